@@ -9,7 +9,9 @@ namespace speedrun {
 
 enum class DType : uint8_t { f32, bf16, i32 };
 
-constexpr int64_t size_of(DType dtype) { return dtype == DType::bf16 ? 2 : 4; }
+constexpr int64_t size_of(DType dtype) {
+    return dtype == DType::bf16 ? 2 : 4;
+}
 constexpr std::string_view name_of(DType dtype) {
     return dtype == DType::f32 ? "f32" : dtype == DType::bf16 ? "bf16" : "i32";
 }
@@ -31,10 +33,16 @@ static_assert(sizeof(Bf16) == 2);
 template <class T>
 constexpr DType dtype_of();
 template <>
-constexpr DType dtype_of<float>() { return DType::f32; }
+constexpr DType dtype_of<float>() {
+    return DType::f32;
+}
 template <>
-constexpr DType dtype_of<Bf16>() { return DType::bf16; }
+constexpr DType dtype_of<Bf16>() {
+    return DType::bf16;
+}
 template <>
-constexpr DType dtype_of<int32_t>() { return DType::i32; }
+constexpr DType dtype_of<int32_t>() {
+    return DType::i32;
+}
 
 }  // namespace speedrun

@@ -1,4 +1,5 @@
-// Errors with an exit code: every failure that a user can meet is thrown as one of these and caught once, in main.
+// Errors with an exit code: every failure that a user can meet is thrown as one of these and caught once, in
+// main.
 #pragma once
 
 #include <fmt/core.h>

@@ -1,6 +1,6 @@
 // Tensor: a typed view of memory that somebody else owns (a Buffer). Copying a Tensor copies the view.
-// Goals: shapes that can be checked and printed, and rows that need not be adjacent (a slice of packed q|k|v).
-// Non-goals: arbitrary strides, broadcasting, ownership.
+// Goals: shapes that can be checked and printed, and rows that need not be adjacent (a slice of packed
+// q|k|v). Non-goals: arbitrary strides, broadcasting, ownership.
 #pragma once
 
 #include <array>
@@ -39,8 +39,9 @@ struct Tensor {
         return static_cast<T*>(data);
     }
 
-    Tensor row_slice(int64_t begin, int64_t count) const;     // rows begin … begin+count of a 2-D view
-    Tensor column_slice(int64_t begin, int64_t count) const;  // columns begin … begin+count, rows stay strided
+    Tensor row_slice(int64_t begin, int64_t count) const;  // rows begin … begin+count of a 2-D view
+    Tensor column_slice(int64_t begin,
+                        int64_t count) const;  // columns begin … begin+count, rows stay strided
     Tensor reshaped(std::initializer_list<int64_t> dims) const;  // contiguous tensors only
     std::string describe() const;                                // "bf16[4096,256]"
 
@@ -48,7 +49,8 @@ struct Tensor {
     [[noreturn]] void throw_dtype(DType wanted) const;
 };
 
-// Throws unless the tensor has exactly this dtype and shape; `name` and the actual values go into the message.
+// Throws unless the tensor has exactly this dtype and shape; `name` and the actual values go into the
+// message.
 void expect(const Tensor& tensor, DType dtype, std::initializer_list<int64_t> dims, const char* name);
 // The same, any floating dtype.
 void expect_shape(const Tensor& tensor, std::initializer_list<int64_t> dims, const char* name);

@@ -1,0 +1,171 @@
+#include "kernels/cpu/cpu_device.h"
+
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/parallel.h"
+
+namespace speedrun {
+
+namespace {
+
+int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+constexpr int64_t kHugePage = 2 << 20;
+
+int64_t mapped_bytes(int64_t bytes) {
+    const int64_t unit = bytes >= kHugePage ? kHugePage : 4096;
+    return (bytes + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+void CpuEventState::signal() {
+    {
+        std::lock_guard lock(mutex);
+        time_ns = now_ns();
+        done = true;
+    }
+    signalled.notify_all();
+}
+
+void CpuEventState::wait() {
+    std::unique_lock lock(mutex);
+    signalled.wait(lock, [this] { return done; });
+}
+
+bool CpuEvent::complete() const {
+    if (!state_) return true;
+    std::lock_guard lock(state_->mutex);
+    return state_->done;
+}
+
+void CpuEvent::synchronize() {
+    if (state_) state_->wait();
+}
+
+double CpuEvent::elapsed_ms_since(const Event& start) const {
+    const auto& first = static_cast<const CpuEvent&>(start);
+    if (!state_ || !first.state_) return 0.0;
+    state_->wait();
+    first.state_->wait();
+    return static_cast<double>(state_->time_ns - first.state_->time_ns) * 1e-6;
+}
+
+CpuStream::CpuStream(std::string name, CpuDevice& device)
+    : name_(std::move(name)), device_(device), thread_([this] { run(); }) {}
+
+CpuStream::~CpuStream() {
+    push({TaskKind::stop, "stop", {}, nullptr});
+    thread_.join();
+}
+
+void CpuStream::push(Task task) {
+    {
+        std::lock_guard lock(mutex_);
+        queue_.push_back(std::move(task));
+    }
+    pushed_.notify_one();
+}
+
+void CpuStream::submit(const char* label, std::function<void()> work) {
+    if (device_.dry()) return;
+    push({TaskKind::work, label, std::move(work), nullptr});
+}
+
+void CpuStream::record(Event& event) {
+    auto state = std::make_shared<CpuEventState>();
+    static_cast<CpuEvent&>(event).state_ = state;
+    push({TaskKind::signal, "record", {}, std::move(state)});
+}
+
+void CpuStream::wait(const Event& event) {
+    const auto& state = static_cast<const CpuEvent&>(event).state_;
+    if (state) push({TaskKind::wait, "wait", {}, state});
+}
+
+void CpuStream::synchronize() {
+    CpuEvent event;
+    record(event);
+    event.synchronize();
+    std::exception_ptr error;
+    {
+        std::lock_guard lock(mutex_);
+        error = std::exchange(error_, nullptr);
+    }
+    if (error) std::rethrow_exception(error);
+}
+
+void CpuStream::run() {
+    cpu::set_num_threads(device_.num_threads());
+    bool failed = false;
+    for (;;) {
+        Task task;
+        {
+            std::unique_lock lock(mutex_);
+            pushed_.wait(lock, [this] { return !queue_.empty(); });
+            task = std::move(queue_.front());
+            queue_.pop_front();
+            failed = error_ != nullptr;
+        }
+        if (task.kind == TaskKind::stop) return;
+        if (task.kind == TaskKind::signal) task.event->signal();
+        if (task.kind == TaskKind::wait) task.event->wait();
+        if (task.kind != TaskKind::work || failed) continue;
+        try {
+            TraceSink* trace = device_.trace();
+            const int64_t begin = trace ? now_ns() : 0;
+            task.work();
+            if (trace) trace->span(name_, task.label, begin, now_ns());
+        } catch (...) {
+            std::lock_guard lock(mutex_);
+            error_ = std::current_exception();
+        }
+    }
+}
+
+CpuDevice::CpuDevice(int num_threads, bool dry)
+    : num_threads_(num_threads > 0 ? num_threads : cpu::max_threads()), dry_(dry) {}
+
+std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {
+    return std::make_unique<CpuStream>(name, *this);
+}
+
+void CpuDevice::copy(void* destination, const void* source, int64_t bytes, Stream& stream) {
+    static_cast<CpuStream&>(stream).submit("copy", [=] { std::memcpy(destination, source, bytes); });
+}
+
+// Pages come zeroed from the kernel; large buffers ask for huge pages, which the matrix products read faster.
+void* CpuDevice::allocate(int64_t bytes) {
+    if (dry_ || bytes == 0) return nullptr;
+    const int64_t size = mapped_bytes(bytes);
+    const int64_t slack = size >= kHugePage ? kHugePage : 0;
+    void* base = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+        throw_usage(
+            "out of memory: {:.1f} MiB more do not fit; lower batch.microbatch_tokens or the model's size",
+            static_cast<double>(bytes) / (1 << 20));
+    }
+    if (!slack) return base;
+    auto address = reinterpret_cast<uintptr_t>(base);
+    const uintptr_t aligned = (address + kHugePage - 1) / kHugePage * kHugePage;
+    if (aligned > address) munmap(base, aligned - address);
+    const uintptr_t tail = address + slack - aligned;
+    if (tail > 0) munmap(reinterpret_cast<void*>(aligned + size), tail);
+    auto* data = reinterpret_cast<void*>(aligned);
+    madvise(data, size, MADV_HUGEPAGE);  // advice only: a kernel without huge pages may refuse
+    return data;
+}
+
+void CpuDevice::release(void* data, int64_t bytes) noexcept {
+    if (data) munmap(data, mapped_bytes(bytes));
+}
+
+}  // namespace speedrun

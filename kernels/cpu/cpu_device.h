@@ -1,0 +1,103 @@
+// The CPU as a device: streams are worker threads with a queue, events are completion flags with a timestamp.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "kernels/device/device.h"
+
+namespace speedrun {
+
+class CpuDevice;
+
+// Completion of one record(): shared by the event, the stream that will signal it and those that wait for it.
+struct CpuEventState {
+    std::mutex mutex;
+    std::condition_variable signalled;
+    bool done = false;
+    int64_t time_ns = 0;
+
+    void signal();
+    void wait();
+};
+
+class CpuEvent final : public Event {
+  public:
+    bool complete() const override;
+    void synchronize() override;
+    double elapsed_ms_since(const Event& start) const override;
+
+  private:
+    friend class CpuStream;
+    std::shared_ptr<CpuEventState> state_;  // of the latest record(); null before the first
+};
+
+// Runs its tasks in order on a thread of its own. After a task has thrown, later tasks are skipped (their
+// events still fire, so that nobody waits for ever) until synchronize() has rethrown the error.
+class CpuStream final : public Stream {
+  public:
+    CpuStream(std::string name, CpuDevice& device);
+    ~CpuStream() override;
+    CpuStream(const CpuStream&) = delete;
+    CpuStream& operator=(const CpuStream&) = delete;
+
+    const std::string& name() const override { return name_; }
+    void record(Event& event) override;
+    void wait(const Event& event) override;
+    void synchronize() override;
+
+    // Enqueues work; `label` (a string that lives for ever) names it in traces.
+    void submit(const char* label, std::function<void()> work);
+
+  private:
+    enum class TaskKind : uint8_t { work, signal, wait, stop };
+    struct Task {
+        TaskKind kind;
+        const char* label;
+        std::function<void()> work;
+        std::shared_ptr<CpuEventState> event;
+    };
+
+    void push(Task task);
+    void run();
+
+    const std::string name_;
+    CpuDevice& device_;
+    std::mutex mutex_;
+    std::condition_variable pushed_;
+    std::deque<Task> queue_;
+    std::exception_ptr error_;  // guarded by mutex_
+    std::thread thread_;        // last: starts when all else is ready
+};
+
+class CpuDevice final : public Device {
+  public:
+    // num_threads: OpenMP threads of each stream; 0 takes the machine's (or OMP_NUM_THREADS).
+    explicit CpuDevice(int num_threads = 0, bool dry = false);
+
+    const char* kind() const override { return "cpu"; }
+    std::unique_ptr<Stream> create_stream(const std::string& name) override;
+    std::unique_ptr<Event> create_event() override { return std::make_unique<CpuEvent>(); }
+    void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
+    bool dry() const override { return dry_; }
+    void set_trace(TraceSink* sink) override { trace_ = sink; }
+
+    int num_threads() const { return num_threads_; }
+    TraceSink* trace() const { return trace_; }
+
+  private:
+    void* allocate(int64_t bytes) override;
+    void release(void* data, int64_t bytes) noexcept override;
+
+    const int num_threads_;
+    const bool dry_;
+    TraceSink* trace_ = nullptr;  // changed only while no work is in flight
+};
+
+}  // namespace speedrun

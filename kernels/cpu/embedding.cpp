@@ -1,0 +1,88 @@
+#include <algorithm>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+
+namespace speedrun {
+
+namespace {
+
+// An index outside its table must never read or write foreign memory: it ends the run with both numbers.
+int64_t checked(int32_t index, int64_t limit, const char* what, int64_t t) {
+    if (index < 0 || index >= limit) {
+        throw_data("embedding: {} {} at row {} is outside the table of {} rows", what, index, t, limit);
+    }
+    return index;
+}
+
+}  // namespace
+
+void CpuOps::embedding_forward(Tensor out, Tensor index, Tensor table, Tensor position, Tensor position_table,
+                               Stream& stream) {
+    const int64_t rows = out.rows(), cols = out.cols();
+    expect(index, DType::i32, {rows}, "embedding index");
+    expect(table, out.dtype, {table.rows(), cols}, "embedding table");
+    if (position_table.present()) {
+        expect(position, DType::i32, {rows}, "embedding position");
+        expect(position_table, out.dtype, {position_table.rows(), cols}, "embedding position_table");
+    }
+    cpu::submit(stream, "embedding_forward", [=] {
+        const int32_t* ids = index.as<int32_t>();
+        const int32_t* positions = position_table.present() ? position.as<int32_t>() : nullptr;
+        for (int64_t t = 0; t < rows;
+             ++t) {  // before the threads start: exceptions cannot leave a parallel region
+            checked(ids[t], table.rows(), "token", t);
+            if (positions) checked(positions[t], position_table.rows(), "position", t);
+        }
+        cpu::with_real(out.dtype, [&]<class Real>() {
+            cpu::parallel_for(rows, [&](int64_t t) {
+                const Real* row = table.as<Real>() + ids[t] * table.row_stride;
+                Real* result = out.as<Real>() + t * out.row_stride;
+                if (!positions) {
+                    std::copy(row, row + cols, result);
+                    return;
+                }
+                const Real* offset = position_table.as<Real>() + positions[t] * position_table.row_stride;
+                cpu::for_vectors(cols, [&](int64_t i, auto width) {
+                    cpu::store(result + i, cpu::load(row + i, width) + cpu::load(offset + i, width), width);
+                });
+            });
+        });
+    });
+}
+
+void CpuOps::embedding_backward(Tensor dtable, Tensor index, Tensor dout, bool accumulate, Stream& stream) {
+    const int64_t rows = dout.rows(), cols = dout.cols();
+    expect(index, DType::i32, {rows}, "embedding index");
+    expect(dtable, DType::f32, {dtable.rows(), cols}, "embedding dtable");
+    cpu::submit(stream, "embedding_backward", [=] {
+        const int32_t* ids = index.as<int32_t>();
+        for (int64_t t = 0; t < rows; ++t) checked(ids[t], dtable.rows(), "token", t);
+        // Each thread owns a range of columns and walks all tokens in order: no atomics, one order of
+        // summation.
+        const int64_t vectors = (cols + cpu::kLanes - 1) / cpu::kLanes;
+        const int64_t parts = std::min<int64_t>(cpu::max_threads(), vectors);
+        cpu::with_real(dout.dtype, [&]<class Real>() {
+            cpu::parallel_for(parts, [&](int64_t part) {
+                const auto [first, last] = cpu::chunk_of(vectors, part, parts);
+                const int64_t begin = first * cpu::kLanes, end = std::min(last * cpu::kLanes, cols);
+                if (!accumulate) {
+                    for (int64_t v = 0; v < dtable.rows(); ++v) {
+                        float* row = dtable.as<float>() + v * dtable.row_stride;
+                        std::fill(row + begin, row + end, 0.0f);
+                    }
+                }
+                for (int64_t t = 0; t < rows; ++t) {
+                    float* sum = dtable.as<float>() + ids[t] * dtable.row_stride + begin;
+                    const Real* row = dout.as<Real>() + t * dout.row_stride + begin;
+                    cpu::for_vectors(end - begin, [&](int64_t i, auto width) {
+                        cpu::store(sum + i, cpu::load(sum + i, width) + cpu::load(row + i, width), width);
+                    });
+                }
+            });
+        });
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,67 @@
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/matmul_cache.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+
+namespace speedrun {
+
+void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, bool transpose_a, bool transpose_b,
+                     float beta, const char* label, Stream& stream) {
+    if (a.rank != 2 || b.rank != 2 || c.rank != 2) {
+        throw_internal("{}: three matrices are needed: c {}, a {}, b {}", label, c.describe(), a.describe(),
+                       b.describe());
+    }
+    const int64_t m = c.shape[0], n = c.shape[1], k = transpose_a ? a.shape[0] : a.shape[1];
+    expect_shape(a, {transpose_a ? k : m, transpose_a ? m : k}, "matmul a");
+    expect_shape(b, {transpose_b ? n : k, transpose_b ? k : n}, "matmul b");
+    if (a.dtype != b.dtype || (c.dtype != a.dtype && c.dtype != DType::f32)) {
+        throw_internal("{}: types do not fit: c {}, a {}, b {}", label, c.describe(), a.describe(),
+                       b.describe());
+    }
+    if (bias.present()) expect(bias, DType::f32, {n}, "matmul bias");
+    if (m == 0 || n == 0 || k == 0) throw_internal("{}: an empty product {} x {} x {}", label, m, n, k);
+
+    const Matmul& matmul = matmuls_->get({m, n, k, a.row_stride, b.row_stride, c.row_stride, a.dtype, b.dtype,
+                                          c.dtype, transpose_a, transpose_b, bias.present(), beta});
+    void* scratch = workspace(stream, matmul.scratchpad_bytes());
+    flops_ += 2 * m * n * k;
+    cpu::submit(stream, label, [=, &matmul] { matmul.run(c.data, a.data, b.data, bias.data, scratch); });
+}
+
+void CpuOps::matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options, Stream& stream) {
+    if (options.accumulate && bias.present())
+        throw_internal("matmul: bias and accumulate exclude each other");
+    product(c, a, b, bias, options.transpose_a, options.transpose_b, options.accumulate ? 1.0f : 0.0f,
+            "matmul", stream);
+}
+
+void CpuOps::column_sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {
+    const int64_t rows = x.rows(), cols = x.cols();
+    expect(out, DType::f32, {cols}, "column_sum out");
+    auto* partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * cols * sizeof(float)));
+    cpu::submit(stream, "column_sum", [=] {
+        cpu::with_real(x.dtype, [&]<class Real>() {
+            const Real* in = x.as<Real>();
+            cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
+                float* sums = partial + chunk * cols;
+                std::fill(sums, sums + cols, 0.0f);
+                const auto [begin, end] = cpu::chunk_of(rows, chunk, cpu::kReductionChunks);
+                for (int64_t t = begin; t < end; ++t) {
+                    const Real* row = in + t * x.row_stride;
+                    cpu::for_vectors(cols, [&](int64_t i, auto width) {
+                        cpu::store(sums + i, cpu::load(sums + i, width) + cpu::load(row + i, width), width);
+                    });
+                }
+            });
+        });
+        float* result = out.as<float>();
+        for (int64_t i = 0; i < cols; ++i) {
+            float total = accumulate ? result[i] : 0.0f;
+            for (int64_t chunk = 0; chunk < cpu::kReductionChunks; ++chunk)
+                total += partial[chunk * cols + i];
+            result[i] = total;
+        }
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,188 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+
+namespace speedrun {
+
+using cpu::Vec;
+
+namespace {
+
+struct PolarCoefficients {
+    float a, b, c;
+};
+// The five iterations of the reference recipe (Polar Express, Amsel et al. 2025, with its safety factor).
+constexpr std::array<PolarCoefficients, 5> kPolarExpress = {{
+    {8.156554524902461f, -22.48329292557795f, 15.878769915207462f},
+    {4.042929935166739f, -2.808917465908714f, 0.5000178451051316f},
+    {3.8916678022926607f, -2.772484153217685f, 0.5060648178503393f},
+    {3.285753657755655f, -2.3681294933425376f, 0.46449024233003106f},
+    {2.3465413258596377f, -1.7097828382687081f, 0.42323551169305323f},
+}};
+
+// Blocks of a flat array of `count` elements, in parallel: body(begin, size).
+template <class Body>
+void for_blocks(int64_t count, Body&& body) {
+    cpu::parallel_for((count + cpu::kBlock - 1) / cpu::kBlock, [&](int64_t block) {
+        const int64_t begin = block * cpu::kBlock;
+        body(begin, std::min(cpu::kBlock, count - begin));
+    });
+}
+
+// x /= 1.02·‖x‖ + 1e-6, the sum taken over fixed chunks.
+template <class Real>
+void normalize(Real* x, int64_t count) {
+    std::array<float, cpu::kReductionChunks> partial;
+    cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
+        const auto [begin, end] = cpu::chunk_of(count, chunk, cpu::kReductionChunks);
+        Vec squares{};
+        cpu::for_vectors(end - begin, [&, first = begin](int64_t i, auto width) {
+            const Vec v = cpu::load(x + first + i, width);
+            squares += v * v;
+        });
+        partial[chunk] = cpu::sum(squares);
+    });
+    float total = 0.0f;
+    for (float value : partial) total += value;
+    const float factor = 1.0f / (1.02f * std::sqrt(total) + 1e-6f);
+    for_blocks(count, [&](int64_t begin, int64_t size) {
+        cpu::for_vectors(size, [&](int64_t i, auto width) {
+            cpu::store(x + begin + i, factor * cpu::load(x + begin + i, width), width);
+        });
+    });
+}
+
+Tensor matrix_of(Tensor batch, int64_t index) {
+    const int64_t size = batch.shape[1] * batch.shape[2];
+    char* data = batch.data ? static_cast<char*>(batch.data) + index * size * size_of(batch.dtype) : nullptr;
+    return Tensor(data, batch.dtype, {batch.shape[1], batch.shape[2]});
+}
+
+}  // namespace
+
+void CpuOps::muon_momentum(Tensor update, Tensor momentum, Tensor grad, Tensor grad_scale,
+                           const MuonMomentumOptions& options, Stream& stream) {
+    const int64_t count = momentum.numel();
+    expect(momentum, DType::f32, {count}, "muon momentum");
+    expect(grad, DType::f32, {count}, "muon grad");
+    expect(update, update.dtype, {count}, "muon update");
+    expect(grad_scale, DType::f32, {1}, "muon grad_scale");
+    cpu::submit(stream, "muon_momentum", [=] {
+        const float factor = *grad_scale.as<float>();
+        const float mu = options.momentum;
+        const bool finite = std::isfinite(factor);
+        cpu::with_real(update.dtype, [&]<class Real>() {
+            for_blocks(count, [&](int64_t begin, int64_t size) {
+                Real* u = update.as<Real>() + begin;
+                float* b = momentum.as<float>() + begin;
+                const float* g = grad.as<float>() + begin;
+                cpu::for_vectors(size, [&](int64_t i, auto width) {
+                    if (!finite) return cpu::store(u + i, Vec{}, width);
+                    const Vec fresh = (1.0f - mu) * factor * cpu::load(g + i, width);
+                    const Vec average = mu * cpu::load(b + i, width) + fresh;
+                    cpu::store(b + i, average, width);
+                    cpu::store(u + i, options.nesterov ? fresh + mu * average : average, width);
+                });
+            });
+        });
+    });
+}
+
+void CpuOps::gram(Tensor a, Tensor x, Stream& stream) {
+    if (x.rank != 3) throw_internal("gram: x must be [n,R,C], not {}", x.describe());
+    expect(a, x.dtype, {x.shape[0], x.shape[1], x.shape[1]}, "gram a");
+    for (int64_t i = 0; i < x.shape[0]; ++i) {
+        product(matrix_of(a, i), matrix_of(x, i), matrix_of(x, i), Tensor{}, false, true, 0.0f, "gram",
+                stream);
+    }
+}
+
+int64_t Ops::polar_express_workspace(int64_t /*n*/, int64_t rows, int64_t cols) {
+    const int64_t side = std::min(rows, cols);
+    return 2 * side * side + rows * cols;
+}
+
+void CpuOps::polar_express(Tensor x, Tensor scratch, Stream& stream) {
+    if (x.rank != 3) throw_internal("polar_express: x must be [n,R,C], not {}", x.describe());
+    const int64_t rows = x.shape[1], cols = x.shape[2], side = std::min(rows, cols);
+    expect(scratch, x.dtype, {polar_express_workspace(x.shape[0], rows, cols)}, "polar_express workspace");
+    const bool wide = rows <= cols;  // A = XXᵀ and X ← BX; otherwise A = XᵀX and X ← XB
+    const auto part = [&](int64_t offset, int64_t r, int64_t c) {
+        char* data = scratch.data ? static_cast<char*>(scratch.data) + offset * size_of(x.dtype) : nullptr;
+        return Tensor(data, x.dtype, {r, c});
+    };
+    const Tensor a = part(0, side, side), b = part(side * side, side, side),
+                 next = part(2 * side * side, rows, cols);
+
+    for (int64_t index = 0; index < x.shape[0]; ++index) {
+        Tensor from = matrix_of(x, index), to = next;
+        cpu::submit(stream, "polar_normalize", [=] {
+            cpu::with_real(from.dtype, [&]<class Real>() { normalize(from.as<Real>(), rows * cols); });
+        });
+        for (const PolarCoefficients& k : kPolarExpress) {
+            product(a, from, from, Tensor{}, !wide, wide, 0.0f, "polar_gram", stream);
+            product(b, a, a, Tensor{}, false, false, 0.0f, "polar_square", stream);
+            cpu::submit(stream, "polar_polynomial", [=] {  // b ← k.b·A + k.c·A²; to ← k.a·X
+                cpu::with_real(a.dtype, [&]<class Real>() {
+                    for_blocks(side * side, [&](int64_t begin, int64_t size) {
+                        const Real* first = a.as<Real>() + begin;
+                        Real* second = b.as<Real>() + begin;
+                        cpu::for_vectors(size, [&](int64_t i, auto width) {
+                            cpu::store(second + i,
+                                       k.b * cpu::load(first + i, width) + k.c * cpu::load(second + i, width),
+                                       width);
+                        });
+                    });
+                    std::copy(from.as<Real>(), from.as<Real>() + rows * cols, to.as<Real>());
+                });
+            });
+            if (wide) {
+                product(to, b, from, Tensor{}, false, false, k.a, "polar_update", stream);
+            } else {
+                product(to, from, b, Tensor{}, false, false, k.a, "polar_update", stream);
+            }
+            std::swap(from, to);
+        }
+        // Five iterations: the result is in the workspace.
+        cpu::submit(stream, "polar_store", [=] {
+            std::copy_n(static_cast<const char*>(from.data), from.bytes(), static_cast<char*>(to.data));
+        });
+    }
+}
+
+void CpuOps::muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor grad_scale,
+                        const MuonApplyOptions& options, Stream& stream) {
+    const int64_t count = master.numel();
+    expect(master, DType::f32, {count}, "muon master");
+    expect(parameter, parameter.dtype, {count}, "muon parameter");
+    expect(update, update.dtype, {count}, "muon update");
+    expect(grad_scale, DType::f32, {1}, "muon grad_scale");
+    cpu::submit(stream, "muon_apply", [=] {
+        if (!std::isfinite(*grad_scale.as<float>())) return;
+        const float rate = options.learning_rate, decay = options.learning_rate * options.weight_decay;
+        const bool separate = parameter.data != master.data;
+        cpu::with_real(update.dtype, [&]<class Update>() {
+            cpu::with_real(parameter.dtype, [&]<class Real>() {
+                for_blocks(count, [&](int64_t begin, int64_t size) {
+                    float* w = master.as<float>() + begin;
+                    Real* p = parameter.as<Real>() + begin;
+                    const Update* u = update.as<Update>() + begin;
+                    cpu::for_vectors(size, [&](int64_t i, auto width) {
+                        const Vec wi = cpu::load(w + i, width), ui = cpu::load(u + i, width);
+                        const Vec decayed = decay * wi;
+                        const Vec shrink = options.cautious ? (ui * wi >= 0.0f ? decayed : Vec{}) : decayed;
+                        const Vec result = wi - rate * ui - shrink;
+                        cpu::store(w + i, result, width);
+                        if (separate) cpu::store(p + i, result, width);
+                    });
+                });
+            });
+        });
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,110 @@
+#include <cmath>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+
+namespace speedrun {
+
+namespace {
+
+using cpu::Vec;
+
+void check_rotary(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
+                  const RotaryOptions& o) {
+    const int64_t rows = q.rows(), width = o.num_heads * o.head_dim;
+    if (o.head_dim <= 0 || o.head_dim % 2 != 0)
+        throw_internal("rotary: head_dim {} is not a positive even number", o.head_dim);
+    expect_shape(q, {rows, width}, "rotary q");
+    expect(k, q.dtype, {rows, width}, "rotary k");
+    if (o.normalize) expect(rstd, DType::f32, {rows, 2 * o.num_heads}, "rotary rstd");
+    if (!o.rotate) return;
+    expect(position, DType::i32, {rows}, "rotary position");
+    expect(cos, DType::f32, {cos.rows(), o.head_dim / 2}, "rotary cos");
+    expect(sin, DType::f32, {cos.rows(), o.head_dim / 2}, "rotary sin");
+}
+
+// Every vector of q, then of k, in each row: body(vector, its index among 2H, its row).
+template <class Real, class Body>
+void for_heads(Tensor q, Tensor k, const RotaryOptions& o, Body&& body) {
+    cpu::parallel_for(q.rows(), [&](int64_t t) {
+        for (int64_t h = 0; h < 2 * o.num_heads; ++h) {
+            const Tensor& tensor = h < o.num_heads ? q : k;
+            body(tensor.as<Real>() + t * tensor.row_stride + h % o.num_heads * o.head_dim, h, t);
+        }
+    });
+}
+
+}  // namespace
+
+void CpuOps::qk_norm_rotary_forward(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
+                                    const RotaryOptions& options, Stream& stream) {
+    check_rotary(q, k, rstd, cos, sin, position, options);
+    cpu::submit(stream, "qk_norm_rotary_forward", [=] {
+        const int64_t dim = options.head_dim, half = dim / 2;
+        cpu::with_real(q.dtype, [&]<class Real>() {
+            for_heads<Real>(q, k, options, [&](Real* u, int64_t h, int64_t t) {
+                float r = 1.0f;
+                if (options.normalize) {
+                    Vec squares{};
+                    cpu::for_vectors(dim, [&](int64_t i, auto width) {
+                        const Vec v = cpu::load(u + i, width);
+                        squares += v * v;
+                    });
+                    r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(dim) + kNormEpsilon);
+                    rstd.as<float>()[t * rstd.row_stride + h] = r;
+                }
+                const int64_t p = options.rotate ? position.as<int32_t>()[t] : 0;
+                const float* c = options.rotate ? cos.as<float>() + p * half : nullptr;
+                const float* s = options.rotate ? sin.as<float>() + p * half : nullptr;
+                cpu::for_vectors(half, [&](int64_t i, auto width) {
+                    const Vec a = cpu::load(u + i, width) * r, b = cpu::load(u + half + i, width) * r;
+                    const Vec ci = c ? cpu::load(c + i, width) : cpu::broadcast(1.0f);
+                    const Vec si = s ? cpu::load(s + i, width) : Vec{};
+                    cpu::store(u + i, a * ci - b * si, width);
+                    cpu::store(u + half + i, a * si + b * ci, width);
+                });
+            });
+        });
+    });
+}
+
+void CpuOps::qk_norm_rotary_backward(Tensor dq, Tensor dk, Tensor q, Tensor k, Tensor rstd, Tensor cos,
+                                     Tensor sin, Tensor position, const RotaryOptions& options,
+                                     Stream& stream) {
+    check_rotary(q, k, rstd, cos, sin, position, options);
+    expect(dq, q.dtype, {q.rows(), q.cols()}, "rotary dq");
+    expect(dk, q.dtype, {q.rows(), q.cols()}, "rotary dk");
+    cpu::submit(stream, "qk_norm_rotary_backward", [=] {
+        const int64_t dim = options.head_dim, half = dim / 2;
+        cpu::with_real(q.dtype, [&]<class Real>() {
+            for_heads<Real>(dq, dk, options, [&](Real* d, int64_t h, int64_t t) {
+                const Tensor& output = h < options.num_heads ? q : k;
+                const Real* u = output.as<Real>() + t * output.row_stride + h % options.num_heads * dim;
+                // A rotation keeps inner products, so Σ dû·û can be taken of the rotated vectors as they are.
+                float r = 1.0f, dot = 0.0f;
+                if (options.normalize) {
+                    Vec dots{};
+                    cpu::for_vectors(dim, [&](int64_t i, auto width) {
+                        dots += cpu::load(d + i, width) * cpu::load(u + i, width);
+                    });
+                    dot = cpu::sum(dots) / static_cast<float>(dim);
+                    r = rstd.as<float>()[t * rstd.row_stride + h];
+                }
+                const int64_t p = options.rotate ? position.as<int32_t>()[t] : 0;
+                const float* c = options.rotate ? cos.as<float>() + p * half : nullptr;
+                const float* s = options.rotate ? sin.as<float>() + p * half : nullptr;
+                cpu::for_vectors(half, [&](int64_t i, auto width) {
+                    const Vec a = (cpu::load(d + i, width) - cpu::load(u + i, width) * dot) * r;
+                    const Vec b = (cpu::load(d + half + i, width) - cpu::load(u + half + i, width) * dot) * r;
+                    const Vec ci = c ? cpu::load(c + i, width) : cpu::broadcast(1.0f);
+                    const Vec si = s ? cpu::load(s + i, width) : Vec{};
+                    cpu::store(d + i, a * ci + b * si, width);
+                    cpu::store(d + half + i, b * ci - a * si, width);
+                });
+            });
+        });
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,128 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+
+namespace speedrun {
+
+using cpu::Vec;
+
+namespace {
+
+// Σ of term(vector) over a flat array, in fixed chunks added in order.
+template <class Real, class Term>
+float reduce(const Real* x, int64_t count, Term&& term) {
+    std::array<float, cpu::kReductionChunks> partial;
+    cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
+        const auto [begin, end] = cpu::chunk_of(count, chunk, cpu::kReductionChunks);
+        Vec sums{};
+        cpu::for_vectors(end - begin, [&, first = begin](int64_t i, auto width) {
+            sums += term(cpu::load(x + first + i, width));
+        });
+        partial[chunk] = cpu::sum(sums);
+    });
+    float total = 0.0f;
+    for (float value : partial) total += value;
+    return total;
+}
+
+void expect_flat(const Tensor& x, const char* name) {
+    if (!x.contiguous()) throw_internal("{}: {} is not contiguous", name, x.describe());
+}
+
+}  // namespace
+
+void CpuOps::fill(Tensor x, float value, Stream& stream) {
+    expect_flat(x, "fill");
+    cpu::submit(stream, "fill", [=] {
+        cpu::with_real(x.dtype, [&]<class Real>() { std::fill_n(x.as<Real>(), x.numel(), Real(value)); });
+    });
+}
+
+void CpuOps::scale(Tensor x, float factor, Stream& stream) {
+    expect_flat(x, "scale");
+    cpu::submit(stream, "scale", [=] {
+        cpu::with_real(x.dtype, [&]<class Real>() {
+            Real* data = x.as<Real>();
+            cpu::for_vectors(x.numel(), [&](int64_t i, auto width) {
+                cpu::store(data + i, factor * cpu::load(data + i, width), width);
+            });
+        });
+    });
+}
+
+void CpuOps::cast(Tensor out, Tensor in, Stream& stream) {
+    expect_flat(out, "cast out");
+    expect_flat(in, "cast in");
+    if (out.numel() != in.numel()) throw_internal("cast: {} does not fit {}", in.describe(), out.describe());
+    cpu::submit(stream, "cast", [=] {
+        cpu::with_real(in.dtype, [&]<class From>() {
+            cpu::with_real(out.dtype, [&]<class To>() {
+                const int64_t count = in.numel();
+                cpu::parallel_for((count + cpu::kBlock - 1) / cpu::kBlock, [&](int64_t block) {
+                    const From* from = in.as<From>() + block * cpu::kBlock;
+                    To* to = out.as<To>() + block * cpu::kBlock;
+                    cpu::for_vectors(std::min(cpu::kBlock, count - block * cpu::kBlock),
+                                     [&](int64_t i, auto width) {
+                                         cpu::store(to + i, cpu::load(from + i, width), width);
+                                     });
+                });
+            });
+        });
+    });
+}
+
+void CpuOps::sum_of_squares(Tensor out, Tensor x, Stream& stream) {
+    expect(out, DType::f32, {1}, "sum_of_squares out");
+    expect_flat(x, "sum_of_squares");
+    cpu::submit(stream, "sum_of_squares", [=] {
+        cpu::with_real(x.dtype, [&]<class Real>() {
+            *out.as<float>() = reduce(x.as<Real>(), x.numel(), [](Vec v) { return v * v; });
+        });
+    });
+}
+
+void CpuOps::sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {
+    expect(out, DType::f32, {1}, "sum out");
+    expect_flat(x, "sum");
+    cpu::submit(stream, "sum", [=] {
+        const float total = reduce(x.as<float>(), x.numel(), [](Vec v) { return v; });
+        *out.as<float>() = accumulate ? *out.as<float>() + total : total;
+    });
+}
+
+void CpuOps::count_nonfinite(Tensor out, Tensor x, Stream& stream) {
+    expect(out, DType::f32, {1}, "count_nonfinite out");
+    expect_flat(x, "count_nonfinite");
+    cpu::submit(stream, "count_nonfinite", [=] {
+        constexpr float kLargest = std::numeric_limits<float>::max();
+        cpu::with_real(x.dtype, [&]<class Real>() {
+            *out.as<float>() = reduce(x.as<Real>(), x.numel(), [](Vec v) {
+                const Vec magnitude = v < 0.0f ? -v : v;
+                return magnitude <= kLargest ? Vec{} : cpu::broadcast(1.0f);  // a NaN compares false
+            });
+        });
+    });
+}
+
+void CpuOps::clip_coefficient(Tensor coefficient, Tensor norm, Tensor squares, float max_norm,
+                              Stream& stream) {
+    expect(coefficient, DType::f32, {1}, "clip coefficient");
+    expect(norm, DType::f32, {1}, "clip norm");
+    expect(squares, DType::f32, {squares.numel()}, "clip squares");
+    cpu::submit(stream, "clip_coefficient", [=] {
+        double total = 0.0;
+        for (int64_t i = 0; i < squares.numel(); ++i) total += squares.as<float>()[i];
+        const auto value = static_cast<float>(std::sqrt(total));
+        *norm.as<float>() = value;
+        float factor = max_norm > 0.0f && value > max_norm ? max_norm / value : 1.0f;
+        if (!std::isfinite(value)) factor = std::numeric_limits<float>::quiet_NaN();
+        *coefficient.as<float>() = factor;
+    });
+}
+
+}  // namespace speedrun

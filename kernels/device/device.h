@@ -1,0 +1,95 @@
+// Device, Stream, Event, Buffer: what every backend offers, and all that the layers above may use to order
+// work.
+//
+// All work is enqueued on a Stream and runs there in order. Order between streams comes only from Events, on
+// every backend: on CUDA they are cudaStream/cudaEvent, on the CPU a worker thread with a queue and a
+// completion flag. A missing wait is therefore a data race that ThreadSanitizer reports on a machine without
+// a GPU.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/device/memory_table.h"
+#include "kernels/device/tensor.h"
+
+namespace speedrun {
+
+class Device;
+
+// A point in a stream's work. Semantics of cudaEvent: waiting on an event that was never recorded is no wait,
+// and a wait refers to the latest record() that was enqueued before it. Host calls come from one thread.
+class Event {
+  public:
+    virtual ~Event() = default;
+    virtual bool complete() const = 0;  // true too when never recorded
+    virtual void synchronize() = 0;     // blocks the calling thread
+    // Milliseconds between two completed events; 0 if one of them was never recorded.
+    virtual double elapsed_ms_since(const Event& start) const = 0;
+};
+
+class Stream {
+  public:
+    virtual ~Stream() = default;
+    virtual const std::string& name() const = 0;
+    virtual void record(Event& event) = 0;
+    virtual void wait(const Event& event) = 0;
+    // Blocks until all work enqueued so far is done; rethrows the first error that the work met.
+    virtual void synchronize() = 0;
+};
+
+// Receives one span for every piece of work that a stream ran; called from the stream's own thread.
+class TraceSink {
+  public:
+    virtual ~TraceSink() = default;
+    virtual void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns) = 0;
+};
+
+// Named, aligned, zero-initialised memory of a device; enters itself in the device's memory table.
+class Buffer {
+  public:
+    Buffer() = default;
+    Buffer(Device& device, std::string name, MemoryCategory category, int64_t bytes);
+    Buffer(Buffer&& other) noexcept;
+    Buffer& operator=(Buffer&& other) noexcept;
+    ~Buffer();
+
+    void* data() const { return data_; }
+    int64_t bytes() const { return bytes_; }
+    Tensor tensor(DType dtype, std::initializer_list<int64_t> dims, int64_t byte_offset = 0) const;
+
+  private:
+    void release() noexcept;
+
+    Device* device_ = nullptr;
+    std::string name_;
+    MemoryCategory category_ = MemoryCategory::workspace;
+    int64_t bytes_ = 0;
+    void* data_ = nullptr;
+};
+
+class Device {
+  public:
+    virtual ~Device() = default;
+    virtual const char* kind() const = 0;  // "cpu", "cuda"
+    virtual std::unique_ptr<Stream> create_stream(const std::string& name) = 0;
+    virtual std::unique_ptr<Event> create_event() = 0;
+    // Enqueues a copy between host and device memory, either way. Host memory must outlive the copy.
+    virtual void copy(void* destination, const void* source, int64_t bytes, Stream& stream) = 0;
+    // A dry device takes part in everything but allocates and runs nothing: `plan` is a run on a dry device.
+    virtual bool dry() const = 0;
+    virtual void set_trace(TraceSink* sink) = 0;
+
+    MemoryTable& memory() { return memory_; }
+
+  protected:
+    friend class Buffer;
+    virtual void* allocate(int64_t bytes) = 0;
+    virtual void release(void* data, int64_t bytes) noexcept = 0;
+
+  private:
+    MemoryTable memory_;
+};
+
+}  // namespace speedrun
