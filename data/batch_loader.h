@@ -1,0 +1,91 @@
+// Batches for training and validation. The order of training is a pure function of (seed, step): which row a
+// rank or microbatch asks for changes nothing about what is in it, so world size and microbatch size do not
+// change the numbers, and a resumed run needs no loader state beyond the step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/token_dataset.h"
+
+namespace speedrun {
+
+// Rows of sequence_length (S) tokens, flattened: T = rows * S.
+struct Batch {
+    std::vector<int32_t> tokens;     // (T)
+    std::vector<int32_t> targets;    // (T) the token that follows, -1 = not counted in the loss
+    std::vector<int32_t> positions;  // (T) index within the row, 0 … S-1
+    // (T) index into this batch of the first token that token i may attend to: the most recent separator at
+    // or before i in its row, else (or without document mask) the row's first token. One array for rows and
+    // documents: token i attends to first_key[i] … i.
+    std::vector<int32_t> first_key;
+    int64_t valid_targets = 0;  // how many targets are not -1
+};
+
+struct BatchLoaderOptions {
+    int64_t sequence_length = 0;  // S, tokens per row
+    int64_t rows_per_step = 0;    // rows per optimizer step, over all ranks and microbatches
+    uint64_t seed = 0;            // of the order
+    bool shuffle = true;          // false: windows in file order, from the start of every shard
+    bool document_mask = true;    // see Batch::first_key
+};
+
+// Training rows. Global row r = step * rows_per_step + i is window perm(r mod N) of epoch r / N, where the N
+// windows are S+1 tokens (S inputs and the last target) on a grid of S tokens in each shard; perm belongs to
+// (seed, epoch). With shuffle each shard's grid starts at a random offset below S in each epoch, so that
+// epochs cut the text differently; the offset leaves N the same in all epochs. A window never crosses a
+// shard.
+class BatchLoader {
+  public:
+    // The dataset must outlive the loader. Throws a usage error for sizes below 1, a data error if no shard
+    // holds S+1 tokens.
+    BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& options);
+
+    const BatchLoaderOptions& options() const { return options_; }
+    int64_t num_windows() const { return first_window_.back(); }  // N, rows per epoch
+    // Epoch of the first row of a step.
+    int64_t epoch(int64_t step) const { return step * options_.rows_per_step / num_windows(); }
+
+    // Fills `batch` with rows first_row … first_row+num_rows-1 of a step (0 ≤ rows < rows_per_step, else an
+    // internal error). Vectors are reused. Safe to call from many threads with different batches. Throws a
+    // data error at a token outside the vocabulary.
+    void fill(int64_t step, int64_t first_row, int64_t num_rows, Batch& batch) const;
+
+  private:
+    std::span<const uint16_t> row_window(int64_t row) const;
+
+    const TokenDataset& dataset_;
+    BatchLoaderOptions options_;
+    std::vector<int64_t> first_window_;  // (num_shards + 1) index of each shard's first window, then N
+};
+
+struct ValidationLoaderOptions {
+    int64_t sequence_length = 0;  // S, tokens per row
+    int64_t val_tokens = 0;       // targets to predict, 0 = all
+    bool document_mask = true;    // see Batch::first_key
+};
+
+// Validation rows: the shards as one stream, across their borders. Row k has inputs k*S … (k+1)*S-1 and
+// targets k*S+1 … (k+1)*S of the stream, so each of the tokens 1 … val_tokens is a target exactly once. The
+// last row may be partial: its rest is separators with target -1.
+class ValidationLoader {
+  public:
+    // The dataset must outlive the loader. Throws a usage error for sizes out of range, a data error with
+    // both numbers if the dataset is empty or has fewer targets than val_tokens.
+    ValidationLoader(const TokenDataset& dataset, const ValidationLoaderOptions& options);
+
+    int64_t num_rows() const { return num_rows_; }
+    int64_t num_targets() const { return num_targets_; }
+
+    // Fills `batch` with rows first_row … first_row+num_rows-1. Rows from num_rows() on are all padding, so
+    // that every rank can run the same number of batches. Errors and threads as BatchLoader::fill.
+    void fill(int64_t first_row, int64_t num_rows, Batch& batch) const;
+
+  private:
+    const TokenDataset& dataset_;
+    ValidationLoaderOptions options_;
+    int64_t num_targets_ = 0;
+    int64_t num_rows_ = 0;
+};
+
+}  // namespace speedrun

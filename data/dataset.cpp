@@ -1,0 +1,188 @@
+#include "data/dataset.h"
+
+#include <glob.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;  // keeps the keys in the order written, for people and diffs
+
+std::string errno_text() {
+    return std::generic_category().message(errno);
+}
+
+template <class T>
+T read_key(const Json& object, const char* key, const std::string& where) {
+    const auto found = object.find(key);
+    if (found == object.end()) throw_data("{}: key '{}' is missing", where, key);
+    try {
+        return found->get<T>();
+    } catch (const Json::exception&) {
+        throw_data("{}: key '{}' has a wrong type: {}", where, key, found->dump());
+    }
+}
+
+ShardInfo read_shard_info(const Json& object, const std::string& where) {
+    if (!object.is_object()) throw_data("{}: expected an object, found {}", where, object.dump());
+    ShardInfo shard;
+    shard.file = read_key<std::string>(object, "file", where);
+    shard.split = read_key<std::string>(object, "split", where);
+    shard.tokens = read_key<int64_t>(object, "tokens", where);
+    shard.sha256 = read_key<std::string>(object, "sha256", where);
+    if (shard.split != "train" && shard.split != "val") {
+        throw_data("{}: split is '{}', expected 'train' or 'val'", where, shard.split);
+    }
+    if (shard.tokens < 0) throw_data("{}: tokens is {}, expected 0 or more", where, shard.tokens);
+    return shard;
+}
+
+fs::path folder_of(const std::string& file) {
+    const fs::path parent = fs::path(file).parent_path();
+    return parent.empty() ? fs::path(".") : parent;
+}
+
+void check_listed(const DatasetInfo& info, const std::string& json_path, const std::string& file) {
+    const std::string name = fs::path(file).filename().string();
+    const auto same = [&](const ShardInfo& shard) { return shard.file == name; };
+    if (std::none_of(info.shards.begin(), info.shards.end(), same)) {
+        throw_data("{}: not listed in {}, so its tokenizer is unknown", file, json_path);
+    }
+}
+
+}  // namespace
+
+DatasetInfo read_dataset_info(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw_data("{}: cannot open: {}", path, errno_text());
+    Json root;
+    try {
+        root = Json::parse(file);
+    } catch (const Json::exception& error) {
+        throw_data("{}: not valid JSON: {}", path, error.what());
+    }
+    if (!root.is_object()) throw_data("{}: expected a JSON object at the top", path);
+    DatasetInfo info;
+    info.name = read_key<std::string>(root, "name", path);
+    info.tokenizer = read_key<std::string>(root, "tokenizer", path);
+    const auto vocab_size = read_key<int64_t>(root, "vocab_size", path);
+    const auto separator = read_key<int64_t>(root, "separator", path);
+    constexpr int64_t kMaxVocab = std::numeric_limits<uint16_t>::max() + 1;
+    if (vocab_size < 1 || vocab_size > kMaxVocab) {
+        throw_data("{}: vocab_size is {}, expected 1 to {} (tokens are uint16)", path, vocab_size, kMaxVocab);
+    }
+    if (separator < 0 || separator >= vocab_size) {
+        throw_data("{}: separator is {}, expected 0 to vocab_size-1 = {}", path, separator, vocab_size - 1);
+    }
+    info.vocab_size = static_cast<int32_t>(vocab_size);
+    info.separator = static_cast<int32_t>(separator);
+    const auto shards = read_key<Json>(root, "shards", path);
+    if (!shards.is_array()) throw_data("{}: key 'shards' has a wrong type: {}", path, shards.dump());
+    for (size_t i = 0; i < shards.size(); ++i) {
+        info.shards.push_back(read_shard_info(shards[i], fmt::format("{}: shards[{}]", path, i)));
+    }
+    return info;
+}
+
+void write_dataset_info(const std::string& path, const DatasetInfo& info) {
+    Json root = {{"name", info.name},
+                 {"tokenizer", info.tokenizer},
+                 {"vocab_size", info.vocab_size},
+                 {"separator", info.separator},
+                 {"shards", Json::array()}};
+    for (const ShardInfo& shard : info.shards) {
+        root["shards"].push_back({{"file", shard.file},
+                                  {"split", shard.split},
+                                  {"tokens", shard.tokens},
+                                  {"sha256", shard.sha256}});
+    }
+    const std::string temporary = path + ".tmp";
+    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+    file << root.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+    file.close();
+    if (!file) throw_data("{}: cannot write: {}", temporary, errno_text());
+    if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+        throw_data("{}: rename to {} failed: {}", temporary, path, errno_text());
+    }
+}
+
+std::optional<DatasetInfo> find_dataset_info(const std::vector<std::string>& shard_files) {
+    std::map<fs::path, std::optional<DatasetInfo>> folders;
+    for (const std::string& file : shard_files) {
+        const fs::path folder = folder_of(file);
+        const std::string json_path = (folder / "dataset.json").string();
+        const auto [entry, is_new] = folders.try_emplace(folder);
+        std::error_code ignored;  // a folder that cannot be searched fails where its shard is opened
+        if (is_new && fs::exists(json_path, ignored)) entry->second = read_dataset_info(json_path);
+        if (entry->second) check_listed(*entry->second, json_path, file);
+    }
+    if (folders.empty()) return std::nullopt;
+    const auto& [first_folder, first] = *folders.begin();
+    const DatasetInfo expected = first.value_or(DatasetInfo{});
+    for (const auto& [folder, info] : folders) {
+        const DatasetInfo actual = info.value_or(DatasetInfo{});
+        if (actual.tokenizer != expected.tokenizer || actual.vocab_size != expected.vocab_size ||
+            actual.separator != expected.separator) {
+            throw_data("{} and {} hold different tokens: {} (vocab_size {}, separator {}) and {} ({}, {})",
+                       first_folder.string(), folder.string(), expected.tokenizer, expected.vocab_size,
+                       expected.separator, actual.tokenizer, actual.vocab_size, actual.separator);
+        }
+    }
+    return first;
+}
+
+std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) {
+    std::vector<std::string> files;
+    for (const std::string& pattern : patterns) {
+        glob_t found{};
+        const int result = ::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE | GLOB_NOSORT, nullptr, &found);
+        const std::unique_ptr<glob_t, void (*)(glob_t*)> guard(&found, ::globfree);
+        if (result == GLOB_NOMATCH) {
+            throw_data(
+                "no file matches '{}'; data/kjv/prepare.sh or data/fineweb10B/download.sh makes a dataset",
+                pattern);
+        }
+        if (result != 0) throw_data("searching for '{}' failed: {}", pattern, errno_text());
+        files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    }
+    std::sort(files.begin(), files.end());
+    files.erase(std::unique(files.begin(), files.end()), files.end());
+    return files;
+}
+
+std::string sha256_file(const std::string& path) {
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+    if (!file) throw_data("{}: cannot open: {}", path, errno_text());
+    const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+    if (!context || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1) {
+        throw_internal("SHA-256 is not available from libcrypto");
+    }
+    std::vector<unsigned char> buffer(1 << 20);
+    while (const size_t bytes = std::fread(buffer.data(), 1, buffer.size(), file.get())) {
+        if (EVP_DigestUpdate(context.get(), buffer.data(), bytes) != 1) throw_internal("SHA-256 failed");
+    }
+    if (std::ferror(file.get())) throw_data("{}: read failed: {}", path, errno_text());
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned int digest_bytes = 0;
+    if (EVP_DigestFinal_ex(context.get(), digest, &digest_bytes) != 1) throw_internal("SHA-256 failed");
+    std::string text;
+    for (unsigned int i = 0; i < digest_bytes; ++i) text += fmt::format("{:02x}", digest[i]);
+    return text;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,45 @@
+// What a dataset folder says about itself (dataset.json beside its shards), and finding shard files.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace speedrun {
+
+struct ShardInfo {
+    std::string file;    // name within the dataset's folder, no directories
+    std::string split;   // "train" or "val"
+    int64_t tokens = 0;  // token count
+    std::string sha256;  // of the whole file, 64 lower-case hexadecimal digits
+};
+
+// The defaults describe FineWeb's GPT-2 files, which come without a dataset.json.
+struct DatasetInfo {
+    std::string name = "fineweb10B";
+    std::string tokenizer = "gpt2";  // "bytes" or "gpt2"
+    int32_t vocab_size = 50257;      // tokens are 0 … vocab_size-1
+    int32_t separator = 50256;       // the token that stands between documents
+    std::vector<ShardInfo> shards;
+};
+
+// Reads and checks a dataset.json. Throws a data error that names the file and the offending key.
+DatasetInfo read_dataset_info(const std::string& path);
+
+// Writes a dataset.json (temporary file, then rename). Throws a data error if a write fails.
+void write_dataset_info(const std::string& path, const DatasetInfo& info);
+
+// The info of the folder that holds these shard files, or nullopt where there is no dataset.json (then a
+// default DatasetInfo applies). Throws a data error if the files come from folders that disagree about
+// tokenizer, vocabulary or separator, or if a file is not listed in its folder's dataset.json. Does not hash.
+std::optional<DatasetInfo> find_dataset_info(const std::vector<std::string>& shard_files);
+
+// The files that match shell patterns (also ~ and {a,b}), sorted by byte value so that the order does not
+// depend on the locale, each once. Throws a data error that names a pattern which matches nothing.
+std::vector<std::string> expand_globs(const std::vector<std::string>& patterns);
+
+// SHA-256 of a file's content, 64 lower-case hexadecimal digits. Throws a data error if it cannot be read.
+std::string sha256_file(const std::string& path);
+
+}  // namespace speedrun

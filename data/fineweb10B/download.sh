@@ -1,0 +1,115 @@
+#!/bin/sh
+# Fetches FineWeb-10B as GPT-2 tokens: the validation shard and the first N training shards (0 to 103, about
+# 100 million tokens and 200 MB each) of the Hugging Face dataset kjj0/fineweb10B-gpt2.
+#
+#   data/fineweb10B/download.sh N [DIR]
+#
+# DIR defaults to the folder of this script. A download goes to FILE.part, is resumed where it stopped, and gets
+# its name only when header and size agree. Good files are kept, so the call can be repeated. Exit codes: 0 all
+# files are there, 2 usage, 3 a file could not be fetched or is damaged.
+#
+#   FINEWEB_BASE_URL     where the files are (a mirror, or a test server)
+#   FINEWEB_ATTEMPTS     tries per file, default 5
+#   FINEWEB_RETRY_DELAY  seconds before the second try, growing with each one, default 2
+set -eu
+
+base_url=${FINEWEB_BASE_URL:-https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve/main}
+attempts=${FINEWEB_ATTEMPTS:-5}
+retry_delay=${FINEWEB_RETRY_DELAY:-2}
+last_shard=103
+magic=20240520
+version=1
+header_bytes=1024
+
+fail() {
+    code=$1
+    shift
+    printf 'fineweb10B/download.sh: %s\n' "$*" >&2
+    exit "$code"
+}
+
+# Sets verdict to good, partial (a beginning that can be resumed) or bad, and reason to why. The header is 256
+# little-endian int32: magic, version, token count; tokens are uint16.
+inspect() {
+    verdict=partial
+    reason='no data'
+    [ -f "$1" ] || return 0
+    size=$(wc -c <"$1" | tr -d ' ')
+    reason="has $size bytes, the header alone needs $header_bytes"
+    [ "$size" -ge 12 ] || return 0
+    set -- $(od -A n -t d4 -N 12 "$1")
+    verdict=bad
+    reason="is not a token shard: magic $1, expected $magic"
+    [ "$1" -eq $magic ] || return 0
+    reason="has version $2, expected $version"
+    [ "$2" -eq $version ] || return 0
+    reason="has a token count of $3"
+    [ "$3" -ge 0 ] || return 0
+    expected=$((header_bytes + 2 * $3))
+    reason="has $size bytes, expected $expected for $3 tokens"
+    [ "$size" -le $expected ] || return 0
+    verdict=partial
+    [ "$size" -eq $expected ] || return 0
+    verdict=good
+    reason="is complete: $3 tokens"
+}
+
+fetch() {
+    file=$dir/$1
+    part=$file.part
+    if [ -f "$file" ]; then
+        inspect "$file"
+        if [ "$verdict" = good ]; then
+            echo "$1: already there"
+            return 0
+        fi
+        echo "$1: $reason; fetching it again"
+        if [ "$verdict" = partial ]; then mv "$file" "$part"; else rm -f "$file"; fi
+    fi
+
+    try=1
+    while :; do
+        inspect "$part"
+        [ "$verdict" != bad ] || rm -f "$part"
+        status=0
+        # A complete .part is not asked for again: a server answers a range at the end of a file with an error.
+        if [ "$verdict" != good ]; then
+            curl --fail --location --silent --show-error --connect-timeout 20 --speed-limit 1024 --speed-time 60 \
+                --continue-at - --output "$part" "$base_url/$1" || status=$?
+            # 33: the server cannot resume, so begin again.
+            if [ $status -eq 33 ]; then rm -f "$part"; fi
+            inspect "$part"
+        fi
+        if [ "$verdict" = good ]; then
+            mv "$part" "$file"
+            echo "$1: $reason"
+            return 0
+        fi
+        problem="$reason"
+        if [ $status -ne 0 ]; then problem="curl failed with code $status; so far the file $reason"; fi
+        echo "$1: try $try of $attempts: $problem" >&2
+        if [ "$try" -ge "$attempts" ]; then break; fi
+        sleep $((retry_delay * try))
+        try=$((try + 1))
+    done
+    [ "$verdict" != bad ] || rm -f "$part"
+    fail 3 "$1: gave up after $attempts tries of $base_url/$1: $problem"
+}
+
+[ $# -ge 1 ] && [ $# -le 2 ] || fail 2 "usage: $0 N [DIR], N = training shards, 0 to $last_shard"
+case $1 in
+    '' | *[!0-9]* | ????*) fail 2 "N is '$1', expected a number from 0 to $last_shard" ;;
+esac
+count=$1
+[ "$count" -le $last_shard ] || fail 2 "N is $count, expected 0 to $last_shard"
+dir=${2:-$(dirname "$0")}
+command -v curl >/dev/null 2>&1 || fail 2 "the program 'curl' is missing; install it with: sudo apt install curl"
+mkdir -p "$dir"
+
+fetch fineweb_val_000000.bin
+shard=1
+while [ "$shard" -le "$count" ]; do
+    fetch "$(printf 'fineweb_train_%06d.bin' "$shard")"
+    shard=$((shard + 1))
+done
+echo "$dir: validation and $count training shards"

@@ -1,0 +1,85 @@
+#include "data/prefetcher.h"
+
+#include <chrono>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+Prefetcher::Prefetcher(const BatchLoader& loader, const PrefetcherOptions& options)
+    : loader_(loader), options_(options) {
+    const int64_t rows = options.rows_per_microbatch * options.microbatches_per_step * options.num_ranks;
+    if (options.rows_per_microbatch < 1 || options.microbatches_per_step < 1 ||
+        rows != loader.options().rows_per_step) {
+        throw_usage("{} rows per microbatch * {} microbatches * {} ranks must equal {} rows per step",
+                    options.rows_per_microbatch, options.microbatches_per_step, options.num_ranks,
+                    loader.options().rows_per_step);
+    }
+    if (options.rank < 0 || options.rank >= options.num_ranks) {
+        throw_usage("rank {} of {} ranks", options.rank, options.num_ranks);
+    }
+    if (options.start_step < 0) throw_usage("start step is {}, expected 0 or more", options.start_step);
+    if (options.depth < 1) throw_usage("prefetch depth is {}, expected 1 or more", options.depth);
+    ring_.resize(static_cast<size_t>(options.depth) + 1);
+    thread_ = std::thread([this] { run(); });
+}
+
+Prefetcher::~Prefetcher() {
+    {
+        const std::lock_guard lock(mutex_);
+        stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+}
+
+void Prefetcher::run() {
+    const int64_t capacity = static_cast<int64_t>(ring_.size());
+    for (int64_t index = 0;; ++index) {
+        {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [&] { return stop_ || produced_ - released_ < capacity; });
+            if (stop_) return;
+        }
+        std::exception_ptr error;
+        try {
+            const int64_t step = options_.start_step + index / options_.microbatches_per_step;
+            const int64_t microbatch = index % options_.microbatches_per_step;
+            const int64_t first_row =
+                (microbatch * options_.num_ranks + options_.rank) * options_.rows_per_microbatch;
+            loader_.fill(step, first_row, options_.rows_per_microbatch,
+                         ring_[static_cast<size_t>(index % capacity)]);
+        } catch (...) {
+            error = std::current_exception();
+        }
+        {
+            const std::lock_guard lock(mutex_);
+            if (error) {
+                error_ = error;
+            } else {
+                ++produced_;
+            }
+        }
+        changed_.notify_all();
+        if (error) return;
+    }
+}
+
+const Batch& Prefetcher::next() {
+    using Clock = std::chrono::steady_clock;
+    std::unique_lock lock(mutex_);
+    if (released_ < returned_) {
+        released_ = returned_;
+        changed_.notify_all();
+    }
+    const auto ready = [&] { return produced_ > returned_ || error_ != nullptr; };
+    if (!ready()) {
+        const Clock::time_point start = Clock::now();
+        changed_.wait(lock, ready);
+        wait_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    }
+    if (produced_ == returned_) std::rethrow_exception(error_);
+    return ring_[static_cast<size_t>(returned_++ % static_cast<int64_t>(ring_.size()))];
+}
+
+}  // namespace speedrun

@@ -1,0 +1,207 @@
+#include "data/prepare.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string_view>
+
+#include "data/shard.h"
+#include "data/tokenizer.h"
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Collects the tokens of one split and writes a shard whenever shard_tokens have come together.
+class ShardWriter {
+  public:
+    ShardWriter(fs::path folder, std::string split, int64_t shard_tokens)
+        : folder_(std::move(folder)), split_(std::move(split)), limit_(static_cast<size_t>(shard_tokens)) {}
+
+    void append_document(std::span<const uint16_t> tokens, uint16_t separator) {
+        while (!tokens.empty()) {
+            const size_t count = std::min(tokens.size(), limit_ - pending_.size());
+            pending_.insert(pending_.end(), tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(count));
+            tokens = tokens.subspan(count);
+            if (pending_.size() == limit_) flush();
+        }
+        pending_.push_back(separator);
+        if (pending_.size() == limit_) flush();
+        ++documents_;
+    }
+
+    // Writes what is left and moves the list of shards to the end of `info`.
+    SplitSummary finish(DatasetInfo& info) {
+        if (!pending_.empty()) flush();
+        SplitSummary summary{documents_, 0};
+        for (const ShardInfo& shard : shards_) summary.tokens += shard.tokens;
+        info.shards.insert(info.shards.end(), shards_.begin(), shards_.end());
+        return summary;
+    }
+
+  private:
+    void flush() {
+        const std::string file = fmt::format("{}_{:06}.bin", split_, shards_.size());
+        const std::string path = (folder_ / file).string();
+        write_shard(path, pending_);
+        shards_.push_back({file, split_, static_cast<int64_t>(pending_.size()), sha256_file(path)});
+        pending_.clear();
+    }
+
+    fs::path folder_;
+    std::string split_;
+    size_t limit_;
+    std::vector<uint16_t> pending_;
+    std::vector<ShardInfo> shards_;
+    int64_t documents_ = 0;
+};
+
+using DocumentHandler = std::function<void(std::string_view)>;
+
+// Calls `handle` with the text of every document in the file that is not empty.
+void for_each_document(const std::string& path, const std::string& marker, const DocumentHandler& handle) {
+    if (fs::is_directory(path)) throw_data("{}: is a folder, expected a text file", path);
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw_data("{}: cannot open the input file", path);
+    std::string document;
+    if (marker.empty()) {
+        document.assign(std::istreambuf_iterator<char>(file), {});
+    } else {
+        std::string line;
+        while (std::getline(file, line)) {
+            if (line == marker) {
+                if (!document.empty()) handle(document);
+                document.clear();
+                continue;
+            }
+            document += line;
+            if (!file.eof()) document += '\n';  // at the end of the file only if it was there
+        }
+    }
+    if (file.bad()) throw_data("{}: read failed", path);
+    if (!document.empty()) handle(document);
+}
+
+// True for the names that this program gives to shards, such as train_000000.bin.
+bool is_prepared_shard(const std::string& file) {
+    for (const std::string_view split : {"train_", "val_"}) {
+        const std::string_view name = file;
+        if (name.size() != split.size() + 10 || !name.starts_with(split) || !name.ends_with(".bin")) continue;
+        const std::string_view digits = name.substr(split.size(), 6);
+        return std::all_of(digits.begin(), digits.end(),
+                           [](unsigned char c) { return std::isdigit(c) != 0; });
+    }
+    return false;
+}
+
+// The files of a dataset that is already in the folder; dataset.json first.
+std::vector<fs::path> existing_dataset(const fs::path& folder) {
+    std::vector<fs::path> files;
+    if (!fs::exists(folder)) return files;
+    if (fs::exists(folder / "dataset.json")) files.push_back(folder / "dataset.json");
+    for (const auto& entry : fs::directory_iterator(folder)) {
+        if (is_prepared_shard(entry.path().filename().string())) files.push_back(entry.path());
+    }
+    return files;
+}
+
+void check_options(const PrepareOptions& options) {
+    if (options.inputs.empty()) throw_usage("prepare: no input file");
+    if (options.out_dir.empty()) throw_usage("prepare: no output folder");
+    if (options.val_every < 0 || options.val_every == 1) {
+        throw_usage("prepare: val_every is {}, expected 0 (no validation) or 2 and more", options.val_every);
+    }
+    if (options.shard_tokens < 1 || options.shard_tokens > INT32_MAX) {
+        throw_usage("prepare: shard_tokens is {}, expected 1 to {}", options.shard_tokens, INT32_MAX);
+    }
+}
+
+std::string dataset_name(const PrepareOptions& options) {
+    if (!options.name.empty()) return options.name;
+    const fs::path path = fs::absolute(options.out_dir).lexically_normal();
+    return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+PrepareSummary write_dataset(const PrepareOptions& options, const Tokenizer& tokenizer,
+                             const fs::path& folder) {
+    ShardWriter train(folder, "train", options.shard_tokens);
+    ShardWriter val(folder, "val", options.shard_tokens);
+    const auto separator = static_cast<uint16_t>(tokenizer.separator());
+    int64_t documents = 0;
+    for (const std::string& input : options.inputs) {
+        for_each_document(input, options.document_marker, [&](std::string_view text) {
+            ++documents;
+            const bool to_val = options.val_every > 0 && documents % options.val_every == 0;
+            (to_val ? val : train).append_document(tokenizer.encode(text), separator);
+        });
+    }
+    if (documents == 0) throw_data("prepare: {} has no text", options.inputs.front());
+    if (options.val_every > documents) {
+        throw_data("prepare: every document number {} is validation, but there are {} documents",
+                   options.val_every, documents);
+    }
+    PrepareSummary summary;
+    summary.info.name = dataset_name(options);
+    summary.info.tokenizer = tokenizer.name();
+    summary.info.vocab_size = tokenizer.vocab_size();
+    summary.info.separator = tokenizer.separator();
+    summary.train = train.finish(summary.info);
+    summary.val = val.finish(summary.info);
+    write_dataset_info((folder / "dataset.json").string(), summary.info);
+    return summary;
+}
+
+// dataset.json goes first and comes back last: a folder that has one is complete.
+void replace_dataset(const fs::path& staging, const fs::path& out_dir, const DatasetInfo& info) {
+    for (const fs::path& old : existing_dataset(out_dir)) fs::remove(old);
+    for (const ShardInfo& shard : info.shards) fs::rename(staging / shard.file, out_dir / shard.file);
+    fs::rename(staging / "dataset.json", out_dir / "dataset.json");
+    fs::remove(staging);
+}
+
+void print_summary(const PrepareOptions& options, const PrepareSummary& summary) {
+    fmt::print("{}: dataset '{}', tokenizer {}, vocabulary {}\n", options.out_dir, summary.info.name,
+               summary.info.tokenizer, summary.info.vocab_size);
+    fmt::print("  train: {} documents, {} tokens\n", summary.train.documents, summary.train.tokens);
+    fmt::print("  val:   {} documents, {} tokens\n", summary.val.documents, summary.val.tokens);
+    std::fflush(stdout);
+}
+
+}  // namespace
+
+PrepareSummary prepare_dataset(const PrepareOptions& options) try {
+    check_options(options);
+    const auto tokenizer = make_tokenizer(options.tokenizer);
+    const fs::path out_dir = options.out_dir;
+    const auto existing = existing_dataset(out_dir);
+    if (!existing.empty() && !options.force) {
+        throw_usage("prepare: {} holds a dataset already ({}); --force replaces it", options.out_dir,
+                    existing.front().filename().string());
+    }
+    const fs::path staging = out_dir / ".staging";
+    fs::remove_all(staging);  // of a run that was killed
+    fs::create_directories(staging);
+    PrepareSummary summary;
+    try {
+        summary = write_dataset(options, *tokenizer, staging);
+    } catch (...) {
+        std::error_code ignored;
+        fs::remove_all(staging, ignored);
+        throw;
+    }
+    replace_dataset(staging, out_dir, summary.info);
+    if (!options.quiet) print_summary(options, summary);
+    return summary;
+} catch (const fs::filesystem_error& error) {
+    throw_data("prepare: {}", error.what());
+}
+
+}  // namespace speedrun

@@ -1,0 +1,34 @@
+// Text to tokens and back.
+// Non-goal: the GPT-2 BPE. FineWeb comes as tokens; a BPE tokenizer would be one more subclass here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace speedrun {
+
+class Tokenizer {
+  public:
+    virtual ~Tokenizer() = default;
+
+    virtual std::string_view name() const = 0;
+    virtual int32_t vocab_size() const = 0;  // tokens are 0 … vocab_size-1
+    virtual int32_t separator() const = 0;   // stands between documents; encode() never produces it
+
+    // The tokens of one document's text, without a separator.
+    virtual std::vector<uint16_t> encode(std::string_view text) const = 0;
+
+    // The text of the tokens. Tokens without text (the separator, and ids that a padded vocabulary adds) give
+    // nothing, so that anything a model samples can be printed.
+    virtual std::string decode(std::span<const int32_t> tokens) const = 0;
+};
+
+// The tokenizer of this name ("bytes": 256 byte values and the separator 256). Throws a usage error that
+// lists the known names.
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name);
+
+}  // namespace speedrun

@@ -1,0 +1,126 @@
+#!/bin/sh
+# Tests data/fineweb10B/download.sh against a local server with small fake shards.
+#   download_test.sh PATH_OF_DOWNLOAD_SH
+# Exit code 77 = skipped, because a program is missing.
+set -u
+
+script=$1
+here=$(dirname "$0")
+for program in curl python3; do
+    command -v $program >/dev/null 2>&1 || { echo "skipped: $program is missing"; exit 77; }
+done
+
+work=$(mktemp -d)
+server=
+cleanup() {
+    if [ -n "$server" ]; then kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; fi
+    rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+failures=0
+check() {  # check DESCRIPTION COMMAND...
+    description=$1
+    shift
+    if "$@" >/dev/null 2>&1; then
+        echo "ok: $description"
+    else
+        echo "FAILED: $description: $*"
+        failures=$((failures + 1))
+    fi
+}
+run() {  # run PATH_PREFIX ARGUMENT...: the script's exit code goes to $code, its output to $work/output
+    FINEWEB_BASE_URL=http://127.0.0.1:$port/$1
+    export FINEWEB_BASE_URL
+    shift
+    code=0
+    sh "$script" "$@" >"$work/output" 2>&1 || code=$?
+}
+requests() { wc -l <"$work/log" | tr -d ' '; }
+
+mkdir "$work/served" "$work/out"
+python3 - "$work/served" <<'PYTHON'
+import struct, sys
+def shard(name, magic=20240520, version=1, tokens=3000, cut=0):
+    data = struct.pack("<256i", magic, version, tokens, *[0] * 253)
+    data += b"".join(struct.pack("<H", (7 * i + len(name)) % 50257) for i in range(tokens))
+    open(f"{sys.argv[1]}/{name}", "wb").write(data[:len(data) - cut])
+shard("fineweb_val_000000.bin")
+shard("fineweb_train_000001.bin")
+shard("fineweb_train_000002.bin", tokens=200000)
+shard("fineweb_train_000003.bin", magic=12345)
+shard("fineweb_train_000004.bin", cut=100)
+PYTHON
+touch "$work/log"
+python3 "$here/range_server.py" "$work/served" "$work/port" "$work/log" &
+server=$!
+waited=0
+while [ ! -f "$work/port" ]; do
+    [ $waited -lt 100 ] || { echo "the server did not start"; exit 1; }
+    sleep 0.1
+    waited=$((waited + 1))
+done
+port=$(cat "$work/port")
+unset http_proxy HTTP_PROXY all_proxy ALL_PROXY
+FINEWEB_ATTEMPTS=2 FINEWEB_RETRY_DELAY=0
+export FINEWEB_ATTEMPTS FINEWEB_RETRY_DELAY
+
+for argument in '' x -1 104 1.5 0000001; do
+    run files "$argument" "$work/out"
+    check "N '$argument' is a usage error" [ $code -eq 2 ]
+done
+check "usage errors fetch nothing" [ "$(requests)" -eq 0 ]
+
+run files 2 "$work/out"
+check "two shards arrive" [ $code -eq 0 ]
+for name in val_000000 train_000001 train_000002; do
+    check "$name is the same file" cmp "$work/served/fineweb_$name.bin" "$work/out/fineweb_$name.bin"
+done
+check "the broken transfer was resumed with a range" grep -q 'train_000002.bin bytes=[1-9]' "$work/log"
+check "no .part is left" [ -z "$(find "$work/out" -name '*.part')" ]
+
+before=$(requests)
+run files 2 "$work/out"
+check "a second call succeeds" [ $code -eq 0 ]
+check "a second call fetches nothing" [ "$(requests)" -eq "$before" ]
+
+head -c 2000 "$work/served/fineweb_train_000001.bin" >"$work/out/fineweb_train_000001.bin"
+run files 1 "$work/out"
+check "a truncated file is completed" cmp "$work/served/fineweb_train_000001.bin" "$work/out/fineweb_train_000001.bin"
+check "a truncated file is resumed at its end" grep -q 'train_000001.bin bytes=2000-' "$work/log"
+
+echo 'not a shard, but long enough' >"$work/out/fineweb_train_000001.bin"
+run files 1 "$work/out"
+check "a damaged file is replaced" cmp "$work/served/fineweb_train_000001.bin" "$work/out/fineweb_train_000001.bin"
+
+cp "$work/served/fineweb_train_000001.bin" "$work/out/fineweb_train_000001.bin.part"
+rm "$work/out/fineweb_train_000001.bin"
+before=$(requests)
+run files 1 "$work/out"
+check "a complete .part becomes the file" cmp "$work/served/fineweb_train_000001.bin" "$work/out/fineweb_train_000001.bin"
+check "a complete .part is not fetched" [ "$(requests)" -eq "$before" ]
+
+mkdir "$work/norange"
+head -c 500 "$work/served/fineweb_val_000000.bin" >"$work/norange/fineweb_val_000000.bin.part"
+run norange 0 "$work/norange"
+check "a server without ranges works" cmp "$work/served/fineweb_val_000000.bin" "$work/norange/fineweb_val_000000.bin"
+
+run files 3 "$work/out"
+check "a wrong magic fails" [ $code -eq 3 ]
+check "the message has both magics" grep -q 'magic 12345, expected 20240520' "$work/output"
+check "no file of wrong magic is left" [ -z "$(find "$work/out" -name '*000003*')" ]
+
+cp "$work/served/fineweb_train_000001.bin" "$work/served/fineweb_train_000003.bin"
+run files 4 "$work/out"
+check "a file truncated at the source fails" [ $code -eq 3 ]
+check "the message has both sizes" grep -q 'has 6924 bytes, expected 7024' "$work/output"
+check "a truncated file gets no name" [ ! -e "$work/out/fineweb_train_000004.bin" ]
+
+rm -f "$work/served/fineweb_train_000004.bin"
+run files 4 "$work/empty"
+check "a file that the server lacks fails" [ $code -eq 3 ]
+check "the message has the URL" grep -q "127.0.0.1:$port/files/fineweb_train_000004.bin" "$work/output"
+
+[ $failures -eq 0 ] || { echo "$failures checks failed"; exit 1; }

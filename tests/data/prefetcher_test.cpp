@@ -1,0 +1,96 @@
+#include "data/prefetcher.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/data/test_files.h"
+
+namespace speedrun {
+namespace {
+
+class PrefetcherTest : public testing::Test {
+  protected:
+    const TempDir dir_;
+    const TokenDataset dataset_{{dir_.write_tokens("a.bin", counting_tokens(1000))}, 60000, 5};
+    const BatchLoader loader_{dataset_, {.sequence_length = 8, .rows_per_step = 24, .seed = 11}};
+};
+
+void expect_equal(const Batch& actual, const Batch& expected) {
+    EXPECT_EQ(actual.tokens, expected.tokens);
+    EXPECT_EQ(actual.targets, expected.targets);
+    EXPECT_EQ(actual.positions, expected.positions);
+    EXPECT_EQ(actual.first_key, expected.first_key);
+    EXPECT_EQ(actual.valid_targets, expected.valid_targets);
+}
+
+TEST_F(PrefetcherTest, EqualsDirectFill) {
+    for (const int64_t depth : {1, 2, 5}) {
+        for (const int64_t rank : {0, 1, 2}) {
+            Prefetcher prefetcher(loader_, {.rows_per_microbatch = 2,
+                                            .microbatches_per_step = 4,
+                                            .rank = rank,
+                                            .num_ranks = 3,
+                                            .start_step = 5,
+                                            .depth = depth});
+            Batch expected;
+            for (int64_t step = 5; step < 25; ++step) {
+                for (int64_t microbatch = 0; microbatch < 4; ++microbatch) {
+                    loader_.fill(step, (microbatch * 3 + rank) * 2, 2, expected);
+                    expect_equal(prefetcher.next(), expected);
+                }
+            }
+            EXPECT_GE(prefetcher.wait_ms(), 0);
+        }
+    }
+}
+
+// The reference must hold until the following call, while the thread goes on filling the rest of the ring.
+TEST_F(PrefetcherTest, TheReturnedBatchIsLeftAlone) {
+    Prefetcher prefetcher(loader_, {.rows_per_microbatch = 24, .microbatches_per_step = 1, .depth = 1});
+    for (int64_t step = 0; step < 5; ++step) {
+        const Batch& batch = prefetcher.next();
+        const Batch copy = batch;
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+        expect_equal(batch, copy);
+    }
+}
+
+TEST_F(PrefetcherTest, StopsPromptlyWhateverItIsDoing) {
+    const PrefetcherOptions options{.rows_per_microbatch = 24, .microbatches_per_step = 1, .depth = 8};
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 20; ++i) {
+        Prefetcher prefetcher(loader_, options);
+        for (int j = 0; j < i % 3; ++j) prefetcher.next();
+    }
+    // Far above what 20 threads need on a busy machine, far below a stop that waits for something.
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(Prefetcher, RethrowsAfterTheGoodBatches) {
+    const TempDir dir;
+    std::vector<uint16_t> tokens = counting_tokens(41);
+    tokens[22] = 600;
+    const TokenDataset dataset({dir.write_tokens("a.bin", tokens)}, 600, 0);
+    const BatchLoader loader(dataset, {.sequence_length = 4, .rows_per_step = 1, .shuffle = false});
+    Prefetcher prefetcher(loader, {.rows_per_microbatch = 1, .microbatches_per_step = 1});
+    for (int32_t step = 0; step < 5; ++step) EXPECT_EQ(prefetcher.next().tokens[0], 4 * step);
+    expect_error(ExitCode::data, {"token 22 is 600"}, [&] { prefetcher.next(); });
+    expect_error(ExitCode::data, {"token 22 is 600"}, [&] { prefetcher.next(); });
+}
+
+TEST_F(PrefetcherTest, ChecksItsArguments) {
+    const auto make = [&](const PrefetcherOptions& options) { Prefetcher prefetcher(loader_, options); };
+    expect_error(ExitCode::usage, {"5 rows", "must equal 24"},
+                 [&] { make({.rows_per_microbatch = 5, .microbatches_per_step = 4}); });
+    expect_error(ExitCode::usage, {"rank 3 of 3"}, [&] {
+        make({.rows_per_microbatch = 2, .microbatches_per_step = 4, .rank = 3, .num_ranks = 3});
+    });
+    expect_error(ExitCode::usage, {"start step is -1"},
+                 [&] { make({.rows_per_microbatch = 24, .microbatches_per_step = 1, .start_step = -1}); });
+    expect_error(ExitCode::usage, {"depth is 0"},
+                 [&] { make({.rows_per_microbatch = 24, .microbatches_per_step = 1, .depth = 0}); });
+}
+
+}  // namespace
+}  // namespace speedrun

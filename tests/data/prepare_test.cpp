@@ -1,0 +1,142 @@
+#include "data/prepare.h"
+
+#include <gtest/gtest.h>
+
+#include "data/shard.h"
+#include "data/tokenizer.h"
+#include "tests/data/test_files.h"
+
+namespace speedrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The text of all shards of a split, with '|' for the separator.
+std::string text_of(const std::string& folder, const DatasetInfo& info, const std::string& split) {
+    std::string text;
+    for (const ShardInfo& listed : info.shards) {
+        if (listed.split != split) continue;
+        const Shard shard(folder + "/" + listed.file);
+        EXPECT_EQ(shard.size(), listed.tokens);
+        EXPECT_EQ(sha256_file(shard.path()), listed.sha256);
+        for (const uint16_t token : shard.tokens())
+            text.push_back(token == 256 ? '|' : static_cast<char>(token));
+    }
+    return text;
+}
+
+class PrepareTest : public testing::Test {
+  protected:
+    PrepareOptions options(std::vector<std::string> inputs) const {
+        PrepareOptions result;
+        result.inputs = std::move(inputs);
+        result.out_dir = dir_.file("out");
+        result.quiet = true;
+        return result;
+    }
+    std::vector<std::string> files() const {
+        std::vector<std::string> names;
+        for (const auto& entry : fs::directory_iterator(dir_.file("out"))) {
+            names.push_back(entry.path().filename().string());
+        }
+        std::sort(names.begin(), names.end());
+        return names;
+    }
+    const TempDir dir_;
+};
+
+TEST_F(PrepareTest, EachFileIsADocument) {
+    const PrepareSummary summary =
+        prepare_dataset(options({dir_.write("a", "first\n"), dir_.write("none", ""), dir_.write("b", "x")}));
+    EXPECT_EQ(summary.train.documents, 2);
+    EXPECT_EQ(summary.train.tokens, 9);
+    EXPECT_EQ(summary.val.documents, 0);
+    const DatasetInfo info = read_dataset_info(dir_.file("out/dataset.json"));
+    EXPECT_EQ(info.name, "out");
+    EXPECT_EQ(info.tokenizer, "bytes");
+    EXPECT_EQ(info.vocab_size, 257);
+    EXPECT_EQ(info.separator, 256);
+    EXPECT_EQ(text_of(dir_.file("out"), info, "train"), "first\n|x|");
+    EXPECT_EQ(files(), (std::vector<std::string>{"dataset.json", "train_000000.bin"}));
+    EXPECT_TRUE(find_dataset_info({dir_.file("out/train_000000.bin")}).has_value());
+}
+
+TEST_F(PrepareTest, AMarkerSplitsDocumentsAndEveryThirdIsValidation) {
+    PrepareOptions settings =
+        options({dir_.write("a", "%%\none\n1\n%%\ntwo\n%%\nthree\n%%\n%%\n %%\n%%\nfive\n%%\nsix")});
+    settings.document_marker = "%%";
+    settings.val_every = 3;
+    settings.name = "toy";
+    const PrepareSummary summary = prepare_dataset(settings);
+    EXPECT_EQ(summary.info.name, "toy");
+    EXPECT_EQ(text_of(dir_.file("out"), summary.info, "train"), "one\n1\n|two\n| %%\n|five\n|");
+    EXPECT_EQ(text_of(dir_.file("out"), summary.info, "val"), "three\n|six|");
+    EXPECT_EQ(summary.train.documents, 4);
+    EXPECT_EQ(summary.val.documents, 2);
+    EXPECT_EQ(summary.val.tokens, 11);
+}
+
+TEST_F(PrepareTest, SplitsShards) {
+    PrepareOptions settings = options({dir_.write("a", "0123456789"), dir_.write("b", "abcde")});
+    for (const int64_t shard_tokens : {1, 4, 11, 16, 17, 18}) {
+        settings.shard_tokens = shard_tokens;
+        settings.force = true;
+        const PrepareSummary summary = prepare_dataset(settings);
+        EXPECT_EQ(text_of(dir_.file("out"), summary.info, "train"), "0123456789|abcde|");
+        const size_t shards = static_cast<size_t>((17 + shard_tokens - 1) / shard_tokens);
+        ASSERT_EQ(summary.info.shards.size(), shards);
+        EXPECT_EQ(files().size(), shards + 1) << "shards of the run before must be gone";
+        for (size_t i = 0; i + 1 < shards; ++i) EXPECT_EQ(summary.info.shards[i].tokens, shard_tokens);
+    }
+}
+
+TEST_F(PrepareTest, RefusesToOverwrite) {
+    const PrepareOptions settings = options({dir_.write("a", "text")});
+    prepare_dataset(settings);
+    const std::string before = read_text(dir_.file("out/dataset.json"));
+    expect_error(ExitCode::usage, {"out", "dataset.json", "--force"}, [&] { prepare_dataset(settings); });
+    fs::remove(dir_.file("out/dataset.json"));
+    expect_error(ExitCode::usage, {"train_000000.bin", "--force"}, [&] { prepare_dataset(settings); });
+    PrepareOptions forced = settings;
+    forced.force = true;
+    prepare_dataset(forced);
+    EXPECT_EQ(read_text(dir_.file("out/dataset.json")), before);
+}
+
+TEST_F(PrepareTest, AFailureLeavesTheOldDataset) {
+    PrepareOptions settings = options({dir_.write("a", "text")});
+    dir_.write("unrelated", "");
+    prepare_dataset(settings);
+    dir_.write("out/notes.txt", "mine");
+    settings.force = true;
+    settings.inputs.push_back(dir_.file("absent"));
+    expect_error(ExitCode::data, {"absent"}, [&] { prepare_dataset(settings); });
+    EXPECT_EQ(files(), (std::vector<std::string>{"dataset.json", "notes.txt", "train_000000.bin"}));
+    EXPECT_EQ(text_of(dir_.file("out"), read_dataset_info(dir_.file("out/dataset.json")), "train"), "text|");
+    settings.inputs = {dir_.write("a", "new")};
+    prepare_dataset(settings);
+    EXPECT_EQ(read_text(dir_.file("out/notes.txt")), "mine");
+}
+
+TEST_F(PrepareTest, ChecksItsArguments) {
+    const std::string input = dir_.write("a", "text");
+    const auto expect_rejected = [&](ExitCode code, std::initializer_list<std::string> parts, auto change) {
+        PrepareOptions settings = options({input});
+        change(settings);
+        expect_error(code, parts, [&] { prepare_dataset(settings); });
+        EXPECT_FALSE(fs::exists(dir_.file("out/dataset.json")));
+    };
+    using Options = PrepareOptions;
+    expect_rejected(ExitCode::usage, {"no input"}, [](Options& o) { o.inputs.clear(); });
+    expect_rejected(ExitCode::usage, {"output folder"}, [](Options& o) { o.out_dir.clear(); });
+    expect_rejected(ExitCode::usage, {"val_every is 1"}, [](Options& o) { o.val_every = 1; });
+    expect_rejected(ExitCode::usage, {"shard_tokens is 0"}, [](Options& o) { o.shard_tokens = 0; });
+    expect_rejected(ExitCode::usage, {"'words'"}, [](Options& o) { o.tokenizer = "words"; });
+    expect_rejected(ExitCode::data, {"number 2", "are 1 documents"}, [](Options& o) { o.val_every = 2; });
+    expect_rejected(ExitCode::data, {"no text"}, [&](Options& o) { o.inputs = {dir_.write("empty", "")}; });
+    expect_rejected(ExitCode::data, {"folder"}, [&](Options& o) { o.inputs = {dir_.path()}; });
+    expect_rejected(ExitCode::data, {"Not a directory"}, [&](Options& o) { o.out_dir = input + "/out"; });
+}
+
+}  // namespace
+}  // namespace speedrun

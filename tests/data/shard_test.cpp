@@ -1,0 +1,107 @@
+#include "data/shard.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <utility>
+
+#include "tests/data/test_files.h"
+
+namespace speedrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The bytes of a shard file with this header and `bytes` bytes in all.
+std::string raw_shard(int32_t magic, int32_t version, int32_t count, size_t bytes) {
+    std::string content(bytes, '\0');
+    const int32_t header[] = {magic, version, count};
+    std::memcpy(content.data(), header, std::min(bytes, sizeof(header)));
+    return content;
+}
+
+TEST(Shard, WritesAndReads) {
+    const TempDir dir;
+    const std::vector<uint16_t> tokens = {1, 2, 50256, 65535, 0};
+    const std::string path = dir.write_tokens("a.bin", tokens);
+    const Shard shard(path);
+    shard.will_need();
+    EXPECT_EQ(shard.path(), path);
+    EXPECT_EQ(shard.size(), 5);
+    EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), shard.tokens().begin(), shard.tokens().end()));
+    EXPECT_EQ(fs::file_size(path), 1024u + 2 * 5);
+    EXPECT_FALSE(fs::exists(path + ".tmp"));
+}
+
+TEST(Shard, HasTheDocumentedLayout) {
+    const TempDir dir;
+    const std::string path = dir.write_tokens("a.bin", {0x0102, 0x0304});
+    std::string expected = raw_shard(20240520, 1, 2, 1028);
+    expected[1024] = 2, expected[1025] = 1, expected[1026] = 4, expected[1027] = 3;
+    EXPECT_EQ(read_text(path), expected);
+}
+
+TEST(Shard, MayBeEmpty) {
+    const TempDir dir;
+    EXPECT_EQ(Shard(dir.write_tokens("a.bin", {})).size(), 0);
+}
+
+TEST(Shard, Moves) {
+    const TempDir dir;
+    Shard first(dir.write_tokens("a.bin", {1, 2, 3}));
+    Shard second(std::move(first));
+    EXPECT_EQ(first.size(), 0);
+    EXPECT_EQ(second.tokens()[2], 3);
+    Shard third(dir.write_tokens("b.bin", {9}));
+    third = std::move(second);
+    EXPECT_EQ(third.size(), 3);
+    EXPECT_EQ(third.tokens()[0], 1);
+    EXPECT_EQ(third.path(), dir.file("a.bin"));
+}
+
+TEST(Shard, ReplacesAFileThatIsMapped) {
+    const TempDir dir;
+    const Shard old(dir.write_tokens("a.bin", {1, 2, 3}));
+    dir.write_tokens("a.bin", {7});
+    EXPECT_EQ(old.tokens()[2], 3);  // the mapping keeps the old file alive
+    EXPECT_EQ(Shard(dir.file("a.bin")).size(), 1);
+}
+
+TEST(Shard, RejectsDamage) {
+    const TempDir dir;
+    struct Case {
+        std::string content;
+        std::initializer_list<std::string> message;
+    };
+    const Case cases[] = {
+        {"", {"offset 0", "1024", "has 0"}},
+        {raw_shard(kShardMagic, 1, 0, 1023), {"1024", "has 1023"}},
+        {raw_shard(278895051, 1, 0, 1024), {"magic at offset 0 is 278895051", "20240520"}},
+        {raw_shard(kShardMagic, 2, 0, 1024), {"version at offset 4 is 2", "expected 1"}},
+        {raw_shard(kShardMagic, 1, -5, 1024), {"count at offset 8 is -5", "expected 0 or more"}},
+        {raw_shard(kShardMagic, 1, 10, 1043), {"has 1043 bytes", "expected 1044", "truncated"}},
+        {raw_shard(kShardMagic, 1, 10, 1046), {"has 1046 bytes", "expected 1044", "trailing"}},
+        {raw_shard(kShardMagic, 1, INT32_MAX, 1024), {"expected 4294968318"}},
+    };
+    for (const Case& bad : cases) {
+        const std::string path = dir.write("bad.bin", bad.content);
+        expect_error(ExitCode::data, bad.message, [&] { Shard shard(path); });
+        expect_error(ExitCode::data, {path}, [&] { Shard shard(path); });
+    }
+    expect_error(ExitCode::data, {"absent.bin", "No such file"},
+                 [&] { Shard shard(dir.file("absent.bin")); });
+    expect_error(ExitCode::data, {"not a regular file"}, [&] { Shard shard(dir.path()); });
+}
+
+TEST(Shard, WritingReportsTheFileAndLeavesNothing) {
+    const TempDir dir;
+    expect_error(ExitCode::data, {"absent/a.bin.tmp", "No such file"},
+                 [&] { write_shard(dir.file("absent/a.bin"), counting_tokens(3)); });
+    fs::create_directory(dir.file("folder.bin"));
+    expect_error(ExitCode::data, {"folder.bin", "rename"},
+                 [&] { write_shard(dir.file("folder.bin"), counting_tokens(3)); });
+    EXPECT_FALSE(fs::exists(dir.file("folder.bin.tmp")));
+}
+
+}  // namespace
+}  // namespace speedrun

@@ -1,0 +1,187 @@
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(AttentionTest);
+
+enum class Documents { whole, mixed, single };  // of a sequence: one; of 1, 2, 3 … tokens; all of one token
+
+struct Case {
+    int64_t sequence_length, num_sequences, num_heads, head_dim, window;
+    float scale;
+    Documents documents;
+    bool packed;  // q|k|v in one tensor, and their gradients; o among other columns
+};
+constexpr Case kCases[] = {
+    {1, 7, 1, 16, 0, 0.25f, Documents::whole, false},     {19, 3, 3, 16, 5, 0.25f, Documents::mixed, true},
+    {19, 2, 2, 32, 1, 0.1f, Documents::whole, true},      {64, 2, 2, 64, 0, 0.125f, Documents::whole, true},
+    {64, 1, 1, 128, 64, 0.1f, Documents::mixed, false},   {200, 2, 1, 64, 0, 0.125f, Documents::mixed, true},
+    {200, 1, 2, 128, 5, 0.1f, Documents::whole, true},    {200, 2, 1, 32, 200, 0.18f, Documents::whole, false},
+    {130, 1, 2, 16, 65, 0.25f, Documents::mixed, true},   {65, 2, 3, 32, 0, 0.18f, Documents::single, true},
+    {200, 1, 1, 48, 70, 2.0f, Documents::mixed, false},  // nearly one-hot: scores up to ±40
+};
+
+Indices first_keys(const Case& c) {
+    Indices first(static_cast<size_t>(c.num_sequences * c.sequence_length));
+    for (int64_t s = 0; s < c.num_sequences; ++s) {
+        int64_t start = 0, length = 1;
+        for (int64_t i = 0; i < c.sequence_length; ++i) {
+            if (i == start + length && c.documents != Documents::whole) {
+                start = i;
+                if (c.documents == Documents::mixed) ++length;
+            }
+            first[static_cast<size_t>(s * c.sequence_length + i)] = static_cast<int32_t>(s * c.sequence_length + start);
+        }
+    }
+    return first;
+}
+
+AttentionOptions options_of(const Case& c) { return {c.sequence_length, c.num_heads, c.head_dim, c.window, c.scale}; }
+
+std::string describe(const Case& c) {
+    return fmt::format("S={} sequences={} H={} D={} window={} documents={} packed={}", c.sequence_length, c.num_sequences,
+                       c.num_heads, c.head_dim, c.window, static_cast<int>(c.documents), c.packed);
+}
+
+struct Inputs {
+    int64_t rows, width;
+    Indices first_key;
+    Matrix q, k, v;
+
+    Inputs(const Case& c, DType dtype)
+        : rows(c.num_sequences * c.sequence_length),
+          width(c.num_heads * c.head_dim),
+          first_key(first_keys(c)),
+          q(random_matrix(rows, width, 1, dtype)),
+          k(random_matrix(rows, width, 2, dtype)),
+          v(random_matrix(rows, width, 3, dtype)) {}
+};
+
+struct Operands {
+    Tensor q, k, v;
+};
+Operands upload(Harness& h, const Inputs& in, DType dtype, bool packed) {
+    if (!packed) return {h.input(in.q, dtype), h.input(in.k, dtype), h.input(in.v, dtype)};
+    Matrix all(in.rows, 3 * in.width);
+    for (int64_t t = 0; t < in.rows; ++t) {
+        for (int64_t i = 0; i < in.width; ++i) {
+            all(t, i) = in.q(t, i);
+            all(t, in.width + i) = in.k(t, i);
+            all(t, 2 * in.width + i) = in.v(t, i);
+        }
+    }
+    const Tensor tensor = h.input(all, dtype);
+    return {tensor.column_slice(0, in.width), tensor.column_slice(in.width, in.width),
+            tensor.column_slice(2 * in.width, in.width)};
+}
+
+// An output of `width` columns; where packed with a margin of 8 columns that must stay as they are.
+struct Margin {
+    Tensor wide, inner;
+};
+Margin output(Harness& h, int64_t rows, int64_t width, DType dtype, bool packed) {
+    const Tensor wide = h.output(dtype, {rows, packed ? width + 8 : width});
+    return {wide, wide.column_slice(0, width)};
+}
+
+// Errors of an exponential are those of its argument, which is a sum of D products; the output sums S of them.
+Tolerance tolerance_of(const Case& c, DType dtype) {
+    Tolerance tolerance = reduction_of_rounded(dtype, c.sequence_length + c.head_dim);
+    const double largest_score = std::max(1.0, 3.0 * static_cast<double>(c.scale) * std::sqrt(c.head_dim));
+    tolerance.scaled += 16 * kF32Roundoff * largest_score;
+    return tolerance;
+}
+
+TEST_P(AttentionTest, Forward) {
+    for (const Case& c : kCases) {
+        SCOPED_TRACE(describe(c));
+        const Inputs in(c, dtype());
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Operands t = upload(h, in, dtype(), c.packed);
+            const Margin o = output(h, in.rows, in.width, dtype(), c.packed);
+            const Tensor lse = h.output(DType::f32, {c.num_heads, in.rows});
+            h.ops().attention_forward(o.inner, lse, t.q, t.k, t.v, h.input(in.first_key), options_of(c), h.stream());
+            return {h.read(o.inner), h.read(lse),
+                    c.packed ? h.read(o.wide.column_slice(in.width, 8)) : Matrix()};
+        });
+        const auto expected = reference::attention_forward(in.q, in.k, in.v, in.first_key, options_of(c));
+        expect_close(out[0], expected.o, tolerance_of(c, dtype()), "o");
+        Tolerance of_lse = tolerance_of(c, DType::f32);
+        of_lse.absolute = 16 * kF32Roundoff;
+        expect_close(out[1], expected.lse, of_lse, "lse");
+        if (c.packed) expect_all_nan(out[2], "right of o");
+    }
+}
+
+TEST_P(AttentionTest, Backward) {
+    for (const Case& c : kCases) {
+        SCOPED_TRACE(describe(c));
+        const Inputs in(c, dtype());
+        const Matrix dout = random_matrix(in.rows, in.width, 4, dtype());
+        const auto forward = reference::attention_forward(in.q, in.k, in.v, in.first_key, options_of(c));
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Operands t = upload(h, in, dtype(), c.packed);
+            const Tensor packed = h.output(dtype(), {in.rows, 3 * in.width});
+            Tensor d[3];
+            for (int i = 0; i < 3; ++i) {
+                d[i] = c.packed ? packed.column_slice(i * in.width, in.width) : h.output(dtype(), {in.rows, in.width});
+            }
+            h.ops().attention_backward(d[0], d[1], d[2], h.input(dout, dtype()), h.input(forward.o, dtype()),
+                                       h.input(forward.lse, DType::f32), t.q, t.k, t.v, h.input(in.first_key),
+                                       options_of(c), h.stream());
+            return {h.read(d[0]), h.read(d[1]), h.read(d[2])};
+        });
+        const auto expected = reference::attention_backward(dout, in.q, in.k, in.v, in.first_key, options_of(c));
+        Tolerance tolerance = tolerance_of(c, dtype());
+        // A token that sees itself alone has no gradient in q and k but what is left of dP − Σ P·dP, which cancels
+        // only up to the rounding of o: √D products of size 1, then times scale and a vector of size 1.
+        const double left = c.scale * std::sqrt(c.head_dim) * (dtype() == DType::bf16 ? kBf16Ulp : 8 * kF32Roundoff);
+        tolerance.absolute = 4 * left;
+        expect_close(out[0], expected.dq, tolerance, "dq");
+        expect_close(out[1], expected.dk, tolerance, "dk");
+        expect_close(out[2], expected.dv, tolerance_of(c, dtype()), "dv");
+    }
+}
+
+// What a query may not see must not matter, in any bit: neither the keys before its document and its window, nor
+// those that follow it, nor those of other sequences.
+TEST_P(AttentionTest, InvisibleTokensDoNotMatter) {
+    const Case c{130, 2, 1, 32, 20, 0.18f, Documents::mixed, false};
+    Inputs in(c, dtype());
+    const auto attend = [&] {
+        return run([&](Harness& h) -> Outputs {
+            const Operands t = upload(h, in, dtype(), false);
+            const Tensor o = h.output(dtype(), {in.rows, in.width}), lse = h.output(DType::f32, {1, in.rows});
+            h.ops().attention_forward(o, lse, t.q, t.k, t.v, h.input(in.first_key), options_of(c), h.stream());
+            return {h.read(o), h.read(lse)};
+        });
+    };
+    const Outputs before = attend();
+    const int64_t query = 120;
+    for (int64_t j = 0; j < in.rows; ++j) {
+        if (reference::visible(query, j, in.first_key, options_of(c))) continue;
+        for (int64_t d = 0; d < in.width; ++d) {
+            in.k(j, d) = 50.0;
+            in.v(j, d) = -50.0;
+        }
+    }
+    const Outputs after = attend();
+    expect_same_bits(reference::row_block(after[0], query, 1), reference::row_block(before[0], query, 1), "o");
+    EXPECT_EQ(after[1][query], before[1][query]);
+}
+
+TEST_P(AttentionTest, ShapeErrors) {
+    const AttentionOptions options{10, 2, 16, 0, 1.0f};
+    const auto call = [&](Harness& h, int64_t rows, int64_t value_cols, int64_t lse_rows) {
+        const Tensor q = h.output(dtype(), {rows, 32});
+        h.ops().attention_forward(q, h.output(DType::f32, {lse_rows, rows}), q, q, h.output(dtype(), {rows, value_cols}),
+                                  h.input(Indices(static_cast<size_t>(rows))), options, h.stream());
+    };
+    expect_error([&](Harness& h) { call(h, 25, 32, 2); }, {"25", "10"});
+    expect_error([&](Harness& h) { call(h, 20, 48, 2); }, {"[20,32]", "[20,48]"});
+    expect_error([&](Harness& h) { call(h, 20, 32, 3); }, {"lse", "[2,20]", "[3,20]"});
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,152 @@
+#include <limits>
+
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(MuonTest);
+
+constexpr int64_t kCounts[] = {1, 7, 33, 130, 20011};
+
+TEST_P(MuonTest, Momentum) {
+    for (int64_t count : kCounts) {
+        for (bool nesterov : {false, true}) {
+            SCOPED_TRACE(fmt::format("n={} nesterov={}", count, nesterov));
+            const Matrix grad = random_matrix(1, count, 1, DType::f32);
+            Matrix momentum = random_matrix(1, count, 2, DType::f32);
+            const MuonMomentumOptions options{0.95f, nesterov};
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor update = h.output(dtype(), {count}), b = h.inout(momentum, DType::f32, {count});
+                h.ops().muon_momentum(update, b, h.input(grad, DType::f32, {count}),
+                                      h.input(Matrix(1, 1, 0.25), DType::f32, {1}), options, h.stream());
+                return {h.read(update), h.read(b)};
+            });
+            const Matrix update = reference::muon_momentum(momentum, grad, 0.25, options);
+            expect_close(out[0], update, few_operations(dtype()), "update");
+            expect_close(out[1], momentum, few_operations(DType::f32), "momentum");
+        }
+    }
+}
+
+TEST_P(MuonTest, Apply) {
+    for (int64_t count : kCounts) {
+        for (bool cautious : {false, true}) {
+            for (DType update_type : {DType::f32, DType::bf16}) {
+                SCOPED_TRACE(fmt::format("n={} cautious={} update {}", count, cautious, name_of(update_type)));
+                Matrix master = random_matrix(1, count, 1, DType::f32);
+                const Matrix update = random_matrix(1, count, 2, update_type);
+                const MuonApplyOptions options{0.03f, 1.2f, cautious};
+                const bool shared = dtype() == DType::f32 && count % 2 == 1;
+                const Outputs out = run([&](Harness& h) -> Outputs {
+                    const Tensor w = h.inout(master, DType::f32, {count});
+                    const Tensor parameter = shared ? w : h.output(dtype(), {count});
+                    h.ops().muon_apply(parameter, w, h.input(update, update_type, {count}),
+                                       h.input(Matrix(1, 1, 0.25), DType::f32, {1}), options, h.stream());
+                    return {h.read(parameter), h.read(w)};
+                });
+                reference::muon_apply(master, update, options);
+                expect_close(out[1], master, few_operations(DType::f32), "master");
+                expect_same_bits(out[0], rounded(out[1], dtype()), "parameter is the rounded master");
+            }
+        }
+    }
+}
+
+TEST_P(MuonTest, NothingChangesIfTheScaleIsNotFinite) {
+    for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        const Matrix start = random_matrix(1, 33, 1, DType::f32), nan(1, 33, std::nan(""));
+        const Matrix parameter = rounded(start, dtype());
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor scale = h.input(Matrix(1, 1, bad), DType::f32, {1});
+            const Tensor momentum = h.inout(start, DType::f32, {33}), update = h.output(dtype(), {33});
+            h.ops().muon_momentum(update, momentum, h.input(nan, DType::f32, {33}), scale, {0.95f, true}, h.stream());
+            const Tensor master = h.inout(start, DType::f32, {33}), p = h.inout(parameter, dtype(), {33});
+            h.ops().muon_apply(p, master, h.input(nan, dtype(), {33}), scale, {0.03f, 1.2f, true}, h.stream());
+            return {h.read(update), h.read(momentum), h.read(master), h.read(p)};
+        });
+        EXPECT_EQ(reference::norm(out[0]), 0.0) << "the update becomes 0";
+        expect_same_bits(out[1], start, "momentum");
+        expect_same_bits(out[2], start, "master");
+        expect_same_bits(out[3], parameter, "parameter");
+    }
+}
+
+struct Batch {
+    int64_t n, rows, cols;
+};
+
+TEST_P(MuonTest, Gram) {
+    for (const Batch& b : {Batch{1, 16, 48}, {3, 33, 7}, {2, 7, 130}, {1, 96, 96}}) {
+        SCOPED_TRACE(fmt::format("[{},{},{}]", b.n, b.rows, b.cols));
+        const Matrix x = random_matrix(b.n * b.rows, b.cols, 1, dtype());
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor a = h.output(dtype(), {b.n, b.rows, b.rows});
+            h.ops().gram(a, h.input(x, dtype(), {b.n, b.rows, b.cols}), h.stream());
+            return {h.read(a)};
+        });
+        for (int64_t i = 0; i < b.n; ++i) {
+            expect_close(reference::row_block(out[0], i * b.rows, b.rows),
+                         reference::gram(reference::row_block(x, i * b.rows, b.rows)), reduction(dtype(), b.cols), "a");
+        }
+    }
+}
+
+// The iterations stretch a small singular direction up to 1000-fold and its rounding errors with it, so elements
+// of the result are comparable only as far as the matrix is well conditioned; these are, with singular values of
+// 0.13 to 0.37 of the norm (stretched about 8-fold). bf16: every product and every iterate is rounded, five times,
+// each time by 2⁻⁹ of elements that then add up with random signs: 5% of the norm is ten times what that gives.
+TEST_P(MuonTest, PolarExpress) {
+    for (const Batch& b : {Batch{1, 16, 96}, {2, 96, 16}, {3, 7, 48}, {1, 33, 130}, {1, 1, 5}}) {
+        SCOPED_TRACE(fmt::format("[{},{},{}]", b.n, b.rows, b.cols));
+        const Matrix x = random_matrix(b.n * b.rows, b.cols, 1, dtype(), 0.01);
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor y = h.inout(x, dtype(), {b.n, b.rows, b.cols});
+            h.ops().polar_express(y, h.output(dtype(), {Ops::polar_express_workspace(b.n, b.rows, b.cols)}), h.stream());
+            return {h.read(y)};
+        });
+        for (int64_t i = 0; i < b.n; ++i) {
+            const Matrix expected = reference::polar_express(reference::row_block(x, i * b.rows, b.rows));
+            const Matrix actual = reference::row_block(out[0], i * b.rows, b.rows);
+            const double error = reference::norm(reference::plus(actual, reference::times(expected, -1.0)));
+            EXPECT_LT(error, (dtype() == DType::bf16 ? 0.05 : 1e-4) * reference::norm(expected));
+        }
+    }
+}
+
+// A matrix of zeros (a parameter without gradient) stays zero: 1e-6 keeps the division away from 0/0.
+TEST_P(MuonTest, PolarExpressOfZero) {
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor y = h.inout(Matrix(16, 48), dtype(), {1, 16, 48});
+        h.ops().polar_express(y, h.output(dtype(), {Ops::polar_express_workspace(1, 16, 48)}), h.stream());
+        return {h.read(y)};
+    });
+    for (double value : out[0].values) EXPECT_EQ(value, 0.0);
+}
+
+TEST_P(MuonTest, ShapeErrors) {
+    expect_error(
+        [&](Harness& h) { h.ops().gram(h.output(dtype(), {2, 7, 8}), h.output(dtype(), {2, 7, 48}), h.stream()); },
+        {"[2,7,7]", "[2,7,8]"});
+    expect_error(
+        [&](Harness& h) { h.ops().polar_express(h.output(dtype(), {7, 48}), h.output(dtype(), {9}), h.stream()); },
+        {"[7,48]"});
+    expect_error(
+        [&](Harness& h) { h.ops().polar_express(h.output(dtype(), {1, 7, 48}), h.output(dtype(), {9}), h.stream()); },
+        {"workspace", "[9]"});
+    expect_error(
+        [&](Harness& h) {
+            const Tensor f32 = h.output(DType::f32, {33});
+            h.ops().muon_momentum(h.output(dtype(), {32}), f32, f32, h.output(DType::f32, {1}), {}, h.stream());
+        },
+        {"update", "[33]", "[32]"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().muon_apply(h.output(dtype(), {33}), h.output(DType::f32, {33}), h.output(dtype(), {33}),
+                               h.output(DType::f32, {2}), {}, h.stream());
+        },
+        {"grad_scale", "[1]", "[2]"});
+}
+
+}  // namespace
+}  // namespace speedrun::testing

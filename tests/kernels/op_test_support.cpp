@@ -1,0 +1,214 @@
+#include "tests/kernels/op_test_support.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <random>
+
+namespace speedrun::testing {
+
+namespace {
+
+constexpr int64_t kGuard = 256;  // bytes; keeps the alignment that buffers have
+constexpr char kPoison = static_cast<char>(0xff);
+
+// Kept over the tests of a suite, so that shapes meet caches that other shapes have filled.
+std::map<std::pair<const BackendFactory*, int>, std::unique_ptr<Harness>>& harnesses() {
+    static std::map<std::pair<const BackendFactory*, int>, std::unique_ptr<Harness>> all;
+    return all;
+}
+
+Harness& harness(const BackendFactory& factory, int num_threads) {
+    auto& slot = harnesses()[{&factory, num_threads}];
+    if (!slot) slot = std::make_unique<Harness>(factory, num_threads);
+    return *slot;
+}
+
+}  // namespace
+
+Harness::Harness(const BackendFactory& factory, int num_threads)
+    : backend_(factory.make(num_threads, false)), stream_(backend_.device->create_stream("compute")) {}
+
+void Harness::fetch(void* destination, const void* source, int64_t bytes) {
+    device().copy(destination, source, bytes, stream());
+    stream().synchronize();
+}
+
+Tensor Harness::allocate(DType dtype, Dims dims, const void* values, bool constant) {
+    Tensor shape(nullptr, dtype, dims);
+    const int64_t bytes = shape.bytes();
+    std::vector<char> host(static_cast<size_t>(bytes + 2 * kGuard), kPoison);
+    if (values) std::memcpy(host.data() + kGuard, values, static_cast<size_t>(bytes));
+    Buffer buffer(device(), "test", MemoryCategory::activations, bytes + 2 * kGuard);
+    fetch(buffer.data(), host.data(), buffer.bytes());
+    shape.data = static_cast<char*>(buffer.data()) + kGuard;
+    std::vector<char> expected;
+    if (constant) expected.assign(host.begin() + kGuard, host.end() - kGuard);
+    allocations_.push_back({std::move(buffer), bytes, std::move(expected)});
+    return shape;
+}
+
+Tensor Harness::upload(const Matrix& values, DType dtype, Dims dims, bool constant) {
+    std::vector<float> f32(values.values.begin(), values.values.end());
+    std::vector<Bf16> bf16;
+    for (float value : f32) bf16.push_back(Bf16(value));
+    const void* source = dtype == DType::f32 ? static_cast<const void*>(f32.data()) : bf16.data();
+    Tensor tensor = dims.size() ? allocate(dtype, dims, source, constant)
+                                : allocate(dtype, {values.rows, values.cols}, source, constant);
+    if (tensor.numel() != values.size()) throw_internal("{} values for {}", values.size(), tensor.describe());
+    return tensor;
+}
+
+Tensor Harness::input(const Matrix& values, DType dtype, Dims dims) { return upload(values, dtype, dims, true); }
+
+Tensor Harness::inout(const Matrix& values, DType dtype, Dims dims) { return upload(values, dtype, dims, false); }
+
+Tensor Harness::input(const Indices& values) {
+    return allocate(DType::i32, {static_cast<int64_t>(values.size())}, values.data(), true);
+}
+
+Tensor Harness::output(DType dtype, Dims dims) { return allocate(dtype, dims, nullptr, false); }
+
+Matrix Harness::read(const Tensor& tensor) {
+    Matrix values(tensor.rows(), tensor.cols());
+    if (values.empty()) return values;
+    const int64_t elements = (values.rows - 1) * tensor.row_stride + values.cols;
+    std::vector<char> host(static_cast<size_t>(elements * size_of(tensor.dtype)));
+    fetch(host.data(), tensor.data, static_cast<int64_t>(host.size()));
+    for (int64_t r = 0; r < values.rows; ++r) {
+        for (int64_t c = 0; c < values.cols; ++c) {
+            const char* element = host.data() + (r * tensor.row_stride + c) * size_of(tensor.dtype);
+            float f32 = 0.0f;
+            Bf16 bf16{};
+            if (tensor.dtype == DType::f32) std::memcpy(&f32, element, sizeof f32);
+            if (tensor.dtype == DType::bf16) std::memcpy(static_cast<void*>(&bf16), element, sizeof bf16);
+            values(r, c) = tensor.dtype == DType::f32 ? f32 : static_cast<float>(bf16);
+        }
+    }
+    return values;
+}
+
+void Harness::finish() {
+    stream().synchronize();
+    for (const Allocation& allocation : allocations_) {
+        std::vector<char> host(static_cast<size_t>(allocation.buffer.bytes()));
+        fetch(host.data(), allocation.buffer.data(), allocation.buffer.bytes());
+        const auto is_poison = [](char byte) { return byte == kPoison; };
+        EXPECT_TRUE(std::all_of(host.begin(), host.begin() + kGuard, is_poison)) << "written before a tensor";
+        EXPECT_TRUE(std::all_of(host.end() - kGuard, host.end(), is_poison)) << "written past a tensor's end";
+        EXPECT_TRUE(allocation.expected.empty() ||
+                    std::memcmp(allocation.expected.data(), host.data() + kGuard, allocation.expected.size()) == 0)
+            << "an input of " << allocation.bytes << " bytes was changed";
+    }
+    allocations_.clear();
+}
+
+void OpTest::TearDownTestSuite() { harnesses().clear(); }
+
+Outputs OpTest::run(const std::function<Outputs(Harness&)>& body) const {
+    Outputs first;
+    struct Attempt {
+        int num_threads;
+        const char* what;
+    };
+    for (const auto& [num_threads, what] : {Attempt{1, "one thread"}, {1, "a rerun"}, {2, "two threads"}}) {
+        Harness& h = harness(backend(), num_threads);
+        Outputs outputs = body(h);
+        h.finish();
+        for (size_t i = 0; i < first.size(); ++i) {
+            expect_same_bits(outputs[i], first[i], fmt::format("{}: output {}", what, i));
+        }
+        if (first.empty()) first = std::move(outputs);
+    }
+    return first;
+}
+
+void OpTest::expect_error(const std::function<void(Harness&)>& body, std::vector<std::string> parts) const {
+    Harness& h = harness(backend(), 1);
+    try {
+        body(h);
+        ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+        for (const std::string& part : parts) {
+            EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+                << "'" << error.what() << "' does not mention '" << part << "'";
+        }
+    }
+    h.finish();
+}
+
+std::string param_name(const ::testing::TestParamInfo<OpTest::ParamType>& info) {
+    return fmt::format("{}_{}", std::get<0>(info.param)->name, name_of(std::get<1>(info.param)));
+}
+
+Matrix rounded(Matrix values, DType dtype) {
+    for (double& value : values.values) {
+        const float f32 = static_cast<float>(value);
+        value = dtype == DType::bf16 ? static_cast<float>(Bf16(f32)) : f32;
+    }
+    return values;
+}
+
+Matrix random_matrix(int64_t rows, int64_t cols, uint64_t seed, DType dtype, double deviation) {
+    std::mt19937_64 generator(seed * 1000003 + static_cast<uint64_t>(rows * 4099 + cols));
+    std::normal_distribution<double> normal(0.0, deviation);
+    Matrix values(rows, cols);
+    for (double& value : values.values) value = normal(generator);
+    return rounded(std::move(values), dtype);
+}
+
+Indices random_indices(int64_t count, int64_t limit, uint64_t seed) {
+    std::mt19937_64 generator(seed);
+    Indices indices(static_cast<size_t>(count));
+    for (int32_t& index : indices) index = static_cast<int32_t>(generator() % static_cast<uint64_t>(limit));
+    return indices;
+}
+
+void expect_close(const Matrix& actual, const Matrix& expected, Tolerance tolerance, const std::string& name) {
+    ASSERT_EQ(actual.size(), expected.size()) << name;
+    if (expected.empty()) return;
+    const double overall = reference::norm(expected) / std::sqrt(static_cast<double>(expected.size()));
+    double worst_excess = 0.0;
+    int64_t worst_row = -1, worst_col = -1, num_bad = 0;
+    for (int64_t r = 0; r < expected.rows; ++r) {
+        const Matrix row = reference::row_block(expected, r, 1);
+        const double scale = std::max(overall, reference::norm(row) / std::sqrt(static_cast<double>(row.size())));
+        for (int64_t c = 0; c < expected.cols; ++c) {
+            const double value = expected(r, c);
+            const double allowed = tolerance.relative * std::abs(value) + tolerance.scaled * scale + tolerance.absolute;
+            const double error = std::abs(actual[r * expected.cols + c] - value);
+            if (error <= allowed) continue;  // false for NaN
+            ++num_bad;
+            const double excess = std::isnan(error) ? INFINITY : error / std::max(allowed, 1e-300);
+            if (excess > worst_excess) std::tie(worst_excess, worst_row, worst_col) = std::tuple(excess, r, c);
+        }
+    }
+    if (num_bad == 0) return;
+    const double got = actual[worst_row * expected.cols + worst_col], wanted = expected(worst_row, worst_col);
+    ADD_FAILURE() << fmt::format("{}: {} of {} elements are wrong; worst at [{},{}] of {}x{}: {:.9g}, reference {:.9g}, "
+                                 "error {:.3g} is {:.3g} times what is allowed",
+                                 name, num_bad, expected.size(), worst_row, worst_col, expected.rows, expected.cols,
+                                 got, wanted, std::abs(got - wanted), worst_excess);
+}
+
+void expect_same_bits(const Matrix& actual, const Matrix& expected, const std::string& name) {
+    ASSERT_EQ(actual.size(), expected.size()) << name;
+    for (int64_t i = 0; i < expected.size(); ++i) {
+        if (std::memcmp(&actual.values[i], &expected.values[i], sizeof(double)) == 0) continue;
+        ADD_FAILURE() << fmt::format("{}: element {} of {}x{} is {:.17g}, not {:.17g}", name, i, expected.rows,
+                                     expected.cols, actual[i], expected[i]);
+        return;
+    }
+}
+
+void expect_all_nan(const Matrix& actual, const std::string& name) {
+    for (int64_t i = 0; i < actual.size(); ++i) {
+        if (!std::isnan(actual[i])) {
+            ADD_FAILURE() << fmt::format("{}: element {} was written: {:.9g}", name, i, actual[i]);
+            return;
+        }
+    }
+}
+
+}  // namespace speedrun::testing

@@ -1,0 +1,159 @@
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(RotaryTest);
+
+constexpr int64_t kPositions = 64;
+
+struct Tables {
+    Matrix cos, sin;  // P×(D/2)
+};
+
+Tables tables_for(int64_t head_dim) {
+    Tables tables{Matrix(kPositions, head_dim / 2), Matrix(kPositions, head_dim / 2)};
+    for (int64_t p = 0; p < kPositions; ++p) {
+        for (int64_t i = 0; i < head_dim / 2; ++i) {
+            const double angle = static_cast<double>(p) * std::pow(100.0, -2.0 * i / static_cast<double>(head_dim));
+            tables.cos(p, i) = std::cos(angle);
+            tables.sin(p, i) = std::sin(angle);
+        }
+    }
+    return {rounded(tables.cos, DType::f32), rounded(tables.sin, DType::f32)};
+}
+
+struct Case {
+    int64_t rows, num_heads, head_dim;
+    bool packed;  // q and k are columns of q|k|v
+};
+constexpr Case kCases[] = {{1, 1, 16, false},  {7, 3, 16, true},  {33, 2, 32, true}, {130, 2, 64, false},
+                           {130, 1, 64, true}, {7, 2, 128, true}, {33, 3, 24, false}};
+
+// Calls body(case, options) for every combination of normalize and rotate.
+template <class Body>
+void for_cases(Body&& body) {
+    for (const Case& c : kCases) {
+        for (bool normalize : {false, true}) {
+            for (bool rotate : {false, true}) {
+                SCOPED_TRACE(fmt::format("T={} H={} D={} packed={} normalize={} rotate={}", c.rows, c.num_heads, c.head_dim,
+                                         c.packed, normalize, rotate));
+                body(c, RotaryOptions{c.num_heads, c.head_dim, normalize, rotate});
+            }
+        }
+    }
+}
+
+struct Optional {
+    Tensor cos, sin, position;
+};
+Optional upload(Harness& h, const Tables& tables, const Indices& position, const RotaryOptions& options) {
+    if (!options.rotate) return {};
+    return {h.input(tables.cos, DType::f32), h.input(tables.sin, DType::f32), h.input(position)};
+}
+
+// What the operation may change in place: q|k|v in one tensor, or q and k in tensors of their own.
+struct Pair {
+    Tensor q, k, v;
+};
+Pair upload(Harness& h, const Matrix& packed, int64_t width, DType dtype, bool as_one, bool constant) {
+    const auto put = [&](const Matrix& x) { return constant ? h.input(x, dtype) : h.inout(x, dtype); };
+    if (as_one) {
+        const Tensor all = put(packed);
+        return {all.column_slice(0, width), all.column_slice(width, width), all.column_slice(2 * width, width)};
+    }
+    return {put(reference::column_block(packed, 0, width)), put(reference::column_block(packed, width, width)), {}};
+}
+
+TEST_P(RotaryTest, Forward) {
+    for_cases([&](const Case& c, const RotaryOptions& options) {
+        const int64_t width = c.num_heads * c.head_dim;
+        const Tables tables = tables_for(c.head_dim);
+        const Indices position = random_indices(c.rows, kPositions, 1);
+        const Matrix packed = random_matrix(c.rows, 3 * width, 2, dtype(), 2.0);
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Pair pair = upload(h, packed, width, dtype(), c.packed, false);
+            const Optional optional = upload(h, tables, position, options);
+            const Tensor rstd = options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
+            h.ops().qk_norm_rotary_forward(pair.q, pair.k, rstd, optional.cos, optional.sin, optional.position, options,
+                                           h.stream());
+            return {h.read(pair.q), h.read(pair.k), options.normalize ? h.read(rstd) : Matrix(),
+                    c.packed ? h.read(pair.v) : Matrix()};
+        });
+        for (int64_t part : {0, 1}) {
+            const auto expected = reference::qk_norm_rotary_forward(reference::column_block(packed, part * width, width),
+                                                                    tables.cos, tables.sin, position, options);
+            expect_close(out[static_cast<size_t>(part)], expected.u, reduction(dtype(), c.head_dim), part ? "k" : "q");
+            if (!options.normalize) continue;
+            const Matrix rstd = reference::column_block(out[2], part * c.num_heads, c.num_heads);
+            expect_close(rstd, expected.rstd, reduction(DType::f32, c.head_dim), "rstd");
+        }
+        if (c.packed) expect_same_bits(out[3], reference::column_block(packed, 2 * width, width), "v");
+    });
+}
+
+TEST_P(RotaryTest, Backward) {
+    for_cases([&](const Case& c, const RotaryOptions& options) {
+        const int64_t width = c.num_heads * c.head_dim;
+        const Tables tables = tables_for(c.head_dim);
+        const Indices position = random_indices(c.rows, kPositions, 1);
+        const Matrix packed = random_matrix(c.rows, 3 * width, 2, dtype(), 2.0);
+        const Matrix upstream = random_matrix(c.rows, 3 * width, 3, dtype());
+        // The operation gets the outputs of the forward, rounded as the forward would have stored them.
+        Matrix outputs = packed, rstd(c.rows, 2 * c.num_heads), expected = upstream;
+        for (int64_t part : {0, 1}) {
+            const Matrix u = reference::column_block(packed, part * width, width);
+            const auto forward = reference::qk_norm_rotary_forward(u, tables.cos, tables.sin, position, options);
+            const Matrix gradient = reference::qk_norm_rotary_backward(reference::column_block(upstream, part * width, width),
+                                                                       u, tables.cos, tables.sin, position, options);
+            for (int64_t t = 0; t < c.rows; ++t) {
+                for (int64_t i = 0; i < width; ++i) {
+                    outputs(t, part * width + i) = forward.u(t, i);
+                    expected(t, part * width + i) = gradient(t, i);
+                }
+                for (int64_t head = 0; head < c.num_heads; ++head) {
+                    rstd(t, part * c.num_heads + head) = forward.rstd(t, head);
+                }
+            }
+        }
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Pair gradients = upload(h, upstream, width, dtype(), c.packed, false);
+            const Pair values = upload(h, outputs, width, dtype(), c.packed, true);
+            const Optional optional = upload(h, tables, position, options);
+            h.ops().qk_norm_rotary_backward(gradients.q, gradients.k, values.q, values.k,
+                                            options.normalize ? h.input(rstd, DType::f32) : Tensor(), optional.cos,
+                                            optional.sin, optional.position, options, h.stream());
+            return {h.read(gradients.q), h.read(gradients.k), c.packed ? h.read(gradients.v) : Matrix()};
+        });
+        // bf16: the normed vector is known only as rounded by the forward.
+        const Tolerance tolerance = reduction_of_rounded(dtype(), c.head_dim);
+        expect_close(out[0], reference::column_block(expected, 0, width), tolerance, "dq");
+        expect_close(out[1], reference::column_block(expected, width, width), tolerance, "dk");
+        if (c.packed) expect_same_bits(out[2], reference::column_block(upstream, 2 * width, width), "dv");
+    });
+}
+
+TEST_P(RotaryTest, ShapeErrors) {
+    const RotaryOptions options{2, 16, true, false};
+    expect_error(
+        [&](Harness& h) {
+            const Tensor q = h.output(dtype(), {3, 32});
+            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 2}), {}, {}, {}, options, h.stream());
+        },
+        {"rstd", "[3,4]", "[3,2]"});
+    expect_error(
+        [&](Harness& h) {
+            const Tensor q = h.output(dtype(), {3, 48});
+            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, options, h.stream());
+        },
+        {"q", "[3,32]", "[3,48]"});
+    expect_error(
+        [&](Harness& h) {
+            const Tensor q = h.output(dtype(), {3, 30});
+            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, {2, 15, true, false}, h.stream());
+        },
+        {"head_dim", "15"});
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/reference/reference.h"
+
+namespace speedrun::reference {
+
+namespace {
+
+double head_dot(const Matrix& a, int64_t i, const Matrix& b, int64_t j, int64_t begin, int64_t head_dim) {
+    double sum = 0.0;
+    for (int64_t d = 0; d < head_dim; ++d) sum += a(i, begin + d) * b(j, begin + d);
+    return sum;
+}
+
+struct Probabilities {
+    std::vector<double> p;  // of every token j, 0 where i may not look
+    double lse;
+};
+
+Probabilities softmax_row(const Matrix& q, const Matrix& k, int64_t i, int64_t begin, const Indices& first_key,
+                          const AttentionOptions& options) {
+    Probabilities row{std::vector<double>(q.rows, 0.0), 0.0};
+    double largest = -std::numeric_limits<double>::infinity();
+    for (int64_t j = 0; j < q.rows; ++j) {
+        if (!visible(i, j, first_key, options)) continue;
+        row.p[j] = static_cast<double>(options.scale) * head_dot(q, i, k, j, begin, options.head_dim);
+        largest = std::max(largest, row.p[j]);
+    }
+    double sum = 0.0;
+    for (int64_t j = 0; j < q.rows; ++j) {
+        if (visible(i, j, first_key, options)) sum += std::exp(row.p[j] - largest);
+    }
+    row.lse = largest + std::log(sum);
+    for (int64_t j = 0; j < q.rows; ++j) {
+        row.p[j] = visible(i, j, first_key, options) ? std::exp(row.p[j] - row.lse) : 0.0;
+    }
+    return row;
+}
+
+}  // namespace
+
+bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOptions& options) {
+    const bool same_sequence = i / options.sequence_length == j / options.sequence_length;
+    const bool inside_window = options.window == 0 || i - j < options.window;
+    return same_sequence && j >= first_key[i] && j <= i && inside_window;
+}
+
+AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v, const Indices& first_key,
+                                   const AttentionOptions& options) {
+    AttentionForward out{Matrix(q.rows, q.cols), Matrix(options.num_heads, q.rows)};
+    for (int64_t h = 0; h < options.num_heads; ++h) {
+        const int64_t begin = h * options.head_dim;
+        for (int64_t i = 0; i < q.rows; ++i) {
+            const Probabilities row = softmax_row(q, k, i, begin, first_key, options);
+            out.lse(h, i) = row.lse;
+            for (int64_t j = 0; j < q.rows; ++j) {
+                if (row.p[j] == 0.0) continue;
+                for (int64_t d = 0; d < options.head_dim; ++d) out.o(i, begin + d) += row.p[j] * v(j, begin + d);
+            }
+        }
+    }
+    return out;
+}
+
+// dV = Pᵀ dO;  dP = dO Vᵀ;  dS = P ∘ (dP − rowsum(P ∘ dP));  dQ = scale·dS K;  dK = scale·dSᵀ Q.
+AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const Matrix& k, const Matrix& v,
+                                     const Indices& first_key, const AttentionOptions& options) {
+    AttentionBackward out{Matrix(q.rows, q.cols), Matrix(q.rows, q.cols), Matrix(q.rows, q.cols)};
+    const double scale = static_cast<double>(options.scale);
+    for (int64_t h = 0; h < options.num_heads; ++h) {
+        const int64_t begin = h * options.head_dim;
+        for (int64_t i = 0; i < q.rows; ++i) {
+            const std::vector<double> p = softmax_row(q, k, i, begin, first_key, options).p;
+            std::vector<double> dp(q.rows, 0.0);
+            double row_sum = 0.0;
+            for (int64_t j = 0; j < q.rows; ++j) {
+                if (p[j] == 0.0) continue;
+                dp[j] = head_dot(dout, i, v, j, begin, options.head_dim);
+                row_sum += p[j] * dp[j];
+            }
+            for (int64_t j = 0; j < q.rows; ++j) {
+                if (p[j] == 0.0) continue;
+                const double ds = p[j] * (dp[j] - row_sum);
+                for (int64_t d = begin; d < begin + options.head_dim; ++d) {
+                    out.dv(j, d) += p[j] * dout(i, d);
+                    out.dq(i, d) += scale * ds * k(j, d);
+                    out.dk(j, d) += scale * ds * q(i, d);
+                }
+            }
+        }
+    }
+    return out;
+}
+
+}  // namespace speedrun::reference

@@ -1,0 +1,214 @@
+// Proves the reference: each backward against central differences of its forward, in float64.
+//
+// Tolerance: with a step h = 1e-5 on values of order 1 the truncation error is h² ≈ 1e-10 and the rounding error
+// 2⁻⁵³·|loss|/h ≈ 1e-10, both relative to gradients of order 1. A wrong term is wrong by far more than 1e-6.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "tests/reference/reference.h"
+
+namespace speedrun::reference {
+namespace {
+
+constexpr double kStep = 1e-5;
+constexpr double kTolerance = 1e-6;
+
+Matrix random(int64_t rows, int64_t cols, uint64_t seed) {
+    std::mt19937_64 generator(seed);
+    std::normal_distribution<double> normal;
+    Matrix x(rows, cols);
+    for (double& value : x.values) value = normal(generator);
+    return x;
+}
+
+// `loss` reads x, which is changed and put back.
+void expect_gradient(Matrix& x, const Matrix& gradient, const std::function<double()>& loss, const char* name) {
+    ASSERT_EQ(x.size(), gradient.size()) << name;
+    const double typical = norm(gradient) / std::sqrt(static_cast<double>(gradient.size()));
+    for (int64_t i = 0; i < x.size(); ++i) {
+        const double value = x[i];
+        x[i] = value + kStep;
+        const double above = loss();
+        x[i] = value - kStep;
+        const double below = loss();
+        x[i] = value;
+        const double expected = (above - below) / (2.0 * kStep);
+        ASSERT_NEAR(gradient[i], expected, kTolerance * (std::abs(expected) + typical) + 1e-9)
+            << "d" << name << "[" << i << "] of " << x.rows << "x" << x.cols;
+    }
+}
+
+TEST(FiniteDifference, Embedding) {
+    const Indices index = {3, 0, 3, 1, 3}, position = {0, 1, 2, 0, 1};
+    Matrix table = random(5, 4, 1), positions = random(3, 4, 2);
+    const Matrix dout = random(5, 4, 3);
+    const auto loss = [&] { return dot(dout, embedding_forward(index, table, position, positions)); };
+    expect_gradient(table, embedding_backward(5, index, dout), loss, "table");
+    expect_gradient(positions, embedding_backward(3, position, dout), loss, "position_table");
+}
+
+TEST(FiniteDifference, MatmulAndBias) {
+    Matrix a = random(4, 3, 1), b = random(3, 5, 2), bias = random(1, 5, 3);
+    const Matrix dc = random(4, 5, 4);
+    const auto loss = [&] {
+        Matrix c = matmul(a, b);
+        for (int64_t m = 0; m < c.rows; ++m) {
+            for (int64_t n = 0; n < c.cols; ++n) c(m, n) += bias[n];
+        }
+        return dot(dc, c);
+    };
+    expect_gradient(a, matmul(dc, transposed(b)), loss, "a");
+    expect_gradient(b, matmul(transposed(a), dc), loss, "b");
+    expect_gradient(bias, column_sum(dc), loss, "bias");
+}
+
+TEST(FiniteDifference, Norms) {
+    for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
+        for (bool affine : {false, true}) {
+            Matrix s = random(3, 8, 1);
+            Matrix gain = affine ? random(1, 8, 2) : Matrix();
+            Matrix bias = affine ? random(1, 8, 3) : Matrix();
+            const Matrix dy = random(3, 8, 4);
+            const NormBackward backward = norm_backward(dy, s, gain, kind);
+            const auto loss = [&] { return dot(dy, norm_forward(s, gain, bias, kind).y); };
+            expect_gradient(s, backward.ds, loss, "s");
+            if (!affine) continue;
+            expect_gradient(gain, backward.dgain, loss, "gain");
+            expect_gradient(bias, backward.dbias, loss, "bias");
+        }
+    }
+}
+
+// The residual stream s = x + delta goes on beside its norm: its gradient is ds plus what comes from above.
+TEST(FiniteDifference, ResidualBesideNorm) {
+    Matrix x = random(3, 8, 1), delta = random(3, 8, 2);
+    const Matrix dy = random(3, 8, 3), dresidual = random(3, 8, 4);
+    const auto loss = [&] {
+        const Matrix s = plus(x, delta);
+        return dot(dy, norm_forward(s, {}, {}, NormKind::rmsnorm).y) + dot(dresidual, s);
+    };
+    const Matrix ds = plus(norm_backward(dy, plus(x, delta), {}, NormKind::rmsnorm).ds, dresidual);
+    expect_gradient(x, ds, loss, "x");
+    expect_gradient(delta, ds, loss, "delta");
+}
+
+TEST(FiniteDifference, Activations) {
+    for (Activation activation : {Activation::relu_squared, Activation::gelu_tanh}) {
+        Matrix x = times(random(5, 7, 1), 2.0);
+        const Matrix dy = random(5, 7, 2);
+        const auto loss = [&] { return dot(dy, activation_forward(x, activation)); };
+        expect_gradient(x, activation_backward(dy, x, activation), loss, "x");
+    }
+}
+
+TEST(FiniteDifference, Mix) {
+    Matrix x = random(3, 4, 1), z = random(3, 4, 2), coefficients = random(1, 2, 3);
+    const Matrix dy = random(3, 4, 4);
+    const MixBackward backward = mix_backward(dy, x, z, coefficients);
+    const auto loss = [&] { return dot(dy, mix_forward(x, z, coefficients)); };
+    expect_gradient(x, backward.dx, loss, "x");
+    expect_gradient(z, backward.dz, loss, "z");
+    expect_gradient(coefficients, backward.dcoefficients, loss, "coefficients");
+}
+
+TEST(FiniteDifference, QkNormRotary) {
+    const Indices position = {0, 2, 1};
+    Matrix angle = random(3, 4, 1), cos = angle, sin = angle;
+    for (int64_t i = 0; i < angle.size(); ++i) {
+        cos[i] = std::cos(angle[i]);
+        sin[i] = std::sin(angle[i]);
+    }
+    for (bool normalize : {false, true}) {
+        for (bool rotate : {false, true}) {
+            const RotaryOptions options{2, 8, normalize, rotate};
+            Matrix u = random(3, 16, 2);
+            const Matrix dout = random(3, 16, 3);
+            const auto loss = [&] {
+                return dot(dout, qk_norm_rotary_forward(u, cos, sin, position, options).u);
+            };
+            expect_gradient(u, qk_norm_rotary_backward(dout, u, cos, sin, position, options), loss, "u");
+        }
+    }
+}
+
+// Rotary's purpose: a product of two turned vectors depends on the difference of their positions alone.
+TEST(Reference, RotaryIsRelative) {
+    const RotaryOptions options{1, 8, true, true};
+    Matrix cos(12, 4), sin(12, 4);
+    for (int64_t p = 0; p < 12; ++p) {
+        for (int64_t i = 0; i < 4; ++i) {
+            const double angle = static_cast<double>(p) * std::pow(10.0, -static_cast<double>(i));
+            cos(p, i) = std::cos(angle);
+            sin(p, i) = std::sin(angle);
+        }
+    }
+    const Matrix q = random(1, 8, 1), k = random(1, 8, 2);
+    const auto product = [&](int32_t i, int32_t j) {
+        return dot(qk_norm_rotary_forward(q, cos, sin, {i}, options).u,
+                   qk_norm_rotary_forward(k, cos, sin, {j}, options).u);
+    };
+    EXPECT_NEAR(product(4, 1), product(11, 8), 1e-12);
+    EXPECT_GT(std::abs(product(4, 1) - product(4, 2)), 1e-3);
+}
+
+TEST(FiniteDifference, AttentionWithDocumentsAndWindows) {
+    // Two sequences of 6: documents of 4 + 2 and of 1 + 1 + 4 tokens.
+    const Indices first_key = {0, 0, 0, 0, 4, 4, 6, 7, 8, 8, 8, 8};
+    for (int64_t window : {0, 1, 3, 6}) {
+        const AttentionOptions options{6, 2, 4, window, 0.6f};
+        Matrix q = random(12, 8, 1), k = random(12, 8, 2), v = random(12, 8, 3);
+        const Matrix dout = random(12, 8, 4);
+        const AttentionBackward backward = attention_backward(dout, q, k, v, first_key, options);
+        const auto loss = [&] { return dot(dout, attention_forward(q, k, v, first_key, options).o); };
+        expect_gradient(q, backward.dq, loss, "q");
+        expect_gradient(k, backward.dk, loss, "k");
+        expect_gradient(v, backward.dv, loss, "v");
+    }
+}
+
+TEST(FiniteDifference, CrossEntropy) {
+    const Indices targets = {2, -1, 0, 4};
+    for (float softcap : {0.0f, 1.5f}) {
+        const CrossEntropyOptions options{5, softcap, 0.25f};
+        Matrix logits = random(4, 8, 1);  // 3 columns of padding
+        const auto loss = [&] {
+            double sum = 0.0;
+            for (double value : cross_entropy_losses(logits, targets, options).values) sum += value;
+            return 0.25 * sum;
+        };
+        expect_gradient(logits, cross_entropy_dlogits(logits, targets, options), loss, "logits");
+    }
+}
+
+// The five polynomials, one after the other, take every number in [1/1000, 0.98] into [0.858, 1.142]: so do they
+// with singular values, and X Xᵀ is the identity up to a matrix of spectral norm 1.142² − 1 < 0.31.
+TEST(Reference, PolarExpressMakesSingularValuesNearlyOne) {
+    Matrix diagonal(6, 7);
+    for (int64_t i = 0; i < 6; ++i) diagonal(i, i) = std::pow(10.0, -0.5 * static_cast<double>(i));
+    const Matrix d = polar_express(diagonal);
+    for (int64_t r = 0; r < d.rows; ++r) {
+        for (int64_t c = 0; c < d.cols; ++c) EXPECT_NEAR(d(r, c), r == c ? 1.0 : 0.0, r == c ? 0.142 : 1e-12);
+    }
+    for (const auto& [rows, cols] : {std::pair{6, 20}, std::pair{20, 6}, std::pair{8, 9}}) {
+        const Matrix y = polar_express(random(rows, cols, 1));
+        const Matrix product = rows < cols ? gram(y) : gram(transposed(y));
+        for (int64_t r = 0; r < product.rows; ++r) {
+            for (int64_t c = 0; c < product.cols; ++c) EXPECT_NEAR(product(r, c), r == c ? 1.0 : 0.0, 0.31);
+        }
+    }
+}
+
+// After bias correction the first step of Adam is learning_rate in the direction of the gradient's sign.
+TEST(Reference, AdamwFirstStepIsTheSign) {
+    Matrix master(1, 2, 1.0), m(1, 2), v(1, 2), grad(1, 2);
+    grad[0] = 3.0;
+    grad[1] = -1e-3;
+    adamw_step(master, m, v, grad, 1.0, {.learning_rate = 0.5f, .beta1 = 0.9f, .beta2 = 0.99f});
+    EXPECT_NEAR(master[0], 0.5, 1e-9);
+    EXPECT_NEAR(master[1], 1.5, 1e-9);
+}
+
+}  // namespace
+}  // namespace speedrun::reference

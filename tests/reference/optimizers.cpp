@@ -1,0 +1,81 @@
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "tests/reference/reference.h"
+
+namespace speedrun::reference {
+
+namespace {
+
+// a, b, c of the five iterations of Polar Express, for singular values in [~1/1000, 1].
+constexpr std::array<std::array<double, 3>, 5> kPolarExpress = {{
+    {8.156554524902461, -22.48329292557795, 15.878769915207462},
+    {4.042929935166739, -2.808917465908714, 0.5000178451051316},
+    {3.8916678022926607, -2.772484153217685, 0.5060648178503393},
+    {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
+    {2.3465413258596377, -1.7097828382687081, 0.42323551169305323},
+}};
+
+}  // namespace
+
+void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad, double grad_scale,
+                const AdamwOptions& options) {
+    if (!std::isfinite(grad_scale)) return;
+    // The option fields are floats; the formula is exact in what they hold.
+    const double beta1 = options.beta1, beta2 = options.beta2;
+    const double step = static_cast<double>(options.step);
+    for (int64_t i = 0; i < master.size(); ++i) {
+        const double g = grad[i] * grad_scale;
+        first_moment[i] = beta1 * first_moment[i] + (1.0 - beta1) * g;
+        second_moment[i] = beta2 * second_moment[i] + (1.0 - beta2) * g * g;
+        const double m = first_moment[i] / (1.0 - std::pow(beta1, step));
+        const double v = second_moment[i] / (1.0 - std::pow(beta2, step));
+        master[i] -= static_cast<double>(options.learning_rate) *
+                     (m / (std::sqrt(v) + static_cast<double>(options.epsilon)) +
+                      static_cast<double>(options.weight_decay) * master[i]);
+    }
+}
+
+Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale, const MuonMomentumOptions& options) {
+    Matrix update(momentum.rows, momentum.cols);
+    if (!std::isfinite(grad_scale)) return update;
+    const double mu = options.momentum;
+    for (int64_t i = 0; i < momentum.size(); ++i) {
+        const double g = grad[i] * grad_scale;
+        momentum[i] = mu * momentum[i] + (1.0 - mu) * g;
+        update[i] = options.nesterov ? (1.0 - mu) * g + mu * momentum[i] : momentum[i];
+    }
+    return update;
+}
+
+Matrix gram(const Matrix& x) { return matmul(x, transposed(x)); }
+
+Matrix polar_express(const Matrix& x) {
+    if (x.rows > x.cols) return transposed(polar_express(transposed(x)));
+    Matrix y = times(x, 1.0 / (1.02 * norm(x) + 1e-6));
+    for (const auto& [a, b, c] : kPolarExpress) {
+        const Matrix g = gram(y);
+        y = plus(times(y, a), matmul(plus(times(g, b), times(matmul(g, g), c)), y));
+    }
+    return y;
+}
+
+void muon_apply(Matrix& master, const Matrix& update, const MuonApplyOptions& options) {
+    for (int64_t i = 0; i < master.size(); ++i) {
+        const bool decays = !options.cautious || update[i] * master[i] >= 0.0;
+        const double decay = decays ? static_cast<double>(options.weight_decay) * master[i] : 0.0;
+        master[i] -= static_cast<double>(options.learning_rate) * (update[i] + decay);
+    }
+}
+
+Clip clip_coefficient(const Matrix& squares, double max_norm) {
+    double sum = 0.0;
+    for (double square : squares.values) sum += square;
+    const double norm = std::sqrt(sum);
+    if (!std::isfinite(norm)) return {norm, std::numeric_limits<double>::quiet_NaN()};
+    if (max_norm == 0.0 || norm <= max_norm) return {norm, 1.0};
+    return {norm, max_norm / norm};
+}
+
+}  // namespace speedrun::reference

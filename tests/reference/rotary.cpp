@@ -1,0 +1,70 @@
+#include <cmath>
+
+#include "tests/reference/reference.h"
+
+namespace speedrun::reference {
+
+namespace {
+
+// Turns the pairs (u_i, u_{i+D/2}) of one head's vector at column `begin` by their angles, or back.
+void turn(Matrix& u, int64_t t, int64_t begin, int64_t half, const Matrix& cos, const Matrix& sin, int64_t position,
+          bool back) {
+    for (int64_t i = 0; i < half; ++i) {
+        const double c = cos(position, i);
+        const double s = back ? -sin(position, i) : sin(position, i);
+        const double first = u(t, begin + i);
+        const double second = u(t, begin + half + i);
+        u(t, begin + i) = first * c - second * s;
+        u(t, begin + half + i) = first * s + second * c;
+    }
+}
+
+double reciprocal_rms(const Matrix& u, int64_t t, int64_t begin, int64_t head_dim) {
+    double sum = 0.0;
+    for (int64_t d = 0; d < head_dim; ++d) sum += u(t, begin + d) * u(t, begin + d);
+    return 1.0 / std::sqrt(sum / static_cast<double>(head_dim) + static_cast<double>(kNormEpsilon));
+}
+
+}  // namespace
+
+RotaryForward qk_norm_rotary_forward(const Matrix& u, const Matrix& cos, const Matrix& sin, const Indices& position,
+                                     const RotaryOptions& options) {
+    const int64_t head_dim = options.head_dim;
+    RotaryForward out{u, Matrix(u.rows, options.num_heads, 1.0)};
+    for (int64_t t = 0; t < u.rows; ++t) {
+        for (int64_t h = 0; h < options.num_heads; ++h) {
+            const int64_t begin = h * head_dim;
+            if (options.normalize) {
+                out.rstd(t, h) = reciprocal_rms(u, t, begin, head_dim);
+                for (int64_t d = 0; d < head_dim; ++d) out.u(t, begin + d) *= out.rstd(t, h);
+            }
+            if (options.rotate) turn(out.u, t, begin, head_dim / 2, cos, sin, position[t], false);
+        }
+    }
+    return out;
+}
+
+// A rotation's transpose is the rotation back; what is left is the backward of an rmsnorm over D.
+Matrix qk_norm_rotary_backward(const Matrix& dout, const Matrix& u, const Matrix& cos, const Matrix& sin,
+                               const Indices& position, const RotaryOptions& options) {
+    const int64_t head_dim = options.head_dim;
+    Matrix du = dout;
+    for (int64_t t = 0; t < u.rows; ++t) {
+        for (int64_t h = 0; h < options.num_heads; ++h) {
+            const int64_t begin = h * head_dim;
+            if (options.rotate) turn(du, t, begin, head_dim / 2, cos, sin, position[t], true);
+            if (!options.normalize) continue;
+            const double rstd = reciprocal_rms(u, t, begin, head_dim);
+            double mean = 0.0;
+            for (int64_t d = 0; d < head_dim; ++d) {
+                mean += du(t, begin + d) * u(t, begin + d) * rstd / static_cast<double>(head_dim);
+            }
+            for (int64_t d = 0; d < head_dim; ++d) {
+                du(t, begin + d) = rstd * (du(t, begin + d) - u(t, begin + d) * rstd * mean);
+            }
+        }
+    }
+    return du;
+}
+
+}  // namespace speedrun::reference

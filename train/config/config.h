@@ -1,0 +1,126 @@
+// The configuration of a run: one struct per section, with the defaults that the JSON file may override.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train/config/field_visitor.h"
+
+namespace speedrun {
+
+struct ModelConfig {
+    std::string preset = "modern";
+    int64_t num_layers = 4;
+    int64_t model_dim = 256;
+    int64_t num_heads = 4;
+    int64_t mlp_ratio = 4;
+    int64_t vocab_size = 257;
+    std::string norm = "rmsnorm";
+    bool norm_parameters = false;
+    std::string activation = "relu_squared";
+    std::string position = "rotary";
+    double rotary_base = 10000;
+    bool qk_norm = true;
+    bool tied_head = false;
+    bool biases = false;
+    double logit_softcap = 15;
+    double attention_scale = 0;
+    int64_t window = 0;
+    bool zero_init_projections = true;
+    bool norm_embedding = true;
+    bool mix_first_embedding = false;
+    int64_t value_embeddings = 0;
+    double init_scale = 1;
+
+    int64_t head_dim() const { return model_dim / num_heads; }
+    int64_t padded_vocab_size() const { return (vocab_size + 63) / 64 * 64; }
+    // 1/√head_dim unless the config gives another.
+    double resolved_attention_scale() const;
+    void apply_preset();  // sets every switch of the family that `preset` names
+    void fields(FieldVisitor& v);
+};
+
+struct DataConfig {
+    std::vector<std::string> train, val;
+    int64_t val_tokens = 0;
+    bool shuffle = true;
+    bool document_mask = true;
+    void fields(FieldVisitor& v);
+};
+
+struct BatchConfig {
+    int64_t sequence_length = 512;
+    int64_t microbatch_tokens = 8192;
+    int64_t tokens_per_step = 8192;
+    void fields(FieldVisitor& v);
+};
+
+struct OptimizerGroupConfig {
+    std::string type = "adamw";
+    std::vector<std::string> params;
+    double lr = 0.001;
+    double weight_decay = 0;
+    double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;                            // adamw
+    double momentum = 0.95, momentum_start = 0.85;                               // muon
+    int64_t momentum_warmup_steps = 300;                                         // muon
+    bool nesterov = true, cautious = false;                                      // muon
+    void fields(FieldVisitor& v);
+};
+
+struct OptimizersConfig {
+    double clip = 0;
+    int64_t clip_norm = 2;
+    std::vector<OptimizerGroupConfig> groups;
+    void fields(FieldVisitor& v);
+};
+
+struct ScheduleConfig {
+    int64_t steps = 1000;
+    int64_t warmup_steps = 0;
+    std::string decay = "linear";
+    double cooldown_fraction = 0.5;
+    double final_lr_fraction = 0.1;
+    void fields(FieldVisitor& v);
+};
+
+struct ParallelConfig {
+    int64_t replicate = 1;
+    std::string shard = "auto";
+    int64_t context = 1;
+    int64_t tensor = 1;
+    void fields(FieldVisitor& v);
+};
+
+struct EvalConfig {
+    int64_t every = 0;
+    void fields(FieldVisitor& v);
+};
+
+struct RecordConfig {
+    std::string track;
+    double target_loss = 0;
+    void fields(FieldVisitor& v);
+};
+
+struct Config {
+    ModelConfig model;
+    DataConfig data;
+    BatchConfig batch;
+    OptimizersConfig optimizers;
+    ScheduleConfig schedule;
+    ParallelConfig parallel;
+    EvalConfig eval;
+    RecordConfig record;
+    std::string precision = "auto";
+    std::string device = "auto";
+    int64_t threads = 0;
+    int64_t seed = 1;
+
+    int64_t microbatches_per_step() const { return batch.tokens_per_step / batch.microbatch_tokens; }
+    void fields(FieldVisitor& v);
+    // Throws a usage error, with key and values, for combinations that cannot run.
+    void validate() const;
+};
+
+}  // namespace speedrun

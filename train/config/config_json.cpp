@@ -1,0 +1,292 @@
+#include "train/config/config_json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <sstream>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Levenshtein distance, for "did you mean".
+size_t edit_distance(const std::string& a, const std::string& b) {
+    std::vector<size_t> row(b.size() + 1);
+    std::iota(row.begin(), row.end(), size_t{0});
+    for (size_t i = 1; i <= a.size(); ++i) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b.size(); ++j) {
+            const size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+        }
+    }
+    return row[b.size()];
+}
+
+std::string suggestion(const std::string& wrong, const std::set<std::string>& known) {
+    std::string best;
+    size_t best_distance = std::max<size_t>(3, wrong.size() / 2 + 1);
+    for (const std::string& name : known) {
+        if (const size_t distance = edit_distance(wrong, name); distance < best_distance) {
+            best_distance = distance;
+            best = name;
+        }
+    }
+    if (!best.empty()) return ", did you mean " + best + "?";
+    std::string all;
+    for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
+    return "; known here: " + all;
+}
+
+// Fills the fields from one JSON object and remembers which keys it knows.
+class Reader final : public FieldVisitor {
+  public:
+    Reader(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
+        if (!object.is_object()) throw_usage("{}: an object {{…}} is expected, not {}", where(), object.dump());
+    }
+    // Call after visiting: keys that no field asked for are errors.
+    void reject_unknown() const {
+        for (const auto& [key, value] : object_.items()) {
+            if (!known_.count(key)) throw_usage("{}: unknown key{}", dotted(key), suggestion(key, known_));
+        }
+    }
+
+    void field(const char* name, int64_t& value, const char* doc, Limits limits) override {
+        const Json* json = find(name);
+        if (!json) return;
+        double number = 0;
+        if (json->is_number()) number = json->get<double>();
+        if (!json->is_number() || number != std::floor(number)) wrong(name, "a whole number", *json, doc);
+        check_limits(name, number, limits, doc);
+        value = json->is_number_integer() ? json->get<int64_t>() : static_cast<int64_t>(number);
+    }
+    void field(const char* name, double& value, const char* doc, Limits limits) override {
+        const Json* json = find(name);
+        if (!json) return;
+        if (!json->is_number()) wrong(name, "a number", *json, doc);
+        check_limits(name, json->get<double>(), limits, doc);
+        value = json->get<double>();
+    }
+    void field(const char* name, bool& value, const char* doc) override {
+        const Json* json = find(name);
+        if (!json) return;
+        if (!json->is_boolean()) wrong(name, "true or false", *json, doc);
+        value = json->get<bool>();
+    }
+    void field(const char* name, std::string& value, const char* doc) override {
+        const Json* json = find(name);
+        if (!json) return;
+        if (json->is_number_integer()) {  // "shard": 8 beside "shard": "auto"
+            value = json->dump();
+            return;
+        }
+        if (!json->is_string()) wrong(name, "a string", *json, doc);
+        value = json->get<std::string>();
+    }
+    void field(const char* name, std::vector<std::string>& value, const char* doc) override {
+        const Json* json = find(name);
+        if (!json) return;
+        const Json list = json->is_string() ? Json::array({*json}) : *json;
+        const bool strings = list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& e) { return e.is_string(); });
+        if (!strings) wrong(name, "a list of strings", *json, doc);
+        value = list.get<std::vector<std::string>>();
+    }
+    void choice(const char* name, std::string& value, const std::vector<std::string>& choices, const char* doc) override {
+        const Json* json = find(name);
+        if (!json) return;
+        const std::string chosen = json->is_string() ? json->get<std::string>() : json->dump();
+        if (std::find(choices.begin(), choices.end(), chosen) == choices.end()) {
+            std::string all;
+            for (const std::string& c : choices) all += (all.empty() ? "" : " | ") + c;
+            wrong(name, all.c_str(), *json, doc);
+        }
+        value = chosen;
+    }
+    void section(const char* name, const char*, const Fields& fields) override {
+        const Json* json = find(name);
+        if (!json) return;
+        Reader inner(*json, dotted(name));
+        fields(inner);
+        inner.reject_unknown();
+    }
+    void list(const char* name, const char* doc, size_t, const std::function<void(size_t)>& resize,
+              const std::function<void(size_t, FieldVisitor&)>& element) override {
+        const Json* json = find(name);
+        if (!json) return;
+        if (!json->is_array()) wrong(name, "a list of objects", *json, doc);
+        resize(json->size());
+        for (size_t i = 0; i < json->size(); ++i) {
+            Reader inner((*json)[i], fmt::format("{}[{}]", dotted(name), i));
+            element(i, inner);
+            inner.reject_unknown();
+        }
+    }
+
+  private:
+    const Json* find(const char* name) {
+        known_.insert(name);
+        const auto it = object_.find(name);
+        return it == object_.end() ? nullptr : &*it;
+    }
+    std::string where() const { return path_.empty() ? "config" : path_; }
+    std::string dotted(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
+    [[noreturn]] void wrong(const char* name, const char* expected, const Json& actual, const char* doc) const {
+        throw_usage("{}: expected {}, got {} ({})", dotted(name), expected, actual.dump(), doc);
+    }
+    void check_limits(const char* name, double value, Limits limits, const char* doc) const {
+        if (value >= limits.low && value <= limits.high) return;
+        throw_usage("{}: {} is outside [{}, {}] ({})", dotted(name), value, limits.low, limits.high, doc);
+    }
+
+    const Json& object_;
+    const std::string path_;
+    std::set<std::string> known_;
+};
+
+class Writer final : public FieldVisitor {
+  public:
+    Json json = Json::object();
+
+    void field(const char* name, int64_t& value, const char*, Limits) override { json[name] = value; }
+    void field(const char* name, double& value, const char*, Limits) override { json[name] = value; }
+    void field(const char* name, bool& value, const char*) override { json[name] = value; }
+    void field(const char* name, std::string& value, const char*) override { json[name] = value; }
+    void field(const char* name, std::vector<std::string>& value, const char*) override { json[name] = value; }
+    void choice(const char* name, std::string& value, const std::vector<std::string>&, const char*) override {
+        json[name] = value;
+    }
+    void section(const char* name, const char*, const Fields& fields) override {
+        Writer inner;
+        fields(inner);
+        json[name] = inner.json;
+    }
+    void list(const char* name, const char*, size_t size, const std::function<void(size_t)>&,
+              const std::function<void(size_t, FieldVisitor&)>& element) override {
+        json[name] = Json::array();
+        for (size_t i = 0; i < size; ++i) {
+            Writer inner;
+            element(i, inner);
+            json[name].push_back(inner.json);
+        }
+    }
+};
+
+class Describer final : public FieldVisitor {
+  public:
+    std::string text;
+
+    explicit Describer(std::string prefix = "") : prefix_(std::move(prefix)) {}
+    void field(const char* name, int64_t& value, const char* doc, Limits) override { line(name, Json(value).dump(), doc); }
+    void field(const char* name, double& value, const char* doc, Limits) override { line(name, Json(value).dump(), doc); }
+    void field(const char* name, bool& value, const char* doc) override { line(name, Json(value).dump(), doc); }
+    void field(const char* name, std::string& value, const char* doc) override { line(name, Json(value).dump(), doc); }
+    void field(const char* name, std::vector<std::string>&, const char* doc) override { line(name, "[]", doc); }
+    void choice(const char* name, std::string& value, const std::vector<std::string>& choices, const char* doc) override {
+        std::string all;
+        for (const std::string& c : choices) all += (all.empty() ? "" : "|") + c;
+        line(name, Json(value).dump(), fmt::format("{} ({})", doc, all).c_str());
+    }
+    void section(const char* name, const char*, const Fields& fields) override {
+        Describer inner(prefix_ + name + ".");
+        fields(inner);
+        text += inner.text;
+    }
+    void list(const char* name, const char* doc, size_t, const std::function<void(size_t)>& resize,
+              const std::function<void(size_t, FieldVisitor&)>& element) override {
+        line(name, "[]", doc);
+        resize(1);
+        Describer inner(prefix_ + name + "[i].");
+        element(0, inner);
+        text += inner.text;
+    }
+
+  private:
+    void line(const char* name, const std::string& value, const char* doc) {
+        text += fmt::format("  {:<42} {:<14} {}\n", prefix_ + name, value, doc);
+    }
+    const std::string prefix_;
+};
+
+void apply_setting(Json& root, const std::string& setting) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos || equals == 0) {
+        throw_usage("--set {}: expected dotted.key=value, for example --set schedule.steps=100", setting);
+    }
+    const std::string key = setting.substr(0, equals), text = setting.substr(equals + 1);
+    const Json value = Json::accept(text) ? Json::parse(text) : Json(text);
+    Json* node = &root;
+    std::istringstream parts(key);
+    std::vector<std::string> names;
+    for (std::string part; std::getline(parts, part, '.');) names.push_back(part);
+    for (size_t i = 0; i < names.size(); ++i) {
+        const std::string& name = names[i];
+        if (node->is_array()) {
+            const bool digits = !name.empty() && name.size() < 9 && name.find_first_not_of("0123456789") == std::string::npos;
+            if (!digits || std::stoul(name) >= node->size()) {
+                throw_usage("--set {}: '{}' is not an index below {}", setting, name, node->size());
+            }
+            node = &(*node)[std::stoul(name)];
+        } else if (node->is_object() || node->is_null()) {
+            node = &(*node)[name];
+        } else {
+            throw_usage("--set {}: '{}' lies inside a value that is not an object", setting, name);
+        }
+    }
+    *node = value;
+}
+
+}  // namespace
+
+Config parse_config(const std::string& text, const std::string& origin, const std::vector<std::string>& settings) {
+    Json root;
+    try {
+        root = Json::parse(text);
+    } catch (const Json::parse_error& error) {
+        throw_usage("{}: not valid JSON: {}", origin, error.what());
+    }
+    for (const std::string& setting : settings) apply_setting(root, setting);
+
+    Config config;
+    // The preset comes first, whatever its place in the file, so that keys beside it win.
+    if (root.is_object() && root.contains("model") && root["model"].is_object() && root["model"].contains("preset")) {
+        const Json& preset = root["model"]["preset"];
+        if (preset.is_string()) config.model.preset = preset.get<std::string>();
+    }
+    config.model.apply_preset();
+    Reader reader(root, "");
+    config.fields(reader);
+    reader.reject_unknown();
+    config.validate();
+    return config;
+}
+
+Config read_config(const std::string& path, const std::vector<std::string>& settings) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    if (!file || !(text << file.rdbuf())) throw_usage("{}: the config cannot be read", path);
+    return parse_config(text.str(), path, settings);
+}
+
+std::string config_to_json(Config config) {
+    Writer writer;
+    config.fields(writer);
+    return writer.json.dump(2) + "\n";
+}
+
+std::string describe_options() {
+    Config config;
+    Describer describer;
+    config.fields(describer);
+    return describer.text;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,78 @@
+// The model: one description, two families (see ModelConfig). Forward and backward are written out block by block;
+// every line enqueues one operation of kernels/ops.h on the compute stream.
+#pragma once
+
+#include <functional>
+
+#include "train/model/activations.h"
+#include "train/model/gradient_store.h"
+#include "train/model/parameter_store.h"
+
+namespace speedrun {
+
+class Transformer {
+  public:
+    // For microbatches of `tokens` tokens in sequences of `sequence_length`.
+    Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime);
+
+    const ParameterTable& table() const { return table_; }
+    ParameterStore& parameters() { return parameters_; }
+    const BatchTensors& batch() const { return act_.batch; }
+    int64_t tokens() const { return tokens_; }
+
+    // Called before the first use of a unit's parameters in a forward pass, so that updates can be awaited.
+    void before_unit(std::function<void(int)> hook) { before_unit_ = std::move(hook); }
+
+    // Forward up to what the head reads; `batch()` holds the tokens.
+    void forward();
+    // After forward: the losses of all tokens, and their sum into loss_sum (f32 [1]).
+    void loss(Tensor loss_sum, bool accumulate);
+    // The same and backward: gradients of gradient_scale · Σ losses; announces each parameter as it is complete.
+    void loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale, GradientStore& gradients);
+    // After forward: logits of one row (real [1, V]) for sampling; capped if the model caps them.
+    Tensor logits_of(int64_t row);
+    // Losses of the last loss() or loss_and_backward(), f32 [T].
+    Tensor losses() const { return act_.losses; }
+    double softcap() const { return config_.logit_softcap; }
+
+  private:
+    const Parameter* parameter(const std::string& name) const;
+    Tensor weight(const std::string& name) const;    // compute copy
+    Tensor optional(const std::string& name) const;  // the same, absent if the model has no such parameter
+
+    void forward_block(int64_t index, Tensor residual);
+    void backward_head(Tensor loss_sum, bool accumulate, float gradient_scale, GradientStore& gradients);
+    void backward_block(int64_t index, GradientStore& gradients);
+    void backward_embedding(GradientStore& gradients);
+
+    void linear(Tensor y, Tensor x, const std::string& name);
+    // dx = dy W (unless dx is absent), then the gradients of W and its bias, which are announced.
+    void linear_backward(Tensor dx, Tensor dy, Tensor x, const std::string& name, GradientStore& gradients);
+    void norm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta, const std::string& name);
+    void norm_backward(Tensor dx, Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor dresidual, const std::string& name,
+                       GradientStore& gradients);
+    Tensor gradient_of(const std::string& name, bool& accumulate, GradientStore& gradients) const;
+    Tensor head_weight() const { return weight(head_name()); }
+    std::string head_name() const { return config_.tied_head ? "embed.weight" : "head.weight"; }
+    int64_t value_table(int64_t block) const { return block - (config_.num_layers - config_.value_embeddings); }
+    std::string block_name(int64_t index) const;
+    AttentionOptions attention_options() const;
+    RotaryOptions rotary_options() const;
+    void fill_rotary_tables();
+
+    const ModelConfig config_;
+    const int64_t tokens_, sequence_length_;
+    Runtime& runtime_;
+    Ops& ops_;
+    Stream& stream_;
+    const NormKind norm_kind_;
+    const Activation activation_;
+    ParameterTable table_;
+    ParameterStore parameters_;
+    Activations act_;
+    Buffer rotary_;
+    Tensor rotary_cos_, rotary_sin_;  // (S, D/2)
+    std::function<void(int)> before_unit_;
+};
+
+}  // namespace speedrun

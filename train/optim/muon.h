@@ -1,0 +1,28 @@
+// Muon: momentum, then the orthogonal polar factor of each matrix as the update (Jordan et al. 2024; polar factor by
+// Polar Express, Amsel et al. 2025). Stacked parameters (q, k, v) are orthogonalised matrix by matrix. The step is
+// lr · √max(1, rows/cols), with decoupled weight decay.
+#pragma once
+
+#include <map>
+
+#include "train/optim/optimizer.h"
+
+namespace speedrun {
+
+class Muon final : public Optimizer {
+  public:
+    Muon(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members, ParameterStore& parameters,
+         GradientStore& gradients, Runtime& runtime);
+    void step(const Parameter& p, const StepContext& context) override;
+    void reset(Stream& stream) override;
+
+  private:
+    const OptimizerGroupConfig group_;
+    ParameterStore& parameters_;
+    GradientStore& gradients_;
+    Runtime& runtime_;
+    Buffer momentum_, update_, workspace_;  // the latter two serve one parameter at a time
+    std::map<int, int64_t> offset_;         // bytes into momentum_, by parameter id
+};
+
+}  // namespace speedrun

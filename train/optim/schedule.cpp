@@ -1,0 +1,26 @@
+#include "train/optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace speedrun {
+
+double learning_rate_factor(const ScheduleConfig& schedule, int64_t step) {
+    if (step < schedule.warmup_steps) return static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
+    if (schedule.decay == "constant") return 1.0;
+    const double cooldown = schedule.cooldown_fraction * static_cast<double>(schedule.steps);
+    const double left = static_cast<double>(schedule.steps - step);
+    if (cooldown <= 0 || left >= cooldown) return 1.0;
+    const double share = std::max(0.0, left / cooldown);  // 1 where the cooldown starts, 0 after the last step
+    const double shape = schedule.decay == "cosine" ? 0.5 - 0.5 * std::cos(std::numbers::pi * share) : share;
+    return schedule.final_lr_fraction + (1.0 - schedule.final_lr_fraction) * shape;
+}
+
+double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step) {
+    if (step >= group.momentum_warmup_steps) return group.momentum;
+    const double share = static_cast<double>(step) / static_cast<double>(group.momentum_warmup_steps);
+    return group.momentum_start + share * (group.momentum - group.momentum_start);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,17 @@
+// Learning rate and momentum as functions of the step.
+#pragma once
+
+#include <cstdint>
+
+#include "train/config/config.h"
+
+namespace speedrun {
+
+// Factor of the learning rate at step 0 … steps−1: linear warm-up (step+1)/warmup_steps, then 1, then over the last
+// cooldown_fraction of the steps down to final_lr_fraction (linear or half a cosine; "constant" never cools down).
+double learning_rate_factor(const ScheduleConfig& schedule, int64_t step);
+
+// Muon's momentum: linear from momentum_start to momentum over momentum_warmup_steps, then constant.
+double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step);
+
+}  // namespace speedrun
