@@ -27,6 +27,14 @@ int64_t mapped_bytes(int64_t bytes) {
 
 }  // namespace
 
+bool cpu_has_bf16() {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
 void CpuEventState::signal() {
     {
         std::lock_guard lock(mutex);

@@ -2,6 +2,7 @@
 
 #include <dnnl.hpp>
 
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 
 namespace speedrun {
@@ -89,6 +90,11 @@ const Matmul& MatmulCache::get(const MatmulShape& shape) {
         slot = std::make_unique<OneDnnMatmul>(shape);
     }
     return *slot;
+}
+
+std::string cpu_library_version() {
+    const dnnl_version_t* v = dnnl_version();
+    return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);
 }
 
 }  // namespace speedrun

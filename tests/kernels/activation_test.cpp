@@ -9,8 +9,9 @@ SPEEDRUN_OP_TEST(ActivationTest);
 
 constexpr Activation kActivations[] = {Activation::relu_squared, Activation::gelu_tanh};
 
-// A vectorised tanh is off by some 2e-7 absolutely; where 1 + tanh or 1 − tanh² nearly cancels, that is all there is
-// to compare. It enters gelu times |x|/2 < 4, its derivative times |x|·√(2/π)·(1 + 0.134x²) < 12 before the tail ends.
+// A vectorised tanh is off by some 2e-7 absolutely; where 1 + tanh or 1 − tanh² nearly cancels, that is all
+// there is to compare. It enters gelu times |x|/2 < 4, its derivative times |x|·√(2/π)·(1 + 0.134x²) < 12
+// before the tail ends.
 Tolerance tolerance_of(DType dtype, bool derivative) {
     Tolerance tolerance = few_operations(dtype);
     tolerance.absolute = derivative ? 1e-5 : 2e-6;
@@ -28,7 +29,8 @@ TEST_P(ActivationTest, Forward) {
                     h.ops().activation_forward(y, h.input(x, dtype()), activation, h.stream());
                     return {h.read(y)};
                 });
-                expect_close(out[0], reference::activation_forward(x, activation), tolerance_of(dtype(), false), "y");
+                expect_close(out[0], reference::activation_forward(x, activation),
+                             tolerance_of(dtype(), false), "y");
             }
         }
     }
@@ -39,22 +41,25 @@ TEST_P(ActivationTest, Backward) {
         for (bool in_place : {false, true}) {
             for (int64_t rows : {1, 7, 33, 130}) {
                 const int64_t cols = rows == 7 ? 33 : 48;
-                SCOPED_TRACE(fmt::format("{} in_place={} T={} C={}", static_cast<int>(activation), in_place, rows, cols));
-                const Matrix x = random_matrix(rows, cols, 1, dtype(), 2.0), dy = random_matrix(rows, cols, 2, dtype());
+                SCOPED_TRACE(fmt::format("{} in_place={} T={} C={}", static_cast<int>(activation), in_place,
+                                         rows, cols));
+                const Matrix x = random_matrix(rows, cols, 1, dtype(), 2.0),
+                             dy = random_matrix(rows, cols, 2, dtype());
                 const Outputs out = run([&](Harness& h) -> Outputs {
                     const Tensor upstream = in_place ? h.inout(dy, dtype()) : h.input(dy, dtype());
                     const Tensor dx = in_place ? upstream : h.output(dtype(), {rows, cols});
                     h.ops().activation_backward(dx, upstream, h.input(x, dtype()), activation, h.stream());
                     return {h.read(dx)};
                 });
-                expect_close(out[0], reference::activation_backward(dy, x, activation), tolerance_of(dtype(), true), "dx");
+                expect_close(out[0], reference::activation_backward(dy, x, activation),
+                             tolerance_of(dtype(), true), "dx");
             }
         }
     }
 }
 
-// Far out the cube in gelu's tanh overflows long before its value does, and a NaN must stay one: a diverged run is
-// found by its loss.
+// Far out the cube in gelu's tanh overflows long before its value does, and a NaN must stay one: a diverged
+// run is found by its loss.
 TEST_P(ActivationTest, ExtremeValues) {
     for (Activation activation : kActivations) {
         SCOPED_TRACE(static_cast<int>(activation));
@@ -76,14 +81,15 @@ TEST_P(ActivationTest, ExtremeValues) {
 TEST_P(ActivationTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
-            h.ops().activation_forward(h.output(dtype(), {3, 48}), h.output(dtype(), {3, 47}), Activation::gelu_tanh,
-                                       h.stream());
+            h.ops().activation_forward(h.output(dtype(), {3, 48}), h.output(dtype(), {3, 47}),
+                                       Activation::gelu_tanh, h.stream());
         },
         {"[3,47]", "[3,48]"});
     expect_error(
         [&](Harness& h) {
             const Tensor x = h.output(dtype(), {3, 48});
-            h.ops().activation_backward(x, h.output(dtype(), {2, 48}), x, Activation::relu_squared, h.stream());
+            h.ops().activation_backward(x, h.output(dtype(), {2, 48}), x, Activation::relu_squared,
+                                        h.stream());
         },
         {"dy", "[3,48]", "[2,48]"});
 }

@@ -7,7 +7,8 @@ namespace {
 
 SPEEDRUN_OP_TEST(AdamwTest);
 
-constexpr AdamwOptions kOptions{.learning_rate = 0.01f, .beta1 = 0.65f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
+constexpr AdamwOptions kOptions{
+    .learning_rate = 0.01f, .beta1 = 0.65f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
 
 struct State {
     Matrix master, first_moment, second_moment;
@@ -34,9 +35,11 @@ TEST_P(AdamwTest, ThreeSteps) {
             AdamwOptions options = kOptions;
             for (int step = 1; step <= 3; ++step) {
                 Matrix scale(1, 1, scales[step - 1]);
-                const Tensor grad = h.input(random_matrix(1, count, 10 + step, DType::f32), DType::f32, {count});
+                const Tensor grad =
+                    h.input(random_matrix(1, count, 10 + step, DType::f32), DType::f32, {count});
                 options.step = step;
-                h.ops().adamw_step(parameter, master, first, second, grad, h.input(scale, DType::f32, {1}), options, h.stream());
+                h.ops().adamw_step(parameter, master, first, second, grad, h.input(scale, DType::f32, {1}),
+                                   options, h.stream());
             }
             return {h.read(parameter), h.read(master), h.read(first), h.read(second)};
         });
@@ -60,11 +63,13 @@ TEST_P(AdamwTest, NothingChangesIfTheScaleIsNotFinite) {
         const State start(33);
         const Matrix parameter = rounded(start.master, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
-            const Tensor p = h.inout(parameter, dtype(), {33}), master = h.inout(start.master, DType::f32, {33});
+            const Tensor p = h.inout(parameter, dtype(), {33}),
+                         master = h.inout(start.master, DType::f32, {33});
             const Tensor first = h.inout(start.first_moment, DType::f32, {33});
             const Tensor second = h.inout(start.second_moment, DType::f32, {33});
             const Tensor grad = h.input(Matrix(1, 33, std::nan("")), DType::f32, {33});
-            h.ops().adamw_step(p, master, first, second, grad, h.input(Matrix(1, 1, bad), DType::f32, {1}), kOptions, h.stream());
+            h.ops().adamw_step(p, master, first, second, grad, h.input(Matrix(1, 1, bad), DType::f32, {1}),
+                               kOptions, h.stream());
             return {h.read(p), h.read(master), h.read(first), h.read(second)};
         });
         expect_same_bits(out[0], parameter, "parameter");
@@ -78,14 +83,15 @@ TEST_P(AdamwTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
             const Tensor f32 = h.output(DType::f32, {33});
-            h.ops().adamw_step(h.output(dtype(), {33}), f32, f32, f32, h.output(DType::f32, {32}), h.output(DType::f32, {1}),
-                               kOptions, h.stream());
+            h.ops().adamw_step(h.output(dtype(), {33}), f32, f32, f32, h.output(DType::f32, {32}),
+                               h.output(DType::f32, {1}), kOptions, h.stream());
         },
         {"[33]", "[32]"});
     expect_error(
         [&](Harness& h) {
             const Tensor f32 = h.output(DType::f32, {33});
-            h.ops().adamw_step(h.output(dtype(), {34}), f32, f32, f32, f32, h.output(DType::f32, {1}), kOptions, h.stream());
+            h.ops().adamw_step(h.output(dtype(), {34}), f32, f32, f32, f32, h.output(DType::f32, {1}),
+                               kOptions, h.stream());
         },
         {"parameter", "[33]", "[34]"});
 }

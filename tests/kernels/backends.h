@@ -1,5 +1,5 @@
-// The backends that the kernel tests run on. The tests see Device, Stream and Ops alone; backends.cpp is the one
-// place that knows what implements them, and the one to extend by another backend.
+// The backends that the kernel tests run on. The tests see Device, Stream and Ops alone; backends.cpp is the
+// one place that knows what implements them, and the one to extend by another backend.
 #pragma once
 
 #include <functional>
@@ -28,6 +28,8 @@ struct BackendFactory {
 // All backends that this machine can run.
 const std::vector<const BackendFactory*>& backends();
 
-inline std::ostream& operator<<(std::ostream& out, const BackendFactory* factory) { return out << factory->name; }
+inline std::ostream& operator<<(std::ostream& out, const BackendFactory* factory) {
+    return out << factory->name;
+}
 
 }  // namespace speedrun::testing

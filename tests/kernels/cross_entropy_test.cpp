@@ -19,8 +19,8 @@ Matrix random_logits(int64_t rows, Vocabulary vocabulary, DType dtype) {
     return logits;
 }
 
-// The loss is a difference of numbers up to 30, each with a rounding error of its own, and of a vectorised tanh
-// (2e-7) times the softcap (15), which also shifts each probability by that much, relatively.
+// The loss is a difference of numbers up to 30, each with a rounding error of its own, and of a vectorised
+// tanh (2e-7) times the softcap (15), which also shifts each probability by that much, relatively.
 constexpr Tolerance kLossTolerance{16 * kF32Roundoff, 0, 1e-5};
 
 Tolerance gradient_tolerance(DType dtype, float gradient_scale) {
@@ -36,22 +36,25 @@ TEST_P(CrossEntropyTest, LossesAndGradients) {
         for (int64_t rows : {1, 7, 33, 130}) {
             for (float softcap : {0.0f, 15.0f}) {
                 for (Gradient mode : {Gradient::absent, Gradient::separate, Gradient::in_place}) {
-                    SCOPED_TRACE(fmt::format("V={} of {} T={} softcap={} dlogits={}", vocabulary.size, vocabulary.padded, rows,
-                                             softcap, static_cast<int>(mode)));
+                    SCOPED_TRACE(fmt::format("V={} of {} T={} softcap={} dlogits={}", vocabulary.size,
+                                             vocabulary.padded, rows, softcap, static_cast<int>(mode)));
                     const CrossEntropyOptions options{vocabulary.size, softcap, 0.125f};
                     const Matrix logits = random_logits(rows, vocabulary, dtype());
                     Indices targets = random_indices(rows, vocabulary.size, 2);
                     for (size_t t = 2; t < targets.size(); t += 3) targets[t] = -1;
                     const Outputs out = run([&](Harness& h) -> Outputs {
                         const Tensor losses = h.output(DType::f32, {rows});
-                        const Tensor in = mode == Gradient::in_place ? h.inout(logits, dtype()) : h.input(logits, dtype());
+                        const Tensor in =
+                            mode == Gradient::in_place ? h.inout(logits, dtype()) : h.input(logits, dtype());
                         Tensor dlogits;
                         if (mode == Gradient::in_place) dlogits = in;
-                        if (mode == Gradient::separate) dlogits = h.output(dtype(), {rows, vocabulary.padded});
+                        if (mode == Gradient::separate)
+                            dlogits = h.output(dtype(), {rows, vocabulary.padded});
                         h.ops().cross_entropy(losses, dlogits, in, h.input(targets), options, h.stream());
                         return {h.read(losses), mode == Gradient::absent ? Matrix() : h.read(dlogits)};
                     });
-                    expect_close(out[0], reference::cross_entropy_losses(logits, targets, options), kLossTolerance, "losses");
+                    expect_close(out[0], reference::cross_entropy_losses(logits, targets, options),
+                                 kLossTolerance, "losses");
                     if (mode == Gradient::absent) continue;
                     expect_close(out[1], reference::cross_entropy_dlogits(logits, targets, options),
                                  gradient_tolerance(dtype(), options.gradient_scale), "dlogits");
@@ -73,8 +76,8 @@ TEST_P(CrossEntropyTest, AllIgnored) {
     const Matrix logits = random_logits(7, vocabulary, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor losses = h.output(DType::f32, {7}), dlogits = h.output(dtype(), {7, 272});
-        h.ops().cross_entropy(losses, dlogits, h.input(logits, dtype()), h.input(Indices(7, -1)), {257, 15.0f, 1.0f},
-                              h.stream());
+        h.ops().cross_entropy(losses, dlogits, h.input(logits, dtype()), h.input(Indices(7, -1)),
+                              {257, 15.0f, 1.0f}, h.stream());
         return {h.read(losses), h.read(dlogits)};
     });
     EXPECT_EQ(reference::norm(out[0]), 0.0);
@@ -89,12 +92,14 @@ TEST_P(CrossEntropyTest, LargeLogits) {
         const CrossEntropyOptions options{48, softcap, 1.0f};
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor losses = h.output(DType::f32, {7}), dlogits = h.output(dtype(), {7, 48});
-            h.ops().cross_entropy(losses, dlogits, h.input(logits, dtype()), h.input(targets), options, h.stream());
+            h.ops().cross_entropy(losses, dlogits, h.input(logits, dtype()), h.input(targets), options,
+                                  h.stream());
             return {h.read(losses), h.read(dlogits)};
         });
-        expect_close(out[0], reference::cross_entropy_losses(logits, targets, options), kLossTolerance, "losses");
-        expect_close(out[1], reference::cross_entropy_dlogits(logits, targets, options), gradient_tolerance(dtype(), 1.0f),
-                     "dlogits");
+        expect_close(out[0], reference::cross_entropy_losses(logits, targets, options), kLossTolerance,
+                     "losses");
+        expect_close(out[1], reference::cross_entropy_dlogits(logits, targets, options),
+                     gradient_tolerance(dtype(), 1.0f), "dlogits");
     }
 }
 
@@ -105,7 +110,8 @@ TEST_P(CrossEntropyTest, NanStaysNan) {
         logits(1, column) = std::nan("");
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor losses = h.output(DType::f32, {2});
-            h.ops().cross_entropy(losses, {}, h.input(logits, dtype()), h.input(Indices{3, 5}), {48, 15.0f, 1.0f}, h.stream());
+            h.ops().cross_entropy(losses, {}, h.input(logits, dtype()), h.input(Indices{3, 5}),
+                                  {48, 15.0f, 1.0f}, h.stream());
             return {h.read(losses)};
         });
         EXPECT_TRUE(std::isfinite(out[0][0]));
@@ -116,18 +122,20 @@ TEST_P(CrossEntropyTest, NanStaysNan) {
 TEST_P(CrossEntropyTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
-            h.ops().cross_entropy(h.output(DType::f32, {3}), {}, h.output(dtype(), {4, 48}), h.input(Indices(4)), {48}, h.stream());
+            h.ops().cross_entropy(h.output(DType::f32, {3}), {}, h.output(dtype(), {4, 48}),
+                                  h.input(Indices(4)), {48}, h.stream());
         },
         {"losses", "[4]", "[3]"});
     expect_error(
         [&](Harness& h) {
-            h.ops().cross_entropy(h.output(DType::f32, {4}), {}, h.output(dtype(), {4, 48}), h.input(Indices(4)), {49}, h.stream());
+            h.ops().cross_entropy(h.output(DType::f32, {4}), {}, h.output(dtype(), {4, 48}),
+                                  h.input(Indices(4)), {49}, h.stream());
         },
         {"49", "48"});
     expect_error(
         [&](Harness& h) {
-            h.ops().cross_entropy(h.output(DType::f32, {4}), h.output(dtype(), {4, 47}), h.output(dtype(), {4, 48}),
-                                  h.input(Indices(4)), {48}, h.stream());
+            h.ops().cross_entropy(h.output(DType::f32, {4}), h.output(dtype(), {4, 47}),
+                                  h.output(dtype(), {4, 48}), h.input(Indices(4)), {48}, h.stream());
         },
         {"dlogits", "[4,48]", "[4,47]"});
 }

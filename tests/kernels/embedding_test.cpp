@@ -13,7 +13,8 @@ TEST_P(EmbeddingTest, Forward) {
         for (int64_t cols : {48, 96, 33}) {
             for (bool positions : {false, true}) {
                 SCOPED_TRACE(fmt::format("T={} C={} positions={}", rows, cols, positions));
-                const Indices index = random_indices(rows, kVocab, 1), position = random_indices(rows, kPositions, 2);
+                const Indices index = random_indices(rows, kVocab, 1),
+                              position = random_indices(rows, kPositions, 2);
                 const Matrix table = random_matrix(kVocab, cols, 3, dtype());
                 const Matrix offsets = positions ? random_matrix(kPositions, cols, 4, dtype()) : Matrix();
                 const Outputs out = run([&](Harness& h) -> Outputs {
@@ -43,7 +44,8 @@ TEST_P(EmbeddingTest, Backward) {
                 const Outputs out = run([&](Harness& h) -> Outputs {
                     const Tensor dtable =
                         accumulate ? h.inout(before, DType::f32) : h.output(DType::f32, {kVocab, cols});
-                    h.ops().embedding_backward(dtable, h.input(index), h.input(dout, dtype()), accumulate, h.stream());
+                    h.ops().embedding_backward(dtable, h.input(index), h.input(dout, dtype()), accumulate,
+                                               h.stream());
                     return {h.read(dtable)};
                 });
                 Matrix expected = reference::embedding_backward(kVocab, index, dout);
@@ -57,20 +59,20 @@ TEST_P(EmbeddingTest, Backward) {
 TEST_P(EmbeddingTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
-            h.ops().embedding_forward(h.output(dtype(), {5, 48}), h.input(Indices(4)), h.output(dtype(), {9, 48}), {}, {},
-                                      h.stream());
+            h.ops().embedding_forward(h.output(dtype(), {5, 48}), h.input(Indices(4)),
+                                      h.output(dtype(), {9, 48}), {}, {}, h.stream());
         },
         {"index", "5", "4"});
     expect_error(
         [&](Harness& h) {
-            h.ops().embedding_forward(h.output(dtype(), {5, 48}), h.input(Indices(5)), h.output(dtype(), {9, 32}), {}, {},
-                                      h.stream());
+            h.ops().embedding_forward(h.output(dtype(), {5, 48}), h.input(Indices(5)),
+                                      h.output(dtype(), {9, 32}), {}, {}, h.stream());
         },
         {"table", "48", "32"});
     expect_error(
         [&](Harness& h) {
-            h.ops().embedding_backward(h.output(DType::bf16, {9, 48}), h.input(Indices(5)), h.output(dtype(), {5, 48}),
-                                       false, h.stream());
+            h.ops().embedding_backward(h.output(DType::bf16, {9, 48}), h.input(Indices(5)),
+                                       h.output(dtype(), {5, 48}), false, h.stream());
         },
         {"dtable", "f32", "bf16[9,48]"});
 }

@@ -16,14 +16,17 @@ TEST_P(MixTest, Forward) {
         for (int64_t cols : {48, 96, 33}) {
             for (bool in_place : {false, true}) {
                 SCOPED_TRACE(fmt::format("T={} C={} in_place={}", rows, cols, in_place));
-                const Matrix x = random_matrix(rows, cols, 1, dtype()), z = random_matrix(rows, cols, 2, dtype());
+                const Matrix x = random_matrix(rows, cols, 1, dtype()),
+                             z = random_matrix(rows, cols, 2, dtype());
                 const Outputs out = run([&](Harness& h) -> Outputs {
                     const Tensor in = in_place ? h.inout(x, dtype()) : h.input(x, dtype());
                     const Tensor y = in_place ? in : h.output(dtype(), {rows, cols});
-                    h.ops().mix_forward(y, in, h.input(z, dtype()), h.input(coefficients(), DType::f32, {2}), h.stream());
+                    h.ops().mix_forward(y, in, h.input(z, dtype()), h.input(coefficients(), DType::f32, {2}),
+                                        h.stream());
                     return {h.read(y)};
                 });
-                expect_close(out[0], reference::mix_forward(x, z, coefficients()), few_operations(dtype()), "y");
+                expect_close(out[0], reference::mix_forward(x, z, coefficients()), few_operations(dtype()),
+                             "y");
             }
         }
     }
@@ -32,7 +35,8 @@ TEST_P(MixTest, Forward) {
 // v of packed q|k|v mixed in place with value embeddings: the neighbours q and k stay as they are.
 TEST_P(MixTest, ForwardOnPackedColumns) {
     const int64_t rows = 33, cols = 48;
-    const Matrix packed = random_matrix(rows, 3 * cols, 1, dtype()), z = random_matrix(rows, cols, 2, dtype());
+    const Matrix packed = random_matrix(rows, 3 * cols, 1, dtype()),
+                 z = random_matrix(rows, cols, 2, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor all = h.inout(packed, dtype()), v = all.column_slice(2 * cols, cols);
         h.ops().mix_forward(v, v, h.input(z, dtype()), h.input(coefficients(), DType::f32, {2}), h.stream());
@@ -50,9 +54,10 @@ TEST_P(MixTest, Backward) {
                 for (bool accumulate_z : {false, true}) {
                     for (bool strided : {false, true}) {
                         const int64_t cols = rows == 7 ? 33 : 48;
-                        SCOPED_TRACE(fmt::format("T={} C={} in_place={} accumulate={} z={} strided={}", rows, cols, in_place,
-                                                 accumulate, accumulate_z, strided));
-                        const Matrix x = random_matrix(rows, cols, 1, dtype()), z = random_matrix(rows, cols, 2, dtype());
+                        SCOPED_TRACE(fmt::format("T={} C={} in_place={} accumulate={} z={} strided={}", rows,
+                                                 cols, in_place, accumulate, accumulate_z, strided));
+                        const Matrix x = random_matrix(rows, cols, 1, dtype()),
+                                     z = random_matrix(rows, cols, 2, dtype());
                         const Matrix dy = random_matrix(rows, cols, 3, dtype());
                         const Matrix dz_before = random_matrix(rows, cols, 4, dtype());
                         const Matrix dc_before = random_matrix(1, 2, 5, DType::f32);
@@ -60,27 +65,32 @@ TEST_P(MixTest, Backward) {
                             // Strided: dx, and x as well, are the last columns of a wider tensor.
                             Matrix wide(rows, 2 * cols);
                             for (int64_t i = 0; i < x.size(); ++i) wide(i / cols, cols + i % cols) = x[i];
-                            const Tensor in = strided ? h.input(wide, dtype()).column_slice(cols, cols) : h.input(x, dtype());
+                            const Tensor in = strided ? h.input(wide, dtype()).column_slice(cols, cols)
+                                                      : h.input(x, dtype());
                             const Tensor upstream = in_place ? h.inout(dy, dtype()) : h.input(dy, dtype());
                             Tensor dx = upstream;
                             if (!in_place) dx = h.output(dtype(), {rows, 2 * cols}).column_slice(cols, cols);
-                            const Tensor dz = accumulate_z ? h.inout(dz_before, dtype()) : h.output(dtype(), {rows, cols});
+                            const Tensor dz =
+                                accumulate_z ? h.inout(dz_before, dtype()) : h.output(dtype(), {rows, cols});
                             const Tensor dc =
                                 accumulate ? h.inout(dc_before, DType::f32, {2}) : h.output(DType::f32, {2});
                             h.ops().mix_backward(dx, dz, dc, upstream, in, h.input(z, dtype()),
-                                                 h.input(coefficients(), DType::f32, {2}), accumulate, accumulate_z,
-                                                 h.stream());
+                                                 h.input(coefficients(), DType::f32, {2}), accumulate,
+                                                 accumulate_z, h.stream());
                             return {h.read(dx), h.read(dz), h.read(dc)};
                         });
                         reference::MixBackward expected = reference::mix_backward(dy, x, z, coefficients());
                         if (accumulate_z) expected.dz = reference::plus(expected.dz, dz_before);
-                        if (accumulate) expected.dcoefficients = reference::plus(expected.dcoefficients, dc_before);
+                        if (accumulate)
+                            expected.dcoefficients = reference::plus(expected.dcoefficients, dc_before);
                         expect_close(out[0], expected.dx, few_operations(dtype()), "dx");
                         expect_close(out[1], expected.dz, few_operations(dtype()), "dz");
-                        // A sum over all elements that may nearly cancel: judged against its typical size √(T·C).
+                        // A sum over all elements that may nearly cancel: judged against its typical size
+                        // √(T·C).
                         const double typical = std::sqrt(static_cast<double>(x.size()));
                         expect_close(out[2], expected.dcoefficients,
-                                     {16 * kF32Roundoff, 0, 8 * typical * typical * kF32Roundoff}, "dcoefficients");
+                                     {16 * kF32Roundoff, 0, 8 * typical * typical * kF32Roundoff},
+                                     "dcoefficients");
                     }
                 }
             }
@@ -117,8 +127,8 @@ TEST_P(MixTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
             const Tensor x = h.output(dtype(), {3, 48});
-            h.ops().mix_backward(x, x, h.output(DType::f32, {3}), x, x, x, h.output(DType::f32, {2}), false, false,
-                                 h.stream());
+            h.ops().mix_backward(x, x, h.output(DType::f32, {3}), x, x, x, h.output(DType::f32, {2}), false,
+                                 false, h.stream());
         },
         {"[2]", "[3]"});
     expect_error(

@@ -33,7 +33,8 @@ TEST_P(MuonTest, Apply) {
     for (int64_t count : kCounts) {
         for (bool cautious : {false, true}) {
             for (DType update_type : {DType::f32, DType::bf16}) {
-                SCOPED_TRACE(fmt::format("n={} cautious={} update {}", count, cautious, name_of(update_type)));
+                SCOPED_TRACE(
+                    fmt::format("n={} cautious={} update {}", count, cautious, name_of(update_type)));
                 Matrix master = random_matrix(1, count, 1, DType::f32);
                 const Matrix update = random_matrix(1, count, 2, update_type);
                 const MuonApplyOptions options{0.03f, 1.2f, cautious};
@@ -60,9 +61,11 @@ TEST_P(MuonTest, NothingChangesIfTheScaleIsNotFinite) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor scale = h.input(Matrix(1, 1, bad), DType::f32, {1});
             const Tensor momentum = h.inout(start, DType::f32, {33}), update = h.output(dtype(), {33});
-            h.ops().muon_momentum(update, momentum, h.input(nan, DType::f32, {33}), scale, {0.95f, true}, h.stream());
+            h.ops().muon_momentum(update, momentum, h.input(nan, DType::f32, {33}), scale, {0.95f, true},
+                                  h.stream());
             const Tensor master = h.inout(start, DType::f32, {33}), p = h.inout(parameter, dtype(), {33});
-            h.ops().muon_apply(p, master, h.input(nan, dtype(), {33}), scale, {0.03f, 1.2f, true}, h.stream());
+            h.ops().muon_apply(p, master, h.input(nan, dtype(), {33}), scale, {0.03f, 1.2f, true},
+                               h.stream());
             return {h.read(update), h.read(momentum), h.read(master), h.read(p)};
         });
         EXPECT_EQ(reference::norm(out[0]), 0.0) << "the update becomes 0";
@@ -87,29 +90,31 @@ TEST_P(MuonTest, Gram) {
         });
         for (int64_t i = 0; i < b.n; ++i) {
             expect_close(reference::row_block(out[0], i * b.rows, b.rows),
-                         reference::gram(reference::row_block(x, i * b.rows, b.rows)), reduction(dtype(), b.cols), "a");
+                         reference::gram(reference::row_block(x, i * b.rows, b.rows)),
+                         reduction(dtype(), b.cols), "a");
         }
     }
 }
 
-// The iterations stretch a small singular direction up to 1000-fold and its rounding errors with it, so elements
-// of the result are comparable only as far as the matrix is well conditioned; these are, with singular values of
-// 0.13 to 0.37 of the norm (stretched about 8-fold). bf16: every product and every iterate is rounded, five times,
-// each time by 2⁻⁹ of elements that then add up with random signs: 5% of the norm is ten times what that gives.
+// f32: rounding errors are stretched with the singular values, 8-fold and less for these well conditioned
+// matrices. bf16: b·A + c·A² nearly cancels a, so five rounded iterations settle a singular value anywhere in
+// the band that the polynomials leave, [0.858, 1.142]; its vectors stay. A wrong side or a wrong iterate
+// would be an error of order 1; that the coefficients are right is for f32 to show.
 TEST_P(MuonTest, PolarExpress) {
     for (const Batch& b : {Batch{1, 16, 96}, {2, 96, 16}, {3, 7, 48}, {1, 33, 130}, {1, 1, 5}}) {
         SCOPED_TRACE(fmt::format("[{},{},{}]", b.n, b.rows, b.cols));
         const Matrix x = random_matrix(b.n * b.rows, b.cols, 1, dtype(), 0.01);
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor y = h.inout(x, dtype(), {b.n, b.rows, b.cols});
-            h.ops().polar_express(y, h.output(dtype(), {Ops::polar_express_workspace(b.n, b.rows, b.cols)}), h.stream());
+            h.ops().polar_express(y, h.output(dtype(), {Ops::polar_express_workspace(b.n, b.rows, b.cols)}),
+                                  h.stream());
             return {h.read(y)};
         });
         for (int64_t i = 0; i < b.n; ++i) {
             const Matrix expected = reference::polar_express(reference::row_block(x, i * b.rows, b.rows));
             const Matrix actual = reference::row_block(out[0], i * b.rows, b.rows);
             const double error = reference::norm(reference::plus(actual, reference::times(expected, -1.0)));
-            EXPECT_LT(error, (dtype() == DType::bf16 ? 0.05 : 1e-4) * reference::norm(expected));
+            EXPECT_LT(error, (dtype() == DType::bf16 ? 0.25 : 1e-4) * reference::norm(expected));
         }
     }
 }
@@ -126,18 +131,25 @@ TEST_P(MuonTest, PolarExpressOfZero) {
 
 TEST_P(MuonTest, ShapeErrors) {
     expect_error(
-        [&](Harness& h) { h.ops().gram(h.output(dtype(), {2, 7, 8}), h.output(dtype(), {2, 7, 48}), h.stream()); },
+        [&](Harness& h) {
+            h.ops().gram(h.output(dtype(), {2, 7, 8}), h.output(dtype(), {2, 7, 48}), h.stream());
+        },
         {"[2,7,7]", "[2,7,8]"});
     expect_error(
-        [&](Harness& h) { h.ops().polar_express(h.output(dtype(), {7, 48}), h.output(dtype(), {9}), h.stream()); },
+        [&](Harness& h) {
+            h.ops().polar_express(h.output(dtype(), {7, 48}), h.output(dtype(), {9}), h.stream());
+        },
         {"[7,48]"});
     expect_error(
-        [&](Harness& h) { h.ops().polar_express(h.output(dtype(), {1, 7, 48}), h.output(dtype(), {9}), h.stream()); },
+        [&](Harness& h) {
+            h.ops().polar_express(h.output(dtype(), {1, 7, 48}), h.output(dtype(), {9}), h.stream());
+        },
         {"workspace", "[9]"});
     expect_error(
         [&](Harness& h) {
             const Tensor f32 = h.output(DType::f32, {33});
-            h.ops().muon_momentum(h.output(dtype(), {32}), f32, f32, h.output(DType::f32, {1}), {}, h.stream());
+            h.ops().muon_momentum(h.output(dtype(), {32}), f32, f32, h.output(DType::f32, {1}), {},
+                                  h.stream());
         },
         {"update", "[33]", "[32]"});
     expect_error(

@@ -22,24 +22,28 @@ TEST_P(NormTest, Forward) {
             for (Sum mode : {Sum::absent, Sum::separate, Sum::in_place}) {
                 for (int64_t rows : kRows) {
                     for (int64_t cols : kCols) {
-                        SCOPED_TRACE(fmt::format("{} gain={} bias={} sum={} T={} C={}", static_cast<int>(kind), affine.gain,
-                                                 affine.bias, static_cast<int>(mode), rows, cols));
-                        const Matrix x = random_matrix(rows, cols, 1, dtype()), delta = random_matrix(rows, cols, 2, dtype());
+                        SCOPED_TRACE(fmt::format("{} gain={} bias={} sum={} T={} C={}",
+                                                 static_cast<int>(kind), affine.gain, affine.bias,
+                                                 static_cast<int>(mode), rows, cols));
+                        const Matrix x = random_matrix(rows, cols, 1, dtype()),
+                                     delta = random_matrix(rows, cols, 2, dtype());
                         const Matrix gain = affine.gain ? random_matrix(1, cols, 3, DType::f32) : Matrix();
                         const Matrix bias = affine.bias ? random_matrix(1, cols, 4, DType::f32) : Matrix();
                         const bool with_mean = kind == NormKind::layernorm;
                         const Outputs out = run([&](Harness& h) -> Outputs {
-                            const Tensor y = h.output(dtype(), {rows, cols}), rstd = h.output(DType::f32, {rows});
+                            const Tensor y = h.output(dtype(), {rows, cols}),
+                                         rstd = h.output(DType::f32, {rows});
                             const Tensor mean = with_mean ? h.output(DType::f32, {rows}) : Tensor();
-                            const Tensor in = mode == Sum::in_place ? h.inout(x, dtype()) : h.input(x, dtype());
+                            const Tensor in =
+                                mode == Sum::in_place ? h.inout(x, dtype()) : h.input(x, dtype());
                             Tensor sum;
                             if (mode == Sum::in_place) sum = in;
                             if (mode == Sum::separate) sum = h.output(dtype(), {rows, cols});
                             h.ops().norm_forward(y, sum, mean, rstd, in,
                                                  mode == Sum::absent ? Tensor() : h.input(delta, dtype()),
                                                  affine.gain ? h.input(gain, DType::f32, {cols}) : Tensor(),
-                                                 affine.bias ? h.input(bias, DType::f32, {cols}) : Tensor(), kind,
-                                                 h.stream());
+                                                 affine.bias ? h.input(bias, DType::f32, {cols}) : Tensor(),
+                                                 kind, h.stream());
                             return {h.read(y), h.read(rstd), with_mean ? h.read(mean) : Matrix(),
                                     mode == Sum::absent ? Matrix() : h.read(sum)};
                         });
@@ -51,7 +55,8 @@ TEST_P(NormTest, Forward) {
                         }
                         const reference::NormForward expected = reference::norm_forward(s, gain, bias, kind);
                         expect_close(out[0], expected.y, reduction(dtype(), cols), "y");
-                        // A sum of squares has no cancellation; the mean has, and is judged against values of size 1.
+                        // A sum of squares has no cancellation; the mean has, and is judged against values of
+                        // size 1.
                         expect_close(out[1], expected.rstd, reduction(DType::f32, cols), "rstd");
                         if (with_mean) expect_close(out[2], expected.mean, {0, 0, 16 * kF32Roundoff}, "mean");
                     }
@@ -61,8 +66,8 @@ TEST_P(NormTest, Forward) {
     }
 }
 
-// A mean far from 0 must not cost accuracy: the variance is of the differences from it. The error allowed is that
-// of a mean which is itself rounded: 2⁻²⁴ · 64, relative to a deviation of 1, and few times that.
+// A mean far from 0 must not cost accuracy: the variance is of the differences from it. The error allowed is
+// that of a mean which is itself rounded: 2⁻²⁴ · 64, relative to a deviation of 1, and few times that.
 TEST_P(NormTest, LayernormWithLargeMean) {
     if (dtype() != DType::f32) GTEST_SKIP() << "bf16 inputs are too coarse to show it";
     for (int64_t cols : {48, 33, 17}) {
@@ -71,8 +76,10 @@ TEST_P(NormTest, LayernormWithLargeMean) {
         for (double& value : x.values) value += 64.0;
         x = rounded(x, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
-            const Tensor y = h.output(dtype(), {7, cols}), mean = h.output(DType::f32, {7}), rstd = h.output(DType::f32, {7});
-            h.ops().norm_forward(y, {}, mean, rstd, h.input(x, dtype()), {}, {}, {}, NormKind::layernorm, h.stream());
+            const Tensor y = h.output(dtype(), {7, cols}), mean = h.output(DType::f32, {7}),
+                         rstd = h.output(DType::f32, {7});
+            h.ops().norm_forward(y, {}, mean, rstd, h.input(x, dtype()), {}, {}, {}, NormKind::layernorm,
+                                 h.stream());
             return {h.read(y), h.read(rstd)};
         });
         const reference::NormForward expected = reference::norm_forward(x, {}, {}, NormKind::layernorm);
@@ -92,32 +99,38 @@ TEST_P(NormTest, Backward) {
                         if (alias == Alias::dresidual && !residual) continue;
                         const int64_t cols = kCols[static_cast<size_t>(rows + residual) % std::size(kCols)];
                         const bool accumulate = residual;
-                        SCOPED_TRACE(fmt::format("{} gain={} bias={} alias={} residual={} T={} C={}", static_cast<int>(kind),
-                                                 affine.gain, affine.bias, static_cast<int>(alias), residual, rows, cols));
-                        const Matrix s = random_matrix(rows, cols, 1, dtype()), dy = random_matrix(rows, cols, 2, dtype());
+                        SCOPED_TRACE(fmt::format("{} gain={} bias={} alias={} residual={} T={} C={}",
+                                                 static_cast<int>(kind), affine.gain, affine.bias,
+                                                 static_cast<int>(alias), residual, rows, cols));
+                        const Matrix s = random_matrix(rows, cols, 1, dtype()),
+                                     dy = random_matrix(rows, cols, 2, dtype());
                         const Matrix dresidual = random_matrix(rows, cols, 3, dtype());
                         const Matrix gain = affine.gain ? random_matrix(1, cols, 4, DType::f32) : Matrix();
                         const Matrix before = random_matrix(1, cols, 5, DType::f32);
                         const reference::NormForward forward = reference::norm_forward(s, gain, {}, kind);
                         const Outputs out = run([&](Harness& h) -> Outputs {
-                            const Tensor upstream = alias == Alias::dy ? h.inout(dy, dtype()) : h.input(dy, dtype());
+                            const Tensor upstream =
+                                alias == Alias::dy ? h.inout(dy, dtype()) : h.input(dy, dtype());
                             Tensor above, ds = upstream;
                             if (residual) {
-                                above = alias == Alias::dresidual ? h.inout(dresidual, dtype()) : h.input(dresidual, dtype());
+                                above = alias == Alias::dresidual ? h.inout(dresidual, dtype())
+                                                                  : h.input(dresidual, dtype());
                             }
                             if (alias == Alias::dresidual) ds = above;
                             if (alias == Alias::none) ds = h.output(dtype(), {rows, cols});
                             const auto sums = [&](bool given) {
                                 if (!given) return Tensor();
-                                return accumulate ? h.inout(before, DType::f32, {cols}) : h.output(DType::f32, {cols});
+                                return accumulate ? h.inout(before, DType::f32, {cols})
+                                                  : h.output(DType::f32, {cols});
                             };
                             const Tensor dgain = sums(affine.gain), dbias = sums(affine.bias);
-                            h.ops().norm_backward(
-                                ds, dgain, dbias, upstream, h.input(s, dtype()),
-                                kind == NormKind::layernorm ? h.input(forward.mean, DType::f32, {rows}) : Tensor(),
-                                h.input(forward.rstd, DType::f32, {rows}),
-                                affine.gain ? h.input(gain, DType::f32, {cols}) : Tensor(), above, accumulate, kind,
-                                h.stream());
+                            h.ops().norm_backward(ds, dgain, dbias, upstream, h.input(s, dtype()),
+                                                  kind == NormKind::layernorm
+                                                      ? h.input(forward.mean, DType::f32, {rows})
+                                                      : Tensor(),
+                                                  h.input(forward.rstd, DType::f32, {rows}),
+                                                  affine.gain ? h.input(gain, DType::f32, {cols}) : Tensor(),
+                                                  above, accumulate, kind, h.stream());
                             return {h.read(ds), affine.gain ? h.read(dgain) : Matrix(),
                                     affine.bias ? h.read(dbias) : Matrix()};
                         });
@@ -128,8 +141,10 @@ TEST_P(NormTest, Backward) {
                             expected.dbias = reference::plus(expected.dbias, before);
                         }
                         expect_close(out[0], expected.ds, reduction(dtype(), cols), "ds");
-                        if (affine.gain) expect_close(out[1], expected.dgain, reduction(DType::f32, rows), "dgain");
-                        if (affine.bias) expect_close(out[2], expected.dbias, reduction(DType::f32, rows), "dbias");
+                        if (affine.gain)
+                            expect_close(out[1], expected.dgain, reduction(DType::f32, rows), "dgain");
+                        if (affine.bias)
+                            expect_close(out[2], expected.dbias, reduction(DType::f32, rows), "dbias");
                     }
                 }
             }
@@ -140,8 +155,8 @@ TEST_P(NormTest, Backward) {
 TEST_P(NormTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
-            h.ops().norm_forward(h.output(dtype(), {3, 48}), {}, {}, h.output(DType::f32, {4}), h.output(dtype(), {3, 48}), {},
-                                 {}, {}, NormKind::rmsnorm, h.stream());
+            h.ops().norm_forward(h.output(dtype(), {3, 48}), {}, {}, h.output(DType::f32, {4}),
+                                 h.output(dtype(), {3, 48}), {}, {}, {}, NormKind::rmsnorm, h.stream());
         },
         {"rstd", "[3]", "[4]"});
     expect_error(  // delta without sum

@@ -60,15 +60,21 @@ Tensor Harness::upload(const Matrix& values, DType dtype, Dims dims, bool consta
     return tensor;
 }
 
-Tensor Harness::input(const Matrix& values, DType dtype, Dims dims) { return upload(values, dtype, dims, true); }
+Tensor Harness::input(const Matrix& values, DType dtype, Dims dims) {
+    return upload(values, dtype, dims, true);
+}
 
-Tensor Harness::inout(const Matrix& values, DType dtype, Dims dims) { return upload(values, dtype, dims, false); }
+Tensor Harness::inout(const Matrix& values, DType dtype, Dims dims) {
+    return upload(values, dtype, dims, false);
+}
 
 Tensor Harness::input(const Indices& values) {
     return allocate(DType::i32, {static_cast<int64_t>(values.size())}, values.data(), true);
 }
 
-Tensor Harness::output(DType dtype, Dims dims) { return allocate(dtype, dims, nullptr, false); }
+Tensor Harness::output(DType dtype, Dims dims) {
+    return allocate(dtype, dims, nullptr, false);
+}
 
 Matrix Harness::read(const Tensor& tensor) {
     Matrix values(tensor.rows(), tensor.cols());
@@ -97,14 +103,17 @@ void Harness::finish() {
         const auto is_poison = [](char byte) { return byte == kPoison; };
         EXPECT_TRUE(std::all_of(host.begin(), host.begin() + kGuard, is_poison)) << "written before a tensor";
         EXPECT_TRUE(std::all_of(host.end() - kGuard, host.end(), is_poison)) << "written past a tensor's end";
-        EXPECT_TRUE(allocation.expected.empty() ||
-                    std::memcmp(allocation.expected.data(), host.data() + kGuard, allocation.expected.size()) == 0)
+        EXPECT_TRUE(
+            allocation.expected.empty() ||
+            std::memcmp(allocation.expected.data(), host.data() + kGuard, allocation.expected.size()) == 0)
             << "an input of " << allocation.bytes << " bytes was changed";
     }
     allocations_.clear();
 }
 
-void OpTest::TearDownTestSuite() { harnesses().clear(); }
+void OpTest::TearDownTestSuite() {
+    harnesses().clear();
+}
 
 Outputs OpTest::run(const std::function<Outputs(Harness&)>& body) const {
     Outputs first;
@@ -165,7 +174,8 @@ Indices random_indices(int64_t count, int64_t limit, uint64_t seed) {
     return indices;
 }
 
-void expect_close(const Matrix& actual, const Matrix& expected, Tolerance tolerance, const std::string& name) {
+void expect_close(const Matrix& actual, const Matrix& expected, Tolerance tolerance,
+                  const std::string& name) {
     ASSERT_EQ(actual.size(), expected.size()) << name;
     if (expected.empty()) return;
     const double overall = reference::norm(expected) / std::sqrt(static_cast<double>(expected.size()));
@@ -173,31 +183,35 @@ void expect_close(const Matrix& actual, const Matrix& expected, Tolerance tolera
     int64_t worst_row = -1, worst_col = -1, num_bad = 0;
     for (int64_t r = 0; r < expected.rows; ++r) {
         const Matrix row = reference::row_block(expected, r, 1);
-        const double scale = std::max(overall, reference::norm(row) / std::sqrt(static_cast<double>(row.size())));
+        const double scale =
+            std::max(overall, reference::norm(row) / std::sqrt(static_cast<double>(row.size())));
         for (int64_t c = 0; c < expected.cols; ++c) {
             const double value = expected(r, c);
-            const double allowed = tolerance.relative * std::abs(value) + tolerance.scaled * scale + tolerance.absolute;
+            const double allowed =
+                tolerance.relative * std::abs(value) + tolerance.scaled * scale + tolerance.absolute;
             const double error = std::abs(actual[r * expected.cols + c] - value);
             if (error <= allowed) continue;  // false for NaN
             ++num_bad;
             const double excess = std::isnan(error) ? INFINITY : error / std::max(allowed, 1e-300);
-            if (excess > worst_excess) std::tie(worst_excess, worst_row, worst_col) = std::tuple(excess, r, c);
+            if (excess > worst_excess)
+                std::tie(worst_excess, worst_row, worst_col) = std::tuple(excess, r, c);
         }
     }
     if (num_bad == 0) return;
     const double got = actual[worst_row * expected.cols + worst_col], wanted = expected(worst_row, worst_col);
-    ADD_FAILURE() << fmt::format("{}: {} of {} elements are wrong; worst at [{},{}] of {}x{}: {:.9g}, reference {:.9g}, "
-                                 "error {:.3g} is {:.3g} times what is allowed",
-                                 name, num_bad, expected.size(), worst_row, worst_col, expected.rows, expected.cols,
-                                 got, wanted, std::abs(got - wanted), worst_excess);
+    ADD_FAILURE() << fmt::format(
+        "{}: {} of {} elements are wrong; worst at [{},{}] of {}x{}: {:.9g}, reference {:.9g}, "
+        "error {:.3g} is {:.3g} times what is allowed",
+        name, num_bad, expected.size(), worst_row, worst_col, expected.rows, expected.cols, got, wanted,
+        std::abs(got - wanted), worst_excess);
 }
 
 void expect_same_bits(const Matrix& actual, const Matrix& expected, const std::string& name) {
     ASSERT_EQ(actual.size(), expected.size()) << name;
     for (int64_t i = 0; i < expected.size(); ++i) {
         if (std::memcmp(&actual.values[i], &expected.values[i], sizeof(double)) == 0) continue;
-        ADD_FAILURE() << fmt::format("{}: element {} of {}x{} is {:.17g}, not {:.17g}", name, i, expected.rows,
-                                     expected.cols, actual[i], expected[i]);
+        ADD_FAILURE() << fmt::format("{}: element {} of {}x{} is {:.17g}, not {:.17g}", name, i,
+                                     expected.rows, expected.cols, actual[i], expected[i]);
         return;
     }
 }

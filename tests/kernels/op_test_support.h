@@ -1,5 +1,5 @@
-// What every kernel test uses: a fixture over backends × element types, memory that notices stray writes, random
-// inputs, and comparison with the float64 reference.
+// What every kernel test uses: a fixture over backends × element types, memory that notices stray writes,
+// random inputs, and comparison with the float64 reference.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,9 +22,9 @@ using reference::Matrix;
 using Outputs = std::vector<Matrix>;
 using Dims = std::initializer_list<int64_t>;  // none given: the matrix's rows and columns
 
-// One device with its operations and a stream, and the tensors of one call. All memory starts as NaN (as −1 if
-// read as i32), guard zones around each tensor included, so that an element that is not written, a read past the
-// end and a write past the end all show.
+// One device with its operations and a stream, and the tensors of one call. All memory starts as NaN (as −1
+// if read as i32), guard zones around each tensor included, so that an element that is not written, a read
+// past the end and a write past the end all show.
 class Harness {
   public:
     Harness(const BackendFactory& factory, int num_threads);
@@ -33,7 +33,8 @@ class Harness {
     Ops& ops() { return *backend_.ops; }
     Stream& stream() { return *stream_; }
 
-    Tensor input(const Matrix& values, DType dtype, Dims dims = {});  // finish() checks that it was not changed
+    Tensor input(const Matrix& values, DType dtype,
+                 Dims dims = {});  // finish() checks that it was not changed
     Tensor input(const Indices& values);
     Tensor inout(const Matrix& values, DType dtype, Dims dims = {});
     Tensor output(DType dtype, Dims dims);
@@ -62,7 +63,8 @@ class OpTest : public ::testing::TestWithParam<std::tuple<const BackendFactory*,
     const BackendFactory& backend() const { return *std::get<0>(GetParam()); }
     DType dtype() const { return std::get<1>(GetParam()); }
 
-    // Runs it with one thread, once more, and with two threads; all outputs must agree in every bit. Returns them.
+    // Runs it with one thread, once more, and with two threads; all outputs must agree in every bit. Returns
+    // them.
     Outputs run(const std::function<Outputs(Harness&)>& body) const;
     // The call must throw before anything is enqueued, with all of these in its message.
     void expect_error(const std::function<void(Harness&)>& body, std::vector<std::string> parts) const;
@@ -70,20 +72,22 @@ class OpTest : public ::testing::TestWithParam<std::tuple<const BackendFactory*,
 
 std::string param_name(const ::testing::TestParamInfo<OpTest::ParamType>& info);
 
-#define SPEEDRUN_OP_TEST(Suite)                                                                         \
-    class Suite : public ::speedrun::testing::OpTest {};                                                \
-    INSTANTIATE_TEST_SUITE_P(Backends, Suite,                                                           \
-                             ::testing::Combine(::testing::ValuesIn(::speedrun::testing::backends()),  \
-                                                ::testing::Values(DType::f32, DType::bf16)),            \
+#define SPEEDRUN_OP_TEST(Suite)                                                                       \
+    class Suite : public ::speedrun::testing::OpTest {};                                              \
+    INSTANTIATE_TEST_SUITE_P(Backends, Suite,                                                         \
+                             ::testing::Combine(::testing::ValuesIn(::speedrun::testing::backends()), \
+                                                ::testing::Values(DType::f32, DType::bf16)),          \
                              ::speedrun::testing::param_name)
 
-// ---- inputs: deterministic, and exactly representable in dtype so that kernel and reference see the same ------
+// ---- inputs: deterministic, and exactly representable in dtype so that kernel and reference see the same
+// ------
 Matrix rounded(Matrix values, DType dtype);
 Matrix random_matrix(int64_t rows, int64_t cols, uint64_t seed, DType dtype, double deviation = 1.0);
 Indices random_indices(int64_t count, int64_t limit, uint64_t seed);
 
-// ---- comparison ------------------------------------------------------------------------------------------------
-// Passes where |actual − reference| ≤ relative·|reference| + scaled·scale + absolute; scale is the root mean square
+// ---- comparison
+// ------------------------------------------------------------------------------------------------ Passes
+// where |actual − reference| ≤ relative·|reference| + scaled·scale + absolute; scale is the root mean square
 // of the reference's row or, where larger, of all of it (a row may vanish exactly, in the reference only).
 struct Tolerance {
     double relative = 0.0;
@@ -94,19 +98,21 @@ struct Tolerance {
 constexpr double kF32Roundoff = 0x1p-24;
 constexpr double kBf16Ulp = 0x1p-8;  // rounding to nearest errs by half of it
 
-// A formula of a few operations in f32, rounded once to the output's type. The scaled part is for cancellation.
+// A formula of a few operations in f32, rounded once to the output's type. The scaled part is for
+// cancellation.
 constexpr Tolerance few_operations(DType output) {
     return {output == DType::bf16 ? kBf16Ulp : 16 * kF32Roundoff, 16 * kF32Roundoff};
 }
-// Sums of `terms` products of like size in f32: partial sums have the size √terms and rounding errors add up like
-// a random walk, so the error relative to the result's own size grows like √terms, for any order of summation.
+// Sums of `terms` products of like size in f32: partial sums have the size √terms and rounding errors add up
+// like a random walk, so the error relative to the result's own size grows like √terms, for any order of
+// summation.
 inline Tolerance reduction(DType output, int64_t terms) {
     Tolerance tolerance = few_operations(output);
     tolerance.scaled += 8 * std::sqrt(static_cast<double>(terms)) * kF32Roundoff;
     return tolerance;
 }
-// The same, where the kernel may round intermediate results (probabilities, the normed vector) to bf16, which errs
-// by an ulp or two of the typical value whatever the size of the result.
+// The same, where the kernel may round intermediate results (probabilities, the normed vector) to bf16, which
+// errs by an ulp or two of the typical value whatever the size of the result.
 inline Tolerance reduction_of_rounded(DType real, int64_t terms) {
     Tolerance tolerance = reduction(real, terms);
     if (real == DType::bf16) tolerance.scaled += 2 * kBf16Ulp;

@@ -15,7 +15,8 @@ Tables tables_for(int64_t head_dim) {
     Tables tables{Matrix(kPositions, head_dim / 2), Matrix(kPositions, head_dim / 2)};
     for (int64_t p = 0; p < kPositions; ++p) {
         for (int64_t i = 0; i < head_dim / 2; ++i) {
-            const double angle = static_cast<double>(p) * std::pow(100.0, -2.0 * i / static_cast<double>(head_dim));
+            const double angle =
+                static_cast<double>(p) * std::pow(100.0, -2.0 * i / static_cast<double>(head_dim));
             tables.cos(p, i) = std::cos(angle);
             tables.sin(p, i) = std::sin(angle);
         }
@@ -36,8 +37,8 @@ void for_cases(Body&& body) {
     for (const Case& c : kCases) {
         for (bool normalize : {false, true}) {
             for (bool rotate : {false, true}) {
-                SCOPED_TRACE(fmt::format("T={} H={} D={} packed={} normalize={} rotate={}", c.rows, c.num_heads, c.head_dim,
-                                         c.packed, normalize, rotate));
+                SCOPED_TRACE(fmt::format("T={} H={} D={} packed={} normalize={} rotate={}", c.rows,
+                                         c.num_heads, c.head_dim, c.packed, normalize, rotate));
                 body(c, RotaryOptions{c.num_heads, c.head_dim, normalize, rotate});
             }
         }
@@ -60,9 +61,12 @@ Pair upload(Harness& h, const Matrix& packed, int64_t width, DType dtype, bool a
     const auto put = [&](const Matrix& x) { return constant ? h.input(x, dtype) : h.inout(x, dtype); };
     if (as_one) {
         const Tensor all = put(packed);
-        return {all.column_slice(0, width), all.column_slice(width, width), all.column_slice(2 * width, width)};
+        return {all.column_slice(0, width), all.column_slice(width, width),
+                all.column_slice(2 * width, width)};
     }
-    return {put(reference::column_block(packed, 0, width)), put(reference::column_block(packed, width, width)), {}};
+    return {put(reference::column_block(packed, 0, width)),
+            put(reference::column_block(packed, width, width)),
+            {}};
 }
 
 TEST_P(RotaryTest, Forward) {
@@ -74,16 +78,19 @@ TEST_P(RotaryTest, Forward) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Pair pair = upload(h, packed, width, dtype(), c.packed, false);
             const Optional optional = upload(h, tables, position, options);
-            const Tensor rstd = options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
-            h.ops().qk_norm_rotary_forward(pair.q, pair.k, rstd, optional.cos, optional.sin, optional.position, options,
-                                           h.stream());
+            const Tensor rstd =
+                options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
+            h.ops().qk_norm_rotary_forward(pair.q, pair.k, rstd, optional.cos, optional.sin,
+                                           optional.position, options, h.stream());
             return {h.read(pair.q), h.read(pair.k), options.normalize ? h.read(rstd) : Matrix(),
                     c.packed ? h.read(pair.v) : Matrix()};
         });
         for (int64_t part : {0, 1}) {
-            const auto expected = reference::qk_norm_rotary_forward(reference::column_block(packed, part * width, width),
-                                                                    tables.cos, tables.sin, position, options);
-            expect_close(out[static_cast<size_t>(part)], expected.u, reduction(dtype(), c.head_dim), part ? "k" : "q");
+            const auto expected =
+                reference::qk_norm_rotary_forward(reference::column_block(packed, part * width, width),
+                                                  tables.cos, tables.sin, position, options);
+            expect_close(out[static_cast<size_t>(part)], expected.u, reduction(dtype(), c.head_dim),
+                         part ? "k" : "q");
             if (!options.normalize) continue;
             const Matrix rstd = reference::column_block(out[2], part * c.num_heads, c.num_heads);
             expect_close(rstd, expected.rstd, reduction(DType::f32, c.head_dim), "rstd");
@@ -103,9 +110,11 @@ TEST_P(RotaryTest, Backward) {
         Matrix outputs = packed, rstd(c.rows, 2 * c.num_heads), expected = upstream;
         for (int64_t part : {0, 1}) {
             const Matrix u = reference::column_block(packed, part * width, width);
-            const auto forward = reference::qk_norm_rotary_forward(u, tables.cos, tables.sin, position, options);
-            const Matrix gradient = reference::qk_norm_rotary_backward(reference::column_block(upstream, part * width, width),
-                                                                       u, tables.cos, tables.sin, position, options);
+            const auto forward =
+                reference::qk_norm_rotary_forward(u, tables.cos, tables.sin, position, options);
+            const Matrix gradient =
+                reference::qk_norm_rotary_backward(reference::column_block(upstream, part * width, width), u,
+                                                   tables.cos, tables.sin, position, options);
             for (int64_t t = 0; t < c.rows; ++t) {
                 for (int64_t i = 0; i < width; ++i) {
                     outputs(t, part * width + i) = forward.u(t, i);
@@ -121,8 +130,9 @@ TEST_P(RotaryTest, Backward) {
             const Pair values = upload(h, outputs, width, dtype(), c.packed, true);
             const Optional optional = upload(h, tables, position, options);
             h.ops().qk_norm_rotary_backward(gradients.q, gradients.k, values.q, values.k,
-                                            options.normalize ? h.input(rstd, DType::f32) : Tensor(), optional.cos,
-                                            optional.sin, optional.position, options, h.stream());
+                                            options.normalize ? h.input(rstd, DType::f32) : Tensor(),
+                                            optional.cos, optional.sin, optional.position, options,
+                                            h.stream());
             return {h.read(gradients.q), h.read(gradients.k), c.packed ? h.read(gradients.v) : Matrix()};
         });
         // bf16: the normed vector is known only as rounded by the forward.
@@ -138,19 +148,22 @@ TEST_P(RotaryTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 32});
-            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 2}), {}, {}, {}, options, h.stream());
+            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 2}), {}, {}, {}, options,
+                                           h.stream());
         },
         {"rstd", "[3,4]", "[3,2]"});
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 48});
-            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, options, h.stream());
+            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, options,
+                                           h.stream());
         },
         {"q", "[3,32]", "[3,48]"});
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 30});
-            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, {2, 15, true, false}, h.stream());
+            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {},
+                                           {2, 15, true, false}, h.stream());
         },
         {"head_dim", "15"});
 }

@@ -19,8 +19,8 @@ struct Probabilities {
     double lse;
 };
 
-Probabilities softmax_row(const Matrix& q, const Matrix& k, int64_t i, int64_t begin, const Indices& first_key,
-                          const AttentionOptions& options) {
+Probabilities softmax_row(const Matrix& q, const Matrix& k, int64_t i, int64_t begin,
+                          const Indices& first_key, const AttentionOptions& options) {
     Probabilities row{std::vector<double>(q.rows, 0.0), 0.0};
     double largest = -std::numeric_limits<double>::infinity();
     for (int64_t j = 0; j < q.rows; ++j) {
@@ -47,8 +47,8 @@ bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOpti
     return same_sequence && j >= first_key[i] && j <= i && inside_window;
 }
 
-AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v, const Indices& first_key,
-                                   const AttentionOptions& options) {
+AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v,
+                                   const Indices& first_key, const AttentionOptions& options) {
     AttentionForward out{Matrix(q.rows, q.cols), Matrix(options.num_heads, q.rows)};
     for (int64_t h = 0; h < options.num_heads; ++h) {
         const int64_t begin = h * options.head_dim;
@@ -57,7 +57,8 @@ AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matri
             out.lse(h, i) = row.lse;
             for (int64_t j = 0; j < q.rows; ++j) {
                 if (row.p[j] == 0.0) continue;
-                for (int64_t d = 0; d < options.head_dim; ++d) out.o(i, begin + d) += row.p[j] * v(j, begin + d);
+                for (int64_t d = 0; d < options.head_dim; ++d)
+                    out.o(i, begin + d) += row.p[j] * v(j, begin + d);
             }
         }
     }

@@ -7,7 +7,9 @@ namespace speedrun::reference {
 
 namespace {
 
-double capped(double z, double softcap) { return softcap > 0.0 ? softcap * std::tanh(z / softcap) : z; }
+double capped(double z, double softcap) {
+    return softcap > 0.0 ? softcap * std::tanh(z / softcap) : z;
+}
 
 // d capped / dz = 1 − tanh²(z/c)
 double capped_derivative(double z, double softcap) {
@@ -30,7 +32,8 @@ double log_sum_exp(const Matrix& logits, int64_t t, const CrossEntropyOptions& o
 
 }  // namespace
 
-Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, const CrossEntropyOptions& options) {
+Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets,
+                            const CrossEntropyOptions& options) {
     Matrix losses(1, logits.rows);
     for (int64_t t = 0; t < logits.rows; ++t) {
         if (targets[t] < 0) continue;
@@ -40,7 +43,8 @@ Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, const 
 }
 
 // d loss / d capped_v = softmax_v − [v is the target]
-Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, const CrossEntropyOptions& options) {
+Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets,
+                             const CrossEntropyOptions& options) {
     Matrix dlogits(logits.rows, logits.cols);
     for (int64_t t = 0; t < logits.rows; ++t) {
         if (targets[t] < 0) continue;
@@ -49,7 +53,8 @@ Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, const
             const double z = logits(t, v);
             const double probability = std::exp(capped(z, options.softcap) - lse);
             dlogits(t, v) = static_cast<double>(options.gradient_scale) *
-                            (probability - (v == targets[t] ? 1.0 : 0.0)) * capped_derivative(z, options.softcap);
+                            (probability - (v == targets[t] ? 1.0 : 0.0)) *
+                            capped_derivative(z, options.softcap);
         }
     }
     return dlogits;

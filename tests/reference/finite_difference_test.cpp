@@ -1,7 +1,8 @@
 // Proves the reference: each backward against central differences of its forward, in float64.
 //
-// Tolerance: with a step h = 1e-5 on values of order 1 the truncation error is h² ≈ 1e-10 and the rounding error
-// 2⁻⁵³·|loss|/h ≈ 1e-10, both relative to gradients of order 1. A wrong term is wrong by far more than 1e-6.
+// Tolerance: with a step h = 1e-5 on values of order 1 the truncation error is h² ≈ 1e-10 and the rounding
+// error 2⁻⁵³·|loss|/h ≈ 1e-10, both relative to gradients of order 1. A wrong term is wrong by far more than
+// 1e-6.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -24,7 +25,8 @@ Matrix random(int64_t rows, int64_t cols, uint64_t seed) {
 }
 
 // `loss` reads x, which is changed and put back.
-void expect_gradient(Matrix& x, const Matrix& gradient, const std::function<double()>& loss, const char* name) {
+void expect_gradient(Matrix& x, const Matrix& gradient, const std::function<double()>& loss,
+                     const char* name) {
     ASSERT_EQ(x.size(), gradient.size()) << name;
     const double typical = norm(gradient) / std::sqrt(static_cast<double>(gradient.size()));
     for (int64_t i = 0; i < x.size(); ++i) {
@@ -182,8 +184,8 @@ TEST(FiniteDifference, CrossEntropy) {
     }
 }
 
-// The five polynomials, one after the other, take every number in [1/1000, 0.98] into [0.858, 1.142]: so do they
-// with singular values, and X Xᵀ is the identity up to a matrix of spectral norm 1.142² − 1 < 0.31.
+// The five polynomials, one after the other, take every number in [1/1000, 0.98] into [0.858, 1.142]: so do
+// they with singular values, and X Xᵀ is the identity up to a matrix of spectral norm 1.142² − 1 < 0.31.
 TEST(Reference, PolarExpressMakesSingularValuesNearlyOne) {
     Matrix diagonal(6, 7);
     for (int64_t i = 0; i < 6; ++i) diagonal(i, i) = std::pow(10.0, -0.5 * static_cast<double>(i));

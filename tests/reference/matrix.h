@@ -1,4 +1,5 @@
-// A matrix of doubles, rows × cols, row after row: all that the reference needs. A vector is a matrix of one row.
+// A matrix of doubles, rows × cols, row after row: all that the reference needs. A vector is a matrix of one
+// row.
 #pragma once
 
 #include <cmath>
@@ -17,7 +18,9 @@ struct Matrix {
         : rows(rows), cols(cols), values(static_cast<size_t>(rows * cols), value) {}
 
     double& operator()(int64_t row, int64_t col) { return values[static_cast<size_t>(row * cols + col)]; }
-    double operator()(int64_t row, int64_t col) const { return values[static_cast<size_t>(row * cols + col)]; }
+    double operator()(int64_t row, int64_t col) const {
+        return values[static_cast<size_t>(row * cols + col)];
+    }
     double& operator[](int64_t i) { return values[static_cast<size_t>(i)]; }
     double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
     int64_t size() const { return rows * cols; }
@@ -40,7 +43,9 @@ inline double dot(const Matrix& x, const Matrix& z) {
     return sum;
 }
 
-inline double norm(const Matrix& x) { return std::sqrt(dot(x, x)); }
+inline double norm(const Matrix& x) {
+    return std::sqrt(dot(x, x));
+}
 
 // rows begin … begin+count, and columns likewise.
 inline Matrix row_block(const Matrix& x, int64_t begin, int64_t count) {

@@ -37,8 +37,8 @@ NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias
     return out;
 }
 
-// With ŝ = (s − mean)·rstd and g = dy·gain:  ds = rstd·(g − ŝ·mean(g·ŝ)), and for layernorm − rstd·mean(g): what the
-// dependence of rstd and of the mean on s takes away.
+// With ŝ = (s − mean)·rstd and g = dy·gain:  ds = rstd·(g − ŝ·mean(g·ŝ)), and for layernorm − rstd·mean(g):
+// what the dependence of rstd and of the mean on s takes away.
 NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain, NormKind kind) {
     const NormForward plain = norm_forward(s, {}, {}, kind);  // its y is ŝ
     NormBackward out{Matrix(s.rows, s.cols), Matrix(1, s.cols), Matrix(1, s.cols)};

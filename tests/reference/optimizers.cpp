@@ -19,8 +19,8 @@ constexpr std::array<std::array<double, 3>, 5> kPolarExpress = {{
 
 }  // namespace
 
-void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad, double grad_scale,
-                const AdamwOptions& options) {
+void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad,
+                double grad_scale, const AdamwOptions& options) {
     if (!std::isfinite(grad_scale)) return;
     // The option fields are floats; the formula is exact in what they hold.
     const double beta1 = options.beta1, beta2 = options.beta2;
@@ -37,7 +37,8 @@ void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, con
     }
 }
 
-Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale, const MuonMomentumOptions& options) {
+Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale,
+                     const MuonMomentumOptions& options) {
     Matrix update(momentum.rows, momentum.cols);
     if (!std::isfinite(grad_scale)) return update;
     const double mu = options.momentum;
@@ -49,7 +50,9 @@ Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale, co
     return update;
 }
 
-Matrix gram(const Matrix& x) { return matmul(x, transposed(x)); }
+Matrix gram(const Matrix& x) {
+    return matmul(x, transposed(x));
+}
 
 Matrix polar_express(const Matrix& x) {
     if (x.rows > x.cols) return transposed(polar_express(transposed(x)));

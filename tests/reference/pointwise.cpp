@@ -10,7 +10,9 @@ namespace {
 const double kRootTwoOverPi = std::sqrt(2.0 / std::numbers::pi);
 constexpr double kCubic = 0.044715;
 
-double gelu(double x) { return 0.5 * x * (1.0 + std::tanh(kRootTwoOverPi * (x + kCubic * x * x * x))); }
+double gelu(double x) {
+    return 0.5 * x * (1.0 + std::tanh(kRootTwoOverPi * (x + kCubic * x * x * x)));
+}
 
 double gelu_derivative(double x) {
     const double t = std::tanh(kRootTwoOverPi * (x + kCubic * x * x * x));

@@ -1,7 +1,7 @@
-// Every operation of kernels/ops.h in float64, from its formula in the plainest way: no blocking, no fusion, no
-// recomputation. Arguments and options mean what they mean there; "accumulate", aliases and strides are left to the
-// tests, and a backward function takes the inputs of its forward, never its outputs or statistics.
-// Goal: a reader can hold each function against the paper. Non-goal: speed.
+// Every operation of kernels/ops.h in float64, from its formula in the plainest way: no blocking, no fusion,
+// no recomputation. Arguments and options mean what they mean there; "accumulate", aliases and strides are
+// left to the tests, and a backward function takes the inputs of its forward, never its outputs or
+// statistics. Goal: a reader can hold each function against the paper. Non-goal: speed.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace speedrun::reference {
 
 using Indices = std::vector<int32_t>;
 
-// ---- linear.cpp ----------------------------------------------------------------------------------------------
+// ---- linear.cpp
+// ----------------------------------------------------------------------------------------------
 // position_table may be empty.
 Matrix embedding_forward(const Indices& index, const Matrix& table, const Indices& position,
                          const Matrix& position_table);
@@ -23,7 +24,8 @@ Matrix transposed(const Matrix& x);
 Matrix matmul(const Matrix& a, const Matrix& b);  // M×K times K×N
 Matrix column_sum(const Matrix& x);               // 1×C
 
-// ---- norm.cpp ------------------------------------------------------------------------------------------------
+// ---- norm.cpp
+// ------------------------------------------------------------------------------------------------
 struct NormForward {
     Matrix y;           // T×C
     Matrix mean, rstd;  // 1×T
@@ -36,7 +38,8 @@ struct NormBackward {
 NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias, NormKind kind);
 NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain, NormKind kind);
 
-// ---- pointwise.cpp -------------------------------------------------------------------------------------------
+// ---- pointwise.cpp
+// -------------------------------------------------------------------------------------------
 Matrix activation_forward(const Matrix& x, Activation activation);
 Matrix activation_backward(const Matrix& dy, const Matrix& x, Activation activation);
 
@@ -47,17 +50,19 @@ struct MixBackward {
 Matrix mix_forward(const Matrix& x, const Matrix& z, const Matrix& coefficients);
 MixBackward mix_backward(const Matrix& dy, const Matrix& x, const Matrix& z, const Matrix& coefficients);
 
-// ---- rotary.cpp: of q or of k, T×(H·D) -------------------------------------------------------------------------
+// ---- rotary.cpp: of q or of k, T×(H·D)
+// -------------------------------------------------------------------------
 struct RotaryForward {
     Matrix u;     // T×(H·D)
     Matrix rstd;  // T×H
 };
-RotaryForward qk_norm_rotary_forward(const Matrix& u, const Matrix& cos, const Matrix& sin, const Indices& position,
-                                     const RotaryOptions& options);
+RotaryForward qk_norm_rotary_forward(const Matrix& u, const Matrix& cos, const Matrix& sin,
+                                     const Indices& position, const RotaryOptions& options);
 Matrix qk_norm_rotary_backward(const Matrix& dout, const Matrix& u, const Matrix& cos, const Matrix& sin,
                                const Indices& position, const RotaryOptions& options);
 
-// ---- attention.cpp ---------------------------------------------------------------------------------------------
+// ---- attention.cpp
+// ---------------------------------------------------------------------------------------------
 struct AttentionForward {
     Matrix o;    // T×(H·D)
     Matrix lse;  // H×T
@@ -67,20 +72,24 @@ struct AttentionBackward {
 };
 // Whether token i may look at token j.
 bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOptions& options);
-AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v, const Indices& first_key,
-                                   const AttentionOptions& options);
+AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v,
+                                   const Indices& first_key, const AttentionOptions& options);
 AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const Matrix& k, const Matrix& v,
                                      const Indices& first_key, const AttentionOptions& options);
 
-// ---- cross_entropy.cpp -----------------------------------------------------------------------------------------
+// ---- cross_entropy.cpp
+// -----------------------------------------------------------------------------------------
 Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, const CrossEntropyOptions& options);
-Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, const CrossEntropyOptions& options);
+Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets,
+                             const CrossEntropyOptions& options);
 
-// ---- optimizers.cpp: in place on vectors and matrices ------------------------------------------------------------
-void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad, double grad_scale,
-                const AdamwOptions& options);
+// ---- optimizers.cpp: in place on vectors and matrices
+// ------------------------------------------------------------
+void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad,
+                double grad_scale, const AdamwOptions& options);
 // Returns the update.
-Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale, const MuonMomentumOptions& options);
+Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale,
+                     const MuonMomentumOptions& options);
 Matrix gram(const Matrix& x);           // x xᵀ
 Matrix polar_express(const Matrix& x);  // one matrix
 void muon_apply(Matrix& master, const Matrix& update, const MuonApplyOptions& options);

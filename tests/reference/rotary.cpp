@@ -7,8 +7,8 @@ namespace speedrun::reference {
 namespace {
 
 // Turns the pairs (u_i, u_{i+D/2}) of one head's vector at column `begin` by their angles, or back.
-void turn(Matrix& u, int64_t t, int64_t begin, int64_t half, const Matrix& cos, const Matrix& sin, int64_t position,
-          bool back) {
+void turn(Matrix& u, int64_t t, int64_t begin, int64_t half, const Matrix& cos, const Matrix& sin,
+          int64_t position, bool back) {
     for (int64_t i = 0; i < half; ++i) {
         const double c = cos(position, i);
         const double s = back ? -sin(position, i) : sin(position, i);
@@ -27,8 +27,8 @@ double reciprocal_rms(const Matrix& u, int64_t t, int64_t begin, int64_t head_di
 
 }  // namespace
 
-RotaryForward qk_norm_rotary_forward(const Matrix& u, const Matrix& cos, const Matrix& sin, const Indices& position,
-                                     const RotaryOptions& options) {
+RotaryForward qk_norm_rotary_forward(const Matrix& u, const Matrix& cos, const Matrix& sin,
+                                     const Indices& position, const RotaryOptions& options) {
     const int64_t head_dim = options.head_dim;
     RotaryForward out{u, Matrix(u.rows, options.num_heads, 1.0)};
     for (int64_t t = 0; t < u.rows; ++t) {

@@ -4,14 +4,6 @@
 
 namespace speedrun {
 
-bool cpu_has_bf16() {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512bf16");
-#else
-    return false;
-#endif
-}
-
 Runtime::Runtime(const RuntimeOptions& options) {
     if (options.device == "cuda") throw_usage("device: 'cuda' was asked for, but this build has no CUDA backend; use 'cpu' or 'auto'");
     if (options.precision == "bf16" && !cpu_has_bf16()) {

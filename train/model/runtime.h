@@ -35,7 +35,4 @@ class Runtime {
     std::unique_ptr<Stream> compute_, optimizer_;  // end before what they use
 };
 
-// Does the processor have bf16 dot products (avx512_bf16)?
-bool cpu_has_bf16();
-
 }  // namespace speedrun

@@ -1,0 +1,287 @@
+// Streams, events, buffers and the memory table: what the layers above build their overlap schedule on.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/kernels/backends.h"
+
+namespace speedrun::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+class StreamTest : public ::testing::TestWithParam<const BackendFactory*> {
+  protected:
+    StreamTest()
+        : backend_(GetParam()->make(1, false)),
+          a_(device().create_stream("a")),
+          b_(device().create_stream("b")) {}
+
+    Device& device() { return *backend_.device; }
+    void submit(Stream& stream, std::function<void()> work) { GetParam()->submit(stream, std::move(work)); }
+
+    Backend backend_;
+    std::unique_ptr<Stream> a_, b_;
+};
+INSTANTIATE_TEST_SUITE_P(Backends, StreamTest, ::testing::ValuesIn(backends()),
+                         [](const auto& info) { return info.param->name; });
+
+// A task that holds its stream until the test opens it, or for five seconds, so that a failing test ends.
+class Gate {
+  public:
+    void open() { promise_.set_value(); }
+    std::function<void()> task() {
+        return [future = future_] {
+            EXPECT_EQ(future.wait_for(5s), std::future_status::ready) << "gate never opened";
+        };
+    }
+
+  private:
+    std::promise<void> promise_;
+    std::shared_future<void> future_ = promise_.get_future().share();
+};
+
+TEST_P(StreamTest, RunsInOrder) {
+    std::vector<int> order;
+    for (int i = 0; i < 1000; ++i) submit(*a_, [&order, i] { order.push_back(i); });
+    a_->synchronize();
+    ASSERT_EQ(order.size(), 1000u);
+    for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+    EXPECT_EQ(a_->name(), "a");
+}
+
+TEST_P(StreamTest, EnqueuingReturnsAtOnceAndStreamsAreIndependent) {
+    Gate gate;
+    std::atomic<bool> done = false;
+    submit(*a_, gate.task());
+    submit(*a_, [&] { done = true; });
+    submit(*b_, [] {});
+    b_->synchronize();  // would wait for ever if b ran behind a
+    EXPECT_FALSE(done);
+    gate.open();
+    a_->synchronize();
+    EXPECT_TRUE(done);
+}
+
+TEST_P(StreamTest, EventOrdersTwoStreams) {
+    int value = 0, seen = -1;
+    const auto event = device().create_event();
+    for (int round = 1; round <= 100; ++round) {
+        submit(*a_, [&value, round] { value = round; });
+        a_->record(*event);
+        b_->wait(*event);
+        submit(*b_, [&] { seen = value; });
+        b_->record(*event);
+        a_->wait(*event);  // a must not write before b has read
+        if (round % 10 == 0) {
+            b_->synchronize();
+            EXPECT_EQ(seen, round);
+        }
+    }
+    a_->synchronize();
+}
+
+TEST_P(StreamTest, UnrecordedEventIsNoWait) {
+    const auto event = device().create_event();
+    EXPECT_TRUE(event->complete());
+    event->synchronize();
+    b_->wait(*event);
+    bool ran = false;
+    submit(*b_, [&] { ran = true; });
+    b_->synchronize();
+    EXPECT_TRUE(ran);
+    EXPECT_EQ(event->elapsed_ms_since(*event), 0.0);
+}
+
+TEST_P(StreamTest, WaitRefersToTheLatestRecordBeforeIt) {
+    Gate first, second;
+    const auto event = device().create_event();
+    submit(*a_, first.task());
+    a_->record(*event);
+    b_->wait(*event);  // for the first gate, whatever is recorded later
+    submit(*a_, second.task());
+    a_->record(*event);
+    EXPECT_FALSE(event->complete());
+    first.open();
+    b_->synchronize();  // would wait for ever if the wait meant the second record
+    EXPECT_FALSE(event->complete());
+
+    const auto c = device().create_stream("c");
+    std::atomic<bool> passed = false;
+    c->wait(*event);  // for the second gate
+    submit(*c, [&] { passed = true; });
+    std::this_thread::sleep_for(20ms);
+    EXPECT_FALSE(passed);
+    second.open();
+    c->synchronize();
+    EXPECT_TRUE(passed);
+    EXPECT_TRUE(event->complete());
+}
+
+TEST_P(StreamTest, EventMayGoBeforeItsWait) {
+    Gate gate;
+    bool ran = false;
+    submit(*a_, gate.task());
+    {
+        const auto event = device().create_event();
+        a_->record(*event);
+        b_->wait(*event);
+    }
+    submit(*b_, [&] { ran = true; });
+    gate.open();
+    b_->synchronize();
+    EXPECT_TRUE(ran);
+    a_->synchronize();
+}
+
+TEST_P(StreamTest, ElapsedTime) {
+    const auto begin = device().create_event(), end = device().create_event();
+    a_->record(*begin);
+    submit(*a_, [] { std::this_thread::sleep_for(20ms); });
+    a_->record(*end);
+    end->synchronize();
+    EXPECT_GE(end->elapsed_ms_since(*begin), 19.0);
+    EXPECT_LT(end->elapsed_ms_since(*begin), 5000.0);
+}
+
+TEST_P(StreamTest, ErrorSkipsLaterWorkAndFiresItsEvents) {
+    const auto event = device().create_event();
+    bool skipped = true, other_ran = false, later_ran = false;
+    submit(*a_, [] { throw std::runtime_error("first"); });
+    submit(*a_, [&] {
+        skipped = false;
+        throw std::runtime_error("second");
+    });
+    a_->record(*event);
+    b_->wait(*event);  // must not hang
+    submit(*b_, [&] { other_ran = true; });
+    b_->synchronize();
+    EXPECT_TRUE(other_ran);
+    try {
+        a_->synchronize();
+        ADD_FAILURE() << "the error was lost";
+    } catch (const std::runtime_error& error) {
+        EXPECT_STREQ(error.what(), "first");
+    }
+    EXPECT_TRUE(skipped);
+    submit(*a_, [&] { later_ran = true; });  // once reported, the stream goes on
+    a_->synchronize();
+    EXPECT_TRUE(later_ran);
+}
+
+TEST_P(StreamTest, DestructionFinishesQueuedWork) {
+    std::atomic<int> count = 0;
+    for (int i = 0; i < 100; ++i) submit(*a_, [&] { ++count; });
+    a_.reset();
+    EXPECT_EQ(count, 100);
+}
+
+TEST_P(StreamTest, CopyBothWays) {
+    std::vector<int> source(5000), destination(5000, -1);
+    for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<int>(i * i);
+    const auto bytes = static_cast<int64_t>(source.size() * sizeof(int));
+    const Buffer buffer(device(), "ints", MemoryCategory::data, bytes);
+    std::vector<int> fresh(5000, -1);
+    device().copy(fresh.data(), buffer.data(), bytes, *a_);
+    device().copy(buffer.data(), source.data(), bytes, *a_);
+    device().copy(destination.data(), buffer.data(), bytes, *a_);
+    a_->synchronize();
+    EXPECT_EQ(destination, source);
+    EXPECT_EQ(fresh, std::vector<int>(5000, 0)) << "buffers start as zeros";
+}
+
+TEST_P(StreamTest, BuffersAndTheMemoryTable) {
+    MemoryTable& table = device().memory();
+    const int64_t before = table.total();
+    {
+        Buffer small(device(), "small", MemoryCategory::gradients, 100);
+        Buffer large(device(), "large", MemoryCategory::gradients, 5 << 20);
+        const Buffer empty(device(), "empty", MemoryCategory::data, 0);
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(small.data()) % 64, 0u);
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(large.data()) % 64, 0u);
+        EXPECT_EQ(table.total() - before, 100 + (5 << 20));
+        EXPECT_EQ(table.total(MemoryCategory::gradients), 100 + (5 << 20));
+        EXPECT_NE(table.print().find("large"), std::string::npos);
+
+        void* const data = small.data();
+        Buffer moved = std::move(small);
+        EXPECT_EQ(moved.data(), data);
+        EXPECT_EQ(moved.bytes(), 100);
+        EXPECT_EQ(table.total() - before, 100 + (5 << 20)) << "a move holds no memory twice";
+        large = std::move(moved);  // releases the large one
+        EXPECT_EQ(large.data(), data);
+        EXPECT_EQ(table.total() - before, 100);
+        Buffer& self = large;
+        large = std::move(self);
+        EXPECT_EQ(large.data(), data);
+        EXPECT_THROW(large.tensor(DType::f32, {26}), Error);  // 104 bytes
+        EXPECT_THROW(large.tensor(DType::f32, {25}, 4), Error);
+        EXPECT_EQ(large.tensor(DType::f32, {25}).data, data);
+    }
+    EXPECT_EQ(table.total(), before);
+}
+
+TEST_P(StreamTest, DryDeviceAllocatesAndRunsNothing) {
+    Backend dry = GetParam()->make(1, true);
+    ASSERT_TRUE(dry.device->dry());
+    const auto stream = dry.device->create_stream("dry");
+    const Buffer buffer(*dry.device, "weights", MemoryCategory::parameters, int64_t{1} << 50);  // a petabyte
+    EXPECT_EQ(buffer.data(), nullptr);
+    EXPECT_EQ(dry.device->memory().total(MemoryCategory::parameters), int64_t{1} << 50);
+    bool ran = false;
+    submit(*stream, [&] { ran = true; });
+    int host = 1;
+    dry.device->copy(&host, nullptr, sizeof host, *stream);
+
+    // Operations check their sizes and count their work all the same.
+    const Tensor x = buffer.tensor(DType::f32, {1 << 20, 1 << 10}),
+                 w = buffer.tensor(DType::f32, {1 << 10, 1 << 10});
+    dry.ops->matmul(x, x, w, {}, {}, *stream);
+    EXPECT_EQ(dry.ops->flops(), int64_t{2} << 40);
+    EXPECT_THROW(dry.ops->matmul(x, w, x, {}, {}, *stream), Error);
+    const auto event = dry.device->create_event();
+    stream->record(*event);
+    stream->synchronize();
+    EXPECT_FALSE(ran);
+    EXPECT_EQ(host, 1);
+}
+
+struct Spans final : TraceSink {
+    struct Span {
+        std::string stream, label;
+        int64_t begin, end;
+    };
+    std::mutex mutex;
+    std::vector<Span> spans;
+    void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns) override {
+        std::lock_guard lock(mutex);
+        spans.push_back({stream, label, begin_ns, end_ns});
+    }
+};
+
+TEST_P(StreamTest, TraceSeesEveryPieceOfWork) {
+    Spans sink;
+    int source = 1, destination = 0;
+    device().set_trace(&sink);
+    for (int i = 0; i < 3; ++i) device().copy(&destination, &source, sizeof source, *a_);
+    a_->synchronize();
+    device().set_trace(nullptr);
+    std::lock_guard lock(sink.mutex);
+    ASSERT_EQ(sink.spans.size(), 3u);
+    int64_t previous = 0;
+    for (const auto& span : sink.spans) {
+        EXPECT_EQ(span.stream, "a");
+        EXPECT_EQ(span.label, "copy");
+        EXPECT_GE(span.begin, previous);
+        EXPECT_GE(span.end, span.begin);
+        previous = span.end;
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,160 @@
+#include <limits>
+
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(UtilitiesTest);
+
+constexpr int64_t kCounts[] = {1, 7, 33, 130, 100003};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const double kNan = std::nan("");
+
+TEST_P(UtilitiesTest, FillAndScale) {
+    for (int64_t count : kCounts) {
+        const Matrix x = random_matrix(1, count, 1, dtype());
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor filled = h.output(dtype(), {count}), scaled = h.inout(x, dtype(), {count});
+            h.ops().fill(filled, 0.3f, h.stream());
+            h.ops().scale(scaled, -0.3f, h.stream());
+            return {h.read(filled), h.read(scaled)};
+        });
+        expect_same_bits(out[0], rounded(Matrix(1, count, 0.3f), dtype()), "fill");
+        expect_close(out[1], reference::times(x, static_cast<double>(-0.3f)), few_operations(dtype()),
+                     "scale");
+    }
+}
+
+// Round to nearest even: ties, the largest finite number (which rounds to infinity), NaN, infinities, −0.
+TEST_P(UtilitiesTest, CastRounds) {
+    Matrix x = random_matrix(1, 100003, 1, DType::f32);
+    const double special[] = {1.0 + 0x1p-8,
+                              1.0 + 3 * 0x1p-8,
+                              1.0 + 0x1p-8 + 0x1p-20,
+                              std::numeric_limits<float>::max(),
+                              kInfinity,
+                              -kInfinity,
+                              kNan,
+                              -0.0,
+                              0x1p-126};
+    for (size_t i = 0; i < std::size(special); ++i) x.values[i] = special[i];
+    for (int64_t count : {1, 7, 33, 130, 100003}) {
+        const Matrix in = reference::column_block(x, 0, count);
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor y = h.output(dtype(), {count}), back = h.output(DType::f32, {count});
+            h.ops().cast(y, h.input(in, DType::f32, {count}), h.stream());
+            h.ops().cast(back, y, h.stream());
+            return {h.read(y), h.read(back)};
+        });
+        for (size_t part : {0, 1}) {
+            Matrix actual = out[part], expected = rounded(in, dtype());
+            for (int64_t i = 0; i < count; ++i) {  // a NaN stays one; its payload is nobody's business
+                if (std::isnan(expected[i]) && std::isnan(actual[i])) actual[i] = expected[i] = 0.0;
+            }
+            expect_same_bits(actual, expected, part ? "and back" : "cast");
+        }
+    }
+}
+
+TEST_P(UtilitiesTest, Sums) {
+    for (int64_t count : kCounts) {
+        for (bool accumulate : {false, true}) {
+            SCOPED_TRACE(fmt::format("n={} accumulate={}", count, accumulate));
+            const Matrix x = random_matrix(1, count, 1, dtype()),
+                         f32 = random_matrix(1, count, 2, DType::f32);
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor squares = h.output(DType::f32, {1});
+                const Tensor sum =
+                    accumulate ? h.inout(Matrix(1, 1, 2.5), DType::f32, {1}) : h.output(DType::f32, {1});
+                h.ops().sum_of_squares(squares, h.input(x, dtype(), {count}), h.stream());
+                h.ops().sum(sum, h.input(f32, DType::f32, {count}), accumulate, h.stream());
+                return {h.read(squares), h.read(sum)};
+            });
+            expect_close(out[0], Matrix(1, 1, reference::dot(x, x)), reduction(DType::f32, count),
+                         "sum_of_squares");
+            double expected = accumulate ? 2.5 : 0.0;
+            for (double value : f32.values) expected += value;
+            // The sum may nearly cancel: it is judged against its typical size √n, as reduction() does for
+            // rows.
+            const double terms = static_cast<double>(count);
+            expect_close(out[1], Matrix(1, 1, expected), {16 * kF32Roundoff, 0, 8 * terms * kF32Roundoff},
+                         "sum");
+        }
+    }
+}
+
+TEST_P(UtilitiesTest, CountNonfinite) {
+    for (int64_t count : kCounts) {
+        Matrix x = random_matrix(1, count, 1, dtype());
+        double expected = 0.0;
+        const double bad[] = {kNan, kInfinity, -kInfinity};
+        for (int64_t i = 0; i < count; i += 5) {
+            x[i] = bad[i % 3];
+            ++expected;
+        }
+        if (count > 3) x[3] = static_cast<float>(Bf16(3e38f));  // large, and finite
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor result = h.output(DType::f32, {1}), none = h.output(DType::f32, {1});
+            h.ops().count_nonfinite(result, h.input(x, dtype(), {count}), h.stream());
+            h.ops().count_nonfinite(none, h.input(Matrix(1, count, 1.0), dtype(), {count}), h.stream());
+            return {h.read(result), h.read(none)};
+        });
+        EXPECT_EQ(out[0][0], expected) << "n=" << count;
+        EXPECT_EQ(out[1][0], 0.0);
+    }
+}
+
+TEST_P(UtilitiesTest, ClipCoefficient) {
+    struct Case {
+        std::vector<double> squares;
+        float max_norm;
+    };
+    const Case cases[] = {{{9.0, 16.0}, 1.0f},      {{9.0, 16.0}, 5.0f}, {{9.0, 16.0}, 10.0f},
+                          {{9.0, 16.0}, 0.0f},      {{0.0}, 1.0f},       {{0.0}, 0.0f},
+                          {{kInfinity, 1.0}, 1.0f}, {{1.0, kNan}, 0.0f}};
+    for (const Case& c : cases) {
+        Matrix squares(1, static_cast<int64_t>(c.squares.size()));
+        squares.values = c.squares;
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor coefficient = h.output(DType::f32, {1}), norm = h.output(DType::f32, {1});
+            h.ops().clip_coefficient(coefficient, norm, h.input(squares, DType::f32, {squares.size()}),
+                                     c.max_norm, h.stream());
+            return {h.read(coefficient), h.read(norm)};
+        });
+        const reference::Clip expected = reference::clip_coefficient(squares, c.max_norm);
+        if (std::isfinite(expected.norm)) {
+            expect_close(out[0], Matrix(1, 1, expected.coefficient), few_operations(DType::f32),
+                         "coefficient");
+            expect_close(out[1], Matrix(1, 1, expected.norm), few_operations(DType::f32), "norm");
+        } else {
+            EXPECT_TRUE(std::isnan(out[0][0]));
+            EXPECT_FALSE(std::isfinite(out[1][0]));
+        }
+    }
+}
+
+TEST_P(UtilitiesTest, ShapeErrors) {
+    expect_error(
+        [&](Harness& h) { h.ops().cast(h.output(dtype(), {7}), h.output(DType::f32, {8}), h.stream()); },
+        {"[7]", "[8]"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().sum_of_squares(h.output(DType::f32, {2}), h.output(dtype(), {8}), h.stream());
+        },
+        {"[1]", "[2]"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().count_nonfinite(h.output(DType::bf16, {1}), h.output(dtype(), {8}), h.stream());
+        },
+        {"f32", "bf16[1]"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().clip_coefficient(h.output(DType::f32, {2}), h.output(DType::f32, {1}),
+                                     h.output(DType::f32, {8}), 1.0f, h.stream());
+        },
+        {"coefficient", "[1]", "[2]"});
+}
+
+}  // namespace
+}  // namespace speedrun::testing

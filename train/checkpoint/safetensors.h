@@ -1,0 +1,25 @@
+// safetensors files: 8 bytes of header length (little endian), a JSON header, then the tensors' bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/device/dtype.h"
+
+namespace speedrun {
+
+struct NamedTensor {
+    std::string name;
+    DType dtype = DType::f32;
+    std::vector<int64_t> shape;
+    std::vector<char> bytes;
+};
+
+// Writes to a temporary name, syncs it to disk and renames. Throws if any of it fails.
+void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
+
+// Reads and checks a whole file; throws a data error that names file, tensor and offsets if it is damaged.
+std::vector<NamedTensor> read_safetensors(const std::string& path);
+
+}  // namespace speedrun

@@ -1,0 +1,22 @@
+// A run folder as eval and sample need it: its config and its final weights.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "train/step_runner.h"
+
+namespace speedrun {
+
+struct FinishedRun {
+    Config config;
+    std::unique_ptr<Runtime> runtime;
+    std::unique_ptr<StepRunner> runner;
+};
+
+// Opens RUN/config.json (with settings on top) and loads RUN/checkpoints/final. The microbatch is one as of the run,
+// or a single sequence. Throws a usage or data error that says what is missing.
+FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings, bool single_sequence);
+
+}  // namespace speedrun

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "data/dataset.h"
+#include "data/tokenizer.h"
+#include "kernels/device/philox.h"
+#include "train/commands/commands.h"
+#include "train/commands/finished_run.h"
+
+namespace speedrun {
+
+namespace {
+
+// Draws an index with probability softmax(logits/temperature); the most likely one at temperature 0.
+int32_t draw(const std::vector<float>& logits, double temperature, double uniform) {
+    const auto best = std::max_element(logits.begin(), logits.end());
+    if (temperature <= 0) return static_cast<int32_t>(best - logits.begin());
+    std::vector<double> weights;
+    for (float logit : logits) weights.push_back(std::exp((logit - *best) / temperature));
+    double left = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (size_t i = 0; i < weights.size(); ++i) {
+        left -= weights[i];
+        if (left <= 0) return static_cast<int32_t>(i);
+    }
+    return static_cast<int32_t>(best - logits.begin());
+}
+
+class Sampler {
+  public:
+    explicit Sampler(const FinishedRun& run) : run_(run), length_(run.config.batch.sequence_length) {}
+
+    // Logits of the token after `context` (its last sequence_length tokens).
+    std::vector<float> next_logits(const std::vector<int32_t>& context, int32_t separator) {
+        const auto size = static_cast<int64_t>(context.size());
+        const int64_t used = std::min(size, length_);
+        std::vector<int32_t> tokens(length_, 0), positions(length_), first_key(length_, 0);
+        std::copy(context.end() - used, context.end(), tokens.begin());
+        std::iota(positions.begin(), positions.end(), 0);
+        for (int64_t t = 1; t < length_; ++t) {
+            const bool begins = run_.config.data.document_mask && tokens[t] == separator;
+            first_key[t] = begins ? static_cast<int32_t>(t) : first_key[t - 1];
+        }
+        Transformer& model = run_.runner->model();
+        Stream& stream = run_.runtime->compute();
+        const auto upload = [&](const Tensor& to, const std::vector<int32_t>& from) {
+            run_.runtime->device().copy(to.data, from.data(), to.bytes(), stream);
+        };
+        upload(model.batch().tokens, tokens);
+        upload(model.batch().positions, positions);
+        upload(model.batch().first_key, first_key);
+        model.forward();
+        const Tensor logits = model.logits_of(used - 1);
+        std::vector<char> raw(logits.bytes());
+        run_.runtime->device().copy(raw.data(), logits.data, logits.bytes(), stream);
+        stream.synchronize();
+        std::vector<float> values(run_.config.model.vocab_size);
+        const auto cap = static_cast<float>(model.softcap());
+        for (size_t i = 0; i < values.size(); ++i) {
+            values[i] = logits.dtype == DType::bf16 ? float(reinterpret_cast<const Bf16*>(raw.data())[i])
+                                                    : reinterpret_cast<const float*>(raw.data())[i];
+            if (cap > 0) values[i] = cap * std::tanh(values[i] / cap);
+        }
+        return values;
+    }
+
+  private:
+    const FinishedRun& run_;
+    const int64_t length_;
+};
+
+}  // namespace
+
+int run_sample(const SampleOptions& options) {
+    const FinishedRun run = open_finished_run(options.run, options.settings, true);
+    const std::vector<std::string> files = expand_globs(run.config.data.val);
+    const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
+    const auto tokenizer = make_tokenizer(info.tokenizer);
+    std::vector<int32_t> context = {tokenizer->separator()};
+    for (uint16_t token : tokenizer->encode(options.prompt)) context.push_back(token);
+
+    Sampler sampler(run);
+    std::printf("%s", options.prompt.c_str());
+    for (int64_t i = 0; i < options.tokens; ++i) {
+        const auto words = philox4x32({static_cast<uint32_t>(i), 0, 0, 0x736d706cu}, philox_key(static_cast<uint64_t>(options.seed)));
+        const int32_t token = draw(sampler.next_logits(context, tokenizer->separator()), options.temperature,
+                                   (static_cast<double>(words[0]) + 0.5) * 0x1p-32);
+        if (token == tokenizer->separator()) break;  // the document ended
+        context.push_back(token);
+        std::printf("%s", tokenizer->decode(std::span(&context.back(), 1)).c_str());
+        std::fflush(stdout);
+    }
+    std::printf("\n");
+    return 0;
+}
+
+}  // namespace speedrun

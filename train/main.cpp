@@ -1,0 +1,17 @@
+#include <cstdio>
+#include <exception>
+
+#include "kernels/device/error.h"
+#include "train/commands/cli.h"
+
+int main(int argc, char** argv) {
+    try {
+        return speedrun::run_command_line(argc, argv);
+    } catch (const speedrun::Error& error) {
+        std::fprintf(stderr, "error: %s\n", error.what());
+        return static_cast<int>(error.code());
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "error: %s\n", error.what());
+        return static_cast<int>(speedrun::ExitCode::failure);
+    }
+}

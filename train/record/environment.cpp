@@ -1,0 +1,92 @@
+#include "train/record/environment.h"
+
+#include <fmt/chrono.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "kernels/cpu/cpu_device.h"
+#include "train/record/build_info.h"
+
+namespace speedrun {
+
+namespace {
+
+// The value behind "key : value" in a file of such lines, or "".
+std::string value_in(const char* path, const std::string& key) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        if (line.compare(0, key.size(), key) != 0) continue;
+        const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
+        return begin == std::string::npos ? "" : line.substr(begin);
+    }
+    return "";
+}
+
+int64_t kilobytes_in(const char* path, const std::string& key) {
+    return std::strtoll(value_in(path, key).c_str(), nullptr, 10) * 1024;
+}
+
+bool cpu_supports_avx512() {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+#else
+    return false;
+#endif
+}
+
+}  // namespace
+
+Environment read_environment() {
+    Environment e;
+    e.git_sha = build_info().git_sha;
+    e.compiler = build_info().compiler;
+    e.build_type = build_info().build_type;
+    e.build_flags = build_info().flags;
+    e.has_openmp = build_info().has_openmp;
+    e.has_mpi = build_info().has_mpi;
+    e.has_cuda = build_info().has_cuda;
+    e.onednn_version = cpu_library_version();
+    utsname name{};
+    if (uname(&name) == 0) {
+        e.host = name.nodename;
+        e.os = fmt::format("{} {} {}", name.sysname, name.release, name.machine);
+    }
+    e.cpu = value_in("/proc/cpuinfo", "model name");
+    e.cpu_mhz = std::strtod(value_in("/proc/cpuinfo", "cpu MHz").c_str(), nullptr);
+    e.cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+    e.cpu_bf16 = cpu_has_bf16();
+    e.cpu_avx512 = cpu_supports_avx512();
+    e.memory_bytes = kilobytes_in("/proc/meminfo", "MemTotal");
+    e.available_memory_bytes = kilobytes_in("/proc/meminfo", "MemAvailable");
+    std::ifstream clock("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    std::getline(clock, e.clock_source);
+    e.time_utc = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+    return e;
+}
+
+std::string environment_to_json(const Environment& e) {
+    const nlohmann::ordered_json json = {
+        {"git_sha", e.git_sha},
+        {"build", {{"type", e.build_type}, {"compiler", e.compiler}, {"flags", e.build_flags}, {"openmp", e.has_openmp},
+                   {"mpi", e.has_mpi}, {"cuda", e.has_cuda}, {"onednn", e.onednn_version}}},
+        {"host", e.host},
+        {"os", e.os},
+        {"cpu", {{"model", e.cpu}, {"cores", e.cores}, {"mhz", e.cpu_mhz}, {"avx512", e.cpu_avx512}, {"avx512_bf16", e.cpu_bf16}}},
+        {"memory_bytes", e.memory_bytes},
+        {"available_memory_bytes", e.available_memory_bytes},
+        {"clock_source", e.clock_source},
+        {"time_utc", e.time_utc}};
+    return json.dump(2) + "\n";
+}
+
+int64_t peak_rss_bytes() { return kilobytes_in("/proc/self/status", "VmHWM"); }
+
+int64_t current_rss_bytes() { return kilobytes_in("/proc/self/status", "VmRSS"); }
+
+}  // namespace speedrun

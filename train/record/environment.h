@@ -1,0 +1,27 @@
+// What a run ran on: build, host, processor, memory. Facts for environment.json and `speedrun doctor`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace speedrun {
+
+struct Environment {
+    std::string git_sha, compiler, build_type, build_flags;  // of the build; git_sha ends in "-dirty" if it was
+    bool has_openmp = false, has_mpi = false, has_cuda = false;
+    std::string onednn_version;
+    std::string host, os, cpu;
+    int cores = 0;
+    double cpu_mhz = 0;  // of the first core, now
+    bool cpu_bf16 = false, cpu_avx512 = false;
+    int64_t memory_bytes = 0, available_memory_bytes = 0;
+    std::string clock_source;
+    std::string time_utc;
+};
+
+Environment read_environment();
+std::string environment_to_json(const Environment& environment);
+int64_t peak_rss_bytes();
+int64_t current_rss_bytes();
+
+}  // namespace speedrun

@@ -1,0 +1,64 @@
+// The folder of a run, logs/<name>/: config.json, environment.json, metrics.jsonl, summary.json, run.log,
+// checkpoints/. A folder that exists is never written into.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace spdlog {
+class logger;
+}
+
+namespace speedrun {
+
+struct StepMetrics {
+    int64_t step = 0;
+    double loss = 0, grad_norm = 0, lr = 0;
+    double step_ms = 0, train_ms = 0;
+    double optimizer_ms = 0;     // after backward had ended
+    double data_ms = 0;          // the host waited for batches
+    double comm_exposed_ms = 0;  // the device waited for communication
+    int64_t tokens = 0;          // seen so far, this step included
+    double tokens_per_s = 0;
+};
+
+struct RunSummary {
+    std::string status;  // "done", "stopped", "diverged"
+    std::string message;
+    int64_t steps = 0, tokens = 0, parameters = 0;
+    double startup_ms = 0, train_ms = 0;
+    std::optional<double> train_loss, val_loss, target_loss, time_to_target_ms;
+    double step_p50_ms = 0, step_p99_ms = 0, step_max_ms = 0;
+    int64_t step_max_at = -1;
+    double tokens_per_s = 0, flops_per_s = 0, ceiling_flops_per_s = 0;
+    double data_ms = 0, optimizer_ms = 0;
+    int64_t memory_bytes = 0, peak_rss_bytes = 0;
+    bool target_reached() const { return target_loss && val_loss && *val_loss <= *target_loss; }
+};
+
+class RunFolder {
+  public:
+    // Creates out/name. Throws a usage error that says what to do if it exists or cannot be made.
+    RunFolder(const std::string& out, const std::string& name);
+
+    const std::string& path() const { return path_; }
+    void write_config(const std::string& json);
+    void write_environment(const std::string& json);
+    void write_step(const StepMetrics& metrics);
+    void write_validation(int64_t step, double loss, double train_ms);
+    void write_summary(const RunSummary& summary);
+    void log(const std::string& line);  // run.log, with the time
+
+  private:
+    void write_file(const std::string& name, const std::string& text);
+    void check(const std::ofstream& stream, const char* name);
+
+    std::string path_;
+    std::ofstream metrics_;
+    std::shared_ptr<spdlog::logger> log_;
+};
+
+}  // namespace speedrun

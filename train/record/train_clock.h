@@ -1,0 +1,44 @@
+// The clock of a record attempt: training time stops during validation and leaves out start-up. Also the statistics
+// of step times.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+namespace speedrun {
+
+class TrainClock {
+  public:
+    // Segments of training time: whoever starts or stops it has synchronised the device right before.
+    void start() { begin_ = std::chrono::steady_clock::now(); }
+    void stop() { finished_ms_ += current_ms(); }
+    // Time of all finished segments: what a segment's own time is added to.
+    double finished_ms() const { return finished_ms_; }
+
+  private:
+    double current_ms() const {
+        return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin_).count();
+    }
+    std::chrono::steady_clock::time_point begin_;
+    double finished_ms_ = 0;
+};
+
+// Milliseconds since this process was started by the operating system, loading included.
+double process_age_ms();
+
+class StepTimes {
+  public:
+    void add(int64_t step, double ms);
+    bool empty() const { return times_.empty(); }
+    double percentile(double share) const;  // 0.5: the median; nearest rank
+    double max() const { return max_; }
+    int64_t max_step() const { return max_step_; }
+
+  private:
+    std::vector<double> times_;
+    double max_ = 0;
+    int64_t max_step_ = -1;
+};
+
+}  // namespace speedrun

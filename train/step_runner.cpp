@@ -1,0 +1,193 @@
+#include "train/step_runner.h"
+
+#include <cmath>
+
+#include "train/optim/schedule.h"
+
+namespace speedrun {
+
+namespace {
+
+// Endless zeros: every token is 0 and counts.
+class DummySource final : public BatchSource {
+  public:
+    DummySource(int64_t tokens, int64_t sequence_length) {
+        batch_.tokens.assign(tokens, 0);
+        batch_.targets.assign(tokens, 0);
+        for (int64_t t = 0; t < tokens; ++t) {
+            batch_.positions.push_back(static_cast<int32_t>(t % sequence_length));
+            batch_.first_key.push_back(static_cast<int32_t>(t / sequence_length * sequence_length));
+        }
+        batch_.valid_targets = tokens;
+    }
+    const Batch& next() override { return batch_; }
+
+  private:
+    Batch batch_;
+};
+
+}  // namespace
+
+StepRunner::StepRunner(const Config& config, Runtime& runtime)
+    : config_(config),
+      runtime_(runtime),
+      model_(config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime),
+      gradients_(model_.table(), runtime),
+      optimizers_(config.optimizers, model_.table(), model_.parameters(), gradients_, runtime),
+      uploaded_(runtime.device().create_event()),
+      clock_start_(runtime.device().create_event()) {
+    for (Slot& slot : slots_) {
+        slot.statistics.resize(optimizers_.statistics().numel());
+        slot.backward_done = runtime.device().create_event();
+        slot.step_done = runtime.device().create_event();
+    }
+    model_.before_unit([this](int unit) { optimizers_.await_unit(unit); });
+    // A gradient is final after its last microbatch; before that, completion only means that it may be added to.
+    gradients_.listen([this](const Parameter& p) {
+        if (last_microbatch_) optimizers_.gradient_ready(p);
+    });
+}
+
+void StepRunner::upload(const Batch& batch) {
+    const BatchTensors& device = model_.batch();
+    const auto copy = [this](const Tensor& to, const std::vector<int32_t>& from) {
+        if (to.numel() != static_cast<int64_t>(from.size())) {
+            throw_internal("a batch of {} tokens does not fit {}", from.size(), to.describe());
+        }
+        runtime_.device().copy(to.data, from.data(), to.bytes(), runtime_.compute());
+    };
+    copy(device.tokens, batch.tokens);
+    copy(device.targets, batch.targets);
+    copy(device.positions, batch.positions);
+    copy(device.first_key, batch.first_key);
+    runtime_.compute().record(*uploaded_);
+}
+
+void StepRunner::run_microbatches(BatchSource& source) {
+    const int64_t count = config_.microbatches_per_step();
+    const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(config_.batch.tokens_per_step));
+    gradients_.begin_step();
+    for (int64_t m = 0; m < count; ++m) {
+        uploaded_->synchronize();  // the source may reuse the batch before
+        upload(source.next());
+        last_microbatch_ = m == count - 1;
+        model_.forward();
+        model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), m > 0, gradient_scale, gradients_);
+        gradients_.expect_all_ready();
+    }
+}
+
+void StepRunner::enqueue_optimizer(Slot& slot) {
+    Stream& compute = runtime_.compute();
+    Stream& optimizer = runtime_.optimizer();
+    const Tensor statistics = optimizers_.statistics();
+    // The next backward writes the loss sum, on compute: so it is also read there.
+    runtime_.device().copy(slot.statistics.data(), statistics.data, size_of(DType::f32), compute);
+    compute.record(*slot.backward_done);
+    optimizer.wait(*slot.backward_done);
+    optimizers_.step(slot.step, slot.lr_factor);
+    if (!runtime_.device().dry()) {
+        runtime_.device().copy(slot.statistics.data() + 1, static_cast<float*>(statistics.data) + 1,
+                               statistics.bytes() - size_of(DType::f32), optimizer);
+    }
+    optimizer.record(*slot.step_done);
+}
+
+void StepRunner::enqueue(int64_t step, BatchSource& source) {
+    if (uncollected() >= static_cast<int64_t>(slots_.size())) throw_internal("step {}: two steps are uncollected", step);
+    Slot& slot = slots_[enqueued_ % slots_.size()];
+    slot.step = step;
+    slot.lr_factor = learning_rate_factor(config_.schedule, step);
+    run_microbatches(source);
+    enqueue_optimizer(slot);
+    ++enqueued_;
+}
+
+StepResult StepRunner::collect() {
+    if (uncollected() == 0) throw_internal("there is no step to collect");
+    Slot& slot = slots_[collected_ % slots_.size()];
+    slot.step_done->synchronize();
+    if (uncollected() == 1) runtime_.synchronize();  // nothing else in flight: also surfaces errors of the streams
+    ++collected_;
+
+    StepResult result;
+    result.step = slot.step;
+    result.lr_factor = slot.lr_factor;
+    result.loss = static_cast<double>(slot.statistics[OptimizerSet::kLossSum]) / static_cast<double>(config_.batch.tokens_per_step);
+    result.grad_norm = slot.statistics[OptimizerSet::kGradNorm];
+    if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_divergence(slot);
+    result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
+    result.step_ms = result.clock_ms - last_clock_ms_;
+    result.optimizer_ms = slot.step_done->elapsed_ms_since(*slot.backward_done);
+    last_clock_ms_ = result.clock_ms;
+    return result;
+}
+
+// Backward runs from the last parameter to the first, so the last one in the table whose gradient is bad was the first
+// to be so. A parameter that is itself not finite is the cause rather than a symptom and goes before.
+void StepRunner::report_divergence(const Slot& slot) {
+    runtime_.synchronize();
+    const double loss = static_cast<double>(slot.statistics[OptimizerSet::kLossSum]) / static_cast<double>(config_.batch.tokens_per_step);
+    std::string culprit = "every gradient's square is finite, but not their sum";
+    for (const Parameter& p : model_.table().all()) {
+        if (!std::isfinite(slot.statistics[OptimizerSet::kSquares + p.id])) culprit = "first bad gradient: " + p.name;
+    }
+    for (const Parameter& p : model_.table().all()) {
+        float bad = 0;
+        const Tensor count = optimizers_.statistic(OptimizerSet::kCoefficient);
+        runtime_.ops().count_nonfinite(count, model_.parameters().master(p), runtime_.compute());
+        runtime_.device().copy(&bad, count.data, count.bytes(), runtime_.compute());
+        runtime_.compute().synchronize();
+        if (bad > 0) {
+            culprit = fmt::format("first bad parameter: {} ({:.0f} of {} values are not finite)", p.name, bad, p.numel());
+            break;
+        }
+    }
+    throw Error(ExitCode::diverged,
+                fmt::format("diverged at step {}: loss {}, gradient norm {}; {}. Lower the learning rate of its group or set "
+                            "optimizers.clip.",
+                            slot.step, loss, slot.statistics[OptimizerSet::kGradNorm], culprit));
+}
+
+void StepRunner::warm_up() {
+    DummySource source(config_.batch.microbatch_tokens, config_.batch.sequence_length);
+    const int64_t before = runtime_.ops().flops();
+    run_microbatches(source);
+    flops_per_step_ = runtime_.ops().flops() - before;
+    enqueue_optimizer(slots_[0]);
+    model_.forward();
+    model_.loss(optimizers_.statistic(OptimizerSet::kLossSum), false);
+    runtime_.synchronize();
+}
+
+void StepRunner::initialize(uint64_t seed) {
+    model_.parameters().initialize(seed);
+    optimizers_.reset();
+    runtime_.synchronize();
+}
+
+void StepRunner::start_clock() {
+    runtime_.synchronize();
+    runtime_.compute().record(*clock_start_);
+    last_clock_ms_ = 0;
+}
+
+double StepRunner::validate(const ValidationLoader& loader) {
+    const int64_t rows = config_.batch.microbatch_tokens / config_.batch.sequence_length;
+    const Tensor loss_sum = optimizers_.statistic(OptimizerSet::kLossSum);
+    double total = 0;
+    Batch batch;
+    for (int64_t row = 0; row < loader.num_rows(); row += rows) {
+        loader.fill(row, rows, batch);
+        upload(batch);
+        model_.forward();
+        model_.loss(loss_sum, false);
+        float sum = 0;
+        runtime_.device().copy(&sum, loss_sum.data, loss_sum.bytes(), runtime_.compute());
+        runtime_.compute().synchronize();
+        total += sum;
+    }
+    return total / static_cast<double>(loader.num_targets());
+}
+
+}  // namespace speedrun

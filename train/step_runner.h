@@ -1,0 +1,85 @@
+// StepRunner: model, gradients and optimizers as one machine that runs optimizer steps and validations. It only
+// enqueues; results of a step are collected one step later, so that the device never waits for the host.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "data/batch_loader.h"
+#include "train/model/transformer.h"
+#include "train/optim/optimizer_set.h"
+
+namespace speedrun {
+
+// Where a step's batches come from, one microbatch per call; the reference holds until the next call.
+class BatchSource {
+  public:
+    virtual ~BatchSource() = default;
+    virtual const Batch& next() = 0;
+};
+
+struct StepResult {
+    int64_t step = 0;
+    double loss = 0;        // nats per token, of the parameters before the step
+    double grad_norm = 0;   // global, before clipping
+    double lr_factor = 0;
+    double step_ms = 0;      // from the end of the step before (or clock start) to the end of this one
+    double optimizer_ms = 0; // of that, after backward had ended
+    double clock_ms = 0;     // from the clock's start to the end of this step
+};
+
+class StepRunner {
+  public:
+    StepRunner(const Config& config, Runtime& runtime);
+
+    Transformer& model() { return model_; }
+    GradientStore& gradients() { return gradients_; }
+    int64_t tokens_per_step() const { return config_.batch.tokens_per_step; }
+    // Floating-point operations of one step: known after warm_up().
+    int64_t flops_per_step() const { return flops_per_step_; }
+
+    // Runs every shape of operation once on dummy data: call before initialize(), which overwrites all it touched.
+    void warm_up();
+    // Initial parameters and optimizer state of this seed.
+    void initialize(uint64_t seed);
+
+    // Marks the begin of timed work; everything before has been synchronised.
+    void start_clock();
+    // Enqueues optimizer step `step`. At most two steps may be uncollected.
+    void enqueue(int64_t step, BatchSource& source);
+    // Waits for the oldest uncollected step. Throws Error(diverged), naming the first bad parameter, if its loss or
+    // gradient is not finite; the parameters are then still those before that step.
+    StepResult collect();
+    int64_t uncollected() const { return enqueued_ - collected_; }
+
+    // Mean loss over the validation stream, in nats per token. Synchronises.
+    double validate(const ValidationLoader& loader);
+
+  private:
+    struct Slot {
+        int64_t step = 0;
+        double lr_factor = 0;
+        std::vector<float> statistics;
+        std::unique_ptr<Event> backward_done, step_done;
+    };
+
+    void upload(const Batch& batch);
+    void run_microbatches(BatchSource& source);
+    void enqueue_optimizer(Slot& slot);
+    [[noreturn]] void report_divergence(const Slot& slot);
+
+    const Config config_;
+    Runtime& runtime_;
+    Transformer model_;
+    GradientStore gradients_;
+    OptimizerSet optimizers_;
+    std::unique_ptr<Event> uploaded_, clock_start_;
+    std::array<Slot, 2> slots_;
+    int64_t enqueued_ = 0, collected_ = 0;
+    double last_clock_ms_ = 0;
+    bool last_microbatch_ = false;
+    int64_t flops_per_step_ = 0;
+};
+
+}  // namespace speedrun

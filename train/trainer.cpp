@@ -1,0 +1,186 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "data/dataset.h"
+#include "train/record/environment.h"
+
+namespace speedrun {
+
+namespace {
+
+class PrefetchedBatches final : public BatchSource {
+  public:
+    explicit PrefetchedBatches(Prefetcher& prefetcher) : prefetcher_(prefetcher) {}
+    const Batch& next() override { return prefetcher_.next(); }
+
+  private:
+    Prefetcher& prefetcher_;
+};
+
+TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key) {
+    if (patterns.empty()) throw_usage("{} is empty: name the token shards", key);
+    const std::vector<std::string> files = expand_globs(patterns);
+    const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
+    if (info.vocab_size > config.model.vocab_size) {
+        throw_usage("model.vocab_size {} is below the {} tokens of the dataset {} ({})", config.model.vocab_size,
+                    info.vocab_size, info.name, files.front());
+    }
+    return TokenDataset(files, static_cast<int32_t>(config.model.vocab_size), info.separator);
+}
+
+BatchLoaderOptions loader_options(const Config& config) {
+    return {.sequence_length = config.batch.sequence_length,
+            .rows_per_step = config.batch.tokens_per_step / config.batch.sequence_length,
+            .seed = static_cast<uint64_t>(config.seed),
+            .shuffle = config.data.shuffle,
+            .document_mask = config.data.document_mask};
+}
+
+}  // namespace
+
+double measure_product_ceiling(Runtime& runtime) {
+    constexpr int64_t kSize = 1024;
+    const auto bytes = kSize * kSize * size_of(runtime.real());
+    Buffer memory(runtime.device(), "ceiling", MemoryCategory::workspace, 3 * bytes);
+    const auto matrix = [&](int64_t i) { return memory.tensor(runtime.real(), {kSize, kSize}, i * bytes); };
+    double best_ms = 1e30;
+    for (int round = 0; round < 4; ++round) {
+        const auto begin = std::chrono::steady_clock::now();
+        runtime.ops().matmul(matrix(0), matrix(1), matrix(2), {}, {.transpose_b = true}, runtime.compute());
+        runtime.compute().synchronize();
+        best_ms = std::min(best_ms, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return 2.0 * kSize * kSize * kSize / (best_ms * 1e-3);
+}
+
+Trainer::Trainer(const Config& config, Runtime& runtime, RunFolder& folder, const TrainerOptions& options)
+    : config_(config),
+      runtime_(runtime),
+      folder_(folder),
+      options_(options),
+      train_data_(open_dataset(config, config.data.train, "data.train")),
+      val_data_(open_dataset(config, config.data.val, "data.val")),
+      loader_(train_data_, loader_options(config)),
+      val_loader_(val_data_, {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask}),
+      runner_(config, runtime),
+      ceiling_flops_per_s_(options.warm_up ? measure_product_ceiling(runtime) : 0) {
+    if (options.warm_up) runner_.warm_up();
+    progress_.emplace(config.schedule.steps, options.quiet, static_cast<double>(runner_.flops_per_step()), ceiling_flops_per_s_);
+    runner_.initialize(static_cast<uint64_t>(config.seed));
+    prefetcher_ = std::make_unique<Prefetcher>(
+        loader_, PrefetcherOptions{.rows_per_microbatch = config.batch.microbatch_tokens / config.batch.sequence_length,
+                                   .microbatches_per_step = config.microbatches_per_step()});
+    summary_.startup_ms = process_age_ms();
+}
+
+RunSummary Trainer::run() {
+    PrefetchedBatches batches(*prefetcher_);
+    start_clock();
+    try {
+        for (int64_t step = 0; step < config_.schedule.steps && !stopped(); ++step) {
+            if (step > 0 && config_.eval.every > 0 && step % config_.eval.every == 0) {
+                stop_clock();
+                validate(step);
+                start_clock();
+            }
+            trace(step);
+            runner_.enqueue(step, batches);
+            if (runner_.uncollected() == 2) collect();  // while this step runs, log the one before
+        }
+        stop_clock();
+        validate(summary_.steps);
+        summary_.status = stopped() ? "stopped" : "done";
+    } catch (const Error& error) {
+        if (error.code() != ExitCode::diverged) throw;
+        summary_.status = "diverged";
+        summary_.message = error.what();
+        clock_.stop();
+        finish(summary_);
+        throw;
+    }
+    finish(summary_);
+    return summary_;
+}
+
+void Trainer::collect() {
+    const StepResult result = runner_.collect();
+    StepMetrics metrics;
+    metrics.step = result.step;
+    metrics.loss = result.loss;
+    metrics.grad_norm = result.grad_norm;
+    metrics.lr = config_.optimizers.groups.front().lr * result.lr_factor;
+    metrics.step_ms = result.step_ms;
+    metrics.train_ms = clock_.finished_ms() + result.clock_ms;
+    metrics.optimizer_ms = result.optimizer_ms;
+    metrics.data_ms = prefetcher_->wait_ms() - waited_ms_;
+    metrics.tokens = (result.step + 1) * config_.batch.tokens_per_step;
+    metrics.tokens_per_s = static_cast<double>(config_.batch.tokens_per_step) / (result.step_ms * 1e-3);
+    waited_ms_ = prefetcher_->wait_ms();
+
+    step_times_.add(result.step, result.step_ms);
+    summary_.steps = result.step + 1;
+    summary_.tokens = metrics.tokens;
+    summary_.train_loss = result.loss;
+    summary_.data_ms += metrics.data_ms;
+    summary_.optimizer_ms += metrics.optimizer_ms;
+    folder_.write_step(metrics);
+    progress_->step(metrics);
+}
+
+void Trainer::start_clock() {
+    runner_.start_clock();
+    clock_.start();
+}
+
+void Trainer::stop_clock() {
+    while (runner_.uncollected() > 0) collect();
+    runtime_.synchronize();
+    clock_.stop();
+}
+
+void Trainer::validate(int64_t step) {
+    const double loss = runner_.validate(val_loader_);
+    summary_.val_loss = loss;
+    if (config_.record.target_loss > 0 && loss <= config_.record.target_loss && !summary_.time_to_target_ms) {
+        summary_.time_to_target_ms = clock_.finished_ms();
+    }
+    folder_.write_validation(step, loss, clock_.finished_ms());
+    folder_.log(fmt::format("step {}: validation loss {:.6f} after {:.3f} s of training", step, loss, clock_.finished_ms() * 1e-3));
+    progress_->validation(step, loss, clock_.finished_ms());
+}
+
+// The timeline is switched on and off between steps, while nothing is in flight.
+void Trainer::trace(int64_t step) {
+    if (step == options_.trace_first || (step == options_.trace_last + 1 && options_.trace_first >= 0)) {
+        runtime_.synchronize();
+        runtime_.device().set_trace(step == options_.trace_first ? &timeline_ : nullptr);
+    }
+}
+
+void Trainer::finish(RunSummary& s) {
+    runtime_.synchronize();
+    runtime_.device().set_trace(nullptr);
+    progress_->finish();
+    s.parameters = runner_.model().table().numel();
+    s.train_ms = clock_.finished_ms();
+    if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;
+    if (!step_times_.empty()) {
+        s.step_p50_ms = step_times_.percentile(0.5);
+        s.step_p99_ms = step_times_.percentile(0.99);
+        s.step_max_ms = step_times_.max();
+        s.step_max_at = step_times_.max_step();
+        if (s.train_ms > 0) {
+            s.tokens_per_s = static_cast<double>(s.tokens) / (s.train_ms * 1e-3);
+            s.flops_per_s = static_cast<double>(runner_.flops_per_step()) * static_cast<double>(s.steps) / (s.train_ms * 1e-3);
+        }
+    }
+    s.ceiling_flops_per_s = ceiling_flops_per_s_;
+    s.memory_bytes = runtime_.device().memory().total();
+    s.peak_rss_bytes = peak_rss_bytes();
+    if (timeline_.size() > 0) timeline_.write(folder_.path() + "/trace.json");
+    folder_.write_summary(s);
+}
+
+}  // namespace speedrun

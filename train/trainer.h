@@ -1,0 +1,67 @@
+// The training loop of a run: load, forward, backward, step, log. Everything it does to the outside world goes
+// through RunFolder (files) and Progress (screen).
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "data/prefetcher.h"
+#include "train/record/progress.h"
+#include "train/record/run_folder.h"
+#include "train/record/train_clock.h"
+#include "train/step_runner.h"
+#include "train/trace/timeline.h"
+
+namespace speedrun {
+
+struct TrainerOptions {
+    bool quiet = false;
+    bool warm_up = true;  // off only in the test that shows that it changes nothing
+    int64_t trace_first = -1, trace_last = -1;  // steps whose timeline is written to trace.json
+    const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end
+};
+
+class Trainer {
+  public:
+    // Opens the data, builds the model, warms up and initialises. The folder must outlive the trainer.
+    Trainer(const Config& config, Runtime& runtime, RunFolder& folder, const TrainerOptions& options);
+
+    // Trains to the end of the schedule (or a stop signal), validates, and returns what summary.json says. Throws
+    // Error(diverged) after having written the summary.
+    RunSummary run();
+
+    StepRunner& runner() { return runner_; }
+
+  private:
+    void collect();
+    void validate(int64_t step);  // outside the clock
+    void start_clock();
+    void stop_clock();
+    void trace(int64_t step);
+    bool stopped() const { return options_.stop_signal && options_.stop_signal->load() != 0; }
+    void finish(RunSummary& summary);
+
+    const Config config_;
+    Runtime& runtime_;
+    RunFolder& folder_;
+    const TrainerOptions options_;
+    TokenDataset train_data_, val_data_;
+    BatchLoader loader_;
+    ValidationLoader val_loader_;
+    StepRunner runner_;
+    double ceiling_flops_per_s_ = 0;
+    std::optional<Progress> progress_;  // once the warm-up has counted a step's operations
+    TrainClock clock_;
+    StepTimes step_times_;
+    Timeline timeline_;
+    std::unique_ptr<Prefetcher> prefetcher_;
+    double waited_ms_ = 0;  // of prefetcher_, at the step before
+    RunSummary summary_;
+};
+
+// FLOP/s of a large product in the compute type, the best of a few: what MFU is a share of.
+double measure_product_ceiling(Runtime& runtime);
+
+}  // namespace speedrun
