@@ -58,13 +58,10 @@ void CpuOps::norm_forward(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor
                 }
                 Vec squares{};
                 cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                    const Vec v = cpu::load(in + i, width) - center;
+                    const Vec v = cpu::keep(cpu::load(in + i, width) - center, width);
                     squares += v * v;
                 });
-                float total = cpu::sum(squares);
-                const int64_t padding = (cpu::kLanes - cols % cpu::kLanes) % cpu::kLanes;
-                total -= static_cast<float>(padding) * center * center;  // lanes past the end held −center
-                const float r = 1.0f / std::sqrt(total / static_cast<float>(cols) + kNormEpsilon);
+                const float r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(cols) + kNormEpsilon);
                 rstd.as<float>()[t] = r;
                 Real* out = y.as<Real>() + t * y.row_stride;
                 cpu::for_vectors(cols, [&](int64_t i, auto width) {

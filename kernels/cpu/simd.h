@@ -77,6 +77,12 @@ void store(Real* p, Vec v, Part part) {
     store(lanes, v);
     std::memcpy(static_cast<void*>(p), lanes, part.count * sizeof(Real));
 }
+// v with the lanes that are not real set to 0.
+inline Vec keep(Vec v, Full) { return v; }
+inline Vec keep(Vec v, Part part) {
+    const IntVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return lane < static_cast<int32_t>(part.count) ? v : Vec{};
+}
 // Calls body(i, width) for i = 0, 16, … < n.
 template <class Body>
 void for_vectors(int64_t n, Body&& body) {

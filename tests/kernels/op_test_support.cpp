@@ -115,18 +115,14 @@ void OpTest::TearDownTestSuite() {
     harnesses().clear();
 }
 
-Outputs OpTest::run(const std::function<Outputs(Harness&)>& body) const {
+Outputs OpTest::run(const std::function<Outputs(Harness&)>& body, const std::vector<int>& thread_counts) const {
     Outputs first;
-    struct Attempt {
-        int num_threads;
-        const char* what;
-    };
-    for (const auto& [num_threads, what] : {Attempt{1, "one thread"}, {1, "a rerun"}, {2, "two threads"}}) {
+    for (int num_threads : thread_counts) {
         Harness& h = harness(backend(), num_threads);
         Outputs outputs = body(h);
         h.finish();
         for (size_t i = 0; i < first.size(); ++i) {
-            expect_same_bits(outputs[i], first[i], fmt::format("{}: output {}", what, i));
+            expect_same_bits(outputs[i], first[i], fmt::format("rerun with {} threads: output {}", num_threads, i));
         }
         if (first.empty()) first = std::move(outputs);
     }

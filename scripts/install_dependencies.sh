@@ -1,0 +1,32 @@
+#!/bin/sh
+# Installs the Debian/Ubuntu packages that speedrun is built from, where they are missing; says which. Uses sudo only
+# if it is not run as root. Nothing else is installed and nothing is downloaded besides these packages.
+set -eu
+
+packages="g++ cmake ninja-build ccache git libdnnl-dev libopenmpi-dev openmpi-bin libspdlog-dev libfmt-dev libcli11-dev
+nlohmann-json3-dev libboost-dev libgtest-dev libbenchmark-dev libssl-dev bible-kjv python3 curl"
+
+missing=""
+for package in $packages; do
+    status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
+    [ "$status" = "install ok installed" ] || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "error: this script knows apt-get only; install the equivalents of:$missing" >&2
+        exit 1
+    fi
+    as_root=""
+    [ "$(id -u)" -eq 0 ] || as_root="sudo"
+    echo "installing:$missing"
+    $as_root apt-get update -qq
+    # shellcheck disable=SC2086  # the list is meant to be split
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
+
+have=$(cmake --version | sed -n '1s/[^0-9]*//p')
+oldest=$(printf '3.25\n%s\n' "$have" | sort -V | head -n 1)
+if [ "$oldest" != "3.25" ]; then
+    echo "error: cmake $have is too old, 3.25 is needed (on Ubuntu 22.04: pip install cmake)" >&2
+    exit 1
+fi
