@@ -90,6 +90,7 @@ RunSummary Trainer::run() {
             if (runner_.uncollected() == 2) collect();  // while this step runs, log the one before
         }
         stop_clock();
+        trace(summary_.steps);
         validate(summary_.steps);
         summary_.status = stopped() ? "stopped" : "done";
     } catch (const Error& error) {

@@ -98,10 +98,10 @@ class TrainerTest : public ::testing::Test {
 
 TEST_F(TrainerTest, ToyTaskConverges) {
     for (const char* preset : {"modern", "gpt2"}) {
-        Config toy = config({"schedule.steps=300", std::string("model.preset=") + preset, "optimizers.groups.1.lr=0.01"});
+        Config toy = config({"schedule.steps=250", std::string("model.preset=") + preset, "data.shuffle=false"});
         if (std::string(preset) == "gpt2") toy.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
         const RunSummary summary = run(toy, preset);
-        // Of a document's 32 tokens, the first is drawn from 31 values, the second from 3: (ln 31 + ln 3) / 32 = 0.14 nats
+        // Unshuffled, every row is one document. Of its 32 tokens, the first is drawn from 31 values, the second from 3: (ln 31 + ln 3) / 32 = 0.14 nats
         // is the entropy. 0.2 leaves room for a small model and shows that it learned to count and to look back.
         EXPECT_LT(*summary.val_loss, 0.2) << preset;
         EXPECT_GT(*summary.val_loss, 0.14) << preset << ": below the entropy: it sees the future";
@@ -147,10 +147,9 @@ TEST_F(TrainerTest, AccumulationEqualsOneBatch) {
 
 TEST_F(TrainerTest, DivergenceNamesStepAndParameter) {
     try {
-        run(config({"schedule.steps=20", "optimizers.groups.1.lr=1e30", "optimizers.groups.1.epsilon=1e-30",
-                    "optimizers.groups.1.params=[\"*\"]", "model.logit_softcap=0"}),
+        run(config({"schedule.steps=20", "optimizers.groups.1.lr=1000", "optimizers.groups.1.weight_decay=1000"}),
             "wild");
-        FAIL() << "a learning rate of 1e30 went unnoticed";
+        FAIL() << "weights that grow a million times a step went unnoticed";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::diverged);
         EXPECT_NE(std::string(error.what()).find("diverged at step"), std::string::npos) << error.what();
@@ -168,7 +167,7 @@ TEST_F(TrainerTest, ClippingBoundsTheUpdateNotTheLoggedNorm) {
 
 TEST_F(TrainerTest, FilesOfARun) {
     const RunSummary summary = run(config({"schedule.steps=6", "eval.every=3", "record.target_loss=100"}), "files",
-                                   {.quiet = true, .trace_first = 2, .trace_last = 3});
+                                   {.quiet = true, .trace_first = 4, .trace_last = 5});
     EXPECT_TRUE(summary.target_reached());
     const std::vector<Json> lines = metrics("files");
     ASSERT_EQ(lines.size(), 8u);  // 6 steps, validation after 3 and after 6
