@@ -73,6 +73,16 @@ int run_command_line(int argc, char** argv) {
 
     CLI::App* doctor_command = app.add_subcommand("doctor", "what this build and this machine can do, and what to mend");
 
+    // CLI11 alone would only say that a subcommand is required.
+    if (argc > 1 && argv[1][0] != '-') {
+        std::string known;
+        bool found = false;
+        for (const CLI::App* command : app.get_subcommands({})) {
+            found = found || command->get_name() == argv[1];
+            known += (known.empty() ? "" : ", ") + command->get_name();
+        }
+        if (!found) throw_usage("unknown command '{}'; the commands are {}", argv[1], known);
+    }
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

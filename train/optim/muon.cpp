@@ -12,7 +12,6 @@ Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Parameter*
     : group_(group), parameters_(parameters), gradients_(gradients), runtime_(runtime) {
     int64_t bytes = 0, largest = 0, workspace = 0;
     for (const Parameter* p : members) {
-        if (!p->is_matrix()) throw_usage("optimizers: muon trains matrices only, but its patterns match the vector {}", p->name);
         offset_[p->id] = bytes;
         bytes += p->numel() * size_of(DType::f32);
         largest = std::max(largest, p->numel());

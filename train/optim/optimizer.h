@@ -24,8 +24,7 @@ class Optimizer {
     virtual void reset(Stream& stream) = 0;
 };
 
-// An optimizer of this group's type for these parameters. Throws a usage error for parameters that the type cannot
-// train.
+// An optimizer of this group's type for these parameters, which the type can train (see assign_groups).
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members,
                                           ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
 

@@ -19,8 +19,11 @@ std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConf
         }
         if (group_of[p.id] < 0) {
             orphans += (orphans.empty() ? "" : ", ") + p.name;
-        } else {
-            ++members[group_of[p.id]];
+            continue;
+        }
+        ++members[group_of[p.id]];
+        if (config.groups[group_of[p.id]].type == "muon" && !p.is_matrix()) {
+            throw_usage("optimizers.groups[{}]: muon trains matrices only, but its params match the vector {}", group_of[p.id], p.name);
         }
     }
     if (!orphans.empty()) {

@@ -10,7 +10,7 @@
 namespace speedrun {
 
 // The group index of each parameter: the first group with a pattern (shell wildcards) that matches its name. Throws a
-// usage error naming every parameter that no group takes, and every group that takes none.
+// usage error naming every parameter that no group takes, a group that takes none, and a vector given to muon.
 std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConfig& config);
 
 class OptimizerSet {

@@ -1,0 +1,113 @@
+#!/bin/sh
+# The command line as scripts see it: exit codes, messages, files, and prepare -> plan -> train -> eval -> sample on a
+# tiny text. Usage: cli_test.sh SPEEDRUN
+set -u
+speedrun=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+
+fail() { echo "FAILED: $1"; sed 's/^/    /' out; failures=$((failures + 1)); }
+# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT (a grep pattern).
+expect() {
+    code=$1; text=$2; shift 2
+    "$@" >out 2>&1 </dev/null
+    got=$?
+    if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
+    grep -q -e "$text" out || fail "no '$text' in the output of: $*"
+}
+
+i=0
+while [ $i -lt 400 ]; do
+    echo "chapter $i: the quick brown fox jumps over the lazy dog, and over $i more."
+    [ $((i % 4)) -ne 3 ] || echo "%%"
+    i=$((i + 1))
+done >text.txt
+
+cat >tiny.json <<'J'
+{
+  "model": {"preset": "modern", "num_layers": 1, "model_dim": 32, "num_heads": 2, "vocab_size": 257},
+  "data": {"train": ["tiny/train_*.bin"], "val": ["tiny/val_*.bin"]},
+  "batch": {"sequence_length": 64, "microbatch_tokens": 256, "tokens_per_step": 256},
+  "optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02},
+                            {"type": "adamw", "params": ["*"], "lr": 0.01}]},
+  "schedule": {"steps": 20},
+  "record": {"target_loss": 50}
+}
+J
+
+# Help and usage.
+expect 0 "prepare" "$speedrun" --help
+expect 0 "FIRST:LAST" "$speedrun" train --help
+expect 2 "subcommand" "$speedrun"
+expect 2 "nonsense" "$speedrun" nonsense
+expect 2 "config" "$speedrun" train
+expect 0 "schedule.steps" "$speedrun" plan --options
+expect 0 "bf16" "$speedrun" doctor
+
+# Data: missing, then prepared, then not overwritten.
+expect 3 "tiny/train_" "$speedrun" train tiny.json --name early
+[ ! -e logs/early ] || fail "a run that cannot start left a folder"
+expect 3 "no_such.txt" "$speedrun" prepare --input no_such.txt --out tiny
+expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+expect 2 "tiny" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+
+# Configs.
+expect 2 "no_such.json" "$speedrun" train no_such.json
+expect 2 "model.num_head: unknown key, did you mean num_heads?" "$speedrun" plan tiny.json --set model.num_head=2
+expect 2 "model.num_layers" "$speedrun" plan tiny.json --set model.num_layers=two
+expect 2 "num_heads 3" "$speedrun" plan tiny.json --set model.num_heads=3
+expect 2 "no group takes" "$speedrun" train tiny.json --set 'optimizers.groups=[{"type":"adamw","params":["blocks.*"]}]'
+expect 2 "muon trains matrices only" "$speedrun" train tiny.json --set model.norm_parameters=true --set 'optimizers.groups=[{"type":"muon","params":["*"]}]'
+expect 2 "one rank" "$speedrun" plan tiny.json --set parallel.replicate=2
+expect 2 "no CUDA" "$speedrun" train tiny.json --set device=cuda
+expect 2 "trace" "$speedrun" train tiny.json --trace 5
+expect 0 "weights" "$speedrun" plan tiny.json
+
+# A run, and its folder is never overwritten.
+expect 0 "target 50.0000: reached" "$speedrun" train tiny.json --name first --trace 2:3
+for file in config.json environment.json metrics.jsonl summary.json run.log trace.json checkpoints/final/model.safetensors; do
+    [ -s "logs/first/$file" ] || fail "no logs/first/$file"
+done
+expect 2 "exists" "$speedrun" train tiny.json --name first
+expect 0 "^result: done" "$speedrun" train tiny.json --name quiet --quiet --seed 5 --set schedule.steps=2
+[ "$(wc -l <out)" -le 2 ] || fail "--quiet printed more than the result"
+grep -q '"seed": 5' logs/quiet/config.json || fail "--seed is not in the resolved config"
+expect 0 "validation loss" "$speedrun" eval logs/first
+grep -o '"val_loss": [0-9.]*' logs/first/summary.json | cut -c13-18 >loss
+grep -q -e "$(cat loss)" out || fail "eval differs from the run's own validation $(cat loss)"
+expect 0 "chapter" "$speedrun" sample logs/first --tokens 20 --prompt "chapter "
+expect 2 "not a run folder" "$speedrun" sample tiny
+
+# A second run with the resolved config of the first has the same curve.
+expect 0 "done" "$speedrun" train logs/first/config.json --name again
+grep -o '"loss":[0-9.e-]*' logs/first/metrics.jsonl >first.loss
+grep -o '"loss":[0-9.e-]*' logs/again/metrics.jsonl >again.loss
+cmp -s first.loss again.loss || fail "the resolved config does not reproduce the run"
+
+# Damage: weights cut short, a shard cut short.
+head -c 1000 logs/quiet/checkpoints/final/model.safetensors >cut && mv cut logs/quiet/checkpoints/final/model.safetensors
+expect 3 "model.safetensors" "$speedrun" eval logs/quiet
+head -c 2000 tiny/train_000000.bin >cut && mv tiny/train_000000.bin whole && mv cut tiny/train_000000.bin
+expect 3 "train_000000.bin" "$speedrun" train tiny.json --name damaged
+mv whole tiny/train_000000.bin
+
+# Divergence: exit 4, naming step and parameter.
+expect 4 "diverged at step [0-9]*: .*weight" "$speedrun" train tiny.json --name wild --set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000
+grep -q '"status": "diverged"' logs/wild/summary.json || fail "the summary does not say diverged"
+
+# A signal: the step is finished, the weights are saved, 143.
+"$speedrun" train tiny.json --name stopped --set schedule.steps=1000000 >out 2>&1 &
+pid=$!
+tries=0
+until [ -s logs/stopped/metrics.jsonl ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+kill -TERM $pid
+wait $pid
+got=$?
+[ $got -eq 143 ] || fail "SIGTERM gave $got instead of 143"
+[ -s logs/stopped/checkpoints/final/model.safetensors ] || fail "a stopped run saved no weights"
+grep -q '"status": "stopped"' logs/stopped/summary.json || fail "the summary does not say stopped"
+
+[ $failures -eq 0 ] && echo "all checks of the command line passed"
+exit $failures
