@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -23,6 +24,18 @@ constexpr int64_t kHugePage = 2 << 20;
 int64_t mapped_bytes(int64_t bytes) {
     const int64_t unit = bytes >= kHugePage ? kHugePage : 4096;
     return (bytes + unit - 1) / unit * unit;
+}
+
+// AddressSanitizer watches the heap but not mapped pages: under it, buffers come from the heap, cut to their size.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kCheckedMemory = true;
+#else
+constexpr bool kCheckedMemory = false;
+#endif
+
+void* map_pages(int64_t bytes) {
+    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return base == MAP_FAILED ? nullptr : base;
 }
 
 }  // namespace
@@ -155,13 +168,12 @@ void* CpuDevice::allocate(int64_t bytes) {
     if (dry_ || bytes == 0) return nullptr;
     const int64_t size = mapped_bytes(bytes);
     const int64_t slack = size >= kHugePage ? kHugePage : 0;
-    void* base = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) {
-        throw_usage(
-            "out of memory: {:.1f} MiB more do not fit; lower batch.microbatch_tokens or the model's size",
-            static_cast<double>(bytes) / (1 << 20));
+    void* base = kCheckedMemory ? std::calloc(1, bytes) : map_pages(size + slack);
+    if (!base) {
+        throw_usage("out of memory: {:.1f} MiB more do not fit; lower batch.microbatch_tokens or the model's size",
+                    static_cast<double>(bytes) / (1 << 20));
     }
-    if (!slack) return base;
+    if (kCheckedMemory || !slack) return base;
     auto address = reinterpret_cast<uintptr_t>(base);
     const uintptr_t aligned = (address + kHugePage - 1) / kHugePage * kHugePage;
     if (aligned > address) munmap(base, aligned - address);
@@ -173,7 +185,12 @@ void* CpuDevice::allocate(int64_t bytes) {
 }
 
 void CpuDevice::release(void* data, int64_t bytes) noexcept {
-    if (data) munmap(data, mapped_bytes(bytes));
+    if (!data) return;
+    if (kCheckedMemory) {
+        std::free(data);
+    } else {
+        munmap(data, mapped_bytes(bytes));
+    }
 }
 
 }  // namespace speedrun

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "data/dataset.h"
@@ -37,6 +38,16 @@ void parse_trace(const std::string& text, TrainerOptions& options) {
     options.trace_last = last;
 }
 
+// Ranks of a launcher would each train the same model and fight over the run folder.
+void refuse_many_ranks() {
+    for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+        const char* size = std::getenv(variable);
+        if (size && std::atoi(size) > 1) {
+            throw_usage("started as one of {} ranks ({}), but this version runs one rank: leave mpirun away", size, variable);
+        }
+    }
+}
+
 std::string header(const Config& config, const Runtime& runtime, const ParameterTable& table, const std::string& folder) {
     const ModelConfig& m = config.model;
     return fmt::format("{}: {} model, {:.2f}M parameters ({} layers x {}), {} steps of {} tokens ({} microbatches), {} on {} threads",
@@ -69,6 +80,7 @@ std::string time_table(const RunSummary& s) {
 }  // namespace
 
 int run_train(const TrainOptions& options) {
+    refuse_many_ranks();
     Config config = read_config(options.config, options.settings);
     if (options.seed) config.seed = *options.seed;
     TrainerOptions trainer_options;

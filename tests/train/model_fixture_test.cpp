@@ -1,0 +1,130 @@
+// The whole model, both families, against PyTorch: loss, losses of tokens, and the gradient of every parameter.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_device.h"
+#include "tests/train/model_harness.h"
+
+namespace speedrun::testing {
+namespace {
+
+class ModelFixtureTest : public ::testing::TestWithParam<const char*> {
+  protected:
+    void SetUp() override { fixture_ = load_model_fixture(GetParam()); }
+
+    ModelHarness harness(const std::string& precision) const {
+        return ModelHarness(fixture_.model, static_cast<int64_t>(fixture_.tokens.size()), fixture_.sequence_length, precision);
+    }
+    float gradient_scale() const { return static_cast<float>(1.0 / static_cast<double>(fixture_.valid_targets())); }
+    // What the error of p's gradient is measured against: the gradient's own size. A pair of mixing coefficients has for
+    // its gradient two sums over the whole stream that may cancel almost entirely (a norm follows, so that scaling the
+    // stream changes little); there the size is that of the largest such gradient.
+    double size_of_gradient(const Parameter& p, double (*measure)(const Values&)) const {
+        double size = measure(fixture_.parameters.at(p.name).gradient);
+        if (!p.name.ends_with("mix")) return size;
+        for (const auto& [name, entry] : fixture_.parameters) {
+            if (name.ends_with("mix")) size = std::max(size, measure(entry.gradient));
+        }
+        return size;
+    }
+    // The error of every gradient, so measured.
+    void expect_gradients(ModelHarness& h, double (*measure)(const Values&), double tolerance) const {
+        for (const Parameter& p : h.table().all()) {
+            const Values error = difference_of(h.gradient(p), fixture_.parameters.at(p.name).gradient);
+            EXPECT_LT(measure(error) / size_of_gradient(p, measure), tolerance) << p.name;
+        }
+    }
+
+    ModelFixture fixture_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, ModelFixtureTest, ::testing::Values("gpt2", "modern", "modern_switches"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(ModelFixtureTest, TableDeclaresTheFixturesParameters) {
+    ModelHarness h = harness("f32");
+    EXPECT_EQ(static_cast<size_t>(h.table().size()), fixture_.parameters.size());
+    for (const Parameter& p : h.table().all()) {
+        ASSERT_TRUE(fixture_.parameters.count(p.name)) << p.name;
+        EXPECT_EQ(p.shape, fixture_.parameters.at(p.name).shape) << p.name;
+    }
+}
+
+// Loss: 36 losses of about 6 nats through two layers; each rounding errs by 6e-8 and some tens of them add up, so that
+// 1e-5 is ten times what is to be expected. Gradients: the same errors, but an element is a sum in which larger terms
+// cancel, so that its error is measured against the largest element of its parameter.
+TEST_P(ModelFixtureTest, F32AgreesWithPyTorch) {
+    ModelHarness h = harness("f32");
+    h.load(fixture_);
+    h.gradients.begin_step();
+    const double loss = h.backward(batch_of(fixture_), gradient_scale()) / static_cast<double>(fixture_.valid_targets());
+    EXPECT_NEAR(loss, fixture_.loss, 1e-5 * fixture_.loss);
+    const Values losses = h.read(h.model.losses());
+    for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], fixture_.losses[t], 1e-5 * fixture_.loss) << "token " << t;
+    expect_gradients(h, largest_of, 2e-5);
+}
+
+// bf16 keeps 8 bits: every stored activation and weight errs by up to 2⁻⁹ = 0.2 %. A gradient has passed through a few
+// dozen of them, most of them independent, which comes to one or two percent of its norm. Three times that is allowed;
+// a wrong term would be an error of order 1. In single elements cancellation can leave nothing but rounding, so
+// the norm is compared.
+TEST_P(ModelFixtureTest, Bf16AgreesWithPyTorch) {
+    if (!cpu_has_bf16()) GTEST_SKIP() << "this processor has no bf16 instructions";
+    ModelHarness h = harness("bf16");
+    h.load(fixture_);
+    h.gradients.begin_step();
+    const double loss = h.backward(batch_of(fixture_), gradient_scale()) / static_cast<double>(fixture_.valid_targets());
+    EXPECT_NEAR(loss, fixture_.loss, 3e-3 * fixture_.loss);
+    expect_gradients(h, norm_of, 0.06);
+}
+
+// loss() alone, as validation calls it, is the same computation.
+TEST_P(ModelFixtureTest, LossWithoutBackwardIsTheSame) {
+    for (const char* precision : {"f32", "bf16"}) {
+        if (std::string(precision) == "bf16" && !cpu_has_bf16()) continue;
+        ModelHarness h = harness(precision);
+        h.load(fixture_);
+        const double forward = h.forward_loss(batch_of(fixture_));
+        const Values losses = h.read(h.model.losses());
+        h.gradients.begin_step();
+        EXPECT_EQ(h.backward(batch_of(fixture_), 1), forward) << precision;
+        EXPECT_EQ(h.read(h.model.losses()), losses) << precision;
+    }
+}
+
+// The gradient of what scales the loss scales, and a new step starts from nothing: same bits, since 1/4 is exact.
+TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
+    ModelHarness h = harness("f32");
+    h.load(fixture_);
+    h.gradients.begin_step();
+    h.backward(batch_of(fixture_), 1);
+    std::vector<Values> first;
+    for (const Parameter& p : h.table().all()) first.push_back(h.gradient(p));
+    h.gradients.begin_step();
+    h.backward(batch_of(fixture_), 0.25f);
+    for (const Parameter& p : h.table().all()) {
+        Values scaled = h.gradient(p);
+        for (double& value : scaled) value *= 4;
+        EXPECT_EQ(scaled, first[p.id]) << p.name;
+    }
+}
+
+// The logits that sampling reads, against the loss of the same position: −log softmax over the real vocabulary.
+TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
+    ModelHarness h = harness("f32");
+    h.load(fixture_);
+    h.forward_loss(batch_of(fixture_));
+    const double cap = h.model.softcap();
+    for (int64_t row : {0, 17, 35}) {
+        const Values logits = h.read(h.model.logits_of(row));
+        const auto capped = [&](int64_t i) { return cap > 0 ? cap * std::tanh(logits[i] / cap) : logits[i]; };
+        double total = 0;
+        for (int64_t i = 0; i < fixture_.model.vocab_size; ++i) total += std::exp(capped(i));
+        EXPECT_NEAR(std::log(total) - capped(fixture_.targets[row]), fixture_.losses[row], 1e-5 * fixture_.loss) << row;
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing

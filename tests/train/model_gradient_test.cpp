@@ -1,0 +1,185 @@
+// Backward against finite differences of forward, through the whole model in f32, along random directions of each
+// parameter: covers every combination of switches, also those that no committed fixture has.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "tests/train/model_harness.h"
+
+namespace speedrun::testing {
+namespace {
+
+constexpr int64_t kRows = 3, kSequence = 10;
+
+ModelConfig small(const std::string& preset) {
+    ModelConfig model;
+    model.preset = preset;
+    model.apply_preset();
+    model.num_layers = 2;
+    model.model_dim = 24;
+    model.num_heads = 2;
+    model.mlp_ratio = 2;
+    model.vocab_size = 50;
+    return model;
+}
+
+ModelConfig modern_with_all() {
+    ModelConfig model = small("modern");
+    model.mix_first_embedding = true;
+    model.value_embeddings = 2;
+    model.window = 4;
+    model.rotary_base = 100;
+    model.attention_scale = 0.2;
+    return model;
+}
+
+// Switches of both families crossed.
+ModelConfig crossed() {
+    ModelConfig model = small("modern");
+    model.norm_parameters = true;  // RMSNorm with a gain, and no bias
+    model.activation = "gelu_tanh";
+    model.position = "learned";
+    model.tied_head = true;
+    model.norm_embedding = false;
+    model.mix_first_embedding = true;
+    model.value_embeddings = 1;
+    return model;
+}
+
+ModelConfig crossed_back() {
+    ModelConfig model = small("gpt2");
+    model.activation = "relu_squared";
+    model.position = "rotary";
+    model.norm_parameters = false;  // LayerNorm without, but linear layers with biases
+    model.norm_embedding = true;
+    model.tied_head = false;
+    model.logit_softcap = 5;
+    model.mix_first_embedding = true;
+    model.window = 1;  // each token sees itself alone
+    return model;
+}
+
+struct Case {
+    const char* name;
+    ModelConfig (*model)();
+};
+
+class ModelGradientTest : public ::testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Models, ModelGradientTest,
+                         ::testing::Values(Case{"gpt2", [] { return small("gpt2"); }},
+                                           Case{"modern", [] { return small("modern"); }},
+                                           Case{"modern_with_all", modern_with_all}, Case{"crossed", crossed},
+                                           Case{"crossed_back", crossed_back}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+class DirectionalDerivative {
+  public:
+    DirectionalDerivative(ModelHarness& h, const HostBatch& batch, const Parameter& p)
+        : h_(h), batch_(batch), p_(p), start_(h.read(h.model.parameters().master(p))) {}
+
+    // (8(f(h) − f(−h)) − (f(2h) − f(−2h))) / 12h: the central difference with its error of order h² removed, so that h
+    // may be large enough to stand out of f32's rounding.
+    double along(const Values& direction, double h) {
+        const double near = at(direction, h) - at(direction, -h);
+        const double far = at(direction, 2 * h) - at(direction, -2 * h);
+        h_.set(p_, start_);
+        return (8 * near - far) / (12 * h);
+    }
+
+  private:
+    double at(const Values& direction, double h) {
+        Values moved = start_;
+        for (size_t i = 0; i < moved.size(); ++i) moved[i] += h * direction[i];
+        h_.set(p_, moved);
+        return h_.forward_loss(batch_);
+    }
+
+    ModelHarness& h_;
+    const HostBatch& batch_;
+    const Parameter& p_;
+    const Values start_;
+};
+
+// Each element moves by about h = 0.002, where weights are of size 0.3: little enough for the fourth-order remainder
+// and the kinks of ReLU² to stay below 1 %, since the norms of so narrow a model bend strongly. The sum of about 26
+// losses is rounded to some 1e-6, so that the quotient errs by 1e-3. A derivative along a random direction is of the
+// size ‖g‖, which is what the error is measured against: 1 % of it plus 2e-3. A contribution that is missing or counted
+// twice shows at tens of percent.
+TEST_P(ModelGradientTest, BackwardIsTheDerivativeOfForward) {
+    const ModelConfig model = GetParam().model();
+    ModelHarness h(model, kRows * kSequence, kSequence);
+    h.randomize(0.3, 11);
+    const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
+    h.gradients.begin_step();
+    h.backward(batch, 1);
+
+    std::mt19937_64 random(17);
+    std::normal_distribution<double> normal;
+    for (const Parameter& p : h.table().all()) {
+        const Values gradient = h.gradient(p);
+        DirectionalDerivative derivative(h, batch, p);
+        for (int trial = 0; trial < 3; ++trial) {
+            Values direction(p.numel());
+            double expected = 0;
+            for (size_t i = 0; i < direction.size(); ++i) {
+                direction[i] = normal(random);
+                expected += direction[i] * gradient[i];
+            }
+            EXPECT_NEAR(derivative.along(direction, 0.002), expected, 0.01 * norm_of(gradient) + 2e-3)
+                << p.name << ", gradient of norm " << norm_of(gradient);
+        }
+    }
+}
+
+// Gradients that must vanish exactly: of vocabulary rows that are padding, and of tokens that do not occur.
+TEST_P(ModelGradientTest, AbsentTokensAndPaddingGetNoGradient) {
+    const ModelConfig model = GetParam().model();
+    ModelHarness h(model, kRows * kSequence, kSequence);
+    h.randomize(0.3, 11);
+    HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
+    for (int32_t& target : batch.targets) target = std::max(target, 0);  // every token counts somewhere
+    h.gradients.begin_step();
+    h.backward(batch, 1);
+    std::vector<bool> occurs(model.padded_vocab_size());
+    for (int32_t token : batch.tokens) occurs[token] = true;
+    for (const Parameter& p : h.table().all()) {
+        if (p.shape[0] != model.padded_vocab_size()) continue;
+        const bool head = p.name == "head.weight" || model.tied_head;  // reads all real rows
+        const Values gradient = h.gradient(p);
+        for (int64_t row = 0; row < p.shape[0]; ++row) {
+            const bool read = row < model.vocab_size && (occurs[row] || (head && !p.name.starts_with("value")));
+            const Values part(gradient.begin() + row * p.shape[1], gradient.begin() + (row + 1) * p.shape[1]);
+            EXPECT_EQ(norm_of(part) > 0, read) << p.name << " row " << row;
+        }
+    }
+}
+
+// Nothing that comes later, and nothing of another document or row, may touch a token's loss.
+TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
+    const ModelConfig model = GetParam().model();
+    ModelHarness h(model, kRows * kSequence, kSequence);
+    h.randomize(0.3, 11);
+    HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
+    const int64_t total = kRows * kSequence;
+    for (int32_t& target : batch.targets) target = std::max(target, 0);
+    h.forward_loss(batch);
+    const Values before = h.read(h.model.losses());
+    for (int64_t changed = 0; changed < total; ++changed) {
+        HostBatch other = batch;
+        other.tokens[changed] = (other.tokens[changed] + 1) % static_cast<int32_t>(model.vocab_size);
+        h.forward_loss(other);
+        const Values after = h.read(h.model.losses());
+        for (int64_t t = 0; t < total; ++t) {
+            // Two layers of a window see twice as far back, but no further than the document's start.
+            const int64_t reach = model.window > 0 ? model.num_layers * (model.window - 1) : total;
+            const bool sees = changed <= t && changed >= batch.first_key[t] && t - changed <= reach;
+            EXPECT_EQ(after[t] != before[t], sees) << "token " << changed << " and the loss of " << t;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing

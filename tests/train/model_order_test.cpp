@@ -1,0 +1,168 @@
+// Accumulation over microbatches, and the announcements of gradients: once per microbatch each, not before the last
+// contribution, in an order that lets the optimizer and communication follow backward.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tests/train/model_harness.h"
+
+namespace speedrun::testing {
+namespace {
+
+constexpr int64_t kSequence = 8;
+
+ModelConfig model_config(const std::string& preset) {
+    ModelConfig model;
+    model.preset = preset;
+    model.apply_preset();
+    model.num_layers = 3;
+    model.model_dim = 32;
+    model.num_heads = 2;
+    model.vocab_size = 100;
+    if (preset == "modern") {
+        model.mix_first_embedding = true;
+        model.value_embeddings = 2;
+        model.window = 5;
+    }
+    return model;
+}
+
+// Gradients of the same four rows, in microbatches of this many rows.
+std::vector<Values> gradients_of(const ModelConfig& model, const HostBatch& batch, int64_t rows, int64_t rows_at_once,
+                                 int64_t sequence_length) {
+    ModelHarness h(model, rows_at_once * sequence_length, sequence_length);
+    h.randomize(0.2, 5);
+    h.gradients.begin_step();
+    for (int64_t row = 0; row < rows; row += rows_at_once) {
+        h.backward(batch.rows(row, rows_at_once, sequence_length), 0.05f);
+    }
+    std::vector<Values> gradients;
+    for (const Parameter& p : h.table().all()) gradients.push_back(h.gradient(p));
+    return gradients;
+}
+
+void expect_accumulation_is_exact(const ModelConfig& model, int64_t rows, int64_t sequence_length) {
+    const HostBatch batch = random_batch(model, rows, sequence_length, true, 1);
+    const std::vector<Values> whole = gradients_of(model, batch, rows, rows, sequence_length);
+    const std::vector<Values> halves = gradients_of(model, batch, rows, rows / 2, sequence_length);
+    const ParameterTable table(model, sequence_length);
+    for (const Parameter& p : table.all()) {
+        // The same terms, summed in another order: some tens of roundings of 6e-8 relative to the largest element.
+        const double error = largest_of(difference_of(halves[p.id], whole[p.id]));
+        EXPECT_LT(error / largest_of(whole[p.id]), 5e-6) << model.preset << " " << p.name;
+    }
+}
+
+TEST(AccumulationTest, TwoMicrobatchesEqualOneDoubleBatch) {
+    for (const char* preset : {"gpt2", "modern"}) expect_accumulation_is_exact(model_config(preset), 4, kSequence);
+}
+
+// A vocabulary so large that the head runs in two chunks on the whole batch and in one on each half.
+TEST(AccumulationTest, HeadInChunksEqualsHeadAtOnce) {
+    for (const char* preset : {"gpt2", "modern"}) {
+        ModelConfig model = model_config(preset);
+        model.num_layers = 1;
+        model.value_embeddings = std::min<int64_t>(model.value_embeddings, 1);
+        model.model_dim = 8;
+        model.vocab_size = 65500;
+        ModelHarness whole(model, 128, 16);
+        for (const MemoryTable::Entry& entry : whole.runtime.device().memory().entries()) {
+            if (entry.name != "logits") continue;
+            ASSERT_EQ(entry.bytes, 64 * 65536 * 4) << "the head no longer runs in chunks here";
+        }
+        expect_accumulation_is_exact(model, 8, 16);
+    }
+}
+
+// ---- announcements
+
+struct Announcement {
+    const Parameter* parameter;
+    Values gradient;  // when it was announced
+};
+
+std::vector<Announcement> announcements_of(ModelHarness& h, const HostBatch& batch) {
+    std::vector<Announcement> heard;
+    // The listener waits for compute: everything that backward has enqueued by then, and nothing later, is in.
+    h.gradients.listen([&](const Parameter& p) { heard.push_back({&p, h.gradient(p)}); });
+    h.backward(batch, 0.05f);
+    h.gradients.listen({});
+    return heard;
+}
+
+class AnnouncementTest : public ::testing::TestWithParam<const char*> {
+  protected:
+    AnnouncementTest() : model_(model_config(GetParam())), harness_(model_, 4 * kSequence, kSequence) {
+        harness_.randomize(0.2, 7);
+        harness_.gradients.begin_step();
+    }
+    HostBatch batch(uint64_t seed) const { return random_batch(model_, 4, kSequence, true, seed); }
+
+    ModelConfig model_;
+    ModelHarness harness_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Presets, AnnouncementTest, ::testing::Values("gpt2", "modern"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(AnnouncementTest, EachParameterOncePerMicrobatchAndWithNothingToCome) {
+    for (uint64_t microbatch = 0; microbatch < 2; ++microbatch) {
+        const std::vector<Announcement> heard = announcements_of(harness_, batch(microbatch));
+        std::map<int, int> times;
+        for (const Announcement& a : heard) {
+            ++times[a.parameter->id];
+            EXPECT_EQ(harness_.gradient(*a.parameter), a.gradient)
+                << a.parameter->name << " changed after it was announced, microbatch " << microbatch;
+        }
+        for (const Parameter& p : harness_.table().all()) EXPECT_EQ(times[p.id], 1) << p.name;
+    }
+}
+
+// Units in reverse order, with one exception: a value table belongs to the embeddings (unit 0), but is complete when
+// the one block that reads it is.
+TEST_P(AnnouncementTest, ReverseOrderOfUnits) {
+    const std::vector<Announcement> heard = announcements_of(harness_, batch(1));
+    int unit = harness_.table().num_units() - 1;
+    for (const Announcement& a : heard) {
+        const std::string& name = a.parameter->name;
+        if (name.starts_with("value_embed.")) {
+            const int64_t table = std::stoi(name.substr(std::string("value_embed.").size()));
+            EXPECT_EQ(unit, 1 + model_.num_layers - model_.value_embeddings + table) << name;
+            continue;
+        }
+        EXPECT_LE(a.parameter->unit, unit) << name << " came after a parameter of an earlier unit";
+        unit = a.parameter->unit;
+    }
+    EXPECT_EQ(heard.back().parameter->name, "embed.weight");  // a tied head contributes to it first
+    EXPECT_EQ(heard.front().parameter->name, model_.tied_head ? "final_norm.gain" : "head.weight");
+}
+
+TEST_P(AnnouncementTest, UnitsAreEnteredInOrderBeforeTheirUse) {
+    std::vector<int> entered;
+    harness_.model.before_unit([&](int unit) { entered.push_back(unit); });
+    harness_.forward_loss(batch(1));
+    std::vector<int> expected(harness_.table().num_units());
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<int>(i);
+    EXPECT_EQ(entered, expected);
+}
+
+TEST_P(AnnouncementTest, BrokenPromisesAreNoticed) {
+    const Parameter& p = harness_.table()[0];
+    EXPECT_THROW(harness_.gradients.ready(p), Error) << "before any contribution";
+    EXPECT_FALSE(harness_.gradients.accumulates(p));
+    EXPECT_TRUE(harness_.gradients.accumulates(p));
+    harness_.gradients.ready(p);
+    EXPECT_THROW(harness_.gradients.ready(p), Error) << "twice";
+    try {
+        harness_.gradients.expect_all_ready();
+        FAIL() << "missing gradients went unnoticed";
+    } catch (const Error& error) {
+        const std::string message = error.what();
+        EXPECT_EQ(message.find(p.name), std::string::npos) << message;
+        EXPECT_NE(message.find(harness_.table()[1].name), std::string::npos) << message;
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing
