@@ -42,7 +42,8 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime)
         slot.step_done = runtime.device().create_event();
     }
     model_.before_unit([this](int unit) { optimizers_.await_unit(unit); });
-    // A gradient is final after its last microbatch; before that, completion only means that it may be added to.
+    // A gradient is final after its last microbatch; before that, completion only means that it may be added
+    // to.
     gradients_.listen([this](const Parameter& p) {
         if (last_microbatch_) optimizers_.gradient_ready(p);
     });
@@ -72,7 +73,8 @@ void StepRunner::run_microbatches(BatchSource& source) {
         upload(source.next());
         last_microbatch_ = m == count - 1;
         model_.forward();
-        model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), m > 0, gradient_scale, gradients_);
+        model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), m > 0, gradient_scale,
+                                 gradients_);
         gradients_.expect_all_ready();
     }
 }
@@ -94,7 +96,8 @@ void StepRunner::enqueue_optimizer(Slot& slot) {
 }
 
 void StepRunner::enqueue(int64_t step, BatchSource& source) {
-    if (uncollected() >= static_cast<int64_t>(slots_.size())) throw_internal("step {}: two steps are uncollected", step);
+    if (uncollected() >= static_cast<int64_t>(slots_.size()))
+        throw_internal("step {}: two steps are uncollected", step);
     Slot& slot = slots_[enqueued_ % slots_.size()];
     slot.step = step;
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
@@ -107,13 +110,15 @@ StepResult StepRunner::collect() {
     if (uncollected() == 0) throw_internal("there is no step to collect");
     Slot& slot = slots_[collected_ % slots_.size()];
     slot.step_done->synchronize();
-    if (uncollected() == 1) runtime_.synchronize();  // nothing else in flight: also surfaces errors of the streams
+    if (uncollected() == 1)
+        runtime_.synchronize();  // nothing else in flight: also surfaces errors of the streams
     ++collected_;
 
     StepResult result;
     result.step = slot.step;
     result.lr_factor = slot.lr_factor;
-    result.loss = static_cast<double>(slot.statistics[OptimizerSet::kLossSum]) / static_cast<double>(config_.batch.tokens_per_step);
+    result.loss = static_cast<double>(slot.statistics[OptimizerSet::kLossSum]) /
+                  static_cast<double>(config_.batch.tokens_per_step);
     result.grad_norm = slot.statistics[OptimizerSet::kGradNorm];
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_divergence(slot);
     result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
@@ -123,14 +128,17 @@ StepResult StepRunner::collect() {
     return result;
 }
 
-// Backward runs from the last parameter to the first, so the last one in the table whose gradient is bad was the first
-// to be so. A parameter that is itself not finite is the cause rather than a symptom and goes before.
+// Backward runs from the last parameter to the first, so the last one in the table whose gradient is bad was
+// the first to be so. A parameter that is itself not finite is the cause rather than a symptom and goes
+// before.
 void StepRunner::report_divergence(const Slot& slot) {
     runtime_.synchronize();
-    const double loss = static_cast<double>(slot.statistics[OptimizerSet::kLossSum]) / static_cast<double>(config_.batch.tokens_per_step);
+    const double loss = static_cast<double>(slot.statistics[OptimizerSet::kLossSum]) /
+                        static_cast<double>(config_.batch.tokens_per_step);
     std::string culprit = "every gradient's square is finite, but not their sum";
     for (const Parameter& p : model_.table().all()) {
-        if (!std::isfinite(slot.statistics[OptimizerSet::kSquares + p.id])) culprit = "first bad gradient: " + p.name;
+        if (!std::isfinite(slot.statistics[OptimizerSet::kSquares + p.id]))
+            culprit = "first bad gradient: " + p.name;
     }
     for (const Parameter& p : model_.table().all()) {
         float bad = 0;
@@ -139,14 +147,17 @@ void StepRunner::report_divergence(const Slot& slot) {
         runtime_.device().copy(&bad, count.data, count.bytes(), runtime_.compute());
         runtime_.compute().synchronize();
         if (bad > 0) {
-            culprit = fmt::format("first bad parameter: {} ({:.0f} of {} values are not finite)", p.name, bad, p.numel());
+            culprit = fmt::format("first bad parameter: {} ({:.0f} of {} values are not finite)", p.name, bad,
+                                  p.numel());
             break;
         }
     }
-    throw Error(ExitCode::diverged,
-                fmt::format("diverged at step {}: loss {}, gradient norm {}; {}. Lower the learning rate of its group or set "
-                            "optimizers.clip.",
-                            slot.step, loss, slot.statistics[OptimizerSet::kGradNorm], culprit));
+    throw Error(
+        ExitCode::diverged,
+        fmt::format(
+            "diverged at step {}: loss {}, gradient norm {}; {}. Lower the learning rate of its group or set "
+            "optimizers.clip.",
+            slot.step, loss, slot.statistics[OptimizerSet::kGradNorm], culprit));
 }
 
 void StepRunner::warm_up() {

@@ -1,5 +1,5 @@
-// StepRunner: model, gradients and optimizers as one machine that runs optimizer steps and validations. It only
-// enqueues; results of a step are collected one step later, so that the device never waits for the host.
+// StepRunner: model, gradients and optimizers as one machine that runs optimizer steps and validations. It
+// only enqueues; results of a step are collected one step later, so that the device never waits for the host.
 #pragma once
 
 #include <array>
@@ -21,17 +21,20 @@ class BatchSource {
 
 struct StepResult {
     int64_t step = 0;
-    double loss = 0;        // nats per token, of the parameters before the step
-    double grad_norm = 0;   // global, before clipping
+    double loss = 0;       // nats per token, of the parameters before the step
+    double grad_norm = 0;  // global, before clipping
     double lr_factor = 0;
-    double step_ms = 0;      // from the end of the step before (or clock start) to the end of this one
-    double optimizer_ms = 0; // of that, after backward had ended
-    double clock_ms = 0;     // from the clock's start to the end of this step
+    double step_ms = 0;       // from the end of the step before (or clock start) to the end of this one
+    double optimizer_ms = 0;  // of that, after backward had ended
+    double clock_ms = 0;      // from the clock's start to the end of this step
 };
 
 class StepRunner {
   public:
     StepRunner(const Config& config, Runtime& runtime);
+    ~StepRunner() { runtime_.drain(); }
+    StepRunner(const StepRunner&) = delete;
+    StepRunner& operator=(const StepRunner&) = delete;
 
     Transformer& model() { return model_; }
     GradientStore& gradients() { return gradients_; }
@@ -39,7 +42,8 @@ class StepRunner {
     // Floating-point operations of one step: known after warm_up().
     int64_t flops_per_step() const { return flops_per_step_; }
 
-    // Runs every shape of operation once on dummy data: call before initialize(), which overwrites all it touched.
+    // Runs every shape of operation once on dummy data: call before initialize(), which overwrites all it
+    // touched.
     void warm_up();
     // Initial parameters and optimizer state of this seed.
     void initialize(uint64_t seed);
@@ -48,8 +52,8 @@ class StepRunner {
     void start_clock();
     // Enqueues optimizer step `step`. At most two steps may be uncollected.
     void enqueue(int64_t step, BatchSource& source);
-    // Waits for the oldest uncollected step. Throws Error(diverged), naming the first bad parameter, if its loss or
-    // gradient is not finite; the parameters are then still those before that step.
+    // Waits for the oldest uncollected step. Throws Error(diverged), naming the first bad parameter, if its
+    // loss or gradient is not finite; the parameters are then still those before that step.
     StepResult collect();
     int64_t uncollected() const { return enqueued_ - collected_; }
 

@@ -24,8 +24,8 @@ TokenDataset open_dataset(const Config& config, const std::vector<std::string>& 
     const std::vector<std::string> files = expand_globs(patterns);
     const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
     if (info.vocab_size > config.model.vocab_size) {
-        throw_usage("model.vocab_size {} is below the {} tokens of the dataset {} ({})", config.model.vocab_size,
-                    info.vocab_size, info.name, files.front());
+        throw_usage("model.vocab_size {} is below the {} tokens of the dataset {} ({})",
+                    config.model.vocab_size, info.vocab_size, info.name, files.front());
     }
     return TokenDataset(files, static_cast<int32_t>(config.model.vocab_size), info.separator);
 }
@@ -50,7 +50,9 @@ double measure_product_ceiling(Runtime& runtime) {
         const auto begin = std::chrono::steady_clock::now();
         runtime.ops().matmul(matrix(0), matrix(1), matrix(2), {}, {.transpose_b = true}, runtime.compute());
         runtime.compute().synchronize();
-        best_ms = std::min(best_ms, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+        best_ms = std::min(
+            best_ms,
+            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
     }
     return 2.0 * kSize * kSize * kSize / (best_ms * 1e-3);
 }
@@ -63,15 +65,18 @@ Trainer::Trainer(const Config& config, Runtime& runtime, RunFolder& folder, cons
       train_data_(open_dataset(config, config.data.train, "data.train")),
       val_data_(open_dataset(config, config.data.val, "data.val")),
       loader_(train_data_, loader_options(config)),
-      val_loader_(val_data_, {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask}),
+      val_loader_(val_data_,
+                  {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask}),
       runner_(config, runtime),
       ceiling_flops_per_s_(options.warm_up ? measure_product_ceiling(runtime) : 0) {
     if (options.warm_up) runner_.warm_up();
-    progress_.emplace(config.schedule.steps, options.quiet, static_cast<double>(runner_.flops_per_step()), ceiling_flops_per_s_);
+    progress_.emplace(config.schedule.steps, options.quiet, static_cast<double>(runner_.flops_per_step()),
+                      ceiling_flops_per_s_);
     runner_.initialize(static_cast<uint64_t>(config.seed));
     prefetcher_ = std::make_unique<Prefetcher>(
-        loader_, PrefetcherOptions{.rows_per_microbatch = config.batch.microbatch_tokens / config.batch.sequence_length,
-                                   .microbatches_per_step = config.microbatches_per_step()});
+        loader_, PrefetcherOptions{
+                     .rows_per_microbatch = config.batch.microbatch_tokens / config.batch.sequence_length,
+                     .microbatches_per_step = config.microbatches_per_step()});
     summary_.startup_ms = process_age_ms();
 }
 
@@ -148,7 +153,8 @@ void Trainer::validate(int64_t step) {
         summary_.time_to_target_ms = clock_.finished_ms();
     }
     folder_.write_validation(step, loss, clock_.finished_ms());
-    folder_.log(fmt::format("step {}: validation loss {:.6f} after {:.3f} s of training", step, loss, clock_.finished_ms() * 1e-3));
+    folder_.log(fmt::format("step {}: validation loss {:.6f} after {:.3f} s of training", step, loss,
+                            clock_.finished_ms() * 1e-3));
     progress_->validation(step, loss, clock_.finished_ms());
 }
 
@@ -174,7 +180,8 @@ void Trainer::finish(RunSummary& s) {
         s.step_max_at = step_times_.max_step();
         if (s.train_ms > 0) {
             s.tokens_per_s = static_cast<double>(s.tokens) / (s.train_ms * 1e-3);
-            s.flops_per_s = static_cast<double>(runner_.flops_per_step()) * static_cast<double>(s.steps) / (s.train_ms * 1e-3);
+            s.flops_per_s = static_cast<double>(runner_.flops_per_step()) * static_cast<double>(s.steps) /
+                            (s.train_ms * 1e-3);
         }
     }
     s.ceiling_flops_per_s = ceiling_flops_per_s_;

@@ -1,5 +1,5 @@
-// The training loop of a run: load, forward, backward, step, log. Everything it does to the outside world goes
-// through RunFolder (files) and Progress (screen).
+// The training loop of a run: load, forward, backward, step, log. Everything it does to the outside world
+// goes through RunFolder (files) and Progress (screen).
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@ namespace speedrun {
 
 struct TrainerOptions {
     bool quiet = false;
-    bool warm_up = true;  // off only in the test that shows that it changes nothing
-    int64_t trace_first = -1, trace_last = -1;  // steps whose timeline is written to trace.json
+    bool warm_up = true;                            // off only in the test that shows that it changes nothing
+    int64_t trace_first = -1, trace_last = -1;      // steps whose timeline is written to trace.json
     const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end
 };
 
@@ -28,8 +28,8 @@ class Trainer {
     // Opens the data, builds the model, warms up and initialises. The folder must outlive the trainer.
     Trainer(const Config& config, Runtime& runtime, RunFolder& folder, const TrainerOptions& options);
 
-    // Trains to the end of the schedule (or a stop signal), validates, and returns what summary.json says. Throws
-    // Error(diverged) after having written the summary.
+    // Trains to the end of the schedule (or a stop signal), validates, and returns what summary.json says.
+    // Throws Error(diverged) after having written the summary.
     RunSummary run();
 
     StepRunner& runner() { return runner_; }

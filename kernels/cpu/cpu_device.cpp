@@ -26,7 +26,8 @@ int64_t mapped_bytes(int64_t bytes) {
     return (bytes + unit - 1) / unit * unit;
 }
 
-// AddressSanitizer watches the heap but not mapped pages: under it, buffers come from the heap, cut to their size.
+// AddressSanitizer watches the heap but not mapped pages: under it, buffers come from the heap, cut to their
+// size.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kCheckedMemory = true;
 #else
@@ -170,8 +171,9 @@ void* CpuDevice::allocate(int64_t bytes) {
     const int64_t slack = size >= kHugePage ? kHugePage : 0;
     void* base = kCheckedMemory ? std::calloc(1, bytes) : map_pages(size + slack);
     if (!base) {
-        throw_usage("out of memory: {:.1f} MiB more do not fit; lower batch.microbatch_tokens or the model's size",
-                    static_cast<double>(bytes) / (1 << 20));
+        throw_usage(
+            "out of memory: {:.1f} MiB more do not fit; lower batch.microbatch_tokens or the model's size",
+            static_cast<double>(bytes) / (1 << 20));
     }
     if (kCheckedMemory || !slack) return base;
     auto address = reinterpret_cast<uintptr_t>(base);

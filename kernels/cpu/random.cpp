@@ -21,22 +21,19 @@ float unit(uint32_t word) {
     return (static_cast<float>(word >> 8) + 0.5f) * 0x1p-24f;
 }
 
-// Fills x from sample(words, lane), lane 0 to 3 of a block of four elements.
+// Fills x from sample(words), which gives the four values of a block at once; blocks at the edges are cut.
 template <class Sample>
 void fill_random(Tensor x, uint64_t seed, uint64_t sequence, int64_t offset, Sample&& sample) {
     float* out = x.as<float>();
     const int64_t count = x.numel();
     cpu::parallel_for((count + cpu::kBlock - 1) / cpu::kBlock, [&](int64_t block) {
-        const int64_t begin = block * cpu::kBlock, end = std::min(begin + cpu::kBlock, count);
-        std::array<uint32_t, 4> words{};
-        int64_t have = -1;
-        for (int64_t i = begin; i < end; ++i) {
-            const int64_t element = offset + i;
-            if (element / 4 != have) {
-                have = element / 4;
-                words = words_of(seed, sequence, static_cast<uint64_t>(have));
-            }
-            out[i] = sample(words, static_cast<int>(element % 4));
+        const int64_t begin = offset + block * cpu::kBlock,
+                      end = std::min(begin + cpu::kBlock, offset + count);
+        for (int64_t first = begin / 4 * 4; first < end; first += 4) {
+            const std::array<float, 4> values =
+                sample(words_of(seed, sequence, static_cast<uint64_t>(first / 4)));
+            for (int64_t i = std::max(first, begin); i < std::min(first + 4, end); ++i)
+                out[i - offset] = values[i - first];
         }
     });
 }
@@ -47,12 +44,16 @@ void CpuOps::random_normal(Tensor x, uint64_t seed, uint64_t sequence, int64_t o
                            Stream& stream) {
     expect(x, DType::f32, {x.numel()}, "random_normal x");
     cpu::submit(stream, "random_normal", [=] {
-        fill_random(x, seed, sequence, offset, [=](const std::array<uint32_t, 4>& words, int lane) {
+        fill_random(x, seed, sequence, offset, [=](const std::array<uint32_t, 4>& words) {
             // Box & Muller 1958: words 0,1 give elements 0,1; words 2,3 give elements 2,3.
-            const int pair = lane & ~1;
-            const float radius = deviation * std::sqrt(-2.0f * std::log(unit(words[pair])));
-            const float angle = 2.0f * std::numbers::pi_v<float> * unit(words[pair + 1]);
-            return radius * (lane & 1 ? std::sin(angle) : std::cos(angle));
+            std::array<float, 4> values;
+            for (int pair = 0; pair < 4; pair += 2) {
+                const float radius = deviation * std::sqrt(-2.0f * std::log(unit(words[pair])));
+                const float angle = 2.0f * std::numbers::pi_v<float> * unit(words[pair + 1]);
+                values[pair] = radius * std::cos(angle);
+                values[pair + 1] = radius * std::sin(angle);
+            }
+            return values;
         });
     });
 }
@@ -61,8 +62,10 @@ void CpuOps::random_uniform(Tensor x, uint64_t seed, uint64_t sequence, int64_t 
                             Stream& stream) {
     expect(x, DType::f32, {x.numel()}, "random_uniform x");
     cpu::submit(stream, "random_uniform", [=] {
-        fill_random(x, seed, sequence, offset, [=](const std::array<uint32_t, 4>& words, int lane) {
-            return bound * (2.0f * unit(words[lane]) - 1.0f);
+        fill_random(x, seed, sequence, offset, [=](const std::array<uint32_t, 4>& words) {
+            std::array<float, 4> values;
+            for (int lane = 0; lane < 4; ++lane) values[lane] = bound * (2.0f * unit(words[lane]) - 1.0f);
+            return values;
         });
     });
 }

@@ -78,7 +78,9 @@ void store(Real* p, Vec v, Part part) {
     std::memcpy(static_cast<void*>(p), lanes, part.count * sizeof(Real));
 }
 // v with the lanes that are not real set to 0.
-inline Vec keep(Vec v, Full) { return v; }
+inline Vec keep(Vec v, Full) {
+    return v;
+}
 inline Vec keep(Vec v, Part part) {
     const IntVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return lane < static_cast<int32_t>(part.count) ? v : Vec{};

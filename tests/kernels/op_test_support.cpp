@@ -115,14 +115,16 @@ void OpTest::TearDownTestSuite() {
     harnesses().clear();
 }
 
-Outputs OpTest::run(const std::function<Outputs(Harness&)>& body, const std::vector<int>& thread_counts) const {
+Outputs OpTest::run(const std::function<Outputs(Harness&)>& body,
+                    const std::vector<int>& thread_counts) const {
     Outputs first;
     for (int num_threads : thread_counts) {
         Harness& h = harness(backend(), num_threads);
         Outputs outputs = body(h);
         h.finish();
         for (size_t i = 0; i < first.size(); ++i) {
-            expect_same_bits(outputs[i], first[i], fmt::format("rerun with {} threads: output {}", num_threads, i));
+            expect_same_bits(outputs[i], first[i],
+                             fmt::format("rerun with {} threads: output {}", num_threads, i));
         }
         if (first.empty()) first = std::move(outputs);
     }

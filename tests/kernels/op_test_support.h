@@ -64,7 +64,8 @@ class OpTest : public ::testing::TestWithParam<std::tuple<const BackendFactory*,
     DType dtype() const { return std::get<1>(GetParam()); }
 
     // Runs it with each of these numbers of threads; all outputs must agree in every bit. Returns them.
-    Outputs run(const std::function<Outputs(Harness&)>& body, const std::vector<int>& thread_counts = {1, 1, 2}) const;
+    Outputs run(const std::function<Outputs(Harness&)>& body,
+                const std::vector<int>& thread_counts = {1, 1, 2}) const;
     // The call must throw before anything is enqueued, with all of these in its message.
     void expect_error(const std::function<void(Harness&)>& body, std::vector<std::string> parts) const;
 };

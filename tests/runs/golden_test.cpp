@@ -1,6 +1,7 @@
-// The golden curve: losses of the first 50 steps on the King James text, f32, against committed ones. It catches what
-// op tests cannot: a change of data order, initialisation, schedule or optimizer that still "trains".
-// To regenerate after a meant change: SPEEDRUN_WRITE_GOLDEN=tests/runs/golden_kjv.json build/release/runs_tests
+// The golden curve: losses of the first 50 steps on the King James text, f32, against committed ones. It
+// catches what op tests cannot: a change of data order, initialisation, schedule or optimizer that still
+// "trains". To regenerate after a meant change: SPEEDRUN_WRITE_GOLDEN=tests/runs/golden_kjv.json
+// build/release/runs_tests
 //     --gtest_filter='GoldenTest.*'
 #include <gtest/gtest.h>
 
@@ -33,7 +34,8 @@ constexpr const char* kConfig = R"({
 
 TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
     const fs::path data = SPEEDRUN_KJV_DIR;
-    if (!fs::exists(data / "dataset.json")) GTEST_SKIP() << "no dataset: run data/kjv/prepare.sh build/release/speedrun";
+    if (!fs::exists(data / "dataset.json"))
+        GTEST_SKIP() << "no dataset: run data/kjv/prepare.sh build/release/speedrun";
     std::string text = kConfig;
     for (size_t at; (at = text.find("DATA")) != std::string::npos;) text.replace(at, 4, data.string());
     const Config config = parse_config(text, "golden", {});
@@ -49,15 +51,16 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
         EXPECT_EQ(losses.back(), *summary.val_loss);
     }
     fs::remove_all(out);
-    if (const char* path = std::getenv("SPEEDRUN_WRITE_GOLDEN")) std::ofstream(path) << Json(losses).dump(1) << "\n";
+    if (const char* path = std::getenv("SPEEDRUN_WRITE_GOLDEN"))
+        std::ofstream(path) << Json(losses).dump(1) << "\n";
 
     std::ifstream file(SPEEDRUN_GOLDEN);
     const auto golden = Json::parse(file).get<std::vector<double>>();
     ASSERT_EQ(losses.size(), golden.size());
     for (size_t i = 0; i < golden.size(); ++i) {
-        // Another processor or library sums in another order: matrix products held to AVX2 move no loss by more than
-        // 5e-7, one thread instead of two by nothing. 1e-4 leaves room for other compilers; a wrong data order, initial
-        // value or update moves the first losses by 1e-3 and more.
+        // Another processor or library sums in another order: matrix products held to AVX2 move no loss by
+        // more than 5e-7, one thread instead of two by nothing. 1e-4 leaves room for other compilers; a wrong
+        // data order, initial value or update moves the first losses by 1e-3 and more.
         constexpr double kTolerance = 1e-4;
         EXPECT_NEAR(losses[i], golden[i], kTolerance * golden[i]) << "step " << i;
     }

@@ -1,5 +1,5 @@
-// Whole runs, in process: a toy task to convergence, bitwise equal reruns, warm-up that changes nothing, divergence,
-// accumulation, and the files of a run folder.
+// Whole runs, in process: a toy task to convergence, bitwise equal reruns, warm-up that changes nothing,
+// divergence, accumulation, and the files of a run folder.
 #include "train/trainer.h"
 
 #include <gtest/gtest.h>
@@ -24,16 +24,22 @@ class TrainerTest : public ::testing::Test {
   protected:
     void SetUp() override {
         const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() / ("speedrun_trainer_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+        folder_ = fs::temp_directory_path() /
+                  ("speedrun_trainer_" + std::string(info->name()) + "_" + std::to_string(getpid()));
         fs::create_directories(folder_);
         write_counting_shards();
     }
     void TearDown() override { fs::remove_all(folder_); }
 
-    // Documents that count upwards modulo 31 from a random start in steps of 1, 2 or 3: after two tokens everything
-    // that follows is certain, so the loss of a model that has learned it goes towards the share of those two.
+    // Documents that count upwards modulo 31 from a random start in steps of 1, 2 or 3: after two tokens
+    // everything that follows is certain, so the loss of a model that has learned it goes towards the share
+    // of those two.
     void write_counting_shards() {
-        DatasetInfo info{.name = "counting", .tokenizer = "bytes", .vocab_size = kVocab, .separator = kSeparator, .shards = {}};
+        DatasetInfo info{.name = "counting",
+                         .tokenizer = "bytes",
+                         .vocab_size = kVocab,
+                         .separator = kSeparator,
+                         .shards = {}};
         for (const char* split : {"train", "val"}) {
             std::vector<uint16_t> tokens;
             uint64_t state = split[0];
@@ -55,8 +61,8 @@ class TrainerTest : public ::testing::Test {
     }
 
     Config config(const std::vector<std::string>& settings = {}) const {
-        std::vector<std::string> all = {
-            "data.train=" + (folder_ / "train.bin").string(), "data.val=" + (folder_ / "val.bin").string()};
+        std::vector<std::string> all = {"data.train=" + (folder_ / "train.bin").string(),
+                                        "data.val=" + (folder_ / "val.bin").string()};
         all.insert(all.end(), settings.begin(), settings.end());
         return parse_config(R"({
             "model": {"preset": "modern", "num_layers": 2, "model_dim": 32, "num_heads": 2, "vocab_size": 32},
@@ -66,16 +72,21 @@ class TrainerTest : public ::testing::Test {
                 {"type": "adamw", "params": ["*"], "lr": 0.02}]},
             "schedule": {"steps": 150, "cooldown_fraction": 0.5},
             "precision": "f32", "threads": 2, "seed": 3
-        })", "test", all);
+        })",
+                            "test", all);
     }
 
     RunSummary run(const Config& config, const std::string& name, const TrainerOptions& options) {
-        Runtime runtime({.device = config.device, .precision = config.precision, .threads = static_cast<int>(config.threads)});
+        Runtime runtime({.device = config.device,
+                         .precision = config.precision,
+                         .threads = static_cast<int>(config.threads)});
         RunFolder run_folder((folder_ / "logs").string(), name);
         Trainer trainer(config, runtime, run_folder, options);
         return trainer.run();
     }
-    RunSummary run(const Config& config, const std::string& name) { return run(config, name, {.quiet = true}); }
+    RunSummary run(const Config& config, const std::string& name) {
+        return run(config, name, {.quiet = true});
+    }
 
     std::vector<Json> metrics(const std::string& name) const {
         std::vector<Json> lines;
@@ -98,11 +109,14 @@ class TrainerTest : public ::testing::Test {
 
 TEST_F(TrainerTest, ToyTaskConverges) {
     for (const char* preset : {"modern", "gpt2"}) {
-        Config toy = config({"schedule.steps=250", std::string("model.preset=") + preset, "data.shuffle=false"});
-        if (std::string(preset) == "gpt2") toy.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
+        Config toy =
+            config({"schedule.steps=250", std::string("model.preset=") + preset, "data.shuffle=false"});
+        if (std::string(preset) == "gpt2")
+            toy.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
         const RunSummary summary = run(toy, preset);
-        // Unshuffled, every row is one document. Of its 32 tokens, the first is drawn from 31 values, the second from 3: (ln 31 + ln 3) / 32 = 0.14 nats
-        // is the entropy. 0.2 leaves room for a small model and shows that it learned to count and to look back.
+        // Unshuffled, every row is one document. Of its 32 tokens, the first is drawn from 31 values, the
+        // second from 3: (ln 31 + ln 3) / 32 = 0.14 nats is the entropy. 0.2 leaves room for a small model
+        // and shows that it learned to count and to look back.
         EXPECT_LT(*summary.val_loss, 0.2) << preset;
         EXPECT_GT(*summary.val_loss, 0.14) << preset << ": below the entropy: it sees the future";
     }
@@ -127,8 +141,10 @@ TEST_F(TrainerTest, ValidationInBetweenChangesNothing) {
     run(config({"schedule.steps=10"}), "without");
     run(config({"schedule.steps=10", "eval.every=2"}), "with");
     std::vector<double> without, with;
-    for (const Json& line : metrics("without")) if (line["event"] == "step") without.push_back(line["loss"]);
-    for (const Json& line : metrics("with")) if (line["event"] == "step") with.push_back(line["loss"]);
+    for (const Json& line : metrics("without"))
+        if (line["event"] == "step") without.push_back(line["loss"]);
+    for (const Json& line : metrics("with"))
+        if (line["event"] == "step") with.push_back(line["loss"]);
     EXPECT_EQ(without, with);
 }
 
@@ -137,8 +153,8 @@ TEST_F(TrainerTest, AccumulationEqualsOneBatch) {
     run(config({"schedule.steps=10", "batch.tokens_per_step=2048", "batch.microbatch_tokens=512"}), "parts");
     const std::vector<double> whole = curve("whole"), parts = curve("parts");
     ASSERT_EQ(whole.size(), parts.size());
-    // The same sums in another order: f32 rounding, amplified by ten steps of Muon (its polar factor is of a matrix
-    // whose small singular values carry little more than rounding).
+    // The same sums in another order: f32 rounding, amplified by ten steps of Muon (its polar factor is of a
+    // matrix whose small singular values carry little more than rounding).
     for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 2e-3 * std::abs(whole[i])) << i;
     // The first step's loss and norm have seen no update.
     EXPECT_NEAR(parts[0], whole[0], 1e-6 * whole[0]);
@@ -147,7 +163,8 @@ TEST_F(TrainerTest, AccumulationEqualsOneBatch) {
 
 TEST_F(TrainerTest, DivergenceNamesStepAndParameter) {
     try {
-        run(config({"schedule.steps=20", "optimizers.groups.1.lr=1000", "optimizers.groups.1.weight_decay=1000"}),
+        run(config({"schedule.steps=20", "optimizers.groups.1.lr=1000",
+                    "optimizers.groups.1.weight_decay=1000"}),
             "wild");
         FAIL() << "weights that grow a million times a step went unnoticed";
     } catch (const Error& error) {
@@ -166,8 +183,8 @@ TEST_F(TrainerTest, ClippingBoundsTheUpdateNotTheLoggedNorm) {
 }
 
 TEST_F(TrainerTest, FilesOfARun) {
-    const RunSummary summary = run(config({"schedule.steps=6", "eval.every=3", "record.target_loss=100"}), "files",
-                                   {.quiet = true, .trace_first = 4, .trace_last = 5});
+    const RunSummary summary = run(config({"schedule.steps=6", "eval.every=3", "record.target_loss=100"}),
+                                   "files", {.quiet = true, .trace_first = 4, .trace_last = 5});
     EXPECT_TRUE(summary.target_reached());
     const std::vector<Json> lines = metrics("files");
     ASSERT_EQ(lines.size(), 8u);  // 6 steps, validation after 3 and after 6
@@ -179,7 +196,8 @@ TEST_F(TrainerTest, FilesOfARun) {
         EXPECT_GE(line["train_ms"].get<double>(), before);
         before = line["train_ms"];
         if (line["event"] != "step") continue;
-        for (const char* key : {"step", "loss", "grad_norm", "lr", "step_ms", "tokens", "tokens_per_s", "comm_exposed_ms"}) {
+        for (const char* key :
+             {"step", "loss", "grad_norm", "lr", "step_ms", "tokens", "tokens_per_s", "comm_exposed_ms"}) {
             EXPECT_TRUE(line.contains(key)) << key;
         }
     }

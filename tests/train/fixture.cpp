@@ -19,7 +19,8 @@ Json load(const std::string& name) {
 
 OptimizerFixture::Entry optimizer_entry(const Json& json) {
     OptimizerFixture::Entry entry{.start = json.at("start"), .gradients = json.at("gradients"), .after = {}};
-    for (const auto& [step, values] : json.at("after").items()) entry.after[std::stoi(step)] = values.get<Values>();
+    for (const auto& [step, values] : json.at("after").items())
+        entry.after[std::stoi(step)] = values.get<Values>();
     return entry;
 }
 

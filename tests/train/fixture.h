@@ -1,5 +1,5 @@
-// The committed answers of PyTorch: see fixtures/generate.py, which writes them. This is the one place of these tests
-// that knows JSON.
+// The committed answers of PyTorch: see fixtures/generate.py, which writes them. This is the one place of
+// these tests that knows JSON.
 #pragma once
 
 #include <cstdint>

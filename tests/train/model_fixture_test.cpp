@@ -1,4 +1,5 @@
-// The whole model, both families, against PyTorch: loss, losses of tokens, and the gradient of every parameter.
+// The whole model, both families, against PyTorch: loss, losses of tokens, and the gradient of every
+// parameter.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,12 +16,16 @@ class ModelFixtureTest : public ::testing::TestWithParam<const char*> {
     void SetUp() override { fixture_ = load_model_fixture(GetParam()); }
 
     ModelHarness harness(const std::string& precision) const {
-        return ModelHarness(fixture_.model, static_cast<int64_t>(fixture_.tokens.size()), fixture_.sequence_length, precision);
+        return ModelHarness(fixture_.model, static_cast<int64_t>(fixture_.tokens.size()),
+                            fixture_.sequence_length, precision);
     }
-    float gradient_scale() const { return static_cast<float>(1.0 / static_cast<double>(fixture_.valid_targets())); }
-    // What the error of p's gradient is measured against: the gradient's own size. A pair of mixing coefficients has for
-    // its gradient two sums over the whole stream that may cancel almost entirely (a norm follows, so that scaling the
-    // stream changes little); there the size is that of the largest such gradient.
+    float gradient_scale() const {
+        return static_cast<float>(1.0 / static_cast<double>(fixture_.valid_targets()));
+    }
+    // What the error of p's gradient is measured against: the gradient's own size. A pair of mixing
+    // coefficients has for its gradient two sums over the whole stream that may cancel almost entirely (a
+    // norm follows, so that scaling the stream changes little); there the size is that of the largest such
+    // gradient.
     double size_of_gradient(const Parameter& p, double (*measure)(const Values&)) const {
         double size = measure(fixture_.parameters.at(p.name).gradient);
         if (!p.name.ends_with("mix")) return size;
@@ -52,30 +57,33 @@ TEST_P(ModelFixtureTest, TableDeclaresTheFixturesParameters) {
     }
 }
 
-// Loss: 36 losses of about 6 nats through two layers; each rounding errs by 6e-8 and some tens of them add up, so that
-// 1e-5 is ten times what is to be expected. Gradients: the same errors, but an element is a sum in which larger terms
-// cancel, so that its error is measured against the largest element of its parameter.
+// Loss: 36 losses of about 6 nats through two layers; each rounding errs by 6e-8 and some tens of them add
+// up, so that 1e-5 is ten times what is to be expected. Gradients: the same errors, but an element is a sum
+// in which larger terms cancel, so that its error is measured against the largest element of its parameter.
 TEST_P(ModelFixtureTest, F32AgreesWithPyTorch) {
     ModelHarness h = harness("f32");
     h.load(fixture_);
     h.gradients.begin_step();
-    const double loss = h.backward(batch_of(fixture_), gradient_scale()) / static_cast<double>(fixture_.valid_targets());
+    const double loss =
+        h.backward(batch_of(fixture_), gradient_scale()) / static_cast<double>(fixture_.valid_targets());
     EXPECT_NEAR(loss, fixture_.loss, 1e-5 * fixture_.loss);
     const Values losses = h.read(h.model.losses());
-    for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], fixture_.losses[t], 1e-5 * fixture_.loss) << "token " << t;
+    for (size_t t = 0; t < losses.size(); ++t)
+        EXPECT_NEAR(losses[t], fixture_.losses[t], 1e-5 * fixture_.loss) << "token " << t;
     expect_gradients(h, largest_of, 2e-5);
 }
 
-// bf16 keeps 8 bits: every stored activation and weight errs by up to 2⁻⁹ = 0.2 %. A gradient has passed through a few
-// dozen of them, most of them independent, which comes to one or two percent of its norm. Three times that is allowed;
-// a wrong term would be an error of order 1. In single elements cancellation can leave nothing but rounding, so
-// the norm is compared.
+// bf16 keeps 8 bits: every stored activation and weight errs by up to 2⁻⁹ = 0.2 %. A gradient has passed
+// through a few dozen of them, most of them independent, which comes to one or two percent of its norm. Three
+// times that is allowed; a wrong term would be an error of order 1. In single elements cancellation can leave
+// nothing but rounding, so the norm is compared.
 TEST_P(ModelFixtureTest, Bf16AgreesWithPyTorch) {
     if (!cpu_has_bf16()) GTEST_SKIP() << "this processor has no bf16 instructions";
     ModelHarness h = harness("bf16");
     h.load(fixture_);
     h.gradients.begin_step();
-    const double loss = h.backward(batch_of(fixture_), gradient_scale()) / static_cast<double>(fixture_.valid_targets());
+    const double loss =
+        h.backward(batch_of(fixture_), gradient_scale()) / static_cast<double>(fixture_.valid_targets());
     EXPECT_NEAR(loss, fixture_.loss, 3e-3 * fixture_.loss);
     expect_gradients(h, norm_of, 0.06);
 }
@@ -94,7 +102,8 @@ TEST_P(ModelFixtureTest, LossWithoutBackwardIsTheSame) {
     }
 }
 
-// The gradient of what scales the loss scales, and a new step starts from nothing: same bits, since 1/4 is exact.
+// The gradient of what scales the loss scales, and a new step starts from nothing: same bits, since 1/4 is
+// exact.
 TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
     ModelHarness h = harness("f32");
     h.load(fixture_);
@@ -111,7 +120,8 @@ TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
     }
 }
 
-// The logits that sampling reads, against the loss of the same position: −log softmax over the real vocabulary.
+// The logits that sampling reads, against the loss of the same position: −log softmax over the real
+// vocabulary.
 TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
     ModelHarness h = harness("f32");
     h.load(fixture_);
@@ -122,7 +132,9 @@ TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
         const auto capped = [&](int64_t i) { return cap > 0 ? cap * std::tanh(logits[i] / cap) : logits[i]; };
         double total = 0;
         for (int64_t i = 0; i < fixture_.model.vocab_size; ++i) total += std::exp(capped(i));
-        EXPECT_NEAR(std::log(total) - capped(fixture_.targets[row]), fixture_.losses[row], 1e-5 * fixture_.loss) << row;
+        EXPECT_NEAR(std::log(total) - capped(fixture_.targets[row]), fixture_.losses[row],
+                    1e-5 * fixture_.loss)
+            << row;
     }
 }
 

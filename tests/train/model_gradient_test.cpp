@@ -1,9 +1,10 @@
-// Backward against finite differences of forward, through the whole model in f32, along random directions of each
-// parameter: covers every combination of switches, also those that no committed fixture has.
+// Backward against finite differences of forward, through the whole model in f32, along random directions of
+// each parameter: covers every combination of switches, also those that no committed fixture has.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
 #include <random>
 
 #include "tests/train/model_harness.h"
@@ -64,6 +65,7 @@ ModelConfig crossed_back() {
 struct Case {
     const char* name;
     ModelConfig (*model)();
+    friend std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 };
 
 class ModelGradientTest : public ::testing::TestWithParam<Case> {};
@@ -80,8 +82,8 @@ class DirectionalDerivative {
     DirectionalDerivative(ModelHarness& h, const HostBatch& batch, const Parameter& p)
         : h_(h), batch_(batch), p_(p), start_(h.read(h.model.parameters().master(p))) {}
 
-    // (8(f(h) − f(−h)) − (f(2h) − f(−2h))) / 12h: the central difference with its error of order h² removed, so that h
-    // may be large enough to stand out of f32's rounding.
+    // (8(f(h) − f(−h)) − (f(2h) − f(−2h))) / 12h: the central difference with its error of order h² removed,
+    // so that h may be large enough to stand out of f32's rounding.
     double along(const Values& direction, double h) {
         const double near = at(direction, h) - at(direction, -h);
         const double far = at(direction, 2 * h) - at(direction, -2 * h);
@@ -103,11 +105,12 @@ class DirectionalDerivative {
     const Values start_;
 };
 
-// Each element moves by about h = 0.002, where weights are of size 0.3: little enough for the fourth-order remainder
-// and the kinks of ReLU² to stay below 1 %, since the norms of so narrow a model bend strongly. The sum of about 26
-// losses is rounded to some 1e-6, so that the quotient errs by 1e-3. A derivative along a random direction is of the
-// size ‖g‖, which is what the error is measured against: 1 % of it plus 2e-3. A contribution that is missing or counted
-// twice shows at tens of percent.
+// Each element moves by about h = 0.002, where weights are of size 0.3: little enough for the fourth-order
+// remainder and the kinks of ReLU² to stay below 1 %, since the norms of so narrow a model bend strongly. The
+// sum of about 26 losses of up to 10 nats errs by some 1e-5 of rounding, and the quotient by 11.4 / 0.024
+// times a typical error: 5e-3. A derivative along a random direction is of the size ‖g‖, 1 to 50 here, which
+// is what the error is measured against: 1 % of it plus 1e-2. A contribution that is missing or counted twice
+// shows at tens of percent.
 TEST_P(ModelGradientTest, BackwardIsTheDerivativeOfForward) {
     const ModelConfig model = GetParam().model();
     ModelHarness h(model, kRows * kSequence, kSequence);
@@ -128,7 +131,7 @@ TEST_P(ModelGradientTest, BackwardIsTheDerivativeOfForward) {
                 direction[i] = normal(random);
                 expected += direction[i] * gradient[i];
             }
-            EXPECT_NEAR(derivative.along(direction, 0.002), expected, 0.01 * norm_of(gradient) + 2e-3)
+            EXPECT_NEAR(derivative.along(direction, 0.002), expected, 0.01 * norm_of(gradient) + 1e-2)
                 << p.name << ", gradient of norm " << norm_of(gradient);
         }
     }
@@ -150,7 +153,8 @@ TEST_P(ModelGradientTest, AbsentTokensAndPaddingGetNoGradient) {
         const bool head = p.name == "head.weight" || model.tied_head;  // reads all real rows
         const Values gradient = h.gradient(p);
         for (int64_t row = 0; row < p.shape[0]; ++row) {
-            const bool read = row < model.vocab_size && (occurs[row] || (head && !p.name.starts_with("value")));
+            const bool read =
+                row < model.vocab_size && (occurs[row] || (head && !p.name.starts_with("value")));
             const Values part(gradient.begin() + row * p.shape[1], gradient.begin() + (row + 1) * p.shape[1]);
             EXPECT_EQ(norm_of(part) > 0, read) << p.name << " row " << row;
         }

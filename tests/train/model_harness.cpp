@@ -21,7 +21,8 @@ HostBatch batch_of(const ModelFixture& fixture) {
     return {fixture.tokens, fixture.targets, fixture.positions, fixture.first_key};
 }
 
-HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_length, bool document_mask, uint64_t seed) {
+HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_length, bool document_mask,
+                       uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto token = [&] { return static_cast<int32_t>(random() % model.vocab_size); };
     HostBatch batch;
@@ -39,14 +40,23 @@ HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_
 }
 
 // One thread: the models are so small that handing work out costs more than the work.
-ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t sequence_length, const std::string& precision)
+ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t sequence_length,
+                           const std::string& precision)
     : runtime({.device = "cpu", .precision = precision, .threads = 1}),
       model(config, tokens, sequence_length, runtime),
       gradients(model.table(), runtime),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {}
 
+ModelHarness::~ModelHarness() {
+    try {
+        runtime.synchronize();
+    } catch (const std::exception&) {  // the test has failed already, and said so
+    }
+}
+
 void ModelHarness::set(const Parameter& p, const Values& values) {
-    if (static_cast<int64_t>(values.size()) != p.numel()) throw std::runtime_error(p.name + ": wrong number of values");
+    if (static_cast<int64_t>(values.size()) != p.numel())
+        throw std::runtime_error(p.name + ": wrong number of values");
     const std::vector<float> host(values.begin(), values.end());
     const Tensor master = model.parameters().master(p);
     runtime.device().copy(master.data, host.data(), master.bytes(), runtime.compute());
@@ -71,7 +81,8 @@ void ModelHarness::randomize(double deviation, uint64_t seed) {
 
 void ModelHarness::upload(const HostBatch& batch) {
     const auto copy = [this](const Tensor& to, const std::vector<int32_t>& from) {
-        if (to.numel() != static_cast<int64_t>(from.size())) throw std::runtime_error("the batch does not fit the model");
+        if (to.numel() != static_cast<int64_t>(from.size()))
+            throw std::runtime_error("the batch does not fit the model");
         runtime.device().copy(to.data, from.data(), to.bytes(), runtime.compute());
     };
     copy(model.batch().tokens, batch.tokens);
@@ -98,7 +109,8 @@ double ModelHarness::backward(const HostBatch& batch, float gradient_scale) {
     double sum = 0;
     for (double loss : read(model.losses())) sum += loss;
     const double on_device = read(loss_sum_.tensor(DType::f32, {1}))[0];
-    if (!(std::abs(on_device - sum) <= 1e-6 * std::abs(sum))) throw std::runtime_error("the loss sum is not the sum of the losses");
+    if (!(std::abs(on_device - sum) <= 1e-6 * std::abs(sum)))
+        throw std::runtime_error("the loss sum is not the sum of the losses");
     return sum;
 }
 

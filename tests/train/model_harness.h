@@ -18,14 +18,18 @@ struct HostBatch {
 };
 HostBatch batch_of(const ModelFixture& fixture);
 // Random tokens and targets (one in eight is −1); documents end at random where the mask is asked for.
-HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_length, bool document_mask, uint64_t seed);
+HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_length, bool document_mask,
+                       uint64_t seed);
 
 struct ModelHarness {
-    ModelHarness(const ModelConfig& model, int64_t tokens, int64_t sequence_length, const std::string& precision = "f32");
+    ModelHarness(const ModelConfig& model, int64_t tokens, int64_t sequence_length,
+                 const std::string& precision = "f32");
+    ~ModelHarness();  // after a failure the stream may still be at work in the memory that ends here
 
     void set(const Parameter& p, const Values& values);  // the master, and what compute reads
     void load(const ModelFixture& fixture);
-    // Every parameter normal with this deviation (gains around 1, mixes around 0.7): nothing hides behind a zero.
+    // Every parameter normal with this deviation (gains around 1, mixes around 0.7): nothing hides behind a
+    // zero.
     void randomize(double deviation, uint64_t seed);
     void upload(const HostBatch& batch);
 

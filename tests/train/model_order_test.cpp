@@ -1,5 +1,5 @@
-// Accumulation over microbatches, and the announcements of gradients: once per microbatch each, not before the last
-// contribution, in an order that lets the optimizer and communication follow backward.
+// Accumulation over microbatches, and the announcements of gradients: once per microbatch each, not before
+// the last contribution, in an order that lets the optimizer and communication follow backward.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ ModelConfig model_config(const std::string& preset) {
 }
 
 // Gradients of the same four rows, in microbatches of this many rows.
-std::vector<Values> gradients_of(const ModelConfig& model, const HostBatch& batch, int64_t rows, int64_t rows_at_once,
-                                 int64_t sequence_length) {
+std::vector<Values> gradients_of(const ModelConfig& model, const HostBatch& batch, int64_t rows,
+                                 int64_t rows_at_once, int64_t sequence_length) {
     ModelHarness h(model, rows_at_once * sequence_length, sequence_length);
     h.randomize(0.2, 5);
     h.gradients.begin_step();
@@ -48,14 +48,16 @@ void expect_accumulation_is_exact(const ModelConfig& model, int64_t rows, int64_
     const std::vector<Values> halves = gradients_of(model, batch, rows, rows / 2, sequence_length);
     const ParameterTable table(model, sequence_length);
     for (const Parameter& p : table.all()) {
-        // The same terms, summed in another order: some tens of roundings of 6e-8 relative to the largest element.
+        // The same terms, summed in another order: some tens of roundings of 6e-8 relative to the largest
+        // element.
         const double error = largest_of(difference_of(halves[p.id], whole[p.id]));
         EXPECT_LT(error / largest_of(whole[p.id]), 5e-6) << model.preset << " " << p.name;
     }
 }
 
 TEST(AccumulationTest, TwoMicrobatchesEqualOneDoubleBatch) {
-    for (const char* preset : {"gpt2", "modern"}) expect_accumulation_is_exact(model_config(preset), 4, kSequence);
+    for (const char* preset : {"gpt2", "modern"})
+        expect_accumulation_is_exact(model_config(preset), 4, kSequence);
 }
 
 // A vocabulary so large that the head runs in two chunks on the whole batch and in one on each half.
@@ -84,7 +86,8 @@ struct Announcement {
 
 std::vector<Announcement> announcements_of(ModelHarness& h, const HostBatch& batch) {
     std::vector<Announcement> heard;
-    // The listener waits for compute: everything that backward has enqueued by then, and nothing later, is in.
+    // The listener waits for compute: everything that backward has enqueued by then, and nothing later, is
+    // in.
     h.gradients.listen([&](const Parameter& p) { heard.push_back({&p, h.gradient(p)}); });
     h.backward(batch, 0.05f);
     h.gradients.listen({});
@@ -119,8 +122,8 @@ TEST_P(AnnouncementTest, EachParameterOncePerMicrobatchAndWithNothingToCome) {
     }
 }
 
-// Units in reverse order, with one exception: a value table belongs to the embeddings (unit 0), but is complete when
-// the one block that reads it is.
+// Units in reverse order, with one exception: a value table belongs to the embeddings (unit 0), but is
+// complete when the one block that reads it is.
 TEST_P(AnnouncementTest, ReverseOrderOfUnits) {
     const std::vector<Announcement> heard = announcements_of(harness_, batch(1));
     int unit = harness_.table().num_units() - 1;

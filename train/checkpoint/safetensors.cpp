@@ -17,7 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* type_name(DType dtype) { return dtype == DType::f32 ? "F32" : dtype == DType::bf16 ? "BF16" : "I32"; }
+const char* type_name(DType dtype) {
+    return dtype == DType::f32 ? "F32" : dtype == DType::bf16 ? "BF16" : "I32";
+}
 
 DType type_of(const std::string& name, const std::string& where) {
     for (DType dtype : {DType::f32, DType::bf16, DType::i32}) {
@@ -31,7 +33,9 @@ void sync_to_disk(const std::string& path) {
     const bool synced = file >= 0 && fsync(file) == 0;
     const int error = errno;
     if (file >= 0) close(file);
-    if (!synced) throw Error(ExitCode::failure, fmt::format("{}: cannot be synced to disk: {}", path, std::strerror(error)));
+    if (!synced)
+        throw Error(ExitCode::failure,
+                    fmt::format("{}: cannot be synced to disk: {}", path, std::strerror(error)));
 }
 
 }  // namespace
@@ -52,7 +56,8 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
     std::ofstream file(temporary, std::ios::binary);
     file.write(reinterpret_cast<const char*>(&length), sizeof length);
     file << text;
-    for (const NamedTensor& tensor : tensors) file.write(tensor.bytes.data(), static_cast<std::streamsize>(tensor.bytes.size()));
+    for (const NamedTensor& tensor : tensors)
+        file.write(tensor.bytes.data(), static_cast<std::streamsize>(tensor.bytes.size()));
     file.close();
     if (!file) throw Error(ExitCode::failure, fmt::format("{}: writing failed (disk full?)", temporary));
     sync_to_disk(temporary);

@@ -12,17 +12,20 @@ namespace {
 
 constexpr const char* kFile = "/model.safetensors";
 
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ",")); }
+std::string shape_text(const std::vector<int64_t>& shape) {
+    return fmt::format("[{}]", fmt::join(shape, ","));
+}
 
 }  // namespace
 
-void save_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters, Runtime& runtime) {
+void save_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters,
+                  Runtime& runtime) {
     runtime.synchronize();
     std::vector<NamedTensor> tensors;
     for (const Parameter& p : table.all()) {
         NamedTensor tensor{p.name, DType::f32, p.shape, std::vector<char>(p.numel() * size_of(DType::f32))};
-        runtime.device().copy(tensor.bytes.data(), parameters.master(p).data, static_cast<int64_t>(tensor.bytes.size()),
-                              runtime.compute());
+        runtime.device().copy(tensor.bytes.data(), parameters.master(p).data,
+                              static_cast<int64_t>(tensor.bytes.size()), runtime.compute());
         tensors.push_back(std::move(tensor));
     }
     runtime.compute().synchronize();
@@ -30,7 +33,8 @@ void save_weights(const std::string& folder, const ParameterTable& table, Parame
     write_safetensors(folder + kFile, tensors);
 }
 
-void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters, Runtime& runtime) {
+void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters,
+                  Runtime& runtime) {
     const std::string path = folder + kFile;
     const std::vector<NamedTensor> tensors = read_safetensors(path);
     std::string problems;
@@ -46,11 +50,11 @@ void load_weights(const std::string& folder, const ParameterTable& table, Parame
         if (!found) {
             problem("missing tensor " + p.name);
         } else if (found->shape != p.shape || found->dtype != DType::f32) {
-            problem(fmt::format("{} is {} {}, expected f32 {}", p.name, name_of(found->dtype), shape_text(found->shape),
-                                shape_text(p.shape)));
+            problem(fmt::format("{} is {} {}, expected f32 {}", p.name, name_of(found->dtype),
+                                shape_text(found->shape), shape_text(p.shape)));
         } else {
-            runtime.device().copy(parameters.master(p).data, found->bytes.data(), static_cast<int64_t>(found->bytes.size()),
-                                  runtime.compute());
+            runtime.device().copy(parameters.master(p).data, found->bytes.data(),
+                                  static_cast<int64_t>(found->bytes.size()), runtime.compute());
             parameters.publish(p, runtime.compute());
         }
     }

@@ -10,11 +10,14 @@ namespace speedrun {
 namespace {
 
 constexpr const char* kFooter =
-    "Exit codes: 0 done; 1 unexpected failure; 2 bad usage or config; 3 data missing or damaged; 4 diverged;\n"
+    "Exit codes: 0 done; 1 unexpected failure; 2 bad usage or config; 3 data missing or damaged; 4 "
+    "diverged;\n"
     "            130/143 stopped by SIGINT/SIGTERM after saving the weights.";
 
 void add_settings(CLI::App* command, std::vector<std::string>& settings) {
-    command->add_option("--set", settings, "override one config key: dotted.key=value (JSON, else a string); repeatable")
+    command
+        ->add_option("--set", settings,
+                     "override one config key: dotted.key=value (JSON, else a string); repeatable")
         ->type_name("KEY=VALUE")
         ->expected(1)
         ->take_all();
@@ -28,21 +31,27 @@ int run_command_line(int argc, char** argv) {
     app.footer(kFooter);
 
     TrainOptions train;
-    CLI::App* train_command = app.add_subcommand("train", "train a model as a config says; results go to OUT/NAME/");
-    train_command->add_option("config", train.config, "JSON config (see: speedrun plan --options)")->required();
+    CLI::App* train_command =
+        app.add_subcommand("train", "train a model as a config says; results go to OUT/NAME/");
+    train_command->add_option("config", train.config, "JSON config (see: speedrun plan --options)")
+        ->required();
     add_settings(train_command, train.settings);
     train_command->add_option("--name", train.name, "name of the run folder; default: config name and time");
     train_command->add_option("--out", train.out, "folder of run folders")->capture_default_str();
-    train_command->add_option("--seed", train.seed, "overrides the config's seed")->check(CLI::NonNegativeNumber);
-    train_command->add_option("--trace", train.trace, "write trace.json (Perfetto) of these steps")->type_name("FIRST:LAST");
+    train_command->add_option("--seed", train.seed, "overrides the config's seed")
+        ->check(CLI::NonNegativeNumber);
+    train_command->add_option("--trace", train.trace, "write trace.json (Perfetto) of these steps")
+        ->type_name("FIRST:LAST");
     train_command->add_flag("--quiet", train.quiet, "print only the result");
     train_command->footer(kFooter);
 
     PlanOptions plan;
-    CLI::App* plan_command = app.add_subcommand("plan", "check a config; print it resolved, with memory, work and batch arithmetic");
+    CLI::App* plan_command = app.add_subcommand(
+        "plan", "check a config; print it resolved, with memory, work and batch arithmetic");
     plan_command->add_option("config", plan.config, "JSON config");
     add_settings(plan_command, plan.settings);
-    plan_command->add_flag("--options", plan.options_help, "list every config option with its default and meaning");
+    plan_command->add_flag("--options", plan.options_help,
+                           "list every config option with its default and meaning");
 
     EvalOptions eval;
     CLI::App* eval_command = app.add_subcommand("eval", "validation loss of a finished run");
@@ -54,24 +63,35 @@ int run_command_line(int argc, char** argv) {
     sample_command->add_option("run", sample.run, "run folder")->required();
     add_settings(sample_command, sample.settings);
     sample_command->add_option("--prompt", sample.prompt, "text to continue");
-    sample_command->add_option("--tokens", sample.tokens, "tokens to generate at most")->capture_default_str()->check(CLI::Range(0, 1000000));
+    sample_command->add_option("--tokens", sample.tokens, "tokens to generate at most")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 1000000));
     sample_command->add_option("--temperature", sample.temperature, "0: always the most likely token")
         ->capture_default_str()
         ->check(CLI::Range(0.0, 100.0));
-    sample_command->add_option("--seed", sample.seed, "of the random draws")->capture_default_str()->check(CLI::NonNegativeNumber);
+    sample_command->add_option("--seed", sample.seed, "of the random draws")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
 
     PrepareOptions prepare;
     CLI::App* prepare_command = app.add_subcommand("prepare", "turn text files into token shards");
-    prepare_command->add_option("--input", prepare.inputs, "text files; each is a document, unless a marker is given")->required();
+    prepare_command
+        ->add_option("--input", prepare.inputs, "text files; each is a document, unless a marker is given")
+        ->required();
     prepare_command->add_option("--tokenizer", prepare.tokenizer, "bytes")->capture_default_str();
     prepare_command->add_option("--out", prepare.out_dir, "folder for shards and dataset.json")->required();
     prepare_command->add_option("--name", prepare.name, "name of the dataset; default: the folder's");
-    prepare_command->add_option("--val-every", prepare.val_every, "every K-th document is for validation; 0: none")->capture_default_str();
-    prepare_command->add_option("--document-marker", prepare.document_marker, "a line equal to this ends a document");
-    prepare_command->add_option("--shard-tokens", prepare.shard_tokens, "tokens per shard file")->capture_default_str();
+    prepare_command
+        ->add_option("--val-every", prepare.val_every, "every K-th document is for validation; 0: none")
+        ->capture_default_str();
+    prepare_command->add_option("--document-marker", prepare.document_marker,
+                                "a line equal to this ends a document");
+    prepare_command->add_option("--shard-tokens", prepare.shard_tokens, "tokens per shard file")
+        ->capture_default_str();
     prepare_command->add_flag("--force", prepare.force, "replace a dataset that is there");
 
-    CLI::App* doctor_command = app.add_subcommand("doctor", "what this build and this machine can do, and what to mend");
+    CLI::App* doctor_command =
+        app.add_subcommand("doctor", "what this build and this machine can do, and what to mend");
 
     // CLI11 alone would only say that a subcommand is required.
     if (argc > 1 && argv[1][0] != '-') {

@@ -3,7 +3,8 @@
 
 namespace speedrun {
 
-// Parses, runs the subcommand and returns its exit code; bad usage is reported and gives 2. Throws what commands throw.
+// Parses, runs the subcommand and returns its exit code; bad usage is reported and gives 2. Throws what
+// commands throw.
 int run_command_line(int argc, char** argv);
 
 }  // namespace speedrun

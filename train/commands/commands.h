@@ -1,5 +1,5 @@
-// The subcommands of the binary: their options (bound to flags in cli.cpp) and what runs them. Each returns the
-// process's exit code and throws Error for what the user can mend.
+// The subcommands of the binary: their options (bound to flags in cli.cpp) and what runs them. Each returns
+// the process's exit code and throws Error for what the user can mend.
 #pragma once
 
 #include <cstdint>

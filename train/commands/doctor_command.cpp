@@ -24,23 +24,32 @@ int run_doctor() {
          e.build_type == "Release" ? "" : "not a Release build: slow; use the preset release");
     line("OpenMP", e.has_openmp ? "yes" : "no", e.has_openmp ? "" : "our loops run on one thread");
     line("oneDNN", e.onednn_version);
-    line("MPI", e.has_mpi ? "library found at build time; this version runs one rank and does not use it" : "not found at build time");
-    line("CUDA", e.has_cuda ? "toolkit found at build time; this version has no CUDA backend and does not use it" : "not found at build time");
+    line("MPI", e.has_mpi ? "library found at build time; this version runs one rank and does not use it"
+                          : "not found at build time");
+    line("CUDA", e.has_cuda
+                     ? "toolkit found at build time; this version has no CUDA backend and does not use it"
+                     : "not found at build time");
     line("CPU", fmt::format("{}, {} cores, {:.0f} MHz", e.cpu, e.cores, e.cpu_mhz));
     line("AVX-512", e.cpu_avx512 ? "yes" : "no", e.cpu_avx512 ? "" : "kernels use narrower vectors");
-    line("bf16", e.cpu_bf16 ? "avx512_bf16: precision auto is bf16" : "no avx512_bf16: precision auto is f32");
+    line("bf16",
+         e.cpu_bf16 ? "avx512_bf16: precision auto is bf16" : "no avx512_bf16: precision auto is f32");
     const double free_gib = static_cast<double>(e.available_memory_bytes) / kGiB;
-    line("memory", fmt::format("{:.1f} GiB available of {:.1f}", free_gib, static_cast<double>(e.memory_bytes) / kGiB),
+    line("memory",
+         fmt::format("{:.1f} GiB available of {:.1f}", free_gib, static_cast<double>(e.memory_bytes) / kGiB),
          free_gib < 1 ? "less than 1 GiB: even small models may not fit" : "");
     std::error_code error;
     const auto space = std::filesystem::space(".", error);
     const double disk_gib = error ? 0 : static_cast<double>(space.available) / kGiB;
-    line("disk", fmt::format("{:.1f} GiB free here", disk_gib), disk_gib < 1 ? "less than 1 GiB: runs may fail to write" : "");
+    line("disk", fmt::format("{:.1f} GiB free here", disk_gib),
+         disk_gib < 1 ? "less than 1 GiB: runs may fail to write" : "");
     line("clock", e.clock_source.empty() ? "unknown" : e.clock_source,
          e.clock_source == "tsc" || e.clock_source == "kvm-clock" || e.clock_source == "arch_sys_counter"
-             ? "" : "a slow clock source makes short timings noisy");
+             ? ""
+             : "a slow clock source makes short timings noisy");
     const char* threads = std::getenv("OMP_NUM_THREADS");
-    if (threads) line("threads", fmt::format("OMP_NUM_THREADS={}", threads), "limits every run; unset it or use \"threads\" in the config");
+    if (threads)
+        line("threads", fmt::format("OMP_NUM_THREADS={}", threads),
+             "limits every run; unset it or use \"threads\" in the config");
     return 0;
 }
 

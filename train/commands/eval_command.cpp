@@ -9,16 +9,19 @@
 
 namespace speedrun {
 
-FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings, bool single_sequence) {
+FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
+                              bool single_sequence) {
     if (!std::filesystem::is_regular_file(run + "/config.json")) {
-        throw_usage("{}: not a run folder (it has no config.json); runs are in logs/, or where --out said", run);
+        throw_usage("{}: not a run folder (it has no config.json); runs are in logs/, or where --out said",
+                    run);
     }
     FinishedRun result;
     result.config = read_config(run + "/config.json", settings);
     Config& config = result.config;
-    if (single_sequence) config.batch.microbatch_tokens = config.batch.tokens_per_step = config.batch.sequence_length;
-    result.runtime = std::make_unique<Runtime>(
-        RuntimeOptions{.device = config.device, .precision = config.precision, .threads = static_cast<int>(config.threads)});
+    if (single_sequence)
+        config.batch.microbatch_tokens = config.batch.tokens_per_step = config.batch.sequence_length;
+    result.runtime = std::make_unique<Runtime>(RuntimeOptions{
+        .device = config.device, .precision = config.precision, .threads = static_cast<int>(config.threads)});
     result.runner = std::make_unique<StepRunner>(config, *result.runtime);
     Transformer& model = result.runner->model();
     load_weights(run + "/checkpoints/final", model.table(), model.parameters(), *result.runtime);
@@ -31,10 +34,11 @@ int run_eval(const EvalOptions& options) {
     const std::vector<std::string> files = expand_globs(config.data.val);
     const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
     const TokenDataset data(files, static_cast<int32_t>(config.model.vocab_size), info.separator);
-    const ValidationLoader loader(data, {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask});
+    const ValidationLoader loader(
+        data, {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask});
     const double loss = run.runner->validate(loader);
-    std::printf("validation loss %.6f nats/token over %lld tokens of %s\n", loss, static_cast<long long>(loader.num_targets()),
-                info.name.c_str());
+    std::printf("validation loss %.6f nats/token over %lld tokens of %s\n", loss,
+                static_cast<long long>(loader.num_targets()), info.name.c_str());
     return 0;
 }
 

@@ -15,8 +15,9 @@ struct FinishedRun {
     std::unique_ptr<StepRunner> runner;
 };
 
-// Opens RUN/config.json (with settings on top) and loads RUN/checkpoints/final. The microbatch is one as of the run,
-// or a single sequence. Throws a usage or data error that says what is missing.
-FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings, bool single_sequence);
+// Opens RUN/config.json (with settings on top) and loads RUN/checkpoints/final. The microbatch is one as of
+// the run, or a single sequence. Throws a usage or data error that says what is missing.
+FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
+                              bool single_sequence);
 
 }  // namespace speedrun

@@ -83,7 +83,8 @@ int run_sample(const SampleOptions& options) {
     Sampler sampler(run);
     std::printf("%s", options.prompt.c_str());
     for (int64_t i = 0; i < options.tokens; ++i) {
-        const auto words = philox4x32({static_cast<uint32_t>(i), 0, 0, 0x736d706cu}, philox_key(static_cast<uint64_t>(options.seed)));
+        const auto words = philox4x32({static_cast<uint32_t>(i), 0, 0, 0x736d706cu},
+                                      philox_key(static_cast<uint64_t>(options.seed)));
         const int32_t token = draw(sampler.next_logits(context, tokenizer->separator()), options.temperature,
                                    (static_cast<double>(words[0]) + 0.5) * 0x1p-32);
         if (token == tokenizer->separator()) break;  // the document ended

@@ -24,7 +24,8 @@ void on_signal(int signal) {
 }
 
 std::string default_name(const std::string& config) {
-    return fmt::format("{}-{:%Y%m%d-%H%M%S}", std::filesystem::path(config).stem().string(), fmt::localtime(std::time(nullptr)));
+    return fmt::format("{}-{:%Y%m%d-%H%M%S}", std::filesystem::path(config).stem().string(),
+                       fmt::localtime(std::time(nullptr)));
 }
 
 void parse_trace(const std::string& text, TrainerOptions& options) {
@@ -43,25 +44,32 @@ void refuse_many_ranks() {
     for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
         const char* size = std::getenv(variable);
         if (size && std::atoi(size) > 1) {
-            throw_usage("started as one of {} ranks ({}), but this version runs one rank: leave mpirun away", size, variable);
+            throw_usage("started as one of {} ranks ({}), but this version runs one rank: leave mpirun away",
+                        size, variable);
         }
     }
 }
 
-std::string header(const Config& config, const Runtime& runtime, const ParameterTable& table, const std::string& folder) {
+std::string header(const Config& config, const Runtime& runtime, const ParameterTable& table,
+                   const std::string& folder) {
     const ModelConfig& m = config.model;
-    return fmt::format("{}: {} model, {:.2f}M parameters ({} layers x {}), {} steps of {} tokens ({} microbatches), {} on {} threads",
-                       folder, m.preset, static_cast<double>(table.numel()) * 1e-6, m.num_layers, m.model_dim,
-                       config.schedule.steps, config.batch.tokens_per_step, config.microbatches_per_step(),
-                       name_of(runtime.real()), runtime.threads());
+    return fmt::format(
+        "{}: {} model, {:.2f}M parameters ({} layers x {}), {} steps of {} tokens ({} microbatches), {} on "
+        "{} threads",
+        folder, m.preset, static_cast<double>(table.numel()) * 1e-6, m.num_layers, m.model_dim,
+        config.schedule.steps, config.batch.tokens_per_step, config.microbatches_per_step(),
+        name_of(runtime.real()), runtime.threads());
 }
 
 std::string result_line(const RunSummary& s) {
     std::string text = fmt::format("result: {}", s.status);
     if (s.val_loss) text += fmt::format("  validation loss {:.4f} nats/token", *s.val_loss);
-    text += fmt::format("  training time {:.1f} s  ({} steps, {:.2f}M tokens, start-up {:.2f} s)", s.train_ms * 1e-3, s.steps,
-                        static_cast<double>(s.tokens) * 1e-6, s.startup_ms * 1e-3);
-    if (s.target_loss) text += fmt::format("\ntarget {:.4f}: {}", *s.target_loss, s.target_reached() ? "reached" : "not reached");
+    text +=
+        fmt::format("  training time {:.1f} s  ({} steps, {:.2f}M tokens, start-up {:.2f} s)",
+                    s.train_ms * 1e-3, s.steps, static_cast<double>(s.tokens) * 1e-6, s.startup_ms * 1e-3);
+    if (s.target_loss)
+        text += fmt::format("\ntarget {:.4f}: {}", *s.target_loss,
+                            s.target_reached() ? "reached" : "not reached");
     return text;
 }
 
@@ -70,11 +78,15 @@ std::string time_table(const RunSummary& s) {
     const auto row = [&](const char* name, double ms) {
         return fmt::format("  {:<34} {:>9.1f} ms {:>5.1f}%\n", name, ms, total > 0 ? 100 * ms / total : 0);
     };
-    std::string text = "where the time went\n" + row("forward and backward", compute) + row("optimizer after backward", s.optimizer_ms) +
-                       row("communication exposed", 0.0) + row("host waited for data (overlapped)", s.data_ms);
-    return text + fmt::format("  step p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms (step {}); {:.0f} GFLOP/s, {:.0f}% of a large product's {:.0f}",
-                              s.step_p50_ms, s.step_p99_ms, s.step_max_ms, s.step_max_at, s.flops_per_s * 1e-9,
-                              s.ceiling_flops_per_s > 0 ? 100 * s.flops_per_s / s.ceiling_flops_per_s : 0, s.ceiling_flops_per_s * 1e-9);
+    std::string text = "where the time went\n" + row("forward and backward", compute) +
+                       row("optimizer after backward", s.optimizer_ms) + row("communication exposed", 0.0) +
+                       row("host waited for data (overlapped)", s.data_ms);
+    return text + fmt::format(
+                      "  step p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms (step {}); {:.0f} GFLOP/s, {:.0f}% "
+                      "of a large product's {:.0f}",
+                      s.step_p50_ms, s.step_p99_ms, s.step_max_ms, s.step_max_at, s.flops_per_s * 1e-9,
+                      s.ceiling_flops_per_s > 0 ? 100 * s.flops_per_s / s.ceiling_flops_per_s : 0,
+                      s.ceiling_flops_per_s * 1e-9);
 }
 
 }  // namespace
@@ -88,11 +100,14 @@ int run_train(const TrainOptions& options) {
     trainer_options.stop_signal = &stop_signal;
     parse_trace(options.trace, trainer_options);
 
-    Runtime runtime({.device = config.device, .precision = config.precision, .threads = static_cast<int>(config.threads)});
+    Runtime runtime({.device = config.device,
+                     .precision = config.precision,
+                     .threads = static_cast<int>(config.threads)});
     // Everything that can be refused is refused before the folder is made.
     const ParameterTable table(config.model, config.batch.sequence_length);
     assign_groups(table, config.optimizers);
-    for (const auto& [patterns, key] : {std::pair{&config.data.train, "data.train"}, std::pair{&config.data.val, "data.val"}}) {
+    for (const auto& [patterns, key] :
+         {std::pair{&config.data.train, "data.train"}, std::pair{&config.data.val, "data.val"}}) {
         if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);
         expand_globs(*patterns);
     }
@@ -109,14 +124,14 @@ int run_train(const TrainOptions& options) {
         Trainer trainer(config, runtime, folder, trainer_options);
         say(header(config, runtime, table, folder.path()));
         folder.log("memory\n" + runtime.device().memory().print());
-        struct sigaction action{};
+        struct sigaction action {};
         action.sa_handler = on_signal;
         if (sigaction(SIGINT, &action, nullptr) != 0 || sigaction(SIGTERM, &action, nullptr) != 0) {
             throw Error(ExitCode::failure, "signal handlers cannot be installed");
         }
         const RunSummary summary = trainer.run();
-        save_weights(folder.path() + "/checkpoints/final", trainer.runner().model().table(), trainer.runner().model().parameters(),
-                     runtime);
+        save_weights(folder.path() + "/checkpoints/final", trainer.runner().model().table(),
+                     trainer.runner().model().parameters(), runtime);
         say(time_table(summary));
         folder.log(result_line(summary));
         std::printf("%s\n", result_line(summary).c_str());

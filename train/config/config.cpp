@@ -25,12 +25,14 @@ void ModelConfig::apply_preset() {
 }
 
 void ModelConfig::fields(FieldVisitor& v) {
-    v.choice("preset", preset, {"modern", "gpt2"}, "family that sets the switches below; keys given beside it win");
+    v.choice("preset", preset, {"modern", "gpt2"},
+             "family that sets the switches below; keys given beside it win");
     v.field("num_layers", num_layers, "number of blocks", {1, 1000});
     v.field("model_dim", model_dim, "width of the residual stream, a multiple of num_heads", {8, 65536});
     v.field("num_heads", num_heads, "attention heads", {1, 1024});
     v.field("mlp_ratio", mlp_ratio, "width of the MLP as a multiple of model_dim", {1, 64});
-    v.field("vocab_size", vocab_size, "tokens of the tokenizer; matrices are padded to a multiple of 64", {2, 65536});
+    v.field("vocab_size", vocab_size, "tokens of the tokenizer; matrices are padded to a multiple of 64",
+            {2, 65536});
     v.choice("norm", norm, {"rmsnorm", "layernorm"}, "normalisation before attention, MLP and head");
     v.field("norm_parameters", norm_parameters, "norms have a learned gain (and a bias, if biases)");
     v.choice("activation", activation, {"relu_squared", "gelu_tanh"}, "nonlinearity of the MLP");
@@ -42,10 +44,13 @@ void ModelConfig::fields(FieldVisitor& v) {
     v.field("logit_softcap", logit_softcap, "c > 0: logits become c*tanh(logits/c); 0: off", {0, 1e6});
     v.field("attention_scale", attention_scale, "factor of q*k; 0: 1/sqrt(head size)", {0, 100});
     v.field("window", window, "keys that a query sees at most, itself included; 0: all", {0, 1e9});
-    v.field("zero_init_projections", zero_init_projections, "output projections (and an untied head) start at zero");
+    v.field("zero_init_projections", zero_init_projections,
+            "output projections (and an untied head) start at zero");
     v.field("norm_embedding", norm_embedding, "normalise the embedding before the first block");
-    v.field("mix_first_embedding", mix_first_embedding, "each block starts from a*x + b*x0 with learned a, b");
-    v.field("value_embeddings", value_embeddings, "number of last blocks that mix an embedding table into v", {0, 1000});
+    v.field("mix_first_embedding", mix_first_embedding,
+            "each block starts from a*x + b*x0 with learned a, b");
+    v.field("value_embeddings", value_embeddings, "number of last blocks that mix an embedding table into v",
+            {0, 1000});
     v.field("init_scale", init_scale, "factor of the initial deviation of weights", {0, 100});
 }
 
@@ -59,15 +64,16 @@ void DataConfig::fields(FieldVisitor& v) {
 
 void BatchConfig::fields(FieldVisitor& v) {
     v.field("sequence_length", sequence_length, "tokens of a sequence", {1, 1 << 20});
-    v.field("microbatch_tokens", microbatch_tokens, "tokens that a rank processes at once, a multiple of sequence_length",
-            {1, 1e9});
-    v.field("tokens_per_step", tokens_per_step, "tokens of an optimizer step over all ranks, a multiple of microbatch_tokens",
-            {1, 1e12});
+    v.field("microbatch_tokens", microbatch_tokens,
+            "tokens that a rank processes at once, a multiple of sequence_length", {1, 1e9});
+    v.field("tokens_per_step", tokens_per_step,
+            "tokens of an optimizer step over all ranks, a multiple of microbatch_tokens", {1, 1e12});
 }
 
 void OptimizerGroupConfig::fields(FieldVisitor& v) {
     v.choice("type", type, {"adamw", "muon"}, "optimizer of the group");
-    v.field("params", params, "name patterns (*, ?) of its parameters; the first group that matches takes a parameter");
+    v.field("params", params,
+            "name patterns (*, ?) of its parameters; the first group that matches takes a parameter");
     v.field("lr", lr, "learning rate at the top of the schedule", {0, 1e3});
     v.field("weight_decay", weight_decay, "decoupled: a step shrinks weights by lr*weight_decay", {0, 1e3});
     v.field("beta1", beta1, "adamw: decay of the mean gradient", {0, 1});
@@ -85,15 +91,18 @@ void OptimizersConfig::fields(FieldVisitor& v) {
     v.field("clip_norm", clip_norm, "which norm: 2, the Euclidean one", {2, 2});
     v.list(
         "groups", "optimizers and their parameters; together they cover every parameter", groups.size(),
-        [this](size_t n) { groups.resize(n); }, [this](size_t i, FieldVisitor& inner) { groups[i].fields(inner); });
+        [this](size_t n) { groups.resize(n); },
+        [this](size_t i, FieldVisitor& inner) { groups[i].fields(inner); });
 }
 
 void ScheduleConfig::fields(FieldVisitor& v) {
     v.field("steps", steps, "optimizer steps of the run", {0, 1e12});
     v.field("warmup_steps", warmup_steps, "steps of linear warm-up", {0, 1e12});
     v.choice("decay", decay, {"linear", "cosine", "constant"}, "shape of the cooldown");
-    v.field("cooldown_fraction", cooldown_fraction, "share of the steps, at the end, that cools down", {0, 1});
-    v.field("final_lr_fraction", final_lr_fraction, "learning rate at the end, as a share of the top", {0, 1});
+    v.field("cooldown_fraction", cooldown_fraction, "share of the steps, at the end, that cools down",
+            {0, 1});
+    v.field("final_lr_fraction", final_lr_fraction, "learning rate at the end, as a share of the top",
+            {0, 1});
 }
 
 void ParallelConfig::fields(FieldVisitor& v) {
@@ -109,7 +118,8 @@ void EvalConfig::fields(FieldVisitor& v) {
 
 void RecordConfig::fields(FieldVisitor& v) {
     v.field("track", track, "name of the track in records/ that the run is an attempt at");
-    v.field("target_loss", target_loss, "validation loss, in nats per token, that the run has to reach; 0: none", {0, 100});
+    v.field("target_loss", target_loss,
+            "validation loss, in nats per token, that the run has to reach; 0: none", {0, 100});
 }
 
 void Config::fields(FieldVisitor& v) {
@@ -121,42 +131,48 @@ void Config::fields(FieldVisitor& v) {
     v.section("parallel", "mesh of ranks", [this](FieldVisitor& s) { parallel.fields(s); });
     v.section("eval", "validation", [this](FieldVisitor& s) { eval.fields(s); });
     v.section("record", "record attempt", [this](FieldVisitor& s) { record.fields(s); });
-    v.choice("precision", precision, {"auto", "f32", "bf16"}, "compute type; auto: bf16 where the hardware has it");
-    v.choice("device", device, {"auto", "cpu", "cuda"}, "auto: a GPU if there is one that this build can use");
+    v.choice("precision", precision, {"auto", "f32", "bf16"},
+             "compute type; auto: bf16 where the hardware has it");
+    v.choice("device", device, {"auto", "cpu", "cuda"},
+             "auto: a GPU if there is one that this build can use");
     v.field("threads", threads, "threads for the CPU; 0: all cores", {0, 4096});
     v.field("seed", seed, "of initial weights and data order", {0, 9e15});
 }
 
 void Config::validate() const {
     if (model.model_dim % model.num_heads != 0) {
-        throw_usage("model.model_dim {} is not a multiple of model.num_heads {}", model.model_dim, model.num_heads);
+        throw_usage("model.model_dim {} is not a multiple of model.num_heads {}", model.model_dim,
+                    model.num_heads);
     }
     if (model.position == "rotary" && model.head_dim() % 2 != 0) {
         throw_usage("model: rotary positions need an even head size, not {} (= model_dim {} / num_heads {})",
                     model.head_dim(), model.model_dim, model.num_heads);
     }
     if (model.value_embeddings > model.num_layers) {
-        throw_usage("model.value_embeddings {} exceeds model.num_layers {}", model.value_embeddings, model.num_layers);
+        throw_usage("model.value_embeddings {} exceeds model.num_layers {}", model.value_embeddings,
+                    model.num_layers);
     }
     if (batch.microbatch_tokens % batch.sequence_length != 0) {
-        throw_usage("batch.microbatch_tokens {} is not a multiple of batch.sequence_length {}", batch.microbatch_tokens,
-                    batch.sequence_length);
+        throw_usage("batch.microbatch_tokens {} is not a multiple of batch.sequence_length {}",
+                    batch.microbatch_tokens, batch.sequence_length);
     }
     if (batch.tokens_per_step % batch.microbatch_tokens != 0) {
-        throw_usage("batch.tokens_per_step {} is not a multiple of batch.microbatch_tokens {}", batch.tokens_per_step,
-                    batch.microbatch_tokens);
+        throw_usage("batch.tokens_per_step {} is not a multiple of batch.microbatch_tokens {}",
+                    batch.tokens_per_step, batch.microbatch_tokens);
     }
     if (optimizers.groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
         if (optimizers.groups[i].params.empty()) throw_usage("optimizers.groups[{}].params is empty", i);
     }
     if (schedule.warmup_steps > schedule.steps) {
-        throw_usage("schedule.warmup_steps {} exceeds schedule.steps {}", schedule.warmup_steps, schedule.steps);
+        throw_usage("schedule.warmup_steps {} exceeds schedule.steps {}", schedule.warmup_steps,
+                    schedule.steps);
     }
-    if (parallel.shard != "auto" && parallel.shard != "1") throw_usage("parallel.shard is '{}': this build runs one rank", parallel.shard);
+    if (parallel.shard != "auto" && parallel.shard != "1")
+        throw_usage("parallel.shard is '{}': this build runs one rank", parallel.shard);
     if (parallel.replicate * parallel.context * parallel.tensor != 1) {
-        throw_usage("parallel: replicate {} x context {} x tensor {} ranks; this build runs one rank", parallel.replicate,
-                    parallel.context, parallel.tensor);
+        throw_usage("parallel: replicate {} x context {} x tensor {} ranks; this build runs one rank",
+                    parallel.replicate, parallel.context, parallel.tensor);
     }
 }
 

@@ -61,10 +61,10 @@ struct OptimizerGroupConfig {
     std::vector<std::string> params;
     double lr = 0.001;
     double weight_decay = 0;
-    double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;                            // adamw
-    double momentum = 0.95, momentum_start = 0.85;                               // muon
-    int64_t momentum_warmup_steps = 300;                                         // muon
-    bool nesterov = true, cautious = false;                                      // muon
+    double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;  // adamw
+    double momentum = 0.95, momentum_start = 0.85;     // muon
+    int64_t momentum_warmup_steps = 300;               // muon
+    bool nesterov = true, cautious = false;            // muon
     void fields(FieldVisitor& v);
 };
 

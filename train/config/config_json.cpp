@@ -51,7 +51,8 @@ std::string suggestion(const std::string& wrong, const std::set<std::string>& kn
 class Reader final : public FieldVisitor {
   public:
     Reader(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
-        if (!object.is_object()) throw_usage("{}: an object {{…}} is expected, not {}", where(), object.dump());
+        if (!object.is_object())
+            throw_usage("{}: an object {{…}} is expected, not {}", where(), object.dump());
     }
     // Call after visiting: keys that no field asked for are errors.
     void reject_unknown() const {
@@ -96,11 +97,13 @@ class Reader final : public FieldVisitor {
         const Json* json = find(name);
         if (!json) return;
         const Json list = json->is_string() ? Json::array({*json}) : *json;
-        const bool strings = list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& e) { return e.is_string(); });
+        const bool strings = list.is_array() && std::all_of(list.begin(), list.end(),
+                                                            [](const Json& e) { return e.is_string(); });
         if (!strings) wrong(name, "a list of strings", *json, doc);
         value = list.get<std::vector<std::string>>();
     }
-    void choice(const char* name, std::string& value, const std::vector<std::string>& choices, const char* doc) override {
+    void choice(const char* name, std::string& value, const std::vector<std::string>& choices,
+                const char* doc) override {
         const Json* json = find(name);
         if (!json) return;
         const std::string chosen = json->is_string() ? json->get<std::string>() : json->dump();
@@ -139,7 +142,8 @@ class Reader final : public FieldVisitor {
     }
     std::string where() const { return path_.empty() ? "config" : path_; }
     std::string dotted(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
-    [[noreturn]] void wrong(const char* name, const char* expected, const Json& actual, const char* doc) const {
+    [[noreturn]] void wrong(const char* name, const char* expected, const Json& actual,
+                            const char* doc) const {
         throw_usage("{}: expected {}, got {} ({})", dotted(name), expected, actual.dump(), doc);
     }
     void check_limits(const char* name, double value, Limits limits, const char* doc) const {
@@ -160,7 +164,9 @@ class Writer final : public FieldVisitor {
     void field(const char* name, double& value, const char*, Limits) override { json[name] = value; }
     void field(const char* name, bool& value, const char*) override { json[name] = value; }
     void field(const char* name, std::string& value, const char*) override { json[name] = value; }
-    void field(const char* name, std::vector<std::string>& value, const char*) override { json[name] = value; }
+    void field(const char* name, std::vector<std::string>& value, const char*) override {
+        json[name] = value;
+    }
     void choice(const char* name, std::string& value, const std::vector<std::string>&, const char*) override {
         json[name] = value;
     }
@@ -185,12 +191,23 @@ class Describer final : public FieldVisitor {
     std::string text;
 
     explicit Describer(std::string prefix = "") : prefix_(std::move(prefix)) {}
-    void field(const char* name, int64_t& value, const char* doc, Limits) override { line(name, Json(value).dump(), doc); }
-    void field(const char* name, double& value, const char* doc, Limits) override { line(name, Json(value).dump(), doc); }
-    void field(const char* name, bool& value, const char* doc) override { line(name, Json(value).dump(), doc); }
-    void field(const char* name, std::string& value, const char* doc) override { line(name, Json(value).dump(), doc); }
-    void field(const char* name, std::vector<std::string>&, const char* doc) override { line(name, "[]", doc); }
-    void choice(const char* name, std::string& value, const std::vector<std::string>& choices, const char* doc) override {
+    void field(const char* name, int64_t& value, const char* doc, Limits) override {
+        line(name, Json(value).dump(), doc);
+    }
+    void field(const char* name, double& value, const char* doc, Limits) override {
+        line(name, Json(value).dump(), doc);
+    }
+    void field(const char* name, bool& value, const char* doc) override {
+        line(name, Json(value).dump(), doc);
+    }
+    void field(const char* name, std::string& value, const char* doc) override {
+        line(name, Json(value).dump(), doc);
+    }
+    void field(const char* name, std::vector<std::string>&, const char* doc) override {
+        line(name, "[]", doc);
+    }
+    void choice(const char* name, std::string& value, const std::vector<std::string>& choices,
+                const char* doc) override {
         std::string all;
         for (const std::string& c : choices) all += (all.empty() ? "" : "|") + c;
         line(name, Json(value).dump(), fmt::format("{} ({})", doc, all).c_str());
@@ -230,7 +247,8 @@ void apply_setting(Json& root, const std::string& setting) {
     for (size_t i = 0; i < names.size(); ++i) {
         const std::string& name = names[i];
         if (node->is_array()) {
-            const bool digits = !name.empty() && name.size() < 9 && name.find_first_not_of("0123456789") == std::string::npos;
+            const bool digits =
+                !name.empty() && name.size() < 9 && name.find_first_not_of("0123456789") == std::string::npos;
             if (!digits || std::stoul(name) >= node->size()) {
                 throw_usage("--set {}: '{}' is not an index below {}", setting, name, node->size());
             }
@@ -246,7 +264,8 @@ void apply_setting(Json& root, const std::string& setting) {
 
 }  // namespace
 
-Config parse_config(const std::string& text, const std::string& origin, const std::vector<std::string>& settings) {
+Config parse_config(const std::string& text, const std::string& origin,
+                    const std::vector<std::string>& settings) {
     Json root;
     try {
         root = Json::parse(text);
@@ -257,7 +276,8 @@ Config parse_config(const std::string& text, const std::string& origin, const st
 
     Config config;
     // The preset comes first, whatever its place in the file, so that keys beside it win.
-    if (root.is_object() && root.contains("model") && root["model"].is_object() && root["model"].contains("preset")) {
+    if (root.is_object() && root.contains("model") && root["model"].is_object() &&
+        root["model"].contains("preset")) {
         const Json& preset = root["model"]["preset"];
         if (preset.is_string()) config.model.preset = preset.get<std::string>();
     }

@@ -8,11 +8,12 @@
 
 namespace speedrun {
 
-// Reads a config file, applies "dotted.key=value" settings (the value is JSON if it parses as JSON, else a string)
-// and validates. Throws a usage error naming the key, for unknown keys with the nearest known one.
+// Reads a config file, applies "dotted.key=value" settings (the value is JSON if it parses as JSON, else a
+// string) and validates. Throws a usage error naming the key, for unknown keys with the nearest known one.
 Config read_config(const std::string& path, const std::vector<std::string>& settings);
 // The same from text; `origin` names it in messages.
-Config parse_config(const std::string& text, const std::string& origin, const std::vector<std::string>& settings);
+Config parse_config(const std::string& text, const std::string& origin,
+                    const std::vector<std::string>& settings);
 // Every option with its resolved value, as indented JSON; reading it again gives the same config.
 std::string config_to_json(Config config);
 // One line per option: dotted key, default, documentation.

@@ -1,5 +1,5 @@
-// One declaration of an option: its name, default, range and documentation are given once, in the section's fields(),
-// and reading JSON, writing the resolved config and printing the help all follow from it.
+// One declaration of an option: its name, default, range and documentation are given once, in the section's
+// fields(), and reading JSON, writing the resolved config and printing the help all follow from it.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,13 @@ class FieldVisitor {
     virtual void field(const char* name, std::string& value, const char* doc) = 0;
     virtual void field(const char* name, std::vector<std::string>& value, const char* doc) = 0;
     // A string out of a list.
-    virtual void choice(const char* name, std::string& value, const std::vector<std::string>& choices, const char* doc) = 0;
+    virtual void choice(const char* name, std::string& value, const std::vector<std::string>& choices,
+                        const char* doc) = 0;
     // A nested object.
     virtual void section(const char* name, const char* doc, const Fields& fields) = 0;
     // A list of objects; resize(n) makes the list n long, element(i) visits its fields.
-    virtual void list(const char* name, const char* doc, size_t size, const std::function<void(size_t)>& resize,
+    virtual void list(const char* name, const char* doc, size_t size,
+                      const std::function<void(size_t)>& resize,
                       const std::function<void(size_t, FieldVisitor&)>& element) = 0;
 };
 

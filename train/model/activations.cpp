@@ -8,8 +8,8 @@ namespace speedrun {
 
 namespace {
 
-// The head's product runs on this many rows at a time, so that the logits (a row of a 50k vocabulary is 100 kB)
-// stay in cache between the product, the loss and its gradient, and memory does not grow with the batch.
+// The head's product runs on this many rows at a time, so that the logits (a row of a 50k vocabulary is 100
+// kB) stay in cache between the product, the loss and its gradient, and memory does not grow with the batch.
 constexpr int64_t kLogitElements = int64_t{1} << 22;
 
 int64_t logit_rows_for(int64_t tokens, int64_t vocab) {
@@ -21,15 +21,16 @@ int64_t logit_rows_for(int64_t tokens, int64_t vocab) {
 
 }  // namespace
 
-Tensor Activations::make(Runtime& runtime, const std::string& name, DType dtype, std::initializer_list<int64_t> dims,
-                         MemoryCategory category) {
+Tensor Activations::make(Runtime& runtime, const std::string& name, DType dtype,
+                         std::initializer_list<int64_t> dims, MemoryCategory category) {
     const int64_t bytes = Tensor(nullptr, dtype, dims).bytes();
     buffers_.emplace_back(runtime.device(), name, category, bytes);
     return buffers_.back().tensor(dtype, dims);
 }
 
 Activations::Activations(const ModelConfig& model, int64_t tokens, Runtime& runtime) {
-    const int64_t T = tokens, C = model.model_dim, F = model.mlp_ratio * C, H = model.num_heads, V = model.padded_vocab_size();
+    const int64_t T = tokens, C = model.model_dim, F = model.mlp_ratio * C, H = model.num_heads,
+                  V = model.padded_vocab_size();
     const DType real = runtime.real();
     const auto f32 = [&](const std::string& name, std::initializer_list<int64_t> dims) {
         return make(runtime, name, DType::f32, dims);
@@ -37,7 +38,9 @@ Activations::Activations(const ModelConfig& model, int64_t tokens, Runtime& runt
     const auto act = [&](const std::string& name, std::initializer_list<int64_t> dims) {
         return make(runtime, name, real, dims);
     };
-    const auto ids = [&](const char* name) { return make(runtime, name, DType::i32, {T}, MemoryCategory::data); };
+    const auto ids = [&](const char* name) {
+        return make(runtime, name, DType::i32, {T}, MemoryCategory::data);
+    };
     batch = {ids("batch.tokens"), ids("batch.targets"), ids("batch.positions"), ids("batch.first_key")};
 
     embedding = act("embedding", {T, C});

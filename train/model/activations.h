@@ -10,21 +10,21 @@
 namespace speedrun {
 
 struct BlockActivations {
-    Tensor entered;                   // (T, C) residual stream before the first-embedding mix; absent without it
-    Tensor attn_input;                // (T, C) residual stream that attention's norm reads
-    Tensor attn_mean, attn_rstd;      // (T)
-    Tensor attn_normed;               // (T, C)
-    Tensor qkv;                       // (T, 3C) q and k after QK-norm and rotary, v as projected
-    Tensor qk_rstd;                   // (T, 2H)
-    Tensor value_embedding;           // (T, C) rows of the value table; absent without it
-    Tensor mixed_value;               // (T, C) v after the mix; absent without it
-    Tensor attn_out;                  // (T, C)
-    Tensor lse;                       // (H, T)
-    Tensor mlp_input;                 // (T, C) residual stream that the MLP's norm reads
-    Tensor mlp_mean, mlp_rstd;        // (T)
-    Tensor mlp_normed;                // (T, C)
-    Tensor hidden;                    // (T, F) before the activation
-    Tensor activated;                 // (T, F)
+    Tensor entered;               // (T, C) residual stream before the first-embedding mix; absent without it
+    Tensor attn_input;            // (T, C) residual stream that attention's norm reads
+    Tensor attn_mean, attn_rstd;  // (T)
+    Tensor attn_normed;           // (T, C)
+    Tensor qkv;                   // (T, 3C) q and k after QK-norm and rotary, v as projected
+    Tensor qk_rstd;               // (T, 2H)
+    Tensor value_embedding;       // (T, C) rows of the value table; absent without it
+    Tensor mixed_value;           // (T, C) v after the mix; absent without it
+    Tensor attn_out;              // (T, C)
+    Tensor lse;                   // (H, T)
+    Tensor mlp_input;             // (T, C) residual stream that the MLP's norm reads
+    Tensor mlp_mean, mlp_rstd;    // (T)
+    Tensor mlp_normed;            // (T, C)
+    Tensor hidden;                // (T, F) before the activation
+    Tensor activated;             // (T, F)
 };
 
 // What one microbatch looks like on the device.

@@ -4,14 +4,16 @@
 
 namespace speedrun {
 
-void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale, GradientStore& gradients) {
+void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale,
+                                    GradientStore& gradients) {
     backward_head(loss_sum, accumulate, gradient_scale, gradients);
     for (int64_t i = config_.num_layers; i-- > 0;) backward_block(i, gradients);
     backward_embedding(gradients);
 }
 
 // Product, loss and gradient chunk by chunk: logits become their own gradient and are used up at once.
-void Transformer::backward_head(Tensor loss_sum, bool accumulate, float gradient_scale, GradientStore& gradients) {
+void Transformer::backward_head(Tensor loss_sum, bool accumulate, float gradient_scale,
+                                GradientStore& gradients) {
     const CrossEntropyOptions options{.vocab_size = config_.vocab_size,
                                       .softcap = static_cast<float>(config_.logit_softcap),
                                       .gradient_scale = gradient_scale};
@@ -23,7 +25,8 @@ void Transformer::backward_head(Tensor loss_sum, bool accumulate, float gradient
             return t.reshaped({tokens_, 1}).row_slice(row, act_.logit_rows).reshaped({act_.logit_rows});
         };
         ops_.matmul(act_.logits, normed, head_weight(), {}, {.transpose_b = true}, stream_);
-        ops_.cross_entropy(piece(act_.losses), act_.logits, act_.logits, piece(act_.batch.targets), options, stream_);
+        ops_.cross_entropy(piece(act_.losses), act_.logits, act_.logits, piece(act_.batch.targets), options,
+                           stream_);
         ops_.matmul(gradients.of(head), act_.logits, normed, {},
                     {.transpose_a = true, .accumulate = gradients.accumulates(head)}, stream_);
         ops_.matmul(dnormed, act_.logits, head_weight(), {}, {}, stream_);
@@ -31,7 +34,8 @@ void Transformer::backward_head(Tensor loss_sum, bool accumulate, float gradient
     if (!config_.tied_head) gradients.ready(head);
     ops_.sum(loss_sum, act_.losses, accumulate, stream_);
     const Tensor last = config_.num_layers > 0 ? act_.last : act_.first;
-    norm_backward(act_.dresidual, act_.dnormed, last, act_.final_mean, act_.final_rstd, {}, "final_norm", gradients);
+    norm_backward(act_.dresidual, act_.dnormed, last, act_.final_mean, act_.final_rstd, {}, "final_norm",
+                  gradients);
 }
 
 void Transformer::backward_block(int64_t index, GradientStore& gradients) {
@@ -51,15 +55,15 @@ void Transformer::backward_block(int64_t index, GradientStore& gradients) {
     const Tensor dv = act_.dqkv.column_slice(2 * width, width);
     linear_backward(dy, dx, b.attn_out, name + "attn.out", gradients);
     const bool mixed = b.mixed_value.present();
-    ops_.attention_backward(dq, dk, mixed ? act_.dmixed_value : dv, dy, b.attn_out, b.lse, q, k, mixed ? b.mixed_value : v,
-                            act_.batch.first_key, attention_options(), stream_);
+    ops_.attention_backward(dq, dk, mixed ? act_.dmixed_value : dv, dy, b.attn_out, b.lse, q, k,
+                            mixed ? b.mixed_value : v, act_.batch.first_key, attention_options(), stream_);
     if (mixed) {
         const Parameter& mix = table_.find(name + "attn.value_mix");
         const Parameter& table = table_.find("value_embed." + std::to_string(value_table(index)) + ".weight");
         const bool accumulate_mix = gradients.accumulates(mix);
         // dy is free here: it takes the gradient of the gathered value embeddings.
-        ops_.mix_backward(dv, dy, gradients.of(mix), act_.dmixed_value, v, b.value_embedding, parameters_.compute(mix),
-                          accumulate_mix, false, stream_);
+        ops_.mix_backward(dv, dy, gradients.of(mix), act_.dmixed_value, v, b.value_embedding,
+                          parameters_.compute(mix), accumulate_mix, false, stream_);
         gradients.ready(mix);
         const bool accumulate_table = gradients.accumulates(table);
         ops_.embedding_backward(gradients.of(table), act_.batch.tokens, dy, accumulate_table, stream_);
@@ -77,8 +81,8 @@ void Transformer::backward_block(int64_t index, GradientStore& gradients) {
         const Tensor entered = index > 0 ? b.entered : act_.first;
         const bool accumulate = gradients.accumulates(mix);
         const bool first_contribution = index == config_.num_layers - 1;
-        ops_.mix_backward(dx, act_.dfirst, gradients.of(mix), dx, entered, act_.first, parameters_.compute(mix), accumulate,
-                          !first_contribution, stream_);
+        ops_.mix_backward(dx, act_.dfirst, gradients.of(mix), dx, entered, act_.first,
+                          parameters_.compute(mix), accumulate, !first_contribution, stream_);
         gradients.ready(mix);
     }
 }
@@ -87,8 +91,8 @@ void Transformer::backward_embedding(GradientStore& gradients) {
     const Tensor dx = act_.dresidual;
     if (config_.mix_first_embedding && config_.num_layers > 0) ops_.add(dx, dx, act_.dfirst, stream_);
     if (config_.norm_embedding) {
-        ops_.norm_backward(dx, {}, {}, dx, act_.embedding, act_.embedding_mean, act_.embedding_rstd, {}, {}, false,
-                           norm_kind_, stream_);
+        ops_.norm_backward(dx, {}, {}, dx, act_.embedding, act_.embedding_mean, act_.embedding_rstd, {}, {},
+                           false, norm_kind_, stream_);
     }
     if (const Parameter* position = parameter("position.weight")) {
         const bool accumulate = gradients.accumulates(*position);

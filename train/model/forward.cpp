@@ -9,11 +9,11 @@ void Transformer::forward() {
     };
     enter(0);
     const Tensor positions = config_.position == "learned" ? act_.batch.positions : Tensor{};
-    ops_.embedding_forward(act_.embedding, act_.batch.tokens, weight("embed.weight"), positions, optional("position.weight"),
-                           stream_);
+    ops_.embedding_forward(act_.embedding, act_.batch.tokens, weight("embed.weight"), positions,
+                           optional("position.weight"), stream_);
     if (config_.norm_embedding) {
-        ops_.norm_forward(act_.first, {}, act_.embedding_mean, act_.embedding_rstd, act_.embedding, {}, {}, {}, norm_kind_,
-                          stream_);
+        ops_.norm_forward(act_.first, {}, act_.embedding_mean, act_.embedding_rstd, act_.embedding, {}, {},
+                          {}, norm_kind_, stream_);
     }
     Tensor residual = act_.first;
     for (int64_t i = 0; i < config_.num_layers; ++i) {
@@ -29,8 +29,8 @@ void Transformer::forward() {
     }
 }
 
-// `residual` is the stream before the previous block's MLP output, which waits in `delta` (none before block 0). Its
-// addition is fused with the norm that reads the sum.
+// `residual` is the stream before the previous block's MLP output, which waits in `delta` (none before block
+// 0). Its addition is fused with the norm that reads the sum.
 void Transformer::forward_block(int64_t index, Tensor residual) {
     BlockActivations& b = act_.blocks[index];
     const std::string name = block_name(index);
@@ -56,7 +56,8 @@ void Transformer::forward_block(int64_t index, Tensor residual) {
     const Tensor q = b.qkv.column_slice(0, width), k = b.qkv.column_slice(width, width);
     Tensor v = b.qkv.column_slice(2 * width, width);
     if (config_.qk_norm || config_.position == "rotary") {
-        ops_.qk_norm_rotary_forward(q, k, b.qk_rstd, rotary_cos_, rotary_sin_, act_.batch.positions, rotary_options(), stream_);
+        ops_.qk_norm_rotary_forward(q, k, b.qk_rstd, rotary_cos_, rotary_sin_, act_.batch.positions,
+                                    rotary_options(), stream_);
     }
     if (b.mixed_value.present()) {
         const Tensor table = weight("value_embed." + std::to_string(value_table(index)) + ".weight");
@@ -74,7 +75,8 @@ void Transformer::forward_block(int64_t index, Tensor residual) {
 }
 
 void Transformer::loss(Tensor loss_sum, bool accumulate) {
-    const CrossEntropyOptions options{.vocab_size = config_.vocab_size, .softcap = static_cast<float>(config_.logit_softcap)};
+    const CrossEntropyOptions options{.vocab_size = config_.vocab_size,
+                                      .softcap = static_cast<float>(config_.logit_softcap)};
     for (int64_t row = 0; row < tokens_; row += act_.logit_rows) {
         const Tensor normed = act_.normed.row_slice(row, act_.logit_rows);
         ops_.matmul(act_.logits, normed, head_weight(), {}, {.transpose_b = true}, stream_);

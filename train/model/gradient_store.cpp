@@ -20,7 +20,9 @@ Tensor GradientStore::of(const Parameter& p) const {
     return flat(p);
 }
 
-Tensor GradientStore::flat(const Parameter& p) const { return buffer_.tensor(DType::f32, {p.numel()}, offset_[p.id]); }
+Tensor GradientStore::flat(const Parameter& p) const {
+    return buffer_.tensor(DType::f32, {p.numel()}, offset_[p.id]);
+}
 
 void GradientStore::begin_step() {
     std::fill(begun_.begin(), begun_.end(), false);

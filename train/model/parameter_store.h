@@ -12,7 +12,8 @@ class ParameterStore {
   public:
     ParameterStore(const ParameterTable& table, Runtime& runtime);
 
-    // What forward and backward read: the compute type, or f32 for full-precision parameters. Shape of the table.
+    // What forward and backward read: the compute type, or f32 for full-precision parameters. Shape of the
+    // table.
     Tensor compute(const Parameter& p) const;
     // The f32 master, flat [n]. The same memory as the compute copy where that is f32.
     Tensor master(const Parameter& p) const;

@@ -10,9 +10,15 @@ namespace speedrun {
 
 namespace {
 
-InitRule constant(float value) { return {InitRule::Kind::constant, value}; }
-InitRule normal(double deviation) { return {InitRule::Kind::normal, static_cast<float>(deviation)}; }
-InitRule uniform(double bound) { return {InitRule::Kind::uniform, static_cast<float>(bound)}; }
+InitRule constant(float value) {
+    return {InitRule::Kind::constant, value};
+}
+InitRule normal(double deviation) {
+    return {InitRule::Kind::normal, static_cast<float>(deviation)};
+}
+InitRule uniform(double bound) {
+    return {InitRule::Kind::uniform, static_cast<float>(bound)};
+}
 
 }  // namespace
 
@@ -23,24 +29,30 @@ int64_t Parameter::numel() const {
 }
 
 ParameterTable::ParameterTable(const ModelConfig& model, int64_t sequence_length) {
-    const int64_t width = model.model_dim, hidden = model.mlp_ratio * width, vocab = model.padded_vocab_size();
+    const int64_t width = model.model_dim, hidden = model.mlp_ratio * width,
+                  vocab = model.padded_vocab_size();
     const double scale = model.init_scale;
-    // GPT-2: deviation 0.02, residual projections divided by √(2L) (Radford et al. 2019, section 2.3). Modern: uniform
-    // with half the deviation of 1/√fan-in, projections zero, embeddings of deviation 1 because a norm follows.
+    // GPT-2: deviation 0.02, residual projections divided by √(2L) (Radford et al. 2019, section 2.3).
+    // Modern: uniform with half the deviation of 1/√fan-in, projections zero, embeddings of deviation 1
+    // because a norm follows.
     const bool classic = model.preset == "gpt2";
     const auto linear = [&](int64_t fan_in) {
-        return classic ? normal(0.02 * scale) : uniform(scale * std::sqrt(3.0) * 0.5 / std::sqrt(static_cast<double>(fan_in)));
+        return classic ? normal(0.02 * scale)
+                       : uniform(scale * std::sqrt(3.0) * 0.5 / std::sqrt(static_cast<double>(fan_in)));
     };
     const auto projection = [&](int64_t fan_in) {
         if (model.zero_init_projections) return constant(0);
-        return classic ? normal(0.02 * scale / std::sqrt(2.0 * static_cast<double>(model.num_layers))) : linear(fan_in);
+        return classic ? normal(0.02 * scale / std::sqrt(2.0 * static_cast<double>(model.num_layers)))
+                       : linear(fan_in);
     };
     const InitRule embedding = normal((model.norm_embedding ? 1.0 : 0.02) * scale);
 
     declare("embed.weight", {vocab, width}, embedding, 0).tensor_parallel_dim = 0;
-    if (model.position == "learned") declare("position.weight", {sequence_length, width}, normal(0.02 * scale), 0);
+    if (model.position == "learned")
+        declare("position.weight", {sequence_length, width}, normal(0.02 * scale), 0);
     for (int64_t i = 0; i < model.value_embeddings; ++i) {
-        declare(fmt::format("value_embed.{}.weight", i), {vocab, width}, normal(scale), 0).tensor_parallel_dim = 1;
+        declare(fmt::format("value_embed.{}.weight", i), {vocab, width}, normal(scale), 0)
+            .tensor_parallel_dim = 1;
     }
     for (int64_t i = 0; i < model.num_layers; ++i) {
         const std::string block = fmt::format("blocks.{}.", i);
@@ -48,7 +60,8 @@ ParameterTable::ParameterTable(const ModelConfig& model, int64_t sequence_length
         if (model.mix_first_embedding) declare(block + "mix", {2}, {InitRule::Kind::first_element, 1}, unit);
         declare_norm(block + "attn_norm", model, unit);
         declare_linear(block + "attn.qkv", 3 * width, width, linear(width), unit, model.biases, 0, 3);
-        if (i >= model.num_layers - model.value_embeddings) declare(block + "attn.value_mix", {2}, constant(0.5f), unit);
+        if (i >= model.num_layers - model.value_embeddings)
+            declare(block + "attn.value_mix", {2}, constant(0.5f), unit);
         declare_linear(block + "attn.out", width, width, projection(width), unit, model.biases, 1);
         declare_norm(block + "mlp_norm", model, unit);
         declare_linear(block + "mlp.up", hidden, width, linear(width), unit, model.biases, 0);
@@ -73,12 +86,14 @@ Parameter& ParameterTable::declare(std::string name, std::vector<int64_t> shape,
     return parameters_.back();
 }
 
-void ParameterTable::declare_linear(const std::string& name, int64_t outputs, int64_t inputs, InitRule init, int unit,
-                                    bool bias, int tensor_parallel_dim, int64_t matrices) {
+void ParameterTable::declare_linear(const std::string& name, int64_t outputs, int64_t inputs, InitRule init,
+                                    int unit, bool bias, int tensor_parallel_dim, int64_t matrices) {
     Parameter& weight = declare(name + ".weight", {outputs, inputs}, init, unit);
     weight.tensor_parallel_dim = tensor_parallel_dim;
     weight.matrices = matrices;
-    if (bias) declare(name + ".bias", {outputs}, constant(0), unit).tensor_parallel_dim = tensor_parallel_dim == 0 ? 0 : -1;
+    if (bias)
+        declare(name + ".bias", {outputs}, constant(0), unit).tensor_parallel_dim =
+            tensor_parallel_dim == 0 ? 0 : -1;
 }
 
 void ParameterTable::declare_norm(const std::string& name, const ModelConfig& model, int unit) {

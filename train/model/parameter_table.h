@@ -10,7 +10,8 @@
 
 namespace speedrun {
 
-// How a parameter's values start. Random ones come from the counter-based generator, keyed by the parameter's id.
+// How a parameter's values start. Random ones come from the counter-based generator, keyed by the parameter's
+// id.
 struct InitRule {
     enum class Kind : uint8_t { constant, first_element, normal, uniform } kind = Kind::constant;
     float value = 0;  // the constant, the first element (the others 0), the deviation, or the bound
@@ -21,8 +22,8 @@ struct Parameter {
     std::string name;
     std::vector<int64_t> shape;
     InitRule init;
-    int unit = 0;               // 0: embeddings; 1 … L: blocks; L+1: final norm and head
-    int64_t matrices = 1;       // stacked along dimension 0 that a matrix optimizer treats apart (q, k, v: 3)
+    int unit = 0;          // 0: embeddings; 1 … L: blocks; L+1: final norm and head
+    int64_t matrices = 1;  // stacked along dimension 0 that a matrix optimizer treats apart (q, k, v: 3)
     int tensor_parallel_dim = -1;  // dimension that tensor parallelism cuts; -1: none
     bool full_precision = false;   // computed with in f32: vectors and scalars
 
@@ -45,8 +46,8 @@ class ParameterTable {
 
   private:
     Parameter& declare(std::string name, std::vector<int64_t> shape, InitRule init, int unit);
-    void declare_linear(const std::string& name, int64_t outputs, int64_t inputs, InitRule init, int unit, bool bias,
-                        int tensor_parallel_dim, int64_t matrices = 1);
+    void declare_linear(const std::string& name, int64_t outputs, int64_t inputs, InitRule init, int unit,
+                        bool bias, int tensor_parallel_dim, int64_t matrices = 1);
     void declare_norm(const std::string& name, const ModelConfig& model, int unit);
 
     std::vector<Parameter> parameters_;

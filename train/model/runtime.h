@@ -25,7 +25,9 @@ class Runtime {
     Stream& optimizer() { return *optimizer_; }
     DType real() const { return real_; }  // the compute type
     int threads() const { return threads_; }
-    void synchronize();  // all streams; rethrows their errors
+    void synchronize();  // all streams; rethrows the first of their errors
+    // The same without errors: for destructors, before memory goes that enqueued work still uses.
+    void drain() noexcept;
 
   private:
     DType real_;

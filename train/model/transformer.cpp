@@ -24,15 +24,17 @@ Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequ
 
 void Transformer::fill_rotary_tables() {
     const int64_t half = config_.head_dim() / 2, count = sequence_length_ * half;
-    rotary_ = Buffer(runtime_.device(), "rotary tables", MemoryCategory::activations, 2 * count * size_of(DType::f32));
+    rotary_ = Buffer(runtime_.device(), "rotary tables", MemoryCategory::activations,
+                     2 * count * size_of(DType::f32));
     rotary_cos_ = rotary_.tensor(DType::f32, {sequence_length_, half});
     rotary_sin_ = rotary_.tensor(DType::f32, {sequence_length_, half}, count * size_of(DType::f32));
     std::vector<float> host(2 * count);
     for (int64_t position = 0; position < sequence_length_; ++position) {
         for (int64_t i = 0; i < half; ++i) {
             // Su et al. 2021, eq. 15: θ_i = base^(−2i/D).
-            const double angle = static_cast<double>(position) *
-                                 std::pow(config_.rotary_base, -static_cast<double>(i) / static_cast<double>(half));
+            const double angle =
+                static_cast<double>(position) *
+                std::pow(config_.rotary_base, -static_cast<double>(i) / static_cast<double>(half));
             host[position * half + i] = static_cast<float>(std::cos(angle));
             host[count + position * half + i] = static_cast<float>(std::sin(angle));
         }
@@ -45,14 +47,18 @@ const Parameter* Transformer::parameter(const std::string& name) const {
     return table_.contains(name) ? &table_.find(name) : nullptr;
 }
 
-Tensor Transformer::weight(const std::string& name) const { return parameters_.compute(table_.find(name)); }
+Tensor Transformer::weight(const std::string& name) const {
+    return parameters_.compute(table_.find(name));
+}
 
 Tensor Transformer::optional(const std::string& name) const {
     const Parameter* p = parameter(name);
     return p ? parameters_.compute(*p) : Tensor{};
 }
 
-std::string Transformer::block_name(int64_t index) const { return fmt::format("blocks.{}.", index); }
+std::string Transformer::block_name(int64_t index) const {
+    return fmt::format("blocks.{}.", index);
+}
 
 AttentionOptions Transformer::attention_options() const {
     return {.sequence_length = sequence_length_,
@@ -80,7 +86,8 @@ void Transformer::linear(Tensor y, Tensor x, const std::string& name) {
     ops_.matmul(y, x, weight(name + ".weight"), optional(name + ".bias"), {.transpose_b = true}, stream_);
 }
 
-void Transformer::linear_backward(Tensor dx, Tensor dy, Tensor x, const std::string& name, GradientStore& gradients) {
+void Transformer::linear_backward(Tensor dx, Tensor dy, Tensor x, const std::string& name,
+                                  GradientStore& gradients) {
     bool accumulate = false;
     const Parameter& w = table_.find(name + ".weight");
     const Tensor dw = gradient_of(w.name, accumulate, gradients);
@@ -95,8 +102,10 @@ void Transformer::linear_backward(Tensor dx, Tensor dy, Tensor x, const std::str
     ops_.matmul(dx, dy, parameters_.compute(w), {}, {}, stream_);
 }
 
-void Transformer::norm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta, const std::string& name) {
-    ops_.norm_forward(y, sum, mean, rstd, x, delta, optional(name + ".gain"), optional(name + ".bias"), norm_kind_, stream_);
+void Transformer::norm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta,
+                       const std::string& name) {
+    ops_.norm_forward(y, sum, mean, rstd, x, delta, optional(name + ".gain"), optional(name + ".bias"),
+                      norm_kind_, stream_);
 }
 
 void Transformer::norm_backward(Tensor dx, Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor dresidual,
@@ -104,8 +113,8 @@ void Transformer::norm_backward(Tensor dx, Tensor dy, Tensor x, Tensor mean, Ten
     bool accumulate = false;
     const Tensor dgain = gradient_of(name + ".gain", accumulate, gradients);
     const Tensor dbias = gradient_of(name + ".bias", accumulate, gradients);
-    ops_.norm_backward(dx, dgain, dbias, dy, x, mean, rstd, optional(name + ".gain"), dresidual, accumulate, norm_kind_,
-                       stream_);
+    ops_.norm_backward(dx, dgain, dbias, dy, x, mean, rstd, optional(name + ".gain"), dresidual, accumulate,
+                       norm_kind_, stream_);
     for (const char* part : {".gain", ".bias"}) {
         if (const Parameter* p = parameter(name + part)) gradients.ready(*p);
     }

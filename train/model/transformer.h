@@ -1,5 +1,5 @@
-// The model: one description, two families (see ModelConfig). Forward and backward are written out block by block;
-// every line enqueues one operation of kernels/ops.h on the compute stream.
+// The model: one description, two families (see ModelConfig). Forward and backward are written out block by
+// block; every line enqueues one operation of kernels/ops.h on the compute stream.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,8 @@ class Transformer {
     void forward();
     // After forward: the losses of all tokens, and their sum into loss_sum (f32 [1]).
     void loss(Tensor loss_sum, bool accumulate);
-    // The same and backward: gradients of gradient_scale · Σ losses; announces each parameter as it is complete.
+    // The same and backward: gradients of gradient_scale · Σ losses; announces each parameter as it is
+    // complete.
     void loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale, GradientStore& gradients);
     // After forward: logits of one row (real [1, V]) for sampling; capped if the model caps them.
     Tensor logits_of(int64_t row);
@@ -48,13 +49,16 @@ class Transformer {
     void linear(Tensor y, Tensor x, const std::string& name);
     // dx = dy W (unless dx is absent), then the gradients of W and its bias, which are announced.
     void linear_backward(Tensor dx, Tensor dy, Tensor x, const std::string& name, GradientStore& gradients);
-    void norm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta, const std::string& name);
-    void norm_backward(Tensor dx, Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor dresidual, const std::string& name,
-                       GradientStore& gradients);
+    void norm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta,
+              const std::string& name);
+    void norm_backward(Tensor dx, Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor dresidual,
+                       const std::string& name, GradientStore& gradients);
     Tensor gradient_of(const std::string& name, bool& accumulate, GradientStore& gradients) const;
     Tensor head_weight() const { return weight(head_name()); }
     std::string head_name() const { return config_.tied_head ? "embed.weight" : "head.weight"; }
-    int64_t value_table(int64_t block) const { return block - (config_.num_layers - config_.value_embeddings); }
+    int64_t value_table(int64_t block) const {
+        return block - (config_.num_layers - config_.value_embeddings);
+    }
     std::string block_name(int64_t index) const;
     AttentionOptions attention_options() const;
     RotaryOptions rotary_options() const;

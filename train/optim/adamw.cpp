@@ -2,8 +2,8 @@
 
 namespace speedrun {
 
-Adamw::Adamw(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members, ParameterStore& parameters,
-             GradientStore& gradients, Runtime& runtime)
+Adamw::Adamw(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members,
+             ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
     : group_(group), parameters_(parameters), gradients_(gradients), runtime_(runtime) {
     int64_t bytes = 0;
     for (const Parameter* p : members) {
@@ -21,9 +21,10 @@ void Adamw::step(const Parameter& p, const StepContext& context) {
                                .epsilon = static_cast<float>(group_.epsilon),
                                .weight_decay = static_cast<float>(group_.weight_decay),
                                .step = context.step + 1};
-    runtime_.ops().adamw_step(parameters_.compute_flat(p), parameters_.master(p), moments_.tensor(DType::f32, {count}, offset),
-                              moments_.tensor(DType::f32, {count}, offset + count * size_of(DType::f32)), gradients_.flat(p),
-                              context.grad_scale, options, *context.stream);
+    runtime_.ops().adamw_step(parameters_.compute_flat(p), parameters_.master(p),
+                              moments_.tensor(DType::f32, {count}, offset),
+                              moments_.tensor(DType::f32, {count}, offset + count * size_of(DType::f32)),
+                              gradients_.flat(p), context.grad_scale, options, *context.stream);
 }
 
 void Adamw::reset(Stream& stream) {

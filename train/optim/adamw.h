@@ -9,8 +9,8 @@ namespace speedrun {
 
 class Adamw final : public Optimizer {
   public:
-    Adamw(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members, ParameterStore& parameters,
-          GradientStore& gradients, Runtime& runtime);
+    Adamw(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members,
+          ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
     void step(const Parameter& p, const StepContext& context) override;
     void reset(Stream& stream) override;
 

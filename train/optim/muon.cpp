@@ -7,19 +7,22 @@
 
 namespace speedrun {
 
-Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members, ParameterStore& parameters,
-           GradientStore& gradients, Runtime& runtime)
+Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members,
+           ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
     : group_(group), parameters_(parameters), gradients_(gradients), runtime_(runtime) {
     int64_t bytes = 0, largest = 0, workspace = 0;
     for (const Parameter* p : members) {
         offset_[p->id] = bytes;
         bytes += p->numel() * size_of(DType::f32);
         largest = std::max(largest, p->numel());
-        workspace = std::max(workspace, Ops::polar_express_workspace(p->matrices, p->shape[0] / p->matrices, p->shape[1]));
+        workspace = std::max(
+            workspace, Ops::polar_express_workspace(p->matrices, p->shape[0] / p->matrices, p->shape[1]));
     }
     momentum_ = Buffer(runtime.device(), "muon momentum", MemoryCategory::optimizer_state, bytes);
-    update_ = Buffer(runtime.device(), "muon update", MemoryCategory::workspace, largest * size_of(runtime.real()));
-    workspace_ = Buffer(runtime.device(), "polar express", MemoryCategory::workspace, workspace * size_of(runtime.real()));
+    update_ =
+        Buffer(runtime.device(), "muon update", MemoryCategory::workspace, largest * size_of(runtime.real()));
+    workspace_ = Buffer(runtime.device(), "polar express", MemoryCategory::workspace,
+                        workspace * size_of(runtime.real()));
 }
 
 void Muon::step(const Parameter& p, const StepContext& context) {
@@ -29,22 +32,25 @@ void Muon::step(const Parameter& p, const StepContext& context) {
     const Tensor update = update_.tensor(runtime_.real(), {count});
     const MuonMomentumOptions momentum{.momentum = static_cast<float>(muon_momentum_at(group_, context.step)),
                                        .nesterov = group_.nesterov};
-    ops.muon_momentum(update, momentum_.tensor(DType::f32, {count}, offset_.at(p.id)), gradients_.flat(p), context.grad_scale,
-                      momentum, stream);
+    ops.muon_momentum(update, momentum_.tensor(DType::f32, {count}, offset_.at(p.id)), gradients_.flat(p),
+                      context.grad_scale, momentum, stream);
     const int64_t workspace = Ops::polar_express_workspace(p.matrices, rows, cols);
     ops.polar_express(update_.tensor(runtime_.real(), {p.matrices, rows, cols}),
                       workspace_.tensor(runtime_.real(), {workspace}), stream);
-    const double shape_scale = std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
+    const double shape_scale =
+        std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
     const double lr = group_.lr * context.lr_factor;
     // Decay is lr·wd, without the shape's factor; muon_apply multiplies its decay by its learning rate.
     const MuonApplyOptions apply{.learning_rate = static_cast<float>(lr * shape_scale),
                                  .weight_decay = static_cast<float>(group_.weight_decay / shape_scale),
                                  .cautious = group_.cautious};
-    ops.muon_apply(parameters_.compute_flat(p), parameters_.master(p), update, context.grad_scale, apply, stream);
+    ops.muon_apply(parameters_.compute_flat(p), parameters_.master(p), update, context.grad_scale, apply,
+                   stream);
 }
 
 void Muon::reset(Stream& stream) {
-    runtime_.ops().fill(momentum_.tensor(DType::f32, {momentum_.bytes() / size_of(DType::f32)}), 0.0f, stream);
+    runtime_.ops().fill(momentum_.tensor(DType::f32, {momentum_.bytes() / size_of(DType::f32)}), 0.0f,
+                        stream);
 }
 
 }  // namespace speedrun

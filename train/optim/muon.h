@@ -1,6 +1,6 @@
-// Muon: momentum, then the orthogonal polar factor of each matrix as the update (Jordan et al. 2024; polar factor by
-// Polar Express, Amsel et al. 2025). Stacked parameters (q, k, v) are orthogonalised matrix by matrix. The step is
-// lr · √max(1, rows/cols), with decoupled weight decay.
+// Muon: momentum, then the orthogonal polar factor of each matrix as the update (Jordan et al. 2024; polar
+// factor by Polar Express, Amsel et al. 2025). Stacked parameters (q, k, v) are orthogonalised matrix by
+// matrix. The step is lr · √max(1, rows/cols), with decoupled weight decay.
 #pragma once
 
 #include <map>
@@ -11,8 +11,8 @@ namespace speedrun {
 
 class Muon final : public Optimizer {
   public:
-    Muon(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members, ParameterStore& parameters,
-         GradientStore& gradients, Runtime& runtime);
+    Muon(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members,
+         ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
     void step(const Parameter& p, const StepContext& context) override;
     void reset(Stream& stream) override;
 

@@ -10,9 +10,9 @@
 namespace speedrun {
 
 struct StepContext {
-    int64_t step = 0;          // optimizer step, from 0
-    double lr_factor = 1;      // of the schedule
-    Tensor grad_scale;         // f32 [1]: gradients are multiplied by it; not finite: the step changes nothing
+    int64_t step = 0;      // optimizer step, from 0
+    double lr_factor = 1;  // of the schedule
+    Tensor grad_scale;     // f32 [1]: gradients are multiplied by it; not finite: the step changes nothing
     Stream* stream = nullptr;
 };
 
@@ -25,7 +25,9 @@ class Optimizer {
 };
 
 // An optimizer of this group's type for these parameters, which the type can train (see assign_groups).
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members,
-                                          ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
+                                          const std::vector<const Parameter*>& members,
+                                          ParameterStore& parameters, GradientStore& gradients,
+                                          Runtime& runtime);
 
 }  // namespace speedrun

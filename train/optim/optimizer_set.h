@@ -1,5 +1,5 @@
-// All optimizers of a run: which group takes which parameter, the global gradient norm and clipping, and the step in
-// reverse order on the optimizer stream, ordered with compute by events alone.
+// All optimizers of a run: which group takes which parameter, the global gradient norm and clipping, and the
+// step in reverse order on the optimizer stream, ordered with compute by events alone.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,15 @@
 
 namespace speedrun {
 
-// The group index of each parameter: the first group with a pattern (shell wildcards) that matches its name. Throws a
-// usage error naming every parameter that no group takes, a group that takes none, and a vector given to muon.
+// The group index of each parameter: the first group with a pattern (shell wildcards) that matches its name.
+// Throws a usage error naming every parameter that no group takes, a group that takes none, and a vector
+// given to muon.
 std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConfig& config);
 
 class OptimizerSet {
   public:
-    // Statistics of a step on the device, f32: [loss sum, gradient norm, clip coefficient, ‖g‖² of each parameter].
+    // Statistics of a step on the device, f32: [loss sum, gradient norm, clip coefficient, ‖g‖² of each
+    // parameter].
     static constexpr int64_t kLossSum = 0, kGradNorm = 1, kCoefficient = 2, kSquares = 3;
 
     OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, ParameterStore& parameters,

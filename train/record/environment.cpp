@@ -71,22 +71,36 @@ Environment read_environment() {
 }
 
 std::string environment_to_json(const Environment& e) {
-    const nlohmann::ordered_json json = {
-        {"git_sha", e.git_sha},
-        {"build", {{"type", e.build_type}, {"compiler", e.compiler}, {"flags", e.build_flags}, {"openmp", e.has_openmp},
-                   {"mpi", e.has_mpi}, {"cuda", e.has_cuda}, {"onednn", e.onednn_version}}},
-        {"host", e.host},
-        {"os", e.os},
-        {"cpu", {{"model", e.cpu}, {"cores", e.cores}, {"mhz", e.cpu_mhz}, {"avx512", e.cpu_avx512}, {"avx512_bf16", e.cpu_bf16}}},
-        {"memory_bytes", e.memory_bytes},
-        {"available_memory_bytes", e.available_memory_bytes},
-        {"clock_source", e.clock_source},
-        {"time_utc", e.time_utc}};
+    const nlohmann::ordered_json json = {{"git_sha", e.git_sha},
+                                         {"build",
+                                          {{"type", e.build_type},
+                                           {"compiler", e.compiler},
+                                           {"flags", e.build_flags},
+                                           {"openmp", e.has_openmp},
+                                           {"mpi", e.has_mpi},
+                                           {"cuda", e.has_cuda},
+                                           {"onednn", e.onednn_version}}},
+                                         {"host", e.host},
+                                         {"os", e.os},
+                                         {"cpu",
+                                          {{"model", e.cpu},
+                                           {"cores", e.cores},
+                                           {"mhz", e.cpu_mhz},
+                                           {"avx512", e.cpu_avx512},
+                                           {"avx512_bf16", e.cpu_bf16}}},
+                                         {"memory_bytes", e.memory_bytes},
+                                         {"available_memory_bytes", e.available_memory_bytes},
+                                         {"clock_source", e.clock_source},
+                                         {"time_utc", e.time_utc}};
     return json.dump(2) + "\n";
 }
 
-int64_t peak_rss_bytes() { return kilobytes_in("/proc/self/status", "VmHWM"); }
+int64_t peak_rss_bytes() {
+    return kilobytes_in("/proc/self/status", "VmHWM");
+}
 
-int64_t current_rss_bytes() { return kilobytes_in("/proc/self/status", "VmRSS"); }
+int64_t current_rss_bytes() {
+    return kilobytes_in("/proc/self/status", "VmRSS");
+}
 
 }  // namespace speedrun

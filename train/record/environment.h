@@ -7,7 +7,8 @@
 namespace speedrun {
 
 struct Environment {
-    std::string git_sha, compiler, build_type, build_flags;  // of the build; git_sha ends in "-dirty" if it was
+    std::string git_sha, compiler, build_type,
+        build_flags;  // of the build; git_sha ends in "-dirty" if it was
     bool has_openmp = false, has_mpi = false, has_cuda = false;
     std::string onednn_version;
     std::string host, os, cpu;

@@ -14,13 +14,19 @@ std::string clock_text(double seconds) {
 }
 
 Progress::Progress(int64_t steps, bool quiet, double flops_per_step, double ceiling_flops_per_s)
-    : steps_(steps), quiet_(quiet), terminal_(isatty(STDOUT_FILENO) == 1), flops_per_step_(flops_per_step), ceiling_(ceiling_flops_per_s) {}
+    : steps_(steps),
+      quiet_(quiet),
+      terminal_(isatty(STDOUT_FILENO) == 1),
+      flops_per_step_(flops_per_step),
+      ceiling_(ceiling_flops_per_s) {}
 
 std::string Progress::line(const StepMetrics& m) const {
     const double mean_ms = m.train_ms / static_cast<double>(m.step + 1);
-    std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {:>6.1f}k tokens/s  {:.0f} ms", m.step + 1,
-                                   std::to_string(steps_).size(), steps_, m.loss, m.tokens_per_s * 1e-3, m.step_ms);
-    if (ceiling_ > 0 && mean_ms > 0) text += fmt::format("  MFU {:.0f}%", 100 * flops_per_step_ / (mean_ms * 1e-3) / ceiling_);
+    std::string text =
+        fmt::format("step {:>{}}/{}  loss {:.4f}  {:>6.1f}k tokens/s  {:.0f} ms", m.step + 1,
+                    std::to_string(steps_).size(), steps_, m.loss, m.tokens_per_s * 1e-3, m.step_ms);
+    if (ceiling_ > 0 && mean_ms > 0)
+        text += fmt::format("  MFU {:.0f}%", 100 * flops_per_step_ / (mean_ms * 1e-3) / ceiling_);
     return text + fmt::format("  trained {}  left {}", clock_text(m.train_ms * 1e-3),
                               clock_text(mean_ms * static_cast<double>(steps_ - m.step - 1) * 1e-3));
 }

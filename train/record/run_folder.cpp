@@ -16,7 +16,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json optional_number(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+Json optional_number(const std::optional<double>& value) {
+    return value ? Json(*value) : Json(nullptr);
+}
 
 }  // namespace
 
@@ -31,20 +33,24 @@ RunFolder::RunFolder(const std::string& out, const std::string& name) {
     const bool created = std::filesystem::create_directory(folder, error);
     if (error) throw_usage("run folder {}: cannot be made: {}", folder.string(), error.message());
     if (!created) {
-        throw_usage("run folder {} exists and is not overwritten: give the run another name with --name, or remove the folder",
-                    folder.string());
+        throw_usage(
+            "run folder {} exists and is not overwritten: give the run another name with --name, or remove "
+            "the folder",
+            folder.string());
     }
     path_ = folder.string();
     metrics_.open(folder / "metrics.jsonl");
     check(metrics_, "metrics.jsonl");
     // Not registered by name: several runs of one process (tests) must not share a log.
-    log_ = std::make_shared<spdlog::logger>("run", std::make_shared<spdlog::sinks::basic_file_sink_mt>((folder / "run.log").string()));
+    log_ = std::make_shared<spdlog::logger>(
+        "run", std::make_shared<spdlog::sinks::basic_file_sink_mt>((folder / "run.log").string()));
     log_->set_pattern("%Y-%m-%d %H:%M:%S.%e %v");
     log_->flush_on(spdlog::level::info);
 }
 
 void RunFolder::check(const std::ofstream& stream, const char* name) {
-    if (!stream) throw Error(ExitCode::failure, fmt::format("{}/{}: writing failed (disk full?)", path_, name));
+    if (!stream)
+        throw Error(ExitCode::failure, fmt::format("{}/{}: writing failed (disk full?)", path_, name));
 }
 
 void RunFolder::write_file(const std::string& name, const std::string& text) {
@@ -54,21 +60,35 @@ void RunFolder::write_file(const std::string& name, const std::string& text) {
     check(file, name.c_str());
 }
 
-void RunFolder::write_config(const std::string& json) { write_file("config.json", json); }
+void RunFolder::write_config(const std::string& json) {
+    write_file("config.json", json);
+}
 
-void RunFolder::write_environment(const std::string& json) { write_file("environment.json", json); }
+void RunFolder::write_environment(const std::string& json) {
+    write_file("environment.json", json);
+}
 
 void RunFolder::write_step(const StepMetrics& m) {
-    Json line = {{"event", "step"},           {"step", m.step},         {"loss", m.loss},
-                 {"grad_norm", m.grad_norm},  {"lr", m.lr},             {"step_ms", m.step_ms},
-                 {"train_ms", m.train_ms},    {"tokens", m.tokens},     {"tokens_per_s", m.tokens_per_s},
-                 {"optimizer_ms", m.optimizer_ms}, {"data_ms", m.data_ms}, {"comm_exposed_ms", m.comm_exposed_ms}};
+    Json line = {{"event", "step"},
+                 {"step", m.step},
+                 {"loss", m.loss},
+                 {"grad_norm", m.grad_norm},
+                 {"lr", m.lr},
+                 {"step_ms", m.step_ms},
+                 {"train_ms", m.train_ms},
+                 {"tokens", m.tokens},
+                 {"tokens_per_s", m.tokens_per_s},
+                 {"optimizer_ms", m.optimizer_ms},
+                 {"data_ms", m.data_ms},
+                 {"comm_exposed_ms", m.comm_exposed_ms}};
     metrics_ << line.dump() << '\n' << std::flush;  // a reader, or a crash, finds every finished step
     check(metrics_, "metrics.jsonl");
 }
 
 void RunFolder::write_validation(int64_t step, double loss, double train_ms) {
-    metrics_ << Json({{"event", "val"}, {"step", step}, {"loss", loss}, {"train_ms", train_ms}}).dump() << '\n' << std::flush;
+    metrics_ << Json({{"event", "val"}, {"step", step}, {"loss", loss}, {"train_ms", train_ms}}).dump()
+             << '\n'
+             << std::flush;
     check(metrics_, "metrics.jsonl");
 }
 
@@ -85,7 +105,11 @@ void RunFolder::write_summary(const RunSummary& s) {
                        {"target_loss", optional_number(s.target_loss)},
                        {"target_reached", s.target_reached()},
                        {"time_to_target_ms", optional_number(s.time_to_target_ms)},
-                       {"step_ms", {{"p50", s.step_p50_ms}, {"p99", s.step_p99_ms}, {"max", s.step_max_ms}, {"max_at_step", s.step_max_at}}},
+                       {"step_ms",
+                        {{"p50", s.step_p50_ms},
+                         {"p99", s.step_p99_ms},
+                         {"max", s.step_max_ms},
+                         {"max_at_step", s.step_max_at}}},
                        {"tokens_per_s", s.tokens_per_s},
                        {"flops_per_s", s.flops_per_s},
                        {"ceiling_flops_per_s", s.ceiling_flops_per_s},
@@ -97,6 +121,8 @@ void RunFolder::write_summary(const RunSummary& s) {
     write_file("summary.json", json.dump(2) + "\n");
 }
 
-void RunFolder::log(const std::string& line) { log_->info(line); }
+void RunFolder::log(const std::string& line) {
+    log_->info(line);
+}
 
 }  // namespace speedrun

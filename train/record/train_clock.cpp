@@ -12,7 +12,8 @@
 namespace speedrun {
 
 double process_age_ms() {
-    // Field 22 of /proc/self/stat: start time in clock ticks since boot; the command's name may contain spaces.
+    // Field 22 of /proc/self/stat: start time in clock ticks since boot; the command's name may contain
+    // spaces.
     std::ifstream file("/proc/self/stat");
     std::string line;
     std::getline(file, line);

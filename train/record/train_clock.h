@@ -1,5 +1,5 @@
-// The clock of a record attempt: training time stops during validation and leaves out start-up. Also the statistics
-// of step times.
+// The clock of a record attempt: training time stops during validation and leaves out start-up. Also the
+// statistics of step times.
 #pragma once
 
 #include <chrono>

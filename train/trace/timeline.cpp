@@ -31,13 +31,15 @@ void Timeline::write(const std::string& path) const {
     const char* separator = "\n";
     for (const auto& [stream, thread] : threads) {
         file << separator
-             << fmt::format(R"({{"name":"thread_name","ph":"M","pid":0,"tid":{},"args":{{"name":"{}"}}}})", thread, stream);
+             << fmt::format(R"({{"name":"thread_name","ph":"M","pid":0,"tid":{},"args":{{"name":"{}"}}}})",
+                            thread, stream);
         separator = ",\n";
     }
     for (const Span& span : spans_) {
         file << separator
-             << fmt::format(R"({{"name":"{}","ph":"X","pid":0,"tid":{},"ts":{:.3f},"dur":{:.3f}}})", span.label,
-                            threads[span.stream], static_cast<double>(span.begin_ns - origin) * 1e-3,
+             << fmt::format(R"({{"name":"{}","ph":"X","pid":0,"tid":{},"ts":{:.3f},"dur":{:.3f}}})",
+                            span.label, threads[span.stream],
+                            static_cast<double>(span.begin_ns - origin) * 1e-3,
                             static_cast<double>(span.end_ns - span.begin_ns) * 1e-3);
         separator = ",\n";
     }

@@ -13,7 +13,8 @@ class Timeline final : public TraceSink {
   public:
     void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns) override;
     size_t size() const;
-    // Complete ("X") events in microseconds from the first one, one thread per stream. Throws if writing fails.
+    // Complete ("X") events in microseconds from the first one, one thread per stream. Throws if writing
+    // fails.
     void write(const std::string& path) const;
 
   private:

@@ -1,0 +1,245 @@
+// Reading configs: what is accepted, and what each mistake is told.
+#include "train/config/config_json.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+namespace {
+
+// The least that is valid, with these members beside the optimizers.
+std::string config_text(const std::string& members = "") {
+    return R"({"optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02},
+                                        {"params": ["*"], "lr": 0.003}]})" +
+           (members.empty() ? "" : ", " + members) + "}";
+}
+
+Config parse(const std::string& members = "", const std::vector<std::string>& settings = {}) {
+    return parse_config(config_text(members), "test.json", settings);
+}
+
+// The whole message of the usage error that this config or these settings lead to.
+std::string error_of_text(const std::string& text, const std::vector<std::string>& settings = {}) {
+    try {
+        parse_config(text, "test.json", settings);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage) << error.what();
+        return error.what();
+    }
+    return "no error";
+}
+std::string error_of(const std::string& members, const std::vector<std::string>& settings = {}) {
+    return error_of_text(config_text(members), settings);
+}
+
+void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts)
+        EXPECT_NE(message.find(part), std::string::npos) << part << "\nin: " << message;
+}
+
+// ---- unknown keys
+
+TEST(ConfigKeysTest, UnknownKeySuggestsTheNearest) {
+    EXPECT_EQ(error_of(R"("model": {"num_head": 4})"),
+              "model.num_head: unknown key, did you mean num_heads?");
+    EXPECT_EQ(error_of(R"("modle": {})"), "modle: unknown key, did you mean model?");
+    EXPECT_EQ(error_of(R"("batch": {"sequence_len": 64})"),
+              "batch.sequence_len: unknown key, did you mean sequence_length?");
+    EXPECT_EQ(error_of("", {"schedule.warmup_step=5"}),
+              "schedule.warmup_step: unknown key, did you mean warmup_steps?");
+    EXPECT_EQ(error_of("", {"optimizers.groups.1.weigth_decay=5"}),
+              "optimizers.groups[1].weigth_decay: unknown key, did you mean weight_decay?");
+}
+
+TEST(ConfigKeysTest, UnknownKeyUnlikeAnyListsThem) {
+    expect_parts(error_of(R"("eval": {"xyzzyxyzzy": 4})"),
+                 {"eval.xyzzyxyzzy: unknown key", "known here: every"});
+}
+
+// ---- types and ranges
+
+TEST(ConfigValuesTest, WrongTypes) {
+    const struct {
+        const char* members;
+        std::vector<std::string> parts;
+    } cases[] = {
+        {R"("model": {"num_layers": "four"})", {"model.num_layers: expected a whole number, got \"four\""}},
+        {R"("model": {"num_layers": 2.5})", {"model.num_layers: expected a whole number, got 2.5"}},
+        {R"("model": {"num_layers": true})", {"model.num_layers: expected a whole number, got true"}},
+        {R"("model": {"num_layers": null})", {"model.num_layers: expected a whole number, got null"}},
+        {R"("model": {"init_scale": "1"})", {"model.init_scale: expected a number, got \"1\""}},
+        {R"("model": {"qk_norm": 1})", {"model.qk_norm: expected true or false, got 1"}},
+        {R"("model": {"norm": "batchnorm"})",
+         {"model.norm: expected rmsnorm | layernorm, got \"batchnorm\""}},
+        {R"("model": {"preset": "gpt3"})", {"model.preset: expected modern | gpt2, got \"gpt3\""}},
+        {R"("model": {"preset": 2})", {"model.preset: expected modern | gpt2, got 2"}},
+        {R"("model": [])", {"model: an object {…} is expected, not []"}},
+        {R"("model": 3)", {"model: an object {…} is expected, not 3"}},
+        {R"("data": {"train": 7})", {"data.train: expected a list of strings, got 7"}},
+        {R"("data": {"train": ["a", 7]})", {"data.train: expected a list of strings"}},
+        {R"("record": {"track": []})", {"record.track: expected a string, got []"}},
+        {R"("seed": "x")", {"seed: expected a whole number, got \"x\""}},
+    };
+    for (const auto& c : cases) expect_parts(error_of(c.members), c.parts);
+    EXPECT_EQ(error_of_text(R"({"optimizers": {"groups": {"lr": 1}}})").substr(0, 53),
+              "optimizers.groups: expected a list of objects, got {\"");
+    expect_parts(error_of_text(R"({"optimizers": {"groups": [3]}})"),
+                 {"optimizers.groups[0]", "object", "not 3"});
+    expect_parts(error_of_text("[1]"), {"config", "object", "[1]"});
+}
+
+TEST(ConfigValuesTest, Ranges) {
+    expect_parts(error_of(R"("model": {"num_layers": 0})"), {"model.num_layers: 0 is outside [1, 1000]"});
+    expect_parts(error_of(R"("model": {"num_layers": 1e30})"),
+                 {"model.num_layers: 1e+30 is outside [1, 1000]"});
+    expect_parts(error_of(R"("model": {"vocab_size": 65537})"),
+                 {"model.vocab_size: 65537 is outside [2, 65536]"});
+    expect_parts(error_of(R"("schedule": {"cooldown_fraction": 1.5})"),
+                 {"schedule.cooldown_fraction: 1.5 is outside [0, 1]"});
+    expect_parts(error_of("", {"optimizers.groups.0.lr=-0.1"}),
+                 {"optimizers.groups[0].lr: -0.1 is outside [0, 1000]"});
+    expect_parts(error_of(R"("seed": -1)"), {"seed: -1 is outside"});
+}
+
+TEST(ConfigValuesTest, AcceptedForms) {
+    EXPECT_EQ(parse(R"("schedule": {"steps": 2e3})").schedule.steps, 2000);
+    EXPECT_EQ(parse(R"("data": {"train": "one.bin"})").data.train, std::vector<std::string>{"one.bin"});
+    EXPECT_EQ(parse(R"("parallel": {"shard": 1})").parallel.shard, "1");
+    EXPECT_EQ(parse(R"("seed": 9000000000000000)").seed, 9000000000000000);
+}
+
+TEST(ConfigValuesTest, InvalidJson) {
+    expect_parts(error_of_text("{\"model\": {\n  \"num_layers\": }}"),
+                 {"test.json: not valid JSON", "line 2"});
+    expect_parts(error_of_text(""), {"test.json: not valid JSON"});
+    EXPECT_THROW(read_config("/nonexistent/config.json", {}), Error);
+}
+
+// ---- --set
+
+TEST(ConfigSettingsTest, JsonStringsAndIndices) {
+    const Config config = parse(
+        "", {"model.num_layers=7", "model.qk_norm=false", "data.train=data/*.bin", "data.val=[\"a\",\"b\"]",
+             "optimizers.groups.0.lr=0.1", "optimizers.groups.1.params=[\"embed*\",\"*\"]",
+             "record.track=laptop=fast", "eval={\"every\": 5}"});
+    EXPECT_EQ(config.model.num_layers, 7);
+    EXPECT_FALSE(config.model.qk_norm);
+    EXPECT_EQ(config.data.train, std::vector<std::string>{"data/*.bin"});
+    EXPECT_EQ(config.data.val, (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(config.optimizers.groups[0].lr, 0.1);
+    EXPECT_EQ(config.optimizers.groups[0].type, "muon");
+    EXPECT_EQ(config.optimizers.groups[1].params.size(), 2u);
+    EXPECT_EQ(config.record.track, "laptop=fast");
+    EXPECT_EQ(config.eval.every, 5);
+}
+
+TEST(ConfigSettingsTest, TheLastSettingWins) {
+    EXPECT_EQ(parse(R"("seed": 3)", {"seed=4", "seed=5"}).seed, 5);
+}
+
+TEST(ConfigSettingsTest, Errors) {
+    expect_parts(error_of("", {"seed"}), {"--set seed", "dotted.key=value"});
+    expect_parts(error_of("", {"=5"}), {"--set =5", "dotted.key=value"});
+    expect_parts(error_of("", {"optimizers.groups.2.lr=0.1"}), {"'2' is not an index below 2"});
+    expect_parts(error_of("", {"optimizers.groups.first.lr=0.1"}), {"'first' is not an index below 2"});
+    expect_parts(error_of("", {"optimizers.groups.-1.lr=0.1"}), {"'-1' is not an index below 2"});
+    expect_parts(error_of(R"("seed": 3)", {"seed.x=0.1"}), {"--set seed.x=0.1", "'x'", "not an object"});
+    expect_parts(error_of("", {"model.num_layers=many"}),
+                 {"model.num_layers: expected a whole number, got \"many\""});
+}
+
+// ---- presets
+
+TEST(ConfigPresetTest, KeysBesideThePresetWinWhateverTheOrder) {
+    for (const char* model : {R"("model": {"preset": "gpt2", "norm": "rmsnorm", "logit_softcap": 30})",
+                              R"("model": {"logit_softcap": 30, "norm": "rmsnorm", "preset": "gpt2"})"}) {
+        const Config config = parse(model);
+        EXPECT_EQ(config.model.norm, "rmsnorm");
+        EXPECT_EQ(config.model.logit_softcap, 30);
+        EXPECT_EQ(config.model.position, "learned");  // the rest is GPT-2's
+        EXPECT_TRUE(config.model.tied_head && config.model.biases && config.model.norm_parameters);
+        EXPECT_FALSE(config.model.qk_norm || config.model.norm_embedding ||
+                     config.model.zero_init_projections);
+    }
+}
+
+TEST(ConfigPresetTest, PresetBySetting) {
+    for (const std::vector<std::string>& settings :
+         {std::vector<std::string>{"model.preset=gpt2", "model.biases=false"},
+          {"model.biases=false", "model.preset=gpt2"}}) {
+        const Config config = parse(R"("model": {"activation": "relu_squared"})", settings);
+        EXPECT_EQ(config.model.activation, "relu_squared");
+        EXPECT_EQ(config.model.norm, "layernorm");
+        EXPECT_FALSE(config.model.biases);
+    }
+}
+
+TEST(ConfigPresetTest, ModernIsTheDefault) {
+    const std::string resolved = config_to_json(parse());
+    EXPECT_EQ(config_to_json(parse(R"("model": {"preset": "modern"})")), resolved);
+    EXPECT_EQ(config_to_json(parse(R"("model": {})")), resolved);
+}
+
+// ---- the resolved config
+
+TEST(ConfigRoundTripTest, ResolvedConfigReadsBackTheSame) {
+    for (const char* members :
+         {"", R"("model": {"preset": "gpt2", "logit_softcap": 0.1}, "seed": 8999999999999999)",
+          R"("schedule": {"steps": 300, "cooldown_fraction": 0.3333333333333333},
+                                   "data": {"train": ["a b", "c\"d"]}, "parallel": {"shard": 1}, "precision": "f32")"}) {
+        const std::string resolved = config_to_json(parse(members));
+        EXPECT_EQ(config_to_json(parse_config(resolved, "resolved", {})), resolved);
+    }
+}
+
+TEST(ConfigRoundTripTest, FilesAreReadLikeText) {
+    const auto path =
+        std::filesystem::temp_directory_path() / ("speedrun_config_" + std::to_string(getpid()) + ".json");
+    std::ofstream(path) << config_text(R"("seed": 12)");
+    const Config config = read_config(path.string(), {"threads=3"});
+    std::filesystem::remove(path);
+    EXPECT_EQ(config.seed, 12);
+    EXPECT_EQ(config.threads, 3);
+}
+
+// Every key of the resolved config is in the help, which comes from the same declarations.
+TEST(ConfigRoundTripTest, HelpNamesTheOptions) {
+    const std::string help = describe_options();
+    for (const char* key : {"model.num_layers", "batch.tokens_per_step", "optimizers.groups[i].lr",
+                            "schedule.steps", "seed", "model.preset", "(modern|gpt2)"}) {
+        EXPECT_NE(help.find(key), std::string::npos) << key;
+    }
+}
+
+// ---- combinations
+
+TEST(ConfigValidationTest, DivisibilityErrorsShowBothValues) {
+    expect_parts(error_of(R"("model": {"model_dim": 100, "num_heads": 3})"),
+                 {"model.model_dim 100", "model.num_heads 3"});
+    expect_parts(error_of(R"("model": {"model_dim": 100, "num_heads": 20})"),
+                 {"even head size", "not 5", "model_dim 100", "num_heads 20"});
+    expect_parts(error_of(R"("batch": {"sequence_length": 100, "microbatch_tokens": 250})"),
+                 {"batch.microbatch_tokens 250", "batch.sequence_length 100"});
+    expect_parts(
+        error_of(R"("batch": {"sequence_length": 10, "microbatch_tokens": 100, "tokens_per_step": 250})"),
+        {"batch.tokens_per_step 250", "batch.microbatch_tokens 100"});
+}
+
+TEST(ConfigValidationTest, OtherCombinations) {
+    expect_parts(error_of(R"("model": {"num_layers": 2, "value_embeddings": 3})"),
+                 {"model.value_embeddings 3", "model.num_layers 2"});
+    expect_parts(error_of(R"("schedule": {"steps": 10, "warmup_steps": 11})"),
+                 {"schedule.warmup_steps 11", "schedule.steps 10"});
+    expect_parts(error_of_text("{}"), {"optimizers.groups is empty"});
+    expect_parts(error_of("", {"optimizers.groups.1.params=[]"}), {"optimizers.groups[1].params is empty"});
+    EXPECT_EQ(error_of(R"("model": {"preset": "gpt2", "model_dim": 100, "num_heads": 20})"),
+              "no error");  // no rotary angles
+}
+
+}  // namespace
+}  // namespace speedrun

@@ -1,0 +1,183 @@
+// Which group takes which parameter, and what a step of all of them reports.
+#include "train/optim/optimizer_set.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/train/model_harness.h"
+
+namespace speedrun::testing {
+namespace {
+
+ModelConfig tiny(const std::string& preset = "modern") {
+    ModelConfig model;
+    model.preset = preset;
+    model.apply_preset();
+    model.num_layers = 2;
+    model.model_dim = 16;
+    model.num_heads = 2;
+    model.vocab_size = 40;
+    return model;
+}
+
+OptimizerGroupConfig group(const std::string& type, const std::vector<std::string>& params) {
+    OptimizerGroupConfig g;
+    g.type = type;
+    g.params = params;
+    return g;
+}
+
+// ---- assignment
+
+std::string assignment_error(const ModelConfig& model, const std::vector<OptimizerGroupConfig>& groups) {
+    OptimizersConfig config;
+    config.groups = groups;
+    try {
+        assign_groups(ParameterTable(model, 8), config);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        return error.what();
+    }
+    return "no error";
+}
+
+TEST(AssignGroupsTest, TheFirstGroupThatMatchesTakesAParameter) {
+    const ParameterTable table(tiny(), 8);
+    OptimizersConfig config;
+    config.groups = {group("adamw", {"*.out.*", "embed.weight"}), group("muon", {"blocks.?.*.weight"}),
+                     group("adamw", {"*"})};
+    const std::vector<int> group_of = assign_groups(table, config);
+    for (const Parameter& p : table.all()) {
+        const int expected = p.name.ends_with("attn.out.weight") || p.name == "embed.weight" ? 0
+                             : p.name == "head.weight"                                       ? 2
+                                                                                             : 1;
+        EXPECT_EQ(group_of[p.id], expected) << p.name;
+    }
+}
+
+TEST(AssignGroupsTest, ParametersThatNoGroupTakesAreAllNamed) {
+    const std::string message = assignment_error(tiny(), {group("muon", {"blocks.*"})});
+    EXPECT_NE(message.find("no group takes embed.weight, head.weight"), std::string::npos) << message;
+    EXPECT_EQ(message.find("blocks."), std::string::npos) << message;
+    // Patterns cover whole names.
+    EXPECT_NE(assignment_error(tiny(), {group("adamw", {"blocks"})}).find("blocks.0.attn.qkv.weight"),
+              std::string::npos);
+}
+
+TEST(AssignGroupsTest, GroupThatTakesNothingIsAnError) {
+    const std::string message =
+        assignment_error(tiny(), {group("adamw", {"*"}), group("muon", {"blocks.*"})});
+    EXPECT_NE(message.find("optimizers.groups[1]"), std::string::npos) << message;
+}
+
+TEST(AssignGroupsTest, MuonTakesNoVectors) {
+    const std::string message =
+        assignment_error(tiny("gpt2"), {group("muon", {"blocks.*"}), group("adamw", {"*"})});
+    EXPECT_NE(message.find("optimizers.groups[0]"), std::string::npos) << message;
+    EXPECT_NE(message.find("blocks.0.attn_norm.gain"), std::string::npos) << message;
+}
+
+// ---- a step of all of them
+
+class OptimizerSetTest : public ::testing::Test {
+  protected:
+    OptimizerSetTest() : model_(tiny()), harness_(model_, 16, 8) {
+        config_.groups = {group("muon", {"blocks.*.weight"}), group("adamw", {"*"})};
+        harness_.randomize(0.3, 1);
+    }
+    // Backward and the step; the gradients stay readable.
+    void step(OptimizerSet& set, int64_t step) {
+        harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p); });
+        harness_.gradients.begin_step();
+        harness_.backward(random_batch(model_, 2, 8, true, 1), 1);
+        harness_.gradients.listen({});
+        set.step(step, 1);
+        harness_.runtime.synchronize();
+    }
+    OptimizerSet make() {
+        OptimizerSet set(config_, harness_.table(), harness_.model.parameters(), harness_.gradients,
+                         harness_.runtime);
+        set.reset();
+        harness_.runtime.synchronize();
+        return set;
+    }
+    double statistic(OptimizerSet& set, int64_t index) { return harness_.read(set.statistic(index))[0]; }
+    Values master(const Parameter& p) { return harness_.read(harness_.model.parameters().master(p)); }
+    std::vector<Values> masters() {
+        std::vector<Values> all;
+        for (const Parameter& p : harness_.table().all()) all.push_back(master(p));
+        return all;
+    }
+
+    ModelConfig model_;
+    ModelHarness harness_;
+    OptimizersConfig config_;
+};
+
+TEST_F(OptimizerSetTest, NormIsOverAllParametersAndEveryParameterMoves) {
+    OptimizerSet set = make();
+    const std::vector<Values> before = masters();
+    step(set, 0);
+    double squares = 0;
+    for (const Parameter& p : harness_.table().all()) {
+        const double norm = norm_of(harness_.gradient(p));
+        squares += norm * norm;
+        EXPECT_NEAR(statistic(set, OptimizerSet::kSquares + p.id), norm * norm, 1e-5 * norm * norm) << p.name;
+        EXPECT_NE(master(p), before[p.id]) << p.name;
+    }
+    EXPECT_NEAR(statistic(set, OptimizerSet::kGradNorm), std::sqrt(squares), 1e-5 * std::sqrt(squares));
+    EXPECT_EQ(statistic(set, OptimizerSet::kCoefficient), 1);
+}
+
+// The norm that is reported is the one before clipping.
+TEST_F(OptimizerSetTest, ClippingScalesDownToTheLimit) {
+    config_.clip = 0.25;
+    OptimizerSet set = make();
+    step(set, 0);
+    const double norm = statistic(set, OptimizerSet::kGradNorm);
+    ASSERT_GT(norm, 0.25);
+    EXPECT_NEAR(statistic(set, OptimizerSet::kCoefficient), 0.25 / norm, 1e-6 * 0.25 / norm);
+}
+
+// One bad gradient anywhere, and no parameter changes: the last good ones can be saved.
+TEST_F(OptimizerSetTest, NonFiniteGradientStopsAllParameters) {
+    OptimizerSet set = make();
+    const Parameter& embed = harness_.table().find("embed.weight");
+    Values values = master(embed);
+    values[3] = std::nan("");
+    harness_.set(embed, values);
+    HostBatch batch = random_batch(model_, 2, 8, true, 1);
+    batch.tokens[0] = 0;  // reads the bad row
+    const std::vector<Values> before = masters();
+    harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p); });
+    harness_.gradients.begin_step();
+    harness_.upload(batch);
+    harness_.model.forward();
+    harness_.model.loss_and_backward(set.statistic(OptimizerSet::kLossSum), false, 1, harness_.gradients);
+    set.step(0, 1);
+    harness_.runtime.synchronize();
+    EXPECT_FALSE(std::isfinite(statistic(set, OptimizerSet::kGradNorm)));
+    const std::vector<Values> after = masters();
+    for (const Parameter& p : harness_.table().all()) {
+        if (p.id == embed.id) continue;  // NaN differs from itself
+        EXPECT_EQ(after[p.id], before[p.id]) << p.name;
+    }
+}
+
+// From the same state again: reset() forgets moments and momentum.
+TEST_F(OptimizerSetTest, ResetStartsAfresh) {
+    OptimizerSet set = make();
+    const std::vector<Values> start = masters();
+    step(set, 0);
+    const std::vector<Values> once = masters();
+    step(set, 1);
+    for (const Parameter& p : harness_.table().all()) harness_.set(p, start[p.id]);
+    set.reset();
+    harness_.runtime.synchronize();
+    step(set, 0);
+    EXPECT_EQ(masters(), once);
+}
+
+}  // namespace
+}  // namespace speedrun::testing
