@@ -166,8 +166,6 @@ void StepRunner::warm_up() {
     run_microbatches(source);
     flops_per_step_ = runtime_.ops().flops() - before;
     enqueue_optimizer(slots_[0]);
-    model_.forward();
-    model_.loss(optimizers_.statistic(OptimizerSet::kLossSum), false);
     runtime_.synchronize();
 }
 

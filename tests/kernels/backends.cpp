@@ -4,9 +4,42 @@
 
 #include "kernels/cpu/cpu_device.h"
 
+#if SPEEDRUN_SIMT
+#include "kernels/cuda/cuda_ops.h"
+#include "tests/simt/simt_device.h"
+#endif
+
 namespace speedrun::testing {
 
 namespace {
+
+#if SPEEDRUN_SIMT
+
+// The fixture runs every call with one thread, again, and with two, and compares the bits: here the number of threads
+// chooses the order in which those of a block run.
+Backend make_simt(simt::Order order, bool dry) {
+    Backend backend;
+    backend.device = std::make_unique<simt::SimtDevice>(simt::Options{order}, dry);
+    backend.ops = make_cuda_ops(*backend.device);
+    return backend;
+}
+
+Backend make_forward_reverse(int num_threads, bool dry) {
+    return make_simt(num_threads == 1 ? simt::Order::forward : simt::Order::reverse, dry);
+}
+
+Backend make_random_forward(int num_threads, bool dry) {
+    return make_simt(num_threads == 1 ? simt::Order::random : simt::Order::forward, dry);
+}
+
+void submit_simt(Stream& stream, std::function<void()> work) {
+    static_cast<simt::SimtStream&>(stream).cpu().submit("test", std::move(work));
+}
+
+constexpr BackendFactory kSimt{"simt", make_forward_reverse, submit_simt};
+constexpr BackendFactory kSimtRandom{"simt_random", make_random_forward, submit_simt};
+
+#else
 
 Backend make_cpu(int num_threads, bool dry) {
     Backend backend;
@@ -21,10 +54,16 @@ void submit_cpu(Stream& stream, std::function<void()> work) {
 
 constexpr BackendFactory kCpu{"cpu", make_cpu, submit_cpu};
 
+#endif
+
 }  // namespace
 
 const std::vector<const BackendFactory*>& backends() {
+#if SPEEDRUN_SIMT
+    static const std::vector<const BackendFactory*> all = {&kSimt, &kSimtRandom};
+#else
     static const std::vector<const BackendFactory*> all = {&kCpu};
+#endif
     return all;
 }
 

@@ -1,0 +1,51 @@
+// The embedded track: its definition, the dataset that prepare.sh makes, and the configs that race on it agree.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "train/config/config_json.h"
+#include "train/model/parameter_table.h"
+
+namespace speedrun {
+namespace {
+
+using Json = nlohmann::json;
+
+Json read(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    EXPECT_TRUE(file) << path;
+    return Json::parse(file);
+}
+
+const std::filesystem::path kRoot = SPEEDRUN_ROOT;
+
+TEST(TrackTest, ConfigsAimAtTheTracksTarget) {
+    const Json track = read(kRoot / "records/kjv/track.json");
+    for (const char* name : {"configs/kjv.json", "configs/kjv_baseline.json"}) {
+        const Config config = read_config((kRoot / name).string(), {});
+        EXPECT_EQ(config.record.track, track["name"].get<std::string>()) << name;
+        EXPECT_EQ(config.record.target_loss, track["target_loss"].get<double>()) << name;
+        EXPECT_EQ(config.data.val_tokens, 0) << name << " must validate on all of the held-out text";
+        EXPECT_EQ(config.model.vocab_size, track["dataset"]["vocab_size"].get<int64_t>()) << name;
+    }
+}
+
+TEST(TrackTest, PreparedDataIsTheTracks) {
+    const auto path = kRoot / "data/kjv/dataset.json";
+    if (!std::filesystem::exists(path)) GTEST_SKIP() << "no dataset: run data/kjv/prepare.sh build/release/speedrun";
+    const Json track = read(kRoot / "records/kjv/track.json"), data = read(path);
+    EXPECT_EQ(data["shards"], track["dataset"]["shards"]);
+    EXPECT_EQ(data["shards"][1]["tokens"].get<int64_t>() - 1, track["validation"]["tokens"].get<int64_t>());
+}
+
+TEST(TrackTest, BaselineIsSmallEnough) {
+    const Config config = read_config((kRoot / "configs/kjv_baseline.json").string(), {});
+    EXPECT_EQ(config.model.preset, "gpt2");
+    for (const OptimizerGroupConfig& group : config.optimizers.groups) EXPECT_EQ(group.type, "adamw");
+    EXPECT_LE(ParameterTable(config.model, config.batch.sequence_length).numel(), 4'000'000);
+}
+
+}  // namespace
+}  // namespace speedrun
