@@ -15,8 +15,8 @@ namespace {
 
 #if SPEEDRUN_SIMT
 
-// The fixture runs every call with one thread, again, and with two, and compares the bits: here the number of threads
-// chooses the order in which those of a block run.
+// The fixture runs every call with one thread, again, and with two, and compares the bits: here the number of
+// threads chooses the order in which those of a block run.
 Backend make_simt(simt::Order order, bool dry) {
     Backend backend;
     backend.device = std::make_unique<simt::SimtDevice>(simt::Options{order}, dry);

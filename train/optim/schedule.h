@@ -7,9 +7,9 @@
 
 namespace speedrun {
 
-// Factor of the learning rate at step 0 … steps−1: the product of a linear warm-up, min(1, (step+1)/warmup_steps), and
-// a cooldown that over the last cooldown_fraction of the steps goes from 1 down to final_lr_fraction (linear or half a
-// cosine; "constant" never cools down).
+// Factor of the learning rate at step 0 … steps−1: the product of a linear warm-up, min(1,
+// (step+1)/warmup_steps), and a cooldown that over the last cooldown_fraction of the steps goes from 1 down
+// to final_lr_fraction (linear or half a cosine; "constant" never cools down).
 double learning_rate_factor(const ScheduleConfig& schedule, int64_t step);
 
 // Muon's momentum: linear from momentum_start to momentum over momentum_warmup_steps, then constant.
