@@ -34,6 +34,13 @@ constexpr bool kCheckedMemory = true;
 constexpr bool kCheckedMemory = false;
 #endif
 
+void* zeroed_heap(int64_t bytes) {
+    constexpr size_t kAlignment = 64;
+    void* data = nullptr;
+    if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) return nullptr;
+    return std::memset(data, 0, static_cast<size_t>(bytes));
+}
+
 void* map_pages(int64_t bytes) {
     void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return base == MAP_FAILED ? nullptr : base;
@@ -169,7 +176,7 @@ void* CpuDevice::allocate(int64_t bytes) {
     if (dry_ || bytes == 0) return nullptr;
     const int64_t size = mapped_bytes(bytes);
     const int64_t slack = size >= kHugePage ? kHugePage : 0;
-    void* base = kCheckedMemory ? std::calloc(1, bytes) : map_pages(size + slack);
+    void* base = kCheckedMemory ? zeroed_heap(bytes) : map_pages(size + slack);
     if (!base) {
         throw_usage(
             "out of memory: {:.1f} MiB more do not fit; lower batch.microbatch_tokens or the model's size",

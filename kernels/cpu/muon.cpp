@@ -101,9 +101,10 @@ void CpuOps::gram(Tensor a, Tensor x, Stream& stream) {
     }
 }
 
-int64_t Ops::polar_express_workspace(int64_t /*n*/, int64_t rows, int64_t cols) {
+int64_t Ops::polar_express_workspace(int64_t n, int64_t rows, int64_t cols) {
     const int64_t side = std::min(rows, cols);
-    return 2 * side * side + rows * cols;
+    return n * (2 * side * side +
+                rows * cols);  // a backend may take all matrices at once; this one takes them in turn
 }
 
 void CpuOps::polar_express(Tensor x, Tensor scratch, Stream& stream) {

@@ -14,11 +14,22 @@ struct Case {
     bool packed;  // q|k|v in one tensor, and their gradients; o among other columns
 };
 constexpr Case kCases[] = {
-    {1, 7, 1, 16, 0, 0.25f, Documents::whole, false},   {19, 3, 3, 16, 5, 0.25f, Documents::mixed, true},
-    {19, 2, 2, 32, 1, 0.1f, Documents::whole, true},    {64, 2, 2, 64, 0, 0.125f, Documents::whole, true},
-    {64, 1, 1, 128, 64, 0.1f, Documents::mixed, false}, {200, 2, 1, 64, 0, 0.125f, Documents::mixed, true},
-    {200, 1, 2, 128, 5, 0.1f, Documents::whole, true},  {200, 2, 1, 32, 200, 0.18f, Documents::whole, false},
-    {130, 1, 2, 16, 65, 0.25f, Documents::mixed, true}, {65, 2, 3, 32, 0, 0.18f, Documents::single, true},
+    {1, 7, 1, 16, 0, 0.25f, Documents::whole, false},
+    {19, 3, 3, 16, 5, 0.25f, Documents::mixed, true},
+    {19, 2, 2, 32, 1, 0.1f, Documents::whole, true},
+    {64, 2, 2, 64, 0, 0.125f, Documents::whole, true},
+    {64, 1, 1, 128, 64, 0.1f, Documents::mixed, false},
+    {200, 2, 1, 64, 0, 0.125f, Documents::mixed, true},
+    {200, 1, 2, 128, 5, 0.1f, Documents::whole, true},
+    {200, 2, 1, 32, 200, 0.18f, Documents::whole, false},
+    {130, 1, 2, 16, 65, 0.25f, Documents::mixed, true},
+    {65, 2, 3, 32, 0, 0.18f, Documents::single, true},
+    // Windows that end inside a tile: the last queries that see a tile of keys are the edge.
+    {200, 1, 1, 32, 66, 0.18f, Documents::whole, false},
+    {200, 1, 1, 64, 66, 0.125f, Documents::whole, false},
+    {200, 1, 1, 128, 66, 0.1f, Documents::whole, false},
+    {330, 1, 1, 128, 0, 0.1f, Documents::mixed, true},
+    {330, 1, 1, 64, 34, 0.1f, Documents::mixed, true},
     {200, 1, 1, 48, 70, 2.0f, Documents::mixed, false},  // nearly one-hot: scores up to ±40
 };
 

@@ -1,0 +1,43 @@
+#include "kernels/cuda/cuda_ops.h"
+
+#include <fmt/format.h>
+
+#include "kernels/cuda/launch.h"
+
+namespace speedrun {
+
+CudaOps::CudaOps(Device& device) : device_(device) {}
+
+CudaOps::~CudaOps() = default;
+
+void* CudaOps::workspace(Stream& stream, int64_t bytes) {
+    Buffer& buffer = workspaces_[&stream];
+    if (buffer.bytes() < bytes) {
+        stream.synchronize();
+        buffer = Buffer();
+        buffer =
+            Buffer(device_, fmt::format("operations on {}", stream.name()), MemoryCategory::workspace, bytes);
+    }
+#if SPEEDRUN_SIMT
+    simt::poison(stream, buffer.data(), buffer.bytes());
+#endif
+    return buffer.data();
+}
+
+std::unique_ptr<Ops> make_cuda_ops(Device& device) {
+    return std::make_unique<CudaOps>(device);
+}
+
+#if !SPEEDRUN_SIMT
+
+void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site) {
+    if (error == cudaSuccess) return;
+    const char* name = nullptr;
+    if (cudaFuncGetName(&name, kernel) != cudaSuccess || !name) name = "a kernel";
+    throw_internal("{}, launched at {}:{} ({}): {}: {}", name, site.file, site.line, site.function,
+                   cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+#endif
+
+}  // namespace speedrun

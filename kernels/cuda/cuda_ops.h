@@ -1,0 +1,97 @@
+// CudaOps: the operations of kernels/ops.h as hand-written CUDA kernels. One .cu per operation family, same
+// stem as its CPU twin. Under SPEEDRUN_SIMT the same class runs on a device of tests/simt.
+//
+// What the host cannot see without waiting cannot throw: an index outside its table gives NaN (embedding
+// forward, cross-entropy) or is left out (embedding backward); foreign memory is never touched.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "kernels/ops.h"
+
+namespace speedrun {
+
+class CudaOps final : public Ops {
+  public:
+    explicit CudaOps(Device& device);
+    ~CudaOps() override;
+
+    void embedding_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Stream&) override;
+    void embedding_backward(Tensor, Tensor, Tensor, bool, Stream&) override;
+    void matmul(Tensor, Tensor, Tensor, Tensor, const MatmulOptions&, Stream&) override;
+    void column_sum(Tensor, Tensor, bool, Stream&) override;
+    void norm_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, NormKind,
+                      Stream&) override;
+    void norm_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool, NormKind,
+                       Stream&) override;
+    void activation_forward(Tensor, Tensor, Activation, Stream&) override;
+    void activation_backward(Tensor, Tensor, Tensor, Activation, Stream&) override;
+    void mix_forward(Tensor, Tensor, Tensor, Tensor, Stream&) override;
+    void mix_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool, bool, Stream&) override;
+    void add(Tensor, Tensor, Tensor, Stream&) override;
+    void qk_norm_rotary_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const RotaryOptions&,
+                                Stream&) override;
+    void qk_norm_rotary_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                                 const RotaryOptions&, Stream&) override;
+    void attention_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const AttentionOptions&,
+                           Stream&) override;
+    void attention_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                            const AttentionOptions&, Stream&) override;
+    void cross_entropy(Tensor, Tensor, Tensor, Tensor, const CrossEntropyOptions&, Stream&) override;
+    void adamw_step(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const AdamwOptions&, Stream&) override;
+    void muon_momentum(Tensor, Tensor, Tensor, Tensor, const MuonMomentumOptions&, Stream&) override;
+    void gram(Tensor, Tensor, Stream&) override;
+    void polar_express(Tensor, Tensor, Stream&) override;
+    void muon_apply(Tensor, Tensor, Tensor, Tensor, const MuonApplyOptions&, Stream&) override;
+    void fill(Tensor, float, Stream&) override;
+    void scale(Tensor, float, Stream&) override;
+    void cast(Tensor, Tensor, Stream&) override;
+    void sum_of_squares(Tensor, Tensor, Stream&) override;
+    void sum(Tensor, Tensor, bool, Stream&) override;
+    void count_nonfinite(Tensor, Tensor, Stream&) override;
+    void clip_coefficient(Tensor, Tensor, Tensor, float, Stream&) override;
+    void random_normal(Tensor, uint64_t, uint64_t, int64_t, float, Stream&) override;
+    void random_uniform(Tensor, uint64_t, uint64_t, int64_t, float, Stream&) override;
+    int64_t flops() const override { return flops_; }
+
+  private:
+    // Scratch memory of at least this many bytes for work on this stream, aligned to 256; one piece per
+    // stream, used by one operation at a time, holding nothing from one call to the next. Grows (and then
+    // waits for the stream) only while shapes are new. Under SPEEDRUN_SIMT each call poisons it.
+    void* workspace(Stream& stream, int64_t bytes);
+    // The start of polar_express, in place: every matrix of x (real [n,R,C]) over 1.02·‖X‖_F + 1e-6. Uses the
+    // workspace of the stream. muon.cu.
+    void polar_normalize(Tensor x, Stream& stream);
+
+    Device& device_;
+    std::map<Stream*, Buffer> workspaces_;
+    int64_t flops_ = 0;
+};
+
+// The operations on a CUDA device (or on one of tests/simt), which must outlive them.
+std::unique_ptr<Ops> make_cuda_ops(Device& device);
+
+namespace cuda {
+
+// Calls body.template operator()<Real>() with the C++ type of a real dtype.
+template <class Body>
+void with_real(DType dtype, Body&& body) {
+    if (dtype == DType::f32) return body.template operator()<float>();
+    if (dtype == DType::bf16) return body.template operator()<Bf16>();
+    throw_internal("a real (f32 or bf16) tensor is needed, not {}", name_of(dtype));
+}
+
+// Calls body.template operator()<W>() with the elements of this type that a thread handles at once.
+template <class Real, class Body>
+void with_width(bool aligned, Body&& body) {
+    if (aligned) return body.template operator()<16 / static_cast<int>(sizeof(Real))>();
+    return body.template operator()<1>();
+}
+
+inline void expect_flat(const Tensor& x, const char* name) {
+    if (!x.contiguous()) throw_internal("{}: {} is not contiguous", name, x.describe());
+}
+
+}  // namespace cuda
+}  // namespace speedrun

@@ -1,0 +1,59 @@
+// Sums and maxima over a warp and a block, in an order that depends on nothing but the number of threads.
+#pragma once
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/tiles.h"
+
+namespace speedrun {
+
+// Shared memory that a block-wide reduction needs, at the offset that it is given.
+constexpr int64_t kReduceSharedBytes = tiles::kWarp * 4;
+
+__device__ __forceinline__ int lane_index() {
+    return static_cast<int>(threadIdx.x) % tiles::kWarp;
+}
+__device__ __forceinline__ int warp_index() {
+    return static_cast<int>(threadIdx.x) / tiles::kWarp;
+}
+
+// Over aligned groups of `width` lanes (a power of two); all lanes of the warp call, each gets its group's
+// sum. The butterfly adds the same pairs in every lane, so all lanes hold the same bits.
+template <class T>
+__device__ __forceinline__ T group_sum(T value, int width) {
+    for (int bit = width / 2; bit > 0; bit /= 2) value += __shfl_xor_sync(0xffffffffu, value, bit);
+    return value;
+}
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+#pragma unroll
+    for (int bit = tiles::kWarp / 2; bit > 0; bit /= 2) value += __shfl_xor_sync(0xffffffffu, value, bit);
+    return value;
+}
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+    for (int bit = tiles::kWarp / 2; bit > 0; bit /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, bit));
+    return value;
+}
+
+// Over all threads of a one-dimensional block of whole warps; every thread gets the result.
+__device__ inline float block_sum(float value, int64_t shared_offset = 0) {
+    const auto partial = shared_memory<float>(shared_offset, tiles::kWarp);
+    value = warp_sum(value);
+    __syncthreads();  // an earlier reduction may still be reading
+    if (lane_index() == 0) partial[warp_index()] = value;
+    __syncthreads();
+    const int warps = static_cast<int>(blockDim.x) / tiles::kWarp;
+    return warp_sum(lane_index() < warps ? partial[lane_index()] : 0.0f);
+}
+__device__ inline float block_max(float value, int64_t shared_offset = 0) {
+    const auto partial = shared_memory<float>(shared_offset, tiles::kWarp);
+    value = warp_max(value);
+    __syncthreads();
+    if (lane_index() == 0) partial[warp_index()] = value;
+    __syncthreads();
+    const int warps = static_cast<int>(blockDim.x) / tiles::kWarp;
+    return warp_max(lane_index() < warps ? partial[lane_index()] : partial[0]);
+}
+
+}  // namespace speedrun

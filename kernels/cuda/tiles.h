@@ -1,0 +1,38 @@
+// Every tile size of the kernels in this folder that are not matrix products or attention (those keep theirs
+// beside the fragments that they fit). Grids depend on sizes of tensors alone, never on the device: results
+// have the same bits on every card.
+#pragma once
+
+#include <cstdint>
+
+namespace speedrun::tiles {
+
+constexpr int kWarp = 32;
+
+constexpr int kMapThreads = 256;  // elementwise kernels: one vector of 16 bytes a thread
+
+constexpr int kReduceThreads = 256;         // reductions to one number: first stage …
+constexpr int kReduceElements = 256 * 32;   // … elements of a block at least …
+constexpr int64_t kReduceMaxBlocks = 1024;  // … and blocks at most; the second stage is one block
+
+constexpr int kColumnThreads = 128;        // column sums: a thread owns a column …
+constexpr int64_t kColumnRows = 64;        // … of this many rows at least …
+constexpr int64_t kColumnMaxChunks = 256;  // … in chunks of rows, at most; the second stage adds the chunks
+
+constexpr int kRowThreads = 256;  // norm, rotary: a warp per row, or several head vectors per warp
+
+constexpr int kSortThreads = 256;  // embedding backward: threads = values of an 8-bit digit
+constexpr int kSortDigitBits = 8;
+constexpr int kSortTile = 1024;  // keys that a block counts and places
+constexpr int kEmbeddingThreads = 128;
+constexpr int kEmbeddingAhead = 4;  // rows loaded before the first of them is added
+
+constexpr int kLossThreads = 1024;  // cross-entropy: one block per row
+#if SPEEDRUN_SIMT
+constexpr int64_t kLossCacheBytes = 2 << 10;  // so small that tests meet both sides
+#else
+constexpr int64_t kLossCacheBytes = 224 << 10;  // exponentials kept from the sum to the gradient, if they fit
+#endif
+constexpr float kLossMaxSoftcap = 40.0f;  // e^(−2c) must not underflow where c stands in for the maximum
+
+}  // namespace speedrun::tiles

@@ -1,0 +1,189 @@
+// Fill, scale, cast, sums and counts, the clipping coefficient; column sums (gradients of biases).
+// Floor, real of b bytes: fill n·b; scale 2·n·b; cast the sum of both sizes; reductions and column sums n·b
+// read. Legend: n elements · T rows, C columns · W elements that a thread handles.
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/reduction.cuh"
+
+namespace speedrun {
+
+namespace {
+
+template <class Real>
+struct Fill {
+    Real* x;
+    float value;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {
+        Vector<W> v;
+#pragma unroll
+        for (int i = 0; i < W; ++i) v[i] = value;
+        chunk.store(x + col, v);
+    }
+};
+
+template <class Real>
+struct Scale {
+    Real* x;
+    float factor;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {
+        Vector<W> v = chunk.load(x + col);
+#pragma unroll
+        for (int i = 0; i < W; ++i) v[i] *= factor;
+        chunk.store(x + col, v);
+    }
+};
+
+template <class To, class From>
+struct Cast {
+    To* out;
+    const From* in;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {
+        chunk.store(out + col, chunk.load(in + col));
+    }
+};
+
+struct Square {
+    __device__ __forceinline__ float operator()(float x) const { return x * x; }
+};
+struct Itself {
+    __device__ __forceinline__ float operator()(float x) const { return x; }
+};
+struct Nonfinite {
+    __device__ __forceinline__ float operator()(float x) const { return is_finite(x) ? 0.0f : 1.0f; }
+};
+
+template <class Real, class Term>
+struct Sum {
+    const Real* x;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk, float (&sums)[1]) const {
+        const Vector<W> v = chunk.load(x + col);
+#pragma unroll
+        for (int i = 0; i < W; ++i) sums[0] += i < chunk.count ? Term()(v[i]) : 0.0f;
+    }
+};
+
+template <class Term>
+void reduce_tensor(Tensor out, Tensor x, bool accumulate, void* partial, LaunchSite site) {
+    cuda::with_real(x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {x}), [&]<int W>() {
+            reduce<W, 1>(out.as<float>(), static_cast<float*>(partial), {1, x.numel()}, accumulate,
+                         Sum<Real, Term>{x.as<Real>()}, site);
+        });
+    });
+}
+
+// One warp; there are as many squares as parameters.
+__global__ void clip_kernel(float* coefficient, float* norm, const float* squares, int64_t count,
+                            float max_norm) {
+    double sum = 0.0;
+    for (int64_t i = threadIdx.x; i < count; i += tiles::kWarp) sum += squares[i];
+    const float value = static_cast<float>(sqrt(warp_sum(sum)));
+    if (threadIdx.x != 0) return;
+    *norm = value;
+    const float factor = max_norm > 0.0f && value > max_norm ? max_norm / value : 1.0f;
+    *coefficient = is_finite(value) ? factor : quiet_nan();
+}
+
+// partial[chunk][c] = Σ over the rows of the chunk; a thread per column.
+template <class Real>
+__global__ void __launch_bounds__(tiles::kColumnThreads)
+    column_sum_kernel(float* partial, Rows<Real> x, int64_t rows, int64_t cols) {
+    const int64_t col = int64_t{blockIdx.x} * tiles::kColumnThreads + threadIdx.x, chunk = blockIdx.y;
+    if (col >= cols) return;
+    const int64_t begin = rows * chunk / gridDim.y, end = rows * (chunk + 1) / gridDim.y;
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int64_t t = begin; t < end; ++t) sum += to_float(*x.at(t, col));
+    partial[chunk * cols + col] = sum;
+}
+
+int64_t reduce_bytes(Tensor x) {
+    return reduce_blocks(x.numel()) * int64_t{sizeof(float)};
+}
+
+}  // namespace
+
+void CudaOps::fill(Tensor x, float value, Stream& stream) {
+    cuda::expect_flat(x, "fill");
+    cuda::with_real(x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {x}), [&]<int W>() {
+            map<W>({1, x.numel()}, Fill<Real>{x.as<Real>(), value}, stream);
+        });
+    });
+}
+
+void CudaOps::scale(Tensor x, float factor, Stream& stream) {
+    cuda::expect_flat(x, "scale");
+    cuda::with_real(x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {x}), [&]<int W>() {
+            map<W>({1, x.numel()}, Scale<Real>{x.as<Real>(), factor}, stream);
+        });
+    });
+}
+
+void CudaOps::cast(Tensor out, Tensor in, Stream& stream) {
+    cuda::expect_flat(out, "cast out");
+    cuda::expect_flat(in, "cast in");
+    if (out.numel() != in.numel()) throw_internal("cast: {} does not fit {}", in.describe(), out.describe());
+    cuda::with_real(in.dtype, [&]<class From>() {
+        cuda::with_real(out.dtype, [&]<class To>() {
+            cuda::with_width<Bf16>(aligned_rows(kVectorWidth<Bf16>, {out, in}), [&]<int W>() {
+                map<W>({1, in.numel()}, Cast<To, From>{out.as<To>(), in.as<From>()}, stream);
+            });
+        });
+    });
+}
+
+void CudaOps::sum_of_squares(Tensor out, Tensor x, Stream& stream) {
+    expect(out, DType::f32, {1}, "sum_of_squares out");
+    cuda::expect_flat(x, "sum_of_squares");
+    reduce_tensor<Square>(out, x, false, workspace(stream, reduce_bytes(x)), stream);
+}
+
+void CudaOps::sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {
+    expect(out, DType::f32, {1}, "sum out");
+    cuda::expect_flat(x, "sum");
+    if (x.dtype != DType::f32) throw_internal("sum: f32 is needed, not {}", x.describe());
+    reduce_tensor<Itself>(out, x, accumulate, workspace(stream, reduce_bytes(x)), stream);
+}
+
+void CudaOps::count_nonfinite(Tensor out, Tensor x, Stream& stream) {
+    expect(out, DType::f32, {1}, "count_nonfinite out");
+    cuda::expect_flat(x, "count_nonfinite");
+    reduce_tensor<Nonfinite>(out, x, false, workspace(stream, reduce_bytes(x)), stream);
+}
+
+void CudaOps::clip_coefficient(Tensor coefficient, Tensor norm, Tensor squares, float max_norm,
+                               Stream& stream) {
+    expect(coefficient, DType::f32, {1}, "clip coefficient");
+    expect(norm, DType::f32, {1}, "clip norm");
+    expect(squares, DType::f32, {squares.numel()}, "clip squares");
+    launch(clip_kernel, 1, tiles::kWarp, 0, stream, coefficient.as<float>(), norm.as<float>(),
+           squares.as<float>(), squares.numel(), max_norm);
+}
+
+void CudaOps::column_sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {
+    const int64_t rows = x.rows(), cols = x.cols();
+    expect(out, DType::f32, {cols}, "column_sum out");
+    if (cols == 0) return;
+    const int64_t chunks = column_chunks(rows);
+    auto* const partial = static_cast<float*>(workspace(stream, chunks * cols * int64_t{sizeof(float)}));
+    const unsigned blocks = grid_of(cols, tiles::kColumnThreads);
+    cuda::with_real(x.dtype, [&]<class Real>() {
+        launch(column_sum_kernel<Real>, dim3(blocks, static_cast<unsigned>(chunks)), tiles::kColumnThreads, 0,
+               stream, partial, Rows<Real>(x), rows, cols);
+    });
+    add_chunks(out.as<float>(), partial, chunks, cols, cols, accumulate, stream);
+}
+
+}  // namespace speedrun

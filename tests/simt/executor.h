@@ -1,0 +1,39 @@
+// Runs launches of simt.h on the calling thread: block after block, each thread of a block on a fiber, in an
+// order that the options choose. One and the same kernel has to give the same bits in every order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "tests/simt/simt.h"
+
+namespace speedrun::simt {
+
+// Which thread runs next where several could, and which block. `forward` and `reverse` let a thread (and,
+// after an exchange, its warp) run as far as it can before the next one; `random` picks anew at every switch.
+enum class Order : uint8_t { forward, reverse, random };
+
+struct Options {
+    Order order = Order::forward;
+    uint64_t seed = 1;
+};
+
+struct Launch {
+    const char* file;      // where launch() was called …
+    const char* function;  // … and in which function: stands for the kernel's name
+    int line;
+    dim3 grid, block;
+    int64_t shared_bytes;
+    std::function<void()> kernel;  // what each thread runs
+};
+
+// Throws Error naming kernel, block, thread and place if the kernel breaks a rule of simt.h.
+void execute(const Launch& launch, const Options& options);
+
+// Figures of the calling thread's last launch, for the tests of the tester.
+struct Statistics {
+    int64_t threads = 0, switches = 0, barriers = 0, exchanges = 0;
+};
+Statistics last_statistics();
+
+}  // namespace speedrun::simt

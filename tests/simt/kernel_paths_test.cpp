@@ -1,0 +1,170 @@
+// Paths of the kernels that the sizes of tests/kernels do not reach: several tiles, blocks, passes or rounds,
+// rows that do not stay in registers, strided rows, and indices outside their tables (which the host cannot
+// see, and so cannot throw for).
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(KernelPathsTest);
+
+// Three tiles of tokens, ids of three digits, one id for a third of all tokens: sums in order of t, to the
+// bit.
+TEST_P(KernelPathsTest, EmbeddingBackwardAddsInOrder) {
+    const int64_t rows = 2500, cols = 24, vocab = 66000;
+    Indices index = random_indices(rows, vocab, 1);
+    for (size_t t = 0; t < index.size(); ++t) {
+        if (t % 3 == 0) index[t] = 65999;
+        if (t % 7 == 0) index[t] = static_cast<int32_t>(t % 5 * 256);
+    }
+    const Matrix dout = random_matrix(rows, cols, 2, dtype());
+    Indices damaged = index;
+    damaged[10] = -1;
+    damaged[11] = static_cast<int32_t>(vocab);
+    damaged[12] = 0x7fffffff;
+    for (bool accumulate : {false, true}) {
+        for (const Indices& ids : {index, damaged}) {
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor dtable = accumulate ? h.inout(Matrix(vocab, cols, 0.5), DType::f32)
+                                                 : h.output(DType::f32, {vocab, cols});
+                h.ops().embedding_backward(dtable, h.input(ids), h.input(dout, dtype()), accumulate,
+                                           h.stream());
+                return {h.read(dtable)};
+            });
+            std::vector<float> expected(static_cast<size_t>(vocab * cols), accumulate ? 0.5f : 0.0f);
+            for (int64_t t = 0; t < rows; ++t) {
+                const int64_t id = ids[static_cast<size_t>(t)];
+                if (id < 0 || id >= vocab) continue;
+                for (int64_t c = 0; c < cols; ++c)
+                    expected[static_cast<size_t>(id * cols + c)] += static_cast<float>(dout(t, c));
+            }
+            Matrix sums(vocab, cols);
+            sums.values.assign(expected.begin(), expected.end());
+            expect_same_bits(out[0], sums, "dtable");
+        }
+    }
+}
+
+TEST_P(KernelPathsTest, EmbeddingForwardOutsideTheTableIsNan) {
+    const Matrix table = random_matrix(9, 48, 1, dtype());
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor y = h.output(dtype(), {4, 48});
+        h.ops().embedding_forward(y, h.input(Indices{-1, 3, 9, 0x7fffffff}), h.input(table, dtype()), {}, {},
+                                  h.stream());
+        return {h.read(y)};
+    });
+    for (int64_t t : {0, 2, 3}) expect_all_nan(reference::row_block(out[0], t, 1), "row outside");
+    expect_same_bits(reference::row_block(out[0], 1, 1), reference::row_block(table, 3, 1), "row inside");
+}
+
+// Rows of several rounds of a block's 1024 threads, aligned and not; a softcap that the maximum does not
+// stand for.
+TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
+    for (int64_t padded : {9000, 2051}) {
+        for (float softcap : {0.0f, 15.0f, 60.0f}) {
+            SCOPED_TRACE(fmt::format("V={} softcap={}", padded, softcap));
+            const CrossEntropyOptions options{padded - 3, softcap, 0.125f};
+            const Matrix logits = random_matrix(3, padded, 1, dtype(), 4.0);
+            const Indices targets{static_cast<int32_t>(padded) - 4, -1, 0};
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor losses = h.output(DType::f32, {3}), dlogits = h.output(dtype(), {3, padded});
+                h.ops().cross_entropy(losses, dlogits, h.input(logits, dtype()), h.input(targets), options,
+                                      h.stream());
+                return {h.read(losses), h.read(dlogits)};
+            });
+            // As in cross_entropy_test.cpp; the error of tanh counts `softcap` times.
+            const double cap = std::max(15.0, static_cast<double>(softcap)) / 15.0;
+            expect_close(out[0], reference::cross_entropy_losses(logits, targets, options),
+                         {16 * kF32Roundoff, 0, 1e-5 * cap}, "losses");
+            expect_close(out[1], reference::cross_entropy_dlogits(logits, targets, options),
+                         {dtype() == DType::bf16 ? kBf16Ulp : 2e-5 * cap, 0, 0.125 * 2e-6}, "dlogits");
+        }
+    }
+}
+
+TEST_P(KernelPathsTest, CrossEntropyTargetOutsideIsNan) {
+    const Matrix logits = random_matrix(3, 48, 1, dtype());
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor losses = h.output(DType::f32, {3}), dlogits = h.output(dtype(), {3, 48});
+        h.ops().cross_entropy(losses, dlogits, h.input(logits, dtype()), h.input(Indices{-2, 45, 3}),
+                              {45, 15.0f, 1.0f}, h.stream());
+        return {h.read(losses), h.read(dlogits)};
+    });
+    EXPECT_TRUE(std::isnan(out[0][0]));
+    EXPECT_TRUE(std::isnan(out[0][1])) << "a padding column is no target";
+    EXPECT_TRUE(std::isfinite(out[0][2]));
+    EXPECT_EQ(reference::norm(reference::row_block(out[1], 0, 2)), 0.0);
+}
+
+TEST_P(KernelPathsTest, NormOfLongRows) {
+    for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
+        for (int64_t cols : {768, 1028, 1536, 2056, 2500, 1029}) {
+            SCOPED_TRACE(fmt::format("{} C={}", static_cast<int>(kind), cols));
+            const int64_t rows = 5;
+            const Matrix x = random_matrix(rows, cols, 1, dtype()),
+                         dy = random_matrix(rows, cols, 2, dtype());
+            const Matrix gain = random_matrix(1, cols, 3, DType::f32);
+            const auto expected = reference::norm_forward(x, gain, {}, kind);
+            const auto gradients = reference::norm_backward(dy, x, gain, kind);
+            const bool centered = kind == NormKind::layernorm;
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor y = h.output(dtype(), {rows, cols}), ds = h.output(dtype(), {rows, cols});
+                const Tensor rstd = h.output(DType::f32, {rows}), dgain = h.output(DType::f32, {cols});
+                const Tensor mean = centered ? h.output(DType::f32, {rows}) : Tensor();
+                const Tensor in = h.input(x, dtype()), g = h.input(gain, DType::f32, {cols});
+                h.ops().norm_forward(y, {}, mean, rstd, in, {}, g, {}, kind, h.stream());
+                h.ops().norm_backward(ds, dgain, {}, h.input(dy, dtype()), in, mean, rstd, g, {}, false, kind,
+                                      h.stream());
+                return {h.read(y), h.read(ds), h.read(dgain)};
+            });
+            expect_close(out[0], expected.y, reduction(dtype(), cols), "y");
+            expect_close(out[1], gradients.ds, reduction(dtype(), cols), "ds");
+            expect_close(out[2], gradients.dgain, reduction(DType::f32, cols), "dgain");
+        }
+    }
+}
+
+// Heads so wide that a lane has several chunks of each half.
+TEST_P(KernelPathsTest, RotaryOfWideHeads) {
+    const RotaryOptions options{2, 1200, true, true};
+    const Matrix q = random_matrix(3, 2400, 1, dtype()), k = random_matrix(3, 2400, 2, dtype());
+    const Matrix cos = random_matrix(4, 600, 3, DType::f32), sin = random_matrix(4, 600, 4, DType::f32);
+    const Indices position{3, 0, 4};  // the last one outside
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor tq = h.inout(q, dtype()), tk = h.inout(k, dtype());
+        h.ops().qk_norm_rotary_forward(tq, tk, h.output(DType::f32, {3, 4}), h.input(cos, DType::f32),
+                                       h.input(sin, DType::f32), h.input(position), options, h.stream());
+        return {h.read(tq), h.read(tk)};
+    });
+    const Indices inside{3, 0, 0};
+    for (size_t part : {0, 1}) {
+        const Matrix expected = reference::qk_norm_rotary_forward(part ? k : q, cos, sin, inside, options).u;
+        expect_close(reference::row_block(out[part], 0, 2), reference::row_block(expected, 0, 2),
+                     reduction(dtype(), 1200), "u");
+        expect_all_nan(reference::row_block(out[part], 2, 1), "position outside");
+    }
+}
+
+// Several blocks, rows strided.
+TEST_P(KernelPathsTest, MixBackwardOfSeveralBlocks) {
+    const int64_t rows = 300, cols = 96;
+    const Matrix x = random_matrix(rows, cols, 1, dtype()), z = random_matrix(rows, cols, 2, dtype());
+    const Matrix dy = random_matrix(rows, 2 * cols, 3, dtype());
+    Matrix c(1, 2);
+    c.values = {0.75, -1.375};
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor dx = h.output(dtype(), {rows, cols}), dz = h.output(dtype(), {rows, cols});
+        const Tensor dc = h.output(DType::f32, {2});
+        h.ops().mix_backward(dx, dz, dc, h.input(dy, dtype()).column_slice(cols, cols), h.input(x, dtype()),
+                             h.input(z, dtype()), h.input(c, DType::f32, {2}), false, false, h.stream());
+        return {h.read(dx), h.read(dz), h.read(dc)};
+    });
+    const auto expected = reference::mix_backward(reference::column_block(dy, cols, cols), x, z, c);
+    expect_close(out[0], expected.dx, few_operations(dtype()), "dx");
+    expect_close(out[1], expected.dz, few_operations(dtype()), "dz");
+    expect_close(out[2], expected.dcoefficients, {16 * kF32Roundoff, 0, 8.0 * rows * cols * kF32Roundoff},
+                 "dc");
+}
+
+}  // namespace
+}  // namespace speedrun::testing

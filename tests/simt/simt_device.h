@@ -1,0 +1,64 @@
+// A device whose streams run .cu kernels in the executor: a CPU device with an order of execution per device,
+// memory on the heap (so that AddressSanitizer sees it) and nothing else of its own. Non-goal: speed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/cpu/cpu_device.h"
+#include "tests/simt/executor.h"
+
+namespace speedrun::simt {
+
+// A CpuStream with the options of its device; every launch draws a new seed.
+class SimtStream final : public Stream {
+  public:
+    SimtStream(std::unique_ptr<Stream> stream, Options options)
+        : stream_(std::move(stream)), options_(options) {}
+
+    const std::string& name() const override { return stream_->name(); }
+    void record(Event& event) override { stream_->record(event); }
+    void wait(const Event& event) override { stream_->wait(event); }
+    void synchronize() override { stream_->synchronize(); }
+
+    CpuStream& cpu() { return static_cast<CpuStream&>(*stream_); }
+    Options next_options() {
+        options_.seed = options_.seed * 6364136223846793005u + 1442695040888963407u;
+        return options_;
+    }
+
+  private:
+    std::unique_ptr<Stream> stream_;
+    Options options_;
+};
+
+class SimtDevice final : public Device {
+  public:
+    explicit SimtDevice(Options options, bool dry = false) : cpu_(1, dry), options_(options) {}
+
+    const char* kind() const override { return "simt"; }
+    std::unique_ptr<Stream> create_stream(const std::string& name) override {
+        return std::make_unique<SimtStream>(cpu_.create_stream(name), options_);
+    }
+    std::unique_ptr<Event> create_event() override { return cpu_.create_event(); }
+    void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override {
+        cpu_.copy(destination, source, bytes, static_cast<SimtStream&>(stream).cpu());
+    }
+    bool dry() const override { return cpu_.dry(); }
+    void set_trace(TraceSink* sink) override { cpu_.set_trace(sink); }
+
+  private:
+    void* allocate(int64_t bytes) override;
+    void release(void* data, int64_t bytes) noexcept override;
+
+    CpuDevice cpu_;
+    Options options_;
+};
+
+// Enqueues a launch. On a stream that is not a SimtStream it runs in the order `forward`.
+void submit(Stream& stream, Launch launch);
+// Enqueues filling memory with the poison pattern: workspaces hold nothing from one operation to the next.
+void poison(Stream& stream, void* data, int64_t bytes);
+
+}  // namespace speedrun::simt
