@@ -3,6 +3,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
@@ -21,10 +22,7 @@ Vec square_root(Vec v) {
 void CpuOps::adamw_step(Tensor parameter, Tensor master, Tensor first_moment, Tensor second_moment,
                         Tensor grad, Tensor grad_scale, const AdamwOptions& options, Stream& stream) {
     const int64_t count = master.numel();
-    for (const Tensor& tensor : {master, first_moment, second_moment, grad})
-        expect(tensor, DType::f32, {count}, "adamw state");
-    expect(parameter, parameter.dtype, {count}, "adamw parameter");
-    expect(grad_scale, DType::f32, {1}, "adamw grad_scale");
+    check_adamw_step(parameter, master, first_moment, second_moment, grad, grad_scale);
     cpu::submit(stream, "adamw_step", [=] {
         const float factor = *grad_scale.as<float>();
         if (!std::isfinite(factor)) return;

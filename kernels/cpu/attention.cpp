@@ -8,6 +8,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_product.h"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
@@ -90,23 +91,6 @@ struct Item {
         });
     }
 };
-
-// Query-key pairs that causality and the window leave, of one head of one sequence.
-int64_t visible_pairs(const AttentionOptions& o) {
-    const int64_t window = o.window > 0 ? std::min(o.window, o.sequence_length) : o.sequence_length;
-    return window * (window + 1) / 2 + (o.sequence_length - window) * window;
-}
-
-void check_attention(Tensor q, Tensor lse, Tensor first_key, const AttentionOptions& o) {
-    const int64_t rows = q.rows();
-    if (o.sequence_length <= 0 || rows % o.sequence_length != 0) {
-        throw_internal("attention: {} rows are not a multiple of the sequence length {}", rows,
-                       o.sequence_length);
-    }
-    expect_shape(q, {rows, o.num_heads * o.head_dim}, "attention q");
-    expect(lse, DType::f32, {o.num_heads, rows}, "attention lse");
-    expect(first_key, DType::i32, {rows}, "attention first_key");
-}
 
 // Online softmax of one row of scores against the running maximum and sum; returns the factor of earlier
 // results.
@@ -254,8 +238,7 @@ int64_t scratch_floats(const AttentionOptions& o, int64_t operands) {
 
 void CpuOps::attention_forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor first_key,
                                const AttentionOptions& options, Stream& stream) {
-    check_attention(q, lse, first_key, options);
-    for (const Tensor& tensor : {o, k, v}) expect(tensor, q.dtype, {q.rows(), q.cols()}, "attention operand");
+    check_attention(q, lse, first_key, {o, k, v}, options);
     const int64_t items = q.rows() / options.sequence_length * options.num_heads;
     flops_ += 4 * items * options.head_dim * visible_pairs(options);
     const int64_t floats = scratch_floats(options, 3);
@@ -273,10 +256,7 @@ void CpuOps::attention_forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor 
 void CpuOps::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o, Tensor lse, Tensor q,
                                 Tensor k, Tensor v, Tensor first_key, const AttentionOptions& options,
                                 Stream& stream) {
-    check_attention(q, lse, first_key, options);
-    for (const Tensor& tensor : {dq, dk, dv, dout, o, k, v}) {
-        expect(tensor, q.dtype, {q.rows(), q.cols()}, "attention operand");
-    }
+    check_attention(q, lse, first_key, {dq, dk, dv, dout, o, k, v}, options);
     const int64_t items = q.rows() / options.sequence_length * options.num_heads;
     flops_ +=
         8 * items * options.head_dim * visible_pairs(options);  // recomputed scores are not counted as work

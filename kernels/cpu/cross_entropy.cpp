@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
@@ -67,12 +68,7 @@ float row_loss(const Real* logits, Real* dlogits, int32_t target, int64_t padded
 void CpuOps::cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
                            const CrossEntropyOptions& options, Stream& stream) {
     const int64_t rows = logits.rows(), cols = logits.cols();
-    expect(losses, DType::f32, {rows}, "cross_entropy losses");
-    expect(targets, DType::i32, {rows}, "cross_entropy targets");
-    if (dlogits.present()) expect(dlogits, logits.dtype, {rows, cols}, "cross_entropy dlogits");
-    if (options.vocab_size <= 0 || options.vocab_size > cols) {
-        throw_internal("cross_entropy: vocabulary of {} does not fit {} logits", options.vocab_size, cols);
-    }
+    check_cross_entropy(losses, dlogits, logits, targets, options);
     auto* scratch = static_cast<float*>(workspace(stream, device_.num_threads() * cols * sizeof(float)));
     cpu::submit(stream, "cross_entropy", [=] {
         for (int64_t t = 0; t < rows; ++t) {

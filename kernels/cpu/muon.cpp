@@ -5,24 +5,13 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
 using cpu::Vec;
 
 namespace {
-
-struct PolarCoefficients {
-    float a, b, c;
-};
-// The five iterations of the reference recipe (Polar Express, Amsel et al. 2025, with its safety factor).
-constexpr std::array<PolarCoefficients, 5> kPolarExpress = {{
-    {8.156554524902461f, -22.48329292557795f, 15.878769915207462f},
-    {4.042929935166739f, -2.808917465908714f, 0.5000178451051316f},
-    {3.8916678022926607f, -2.772484153217685f, 0.5060648178503393f},
-    {3.285753657755655f, -2.3681294933425376f, 0.46449024233003106f},
-    {2.3465413258596377f, -1.7097828382687081f, 0.42323551169305323f},
-}};
 
 // Blocks of a flat array of `count` elements, in parallel: body(begin, size).
 template <class Body>
@@ -67,10 +56,7 @@ Tensor matrix_of(Tensor batch, int64_t index) {
 void CpuOps::muon_momentum(Tensor update, Tensor momentum, Tensor grad, Tensor grad_scale,
                            const MuonMomentumOptions& options, Stream& stream) {
     const int64_t count = momentum.numel();
-    expect(momentum, DType::f32, {count}, "muon momentum");
-    expect(grad, DType::f32, {count}, "muon grad");
-    expect(update, update.dtype, {count}, "muon update");
-    expect(grad_scale, DType::f32, {1}, "muon grad_scale");
+    check_muon_momentum(update, momentum, grad, grad_scale);
     cpu::submit(stream, "muon_momentum", [=] {
         const float factor = *grad_scale.as<float>();
         const float mu = options.momentum;
@@ -99,12 +85,6 @@ void CpuOps::gram(Tensor a, Tensor x, Stream& stream) {
         product(matrix_of(a, i), matrix_of(x, i), matrix_of(x, i), Tensor{}, false, true, 0.0f, "gram",
                 stream);
     }
-}
-
-int64_t Ops::polar_express_workspace(int64_t n, int64_t rows, int64_t cols) {
-    const int64_t side = std::min(rows, cols);
-    return n * (2 * side * side +
-                rows * cols);  // a backend may take all matrices at once; this one takes them in turn
 }
 
 void CpuOps::polar_express(Tensor x, Tensor scratch, Stream& stream) {
@@ -158,10 +138,7 @@ void CpuOps::polar_express(Tensor x, Tensor scratch, Stream& stream) {
 void CpuOps::muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor grad_scale,
                         const MuonApplyOptions& options, Stream& stream) {
     const int64_t count = master.numel();
-    expect(master, DType::f32, {count}, "muon master");
-    expect(parameter, parameter.dtype, {count}, "muon parameter");
-    expect(update, update.dtype, {count}, "muon update");
-    expect(grad_scale, DType::f32, {1}, "muon grad_scale");
+    check_muon_apply(parameter, master, update, grad_scale);
     cpu::submit(stream, "muon_apply", [=] {
         if (!std::isfinite(*grad_scale.as<float>())) return;
         const float rate = options.learning_rate, decay = options.learning_rate * options.weight_decay;

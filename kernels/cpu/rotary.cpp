@@ -3,26 +3,13 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
 namespace {
 
 using cpu::Vec;
-
-void check_rotary(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
-                  const RotaryOptions& o) {
-    const int64_t rows = q.rows(), width = o.num_heads * o.head_dim;
-    if (o.head_dim <= 0 || o.head_dim % 2 != 0)
-        throw_internal("rotary: head_dim {} is not a positive even number", o.head_dim);
-    expect_shape(q, {rows, width}, "rotary q");
-    expect(k, q.dtype, {rows, width}, "rotary k");
-    if (o.normalize) expect(rstd, DType::f32, {rows, 2 * o.num_heads}, "rotary rstd");
-    if (!o.rotate) return;
-    expect(position, DType::i32, {rows}, "rotary position");
-    expect(cos, DType::f32, {cos.rows(), o.head_dim / 2}, "rotary cos");
-    expect(sin, DType::f32, {cos.rows(), o.head_dim / 2}, "rotary sin");
-}
 
 // Every vector of q, then of k, in each row: body(vector, its index among 2H, its row).
 template <class Real, class Body>

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
@@ -43,10 +44,7 @@ struct Step {
 void CudaOps::adamw_step(Tensor parameter, Tensor master, Tensor first_moment, Tensor second_moment,
                          Tensor grad, Tensor grad_scale, const AdamwOptions& options, Stream& stream) {
     const int64_t count = master.numel();
-    for (const Tensor& tensor : {master, first_moment, second_moment, grad})
-        expect(tensor, DType::f32, {count}, "adamw state");
-    expect(parameter, parameter.dtype, {count}, "adamw parameter");
-    expect(grad_scale, DType::f32, {1}, "adamw grad_scale");
+    check_adamw_step(parameter, master, first_moment, second_moment, grad, grad_scale);
     const double step = static_cast<double>(options.step);
     const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{options.beta1}, step)));
     const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{options.beta2}, step)));

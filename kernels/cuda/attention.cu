@@ -22,6 +22,7 @@
 #include "kernels/cuda/attention_portable.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
@@ -55,24 +56,14 @@ __global__ void attention_group_low_kernel(int32_t* group_low, Problem p) {
 
 // ---- launchers
 
-int64_t visible_pairs(const AttentionOptions& o) {  // of one head of one sequence, documents aside
-    const int64_t window = o.window > 0 ? std::min(o.window, o.sequence_length) : o.sequence_length;
-    return window * (window + 1) / 2 + (o.sequence_length - window) * window;
-}
-
-Problem checked_problem(Tensor q, Tensor lse, Tensor first_key, const AttentionOptions& o) {
+Problem checked_problem(Tensor q, Tensor lse, Tensor first_key, std::initializer_list<Tensor> operands,
+                        const AttentionOptions& o) {
     const int64_t rows = q.rows();
-    if (o.sequence_length <= 0 || rows % o.sequence_length != 0) {
-        throw_internal("attention: {} rows are not a multiple of the sequence length {}", rows,
-                       o.sequence_length);
-    }
+    check_attention(q, lse, first_key, operands, o);
     if (o.head_dim < 1 || o.head_dim > kMaxHeadDim) {
         throw_internal("attention: head size {} is not in 1 … {}", o.head_dim, kMaxHeadDim);
     }
     if (rows >= (int64_t{1} << 31)) throw_internal("attention: {} rows do not fit first_key", rows);
-    expect_shape(q, {rows, o.num_heads * o.head_dim}, "attention q");
-    expect(lse, DType::f32, {o.num_heads, rows}, "attention lse");
-    expect(first_key, DType::i32, {rows}, "attention first_key");
     const int64_t window = o.window < o.sequence_length ? o.window : 0;
     return {first_key.as<int32_t>(),
             rows,
@@ -115,8 +106,7 @@ int64_t portable_bytes(const Problem& p, int tiles, int vectors) {
 
 void CudaOps::attention_forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor first_key,
                                 const AttentionOptions& options, Stream& stream) {
-    const Problem p = checked_problem(q, lse, first_key, options);
-    for (const Tensor& tensor : {o, k, v}) expect(tensor, q.dtype, {q.rows(), q.cols()}, "attention operand");
+    const Problem p = checked_problem(q, lse, first_key, {o, k, v}, options);
     flops_ += 4 * p.num_sequences * options.num_heads * options.head_dim * visible_pairs(options);
     if (p.rows == 0) return;
     if (uses_mma({o, q, k, v}, options)) {
@@ -137,10 +127,7 @@ void CudaOps::attention_forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor
 void CudaOps::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o, Tensor lse, Tensor q,
                                  Tensor k, Tensor v, Tensor first_key, const AttentionOptions& options,
                                  Stream& stream) {
-    const Problem p = checked_problem(q, lse, first_key, options);
-    for (const Tensor& tensor : {dq, dk, dv, dout, o, k, v}) {
-        expect(tensor, q.dtype, {q.rows(), q.cols()}, "attention operand");
-    }
+    const Problem p = checked_problem(q, lse, first_key, {dq, dk, dv, dout, o, k, v}, options);
     const int64_t heads = options.num_heads;
     flops_ += 8 * p.num_sequences * heads * options.head_dim *
               visible_pairs(options);  // recomputed scores are not counted as work

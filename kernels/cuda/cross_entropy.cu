@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
@@ -175,12 +176,7 @@ int block_threads(int64_t chunks) {
 void CudaOps::cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
                             const CrossEntropyOptions& options, Stream& stream) {
     const int64_t rows = logits.rows(), cols = logits.cols();
-    expect(losses, DType::f32, {rows}, "cross_entropy losses");
-    expect(targets, DType::i32, {rows}, "cross_entropy targets");
-    if (dlogits.present()) expect(dlogits, logits.dtype, {rows, cols}, "cross_entropy dlogits");
-    if (options.vocab_size <= 0 || options.vocab_size > cols) {
-        throw_internal("cross_entropy: vocabulary of {} does not fit {} logits", options.vocab_size, cols);
-    }
+    check_cross_entropy(losses, dlogits, logits, targets, options);
     if (rows == 0) return;
     cuda::with_real(logits.dtype, [&]<class Real>() {
         const Arguments<Real> arguments{losses.as<float>(),    Rows<Real>(dlogits),    Rows<Real>(logits),

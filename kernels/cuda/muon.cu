@@ -5,6 +5,7 @@
 // rows, C columns of a matrix.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduction.cuh"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
@@ -106,10 +107,7 @@ __global__ void __launch_bounds__(tiles::kReduceThreads)
 void CudaOps::muon_momentum(Tensor update, Tensor momentum, Tensor grad, Tensor grad_scale,
                             const MuonMomentumOptions& options, Stream& stream) {
     const int64_t count = momentum.numel();
-    expect(momentum, DType::f32, {count}, "muon momentum");
-    expect(grad, DType::f32, {count}, "muon grad");
-    expect(update, update.dtype, {count}, "muon update");
-    expect(grad_scale, DType::f32, {1}, "muon grad_scale");
+    check_muon_momentum(update, momentum, grad, grad_scale);
     cuda::with_real(update.dtype, [&]<class Real>() {
         const Momentum<Real> body{update.as<Real>(),      momentum.as<float>(), grad.as<float>(),
                                   grad_scale.as<float>(), options.momentum,     options.nesterov};
@@ -122,10 +120,7 @@ void CudaOps::muon_momentum(Tensor update, Tensor momentum, Tensor grad, Tensor 
 void CudaOps::muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor grad_scale,
                          const MuonApplyOptions& options, Stream& stream) {
     const int64_t count = master.numel();
-    expect(master, DType::f32, {count}, "muon master");
-    expect(parameter, parameter.dtype, {count}, "muon parameter");
-    expect(update, update.dtype, {count}, "muon update");
-    expect(grad_scale, DType::f32, {1}, "muon grad_scale");
+    check_muon_apply(parameter, master, update, grad_scale);
     cuda::with_real(update.dtype, [&]<class Update>() {
         cuda::with_real(parameter.dtype, [&]<class Real>() {
             const Apply<Real, Update> body{parameter.data == master.data ? nullptr : parameter.as<Real>(),

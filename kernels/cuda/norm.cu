@@ -6,6 +6,7 @@
 // none · s the normed input, ŝ the normed, dŝ = dy·gain its gradient.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduction.cuh"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
@@ -168,14 +169,6 @@ __global__ void __launch_bounds__(tiles::kColumnThreads)
     partial[chunk * 2 * cols + cols + col] = of_bias;
 }
 
-void check_norm(Tensor x, Tensor mean, Tensor rstd, Tensor gain, Tensor bias, NormKind kind) {
-    const int64_t rows = x.rows(), cols = x.cols();
-    expect(rstd, DType::f32, {rows}, "norm rstd");
-    if (kind == NormKind::layernorm) expect(mean, DType::f32, {rows}, "norm mean");
-    if (gain.present()) expect(gain, DType::f32, {cols}, "norm gain");
-    if (bias.present()) expect(bias, DType::f32, {cols}, "norm bias");
-}
-
 float* optional(Tensor tensor) {
     return tensor.present() ? tensor.as<float>() : nullptr;
 }
@@ -190,14 +183,7 @@ constexpr int kept_chunks(int columns) {  // of a lane, for rows of this many co
 void CudaOps::norm_forward(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta,
                            Tensor gain, Tensor bias, NormKind kind, Stream& stream) {
     const int64_t rows = x.rows(), cols = x.cols();
-    expect(y, x.dtype, {rows, cols}, "norm y");
-    check_norm(x, mean, rstd, gain, bias, kind);
-    if (delta.present() != sum.present())
-        throw_internal("norm_forward: sum and delta are given together or not at all");
-    if (delta.present()) {
-        expect(delta, x.dtype, {rows, cols}, "norm delta");
-        expect(sum, x.dtype, {rows, cols}, "norm sum");
-    }
+    check_norm_forward(y, sum, mean, rstd, x, delta, gain, bias, kind);
     if (rows == 0) return;
     cuda::with_real(x.dtype, [&]<class Real>() {
         const bool centered = kind == NormKind::layernorm;
@@ -229,14 +215,7 @@ void CudaOps::norm_backward(Tensor ds, Tensor dgain, Tensor dbias, Tensor dy, Te
                             Tensor rstd, Tensor gain, Tensor dresidual, bool accumulate, NormKind kind,
                             Stream& stream) {
     const int64_t rows = s.rows(), cols = s.cols();
-    check_norm(s, mean, rstd, gain, Tensor{}, kind);
-    expect(ds, s.dtype, {rows, cols}, "norm ds");
-    expect(dy, s.dtype, {rows, cols}, "norm dy");
-    if (dresidual.present()) expect(dresidual, s.dtype, {rows, cols}, "norm dresidual");
-    if (dgain.present() != gain.present())
-        throw_internal("norm_backward: gain and dgain are given together or not at all");
-    if (dgain.present()) expect(dgain, DType::f32, {cols}, "norm dgain");
-    if (dbias.present()) expect(dbias, DType::f32, {cols}, "norm dbias");
+    check_norm_backward(ds, dgain, dbias, dy, s, mean, rstd, gain, dresidual, kind);
     const bool centered = kind == NormKind::layernorm;
     if (dgain.present() || dbias.present()) {  // before ds, which may alias dy
         const int64_t chunks = column_chunks(rows);

@@ -9,23 +9,11 @@
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
 namespace {
-
-struct PolarCoefficients {
-    float a, b, c;
-};
-// The five iterations of the reference recipe, with its safety factor; as in kernels/cpu/muon.cpp.
-constexpr std::array<PolarCoefficients, 5> kPolarExpress = {{
-    {8.156554524902461f, -22.48329292557795f, 15.878769915207462f},
-    {4.042929935166739f, -2.808917465908714f, 0.5000178451051316f},
-    {3.8916678022926607f, -2.772484153217685f, 0.5060648178503393f},
-    {3.285753657755655f, -2.3681294933425376f, 0.46449024233003106f},
-    {2.3465413258596377f, -1.7097828382687081f, 0.42323551169305323f},
-}};
-static_assert(kPolarExpress.size() % 2 == 1);  // the last iteration writes to the workspace
 
 Tensor matrices_of(Tensor batch, int64_t begin, int64_t count) {
     const int64_t offset = begin * batch.shape[1] * batch.shape[2] * size_of(batch.dtype);

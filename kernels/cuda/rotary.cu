@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/op_checks.h"
 
 namespace speedrun {
 
@@ -100,21 +101,6 @@ __global__ void __launch_bounds__(tiles::kRowThreads) qk_norm_rotary_kernel(Argu
         chunk.store(u + col, x);
         chunk.store(u + half + col, y);
     });
-}
-
-void check_rotary(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
-                  const RotaryOptions& o) {
-    const int64_t rows = q.rows(), width = o.num_heads * o.head_dim;
-    if (o.head_dim <= 0 || o.head_dim % 2 != 0)
-        throw_internal("rotary: head_dim {} is not a positive even number", o.head_dim);
-    expect_shape(q, {rows, width}, "rotary q");
-    expect(k, q.dtype, {rows, width}, "rotary k");
-    if (o.normalize) expect(rstd, DType::f32, {rows, 2 * o.num_heads}, "rotary rstd");
-    if (!o.rotate) return;
-    expect(position, DType::i32, {rows}, "rotary position");
-    expect(cos, DType::f32, {cos.rows(), o.head_dim / 2}, "rotary cos");
-    expect(sin, DType::f32, {cos.rows(), o.head_dim / 2}, "rotary sin");
-    if (!cos.contiguous() || !sin.contiguous()) throw_internal("rotary: cos and sin have to be contiguous");
 }
 
 // q, k change in place; backward: they are gradients, and out_q, out_k the outputs of the forward.

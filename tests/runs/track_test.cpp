@@ -1,4 +1,5 @@
-// The embedded track: its definition, the dataset that prepare.sh makes, and the configs that race on it agree.
+// The embedded track: its definition, the dataset that prepare.sh makes, and the configs that race on it
+// agree.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -34,7 +35,8 @@ TEST(TrackTest, ConfigsAimAtTheTracksTarget) {
 
 TEST(TrackTest, PreparedDataIsTheTracks) {
     const auto path = kRoot / "data/kjv/dataset.json";
-    if (!std::filesystem::exists(path)) GTEST_SKIP() << "no dataset: run data/kjv/prepare.sh build/release/speedrun";
+    if (!std::filesystem::exists(path))
+        GTEST_SKIP() << "no dataset: run data/kjv/prepare.sh build/release/speedrun";
     const Json track = read(kRoot / "records/kjv/track.json"), data = read(path);
     EXPECT_EQ(data["shards"], track["dataset"]["shards"]);
     EXPECT_EQ(data["shards"][1]["tokens"].get<int64_t>() - 1, track["validation"]["tokens"].get<int64_t>());
