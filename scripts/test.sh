@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds and runs every test that this machine can run: the release build with all tests, then the unit tests under
-# AddressSanitizer + UndefinedBehaviorSanitizer and under ThreadSanitizer.
-# Usage: scripts/test.sh [PRESET...]    default: release asan tsan
+# Builds and runs every test that this machine can run: the unit tests under AddressSanitizer +
+# UndefinedBehaviorSanitizer and under ThreadSanitizer, then the release build with all tests.
+# Usage: scripts/test.sh [PRESET...]    default: asan tsan release
 set -eu
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- asan tsan release
