@@ -4,6 +4,10 @@
 
 #include "kernels/cuda/launch.h"
 
+#if !SPEEDRUN_SIMT
+#include "kernels/cuda/cuda_device.h"
+#endif
+
 namespace speedrun {
 
 CudaOps::CudaOps(Device& device) : device_(device) {}
@@ -29,6 +33,16 @@ std::unique_ptr<Ops> make_cuda_ops(Device& device) {
 }
 
 #if !SPEEDRUN_SIMT
+
+LaunchTarget begin_launch(const LaunchSite& site) {
+    auto& stream = static_cast<CudaStream&>(site.stream);
+    stream.begin_span(site.function);
+    return {stream.handle(), stream.dry()};
+}
+
+void end_launch(const LaunchSite& site) {
+    static_cast<CudaStream&>(site.stream).end_span();
+}
 
 void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site) {
     if (error == cudaSuccess) return;

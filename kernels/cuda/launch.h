@@ -60,20 +60,21 @@ __device__ __forceinline__ T* shared_memory(int64_t byte_offset, [[maybe_unused]
     return reinterpret_cast<T*>(speedrun_shared_memory + byte_offset);
 }
 
-// The CUDA stream behind a Stream; null handle and `dry` where nothing is to run. Defined with the CUDA
-// device.
+// The CUDA stream behind a Stream, and whether nothing is to run because its device is dry. begin_launch and
+// end_launch frame the launch for traces.
 struct LaunchTarget {
     cudaStream_t stream;
     bool dry;
 };
-LaunchTarget launch_target(Stream& stream);
+LaunchTarget begin_launch(const LaunchSite& site);
+void end_launch(const LaunchSite& site);
 // Throws an internal error that names kernel, place and cause unless `error` is success.
 void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site);
 
 template <class... Parameters, class... Args>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes, LaunchSite site,
             Args&&... args) {
-    const LaunchTarget target = launch_target(site.stream);
+    const LaunchTarget target = begin_launch(site);
     if (target.dry) return;
     const auto* const address = reinterpret_cast<const void*>(kernel);
     if (shared_bytes > (48 << 10)) {  // more than every kernel may have unasked
@@ -88,6 +89,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared
     config.stream = target.stream;
     check_launch(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Args>(args))...),
                  address, site);
+    end_launch(site);
 }
 
 #endif

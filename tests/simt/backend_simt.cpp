@@ -1,19 +1,13 @@
-#include "tests/kernels/backends.h"
-
+// The .cu kernels in the executor of this folder, as backends of tests/kernels.
 #include <utility>
 
-#include "kernels/cpu/cpu_device.h"
-
-#if SPEEDRUN_SIMT
 #include "kernels/cuda/cuda_ops.h"
+#include "tests/kernels/backends.h"
 #include "tests/simt/simt_device.h"
-#endif
 
 namespace speedrun::testing {
 
 namespace {
-
-#if SPEEDRUN_SIMT
 
 // The fixture runs every call with one thread, again, and with two, and compares the bits: here the number of
 // threads chooses the order in which those of a block run.
@@ -39,31 +33,10 @@ void submit_simt(Stream& stream, std::function<void()> work) {
 constexpr BackendFactory kSimt{"simt", make_forward_reverse, submit_simt};
 constexpr BackendFactory kSimtRandom{"simt_random", make_random_forward, submit_simt};
 
-#else
-
-Backend make_cpu(int num_threads, bool dry) {
-    Backend backend;
-    backend.device = std::make_unique<CpuDevice>(num_threads, dry);
-    backend.ops = make_cpu_ops(*backend.device);
-    return backend;
-}
-
-void submit_cpu(Stream& stream, std::function<void()> work) {
-    static_cast<CpuStream&>(stream).submit("test", std::move(work));
-}
-
-constexpr BackendFactory kCpu{"cpu", make_cpu, submit_cpu};
-
-#endif
-
 }  // namespace
 
 const std::vector<const BackendFactory*>& backends() {
-#if SPEEDRUN_SIMT
     static const std::vector<const BackendFactory*> all = {&kSimt, &kSimtRandom};
-#else
-    static const std::vector<const BackendFactory*> all = {&kCpu};
-#endif
     return all;
 }
 

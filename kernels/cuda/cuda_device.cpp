@@ -1,0 +1,243 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <cuda.h>
+
+#include <chrono>
+#include <utility>
+
+#include "kernels/cuda/cuda_check.h"
+
+namespace speedrun {
+
+using cuda::check;
+
+namespace {
+
+int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+// Makes a stream wait until the word in pinned memory has reached a value. Part of the driver's interface,
+// asked of the runtime so that the program starts on machines without a driver.
+using WaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+
+WaitValue wait_value() {
+    static const WaitValue function = [] {
+        void* address = nullptr;
+        cudaDriverEntryPointQueryResult found{};
+        check(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &address, 12000, cudaEnableDefault,
+                                               &found),
+              "cudaGetDriverEntryPointByVersion(cuStreamWaitValue32)");
+        if (found != cudaDriverEntryPointSuccess || !address)
+            throw_internal("the NVIDIA driver does not offer cuStreamWaitValue32; it is too old");
+        return reinterpret_cast<WaitValue>(address);
+    }();
+    return function;
+}
+
+}  // namespace
+
+CudaEvent::CudaEvent(bool dry) {
+    if (!dry) check(cudaEventCreateWithFlags(&event_, cudaEventDefault), "cudaEventCreate");
+}
+
+CudaEvent::~CudaEvent() {
+    if (event_) cudaEventDestroy(event_);  // pending waits keep what they need
+}
+
+bool CudaEvent::complete() const {
+    if (!event_ || !recorded_) return true;
+    const cudaError_t state = cudaEventQuery(event_);
+    if (state == cudaErrorNotReady) return false;
+    check(state, "cudaEventQuery");
+    return true;
+}
+
+void CudaEvent::synchronize() {
+    if (event_ && recorded_) check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+}
+
+double CudaEvent::elapsed_ms_since(const Event& start) const {
+    const auto& first = static_cast<const CudaEvent&>(start);
+    if (!event_ || !recorded_ || !first.recorded_) return 0.0;
+    float ms = 0.0f;
+    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    check(cudaEventElapsedTime(&ms, first.event_, event_), "cudaEventElapsedTime");
+    return ms;
+}
+
+CudaStream::CudaStream(std::string name, CudaDevice& device) : name_(std::move(name)), device_(device) {
+    if (device_.dry()) return;
+    int lowest = 0, highest = 0;  // numerically greatest and least
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    const bool urgent = name_ == "reduce" || name_ == "gather";
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, urgent ? highest : lowest),
+          "cudaStreamCreateWithPriority");
+}
+
+CudaStream::~CudaStream() {
+    if (!stream_) return;
+    cudaStreamSynchronize(stream_);
+    host_.reset();
+    cudaStreamDestroy(stream_);
+    if (done_) cudaFreeHost(done_);
+}
+
+bool CudaStream::dry() const {
+    return device_.dry();
+}
+
+void CudaStream::record(Event& event) {
+    auto& cuda_event = static_cast<CudaEvent&>(event);
+    if (!stream_) return;
+    check(cudaEventRecord(cuda_event.event_, stream_), "cudaEventRecord");
+    cuda_event.recorded_ = true;
+}
+
+void CudaStream::wait(const Event& event) {
+    const auto& cuda_event = static_cast<const CudaEvent&>(event);
+    if (!stream_ || !cuda_event.recorded_) return;
+    check(cudaStreamWaitEvent(stream_, cuda_event.event_, 0), "cudaStreamWaitEvent");
+}
+
+void CudaStream::synchronize() {
+    if (!stream_) return;
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    if (!spans_.empty()) report_spans();
+    std::exception_ptr error;
+    {
+        std::lock_guard lock(mutex_);
+        error = std::exchange(error_, nullptr);
+    }
+    if (error) std::rethrow_exception(error);
+}
+
+void CudaStream::submit(const char* label, std::function<void()> work) {
+    if (!stream_) return;
+    if (!host_) {
+        void* word = nullptr;
+        check(cudaHostAlloc(&word, sizeof *done_, cudaHostAllocMapped), "cudaHostAlloc");
+        done_ = static_cast<uint32_t*>(word);
+        *done_ = 0;
+        host_ = std::make_unique<CpuStream>(name_ + " host", device_.host());
+    }
+    begin_span(label);
+    // What the function waits for on the GPU, and what the GPU waits for from the function.
+    auto before = std::make_shared<CudaEvent>(false);
+    record(*before);
+    const uint32_t ticket = ++tickets_;
+    host_->submit(label, [this, ticket, before = std::move(before), work = std::move(work)] {
+        run_host_work([&] {
+            check(cudaSetDevice(device_.index()), "cudaSetDevice");
+            before->synchronize();
+            work();
+        });
+        std::atomic_ref(*done_).store(ticket, std::memory_order_release);
+    });
+    const CUresult result =
+        wait_value()(stream_, reinterpret_cast<CUdeviceptr>(done_), ticket, CU_STREAM_WAIT_VALUE_GEQ);
+    if (result != CUDA_SUCCESS) throw_internal("cuStreamWaitValue32: error {}", static_cast<int>(result));
+    end_span();
+}
+
+void CudaStream::run_host_work(const std::function<void()>& work) noexcept {
+    {
+        std::lock_guard lock(mutex_);
+        if (error_) return;
+    }
+    try {
+        work();
+    } catch (...) {
+        std::lock_guard lock(mutex_);
+        error_ = std::current_exception();
+    }
+}
+
+void CudaStream::begin_span(const char* label) {
+    if (!device_.trace() || !stream_) return;
+    spans_.push_back({label, std::make_unique<CudaEvent>(false), std::make_unique<CudaEvent>(false)});
+    record(*spans_.back().begin);
+}
+
+void CudaStream::end_span() {
+    if (!device_.trace() || !stream_ || spans_.empty()) return;
+    record(*spans_.back().end);
+}
+
+void CudaStream::report_spans() {
+    TraceSink* const sink = device_.trace();
+    for (const Span& span : spans_) {
+        if (sink)
+            sink->span(name_, span.label, device_.host_time_ns(*span.begin), device_.host_time_ns(*span.end));
+    }
+    spans_.clear();
+}
+
+CudaDevice::CudaDevice(int index, bool dry) : index_(index), dry_(dry), host_(1) {
+    if (dry_) return;
+    const CudaInfo info = query_cuda();
+    if (!info.unavailable.empty()) throw_usage("device: 'cuda' cannot be used: {}", info.unavailable);
+    if (index < 0 || index >= static_cast<int>(info.gpus.size())) {
+        throw_usage("device: GPU {} was asked for, but there are {} (counted from 0)", index,
+                    info.gpus.size());
+    }
+    check(cudaSetDevice(index), "cudaSetDevice");
+}
+
+std::unique_ptr<Stream> CudaDevice::create_stream(const std::string& name) {
+    return std::make_unique<CudaStream>(name, *this);
+}
+
+void CudaDevice::copy(void* destination, const void* source, int64_t bytes, Stream& stream) {
+    auto& cuda_stream = static_cast<CudaStream&>(stream);
+    if (dry_ || bytes == 0) return;
+    cuda_stream.begin_span("copy");
+    check(cudaMemcpyAsync(destination, source, static_cast<size_t>(bytes), cudaMemcpyDefault,
+                          cuda_stream.handle()),
+          "cudaMemcpyAsync");
+    cuda_stream.end_span();
+}
+
+void CudaDevice::set_trace(TraceSink* sink) {
+    trace_ = sink;
+    if (!sink || dry_) return;
+    if (!origin_) origin_ = std::make_unique<CudaEvent>(false);
+    CudaStream stream("trace", *this);
+    stream.record(*origin_);
+    origin_->synchronize();
+    origin_ns_ = now_ns();
+}
+
+int64_t CudaDevice::host_time_ns(const CudaEvent& event) const {
+    return origin_ns_ + static_cast<int64_t>(event.elapsed_ms_since(*origin_) * 1e6);
+}
+
+void* CudaDevice::allocate(int64_t bytes) {
+    if (dry_ || bytes == 0) return nullptr;
+    void* data = nullptr;
+    const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();  // it is dealt with here
+        size_t free = 0, total = 0;
+        check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+        constexpr double kMiB = 1 << 20;
+        throw_usage(
+            "out of GPU memory: {:.1f} MiB more do not fit, {:.1f} of {:.1f} MiB are free; lower "
+            "batch.microbatch_tokens or the model's size. Held so far:\n{}",
+            static_cast<double>(bytes) / kMiB, static_cast<double>(free) / kMiB,
+            static_cast<double>(total) / kMiB, memory().print());
+    }
+    check(error, "cudaMalloc");
+    check(cudaMemset(data, 0, static_cast<size_t>(bytes)), "cudaMemset");
+    check(cudaStreamSynchronize(cudaStreamLegacy),
+          "cudaStreamSynchronize");  // our streams do not wait for it
+    return data;
+}
+
+void CudaDevice::release(void* data, int64_t /*bytes*/) noexcept {
+    if (data) cudaFree(data);  // waits for all work of the GPU; nothing can be done about an error here
+}
+
+}  // namespace speedrun

@@ -1,0 +1,123 @@
+// A CUDA GPU as a device: streams and events are CUDA's own. One GPU per process; all calls come from the
+// thread that made the device, except what a stream's host work does.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/cuda_info.h"
+
+namespace speedrun {
+
+class CudaDevice;
+
+class CudaEvent final : public Event {
+  public:
+    explicit CudaEvent(bool dry);
+    ~CudaEvent() override;
+    CudaEvent(const CudaEvent&) = delete;
+    CudaEvent& operator=(const CudaEvent&) = delete;
+
+    bool complete() const override;
+    void synchronize() override;
+    double elapsed_ms_since(const Event& start) const override;
+
+    cudaEvent_t handle() const { return event_; }
+
+  private:
+    friend class CudaStream;
+    cudaEvent_t event_ = nullptr;  // null on a dry device
+    bool recorded_ = false;
+};
+
+class CudaStream final : public Stream {
+  public:
+    CudaStream(std::string name, CudaDevice& device);
+    ~CudaStream() override;
+    CudaStream(const CudaStream&) = delete;
+    CudaStream& operator=(const CudaStream&) = delete;
+
+    const std::string& name() const override { return name_; }
+    void record(Event& event) override;
+    void wait(const Event& event) override;
+    void synchronize() override;
+
+    // Enqueues a host function that may block and may throw (a collective over MPI, say); later work of the
+    // stream waits for it. It runs on a thread of this stream alone: CUDA may run the host functions of all
+    // streams on one thread (cudaLaunchHostFunc), and two collectives that wait for one another there would
+    // never end. After a function has thrown, later ones are skipped until synchronize() has rethrown the
+    // error.
+    void submit(const char* label, std::function<void()> work);
+
+    cudaStream_t handle() const { return stream_; }
+    bool dry() const;
+
+    // Between these two calls work named `label` is enqueued; they cost a branch where nothing traces.
+    void begin_span(const char* label);
+    void end_span();
+
+  private:
+    struct Span {
+        const char* label;
+        std::unique_ptr<CudaEvent> begin, end;
+    };
+    void report_spans();  // those that are over; called after a synchronize
+    void run_host_work(const std::function<void()>& work) noexcept;
+
+    const std::string name_;
+    CudaDevice& device_;
+    cudaStream_t stream_ = nullptr;
+    std::vector<Span> spans_;
+
+    // Host work: `done_` (in pinned memory that the GPU reads) holds the ticket of the last function that has
+    // ended.
+    std::unique_ptr<CpuStream> host_;
+    uint32_t* done_ = nullptr;
+    uint32_t tickets_ = 0;
+    std::mutex mutex_;
+    std::exception_ptr error_;  // guarded by mutex_
+};
+
+class CudaDevice final : public Device {
+  public:
+    // Throws a usage error where there is no such GPU. A dry device needs no GPU and makes no CUDA call.
+    explicit CudaDevice(int index = 0, bool dry = false);
+
+    const char* kind() const override { return "cuda"; }
+    // Streams named "reduce" and "gather" get the highest priority: what others wait for goes first.
+    std::unique_ptr<Stream> create_stream(const std::string& name) override;
+    std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(dry_); }
+    void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
+    bool dry() const override { return dry_; }
+    // Spans are measured with event pairs around each operation and given out when their stream is
+    // synchronised.
+    void set_trace(TraceSink* sink) override;
+
+    int index() const { return index_; }
+    TraceSink* trace() const { return trace_; }
+    CpuDevice& host() { return host_; }
+    // Nanoseconds of the host's steady clock at which this event completed.
+    int64_t host_time_ns(const CudaEvent& event) const;
+
+  private:
+    void* allocate(int64_t bytes) override;
+    void release(void* data, int64_t bytes) noexcept override;
+
+    const int index_;
+    const bool dry_;
+    TraceSink* trace_ = nullptr;
+    CpuDevice host_;                     // runs the streams' host work
+    std::unique_ptr<CudaEvent> origin_;  // the event that traces are measured from,
+    int64_t origin_ns_ = 0;              // and when it completed
+};
+
+}  // namespace speedrun

@@ -1,0 +1,34 @@
+// A GPU as a backend of tests/kernels; linked with tests/cuda/fake_cudart.cpp it is a GPU that runs no
+// kernels.
+#include <utility>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "tests/kernels/backends.h"
+
+namespace speedrun::testing {
+
+namespace {
+
+// num_threads: the fixture runs every call three times; on a GPU these are reruns.
+Backend make_cuda(int /*num_threads*/, bool dry) {
+    Backend backend;
+    backend.device = make_cuda_device(0, dry);
+    backend.ops = make_cuda_ops(*backend.device);
+    return backend;
+}
+
+void submit_cuda(Stream& stream, std::function<void()> work) {
+    static_cast<CudaStream&>(stream).submit("test", std::move(work));
+}
+
+constexpr BackendFactory kCuda{"cuda", make_cuda, submit_cuda};
+
+}  // namespace
+
+const std::vector<const BackendFactory*>& backends() {
+    static const std::vector<const BackendFactory*> all = {&kCuda};
+    return all;
+}
+
+}  // namespace speedrun::testing

@@ -1,0 +1,119 @@
+// The host side of the CUDA device against the fake runtime: what a machine without a GPU can prove of it.
+#include "kernels/cuda/cuda_device.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda_ops.h"
+#include "tests/cuda/fake_gpu.h"
+
+namespace speedrun::testing {
+namespace {
+
+class CudaDeviceTest : public ::testing::Test {
+  protected:
+    ~CudaDeviceTest() override { set_fake_gpu({}); }
+};
+
+std::string message_of(const std::function<void()>& body, ExitCode code) {
+    try {
+        body();
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), code) << error.what();
+        return error.what();
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return "";
+}
+
+TEST_F(CudaDeviceTest, QueryTellsWhyThereIsNoGpu) {
+    EXPECT_EQ(query_cuda().unavailable, "");
+    ASSERT_EQ(query_cuda().gpus.size(), 1u);
+    EXPECT_EQ(query_cuda().gpus[0].major, 9);
+    set_fake_gpu({.driver_version = 0});
+    EXPECT_EQ(query_cuda().unavailable, "no NVIDIA driver is installed");
+    set_fake_gpu({.count = 0});
+    EXPECT_NE(query_cuda().unavailable.find("no CUDA-capable device"), std::string::npos);
+}
+
+TEST_F(CudaDeviceTest, MissingGpuIsAUsageError) {
+    set_fake_gpu({.count = 2});
+    CudaDevice(1);
+    EXPECT_NE(message_of([] { CudaDevice(2); }, ExitCode::usage).find("GPU 2 was asked for, but there are 2"),
+              std::string::npos);
+    set_fake_gpu({.driver_version = 0});
+    EXPECT_NE(message_of([] { CudaDevice(0); }, ExitCode::usage).find("no NVIDIA driver"), std::string::npos);
+}
+
+TEST_F(CudaDeviceTest, DryDeviceNeedsNoDriver) {
+    set_fake_gpu({.count = 0, .driver_version = 0});
+    const int64_t before = fake_gpu_allocations(), pieces = fake_gpu_pieces_of_work();
+    CudaDevice device(0, true);
+    CudaOps ops(device);
+    const auto stream = device.create_stream("compute");
+    const Buffer buffer(device, "x", MemoryCategory::activations, int64_t{1} << 50);
+    ops.fill(buffer.tensor(DType::f32, {1 << 20}), 1.0f, *stream);
+    stream->synchronize();
+    EXPECT_EQ(fake_gpu_allocations(), before);
+    EXPECT_EQ(fake_gpu_pieces_of_work(), pieces);
+}
+
+TEST_F(CudaDeviceTest, OutOfMemoryNamesTheSettingAndTheHolders) {
+    set_fake_gpu({.memory_bytes = 64 << 20});
+    CudaDevice device;
+    const Buffer held(device, "weights", MemoryCategory::parameters, 48 << 20);
+    const std::string message =
+        message_of([&] { Buffer(device, "logits", MemoryCategory::activations, 32 << 20); }, ExitCode::usage);
+    EXPECT_NE(message.find("32.0 MiB more do not fit, 16.0 of 64.0 MiB are free"), std::string::npos)
+        << message;
+    EXPECT_NE(message.find("batch.microbatch_tokens"), std::string::npos) << message;
+    EXPECT_NE(message.find("weights (48.0)"), std::string::npos) << message;
+    EXPECT_EQ(device.memory().total(), 48 << 20) << "what did not fit is not held";
+    EXPECT_NO_THROW(Buffer(device, "small", MemoryCategory::data, 8 << 20));
+}
+
+TEST_F(CudaDeviceTest, BuffersAreFreed) {
+    const int64_t before = fake_gpu_allocated_bytes();
+    {
+        CudaDevice device;
+        CudaOps ops(device);
+        const auto stream = device.create_stream("compute");
+        const Buffer x(device, "x", MemoryCategory::activations, 1 << 20);
+        const Buffer out(device, "out", MemoryCategory::activations, 4);
+        ops.sum_of_squares(out.tensor(DType::f32, {1}), x.tensor(DType::f32, {1 << 18}), *stream);
+        stream->synchronize();
+        EXPECT_GT(fake_gpu_allocated_bytes(), before);
+    }
+    EXPECT_EQ(fake_gpu_allocated_bytes(), before);
+}
+
+// A launch that the hardware would refuse names the kernel and the line that launched it.
+TEST_F(CudaDeviceTest, RefusedLaunchNamesKernelAndPlace) {
+    CudaDevice device;
+    CudaOps ops(device);
+    const auto stream = device.create_stream("compute");
+    const Buffer x(device, "x", MemoryCategory::activations, 64);
+    set_fake_gpu({.refuses_launches = true});
+    const std::string message =
+        message_of([&] { ops.fill(x.tensor(DType::f32, {16}), 0.0f, *stream); }, ExitCode::failure);
+    EXPECT_NE(message.find("utilities.cu:"), std::string::npos) << message;
+    EXPECT_NE(message.find("cudaErrorInvalidConfiguration"), std::string::npos) << message;
+}
+
+// Two streams whose host work waits for one another: one thread for all streams would never end.
+TEST_F(CudaDeviceTest, HostWorkOfTwoStreamsMayWaitForEachOther) {
+    CudaDevice device;
+    const auto a = device.create_stream("reduce"), b = device.create_stream("gather");
+    std::atomic<int> reached = 0;
+    const auto meet = [&] {
+        ++reached;
+        while (reached < 2) std::this_thread::yield();
+    };
+    static_cast<CudaStream&>(*a).submit("meet", meet);
+    static_cast<CudaStream&>(*b).submit("meet", meet);
+    a->synchronize();
+    b->synchronize();
+    EXPECT_EQ(reached, 2);
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,301 @@
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "kernels/cpu/cpu_device.h"
+#include "tests/cuda/fake_gpu.h"
+
+namespace speedrun::testing {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;           // cudaMalloc's
+constexpr int64_t kUnaskedShared = 48 << 10;  // dynamic shared memory that every kernel may have
+constexpr int64_t kMaxShared = 227 << 10;     // compute capability 9.0
+constexpr int64_t kMaxGridX = (int64_t{1} << 31) - 1, kMaxGridYZ = 65535, kMaxThreads = 1024;
+
+constexpr int64_t kTouched = 64 << 20;  // larger pieces of memory are left alone: nothing reads them
+
+struct State {
+    std::mutex mutex;
+    FakeGpu gpu;
+    std::map<void*, int64_t> memory;
+    int64_t allocations = 0, pieces = 0;
+    std::map<const void*, std::string> kernels;
+    std::map<const void*, int64_t> allowed_shared;
+    std::map<std::string, FakeLaunch> launches;
+};
+
+State& state() {
+    static State* const all = new State;  // outlives whoever frees memory at exit
+    return *all;
+}
+
+CpuDevice& host() {
+    static CpuDevice* const device = new CpuDevice(1);
+    return *device;
+}
+
+CpuStream& stream_of(cudaStream_t handle) {
+    return *reinterpret_cast<CpuStream*>(handle);
+}
+
+CpuEvent& event_of(cudaEvent_t handle) {
+    return *reinterpret_cast<CpuEvent*>(handle);
+}
+
+CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+    if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
+    auto* const word = reinterpret_cast<uint32_t*>(address);
+    stream_of(stream).submit("wait value", [word, value] {
+        while (static_cast<int32_t>(std::atomic_ref(*word).load(std::memory_order_acquire) - value) < 0)
+            std::this_thread::yield();
+    });
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void set_fake_gpu(const FakeGpu& gpu) {
+    std::lock_guard lock(state().mutex);
+    state().gpu = gpu;
+}
+
+int64_t fake_gpu_allocated_bytes() {
+    std::lock_guard lock(state().mutex);
+    int64_t sum = 0;
+    for (const auto& [address, bytes] : state().memory) sum += bytes;
+    return sum;
+}
+
+int64_t fake_gpu_allocations() {
+    std::lock_guard lock(state().mutex);
+    return state().allocations;
+}
+
+std::map<std::string, FakeLaunch> fake_gpu_launches() {
+    std::lock_guard lock(state().mutex);
+    return state().launches;
+}
+
+int64_t fake_gpu_pieces_of_work() {
+    std::lock_guard lock(state().mutex);
+    return state().pieces;
+}
+
+}  // namespace speedrun::testing
+
+using namespace speedrun;
+using namespace speedrun::testing;
+
+extern "C" {
+
+// ---- what nvcc's host code calls before main and for every launch
+void** __cudaRegisterFatBinary(void*) {
+    static void* handle = nullptr;
+    return &handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterFunction(void**, const char* host_function, char*, const char* name, int, uint3*, uint3*,
+                            dim3*, dim3*, int*) {
+    std::lock_guard lock(state().mutex);
+    state().kernels[host_function] = name;
+}
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host_function) {
+    *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(host_function));
+    return cudaSuccess;
+}
+// Only the <<<>>> syntax comes here, and launch() does not use it.
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t) {
+    return cudaErrorNotSupported;
+}
+cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) {
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void**) {
+    const dim3 grid = config->gridDim, block = config->blockDim;
+    const int64_t threads = int64_t{block.x} * block.y * block.z;
+    const auto shared = static_cast<int64_t>(config->dynamicSmemBytes);
+    State& all = state();
+    std::lock_guard lock(all.mutex);
+    const auto kernel = all.kernels.find(function);
+    if (kernel == all.kernels.end()) return cudaErrorInvalidDeviceFunction;
+    const auto asked = all.allowed_shared.find(function);
+    const int64_t allowed = asked == all.allowed_shared.end() ? kUnaskedShared : asked->second;
+    if (all.gpu.refuses_launches) return cudaErrorInvalidConfiguration;
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || threads == 0) return cudaErrorInvalidConfiguration;
+    if (threads > kMaxThreads || block.z > 64 || grid.x > kMaxGridX || grid.y > kMaxGridYZ ||
+        grid.z > kMaxGridYZ)
+        return cudaErrorInvalidConfiguration;
+    if (shared > allowed) return cudaErrorInvalidValue;
+    FakeLaunch& launch = all.launches[kernel->second];
+    ++launch.calls;
+    ++all.pieces;
+    launch.threads = std::max(launch.threads, threads);
+    launch.shared_bytes = std::max(launch.shared_bytes, shared);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > kMaxShared)
+        return cudaErrorInvalidValue;
+    std::lock_guard lock(state().mutex);
+    state().allowed_shared[function] = value;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetName(const char** name, const void* function) {
+    std::lock_guard lock(state().mutex);
+    const auto kernel = state().kernels.find(function);
+    if (kernel == state().kernels.end()) return cudaErrorInvalidDeviceFunction;
+    *name = kernel->second.c_str();
+    return cudaSuccess;
+}
+
+// ---- errors and devices
+const char* cudaGetErrorName(cudaError_t error) {
+    return error == cudaErrorInvalidConfiguration ? "cudaErrorInvalidConfiguration"
+                                                  : "cudaError of the fake GPU";
+}
+const char* cudaGetErrorString(cudaError_t error) {
+    return error == cudaErrorNoDevice ? "no CUDA-capable device is detected" : "see the fake GPU's limits";
+}
+cudaError_t cudaGetLastError() {
+    return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+    std::lock_guard lock(state().mutex);
+    *version = state().gpu.driver_version;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+    std::lock_guard lock(state().mutex);
+    *count = state().gpu.count;
+    return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+    std::lock_guard lock(state().mutex);
+    std::strcpy(properties->name, "fake GPU");
+    properties->major = 9;
+    properties->minor = 0;
+    properties->multiProcessorCount = 132;
+    properties->totalGlobalMem = static_cast<size_t>(state().gpu.memory_bytes);
+    properties->l2CacheSize = 50 << 20;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    std::lock_guard lock(state().mutex);
+    return device < state().gpu.count ? cudaSuccess : cudaErrorInvalidDevice;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int,
+                                             unsigned long long, cudaDriverEntryPointQueryResult* result) {
+    const bool known = std::strcmp(name, "cuStreamWaitValue32") == 0;
+    *function = known ? reinterpret_cast<void*>(&wait_value) : nullptr;
+    *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+
+// ---- memory
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+    const int64_t size = (static_cast<int64_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+    const int64_t held = fake_gpu_allocated_bytes();
+    std::lock_guard lock(state().mutex);
+    if (held + size > state().gpu.memory_bytes) return cudaErrorMemoryAllocation;
+    *data = std::aligned_alloc(kAlignment, static_cast<size_t>(size));
+    if (!*data) return cudaErrorMemoryAllocation;
+    // Not zeros: the caller has to ask for them.
+    if (size <= kTouched) std::memset(*data, 0xff, static_cast<size_t>(size));
+    state().memory[*data] = size;
+    ++state().allocations;
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void* data) {
+    std::lock_guard lock(state().mutex);
+    if (state().memory.erase(data) == 0) return cudaErrorInvalidValue;
+    std::free(data);
+    return cudaSuccess;
+}
+cudaError_t cudaMemset(void* data, int value, size_t bytes) {
+    if (static_cast<int64_t>(bytes) <= kTouched) std::memset(data, value, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
+    const int64_t held = fake_gpu_allocated_bytes();
+    std::lock_guard lock(state().mutex);
+    *total = static_cast<size_t>(state().gpu.memory_bytes);
+    *free_bytes = static_cast<size_t>(state().gpu.memory_bytes - held);
+    return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int) {
+    *data = std::malloc(bytes);
+    return *data ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void* data) {
+    std::free(data);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+    {
+        std::lock_guard lock(state().mutex);
+        ++state().pieces;
+    }
+    stream_of(stream).submit("copy", [=] { std::memcpy(destination, source, bytes); });
+    return cudaSuccess;
+}
+
+// ---- streams and events
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int) {
+    *stream = reinterpret_cast<cudaStream_t>(new CpuStream("fake GPU", host()));
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    delete &stream_of(stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    if (stream != cudaStreamLegacy)
+        stream_of(stream).synchronize();  // what goes to the legacy one is done at once
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
+    stream_of(stream).wait(event_of(event));
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
+    *event = reinterpret_cast<cudaEvent_t>(new CpuEvent);
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete &event_of(event);
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    stream_of(stream).record(event_of(event));
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    return event_of(event).complete() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    event_of(event).synchronize();
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+    *ms = static_cast<float>(event_of(end).elapsed_ms_since(event_of(begin)));
+    return cudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,38 @@
+// A CUDA runtime without a GPU: the functions of cudart that speedrun calls, with memory from the heap,
+// streams that are CpuStreams, and kernels that are noted but not run. Linked in place of cudart, it lets the
+// host side of the CUDA backend run (order of streams, sizes of launches, memory, errors), nothing of the
+// device side.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace speedrun::testing {
+
+struct FakeGpu {
+    int count = 1;
+    int driver_version = 13000;  // 0: no driver
+    int64_t memory_bytes = int64_t{1} << 33;
+    bool refuses_launches = false;
+};
+
+struct FakeLaunch {
+    int64_t calls = 0;
+    int64_t threads = 0;       // of the largest block
+    int64_t shared_bytes = 0;  // dynamic, of the largest launch
+};
+
+// The GPU that the process sees from here on.
+void set_fake_gpu(const FakeGpu& gpu);
+int64_t fake_gpu_allocated_bytes();
+int64_t fake_gpu_allocations();  // calls of cudaMalloc so far
+// By mangled name of the kernel. Every launch was checked against the limits of compute capability 9.0:
+// threads, grid, and dynamic shared memory against what the kernel's attribute allows; a breach fails the
+// launch.
+std::map<std::string, FakeLaunch> fake_gpu_launches();
+// Copies and launches so far.
+int64_t fake_gpu_pieces_of_work();
+
+}  // namespace speedrun::testing

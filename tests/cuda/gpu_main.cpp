@@ -1,0 +1,28 @@
+// main() of the tests that need a GPU: without one they are skipped, and say why.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cuda/cuda_info.h"
+
+namespace {
+constexpr int kSkipped = 77;  // what ctest is told to take for a skip
+}
+
+int main(int argc, char** argv) {
+    testing::InitGoogleTest(&argc, argv);
+    if (testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
+    const speedrun::CudaInfo info = speedrun::query_cuda();
+    if (!info.unavailable.empty()) {
+        fmt::print("skipped: these tests need an NVIDIA GPU: {}\n", info.unavailable);
+        return kSkipped;
+    }
+    const speedrun::CudaGpu& gpu = info.gpus.front();
+    fmt::print("GPU: {} (compute capability {}.{}, {} multiprocessors, {:.1f} GiB), driver for CUDA {}.{}\n",
+               gpu.name, gpu.major, gpu.minor, gpu.multiprocessors,
+               static_cast<double>(gpu.memory_bytes) / (1 << 30), info.driver_version / 1000,
+               info.driver_version % 1000 / 10);
+    return RUN_ALL_TESTS();
+}

@@ -1,0 +1,73 @@
+#include "tests/cuda/ptxas_log.h"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <regex>
+
+namespace speedrun::testing {
+
+namespace {
+
+int64_t number_before(const std::string& line, const std::string& words) {
+    std::smatch match;
+    return std::regex_search(line, match, std::regex("(\\d+) " + words)) ? std::stoll(match[1]) : 0;
+}
+
+void read_log(const std::filesystem::path& path, const std::string& architecture,
+              std::map<std::string, KernelResources>& kernels) {
+    static const std::regex kEntry("Compiling entry function '([^']+)' for '([^']+)'");
+    std::ifstream file(path);
+    KernelResources* current = nullptr;
+    for (std::string line; std::getline(file, line);) {
+        std::smatch match;
+        if (std::regex_search(line, match, kEntry)) {
+            current = match[2] == architecture ? &kernels[match[1]] : nullptr;
+        } else if (current && line.find("stack frame") != std::string::npos) {
+            current->stack_bytes = number_before(line, "bytes stack frame");
+            current->spill_bytes =
+                number_before(line, "bytes spill stores") + number_before(line, "bytes spill loads");
+        } else if (current && line.find(" registers") != std::string::npos) {
+            std::smatch used;
+            if (std::regex_search(line, used, std::regex("Used (\\d+) registers")))
+                current->registers = std::stoll(used[1]);
+            current->static_shared = number_before(line, "bytes smem");
+        }
+    }
+}
+
+// Where the parameter list of a demangled function begins: the last '(' at depth 0 of brackets.
+size_t parameters_begin(const std::string& name) {
+    int depth = 0;
+    for (size_t i = name.size(); i-- > 0;) {
+        if (name[i] == ')') ++depth;
+        if (name[i] == '(' && --depth == 0) return i;
+    }
+    return name.size();
+}
+
+}  // namespace
+
+std::map<std::string, KernelResources> read_ptxas_logs(const std::string& folder,
+                                                       const std::string& architecture) {
+    std::map<std::string, KernelResources> kernels;
+    if (!std::filesystem::is_directory(folder)) return kernels;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+        if (entry.path().extension() == ".ptxas") read_log(entry.path(), architecture, kernels);
+    return kernels;
+}
+
+std::string short_name(const std::string& mangled) {
+    int status = 0;
+    const std::unique_ptr<char, decltype(&std::free)> text(
+        abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
+    if (status != 0) return mangled;
+    std::string name = std::regex_replace(
+        std::string(text.get()), std::regex("speedrun::|\\(anonymous namespace\\)::|cuda::|^void "), "");
+    return name.substr(0, parameters_begin(name));
+}
+
+}  // namespace speedrun::testing

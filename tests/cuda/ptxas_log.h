@@ -1,0 +1,25 @@
+// What `ptxas -v` says of each kernel, read from the logs that kernels/cuda/log_ptxas.sh keeps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace speedrun::testing {
+
+struct KernelResources {
+    int64_t registers = 0;      // per thread
+    int64_t stack_bytes = 0;    // per thread: arrays in local memory, and spills
+    int64_t spill_bytes = 0;    // stores and loads
+    int64_t static_shared = 0;  // bytes
+    bool operator==(const KernelResources&) const = default;
+};
+
+// By mangled name, of all logs in the folder, for one architecture ("sm_90a"). Empty where there are none.
+std::map<std::string, KernelResources> read_ptxas_logs(const std::string& folder,
+                                                       const std::string& architecture);
+
+// The readable name, without the namespace, return type and parameters: "norm_forward_kernel<Bf16, 8>".
+std::string short_name(const std::string& mangled);
+
+}  // namespace speedrun::testing
