@@ -12,6 +12,11 @@ void check_statistics(Tensor x, Tensor mean, Tensor rstd, Tensor gain, NormKind 
     if (gain.present()) expect(gain, DType::f32, {x.cols()}, "norm gain");
 }
 
+void check_mix(const MixWith& mix, Tensor x, const char* z_name, const char* coefficients_name) {
+    expect(mix.z, x.dtype, {x.rows(), x.cols()}, z_name);
+    expect(mix.coefficients, DType::f32, {2}, coefficients_name);
+}
+
 }  // namespace
 
 void check_norm_forward(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta, Tensor gain,
@@ -41,6 +46,30 @@ void check_norm_backward(Tensor ds, Tensor dgain, Tensor dbias, Tensor dy, Tenso
     if (dbias.present()) expect(dbias, DType::f32, {cols}, "norm dbias");
 }
 
+void check_mix_norm_forward(Tensor y, Tensor sum, Tensor entered, Tensor mean, Tensor rstd, Tensor x,
+                            Tensor delta, const MixWith& mix, Tensor gain, Tensor bias, NormKind kind) {
+    const int64_t rows = x.rows(), cols = x.cols();
+    check_norm_forward(y, {}, mean, rstd, x, {}, gain, bias, kind);
+    expect(sum, x.dtype, {rows, cols}, "mix_norm sum");
+    check_mix(mix, x, "mix_norm z", "mix_norm coefficients");
+    if (delta.present() != entered.present())
+        throw_internal("mix_norm_forward: entered and delta are given together or not at all");
+    if (delta.present()) {
+        expect(delta, x.dtype, {rows, cols}, "mix_norm delta");
+        expect(entered, x.dtype, {rows, cols}, "mix_norm entered");
+    }
+}
+
+void check_mix_norm_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dgain, Tensor dbias,
+                             Tensor dy, Tensor s, Tensor entered, const MixWith& mix, Tensor mean,
+                             Tensor rstd, Tensor gain, Tensor dresidual, NormKind kind) {
+    check_norm_backward(dx, dgain, dbias, dy, s, mean, rstd, gain, dresidual, kind);
+    expect(dz, s.dtype, {s.rows(), s.cols()}, "mix_norm dz");
+    expect(entered, s.dtype, {s.rows(), s.cols()}, "mix_norm entered");
+    check_mix(mix, s, "mix_norm z", "mix_norm coefficients");
+    expect(dcoefficients, DType::f32, {2}, "mix_norm dcoefficients");
+}
+
 void check_rotary(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
                   const RotaryOptions& o) {
     const int64_t rows = q.rows(), width = o.num_heads * o.head_dim;
@@ -54,6 +83,13 @@ void check_rotary(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tenso
     expect(cos, DType::f32, {cos.rows(), o.head_dim / 2}, "rotary cos");
     expect(sin, DType::f32, {cos.rows(), o.head_dim / 2}, "rotary sin");
     if (!cos.contiguous() || !sin.contiguous()) throw_internal("rotary: cos and sin have to be contiguous");
+}
+
+void check_value_mix(const ValueMix& value, Tensor q) {
+    if (!value.mixed.present()) return;
+    expect(value.mixed, q.dtype, {q.rows(), q.cols()}, "value mix mixed");
+    expect(value.v, q.dtype, {q.rows(), q.cols()}, "value mix v");
+    check_mix(value.mix, q, "value mix z", "value mix coefficients");
 }
 
 void check_attention(Tensor q, Tensor lse, Tensor first_key, std::initializer_list<Tensor> operands,
@@ -95,6 +131,14 @@ void check_muon_momentum(Tensor update, Tensor momentum, Tensor grad, Tensor gra
     expect(grad, DType::f32, {count}, "muon grad");
     expect(update, update.dtype, {count}, "muon update");
     expect(grad_scale, DType::f32, {1}, "muon grad_scale");
+}
+
+void check_normuon_scale(Tensor update, Tensor second_moment, Tensor grad_scale) {
+    if (update.rank != 3) throw_internal("normuon_scale: update must be [n,R,C], not {}", update.describe());
+    if (!update.contiguous()) throw_internal("normuon_scale: {} is not contiguous", update.describe());
+    expect(second_moment, DType::f32, {update.shape[0], std::max(update.shape[1], update.shape[2])},
+           "normuon second_moment");
+    expect(grad_scale, DType::f32, {1}, "normuon grad_scale");
 }
 
 void check_muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor grad_scale) {

@@ -12,8 +12,14 @@ void check_norm_forward(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x
                         Tensor bias, NormKind kind);
 void check_norm_backward(Tensor ds, Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean, Tensor rstd,
                          Tensor gain, Tensor dresidual, NormKind kind);
+void check_mix_norm_forward(Tensor y, Tensor sum, Tensor entered, Tensor mean, Tensor rstd, Tensor x,
+                            Tensor delta, const MixWith& mix, Tensor gain, Tensor bias, NormKind kind);
+void check_mix_norm_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dgain, Tensor dbias,
+                             Tensor dy, Tensor s, Tensor entered, const MixWith& mix, Tensor mean,
+                             Tensor rstd, Tensor gain, Tensor dresidual, NormKind kind);
 void check_rotary(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
                   const RotaryOptions& options);
+void check_value_mix(const ValueMix& value, Tensor q);
 // operands: all that have the shape and type of q.
 void check_attention(Tensor q, Tensor lse, Tensor first_key, std::initializer_list<Tensor> operands,
                      const AttentionOptions& options);
@@ -22,6 +28,7 @@ void check_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor ta
 void check_adamw_step(Tensor parameter, Tensor master, Tensor first_moment, Tensor second_moment, Tensor grad,
                       Tensor grad_scale);
 void check_muon_momentum(Tensor update, Tensor momentum, Tensor grad, Tensor grad_scale);
+void check_normuon_scale(Tensor update, Tensor second_moment, Tensor grad_scale);
 void check_muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor grad_scale);
 
 // Query-key pairs that causality and the window leave, of one head of one sequence, documents aside: the work

@@ -28,6 +28,19 @@ struct MatmulOptions {
     bool accumulate = false;   // c += a b
 };
 
+// What a tensor x is mixed with: c₀·x + c₁·z.
+struct MixWith {
+    Tensor z;             // real, of the shape of x
+    Tensor coefficients;  // f32 [2] in device memory
+};
+
+// The values of attention mixed with a value embedding z: mixed = c₀·v + c₁·z.
+struct ValueMix {
+    Tensor mixed;  // real [T,H·D], receives the sum; may be v
+    Tensor v;      // real [T,H·D], rows may be strided
+    MixWith mix;
+};
+
 struct RotaryOptions {
     int64_t num_heads = 0;
     int64_t head_dim = 0;    // even
@@ -58,6 +71,11 @@ struct MuonMomentumOptions {
     float momentum = 0;
     bool nesterov = true;
 };
+
+struct NormuonOptions {
+    float beta2 = 0;  // decay of the mean squares
+};
+constexpr float kNormuonEpsilon = 1e-8f;
 
 struct MuonApplyOptions {
     float learning_rate = 0;  // with every multiplier already in it
@@ -102,6 +120,21 @@ class Ops {
     virtual void norm_backward(Tensor ds, Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean,
                                Tensor rstd, Tensor gain, Tensor dresidual, bool accumulate, NormKind kind,
                                Stream& stream) = 0;
+    // The same through a mix with z (the first embedding): entered = x (+ delta); s = c₀·entered + c₁·z; y =
+    // norm(s) (· gain) (+ bias). entered and s are rounded to the real type before anything reads them, as if
+    // sum, mix and norm were operations of their own. sum: real [T,C] receives s; entered: real [T,C],
+    // receives x + delta and is given exactly when delta is (it may alias x, not sum). The rest as above.
+    virtual void mix_norm_forward(Tensor y, Tensor sum, Tensor entered, Tensor mean, Tensor rstd, Tensor x,
+                                  Tensor delta, const MixWith& mix, Tensor gain, Tensor bias, NormKind kind,
+                                  Stream& stream) = 0;
+    // ds = J^T dy (+ dresidual), rounded to the real type; dx = c₀·ds; dz = or += c₁·ds (accumulate_z); dc
+    // (+)= (Σ ds·entered, Σ ds·z); dgain, dbias as above, which `accumulate` holds for as well as for dc.
+    // dx, dz: real [T,C]; dx may alias dresidual or dy; dcoefficients: f32 [2]; s, entered: what the forward
+    // stored (entered: its x where there was no delta).
+    virtual void mix_norm_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dgain, Tensor dbias,
+                                   Tensor dy, Tensor s, Tensor entered, const MixWith& mix, Tensor mean,
+                                   Tensor rstd, Tensor gain, Tensor dresidual, bool accumulate,
+                                   bool accumulate_z, NormKind kind, Stream& stream) = 0;
 
     // ---- pointwise
     // ------------------------------------------------------------------------------------------- y =
@@ -111,9 +144,8 @@ class Ops {
     // dx = dy · activation'(x); dx may alias dy.
     virtual void activation_backward(Tensor dx, Tensor dy, Tensor x, Activation activation,
                                      Stream& stream) = 0;
-    // y = c₀·x + c₁·z.  y, x, z: real [T,C], rows may be strided, y may alias x; c: f32 [2] in device memory.
-    virtual void mix_forward(Tensor y, Tensor x, Tensor z, Tensor coefficients, Stream& stream) = 0;
-    // dc (+)= (Σ dy·x, Σ dy·z); dz = or += c₁·dy (accumulate_z); dx = c₀·dy, may alias dy.  dc: f32 [2].
+    // The gradients of y = c₀·x + c₁·z (a ValueMix): dc (+)= (Σ dy·x, Σ dy·z); dz = or += c₁·dy
+    // (accumulate_z); dx = c₀·dy, may alias dy.  dy, x, z: real [T,C], rows may be strided; c, dc: f32 [2].
     virtual void mix_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dy, Tensor x, Tensor z,
                               Tensor coefficients, bool accumulate, bool accumulate_z, Stream& stream) = 0;
     // y = x + z.  real [T,C]; y may alias either.
@@ -124,11 +156,14 @@ class Ops {
     // head's vector u of q and of k, in place: u ← u·(mean(u²) + eps)^-½ (normalize), then the pair (u_i,
     // u_{i+D/2}) is turned by the angle position·frequency_i (Su et al. 2021, eq. 34, halves as pairs). q, k:
     // real [T,H·D], rows may be strided; rstd: f32 [T,2H] (of q, then of k; normalize only); cos, sin: f32
-    // [P,D/2].
+    // [P,D/2]. In the same pass, where value.mixed is given, the mix of v; with neither normalize nor rotate
+    // that is all.
     virtual void qk_norm_rotary_forward(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin,
-                                        Tensor position, const RotaryOptions& options, Stream& stream) = 0;
+                                        Tensor position, const ValueMix& value, const RotaryOptions& options,
+                                        Stream& stream) = 0;
     // dq, dk in place: gradients of the outputs become gradients of the inputs. q, k: the *outputs* of the
-    // forward.
+    // forward. (The value mix goes back through mix_backward: it shares no memory with q and k, and its sums
+    // over all rows would put barriers into a kernel that has none.)
     virtual void qk_norm_rotary_backward(Tensor dq, Tensor dk, Tensor q, Tensor k, Tensor rstd, Tensor cos,
                                          Tensor sin, Tensor position, const RotaryOptions& options,
                                          Stream& stream) = 0;
@@ -170,6 +205,13 @@ class Ops {
     // that makes A smaller. x: real [n,R,C]; workspace: real, polar_express_workspace(n, R, C) elements.
     virtual void polar_express(Tensor x, Tensor workspace, Stream& stream) = 0;
     static int64_t polar_express_workspace(int64_t n, int64_t rows, int64_t cols);
+    // NorMuon (Li et al. 2025, algorithm 1) with lines of either direction: for each of n matrices and each
+    // line i, a row where R ≥ C and a column elsewhere: v_i ← β₂·v_i + (1−β₂)·mean(u_i²), u_i ← u_i/(√v_i +
+    // 1e-8); then all of u is scaled to the Frobenius norm that it had (a correction of v's bias would cancel
+    // there). A matrix of zeros stays one. update: u, real [n,R,C], in place, rounded once; second_moment: v,
+    // f32 [n,max(R,C)]. grad_scale as above: nothing changes if it is not finite.
+    virtual void normuon_scale(Tensor update, Tensor second_moment, Tensor grad_scale,
+                               const NormuonOptions& options, Stream& stream) = 0;
     // master ← master − lr·(update + wd·master [where cautious allows]); parameter = rounded master.
     // grad_scale as above.
     virtual void muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor grad_scale,

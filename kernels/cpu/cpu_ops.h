@@ -27,13 +27,16 @@ class CpuOps final : public Ops {
                       Stream&) override;
     void norm_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool, NormKind,
                        Stream&) override;
+    void mix_norm_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const MixWith&, Tensor,
+                          Tensor, NormKind, Stream&) override;
+    void mix_norm_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const MixWith&,
+                           Tensor, Tensor, Tensor, Tensor, bool, bool, NormKind, Stream&) override;
     void activation_forward(Tensor, Tensor, Activation, Stream&) override;
     void activation_backward(Tensor, Tensor, Tensor, Activation, Stream&) override;
-    void mix_forward(Tensor, Tensor, Tensor, Tensor, Stream&) override;
     void mix_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool, bool, Stream&) override;
     void add(Tensor, Tensor, Tensor, Stream&) override;
-    void qk_norm_rotary_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const RotaryOptions&,
-                                Stream&) override;
+    void qk_norm_rotary_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const ValueMix&,
+                                const RotaryOptions&, Stream&) override;
     void qk_norm_rotary_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
                                  const RotaryOptions&, Stream&) override;
     void attention_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const AttentionOptions&,
@@ -45,6 +48,7 @@ class CpuOps final : public Ops {
     void muon_momentum(Tensor, Tensor, Tensor, Tensor, const MuonMomentumOptions&, Stream&) override;
     void gram(Tensor, Tensor, Stream&) override;
     void polar_express(Tensor, Tensor, Stream&) override;
+    void normuon_scale(Tensor, Tensor, Tensor, const NormuonOptions&, Stream&) override;
     void muon_apply(Tensor, Tensor, Tensor, Tensor, const MuonApplyOptions&, Stream&) override;
     void fill(Tensor, float, Stream&) override;
     void scale(Tensor, float, Stream&) override;

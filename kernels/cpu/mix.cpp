@@ -23,25 +23,6 @@ void CpuOps::add(Tensor y, Tensor x, Tensor z, Stream& stream) {
     });
 }
 
-void CpuOps::mix_forward(Tensor y, Tensor x, Tensor z, Tensor coefficients, Stream& stream) {
-    expect(y, x.dtype, {x.rows(), x.cols()}, "mix y");
-    expect(z, x.dtype, {x.rows(), x.cols()}, "mix z");
-    expect(coefficients, DType::f32, {2}, "mix coefficients");
-    cpu::submit(stream, "mix_forward", [=] {
-        const float cx = coefficients.as<float>()[0], cz = coefficients.as<float>()[1];
-        cpu::with_real(x.dtype, [&]<class Real>() {
-            cpu::parallel_for(x.rows(), [&](int64_t t) {
-                const Real* a = x.as<Real>() + t * x.row_stride;
-                const Real* b = z.as<Real>() + t * z.row_stride;
-                Real* out = y.as<Real>() + t * y.row_stride;
-                cpu::for_vectors(x.cols(), [&](int64_t i, auto width) {
-                    cpu::store(out + i, cx * cpu::load(a + i, width) + cz * cpu::load(b + i, width), width);
-                });
-            });
-        });
-    });
-}
-
 void CpuOps::mix_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dy, Tensor x, Tensor z,
                           Tensor coefficients, bool accumulate, bool accumulate_z, Stream& stream) {
     for (const Tensor& tensor : {dx, dz, dy, z})

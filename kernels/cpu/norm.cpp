@@ -15,116 +15,235 @@ const float* optional(Tensor tensor) {
     return tensor.present() ? tensor.as<float>() : nullptr;
 }
 
+template <class Real>
+Real* row_of(const Tensor& x, int64_t t) {  // null where x is absent
+    return x.present() ? x.as<Real>() + t * x.row_stride : nullptr;
+}
+
+// v as it is once it has been stored.
+template <class Real>
+Vec rounded(Vec v) {
+    Real lanes[cpu::kLanes];
+    cpu::store(lanes, v);
+    return cpu::load(lanes);
+}
+
+// norm_forward and mix_norm_forward: norms x, or x + delta where delta is given, or that mixed with z.
+struct Forward {
+    Tensor y, mean, rstd, x, delta, gain, bias;
+    Tensor entered;     // receives x + delta
+    Tensor mixed = {};  // receives c₀·entered + c₁·z
+    MixWith mix = {};
+    NormKind kind;
+};
+
+template <class Real>
+void forward_row(const Forward& f, int64_t t) {
+    const int64_t cols = f.x.cols();
+    const Real* in = row_of<Real>(f.x, t);
+    // The rounded sums are what backward will see, so go on from them.
+    if (f.delta.present()) {
+        const Real* added = row_of<Real>(f.delta, t);
+        Real* entered = row_of<Real>(f.entered, t);
+        cpu::for_vectors(cols, [&](int64_t i, auto width) {
+            cpu::store(entered + i, cpu::load(in + i, width) + cpu::load(added + i, width), width);
+        });
+        in = entered;
+    }
+    if (f.mixed.present()) {
+        const float cx = f.mix.coefficients.as<float>()[0], cz = f.mix.coefficients.as<float>()[1];
+        const Real* z = row_of<Real>(f.mix.z, t);
+        Real* mixed = row_of<Real>(f.mixed, t);
+        cpu::for_vectors(cols, [&](int64_t i, auto width) {
+            cpu::store(mixed + i, cx * cpu::load(in + i, width) + cz * cpu::load(z + i, width), width);
+        });
+        in = mixed;
+    }
+    float center = 0.0f;
+    if (f.kind == NormKind::layernorm) {
+        Vec sums{};
+        cpu::for_vectors(cols, [&](int64_t i, auto width) { sums += cpu::load(in + i, width); });
+        center = cpu::sum(sums) / static_cast<float>(cols);
+        f.mean.as<float>()[t] = center;
+    }
+    Vec squares{};
+    cpu::for_vectors(cols, [&](int64_t i, auto width) {
+        const Vec v = cpu::keep(cpu::load(in + i, width) - center, width);
+        squares += v * v;
+    });
+    const float r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(cols) + kNormEpsilon);
+    f.rstd.as<float>()[t] = r;
+    const float* gain = optional(f.gain);
+    const float* bias = optional(f.bias);
+    Real* out = row_of<Real>(f.y, t);
+    cpu::for_vectors(cols, [&](int64_t i, auto width) {
+        Vec v = (cpu::load(in + i, width) - center) * r;
+        if (gain) v *= cpu::load(gain + i, width);
+        if (bias) v += cpu::load(bias + i, width);
+        cpu::store(out + i, v, width);
+    });
+}
+
+void run(const Forward& f) {
+    cpu::with_real(f.x.dtype, [&]<class Real>() {
+        cpu::parallel_for(f.x.rows(), [&](int64_t t) { forward_row<Real>(f, t); });
+    });
+}
+
+// norm_backward and mix_norm_backward, which has dz.
+struct Backward {
+    Tensor dx;  // without a mix: ds
+    Tensor dgain, dbias, dy, s, mean, rstd, gain, dresidual;
+    bool accumulate;
+    NormKind kind;
+    Tensor dz = {}, dcoefficients = {}, entered = {};
+    MixWith mix = {};
+    bool accumulate_z = false;
+
+    bool parameters() const { return dgain.present() || dbias.present(); }
+    // f32 of a chunk of rows: dgain [C], dbias [C], dcoefficients [2].
+    int64_t partial_size() const { return 2 * s.cols() + 2; }
+};
+
+template <class Real>
+void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
+    const int64_t cols = f.s.cols();
+    const float inverse = 1.0f / static_cast<float>(cols);
+    const float* gain = optional(f.gain);
+    const bool parameters = f.parameters(), mixed = f.dz.present();
+    float* gain_sums = partial;
+    float* bias_sums = parameters ? gain_sums + cols : nullptr;
+    if (parameters) std::fill(gain_sums, gain_sums + 2 * cols, 0.0f);
+    const float cx = mixed ? f.mix.coefficients.as<float>()[0] : 0.0f;
+    const float cz = mixed ? f.mix.coefficients.as<float>()[1] : 0.0f;
+    Vec sum_entered{}, sum_z{};
+    for (int64_t t = rows.begin; t < rows.end; ++t) {
+        const Real* in = row_of<Real>(f.s, t);
+        const Real* upstream = row_of<Real>(f.dy, t);
+        const float center = f.kind == NormKind::layernorm ? f.mean.as<float>()[t] : 0.0f;
+        const float r = f.rstd.as<float>()[t];
+        Vec dots{}, sums{};  // Σ ĝ·ŝ and Σ ĝ, with ĝ = dy·gain
+        cpu::for_vectors(cols, [&](int64_t i, auto width) {
+            const Vec normed = (cpu::load(in + i, width) - center) * r;
+            const Vec d = cpu::load(upstream + i, width);
+            const Vec dn = gain ? d * cpu::load(gain + i, width) : d;
+            dots += dn * normed;
+            sums += dn;
+            if (parameters) {
+                cpu::store(gain_sums + i, cpu::load(gain_sums + i, width) + d * normed, width);
+                cpu::store(bias_sums + i, cpu::load(bias_sums + i, width) + d, width);
+            }
+        });
+        const float dot = cpu::sum(dots) * inverse;
+        const float average = f.kind == NormKind::layernorm ? cpu::sum(sums) * inverse : 0.0f;
+        const Real* residual = row_of<Real>(f.dresidual, t);
+        const Real* entered = row_of<Real>(f.entered, t);
+        const Real* z = row_of<Real>(f.mix.z, t);
+        Real* dz = row_of<Real>(f.dz, t);
+        Real* out = row_of<Real>(f.dx, t);
+        cpu::for_vectors(cols, [&](int64_t i, auto width) {
+            const Vec normed = (cpu::load(in + i, width) - center) * r;
+            const Vec d = cpu::load(upstream + i, width);
+            const Vec dn = gain ? d * cpu::load(gain + i, width) : d;
+            Vec result = r * (dn - average - normed * dot);
+            if (residual) result += cpu::load(residual + i, width);
+            if (dz) {
+                result = rounded<Real>(result);
+                sum_entered += result * cpu::load(entered + i, width);  // past the end: · 0
+                sum_z += result * cpu::load(z + i, width);
+                cpu::store(dz + i, f.accumulate_z ? cz * result + cpu::load(dz + i, width) : cz * result,
+                           width);
+                result *= cx;
+            }
+            cpu::store(out + i, result, width);
+        });
+    }
+    if (mixed) {
+        partial[2 * cols] = cpu::sum(sum_entered);
+        partial[2 * cols + 1] = cpu::sum(sum_z);
+    }
+}
+
+// out[i] (+)= Σ over chunks of partial[chunk][i].
+void add_chunks(Tensor out, const float* partial, int64_t stride, bool accumulate) {
+    if (!out.present()) return;
+    for (int64_t i = 0; i < out.cols(); ++i) {
+        float total = accumulate ? out.as<float>()[i] : 0.0f;
+        for (int64_t chunk = 0; chunk < cpu::kReductionChunks; ++chunk) total += partial[chunk * stride + i];
+        out.as<float>()[i] = total;
+    }
+}
+
+void run(const Backward& f, float* partial) {
+    const int64_t cols = f.s.cols(), stride = f.partial_size();
+    cpu::with_real(f.s.dtype, [&]<class Real>() {
+        cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
+            backward_rows<Real>(f, cpu::chunk_of(f.s.rows(), chunk, cpu::kReductionChunks),
+                                partial ? partial + chunk * stride : nullptr);
+        });
+    });
+    if (!partial) return;
+    add_chunks(f.dgain, partial, stride, f.accumulate);
+    add_chunks(f.dbias, partial + cols, stride, f.accumulate);
+    add_chunks(f.dcoefficients, partial + 2 * cols, stride, f.accumulate);
+}
+
 }  // namespace
 
 void CpuOps::norm_forward(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta, Tensor gain,
                           Tensor bias, NormKind kind, Stream& stream) {
-    const int64_t rows = x.rows(), cols = x.cols();
     check_norm_forward(y, sum, mean, rstd, x, delta, gain, bias, kind);
-    cpu::submit(stream, "norm_forward", [=] {
-        const float* g = optional(gain);
-        const float* b = optional(bias);
-        cpu::with_real(x.dtype, [&]<class Real>() {
-            cpu::parallel_for(rows, [&](int64_t t) {
-                const Real* in = x.as<Real>() + t * x.row_stride;
-                if (delta.present()) {
-                    const Real* added = delta.as<Real>() + t * delta.row_stride;
-                    Real* total = sum.as<Real>() + t * sum.row_stride;
-                    cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                        cpu::store(total + i, cpu::load(in + i, width) + cpu::load(added + i, width), width);
-                    });
-                    in = total;  // the rounded sum is what backward will see, so norm that
-                }
-                float center = 0.0f;
-                if (kind == NormKind::layernorm) {
-                    Vec sums{};
-                    cpu::for_vectors(cols, [&](int64_t i, auto width) { sums += cpu::load(in + i, width); });
-                    center = cpu::sum(sums) / static_cast<float>(cols);
-                    mean.as<float>()[t] = center;
-                }
-                Vec squares{};
-                cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                    const Vec v = cpu::keep(cpu::load(in + i, width) - center, width);
-                    squares += v * v;
-                });
-                const float r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(cols) + kNormEpsilon);
-                rstd.as<float>()[t] = r;
-                Real* out = y.as<Real>() + t * y.row_stride;
-                cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                    Vec v = (cpu::load(in + i, width) - center) * r;
-                    if (g) v *= cpu::load(g + i, width);
-                    if (b) v += cpu::load(b + i, width);
-                    cpu::store(out + i, v, width);
-                });
-            });
-        });
-    });
+    const Forward f{.y = y,
+                    .mean = mean,
+                    .rstd = rstd,
+                    .x = x,
+                    .delta = delta,
+                    .gain = gain,
+                    .bias = bias,
+                    .entered = sum,
+                    .kind = kind};
+    cpu::submit(stream, "norm_forward", [f] { run(f); });
+}
+
+void CpuOps::mix_norm_forward(Tensor y, Tensor sum, Tensor entered, Tensor mean, Tensor rstd, Tensor x,
+                              Tensor delta, const MixWith& mix, Tensor gain, Tensor bias, NormKind kind,
+                              Stream& stream) {
+    check_mix_norm_forward(y, sum, entered, mean, rstd, x, delta, mix, gain, bias, kind);
+    const Forward f{.y = y,
+                    .mean = mean,
+                    .rstd = rstd,
+                    .x = x,
+                    .delta = delta,
+                    .gain = gain,
+                    .bias = bias,
+                    .entered = entered,
+                    .mixed = sum,
+                    .mix = mix,
+                    .kind = kind};
+    cpu::submit(stream, "mix_norm_forward", [f] { run(f); });
 }
 
 void CpuOps::norm_backward(Tensor ds, Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean,
                            Tensor rstd, Tensor gain, Tensor dresidual, bool accumulate, NormKind kind,
                            Stream& stream) {
-    const int64_t rows = s.rows(), cols = s.cols();
     check_norm_backward(ds, dgain, dbias, dy, s, mean, rstd, gain, dresidual, kind);
-    const bool parameters = dgain.present() || dbias.present();
+    const Backward f{ds, dgain, dbias, dy, s, mean, rstd, gain, dresidual, accumulate, kind};
     float* partial = nullptr;
-    if (parameters)
-        partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * 2 * cols * sizeof(float)));
+    if (f.parameters())
+        partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * f.partial_size() * 4));
+    cpu::submit(stream, "norm_backward", [=] { run(f, partial); });
+}
 
-    cpu::submit(stream, "norm_backward", [=] {
-        const float* g = optional(gain);
-        const float inverse = 1.0f / static_cast<float>(cols);
-        cpu::with_real(s.dtype, [&]<class Real>() {
-            cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
-                float* gain_sums = parameters ? partial + chunk * 2 * cols : nullptr;
-                float* bias_sums = parameters ? gain_sums + cols : nullptr;
-                if (parameters) std::fill(gain_sums, gain_sums + 2 * cols, 0.0f);
-                const auto [begin, end] = cpu::chunk_of(rows, chunk, cpu::kReductionChunks);
-                for (int64_t t = begin; t < end; ++t) {
-                    const Real* in = s.as<Real>() + t * s.row_stride;
-                    const Real* upstream = dy.as<Real>() + t * dy.row_stride;
-                    const float center = kind == NormKind::layernorm ? mean.as<float>()[t] : 0.0f;
-                    const float r = rstd.as<float>()[t];
-                    Vec dots{}, sums{};  // Σ ĝ·ŝ and Σ ĝ, with ĝ = dy·gain
-                    cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                        const Vec normed = (cpu::load(in + i, width) - center) * r;
-                        const Vec d = cpu::load(upstream + i, width);
-                        const Vec dn = g ? d * cpu::load(g + i, width) : d;
-                        dots += dn * normed;
-                        sums += dn;
-                        if (parameters) {
-                            cpu::store(gain_sums + i, cpu::load(gain_sums + i, width) + d * normed, width);
-                            cpu::store(bias_sums + i, cpu::load(bias_sums + i, width) + d, width);
-                        }
-                    });
-                    const float dot = cpu::sum(dots) * inverse;
-                    const float average = kind == NormKind::layernorm ? cpu::sum(sums) * inverse : 0.0f;
-                    const Real* residual =
-                        dresidual.present() ? dresidual.as<Real>() + t * dresidual.row_stride : nullptr;
-                    Real* out = ds.as<Real>() + t * ds.row_stride;
-                    cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                        const Vec normed = (cpu::load(in + i, width) - center) * r;
-                        const Vec d = cpu::load(upstream + i, width);
-                        const Vec dn = g ? d * cpu::load(g + i, width) : d;
-                        Vec result = r * (dn - average - normed * dot);
-                        if (residual) result += cpu::load(residual + i, width);
-                        cpu::store(out + i, result, width);
-                    });
-                }
-            });
-        });
-        for (int64_t i = 0; parameters && i < cols; ++i) {
-            float gain_total = 0.0f, bias_total = 0.0f;
-            for (int64_t chunk = 0; chunk < cpu::kReductionChunks; ++chunk) {
-                gain_total += partial[chunk * 2 * cols + i];
-                bias_total += partial[chunk * 2 * cols + cols + i];
-            }
-            if (dgain.present())
-                dgain.as<float>()[i] = gain_total + (accumulate ? dgain.as<float>()[i] : 0.0f);
-            if (dbias.present())
-                dbias.as<float>()[i] = bias_total + (accumulate ? dbias.as<float>()[i] : 0.0f);
-        }
-    });
+void CpuOps::mix_norm_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dgain, Tensor dbias,
+                               Tensor dy, Tensor s, Tensor entered, const MixWith& mix, Tensor mean,
+                               Tensor rstd, Tensor gain, Tensor dresidual, bool accumulate, bool accumulate_z,
+                               NormKind kind, Stream& stream) {
+    check_mix_norm_backward(dx, dz, dcoefficients, dgain, dbias, dy, s, entered, mix, mean, rstd, gain,
+                            dresidual, kind);
+    const Backward f{dx,   dgain, dbias,         dy,      s,   mean,        rstd, gain, dresidual, accumulate,
+                     kind, dz,    dcoefficients, entered, mix, accumulate_z};
+    auto* partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * f.partial_size() * 4));
+    cpu::submit(stream, "mix_norm_backward", [=] { run(f, partial); });
 }
 
 }  // namespace speedrun

@@ -22,14 +22,30 @@ void for_heads(Tensor q, Tensor k, const RotaryOptions& o, Body&& body) {
     });
 }
 
+template <class Real>
+void mix_values(const ValueMix& value) {
+    const float cv = value.mix.coefficients.as<float>()[0], cz = value.mix.coefficients.as<float>()[1];
+    cpu::parallel_for(value.v.rows(), [&](int64_t t) {
+        const Real* v = value.v.as<Real>() + t * value.v.row_stride;
+        const Real* z = value.mix.z.as<Real>() + t * value.mix.z.row_stride;
+        Real* mixed = value.mixed.as<Real>() + t * value.mixed.row_stride;
+        cpu::for_vectors(value.v.cols(), [&](int64_t i, auto width) {
+            cpu::store(mixed + i, cv * cpu::load(v + i, width) + cz * cpu::load(z + i, width), width);
+        });
+    });
+}
+
 }  // namespace
 
 void CpuOps::qk_norm_rotary_forward(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
-                                    const RotaryOptions& options, Stream& stream) {
+                                    const ValueMix& value, const RotaryOptions& options, Stream& stream) {
     check_rotary(q, k, rstd, cos, sin, position, options);
+    check_value_mix(value, q);
     cpu::submit(stream, "qk_norm_rotary_forward", [=] {
         const int64_t dim = options.head_dim, half = dim / 2;
         cpu::with_real(q.dtype, [&]<class Real>() {
+            if (value.mixed.present()) mix_values<Real>(value);
+            if (!options.normalize && !options.rotate) return;
             for_heads<Real>(q, k, options, [&](Real* u, int64_t h, int64_t t) {
                 float r = 1.0f;
                 if (options.normalize) {

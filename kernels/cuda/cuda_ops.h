@@ -25,13 +25,16 @@ class CudaOps final : public Ops {
                       Stream&) override;
     void norm_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool, NormKind,
                        Stream&) override;
+    void mix_norm_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const MixWith&, Tensor,
+                          Tensor, NormKind, Stream&) override;
+    void mix_norm_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const MixWith&,
+                           Tensor, Tensor, Tensor, Tensor, bool, bool, NormKind, Stream&) override;
     void activation_forward(Tensor, Tensor, Activation, Stream&) override;
     void activation_backward(Tensor, Tensor, Tensor, Activation, Stream&) override;
-    void mix_forward(Tensor, Tensor, Tensor, Tensor, Stream&) override;
     void mix_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool, bool, Stream&) override;
     void add(Tensor, Tensor, Tensor, Stream&) override;
-    void qk_norm_rotary_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const RotaryOptions&,
-                                Stream&) override;
+    void qk_norm_rotary_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const ValueMix&,
+                                const RotaryOptions&, Stream&) override;
     void qk_norm_rotary_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
                                  const RotaryOptions&, Stream&) override;
     void attention_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const AttentionOptions&,
@@ -43,6 +46,7 @@ class CudaOps final : public Ops {
     void muon_momentum(Tensor, Tensor, Tensor, Tensor, const MuonMomentumOptions&, Stream&) override;
     void gram(Tensor, Tensor, Stream&) override;
     void polar_express(Tensor, Tensor, Stream&) override;
+    void normuon_scale(Tensor, Tensor, Tensor, const NormuonOptions&, Stream&) override;
     void muon_apply(Tensor, Tensor, Tensor, Tensor, const MuonApplyOptions&, Stream&) override;
     void fill(Tensor, float, Stream&) override;
     void scale(Tensor, float, Stream&) override;
@@ -60,6 +64,9 @@ class CudaOps final : public Ops {
     // stream, used by one operation at a time, holding nothing from one call to the next. Grows (and then
     // waits for the stream) only while shapes are new. Under SPEEDRUN_SIMT each call poisons it.
     void* workspace(Stream& stream, int64_t bytes);
+    // The gradients of gain and bias, where they are wanted. norm.cu.
+    void norm_parameters(Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean, Tensor rstd,
+                         bool accumulate, NormKind kind, Stream& stream);
     // The start of polar_express, in place: every matrix of x (real [n,R,C]) over 1.02·‖X‖_F + 1e-6. Uses the
     // workspace of the stream. muon.cu.
     void polar_normalize(Tensor x, Stream& stream);

@@ -1,5 +1,5 @@
-// Sums and weighted sums of two tensors.
-// Floor, real of b bytes: add and mix forward 3·T·C·b; mix backward 5·T·C·b (dy, x, z read, dx, dz written),
+// The sum of two tensors, and the gradients of a weighted one.
+// Floor, real of b bytes: add 3·T·C·b; mix backward 5·T·C·b (dy, x, z read, dx, dz written),
 // one more where dz accumulates. mix backward sums its coefficients' gradients in the same pass. Legend: T
 // rows, C columns; W elements that a thread handles.
 #include "kernels/cuda/cuda_ops.h"
@@ -19,22 +19,6 @@ struct Add {
         const Vector<W> b = chunk.load(z.at(row, col));
 #pragma unroll
         for (int i = 0; i < W; ++i) a[i] += b[i];
-        chunk.store(y.at(row, col), a);
-    }
-};
-
-template <class Real>
-struct MixForward {
-    Rows<Real> y, x, z;
-    const float* coefficients;
-
-    template <int W>
-    __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
-        const float cx = coefficients[0], cz = coefficients[1];
-        Vector<W> a = chunk.load(x.at(row, col));
-        const Vector<W> b = chunk.load(z.at(row, col));
-#pragma unroll
-        for (int i = 0; i < W; ++i) a[i] = cx * a[i] + cz * b[i];
         chunk.store(y.at(row, col), a);
     }
 };
@@ -72,19 +56,6 @@ void CudaOps::add(Tensor y, Tensor x, Tensor z, Stream& stream) {
     cuda::with_real(x.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {y, x, z}), [&]<int W>() {
             map<W>(map_shape({y, x, z}), Add<Real>{Rows<Real>(y), Rows<Real>(x), Rows<Real>(z)}, stream);
-        });
-    });
-}
-
-void CudaOps::mix_forward(Tensor y, Tensor x, Tensor z, Tensor coefficients, Stream& stream) {
-    expect(y, x.dtype, {x.rows(), x.cols()}, "mix y");
-    expect(z, x.dtype, {x.rows(), x.cols()}, "mix z");
-    expect(coefficients, DType::f32, {2}, "mix coefficients");
-    cuda::with_real(x.dtype, [&]<class Real>() {
-        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {y, x, z}), [&]<int W>() {
-            map<W>(map_shape({y, x, z}),
-                   MixForward<Real>{Rows<Real>(y), Rows<Real>(x), Rows<Real>(z), coefficients.as<float>()},
-                   stream);
         });
     });
 }

@@ -1,7 +1,8 @@
-// QK-norm and rotary position embedding, in place on q and k. A group of G lanes owns one head's vector: lane
-// i holds chunk i of the first half and the same chunk of the second, which the rotation pairs. Floor, real
-// of b bytes: forward 4·T·H·D·b (q and k read and written), backward 6·T·H·D·b; cos and sin come from L2.
-// Legend: T tokens, H heads, D head size, P positions · W elements of a chunk · G lanes of a group.
+// QK-norm and rotary position embedding, in place on q and k, and the mix of v with a value embedding. A
+// group of G lanes owns one head's vector: lane i holds chunk i of the first half and the same chunk of the
+// second, which the rotation pairs. Floor, real of b bytes: forward 4·T·H·D·b (q and k read and written),
+// with the mix 3·T·H·D·b more, backward 6·T·H·D·b; cos and sin come from L2. Legend: T tokens, H heads, D
+// head size, P positions · W elements of a chunk · G lanes of a group.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector.cuh"
@@ -17,9 +18,12 @@ struct Arguments {
     Rows<float> rstd;
     const float *cos, *sin;
     const int32_t* position;
-    int64_t vectors, positions;  // T·2H
+    int64_t vectors, positions;  // vectors: T · heads_of_row
     int num_heads, head_dim, group;
     bool normalize, rotate;
+    int first_head, heads_of_row;  // among those of q, k and v: the ones that have something to do
+    Rows<Real> mixed, v, z;        // kMix only, as the coefficients
+    const float* coefficients;
 };
 
 // body(chunk's column in the half, chunk) for this lane's chunks. All lanes run the same number of rounds.
@@ -29,13 +33,41 @@ __device__ __forceinline__ void for_half(int half, int group, Body&& body) {
         body(col, Chunk<W>{half - col < W ? half - col : W});
 }
 
-template <class Real, int W, bool kBackward>
+// The head's vector of v.
+template <int W, class Real>
+__device__ __forceinline__ void mix_value(const Arguments<Real>& a, int64_t row, int64_t offset) {
+    const float cv = a.coefficients[0], cz = a.coefficients[1];
+    const int half = a.head_dim / 2;
+    for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            const int64_t place = offset + part * half + col;
+            Vector<W> v = chunk.load(a.v.at(row, place));
+            const Vector<W> z = chunk.load(a.z.at(row, place));
+#pragma unroll
+            for (int i = 0; i < W; ++i) v[i] = cv * v[i] + cz * z[i];
+            chunk.store(a.mixed.at(row, place), v);
+        }
+    });
+}
+
+enum class Pass { forward, forward_and_mix, backward };
+
+template <class Real, int W, Pass kPass>
 __global__ void __launch_bounds__(tiles::kRowThreads) qk_norm_rotary_kernel(Arguments<Real> a) {
     const int64_t vector = (int64_t{blockIdx.x} * tiles::kRowThreads + threadIdx.x) / a.group;
-    const bool live = vector < a.vectors;  // the others still take part in the sums of their warp
-    const int heads = 2 * a.num_heads, half = a.head_dim / 2;
-    const int64_t row = live ? vector / heads : 0;
-    const int head = live ? static_cast<int>(vector - row * heads) : 0;
+    constexpr bool kBackward = kPass == Pass::backward;
+    bool live = vector < a.vectors;  // the others still take part in the sums of their warp
+    const int half = a.head_dim / 2;
+    const int64_t row = live ? vector / a.heads_of_row : 0;
+    int head = live ? a.first_head + static_cast<int>(vector - row * a.heads_of_row) : 0;
+    if constexpr (kPass == Pass::forward_and_mix) {
+        if (head >= 2 * a.num_heads) {
+            mix_value<W>(a, row, int64_t{head - 2 * a.num_heads} * a.head_dim);
+            live = false;
+            head = 0;
+        }
+    }
     const bool of_q = head < a.num_heads;
     const int64_t offset = int64_t{of_q ? head : head - a.num_heads} * a.head_dim;
     Real* const u = of_q ? a.q.at(row, offset) : a.k.at(row, offset);
@@ -104,14 +136,18 @@ __global__ void __launch_bounds__(tiles::kRowThreads) qk_norm_rotary_kernel(Argu
 }
 
 // q, k change in place; backward: they are gradients, and out_q, out_k the outputs of the forward.
-template <bool kBackward>
+template <Pass kPass>
 void run(Tensor q, Tensor k, Tensor out_q, Tensor out_k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
-         const RotaryOptions& o, LaunchSite site) {
-    const int64_t vectors = q.rows() * 2 * o.num_heads, half = o.head_dim / 2;
+         const ValueMix& value, const RotaryOptions& o, LaunchSite site) {
+    constexpr bool kMix = kPass == Pass::forward_and_mix;
+    const bool turns = o.normalize || o.rotate;
+    const int64_t half = o.head_dim / 2, heads = o.num_heads * ((turns ? 2 : 0) + (kMix ? 1 : 0));
+    const int64_t vectors = q.rows() * heads;
     if (vectors == 0) return;
     cuda::with_real(q.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;
-        const bool aligned = half % kWide == 0 && aligned_rows(kWide, {q, k, out_q, out_k, cos, sin});
+        const bool aligned = half % kWide == 0 && aligned_rows(kWide, {q, k, out_q, out_k, cos, sin,
+                                                                       value.mixed, value.v, value.mix.z});
         cuda::with_width<Real>(aligned, [&]<int W>() {
             int group = 1;
             while (group < tiles::kWarp && group * W < half) group *= 2;
@@ -129,8 +165,14 @@ void run(Tensor q, Tensor k, Tensor out_q, Tensor out_k, Tensor rstd, Tensor cos
                                             static_cast<int>(o.head_dim),
                                             group,
                                             o.normalize,
-                                            o.rotate};
-            launch(qk_norm_rotary_kernel<Real, W, kBackward>, grid_of(vectors * group, tiles::kRowThreads),
+                                            o.rotate,
+                                            static_cast<int>(turns ? 0 : 2 * o.num_heads),
+                                            static_cast<int>(heads),
+                                            Rows<Real>(value.mixed),
+                                            Rows<Real>(value.v),
+                                            Rows<Real>(value.mix.z),
+                                            kMix ? value.mix.coefficients.as<float>() : nullptr};
+            launch(qk_norm_rotary_kernel<Real, W, kPass>, grid_of(vectors * group, tiles::kRowThreads),
                    tiles::kRowThreads, 0, site, arguments);
         });
     });
@@ -139,9 +181,11 @@ void run(Tensor q, Tensor k, Tensor out_q, Tensor out_k, Tensor rstd, Tensor cos
 }  // namespace
 
 void CudaOps::qk_norm_rotary_forward(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
-                                     const RotaryOptions& options, Stream& stream) {
+                                     const ValueMix& value, const RotaryOptions& options, Stream& stream) {
     check_rotary(q, k, rstd, cos, sin, position, options);
-    run<false>(q, k, q, k, rstd, cos, sin, position, options, stream);
+    check_value_mix(value, q);
+    auto* const pass = value.mixed.present() ? run<Pass::forward_and_mix> : run<Pass::forward>;
+    pass(q, k, q, k, rstd, cos, sin, position, value, options, stream);
 }
 
 void CudaOps::qk_norm_rotary_backward(Tensor dq, Tensor dk, Tensor q, Tensor k, Tensor rstd, Tensor cos,
@@ -150,7 +194,7 @@ void CudaOps::qk_norm_rotary_backward(Tensor dq, Tensor dk, Tensor q, Tensor k, 
     check_rotary(q, k, rstd, cos, sin, position, options);
     expect(dq, q.dtype, {q.rows(), q.cols()}, "rotary dq");
     expect(dk, q.dtype, {q.rows(), q.cols()}, "rotary dk");
-    run<true>(dq, dk, q, k, rstd, cos, sin, position, options, stream);
+    run<Pass::backward>(dq, dk, q, k, rstd, cos, sin, position, {}, options, stream);
 }
 
 }  // namespace speedrun

@@ -21,6 +21,9 @@ constexpr int64_t kColumnMaxChunks = 256;  // … in chunks of rows, at most; th
 
 constexpr int kRowThreads = 256;  // norm, rotary: a warp per row, or several head vectors per warp
 
+constexpr int kNormuonThreads = 1024;  // one block per matrix for the factors of its lines
+constexpr int64_t kNormuonRows = 32;   // rows of a chunk at least, where lines are columns
+
 constexpr int kSortThreads = 256;  // embedding backward: threads = values of an 8-bit digit
 constexpr int kSortDigitBits = 8;
 constexpr int kSortTile = 1024;  // keys that a block counts and places

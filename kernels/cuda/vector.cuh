@@ -35,6 +35,16 @@ struct WordsOf<4> {
     using Type = uint4;
 };
 
+// What a GPU faults on and the host would let pass.
+template <int kBytes>
+__device__ __forceinline__ void expect_aligned([[maybe_unused]] const void* p) {
+#if SPEEDRUN_SIMT
+    if (reinterpret_cast<uintptr_t>(p) % kBytes != 0) {
+        simt::fail("a vector is not aligned to its size", simt::Where::current());
+    }
+#endif
+}
+
 // W elements at an address aligned to their size, up to 16 bytes.
 template <int W, class Real>
 __device__ __forceinline__ Vector<W> load_vector(const Real* p) {
@@ -44,6 +54,7 @@ __device__ __forceinline__ Vector<W> load_vector(const Real* p) {
     } else {
         constexpr int kBytes = W * static_cast<int>(sizeof(Real)), kPart = kBytes < 16 ? kBytes : 16;
         using Word = typename WordsOf<kPart / 4>::Type;
+        expect_aligned<kPart>(p);
         union Bits {
             Word words[kBytes / kPart];
             unsigned bits[kBytes / 4];
@@ -69,6 +80,7 @@ __device__ __forceinline__ void store_vector(Real* p, const Vector<W>& x) {
     } else {
         constexpr int kBytes = W * static_cast<int>(sizeof(Real)), kPart = kBytes < 16 ? kBytes : 16;
         using Word = typename WordsOf<kPart / 4>::Type;
+        expect_aligned<kPart>(p);
         union Bits {
             Word words[kBytes / kPart];
             unsigned bits[kBytes / 4];

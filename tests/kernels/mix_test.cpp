@@ -11,42 +11,6 @@ Matrix coefficients() {
     return c;
 }
 
-TEST_P(MixTest, Forward) {
-    for (int64_t rows : {1, 7, 33, 130}) {
-        for (int64_t cols : {48, 96, 33}) {
-            for (bool in_place : {false, true}) {
-                SCOPED_TRACE(fmt::format("T={} C={} in_place={}", rows, cols, in_place));
-                const Matrix x = random_matrix(rows, cols, 1, dtype()),
-                             z = random_matrix(rows, cols, 2, dtype());
-                const Outputs out = run([&](Harness& h) -> Outputs {
-                    const Tensor in = in_place ? h.inout(x, dtype()) : h.input(x, dtype());
-                    const Tensor y = in_place ? in : h.output(dtype(), {rows, cols});
-                    h.ops().mix_forward(y, in, h.input(z, dtype()), h.input(coefficients(), DType::f32, {2}),
-                                        h.stream());
-                    return {h.read(y)};
-                });
-                expect_close(out[0], reference::mix_forward(x, z, coefficients()), few_operations(dtype()),
-                             "y");
-            }
-        }
-    }
-}
-
-// v of packed q|k|v mixed in place with value embeddings: the neighbours q and k stay as they are.
-TEST_P(MixTest, ForwardOnPackedColumns) {
-    const int64_t rows = 33, cols = 48;
-    const Matrix packed = random_matrix(rows, 3 * cols, 1, dtype()),
-                 z = random_matrix(rows, cols, 2, dtype());
-    const Outputs out = run([&](Harness& h) -> Outputs {
-        const Tensor all = h.inout(packed, dtype()), v = all.column_slice(2 * cols, cols);
-        h.ops().mix_forward(v, v, h.input(z, dtype()), h.input(coefficients(), DType::f32, {2}), h.stream());
-        return {h.read(v), h.read(all.column_slice(0, 2 * cols))};
-    });
-    const Matrix v = reference::column_block(packed, 2 * cols, cols);
-    expect_close(out[0], reference::mix_forward(v, z, coefficients()), few_operations(dtype()), "v");
-    expect_same_bits(out[1], reference::column_block(packed, 0, 2 * cols), "q and k");
-}
-
 TEST_P(MixTest, Backward) {
     for (int64_t rows : {1, 7, 33, 130}) {
         for (bool in_place : {false, true}) {
@@ -121,7 +85,8 @@ TEST_P(MixTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
             const Tensor x = h.output(dtype(), {3, 48});
-            h.ops().mix_forward(x, x, h.output(dtype(), {3, 32}), h.output(DType::f32, {2}), h.stream());
+            const Tensor c = h.output(DType::f32, {2});
+            h.ops().mix_backward(x, x, c, x, x, h.output(dtype(), {3, 32}), c, false, false, h.stream());
         },
         {"[3,48]", "[3,32]"});
     expect_error(

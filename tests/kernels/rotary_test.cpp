@@ -81,7 +81,7 @@ TEST_P(RotaryTest, Forward) {
             const Tensor rstd =
                 options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
             h.ops().qk_norm_rotary_forward(pair.q, pair.k, rstd, optional.cos, optional.sin,
-                                           optional.position, options, h.stream());
+                                           optional.position, {}, options, h.stream());
             return {h.read(pair.q), h.read(pair.k), options.normalize ? h.read(rstd) : Matrix(),
                     c.packed ? h.read(pair.v) : Matrix()};
         });
@@ -96,6 +96,45 @@ TEST_P(RotaryTest, Forward) {
             expect_close(rstd, expected.rstd, reduction(DType::f32, c.head_dim), "rstd");
         }
         if (c.packed) expect_same_bits(out[3], reference::column_block(packed, 2 * width, width), "v");
+    });
+}
+
+// v beside q and k, mixed in the same call: q and k come out as without it, also v where it is not the
+// output.
+TEST_P(RotaryTest, ValueMix) {
+    Matrix coefficients(1, 2);
+    coefficients.values = {0.75, -1.375};
+    for_cases([&](const Case& c, const RotaryOptions& options) {
+        const bool in_place = c.rows % 3 == 0;
+        const int64_t width = c.num_heads * c.head_dim;
+        const Tables tables = tables_for(c.head_dim);
+        const Indices position = random_indices(c.rows, kPositions, 1);
+        const Matrix packed = random_matrix(c.rows, 3 * width, 2, dtype(), 2.0),
+                     z = random_matrix(c.rows, width, 3, dtype());
+        const auto forward = [&](Harness& h, bool mixes) -> Outputs {
+            const Pair pair = upload(h, packed, width, dtype(), true, false);
+            const Optional optional = upload(h, tables, position, options);
+            const Tensor rstd =
+                options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
+            ValueMix value;
+            if (mixes) {
+                value.mixed = in_place ? pair.v : h.output(dtype(), {c.rows, width});
+                value.v = pair.v;
+                value.mix = {h.input(z, dtype()), h.input(coefficients, DType::f32, {2})};
+            }
+            h.ops().qk_norm_rotary_forward(pair.q, pair.k, rstd, optional.cos, optional.sin,
+                                           optional.position, value, options, h.stream());
+            return {h.read(pair.q), h.read(pair.k), options.normalize ? h.read(rstd) : Matrix(),
+                    h.read(mixes ? value.mixed : pair.v), h.read(pair.v)};
+        };
+        const Outputs plain = run([&](Harness& h) { return forward(h, false); });
+        const Outputs mixed = run([&](Harness& h) { return forward(h, true); });
+        expect_same_bits(mixed[0], plain[0], "q");
+        expect_same_bits(mixed[1], plain[1], "k");
+        expect_same_bits(mixed[2], plain[2], "rstd");
+        const Matrix v = reference::column_block(packed, 2 * width, width);
+        expect_close(mixed[3], reference::mix_forward(v, z, coefficients), few_operations(dtype()), "mixed");
+        if (!in_place) expect_same_bits(mixed[4], v, "v");
     });
 }
 
@@ -148,24 +187,32 @@ TEST_P(RotaryTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 32});
-            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 2}), {}, {}, {}, options,
+            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 2}), {}, {}, {}, {}, options,
                                            h.stream());
         },
         {"rstd", "[3,4]", "[3,2]"});
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 48});
-            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, options,
+            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, {}, options,
                                            h.stream());
         },
         {"q", "[3,32]", "[3,48]"});
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 30});
-            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {},
+            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, {},
                                            {2, 15, true, false}, h.stream());
         },
         {"head_dim", "15"});
+    expect_error(
+        [&](Harness& h) {
+            const Tensor q = h.output(dtype(), {3, 32});
+            const MixWith mix{h.output(dtype(), {3, 31}), h.output(DType::f32, {2})};
+            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, {q, q, mix},
+                                           options, h.stream());
+        },
+        {"value mix z", "[3,32]", "[3,31]"});
 }
 
 }  // namespace

@@ -96,6 +96,26 @@ TEST(FiniteDifference, ResidualBesideNorm) {
     expect_gradient(delta, ds, loss, "delta");
 }
 
+// The same with the mix between sum and norm. The gradient of x is that of delta.
+TEST(FiniteDifference, MixBeforeNorm) {
+    for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
+        Matrix x = random(3, 8, 1), delta = random(3, 8, 2), z = random(3, 8, 3), c = random(1, 2, 4);
+        Matrix gain = random(1, 8, 5), bias = random(1, 8, 6);
+        const Matrix dy = random(3, 8, 7), dresidual = random(3, 8, 8);
+        const auto loss = [&] {
+            const MixNormForward forward = mix_norm_forward(x, delta, z, c, gain, bias, kind);
+            return dot(dy, forward.norm.y) + dot(dresidual, forward.s);
+        };
+        const MixNormBackward backward = mix_norm_backward(dy, dresidual, x, delta, z, c, gain, kind);
+        expect_gradient(x, backward.dx, loss, "x");
+        expect_gradient(delta, backward.dx, loss, "delta");
+        expect_gradient(z, backward.dz, loss, "z");
+        expect_gradient(c, backward.dcoefficients, loss, "coefficients");
+        expect_gradient(gain, backward.dgain, loss, "gain");
+        expect_gradient(bias, backward.dbias, loss, "bias");
+    }
+}
+
 TEST(FiniteDifference, Activations) {
     for (Activation activation : {Activation::relu_squared, Activation::gelu_tanh}) {
         Matrix x = times(random(5, 7, 1), 2.0);
@@ -200,6 +220,42 @@ TEST(Reference, PolarExpressMakesSingularValuesNearlyOne) {
             for (int64_t c = 0; c < product.cols; ++c) EXPECT_NEAR(product(r, c), r == c ? 1.0 : 0.0, 0.31);
         }
     }
+}
+
+// With v at its mean for an update that stays the same, all lines come out equally long, and the norm is
+// kept.
+TEST(Reference, NormuonMakesLinesEqual) {
+    for (const auto& [rows, cols] : {std::pair{6, 4}, std::pair{4, 6}, std::pair{5, 5}}) {
+        const bool by_row = rows >= cols;
+        Matrix u(rows, cols), start = random(rows, cols, 1), v(1, std::max(rows, cols));
+        for (int64_t c = 0; c < cols; ++c) start(0, c) *= 100.0;
+        for (int step = 0; step < 200; ++step) {
+            u = start;
+            normuon_scale(u, v, {.beta2 = 0.5f});
+        }
+        EXPECT_NEAR(norm(u), norm(start), 1e-9 * norm(start));
+        const Matrix lines = by_row ? u : transposed(u), given = by_row ? start : transposed(start);
+        for (int64_t i = 0; i < lines.rows; ++i) {
+            const Matrix line = row_block(lines, i, 1), before = row_block(given, i, 1);
+            const double length = norm(start) / std::sqrt(static_cast<double>(lines.rows));
+            EXPECT_NEAR(norm(line), length, 1e-6 * length) << "line " << i;
+            EXPECT_NEAR(dot(line, before), norm(line) * norm(before), 1e-9 * norm(line) * norm(before));
+        }
+    }
+}
+
+// One step by hand: rows of squares 4 and 16 on average, v = (0, 1): v becomes (2, 8.5).
+TEST(Reference, NormuonByHand) {
+    Matrix u(2, 1), v(1, 2);
+    u.values = {2.0, -4.0};
+    v.values = {0.0, 1.0};
+    normuon_scale(u, v, {.beta2 = 0.5f});
+    EXPECT_NEAR(v[0], 2.0, 1e-12);
+    EXPECT_NEAR(v[1], 8.5, 1e-12);
+    const double first = 2.0 / std::sqrt(2.0), second = -4.0 / std::sqrt(8.5);
+    const double factor = std::sqrt(20.0) / std::hypot(first, second);
+    EXPECT_NEAR(u[0], factor * first, 1e-7);
+    EXPECT_NEAR(u[1], factor * second, 1e-7);
 }
 
 // After bias correction the first step of Adam is learning_rate in the direction of the gradient's sign.

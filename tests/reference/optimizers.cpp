@@ -64,6 +64,22 @@ Matrix polar_express(const Matrix& x) {
     return y;
 }
 
+void normuon_scale(Matrix& update, Matrix& second_moment, const NormuonOptions& options) {
+    const double beta2 = options.beta2, before = norm(update);
+    const bool by_row = update.rows >= update.cols;
+    for (int64_t line = 0; line < (by_row ? update.rows : update.cols); ++line) {
+        const int64_t length = by_row ? update.cols : update.rows;
+        const auto element = [&](int64_t i) -> double& { return by_row ? update(line, i) : update(i, line); };
+        double mean = 0.0;
+        for (int64_t i = 0; i < length; ++i) mean += element(i) * element(i) / static_cast<double>(length);
+        second_moment[line] = beta2 * second_moment[line] + (1.0 - beta2) * mean;
+        const double divisor = std::sqrt(second_moment[line]) + static_cast<double>(kNormuonEpsilon);
+        for (int64_t i = 0; i < length; ++i) element(i) /= divisor;
+    }
+    const double after = norm(update);
+    if (after > 0.0) update = times(update, before / after);
+}
+
 void muon_apply(Matrix& master, const Matrix& update, const MuonApplyOptions& options) {
     for (int64_t i = 0; i < master.size(); ++i) {
         const bool decays = !options.cautious || update[i] * master[i] >= 0.0;

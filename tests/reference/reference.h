@@ -38,6 +38,22 @@ struct NormBackward {
 NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias, NormKind kind);
 NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain, NormKind kind);
 
+struct MixNormForward {
+    Matrix entered, s;  // T×C
+    NormForward norm;   // of s
+};
+struct MixNormBackward {
+    Matrix dx, dz;                       // T×C
+    Matrix dcoefficients, dgain, dbias;  // 1×2, 1×C, 1×C
+};
+// delta and dresidual may be empty; dresidual: gradient of s from elsewhere.
+MixNormForward mix_norm_forward(const Matrix& x, const Matrix& delta, const Matrix& z,
+                                const Matrix& coefficients, const Matrix& gain, const Matrix& bias,
+                                NormKind kind);
+MixNormBackward mix_norm_backward(const Matrix& dy, const Matrix& dresidual, const Matrix& x,
+                                  const Matrix& delta, const Matrix& z, const Matrix& coefficients,
+                                  const Matrix& gain, NormKind kind);
+
 // ---- pointwise.cpp
 // -------------------------------------------------------------------------------------------
 Matrix activation_forward(const Matrix& x, Activation activation);
@@ -92,6 +108,8 @@ Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale,
                      const MuonMomentumOptions& options);
 Matrix gram(const Matrix& x);           // x xᵀ
 Matrix polar_express(const Matrix& x);  // one matrix
+// One matrix; second_moment: 1×max(R,C).
+void normuon_scale(Matrix& update, Matrix& second_moment, const NormuonOptions& options);
 void muon_apply(Matrix& master, const Matrix& update, const MuonApplyOptions& options);
 
 struct Clip {

@@ -124,17 +124,57 @@ TEST_P(KernelPathsTest, NormOfLongRows) {
     }
 }
 
+// Rows in and out of registers, unaligned ones, and more rows than the blocks take at once.
+TEST_P(KernelPathsTest, MixNormOfLongAndManyRows) {
+    Matrix c(1, 2);
+    c.values = {0.75, -1.375};
+    for (const auto& [rows, cols] : {std::pair{5, 768}, {5, 1028}, {5, 2056}, {5, 1029}, {8203, 8}}) {
+        SCOPED_TRACE(fmt::format("T={} C={}", rows, cols));
+        const auto matrix = [&, T = rows, C = cols](uint64_t seed) {
+            return random_matrix(T, C, seed, dtype());
+        };
+        const Matrix x = matrix(1), z = matrix(2), dy = matrix(3);
+        const Outputs out = run([&, T = rows, C = cols](Harness& h) -> Outputs {
+            const auto output = [&] { return h.output(dtype(), {T, C}); };
+            const Tensor y = output(), s = output(), dx = output(), dz = output(), ds = output();
+            const Tensor rstd = h.output(DType::f32, {T}), dc = h.output(DType::f32, {2});
+            const Tensor in = h.input(x, dtype()), upstream = h.input(dy, dtype());
+            const MixWith mix{h.input(z, dtype()), h.input(c, DType::f32, {2})};
+            h.ops().mix_norm_forward(y, s, {}, {}, rstd, in, {}, mix, {}, {}, NormKind::rmsnorm, h.stream());
+            h.ops().norm_backward(ds, {}, {}, upstream, s, {}, rstd, {}, {}, false, NormKind::rmsnorm,
+                                  h.stream());
+            h.ops().mix_norm_backward(dx, dz, dc, {}, {}, upstream, s, in, mix, {}, rstd, {}, {}, false,
+                                      false, NormKind::rmsnorm, h.stream());
+            return {h.read(y), h.read(s), h.read(ds), h.read(dx), h.read(dz), h.read(dc)};
+        });
+        expect_close(out[1], reference::mix_forward(x, z, c), few_operations(dtype()), "s");
+        expect_close(out[0], reference::norm_forward(out[1], {}, {}, NormKind::rmsnorm).y,
+                     reduction(dtype(), cols), "y");
+        const auto mix = reference::mix_backward(out[2], x, z, c);
+        expect_close(out[3], mix.dx, few_operations(dtype()), "dx");
+        expect_close(out[4], mix.dz, few_operations(dtype()), "dz");
+        // As in mix_norm_test.cpp.
+        const double terms = static_cast<double>(rows * cols);
+        expect_close(out[5], mix.dcoefficients, {16 * kF32Roundoff, 0, 32 * std::sqrt(terms) * kF32Roundoff},
+                     "dc");
+    }
+}
+
 // Heads so wide that a lane has several chunks of each half.
 TEST_P(KernelPathsTest, RotaryOfWideHeads) {
     const RotaryOptions options{2, 1200, true, true};
     const Matrix q = random_matrix(3, 2400, 1, dtype()), k = random_matrix(3, 2400, 2, dtype());
     const Matrix cos = random_matrix(4, 600, 3, DType::f32), sin = random_matrix(4, 600, 4, DType::f32);
+    const Matrix v = random_matrix(3, 2400, 5, dtype()), z = random_matrix(3, 2400, 6, dtype());
+    const Matrix c = random_matrix(1, 2, 7, DType::f32);
     const Indices position{3, 0, 4};  // the last one outside
     const Outputs out = run([&](Harness& h) -> Outputs {
-        const Tensor tq = h.inout(q, dtype()), tk = h.inout(k, dtype());
+        const Tensor tq = h.inout(q, dtype()), tk = h.inout(k, dtype()), mixed = h.output(dtype(), {3, 2400});
+        const ValueMix value{mixed, h.input(v, dtype()), {h.input(z, dtype()), h.input(c, DType::f32, {2})}};
         h.ops().qk_norm_rotary_forward(tq, tk, h.output(DType::f32, {3, 4}), h.input(cos, DType::f32),
-                                       h.input(sin, DType::f32), h.input(position), options, h.stream());
-        return {h.read(tq), h.read(tk)};
+                                       h.input(sin, DType::f32), h.input(position), value, options,
+                                       h.stream());
+        return {h.read(tq), h.read(tk), h.read(mixed)};
     });
     const Indices inside{3, 0, 0};
     for (size_t part : {0, 1}) {
@@ -143,6 +183,7 @@ TEST_P(KernelPathsTest, RotaryOfWideHeads) {
                      reduction(dtype(), 1200), "u");
         expect_all_nan(reference::row_block(out[part], 2, 1), "position outside");
     }
+    expect_close(out[2], reference::mix_forward(v, z, c), few_operations(dtype()), "mixed");
 }
 
 // Several blocks, rows strided.

@@ -6,73 +6,10 @@
 #include <limits>
 
 #include "kernels/cpu/cpu_device.h"
-#include "tests/train/model_harness.h"
-#include "train/optim/optimizer_set.h"
+#include "tests/train/optimizer_harness.h"
 
 namespace speedrun::testing {
 namespace {
-
-// One optimizer over some parameters of a table, fed with gradients from the host.
-class OptimizerHarness {
-  public:
-    OptimizerHarness(const ModelConfig& model, int64_t sequence_length, const OptimizerGroupConfig& group,
-                     const std::vector<std::string>& names, const std::string& precision)
-        : runtime_({.device = "cpu", .precision = precision, .threads = 1}),
-          table_(model, sequence_length),
-          parameters_(table_, runtime_),
-          gradients_(table_, runtime_),
-          scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)) {
-        std::vector<const Parameter*> members;
-        for (const std::string& name : names) members.push_back(&table_.find(name));
-        optimizer_ = make_optimizer(group, members, parameters_, gradients_, runtime_);
-        optimizer_->reset(runtime_.compute());
-        runtime_.synchronize();
-    }
-
-    void set(const std::string& name, const Values& values) {
-        write(parameters_.master(table_.find(name)), values);
-        parameters_.publish(table_.find(name), runtime_.compute());
-        runtime_.synchronize();
-    }
-    void step(const std::string& name, const Values& gradient, int64_t step, double lr_factor,
-              double grad_scale = 1) {
-        write(gradients_.flat(table_.find(name)), gradient);
-        write(scale_.tensor(DType::f32, {1}), {grad_scale});
-        optimizer_->step(table_.find(name), {.step = step,
-                                             .lr_factor = lr_factor,
-                                             .grad_scale = scale_.tensor(DType::f32, {1}),
-                                             .stream = &runtime_.optimizer()});
-        runtime_.synchronize();
-    }
-    Values value(const std::string& name) {
-        const Parameter& p = table_.find(name);
-        std::vector<float> host(p.numel());
-        runtime_.device().copy(host.data(), parameters_.master(p).data, p.numel() * size_of(DType::f32),
-                               runtime_.compute());
-        runtime_.synchronize();
-        return Values(host.begin(), host.end());
-    }
-
-  private:
-    void write(const Tensor& tensor, const Values& values) {
-        const std::vector<float> host(values.begin(), values.end());
-        ASSERT_EQ(tensor.numel(), static_cast<int64_t>(host.size()));
-        runtime_.device().copy(tensor.data, host.data(), tensor.bytes(), runtime_.compute());
-        runtime_.synchronize();
-    }
-
-    Runtime runtime_;
-    ParameterTable table_;
-    ParameterStore parameters_;
-    GradientStore gradients_;
-    std::unique_ptr<Optimizer> optimizer_;
-    Buffer scale_;
-};
-
-Values times(Values values, double factor) {
-    for (double& value : values) value *= factor;
-    return values;
-}
 
 // ---- AdamW: a 12 x 8 matrix, which the position embedding of this model is
 
@@ -134,18 +71,7 @@ TEST_F(AdamwFixtureTest, StepWithoutFiniteScaleChangesNothing) {
 
 class MuonFixtureTest : public ::testing::Test {
   protected:
-    OptimizerHarness harness(const std::string& precision) const {
-        ModelConfig model;
-        model.apply_preset();
-        model.num_layers = 1;
-        model.model_dim = fixture_.model_dim;
-        model.mlp_ratio = fixture_.mlp_ratio;
-        std::vector<std::string> names;
-        for (const auto& [name, entry] : fixture_.parameters) names.push_back(name);
-        OptimizerHarness h(model, 8, fixture_.group, names, precision);
-        for (const auto& [name, entry] : fixture_.parameters) h.set(name, entry.start);
-        return h;
-    }
+    OptimizerHarness harness(const std::string& precision) const { return muon_harness(fixture_, precision); }
     // ‖error‖ relative to ‖what the steps so far have moved‖.
     void expect_agreement(const std::string& precision, double tolerance) const {
         OptimizerHarness h = harness(precision);

@@ -77,12 +77,16 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
     v.field("lr", lr, "learning rate at the top of the schedule", {0, 1e3});
     v.field("weight_decay", weight_decay, "decoupled: a step shrinks weights by lr*weight_decay", {0, 1e3});
     v.field("beta1", beta1, "adamw: decay of the mean gradient", {0, 1});
-    v.field("beta2", beta2, "adamw: decay of the mean squared gradient", {0, 1});
+    v.field("beta2", beta2,
+            "decay of mean squares: adamw, of the gradient; normuon, of the lines of the update", {0, 1});
     v.field("epsilon", epsilon, "adamw: added to the denominator", {0, 1});
     v.field("momentum", momentum, "muon: momentum", {0, 1});
     v.field("momentum_start", momentum_start, "muon: momentum at step 0", {0, 1});
     v.field("momentum_warmup_steps", momentum_warmup_steps, "muon: steps until the full momentum", {0, 1e9});
     v.field("nesterov", nesterov, "muon: Nesterov momentum");
+    v.field("normuon", normuon,
+            "muon: divide the update's rows (columns, if those are more) by their running root mean square, "
+            "keep its norm");
     v.field("cautious", cautious, "muon: decay only where the update has the weight's sign");
 }
 

@@ -65,6 +65,7 @@ struct OptimizerGroupConfig {
     double momentum = 0.95, momentum_start = 0.85;     // muon
     int64_t momentum_warmup_steps = 300;               // muon
     bool nesterov = true, cautious = false;            // muon
+    bool normuon = false;                              // muon
     void fields(FieldVisitor& v);
 };
 

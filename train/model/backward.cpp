@@ -74,16 +74,22 @@ void Transformer::backward_block(int64_t index, GradientStore& gradients) {
                                      rotary_options(), stream_);
     }
     linear_backward(dy, act_.dqkv, b.attn_normed, name + "attn.qkv", gradients);
-    norm_backward(dx, dy, b.attn_input, b.attn_mean, b.attn_rstd, dx, name + "attn_norm", gradients);
-
-    if (config_.mix_first_embedding) {
-        const Parameter& mix = table_.find(name + "mix");
-        const Tensor entered = index > 0 ? b.entered : act_.first;
-        const bool accumulate = gradients.accumulates(mix);
-        const bool first_contribution = index == config_.num_layers - 1;
-        ops_.mix_backward(dx, act_.dfirst, gradients.of(mix), dx, entered, act_.first,
-                          parameters_.compute(mix), accumulate, !first_contribution, stream_);
-        gradients.ready(mix);
+    if (!config_.mix_first_embedding) {
+        norm_backward(dx, dy, b.attn_input, b.attn_mean, b.attn_rstd, dx, name + "attn_norm", gradients);
+        return;
+    }
+    bool accumulate = false;  // the same for the three of them: each has one contribution a microbatch
+    const std::string norm_name = name + "attn_norm";
+    const Tensor dgain = gradient_of(norm_name + ".gain", accumulate, gradients);
+    const Tensor dbias = gradient_of(norm_name + ".bias", accumulate, gradients);
+    const Tensor dmix = gradient_of(name + "mix", accumulate, gradients);
+    const bool first_contribution = index == config_.num_layers - 1;
+    ops_.mix_norm_backward(dx, act_.dfirst, dmix, dgain, dbias, dy, b.attn_input,
+                           index > 0 ? b.entered : act_.first, {act_.first, weight(name + "mix")},
+                           b.attn_mean, b.attn_rstd, optional(norm_name + ".gain"), dx, accumulate,
+                           !first_contribution, norm_kind_, stream_);
+    for (const std::string& p : {norm_name + ".gain", norm_name + ".bias", name + "mix"}) {
+        if (const Parameter* done = parameter(p)) gradients.ready(*done);
     }
 }
 

@@ -37,13 +37,11 @@ void Transformer::forward_block(int64_t index, Tensor residual) {
     const bool has_delta = index > 0;
 
     if (config_.mix_first_embedding) {
-        Tensor entered = residual;
-        if (has_delta) {
-            ops_.add(b.entered, residual, act_.delta, stream_);
-            entered = b.entered;
-        }
-        ops_.mix_forward(b.attn_input, entered, act_.first, weight(name + "mix"), stream_);
-        norm(b.attn_normed, {}, b.attn_mean, b.attn_rstd, b.attn_input, {}, name + "attn_norm");
+        const std::string norm_name = name + "attn_norm";
+        ops_.mix_norm_forward(b.attn_normed, b.attn_input, has_delta ? b.entered : Tensor{}, b.attn_mean,
+                              b.attn_rstd, residual, has_delta ? act_.delta : Tensor{},
+                              {act_.first, weight(name + "mix")}, optional(norm_name + ".gain"),
+                              optional(norm_name + ".bias"), norm_kind_, stream_);
     } else if (has_delta) {
         norm(b.attn_normed, b.attn_input, b.attn_mean, b.attn_rstd, residual, act_.delta, name + "attn_norm");
     } else {
@@ -55,15 +53,16 @@ void Transformer::forward_block(int64_t index, Tensor residual) {
     linear(b.qkv, b.attn_normed, name + "attn.qkv");
     const Tensor q = b.qkv.column_slice(0, width), k = b.qkv.column_slice(width, width);
     Tensor v = b.qkv.column_slice(2 * width, width);
-    if (config_.qk_norm || config_.position == "rotary") {
-        ops_.qk_norm_rotary_forward(q, k, b.qk_rstd, rotary_cos_, rotary_sin_, act_.batch.positions,
-                                    rotary_options(), stream_);
-    }
+    ValueMix value;
     if (b.mixed_value.present()) {
         const Tensor table = weight("value_embed." + std::to_string(value_table(index)) + ".weight");
         ops_.embedding_forward(b.value_embedding, act_.batch.tokens, table, {}, {}, stream_);
-        ops_.mix_forward(b.mixed_value, v, b.value_embedding, weight(name + "attn.value_mix"), stream_);
+        value = {b.mixed_value, v, {b.value_embedding, weight(name + "attn.value_mix")}};
         v = b.mixed_value;
+    }
+    if (config_.qk_norm || config_.position == "rotary" || value.mixed.present()) {
+        ops_.qk_norm_rotary_forward(q, k, b.qk_rstd, rotary_cos_, rotary_sin_, act_.batch.positions, value,
+                                    rotary_options(), stream_);
     }
     ops_.attention_forward(b.attn_out, b.lse, q, k, v, act_.batch.first_key, attention_options(), stream_);
     linear(act_.delta, b.attn_out, name + "attn.out");

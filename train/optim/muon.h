@@ -1,6 +1,8 @@
 // Muon: momentum, then the orthogonal polar factor of each matrix as the update (Jordan et al. 2024; polar
 // factor by Polar Express, Amsel et al. 2025). Stacked parameters (q, k, v) are orthogonalised matrix by
-// matrix. The step is lr · √max(1, rows/cols), with decoupled weight decay.
+// matrix. With `normuon` the lines of the factor are then scaled by their second moments (Li et al. 2025;
+// equations in kernels/ops.h), which keeps its norm. The step is lr · √max(1, rows/cols), with decoupled
+// weight decay.
 #pragma once
 
 #include <map>
@@ -21,8 +23,13 @@ class Muon final : public Optimizer {
     ParameterStore& parameters_;
     GradientStore& gradients_;
     Runtime& runtime_;
-    Buffer momentum_, update_, workspace_;  // the latter two serve one parameter at a time
-    std::map<int, int64_t> offset_;         // bytes into momentum_, by parameter id
+    // Bytes into momentum_ and second_moment_.
+    struct Offset {
+        int64_t momentum, second_moment;
+    };
+    Buffer momentum_, second_moment_;  // the latter with normuon only
+    Buffer update_, workspace_;        // serve one parameter at a time
+    std::map<int, Offset> offset_;     // by parameter id
 };
 
 }  // namespace speedrun

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/op_checks.h"
+
+namespace speedrun {
+
+namespace {
+
+using cpu::Vec;
+
+// sums[r] = Σ_c u[r,c]².
+template <class Real>
+void row_squares(float* sums, const Real* u, int64_t rows, int64_t cols) {
+    cpu::parallel_for(rows, [&](int64_t r) {
+        Vec squares{};
+        cpu::for_vectors(cols, [&](int64_t i, auto width) {
+            const Vec v = cpu::load(u + r * cols + i, width);
+            squares += v * v;
+        });
+        sums[r] = cpu::sum(squares);
+    });
+}
+
+// sums[c] = Σ_r u[r,c]², through partial [chunks][C].
+template <class Real>
+void column_squares(float* sums, float* partial, const Real* u, int64_t rows, int64_t cols) {
+    cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
+        float* own = partial + chunk * cols;
+        std::fill(own, own + cols, 0.0f);
+        const auto [begin, end] = cpu::chunk_of(rows, chunk, cpu::kReductionChunks);
+        for (int64_t r = begin; r < end; ++r) {
+            cpu::for_vectors(cols, [&](int64_t i, auto width) {
+                const Vec v = cpu::load(u + r * cols + i, width);
+                cpu::store(own + i, cpu::load(own + i, width) + v * v, width);
+            });
+        }
+    });
+    std::fill(sums, sums + cols, 0.0f);
+    for (int64_t chunk = 0; chunk < cpu::kReductionChunks; ++chunk) {
+        for (int64_t c = 0; c < cols; ++c) sums[c] += partial[chunk * cols + c];
+    }
+}
+
+// Updates v, and turns the sums of squares of lines of `length` elements into the factors of the lines.
+void factors_from_sums(float* sums, float* v, int64_t lines, int64_t length, float beta2) {
+    Vec before{}, after{};  // squares of the matrix's norm
+    const float fresh = (1.0f - beta2) / static_cast<float>(length);
+    for (int64_t i = 0; i < lines; ++i) {
+        v[i] = beta2 * v[i] + fresh * sums[i];
+        const float factor = 1.0f / (std::sqrt(v[i]) + kNormuonEpsilon);
+        before[i % cpu::kLanes] += sums[i];
+        after[i % cpu::kLanes] += sums[i] * factor * factor;
+        sums[i] = factor;
+    }
+    const float scaled = cpu::sum(after);
+    const float common = scaled > 0.0f ? std::sqrt(cpu::sum(before) / scaled) : 1.0f;
+    for (int64_t i = 0; i < lines; ++i) sums[i] *= common;
+}
+
+}  // namespace
+
+void CpuOps::normuon_scale(Tensor update, Tensor second_moment, Tensor grad_scale,
+                           const NormuonOptions& options, Stream& stream) {
+    check_normuon_scale(update, second_moment, grad_scale);
+    const int64_t rows = update.shape[1], cols = update.shape[2], lines = std::max(rows, cols);
+    const bool by_row = rows >= cols;
+    const int64_t partial_size = by_row ? 0 : cpu::kReductionChunks * cols;
+    auto* factors = static_cast<float*>(workspace(stream, (lines + partial_size) * 4));
+    cpu::submit(stream, "normuon_scale", [=] {
+        if (!std::isfinite(*grad_scale.as<float>())) return;
+        cpu::with_real(update.dtype, [&]<class Real>() {
+            for (int64_t matrix = 0; matrix < update.shape[0]; ++matrix) {
+                Real* u = update.as<Real>() + matrix * rows * cols;
+                if (by_row) {
+                    row_squares(factors, u, rows, cols);
+                } else {
+                    column_squares(factors, factors + lines, u, rows, cols);
+                }
+                factors_from_sums(factors, second_moment.as<float>() + matrix * second_moment.row_stride,
+                                  lines, std::min(rows, cols), options.beta2);
+                cpu::parallel_for(rows, [&](int64_t r) {
+                    Real* row = u + r * cols;
+                    cpu::for_vectors(cols, [&](int64_t i, auto width) {
+                        const Vec factor =
+                            by_row ? cpu::broadcast(factors[r]) : cpu::load(factors + i, width);
+                        cpu::store(row + i, factor * cpu::load(row + i, width), width);
+                    });
+                });
+            }
+        });
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,110 @@
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(NormuonTest);
+
+struct Batch {
+    int64_t n, rows, cols;
+};
+// The last three: several rounds of a warp over a row, chunks of rows, and blocks of columns.
+constexpr Batch kBatches[] = {{1, 16, 48}, {3, 33, 7},    {2, 7, 130},  {1, 96, 96},  {2, 1, 5},
+                              {1, 5, 1},   {1, 310, 304}, {2, 70, 304}, {1, 40, 1104}};
+
+// Rows and columns of very different sizes, so that a factor of another line shows.
+Matrix uneven(const Batch& b, uint64_t seed, DType dtype) {
+    Matrix u = random_matrix(b.n * b.rows, b.cols, seed, dtype);
+    for (int64_t r = 0; r < u.rows; ++r) {
+        for (int64_t c = 0; c < u.cols; ++c)
+            u(r, c) *= static_cast<double>((1 + r % 5) * (1 + c % 3)) * (r / b.rows == 1 ? 8.0 : 1.0);
+    }
+    return rounded(u, dtype);
+}
+
+Tensor one(Harness& h, double value) {
+    return h.input(Matrix(1, 1, value), DType::f32, {1});
+}
+
+TEST_P(NormuonTest, TwoSteps) {
+    const NormuonOptions options{0.75f};
+    for (const Batch& b : kBatches) {
+        SCOPED_TRACE(fmt::format("[{},{},{}]", b.n, b.rows, b.cols));
+        const int64_t lines = std::max(b.rows, b.cols);
+        const Matrix first = uneven(b, 1, dtype()), second = uneven(b, 2, dtype());
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor v = h.inout(Matrix(b.n, lines), DType::f32);
+            const Tensor u = h.inout(first, dtype(), {b.n, b.rows, b.cols}),
+                         w = h.inout(second, dtype(), {b.n, b.rows, b.cols});
+            h.ops().normuon_scale(u, v, one(h, 0.25), options, h.stream());
+            h.ops().normuon_scale(w, v, one(h, 0.25), options, h.stream());
+            return {h.read(u), h.read(w), h.read(v)};
+        });
+        // Sums of squares do not cancel: the errors of up to R·C roundings are relative.
+        const double sums = (16 + 8 * std::sqrt(static_cast<double>(b.rows * b.cols))) * kF32Roundoff;
+        const Tolerance of_u{sums + (dtype() == DType::bf16 ? kBf16Ulp : 0.0)};
+        for (int64_t i = 0; i < b.n; ++i) {
+            const auto part = [&](const Matrix& x) { return reference::row_block(x, i * b.rows, b.rows); };
+            Matrix u = part(first), w = part(second), v(1, lines);
+            reference::normuon_scale(u, v, options);
+            reference::normuon_scale(w, v, options);
+            expect_close(part(out[0]), u, of_u, "first");
+            expect_close(part(out[1]), w, of_u, "second");
+            expect_close(reference::row_block(out[2], i, 1), v, {sums}, "second moment");
+        }
+    }
+}
+
+TEST_P(NormuonTest, ZerosStayAndTheirMomentsDecay) {
+    for (const Batch& b : {Batch{1, 16, 48}, Batch{1, 48, 16}}) {
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor v = h.inout(Matrix(1, 48, 2.0), DType::f32);
+            const Tensor u = h.inout(Matrix(b.rows, b.cols), dtype(), {1, b.rows, b.cols});
+            h.ops().normuon_scale(u, v, one(h, 1.0), {0.75f}, h.stream());
+            return {h.read(u), h.read(v)};
+        });
+        for (double value : out[0].values) EXPECT_EQ(value, 0.0);
+        expect_same_bits(out[1], Matrix(1, 48, 1.5), "second moment");
+    }
+}
+
+TEST_P(NormuonTest, NothingChangesIfTheScaleIsNotFinite) {
+    for (const Batch& b : {Batch{2, 7, 33}, Batch{2, 33, 7}}) {
+        const Matrix u = random_matrix(2 * b.rows, b.cols, 1, dtype()),
+                     v = random_matrix(2, 33, 2, DType::f32);
+        for (double bad : {std::nan(""), HUGE_VAL}) {
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor update = h.inout(u, dtype(), {2, b.rows, b.cols}),
+                             moment = h.inout(v, DType::f32);
+                h.ops().normuon_scale(update, moment, one(h, bad), {0.75f}, h.stream());
+                return {h.read(update), h.read(moment)};
+            });
+            expect_same_bits(out[0], u, "update");
+            expect_same_bits(out[1], v, "second moment");
+        }
+    }
+}
+
+TEST_P(NormuonTest, ShapeErrors) {
+    const auto call = [](Harness& h, Tensor update, Tensor moment, Tensor scale) {
+        h.ops().normuon_scale(update, moment, scale, {0.75f}, h.stream());
+    };
+    expect_error(
+        [&](Harness& h) {
+            call(h, h.output(dtype(), {7, 48}), h.output(DType::f32, {1, 48}), h.output(DType::f32, {1}));
+        },
+        {"[n,R,C]", "[7,48]"});
+    expect_error(
+        [&](Harness& h) {
+            call(h, h.output(dtype(), {2, 7, 48}), h.output(DType::f32, {2, 7}), h.output(DType::f32, {1}));
+        },
+        {"second_moment", "[2,48]", "[2,7]"});
+    expect_error(
+        [&](Harness& h) {
+            call(h, h.output(dtype(), {2, 7, 48}), h.output(DType::f32, {2, 48}), h.output(DType::f32, {2}));
+        },
+        {"grad_scale", "[1]", "[2]"});
+}
+
+}  // namespace
+}  // namespace speedrun::testing

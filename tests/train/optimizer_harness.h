@@ -1,0 +1,95 @@
+// One optimizer over some parameters of a table, fed with gradients from the host.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/train/model_harness.h"
+#include "train/optim/optimizer.h"
+
+namespace speedrun::testing {
+
+class OptimizerHarness {
+  public:
+    OptimizerHarness(const ModelConfig& model, int64_t sequence_length, const OptimizerGroupConfig& group,
+                     const std::vector<std::string>& names, const std::string& precision)
+        : runtime_({.device = "cpu", .precision = precision, .threads = 1}),
+          table_(model, sequence_length),
+          parameters_(table_, runtime_),
+          gradients_(table_, runtime_),
+          scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)) {
+        std::vector<const Parameter*> members;
+        for (const std::string& name : names) members.push_back(&table_.find(name));
+        optimizer_ = make_optimizer(group, members, parameters_, gradients_, runtime_);
+        optimizer_->reset(runtime_.compute());
+        runtime_.synchronize();
+    }
+
+    void set(const std::string& name, const Values& values) {
+        write(parameters_.master(table_.find(name)), values);
+        parameters_.publish(table_.find(name), runtime_.compute());
+        runtime_.synchronize();
+    }
+    void step(const std::string& name, const Values& gradient, int64_t step, double lr_factor,
+              double grad_scale = 1) {
+        write(gradients_.flat(table_.find(name)), gradient);
+        write(scale_.tensor(DType::f32, {1}), {grad_scale});
+        optimizer_->step(table_.find(name), {.step = step,
+                                             .lr_factor = lr_factor,
+                                             .grad_scale = scale_.tensor(DType::f32, {1}),
+                                             .stream = &runtime_.optimizer()});
+        runtime_.synchronize();
+    }
+    void reset() {
+        optimizer_->reset(runtime_.compute());
+        runtime_.synchronize();
+    }
+    const Parameter& parameter(const std::string& name) const { return table_.find(name); }
+    int64_t optimizer_bytes() { return runtime_.device().memory().total(MemoryCategory::optimizer_state); }
+    Values value(const std::string& name) {
+        const Parameter& p = table_.find(name);
+        std::vector<float> host(p.numel());
+        runtime_.device().copy(host.data(), parameters_.master(p).data, p.numel() * size_of(DType::f32),
+                               runtime_.compute());
+        runtime_.synchronize();
+        return Values(host.begin(), host.end());
+    }
+
+  private:
+    void write(const Tensor& tensor, const Values& values) {
+        const std::vector<float> host(values.begin(), values.end());
+        ASSERT_EQ(tensor.numel(), static_cast<int64_t>(host.size()));
+        runtime_.device().copy(tensor.data, host.data(), tensor.bytes(), runtime_.compute());
+        runtime_.synchronize();
+    }
+
+    Runtime runtime_;
+    ParameterTable table_;
+    ParameterStore parameters_;
+    GradientStore gradients_;
+    std::unique_ptr<Optimizer> optimizer_;
+    Buffer scale_;
+};
+
+// Over the parameters of a Muon fixture, at their start.
+inline OptimizerHarness muon_harness(const OptimizerFixture& fixture, const std::string& precision) {
+    ModelConfig model;
+    model.apply_preset();
+    model.num_layers = 1;
+    model.model_dim = fixture.model_dim;
+    model.mlp_ratio = fixture.mlp_ratio;
+    std::vector<std::string> names;
+    for (const auto& [name, entry] : fixture.parameters) names.push_back(name);
+    OptimizerHarness h(model, 8, fixture.group, names, precision);
+    for (const auto& [name, entry] : fixture.parameters) h.set(name, entry.start);
+    return h;
+}
+inline Values times(Values values, double factor) {
+    for (double& value : values) value *= factor;
+    return values;
+}
+
+}  // namespace speedrun::testing
