@@ -1,0 +1,121 @@
+#!/bin/sh
+# Builds a folder that runs scripts/gpu_check.sh on another x86-64 Linux machine with glibc as new as this one's, an
+# NVIDIA driver and nothing else of ours: programs, the libraries that a plain machine lacks, and scripts.
+# Usage: make_bundle.sh [--cuda on|off] [--architectures LIST] [--march ISA] [--archive gz|zst] [--build DIR] [OUT_DIR]
+#   --cuda           off: a rehearsal without GPU programs (default: on)
+#   --architectures  GPU architectures, as CMake takes them (default: 90a-real)
+#   --march          instruction set of the CPU code (default: x86-64-v3, any server since 2015)
+#   --archive        also OUT_DIR.tar.gz or OUT_DIR.tar.zst
+#   --build          build folder, kept for the next time (default: build/bundle-build)
+#   OUT_DIR          made anew; an older bundle there is replaced (default: build/bundle)
+# JOBS: compile jobs (default: all cores). Fails above 60 MiB.
+set -eu
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+limit_mib=60
+
+die() {
+    echo "error: $1" >&2
+    exit 1
+}
+
+cuda=on architectures=90a-real march=x86-64-v3 archive='' build=$root/build/bundle-build out=$root/build/bundle
+while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help)
+        sed -n '2,/^set -eu/{/^set -eu/!s/^# \{0,1\}//p;}' "$0"
+        exit 0
+        ;;
+    --cuda | --architectures | --march | --archive | --build)
+        [ $# -gt 1 ] || die "$1 needs a value; see --help"
+        case $1 in
+        --cuda) cuda=$2 ;;
+        --architectures) architectures=$2 ;;
+        --march) march=$2 ;;
+        --archive) archive=$2 ;;
+        --build) build=$2 ;;
+        esac
+        shift 2
+        ;;
+    -*) die "unknown option $1; see --help" ;;
+    *)
+        out=$1
+        shift
+        ;;
+    esac
+done
+case $cuda in on | off) ;; *) die "--cuda $cuda: on or off" ;; esac
+case $archive in '' | gz | zst) ;; *) die "--archive $archive: gz or zst" ;; esac
+for tool in cmake ninja readelf strip ldd tar; do
+    command -v "$tool" >/dev/null 2>&1 || die "$tool: not found"
+done
+if [ -e "$out" ] && [ ! -f "$out/manifest.txt" ] && [ -n "$(ls -A "$out")" ]; then
+    die "$out is there and is no bundle; remove it or name another folder"
+fi
+
+programs='op_bench gpu_report kernels_tests'
+[ "$cuda" = off ] || programs="$programs gpu_tests"
+mkdir -p "$build"
+# Machine code of the kernels takes a quarter of the space compressed (CUDA 12.8 and later; drivers since 550 read it).
+cuda_flags=''
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+if [ "$cuda" = on ] && "$nvcc" --help 2>/dev/null | grep -q -e --compress-mode; then cuda_flags=--compress-mode=size; fi
+# RPATH and not RUNPATH: it also serves the libraries of our libraries.
+# shellcheck disable=SC2016,SC2086  # $ORIGIN is the loader's; the list of programs is words
+{
+    cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSPEEDRUN_NATIVE=OFF "-DCMAKE_CXX_FLAGS=-march=$march" \
+        -DSPEEDRUN_MPI=OFF "-DSPEEDRUN_CUDA=$(echo "$cuda" | tr '[:lower:]' '[:upper:]')" \
+        "-DSPEEDRUN_CUDA_ARCHITECTURES=$architectures" "-DCMAKE_CUDA_FLAGS=$cuda_flags" '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib' \
+        -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags >"$build/configure.log" 2>&1 ||
+        { tail -n 20 "$build/configure.log" >&2 && die "configuring failed: $build/configure.log"; }
+    cmake --build "$build" -j "${JOBS:-$(nproc)}" --target $programs >"$build/build.log" 2>&1 ||
+        { grep -E 'error|FAILED' "$build/build.log" >&2 || true; die "the build failed: $build/build.log"; }
+}
+
+rm -rf "$out"
+mkdir -p "$out/bin" "$out/lib/fallback"
+# shellcheck disable=SC2016
+for program in $programs; do
+    strip -o "$out/bin/$program" "$build/$program"
+    readelf -d "$out/bin/$program" | grep -q 'RPATH.*\$ORIGIN/../lib' || die "$program: no RPATH to ../lib"
+done
+cp "$root/scripts/gpu_check.sh" "$root/scripts/cuda_env.sh" "$out/"
+
+# Every library that the programs load, but for the C library's own parts (the machine's must be as new as ours), the
+# driver's and the toolkit's (cuda_env.sh finds them). The C++ library is carried as a fallback: tools of the machine
+# that share the process with us want theirs, which is newer where it is there at all.
+for program in $programs; do ldd "$build/$program"; done | awk '{ print $1, $3 }' | sort -u | while read -r name path; do
+    case $name in
+    linux-vdso.* | /lib* | libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | libresolv.so.*) ;;
+    libcuda.so.* | libcudart.so.* | libcublas*.so.* | libcudnn*.so.* | libnccl.so.* | libcupti.so.* | libnv*.so.*) ;;
+    libstdc++.so.* | libgcc_s.so.*) cp -L "$path" "$out/lib/fallback/" ;;
+    *)
+        [ -r "$path" ] || die "$name: not found on this machine"
+        cp -L "$path" "$out/lib/"
+        ;;
+    esac
+done
+find "$out/lib" -type f -name '*.so*' -exec strip --strip-unneeded {} +
+
+# Highest version of the C library that anything here asks for.
+glibc=$(find "$out/bin" "$out/lib" -type f -exec readelf -V {} + 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
+sha=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)
+[ -z "$(git -C "$root" status --porcelain --untracked-files=no 2>/dev/null)" ] || sha=$sha-dirty
+{
+    echo "git_sha=$sha"
+    echo "built=$(date -u +%Y-%m-%dT%H:%M:%SZ)"
+    echo "cpu_instructions=$march"
+    [ "$cuda" = off ] || echo "gpu_architectures=$architectures"
+    [ "$cuda" = off ] || echo "cuda_compiler=$("$nvcc" --version | grep release)"
+    echo "needs_glibc=${glibc#GLIBC_}"
+    echo "compiler=$("$(sed -n 's/^CMAKE_CXX_COMPILER:[^=]*=//p' "$build/CMakeCache.txt")" --version | head -n 1)"
+} >"$out/manifest.txt"
+
+(cd "$out" && find . -type f -exec ls -l {} + | awk '{ printf "%10.1f KiB  %s\n", $5 / 1024, $NF }' | sort -rn)
+cat "$out/manifest.txt"
+size_kib=$(du -sk "$out" | cut -f 1)
+echo "$out: $((size_kib / 1024)) MiB"
+[ "$size_kib" -le $((limit_mib * 1024)) ] || die "the bundle is larger than $limit_mib MiB"
+case $archive in
+gz) tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")" && ls -l "$out.tar.gz" ;;
+zst) tar -C "$(dirname "$out")" --zstd -cf "$out.tar.zst" "$(basename "$out")" && ls -l "$out.tar.zst" ;;
+esac

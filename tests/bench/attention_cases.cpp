@@ -1,0 +1,108 @@
+// Attention at the recipe's documents and window, at GPT-2's sequences, and at the causal shapes that the
+// authors of fast kernels publish. FLOPs count visible query-key pairs only: 4·D a pair and head forward,
+// 10·D backward.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tests/bench/cases.h"
+
+namespace speedrun::bench {
+
+namespace {
+
+struct Rates {  // TFLOP/s on an H100 at S = 512, 1k, 2k, 8k: Shah et al. 2024 (FlashAttention-3)
+    const char* source;
+    double forward[4], backward[4];
+};
+constexpr Rates kHead128[] = {{"FlashAttention-3", {292, 423, 521, 602}, {316, 424, 501, 559}},
+                              {"cuDNN", {315, 410, 484, 529}, {305, 408, 465, 518}},
+                              {"FlashAttention-2", {191, 260, 298, 333}, {214, 260, 291, 318}}};
+
+struct AttentionTensors {
+    Tensor q, k, v, o, lse, first_key;
+};
+
+void add_attention(std::vector<Case>& cases, const std::string& name, const ModelShape& shape,
+                   const std::vector<Published>& forward, const std::vector<Published>& backward) {
+    const Documents documents = documents_of(shape);
+    const int64_t tokens = shape.tokens, width = shape.num_heads * shape.head_dim;
+    const AttentionOptions options{.sequence_length = shape.sequence_length,
+                                   .num_heads = shape.num_heads,
+                                   .head_dim = shape.head_dim,
+                                   .window = shape.window,
+                                   .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim))};
+    const double pair_flops = documents.visible_keys * static_cast<double>(width);
+    const std::string sizes =
+        fmt::format("T{} S{} {}x{}, {:.0f} keys", tokens, shape.sequence_length, shape.num_heads,
+                    shape.head_dim, documents.visible_keys / static_cast<double>(tokens));
+    // q, k and v lie side by side, as the product before them leaves them.
+    const auto inputs = [=](CaseMemory& m) {
+        const Tensor qkv = m.input({tokens, 3 * width});
+        AttentionTensors t;
+        t.q = qkv.column_slice(0, width);
+        t.k = qkv.column_slice(width, width);
+        t.v = qkv.column_slice(2 * width, width);
+        t.first_key = m.indices(documents.first_key);
+        return t;
+    };
+    cases.push_back({name + ".forward", "attention_forward", sizes, 4.0 * pair_flops, forward,
+                     [=](CaseMemory& m) -> Enqueue {
+                         const AttentionTensors t = inputs(m);
+                         const Tensor o = m.output({tokens, width}),
+                                      lse = m.output(DType::f32, {shape.num_heads, tokens});
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.attention_forward(o, lse, t.q, t.k, t.v, t.first_key, options, stream);
+                         };
+                     }});
+    cases.push_back({name + ".backward", "attention_backward", sizes, 10.0 * pair_flops, backward,
+                     [=](CaseMemory& m) -> Enqueue {
+                         const AttentionTensors t = inputs(m);
+                         const Tensor o = m.workspace(m.real(), {tokens, width}),
+                                      lse = m.workspace(DType::f32, {shape.num_heads, tokens});
+                         m.setup([&](Ops& ops, Stream& stream) {
+                             ops.attention_forward(o, lse, t.q, t.k, t.v, t.first_key, options, stream);
+                         });
+                         m.as_input(o);
+                         m.as_input(lse);
+                         const Tensor dout = m.input({tokens, width}), dqkv = m.output({tokens, 3 * width});
+                         const Tensor dq = dqkv.column_slice(0, width), dk = dqkv.column_slice(width, width),
+                                      dv = dqkv.column_slice(2 * width, width);
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.attention_backward(dq, dk, dv, dout, o, lse, t.q, t.k, t.v, t.first_key,
+                                                    options, stream);
+                         };
+                     }});
+}
+
+}  // namespace
+
+std::vector<Case> attention_cases(const Shapes& shapes) {
+    std::vector<Case> cases;
+    // Realistic: 4.7 ms for 12 layers, forward and backward in the proportion of their FLOPs.
+    add_attention(cases, "attention.recipe", shapes.recipe, {{"realistic", 0, 4.7 / 12 * 4 / 14, 0}},
+                  {{"realistic", 0, 4.7 / 12 * 10 / 14, 0}});
+    add_attention(cases, "attention.gpt2", shapes.gpt2, {}, {});
+    for (const int64_t head_dim : {128, 64}) {
+        if (shapes.attention_width % head_dim != 0) continue;
+        for (size_t i = 0; i < shapes.attention_sequences.size(); ++i) {
+            const int64_t length = shapes.attention_sequences[i];
+            ModelShape shape{};
+            shape.tokens = shapes.attention_tokens;
+            shape.sequence_length = length;
+            shape.num_heads = shapes.attention_width / head_dim;
+            shape.head_dim = head_dim;
+            std::vector<Published> forward, backward;
+            for (const Rates& rates : kHead128) {
+                if (head_dim != 128 || i >= std::size(rates.forward)) break;
+                forward.push_back({rates.source, rates.forward[i], 0, 0});
+                backward.push_back({rates.source, rates.backward[i], 0, 0});
+            }
+            add_attention(cases, fmt::format("attention.causal.hd{}.s{}", head_dim, length), shape, forward,
+                          backward);
+        }
+    }
+    return cases;
+}
+
+}  // namespace speedrun::bench

@@ -1,0 +1,37 @@
+// The devices that op_bench can time, and what bounds them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "kernels/ops.h"
+
+namespace speedrun::bench {
+
+// A matrix product c = a bᵀ (all real, [M,N], [M,K], [N,K]) from elsewhere, to find the ceiling with.
+struct ProductProbe {
+    std::string name;
+    std::function<void(Tensor c, Tensor a, Tensor b, Stream& stream)> run;
+};
+
+struct Backend {
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Ops> ops;      // after the device: goes first
+    int64_t cache_bytes = 0;       // last level: what repeated runs over one set of inputs would hit
+    int64_t head_start_bytes = 0;  // that the device fills in about a millisecond; 0: it needs no head start
+    int64_t copy_bytes = 0;        // of each of the two buffers of the copy ceiling
+    int64_t product_size = 0;      // M = N = K of the product ceiling
+    bool library_matmul = false;   // the operation matmul is a vendor's library
+    std::vector<ProductProbe> probes;    // besides the operation matmul
+    nlohmann::ordered_json description;  // of device and library versions
+};
+
+Backend make_cpu_backend(int num_threads);
+// Throws a usage error where the build has no CUDA or the machine no GPU, saying which.
+Backend make_cuda_backend();
+
+}  // namespace speedrun::bench

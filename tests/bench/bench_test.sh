@@ -1,0 +1,107 @@
+#!/bin/sh
+# op_bench, gpu_report and gpu_check.sh as they run on a GPU machine, rehearsed on the CPU at small shapes: every operation
+# has a case, results are JSON, and failures, crashes and what did not run show in the report and in the exit code.
+# Usage: bench_test.sh BUILD_DIR SOURCE_DIR
+set -u
+bin=$1
+check=$2/scripts/gpu_check.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+
+fail() { echo "FAILED: $1"; sed 's/^/    /' out; failures=$((failures + 1)); }
+# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT (a grep pattern).
+expect() {
+    code=$1; text=$2; shift 2
+    "$@" >out 2>&1 </dev/null
+    got=$?
+    if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
+    grep -q -e "$text" out || fail "no '$text' in the output of: $*"
+}
+
+# Usage.
+expect 0 'Exit codes' "$bin/op_bench" --help
+expect 2 'selects none' "$bin/op_bench" --filter no_such_case
+expect 2 'filter' "$bin/op_bench" --filter '('
+expect 2 'dtype' "$bin/op_bench" --dtype f64
+expect 3 'cannot be written' "$bin/op_bench" --scale small --json no/such/folder/ops.jsonl
+expect 0 'Exit codes' "$bin/gpu_report" --help
+expect 2 'unknown stage' sh "$check" --bin "$bin" results no_such_stage
+
+# Every operation, and a report of it.
+mkdir results
+for dtype in bf16 f32; do
+    expect 0 'of .* operations' "$bin/op_bench" --scale small --seconds 0.002 --dtype "$dtype" --json results/ops.jsonl
+done
+expect 0 'ops all: passed' "$bin/gpu_report" step --results results/results.jsonl --stage ops --step all
+expect 0 'product.recipe.qkv.forward' "$bin/gpu_report" merge --expect ops --json report.json results
+grep -q '"damaged_lines": 0' report.json || fail 'a line of ops.jsonl is no JSON'
+[ "$(grep -c '"kind": "op"' report.json)" -ge 100 ] || fail 'operations are missing in the report'
+expect 1 'result: incomplete' "$bin/gpu_report" merge --expect ops,tests results
+
+# A test that fails, one that crashes, and the stages around them.
+mkdir fake
+ln -s "$bin/op_bench" "$bin/gpu_report" fake/
+cat >fake/kernels_tests <<'T'
+#!/bin/sh
+case "$*" in
+*list_tests*) printf 'Good.\n  one\nBad.\n  two\n' && exit ;;
+*filter=Good.*) bad='' ;;
+*) bad=1 ;;
+esac
+json=$(printf '%s\n' "$@" | sed -n 's/^--gtest_output=json://p')
+printf '[ RUN      ] Good.one\n[       OK ] Good.one (0 ms)\n'
+[ -z "$bad" ] || printf '[ RUN      ] Bad.two\nwrong by 3\n'
+case "$*$bad" in *filter=Bad.**) kill -SEGV $$ ;; esac
+{
+    printf '{"testsuites":[{"name":"Good","testsuite":[{"name":"one","result":"COMPLETED"}]}'
+    [ -z "$bad" ] || printf ',{"name":"Bad","testsuite":[{"name":"two","result":"COMPLETED","failures":[{"failure":"wrong by 3"}]}]}'
+    printf ']}'
+} >"$json"
+[ -z "$bad" ] || { printf '[  FAILED  ] Bad.two (0 ms)\n' && exit 1; }
+T
+chmod +x fake/kernels_tests
+expect 1 'FAILED Bad.two' sh "$check" --bin fake --device cpu checked tests
+expect 0 'wrong by 3' cat checked/report.txt
+expect 0 'alone:Good *passed' cat checked/report.txt
+expect 0 'it ended inside Bad.two; exit code 139' cat checked/report.txt
+expect 0 'ops *not run' cat checked/report.txt
+expect 0 '"result": "failed"' cat checked/gpu_check.json
+expect 1 'no time was left' sh "$check" --bin fake --device cpu --seconds 0 late tests ops
+
+# The stages of a GPU, with stand-ins for card, tests and compute-sanitizer: errors that it finds, a device that it does not
+# know, and a run that it did not watch.
+mkdir gpu tools
+ln -s "$bin/gpu_report" gpu/
+printf '#!/bin/sh\nexit 0\n' >gpu/op_bench
+sed 's/bad=1/bad=/' fake/kernels_tests >gpu/gpu_tests
+cat >tools/compute-sanitizer <<'T'
+#!/bin/sh
+tool=$2
+while [ "${1##*/}" != gpu_tests ]; do shift; done
+echo '========= COMPUTE-SANITIZER'
+case $tool in synccheck) echo '========= Error: Device not supported' && exit 1 ;; esac
+"$@"
+case $tool in
+memcheck) echo '========= ERROR SUMMARY: 0 errors' ;;
+racecheck) printf '========= Error: Race reported in some_kernel\n========= ERROR SUMMARY: 1 error\n' && exit 86 ;;
+esac
+T
+chmod +x gpu/op_bench gpu/gpu_tests tools/compute-sanitizer
+expect 1 'result: failed' env "PATH=$work/tools:$PATH" sh "$check" --bin gpu card tests sanitize
+expect 0 'all  *passed' cat card/report.txt
+expect 0 'memcheck  *passed' cat card/report.txt
+expect 0 'racecheck  *failed' cat card/report.txt
+expect 0 'Race reported in some_kernel' cat card/report.txt
+expect 0 'synccheck  *not run' cat card/report.txt
+expect 0 'initcheck printed no summary' cat card/report.txt
+
+# Without a GPU the whole check fails, says why, and leaves its report.
+if ! "$bin/op_bench" --device cuda --scale small --seconds 0 --filter utility.fill >/dev/null 2>&1; then
+    expect 1 'no NVIDIA GPU/driver found' sh "$check" --bin "$bin" none
+    expect 0 '"tests": "not run"' cat none/gpu_check.json
+fi
+
+[ "$failures" -eq 0 ] || { echo "$failures failed" && exit 1; }
+echo "all passed"

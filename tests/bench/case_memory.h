@@ -1,0 +1,60 @@
+// The tensors of one set of a case. Inputs hold normally distributed values, never zeros; outputs start as
+// NaN, so that an element that no kernel writes shows. What is handed out is also counted: each input read
+// once, each output written once is the least that the operation can move.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace speedrun::bench {
+
+class CaseMemory {
+  public:
+    using Dims = std::initializer_list<int64_t>;
+
+    // real: compute type of the case. ops: for set-up work, not timed.
+    CaseMemory(Device& device, Ops& ops, Stream& stream, DType real);
+
+    DType real() const { return real_; }
+    Tensor input(DType dtype, Dims dims, float deviation = 1.0f);
+    Tensor input(Dims dims, float deviation = 1.0f) { return input(real_, dims, deviation); }
+    Tensor inout(DType dtype, Dims dims, float deviation = 1.0f);  // counts twice
+    Tensor output(DType dtype, Dims dims);
+    Tensor output(Dims dims) { return output(real_, dims); }
+    Tensor indices(const std::vector<int32_t>& values);
+    Tensor constant(Dims dims, float value);   // f32, an input
+    Tensor workspace(DType dtype, Dims dims);  // not counted, not checked
+    // Not counted: for tensors of which only a part is touched. The case counts that part itself.
+    Tensor uncounted_input(DType dtype, Dims dims);
+    void count(int64_t bytes) { bytes_ += bytes; }
+    // Declares a tensor to be written by the call, for those that are not counted.
+    void check(Tensor tensor) { results_.push_back(tensor); }
+    // Declares the results of set-up work to be inputs.
+    Tensor as_input(Tensor tensor);
+    // Runs it once, now, before the timing.
+    void setup(const std::function<void(Ops&, Stream&)>& work);
+
+    int64_t bytes() const { return bytes_; }                           // least bytes moved by one call
+    int64_t footprint() const { return footprint_; }                   // memory held
+    const std::vector<Tensor>& results() const { return results_; }    // all that a call writes
+    const std::vector<Tensor>& poisoned() const { return poisoned_; }  // those that start as NaN
+
+  private:
+    Tensor allocate(DType dtype, Dims dims);
+    void upload(const Tensor& tensor, const void* pattern, int64_t pattern_bytes);
+    void upload_random(const Tensor& tensor, float deviation);
+
+    Device& device_;
+    Ops& ops_;
+    Stream& stream_;
+    const DType real_;
+    int64_t bytes_ = 0, footprint_ = 0;
+    std::vector<Buffer> buffers_;
+    std::vector<Tensor> results_, poisoned_;
+};
+
+}  // namespace speedrun::bench

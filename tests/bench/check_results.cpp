@@ -1,0 +1,233 @@
+#include "tests/bench/check_results.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace speedrun::bench {
+
+namespace {
+
+constexpr size_t kMaxFailures = 200, kMaxMessage = 2000;
+
+std::string shortened(const std::string& text) {
+    return text.size() <= kMaxMessage ? text : text.substr(0, kMaxMessage) + " ...";
+}
+
+struct Tests {
+    int passed = 0, failed = 0, skipped = 0;
+    std::string unfinished;  // the test that ran when the process ended
+    Json failures = Json::array();
+
+    void add_failure(const std::string& name, const std::string& message) {
+        if (failures.size() < kMaxFailures)
+            failures.push_back({{"name", name}, {"message", shortened(message)}});
+    }
+};
+
+// What gtest printed: all there is after a crash or at a time limit, and of earlier rounds of --gtest_repeat.
+Tests read_log(const std::string& log) {
+    Tests tests;
+    std::istringstream lines(log);
+    std::string output;
+    for (std::string line; std::getline(lines, line);) {
+        const auto name_after = [&](const char* mark) -> std::string {
+            const std::string prefix = mark;
+            if (line.compare(0, prefix.size(), prefix) != 0) return "";
+            return line.substr(prefix.size(), line.find_first_of(" ,", prefix.size()) - prefix.size());
+        };
+        if (const std::string name = name_after("[ RUN      ] "); !name.empty()) {
+            tests.unfinished = name;
+            output.clear();
+            continue;
+        }
+        if (tests.unfinished.empty()) continue;
+        if (name_after("[       OK ] ") == tests.unfinished) {
+            ++tests.passed;
+        } else if (name_after("[  SKIPPED ] ") == tests.unfinished) {
+            ++tests.skipped;
+        } else if (name_after("[  FAILED  ] ") == tests.unfinished) {
+            ++tests.failed;
+            tests.add_failure(tests.unfinished, output);
+        } else {
+            output += line + "\n";
+            continue;
+        }
+        tests.unfinished.clear();
+    }
+    return tests;
+}
+
+// Throws if it is not what gtest writes.
+Tests read_gtest_json(const std::string& text) {
+    Tests tests;
+    const Json written = Json::parse(text);
+    for (const Json& suite : written.at("testsuites")) {
+        for (const Json& test : suite.at("testsuite")) {
+            if (test.contains("failures")) {
+                ++tests.failed;
+                tests.add_failure(
+                    suite.at("name").get<std::string>() + "." + test.at("name").get<std::string>(),
+                    test.at("failures").at(0).at("failure").get<std::string>());
+            } else if (test.value("result", "") == "SKIPPED") {
+                ++tests.skipped;
+            } else if (test.value("result", "") == "COMPLETED") {
+                ++tests.passed;
+            }
+        }
+    }
+    return tests;
+}
+
+std::string last_lines(const std::string& text, int count) {
+    const size_t last = text.find_last_not_of('\n');
+    if (last == std::string::npos) return "";
+    size_t begin = last + 1;  // one past the newline before the lines so far
+    while (count-- > 0) {
+        if (begin == 0) return text.substr(0, last + 1);
+        const size_t newline = begin >= 2 ? text.rfind('\n', begin - 2) : std::string::npos;
+        begin = newline == std::string::npos ? 0 : newline + 1;
+    }
+    return text.substr(begin, last + 1 - begin);
+}
+
+}  // namespace
+
+Json step_record(const StepEnd& end) {
+    Tests tests;
+    std::string status = "passed", message = end.message;
+    const auto fail = [&](const std::string& why) {
+        status = "failed";
+        message += (message.empty() ? "" : "; ") + why;
+    };
+    if (end.is_gtest) {
+        const Tests logged = read_log(end.log);
+        bool complete = false;
+        try {
+            tests = read_gtest_json(end.gtest_json);
+            complete = true;
+        } catch (const std::exception&) {
+            tests = logged;
+        }
+        tests.unfinished = logged.unfinished;
+        if (tests.failed == 0 && logged.failed > 0) {  // in an earlier round
+            tests.failed = logged.failed;
+            tests.failures = logged.failures;
+        }
+        if (tests.failed > 0) fail(fmt::format("{} tests failed", tests.failed));
+        if (!complete && end.exit_code != 77) fail("the tests did not reach their end");
+        if (!tests.unfinished.empty()) fail("it ended inside " + tests.unfinished);
+        if (tests.passed == 0 && tests.failed == 0) {
+            if (tests.skipped > 0 || end.exit_code == 77) {
+                status = "skipped";
+            } else {
+                fail("no test ran");
+            }
+        }
+    }
+    if (end.exit_code == 77 && status != "failed") {
+        status = "skipped";
+        message = last_lines(end.log, 1);
+    } else if (end.exit_code == 124 || end.exit_code == 137) {
+        fail(fmt::format("stopped at its limit of {:.0f} s; last lines: {}", end.limit_seconds,
+                         last_lines(end.log, 2)));
+    } else if (end.exit_code != 0 && (tests.failed == 0 || !tests.unfinished.empty())) {
+        fail(fmt::format("exit code {}; last lines: {}", end.exit_code, last_lines(end.log, 4)));
+    }
+    if (!end.status.empty()) {
+        status = end.status;
+        message = end.message;
+    }
+    Json record = {{"kind", "step"},
+                   {"stage", end.stage},
+                   {"step", end.name},
+                   {"status", status},
+                   {"exit_code", end.exit_code},
+                   {"seconds", end.seconds},
+                   {"message", shortened(message)}};
+    if (end.is_gtest)
+        record["tests"] = {{"passed", tests.passed}, {"failed", tests.failed}, {"skipped", tests.skipped}};
+    if (!tests.failures.empty()) record["failures"] = tests.failures;
+    return record;
+}
+
+namespace {
+
+// Replaces the entry that has the same values of these keys, or appends.
+void put(Json& list, const Json& entry, const std::vector<const char*>& keys) {
+    for (Json& old : list) {
+        const bool same = std::all_of(keys.begin(), keys.end(), [&](const char* key) {
+            return old.value(key, "") == entry.value(key, "");
+        });
+        if (same) {
+            old = entry;
+            return;
+        }
+    }
+    list.push_back(entry);
+}
+
+// Of a stage, from the states of its steps.
+std::string stage_status(const std::vector<std::string>& states) {
+    const auto has = [&](const char* state) { return std::count(states.begin(), states.end(), state) > 0; };
+    if (states.empty()) return "not run";
+    if (has("failed")) return "failed";
+    if (!has("passed")) return has("skipped") ? "skipped" : "not run";
+    return has("not run") ? "incomplete" : "passed";
+}
+
+}  // namespace
+
+Json merge_records(const std::vector<std::string>& lines, const std::vector<std::string>& expected) {
+    Json device = Json::object(), steps = Json::array(), ops = Json::array(), ceilings = Json::array();
+    int num_damaged = 0;
+    for (const std::string& line : lines) {
+        if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+        const Json record = Json::parse(line, nullptr, false);
+        const std::string kind = record.is_object() ? record.value("kind", "") : "";
+        if (kind == "device") {
+            device.update(record);
+        } else if (kind == "step") {
+            put(steps, record, {"stage", "step"});
+        } else if (kind == "op") {
+            put(ops, record, {"name", "dtype"});
+        } else if (kind == "ceilings") {
+            ceilings.push_back(record);
+        } else {
+            ++num_damaged;  // the last line of a process that was killed, say
+        }
+    }
+    device.erase("kind");
+
+    std::vector<std::string> stages = {"device", "tests", "sanitize", "ops"};
+    for (const std::string& stage : expected) stages.push_back(stage);
+    for (const Json& step : steps) stages.push_back(step.value("stage", ""));
+    Json states = Json::object();
+    bool failed = false, complete = true;
+    for (const std::string& stage : stages) {
+        if (states.contains(stage)) continue;
+        std::vector<std::string> of_steps;
+        for (const Json& step : steps) {
+            if (step.value("stage", "") == stage) of_steps.push_back(step.value("status", "failed"));
+        }
+        if (stage == "ops" && !of_steps.empty()) {
+            for (const Json& op : ops) of_steps.push_back(op.value("status", "failed"));
+        }
+        states[stage] = stage_status(of_steps);
+        failed |= states[stage] == "failed";
+        const bool wanted = std::count(expected.begin(), expected.end(), stage) > 0 || !of_steps.empty();
+        complete &= states[stage] == "passed" || !wanted;
+    }
+    return {{"result", failed     ? "failed"
+                       : complete ? "passed"
+                                  : "incomplete"},
+            {"device", device},
+            {"stages", states},
+            {"steps", steps},
+            {"ceilings", ceilings},
+            {"ops", ops},
+            {"damaged_lines", num_damaged}};
+}
+
+}  // namespace speedrun::bench

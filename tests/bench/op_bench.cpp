@@ -1,0 +1,125 @@
+// Times every operation of kernels/ops.h and prints it beside its floor and what others have published.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <regex>
+#include <set>
+
+#include "tests/bench/report.h"
+
+namespace speedrun::bench {
+namespace {
+
+struct Options {
+    std::string device = "cpu", scale = "full", filter, json, dtype = "bf16";
+    double seconds = 0.3;
+    int threads = 0;
+    bool list = false;
+};
+
+std::vector<Case> selected_cases(const Options& options) {
+    std::vector<Case> cases = all_cases(options.scale == "small" ? small_shapes() : full_shapes()), selected;
+    try {
+        const std::regex filter(options.filter);
+        for (Case& c : cases) {
+            if (std::regex_search(c.name, filter)) selected.push_back(std::move(c));
+        }
+    } catch (const std::regex_error& error) {
+        throw_usage("--filter '{}': {}", options.filter, error.what());
+    }
+    if (selected.empty()) throw_usage("--filter '{}' selects none of the cases; see --list", options.filter);
+    return selected;
+}
+
+int run(const Options& options) {
+    std::vector<Case> cases = selected_cases(options);
+    if (options.list) {
+        for (const Case& c : cases) fmt::print("{:<44}{:>22}  {}\n", c.name, c.shape, c.op);
+        return 0;
+    }
+    const DType real = options.dtype == "f32" ? DType::f32 : DType::bf16;
+    Report report(options.json, options.scale, real);
+    Backend backend = options.device == "cuda" ? make_cuda_backend() : make_cpu_backend(options.threads);
+    const bool small = options.scale == "small";
+    if (small) backend.cache_bytes = 0;
+    const auto stream = backend.device->create_stream("compute");
+    // While the device is busy with this, the host enqueues a batch of calls.
+    const Buffer head_start(*backend.device, "bench", MemoryCategory::workspace, backend.head_start_bytes);
+    const Tensor ballast = head_start.tensor(DType::f32, {head_start.bytes() / size_of(DType::f32)});
+    Timer timer(*backend.device, *stream, [&] {
+        if (ballast.numel() > 0) backend.ops->fill(ballast, 1.0f, *stream);
+    });
+    std::string warning;
+    const Ceilings ceilings = measure_ceilings(backend, *stream, timer, real, small ? 16 : 1, warning);
+    report.header(backend, ceilings, warning);
+
+    const TimingOptions timing{.seconds = options.seconds};
+    std::set<std::string> timed;
+    int num_failed = 0;
+    for (Case& c : cases) {
+        if (options.device != "cuda" || small) c.published.clear();  // they are for a GPU at full size
+        std::fprintf(stderr, "running %s\n", c.name.c_str());  // the last such line names a case that hangs
+        const Measurement measurement = run_case(c, backend, *stream, timer, real, timing);
+        report.result(c, measurement, ceilings);
+        if (measurement.failure.empty()) timed.insert(c.op);
+        num_failed += !measurement.failure.empty();
+    }
+    if (num_failed > 0) throw_internal("{} of {} cases failed", num_failed, cases.size());
+    const std::vector<std::string> missing = operations_without_case(timed);
+    if (options.filter.empty() && !missing.empty())
+        throw_internal("operations without a case: {}", fmt::join(missing, ", "));
+    fmt::print("{} cases, {} of {} operations\n", cases.size(), timed.size(), all_operations().size());
+    return 0;
+}
+
+int main_with(int argc, char** argv) {
+    CLI::App app(
+        "Times every operation at the shapes of the 124M models and compares it with its floor, the\n"
+        "larger of FLOPs and least bytes over the ceilings measured in the same run.");
+    app.footer(
+        "Each case runs in rotation over sets of tensors larger than the last cache, on random values, with\n"
+        "events around each call; afterwards every output must be written and finite.\n"
+        "Exit codes: 0 done; 1 a case failed or an operation has none; 2 bad usage or no such device;\n"
+        "            3 the JSON file cannot be written.");
+    Options options;
+    app.add_option("--device", options.device, "what to time")
+        ->check(CLI::IsMember({"cpu", "cuda"}))
+        ->capture_default_str();
+    app.add_option("--scale", options.scale, "full: the 124M shapes; small: a rehearsal in seconds")
+        ->check(CLI::IsMember({"full", "small"}))
+        ->capture_default_str();
+    app.add_option("--filter", options.filter, "only cases whose name matches")->type_name("REGEX");
+    app.add_option("--json", options.json, "append results, one JSON object a line, as they come")
+        ->type_name("FILE");
+    app.add_option("--dtype", options.dtype, "compute type")
+        ->check(CLI::IsMember({"bf16", "f32"}))
+        ->capture_default_str();
+    app.add_option("--seconds", options.seconds, "measured time of a case at most (but three calls at least)")
+        ->check(CLI::Range(0.0, 60.0))
+        ->capture_default_str();
+    app.add_option("--threads", options.threads, "of the CPU; 0: all")->check(CLI::Range(0, 4096));
+    app.add_flag("--list", options.list, "print the cases and stop");
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::usage);
+    }
+    return run(options);
+}
+
+}  // namespace
+}  // namespace speedrun::bench
+
+int main(int argc, char** argv) {
+    try {
+        return speedrun::bench::main_with(argc, argv);
+    } catch (const speedrun::Error& error) {
+        std::fprintf(stderr, "error: %s\n", error.what());
+        return static_cast<int>(error.code());
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "error: %s\n", error.what());
+        return static_cast<int>(speedrun::ExitCode::failure);
+    }
+}

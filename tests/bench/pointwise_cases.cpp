@@ -1,0 +1,241 @@
+// Everything of a forward and backward pass that is neither product nor attention: bound by memory.
+#include <fmt/format.h>
+
+#include <set>
+
+#include "tests/bench/cases.h"
+
+namespace speedrun::bench {
+
+namespace {
+
+// 34 passes of T x 768 a layer: floor 6.85 ms, realistic 7.8 ms.
+const std::vector<Published> kPointwise = {{"realistic", 0, 0, 6.85 / 7.8}};
+
+std::string sizes(int64_t rows, int64_t cols) {
+    return fmt::format("{}x{}", rows, cols);
+}
+
+void add_embedding(std::vector<Case>& cases, const ModelShape& s, bool positions) {
+    const int64_t tokens = s.tokens, width = s.width, vocab = s.padded_vocab, length = s.sequence_length;
+    const std::vector<int32_t> ids = zipf_tokens(tokens, s.vocab_size), position = documents_of(s).position;
+    const auto distinct = static_cast<int64_t>(std::set<int32_t>(ids.begin(), ids.end()).size());
+    const std::string shape = fmt::format("{}x{} of {} rows", tokens, width, vocab);
+    cases.push_back({fmt::format("pointwise.{}.embedding_forward", s.name), "embedding_forward", shape, 0,
+                     kPointwise, [=](CaseMemory& m) -> Enqueue {
+                         const Tensor out = m.output({tokens, width}), index = m.indices(ids);
+                         const Tensor table = m.uncounted_input(m.real(), {vocab, width});
+                         m.count(distinct * width * size_of(m.real()));
+                         const Tensor place = positions ? m.indices(position) : Tensor{};
+                         const Tensor places = positions ? m.input({length, width}) : Tensor{};
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.embedding_forward(out, index, table, place, places, stream);
+                         };
+                     }});
+    if (positions) return;
+    cases.push_back({fmt::format("pointwise.{}.embedding_backward", s.name), "embedding_backward", shape, 0,
+                     kPointwise, [=](CaseMemory& m) -> Enqueue {
+                         const Tensor dtable = m.uncounted_input(DType::f32, {vocab, width});
+                         m.count(2 * distinct * width * size_of(DType::f32));
+                         m.check(dtable);
+                         const Tensor index = m.indices(ids), dout = m.input({tokens, width});
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.embedding_backward(dtable, index, dout, true, stream);
+                         };
+                     }});
+}
+
+void add_norm(std::vector<Case>& cases, const ModelShape& s, NormKind kind) {
+    const int64_t tokens = s.tokens, width = s.width;
+    const bool layer = kind == NormKind::layernorm;
+    const auto add_forward = [&](const char* name, bool residual) {
+        cases.push_back({fmt::format("pointwise.{}.{}", s.name, name), "norm_forward", sizes(tokens, width),
+                         0, kPointwise, [=](CaseMemory& m) -> Enqueue {
+                             const Tensor y = m.output({tokens, width}), x = m.input({tokens, width});
+                             const Tensor rstd = m.output(DType::f32, {tokens});
+                             const Tensor mean = layer ? m.output(DType::f32, {tokens}) : Tensor{};
+                             const Tensor gain = layer ? m.input(DType::f32, {width}) : Tensor{};
+                             const Tensor bias = layer ? m.input(DType::f32, {width}) : Tensor{};
+                             const Tensor sum = residual ? m.output({tokens, width}) : Tensor{};
+                             const Tensor delta = residual ? m.input({tokens, width}) : Tensor{};
+                             return [=](Ops& ops, Stream& stream) {
+                                 ops.norm_forward(y, sum, mean, rstd, x, delta, gain, bias, kind, stream);
+                             };
+                         }});
+    };
+    add_forward("norm_forward", false);
+    add_forward("norm_forward_residual", true);
+    cases.push_back({fmt::format("pointwise.{}.norm_backward", s.name), "norm_backward", sizes(tokens, width),
+                     0, kPointwise, [=](CaseMemory& m) -> Enqueue {
+                         const Tensor ds = m.output({tokens, width}), dy = m.input({tokens, width}),
+                                      x = m.input({tokens, width}), dresidual = m.input({tokens, width});
+                         const Tensor rstd = m.constant({tokens}, 1.0f);
+                         const Tensor mean = layer ? m.input(DType::f32, {tokens}, 0.05f) : Tensor{};
+                         const Tensor gain = layer ? m.input(DType::f32, {width}) : Tensor{};
+                         const Tensor dgain = layer ? m.output(DType::f32, {width}) : Tensor{};
+                         const Tensor dbias = layer ? m.output(DType::f32, {width}) : Tensor{};
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.norm_backward(ds, dgain, dbias, dy, x, mean, rstd, gain, dresidual, false,
+                                               kind, stream);
+                         };
+                     }});
+}
+
+void add_mix_norm(std::vector<Case>& cases, const ModelShape& s) {
+    const int64_t tokens = s.tokens, width = s.width;
+    const std::string prefix = fmt::format("pointwise.{}.", s.name), shape = sizes(tokens, width);
+    cases.push_back({prefix + "mix_norm_forward", "mix_norm_forward", shape, 0, kPointwise,
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor y = m.output({tokens, width}), sum = m.output({tokens, width}),
+                                      entered = m.output({tokens, width}),
+                                      rstd = m.output(DType::f32, {tokens});
+                         const Tensor x = m.input({tokens, width}), delta = m.input({tokens, width});
+                         const MixWith mix{m.input({tokens, width}), m.constant({2}, 0.5f)};
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.mix_norm_forward(y, sum, entered, {}, rstd, x, delta, mix, {}, {},
+                                                  NormKind::rmsnorm, stream);
+                         };
+                     }});
+    cases.push_back({prefix + "mix_norm_backward", "mix_norm_backward", shape, 0, kPointwise,
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor dx = m.output({tokens, width}), dz = m.output({tokens, width}),
+                                      dc = m.output(DType::f32, {2});
+                         const Tensor dy = m.input({tokens, width}), sum = m.input({tokens, width}),
+                                      entered = m.input({tokens, width}),
+                                      dresidual = m.input({tokens, width});
+                         const Tensor rstd = m.constant({tokens}, 1.0f);
+                         const MixWith mix{m.input({tokens, width}), m.constant({2}, 0.5f)};
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.mix_norm_backward(dx, dz, dc, {}, {}, dy, sum, entered, mix, {}, rstd, {},
+                                                   dresidual, false, false, NormKind::rmsnorm, stream);
+                         };
+                     }});
+}
+
+void add_activation(std::vector<Case>& cases, const ModelShape& s, Activation activation) {
+    const int64_t tokens = s.tokens, width = s.mlp_width;
+    cases.push_back({fmt::format("pointwise.{}.activation_forward", s.name), "activation_forward",
+                     sizes(tokens, width), 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
+                         const Tensor y = m.output({tokens, width}), x = m.input({tokens, width});
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.activation_forward(y, x, activation, stream);
+                         };
+                     }});
+    cases.push_back({fmt::format("pointwise.{}.activation_backward", s.name), "activation_backward",
+                     sizes(tokens, width), 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
+                         const Tensor dx = m.output({tokens, width}), dy = m.input({tokens, width}),
+                                      x = m.input({tokens, width});
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.activation_backward(dx, dy, x, activation, stream);
+                         };
+                     }});
+}
+
+void add_residual_stream(std::vector<Case>& cases, const ModelShape& s) {
+    const int64_t tokens = s.tokens, width = s.width;
+    const std::string prefix = fmt::format("pointwise.{}.", s.name), shape = sizes(tokens, width);
+    cases.push_back({prefix + "add", "add", shape, 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
+                         const Tensor y = m.output({tokens, width}), x = m.input({tokens, width}),
+                                      z = m.input({tokens, width});
+                         return [=](Ops& ops, Stream& stream) { ops.add(y, x, z, stream); };
+                     }});
+    cases.push_back(
+        {prefix + "mix_backward", "mix_backward", shape, 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
+             const Tensor dx = m.output({tokens, width}), dz = m.output({tokens, width}),
+                          dc = m.output(DType::f32, {2}), dy = m.input({tokens, width}),
+                          x = m.input({tokens, width}), z = m.input({tokens, width}),
+                          c = m.constant({2}, 0.5f);
+             return [=](Ops& ops, Stream& stream) {
+                 ops.mix_backward(dx, dz, dc, dy, x, z, c, false, false, stream);
+             };
+         }});
+}
+
+// In place, call after call: with rstd = 1 repeated gradients neither grow nor vanish.
+void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
+    const int64_t tokens = s.tokens, width = s.width, heads = s.num_heads, half = s.head_dim / 2;
+    const RotaryOptions options{heads, s.head_dim, true, true};
+    const std::vector<int32_t> position = documents_of(s).position;
+    const auto name = [&](const char* op) { return fmt::format("pointwise.{}.{}", s.name, op); };
+    // Rows of (cos, sin) of one angle: the operation must not change the vectors' length.
+    const auto tables = [=](CaseMemory& m) {
+        return std::pair(m.constant({s.sequence_length, half}, 0.6f),
+                         m.constant({s.sequence_length, half}, 0.8f));
+    };
+    cases.push_back(
+        {name("qk_norm_rotary_forward"), "qk_norm_rotary_forward", sizes(tokens, 2 * width), 0, kPointwise,
+         [=](CaseMemory& m) -> Enqueue {
+             const Tensor qk = m.inout(m.real(), {tokens, 2 * width});
+             const Tensor q = qk.column_slice(0, width), k = qk.column_slice(width, width);
+             const Tensor rstd = m.output(DType::f32, {tokens, 2 * heads}), p = m.indices(position);
+             const auto [cos, sin] = tables(m);
+             return [=, cos = cos, sin = sin](Ops& ops, Stream& stream) {
+                 ops.qk_norm_rotary_forward(q, k, rstd, cos, sin, p, {}, options, stream);
+             };
+         }});
+    cases.push_back(
+        {name("qk_norm_rotary_value_forward"), "qk_norm_rotary_forward", sizes(tokens, 3 * width), 0,
+         kPointwise, [=](CaseMemory& m) -> Enqueue {
+             const Tensor qkv = m.inout(m.real(), {tokens, 3 * width});
+             const Tensor q = qkv.column_slice(0, width), k = qkv.column_slice(width, width),
+                          v = qkv.column_slice(2 * width, width);
+             // v ends as (v + z) / 2 of itself, call after call: it stays near z.
+             const ValueMix value{v, v, {m.input({tokens, width}), m.constant({2}, 0.5f)}};
+             const Tensor rstd = m.output(DType::f32, {tokens, 2 * heads}), p = m.indices(position);
+             const auto [cos, sin] = tables(m);
+             return [=, cos = cos, sin = sin](Ops& ops, Stream& stream) {
+                 ops.qk_norm_rotary_forward(q, k, rstd, cos, sin, p, value, options, stream);
+             };
+         }});
+    cases.push_back(
+        {name("qk_norm_rotary_backward"), "qk_norm_rotary_backward", sizes(tokens, 2 * width), 0, kPointwise,
+         [=](CaseMemory& m) -> Enqueue {
+             const Tensor dqk = m.inout(m.real(), {tokens, 2 * width}), qk = m.input({tokens, 2 * width});
+             const Tensor rstd = m.constant({tokens, 2 * heads}, 1.0f), p = m.indices(position);
+             const auto [cos, sin] = tables(m);
+             return [=, cos = cos, sin = sin](Ops& ops, Stream& stream) {
+                 ops.qk_norm_rotary_backward(dqk.column_slice(0, width), dqk.column_slice(width, width),
+                                             qk.column_slice(0, width), qk.column_slice(width, width), rstd,
+                                             cos, sin, p, options, stream);
+             };
+         }});
+}
+
+void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap) {
+    const int64_t tokens = s.tokens, vocab = s.padded_vocab;
+    const CrossEntropyOptions options{.vocab_size = s.vocab_size, .softcap = softcap};
+    const std::vector<int32_t> targets = zipf_tokens(tokens, s.vocab_size);
+    cases.push_back({fmt::format("pointwise.{}.cross_entropy", s.name),
+                     "cross_entropy",
+                     sizes(tokens, vocab),
+                     0,
+                     {{"realistic", 0, 0, 2.2 / 2.4}},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor losses = m.output(DType::f32, {tokens}),
+                                      dlogits = m.output({tokens, vocab}), logits = m.input({tokens, vocab}),
+                                      target = m.indices(targets);
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.cross_entropy(losses, dlogits, logits, target, options, stream);
+                         };
+                     }});
+}
+
+}  // namespace
+
+std::vector<Case> pointwise_cases(const Shapes& shapes) {
+    std::vector<Case> cases;
+    add_embedding(cases, shapes.recipe, false);
+    add_norm(cases, shapes.recipe, NormKind::rmsnorm);
+    add_mix_norm(cases, shapes.recipe);
+    add_activation(cases, shapes.recipe, Activation::relu_squared);
+    add_residual_stream(cases, shapes.recipe);
+    add_rotary(cases, shapes.recipe);
+    add_loss(cases, shapes.recipe, 15.0f);
+    add_embedding(cases, shapes.gpt2, true);
+    add_norm(cases, shapes.gpt2, NormKind::layernorm);
+    add_activation(cases, shapes.gpt2, Activation::gelu_tanh);
+    add_loss(cases, shapes.gpt2, 0.0f);
+    return cases;
+}
+
+}  // namespace speedrun::bench

@@ -1,0 +1,75 @@
+// Matrix products of one layer and the head: forward y = x Wᵀ, dgrad dx = dy W, wgrad dW += dyᵀ x.
+#include <fmt/format.h>
+
+#include "tests/bench/cases.h"
+
+namespace speedrun::bench {
+
+namespace {
+
+struct Linear {
+    const char* name;
+    int64_t in, out;
+    std::vector<Published> forward, dgrad, wgrad;
+};
+
+const char* const kTrace = "cuBLASLt, recipe trace";
+
+std::string sizes(int64_t m, int64_t n, int64_t k) {
+    return fmt::format("{}x{}x{}", m, n, k);
+}
+
+void add_linear(std::vector<Case>& cases, const ModelShape& shape, const Linear& l, bool with_bias) {
+    const int64_t tokens = shape.tokens, in = l.in, out = l.out;
+    const std::string name = fmt::format("product.{}.{}", shape.name, l.name);
+    const double flops =
+        2.0 * static_cast<double>(tokens) * static_cast<double>(in) * static_cast<double>(out);
+    cases.push_back({name + ".forward", "matmul", sizes(tokens, out, in), flops, l.forward,
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor y = m.output({tokens, out}), x = m.input({tokens, in}),
+                                      w = m.input({out, in}, 0.02f);
+                         const Tensor bias = with_bias ? m.input(DType::f32, {out}) : Tensor{};
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.matmul(y, x, w, bias, {.transpose_b = true}, stream);
+                         };
+                     }});
+    cases.push_back(
+        {name + ".dgrad", "matmul", sizes(tokens, in, out), flops, l.dgrad, [=](CaseMemory& m) -> Enqueue {
+             const Tensor dx = m.output({tokens, in}), dy = m.input({tokens, out}),
+                          w = m.input({out, in}, 0.02f);
+             return [=](Ops& ops, Stream& stream) { ops.matmul(dx, dy, w, {}, {}, stream); };
+         }});
+    cases.push_back(
+        {name + ".wgrad", "matmul", sizes(out, in, tokens), flops, l.wgrad, [=](CaseMemory& m) -> Enqueue {
+             const Tensor dw = m.inout(DType::f32, {out, in}), dy = m.input({tokens, out}, 0.01f),
+                          x = m.input({tokens, in});
+             return [=](Ops& ops, Stream& stream) {
+                 ops.matmul(dw, dy, x, {}, {.transpose_a = true, .accumulate = true}, stream);
+             };
+         }});
+}
+
+}  // namespace
+
+std::vector<Case> product_cases(const Shapes& shapes) {
+    const ModelShape& r = shapes.recipe;
+    // Milliseconds: the realistic time of all such products of a microbatch (2.2 for 36 output products, 10.3
+    // for the head's three), divided evenly.
+    const std::vector<Published> output = {{"realistic", 0, 2.2 / 36, 0}};
+    const std::vector<Published> head = {{"realistic", 0, 10.3 / 3, 0}};
+    std::vector<Case> cases;
+    add_linear(
+        cases, r,
+        {"qkv", r.width, 3 * r.width, {{kTrace, 682, 0, 0}}, {{kTrace, 773, 0, 0}}, {{kTrace, 688, 0, 0}}},
+        false);
+    add_linear(cases, r, {"out", r.width, r.width, output, output, output}, false);
+    add_linear(cases, r, {"up", r.width, r.mlp_width, {{kTrace, 681, 0, 0}}, {}, {{kTrace, 754, 0, 0}}},
+               false);
+    add_linear(cases, r, {"down", r.mlp_width, r.width, {{kTrace, 777, 0, 0}}, {}, {{kTrace, 754, 0, 0}}},
+               false);
+    add_linear(cases, r, {"head", r.width, r.padded_vocab, head, head, head}, false);
+    add_linear(cases, shapes.gpt2, {"up", r.width, r.mlp_width, {}, {}, {}}, true);
+    return cases;
+}
+
+}  // namespace speedrun::bench

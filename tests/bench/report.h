@@ -1,0 +1,26 @@
+// The two forms of a result: JSON lines, appended as they come so that a killed run keeps what it has, and a
+// table on stdout.
+#pragma once
+
+#include <string>
+
+#include "tests/bench/run_case.h"
+
+namespace speedrun::bench {
+
+class Report {
+  public:
+    // path: of the JSON lines, appended to; empty: none. Throws a data error if it cannot be written.
+    Report(std::string path, std::string scale, DType real);
+
+    void header(const Backend& backend, const Ceilings& ceilings, const std::string& warning);
+    void result(const Case& c, const Measurement& measurement, const Ceilings& ceilings);
+
+  private:
+    void append(const std::string& line);
+
+    const std::string path_, scale_;
+    const DType real_;
+};
+
+}  // namespace speedrun::bench

@@ -1,0 +1,99 @@
+#include "tests/bench/run_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+namespace speedrun::bench {
+
+namespace {
+
+constexpr int kMaxSets = 16;
+constexpr int64_t kHostSample = 4096;  // elements of a tensor's start and end that the host looks at
+
+// Non-finite elements that the operation count_nonfinite finds.
+double count_nonfinite(const Tensor& tensor, Backend& backend, Stream& stream) {
+    Buffer count(*backend.device, "bench", MemoryCategory::workspace, sizeof(float));
+    float found = -1.0f;
+    const Tensor out = count.tensor(DType::f32, {1});
+    backend.ops->count_nonfinite(out, tensor.reshaped({tensor.numel()}), stream);
+    backend.device->copy(&found, out.data, sizeof found, stream);
+    stream.synchronize();
+    return found;
+}
+
+// The same by the host, at both ends of the tensor: it does not rest on a kernel that may be wrong.
+bool sample_is_finite(const Tensor& tensor, Backend& backend, Stream& stream) {
+    const int64_t count = std::min(tensor.numel(), kHostSample), size = size_of(tensor.dtype);
+    std::vector<char> host(static_cast<size_t>(count * size));
+    for (const int64_t first : {int64_t{0}, tensor.numel() - count}) {
+        backend.device->copy(host.data(), static_cast<const char*>(tensor.data) + first * size, count * size,
+                             stream);
+        stream.synchronize();
+        for (int64_t i = 0; i < count; ++i) {
+            const float value = tensor.dtype == DType::bf16
+                                    ? static_cast<float>(reinterpret_cast<const Bf16*>(host.data())[i])
+                                    : reinterpret_cast<const float*>(host.data())[i];
+            if (!std::isfinite(value)) return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace
+
+Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& timer, DType real,
+                     const TimingOptions& options) {
+    Measurement result;
+    try {
+        RecordingOps ops(*backend.ops);
+        std::vector<std::unique_ptr<CaseMemory>> sets;
+        std::vector<std::function<void()>> calls;
+        const auto add_set = [&] {
+            sets.push_back(std::make_unique<CaseMemory>(*backend.device, *backend.ops, stream, real));
+            calls.push_back([call = c.prepare(*sets.back()), &ops, &stream] { call(ops, stream); });
+        };
+        add_set();
+        result.bytes = sets[0]->bytes();
+        // Together larger than twice the cache, so that no call finds its inputs there.
+        const int64_t footprint = std::max<int64_t>(sets[0]->footprint(), 1);
+        const int64_t wanted = std::min<int64_t>(2 * backend.cache_bytes / footprint + 1, kMaxSets);
+        while (static_cast<int64_t>(sets.size()) < wanted) add_set();
+        result.sets = static_cast<int>(sets.size());
+        for (const Tensor& tensor : sets[0]->poisoned()) {
+            if (count_nonfinite(tensor, backend, stream) > 0) continue;
+            throw_internal("count_nonfinite finds nothing in the poisoned {}", tensor.describe());
+        }
+
+        result.timing = timer.time(calls, options);
+        if (ops.called() != std::set<std::string>{c.op})
+            throw_internal("the case does not run {} alone", c.op);
+        for (const auto& set : sets) {
+            for (const Tensor& tensor : set->results()) {
+                const double bad = count_nonfinite(tensor, backend, stream);
+                if (bad == 0 && sample_is_finite(tensor, backend, stream)) continue;
+                throw_internal("about {:.0f} of {} elements are not finite or were never written in {}", bad,
+                               tensor.numel(), tensor.describe());
+            }
+        }
+    } catch (const std::exception& error) {
+        result.failure = error.what();
+    }
+    return result;
+}
+
+Floor floor_of(double flops, int64_t bytes, const Ceilings& ceilings) {
+    const double compute = flops / ceilings.flops_per_s * 1e3;
+    const double memory = static_cast<double>(bytes) / ceilings.bytes_per_s * 1e3;
+    return {std::max(compute, memory), compute > memory};
+}
+
+double expected_ms(const Published& published, double flops, const Floor& floor) {
+    if (published.tflops > 0) return flops / (published.tflops * 1e9);
+    if (published.share_of_floor > 0) return floor.ms / published.share_of_floor;
+    return published.ms;
+}
+
+}  // namespace speedrun::bench

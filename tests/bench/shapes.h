@@ -1,0 +1,40 @@
+// The two models whose shapes are timed, full size (124M, 32,768 tokens) and a small twin for rehearsal.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace speedrun::bench {
+
+struct ModelShape {
+    std::string name;
+    int64_t tokens, sequence_length;  // T, S
+    int64_t width, num_heads, head_dim, mlp_width;
+    int64_t vocab_size, padded_vocab;
+    int64_t window;         // keys that a query sees; 0: all
+    int64_t mean_document;  // tokens; 0: a document is a sequence
+};
+
+struct Shapes {
+    ModelShape recipe, gpt2;
+    // Causal attention of fixed total work per token, as its authors time it.
+    int64_t attention_tokens, attention_width;
+    std::vector<int64_t> attention_sequences;
+};
+
+Shapes full_shapes();
+Shapes small_shapes();
+
+struct Documents {
+    std::vector<int32_t> first_key;  // of each token
+    std::vector<int32_t> position;   // within its document
+    double visible_keys = 0;         // sum over all tokens, with causality and window
+};
+// Documents of exponentially distributed length (at least 16 tokens, cut at 2048 and at the sequence).
+Documents documents_of(const ModelShape& shape);
+
+// Token ids with the frequencies of text: id i about in proportion to 1/(i + 3).
+std::vector<int32_t> zipf_tokens(int64_t count, int64_t vocab_size);
+
+}  // namespace speedrun::bench

@@ -1,0 +1,18 @@
+// In place of cuda_backend.cpp: the CUDA kernels executed on the host. For their arguments, not for times.
+#include "kernels/cuda/cuda_ops.h"
+#include "tests/bench/backend.h"
+#include "tests/simt/simt_device.h"
+
+namespace speedrun::bench {
+
+Backend make_cuda_backend() {
+    Backend backend;
+    backend.device = std::make_unique<simt::SimtDevice>(simt::Options{simt::Order::forward});
+    backend.ops = make_cuda_ops(*backend.device);
+    backend.copy_bytes = 1 << 20;
+    backend.product_size = 1;
+    backend.description = {{"kind", "simt"}};
+    return backend;
+}
+
+}  // namespace speedrun::bench

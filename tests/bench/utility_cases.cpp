@@ -1,0 +1,74 @@
+// Fill, scale, cast, sums, counts, random values; column sums. Over the elements of the embedding.
+#include <fmt/format.h>
+
+#include "tests/bench/cases.h"
+
+namespace speedrun::bench {
+
+std::vector<Case> utility_cases(const Shapes& shapes) {
+    const int64_t count = shapes.recipe.padded_vocab * shapes.recipe.width;
+    const int64_t tokens = shapes.gpt2.tokens, mlp = shapes.gpt2.mlp_width;
+    const std::string flat = fmt::format("{}", count);
+    std::vector<Case> cases;
+    const auto add = [&](const char* name, const char* op, const std::string& shape,
+                         std::function<Enqueue(CaseMemory&)> prepare) {
+        cases.push_back({fmt::format("utility.{}", name), op, shape, 0, {}, std::move(prepare)});
+    };
+    add("fill", "fill", flat, [=](CaseMemory& m) -> Enqueue {
+        const Tensor x = m.output({count});
+        return [=](Ops& ops, Stream& stream) { ops.fill(x, 0.5f, stream); };
+    });
+    add("scale", "scale", flat, [=](CaseMemory& m) -> Enqueue {
+        const Tensor x = m.inout(m.real(), {count});
+        return [=](Ops& ops, Stream& stream) { ops.scale(x, -1.0f, stream); };
+    });
+    add("cast_down", "cast", flat + " from f32", [=](CaseMemory& m) -> Enqueue {
+        const Tensor out = m.output({count}), in = m.input(DType::f32, {count});
+        return [=](Ops& ops, Stream& stream) { ops.cast(out, in, stream); };
+    });
+    add("cast_up", "cast", flat + " to f32", [=](CaseMemory& m) -> Enqueue {
+        const Tensor out = m.output(DType::f32, {count}), in = m.input({count});
+        return [=](Ops& ops, Stream& stream) { ops.cast(out, in, stream); };
+    });
+    add("sum_of_squares", "sum_of_squares", flat, [=](CaseMemory& m) -> Enqueue {
+        const Tensor out = m.output(DType::f32, {1}), x = m.input({count});
+        return [=](Ops& ops, Stream& stream) { ops.sum_of_squares(out, x, stream); };
+    });
+    add("sum", "sum", fmt::format("{}", tokens), [=](CaseMemory& m) -> Enqueue {
+        const Tensor out = m.output(DType::f32, {1}), x = m.input(DType::f32, {tokens});
+        return [=](Ops& ops, Stream& stream) { ops.sum(out, x, false, stream); };
+    });
+    add("count_nonfinite", "count_nonfinite", flat, [=](CaseMemory& m) -> Enqueue {
+        const Tensor out = m.output(DType::f32, {1}), x = m.input({count});
+        return [=](Ops& ops, Stream& stream) { ops.count_nonfinite(out, x, stream); };
+    });
+    add("clip_coefficient", "clip_coefficient", "150", [=](CaseMemory& m) -> Enqueue {
+        const Tensor coefficient = m.output(DType::f32, {1}), norm = m.output(DType::f32, {1}),
+                     squares = m.constant({150}, 0.25f);
+        return
+            [=](Ops& ops, Stream& stream) { ops.clip_coefficient(coefficient, norm, squares, 1.0f, stream); };
+    });
+    add("random_normal", "random_normal", flat, [=](CaseMemory& m) -> Enqueue {
+        const Tensor x = m.output(DType::f32, {count});
+        return [=](Ops& ops, Stream& stream) { ops.random_normal(x, 1, 2, 0, 0.02f, stream); };
+    });
+    add("random_uniform", "random_uniform", flat, [=](CaseMemory& m) -> Enqueue {
+        const Tensor x = m.output(DType::f32, {count});
+        return [=](Ops& ops, Stream& stream) { ops.random_uniform(x, 1, 2, 0, 0.02f, stream); };
+    });
+    add("column_sum", "column_sum", fmt::format("{}x{}", tokens, mlp), [=](CaseMemory& m) -> Enqueue {
+        const Tensor out = m.output(DType::f32, {mlp}), x = m.input({tokens, mlp});
+        return [=](Ops& ops, Stream& stream) { ops.column_sum(out, x, false, stream); };
+    });
+    return cases;
+}
+
+std::vector<Case> all_cases(const Shapes& shapes) {
+    std::vector<Case> cases;
+    for (auto* make : {product_cases, attention_cases, pointwise_cases, optimizer_cases, utility_cases}) {
+        for (Case& c : make(shapes)) cases.push_back(std::move(c));
+    }
+    return cases;
+}
+
+}  // namespace speedrun::bench

@@ -1,0 +1,382 @@
+#include "tests/distributed/conformance.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "kernels/cpu/cpu_device.h"
+#include "tests/distributed/rank_values.h"
+#include "train/distributed/host_task.h"
+#include "train/distributed/mesh.h"
+
+namespace speedrun::testing {
+
+namespace {
+
+constexpr AxisSet kEverybody{Axis::replicate, Axis::shard};
+
+Mesh flat_mesh(const World& world) {
+    return Mesh({1, world.size(), 1, 1});
+}
+
+// Two replicas where that is possible.
+Mesh square_mesh(const World& world) {
+    const int replicas = world.size() % 2 == 0 ? 2 : 1;
+    return Mesh({replicas, world.size() / replicas, 1, 1});
+}
+
+// Nothing, less than a rank each, odd, and more than one slice of the message world's pipeline (256 KiB) per
+// rank.
+const std::vector<int64_t> kSizes{0, 1, 3, 97, 4096, 131075};
+
+template <class T>
+void sums_of(World& world) {
+    CpuDevice device(1);
+    const auto stream = device.create_stream("reduce");
+    const Group group = flat_mesh(world).group(world.rank(), kEverybody);
+    const auto communicator = world.connect("sums", group);
+    const int64_t n = world.size();
+    uint32_t salt = 1;
+    for (const int64_t count : kSizes) {
+        SCOPED_TRACE(fmt::format("{} elements of {}, rank {}", count, name_of(dtype_of<T>()), world.rank()));
+        ++salt;
+        const std::vector<T> sum = expected_sum<T>(group.ranks, count, salt);
+        std::vector<T> values = rank_values<T>(world.rank(), count, salt);
+        communicator->all_reduce(view(values), *stream);
+        stream->synchronize();
+        EXPECT_EQ(first_difference(values, sum), -1);
+
+        const std::vector<T> part = expected_sum<T>(group.ranks, count, salt, world.rank() * count);
+        std::vector<T> input = rank_values<T>(world.rank(), n * count, salt),
+                       output(static_cast<size_t>(count));
+        communicator->reduce_scatter(view(output), view(input), *stream);
+        stream->synchronize();
+        EXPECT_EQ(first_difference(output, part), -1);
+        EXPECT_EQ(first_difference(input, rank_values<T>(world.rank(), n * count, salt)), -1)
+            << "input changed";
+        communicator->reduce_scatter(view(input, world.rank() * count, count), view(input), *stream);
+        stream->synchronize();
+        EXPECT_EQ(first_difference(std::vector<T>(input.begin() + world.rank() * count,
+                                                  input.begin() + (world.rank() + 1) * count),
+                                   part),
+                  -1)
+            << "in place";
+    }
+}
+
+void sums_f32(World& world) {
+    sums_of<float>(world);
+}
+void sums_bf16(World& world) {
+    sums_of<Bf16>(world);
+}
+
+template <class T>
+void moves_of(World& world) {
+    CpuDevice device(1);
+    const auto stream = device.create_stream("gather");
+    const auto communicator = world.connect("moves", flat_mesh(world).group(world.rank(), kEverybody));
+    const int n = world.size(), rank = world.rank();
+    for (const int64_t count : kSizes) {
+        SCOPED_TRACE(fmt::format("{} elements of {}, rank {}", count, name_of(dtype_of<T>()), rank));
+        std::vector<T> all, exchanged;
+        for (int i = 0; i < n; ++i) {
+            const std::vector<T> one = rank_values<T>(i, count, 3),
+                                 mine = rank_values<T>(i, count, 4, rank * count);
+            all.insert(all.end(), one.begin(), one.end());
+            exchanged.insert(exchanged.end(), mine.begin(), mine.end());
+        }
+        std::vector<T> part = rank_values<T>(rank, count, 3), gathered(all.size()), in_place(all.size());
+        communicator->all_gather(view(gathered), view(part), *stream);
+        std::copy(part.begin(), part.end(), in_place.begin() + rank * count);
+        communicator->all_gather(view(in_place), view(in_place, rank * count, count), *stream);
+        std::vector<T> row = rank_values<T>(rank, n * count, 4), received(row.size());
+        communicator->all_to_all(view(received), view(row), *stream);
+        stream->synchronize();
+        EXPECT_EQ(first_difference(gathered, all), -1);
+        EXPECT_EQ(first_difference(in_place, all), -1) << "in place";
+        EXPECT_EQ(first_difference(received, exchanged), -1);
+        for (int root = 0; root < n; ++root) {
+            std::vector<T> values = rank_values<T>(rank, count, 5);
+            communicator->broadcast(view(values), root, *stream);
+            stream->synchronize();
+            EXPECT_EQ(first_difference(values, rank_values<T>(root, count, 5)), -1) << "root " << root;
+        }
+    }
+}
+
+void moves_f32(World& world) {
+    moves_of<float>(world);
+}
+void moves_bf16(World& world) {
+    moves_of<Bf16>(world);
+}
+
+// Two groups of a mesh and the whole world at once, each on a stream of its own, launched in another order on
+// every rank and finishing in another order than launched.
+void groups_and_streams_at_once(World& world) {
+    const Mesh mesh = square_mesh(world);
+    const int rank = world.rank();
+    struct Lane {
+        AxisSet axes;
+        Group group;
+        std::unique_ptr<Communicator> communicator;
+        std::unique_ptr<Stream> stream;
+        std::vector<std::vector<float>> buffers;
+    };
+    constexpr int kRounds = 20;
+    CpuDevice device(1);
+    std::vector<Lane> lanes(3);
+    lanes[0].axes = {Axis::shard};
+    lanes[1].axes = {Axis::replicate};
+    lanes[2].axes = kEverybody;
+    for (size_t l = 0; l < lanes.size(); ++l) {
+        Lane& lane = lanes[l];
+        lane.group = mesh.group(rank, lane.axes);
+        lane.communicator = world.connect(fmt::format("lane{}", l), lane.group);
+        lane.stream = device.create_stream(fmt::format("stream{}", l));
+        for (int round = 0; round < kRounds; ++round)
+            lane.buffers.push_back(rank_values<float>(
+                rank, 50 + 13 * round, static_cast<uint32_t>(100 * l) + static_cast<uint32_t>(round)));
+    }
+    for (int round = 0; round < kRounds; ++round) {
+        for (size_t turn = 0; turn < lanes.size(); ++turn) {
+            Lane& lane = lanes[(turn + static_cast<size_t>(rank + round)) % lanes.size()];
+            const auto delay = std::chrono::microseconds(
+                philox4x32({static_cast<uint32_t>(round), static_cast<uint32_t>(turn),
+                            static_cast<uint32_t>(rank), 9},
+                           {})[0] %
+                500);
+            enqueue_on_host(*lane.stream, "delay", [delay] { std::this_thread::sleep_for(delay); });
+            lane.communicator->all_reduce(view(lane.buffers[static_cast<size_t>(round)]), *lane.stream);
+        }
+    }
+    for (Lane& lane : lanes) lane.stream->synchronize();
+    for (size_t l = 0; l < lanes.size(); ++l) {
+        for (int round = 0; round < kRounds; ++round) {
+            EXPECT_EQ(first_difference(
+                          lanes[l].buffers[static_cast<size_t>(round)],
+                          expected_sum<float>(lanes[l].group.ranks, 50 + 13 * round,
+                                              static_cast<uint32_t>(100 * l) + static_cast<uint32_t>(round))),
+                      -1)
+                << "lane " << l << " round " << round << " rank " << rank;
+        }
+    }
+}
+
+// A collective that cannot begin on one stream does not hold up one that was launched after it on another.
+void later_launch_completes_first(World& world) {
+    CpuDevice device(1);
+    const Group group = flat_mesh(world).group(world.rank(), kEverybody);
+    const auto slow = world.connect("slow", group), fast = world.connect("fast", group);
+    const auto slow_stream = device.create_stream("slow"), fast_stream = device.create_stream("fast"),
+               gate = device.create_stream("gate");
+    const auto opened = device.create_event(), fast_done = device.create_event(),
+               slow_done = device.create_event();
+    std::vector<float> a(1000, 1.0f), b(1000, 2.0f);
+    std::atomic<bool> open = false;
+    if (world.rank() == 0) {
+        enqueue_on_host(*gate, "gate", [&] {
+            while (!open) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        });
+        gate->record(*opened);
+        slow_stream->wait(*opened);
+    }
+    slow->all_reduce(view(a), *slow_stream);
+    slow_stream->record(*slow_done);
+    fast->all_reduce(view(b), *fast_stream);
+    fast_stream->record(*fast_done);
+    fast_done->synchronize();
+    EXPECT_EQ(b[999], 2.0f * static_cast<float>(world.size()));
+    world.barrier();  // nobody opens the gate before all have seen this
+    EXPECT_FALSE(slow_done->complete());
+    world.barrier();
+    open = true;
+    slow_stream->synchronize();
+    EXPECT_EQ(a[999], static_cast<float>(world.size()));
+}
+
+// No member passes a barrier before the last has come: a counter that all raise before it is full after it.
+void barrier_waits_for_all(World& world) {
+    CpuDevice device(1);
+    const auto stream = device.create_stream("reduce");
+    const auto communicator = world.connect("barrier", flat_mesh(world).group(world.rank(), kEverybody));
+    const auto before = device.create_event(), after = device.create_event();
+    stream->record(*before);
+    stream->synchronize();
+    world.barrier();
+    if (world.rank() == world.size() - 1)
+        enqueue_on_host(*stream, "late", [] { std::this_thread::sleep_for(std::chrono::milliseconds(60)); });
+    communicator->barrier(*stream);
+    stream->record(*after);
+    stream->synchronize();
+    EXPECT_GE(after->elapsed_ms_since(*before), 60.0);
+}
+
+void counts_are_the_formulas(World& world) {
+    CpuDevice device(1);
+    const auto stream = device.create_stream("reduce");
+    const auto communicator = world.connect("counts", flat_mesh(world).group(world.rank(), kEverybody));
+    const int n = world.size();
+    const int64_t count = 1000;  // per rank: divisible, so that every rank sends exactly the formula
+    std::vector<float> part(static_cast<size_t>(count)), whole(static_cast<size_t>(count * n)),
+        other(whole.size());
+    communicator->reduce_scatter(view(part), view(whole), *stream);
+    communicator->all_gather(view(whole), view(part), *stream);
+    communicator->all_reduce(view(whole), *stream);
+    communicator->all_to_all(view(other), view(whole), *stream);
+    communicator->barrier(*stream);
+    stream->synchronize();
+    const CollectiveCounts counts = communicator->counts();
+    for (const Collective kind : {Collective::reduce_scatter, Collective::all_gather, Collective::all_reduce,
+                                  Collective::all_to_all, Collective::barrier}) {
+        const CollectiveCount& counted = counts[static_cast<size_t>(kind)];
+        EXPECT_EQ(counted.calls, 1) << name_of(kind);
+        EXPECT_EQ(static_cast<double>(counted.bytes_sent), wire_bytes(kind, n, count * n * 4))
+            << name_of(kind);
+    }
+    // Uneven: some send more, the sum over the ranks is the formula all the same.
+    std::vector<Bf16> odd(101, Bf16(1.0f));
+    communicator->all_reduce(view(odd), *stream);
+    std::vector<float> some(33);
+    communicator->broadcast(view(some), n - 1, *stream);
+    stream->synchronize();
+    const CollectiveCounts after = communicator->counts();
+    const auto grown = [&](Collective kind) {
+        return static_cast<double>(after[static_cast<size_t>(kind)].bytes_sent -
+                                   counts[static_cast<size_t>(kind)].bytes_sent);
+    };
+    EXPECT_DOUBLE_EQ(world.sum(grown(Collective::all_reduce)),
+                     n * wire_bytes(Collective::all_reduce, n, 202));
+    EXPECT_DOUBLE_EQ(world.sum(grown(Collective::broadcast)), n * wire_bytes(Collective::broadcast, n, 132));
+}
+
+// spec: two microbatches on R x S ranks, mean over all of both; g of rank r in microbatch m at element e is
+// an integer, so every sum is exact whatever the order, and equality means that nothing was lost or weighted
+// twice.
+void hsdp_example(World& world) {
+    if (world.size() % 4 != 0) return;
+    const int replicas = world.size() == 32 ? 4 : 2;
+    const Mesh mesh({replicas, world.size() / replicas, 1, 1});
+    const int64_t shard = 3, count = shard * mesh.size(Axis::shard);
+    const auto g = [](int rank, int m, int64_t e) {
+        return static_cast<float>((rank + 1) * (m == 0 ? 1 : 10) + e);
+    };
+    CpuDevice device(1);
+    const auto stream = device.create_stream("reduce");
+    const Group shards = mesh.group(world.rank(), {Axis::shard}),
+                copies = mesh.group(world.rank(), {Axis::replicate});
+    const auto over_shard = world.connect("shard", shards),
+               over_replicate = world.connect("replicate", copies);
+
+    std::vector<float> mean(static_cast<size_t>(shard));  // wanted: shards.index's part
+    for (int64_t e = 0; e < shard; ++e) {
+        float sum = 0;
+        for (int rank = 0; rank < world.size(); ++rank)
+            for (int m = 0; m < 2; ++m) sum += g(rank, m, shards.index * shard + e);
+        mean[static_cast<size_t>(e)] = sum / static_cast<float>(world.size());
+    }
+    for (const bool keeps_shard : {true, false}) {  // accumulate: reduce_scatter, local
+        std::vector<float> full(static_cast<size_t>(count)), piece(static_cast<size_t>(shard)),
+            held(static_cast<size_t>(shard));
+        for (int m = 0; m < 2; ++m) {
+            for (int64_t e = 0; e < count; ++e) {
+                const float value = g(world.rank(), m, e);
+                full[static_cast<size_t>(e)] =
+                    keeps_shard || m == 0 ? value : full[static_cast<size_t>(e)] + value;
+            }
+            if (!keeps_shard && m == 0) continue;
+            over_shard->reduce_scatter(view(piece), view(full), *stream);
+            stream->synchronize();
+            for (size_t e = 0; e < held.size(); ++e) held[e] += piece[e];
+            if (!keeps_shard) continue;
+            // The partial shard: the sum over this replica's ranks of the microbatches so far.
+            float so_far = 0;
+            for (const int rank : shards.ranks)
+                for (int k = 0; k <= m; ++k) so_far += g(rank, k, shards.index * shard);
+            EXPECT_EQ(held[0], so_far) << "after microbatch " << m;
+        }
+        over_replicate->all_reduce(view(held), *stream);
+        stream->synchronize();
+        for (size_t e = 0; e < held.size(); ++e)
+            EXPECT_EQ(held[e] / static_cast<float>(shards.size() * copies.size()), mean[e]);
+    }
+}
+
+void host_exchanges(World& world) {
+    const int n = world.size(), rank = world.rank();
+    const std::vector<std::string> texts = world.all_gather(
+        std::string(static_cast<size_t>(rank * rank * 1000), static_cast<char>('a' + rank % 26)));
+    ASSERT_EQ(texts.size(), static_cast<size_t>(n));
+    for (int i = 0; i < n; ++i)
+        EXPECT_EQ(texts[static_cast<size_t>(i)],
+                  std::string(static_cast<size_t>(i * i * 1000), static_cast<char>('a' + i % 26)));
+    EXPECT_EQ(world.sum(rank + 0.5), n * (n - 1) / 2.0 + n * 0.5);
+    EXPECT_EQ(world.min(10.0 - rank), 10.0 - (n - 1));
+    EXPECT_EQ(world.max(-1.0 - rank), -1.0);
+    EXPECT_GE(world.local_size(), 1);
+    EXPECT_LT(world.local_rank(), world.local_size());
+
+    expect_same_on_all_ranks(world, "plan", {"a", "b"});
+    if (n == 1) return;
+    std::vector<std::string> plan{"reduce_scatter of w1", "reduce_scatter of w2", "all_gather of w1"};
+    if (rank == n - 1) std::swap(plan[1], plan[2]);
+    try {
+        expect_same_on_all_ranks(world, "plan", plan);
+        ADD_FAILURE() << "rank " << rank << " saw no difference";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        EXPECT_EQ(std::string(error.what()),
+                  fmt::format("plan: rank {} differs from rank 0 at line 2: 'all_gather of w1' instead of "
+                              "'reduce_scatter of w2'; all ranks "
+                              "need the same config and binary",
+                              n - 1));
+    }
+}
+
+void wrong_sizes_throw(World& world) {
+    CpuDevice device(1);
+    const auto stream = device.create_stream("reduce");
+    const auto communicator = world.connect("sizes", flat_mesh(world).group(world.rank(), kEverybody));
+    const int64_t n = world.size();
+    std::vector<float> part(4), whole(static_cast<size_t>(4 * n + 1));
+    std::vector<int32_t> integers(4);
+    std::vector<Bf16> halves(4);
+    const Tensor fits = view(whole, 0, 4 * n);
+    EXPECT_THROW(communicator->reduce_scatter(view(part), view(whole), *stream), Error);
+    EXPECT_THROW(communicator->all_gather(view(whole), view(part), *stream), Error);
+    EXPECT_THROW(communicator->all_gather(fits, view(halves), *stream), Error);
+    EXPECT_THROW(communicator->all_reduce(view(integers), *stream), Error);
+    EXPECT_THROW(communicator->broadcast(view(part), static_cast<int>(n), *stream), Error);
+    EXPECT_THROW(communicator->all_to_all(fits, fits, *stream), Error) << "overlap";
+    EXPECT_THROW(communicator->all_gather(fits, view(whole, 4 * ((world.rank() + 1) % n) + 1, 4), *stream),
+                 Error)
+        << "overlap";
+    Tensor strided(whole.data(), DType::f32, {2, 2});
+    strided.row_stride = 3;
+    EXPECT_THROW(communicator->all_reduce(strided, *stream), Error);
+    stream->synchronize();
+    EXPECT_EQ(communicator->counts()[static_cast<size_t>(Collective::all_gather)].calls, 0);
+}
+
+}  // namespace
+
+const std::vector<ConformanceCase>& conformance_cases() {
+    static const std::vector<ConformanceCase> kCases{
+        {"sums_f32", sums_f32},
+        {"sums_bf16", sums_bf16},
+        {"moves_f32", moves_f32},
+        {"moves_bf16", moves_bf16},
+        {"groups_and_streams_at_once", groups_and_streams_at_once},
+        {"later_launch_completes_first", later_launch_completes_first},
+        {"barrier_waits_for_all", barrier_waits_for_all},
+        {"counts_are_the_formulas", counts_are_the_formulas},
+        {"hsdp_example", hsdp_example},
+        {"host_exchanges", host_exchanges},
+        {"wrong_sizes_throw", wrong_sizes_throw},
+    };
+    return kCases;
+}
+
+}  // namespace speedrun::testing

@@ -1,0 +1,148 @@
+// The rule of placement, the table of strategies, and what is refused.
+#include "train/distributed/placement.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/device/error.h"
+
+namespace speedrun::testing {
+namespace {
+
+constexpr Placement kReplicate = Placement::replicate(), kShard = Placement::shard(0),
+                    kPartial = Placement::partial();
+
+ParallelPlan plan_of(Strategy strategy) {
+    ParallelPlan plan;
+    plan.strategy = strategy;
+    return plan;
+}
+
+void expect_refused(const ParallelPlan& plan, const std::string& fragment) {
+    try {
+        resolve_plan(plan);
+        ADD_FAILURE() << "accepted; wanted an error with '" << fragment << "'";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        EXPECT_NE(std::string(error.what()).find(fragment), std::string::npos) << error.what();
+    }
+}
+
+TEST(PlacementTest, CollectivesFollowFromTheChange) {
+    EXPECT_EQ(collective_between(kPartial, kShard), Collective::reduce_scatter);
+    EXPECT_EQ(collective_between(kPartial, kReplicate), Collective::all_reduce);
+    EXPECT_EQ(collective_between(kShard, kReplicate), Collective::all_gather);
+    EXPECT_EQ(collective_between(kShard, Placement::shard(1)), Collective::all_to_all);
+    EXPECT_EQ(collective_between(kReplicate, kShard), std::nullopt);  // a local slice
+    for (const Placement same : {kReplicate, kShard, kPartial})
+        EXPECT_EQ(collective_between(same, same), std::nullopt);
+    EXPECT_THROW(collective_between(kReplicate, kPartial), Error);
+    EXPECT_THROW(collective_between(kShard, kPartial), Error);
+}
+
+// The table of gradient_sync, cell by cell: on the shard axis, then on replicate.
+TEST(PlacementTest, TableOfStrategies) {
+    struct Row {
+        Strategy strategy;
+        Accumulate accumulate;
+        Placement stored, accumulated, state;
+    };
+    const std::vector<Row> table{
+        {Strategy::ddp, Accumulate::local, kReplicate, kPartial, kReplicate},
+        {Strategy::zero1, Accumulate::local, kReplicate, kPartial, kShard},
+        {Strategy::zero2, Accumulate::reduce_scatter, kReplicate, kShard, kShard},
+        {Strategy::zero3, Accumulate::reduce_scatter, kShard, kShard, kShard},
+        {Strategy::zero3, Accumulate::local, kShard, kPartial, kShard},
+    };
+    for (const Row& row : table) {
+        ParallelPlan plan = plan_of(row.strategy);
+        plan.accumulate = row.accumulate;
+        const ParameterPlacement place = place_parameter(resolve_plan(plan), -1);
+        for (const Axis axis : {Axis::shard, Axis::context}) {
+            const auto i = static_cast<size_t>(axis);
+            EXPECT_EQ(place.stored[i], row.stored) << row_of(row.strategy).name;
+            EXPECT_EQ(place.computed[i], kReplicate);
+            EXPECT_EQ(place.gradient[i], kPartial);
+            EXPECT_EQ(place.accumulated[i], row.accumulated) << row_of(row.strategy).name;
+            EXPECT_EQ(place.state[i], row.state) << row_of(row.strategy).name;
+        }
+        const auto r = static_cast<size_t>(Axis::replicate);
+        EXPECT_EQ(place.stored[r], kReplicate);
+        EXPECT_EQ(place.gradient[r], kPartial);
+        EXPECT_EQ(place.accumulated[r], kPartial) << "reduced over replicas before the last microbatch";
+        EXPECT_EQ(place.state[r], kReplicate);
+    }
+}
+
+// Tensor cuts the weight: its gradient is cut too and nothing is summed there. What it does not cut is summed
+// only if it sharded the sequence.
+TEST(PlacementTest, TensorAxis) {
+    const auto t = static_cast<size_t>(Axis::tensor);
+    for (const bool sequence_parallel : {false, true}) {
+        ParallelPlan plan = resolve_plan(plan_of(Strategy::zero3));
+        plan.sequence_parallel = sequence_parallel;
+        const ParameterPlacement matrix = place_parameter(plan, 1), norm = place_parameter(plan, -1);
+        for (const AxisPlacements& at :
+             {matrix.stored, matrix.computed, matrix.gradient, matrix.accumulated, matrix.state})
+            EXPECT_EQ(at[t], Placement::shard(1));
+        EXPECT_EQ(norm.gradient[t], sequence_parallel ? kPartial : kReplicate);
+        EXPECT_EQ(norm.state[t], kReplicate);
+    }
+}
+
+TEST(PlacementTest, DefaultsOfTheRow) {
+    EXPECT_EQ(resolve_plan(plan_of(Strategy::ddp)).accumulate, Accumulate::local);
+    EXPECT_EQ(resolve_plan(plan_of(Strategy::zero2)).accumulate, Accumulate::reduce_scatter);
+    EXPECT_EQ(resolve_plan(plan_of(Strategy::zero3)).reshard_after_forward, Reshard::yes);
+    EXPECT_EQ(resolve_plan(plan_of(Strategy::zero1)).reshard_after_forward, Reshard::no);
+}
+
+TEST(PlacementTest, IllegalCombinationsSayWhy) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1}) {
+        ParallelPlan plan = plan_of(strategy);
+        plan.accumulate = Accumulate::reduce_scatter;
+        expect_refused(plan, "keeps gradients full until the last microbatch");
+    }
+    ParallelPlan plan = plan_of(Strategy::zero2);
+    plan.accumulate = Accumulate::local;
+    expect_refused(plan, "zero2 keeps no full gradients between microbatches");
+
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2}) {
+        for (const Reshard reshard : {Reshard::yes, Reshard::except_last}) {
+            plan = plan_of(strategy);
+            plan.reshard_after_forward = reshard;
+            expect_refused(plan, "stores parameters full: there is nothing to free");
+        }
+    }
+    plan = plan_of(Strategy::ddp);
+    plan.optimizer_step = OptimizerStep::in_backward;
+    EXPECT_NO_THROW(resolve_plan(plan));
+    plan.global_clip = true;
+    expect_refused(plan, "needs the norm of all gradients, which is known only after backward");
+    plan.global_clip = false;
+    plan.launch = Launch::after_backward;
+    expect_refused(plan, "no gradient is reduced while backward runs");
+    plan = plan_of(Strategy::ddp);
+    plan.reduce_dtype = DType::i32;
+    expect_refused(plan, "f32 or bf16, not i32");
+    plan = plan_of(Strategy::ddp);
+    plan.coalesce_below_bytes = -1;
+    expect_refused(plan, "coalescing below -1 bytes");
+}
+
+TEST(PlacementTest, WordsOfTheConfig) {
+    EXPECT_EQ(parse_strategy("zero3"), Strategy::zero3);
+    EXPECT_EQ(parse_accumulate("reduce_scatter"), Accumulate::reduce_scatter);
+    EXPECT_EQ(parse_launch("after_backward"), Launch::after_backward);
+    EXPECT_EQ(parse_optimizer_step("in_backward"), OptimizerStep::in_backward);
+    EXPECT_EQ(parse_reshard("except_last"), Reshard::except_last);
+    EXPECT_EQ(parse_reshard("false"), Reshard::no);
+    try {
+        parse_strategy("fsdp");
+        ADD_FAILURE();
+    } catch (const Error& error) {
+        EXPECT_STREQ(error.what(), "parallel.strategy is 'fsdp': want one of ddp, zero1, zero2, zero3");
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,24 @@
+#include "train/distributed/collective.h"
+
+#include <cstddef>
+
+namespace speedrun {
+
+const char* name_of(Collective collective) {
+    constexpr std::array<const char*, kNumCollectives> kNames{"all_reduce", "reduce_scatter", "all_gather",
+                                                              "all_to_all", "broadcast",      "barrier"};
+    return kNames[static_cast<size_t>(collective)];
+}
+
+double wire_bytes(Collective collective, int n, int64_t payload) {
+    if (collective == Collective::barrier) return 0;
+    const double once = static_cast<double>(payload) * (n - 1) / n;
+    return collective == Collective::all_reduce ? 2 * once : once;
+}
+
+double NetworkModel::seconds(Collective collective, int n, int64_t payload) const {
+    if (n == 1) return 0;
+    return latency_s + (bytes_per_s > 0 ? wire_bytes(collective, n, payload) / bytes_per_s : 0);
+}
+
+}  // namespace speedrun

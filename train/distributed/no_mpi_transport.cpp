@@ -1,0 +1,14 @@
+// Stands in for mpi_transport.cpp in a build without MPI.
+#include "kernels/device/error.h"
+#include "train/distributed/message_channel.h"
+
+namespace speedrun {
+
+std::unique_ptr<MessageTransport> make_mpi_transport() {
+    throw_usage(
+        "this process was started by an MPI launcher, but this build has no MPI: install one "
+        "(libopenmpi-dev) and configure "
+        "with -DSPEEDRUN_MPI=ON, or start a single process without mpirun");
+}
+
+}  // namespace speedrun

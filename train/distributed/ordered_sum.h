@@ -1,0 +1,15 @@
+// The one arithmetic of all reductions on host memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/device/dtype.h"
+
+namespace speedrun {
+
+// output[e] <- inputs[0][e] + inputs[1][e] + ..., from left to right in f32, rounded once. `output` may be
+// one of the inputs. All have `count` elements of `dtype`, f32 or bf16.
+void ordered_sum(void* output, const std::vector<const void*>& inputs, int64_t count, DType dtype);
+
+}  // namespace speedrun

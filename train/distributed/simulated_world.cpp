@@ -1,0 +1,74 @@
+#include "train/distributed/simulated_world.h"
+
+#include <chrono>
+#include <thread>
+
+#include "kernels/device/philox.h"
+#include "train/distributed/host_task.h"
+
+namespace speedrun {
+
+class SimulatedCommunicator final : public Communicator {
+  public:
+    SimulatedCommunicator(std::unique_ptr<Communicator> inner, const SimulatedNetwork& network,
+                          PhiloxCounter counter)
+        : Communicator(inner->name(), inner->group()),
+          inner_(std::move(inner)),
+          network_(network),
+          counter_(counter) {}
+
+    CollectiveCounts counts() const override { return inner_->counts(); }
+
+  private:
+    void enqueue(const CollectiveCall& call, Stream& stream) override {
+        inner_->count_and_enqueue(call, stream);
+        // Asleep after the exchange, not before: a collective begins when its last member comes.
+        const std::chrono::duration<double> wait(seconds(call));
+        enqueue_on_host(stream, "network", [wait] { std::this_thread::sleep_for(wait); });
+    }
+
+    double seconds(const CollectiveCall& call) {
+        const bool whole = call.kind == Collective::all_reduce || call.kind == Collective::broadcast;
+        const int64_t payload = call.count * size_of(call.dtype) * (whole ? 1 : size());
+        const uint32_t random = philox4x32(counter_, philox_key(network_.seed))[0];
+        ++counter_[0];
+        constexpr double kWords = 4294967296.0;  // 2^32
+        return network_.model.seconds(call.kind, size(), payload) + network_.jitter_s * (random / kWords);
+    }
+
+    const std::unique_ptr<Communicator> inner_;
+    const SimulatedNetwork network_;
+    PhiloxCounter counter_;  // call, communicator, rank, 0
+};
+
+namespace {
+
+class SimulatedWorld final : public World {
+  public:
+    SimulatedWorld(World& inner, const SimulatedNetwork& network) : inner_(inner), network_(network) {}
+
+    int rank() const override { return inner_.rank(); }
+    int size() const override { return inner_.size(); }
+    int local_rank() const override { return inner_.local_rank(); }
+    int local_size() const override { return inner_.local_size(); }
+    std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
+        const PhiloxCounter counter{0, num_connected_++, static_cast<uint32_t>(rank()), 0};
+        return std::make_unique<SimulatedCommunicator>(inner_.connect(name, group), network_, counter);
+    }
+    std::vector<std::string> all_gather(const std::string& text) override { return inner_.all_gather(text); }
+    void abort(ExitCode code, const std::string& reason) override { inner_.abort(code, reason); }
+    void finish() override { inner_.finish(); }
+
+  private:
+    World& inner_;
+    const SimulatedNetwork network_;
+    uint32_t num_connected_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<World> make_simulated_world(World& world, const SimulatedNetwork& network) {
+    return std::make_unique<SimulatedWorld>(world, network);
+}
+
+}  // namespace speedrun
