@@ -267,8 +267,14 @@ std::unique_ptr<MatmulLibrary> make_cublaslt(Device& device, const CublasLtOptio
 std::unique_ptr<MatmulLibrary> make_cublaslt(Device& device, const CublasLtOptions& options,
                                              std::string& why) {
     CublasLtApi api;
-    if (!device.dry() && !load_cublaslt(api, why)) return nullptr;
-    return std::make_unique<CublasLt>(device, options, api);
+    if (device.dry()) return std::make_unique<CublasLt>(device, options, api);
+    if (!load_cublaslt(api, why)) return nullptr;
+    try {
+        return std::make_unique<CublasLt>(device, options, api);
+    } catch (const Error& error) {
+        why = error.what();
+        return nullptr;
+    }
 }
 
 std::string cache_folder() {

@@ -217,6 +217,13 @@ void CudaDevice::set_trace(TraceSink* sink) {
     origin_ns_ = now_ns();
 }
 
+int64_t CudaDevice::available_bytes() const {
+    if (!query_cuda().unavailable.empty()) return -1;
+    size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return static_cast<int64_t>(free);
+}
+
 int64_t CudaDevice::host_time_ns(const CudaEvent& event) const {
     return origin_ns_ + static_cast<int64_t>(event.elapsed_ms_since(*origin_) * 1e6);
 }

@@ -105,6 +105,7 @@ class CudaDevice final : public Device {
     // Spans are measured with event pairs around each operation and given out when their stream is
     // synchronised.
     void set_trace(TraceSink* sink) override;
+    int64_t available_bytes() const override;
 
     int index() const { return index_; }
     TraceSink* trace() const { return trace_; }

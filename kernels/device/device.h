@@ -119,6 +119,8 @@ class Device {
     // A dry device takes part in everything but allocates and runs nothing: `plan` is a run on a dry device.
     virtual bool dry() const = 0;
     virtual void set_trace(TraceSink* sink) = 0;
+    // Memory that further buffers may take, in bytes; −1 where that is not known (no such device here).
+    virtual int64_t available_bytes() const = 0;
 
     MemoryTable& memory() { return memory_; }
 
