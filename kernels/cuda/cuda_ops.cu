@@ -12,6 +12,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <unordered_map>
 
@@ -47,8 +48,9 @@ std::unique_ptr<Ops> make_cuda_ops(Device& device, std::unique_ptr<MatmulLibrary
 
 namespace {
 
-// "attention_forward" for attention_forward_kernel<Bf16>: what traces and profilers show. Lives for ever.
-const char* label_of(const void* kernel) {
+// "attention_forward" for attention_forward_kernel<Bf16>, "adamw.Step" for map_kernel<4, Step<Bf16>> launched
+// by adamw.cu: what traces and profilers show. Lives for ever.
+const char* label_of(const void* kernel, const LaunchSite& site) {
     static std::unordered_map<const void*, std::string> labels;  // launches come from one thread
     const auto known = labels.find(kernel);
     if (known != labels.end()) return known->second.c_str();
@@ -62,6 +64,11 @@ const char* label_of(const void* kernel) {
         for (const char* part : {"void ", "(anonymous namespace)::", "speedrun::", "attention::", "cuda::"}) {
             for (size_t at; (at = label.find(part)) != std::string::npos;) label.erase(at, std::strlen(part));
         }
+        if (label.rfind("map_kernel<", 0) == 0) {
+            const size_t body = label.find(", ") + 2;
+            const std::string file = std::filesystem::path(site.file).stem().string();
+            label = file + "." + label.substr(body);
+        }
         label = label.substr(0, label.find_first_of("<("));
         if (const size_t at = label.rfind("_kernel"); at != std::string::npos) label.erase(at);
     }
@@ -73,7 +80,7 @@ const char* label_of(const void* kernel) {
 LaunchTarget begin_launch(const LaunchSite& site, const void* kernel) {
     auto& stream = static_cast<CudaStream&>(site.stream);
     if (stream.dry()) return {nullptr, true};
-    const char* const label = label_of(kernel);
+    const char* const label = label_of(kernel, site);
     nvtxRangePushA(label);  // for profilers; next to nothing where none is attached
     stream.begin_span(label);
     return {stream.handle(), false};
@@ -88,7 +95,8 @@ void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site)
     if (error == cudaSuccess) return;
     if (error == cudaErrorNoKernelImageForDevice) {
         throw_usage(
-            "this build holds no code for this GPU; configure it with -DSPEEDRUN_CUDA_ARCHITECTURES=native, or with the "
+            "this build holds no code for this GPU; configure it with -DSPEEDRUN_CUDA_ARCHITECTURES=native, "
+            "or with the "
             "preset cuda for every supported GPU");
     }
     const char* name = nullptr;

@@ -72,7 +72,7 @@ TEST_F(FakeRunTest, TraceHasEveryStreamOfTheTracedSteps) {
     int attention = 0, steps = 0;
     for (const Json& event : events) {
         attention += event["name"] == "attention_forward";
-        steps += event["name"] == "adamw";
+        steps += event["name"] == "adamw.Step";
     }
     EXPECT_EQ(attention, 2 * 3 * 2);  // two steps of three microbatches through two layers
     EXPECT_GT(steps, 0);
