@@ -100,7 +100,8 @@ class Ops {
     // ---- matrix products
     // ------------------------------------------------------------------------------------- c (+)= op(a)
     // op(b) (+ bias).  c: real or f32 [M,N]; a: real [M,K] or [K,M]; b: real [K,N] or [N,K]; bias: f32 [N],
-    // optional, not with accumulate. Rows of each may be strided. Sums in f32.
+    // optional, not with accumulate; a backend may round it to c's type first. Rows of each may be strided.
+    // Sums in f32.
     virtual void matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options,
                         Stream& stream) = 0;
     // out[c] (+)= Σ_t x[t,c]: the gradient of a bias.  out: f32 [C]; x: real [T,C].

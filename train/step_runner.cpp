@@ -1,6 +1,7 @@
 #include "train/step_runner.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "train/optim/schedule.h"
 
@@ -35,9 +36,11 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime)
       gradients_(model_.table(), runtime),
       optimizers_(config.optimizers, model_.table(), model_.parameters(), gradients_, runtime),
       uploaded_(runtime.device().create_event()),
-      clock_start_(runtime.device().create_event()) {
+      clock_start_(runtime.device().create_event()),
+      staging_(runtime.device(), 4 * config.batch.microbatch_tokens * size_of(DType::i32)) {
     for (Slot& slot : slots_) {
-        slot.statistics.resize(optimizers_.statistics().numel());
+        slot.memory = HostBuffer(runtime.device(), optimizers_.statistics().bytes());
+        slot.statistics = slot.memory.as<float>();
         slot.backward_done = runtime.device().create_event();
         slot.step_done = runtime.device().create_event();
     }
@@ -45,18 +48,28 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime)
     // A gradient is final after its last microbatch; before that, completion only means that it may be added
     // to.
     gradients_.listen([this](const Parameter& p) {
-        if (last_microbatch_) optimizers_.gradient_ready(p);
+        if (!last_microbatch_) return;
+        optimizers_.gradient_ready(p);
+        if (recording_) {
+            ready_order_.push_back(&p);  // the other streams' part follows every launch of the graph
+        } else {
+            optimizers_.take_norm(p);
+        }
     });
 }
 
 void StepRunner::upload(const Batch& batch) {
-    const BatchTensors& device = model_.batch();
-    const auto copy = [this](const Tensor& to, const std::vector<int32_t>& from) {
+    uploaded_->synchronize();  // the staging memory is free again
+    auto* staged = staging_.as<int32_t>();
+    const auto copy = [&](const Tensor& to, const std::vector<int32_t>& from) {
         if (to.numel() != static_cast<int64_t>(from.size())) {
             throw_internal("a batch of {} tokens does not fit {}", from.size(), to.describe());
         }
-        runtime_.device().copy(to.data, from.data(), to.bytes(), runtime_.compute());
+        std::memcpy(staged, from.data(), static_cast<size_t>(to.bytes()));
+        runtime_.device().copy(to.data, staged, to.bytes(), runtime_.compute());
+        staged += to.numel();
     };
+    const BatchTensors& device = model_.batch();
     copy(device.tokens, batch.tokens);
     copy(device.targets, batch.targets);
     copy(device.positions, batch.positions);
@@ -66,17 +79,43 @@ void StepRunner::upload(const Batch& batch) {
 
 void StepRunner::run_microbatches(BatchSource& source) {
     const int64_t count = config_.microbatches_per_step();
-    const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(config_.batch.tokens_per_step));
-    gradients_.begin_step();
     for (int64_t m = 0; m < count; ++m) {
-        uploaded_->synchronize();  // the source may reuse the batch before
         upload(source.next());
-        last_microbatch_ = m == count - 1;
-        model_.forward();
-        model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), m > 0, gradient_scale,
-                                 gradients_);
-        gradients_.expect_all_ready();
+        run_microbatch(m == 0, m == count - 1);
     }
+}
+
+void StepRunner::run_microbatch(bool first, bool last) {
+    Graph* const graph = use_graphs_ ? graph_of(first, last).get() : nullptr;
+    if (!graph) return enqueue_model(first, last);
+    graph->launch(runtime_.compute());
+    if (!last) return;
+    for (const Parameter* p : ready_order_) optimizers_.take_norm(*p);
+}
+
+void StepRunner::enqueue_model(bool first, bool last) {
+    const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(config_.batch.tokens_per_step));
+    if (first) gradients_.begin_step();
+    last_microbatch_ = last;
+    model_.forward();
+    model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), !first, gradient_scale,
+                             gradients_);
+    gradients_.expect_all_ready();
+}
+
+// After a step has run call by call: every shape has been met, every event recorded once, and the gradients
+// have begun, which is what a microbatch that is not the first finds.
+void StepRunner::record_graphs() {
+    const int64_t count = config_.microbatches_per_step();
+    recording_ = true;
+    for (int64_t m = 0; m < count; ++m) {
+        const bool first = m == 0, last = m == count - 1;
+        if (graph_of(first, last)) continue;
+        ready_order_.clear();
+        graph_of(first, last) =
+            runtime_.device().record_graph(runtime_.compute(), [&] { enqueue_model(first, last); });
+    }
+    recording_ = false;
 }
 
 void StepRunner::enqueue_optimizer(Slot& slot) {
@@ -84,12 +123,12 @@ void StepRunner::enqueue_optimizer(Slot& slot) {
     Stream& optimizer = runtime_.optimizer();
     const Tensor statistics = optimizers_.statistics();
     // The next backward writes the loss sum, on compute: so it is also read there.
-    runtime_.device().copy(slot.statistics.data(), statistics.data, size_of(DType::f32), compute);
+    runtime_.device().copy(slot.statistics, statistics.data, size_of(DType::f32), compute);
     compute.record(*slot.backward_done);
     optimizer.wait(*slot.backward_done);
     optimizers_.step(slot.step, slot.lr_factor);
     if (!runtime_.device().dry()) {
-        runtime_.device().copy(slot.statistics.data() + 1, static_cast<float*>(statistics.data) + 1,
+        runtime_.device().copy(slot.statistics + 1, static_cast<float*>(statistics.data) + 1,
                                statistics.bytes() - size_of(DType::f32), optimizer);
     }
     optimizer.record(*slot.step_done);
@@ -167,6 +206,7 @@ void StepRunner::warm_up() {
     flops_per_step_ = runtime_.ops().flops() - before;
     enqueue_optimizer(slots_[0]);
     runtime_.synchronize();
+    if (config_.cuda.graph) record_graphs();
 }
 
 void StepRunner::initialize(uint64_t seed) {

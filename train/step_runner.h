@@ -48,6 +48,11 @@ class StepRunner {
     // Initial parameters and optimizer state of this seed.
     void initialize(uint64_t seed);
 
+    // Forward and backward of later steps: as recorded graphs where warm_up() could record them, or call by
+    // call (needed while the device is traced). Same bits either way.
+    void use_graphs(bool use) { use_graphs_ = use; }
+    bool has_graphs() const { return graphs_[0] || graphs_[1] || graphs_[2] || graphs_[3]; }
+
     // Marks the begin of timed work; everything before has been synchronised.
     void start_clock();
     // Enqueues optimizer step `step`. At most two steps may be uncollected.
@@ -64,12 +69,21 @@ class StepRunner {
     struct Slot {
         int64_t step = 0;
         double lr_factor = 0;
-        std::vector<float> statistics;
+        HostBuffer memory;
+        float* statistics = nullptr;  // in memory
         std::unique_ptr<Event> backward_done, step_done;
     };
 
     void upload(const Batch& batch);
     void run_microbatches(BatchSource& source);
+    // Forward and backward of the uploaded batch. The first of a step overwrites gradients and loss sum, the
+    // last announces each gradient.
+    void run_microbatch(bool first, bool last);
+    void enqueue_model(bool first, bool last);
+    void record_graphs();
+    std::unique_ptr<Graph>& graph_of(bool first, bool last) {
+        return graphs_[(first ? 1 : 0) + (last ? 2 : 0)];
+    }
     void enqueue_optimizer(Slot& slot);
     [[noreturn]] void report_divergence(const Slot& slot);
 
@@ -79,6 +93,10 @@ class StepRunner {
     GradientStore gradients_;
     OptimizerSet optimizers_;
     std::unique_ptr<Event> uploaded_, clock_start_;
+    HostBuffer staging_;  // of one microbatch's tokens, targets, positions and first keys
+    std::array<std::unique_ptr<Graph>, 4> graphs_;
+    std::vector<const Parameter*> ready_order_;  // in which a recorded backward announces the gradients
+    bool use_graphs_ = true, recording_ = false;
     std::array<Slot, 2> slots_;
     int64_t enqueued_ = 0, collected_ = 0;
     double last_clock_ms_ = 0;

@@ -1,7 +1,7 @@
 #include "train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
+#include <string_view>
 
 #include "data/dataset.h"
 #include "train/record/environment.h"
@@ -41,20 +41,27 @@ BatchLoaderOptions loader_options(const Config& config) {
 }  // namespace
 
 double measure_product_ceiling(Runtime& runtime) {
-    constexpr int64_t kSize = 1024;
-    const auto bytes = kSize * kSize * size_of(runtime.real());
+    const int64_t size = std::string_view(runtime.device().kind()) == "cuda" ? 8192 : 1024;
+    const auto bytes = size * size * size_of(runtime.real());
     Buffer memory(runtime.device(), "ceiling", MemoryCategory::workspace, 3 * bytes);
-    const auto matrix = [&](int64_t i) { return memory.tensor(runtime.real(), {kSize, kSize}, i * bytes); };
+    const auto matrix = [&](int64_t i) { return memory.tensor(runtime.real(), {size, size}, i * bytes); };
+    const auto begin = runtime.device().create_event(), end = runtime.device().create_event();
+    // Random numbers: products of zeros run faster than real ones.
+    Buffer noise(runtime.device(), "ceiling", MemoryCategory::workspace, size * size * size_of(DType::f32));
+    const Tensor values = noise.tensor(DType::f32, {size * size});
+    runtime.ops().random_normal(values, 1, 1, 0, 1.0f, runtime.compute());
+    for (int64_t i : {1, 2})
+        runtime.ops().cast(memory.tensor(runtime.real(), {size * size}, i * bytes), values,
+                           runtime.compute());
     double best_ms = 1e30;
     for (int round = 0; round < 4; ++round) {
-        const auto begin = std::chrono::steady_clock::now();
+        runtime.compute().record(*begin);
         runtime.ops().matmul(matrix(0), matrix(1), matrix(2), {}, {.transpose_b = true}, runtime.compute());
+        runtime.compute().record(*end);
         runtime.compute().synchronize();
-        best_ms = std::min(
-            best_ms,
-            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+        best_ms = std::min(best_ms, end->elapsed_ms_since(*begin));
     }
-    return 2.0 * kSize * kSize * kSize / (best_ms * 1e-3);
+    return 2.0 * static_cast<double>(size * size * size) / (best_ms * 1e-3);
 }
 
 Trainer::Trainer(const Config& config, Runtime& runtime, RunFolder& folder, const TrainerOptions& options)
@@ -162,7 +169,9 @@ void Trainer::validate(int64_t step) {
 void Trainer::trace(int64_t step) {
     if (step == options_.trace_first || (step == options_.trace_last + 1 && options_.trace_first >= 0)) {
         runtime_.synchronize();
-        runtime_.device().set_trace(step == options_.trace_first ? &timeline_ : nullptr);
+        const bool traced = step == options_.trace_first;
+        runtime_.device().set_trace(traced ? &timeline_ : nullptr);
+        runner_.use_graphs(!traced);
     }
 }
 

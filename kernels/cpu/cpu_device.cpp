@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "kernels/cpu/parallel.h"
@@ -169,6 +171,15 @@ std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {
 
 void CpuDevice::copy(void* destination, const void* source, int64_t bytes, Stream& stream) {
     static_cast<CpuStream&>(stream).submit("copy", [=] { std::memcpy(destination, source, bytes); });
+}
+
+int64_t CpuDevice::available_bytes() const {
+    std::ifstream file("/proc/meminfo");
+    for (std::string line; std::getline(file, line);) {
+        long long kib = 0;
+        if (std::sscanf(line.c_str(), "MemAvailable: %lld kB", &kib) == 1) return int64_t{kib} * 1024;
+    }
+    return -1;
 }
 
 // Pages come zeroed from the kernel; large buffers ask for huge pages, which the matrix products read faster.

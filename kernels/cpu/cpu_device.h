@@ -87,6 +87,7 @@ class CpuDevice final : public Device {
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
     void set_trace(TraceSink* sink) override { trace_ = sink; }
+    int64_t available_bytes() const override;
 
     int num_threads() const { return num_threads_; }
     TraceSink* trace() const { return trace_; }

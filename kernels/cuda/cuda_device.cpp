@@ -92,18 +92,24 @@ bool CudaStream::dry() const {
 void CudaStream::record(Event& event) {
     auto& cuda_event = static_cast<CudaEvent&>(event);
     if (!stream_) return;
-    check(cudaEventRecord(cuda_event.event_, stream_), "cudaEventRecord");
+    // External: at every launch of the graph the event is recorded anew, for the other streams to wait for.
+    check(cudaEventRecordWithFlags(cuda_event.event_, stream_,
+                                   recording_ ? cudaEventRecordExternal : cudaEventRecordDefault),
+          "cudaEventRecord");
     cuda_event.recorded_ = true;
 }
 
 void CudaStream::wait(const Event& event) {
     const auto& cuda_event = static_cast<const CudaEvent&>(event);
     if (!stream_ || !cuda_event.recorded_) return;
-    check(cudaStreamWaitEvent(stream_, cuda_event.event_, 0), "cudaStreamWaitEvent");
+    check(cudaStreamWaitEvent(stream_, cuda_event.event_,
+                              recording_ ? cudaEventWaitExternal : cudaEventWaitDefault),
+          "cudaStreamWaitEvent");
 }
 
 void CudaStream::synchronize() {
     if (!stream_) return;
+    if (recording_) throw_internal("stream {} cannot be waited for while a graph records it", name_);
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     if (!spans_.empty()) report_spans();
     std::exception_ptr error;
@@ -116,6 +122,7 @@ void CudaStream::synchronize() {
 
 void CudaStream::submit(const char* label, std::function<void()> work) {
     if (!stream_) return;
+    if (recording_) throw_internal("stream {}: host work '{}' cannot be recorded in a graph", name_, label);
     if (!host_) {
         void* word = nullptr;
         check(cudaHostAlloc(&word, sizeof *done_, cudaHostAllocMapped), "cudaHostAlloc");
@@ -210,8 +217,73 @@ void CudaDevice::set_trace(TraceSink* sink) {
     origin_ns_ = now_ns();
 }
 
+int64_t CudaDevice::available_bytes() const {
+    if (!query_cuda().unavailable.empty()) return -1;
+    size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return static_cast<int64_t>(free);
+}
+
 int64_t CudaDevice::host_time_ns(const CudaEvent& event) const {
     return origin_ns_ + static_cast<int64_t>(event.elapsed_ms_since(*origin_) * 1e6);
+}
+
+namespace {
+
+class CudaGraph final : public Graph {
+  public:
+    explicit CudaGraph(cudaGraph_t graph) {
+        const cudaError_t error = cudaGraphInstantiate(&executable_, graph, 0);
+        cudaGraphDestroy(graph);
+        check(error, "cudaGraphInstantiate");
+    }
+    ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+    void launch(Stream& stream) override {
+        check(cudaGraphLaunch(executable_, static_cast<CudaStream&>(stream).handle()), "cudaGraphLaunch");
+    }
+
+  private:
+    cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Graph> CudaDevice::record_graph(Stream& stream, const std::function<void()>& body) {
+    if (dry_) return nullptr;
+    auto& cuda_stream = static_cast<CudaStream&>(stream);
+    if (trace_) throw_internal("a graph cannot be recorded while stream {} is traced", stream.name());
+    // Relaxed: other threads (the loader's, a communicator's) may call CUDA meanwhile.
+    check(cudaStreamBeginCapture(cuda_stream.handle(), cudaStreamCaptureModeRelaxed),
+          "cudaStreamBeginCapture");
+    cuda_stream.recording_ = true;
+    std::exception_ptr error;
+    try {
+        body();
+    } catch (...) {
+        error = std::current_exception();
+    }
+    cuda_stream.recording_ = false;
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(cuda_stream.handle(), &graph);
+    if (error) {
+        if (graph) cudaGraphDestroy(graph);
+        cudaGetLastError();
+        std::rethrow_exception(error);
+    }
+    check(ended, "cudaStreamEndCapture");
+    return std::make_unique<CudaGraph>(graph);
+}
+
+void* CudaDevice::allocate_host(int64_t bytes) {
+    if (dry_) return Device::allocate_host(bytes);
+    void* data = nullptr;
+    check(cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault), "cudaHostAlloc");
+    return data;
+}
+
+void CudaDevice::release_host(void* data) noexcept {
+    if (dry_) return Device::release_host(data);
+    cudaFreeHost(data);
 }
 
 void* CudaDevice::allocate(int64_t bytes) {

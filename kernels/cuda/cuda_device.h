@@ -60,6 +60,7 @@ class CudaStream final : public Stream {
 
     cudaStream_t handle() const { return stream_; }
     bool dry() const;
+    bool recording() const { return recording_; }
 
     // Between these two calls work named `label` is enqueued; they cost a branch where nothing traces.
     void begin_span(const char* label);
@@ -73,9 +74,11 @@ class CudaStream final : public Stream {
     void report_spans();  // those that are over; called after a synchronize
     void run_host_work(const std::function<void()>& work) noexcept;
 
+    friend class CudaDevice;  // records
     const std::string name_;
     CudaDevice& device_;
     cudaStream_t stream_ = nullptr;
+    bool recording_ = false;  // its work goes to a graph
     std::vector<Span> spans_;
 
     // Host work: `done_` (in pinned memory that the GPU reads) holds the ticket of the last function that has
@@ -98,9 +101,11 @@ class CudaDevice final : public Device {
     std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(dry_); }
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
+    std::unique_ptr<Graph> record_graph(Stream& stream, const std::function<void()>& body) override;
     // Spans are measured with event pairs around each operation and given out when their stream is
     // synchronised.
     void set_trace(TraceSink* sink) override;
+    int64_t available_bytes() const override;
 
     int index() const { return index_; }
     TraceSink* trace() const { return trace_; }
@@ -111,6 +116,8 @@ class CudaDevice final : public Device {
   private:
     void* allocate(int64_t bytes) override;
     void release(void* data, int64_t bytes) noexcept override;
+    void* allocate_host(int64_t bytes) override;
+    void release_host(void* data) noexcept override;
 
     const int index_;
     const bool dry_;

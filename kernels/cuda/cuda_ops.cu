@@ -2,15 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "kernels/cuda/launch.h"
 
 #if !SPEEDRUN_SIMT
+#include <cxxabi.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <unordered_map>
+
 #include "kernels/cuda/cuda_device.h"
 #endif
 
 namespace speedrun {
 
-CudaOps::CudaOps(Device& device) : device_(device) {}
+CudaOps::CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library)
+    : device_(device), library_(std::move(library)) {}
 
 CudaOps::~CudaOps() = default;
 
@@ -28,24 +40,65 @@ void* CudaOps::workspace(Stream& stream, int64_t bytes) {
     return buffer.data();
 }
 
-std::unique_ptr<Ops> make_cuda_ops(Device& device) {
-    return std::make_unique<CudaOps>(device);
+std::unique_ptr<Ops> make_cuda_ops(Device& device, std::unique_ptr<MatmulLibrary> library) {
+    return std::make_unique<CudaOps>(device, std::move(library));
 }
 
 #if !SPEEDRUN_SIMT
 
-LaunchTarget begin_launch(const LaunchSite& site) {
+namespace {
+
+// "attention_forward" for attention_forward_kernel<Bf16>, "adamw.Step" for map_kernel<4, Step<Bf16>> launched
+// by adamw.cu: what traces and profilers show. Lives for ever.
+const char* label_of(const void* kernel, const LaunchSite& site) {
+    static std::unordered_map<const void*, std::string> labels;  // launches come from one thread
+    const auto known = labels.find(kernel);
+    if (known != labels.end()) return known->second.c_str();
+    const char* mangled = nullptr;
+    std::string label = "kernel";
+    if (cudaFuncGetName(&mangled, kernel) == cudaSuccess && mangled) {
+        int status = 0;
+        char* const text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
+        label = status == 0 ? text : mangled;
+        std::free(text);
+        for (const char* part : {"void ", "(anonymous namespace)::", "speedrun::", "attention::", "cuda::"}) {
+            for (size_t at; (at = label.find(part)) != std::string::npos;) label.erase(at, std::strlen(part));
+        }
+        if (label.rfind("map_kernel<", 0) == 0) {
+            const size_t body = label.find(", ") + 2;
+            const std::string file = std::filesystem::path(site.file).stem().string();
+            label = file + "." + label.substr(body);
+        }
+        label = label.substr(0, label.find_first_of("<("));
+        if (const size_t at = label.rfind("_kernel"); at != std::string::npos) label.erase(at);
+    }
+    return labels.emplace(kernel, std::move(label)).first->second.c_str();
+}
+
+}  // namespace
+
+LaunchTarget begin_launch(const LaunchSite& site, const void* kernel) {
     auto& stream = static_cast<CudaStream&>(site.stream);
-    stream.begin_span(site.function);
-    return {stream.handle(), stream.dry()};
+    if (stream.dry()) return {nullptr, true};
+    const char* const label = label_of(kernel, site);
+    nvtxRangePushA(label);  // for profilers; next to nothing where none is attached
+    stream.begin_span(label);
+    return {stream.handle(), false};
 }
 
 void end_launch(const LaunchSite& site) {
     static_cast<CudaStream&>(site.stream).end_span();
+    nvtxRangePop();
 }
 
 void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site) {
     if (error == cudaSuccess) return;
+    if (error == cudaErrorNoKernelImageForDevice) {
+        throw_usage(
+            "this build holds no code for this GPU; configure it with -DSPEEDRUN_CUDA_ARCHITECTURES=native, "
+            "or with the "
+            "preset cuda for every supported GPU");
+    }
     const char* name = nullptr;
     if (cudaFuncGetName(&name, kernel) != cudaSuccess || !name) name = "a kernel";
     throw_internal("{}, launched at {}:{} ({}): {}: {}", name, site.file, site.line, site.function,

@@ -8,13 +8,15 @@
 #include <map>
 #include <memory>
 
+#include "kernels/cuda/matmul_library.h"
 #include "kernels/ops.h"
 
 namespace speedrun {
 
 class CudaOps final : public Ops {
   public:
-    explicit CudaOps(Device& device);
+    // library: takes the matrix products that it can, ahead of the hand-written kernels; may be null.
+    explicit CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library = nullptr);
     ~CudaOps() override;
 
     void embedding_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Stream&) override;
@@ -72,12 +74,13 @@ class CudaOps final : public Ops {
     void polar_normalize(Tensor x, Stream& stream);
 
     Device& device_;
+    std::unique_ptr<MatmulLibrary> library_;
     std::map<Stream*, Buffer> workspaces_;
     int64_t flops_ = 0;
 };
 
 // The operations on a CUDA device (or on one of tests/simt), which must outlive them.
-std::unique_ptr<Ops> make_cuda_ops(Device& device);
+std::unique_ptr<Ops> make_cuda_ops(Device& device, std::unique_ptr<MatmulLibrary> library = nullptr);
 
 namespace cuda {
 

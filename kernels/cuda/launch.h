@@ -66,7 +66,7 @@ struct LaunchTarget {
     cudaStream_t stream;
     bool dry;
 };
-LaunchTarget begin_launch(const LaunchSite& site);
+LaunchTarget begin_launch(const LaunchSite& site, const void* kernel);
 void end_launch(const LaunchSite& site);
 // Throws an internal error that names kernel, place and cause unless `error` is success.
 void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site);
@@ -74,9 +74,9 @@ void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site)
 template <class... Parameters, class... Args>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes, LaunchSite site,
             Args&&... args) {
-    const LaunchTarget target = begin_launch(site);
-    if (target.dry) return;
     const auto* const address = reinterpret_cast<const void*>(kernel);
+    const LaunchTarget target = begin_launch(site, address);
+    if (target.dry) return;
     if (shared_bytes > (48 << 10)) {  // more than every kernel may have unasked
         check_launch(cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(shared_bytes)),

@@ -162,13 +162,21 @@ void CudaOps::matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOpti
     if (m == 0 || n == 0 || k == 0) throw_internal("matmul: an empty product {} x {} x {}", m, n, k);
     if (std::max({m, n, k}) >= int64_t{1} << 31) throw_internal("matmul: too large: {} x {} x {}", m, n, k);
 
+    flops_ += 2 * m * n * k;
+    if (library_) {
+        Tensor library_bias = bias;
+        if (bias.present() && c.dtype == DType::bf16) {  // libraries take a bias of c's type
+            library_bias = Tensor(workspace(stream, n * size_of(DType::bf16)), DType::bf16, {n});
+            cast(library_bias, bias, stream);
+        }
+        if (library_->matmul(c, a, b, library_bias, options, stream)) return;
+    }
     Product product{c, a, b, options.transpose_a, options.transpose_b};
     if (options.accumulate) {
         product.beta = 1.0f;
         product.addend = c;
     }
     product.bias = bias;
-    flops_ += 2 * m * n * k;
     tile_product(product, workspace(stream, product_workspace(product)), stream);
 }
 

@@ -1,3 +1,5 @@
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "kernels/device/device.h"
@@ -45,6 +47,43 @@ Tensor Buffer::tensor(DType dtype, std::initializer_list<int64_t> dims, int64_t 
                        name_, bytes_);
     }
     return view;
+}
+
+HostBuffer::HostBuffer(Device& device, int64_t bytes) : device_(&device), bytes_(bytes) {
+    if (bytes < 0) throw_internal("host buffer: negative size {}", bytes);
+    if (bytes == 0) return;
+    data_ = device.allocate_host(bytes);
+    std::memset(data_, 0, static_cast<size_t>(bytes));
+}
+
+HostBuffer::HostBuffer(HostBuffer&& other) noexcept {
+    *this = std::move(other);
+}
+
+HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
+    if (this == &other) return *this;
+    if (data_) device_->release_host(data_);
+    device_ = std::exchange(other.device_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    data_ = std::exchange(other.data_, nullptr);
+    return *this;
+}
+
+HostBuffer::~HostBuffer() {
+    if (data_) device_->release_host(data_);
+}
+
+void* Device::allocate_host(int64_t bytes) {
+    constexpr size_t kAlignment = 64;
+    void* data = nullptr;
+    if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) {
+        throw_usage("out of memory: {:.1f} MiB more do not fit", static_cast<double>(bytes) / (1 << 20));
+    }
+    return data;
+}
+
+void Device::release_host(void* data) noexcept {
+    std::free(data);
 }
 
 }  // namespace speedrun

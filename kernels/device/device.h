@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -69,6 +70,35 @@ class Buffer {
     void* data_ = nullptr;
 };
 
+// Zero-initialised host memory that a device copies from and to without a detour and without making the host
+// wait (pinned, on CUDA). Not entered in the memory table: it is not the device's.
+class HostBuffer {
+  public:
+    HostBuffer() = default;
+    HostBuffer(Device& device, int64_t bytes);
+    HostBuffer(HostBuffer&& other) noexcept;
+    HostBuffer& operator=(HostBuffer&& other) noexcept;
+    ~HostBuffer();
+
+    template <class T>
+    T* as() const {
+        return static_cast<T*>(data_);
+    }
+    int64_t bytes() const { return bytes_; }
+
+  private:
+    Device* device_ = nullptr;
+    int64_t bytes_ = 0;
+    void* data_ = nullptr;
+};
+
+// Work recorded once and launched many times with one call: a CUDA graph.
+class Graph {
+  public:
+    virtual ~Graph() = default;
+    virtual void launch(Stream& stream) = 0;
+};
+
 class Device {
   public:
     virtual ~Device() = default;
@@ -77,16 +107,30 @@ class Device {
     virtual std::unique_ptr<Event> create_event() = 0;
     // Enqueues a copy between host and device memory, either way. Host memory must outlive the copy.
     virtual void copy(void* destination, const void* source, int64_t bytes, Stream& stream) = 0;
+    // Runs `body`, which enqueues work on `stream`, and records that work instead of executing it. What body
+    // enqueues on other streams is executed at once and is not recorded; events of `stream` keep their
+    // meaning towards other streams at every launch. The pointers and numbers given to operations are
+    // recorded as they are. Null, without having run body, where the device records nothing (dry, or no such
+    // thing).
+    virtual std::unique_ptr<Graph> record_graph(Stream& stream, const std::function<void()>& body) {
+        (void)stream, (void)body;
+        return nullptr;
+    }
     // A dry device takes part in everything but allocates and runs nothing: `plan` is a run on a dry device.
     virtual bool dry() const = 0;
     virtual void set_trace(TraceSink* sink) = 0;
+    // Memory that further buffers may take, in bytes; −1 where that is not known (no such device here).
+    virtual int64_t available_bytes() const = 0;
 
     MemoryTable& memory() { return memory_; }
 
   protected:
     friend class Buffer;
+    friend class HostBuffer;
     virtual void* allocate(int64_t bytes) = 0;
     virtual void release(void* data, int64_t bytes) noexcept = 0;
+    virtual void* allocate_host(int64_t bytes);
+    virtual void release_host(void* data) noexcept;
 
   private:
     MemoryTable memory_;

@@ -74,6 +74,7 @@ Ceilings measure_ceilings(Backend& backend, Stream& stream, Timer& timer, DType 
             if (rate > best.flops_per_s) std::tie(best.flops_per_s, best.product_by) = std::pair(rate, name);
         } catch (const std::exception& error) {
             warning += fmt::format("{}: {}; ", probe.name, error.what());
+            settle(stream);
         }
     }
     return best;

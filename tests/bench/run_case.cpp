@@ -47,10 +47,10 @@ bool sample_is_finite(const Tensor& tensor, Backend& backend, Stream& stream) {
 Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& timer, DType real,
                      const TimingOptions& options) {
     Measurement result;
+    RecordingOps ops(*backend.ops);
+    std::vector<std::unique_ptr<CaseMemory>> sets;
+    std::vector<std::function<void()>> calls;
     try {
-        RecordingOps ops(*backend.ops);
-        std::vector<std::unique_ptr<CaseMemory>> sets;
-        std::vector<std::function<void()>> calls;
         const auto add_set = [&] {
             sets.push_back(std::make_unique<CaseMemory>(*backend.device, *backend.ops, stream, real));
             calls.push_back([call = c.prepare(*sets.back()), &ops, &stream] { call(ops, stream); });
@@ -80,6 +80,7 @@ Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& tim
         }
     } catch (const std::exception& error) {
         result.failure = error.what();
+        settle(stream);
     }
     return result;
 }

@@ -24,6 +24,10 @@ struct Timing {
 // Median, minimum and 90th percentile. Throws if there are none.
 Timing summarize(std::vector<double> milliseconds);
 
+// After a failure: waits until nothing that was enqueued uses memory any more. Errors of that work are
+// dropped.
+void settle(Stream& stream);
+
 class Timer {
   public:
     // head_start: enqueues work for about a millisecond, or nothing. On a device that the host feeds, the

@@ -99,6 +99,40 @@ TEST_F(CudaDeviceTest, RefusedLaunchNamesKernelAndPlace) {
     EXPECT_NE(message.find("cudaErrorInvalidConfiguration"), std::string::npos) << message;
 }
 
+// The recorded part runs at each launch and only then, and its events order other streams each time.
+TEST_F(CudaDeviceTest, GraphRepeatsItsWorkAndKeepsItsEvents) {
+    CudaDevice device;
+    const auto compute = device.create_stream("compute"), other = device.create_stream("optimizer");
+    const auto ready = device.create_event(), stepped = device.create_event();
+    std::vector<int> source(4, 7), copied(4, 0), seen(4, 0);
+    other->record(*stepped);
+    bool ran = false;
+    const auto graph = device.record_graph(*compute, [&] {
+        ran = true;
+        compute->wait(*stepped);
+        device.copy(copied.data(), source.data(), 16, *compute);
+        compute->record(*ready);
+    });
+    ASSERT_TRUE(graph);
+    EXPECT_TRUE(ran);
+    compute->synchronize();
+    EXPECT_EQ(copied, std::vector<int>(4, 0)) << "recording executes nothing";
+    for (int value : {8, 9}) {
+        source.assign(4, value);
+        graph->launch(*compute);
+        other->wait(*ready);
+        device.copy(seen.data(), copied.data(), 16, *other);
+        other->record(*stepped);
+        other->synchronize();
+        EXPECT_EQ(seen, std::vector<int>(4, value));
+    }
+    EXPECT_THROW(device.record_graph(*compute, [&] { compute->synchronize(); }), Error);
+    EXPECT_THROW(device.record_graph(*compute, [&] { Buffer(device, "x", MemoryCategory::data, 8); }), Error);
+    compute->synchronize();  // a failed recording leaves the stream usable
+    CudaDevice dry(0, true);
+    EXPECT_FALSE(dry.record_graph(*dry.create_stream("compute"), [] { FAIL(); }));
+}
+
 // Two streams whose host work waits for one another: one thread for all streams would never end.
 TEST_F(CudaDeviceTest, HostWorkOfTwoStreamsMayWaitForEachOther) {
     CudaDevice device;

@@ -4,8 +4,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "kernels/cpu/cpu_device.h"
 #include "tests/cuda/fake_gpu.h"
@@ -21,6 +24,9 @@ constexpr int64_t kMaxGridX = (int64_t{1} << 31) - 1, kMaxGridYZ = 65535, kMaxTh
 
 constexpr int64_t kTouched = 64 << 20;  // larger pieces of memory are left alone: nothing reads them
 
+// What a graph does when it is launched on a stream.
+using FakeGraph = std::vector<std::function<void(cudaStream_t)>>;
+
 struct State {
     std::mutex mutex;
     FakeGpu gpu;
@@ -29,6 +35,7 @@ struct State {
     std::map<const void*, std::string> kernels;
     std::map<const void*, int64_t> allowed_shared;
     std::map<std::string, FakeLaunch> launches;
+    std::map<cudaStream_t, FakeGraph> recording;
 };
 
 State& state() {
@@ -43,6 +50,24 @@ CpuDevice& host() {
 
 CpuStream& stream_of(cudaStream_t handle) {
     return *reinterpret_cast<CpuStream*>(handle);
+}
+
+// Does it now or, if the stream is being recorded, at every launch of the graph.
+void enqueue(cudaStream_t stream, std::function<void(cudaStream_t)> work) {
+    {
+        std::lock_guard lock(state().mutex);
+        const auto graph = state().recording.find(stream);
+        if (graph != state().recording.end()) {
+            graph->second.push_back(std::move(work));
+            return;
+        }
+    }
+    work(stream);
+}
+
+bool any_recording() {
+    std::lock_guard lock(state().mutex);
+    return !state().recording.empty();
 }
 
 CpuEvent& event_of(cudaEvent_t handle) {
@@ -124,22 +149,29 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
     const int64_t threads = int64_t{block.x} * block.y * block.z;
     const auto shared = static_cast<int64_t>(config->dynamicSmemBytes);
     State& all = state();
-    std::lock_guard lock(all.mutex);
-    const auto kernel = all.kernels.find(function);
-    if (kernel == all.kernels.end()) return cudaErrorInvalidDeviceFunction;
-    const auto asked = all.allowed_shared.find(function);
-    const int64_t allowed = asked == all.allowed_shared.end() ? kUnaskedShared : asked->second;
-    if (all.gpu.refuses_launches) return cudaErrorInvalidConfiguration;
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || threads == 0) return cudaErrorInvalidConfiguration;
-    if (threads > kMaxThreads || block.z > 64 || grid.x > kMaxGridX || grid.y > kMaxGridYZ ||
-        grid.z > kMaxGridYZ)
-        return cudaErrorInvalidConfiguration;
-    if (shared > allowed) return cudaErrorInvalidValue;
-    FakeLaunch& launch = all.launches[kernel->second];
-    ++launch.calls;
-    ++all.pieces;
-    launch.threads = std::max(launch.threads, threads);
-    launch.shared_bytes = std::max(launch.shared_bytes, shared);
+    std::string name;
+    {
+        std::lock_guard lock(all.mutex);
+        const auto kernel = all.kernels.find(function);
+        if (kernel == all.kernels.end()) return cudaErrorInvalidDeviceFunction;
+        name = kernel->second;
+        const auto asked = all.allowed_shared.find(function);
+        const int64_t allowed = asked == all.allowed_shared.end() ? kUnaskedShared : asked->second;
+        if (all.gpu.refuses_launches) return cudaErrorInvalidConfiguration;
+        if (grid.x == 0 || grid.y == 0 || grid.z == 0 || threads == 0) return cudaErrorInvalidConfiguration;
+        if (threads > kMaxThreads || block.z > 64 || grid.x > kMaxGridX || grid.y > kMaxGridYZ ||
+            grid.z > kMaxGridYZ)
+            return cudaErrorInvalidConfiguration;
+        if (shared > allowed) return cudaErrorInvalidValue;
+    }
+    enqueue(config->stream, [&all, name, threads, shared](cudaStream_t) {
+        std::lock_guard lock(all.mutex);
+        FakeLaunch& launch = all.launches[name];
+        ++launch.calls;
+        ++all.pieces;
+        launch.threads = std::max(launch.threads, threads);
+        launch.shared_bytes = std::max(launch.shared_bytes, shared);
+    });
     return cudaSuccess;
 }
 
@@ -204,6 +236,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
 
 // ---- memory
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+    if (any_recording()) return cudaErrorStreamCaptureUnsupported;
     const int64_t size = (static_cast<int64_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
     const int64_t held = fake_gpu_allocated_bytes();
     std::lock_guard lock(state().mutex);
@@ -243,11 +276,13 @@ cudaError_t cudaFreeHost(void* data) {
 }
 cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-    {
-        std::lock_guard lock(state().mutex);
-        ++state().pieces;
-    }
-    stream_of(stream).submit("copy", [=] { std::memcpy(destination, source, bytes); });
+    enqueue(stream, [=](cudaStream_t on) {
+        {
+            std::lock_guard lock(state().mutex);
+            ++state().pieces;
+        }
+        stream_of(on).submit("copy", [=] { std::memcpy(destination, source, bytes); });
+    });
     return cudaSuccess;
 }
 
@@ -270,8 +305,42 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
         stream_of(stream).synchronize();  // what goes to the legacy one is done at once
     return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
-    stream_of(stream).wait(event_of(event));
+// The flag of an event's wait and record has to fit: inside a recording external, outside not.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
+    bool recording = false;
+    {
+        std::lock_guard lock(state().mutex);
+        recording = state().recording.count(stream) > 0;
+    }
+    if (recording != (flags == cudaEventWaitExternal)) return cudaErrorStreamCaptureIsolation;
+    enqueue(stream, [event](cudaStream_t on) { stream_of(on).wait(event_of(event)); });
+    return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+    std::lock_guard lock(state().mutex);
+    return state().recording.emplace(stream, FakeGraph{}).second ? cudaSuccess : cudaErrorIllegalState;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+    std::lock_guard lock(state().mutex);
+    auto node = state().recording.extract(stream);
+    if (node.empty()) return cudaErrorIllegalState;
+    *graph = reinterpret_cast<cudaGraph_t>(new FakeGraph(std::move(node.mapped())));
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+    *executable = reinterpret_cast<cudaGraphExec_t>(new FakeGraph(*reinterpret_cast<FakeGraph*>(graph)));
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete reinterpret_cast<FakeGraph*>(graph);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+    delete reinterpret_cast<FakeGraph*>(executable);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+    for (const auto& work : *reinterpret_cast<FakeGraph*>(executable)) work(stream);
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
@@ -282,8 +351,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     delete &event_of(event);
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    stream_of(stream).record(event_of(event));
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags) {
+    bool recording = false;
+    {
+        std::lock_guard lock(state().mutex);
+        recording = state().recording.count(stream) > 0;
+    }
+    if (recording != (flags == cudaEventRecordExternal)) return cudaErrorStreamCaptureIsolation;
+    enqueue(stream, [event](cudaStream_t on) { stream_of(on).record(event_of(event)); });
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {

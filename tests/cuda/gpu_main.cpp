@@ -2,18 +2,17 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <cstring>
-
-#include "kernels/cuda/cuda_info.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "tests/runs/run_fixture.h"
 
 namespace {
 constexpr int kSkipped = 77;  // what ctest is told to take for a skip
 }
 
 int main(int argc, char** argv) {
-    testing::InitGoogleTest(&argc, argv);
-    if (testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
+    ::testing::InitGoogleTest(&argc, argv);
+    if (::testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
+    speedrun::testing::run_device() = "cuda";
     const speedrun::CudaInfo info = speedrun::query_cuda();
     if (!info.unavailable.empty()) {
         fmt::print("skipped: these tests need an NVIDIA GPU: {}\n", info.unavailable);

@@ -61,7 +61,7 @@ expect 2 "num_heads 3" "$speedrun" plan tiny.json --set model.num_heads=3
 expect 2 "no group takes" "$speedrun" train tiny.json --set 'optimizers.groups=[{"type":"adamw","params":["blocks.*"]}]'
 expect 2 "muon trains matrices only" "$speedrun" train tiny.json --set model.norm_parameters=true --set 'optimizers.groups=[{"type":"muon","params":["*"]}]'
 expect 2 "one rank" "$speedrun" plan tiny.json --set parallel.replicate=2
-expect 2 "no CUDA" "$speedrun" train tiny.json --set device=cuda
+expect 2 "device: 'cuda'" env CUDA_VISIBLE_DEVICES=-1 "$speedrun" train tiny.json --set device=cuda
 expect 2 "one of 2 ranks" env OMPI_COMM_WORLD_SIZE=2 "$speedrun" train tiny.json --name ranks
 expect 2 "trace" "$speedrun" train tiny.json --trace 5
 expect 0 "weights" "$speedrun" plan tiny.json

@@ -3,22 +3,13 @@
 // "trains". To regenerate after a meant change: SPEEDRUN_WRITE_GOLDEN=tests/runs/golden_kjv.json
 // build/release/runs_tests
 //     --gtest_filter='GoldenTest.*'
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
-#include "train/config/config_json.h"
-#include "train/trainer.h"
+#include "tests/runs/run_fixture.h"
 
-namespace speedrun {
+namespace speedrun::testing {
 namespace {
-
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 constexpr const char* kConfig = R"({
     "model": {"preset": "modern", "num_layers": 2, "model_dim": 128, "num_heads": 2, "vocab_size": 257,
@@ -38,12 +29,12 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
         GTEST_SKIP() << "no dataset: run data/kjv/prepare.sh build/release/speedrun";
     std::string text = kConfig;
     for (size_t at; (at = text.find("DATA")) != std::string::npos;) text.replace(at, 4, data.string());
-    const Config config = parse_config(text, "golden", {});
+    const Config config = parse_config(text, "golden", {"device=" + run_device()});
 
     const fs::path out = fs::temp_directory_path() / ("speedrun_golden_" + std::to_string(getpid()));
     std::vector<double> losses;
     {
-        Runtime runtime({.precision = config.precision});
+        Runtime runtime(runtime_options(config));
         RunFolder folder(out.string(), "golden");
         const RunSummary summary = Trainer(config, runtime, folder, {.quiet = true}).run();
         std::ifstream metrics(folder.path() + "/metrics.jsonl");
@@ -67,4 +58,4 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
 }
 
 }  // namespace
-}  // namespace speedrun
+}  // namespace speedrun::testing

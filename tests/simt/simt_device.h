@@ -47,6 +47,7 @@ class SimtDevice final : public Device {
     }
     bool dry() const override { return cpu_.dry(); }
     void set_trace(TraceSink* sink) override { cpu_.set_trace(sink); }
+    int64_t available_bytes() const override { return cpu_.available_bytes(); }
 
   private:
     void* allocate(int64_t bytes) override;

@@ -88,7 +88,7 @@ class OptimizerSetTest : public ::testing::Test {
     }
     // Backward and the step; the gradients stay readable.
     void step(OptimizerSet& set, int64_t step) {
-        harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p); });
+        harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.take_norm(p); });
         harness_.gradients.begin_step();
         harness_.backward(random_batch(model_, 2, 8, true, 1), 1);
         harness_.gradients.listen({});
@@ -150,7 +150,7 @@ TEST_F(OptimizerSetTest, NonFiniteGradientStopsAllParameters) {
     HostBatch batch = random_batch(model_, 2, 8, true, 1);
     batch.tokens[0] = 0;  // reads the bad row
     const std::vector<Values> before = masters();
-    harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p); });
+    harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.take_norm(p); });
     harness_.gradients.begin_step();
     harness_.upload(batch);
     harness_.model.forward();

@@ -16,6 +16,24 @@ void line(const char* name, const std::string& value, const std::string& advice 
     std::printf("%-12s %s%s%s\n", name, value.c_str(), advice.empty() ? "" : "  -> ", advice.c_str());
 }
 
+void print_gpus(const Environment& e) {
+    if (!e.has_cuda) return line("CUDA", "not in this build", "build where nvcc is on PATH to use a GPU");
+    const auto version = [](int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); };
+    line("CUDA",
+         fmt::format("built with {}, driver {}", version(e.cuda.runtime_version),
+                     e.cuda.driver_version > 0 ? "for " + version(e.cuda.driver_version) : "not installed"),
+         e.cuda.driver_version > 0 && e.cuda.driver_version / 1000 < e.cuda.runtime_version / 1000
+             ? "the driver is older than the build: update it"
+             : "");
+    if (!e.cuda.unavailable.empty())
+        line("GPU", fmt::format("none ({}): runs use the CPU", e.cuda.unavailable));
+    for (const CudaGpu& gpu : e.cuda.gpus) {
+        line("GPU",
+             fmt::format("{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB", gpu.name, gpu.major,
+                         gpu.minor, gpu.multiprocessors, static_cast<double>(gpu.memory_bytes) / kGiB));
+    }
+}
+
 }  // namespace
 
 int run_doctor() {
@@ -26,9 +44,7 @@ int run_doctor() {
     line("oneDNN", e.onednn_version);
     line("MPI", e.has_mpi ? "library found at build time; this version runs one rank and does not use it"
                           : "not found at build time");
-    line("CUDA", e.has_cuda
-                     ? "toolkit found at build time; this version has no CUDA backend and does not use it"
-                     : "not found at build time");
+    print_gpus(e);
     line("CPU", fmt::format("{}, {} cores, {:.0f} MHz", e.cpu, e.cores, e.cpu_mhz));
     line("AVX-512", e.cpu_avx512 ? "yes" : "no", e.cpu_avx512 ? "" : "kernels use narrower vectors");
     line("bf16",

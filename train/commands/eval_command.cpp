@@ -6,6 +6,7 @@
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
 #include "train/config/config_json.h"
+#include "train/memory_plan.h"
 
 namespace speedrun {
 
@@ -20,8 +21,7 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
     Config& config = result.config;
     if (single_sequence)
         config.batch.microbatch_tokens = config.batch.tokens_per_step = config.batch.sequence_length;
-    result.runtime = std::make_unique<Runtime>(RuntimeOptions{
-        .device = config.device, .precision = config.precision, .threads = static_cast<int>(config.threads)});
+    result.runtime = std::make_unique<Runtime>(runtime_options(config));
     result.runner = std::make_unique<StepRunner>(config, *result.runtime);
     Transformer& model = result.runner->model();
     load_weights(run + "/checkpoints/final", model.table(), model.parameters(), *result.runtime);

@@ -4,6 +4,7 @@
 #include "data/shard.h"
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
+#include "train/memory_plan.h"
 #include "train/record/environment.h"
 #include "train/step_runner.h"
 
@@ -58,6 +59,30 @@ void print_batch(const Config& config) {
     }
 }
 
+// Does it fit? Says so, and what would; 2 if not.
+int print_fit(const Config& config, const MemoryPlan& plan) {
+    Runtime here(runtime_options(config, true));
+    const int64_t available = here.device().available_bytes();
+    if (available < 0) {
+        std::printf("  no such device here to compare with\n");
+        return 0;
+    }
+    // On the CPU the program itself lives in the same memory.
+    const int64_t process = plan.device == "cpu" ? current_rss_bytes() : 0;
+    const bool fits = plan.bytes + process <= available;
+    std::printf("  program itself about %.1f MiB; of %.1f MiB available: ",
+                static_cast<double>(process) / kMiB, static_cast<double>(available) / kMiB);
+    if (fits) {
+        std::printf("fits\n");
+        return 0;
+    }
+    const int64_t tokens = largest_microbatch(config, available - process);
+    std::printf("DOES NOT FIT, %s\n",
+                tokens > 0 ? fmt::format("--set batch.microbatch_tokens={} would", tokens).c_str()
+                           : "lower batch.sequence_length or the model's size");
+    return static_cast<int>(ExitCode::usage);
+}
+
 }  // namespace
 
 int run_plan(const PlanOptions& options) {
@@ -69,31 +94,16 @@ int run_plan(const PlanOptions& options) {
     const Config config = read_config(options.config, options.settings);
     std::printf("%s", config_to_json(config).c_str());
 
-    // The whole machine on a device that allocates and runs nothing: shapes, memory and operations are the
-    // run's own.
-    Runtime runtime({.device = config.device,
-                     .precision = config.precision,
-                     .threads = static_cast<int>(config.threads),
-                     .dry = true});
-    StepRunner runner(config, runtime);
-    runner.warm_up();
-    print_parameters(runner.model().table(), config.optimizers);
+    const MemoryPlan plan = plan_memory(config);
+    print_parameters(ParameterTable(config.model, config.batch.sequence_length), config.optimizers);
     print_batch(config);
-    const double flops = static_cast<double>(runner.flops_per_step());
+    const auto flops = static_cast<double>(plan.flops_per_step);
     std::printf("work: %.3f GFLOP per step, %.3f MFLOP per token\n", flops * 1e-9,
                 flops * 1e-6 / static_cast<double>(config.batch.tokens_per_step));
     std::printf("communication: one rank, none\n");
-
-    const double process = static_cast<double>(current_rss_bytes()),
-                 planned = static_cast<double>(runtime.device().memory().total());
-    const double available = static_cast<double>(read_environment().available_memory_bytes);
-    std::printf("\nmemory per rank (%s, %s)\n%s", runtime.device().kind(),
-                std::string(name_of(runtime.real())).c_str(), runtime.device().memory().print().c_str());
-    const bool fits = planned + process <= available;
-    std::printf("  program itself about %.1f MiB; of %.1f MiB available: %s\n", process / kMiB,
-                available / kMiB,
-                fits ? "fits" : "DOES NOT FIT, lower batch.microbatch_tokens or the model's size");
-    return fits ? 0 : static_cast<int>(ExitCode::usage);
+    std::printf("\nmemory per rank (%s, %s)\n%s", plan.device.c_str(),
+                std::string(name_of(plan.real)).c_str(), plan.table.c_str());
+    return print_fit(config, plan);
 }
 
 }  // namespace speedrun

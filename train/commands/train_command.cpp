@@ -9,6 +9,7 @@
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
+#include "train/memory_plan.h"
 #include "train/record/environment.h"
 #include "train/trainer.h"
 
@@ -54,11 +55,10 @@ std::string header(const Config& config, const Runtime& runtime, const Parameter
                    const std::string& folder) {
     const ModelConfig& m = config.model;
     return fmt::format(
-        "{}: {} model, {:.2f}M parameters ({} layers x {}), {} steps of {} tokens ({} microbatches), {} on "
-        "{} threads",
+        "{}: {} model, {:.2f}M parameters ({} layers x {}), {} steps of {} tokens ({} microbatches), {}",
         folder, m.preset, static_cast<double>(table.numel()) * 1e-6, m.num_layers, m.model_dim,
         config.schedule.steps, config.batch.tokens_per_step, config.microbatches_per_step(),
-        name_of(runtime.real()), runtime.threads());
+        runtime.description());
 }
 
 std::string result_line(const RunSummary& s) {
@@ -100,9 +100,7 @@ int run_train(const TrainOptions& options) {
     trainer_options.stop_signal = &stop_signal;
     parse_trace(options.trace, trainer_options);
 
-    Runtime runtime({.device = config.device,
-                     .precision = config.precision,
-                     .threads = static_cast<int>(config.threads)});
+    Runtime runtime(runtime_options(config));
     // Everything that can be refused is refused before the folder is made.
     const ParameterTable table(config.model, config.batch.sequence_length);
     assign_groups(table, config.optimizers);
@@ -111,6 +109,7 @@ int run_train(const TrainOptions& options) {
         if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);
         expand_globs(*patterns);
     }
+    require_memory(config, runtime.device());
 
     RunFolder folder(options.out, options.name.empty() ? default_name(options.config) : options.name);
     folder.write_config(config_to_json(config));
@@ -122,6 +121,7 @@ int run_train(const TrainOptions& options) {
     };
     try {
         Trainer trainer(config, runtime, folder, trainer_options);
+        for (const std::string& note : runtime.notes()) say(note);
         say(header(config, runtime, table, folder.path()));
         folder.log("memory\n" + runtime.device().memory().print());
         struct sigaction action {};

@@ -126,6 +126,12 @@ void RecordConfig::fields(FieldVisitor& v) {
             "validation loss, in nats per token, that the run has to reach; 0: none", {0, 100});
 }
 
+void CudaConfig::fields(FieldVisitor& v) {
+    v.choice("products", products, {"library", "hand"},
+             "matrix products by cuBLASLt where it is installed, or by our own kernels");
+    v.field("graph", graph, "launch forward and backward as one recorded CUDA graph");
+}
+
 void Config::fields(FieldVisitor& v) {
     v.section("model", "architecture", [this](FieldVisitor& s) { model.fields(s); });
     v.section("data", "token shards", [this](FieldVisitor& s) { data.fields(s); });
@@ -135,6 +141,7 @@ void Config::fields(FieldVisitor& v) {
     v.section("parallel", "mesh of ranks", [this](FieldVisitor& s) { parallel.fields(s); });
     v.section("eval", "validation", [this](FieldVisitor& s) { eval.fields(s); });
     v.section("record", "record attempt", [this](FieldVisitor& s) { record.fields(s); });
+    v.section("cuda", "what only a GPU knows", [this](FieldVisitor& s) { cuda.fields(s); });
     v.choice("precision", precision, {"auto", "f32", "bf16"},
              "compute type; auto: bf16 where the hardware has it");
     v.choice("device", device, {"auto", "cpu", "cuda"},

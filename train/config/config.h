@@ -104,6 +104,12 @@ struct RecordConfig {
     void fields(FieldVisitor& v);
 };
 
+struct CudaConfig {
+    std::string products = "library";
+    bool graph = true;
+    void fields(FieldVisitor& v);
+};
+
 struct Config {
     ModelConfig model;
     DataConfig data;
@@ -113,6 +119,7 @@ struct Config {
     ParallelConfig parallel;
     EvalConfig eval;
     RecordConfig record;
+    CudaConfig cuda;
     std::string precision = "auto";
     std::string device = "auto";
     int64_t threads = 0;

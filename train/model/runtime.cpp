@@ -3,12 +3,34 @@
 #include <exception>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/cuda_backend.h"
 
 namespace speedrun {
 
+namespace {
+
+constexpr int kAmpere = 8;  // the first compute capability with bf16 tensor cores
+
+}  // namespace
+
 Runtime::Runtime(const RuntimeOptions& options) {
-    if (options.device == "cuda")
-        throw_usage("device: 'cuda' was asked for, but this build has no CUDA backend; use 'cpu' or 'auto'");
+    bool cuda = options.device == "cuda";
+    if (options.device == "auto") {
+        const CudaInfo info = query_cuda();
+        cuda = info.unavailable.empty();
+        if (!cuda && info.runtime_version > 0)  // a build without CUDA has nothing to say
+            notes_.push_back(fmt::format("no GPU ({}): running on the CPU", info.unavailable));
+    }
+    if (cuda) {
+        make_cuda(options);
+    } else {
+        make_cpu(options);
+    }
+    compute_ = device_->create_stream("compute");
+    optimizer_ = device_->create_stream("optimizer");
+}
+
+void Runtime::make_cpu(const RuntimeOptions& options) {
     if (options.precision == "bf16" && !cpu_has_bf16()) {
         throw_usage(
             "precision: 'bf16' was asked for, but this processor has no avx512_bf16; use 'f32' or 'auto'");
@@ -19,8 +41,24 @@ Runtime::Runtime(const RuntimeOptions& options) {
     threads_ = cpu->num_threads();
     device_ = std::move(cpu);
     ops_ = make_cpu_ops(*device_);
-    compute_ = device_->create_stream("compute");
-    optimizer_ = device_->create_stream("optimizer");
+    description_ = fmt::format("{} on {} threads", name_of(real_), threads_);
+}
+
+void Runtime::make_cuda(const RuntimeOptions& options) {
+    CudaBackend backend =
+        make_cuda_backend({.gpu = options.gpu, .dry = options.dry, .products = options.products});
+    const CudaInfo info = query_cuda();  // of a dry device on a machine without GPUs: none
+    const bool known = options.gpu < static_cast<int>(info.gpus.size());
+    const bool has_bf16 = !known || info.gpus[options.gpu].major >= kAmpere;
+    if (options.precision == "bf16" && !has_bf16) {
+        throw_usage("precision: 'bf16' was asked for, but {} has no bf16 tensor cores; use 'f32' or 'auto'",
+                    info.gpus[options.gpu].name);
+    }
+    real_ = options.precision != "f32" && has_bf16 ? DType::bf16 : DType::f32;
+    device_ = std::move(backend.device);
+    ops_ = std::move(backend.ops);
+    for (std::string& note : backend.notes) notes_.push_back(std::move(note));
+    description_ = fmt::format("{} on {}", name_of(real_), known ? info.gpus[options.gpu].name : "a GPU");
 }
 
 void Runtime::synchronize() {

@@ -2,16 +2,20 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "kernels/ops.h"
 
 namespace speedrun {
 
 struct RuntimeOptions {
-    std::string device = "auto";     // "auto" | "cpu" | "cuda"
-    std::string precision = "auto";  // "auto" | "f32" | "bf16"
-    int threads = 0;                 // of the CPU; 0: all cores
-    bool dry = false;                // allocate and run nothing (`plan`)
+    std::string device = "auto";       // "auto" | "cpu" | "cuda"
+    std::string precision = "auto";    // "auto" | "f32" | "bf16"
+    int threads = 0;                   // of the CPU; 0: all cores
+    int gpu = 0;                       // counted from 0
+    std::string products = "library";  // on a GPU: "library" | "hand"
+    bool dry = false;                  // allocate and run nothing (`plan`)
 };
 
 class Runtime {
@@ -25,13 +29,22 @@ class Runtime {
     Stream& optimizer() { return *optimizer_; }
     DType real() const { return real_; }  // the compute type
     int threads() const { return threads_; }
+    // "bf16 on 2 threads", "bf16 on NVIDIA H100 80GB HBM3".
+    const std::string& description() const { return description_; }
+    // What the user should know of the choices made, one sentence each.
+    const std::vector<std::string>& notes() const { return notes_; }
     void synchronize();  // all streams; rethrows the first of their errors
     // The same without errors: for destructors, before memory goes that enqueued work still uses.
     void drain() noexcept;
 
   private:
-    DType real_;
+    void make_cpu(const RuntimeOptions& options);
+    void make_cuda(const RuntimeOptions& options);
+
+    DType real_ = DType::f32;
     int threads_ = 0;
+    std::string description_;
+    std::vector<std::string> notes_;
     std::unique_ptr<Device> device_;
     std::unique_ptr<Ops> ops_;
     std::unique_ptr<Stream> compute_, optimizer_;  // end before what they use

@@ -70,6 +70,9 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
 
 void OptimizerSet::gradient_ready(const Parameter& p) {
     runtime_.compute().record(*raw_[p.id]);
+}
+
+void OptimizerSet::take_norm(const Parameter& p) {
     runtime_.optimizer().wait(*raw_[p.id]);
     runtime_.ops().sum_of_squares(statistic(kSquares + p.id), gradients_.flat(p), runtime_.optimizer());
 }

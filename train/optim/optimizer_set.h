@@ -23,8 +23,11 @@ class OptimizerSet {
     OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, ParameterStore& parameters,
                  GradientStore& gradients, Runtime& runtime);
 
-    // The gradient of p is complete on the compute stream: its norm can be taken while backward goes on.
+    // The gradient of p is complete on the compute stream.
     void gradient_ready(const Parameter& p);
+    // Enqueues its norm on the optimizer stream, where it is taken while backward goes on. After
+    // gradient_ready.
+    void take_norm(const Parameter& p);
     // Enqueues the step of every parameter, in reverse order of declaration, after all norms.
     void step(int64_t step, double lr_factor);
     // Makes the compute stream wait until this unit's parameters have been stepped.

@@ -64,6 +64,7 @@ Environment read_environment() {
     e.cpu_avx512 = cpu_supports_avx512();
     e.memory_bytes = kilobytes_in("/proc/meminfo", "MemTotal");
     e.available_memory_bytes = kilobytes_in("/proc/meminfo", "MemAvailable");
+    e.cuda = query_cuda();
     std::ifstream clock("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     std::getline(clock, e.clock_source);
     e.time_utc = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
@@ -71,6 +72,13 @@ Environment read_environment() {
 }
 
 std::string environment_to_json(const Environment& e) {
+    nlohmann::ordered_json gpus = nlohmann::ordered_json::array();
+    for (const CudaGpu& gpu : e.cuda.gpus) {
+        gpus.push_back({{"name", gpu.name},
+                        {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
+                        {"multiprocessors", gpu.multiprocessors},
+                        {"memory_bytes", gpu.memory_bytes}});
+    }
     const nlohmann::ordered_json json = {{"git_sha", e.git_sha},
                                          {"build",
                                           {{"type", e.build_type},
@@ -88,6 +96,11 @@ std::string environment_to_json(const Environment& e) {
                                            {"mhz", e.cpu_mhz},
                                            {"avx512", e.cpu_avx512},
                                            {"avx512_bf16", e.cpu_bf16}}},
+                                         {"cuda",
+                                          {{"gpus", gpus},
+                                           {"driver", e.cuda.driver_version},
+                                           {"runtime", e.cuda.runtime_version},
+                                           {"unavailable", e.cuda.unavailable}}},
                                          {"memory_bytes", e.memory_bytes},
                                          {"available_memory_bytes", e.available_memory_bytes},
                                          {"clock_source", e.clock_source},

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/cuda/cuda_backend.h"
+
 namespace speedrun {
 
 struct Environment {
@@ -16,6 +18,7 @@ struct Environment {
     double cpu_mhz = 0;  // of the first core, now
     bool cpu_bf16 = false, cpu_avx512 = false;
     int64_t memory_bytes = 0, available_memory_bytes = 0;
+    CudaInfo cuda;
     std::string clock_source;
     std::string time_utc;
 };

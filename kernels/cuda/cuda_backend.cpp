@@ -1,9 +1,12 @@
-#include "kernels/cuda/cuda_info.h"
+#include "kernels/cuda/cuda_backend.h"
 
 #include <fmt/format.h>
 
+#include <cctype>
+
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_ops.h"
 
 namespace speedrun {
 
@@ -36,6 +39,40 @@ CudaInfo query_cuda() {
 
 std::unique_ptr<Device> make_cuda_device(int index, bool dry) {
     return std::make_unique<CudaDevice>(index, dry);
+}
+
+namespace {
+
+// The file that remembers algorithms, named after the GPU.
+std::string cache_file(const CudaOptions& options) {
+    const std::string folder = cache_folder();
+    const CudaInfo info = query_cuda();
+    if (folder.empty() || options.gpu >= static_cast<int>(info.gpus.size())) return "";
+    std::string name = info.gpus[options.gpu].name;
+    for (char& c : name)
+        if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+    return folder + "/cublaslt_" + name + ".txt";
+}
+
+}  // namespace
+
+CudaBackend make_cuda_backend(const CudaOptions& options) {
+    CudaBackend backend;
+    backend.device = make_cuda_device(options.gpu, options.dry);
+    std::unique_ptr<MatmulLibrary> library;
+    if (options.products == "library") {
+        std::string why;
+        const CublasLtOptions library_options{.tune = true,
+                                              .cache_file = options.dry ? "" : cache_file(options)};
+        library = make_cublaslt(*backend.device, library_options, why);
+        if (!library)
+            backend.notes.push_back(
+                fmt::format("cuBLASLt cannot be used ({}): matrix products run on our own kernels, "
+                            "which are slower",
+                            why));
+    }
+    backend.ops = make_cuda_ops(*backend.device, std::move(library));
+    return backend;
 }
 
 }  // namespace speedrun

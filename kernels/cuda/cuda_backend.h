@@ -1,0 +1,47 @@
+// The CUDA backend as the layers above see it: what GPUs there are, and a device with its operations.
+// Declared in every build, so that they need no #if; a build without CUDA says that it has none
+// (no_cuda.cpp).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace speedrun {
+
+struct CudaGpu {
+    std::string name;
+    int major = 0, minor = 0;  // compute capability
+    int multiprocessors = 0;
+    int64_t memory_bytes = 0, l2_bytes = 0;
+};
+
+struct CudaInfo {
+    std::vector<CudaGpu> gpus;
+    int driver_version = 0;   // as CUDA counts: 13000 is 13.0; 0: no driver
+    int runtime_version = 0;  // the one that this program was built with
+    std::string unavailable;  // why no GPU can be used; empty if one can
+};
+
+// Never throws; a machine without driver or GPU, and a build without CUDA, is an answer, not an error.
+CudaInfo query_cuda();
+
+struct CudaOptions {
+    int gpu = 0;                       // counted from 0
+    bool dry = false;                  // needs no GPU
+    std::string products = "library";  // "library": cuBLASLt where it can be had; "hand": our kernels
+};
+
+struct CudaBackend {
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Ops> ops;        // after the device: goes first
+    std::vector<std::string> notes;  // what a user should know, one sentence each
+};
+
+// Throws a usage error where there is no such GPU.
+CudaBackend make_cuda_backend(const CudaOptions& options);
+
+}  // namespace speedrun

@@ -1,0 +1,304 @@
+// Our use of cuBLASLt without a GPU: its own functions make and hold the descriptors, and a stand-in for the
+// product reads them back and computes, on the host, what they ask for. That proves layouts, transposes,
+// strides and epilogues; which algorithm is fast, and that the library takes them on a card, it cannot prove.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/cuda/algorithm_cache.h"
+#include "kernels/cuda/cublaslt_api.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "tests/cuda/fake_gpu.h"
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+template <class Function>
+Function real(const char* symbol) {
+    static void* const library =
+        dlopen(fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000).c_str(), RTLD_NOW);
+    return library ? reinterpret_cast<Function>(dlsym(library, symbol)) : nullptr;
+}
+
+struct Layout {
+    uint32_t type = 0;
+    uint64_t rows = 0, cols = 0;
+    int64_t ld = 0;
+};
+
+Layout read_layout(cublasLtMatrixLayout_t layout) {
+    static const auto get =
+        real<decltype(&::cublasLtMatrixLayoutGetAttribute)>("cublasLtMatrixLayoutGetAttribute");
+    Layout result;
+    size_t written = 0;
+    get(layout, CUBLASLT_MATRIX_LAYOUT_TYPE, &result.type, sizeof result.type, &written);
+    get(layout, CUBLASLT_MATRIX_LAYOUT_ROWS, &result.rows, sizeof result.rows, &written);
+    get(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &result.cols, sizeof result.cols, &written);
+    get(layout, CUBLASLT_MATRIX_LAYOUT_LD, &result.ld, sizeof result.ld, &written);
+    return result;
+}
+
+template <class T>
+T read_desc(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute) {
+    static const auto get =
+        real<decltype(&::cublasLtMatmulDescGetAttribute)>("cublasLtMatmulDescGetAttribute");
+    T value{};
+    size_t written = 0;
+    EXPECT_EQ(get(desc, attribute, &value, sizeof value, &written), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(written, sizeof value);
+    return value;
+}
+
+double element(const void* data, uint32_t type, int64_t index) {
+    if (type == CUDA_R_16BF) return static_cast<float>(static_cast<const Bf16*>(data)[index]);
+    return static_cast<const float*>(data)[index];
+}
+
+int products = 0;                  // computed so far
+std::vector<uint64_t> algorithms;  // first word of the algorithm of each
+
+// D = alpha op(A) op(B) + beta C + bias, all by columns, as the descriptors say.
+cublasStatus_t fake_matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
+                           cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
+                           const void* beta, const void* c, cublasLtMatrixLayout_t, void* d,
+                           cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm,
+                           void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+    EXPECT_NE(workspace, nullptr);
+    EXPECT_GE(workspace_bytes, size_t{32} << 20);
+    cudaStreamSynchronize(stream);
+    const Layout la = read_layout(a_layout), lb = read_layout(b_layout), ld = read_layout(d_layout);
+    const bool ta = read_desc<int32_t>(desc, CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T;
+    const bool tb = read_desc<int32_t>(desc, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T;
+    const uint64_t m = ld.rows, n = ld.cols, k = ta ? la.rows : la.cols;
+    EXPECT_EQ(ta ? la.cols : la.rows, m);
+    EXPECT_EQ(tb ? lb.cols : lb.rows, k);
+    EXPECT_EQ(tb ? lb.rows : lb.cols, n);
+    const void* bias = nullptr;
+    if (read_desc<uint32_t>(desc, CUBLASLT_MATMUL_DESC_EPILOGUE) == CUBLASLT_EPILOGUE_BIAS) {
+        EXPECT_EQ(read_desc<uint32_t>(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE), ld.type);
+        bias = read_desc<const void*>(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+    }
+    const double scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+    for (uint64_t j = 0; j < n; ++j) {
+        for (uint64_t i = 0; i < m; ++i) {
+            double sum = 0;
+            for (uint64_t p = 0; p < k; ++p) {
+                sum += element(a, la.type, static_cast<int64_t>(ta ? p + i * la.ld : i + p * la.ld)) *
+                       element(b, lb.type, static_cast<int64_t>(tb ? j + p * lb.ld : p + j * lb.ld));
+            }
+            const auto index = static_cast<int64_t>(i + j * ld.ld);
+            sum *= scale;
+            if (keep != 0) sum += keep * element(c, ld.type, index);
+            if (bias) sum += element(bias, ld.type, static_cast<int64_t>(i));
+            if (ld.type == CUDA_R_16BF)
+                static_cast<Bf16*>(d)[index] = Bf16(static_cast<float>(sum));
+            else
+                static_cast<float*>(d)[index] = static_cast<float>(sum);
+        }
+    }
+    ++products;
+    algorithms.push_back(algorithm->data[0]);
+    // Algorithm 3 is made the fast one.
+    std::this_thread::sleep_for(std::chrono::microseconds(algorithm->data[0] == 3 ? 100 : 2000));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t fake_heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                              cublasLtMatmulPreference_t preference, int requested,
+                              cublasLtMatmulHeuristicResult_t results[], int* count) {
+    static const auto get =
+        real<decltype(&::cublasLtMatmulPreferenceGetAttribute)>("cublasLtMatmulPreferenceGetAttribute");
+    uint64_t bytes = 0;
+    size_t written = 0;
+    get(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes, &written);
+    EXPECT_EQ(bytes, uint64_t{32} << 20);
+    *count = std::min(requested, 4);
+    for (int i = 0; i < *count; ++i) {
+        results[i] = {};
+        results[i].algo.data[0] = static_cast<uint64_t>(i + 1);
+        results[i].state = CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+class CublasLtTest : public ::testing::TestWithParam<DType> {
+  protected:
+    void SetUp() override {
+        std::string why;
+        if (!load_cublaslt(api_, why)) GTEST_SKIP() << "cuBLASLt is not there: " << why;
+        api_.create = [](cublasLtHandle_t* handle) {
+            *handle = reinterpret_cast<cublasLtHandle_t>(size_t{8});
+            return CUBLAS_STATUS_SUCCESS;
+        };
+        api_.destroy = [](cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; };
+        api_.heuristic = fake_heuristic;
+        api_.check_algorithm = [](cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                  cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                  const cublasLtMatmulAlgo_t*,
+                                  cublasLtMatmulHeuristicResult_t*) { return CUBLAS_STATUS_SUCCESS; };
+        api_.matmul = fake_matmul;
+        file_ = fmt::format("{}cublaslt_cache_{}/algorithms.txt", ::testing::TempDir(), getpid());
+        std::filesystem::remove(file_);
+        products = 0;
+        algorithms.clear();
+    }
+
+    Tensor upload(Device& device, const Matrix& values, DType dtype, int64_t stride,
+                  std::vector<Buffer>& keep) {
+        keep.emplace_back(device, "test", MemoryCategory::data, values.rows * stride * size_of(dtype));
+        for (int64_t r = 0; r < values.rows; ++r) {
+            for (int64_t c = 0; c < values.cols; ++c) {
+                const auto value = static_cast<float>(values(r, c));
+                void* const base = keep.back().data();
+                if (dtype == DType::bf16)
+                    static_cast<Bf16*>(base)[r * stride + c] = Bf16(value);
+                else
+                    static_cast<float*>(base)[r * stride + c] = value;
+            }
+        }
+        return keep.back().tensor(dtype, {values.rows, stride}).column_slice(0, values.cols);
+    }
+
+    CublasLtApi api_;
+    std::string file_;
+};
+INSTANTIATE_TEST_SUITE_P(Types, CublasLtTest, ::testing::Values(DType::f32, DType::bf16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST_P(CublasLtTest, EveryLayoutIsWhatItAsksFor) {
+    CudaDevice device;
+    const auto stream = device.create_stream("compute");
+    const DType real_type = GetParam();
+    const auto library = make_cublaslt(device, CublasLtOptions{.tune = false, .cache_file = ""}, api_);
+    constexpr int64_t kM = 5, kN = 7, kK = 11, kPad = 3;
+    for (const bool ta : {false, true}) {
+        for (const bool tb : {false, true}) {
+            for (const bool accumulate : {false, true}) {
+                for (const DType out : {real_type, DType::f32}) {
+                    for (const bool with_bias : {false, true}) {
+                        if (accumulate && with_bias) continue;
+                        std::vector<Buffer> keep;
+                        const Matrix a = random_matrix(ta ? kK : kM, ta ? kM : kK, 1, real_type);
+                        const Matrix b = random_matrix(tb ? kN : kK, tb ? kK : kN, 2, real_type);
+                        const Matrix before = random_matrix(kM, kN, 3, out),
+                                     bias = random_matrix(1, kN, 4, out);
+                        const Tensor c = upload(device, before, out, kN + kPad, keep);
+                        Tensor bias_tensor;
+                        if (with_bias) {
+                            upload(device, bias, out, kN, keep);
+                            bias_tensor = keep.back().tensor(out, {kN});
+                        }
+                        ASSERT_TRUE(library->matmul(
+                            c, upload(device, a, real_type, a.cols + kPad, keep),
+                            upload(device, b, real_type, b.cols + kPad, keep), bias_tensor,
+                            {.transpose_a = ta, .transpose_b = tb, .accumulate = accumulate}, *stream));
+                        for (int64_t i = 0; i < kM; ++i) {
+                            for (int64_t j = 0; j < kN; ++j) {
+                                double sum = accumulate ? before(i, j) : 0.0;
+                                for (int64_t p = 0; p < kK; ++p)
+                                    sum += (ta ? a(p, i) : a(i, p)) * (tb ? b(j, p) : b(p, j));
+                                if (with_bias) sum += bias(0, j);
+                                const double got =
+                                    element(c.data, out == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F,
+                                            i * c.row_stride + j);
+                                ASSERT_NEAR(got, sum,
+                                            std::abs(sum) * (out == DType::bf16 ? kBf16Ulp : 1e-6) + 1e-6)
+                                    << ta << tb << accumulate << with_bias << " at " << i << "," << j;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_P(CublasLtTest, TimesEachShapeOnceAndRemembers) {
+    const Matrix a = random_matrix(4, 6, 1, GetParam()), b = random_matrix(6, 8, 2, GetParam());
+    const Matrix c = random_matrix(4, 8, 3, DType::f32);
+    for (int run = 0; run < 2; ++run) {
+        CudaDevice device;
+        const auto stream = device.create_stream("compute");
+        const auto library = make_cublaslt(device, CublasLtOptions{.tune = true, .cache_file = file_}, api_);
+        std::vector<Buffer> keep;
+        const Tensor ta = upload(device, a, GetParam(), 6, keep), tb = upload(device, b, GetParam(), 8, keep),
+                     tc = upload(device, c, DType::f32, 8, keep);
+        products = 0;
+        ASSERT_TRUE(library->matmul(tc, ta, tb, {}, {.accumulate = true}, *stream));
+        const int first = products;
+        if (run == 0)
+            EXPECT_GT(first, 4) << "all candidates are timed";
+        else
+            EXPECT_EQ(first, 1) << "the file knows";
+        EXPECT_EQ(algorithms.back(), 3u) << "the fastest";
+        double sum = c(1, 2);
+        for (int64_t p = 0; p < 6; ++p) sum += a(1, p) * b(p, 2);
+        EXPECT_NEAR(tc.as<float>()[1 * 8 + 2], sum, 1e-5) << "timing must not add to c";
+        ASSERT_TRUE(library->matmul(tc, ta, tb, {}, {.accumulate = true}, *stream));
+        EXPECT_EQ(products, first + 1);
+    }
+}
+
+TEST_P(CublasLtTest, DryDeviceEntersTheSameMemory) {
+    CudaDevice real_device, dry(0, true);
+    std::string why;
+    int64_t totals[2];
+    int i = 0;
+    for (CudaDevice* device : {&real_device, &dry}) {
+        const auto stream = device->create_stream("compute");
+        const auto library = make_cublaslt(*device, CublasLtOptions{.tune = false, .cache_file = ""}, api_);
+        const Buffer x(*device, "x", MemoryCategory::data, 4096);
+        const Tensor square = x.tensor(GetParam(), {16, 16});
+        ASSERT_TRUE(library->matmul(square, square, square, {}, {}, *stream));
+        totals[i++] = device->memory().total();
+    }
+    EXPECT_EQ(totals[0], totals[1]);
+    EXPECT_EQ(totals[0], 4096 + (32 << 20));
+}
+
+TEST_P(CublasLtTest, RefusedProductFallsBackToTheHandWrittenKernel) {
+    api_.heuristic = [](cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                        cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t*, int* count) {
+        *count = 0;
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    };
+    CudaDevice device;
+    const auto stream = device.create_stream("compute");
+    CudaOps ops(device, make_cublaslt(device, CublasLtOptions{.tune = true, .cache_file = ""}, api_));
+    const Buffer x(device, "x", MemoryCategory::data, 4096);
+    const Tensor square = x.tensor(GetParam(), {16, 16});
+    const int64_t launches = fake_gpu_pieces_of_work();
+    ops.matmul(square, square, square, {}, {}, *stream);
+    EXPECT_EQ(products, 0);
+    EXPECT_EQ(fake_gpu_pieces_of_work(), launches + 1);
+    EXPECT_EQ(ops.flops(), 2 * 16 * 16 * 16);
+}
+
+TEST(AlgorithmCache, KeepsWholeLinesOfItsOwner) {
+    const std::string file = fmt::format("{}algorithm_cache_{}/a/b.txt", ::testing::TempDir(), getpid());
+    const AlgorithmWords words{1, 2, 3, 0xffffffffffffffffu, 5, 6, 7, 8};
+    {
+        AlgorithmCache cache(file, "gpu 1");
+        EXPECT_FALSE(cache.find("key"));
+        cache.store("key", words);
+        EXPECT_TRUE(cache.save());
+    }
+    std::ofstream(file, std::ios::app) << "damaged 1 2 three\n";
+    EXPECT_EQ(AlgorithmCache(file, "gpu 1").find("key"), words);
+    EXPECT_FALSE(AlgorithmCache(file, "gpu 1").find("damaged"));
+    EXPECT_FALSE(AlgorithmCache(file, "gpu 2").find("key")) << "another GPU's or version's";
+    AlgorithmCache nowhere("/proc/no/such/folder/file.txt", "gpu 1");
+    nowhere.store("key", words);
+    EXPECT_FALSE(nowhere.save());
+}
+
+}  // namespace
+}  // namespace speedrun::testing

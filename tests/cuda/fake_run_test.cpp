@@ -1,0 +1,126 @@
+// Whole runs on the fake GPU: kernels do nothing there, so losses mean nothing, but everything that the host
+// does for a run on a GPU happens: streams, events, graphs, copies, memory.
+#include "tests/cuda/fake_gpu.h"
+#include "tests/runs/run_fixture.h"
+
+namespace speedrun::testing {
+namespace {
+
+class FakeRunTest : public RunFixture {
+  protected:
+    ~FakeRunTest() override { set_fake_gpu({}); }
+    // Three microbatches a step: a first, a middle and a last one, each with a graph of its own.
+    Config gpu_config(const std::vector<std::string>& settings = {}) const {
+        std::vector<std::string> all = {"device=cuda", "cuda.products=hand", "batch.tokens_per_step=1536",
+                                        "schedule.steps=5"};
+        all.insert(all.end(), settings.begin(), settings.end());
+        return config(all);
+    }
+    // Kernel launches of a whole run, by name.
+    std::map<std::string, int64_t> launches_of(const Config& config, const std::string& name) {
+        const auto before = fake_gpu_launches();
+        run(config, name);
+        std::map<std::string, int64_t> counts;
+        for (const auto& [kernel, launch] : fake_gpu_launches()) {
+            const auto old = before.find(kernel);
+            const int64_t calls = launch.calls - (old == before.end() ? 0 : old->second.calls);
+            if (calls > 0) counts[kernel] = calls;
+        }
+        return counts;
+    }
+};
+
+TEST_F(FakeRunTest, StepsAllocateNothingAndHoldWhatThePlanSays) {
+    const Config c = gpu_config({"eval.every=2"});
+    const int64_t held_before = fake_gpu_allocated_bytes();
+    {
+        Runtime runtime(runtime_options(c));
+        RunFolder folder((folder_ / "logs").string(), "run");
+        Trainer trainer(c, runtime, folder, {.quiet = true});
+        EXPECT_TRUE(trainer.runner().has_graphs());
+        const int64_t allocations = fake_gpu_allocations();
+        EXPECT_EQ(trainer.run().steps, 5);
+        EXPECT_EQ(fake_gpu_allocations(), allocations) << "memory was allocated after the start-up";
+        EXPECT_EQ(runtime.device().memory().total(), plan_memory(c).bytes);
+    }
+    EXPECT_EQ(fake_gpu_allocated_bytes(), held_before);
+}
+
+TEST_F(FakeRunTest, GraphsLaunchTheSameKernelsAsCalls) {
+    const auto calls = launches_of(gpu_config({"cuda.graph=false"}), "calls");
+    const auto graphs = launches_of(gpu_config(), "graphs");
+    EXPECT_GT(calls.size(), 15u);
+    EXPECT_EQ(calls, graphs);
+}
+
+TEST_F(FakeRunTest, BothFamiliesAndBothTypesLaunchLegally) {
+    for (const char* precision : {"f32", "bf16"}) {
+        for (const char* preset : {"modern", "gpt2"}) {
+            Config c =
+                gpu_config({std::string("precision=") + precision, std::string("model.preset=") + preset});
+            if (std::string(preset) == "gpt2")
+                c.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
+            EXPECT_NO_THROW(run(c, std::string(preset) + precision)) << preset << " " << precision;
+        }
+    }
+}
+
+TEST_F(FakeRunTest, TraceHasEveryStreamOfTheTracedSteps) {
+    run(gpu_config(), "traced", {.quiet = true, .trace_first = 2, .trace_last = 3});
+    std::ifstream file(folder_ / "logs" / "traced" / "trace.json");
+    const Json events = Json::parse(file)["traceEvents"];
+    int attention = 0, steps = 0;
+    for (const Json& event : events) {
+        attention += event["name"] == "attention_forward";
+        steps += event["name"] == "adamw.Step";
+    }
+    EXPECT_EQ(attention, 2 * 3 * 2);  // two steps of three microbatches through two layers
+    EXPECT_GT(steps, 0);
+}
+
+TEST_F(FakeRunTest, TooSmallAGpuIsRefusedWithWhatWouldFit) {
+    Config c = gpu_config({"batch.microbatch_tokens=1536"});
+    const int64_t whole = plan_memory(c).bytes;
+    c.batch.microbatch_tokens = 512;
+    const int64_t third = plan_memory(c).bytes;
+    c.batch.microbatch_tokens = 1536;
+    set_fake_gpu({.memory_bytes = (whole + third) / 2});
+    Runtime runtime(runtime_options(c));
+    try {
+        require_memory(c, runtime.device());
+        FAIL() << "nothing was thrown";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        // The largest of 768, 512, ... that fits; 768 needs about half of the whole's activations.
+        const std::string message = error.what();
+        EXPECT_NE(message.find("It fits with --set batch.microbatch_tokens="), std::string::npos) << message;
+        EXPECT_NE(message.find("activations"), std::string::npos) << message;
+        const int64_t tokens = std::stoll(message.substr(message.find("tokens=") + 7));
+        c.batch.microbatch_tokens = tokens;
+        EXPECT_NO_THROW(require_memory(c, runtime.device())) << tokens;
+    }
+    set_fake_gpu({.memory_bytes = 1 << 16});
+    c.batch.microbatch_tokens = 1536;
+    EXPECT_THROW(require_memory(c, runtime.device()), Error);
+}
+
+TEST_F(FakeRunTest, AutoTakesTheGpuAndFallsBackWithAMessage) {
+    Config c = gpu_config();
+    c.device = "auto";
+    EXPECT_STREQ(Runtime(runtime_options(c)).device().kind(), "cuda");
+    set_fake_gpu({.driver_version = 0});
+    Runtime runtime(runtime_options(c));
+    EXPECT_STREQ(runtime.device().kind(), "cpu");
+    ASSERT_EQ(runtime.notes().size(), 1u);
+    EXPECT_EQ(runtime.notes()[0], "no GPU (no NVIDIA driver is installed): running on the CPU");
+}
+
+TEST_F(FakeRunTest, MissingLibraryIsANoteNotAnError) {
+    // On a machine without a GPU the library is there or not, but cannot be opened.
+    Runtime runtime(runtime_options(gpu_config({"cuda.products=library"})));
+    ASSERT_EQ(runtime.notes().size(), 1u);
+    EXPECT_NE(runtime.notes()[0].find("cuBLASLt cannot be used"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace speedrun::testing

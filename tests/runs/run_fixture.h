@@ -1,0 +1,118 @@
+// Whole runs in a test: a small dataset that can be learned, a config for it, and what the run wrote.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/shard.h"
+#include "train/config/config_json.h"
+#include "train/memory_plan.h"
+#include "train/trainer.h"
+
+namespace speedrun::testing {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// The device of all runs of this program: "cpu", unless its main() says otherwise.
+inline std::string& run_device() {
+    static std::string device = "cpu";
+    return device;
+}
+
+constexpr int kVocab = 32, kSeparator = 31;
+
+class RunFixture : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+        folder_ = fs::temp_directory_path() /
+                  ("speedrun_trainer_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+        fs::create_directories(folder_);
+        write_counting_shards();
+    }
+    void TearDown() override { fs::remove_all(folder_); }
+
+    // Documents that count upwards modulo 31 from a random start in steps of 1, 2 or 3: after two tokens
+    // everything that follows is certain, so the loss of a model that has learned it goes towards the share
+    // of those two.
+    void write_counting_shards() {
+        DatasetInfo info{.name = "counting",
+                         .tokenizer = "bytes",
+                         .vocab_size = kVocab,
+                         .separator = kSeparator,
+                         .shards = {}};
+        for (const char* split : {"train", "val"}) {
+            std::vector<uint16_t> tokens;
+            uint64_t state = split[0];
+            for (int document = 0; document < 800; ++document) {
+                state = state * 6364136223846793005u + 1442695040888963407u;
+                int value = static_cast<int>((state >> 33) % kSeparator);
+                const int stride = 1 + static_cast<int>((state >> 50) % 3);
+                tokens.push_back(kSeparator);
+                for (int i = 0; i < 31; ++i) {
+                    tokens.push_back(static_cast<uint16_t>(value));
+                    value = (value + stride) % kSeparator;
+                }
+            }
+            const std::string file = std::string(split) + ".bin";
+            write_shard((folder_ / file).string(), tokens);
+            info.shards.push_back({file, split, static_cast<int64_t>(tokens.size()), std::string(64, '0')});
+        }
+        write_dataset_info((folder_ / "dataset.json").string(), info);
+    }
+
+    Config config(const std::vector<std::string>& settings = {}) const {
+        std::vector<std::string> all = {"data.train=" + (folder_ / "train.bin").string(),
+                                        "data.val=" + (folder_ / "val.bin").string()};
+        all.push_back("device=" + run_device());
+        all.insert(all.end(), settings.begin(), settings.end());
+        return parse_config(R"({
+            "model": {"preset": "modern", "num_layers": 2, "model_dim": 32, "num_heads": 2, "vocab_size": 32},
+            "batch": {"sequence_length": 32, "microbatch_tokens": 512, "tokens_per_step": 512},
+            "optimizers": {"groups": [
+                {"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02, "momentum_warmup_steps": 10},
+                {"type": "adamw", "params": ["*"], "lr": 0.02}]},
+            "schedule": {"steps": 150, "cooldown_fraction": 0.5},
+            "precision": "f32", "threads": 2, "seed": 3
+        })",
+                            "test", all);
+    }
+
+    RunSummary run(const Config& config, const std::string& name, const TrainerOptions& options) {
+        Runtime runtime(runtime_options(config));
+        RunFolder run_folder((folder_ / "logs").string(), name);
+        Trainer trainer(config, runtime, run_folder, options);
+        return trainer.run();
+    }
+    RunSummary run(const Config& config, const std::string& name) {
+        return run(config, name, {.quiet = true});
+    }
+
+    std::vector<Json> metrics(const std::string& name) const {
+        std::vector<Json> lines;
+        std::ifstream file(folder_ / "logs" / name / "metrics.jsonl");
+        for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
+        return lines;
+    }
+    // Loss and gradient norm of every step, as the exact doubles that the file holds.
+    std::vector<double> curve(const std::string& name) const {
+        std::vector<double> values;
+        for (const Json& line : metrics(name)) {
+            values.push_back(line["loss"]);
+            if (line["event"] == "step") values.push_back(line["grad_norm"]);
+        }
+        return values;
+    }
+
+    fs::path folder_;
+};
+
+}  // namespace speedrun::testing
