@@ -237,6 +237,8 @@ stage_ops() {
     for group in product attention pointwise optimizer utility; do
         step ops "$group" 150 "$bin/op_bench" --device "$device" --scale "$scale" --filter "^$group" --json "$out/ops.jsonl"
     done
+    [ "$device" = cuda ] || return 0
+    step ops product_hand 150 "$bin/op_bench" --device cuda --products hand --filter '^product' --json "$out/ops.jsonl"
 }
 
 if stage_device; then

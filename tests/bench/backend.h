@@ -32,6 +32,7 @@ struct Backend {
 
 Backend make_cpu_backend(int num_threads);
 // Throws a usage error where the build has no CUDA or the machine no GPU, saying which.
-Backend make_cuda_backend();
+// products: "library" or "hand", as CudaOptions has it.
+Backend make_cuda_backend(const std::string& products);
 
 }  // namespace speedrun::bench

@@ -191,7 +191,7 @@ Json merge_records(const std::vector<std::string>& lines, const std::vector<std:
         } else if (kind == "step") {
             put(steps, record, {"stage", "step"});
         } else if (kind == "op") {
-            put(ops, record, {"name", "dtype"});
+            put(ops, record, {"name", "dtype", "products"});
         } else if (kind == "ceilings") {
             ceilings.push_back(record);
         } else {

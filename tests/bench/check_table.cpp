@@ -66,15 +66,16 @@ void print_ops(const Json& report, std::string& out) {
     out += fmt::format("{:<42}{:>11}{:>9}{:>9}{:>11}{:>7}  expected ms\n", "operation", "median ms",
                        "TFLOP/s", "GB/s", "floor ms", "share");
     for (const Json& op : report.at("ops")) {
+        const std::string name = text_of(op, "name") + (op.value("products", "") == "hand" ? " (hand)" : "");
         if (op.value("status", "") != "passed") {
-            out += fmt::format("{:<42}FAILED\n{}", text_of(op, "name"), indented(text_of(op, "failure")));
+            out += fmt::format("{:<42}FAILED\n{}", name, indented(text_of(op, "failure")));
             continue;
         }
         std::string expectations;
         for (const Json& published : op.value("published", Json::array()))
             expectations +=
                 fmt::format("  {} {:.4g}", text_of(published, "source"), published.value("ms", 0.0));
-        out += fmt::format("{:<42}{:>11.4g}{:>9.3g}{:>9.0f}{:>11.4g}{:>6.0f}%{}\n", text_of(op, "name"),
+        out += fmt::format("{:<42}{:>11.4g}{:>9.3g}{:>9.0f}{:>11.4g}{:>6.0f}%{}\n", name,
                            op.value("median_ms", 0.0), op.value("tflops", 0.0), op.value("gb_per_s", 0.0),
                            op.value("floor_ms", 0.0), op.value("share_of_floor", 0.0) * 100, expectations);
     }

@@ -1,25 +1,32 @@
+#include "kernels/cuda/cuda_backend.h"
+
 #include <fmt/format.h>
 
-#include "kernels/cuda/cuda_info.h"
-#include "kernels/cuda/cuda_ops.h"
-#include "kernels/device/error.h"
 #include "tests/bench/backend.h"
-#include "tests/bench/cublaslt_probe.h"
 
 namespace speedrun::bench {
 
-Backend make_cuda_backend() {
+Backend make_cuda_backend(const std::string& products) {
     const CudaInfo info = query_cuda();
     if (!info.unavailable.empty()) throw_usage("no NVIDIA GPU/driver found: {}", info.unavailable);
     const CudaGpu& gpu = info.gpus.front();
+    CudaBackend cuda = ::speedrun::make_cuda_backend({.products = products});
     Backend backend;
-    backend.device = make_cuda_device(0, false);
-    backend.ops = make_cuda_ops(*backend.device);
+    backend.device = std::move(cuda.device);
+    backend.ops = std::move(cuda.ops);
     backend.cache_bytes = gpu.l2_bytes;
     backend.head_start_bytes = int64_t{2} << 30;
     backend.copy_bytes = int64_t{2} << 30;
     backend.product_size = 8192;
-    backend.probes = {cublaslt_probe(*backend.device)};
+    backend.library_matmul = products == "library" && cuda.notes.empty();
+    if (products == "hand") {
+        // The library is the ceiling of our own kernels too; it works on the same GPU's memory and streams.
+        auto library = std::make_shared<CudaBackend>(::speedrun::make_cuda_backend({.products = "library"}));
+        backend.probes = {{"library", [library](Tensor c, Tensor a, Tensor b, Stream& stream) {
+                               if (!library->notes.empty()) throw_internal("{}", library->notes.front());
+                               library->ops->matmul(c, a, b, {}, {.transpose_b = true}, stream);
+                           }}};
+    }
     backend.description = {{"kind", "cuda"},
                            {"name", gpu.name},
                            {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
@@ -27,7 +34,9 @@ Backend make_cuda_backend() {
                            {"memory_bytes", gpu.memory_bytes},
                            {"l2_bytes", gpu.l2_bytes},
                            {"driver_cuda", info.driver_version},
-                           {"runtime_cuda", info.runtime_version}};
+                           {"runtime_cuda", info.runtime_version},
+                           {"products", products},
+                           {"notes", cuda.notes}};
     return backend;
 }
 

@@ -13,7 +13,7 @@ namespace speedrun::bench {
 namespace {
 
 struct Options {
-    std::string device = "cpu", scale = "full", filter, json, dtype = "bf16";
+    std::string device = "cpu", scale = "full", filter, json, dtype = "bf16", products = "library";
     double seconds = 0.3;
     int threads = 0;
     bool list = false;
@@ -40,8 +40,9 @@ int run(const Options& options) {
         return 0;
     }
     const DType real = options.dtype == "f32" ? DType::f32 : DType::bf16;
-    Report report(options.json, options.scale, real);
-    Backend backend = options.device == "cuda" ? make_cuda_backend() : make_cpu_backend(options.threads);
+    Report report(options.json, options.scale, real, options.products);
+    Backend backend =
+        options.device == "cuda" ? make_cuda_backend(options.products) : make_cpu_backend(options.threads);
     const bool small = options.scale == "small";
     if (small) backend.cache_bytes = 0;
     const auto stream = backend.device->create_stream("compute");
@@ -95,6 +96,9 @@ int main_with(int argc, char** argv) {
         ->type_name("FILE");
     app.add_option("--dtype", options.dtype, "compute type")
         ->check(CLI::IsMember({"bf16", "f32"}))
+        ->capture_default_str();
+    app.add_option("--products", options.products, "cuda: matrix products by cuBLASLt or by our own kernels")
+        ->check(CLI::IsMember({"library", "hand"}))
         ->capture_default_str();
     app.add_option("--seconds", options.seconds, "measured time of a case at most (but three calls at least)")
         ->check(CLI::Range(0.0, 60.0))
