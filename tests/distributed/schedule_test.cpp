@@ -124,6 +124,21 @@ TEST(ScheduleTest, ScalarsAndEmptyShapes) {
     EXPECT_THROW(lines(wrong, plan_of(Strategy::zero2), mesh), Error);
 }
 
+// What the derivation does not know must not be a silent skip.
+TEST(ScheduleTest, UnknownChangeThrows) {
+    const Mesh mesh({1, 2, 1, 2});
+    AxisPlacements full, rows, columns, tensor_rows;
+    rows[static_cast<size_t>(Axis::shard)] = Placement::shard(0);
+    columns[static_cast<size_t>(Axis::shard)] = Placement::shard(1);
+    tensor_rows[static_cast<size_t>(Axis::tensor)] = Placement::shard(0);
+    const auto derive = [&](const AxisPlacements& from, const AxisPlacements& to) {
+        return collectives_between(from, to, {8, 8}, mesh, DType::f32, When::after_step);
+    };
+    EXPECT_EQ(derive(rows, full).size(), 1u);
+    EXPECT_THROW(derive(rows, columns), Error);
+    EXPECT_THROW(derive(tensor_rows, full), Error);
+}
+
 // L blocks + root, one microbatch: forward AG L+1; backward AG L+1, L or 0; RS L+1.
 TEST(ScheduleTest, Zero3CountsOfTheSpec) {
     constexpr int kBlocks = 3;

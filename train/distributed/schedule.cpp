@@ -98,6 +98,20 @@ std::vector<PlannedCollective> collectives_between(const AxisPlacements& from, c
     add(Collective::reduce_scatter, kDataAxes, after.padded(), after.padding());
     add(Collective::all_reduce, kDataAxes, after.per_part(), 0);
     add(Collective::all_gather, kDataAxes, before.padded(), before.padding());
+
+    AxisSet covered;
+    for (const PlannedCollective& c : planned) {
+        for (const Axis axis : kAxes) {
+            if (c.axes.contains(axis)) covered.add(axis);
+        }
+    }
+    for (const Axis axis : kAxes) {
+        const auto needed = collective_between(at(from, axis), at(to, axis));
+        if (needed && mesh.size(axis) > 1 && !covered.contains(axis)) {
+            throw_internal("schedule: no {} of parameters over {} ({} to {})", name_of(*needed),
+                           name_of(axis), at(from, axis).describe(), at(to, axis).describe());
+        }
+    }
     return planned;
 }
 

@@ -20,8 +20,7 @@ struct PlannedCollective {
     int group_size;
     DType dtype;
     int64_t payload_bytes;  // of the whole tensor over the group, padding included
-    int64_t
-        padding_bytes;  // of these, zeros that make the parts equal; not counted again when shards are summed
+    int64_t padding_bytes;  // of these, zeros where the tensor is cut; 0 for sums of shards
     When when;
 
     double wire_bytes() const { return speedrun::wire_bytes(kind, group_size, payload_bytes); }
@@ -31,7 +30,8 @@ struct PlannedCollective {
 // The collectives of one change of placement of a tensor of this shape, in the order in which they run: first
 // all_reduce over tensor alone, then reduce_scatter (so that what follows is small), all_reduce, all_gather.
 // Axes with the same change form one group; axes of size 1 need none. Dimension 0 is cut with padding
-// (EvenSplit).
+// (EvenSplit). Throws for a change that no parameter makes: from one dimension to another, or on tensor
+// anything but a sum.
 std::vector<PlannedCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
                                                    const std::vector<int64_t>& shape, const Mesh& mesh,
                                                    DType dtype, When when);
