@@ -29,12 +29,16 @@ class DummySource final : public BatchSource {
 
 }  // namespace
 
-StepRunner::StepRunner(const Config& config, Runtime& runtime)
+StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& ranks)
     : config_(config),
       runtime_(runtime),
-      model_(config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime),
-      gradients_(model_.table(), runtime),
-      optimizers_(config.optimizers, model_.table(), model_.parameters(), gradients_, runtime),
+      ranks_(ranks),
+      microbatches_(config.batch.tokens_per_step / (config.batch.microbatch_tokens * ranks.num_data_ranks())),
+      model_(
+          config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime,
+          region_rules(ranks, ParameterTable(config.model, config.batch.sequence_length), config.optimizers)),
+      gradients_(model_.table(), model_.parameters().layout(), runtime),
+      optimizers_(config.optimizers, model_.table(), ranks, model_.parameters(), gradients_, runtime),
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event()),
       staging_(runtime.device(), 4 * config.batch.microbatch_tokens * size_of(DType::i32)) {
@@ -53,7 +57,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime)
         if (recording_) {
             ready_order_.push_back(&p);  // the other streams' part follows every launch of the graph
         } else {
-            optimizers_.take_norm(p);
+            optimizers_.reduce(p);
         }
     });
 }
@@ -78,7 +82,7 @@ void StepRunner::upload(const Batch& batch) {
 }
 
 void StepRunner::run_microbatches(BatchSource& source) {
-    const int64_t count = config_.microbatches_per_step();
+    const int64_t count = microbatches_;
     for (int64_t m = 0; m < count; ++m) {
         upload(source.next());
         run_microbatch(m == 0, m == count - 1);
@@ -90,7 +94,7 @@ void StepRunner::run_microbatch(bool first, bool last) {
     if (!graph) return enqueue_model(first, last);
     graph->launch(runtime_.compute());
     if (!last) return;
-    for (const Parameter* p : ready_order_) optimizers_.take_norm(*p);
+    for (const Parameter* p : ready_order_) optimizers_.reduce(*p);
 }
 
 void StepRunner::enqueue_model(bool first, bool last) {
@@ -106,7 +110,7 @@ void StepRunner::enqueue_model(bool first, bool last) {
 // After a step has run call by call: every shape has been met, every event recorded once, and the gradients
 // have begun, which is what a microbatch that is not the first finds.
 void StepRunner::record_graphs() {
-    const int64_t count = config_.microbatches_per_step();
+    const int64_t count = microbatches_;
     recording_ = true;
     for (int64_t m = 0; m < count; ++m) {
         const bool first = m == 0, last = m == count - 1;
@@ -118,30 +122,19 @@ void StepRunner::record_graphs() {
     recording_ = false;
 }
 
-void StepRunner::enqueue_optimizer(Slot& slot) {
-    Stream& compute = runtime_.compute();
-    Stream& optimizer = runtime_.optimizer();
-    const Tensor statistics = optimizers_.statistics();
-    // The next backward writes the loss sum, on compute: so it is also read there.
-    runtime_.device().copy(slot.statistics, statistics.data, size_of(DType::f32), compute);
-    compute.record(*slot.backward_done);
-    optimizer.wait(*slot.backward_done);
-    optimizers_.step(slot.step, slot.lr_factor);
-    if (!runtime_.device().dry()) {
-        runtime_.device().copy(slot.statistics + 1, static_cast<float*>(statistics.data) + 1,
-                               statistics.bytes() - size_of(DType::f32), optimizer);
-    }
-    optimizer.record(*slot.step_done);
+void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
+    optimizers_.step(slot.step, slot.lr_factor, stop, *slot.backward_done);
+    optimizers_.read_statistics(slot.statistics, *slot.step_done);
 }
 
-void StepRunner::enqueue(int64_t step, BatchSource& source) {
+void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     if (uncollected() >= static_cast<int64_t>(slots_.size()))
         throw_internal("step {}: two steps are uncollected", step);
     Slot& slot = slots_[enqueued_ % slots_.size()];
     slot.step = step;
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
     run_microbatches(source);
-    enqueue_optimizer(slot);
+    enqueue_optimizer(slot, stop);
     ++enqueued_;
 }
 
@@ -156,9 +149,10 @@ StepResult StepRunner::collect() {
     StepResult result;
     result.step = slot.step;
     result.lr_factor = slot.lr_factor;
-    result.loss = static_cast<double>(slot.statistics[OptimizerSet::kLossSum]) /
+    result.loss = static_cast<double>(slot.statistics[OptimizerSet::kLossTotal]) /
                   static_cast<double>(config_.batch.tokens_per_step);
     result.grad_norm = slot.statistics[OptimizerSet::kGradNorm];
+    result.stop = slot.statistics[OptimizerSet::kStop] > 0;
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_divergence(slot);
     result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
     result.step_ms = result.clock_ms - last_clock_ms_;
@@ -172,17 +166,19 @@ StepResult StepRunner::collect() {
 // before.
 void StepRunner::report_divergence(const Slot& slot) {
     runtime_.synchronize();
-    const double loss = static_cast<double>(slot.statistics[OptimizerSet::kLossSum]) /
+    const double loss = static_cast<double>(slot.statistics[OptimizerSet::kLossTotal]) /
                         static_cast<double>(config_.batch.tokens_per_step);
     std::string culprit = "every gradient's square is finite, but not their sum";
-    for (const Parameter& p : model_.table().all()) {
-        if (!std::isfinite(slot.statistics[OptimizerSet::kSquares + p.id]))
-            culprit = "first bad gradient: " + p.name;
+    const RegionLayout& layout = optimizers_.layout();
+    for (const int id : layout.backward_order()) {
+        if (std::isfinite(slot.statistics[OptimizerSet::kSquares + id])) continue;
+        culprit = "first bad gradient: " + layout[id].name();
+        break;
     }
     for (const Parameter& p : model_.table().all()) {
         float bad = 0;
         const Tensor count = optimizers_.statistic(OptimizerSet::kCoefficient);
-        runtime_.ops().count_nonfinite(count, model_.parameters().master(p), runtime_.compute());
+        runtime_.ops().count_nonfinite(count, model_.parameters().compute_flat(p), runtime_.compute());
         runtime_.device().copy(&bad, count.data, count.bytes(), runtime_.compute());
         runtime_.compute().synchronize();
         if (bad > 0) {
@@ -204,7 +200,7 @@ void StepRunner::warm_up() {
     const int64_t before = runtime_.ops().flops();
     run_microbatches(source);
     flops_per_step_ = runtime_.ops().flops() - before;
-    enqueue_optimizer(slots_[0]);
+    enqueue_optimizer(slots_[0], false);
     runtime_.synchronize();
     if (config_.cuda.graph) record_graphs();
 }
@@ -212,7 +208,7 @@ void StepRunner::warm_up() {
 void StepRunner::initialize(uint64_t seed) {
     model_.parameters().initialize(seed);
     optimizers_.reset();
-    runtime_.synchronize();
+    optimizers_.gather_all();
 }
 
 void StepRunner::start_clock() {
@@ -226,8 +222,9 @@ double StepRunner::validate(const ValidationLoader& loader) {
     const Tensor loss_sum = optimizers_.statistic(OptimizerSet::kLossSum);
     double total = 0;
     Batch batch;
-    for (int64_t row = 0; row < loader.num_rows(); row += rows) {
-        loader.fill(row, rows, batch);
+    // Batches of all ranks in turn; those behind the last row are padding, so that all ranks run as many.
+    for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {
+        loader.fill(row + rows * ranks_.data_rank(), rows, batch);
         upload(batch);
         model_.forward();
         model_.loss(loss_sum, false);
@@ -236,6 +233,7 @@ double StepRunner::validate(const ValidationLoader& loader) {
         runtime_.compute().synchronize();
         total += sum;
     }
+    if (ranks_.world) total = ranks_.world->sum(total);
     return total / static_cast<double>(loader.num_targets());
 }
 

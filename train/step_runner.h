@@ -27,11 +27,15 @@ struct StepResult {
     double step_ms = 0;       // from the end of the step before (or clock start) to the end of this one
     double optimizer_ms = 0;  // of that, after backward had ended
     double clock_ms = 0;      // from the clock's start to the end of this step
+    bool stop = false;        // a rank asked to stop; all ranks learn it of the same step
 };
+
+inline const Ranks kAlone{};
 
 class StepRunner {
   public:
-    StepRunner(const Config& config, Runtime& runtime);
+    // All ranks make theirs at the same time; `ranks` must outlive it. By default one rank, alone.
+    StepRunner(const Config& config, Runtime& runtime, const Ranks& ranks = kAlone);
     ~StepRunner() { runtime_.drain(); }
     StepRunner(const StepRunner&) = delete;
     StepRunner& operator=(const StepRunner&) = delete;
@@ -55,15 +59,18 @@ class StepRunner {
 
     // Marks the begin of timed work; everything before has been synchronised.
     void start_clock();
-    // Enqueues optimizer step `step`. At most two steps may be uncollected.
-    void enqueue(int64_t step, BatchSource& source);
+    // Enqueues optimizer step `step`. At most two steps may be uncollected. stop: this rank asks to end the
+    // run.
+    void enqueue(int64_t step, BatchSource& source, bool stop = false);
     // Waits for the oldest uncollected step. Throws Error(diverged), naming the first bad parameter, if its
     // loss or gradient is not finite; the parameters are then still those before that step.
     StepResult collect();
     int64_t uncollected() const { return enqueued_ - collected_; }
 
-    // Mean loss over the validation stream, in nats per token. Synchronises.
+    // Mean loss over the validation stream, in nats per token, shared among the ranks. Synchronises.
     double validate(const ValidationLoader& loader);
+    // The f32 values of a parameter, on the host; all ranks ask for the same. Waits.
+    void read_master(const Parameter& p, void* host) { optimizers_.read_master(p, host); }
 
   private:
     struct Slot {
@@ -84,11 +91,13 @@ class StepRunner {
     std::unique_ptr<Graph>& graph_of(bool first, bool last) {
         return graphs_[(first ? 1 : 0) + (last ? 2 : 0)];
     }
-    void enqueue_optimizer(Slot& slot);
+    void enqueue_optimizer(Slot& slot, bool stop);
     [[noreturn]] void report_divergence(const Slot& slot);
 
     const Config config_;
     Runtime& runtime_;
+    const Ranks& ranks_;
+    const int64_t microbatches_;  // of this rank, per step
     Transformer model_;
     GradientStore gradients_;
     OptimizerSet optimizers_;

@@ -44,7 +44,7 @@ ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t se
                            const std::string& precision)
     : runtime({.device = "cpu", .precision = precision, .threads = 1}),
       model(config, tokens, sequence_length, runtime),
-      gradients(model.table(), runtime),
+      gradients(model.table(), model.parameters().layout(), runtime),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {}
 
 ModelHarness::~ModelHarness() {

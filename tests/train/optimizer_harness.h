@@ -19,10 +19,10 @@ class OptimizerHarness {
         : runtime_({.device = "cpu", .precision = precision, .threads = 1}),
           table_(model, sequence_length),
           parameters_(table_, runtime_),
-          gradients_(table_, runtime_),
+          gradients_(table_, parameters_.layout(), runtime_),
           scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)) {
-        std::vector<const Parameter*> members;
-        for (const std::string& name : names) members.push_back(&table_.find(name));
+        std::vector<const Region*> members;
+        for (const std::string& name : names) members.push_back(&region(name));
         optimizer_ = make_optimizer(group, members, parameters_, gradients_, runtime_);
         optimizer_->reset(runtime_.compute());
         runtime_.synchronize();
@@ -37,10 +37,10 @@ class OptimizerHarness {
               double grad_scale = 1) {
         write(gradients_.flat(table_.find(name)), gradient);
         write(scale_.tensor(DType::f32, {1}), {grad_scale});
-        optimizer_->step(table_.find(name), {.step = step,
-                                             .lr_factor = lr_factor,
-                                             .grad_scale = scale_.tensor(DType::f32, {1}),
-                                             .stream = &runtime_.optimizer()});
+        optimizer_->step(region(name), {.step = step,
+                                        .lr_factor = lr_factor,
+                                        .grad_scale = scale_.tensor(DType::f32, {1}),
+                                        .stream = &runtime_.optimizer()});
         runtime_.synchronize();
     }
     void reset() {
@@ -59,6 +59,10 @@ class OptimizerHarness {
     }
 
   private:
+    const Region& region(const std::string& name) const {  // alone, each parameter is one
+        const RegionLayout& layout = parameters_.layout();
+        return layout[layout.regions_of(table_.find(name)).front()];
+    }
     void write(const Tensor& tensor, const Values& values) {
         const std::vector<float> host(values.begin(), values.end());
         ASSERT_EQ(tensor.numel(), static_cast<int64_t>(host.size()));

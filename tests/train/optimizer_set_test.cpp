@@ -88,17 +88,18 @@ class OptimizerSetTest : public ::testing::Test {
     }
     // Backward and the step; the gradients stay readable.
     void step(OptimizerSet& set, int64_t step) {
-        harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.take_norm(p); });
+        harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.reduce(p); });
         harness_.gradients.begin_step();
         harness_.backward(random_batch(model_, 2, 8, true, 1), 1);
         harness_.gradients.listen({});
-        set.step(step, 1);
+        set.step(step, 1, false, *backward_done_);
         harness_.runtime.synchronize();
     }
-    OptimizerSet make() {
-        OptimizerSet set(config_, harness_.table(), harness_.model.parameters(), harness_.gradients,
-                         harness_.runtime);
-        set.reset();
+    std::unique_ptr<OptimizerSet> make() {
+        auto set =
+            std::make_unique<OptimizerSet>(config_, harness_.table(), ranks_, harness_.model.parameters(),
+                                           harness_.gradients, harness_.runtime);
+        set->reset();
         harness_.runtime.synchronize();
         return set;
     }
@@ -111,19 +112,24 @@ class OptimizerSetTest : public ::testing::Test {
     }
 
     ModelConfig model_;
+    Ranks ranks_;
     ModelHarness harness_;
+    std::unique_ptr<Event> backward_done_ = harness_.runtime.device().create_event();
     OptimizersConfig config_;
 };
 
 TEST_F(OptimizerSetTest, NormIsOverAllParametersAndEveryParameterMoves) {
-    OptimizerSet set = make();
+    const auto made = make();
+    OptimizerSet& set = *made;
     const std::vector<Values> before = masters();
     step(set, 0);
     double squares = 0;
     for (const Parameter& p : harness_.table().all()) {
         const double norm = norm_of(harness_.gradient(p));
         squares += norm * norm;
-        EXPECT_NEAR(statistic(set, OptimizerSet::kSquares + p.id), norm * norm, 1e-5 * norm * norm) << p.name;
+        EXPECT_NEAR(statistic(set, OptimizerSet::kSquares + set.layout().regions_of(p).front()), norm * norm,
+                    1e-5 * norm * norm)
+            << p.name;
         EXPECT_NE(master(p), before[p.id]) << p.name;
     }
     EXPECT_NEAR(statistic(set, OptimizerSet::kGradNorm), std::sqrt(squares), 1e-5 * std::sqrt(squares));
@@ -133,7 +139,8 @@ TEST_F(OptimizerSetTest, NormIsOverAllParametersAndEveryParameterMoves) {
 // The norm that is reported is the one before clipping.
 TEST_F(OptimizerSetTest, ClippingScalesDownToTheLimit) {
     config_.clip = 0.25;
-    OptimizerSet set = make();
+    const auto made = make();
+    OptimizerSet& set = *made;
     step(set, 0);
     const double norm = statistic(set, OptimizerSet::kGradNorm);
     ASSERT_GT(norm, 0.25);
@@ -142,7 +149,8 @@ TEST_F(OptimizerSetTest, ClippingScalesDownToTheLimit) {
 
 // One bad gradient anywhere, and no parameter changes: the last good ones can be saved.
 TEST_F(OptimizerSetTest, NonFiniteGradientStopsAllParameters) {
-    OptimizerSet set = make();
+    const auto made = make();
+    OptimizerSet& set = *made;
     const Parameter& embed = harness_.table().find("embed.weight");
     Values values = master(embed);
     values[3] = std::nan("");
@@ -150,12 +158,12 @@ TEST_F(OptimizerSetTest, NonFiniteGradientStopsAllParameters) {
     HostBatch batch = random_batch(model_, 2, 8, true, 1);
     batch.tokens[0] = 0;  // reads the bad row
     const std::vector<Values> before = masters();
-    harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.take_norm(p); });
+    harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.reduce(p); });
     harness_.gradients.begin_step();
     harness_.upload(batch);
     harness_.model.forward();
     harness_.model.loss_and_backward(set.statistic(OptimizerSet::kLossSum), false, 1, harness_.gradients);
-    set.step(0, 1);
+    set.step(0, 1, false, *backward_done_);
     harness_.runtime.synchronize();
     EXPECT_FALSE(std::isfinite(statistic(set, OptimizerSet::kGradNorm)));
     const std::vector<Values> after = masters();
@@ -167,7 +175,8 @@ TEST_F(OptimizerSetTest, NonFiniteGradientStopsAllParameters) {
 
 // From the same state again: reset() forgets moments and momentum.
 TEST_F(OptimizerSetTest, ResetStartsAfresh) {
-    OptimizerSet set = make();
+    const auto made = make();
+    OptimizerSet& set = *made;
     const std::vector<Values> start = masters();
     step(set, 0);
     const std::vector<Values> once = masters();

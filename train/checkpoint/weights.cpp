@@ -18,17 +18,15 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-void save_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters,
-                  Runtime& runtime) {
-    runtime.synchronize();
+void save_weights(const std::string& folder, const ParameterTable& table, const ReadMaster& read,
+                  bool write) {
     std::vector<NamedTensor> tensors;
     for (const Parameter& p : table.all()) {
         NamedTensor tensor{p.name, DType::f32, p.shape, std::vector<char>(p.numel() * size_of(DType::f32))};
-        runtime.device().copy(tensor.bytes.data(), parameters.master(p).data,
-                              static_cast<int64_t>(tensor.bytes.size()), runtime.compute());
-        tensors.push_back(std::move(tensor));
+        read(p, tensor.bytes.data());
+        if (write) tensors.push_back(std::move(tensor));
     }
-    runtime.compute().synchronize();
+    if (!write) return;
     std::filesystem::create_directories(folder);
     write_safetensors(folder + kFile, tensors);
 }

@@ -1,15 +1,20 @@
 // The model's weights as a safetensors file: f32 masters, by name.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "train/model/parameter_store.h"
 
 namespace speedrun {
 
-// Synchronises, then writes folder/model.safetensors; the folder is made if it is not there.
-void save_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters,
-                  Runtime& runtime);
+// Copies the f32 values of a parameter to the host and waits for them.
+using ReadMaster = std::function<void(const Parameter& p, void* host)>;
+
+// Reads all parameters (with several ranks, all call it) and, if `write`, writes folder/model.safetensors;
+// the folder is made if it is not there.
+void save_weights(const std::string& folder, const ParameterTable& table, const ReadMaster& read,
+                  bool write = true);
 
 // Throws a data error naming every tensor that is missing, unknown or of another shape than the table's.
 void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters,

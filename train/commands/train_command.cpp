@@ -130,8 +130,10 @@ int run_train(const TrainOptions& options) {
             throw Error(ExitCode::failure, "signal handlers cannot be installed");
         }
         const RunSummary summary = trainer.run();
-        save_weights(folder.path() + "/checkpoints/final", trainer.runner().model().table(),
-                     trainer.runner().model().parameters(), runtime);
+        runtime.synchronize();
+        StepRunner& runner = trainer.runner();
+        save_weights(folder.path() + "/checkpoints/final", runner.model().table(),
+                     [&](const Parameter& p, void* host) { runner.read_master(p, host); });
         say(time_table(summary));
         folder.log(result_line(summary));
         std::printf("%s\n", result_line(summary).c_str());

@@ -4,24 +4,34 @@
 
 namespace speedrun {
 
-GradientStore::GradientStore(const ParameterTable& table, Runtime& runtime)
-    : table_(table), begun_(table.size()), ready_(table.size()) {
-    constexpr int64_t kAlignment = 64;
-    int64_t bytes = 0;
-    for (const Parameter& p : table.all()) {
-        offset_.push_back(bytes);
-        bytes += (p.numel() * size_of(DType::f32) + kAlignment - 1) / kAlignment * kAlignment;
-    }
-    buffer_ = Buffer(runtime.device(), "f32 gradients", MemoryCategory::gradients, bytes);
-}
+GradientStore::GradientStore(const ParameterTable& table, const RegionLayout& layout, Runtime& runtime)
+    : table_(table),
+      layout_(layout),
+      buffer_(runtime.device(), "f32 gradients", MemoryCategory::gradients,
+              layout.elements() * size_of(DType::f32)),
+      begun_(table.size()),
+      ready_(table.size()) {}
 
 Tensor GradientStore::of(const Parameter& p) const {
-    if (p.shape.size() == 2) return buffer_.tensor(DType::f32, {p.shape[0], p.shape[1]}, offset_[p.id]);
-    return flat(p);
+    if (p.shape.size() != 2) return flat(p);
+    return buffer_.tensor(DType::f32, {p.shape[0], p.shape[1]}, layout_.offset_of(p) * size_of(DType::f32));
 }
 
 Tensor GradientStore::flat(const Parameter& p) const {
-    return buffer_.tensor(DType::f32, {p.numel()}, offset_[p.id]);
+    return buffer_.tensor(DType::f32, {p.numel()}, layout_.offset_of(p) * size_of(DType::f32));
+}
+
+Tensor GradientStore::whole(const Region& region) const {
+    return buffer_.tensor(DType::f32, {layout_.padded(region)}, region.offset * size_of(DType::f32));
+}
+
+Tensor GradientStore::padded_part(const Region& region) const {
+    return buffer_.tensor(DType::f32, {region.part},
+                          (region.offset + layout_.index() * region.part) * size_of(DType::f32));
+}
+
+Tensor GradientStore::part(const Region& region) const {
+    return Tensor(padded_part(region).data, DType::f32, {layout_.valid(region)});
 }
 
 void GradientStore::begin_step() {

@@ -4,18 +4,23 @@
 #include <functional>
 #include <vector>
 
-#include "train/model/parameter_table.h"
+#include "train/model/region_layout.h"
 #include "train/model/runtime.h"
 
 namespace speedrun {
 
 class GradientStore {
   public:
-    GradientStore(const ParameterTable& table, Runtime& runtime);
+    // As `layout`, which must outlive it, lays parameters out.
+    GradientStore(const ParameterTable& table, const RegionLayout& layout, Runtime& runtime);
 
     // The gradient in the parameter's shape, and flat [n].
     Tensor of(const Parameter& p) const;
     Tensor flat(const Parameter& p) const;
+    // A region with its padding, flat; this rank's part of it with padding, and without.
+    Tensor whole(const Region& region) const;
+    Tensor padded_part(const Region& region) const;
+    Tensor part(const Region& region) const;
 
     // Forgets all gradients: the next contribution to each overwrites. Once per optimizer step.
     void begin_step();
@@ -32,8 +37,8 @@ class GradientStore {
 
   private:
     const ParameterTable& table_;
+    const RegionLayout& layout_;
     Buffer buffer_;
-    std::vector<int64_t> offset_;      // bytes
     std::vector<bool> begun_, ready_;  // by parameter id
     std::function<void(const Parameter&)> listener_;
 };

@@ -6,10 +6,6 @@ namespace {
 
 constexpr int64_t kAlignment = 64;  // bytes: a cache line, and the widest vector
 
-int64_t aligned(int64_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 Tensor shaped(const Buffer& buffer, DType dtype, const std::vector<int64_t>& shape, int64_t offset) {
     return shape.size() == 2 ? buffer.tensor(dtype, {shape[0], shape[1]}, offset)
                              : buffer.tensor(dtype, {shape[0]}, offset);
@@ -17,18 +13,24 @@ Tensor shaped(const Buffer& buffer, DType dtype, const std::vector<int64_t>& sha
 
 }  // namespace
 
-ParameterStore::ParameterStore(const ParameterTable& table, Runtime& runtime)
-    : table_(table), runtime_(runtime) {
-    int64_t master_bytes = 0, copy_bytes = 0;
-    for (const Parameter& p : table.all()) {
-        master_offset_.push_back(master_bytes);
-        copy_offset_.push_back(copy_bytes);
-        master_bytes += aligned(p.numel() * size_of(DType::f32));
-        if (dtype_of(p) != DType::f32) copy_bytes += aligned(p.numel() * size_of(dtype_of(p)));
+ParameterStore::ParameterStore(const ParameterTable& table, const RegionRules& rules, Runtime& runtime)
+    : table_(table), runtime_(runtime), layout_(table, rules) {
+    int64_t bytes = 0, end_of_last = 0;
+    bool any_copies = false;
+    for (const Region& region : layout_.all()) {
+        // Regions of one bank follow one another without a gap: a parameter may lie in several.
+        if (region.offset != end_of_last) bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+        end_of_last = region.offset + layout_.padded(region);
+        master_offset_.push_back(bytes);
+        const bool whole = dtype_of(region) == DType::f32;
+        any_copies = any_copies || !whole;
+        bytes += (whole ? layout_.padded(region) : region.part) * size_of(DType::f32);
     }
-    masters_ = Buffer(runtime.device(), "f32 masters", MemoryCategory::master_weights, master_bytes);
-    if (copy_bytes > 0)
-        copies_ = Buffer(runtime.device(), "compute copies", MemoryCategory::parameters, copy_bytes);
+    masters_ = Buffer(runtime.device(), "f32 masters", MemoryCategory::master_weights, bytes);
+    if (any_copies) {
+        copies_ = Buffer(runtime.device(), "compute copies", MemoryCategory::parameters,
+                         layout_.elements() * size_of(runtime.real()));
+    }
 }
 
 DType ParameterStore::dtype_of(const Parameter& p) const {
@@ -36,8 +38,12 @@ DType ParameterStore::dtype_of(const Parameter& p) const {
 }
 
 Tensor ParameterStore::compute(const Parameter& p) const {
-    if (dtype_of(p) == DType::f32) return shaped(masters_, DType::f32, p.shape, master_offset_[p.id]);
-    return shaped(copies_, dtype_of(p), p.shape, copy_offset_[p.id]);
+    const int64_t offset = layout_.offset_of(p);
+    if (dtype_of(p) != DType::f32)
+        return shaped(copies_, dtype_of(p), p.shape, offset * size_of(dtype_of(p)));
+    const Region& first = layout_[layout_.regions_of(p).front()];
+    return shaped(masters_, DType::f32, p.shape,
+                  master_offset(first) + (offset - first.offset) * size_of(DType::f32));
 }
 
 Tensor ParameterStore::compute_flat(const Parameter& p) const {
@@ -45,37 +51,77 @@ Tensor ParameterStore::compute_flat(const Parameter& p) const {
 }
 
 Tensor ParameterStore::master(const Parameter& p) const {
-    return masters_.tensor(DType::f32, {p.numel()}, master_offset_[p.id]);
+    if (layout_.parts() > 1) throw_internal("{}: this rank holds a part of the master only", p.name);
+    return masters_.tensor(DType::f32, {p.numel()}, master_offset(layout_[layout_.regions_of(p).front()]));
+}
+
+Tensor ParameterStore::master_padded_part(const Region& region) const {
+    const int64_t begin = dtype_of(region) == DType::f32 ? layout_.index() * region.part : 0;
+    return masters_.tensor(DType::f32, {region.part}, master_offset(region) + begin * size_of(DType::f32));
+}
+
+Tensor ParameterStore::master_part(const Region& region) const {
+    return Tensor(master_padded_part(region).data, DType::f32, {layout_.valid(region)});
+}
+
+Tensor ParameterStore::compute_whole(const Region& region) const {
+    const int64_t count = layout_.padded(region);
+    if (dtype_of(region) == DType::f32) return masters_.tensor(DType::f32, {count}, master_offset(region));
+    return copies_.tensor(dtype_of(region), {count}, region.offset * size_of(dtype_of(region)));
+}
+
+Tensor ParameterStore::compute_padded_part(const Region& region) const {
+    const Tensor whole = compute_whole(region);
+    return whole.reshaped({layout_.parts(), region.part})
+        .row_slice(layout_.index(), 1)
+        .reshaped({region.part});
+}
+
+Tensor ParameterStore::compute_part(const Region& region) const {
+    return Tensor(compute_padded_part(region).data, dtype_of(region), {layout_.valid(region)});
 }
 
 void ParameterStore::initialize(uint64_t seed) {
-    Stream& stream = runtime_.compute();
-    Ops& ops = runtime_.ops();
-    for (const Parameter& p : table_.all()) {
-        const Tensor values = master(p);
-        const auto sequence = static_cast<uint64_t>(p.id);
-        switch (p.init.kind) {
-            case InitRule::Kind::constant:
-                ops.fill(values, p.init.value, stream);
-                break;
-            case InitRule::Kind::first_element:
-                ops.fill(values, 0.0f, stream);
-                ops.fill(values.reshaped({p.numel(), 1}).row_slice(0, 1), p.init.value, stream);
-                break;
-            case InitRule::Kind::normal:
-                ops.random_normal(values, seed, sequence, 0, p.init.value, stream);
-                break;
-            case InitRule::Kind::uniform:
-                ops.random_uniform(values, seed, sequence, 0, p.init.value, stream);
-                break;
+    for (const Region& region : layout_.all()) {
+        const Tensor part = master_part(region);
+        for (const Piece& piece : layout_.part_pieces(region)) {
+            const Tensor values(part.data ? static_cast<float*>(part.data) + piece.in_region : nullptr,
+                                DType::f32, {piece.count});
+            initialize_piece(piece, values, seed);
         }
-        publish(p, stream);
+        publish_part(region, runtime_.compute());
     }
 }
 
+void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, uint64_t seed) {
+    Stream& stream = runtime_.compute();
+    Ops& ops = runtime_.ops();
+    const InitRule& init = piece.parameter->init;
+    const auto sequence = static_cast<uint64_t>(piece.parameter->id);
+    switch (init.kind) {
+        case InitRule::Kind::constant:
+            ops.fill(values, init.value, stream);
+            break;
+        case InitRule::Kind::first_element:
+            ops.fill(values, 0.0f, stream);
+            if (piece.in_parameter == 0) ops.fill(Tensor(values.data, DType::f32, {1}), init.value, stream);
+            break;
+        case InitRule::Kind::normal:
+            ops.random_normal(values, seed, sequence, piece.in_parameter, init.value, stream);
+            break;
+        case InitRule::Kind::uniform:
+            ops.random_uniform(values, seed, sequence, piece.in_parameter, init.value, stream);
+            break;
+    }
+}
+
+void ParameterStore::publish_part(const Region& region, Stream& stream) {
+    if (dtype_of(region) == DType::f32 || layout_.valid(region) == 0) return;
+    runtime_.ops().cast(compute_part(region), master_part(region), stream);
+}
+
 void ParameterStore::publish(const Parameter& p, Stream& stream) {
-    const Tensor copy = compute_flat(p);
-    if (copy.data != master(p).data || copy.dtype != DType::f32) runtime_.ops().cast(copy, master(p), stream);
+    if (dtype_of(p) != DType::f32) runtime_.ops().cast(compute_flat(p), master(p), stream);
 }
 
 }  // namespace speedrun

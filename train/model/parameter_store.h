@@ -1,36 +1,62 @@
-// The values of all parameters on the device: f32 masters, and the copies that compute reads.
+// The values of all parameters on the device: f32 masters, and the copies that compute reads. Of a parameter
+// whose optimizer state is shared among ranks (RegionLayout with several parts), a rank holds the master of
+// its part alone.
 #pragma once
 
 #include <vector>
 
-#include "train/model/parameter_table.h"
+#include "train/model/region_layout.h"
 #include "train/model/runtime.h"
 
 namespace speedrun {
 
 class ParameterStore {
   public:
-    ParameterStore(const ParameterTable& table, Runtime& runtime);
+    ParameterStore(const ParameterTable& table, const RegionRules& rules, Runtime& runtime);
+    ParameterStore(const ParameterTable& table, Runtime& runtime)
+        : ParameterStore(table, RegionRules{}, runtime) {}
+
+    const RegionLayout& layout() const { return layout_; }
 
     // What forward and backward read: the compute type, or f32 for full-precision parameters. Shape of the
     // table.
     Tensor compute(const Parameter& p) const;
-    // The f32 master, flat [n]. The same memory as the compute copy where that is f32.
-    Tensor master(const Parameter& p) const;
     Tensor compute_flat(const Parameter& p) const;
+    // The f32 master, flat [n]. The same memory as the compute copy where that is f32. Throws if this rank
+    // holds only a part of it.
+    Tensor master(const Parameter& p) const;
 
-    // Enqueues the initial values on the compute stream: a function of (seed, parameter, element) alone.
+    // This rank's part of a region, without padding: the master, and its place in the compute copy.
+    Tensor master_part(const Region& region) const;
+    Tensor compute_part(const Region& region) const;
+    Tensor master_padded_part(const Region& region) const;
+    // The whole region in the compute copy, padding included, and this rank's part of that.
+    Tensor compute_whole(const Region& region) const;
+    Tensor compute_padded_part(const Region& region) const;
+    DType dtype_of(const Region& region) const {
+        return region.full_precision ? DType::f32 : runtime_.real();
+    }
+
+    // Enqueues the initial values of this rank's parts on the compute stream: a function of (seed, parameter,
+    // element) alone, whatever the layout.
     void initialize(uint64_t seed);
-    // Enqueues the rounding of one master to its compute copy.
+    // Enqueues the rounding of one master to its compute copy; as master().
     void publish(const Parameter& p, Stream& stream);
 
   private:
     DType dtype_of(const Parameter& p) const;
+    void initialize_piece(const Piece& piece, const Tensor& values, uint64_t seed);
+    void publish_part(const Region& region, Stream& stream);
+    int64_t master_offset(const Region& region) const {
+        return master_offset_[static_cast<size_t>(region.id)];
+    }
 
     const ParameterTable& table_;
     Runtime& runtime_;
-    Buffer masters_, copies_;
-    std::vector<int64_t> master_offset_, copy_offset_;  // bytes
+    const RegionLayout layout_;
+    Buffer masters_;  // per region: all of it where compute reads f32, else this rank's part
+    Buffer copies_;   // laid out as the gradients
+    std::vector<int64_t> master_offset_;  // bytes, by region
 };
 
 }  // namespace speedrun

@@ -28,6 +28,9 @@ Runtime::Runtime(const RuntimeOptions& options) {
     }
     compute_ = device_->create_stream("compute");
     optimizer_ = device_->create_stream("optimizer");
+    if (!options.communicates) return;
+    reduce_ = device_->create_stream("reduce");
+    gather_ = device_->create_stream("gather");
 }
 
 void Runtime::make_cpu(const RuntimeOptions& options) {
@@ -63,8 +66,9 @@ void Runtime::make_cuda(const RuntimeOptions& options) {
 
 void Runtime::synchronize() {
     std::exception_ptr first;
-    for (Stream* stream : {compute_.get(), optimizer_.get()}) {  // all of them, even if one has failed
-        try {
+    for (Stream* stream : {compute_.get(), reduce_.get(), optimizer_.get(), gather_.get()}) {
+        if (!stream) continue;
+        try {  // all of them, even if one has failed
             stream->synchronize();
         } catch (...) {
             if (!first) first = std::current_exception();

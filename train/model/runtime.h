@@ -15,6 +15,7 @@ struct RuntimeOptions {
     int threads = 0;                   // of the CPU; 0: all cores
     int gpu = 0;                       // counted from 0
     std::string products = "library";  // on a GPU: "library" | "hand"
+    bool communicates = false;         // with other ranks: on streams of its own
     bool dry = false;                  // allocate and run nothing (`plan`)
 };
 
@@ -27,6 +28,9 @@ class Runtime {
     Ops& ops() { return *ops_; }
     Stream& compute() { return *compute_; }
     Stream& optimizer() { return *optimizer_; }
+    // Alone, the optimizer's.
+    Stream& reduce() { return reduce_ ? *reduce_ : *optimizer_; }
+    Stream& gather() { return gather_ ? *gather_ : *optimizer_; }
     DType real() const { return real_; }  // the compute type
     int threads() const { return threads_; }
     // "bf16 on 2 threads", "bf16 on NVIDIA H100 80GB HBM3".
@@ -47,7 +51,7 @@ class Runtime {
     std::vector<std::string> notes_;
     std::unique_ptr<Device> device_;
     std::unique_ptr<Ops> ops_;
-    std::unique_ptr<Stream> compute_, optimizer_;  // end before what they use
+    std::unique_ptr<Stream> compute_, reduce_, optimizer_, gather_;  // end before what they use
 };
 
 }  // namespace speedrun

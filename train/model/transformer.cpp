@@ -7,7 +7,8 @@
 
 namespace speedrun {
 
-Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime)
+Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
+                         const RegionRules& rules)
     : config_(config),
       tokens_(tokens),
       sequence_length_(sequence_length),
@@ -17,7 +18,7 @@ Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequ
       norm_kind_(config.norm == "rmsnorm" ? NormKind::rmsnorm : NormKind::layernorm),
       activation_(config.activation == "relu_squared" ? Activation::relu_squared : Activation::gelu_tanh),
       table_(config, sequence_length),
-      parameters_(table_, runtime),
+      parameters_(table_, rules, runtime),
       act_(config, tokens, runtime) {
     if (config.position == "rotary") fill_rotary_tables();
 }

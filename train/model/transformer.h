@@ -13,7 +13,9 @@ namespace speedrun {
 class Transformer {
   public:
     // For microbatches of `tokens` tokens in sequences of `sequence_length`.
-    Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime);
+    // `rules`: how parameters lie in memory.
+    Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
+                const RegionRules& rules = {});
 
     const ParameterTable& table() const { return table_; }
     ParameterStore& parameters() { return parameters_; }

@@ -9,9 +9,9 @@ namespace speedrun {
 
 class Adamw final : public Optimizer {
   public:
-    Adamw(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members,
+    Adamw(const OptimizerGroupConfig& group, const std::vector<const Region*>& members,
           ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
-    void step(const Parameter& p, const StepContext& context) override;
+    void step(const Region& region, const StepContext& context) override;
     void reset(Stream& stream) override;
 
   private:
@@ -20,7 +20,7 @@ class Adamw final : public Optimizer {
     GradientStore& gradients_;
     Runtime& runtime_;
     Buffer moments_;
-    std::map<int, int64_t> offset_;  // bytes, by parameter id: first moment, then second
+    std::map<int, int64_t> offset_;  // bytes, by region id: first moment, then second
 };
 
 }  // namespace speedrun

@@ -9,23 +9,26 @@ namespace speedrun {
 
 namespace {
 
-int64_t lines_of(const Parameter& p) {  // second moments of each matrix
-    return std::max(p.shape[0] / p.matrices, p.shape[1]);
+int64_t lines_of(const Region& region) {  // second moments of each matrix
+    return std::max(region.rows, region.cols);
 }
 
 }  // namespace
 
-Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members,
+Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Region*>& members,
            ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
     : group_(group), parameters_(parameters), gradients_(gradients), runtime_(runtime) {
     int64_t bytes = 0, line_bytes = 0, largest = 0, workspace = 0;
-    for (const Parameter* p : members) {
-        offset_[p->id] = {bytes, line_bytes};
-        bytes += p->numel() * size_of(DType::f32);
-        line_bytes += p->matrices * lines_of(*p) * size_of(DType::f32);
-        largest = std::max(largest, p->numel());
-        workspace = std::max(
-            workspace, Ops::polar_express_workspace(p->matrices, p->shape[0] / p->matrices, p->shape[1]));
+    for (const Region* region : members) {
+        const int64_t matrices = matrices_of(*region), count = matrices * region->rows * region->cols;
+        offset_[region->id] = {bytes, line_bytes};
+        bytes += count * size_of(DType::f32);
+        line_bytes += matrices * lines_of(*region) * size_of(DType::f32);
+        largest = std::max(largest, count);
+        if (matrices > 0) {
+            workspace =
+                std::max(workspace, Ops::polar_express_workspace(matrices, region->rows, region->cols));
+        }
     }
     momentum_ = Buffer(runtime.device(), "muon momentum", MemoryCategory::optimizer_state, bytes);
     if (group_.normuon) {
@@ -38,23 +41,30 @@ Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Parameter*
                         workspace * size_of(runtime.real()));
 }
 
-void Muon::step(const Parameter& p, const StepContext& context) {
+int64_t Muon::matrices_of(const Region& region) const {
+    return parameters_.layout().valid(region) / (region.rows * region.cols);
+}
+
+void Muon::step(const Region& region, const StepContext& context) {
+    const int64_t num_matrices = matrices_of(region), rows = region.rows, cols = region.cols;
+    if (num_matrices == 0) return;  // other ranks own the matrices of this region
     Ops& ops = runtime_.ops();
     Stream& stream = *context.stream;
-    const Offset& offset = offset_.at(p.id);
-    const int64_t count = p.numel(), rows = p.shape[0] / p.matrices, cols = p.shape[1];
+    const Offset& offset = offset_.at(region.id);
+    const int64_t count = num_matrices * rows * cols;
     const Tensor update = update_.tensor(runtime_.real(), {count});
     const MuonMomentumOptions momentum{.momentum = static_cast<float>(muon_momentum_at(group_, context.step)),
                                        .nesterov = group_.nesterov};
-    ops.muon_momentum(update, momentum_.tensor(DType::f32, {count}, offset.momentum), gradients_.flat(p),
+    ops.muon_momentum(update, momentum_.tensor(DType::f32, {count}, offset.momentum), gradients_.part(region),
                       context.grad_scale, momentum, stream);
-    const int64_t workspace = Ops::polar_express_workspace(p.matrices, rows, cols);
-    const Tensor matrices = update_.tensor(runtime_.real(), {p.matrices, rows, cols});
+    const int64_t workspace = Ops::polar_express_workspace(num_matrices, rows, cols);
+    const Tensor matrices = update_.tensor(runtime_.real(), {num_matrices, rows, cols});
     ops.polar_express(matrices, workspace_.tensor(runtime_.real(), {workspace}), stream);
     if (group_.normuon) {
-        ops.normuon_scale(matrices,
-                          second_moment_.tensor(DType::f32, {p.matrices, lines_of(p)}, offset.second_moment),
-                          context.grad_scale, {.beta2 = static_cast<float>(group_.beta2)}, stream);
+        ops.normuon_scale(
+            matrices,
+            second_moment_.tensor(DType::f32, {num_matrices, lines_of(region)}, offset.second_moment),
+            context.grad_scale, {.beta2 = static_cast<float>(group_.beta2)}, stream);
     }
     const double shape_scale =
         std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
@@ -63,8 +73,8 @@ void Muon::step(const Parameter& p, const StepContext& context) {
     const MuonApplyOptions apply{.learning_rate = static_cast<float>(lr * shape_scale),
                                  .weight_decay = static_cast<float>(group_.weight_decay / shape_scale),
                                  .cautious = group_.cautious};
-    ops.muon_apply(parameters_.compute_flat(p), parameters_.master(p), update, context.grad_scale, apply,
-                   stream);
+    ops.muon_apply(parameters_.compute_part(region), parameters_.master_part(region), update,
+                   context.grad_scale, apply, stream);
 }
 
 void Muon::reset(Stream& stream) {

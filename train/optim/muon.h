@@ -13,12 +13,14 @@ namespace speedrun {
 
 class Muon final : public Optimizer {
   public:
-    Muon(const OptimizerGroupConfig& group, const std::vector<const Parameter*>& members,
+    Muon(const OptimizerGroupConfig& group, const std::vector<const Region*>& members,
          ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
-    void step(const Parameter& p, const StepContext& context) override;
+    void step(const Region& region, const StepContext& context) override;
     void reset(Stream& stream) override;
 
   private:
+    int64_t matrices_of(const Region& region) const;  // that this rank steps
+
     const OptimizerGroupConfig group_;
     ParameterStore& parameters_;
     GradientStore& gradients_;
@@ -28,8 +30,8 @@ class Muon final : public Optimizer {
         int64_t momentum, second_moment;
     };
     Buffer momentum_, second_moment_;  // the latter with normuon only
-    Buffer update_, workspace_;        // serve one parameter at a time
-    std::map<int, Offset> offset_;     // by parameter id
+    Buffer update_, workspace_;        // serve one region at a time
+    std::map<int, Offset> offset_;     // by region id
 };
 
 }  // namespace speedrun

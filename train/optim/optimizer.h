@@ -1,4 +1,5 @@
-// What every optimizer offers: one step of one parameter, enqueued. Implementations: adamw.h, muon.h.
+// What every optimizer offers: one step of one region of parameters, enqueued. Implementations: adamw.h,
+// muon.h.
 #pragma once
 
 #include <memory>
@@ -19,15 +20,21 @@ struct StepContext {
 class Optimizer {
   public:
     virtual ~Optimizer() = default;
-    virtual void step(const Parameter& p, const StepContext& context) = 0;
+    // Steps this rank's part of a region: its gradient, master and compute copy.
+    virtual void step(const Region& region, const StepContext& context) = 0;
     // Enqueues the state of step 0.
     virtual void reset(Stream& stream) = 0;
 };
 
-// An optimizer of this group's type for these parameters, which the type can train (see assign_groups).
+// An optimizer of this group's type for these regions, which the type can train (see assign_groups). What it
+// is given must outlive it.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
-                                          const std::vector<const Parameter*>& members,
+                                          const std::vector<const Region*>& members,
                                           ParameterStore& parameters, GradientStore& gradients,
                                           Runtime& runtime);
+// Does an optimizer of this type need whole matrices?
+inline bool needs_whole_matrices(const OptimizerGroupConfig& group) {
+    return group.type == "muon";
+}
 
 }  // namespace speedrun

@@ -1,10 +1,13 @@
-// All optimizers of a run: which group takes which parameter, the global gradient norm and clipping, and the
-// step in reverse order on the optimizer stream, ordered with compute by events alone.
+// All optimizers of a run: which group takes which parameter, and what happens to each region from the moment
+// its gradient is complete: reduced over the ranks on the reduce stream, stepped in reverse order of
+// declaration on the optimizer stream, gathered on the gather stream, awaited by the next forward unit by
+// unit. Ordered by events alone.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "train/distributed/reducer.h"
 #include "train/optim/optimizer.h"
 
 namespace speedrun {
@@ -14,43 +17,69 @@ namespace speedrun {
 // given to muon.
 std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConfig& config);
 
+// How the parameters of these groups lie in memory when these ranks share it.
+RegionRules region_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config);
+
 class OptimizerSet {
   public:
-    // Statistics of a step on the device, f32: [loss sum, gradient norm, clip coefficient, ‖g‖² of each
-    // parameter].
-    static constexpr int64_t kLossSum = 0, kGradNorm = 1, kCoefficient = 2, kSquares = 3;
+    // Statistics of a step on the device, f32. Sums over all ranks, once read: [loss sum of this rank, loss
+    // sum, ranks that ask to stop, gradient norm, clip coefficient, ‖g‖² of each region].
+    static constexpr int64_t kLossSum = 0, kLossTotal = 1, kStop = 2, kGradNorm = 3, kCoefficient = 4,
+                             kSquares = 5;
 
-    OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, ParameterStore& parameters,
-                 GradientStore& gradients, Runtime& runtime);
+    // What it is given must outlive it. All ranks make theirs at the same time.
+    OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
+                 ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
 
-    // The gradient of p is complete on the compute stream.
+    // The last contribution to the gradient of p has been enqueued on compute.
     void gradient_ready(const Parameter& p);
-    // Enqueues its norm on the optimizer stream, where it is taken while backward goes on. After
-    // gradient_ready.
-    void take_norm(const Parameter& p);
-    // Enqueues the step of every parameter, in reverse order of declaration, after all norms.
-    void step(int64_t step, double lr_factor);
-    // Makes the compute stream wait until this unit's parameters have been stepped.
+    // Enqueues, on other streams than compute, the reduction of the regions that p completed; under
+    // `launch: after_backward` they wait for step(). After gradient_ready.
+    void reduce(const Parameter& p);
+    // After backward: enqueues the norm, and the step of every region in reverse order of declaration. A
+    // region waits for its own reduction alone, unless the gradients are clipped by the norm of all of them.
+    // stop: this rank asks to end the run.
+    void step(int64_t step, double lr_factor, bool stop, Event& backward_done);
+    // Enqueues the copy of the statistics to the host; `done` is recorded behind it.
+    void read_statistics(float* host, Event& done);
+    // Makes the compute stream wait until this unit's parameters have been stepped, on all ranks.
     void await_unit(int unit);
     // Enqueues the state of step 0 on the compute stream.
     void reset();
+    // The compute copies of all regions from all ranks, after initialisation. Waits.
+    void gather_all();
+    // The f32 values of p, on the host, whoever holds them. All ranks ask for the same. Waits.
+    void read_master(const Parameter& p, void* host);
 
     Tensor statistics() const { return statistics_.tensor(DType::f32, {num_statistics_}); }
-    Tensor statistic(int64_t index) const {
-        return statistics_.tensor(DType::f32, {1}, index * size_of(DType::f32));
+    Tensor statistic(int64_t index, int64_t count = 1) const {
+        return statistics_.tensor(DType::f32, {count}, index * size_of(DType::f32));
     }
+    const RegionLayout& layout() const { return layout_; }
+    const Reducer& reducer() const { return reducer_; }
 
   private:
+    void launch(const Region& region);
+
     const OptimizersConfig config_;
     const ParameterTable& table_;
+    const Ranks& ranks_;
+    ParameterStore& parameters_;
     GradientStore& gradients_;
     Runtime& runtime_;
+    const RegionLayout& layout_;
+    Reducer reducer_;
     std::vector<std::unique_ptr<Optimizer>> optimizers_;
-    std::vector<int> group_of_;  // by parameter id
     Buffer statistics_;
-    int64_t num_statistics_ = 0;
-    std::vector<std::unique_ptr<Event>> raw_;      // by parameter id: gradient complete
-    std::vector<std::unique_ptr<Event>> stepped_;  // by unit
+    int64_t num_statistics_ = 0, local_squares_ = 0,
+            region_scales_ = 0;                // the latter two: indices behind kSquares
+    const std::vector<int> order_;             // of regions, as backward completes them
+    std::vector<int> pending_;                 // by region: parameters not yet ready
+    std::vector<std::vector<int>> completes_;  // by parameter: regions it completed
+    std::vector<int> waiting_;                 // regions that are launched after backward
+    std::vector<std::vector<int>> regions_of_unit_;
+    std::vector<std::unique_ptr<Event>> raw_, reduced_, stepped_, gathered_;  // by region
+    std::unique_ptr<Event> norm_ready_, read_;
 };
 
 }  // namespace speedrun
