@@ -60,6 +60,9 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
             optimizers_.reduce(p);
         }
     });
+    gradients_.listen_released([this](const Parameter& p) {
+        if (last_microbatch_) optimizers_.value_released(p);
+    });
 }
 
 void StepRunner::upload(const Batch& batch) {

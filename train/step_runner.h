@@ -71,6 +71,8 @@ class StepRunner {
     double validate(const ValidationLoader& loader);
     // The f32 values of a parameter, on the host; all ranks ask for the same. Waits.
     void read_master(const Parameter& p, void* host) { optimizers_.read_master(p, host); }
+    // To other ranks, so far.
+    int64_t bytes_sent() const { return optimizers_.reducer().bytes_sent(); }
 
   private:
     struct Slot {

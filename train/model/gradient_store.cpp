@@ -45,11 +45,17 @@ bool GradientStore::accumulates(const Parameter& p) {
     return begun;
 }
 
-void GradientStore::ready(const Parameter& p) {
+void GradientStore::ready(const Parameter& p, bool still_read) {
     if (!begun_[p.id]) throw_internal("gradient of {} announced before any contribution", p.name);
     if (ready_[p.id]) throw_internal("gradient of {} announced twice in one microbatch", p.name);
     ready_[p.id] = true;
     if (listener_) listener_(p);
+    if (!still_read) released(p);
+}
+
+void GradientStore::released(const Parameter& p) {
+    if (!ready_[p.id]) throw_internal("{} released before its gradient was announced", p.name);
+    if (released_listener_) released_listener_(p);
 }
 
 void GradientStore::expect_all_ready() {

@@ -28,9 +28,16 @@ class GradientStore {
     // first of the step and overwrites (false)?
     bool accumulates(const Parameter& p);
     // Called by backward when the last contribution of this microbatch to p has been enqueued on compute.
-    void ready(const Parameter& p);
+    // Unless `still_read`, backward reads the parameter's value no more; otherwise released() follows.
+    void ready(const Parameter& p, bool still_read = false);
+    // Called by backward when it has enqueued its last read of p's value: from there on p may be stepped.
+    void released(const Parameter& p);
     // Who is told by ready(); one listener at a time.
     void listen(std::function<void(const Parameter&)> listener) { listener_ = std::move(listener); }
+    // Who is told by released(), and by ready() where nothing follows.
+    void listen_released(std::function<void(const Parameter&)> listener) {
+        released_listener_ = std::move(listener);
+    }
     // Throws, naming them, if parameters were not announced since the last check: a gradient that never came
     // must never be a silent skip.
     void expect_all_ready();
@@ -40,7 +47,7 @@ class GradientStore {
     const RegionLayout& layout_;
     Buffer buffer_;
     std::vector<bool> begun_, ready_;  // by parameter id
-    std::function<void(const Parameter&)> listener_;
+    std::function<void(const Parameter&)> listener_, released_listener_;
 };
 
 }  // namespace speedrun

@@ -93,7 +93,7 @@ void Transformer::linear_backward(Tensor dx, Tensor dy, Tensor x, const std::str
     const Parameter& w = table_.find(name + ".weight");
     const Tensor dw = gradient_of(w.name, accumulate, gradients);
     ops_.matmul(dw, dy, x, {}, {.transpose_a = true, .accumulate = accumulate}, stream_);
-    gradients.ready(w);
+    gradients.ready(w, true);
     if (const Parameter* bias = parameter(name + ".bias")) {
         const Tensor db = gradient_of(bias->name, accumulate, gradients);
         ops_.column_sum(db, dy, accumulate, stream_);
@@ -101,6 +101,7 @@ void Transformer::linear_backward(Tensor dx, Tensor dy, Tensor x, const std::str
     }
     // Last: the reduction of dW can start while dx is computed.
     ops_.matmul(dx, dy, parameters_.compute(w), {}, {}, stream_);
+    gradients.released(w);
 }
 
 void Transformer::norm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta,

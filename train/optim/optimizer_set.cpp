@@ -84,7 +84,8 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
     Device& device = runtime.device();
     for (const Region& region : layout_.all()) {
         pending_.push_back(static_cast<int>(region.pieces.size()));
-        for (auto* events : {&raw_, &reduced_, &stepped_, &gathered_})
+        unreleased_.push_back(pending_.back());
+        for (auto* events : {&raw_, &released_, &reduced_, &stepped_, &gathered_})
             events->push_back(device.create_event());
         for (const Piece& piece : region.pieces) {
             std::vector<int>& regions = regions_of_unit_[piece.parameter->unit];
@@ -103,6 +104,14 @@ void OptimizerSet::gradient_ready(const Parameter& p) {
         pending_[id] = static_cast<int>(layout_[id].pieces.size());
         runtime_.compute().record(*raw_[id]);
         completed.push_back(id);
+    }
+}
+
+void OptimizerSet::value_released(const Parameter& p) {
+    for (const int id : layout_.regions_of(p)) {
+        if (--unreleased_[id] > 0) continue;
+        unreleased_[id] = static_cast<int>(layout_[id].pieces.size());
+        runtime_.compute().record(*released_[id]);
     }
 }
 
@@ -162,6 +171,7 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
                             .stream = &optimizer};
         if (!by_norm_of_all) {
             optimizer.wait(*reduced_[id]);
+            optimizer.wait(*released_[id]);
             context.grad_scale = statistic(region_scales_ + 2 * id);
             ops.clip_coefficient(context.grad_scale, statistic(region_scales_ + 2 * id + 1),
                                  statistic(local_squares_ + id), 0.0f, optimizer);
@@ -179,8 +189,9 @@ void OptimizerSet::read_statistics(float* host, Event& done) {
     Stream& optimizer = runtime_.optimizer();
     optimizer.wait(*norm_ready_);
     if (!runtime_.device().dry()) {
-        const Tensor read = statistic(0, kSquares + layout_.size());
-        runtime_.device().copy(host, read.data, read.bytes(), optimizer);
+        // Not the first: the next backward writes it, on compute.
+        const Tensor read = statistic(kLossTotal, kSquares + layout_.size() - kLossTotal);
+        runtime_.device().copy(host + kLossTotal, read.data, read.bytes(), optimizer);
     }
     optimizer.record(*read_);
     optimizer.record(done);
@@ -206,9 +217,10 @@ void OptimizerSet::read_master(const Parameter& p, void* host) {
     const auto copy = [&](void* to, const void* from, int64_t elements) {
         runtime_.device().copy(to, from, elements * size_of(DType::f32), stream);
     };
-    if (!reducer_.sharded() || p.full_precision || runtime_.real() == DType::f32) {
-        // Compute reads it in f32, all of it: on every rank.
-        copy(host, parameters_.compute_flat(p).data, p.numel());
+    const bool read_in_f32 = p.full_precision || runtime_.real() == DType::f32;  // by compute, all of it
+    if (!reducer_.sharded() || read_in_f32) {
+        copy(host, reducer_.sharded() ? parameters_.compute_flat(p).data : parameters_.master(p).data,
+             p.numel());
         return stream.synchronize();
     }
     for (const int id : layout_.regions_of(p)) {

@@ -33,6 +33,8 @@ class OptimizerSet {
 
     // The last contribution to the gradient of p has been enqueued on compute.
     void gradient_ready(const Parameter& p);
+    // So has the last read of its value by backward: p may be stepped from there on.
+    void value_released(const Parameter& p);
     // Enqueues, on other streams than compute, the reduction of the regions that p completed; under
     // `launch: after_backward` they wait for step(). After gradient_ready.
     void reduce(const Parameter& p);
@@ -74,11 +76,12 @@ class OptimizerSet {
     int64_t num_statistics_ = 0, local_squares_ = 0,
             region_scales_ = 0;                // the latter two: indices behind kSquares
     const std::vector<int> order_;             // of regions, as backward completes them
-    std::vector<int> pending_;                 // by region: parameters not yet ready
+    // By region: parameters whose gradient is not ready, and whose value backward still reads.
+    std::vector<int> pending_, unreleased_;
     std::vector<std::vector<int>> completes_;  // by parameter: regions it completed
     std::vector<int> waiting_;                 // regions that are launched after backward
     std::vector<std::vector<int>> regions_of_unit_;
-    std::vector<std::unique_ptr<Event>> raw_, reduced_, stepped_, gathered_;  // by region
+    std::vector<std::unique_ptr<Event>> raw_, released_, reduced_, stepped_, gathered_;  // by region
     std::unique_ptr<Event> norm_ready_, read_;
 };
 
