@@ -46,6 +46,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
         slot.memory = HostBuffer(runtime.device(), optimizers_.statistics().bytes());
         slot.statistics = slot.memory.as<float>();
         slot.backward_done = runtime.device().create_event();
+        slot.reduce_done = runtime.device().create_event();
         slot.step_done = runtime.device().create_event();
     }
     model_.before_unit([this](int unit) { optimizers_.await_unit(unit); });
@@ -126,8 +127,8 @@ void StepRunner::record_graphs() {
 }
 
 void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
-    optimizers_.step(slot.step, slot.lr_factor, stop, *slot.backward_done);
-    optimizers_.read_statistics(slot.statistics, *slot.step_done);
+    optimizers_.step(slot.step, slot.lr_factor, stop, *slot.backward_done, *slot.reduce_done);
+    optimizers_.read_statistics(slot.statistics, *slot.reduce_done, *slot.step_done);
 }
 
 void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
@@ -160,6 +161,7 @@ StepResult StepRunner::collect() {
     result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
     result.step_ms = result.clock_ms - last_clock_ms_;
     result.optimizer_ms = slot.step_done->elapsed_ms_since(*slot.backward_done);
+    if (ranks_.size() > 1) result.comm_exposed_ms = slot.reduce_done->elapsed_ms_since(*slot.backward_done);
     last_clock_ms_ = result.clock_ms;
     return result;
 }

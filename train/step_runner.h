@@ -24,10 +24,11 @@ struct StepResult {
     double loss = 0;       // nats per token, of the parameters before the step
     double grad_norm = 0;  // global, before clipping
     double lr_factor = 0;
-    double step_ms = 0;       // from the end of the step before (or clock start) to the end of this one
-    double optimizer_ms = 0;  // of that, after backward had ended
-    double clock_ms = 0;      // from the clock's start to the end of this step
-    bool stop = false;        // a rank asked to stop; all ranks learn it of the same step
+    double step_ms = 0;          // from the end of the step before (or clock start) to the end of this one
+    double optimizer_ms = 0;     // of that, after backward had ended
+    double comm_exposed_ms = 0;  // of that, until all gradients were reduced over the ranks
+    double clock_ms = 0;         // from the clock's start to the end of this step
+    bool stop = false;           // a rank asked to stop; all ranks learn it of the same step
 };
 
 inline const Ranks kAlone{};
@@ -80,7 +81,7 @@ class StepRunner {
         double lr_factor = 0;
         HostBuffer memory;
         float* statistics = nullptr;  // in memory
-        std::unique_ptr<Event> backward_done, step_done;
+        std::unique_ptr<Event> backward_done, reduce_done, step_done;
     };
 
     void upload(const Batch& batch);

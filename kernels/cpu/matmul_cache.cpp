@@ -1,6 +1,7 @@
 #include "kernels/cpu/matmul_cache.h"
 
 #include <dnnl.hpp>
+#include <mutex>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
@@ -87,6 +88,9 @@ const Matmul& MatmulCache::get(const MatmulShape& shape) {
     if (!slot) {
         // oneDNN plans for the team size of the creating thread; the streams' threads have the same.
         cpu::set_num_threads(num_threads_);
+        // oneDNN keeps a cache of its own for all threads; one maker at a time, as ranks may be threads.
+        static std::mutex making;
+        const std::lock_guard lock(making);
         slot = std::make_unique<OneDnnMatmul>(shape);
     }
     return *slot;

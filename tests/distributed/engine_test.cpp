@@ -120,6 +120,7 @@ Curve train(const Mode& mode, World* world) {
     RowSource source(mode, ranks);
     Curve curve;
     runner.start_clock();
+    const int64_t sent_before = runner.bytes_sent();
     const auto collect = [&] {
         const StepResult result = runner.collect();
         curve.losses.push_back(result.loss);
@@ -130,6 +131,7 @@ Curve train(const Mode& mode, World* world) {
         if (runner.uncollected() == 2) collect();
     }
     collect();
+    curve.bytes_sent = runner.bytes_sent() - sent_before;
     for (const Parameter& p : runner.model().table().all()) {
         curve.masters.emplace_back(p.numel());
         runner.read_master(p, curve.masters.back().data());
@@ -138,21 +140,23 @@ Curve train(const Mode& mode, World* world) {
         const auto category = static_cast<MemoryCategory>(i);
         curve.memory[std::string(name_of(category))] = runtime.device().memory().total(category);
     }
-    curve.bytes_sent = runner.bytes_sent();
     return curve;
 }
 
-// Of rank 0, after checking that all ranks agree in every bit.
+// Of rank 0, after checking that all ranks agree in every bit; bytes_sent becomes the sum of all ranks.
 Curve train_ranks(const Mode& mode) {
     if (mode.ranks() == 1) return train(mode, nullptr);
     std::vector<Curve> curves(static_cast<size_t>(mode.ranks()));
     run_ranks(mode.ranks(),
               [&](World& world) { curves[static_cast<size_t>(world.rank())] = train(mode, &world); });
+    int64_t bytes_sent = 0;
     for (const Curve& curve : curves) {
+        bytes_sent += curve.bytes_sent;
         EXPECT_EQ(curve.losses, curves[0].losses);
         EXPECT_EQ(curve.norms, curves[0].norms);
         EXPECT_EQ(curve.masters, curves[0].masters);
     }
+    curves[0].bytes_sent = bytes_sent;
     return curves[0];
 }
 
@@ -213,6 +217,58 @@ INSTANTIATE_TEST_SUITE_P(Modes, EngineTest, ::testing::ValuesIn(all_modes()), []
     PrintTo(info.param, &name);
     return name.str();
 });
+
+// Counted where they are sent, against the formulas of collective.h over the regions with their padding.
+TEST(EngineBytesTest, EqualTheFormula) {
+    for (const Mode& mode : {Mode{Strategy::ddp, 1, 4, 3, "muon", Launch::ready},
+                             Mode{Strategy::zero1, 1, 4, 3, "muon", Launch::ready},
+                             Mode{Strategy::zero1, 1, 4, 1, "adamw", Launch::ready, "bf16"},
+                             Mode{Strategy::zero1, 2, 2, 1, "muon", Launch::after_backward}}) {
+        const Config config = config_of(mode);
+        const ParameterTable table(config.model, config.batch.sequence_length);
+        Ranks ranks;
+        ranks.mesh = Mesh({mode.replicate, mode.shard, 1, 1});
+        ranks.plan.strategy = mode.strategy;
+        const RegionLayout layout(table, region_rules(ranks, table, config.optimizers));
+        const int all = mode.ranks(), parts = mode.shard, copies = mode.replicate;
+        double bytes = wire_bytes(Collective::all_reduce, all, 2 * 4);  // loss and stop
+        if (mode.strategy == Strategy::zero1)
+            bytes += wire_bytes(Collective::all_reduce, parts, layout.size() * 4);  // squares
+        for (const Region& region : layout.all()) {
+            const int64_t gradient = layout.padded(region) * 4;
+            if (mode.strategy == Strategy::ddp) {
+                bytes += wire_bytes(Collective::all_reduce, all, gradient);
+                continue;
+            }
+            const bool f32 = region.full_precision || std::string(mode.precision) == "f32";
+            bytes += wire_bytes(Collective::reduce_scatter, parts, gradient);
+            bytes += wire_bytes(Collective::all_reduce, copies, region.part * 4);
+            bytes += wire_bytes(Collective::all_gather, parts, layout.padded(region) * (f32 ? 4 : 2));
+        }
+        EXPECT_NEAR(static_cast<double>(train_ranks(mode).bytes_sent), kSteps * all * bytes, 1e-6)
+            << ::testing::PrintToString(mode);
+    }
+}
+
+// What the strategy is for: masters (where compute reads bf16) and optimizer state fall with the ranks that
+// share them.
+TEST(EngineMemoryTest, ZeroOneSharesMastersAndState) {
+    for (const char* optimizer : {"adamw", "muon"}) {
+        const auto memory = [&](Strategy strategy, int shard) {
+            return train_ranks({strategy, 1, shard, 1, optimizer, Launch::ready, "bf16"}).memory;
+        };
+        auto alone = memory(Strategy::ddp, 1), ddp = memory(Strategy::ddp, 4),
+             zero1 = memory(Strategy::zero1, 4);
+        for (const char* category : {"master weights", "optimizer state"}) {
+            EXPECT_EQ(ddp[category], alone[category]) << category;
+            const double share = static_cast<double>(zero1[category]) / static_cast<double>(alone[category]);
+            EXPECT_GE(share, 0.25) << category;
+            EXPECT_LT(share, 0.30)
+                << category << ": a quarter, and padding: 257 rows and banks of 3 to 9 matrices over 4";
+        }
+        EXPECT_GE(zero1["gradients"], alone["gradients"]);
+    }
+}
 
 }  // namespace
 }  // namespace speedrun::testing

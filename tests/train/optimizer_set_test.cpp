@@ -92,7 +92,7 @@ class OptimizerSetTest : public ::testing::Test {
         harness_.gradients.begin_step();
         harness_.backward(random_batch(model_, 2, 8, true, 1), 1);
         harness_.gradients.listen({});
-        set.step(step, 1, false, *backward_done_);
+        set.step(step, 1, false, *backward_done_, *reduce_done_);
         harness_.runtime.synchronize();
     }
     std::unique_ptr<OptimizerSet> make() {
@@ -115,6 +115,7 @@ class OptimizerSetTest : public ::testing::Test {
     Ranks ranks_;
     ModelHarness harness_;
     std::unique_ptr<Event> backward_done_ = harness_.runtime.device().create_event();
+    std::unique_ptr<Event> reduce_done_ = harness_.runtime.device().create_event();
     OptimizersConfig config_;
 };
 
@@ -163,7 +164,7 @@ TEST_F(OptimizerSetTest, NonFiniteGradientStopsAllParameters) {
     harness_.upload(batch);
     harness_.model.forward();
     harness_.model.loss_and_backward(set.statistic(OptimizerSet::kLossSum), false, 1, harness_.gradients);
-    set.step(0, 1, false, *backward_done_);
+    set.step(0, 1, false, *backward_done_, *reduce_done_);
     harness_.runtime.synchronize();
     EXPECT_FALSE(std::isfinite(statistic(set, OptimizerSet::kGradNorm)));
     const std::vector<Values> after = masters();

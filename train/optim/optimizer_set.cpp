@@ -92,7 +92,6 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
             if (regions.empty() || regions.back() != region.id) regions.push_back(region.id);
         }
     }
-    norm_ready_ = device.create_event();
     read_ = device.create_event();
 }
 
@@ -139,7 +138,7 @@ void OptimizerSet::launch(const Region& region) {
     stream.record(*reduced_[region.id]);
 }
 
-void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backward_done) {
+void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backward_done, Event& reduce_done) {
     Ops& ops = runtime_.ops();
     Stream &compute = runtime_.compute(), &reduce = runtime_.reduce(), &optimizer = runtime_.optimizer(),
            &gather = runtime_.gather();
@@ -157,12 +156,12 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
     reducer_.sum_over_parts(statistic(kSquares, count), reduce);
     ops.clip_coefficient(statistic(kCoefficient), statistic(kGradNorm), statistic(kSquares, count),
                          static_cast<float>(config_.clip), reduce);
-    reduce.record(*norm_ready_);
+    reduce.record(reduce_done);
 
     // One rank has every gradient at hand, so it can refuse the whole step if one of them is not finite;
     // several would have to wait for the last reduction, and refuse region by region.
     const bool by_norm_of_all = config_.clip > 0 || ranks_.size() == 1;
-    if (by_norm_of_all) optimizer.wait(*norm_ready_);
+    if (by_norm_of_all) optimizer.wait(reduce_done);
     for (const int id : order_) {
         const Region& region = layout_[id];
         StepContext context{.step = step,
@@ -185,9 +184,9 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
     }
 }
 
-void OptimizerSet::read_statistics(float* host, Event& done) {
+void OptimizerSet::read_statistics(float* host, const Event& reduce_done, Event& done) {
     Stream& optimizer = runtime_.optimizer();
-    optimizer.wait(*norm_ready_);
+    optimizer.wait(reduce_done);
     if (!runtime_.device().dry()) {
         // Not the first: the next backward writes it, on compute.
         const Tensor read = statistic(kLossTotal, kSquares + layout_.size() - kLossTotal);

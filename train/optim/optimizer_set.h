@@ -41,9 +41,9 @@ class OptimizerSet {
     // After backward: enqueues the norm, and the step of every region in reverse order of declaration. A
     // region waits for its own reduction alone, unless the gradients are clipped by the norm of all of them.
     // stop: this rank asks to end the run.
-    void step(int64_t step, double lr_factor, bool stop, Event& backward_done);
+    void step(int64_t step, double lr_factor, bool stop, Event& backward_done, Event& reduce_done);
     // Enqueues the copy of the statistics to the host; `done` is recorded behind it.
-    void read_statistics(float* host, Event& done);
+    void read_statistics(float* host, const Event& reduce_done, Event& done);
     // Makes the compute stream wait until this unit's parameters have been stepped, on all ranks.
     void await_unit(int unit);
     // Enqueues the state of step 0 on the compute stream.
@@ -74,15 +74,15 @@ class OptimizerSet {
     std::vector<std::unique_ptr<Optimizer>> optimizers_;
     Buffer statistics_;
     int64_t num_statistics_ = 0, local_squares_ = 0,
-            region_scales_ = 0;                // the latter two: indices behind kSquares
-    const std::vector<int> order_;             // of regions, as backward completes them
+            region_scales_ = 0;     // the latter two: indices behind kSquares
+    const std::vector<int> order_;  // of regions, as backward completes them
     // By region: parameters whose gradient is not ready, and whose value backward still reads.
     std::vector<int> pending_, unreleased_;
     std::vector<std::vector<int>> completes_;  // by parameter: regions it completed
     std::vector<int> waiting_;                 // regions that are launched after backward
     std::vector<std::vector<int>> regions_of_unit_;
     std::vector<std::unique_ptr<Event>> raw_, released_, reduced_, stepped_, gathered_;  // by region
-    std::unique_ptr<Event> norm_ready_, read_;
+    std::unique_ptr<Event> read_;
 };
 
 }  // namespace speedrun
