@@ -60,11 +60,14 @@ expect 2 "model.num_layers" "$speedrun" plan tiny.json --set model.num_layers=tw
 expect 2 "num_heads 3" "$speedrun" plan tiny.json --set model.num_heads=3
 expect 2 "no group takes" "$speedrun" train tiny.json --set 'optimizers.groups=[{"type":"adamw","params":["blocks.*"]}]'
 expect 2 "muon trains matrices only" "$speedrun" train tiny.json --set model.norm_parameters=true --set 'optimizers.groups=[{"type":"muon","params":["*"]}]'
-expect 2 "one rank" "$speedrun" plan tiny.json --set parallel.replicate=2
+expect 2 "replicate 2 x shard 1 .* is not the number of ranks, 1" "$speedrun" plan tiny.json --set parallel.replicate=2 --set parallel.shard=1
+expect 2 "ddp | zero1, got \"zero9\"" "$speedrun" plan tiny.json --set parallel.strategy=zero9
 expect 2 "device: 'cuda'" env CUDA_VISIBLE_DEVICES=-1 "$speedrun" train tiny.json --set device=cuda
-expect 2 "one of 2 ranks" env OMPI_COMM_WORLD_SIZE=2 "$speedrun" train tiny.json --name ranks
 expect 2 "trace" "$speedrun" train tiny.json --trace 5
 expect 0 "weights" "$speedrun" plan tiny.json
+expect 0 "communication: one rank, none" "$speedrun" plan tiny.json
+expect 0 "all_reduce over shard (4 ranks), f32" "$speedrun" plan tiny.json --ranks 4 --set batch.microbatch_tokens=64
+expect 2 "4 ranks = 1024: .*--set batch.microbatch_tokens=64" "$speedrun" plan tiny.json --ranks 4
 
 # A run, and its folder is never overwritten.
 expect 0 "target 50.0000: reached" "$speedrun" train tiny.json --name first --trace 2:3
