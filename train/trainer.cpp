@@ -81,7 +81,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
       ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)) {
     if (options.warm_up) runner_.warm_up();
     flops_per_step_ = over_ranks(static_cast<double>(runner_.flops_per_step()));
-    progress_.emplace(config.schedule.steps, options.quiet || !ranks.first(), flops_per_step_,
+    progress_.emplace(config.schedule.steps, options.quiet || !ranks.first(), ranks.size(), flops_per_step_,
                       ceiling_flops_per_s_);
     runner_.initialize(static_cast<uint64_t>(config.seed));
     prefetcher_ = std::make_unique<Prefetcher>(
