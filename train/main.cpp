@@ -3,8 +3,11 @@
 
 #include "kernels/device/error.h"
 #include "train/commands/cli.h"
+#include "train/distributed/supervisor.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run(int argc, char** argv) {
     try {
         return speedrun::run_command_line(argc, argv);
     } catch (const speedrun::Error& error) {
@@ -14,4 +17,10 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "error: %s\n", error.what());
         return static_cast<int>(speedrun::ExitCode::failure);
     }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return speedrun::run_supervised([&] { return run(argc, argv); });
 }

@@ -1,5 +1,10 @@
 #include "train/memory_plan.h"
 
+#include <algorithm>
+#include <string_view>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "train/distributed/resolve_ranks.h"
 #include "train/step_runner.h"
 
 namespace speedrun {
@@ -8,18 +13,38 @@ namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
 
+int num_gpus() {
+    return std::max(1, static_cast<int>(query_cuda().gpus.size()));
+}
+
+// Ranks of this host that live in the same memory as this one: at most so many.
+int64_t ranks_on_device(const Ranks& ranks, const Device& device) {
+    if (!ranks.world) return 1;
+    const int devices = std::string_view(device.kind()) == "cpu" ? 1 : num_gpus();
+    return (ranks.world->local_size() + devices - 1) / devices;
+}
+
 }  // namespace
 
-RuntimeOptions runtime_options(const Config& config, bool dry) {
+RuntimeOptions dry_runtime_options(const Config& config) {
     return {.device = config.device,
             .precision = config.precision,
             .threads = static_cast<int>(config.threads),
             .products = config.cuda.products,
-            .dry = dry};
+            .dry = true};
 }
 
-MemoryPlan plan_memory(const Config& config) {
-    Runtime runtime(runtime_options(config, true));
+RuntimeOptions runtime_options(const Config& config, const Ranks& ranks) {
+    RuntimeOptions options = dry_runtime_options(config);
+    options.dry = false;
+    const int threads = threads_of_rank(ranks);
+    if (options.threads == 0) options.threads = threads;
+    if (ranks.size() > 1 && config.device != "cpu") options.gpu = ranks.world->local_rank() % num_gpus();
+    return options;
+}
+
+MemoryPlan plan_memory(const Config& config, const Ranks&) {
+    Runtime runtime(dry_runtime_options(config));
     StepRunner runner(config, runtime);
     runner.warm_up();
     return {.table = runtime.device().memory().print(),
@@ -29,25 +54,29 @@ MemoryPlan plan_memory(const Config& config) {
             .real = runtime.real()};
 }
 
-int64_t largest_microbatch(Config config, int64_t bytes) {
+int64_t largest_microbatch(Config config, const Ranks& ranks, int64_t bytes) {
     const int64_t sequence = config.batch.sequence_length;
     const int64_t rows_per_step = config.batch.tokens_per_step / sequence;
     for (int64_t rows = config.batch.microbatch_tokens / sequence - 1; rows > 0; --rows) {
-        if (rows_per_step % rows != 0) continue;
+        if (rows_per_step % (rows * ranks.num_data_ranks()) != 0) continue;
         config.batch.microbatch_tokens = rows * sequence;
-        if (plan_memory(config).bytes <= bytes) return config.batch.microbatch_tokens;
+        if (plan_memory(config, ranks).bytes <= bytes) return config.batch.microbatch_tokens;
     }
     return 0;
 }
 
-void require_memory(const Config& config, const Device& device) {
-    const int64_t available = device.available_bytes();
-    if (available < 0) return;
-    const MemoryPlan plan = plan_memory(config);
+void require_memory(const Config& config, const Ranks& ranks, const Device& device) {
+    const int64_t free = device.available_bytes();
+    if (free < 0) return;
+    const int64_t sharing = ranks_on_device(ranks, device);
+    const int64_t available = free / sharing;
+    const MemoryPlan plan = plan_memory(config, ranks);
     if (plan.bytes <= available) return;
-    const int64_t tokens = largest_microbatch(config, available);
-    throw_usage("out of memory: the run needs {:.1f} MiB of {} memory, and {:.1f} MiB are free. {}\n{}",
-                static_cast<double>(plan.bytes) / kMiB, device.kind(), static_cast<double>(available) / kMiB,
+    const int64_t tokens = largest_microbatch(config, ranks, available);
+    throw_usage("out of memory: {} {:.1f} MiB of {} memory, and {:.1f} MiB are free{}. {}\n{}",
+                sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.bytes) / kMiB,
+                device.kind(), static_cast<double>(free) / kMiB,
+                sharing > 1 ? fmt::format(" for {} ranks", sharing) : std::string(),
                 tokens > 0
                     ? fmt::format("It fits with --set batch.microbatch_tokens={} (now {}).", tokens,
                                   config.batch.microbatch_tokens)

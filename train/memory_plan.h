@@ -5,29 +5,32 @@
 #include <cstdint>
 #include <string>
 
-#include "train/config/config.h"
+#include "train/distributed/ranks.h"
 #include "train/model/runtime.h"
 
 namespace speedrun {
 
 struct MemoryPlan {
-    std::string table;  // of the device's memory, by category
+    std::string table;  // of the device's memory of one rank, by category
     int64_t bytes = 0;
-    int64_t flops_per_step = 0;
-    std::string device;  // "cpu", "cuda"
+    int64_t flops_per_step = 0;  // of one rank
+    std::string device;          // "cpu", "cuda"
     DType real = DType::f32;
 };
 
-MemoryPlan plan_memory(const Config& config);
+MemoryPlan plan_memory(const Config& config, const Ranks& ranks = {});
 
 // The largest batch.microbatch_tokens whose plan needs at most this many bytes; 0 if none does. Every value
-// tried divides tokens_per_step into whole sequences.
-int64_t largest_microbatch(Config config, int64_t bytes);
+// tried divides a rank's part of tokens_per_step into whole sequences.
+int64_t largest_microbatch(Config config, const Ranks& ranks, int64_t bytes);
 
-// Throws a usage error, with the table and the setting that would fit, if the run needs more memory than the
-// device has left.
-void require_memory(const Config& config, const Device& device);
+// Throws a usage error, with the table and the setting that would fit, if the run needs more memory than this
+// rank's share of what the device has left.
+void require_memory(const Config& config, const Ranks& ranks, const Device& device);
 
-RuntimeOptions runtime_options(const Config& config, bool dry = false);
+// Collective over the ranks if they are a world: its ranks on one host share cores and GPUs.
+RuntimeOptions runtime_options(const Config& config, const Ranks& ranks = {});
+// Of a device that allocates and runs nothing.
+RuntimeOptions dry_runtime_options(const Config& config);
 
 }  // namespace speedrun

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "data/dataset.h"
+#include "train/distributed/joint_check.h"
 #include "train/record/environment.h"
 
 namespace speedrun {
@@ -64,9 +65,11 @@ double measure_product_ceiling(Runtime& runtime) {
     return 2.0 * static_cast<double>(size * size * size) / (best_ms * 1e-3);
 }
 
-Trainer::Trainer(const Config& config, Runtime& runtime, RunFolder& folder, const TrainerOptions& options)
+Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, RunFolder& folder,
+                 const TrainerOptions& options)
     : config_(config),
       runtime_(runtime),
+      ranks_(ranks),
       folder_(folder),
       options_(options),
       train_data_(open_dataset(config, config.data.train, "data.train")),
@@ -75,15 +78,18 @@ Trainer::Trainer(const Config& config, Runtime& runtime, RunFolder& folder, cons
       val_loader_(val_data_,
                   {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask}),
       runner_(config, runtime),
-      ceiling_flops_per_s_(options.warm_up ? measure_product_ceiling(runtime) : 0) {
+      ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)) {
     if (options.warm_up) runner_.warm_up();
-    progress_.emplace(config.schedule.steps, options.quiet, static_cast<double>(runner_.flops_per_step()),
+    flops_per_step_ = over_ranks(static_cast<double>(runner_.flops_per_step()));
+    progress_.emplace(config.schedule.steps, options.quiet || !ranks.first(), ranks.size(), flops_per_step_,
                       ceiling_flops_per_s_);
     runner_.initialize(static_cast<uint64_t>(config.seed));
     prefetcher_ = std::make_unique<Prefetcher>(
         loader_, PrefetcherOptions{
                      .rows_per_microbatch = config.batch.microbatch_tokens / config.batch.sequence_length,
-                     .microbatches_per_step = config.microbatches_per_step()});
+                     .microbatches_per_step = config.microbatches_per_step(ranks.num_data_ranks()),
+                     .rank = ranks.data_rank(),
+                     .num_ranks = ranks.num_data_ranks()});
     summary_.startup_ms = process_age_ms();
 }
 
@@ -111,7 +117,8 @@ RunSummary Trainer::run() {
         summary_.message = error.what();
         clock_.stop();
         finish(summary_);
-        throw;
+        // Loss and norm are those of all ranks, so all of them are here.
+        throw JointError(error.code(), error.what());
     }
     finish(summary_);
     return summary_;
@@ -119,6 +126,7 @@ RunSummary Trainer::run() {
 
 void Trainer::collect() {
     const StepResult result = runner_.collect();
+    if (ranks_.size() > 1) ranks_stop_ = ranks_.world->max(signalled() ? 1 : 0) > 0;
     StepMetrics metrics;
     metrics.step = result.step;
     metrics.loss = result.loss;
@@ -175,10 +183,19 @@ void Trainer::trace(int64_t step) {
     }
 }
 
+// Beside each other in the run's folder: all hosts of a run see the same files.
+std::string Trainer::trace_path() const {
+    const std::string name = ranks_.first() ? "trace.json" : fmt::format("trace_rank{}.json", ranks_.rank());
+    return folder_.path() + "/" + name;
+}
+
 void Trainer::finish(RunSummary& s) {
     runtime_.synchronize();
     runtime_.device().set_trace(nullptr);
     progress_->finish();
+    s.ranks = ranks_.size();
+    s.mesh = ranks_.mesh.describe();
+    s.strategy = row_of(ranks_.plan.strategy).name;
     s.parameters = runner_.model().table().numel();
     s.train_ms = clock_.finished_ms();
     if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;
@@ -189,14 +206,13 @@ void Trainer::finish(RunSummary& s) {
         s.step_max_at = step_times_.max_step();
         if (s.train_ms > 0) {
             s.tokens_per_s = static_cast<double>(s.tokens) / (s.train_ms * 1e-3);
-            s.flops_per_s = static_cast<double>(runner_.flops_per_step()) * static_cast<double>(s.steps) /
-                            (s.train_ms * 1e-3);
+            s.flops_per_s = flops_per_step_ * static_cast<double>(s.steps) / (s.train_ms * 1e-3);
         }
     }
     s.ceiling_flops_per_s = ceiling_flops_per_s_;
     s.memory_bytes = runtime_.device().memory().total();
     s.peak_rss_bytes = peak_rss_bytes();
-    if (timeline_.size() > 0) timeline_.write(folder_.path() + "/trace.json");
+    if (timeline_.size() > 0) timeline_.write(trace_path());
     folder_.write_summary(s);
 }
 

@@ -1,13 +1,16 @@
 // The training loop of a run: load, forward, backward, step, log. Everything it does to the outside world
-// goes through RunFolder (files) and Progress (screen).
+// goes through RunFolder (files) and Progress (screen). All ranks run the same loop, and decide alike; the
+// first one speaks.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "data/prefetcher.h"
+#include "train/distributed/ranks.h"
 #include "train/record/progress.h"
 #include "train/record/run_folder.h"
 #include "train/record/train_clock.h"
@@ -20,16 +23,18 @@ struct TrainerOptions {
     bool quiet = false;
     bool warm_up = true;                            // off only in the test that shows that it changes nothing
     int64_t trace_first = -1, trace_last = -1;      // steps whose timeline is written to trace.json
-    const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end
+    const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end, all ranks
 };
 
 class Trainer {
   public:
-    // Opens the data, builds the model, warms up and initialises. The folder must outlive the trainer.
-    Trainer(const Config& config, Runtime& runtime, RunFolder& folder, const TrainerOptions& options);
+    // Opens the data, builds the model, warms up and initialises. The folder must outlive the trainer; that
+    // of a rank that is not the first is silent. Collective over the ranks, as are run() and its errors.
+    Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, RunFolder& folder,
+            const TrainerOptions& options);
 
     // Trains to the end of the schedule (or a stop signal), validates, and returns what summary.json says.
-    // Throws Error(diverged) after having written the summary.
+    // Throws JointError(diverged) after having written the summary.
     RunSummary run();
 
     StepRunner& runner() { return runner_; }
@@ -40,18 +45,25 @@ class Trainer {
     void start_clock();
     void stop_clock();
     void trace(int64_t step);
-    bool stopped() const { return options_.stop_signal && options_.stop_signal->load() != 0; }
+    bool signalled() const { return options_.stop_signal && options_.stop_signal->load() != 0; }
+    // Alone we end at once. Many ranks have to end at the same step: one whose result says so, see collect().
+    bool stopped() const { return ranks_.size() > 1 ? ranks_stop_ : signalled(); }
+    double over_ranks(double value) const { return ranks_.world ? ranks_.world->sum(value) : value; }
+    std::string trace_path() const;
     void finish(RunSummary& summary);
 
     const Config config_;
     Runtime& runtime_;
+    const Ranks ranks_;
     RunFolder& folder_;
     const TrainerOptions options_;
     TokenDataset train_data_, val_data_;
     BatchLoader loader_;
     ValidationLoader val_loader_;
     StepRunner runner_;
-    double ceiling_flops_per_s_ = 0;
+    double ceiling_flops_per_s_ = 0;  // these two over all ranks
+    double flops_per_step_ = 0;
+    bool ranks_stop_ = false;
     std::optional<Progress> progress_;  // once the warm-up has counted a step's operations
     TrainClock clock_;
     StepTimes step_times_;

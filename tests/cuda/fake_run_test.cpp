@@ -36,7 +36,7 @@ TEST_F(FakeRunTest, StepsAllocateNothingAndHoldWhatThePlanSays) {
     {
         Runtime runtime(runtime_options(c));
         RunFolder folder((folder_ / "logs").string(), "run");
-        Trainer trainer(c, runtime, folder, {.quiet = true});
+        Trainer trainer(c, runtime, {}, folder, {.quiet = true});
         EXPECT_TRUE(trainer.runner().has_graphs());
         const int64_t allocations = fake_gpu_allocations();
         EXPECT_EQ(trainer.run().steps, 5);

@@ -3,39 +3,11 @@
 # tiny text. Usage: cli_test.sh SPEEDRUN
 set -u
 speedrun=$1
+here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-failures=0
-
-fail() { echo "FAILED: $1"; sed 's/^/    /' out; failures=$((failures + 1)); }
-# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT (a grep pattern).
-expect() {
-    code=$1; text=$2; shift 2
-    "$@" >out 2>&1 </dev/null
-    got=$?
-    if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
-    grep -q -e "$text" out || fail "no '$text' in the output of: $*"
-}
-
-i=0
-while [ $i -lt 400 ]; do
-    echo "chapter $i: the quick brown fox jumps over the lazy dog, and over $i more."
-    [ $((i % 4)) -ne 3 ] || echo "%%"
-    i=$((i + 1))
-done >text.txt
-
-cat >tiny.json <<'J'
-{
-  "model": {"preset": "modern", "num_layers": 1, "model_dim": 32, "num_heads": 2, "vocab_size": 257},
-  "data": {"train": ["tiny/train_*.bin"], "val": ["tiny/val_*.bin"]},
-  "batch": {"sequence_length": 64, "microbatch_tokens": 256, "tokens_per_step": 256},
-  "optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02},
-                            {"type": "adamw", "params": ["*"], "lr": 0.01}]},
-  "schedule": {"steps": 20},
-  "record": {"target_loss": 50}
-}
-J
+. "$here/tiny_run.sh"
 
 # Help and usage.
 expect 0 "prepare" "$speedrun" --help
@@ -60,11 +32,14 @@ expect 2 "model.num_layers" "$speedrun" plan tiny.json --set model.num_layers=tw
 expect 2 "num_heads 3" "$speedrun" plan tiny.json --set model.num_heads=3
 expect 2 "no group takes" "$speedrun" train tiny.json --set 'optimizers.groups=[{"type":"adamw","params":["blocks.*"]}]'
 expect 2 "muon trains matrices only" "$speedrun" train tiny.json --set model.norm_parameters=true --set 'optimizers.groups=[{"type":"muon","params":["*"]}]'
-expect 2 "one rank" "$speedrun" plan tiny.json --set parallel.replicate=2
+expect 2 "replicate 2 x shard 1 .* is not the number of ranks, 1" "$speedrun" plan tiny.json --set parallel.replicate=2 --set parallel.shard=1
+expect 2 "ddp | zero1, got \"zero9\"" "$speedrun" plan tiny.json --set parallel.strategy=zero9
 expect 2 "device: 'cuda'" env CUDA_VISIBLE_DEVICES=-1 "$speedrun" train tiny.json --set device=cuda
-expect 2 "one of 2 ranks" env OMPI_COMM_WORLD_SIZE=2 "$speedrun" train tiny.json --name ranks
 expect 2 "trace" "$speedrun" train tiny.json --trace 5
 expect 0 "weights" "$speedrun" plan tiny.json
+expect 0 "communication: one rank, none" "$speedrun" plan tiny.json
+expect 0 "all_reduce over shard (4 ranks), f32" "$speedrun" plan tiny.json --ranks 4 --set batch.microbatch_tokens=64
+expect 2 "4 ranks = 1024: .*--set batch.microbatch_tokens=64" "$speedrun" plan tiny.json --ranks 4
 
 # A run, and its folder is never overwritten.
 expect 0 "target 50.0000: reached" "$speedrun" train tiny.json --name first --trace 2:3

@@ -36,7 +36,7 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
     {
         Runtime runtime(runtime_options(config));
         RunFolder folder(out.string(), "golden");
-        const RunSummary summary = Trainer(config, runtime, folder, {.quiet = true}).run();
+        const RunSummary summary = Trainer(config, runtime, {}, folder, {.quiet = true}).run();
         std::ifstream metrics(folder.path() + "/metrics.jsonl");
         for (std::string line; std::getline(metrics, line);) losses.push_back(Json::parse(line)["loss"]);
         EXPECT_EQ(losses.back(), *summary.val_loss);

@@ -89,7 +89,7 @@ class RunFixture : public ::testing::Test {
     RunSummary run(const Config& config, const std::string& name, const TrainerOptions& options) {
         Runtime runtime(runtime_options(config));
         RunFolder run_folder((folder_ / "logs").string(), name);
-        Trainer trainer(config, runtime, run_folder, options);
+        Trainer trainer(config, runtime, {}, run_folder, options);
         return trainer.run();
     }
     RunSummary run(const Config& config, const std::string& name) {

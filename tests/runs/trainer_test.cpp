@@ -1,8 +1,13 @@
 // Whole runs, in process: a toy task to convergence, bitwise equal reruns, warm-up that changes nothing,
 // divergence, accumulation, and the files of a run folder.
+#include <array>
+#include <atomic>
 #include <cmath>
+#include <csignal>
 
+#include "tests/distributed/rank_threads.h"
 #include "tests/runs/run_fixture.h"
+#include "train/distributed/resolve_ranks.h"
 
 namespace speedrun::testing {
 namespace {
@@ -116,6 +121,45 @@ TEST_F(TrainerTest, FilesOfARun) {
     for (const Json& event : events) attention += event["name"] == "attention_forward";
     EXPECT_EQ(attention, 2 * 2);  // two steps of two layers
     EXPECT_THROW(RunFolder((folder_ / "logs").string(), "files"), Error);
+}
+
+TEST_F(TrainerTest, ASilentFolderWritesNothing) {
+    const std::string path = (folder_ / "logs" / "quiet").string();
+    RunFolder silent = RunFolder::silent(path);
+    EXPECT_EQ(silent.path(), path);
+    silent.write_config("{}");
+    silent.write_environment("{}");
+    silent.write_step({});
+    silent.write_validation(0, 1, 1);
+    silent.write_summary({});
+    silent.log("nothing");
+    EXPECT_FALSE(fs::exists(folder_ / "logs"));
+}
+
+// Only one of the ranks gets the signal, before the first step: all of them stop, after the same step.
+TEST_F(TrainerTest, ASignalToOneRankStopsAll) {
+    const Config c =
+        config({"schedule.steps=100000", "batch.microbatch_tokens=256", "threads=1", "device=cpu"});
+    const std::string path = (folder_ / "logs" / "stopped").string();
+    std::array<RunSummary, 2> summaries;
+    run_ranks(2, [&](World& world) {
+        const Ranks ranks = resolve_ranks(c, world);
+        const std::atomic<int> signal = ranks.first() ? 0 : SIGTERM;
+        Runtime runtime(runtime_options(c, ranks));
+        RunFolder run_folder =
+            ranks.first() ? RunFolder((folder_ / "logs").string(), "stopped") : RunFolder::silent(path);
+        Trainer trainer(c, runtime, ranks, run_folder, {.quiet = true, .stop_signal = &signal});
+        summaries[static_cast<size_t>(world.rank())] = trainer.run();
+    });
+    for (const RunSummary& summary : summaries) {
+        EXPECT_EQ(summary.status, "stopped");
+        EXPECT_EQ(summary.ranks, 2);
+        EXPECT_EQ(summary.mesh, "replicate 1 x shard 2 x context 1 x tensor 1");
+        EXPECT_EQ(summary.steps, summaries[0].steps);
+        EXPECT_LE(summary.steps, 2);  // a step's result is seen while the next one runs
+    }
+    const std::vector<Json> lines = metrics("stopped");
+    ASSERT_EQ(lines.size(), static_cast<size_t>(summaries[0].steps) + 1);  // and the validation, once
 }
 
 }  // namespace

@@ -230,6 +230,18 @@ TEST(ConfigValidationTest, DivisibilityErrorsShowBothValues) {
         {"batch.tokens_per_step 250", "batch.microbatch_tokens 100"});
 }
 
+TEST(ConfigValidationTest, Parallel) {
+    const Config config = parse(
+        R"("parallel": {"strategy": "zero1", "launch": "after_backward", "shard": 8, "timeout_s": 2.5})");
+    EXPECT_EQ(config.parallel.strategy, "zero1");
+    EXPECT_EQ(config.parallel.launch, "after_backward");
+    EXPECT_EQ(config.parallel.shard, "8");
+    EXPECT_EQ(config.parallel.timeout_s, 2.5);
+    expect_parts(error_of(R"("parallel": {"strategy": "zero3"})"),
+                 {"parallel.strategy: expected ddp | zero1, got \"zero3\""});
+    expect_parts(error_of(R"("parallel": {"timeout_s": 0})"), {"parallel.timeout_s: 0 is outside"});
+}
+
 TEST(ConfigValidationTest, OtherCombinations) {
     expect_parts(error_of(R"("model": {"num_layers": 2, "value_embeddings": 3})"),
                  {"model.value_embeddings 3", "model.num_layers 2"});

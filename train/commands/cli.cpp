@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kFooter =
     "Exit codes: 0 done; 1 unexpected failure; 2 bad usage or config; 3 data missing or damaged; 4 "
     "diverged;\n"
-    "            130/143 stopped by SIGINT/SIGTERM after saving the weights.";
+    "            5 a rank was lost; 130/143/138 stopped by SIGINT/SIGTERM/SIGUSR1 after saving the weights.";
 
 void add_settings(CLI::App* command, std::vector<std::string>& settings) {
     command
@@ -40,7 +40,9 @@ int run_command_line(int argc, char** argv) {
     train_command->add_option("--out", train.out, "folder of run folders")->capture_default_str();
     train_command->add_option("--seed", train.seed, "overrides the config's seed")
         ->check(CLI::NonNegativeNumber);
-    train_command->add_option("--trace", train.trace, "write trace.json (Perfetto) of these steps")
+    train_command
+        ->add_option("--trace", train.trace,
+                     "write trace.json (Perfetto) of these steps; other ranks: trace_rank<N>.json")
         ->type_name("FIRST:LAST");
     train_command->add_flag("--quiet", train.quiet, "print only the result");
     train_command->footer(kFooter);
@@ -52,6 +54,10 @@ int run_command_line(int argc, char** argv) {
     add_settings(plan_command, plan.settings);
     plan_command->add_flag("--options", plan.options_help,
                            "list every config option with its default and meaning");
+
+    plan_command
+        ->add_option("--ranks", plan.ranks, "plan for so many ranks; default: those of the launcher, else 1")
+        ->check(CLI::Range(1, 65536));
 
     EvalOptions eval;
     CLI::App* eval_command = app.add_subcommand("eval", "validation loss of a finished run");

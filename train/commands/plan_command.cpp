@@ -1,9 +1,14 @@
+#include <algorithm>
 #include <cstdio>
 
 #include "data/dataset.h"
 #include "data/shard.h"
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
+#include "train/distributed/joint_check.h"
+#include "train/distributed/resolve_ranks.h"
+#include "train/distributed/schedule.h"
+#include "train/distributed/world.h"
 #include "train/memory_plan.h"
 #include "train/record/environment.h"
 #include "train/step_runner.h"
@@ -38,12 +43,16 @@ void print_parameters(const ParameterTable& table, const OptimizersConfig& optim
     }
 }
 
-void print_batch(const Config& config) {
+void print_batch(const Config& config, const Ranks& ranks) {
     const BatchConfig& b = config.batch;
+    const int data_ranks = ranks.num_data_ranks();
+    const std::string shared = data_ranks > 1 ? fmt::format("{} ranks x ", data_ranks) : "";
     std::printf(
-        "\nbatch: %lld tokens per step = %lld microbatches x %lld sequences x %lld tokens; %lld steps = %lld "
+        "\nbatch: %lld tokens per step = %s%lld microbatches x %lld sequences x %lld tokens; %lld steps = "
+        "%lld "
         "tokens\n",
-        static_cast<long long>(b.tokens_per_step), static_cast<long long>(config.microbatches_per_step()),
+        static_cast<long long>(b.tokens_per_step), shared.c_str(),
+        static_cast<long long>(config.microbatches_per_step(data_ranks)),
         static_cast<long long>(b.microbatch_tokens / b.sequence_length),
         static_cast<long long>(b.sequence_length), static_cast<long long>(config.schedule.steps),
         static_cast<long long>(b.tokens_per_step * config.schedule.steps));
@@ -60,8 +69,8 @@ void print_batch(const Config& config) {
 }
 
 // Does it fit? Says so, and what would; 2 if not.
-int print_fit(const Config& config, const MemoryPlan& plan) {
-    Runtime here(runtime_options(config, true));
+int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) {
+    Runtime here(dry_runtime_options(config));
     const int64_t available = here.device().available_bytes();
     if (available < 0) {
         std::printf("  no such device here to compare with\n");
@@ -76,11 +85,64 @@ int print_fit(const Config& config, const MemoryPlan& plan) {
         std::printf("fits\n");
         return 0;
     }
-    const int64_t tokens = largest_microbatch(config, available - process);
+    const int64_t tokens = largest_microbatch(config, ranks, available - process);
     std::printf("DOES NOT FIT, %s\n",
                 tokens > 0 ? fmt::format("--set batch.microbatch_tokens={} would", tokens).c_str()
                            : "lower batch.sequence_length or the model's size");
     return static_cast<int>(ExitCode::usage);
+}
+
+// What the ranks send each other in an optimizer step: when, over which of them, and how much.
+void print_communication(const Config& config, const Ranks& ranks, const ParameterTable& table) {
+    if (ranks.mesh.world_size() == 1) {
+        std::printf("communication: one rank, none\n");
+        return;
+    }
+    const std::vector<int> groups = assign_groups(table, config.optimizers);
+    const auto group_of = [&](const Parameter& p) { return groups[p.id]; };
+    const std::vector<ScheduleRow> rows = build_schedule(table.all(), ranks.plan, ranks.mesh, group_of);
+    std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh.world_size(),
+                ranks.mesh.describe().c_str(), row_of(ranks.plan.strategy).name,
+                ranks.plan.launch == Launch::ready ? "a gradient is ready" : "backward has ended");
+    size_t width = 0;
+    for (const ScheduleRow& row : rows) width = std::max(width, row.name.size());
+    for (const ScheduleRow& row : rows) {
+        std::string name = row.name;
+        for (const PlannedCollective& collective : row.collectives) {
+            std::printf("  %-*s  %s\n", static_cast<int>(width), name.c_str(), collective.describe().c_str());
+            name.clear();
+        }
+    }
+    std::printf("sent per rank and step:");
+    const auto bytes =
+        step_wire_bytes(rows, static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks())));
+    double total = 0;
+    for (size_t kind = 0; kind < bytes.size(); ++kind) {
+        total += bytes[kind];
+        if (bytes[kind] > 0)
+            std::printf(" %s %.3f MiB,", name_of(static_cast<Collective>(kind)), bytes[kind] / kMiB);
+    }
+    std::printf(" in all %.3f MiB\n", total / kMiB);
+}
+
+int print_plan(const PlanOptions& options, int num_ranks) {
+    const Config config = read_config(options.config, options.settings);
+    Ranks ranks = plan_ranks(config, num_ranks);
+    std::printf("%s", config_to_json(config).c_str());
+
+    const MemoryPlan plan = plan_memory(config, ranks);
+    ranks.plan.compute_dtype = plan.real;
+    const ParameterTable table(config.model, config.batch.sequence_length);
+    print_parameters(table, config.optimizers);
+    print_batch(config, ranks);
+    const double flops =
+        static_cast<double>(plan.flops_per_step) * static_cast<double>(ranks.mesh.world_size());
+    std::printf("work: %.3f GFLOP per step, %.3f MFLOP per token\n", flops * 1e-9,
+                flops * 1e-6 / static_cast<double>(config.batch.tokens_per_step));
+    print_communication(config, ranks, table);
+    std::printf("\nmemory per rank (%s, %s)\n%s", plan.device.c_str(),
+                std::string(name_of(plan.real)).c_str(), plan.table.c_str());
+    return print_fit(config, ranks, plan);
 }
 
 }  // namespace
@@ -91,19 +153,16 @@ int run_plan(const PlanOptions& options) {
         return 0;
     }
     if (options.config.empty()) throw_usage("plan: name a config, or ask for --options");
-    const Config config = read_config(options.config, options.settings);
-    std::printf("%s", config_to_json(config).c_str());
-
-    const MemoryPlan plan = plan_memory(config);
-    print_parameters(ParameterTable(config.model, config.batch.sequence_length), config.optimizers);
-    print_batch(config);
-    const auto flops = static_cast<double>(plan.flops_per_step);
-    std::printf("work: %.3f GFLOP per step, %.3f MFLOP per token\n", flops * 1e-9,
-                flops * 1e-6 / static_cast<double>(config.batch.tokens_per_step));
-    std::printf("communication: one rank, none\n");
-    std::printf("\nmemory per rank (%s, %s)\n%s", plan.device.c_str(),
-                std::string(name_of(plan.real)).c_str(), plan.table.c_str());
-    return print_fit(config, plan);
+    // Under a launcher one rank plans for all.
+    const auto world = make_world();
+    return run_rank(*world, [&] {
+        int result = 0;
+        check_together(*world, [&] {
+            if (world->rank() != 0) return;
+            result = print_plan(options, options.ranks > 0 ? options.ranks : world->size());
+        });
+        return static_cast<int>(world->max(result));
+    });
 }
 
 }  // namespace speedrun

@@ -2,13 +2,16 @@
 
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
+#include <sstream>
 
 #include "data/dataset.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
+#include "train/distributed/joint_check.h"
+#include "train/distributed/resolve_ranks.h"
+#include "train/distributed/world.h"
 #include "train/memory_plan.h"
 #include "train/record/environment.h"
 #include "train/trainer.h"
@@ -40,25 +43,18 @@ void parse_trace(const std::string& text, TrainerOptions& options) {
     options.trace_last = last;
 }
 
-// Ranks of a launcher would each train the same model and fight over the run folder.
-void refuse_many_ranks() {
-    for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-        const char* size = std::getenv(variable);
-        if (size && std::atoi(size) > 1) {
-            throw_usage("started as one of {} ranks ({}), but this version runs one rank: leave mpirun away",
-                        size, variable);
-        }
-    }
-}
-
-std::string header(const Config& config, const Runtime& runtime, const ParameterTable& table,
-                   const std::string& folder) {
+std::string header(const Config& config, const Ranks& ranks, const Runtime& runtime,
+                   const ParameterTable& table, const std::string& folder) {
     const ModelConfig& m = config.model;
+    const std::string who = ranks.size() > 1
+                                ? fmt::format("{} ranks ({}, {}), each ", ranks.size(),
+                                              row_of(ranks.plan.strategy).name, ranks.mesh.describe())
+                                : "";
     return fmt::format(
-        "{}: {} model, {:.2f}M parameters ({} layers x {}), {} steps of {} tokens ({} microbatches), {}",
+        "{}: {} model, {:.2f}M parameters ({} layers x {}), {} steps of {} tokens ({} microbatches), {}{}",
         folder, m.preset, static_cast<double>(table.numel()) * 1e-6, m.num_layers, m.model_dim,
-        config.schedule.steps, config.batch.tokens_per_step, config.microbatches_per_step(),
-        runtime.description());
+        config.schedule.steps, config.batch.tokens_per_step,
+        config.microbatches_per_step(ranks.num_data_ranks()), who, runtime.description());
 }
 
 std::string result_line(const RunSummary& s) {
@@ -89,19 +85,33 @@ std::string time_table(const RunSummary& s) {
                       s.ceiling_flops_per_s * 1e-9);
 }
 
-}  // namespace
+// What the config says of a lost peer, needed before there is a world in which to say that it is wrong.
+double timeout_of(const TrainOptions& options) {
+    try {
+        return read_config(options.config, options.settings).parallel.timeout_s;
+    } catch (const Error&) {
+        return WorldOptions{}.timeout_s;
+    }
+}
 
-int run_train(const TrainOptions& options) {
-    refuse_many_ranks();
-    Config config = read_config(options.config, options.settings);
-    if (options.seed) config.seed = *options.seed;
-    TrainerOptions trainer_options;
-    trainer_options.quiet = options.quiet;
-    trainer_options.stop_signal = &stop_signal;
-    parse_trace(options.trace, trainer_options);
+std::vector<std::string> lines_of(const std::string& text) {
+    std::istringstream stream(text);
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(stream, line);) lines.push_back(line);
+    return lines;
+}
 
-    Runtime runtime(runtime_options(config));
-    // Everything that can be refused is refused before the folder is made.
+void install_signal_handlers() {
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+        if (sigaction(signal, &action, nullptr) != 0)
+            throw Error(ExitCode::failure, "signal handlers cannot be installed");
+    }
+}
+
+// Everything that can be refused is refused before the folder is made.
+void check_run(const Config& config) {
     const ParameterTable table(config.model, config.batch.sequence_length);
     assign_groups(table, config.optimizers);
     for (const auto& [patterns, key] :
@@ -109,39 +119,89 @@ int run_train(const TrainOptions& options) {
         if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);
         expand_globs(*patterns);
     }
-    require_memory(config, runtime.device());
+}
 
-    RunFolder folder(options.out, options.name.empty() ? default_name(options.config) : options.name);
+// Made by the first rank; silent on the others.
+RunFolder open_folder(World& world, const TrainOptions& options) {
+    std::optional<RunFolder> folder;
+    check_together(world, [&] {
+        if (world.rank() == 0)
+            folder.emplace(options.out, options.name.empty() ? default_name(options.config) : options.name);
+    });
+    const std::string path = world.all_gather(folder ? folder->path() : "").front();
+    return folder ? std::move(*folder) : RunFolder::silent(path);
+}
+
+Environment environment_of(World& world, const Runtime& runtime) {
+    Environment environment = read_environment();
+    for (const std::string& text :
+         world.all_gather(RankPlace{environment.host, runtime.description()}.to_text()))
+        environment.ranks.push_back(RankPlace::from_text(text));
+    return environment;
+}
+
+int train_on(World& world, const TrainOptions& options) {
+    Config config;
+    TrainerOptions trainer_options;
+    Ranks ranks;
+    check_together(world, [&] {
+        config = read_config(options.config, options.settings);
+        if (options.seed) config.seed = *options.seed;
+        parse_trace(options.trace, trainer_options);
+        ranks = resolve_ranks(config, world);
+        check_run(config);
+    });
+    expect_same_on_all_ranks(world, "config", lines_of(config_to_json(config)));
+    trainer_options.quiet = options.quiet;
+    trainer_options.stop_signal = &stop_signal;
+
+    const RuntimeOptions runtime_choice = runtime_options(config, ranks);
+    std::unique_ptr<Runtime> runtime;
+    check_together(world, [&] {
+        runtime = std::make_unique<Runtime>(runtime_choice);
+        ranks.plan.compute_dtype = runtime->real();
+        require_memory(config, ranks, runtime->device());
+    });
+    expect_same_on_all_ranks(world, "precision", {std::string(name_of(runtime->real()))});
+
+    RunFolder folder = open_folder(world, options);
     folder.write_config(config_to_json(config));
-    folder.write_environment(environment_to_json(read_environment()));
+    folder.write_environment(environment_to_json(environment_of(world, *runtime)));
+    const bool speaks = ranks.first();
     const auto say = [&](const std::string& text) {
         folder.log(text);
-        if (!options.quiet) std::printf("%s\n", text.c_str());
+        if (speaks && !options.quiet) std::printf("%s\n", text.c_str());
         std::fflush(stdout);
     };
     try {
-        Trainer trainer(config, runtime, folder, trainer_options);
-        for (const std::string& note : runtime.notes()) say(note);
-        say(header(config, runtime, table, folder.path()));
-        folder.log("memory\n" + runtime.device().memory().print());
-        struct sigaction action {};
-        action.sa_handler = on_signal;
-        if (sigaction(SIGINT, &action, nullptr) != 0 || sigaction(SIGTERM, &action, nullptr) != 0) {
-            throw Error(ExitCode::failure, "signal handlers cannot be installed");
-        }
+        Trainer trainer(config, *runtime, ranks, folder, trainer_options);
+        const ParameterTable& table = trainer.runner().model().table();
+        for (const std::string& note : runtime->notes()) say(note);
+        say(header(config, ranks, *runtime, table, folder.path()));
+        folder.log("memory\n" + runtime->device().memory().print());
+        install_signal_handlers();
         const RunSummary summary = trainer.run();
-        runtime.synchronize();
+        runtime->synchronize();
         StepRunner& runner = trainer.runner();
         save_weights(folder.path() + "/checkpoints/final", runner.model().table(),
-                     [&](const Parameter& p, void* host) { runner.read_master(p, host); });
+                     [&](const Parameter& p, void* host) { runner.read_master(p, host); }, ranks.first());
         say(time_table(summary));
         folder.log(result_line(summary));
-        std::printf("%s\n", result_line(summary).c_str());
+        if (speaks) std::printf("%s\n", result_line(summary).c_str());
     } catch (const std::exception& error) {
         folder.log(std::string("error: ") + error.what());
         throw;
     }
-    return stop_signal != 0 ? 128 + stop_signal : 0;
+    // A signal may have reached only some of the ranks.
+    const int signal = static_cast<int>(world.max(stop_signal.load()));
+    return signal != 0 ? 128 + signal : 0;
+}
+
+}  // namespace
+
+int run_train(const TrainOptions& options) {
+    const auto world = make_world({.timeout_s = timeout_of(options)});
+    return run_rank(*world, [&] { return train_on(*world, options); });
 }
 
 }  // namespace speedrun

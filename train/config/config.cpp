@@ -67,7 +67,7 @@ void BatchConfig::fields(FieldVisitor& v) {
     v.field("microbatch_tokens", microbatch_tokens,
             "tokens that a rank processes at once, a multiple of sequence_length", {1, 1e9});
     v.field("tokens_per_step", tokens_per_step,
-            "tokens of an optimizer step over all ranks, a multiple of microbatch_tokens", {1, 1e12});
+            "tokens of an optimizer step over all ranks, a multiple of microbatch_tokens x ranks", {1, 1e12});
 }
 
 void OptimizerGroupConfig::fields(FieldVisitor& v) {
@@ -110,10 +110,17 @@ void ScheduleConfig::fields(FieldVisitor& v) {
 }
 
 void ParallelConfig::fields(FieldVisitor& v) {
+    v.choice("strategy", strategy, {"ddp", "zero1"},
+             "what ranks share; ddp: nothing, each has all; zero1: optimizer state, a part each");
+    v.choice("launch", launch, {"ready", "after_backward"},
+             "when a gradient's reduction starts: as soon as it is final, or when backward has ended");
     v.field("replicate", replicate, "mesh axis: copies of the sharded model", {1, 65536});
     v.field("shard", shard, "mesh axis: ranks that share one copy; \"auto\": the rest of the ranks");
-    v.field("context", context, "mesh axis: ranks that share a sequence", {1, 65536});
-    v.field("tensor", tensor, "mesh axis: ranks that share a matrix", {1, 65536});
+    v.field("context", context, "mesh axis: ranks that share a sequence; only 1 so far", {1, 65536});
+    v.field("tensor", tensor, "mesh axis: ranks that share a matrix; only 1 so far", {1, 65536});
+    v.field("timeout_s", timeout_s,
+            "seconds without progress after which a rank takes another for lost and ends the run",
+            {1, 86400});
 }
 
 void EvalConfig::fields(FieldVisitor& v) {
@@ -146,7 +153,8 @@ void Config::fields(FieldVisitor& v) {
              "compute type; auto: bf16 where the hardware has it");
     v.choice("device", device, {"auto", "cpu", "cuda"},
              "auto: a GPU if there is one that this build can use");
-    v.field("threads", threads, "threads for the CPU; 0: all cores", {0, 4096});
+    v.field("threads", threads, "threads of a rank for the CPU; 0: all cores, or its share of them",
+            {0, 4096});
     v.field("seed", seed, "of initial weights and data order", {0, 9e15});
 }
 
@@ -178,12 +186,6 @@ void Config::validate() const {
     if (schedule.warmup_steps > schedule.steps) {
         throw_usage("schedule.warmup_steps {} exceeds schedule.steps {}", schedule.warmup_steps,
                     schedule.steps);
-    }
-    if (parallel.shard != "auto" && parallel.shard != "1")
-        throw_usage("parallel.shard is '{}': this build runs one rank", parallel.shard);
-    if (parallel.replicate * parallel.context * parallel.tensor != 1) {
-        throw_usage("parallel: replicate {} x context {} x tensor {} ranks; this build runs one rank",
-                    parallel.replicate, parallel.context, parallel.tensor);
     }
 }
 

@@ -86,10 +86,13 @@ struct ScheduleConfig {
 };
 
 struct ParallelConfig {
+    std::string strategy = "ddp";
+    std::string launch = "ready";
     int64_t replicate = 1;
     std::string shard = "auto";
     int64_t context = 1;
     int64_t tensor = 1;
+    double timeout_s = 60;
     void fields(FieldVisitor& v);
 };
 
@@ -125,7 +128,10 @@ struct Config {
     int64_t threads = 0;
     int64_t seed = 1;
 
-    int64_t microbatches_per_step() const { return batch.tokens_per_step / batch.microbatch_tokens; }
+    // Of each rank, where this many work on different tokens.
+    int64_t microbatches_per_step(int64_t num_data_ranks = 1) const {
+        return batch.tokens_per_step / (batch.microbatch_tokens * num_data_ranks);
+    }
     void fields(FieldVisitor& v);
     // Throws a usage error, with key and values, for combinations that cannot run.
     void validate() const;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "train/distributed/joint_check.h"
 #include "train/distributed/message_world.h"
 #include "train/distributed/self_world.h"
 
@@ -36,6 +37,10 @@ int run_rank(World& world, const std::function<int()>& body) {
         const int result = body();
         world.finish();
         return result;
+    } catch (const JointError& error) {  // all ranks are here
+        if (world.rank() == 0) std::fprintf(stderr, "error: %s\n", error.what());
+        world.finish();
+        return static_cast<int>(error.code());
     } catch (const Error& error) {
         return fail(error.code(), error.what());
     } catch (const std::exception& error) {

@@ -14,7 +14,7 @@ std::unique_ptr<World> make_world(const WorldOptions& options = {});
 
 // Runs `body` as this rank and leaves the world: its result, once all ranks are through. An error that leaves
 // `body` is printed with the rank's number (if there are several), told to all ranks, and ends them all with
-// its exit code.
+// its exit code; a JointError is printed once.
 int run_rank(World& world, const std::function<int()>& body);
 
 }  // namespace speedrun

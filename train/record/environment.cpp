@@ -5,6 +5,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -41,6 +42,11 @@ bool cpu_supports_avx512() {
 }
 
 }  // namespace
+
+RankPlace RankPlace::from_text(const std::string& text) {
+    const size_t end = text.find('\n');
+    return {.host = text.substr(0, end), .device = text.substr(std::min(text.size(), end + 1))};
+}
 
 Environment read_environment() {
     Environment e;
@@ -79,6 +85,8 @@ std::string environment_to_json(const Environment& e) {
                         {"multiprocessors", gpu.multiprocessors},
                         {"memory_bytes", gpu.memory_bytes}});
     }
+    nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+    for (const RankPlace& place : e.ranks) ranks.push_back({{"host", place.host}, {"device", place.device}});
     const nlohmann::ordered_json json = {{"git_sha", e.git_sha},
                                          {"build",
                                           {{"type", e.build_type},
@@ -88,6 +96,7 @@ std::string environment_to_json(const Environment& e) {
                                            {"mpi", e.has_mpi},
                                            {"cuda", e.has_cuda},
                                            {"onednn", e.onednn_version}}},
+                                         {"ranks", ranks},
                                          {"host", e.host},
                                          {"os", e.os},
                                          {"cpu",

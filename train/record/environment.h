@@ -3,10 +3,18 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
 
 namespace speedrun {
+
+// Where a rank runs; the host and device of another rank travel as text.
+struct RankPlace {
+    std::string host, device;
+    std::string to_text() const { return host + '\n' + device; }
+    static RankPlace from_text(const std::string& text);
+};
 
 struct Environment {
     std::string git_sha, compiler, build_type,
@@ -21,6 +29,7 @@ struct Environment {
     CudaInfo cuda;
     std::string clock_source;
     std::string time_utc;
+    std::vector<RankPlace> ranks;  // by rank; read_environment() leaves it empty
 };
 
 Environment read_environment();

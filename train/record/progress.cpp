@@ -13,10 +13,11 @@ std::string clock_text(double seconds) {
     return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-Progress::Progress(int64_t steps, bool quiet, double flops_per_step, double ceiling_flops_per_s)
+Progress::Progress(int64_t steps, bool quiet, int num_ranks, double flops_per_step,
+                   double ceiling_flops_per_s)
     : steps_(steps),
       quiet_(quiet),
-      terminal_(isatty(STDOUT_FILENO) == 1),
+      terminal_(num_ranks == 1 && isatty(STDOUT_FILENO) == 1),
       flops_per_step_(flops_per_step),
       ceiling_(ceiling_flops_per_s) {}
 

@@ -1,4 +1,5 @@
-// What a person sees of a run: one live line on a terminal, a plain line every few seconds elsewhere.
+// What a person sees of a run: one live line on a terminal, a plain line every few seconds elsewhere. mpirun
+// gives its ranks a terminal even where its own output is a file, so several ranks print plain lines.
 #pragma once
 
 #include <chrono>
@@ -12,7 +13,8 @@ namespace speedrun {
 class Progress {
   public:
     // ceiling: FLOP/s of a large product on this machine, for the share that training reaches; 0: not shown.
-    Progress(int64_t steps, bool quiet, double flops_per_step, double ceiling_flops_per_s);
+    // Both figures are of all ranks.
+    Progress(int64_t steps, bool quiet, int num_ranks, double flops_per_step, double ceiling_flops_per_s);
 
     void step(const StepMetrics& metrics);
     void validation(int64_t step, double loss, double train_ms);

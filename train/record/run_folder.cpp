@@ -48,12 +48,19 @@ RunFolder::RunFolder(const std::string& out, const std::string& name) {
     log_->flush_on(spdlog::level::info);
 }
 
+RunFolder RunFolder::silent(const std::string& path) {
+    RunFolder folder;
+    folder.path_ = path;
+    return folder;
+}
+
 void RunFolder::check(const std::ofstream& stream, const char* name) {
     if (!stream)
         throw Error(ExitCode::failure, fmt::format("{}/{}: writing failed (disk full?)", path_, name));
 }
 
 void RunFolder::write_file(const std::string& name, const std::string& text) {
+    if (is_silent()) return;
     std::ofstream file(path_ + "/" + name);
     file << text;
     file.close();
@@ -69,27 +76,29 @@ void RunFolder::write_environment(const std::string& json) {
 }
 
 void RunFolder::write_step(const StepMetrics& m) {
-    Json line = {{"event", "step"},
-                 {"step", m.step},
-                 {"loss", m.loss},
-                 {"grad_norm", m.grad_norm},
-                 {"lr", m.lr},
-                 {"step_ms", m.step_ms},
-                 {"train_ms", m.train_ms},
-                 {"tokens", m.tokens},
-                 {"tokens_per_s", m.tokens_per_s},
-                 {"optimizer_ms", m.optimizer_ms},
-                 {"data_ms", m.data_ms},
-                 {"comm_exposed_ms", m.comm_exposed_ms}};
-    metrics_ << line.dump() << '\n' << std::flush;  // a reader, or a crash, finds every finished step
+    const Json line = {{"event", "step"},
+                       {"step", m.step},
+                       {"loss", m.loss},
+                       {"grad_norm", m.grad_norm},
+                       {"lr", m.lr},
+                       {"step_ms", m.step_ms},
+                       {"train_ms", m.train_ms},
+                       {"tokens", m.tokens},
+                       {"tokens_per_s", m.tokens_per_s},
+                       {"optimizer_ms", m.optimizer_ms},
+                       {"data_ms", m.data_ms},
+                       {"comm_exposed_ms", m.comm_exposed_ms}};
+    write_line(line.dump());
+}
+
+void RunFolder::write_line(const std::string& line) {
+    if (is_silent()) return;
+    metrics_ << line << '\n' << std::flush;  // a reader, or a crash, finds every finished step
     check(metrics_, "metrics.jsonl");
 }
 
 void RunFolder::write_validation(int64_t step, double loss, double train_ms) {
-    metrics_ << Json({{"event", "val"}, {"step", step}, {"loss", loss}, {"train_ms", train_ms}}).dump()
-             << '\n'
-             << std::flush;
-    check(metrics_, "metrics.jsonl");
+    write_line(Json({{"event", "val"}, {"step", step}, {"loss", loss}, {"train_ms", train_ms}}).dump());
 }
 
 void RunFolder::write_summary(const RunSummary& s) {
@@ -98,6 +107,9 @@ void RunFolder::write_summary(const RunSummary& s) {
                        {"steps", s.steps},
                        {"tokens", s.tokens},
                        {"parameters", s.parameters},
+                       {"ranks", s.ranks},
+                       {"mesh", s.mesh},
+                       {"strategy", s.strategy},
                        {"startup_ms", s.startup_ms},
                        {"train_ms", s.train_ms},
                        {"train_loss", optional_number(s.train_loss)},
@@ -122,7 +134,7 @@ void RunFolder::write_summary(const RunSummary& s) {
 }
 
 void RunFolder::log(const std::string& line) {
-    log_->info(line);
+    if (!is_silent()) log_->info(line);
 }
 
 }  // namespace speedrun

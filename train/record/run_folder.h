@@ -1,5 +1,6 @@
 // The folder of a run, logs/<name>/: config.json, environment.json, metrics.jsonl, summary.json, run.log,
-// checkpoints/. A folder that exists is never written into.
+// checkpoints/. A folder that exists is never written into. The first rank writes it; the others have it
+// silent.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +34,11 @@ struct RunSummary {
     std::optional<double> train_loss, val_loss, target_loss, time_to_target_ms;
     double step_p50_ms = 0, step_p99_ms = 0, step_max_ms = 0;
     int64_t step_max_at = -1;
-    double tokens_per_s = 0, flops_per_s = 0, ceiling_flops_per_s = 0;
-    double data_ms = 0, optimizer_ms = 0;
-    int64_t memory_bytes = 0, peak_rss_bytes = 0;
+    double tokens_per_s = 0, flops_per_s = 0, ceiling_flops_per_s = 0;  // of all ranks together
+    double data_ms = 0, optimizer_ms = 0;                               // of the first rank
+    int64_t memory_bytes = 0, peak_rss_bytes = 0;                       // of the first rank
+    int ranks = 1;
+    std::string mesh, strategy;
     bool target_reached() const { return target_loss && val_loss && *val_loss <= *target_loss; }
 };
 
@@ -43,6 +46,9 @@ class RunFolder {
   public:
     // Creates out/name. Throws a usage error that says what to do if it exists or cannot be made.
     RunFolder(const std::string& out, const std::string& name);
+
+    // The folder at this path as another rank has it: creates nothing and writes nothing.
+    static RunFolder silent(const std::string& path);
 
     const std::string& path() const { return path_; }
     void write_config(const std::string& json);
@@ -53,6 +59,9 @@ class RunFolder {
     void log(const std::string& line);  // run.log, with the time
 
   private:
+    RunFolder() = default;
+    bool is_silent() const { return !log_; }
+    void write_line(const std::string& line);  // of metrics.jsonl
     void write_file(const std::string& name, const std::string& text);
     void check(const std::ofstream& stream, const char* name);
 

@@ -1,0 +1,129 @@
+// From config to ranks: mesh and batch sizes, shares of the cores, and errors that all ranks meet together.
+#include "train/distributed/resolve_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+
+#include "kernels/device/error.h"
+#include "tests/distributed/rank_threads.h"
+#include "train/distributed/joint_check.h"
+#include "train/distributed/world.h"
+
+namespace speedrun::testing {
+namespace {
+
+Config config_of(int64_t sequence_length, int64_t microbatch_tokens, int64_t tokens_per_step) {
+    Config config;
+    config.batch = {.sequence_length = sequence_length,
+                    .microbatch_tokens = microbatch_tokens,
+                    .tokens_per_step = tokens_per_step};
+    return config;
+}
+
+std::string refusal(const Config& config, int ranks) {
+    try {
+        plan_ranks(config, ranks);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage) << error.what();
+        return error.what();
+    }
+    return "none";
+}
+
+TEST(ResolveRanksTest, MeshAndPlanComeFromTheConfig) {
+    Config config = config_of(64, 128, 1024);
+    config.parallel.replicate = 2;
+    config.parallel.strategy = "zero1";
+    config.parallel.launch = "after_backward";
+    config.optimizers.clip = 1;
+    const Ranks ranks = plan_ranks(config, 8);
+    EXPECT_EQ(ranks.mesh.describe(), "replicate 2 x shard 4 x context 1 x tensor 1");
+    EXPECT_EQ(ranks.num_data_ranks(), 8);
+    EXPECT_EQ(ranks.plan.strategy, Strategy::zero1);
+    EXPECT_EQ(ranks.plan.launch, Launch::after_backward);
+    EXPECT_TRUE(ranks.plan.global_clip);
+    EXPECT_TRUE(ranks.plan.accumulate.has_value());  // resolved
+    EXPECT_EQ(config.microbatches_per_step(ranks.num_data_ranks()), 1);
+    EXPECT_EQ(config.microbatches_per_step(), 8);
+}
+
+TEST(ResolveRanksTest, BatchesThatRanksCannotShareNameTheFix) {
+    EXPECT_EQ(refusal(config_of(64, 128, 1024), 4), "none");
+    EXPECT_EQ(refusal(config_of(64, 256, 768), 2),
+              "batch.tokens_per_step 768 is not a multiple of batch.microbatch_tokens 256 x 2 ranks = 512: "
+              "set batch.tokens_per_step to a multiple of 512, or --set batch.microbatch_tokens=192");
+    EXPECT_EQ(refusal(config_of(64, 192, 768), 2), "none");  // what was advised
+    EXPECT_EQ(refusal(config_of(64, 256, 768), 5),
+              "batch.tokens_per_step 768 is not a multiple of batch.microbatch_tokens 256 x 5 ranks = 1280: "
+              "set batch.tokens_per_step to a multiple of 1280; 12 sequences cannot be shared by 5 ranks");
+}
+
+TEST(ResolveRanksTest, CoresAreShared) {
+    const CoreSet all{"a", {0, 1, 2, 3, 4, 5, 6, 7}}, elsewhere{"b", {0, 1, 2, 3}};
+    EXPECT_EQ(share_of_cores({all}, 0), 8);
+    EXPECT_EQ(share_of_cores({all, all, all}, 1), 2);  // 8/3
+    EXPECT_EQ(share_of_cores({all, elsewhere, all, elsewhere}, 1), 2);
+    // Tied to cores of their own, or to half of the host each.
+    EXPECT_EQ(share_of_cores({{"a", {0, 1}}, {"a", {2, 3}}}, 1), 2);
+    const CoreSet low{"a", {0, 1, 2, 3}}, high{"a", {4, 5, 6, 7}};
+    EXPECT_EQ(share_of_cores({low, low, high, high}, 3), 2);
+    // Three on three cores: a third of each, thrice, is one.
+    const CoreSet three{"a", {0, 1, 2}};
+    EXPECT_EQ(share_of_cores({three, three, three}, 2), 1);
+    // More ranks than cores, and a host that does not tell.
+    const CoreSet one{"a", {5}};
+    EXPECT_EQ(share_of_cores({one, one, one}, 0), 1);
+    EXPECT_EQ(share_of_cores({{"a", {}}}, 0), 1);
+}
+
+TEST(ResolveRanksTest, ThisProcessHasCores) {
+    EXPECT_FALSE(available_cores().host.empty());
+    EXPECT_FALSE(available_cores().cores.empty());
+}
+
+// What each rank's check throws ("" for nothing), as "code text" of what all of them then get.
+std::set<std::string> outcomes(const std::vector<std::string>& texts, ExitCode code) {
+    std::mutex mutex;
+    std::set<std::string> seen;
+    run_ranks(static_cast<int>(texts.size()), [&](World& world) {
+        std::string outcome = "passed";
+        try {
+            check_together(world, [&] {
+                const std::string& text = texts[static_cast<size_t>(world.rank())];
+                if (!text.empty()) throw Error(code, text);
+            });
+        } catch (const JointError& error) {
+            outcome = fmt::format("{} {}", static_cast<int>(error.code()), error.what());
+        }
+        const std::lock_guard lock(mutex);
+        seen.insert(outcome);
+    });
+    return seen;
+}
+
+TEST(JointCheckTest, AllRanksGetWhatAnyRankMet) {
+    using Outcomes = std::set<std::string>;
+    EXPECT_EQ(outcomes({"", "", ""}, ExitCode::usage), Outcomes{"passed"});
+    EXPECT_EQ(outcomes({"bad", "bad", "bad"}, ExitCode::usage), Outcomes{"2 bad"});
+    EXPECT_EQ(outcomes({"", "gone", ""}, ExitCode::data), Outcomes{"3 rank 1: gone"});
+    EXPECT_EQ(outcomes({"", "gone", "gone", "torn"}, ExitCode::data),
+              Outcomes{"3 rank 1: gone\nrank 3: torn"});
+    EXPECT_EQ(outcomes({"alone"}, ExitCode::usage), Outcomes{"2 alone"});
+}
+
+TEST(JointCheckTest, OneRankPrintsAndAllLeaveInPeace) {
+    ::testing::internal::CaptureStderr();
+    run_ranks(3, [](World& world) {
+        const int code = run_rank(world, [&] {
+            check_together(world, [] { throw_data("shard 7 is damaged"); });
+            return 0;
+        });
+        EXPECT_EQ(code, 3);
+    });
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "error: shard 7 is damaged\n");
+}
+
+}  // namespace
+}  // namespace speedrun::testing

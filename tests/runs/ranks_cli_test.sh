@@ -1,0 +1,118 @@
+#!/bin/sh
+# Several ranks as scripts see them: exit codes, messages that are printed once, one run folder, stopping, and a rank that
+# dies. Usage: ranks_cli_test.sh MPIEXEC SPEEDRUN [engine]; engine: the ranks also learn together.
+set -u
+mpiexec=$1 speedrun=$2 engine=${3:-}
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+. "$here/tiny_run.sh"
+
+ranks() { n=$1; shift; timeout 100 "$mpiexec" -np "$n" --oversubscribe --bind-to none "$speedrun" "$@"; }
+# once TEXT: the last command printed a line that begins with TEXT exactly once.
+once() { [ "$(grep -c -e "^$1" out)" -eq 1 ] || fail "'$1' is not there once"; }
+has() { grep -q -e "$2" "$1" || fail "no '$2' in $1"; }
+number() { grep -o "\"$2\": [0-9.]*" "logs/$1/summary.json" | cut -d' ' -f2; } # number RUN KEY
+# start RUN N SETTING...: in the background, waits until it trains; $launcher is mpirun.
+start() {
+    run=$1; n=$2; shift 2
+    "$mpiexec" -np "$n" --oversubscribe --bind-to none "$speedrun" train tiny.json --name "$run" --set schedule.steps=1000000 "$@" >out 2>&1 &
+    launcher=$!
+    tries=0
+    until [ -s "logs/$run/metrics.jsonl" ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+}
+# The process of one of the ranks, under the one that stands in for it.
+some_rank() {
+    for parent in $(cat /proc/"$launcher"/task/*/children); do
+        child=$(cat /proc/"$parent"/task/*/children)
+        [ -z "$child" ] || { echo "${child%% *}" && return; }
+    done
+}
+# ended CODE: mpirun ends with it, and soon.
+ended() {
+    tries=0
+    while kill -0 "$launcher" 2>/dev/null && [ $tries -lt 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+    [ $tries -lt 300 ] || { fail "mpirun is still there after 30 s" && kill -KILL "$launcher"; }
+    wait "$launcher"
+    got=$?
+    [ $got -eq "$1" ] || fail "mpirun ended with $got instead of $1"
+}
+# stopped RUN: all ranks have ended at the same step, and what they had learned is saved.
+stopped() {
+    has "logs/$1/summary.json" '"status": "stopped"'
+    [ -s "logs/$1/checkpoints/final/model.safetensors" ] || fail "$1 saved no weights"
+    [ "$(number "$1" steps)" = "$(grep -c '"event":"step"' "logs/$1/metrics.jsonl")" ] || fail "$1: steps and their lines differ"
+}
+
+expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+
+# Bad usage: every rank refuses, one says why, and there is no folder.
+for n in 2 4; do
+    expect 2 "256 x $n ranks = $((256 * n)): .*--set batch.microbatch_tokens=$((256 / n))" ranks $n train tiny.json --name bad
+    once "error: batch.tokens_per_step"
+    expect 2 "replicate 1 x shard 3 .* is not the number of ranks, $n" ranks $n train tiny.json --name bad --set parallel.shard=3
+    once "error: parallel: "
+    expect 2 "is not the number of ranks, $n" ranks $n plan tiny.json --set parallel.shard=3
+    once "error: "
+done
+expect 2 "parallel.tensor is 2" ranks 2 train tiny.json --name bad --set parallel.tensor=2
+once "error: "
+expect 2 "zero9" ranks 2 train tiny.json --name bad --set parallel.strategy=zero9
+once "error: "
+expect 3 "nowhere" ranks 2 train tiny.json --name bad --set batch.microbatch_tokens=128 --set data.val=nowhere
+once "error: "
+expect 2 "no_such.json" ranks 2 train no_such.json --name bad
+once "error: "
+[ ! -e logs/bad ] || fail "a run that cannot start left a folder"
+
+# The plan, for the ranks that are there and for others.
+expect 0 "2 ranks x 1 microbatches" ranks 2 plan tiny.json --set batch.microbatch_tokens=128
+once "communication: 2 ranks, replicate 1 x shard 2"
+expect 0 "reduce_scatter over shard (4 ranks), f32" ranks 2 plan tiny.json --ranks 4 --set batch.microbatch_tokens=64 --set parallel.strategy=zero1
+expect 0 "all_gather over shard (4 ranks)" "$speedrun" plan tiny.json --ranks 4 --set batch.microbatch_tokens=64 --set parallel.strategy=zero1
+
+# A run: one folder, written by the first rank; the result is printed once.
+expect 0 "^result: done" ranks 2 train tiny.json --name two --set batch.microbatch_tokens=128 --set precision=f32 --trace 2:3
+once "result: done"
+once "where the time went"
+[ "$(ls logs)" = two ] || fail "not one run folder: $(ls logs)"
+for file in config.json environment.json metrics.jsonl summary.json run.log trace.json trace_rank1.json checkpoints/final/model.safetensors; do
+    [ -s "logs/two/$file" ] || fail "no logs/two/$file"
+done
+[ "$(number two ranks)" = 2 ] || fail "the summary has $(number two ranks) ranks"
+has logs/two/summary.json '"mesh": "replicate 1 x shard 2'
+has logs/two/summary.json '"strategy": "ddp"'
+[ "$(grep -c '"device":' logs/two/environment.json)" -eq 2 ] || fail "the environment does not list two ranks"
+[ "$(grep -c '"event":"step"' logs/two/metrics.jsonl)" -eq 20 ] || fail "not one line per step"
+expect 2 "logs/two exists" ranks 2 train tiny.json --name two --set batch.microbatch_tokens=128
+once "error: "
+
+# It learns what one rank learns: sums in another order, f32 rounding over 20 steps.
+expect 0 "^result: done" "$speedrun" train tiny.json --name one --set precision=f32
+[ -z "$engine" ] || awk -v a="$(number one val_loss)" -v b="$(number two val_loss)" 'BEGIN { d = a - b; exit !(d < 1e-4 && d > -1e-4) }' ||
+    fail "validation loss $(number two val_loss) of two ranks, $(number one val_loss) of one"
+
+# Divergence: all ranks find it at the same step.
+expect 4 "diverged at step" ranks 2 train tiny.json --name wild --set batch.microbatch_tokens=128 --set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000
+once "error: diverged"
+has logs/wild/summary.json '"status": "diverged"'
+
+# Stopping. mpirun passes SIGUSR1 on to all ranks; a signal that only one of them gets stops all at the same step.
+start usr1 2 --set batch.microbatch_tokens=128
+kill -USR1 "$launcher"
+ended 138
+stopped usr1
+start term 2 --set batch.microbatch_tokens=128
+kill -TERM "$(some_rank)"
+ended 143
+stopped term
+
+# A rank that dies ends the run.
+start killed 2 --set batch.microbatch_tokens=128 --set parallel.timeout_s=3
+kill -KILL "$(some_rank)"
+ended 5
+has out "died of signal 9\|is lost"
+
+[ $failures -eq 0 ] && echo "all checks of several ranks passed"
+exit $failures

@@ -1,0 +1,32 @@
+# For scripts that test the command line, in an empty folder: checks of what a command does, text.txt to learn and
+# tiny.json to learn it with.
+failures=0
+
+fail() { echo "FAILED: $1"; sed 's/^/    /' out; failures=$((failures + 1)); }
+# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT (a grep pattern).
+expect() {
+    code=$1; text=$2; shift 2
+    "$@" >out 2>&1 </dev/null
+    got=$?
+    if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
+    grep -q -e "$text" out || fail "no '$text' in the output of: $*"
+}
+
+i=0
+while [ $i -lt 400 ]; do
+    echo "chapter $i: the quick brown fox jumps over the lazy dog, and over $i more."
+    [ $((i % 4)) -ne 3 ] || echo "%%"
+    i=$((i + 1))
+done >text.txt
+
+cat >tiny.json <<'J'
+{
+  "model": {"preset": "modern", "num_layers": 1, "model_dim": 32, "num_heads": 2, "vocab_size": 257},
+  "data": {"train": ["tiny/train_*.bin"], "val": ["tiny/val_*.bin"]},
+  "batch": {"sequence_length": 64, "microbatch_tokens": 256, "tokens_per_step": 256},
+  "optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02},
+                            {"type": "adamw", "params": ["*"], "lr": 0.01}]},
+  "schedule": {"steps": 20},
+  "record": {"target_loss": 50}
+}
+J
