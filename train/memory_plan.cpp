@@ -37,15 +37,18 @@ RuntimeOptions dry_runtime_options(const Config& config) {
 RuntimeOptions runtime_options(const Config& config, const Ranks& ranks) {
     RuntimeOptions options = dry_runtime_options(config);
     options.dry = false;
+    options.communicates = ranks.size() > 1;
     const int threads = threads_of_rank(ranks);
     if (options.threads == 0) options.threads = threads;
     if (ranks.size() > 1 && config.device != "cpu") options.gpu = ranks.world->local_rank() % num_gpus();
     return options;
 }
 
-MemoryPlan plan_memory(const Config& config, const Ranks&) {
+MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
+    Ranks alone = ranks;  // the shapes of one of them; nothing is said to the others
+    alone.world = nullptr;
     Runtime runtime(dry_runtime_options(config));
-    StepRunner runner(config, runtime);
+    StepRunner runner(config, runtime, alone);
     runner.warm_up();
     return {.table = runtime.device().memory().print(),
             .bytes = runtime.device().memory().total(),

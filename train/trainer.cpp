@@ -77,7 +77,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
       loader_(train_data_, loader_options(config)),
       val_loader_(val_data_,
                   {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask}),
-      runner_(config, runtime),
+      runner_(config, runtime, ranks),
       ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)) {
     if (options.warm_up) runner_.warm_up();
     flops_per_step_ = over_ranks(static_cast<double>(runner_.flops_per_step()));
@@ -104,7 +104,7 @@ RunSummary Trainer::run() {
                 start_clock();
             }
             trace(step);
-            runner_.enqueue(step, batches);
+            runner_.enqueue(step, batches, signalled());
             if (runner_.uncollected() == 2) collect();  // while this step runs, log the one before
         }
         stop_clock();
@@ -126,7 +126,7 @@ RunSummary Trainer::run() {
 
 void Trainer::collect() {
     const StepResult result = runner_.collect();
-    if (ranks_.size() > 1) ranks_stop_ = ranks_.world->max(signalled() ? 1 : 0) > 0;
+    ranks_stop_ = ranks_stop_ || result.stop;
     StepMetrics metrics;
     metrics.step = result.step;
     metrics.loss = result.loss;
@@ -134,7 +134,8 @@ void Trainer::collect() {
     metrics.lr = config_.optimizers.groups.front().lr * result.lr_factor;
     metrics.step_ms = result.step_ms;
     metrics.train_ms = clock_.finished_ms() + result.clock_ms;
-    metrics.optimizer_ms = result.optimizer_ms;
+    metrics.comm_exposed_ms = result.comm_exposed_ms;
+    metrics.optimizer_ms = result.optimizer_ms - result.comm_exposed_ms;
     metrics.data_ms = prefetcher_->wait_ms() - waited_ms_;
     metrics.tokens = (result.step + 1) * config_.batch.tokens_per_step;
     metrics.tokens_per_s = static_cast<double>(config_.batch.tokens_per_step) / (result.step_ms * 1e-3);
@@ -146,6 +147,7 @@ void Trainer::collect() {
     summary_.train_loss = result.loss;
     summary_.data_ms += metrics.data_ms;
     summary_.optimizer_ms += metrics.optimizer_ms;
+    summary_.comm_exposed_ms += metrics.comm_exposed_ms;
     folder_.write_step(metrics);
     progress_->step(metrics);
 }

@@ -70,12 +70,13 @@ std::string result_line(const RunSummary& s) {
 }
 
 std::string time_table(const RunSummary& s) {
-    const double total = s.train_ms, compute = total - s.optimizer_ms;
+    const double total = s.train_ms, compute = total - s.optimizer_ms - s.comm_exposed_ms;
     const auto row = [&](const char* name, double ms) {
         return fmt::format("  {:<34} {:>9.1f} ms {:>5.1f}%\n", name, ms, total > 0 ? 100 * ms / total : 0);
     };
     std::string text = "where the time went\n" + row("forward and backward", compute) +
-                       row("optimizer after backward", s.optimizer_ms) + row("communication exposed", 0.0) +
+                       row("optimizer after backward", s.optimizer_ms) +
+                       row("communication exposed", s.comm_exposed_ms) +
                        row("host waited for data (overlapped)", s.data_ms);
     return text + fmt::format(
                       "  step p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms (step {}); {:.0f} GFLOP/s, {:.0f}% "
@@ -183,8 +184,9 @@ int train_on(World& world, const TrainOptions& options) {
         const RunSummary summary = trainer.run();
         runtime->synchronize();
         StepRunner& runner = trainer.runner();
-        save_weights(folder.path() + "/checkpoints/final", runner.model().table(),
-                     [&](const Parameter& p, void* host) { runner.read_master(p, host); }, ranks.first());
+        save_weights(
+            folder.path() + "/checkpoints/final", runner.model().table(),
+            [&](const Parameter& p, void* host) { runner.read_master(p, host); }, ranks.first());
         say(time_table(summary));
         folder.log(result_line(summary));
         if (speaks) std::printf("%s\n", result_line(summary).c_str());

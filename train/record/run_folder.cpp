@@ -127,7 +127,7 @@ void RunFolder::write_summary(const RunSummary& s) {
                        {"ceiling_flops_per_s", s.ceiling_flops_per_s},
                        {"data_ms", s.data_ms},
                        {"optimizer_ms", s.optimizer_ms},
-                       {"comm_exposed_ms", 0.0},
+                       {"comm_exposed_ms", s.comm_exposed_ms},
                        {"memory_bytes", s.memory_bytes},
                        {"peak_rss_bytes", s.peak_rss_bytes}};
     write_file("summary.json", json.dump(2) + "\n");

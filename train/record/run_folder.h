@@ -35,7 +35,7 @@ struct RunSummary {
     double step_p50_ms = 0, step_p99_ms = 0, step_max_ms = 0;
     int64_t step_max_at = -1;
     double tokens_per_s = 0, flops_per_s = 0, ceiling_flops_per_s = 0;  // of all ranks together
-    double data_ms = 0, optimizer_ms = 0;                               // of the first rank
+    double data_ms = 0, optimizer_ms = 0, comm_exposed_ms = 0;          // of the first rank
     int64_t memory_bytes = 0, peak_rss_bytes = 0;                       // of the first rank
     int ranks = 1;
     std::string mesh, strategy;
