@@ -15,6 +15,7 @@ RuntimeOptions runtime_options(const Config& config, bool dry) {
             .precision = config.precision,
             .threads = static_cast<int>(config.threads),
             .products = config.cuda.products,
+            .attention = config.cuda.attention,
             .dry = dry};
 }
 

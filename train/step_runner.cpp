@@ -32,7 +32,8 @@ class DummySource final : public BatchSource {
 StepRunner::StepRunner(const Config& config, Runtime& runtime)
     : config_(config),
       runtime_(runtime),
-      model_(config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime),
+      model_(config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime,
+             config.data.document_mask),
       gradients_(model_.table(), runtime),
       optimizers_(config.optimizers, model_.table(), model_.parameters(), gradients_, runtime),
       uploaded_(runtime.device().create_event()),
