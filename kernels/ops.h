@@ -12,6 +12,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "kernels/device/device.h"
 
@@ -54,6 +56,9 @@ struct AttentionOptions {
     int64_t head_dim = 0;
     int64_t window = 0;  // keys that a query sees at most, itself included; 0: no limit
     float scale = 1.0f;  // of the products q·k
+    // False promises that first_key is the start of every token's sequence: a library that cannot mask
+    // documents may then serve.
+    bool documents = true;
 };
 
 struct CrossEntropyOptions {
@@ -241,6 +246,9 @@ class Ops {
     // Floating-point operations of all matrix products and attention enqueued so far (multiply and add count
     // 2).
     virtual int64_t flops() const = 0;
+    // What a user should know of how operations were carried out, one sentence each; may grow with every new
+    // shape.
+    virtual std::vector<std::string> notes() const { return {}; }
 };
 
 // The operations on this device's kind. The device must outlive them.

@@ -31,6 +31,7 @@ RuntimeOptions dry_runtime_options(const Config& config) {
             .precision = config.precision,
             .threads = static_cast<int>(config.threads),
             .products = config.cuda.products,
+            .attention = config.cuda.attention,
             .dry = true};
 }
 

@@ -36,7 +36,8 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       microbatches_(config.batch.tokens_per_step / (config.batch.microbatch_tokens * ranks.num_data_ranks())),
       model_(
           config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime,
-          region_rules(ranks, ParameterTable(config.model, config.batch.sequence_length), config.optimizers)),
+          region_rules(ranks, ParameterTable(config.model, config.batch.sequence_length), config.optimizers),
+          config.data.document_mask),
       gradients_(model_.table(), model_.parameters().layout(), runtime),
       optimizers_(config.optimizers, model_.table(), ranks, model_.parameters(), gradients_, runtime),
       uploaded_(runtime.device().create_event()),

@@ -109,6 +109,7 @@ void CudaOps::attention_forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor
     const Problem p = checked_problem(q, lse, first_key, {o, k, v}, options);
     flops_ += 4 * p.num_sequences * options.num_heads * options.head_dim * visible_pairs(options);
     if (p.rows == 0) return;
+    if (attention_ && attention_->forward(o, lse, q, k, v, options, stream)) return;
     if (uses_mma({o, q, k, v}, options)) {
         return with_head_dim(options.head_dim, [&]<int D>() {
             const int64_t bytes = (Tiles<D>::kOwned + 2 * Tiles<D>::kForwardKeys) * D * 2;
@@ -132,6 +133,7 @@ void CudaOps::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, T
     flops_ += 8 * p.num_sequences * heads * options.head_dim *
               visible_pairs(options);  // recomputed scores are not counted as work
     if (p.rows == 0) return;
+    if (attention_ && attention_->backward(dq, dk, dv, dout, o, lse, q, k, v, options, stream)) return;
 
     const int64_t groups = p.num_sequences * ((options.sequence_length + kGroup - 1) / kGroup);
     float* delta = static_cast<float*>(workspace(stream, (heads * p.rows + groups) * 4));

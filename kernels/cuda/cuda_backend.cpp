@@ -71,7 +71,22 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
                             "which are slower",
                             why));
     }
-    backend.ops = make_cuda_ops(*backend.device, std::move(library));
+    std::unique_ptr<AttentionLibrary> attention;
+    if (options.attention == "cudnn") {
+        if (!built_with_cudnn()) {
+            throw_usage(
+                "attention 'cudnn' was asked for, but this build has no cuDNN: it needs the headers of cuDNN "
+                "9 "
+                "and of cudnn-frontend (pip install nvidia-cudnn-frontend), and is configured with "
+                "-DCUDNN_FRONTEND_INCLUDE_DIR=<the folder of cudnn_frontend.h>; or use attention 'hand'");
+        }
+        std::string why;
+        attention = make_cudnn(*backend.device, why);
+        if (!attention)
+            backend.notes.push_back(
+                fmt::format("cuDNN cannot be used ({}): attention runs on our own kernels", why));
+    }
+    backend.ops = make_cuda_ops(*backend.device, std::move(library), std::move(attention));
     return backend;
 }
 

@@ -33,6 +33,7 @@ struct CudaOptions {
     int gpu = 0;                       // counted from 0
     bool dry = false;                  // needs no GPU
     std::string products = "library";  // "library": cuBLASLt where it can be had; "hand": our kernels
+    std::string attention = "hand";    // "hand": our kernels; "cudnn": cuDNN where it can be had and serves
 };
 
 struct CudaBackend {
@@ -41,7 +42,7 @@ struct CudaBackend {
     std::vector<std::string> notes;  // what a user should know, one sentence each
 };
 
-// Throws a usage error where there is no such GPU.
+// Throws a usage error where there is no such GPU, and where cuDNN is asked of a build without it.
 CudaBackend make_cuda_backend(const CudaOptions& options);
 
 }  // namespace speedrun

@@ -21,10 +21,15 @@
 
 namespace speedrun {
 
-CudaOps::CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library)
-    : device_(device), library_(std::move(library)) {}
+CudaOps::CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library,
+                 std::unique_ptr<AttentionLibrary> attention)
+    : device_(device), library_(std::move(library)), attention_(std::move(attention)) {}
 
 CudaOps::~CudaOps() = default;
+
+std::vector<std::string> CudaOps::notes() const {
+    return attention_ ? attention_->notes() : std::vector<std::string>{};
+}
 
 void* CudaOps::workspace(Stream& stream, int64_t bytes) {
     Buffer& buffer = workspaces_[&stream];
@@ -40,8 +45,9 @@ void* CudaOps::workspace(Stream& stream, int64_t bytes) {
     return buffer.data();
 }
 
-std::unique_ptr<Ops> make_cuda_ops(Device& device, std::unique_ptr<MatmulLibrary> library) {
-    return std::make_unique<CudaOps>(device, std::move(library));
+std::unique_ptr<Ops> make_cuda_ops(Device& device, std::unique_ptr<MatmulLibrary> library,
+                                   std::unique_ptr<AttentionLibrary> attention) {
+    return std::make_unique<CudaOps>(device, std::move(library), std::move(attention));
 }
 
 #if !SPEEDRUN_SIMT

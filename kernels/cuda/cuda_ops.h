@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/matmul_library.h"
 #include "kernels/ops.h"
 
@@ -15,8 +16,10 @@ namespace speedrun {
 
 class CudaOps final : public Ops {
   public:
-    // library: takes the matrix products that it can, ahead of the hand-written kernels; may be null.
-    explicit CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library = nullptr);
+    // The libraries take the matrix products and the attention that they can, ahead of the hand-written
+    // kernels; either may be null.
+    explicit CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library = nullptr,
+                     std::unique_ptr<AttentionLibrary> attention = nullptr);
     ~CudaOps() override;
 
     void embedding_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Stream&) override;
@@ -60,6 +63,7 @@ class CudaOps final : public Ops {
     void random_normal(Tensor, uint64_t, uint64_t, int64_t, float, Stream&) override;
     void random_uniform(Tensor, uint64_t, uint64_t, int64_t, float, Stream&) override;
     int64_t flops() const override { return flops_; }
+    std::vector<std::string> notes() const override;
 
   private:
     // Scratch memory of at least this many bytes for work on this stream, aligned to 256; one piece per
@@ -75,12 +79,14 @@ class CudaOps final : public Ops {
 
     Device& device_;
     std::unique_ptr<MatmulLibrary> library_;
+    std::unique_ptr<AttentionLibrary> attention_;
     std::map<Stream*, Buffer> workspaces_;
     int64_t flops_ = 0;
 };
 
 // The operations on a CUDA device (or on one of tests/simt), which must outlive them.
-std::unique_ptr<Ops> make_cuda_ops(Device& device, std::unique_ptr<MatmulLibrary> library = nullptr);
+std::unique_ptr<Ops> make_cuda_ops(Device& device, std::unique_ptr<MatmulLibrary> library = nullptr,
+                                   std::unique_ptr<AttentionLibrary> attention = nullptr);
 
 namespace cuda {
 

@@ -1,5 +1,6 @@
 // Whole runs on the fake GPU: kernels do nothing there, so losses mean nothing, but everything that the host
 // does for a run on a GPU happens: streams, events, graphs, copies, memory.
+#include "kernels/cuda/attention_library.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/runs/run_fixture.h"
 
@@ -120,6 +121,25 @@ TEST_F(FakeRunTest, MissingLibraryIsANoteNotAnError) {
     Runtime runtime(runtime_options(gpu_config({"cuda.products=library"})));
     ASSERT_EQ(runtime.notes().size(), 1u);
     EXPECT_NE(runtime.notes()[0].find("cuBLASLt cannot be used"), std::string::npos);
+}
+
+// Planned without a GPU: where documents are masked our own kernels stay, and the run says so once.
+TEST_F(FakeRunTest, CudnnAttentionServesUndividedSequences) {
+    if (!built_with_cudnn()) GTEST_SKIP() << "this build has no cuDNN";
+    for (const char* mask : {"data.document_mask=false", "data.document_mask=true"}) {
+        const bool served = mask == std::string("data.document_mask=false");
+        const Config c = gpu_config(
+            {"cuda.attention=cudnn", "precision=bf16", "model.num_heads=1", "model.model_dim=64", mask});
+        Runtime runtime(runtime_options(c, true));
+        StepRunner runner(c, runtime);
+        runner.warm_up();
+        const std::string table = runtime.device().memory().print();
+        EXPECT_EQ(table.find("cuDNN on compute") != std::string::npos, served) << table;
+        ASSERT_EQ(runtime.notes().size(), served ? 0u : 1u);
+        if (!served) {
+            EXPECT_NE(runtime.notes()[0].find("data.document_mask"), std::string::npos);
+        }
+    }
 }
 
 }  // namespace

@@ -136,6 +136,9 @@ void RecordConfig::fields(FieldVisitor& v) {
 void CudaConfig::fields(FieldVisitor& v) {
     v.choice("products", products, {"library", "hand"},
              "matrix products by cuBLASLt where it is installed, or by our own kernels");
+    v.choice("attention", attention, {"hand", "cudnn"},
+             "attention by our own kernels, or by cuDNN where it serves: bf16, head sizes 64 and 128, "
+             "data.document_mask off");
     v.field("graph", graph, "launch forward and backward as one recorded CUDA graph");
 }
 

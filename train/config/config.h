@@ -109,6 +109,7 @@ struct RecordConfig {
 
 struct CudaConfig {
     std::string products = "library";
+    std::string attention = "hand";
     bool graph = true;
     void fields(FieldVisitor& v);
 };

@@ -48,8 +48,10 @@ void Runtime::make_cpu(const RuntimeOptions& options) {
 }
 
 void Runtime::make_cuda(const RuntimeOptions& options) {
-    CudaBackend backend =
-        make_cuda_backend({.gpu = options.gpu, .dry = options.dry, .products = options.products});
+    CudaBackend backend = make_cuda_backend({.gpu = options.gpu,
+                                             .dry = options.dry,
+                                             .products = options.products,
+                                             .attention = options.attention});
     const CudaInfo info = query_cuda();  // of a dry device on a machine without GPUs: none
     const bool known = options.gpu < static_cast<int>(info.gpus.size());
     const bool has_bf16 = !known || info.gpus[options.gpu].major >= kAmpere;
@@ -62,6 +64,12 @@ void Runtime::make_cuda(const RuntimeOptions& options) {
     ops_ = std::move(backend.ops);
     for (std::string& note : backend.notes) notes_.push_back(std::move(note));
     description_ = fmt::format("{} on {}", name_of(real_), known ? info.gpus[options.gpu].name : "a GPU");
+}
+
+std::vector<std::string> Runtime::notes() const {
+    std::vector<std::string> all = notes_;
+    for (std::string& note : ops_->notes()) all.push_back(std::move(note));
+    return all;
 }
 
 void Runtime::synchronize() {

@@ -16,6 +16,7 @@ struct RuntimeOptions {
     int gpu = 0;                       // counted from 0
     std::string products = "library";  // on a GPU: "library" | "hand"
     bool communicates = false;         // with other ranks: on streams of its own
+    std::string attention = "hand";    // on a GPU: "hand" | "cudnn"
     bool dry = false;                  // allocate and run nothing (`plan`)
 };
 
@@ -35,8 +36,9 @@ class Runtime {
     int threads() const { return threads_; }
     // "bf16 on 2 threads", "bf16 on NVIDIA H100 80GB HBM3".
     const std::string& description() const { return description_; }
-    // What the user should know of the choices made, one sentence each.
-    const std::vector<std::string>& notes() const { return notes_; }
+    // What the user should know of the choices made, one sentence each; those of the operations grow with
+    // every new shape.
+    std::vector<std::string> notes() const;
     void synchronize();  // all streams; rethrows the first of their errors
     // The same without errors: for destructors, before memory goes that enqueued work still uses.
     void drain() noexcept;

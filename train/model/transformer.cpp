@@ -8,10 +8,11 @@
 namespace speedrun {
 
 Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
-                         const RegionRules& rules)
+                         const RegionRules& rules, bool documents)
     : config_(config),
       tokens_(tokens),
       sequence_length_(sequence_length),
+      documents_(documents),
       runtime_(runtime),
       ops_(runtime.ops()),
       stream_(runtime.compute()),
@@ -66,7 +67,8 @@ AttentionOptions Transformer::attention_options() const {
             .num_heads = config_.num_heads,
             .head_dim = config_.head_dim(),
             .window = config_.window,
-            .scale = static_cast<float>(config_.resolved_attention_scale())};
+            .scale = static_cast<float>(config_.resolved_attention_scale()),
+            .documents = documents_};
 }
 
 RotaryOptions Transformer::rotary_options() const {

@@ -12,10 +12,10 @@ namespace speedrun {
 
 class Transformer {
   public:
-    // For microbatches of `tokens` tokens in sequences of `sequence_length`.
-    // `rules`: how parameters lie in memory.
+    // For microbatches of `tokens` tokens in sequences of `sequence_length`. `rules`: how parameters lie in
+    // memory. Without documents the batch's first_key must be the start of each token's sequence.
     Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
-                const RegionRules& rules = {});
+                const RegionRules& rules = {}, bool documents = true);
 
     const ParameterTable& table() const { return table_; }
     ParameterStore& parameters() { return parameters_; }
@@ -68,6 +68,7 @@ class Transformer {
 
     const ModelConfig config_;
     const int64_t tokens_, sequence_length_;
+    const bool documents_;
     Runtime& runtime_;
     Ops& ops_;
     Stream& stream_;

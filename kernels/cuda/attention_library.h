@@ -1,0 +1,33 @@
+// What CudaOps asks of a library for attention. Without one, or where it says no, the hand-written kernels of
+// attention.cu serve.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace speedrun {
+
+class AttentionLibrary {
+  public:
+    virtual ~AttentionLibrary() = default;
+    // As Ops::attention_forward and attention_backward, sizes and types already checked. False, with nothing
+    // enqueued, if it has no kernel for this attention.
+    virtual bool forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, const AttentionOptions& options,
+                         Stream& stream) = 0;
+    virtual bool backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o, Tensor lse, Tensor q,
+                          Tensor k, Tensor v, const AttentionOptions& options, Stream& stream) = 0;
+    // Why something was left to the hand-written kernels, one sentence for each reason met so far.
+    virtual std::vector<std::string> notes() const = 0;
+};
+
+// Can this build use cuDNN at all? Only where the headers of cudnn-frontend were found.
+bool built_with_cudnn();
+
+// cuDNN, found at run time. Null, with the reason in `why`, where it cannot be had. On a dry device nothing
+// is loaded, and only its workspaces are entered in the memory table.
+std::unique_ptr<AttentionLibrary> make_cudnn(Device& device, std::string& why);
+
+}  // namespace speedrun
