@@ -160,7 +160,7 @@ int train_on(World& world, const TrainOptions& options) {
     check_together(world, [&] {
         runtime = std::make_unique<Runtime>(runtime_choice);
         ranks.plan.compute_dtype = runtime->real();
-        require_memory(config, ranks, runtime->device());
+        require_memory(config, runtime->device(), ranks);
     });
     expect_same_on_all_ranks(world, "precision", {std::string(name_of(runtime->real()))});
 
