@@ -58,7 +58,7 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
             .real = runtime.real()};
 }
 
-int64_t largest_microbatch(Config config, const Ranks& ranks, int64_t bytes) {
+int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks) {
     const int64_t sequence = config.batch.sequence_length;
     const int64_t rows_per_step = config.batch.tokens_per_step / sequence;
     for (int64_t rows = config.batch.microbatch_tokens / sequence - 1; rows > 0; --rows) {
@@ -69,14 +69,14 @@ int64_t largest_microbatch(Config config, const Ranks& ranks, int64_t bytes) {
     return 0;
 }
 
-void require_memory(const Config& config, const Ranks& ranks, const Device& device) {
+void require_memory(const Config& config, const Device& device, const Ranks& ranks) {
     const int64_t free = device.available_bytes();
     if (free < 0) return;
     const int64_t sharing = ranks_on_device(ranks, device);
     const int64_t available = free / sharing;
     const MemoryPlan plan = plan_memory(config, ranks);
     if (plan.bytes <= available) return;
-    const int64_t tokens = largest_microbatch(config, ranks, available);
+    const int64_t tokens = largest_microbatch(config, available, ranks);
     throw_usage("out of memory: {} {:.1f} MiB of {} memory, and {:.1f} MiB are free{}. {}\n{}",
                 sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.bytes) / kMiB,
                 device.kind(), static_cast<double>(free) / kMiB,

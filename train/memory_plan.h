@@ -22,11 +22,11 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks = {});
 
 // The largest batch.microbatch_tokens whose plan needs at most this many bytes; 0 if none does. Every value
 // tried divides a rank's part of tokens_per_step into whole sequences.
-int64_t largest_microbatch(Config config, const Ranks& ranks, int64_t bytes);
+int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks = {});
 
 // Throws a usage error, with the table and the setting that would fit, if the run needs more memory than this
 // rank's share of what the device has left.
-void require_memory(const Config& config, const Ranks& ranks, const Device& device);
+void require_memory(const Config& config, const Device& device, const Ranks& ranks = {});
 
 // Collective over the ranks if they are a world: its ranks on one host share cores and GPUs.
 RuntimeOptions runtime_options(const Config& config, const Ranks& ranks = {});

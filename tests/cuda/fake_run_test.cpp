@@ -130,7 +130,7 @@ TEST_F(FakeRunTest, CudnnAttentionServesUndividedSequences) {
         const bool served = mask == std::string("data.document_mask=false");
         const Config c = gpu_config(
             {"cuda.attention=cudnn", "precision=bf16", "model.num_heads=1", "model.model_dim=64", mask});
-        Runtime runtime(runtime_options(c, true));
+        Runtime runtime(dry_runtime_options(c));
         StepRunner runner(c, runtime);
         runner.warm_up();
         const std::string table = runtime.device().memory().print();

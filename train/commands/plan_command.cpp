@@ -85,7 +85,7 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
         std::printf("fits\n");
         return 0;
     }
-    const int64_t tokens = largest_microbatch(config, ranks, available - process);
+    const int64_t tokens = largest_microbatch(config, available - process, ranks);
     std::printf("DOES NOT FIT, %s\n",
                 tokens > 0 ? fmt::format("--set batch.microbatch_tokens={} would", tokens).c_str()
                            : "lower batch.sequence_length or the model's size");

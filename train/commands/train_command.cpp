@@ -13,6 +13,7 @@
 #include "train/distributed/resolve_ranks.h"
 #include "train/distributed/world.h"
 #include "train/memory_plan.h"
+#include "train/record/build_info.h"
 #include "train/record/environment.h"
 #include "train/trainer.h"
 
@@ -161,9 +162,10 @@ int train_on(World& world, const TrainOptions& options) {
     check_together(world, [&] {
         runtime = std::make_unique<Runtime>(runtime_choice);
         ranks.plan.compute_dtype = runtime->real();
-        require_memory(config, ranks, runtime->device());
+        require_memory(config, runtime->device(), ranks);
     });
-    expect_same_on_all_ranks(world, "precision", {std::string(name_of(runtime->real()))});
+    expect_same_on_all_ranks(world, "build and precision",
+                             {build_info().git_sha, std::string(name_of(runtime->real()))});
 
     RunFolder folder = open_folder(world, options);
     folder.write_config(config_to_json(config));
