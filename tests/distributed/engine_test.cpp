@@ -230,6 +230,12 @@ TEST(EngineBytesTest, EqualTheFormula) {
         ranks.mesh = Mesh({mode.replicate, mode.shard, 1, 1});
         ranks.plan.strategy = mode.strategy;
         const RegionLayout layout(table, region_rules(ranks, table, config.optimizers));
+        ranks.plan = resolve_plan(ranks.plan);
+        ranks.plan.compute_dtype = std::string(mode.precision) == "f32" ? DType::f32 : DType::bf16;
+        double planned = 0;
+        for (const double kind : step_wire_bytes(region_schedule(layout, ranks), 1)) planned += kind;
+
+        // The same by hand.
         const int all = mode.ranks(), parts = mode.shard, copies = mode.replicate;
         double bytes = wire_bytes(Collective::all_reduce, all, 2 * 4);  // loss and stop
         if (mode.strategy == Strategy::zero1)
@@ -245,6 +251,7 @@ TEST(EngineBytesTest, EqualTheFormula) {
             bytes += wire_bytes(Collective::all_reduce, copies, region.part * 4);
             bytes += wire_bytes(Collective::all_gather, parts, layout.padded(region) * (f32 ? 4 : 2));
         }
+        EXPECT_NEAR(planned, bytes, 1e-6) << ::testing::PrintToString(mode);
         EXPECT_NEAR(static_cast<double>(train_ranks(mode).bytes_sent), kSteps * all * bytes, 1e-6)
             << ::testing::PrintToString(mode);
     }

@@ -98,9 +98,8 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
         std::printf("communication: one rank, none\n");
         return;
     }
-    const std::vector<int> groups = assign_groups(table, config.optimizers);
-    const auto group_of = [&](const Parameter& p) { return groups[p.id]; };
-    const std::vector<ScheduleRow> rows = build_schedule(table.all(), ranks.plan, ranks.mesh, group_of);
+    const RegionLayout layout(table, region_rules(ranks, table, config.optimizers));
+    const std::vector<ScheduleRow> rows = region_schedule(layout, ranks);
     std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh.world_size(),
                 ranks.mesh.describe().c_str(), row_of(ranks.plan.strategy).name,
                 ranks.plan.launch == Launch::ready ? "a gradient is ready" : "backward has ended");

@@ -12,6 +12,37 @@ RegionRules region_rules(const Ranks& ranks) {
     return rules;
 }
 
+std::vector<ScheduleRow> region_schedule(const RegionLayout& layout, const Ranks& ranks) {
+    std::vector<ScheduleRow> rows;
+    const auto add = [&](const AxisPlacements& from, const AxisPlacements& to, int64_t elements,
+                         int64_t padding, DType dtype, When when) {
+        for (PlannedCollective collective :
+             collectives_between(from, to, {elements}, ranks.mesh, dtype, when)) {
+            if (collective.payload_bytes == elements * size_of(dtype))  // of the whole region, not of a shard
+                collective.padding_bytes = padding * size_of(dtype);
+            rows.back().collectives.push_back(collective);
+        }
+    };
+    for (const int id : layout.backward_order()) {
+        const Region& region = layout[id];
+        const ParameterPlacement placement = place_parameter(ranks.plan, -1);
+        const DType dtype = region.full_precision ? DType::f32 : ranks.plan.compute_dtype;
+        const int64_t elements = layout.padded(region), padding = elements - region.count;
+        rows.push_back({.name = region.name(), .parameters = {}, .collectives = {}});
+        for (const Piece& piece : region.pieces) rows.back().parameters.push_back(piece.parameter->id);
+        add(placement.gradient, placement.state, elements, padding, DType::f32, When::last_microbatch);
+        add(placement.state, placement.computed, elements, padding, dtype, When::after_step);
+    }
+    AxisPlacements partial{}, parts{};
+    partial[static_cast<size_t>(Axis::replicate)] = Placement::partial();
+    partial[static_cast<size_t>(Axis::shard)] = Placement::partial();
+    parts[static_cast<size_t>(Axis::shard)] = Placement::partial();
+    rows.push_back({.name = "loss, stop, norms", .parameters = {}, .collectives = {}});
+    add(partial, {}, 2, 0, DType::f32, When::last_microbatch);
+    if (layout.parts() > 1) add(parts, {}, layout.size(), 0, DType::f32, When::last_microbatch);
+    return rows;
+}
+
 Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& gradients)
     : ranks_(ranks), parameters_(parameters), gradients_(gradients) {
     if (!ranks.world || alone()) return;

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "train/distributed/ranks.h"
+#include "train/distributed/schedule.h"
 #include "train/model/gradient_store.h"
 #include "train/model/parameter_store.h"
 
@@ -16,6 +17,10 @@ namespace speedrun {
 
 // How the ranks share memory under a plan: parts = ranks that shard the optimizer.
 RegionRules region_rules(const Ranks& ranks);
+
+// The collectives of an optimizer step in the order in which they are enqueued: one row per region, as
+// backward completes them, and one for the statistics. What a Reducer of these ranks sends, `plan` prints.
+std::vector<ScheduleRow> region_schedule(const RegionLayout& layout, const Ranks& ranks);
 
 class Reducer {
   public:
