@@ -42,8 +42,8 @@ int run_doctor() {
          e.build_type == "Release" ? "" : "not a Release build: slow; use the preset release");
     line("OpenMP", e.has_openmp ? "yes" : "no", e.has_openmp ? "" : "our loops run on one thread");
     line("oneDNN", e.onednn_version);
-    line("MPI", e.has_mpi ? "in this build: mpirun -np N speedrun train CONFIG" : "not in this build",
-         e.has_mpi ? "" : "one rank only; build where Open MPI or MPICH is installed for more");
+    line("MPI", e.has_mpi ? "in this build: mpirun -np N speedrun train ..." : "not in this build",
+         e.has_mpi ? "" : "one rank only; install libopenmpi-dev and build again");
     print_gpus(e);
     line("CPU", fmt::format("{}, {} cores, {:.0f} MHz", e.cpu, e.cores, e.cpu_mhz));
     line("AVX-512", e.cpu_avx512 ? "yes" : "no", e.cpu_avx512 ? "" : "kernels use narrower vectors");
