@@ -108,6 +108,11 @@ std::map<std::string, FakeLaunch> fake_gpu_launches() {
     return state().launches;
 }
 
+void forget_fake_gpu_launches() {
+    std::lock_guard lock(state().mutex);
+    state().launches.clear();
+}
+
 int64_t fake_gpu_pieces_of_work() {
     std::lock_guard lock(state().mutex);
     return state().pieces;

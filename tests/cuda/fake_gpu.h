@@ -32,6 +32,7 @@ int64_t fake_gpu_allocations();  // calls of cudaMalloc so far
 // threads, grid, and dynamic shared memory against what the kernel's attribute allows; a breach fails the
 // launch.
 std::map<std::string, FakeLaunch> fake_gpu_launches();
+void forget_fake_gpu_launches();
 // Copies and launches so far.
 int64_t fake_gpu_pieces_of_work();
 

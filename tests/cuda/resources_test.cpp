@@ -10,7 +10,9 @@
 #include <set>
 #include <sstream>
 
+#include "tests/cuda/fake_gpu.h"
 #include "tests/cuda/ptxas_log.h"
+#include "tests/runs/run_fixture.h"
 
 namespace speedrun::testing {
 namespace {
@@ -25,16 +27,60 @@ std::string version_line() {
     return fmt::format("# CUDA {}.{}, sm_90a", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
 }
 
-std::string table_of(const std::map<std::string, KernelResources>& kernels) {
-    std::set<std::string> rows;
-    for (const auto& [name, used] : kernels)
-        rows.insert(fmt::format("{:<96} {:>3} {:>6}", short_name(name), used.registers, used.static_shared));
-    std::string text = version_line() + "\n# kernel, registers per thread, bytes of static shared memory\n";
-    for (const std::string& row : rows) text += row + "\n";
-    return text;
-}
+constexpr int64_t kRegistersOfSm = 65536, kSharedOfBlock = 227 << 10;  // compute capability 9.0
 
-TEST(Resources, NoSpillsAndNoLocalMemory) {
+class Resources : public RunFixture {
+  protected:
+    // Launches what training launches: a step of every kind of model.
+    std::map<std::string, FakeLaunch> launches() {
+        const auto launch = [this](const char* name, std::vector<std::string> settings) {
+            settings.insert(settings.end(), {"device=cuda", "cuda.products=hand", "schedule.steps=1",
+                                             "batch.sequence_length=256", "batch.microbatch_tokens=1024",
+                                             "batch.tokens_per_step=2048", "model.vocab_size=50304"});
+            run(config(settings), name);
+        };
+        forget_fake_gpu_launches();
+        const std::string adamw = R"(optimizers.groups=[{"type":"adamw","params":["*"],"lr":0.003}])";
+        for (const char* precision : {"f32", "bf16"}) {
+            const std::string type = std::string("precision=") + precision;
+            for (const int heads : {1, 2, 8}) {  // of sizes 128, 64 and 16
+                const std::string size = "model.num_heads=" + std::to_string(heads),
+                                  width = "model.model_dim=128";
+                const std::string name = precision + std::to_string(heads);
+                launch(("modern" + name).c_str(),
+                       {type, size, width, "model.mix_first_embedding=true", "model.value_embeddings=1",
+                        "optimizers.groups.0.normuon=true", "optimizers.clip=1"});
+                launch(("gpt2" + name).c_str(), {type, size, width, "model.preset=gpt2", adamw});
+            }
+            launch((std::string("odd") + precision).c_str(),
+                   {type, "model.model_dim=36", "model.num_heads=2", "model.preset=gpt2", adamw});
+        }
+        return fake_gpu_launches();
+    }
+
+    static std::string table_of(const std::map<std::string, KernelResources>& kernels,
+                                const std::map<std::string, FakeLaunch>& launches) {
+        std::set<std::string> rows;
+        for (const auto& [name, used] : kernels) {
+            const auto launch = launches.find(name);
+            const std::string largest =
+                launch == launches.end()
+                    ? fmt::format("{:>5} {:>7}", "-", "-")
+                    : fmt::format("{:>5} {:>7}", launch->second.threads, launch->second.shared_bytes);
+            rows.insert(fmt::format("{:<96} {:>3} {:>6} {}", short_name(name), used.registers,
+                                    used.static_shared, largest));
+        }
+        std::string text =
+            version_line() +
+            "\n# kernel; registers per thread; bytes of static shared memory; threads and bytes of "
+            "dynamic shared memory of the\n# largest launch in the runs of resources_test.cpp, - where "
+            "these do not launch it\n";
+        for (const std::string& row : rows) text += row + "\n";
+        return text;
+    }
+};
+
+TEST_F(Resources, NoSpillsAndNoLocalMemory) {
     const auto kernels = built();
     if (kernels.empty()) GTEST_SKIP() << "this build has no code for sm_90a (SPEEDRUN_CUDA_ARCHITECTURES)";
     EXPECT_GT(kernels.size(), 50u);
@@ -45,10 +91,20 @@ TEST(Resources, NoSpillsAndNoLocalMemory) {
     }
 }
 
-TEST(Resources, AreTheCommittedTable) {
+TEST_F(Resources, AreTheCommittedTable) {
     const auto kernels = built();
     if (kernels.empty()) GTEST_SKIP() << "this build has no code for sm_90a (SPEEDRUN_CUDA_ARCHITECTURES)";
-    const std::string table = table_of(kernels);
+    const auto launched = launches();
+    int64_t num_launched = 0;
+    for (const auto& [name, launch] : launched) {
+        const auto used = kernels.find(name);
+        if (used == kernels.end()) continue;
+        ++num_launched;
+        EXPECT_LE(used->second.registers * launch.threads, kRegistersOfSm) << short_name(name);
+        EXPECT_LE(launch.shared_bytes, kSharedOfBlock) << short_name(name);
+    }
+    EXPECT_GT(num_launched, 60) << "the runs no longer launch what they should";
+    const std::string table = table_of(kernels, launched);
     if (std::getenv("SPEEDRUN_UPDATE_RESOURCES")) {
         std::ofstream(kTable) << table;
         GTEST_SKIP() << "wrote " << kTable;
@@ -71,7 +127,7 @@ TEST(Resources, AreTheCommittedTable) {
     EXPECT_EQ(difference, "") << "If that is meant, see the head of resources_test.cpp.";
 }
 
-TEST(Resources, LogsAreUnderstood) {
+TEST(PtxasLog, IsUnderstood) {
     const std::string folder = ::testing::TempDir() + "ptxas_logs";
     (void)std::system(("mkdir -p " + folder).c_str());
     std::ofstream(folder + "/a.o.ptxas")
