@@ -9,6 +9,7 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "train/config/config_json.h"
+#include "train/distributed/simulated_world.h"
 #include "train/step_runner.h"
 
 namespace speedrun::testing {
@@ -143,12 +144,27 @@ Curve train(const Mode& mode, World* world) {
     return curve;
 }
 
+struct Delays {
+    double jitter_s = 0;
+    uint64_t seed = 0;
+};
+
 // Of rank 0, after checking that all ranks agree in every bit; bytes_sent becomes the sum of all ranks.
-Curve train_ranks(const Mode& mode) {
+Curve train_ranks(const Mode& mode, const Delays& delays = {}) {
     if (mode.ranks() == 1) return train(mode, nullptr);
     std::vector<Curve> curves(static_cast<size_t>(mode.ranks()));
-    run_ranks(mode.ranks(),
-              [&](World& world) { curves[static_cast<size_t>(world.rank())] = train(mode, &world); });
+    run_ranks(mode.ranks(), [&](World& world) {
+        Curve& curve = curves[static_cast<size_t>(world.rank())];
+        if (delays.jitter_s == 0) {
+            curve = train(mode, &world);
+        } else {
+            const auto slow =
+                make_simulated_world(world, {.model = {},
+                                             .jitter_s = delays.jitter_s,
+                                             .seed = delays.seed + static_cast<uint64_t>(world.rank())});
+            curve = train(mode, slow.get());
+        }
+    });
     int64_t bytes_sent = 0;
     for (const Curve& curve : curves) {
         bytes_sent += curve.bytes_sent;
@@ -274,6 +290,40 @@ TEST(EngineMemoryTest, ZeroOneSharesMastersAndState) {
                 << category << ": a quarter, and padding: 257 rows and banks of 3 to 9 matrices over 4";
         }
         EXPECT_GE(zero1["gradients"], alone["gradients"]);
+    }
+}
+
+// Whatever the network does to the order of events, the numbers stay: nothing is read before it is there, or
+// written before it is read.
+TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1}) {
+        for (const char* optimizer : {"adamw", "muon"}) {
+            const Mode mode{strategy, 1, 3, 1, optimizer, Launch::ready};
+            const Curve expected = train_ranks(mode);
+            for (const uint64_t seed : {10, 20}) {
+                const Curve curve = train_ranks(mode, {2e-3, seed});
+                EXPECT_EQ(curve.losses, expected.losses) << ::testing::PrintToString(mode);
+                EXPECT_EQ(curve.norms, expected.norms);
+                EXPECT_EQ(curve.masters, expected.masters);
+            }
+        }
+    }
+}
+
+// A rank that would send something else is an error on all of them before anything is sent.
+TEST(EngineOrderTest, RanksThatPlanDifferentThingsAreToldSo) {
+    std::vector<std::string> messages(2);
+    run_ranks(2, [&](World& world) {
+        const char* const optimizer = world.rank() == 0 ? "adamw" : "muon";
+        try {
+            train({Strategy::zero1, 1, 2, 1, optimizer, Launch::ready}, &world);
+        } catch (const Error& error) {
+            messages[static_cast<size_t>(world.rank())] = error.what();
+        }
+    });
+    for (const std::string& message : messages) {
+        EXPECT_NE(message.find("schedule"), std::string::npos) << message;
+        EXPECT_NE(message.find("rank 1"), std::string::npos) << message;
     }
 }
 

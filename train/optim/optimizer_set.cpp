@@ -68,6 +68,12 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
       order_(layout_.backward_order()),
       completes_(table.all().size()),
       regions_of_unit_(static_cast<size_t>(table.num_units())) {
+    if (ranks.size() >
+        1) {  // before anything is sent: who disagrees would wait for ever, or sum apples and pears
+        std::vector<std::string> lines;
+        for (const ScheduleRow& row : region_schedule(layout_, ranks)) lines.push_back(row.describe());
+        expect_same_on_all_ranks(*ranks.world, "schedule", lines);
+    }
     for (size_t g = 0; g < config.groups.size(); ++g) {
         std::vector<const Region*> members;
         for (const Region& region : layout_.all()) {
