@@ -5,12 +5,18 @@
 #   tests     every kernel test on the GPU; again shuffled, twice; suite by suite where that failed
 #   sanitize  the same tests under compute-sanitizer: memcheck, racecheck, synccheck, initcheck
 #   ops       every operation timed and compared with its floor
-# Default: all three. A stage takes less than ten minutes and may be run alone; OUT_DIR may hold earlier results.
+#   step      a training step of the 124M models, 32,768 tokens a microbatch: products by cuBLASLt and by our own kernels, with
+#             and without CUDA graphs
+#   peer      the same step against the PyTorch twin (compare_peers.sh); "skipped" where there is no PyTorch
+#   train     the KJV track to its target, twice; the 124M modern model on the King James text: its first losses in f32 and in
+#             bf16 against those of the CPU, and 300 steps
+# Default: all of them. A stage takes less than ten minutes and may be run alone; OUT_DIR may hold earlier results.
 #   --bin      folder of the programs; default: bin/ beside this script, else build/cuda or build/release
 #   --device   cpu: a rehearsal on a machine without a GPU, at small shapes
 #   --seconds  limit of the whole call: steps for which no time is left are "not run"
+#   --write-first-losses FILE: computes on the CPU what the stage train compares with, and ends (two minutes on 2 cores)
 # SANITIZE_FILTER: gtest filter of the stage sanitize, default all tests.
-# OUT_DIR: results.jsonl and ops.jsonl (grow as results come), check.log, gpu_check.json, report.txt.
+# OUT_DIR: results.jsonl and ops.jsonl (grow as results come), check.log, gpu_check.json, report.txt, peer_*.json.
 # Never changes clocks or settings of the card. Exit: 0 all that was asked for passed, 1 not so, 2 bad usage.
 # shellcheck disable=SC2317  # stages are called by name
 set -u
@@ -25,11 +31,12 @@ die() {
     exit "${2:-1}"
 }
 
-bin='' device=cuda seconds=100000
+stages='tests sanitize ops step peer train'
+bin='' device=cuda seconds=100000 first_losses=''
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) usage 0 ;;
-    --bin | --device | --seconds) [ $# -gt 1 ] || die "$1 needs a value; see --help" 2 ;;
+    --bin | --device | --seconds | --write-first-losses) [ $# -gt 1 ] || die "$1 needs a value; see --help" 2 ;;
     -*) die "unknown option $1; see --help" 2 ;;
     *) break ;;
     esac
@@ -37,26 +44,40 @@ while [ $# -gt 0 ]; do
     --bin) bin=$2 ;;
     --device) device=$2 ;;
     --seconds) seconds=$2 ;;
+    --write-first-losses) first_losses=$2 ;;
     esac
     shift 2
 done
-[ $# -gt 0 ] || usage 2
+[ $# -gt 0 ] || [ -n "$first_losses" ] || usage 2
 case $device in cuda | cpu) ;; *) die "--device $device: cuda or cpu" 2 ;; esac
 case $seconds in '' | *[!0-9]*) die "--seconds $seconds: a whole number" 2 ;; esac
-out=$1
-shift
-[ $# -gt 0 ] || set -- tests sanitize ops
-for stage in "$@"; do
-    case $stage in tests | sanitize | ops) ;; *) die "unknown stage $stage; there are: tests sanitize ops" 2 ;; esac
-done
-mkdir -p "$out" || die "$out: cannot be made"
-out=$(CDPATH='' cd -- "$out" && pwd) || exit 1
+if [ -n "$first_losses" ]; then
+    case $first_losses in /*) ;; *) first_losses=$PWD/$first_losses ;; esac
+    device=cpu
+else
+    out=$1
+    shift
+    # shellcheck disable=SC2086  # the stages are words
+    [ $# -gt 0 ] || set -- $stages
+    for stage in "$@"; do
+        case " $stages " in *" $stage "*) ;; *) die "unknown stage $stage; there are: $stages" 2 ;; esac
+    done
+    mkdir -p "$out" || die "$out: cannot be made"
+    out=$(CDPATH='' cd -- "$out" && pwd) || exit 1
+fi
 if [ -z "$bin" ]; then
     for bin in "$script_dir/bin" "$script_dir/../build/cuda" "$script_dir/../build/release"; do
         [ -x "$bin/gpu_report" ] && break
     done
 fi
 [ -x "$bin/gpu_report" ] || die "$bin/gpu_report: not there; build it, or name the folder of the programs with --bin" 2
+bin=$(CDPATH='' cd -- "$bin" && pwd) || exit 1
+# The tree that has configs, data and what tests compare with: the bundle's, or the repository. Tests look there, too.
+root=$script_dir/share/speedrun
+[ -d "$root" ] || root=$(CDPATH='' cd -- "$script_dir/.." && pwd) || exit 1
+SPEEDRUN_ROOT=$root
+export SPEEDRUN_ROOT
+cd "$root" || exit 1
 for tool in timeout mktemp tail grep date; do
     command -v "$tool" >/dev/null 2>&1 || die "$tool: not found"
 done
@@ -241,6 +262,12 @@ stage_ops() {
     step ops product_hand 150 "$bin/op_bench" --device cuda --products hand --filter '^product' --json "$out/ops.jsonl"
 }
 
+# shellcheck source=scripts/gpu_check_train.sh
+. "$script_dir/gpu_check_train.sh"
+if [ -n "$first_losses" ]; then
+    write_first_losses "$first_losses" && cat "$first_losses"
+    exit
+fi
 if stage_device; then
     for stage in "$@"; do
         begin_stage

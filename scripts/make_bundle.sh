@@ -1,14 +1,15 @@
 #!/bin/sh
 # Builds a folder that runs scripts/gpu_check.sh on another x86-64 Linux machine with glibc as new as this one's, an
-# NVIDIA driver and nothing else of ours: programs, the libraries that a plain machine lacks, and scripts.
-# Usage: make_bundle.sh [--cuda on|off] [--architectures LIST] [--march ISA] [--archive gz|zst] [--build DIR] [OUT_DIR]
+# NVIDIA driver and nothing else of ours: programs, the libraries that a plain machine lacks, scripts, configs, and the King
+# James text's tokens. packaging.cmake lists them.
+# Usage: make_bundle.sh [--cuda on|off] [--architectures LIST] [--march ISA] [--archive gz|zst|none] [--build DIR] [OUT_DIR]
 #   --cuda           off: a rehearsal without GPU programs (default: on)
 #   --architectures  GPU architectures, as CMake takes them (default: 90a-real)
 #   --march          instruction set of the CPU code (default: x86-64-v3, any server since 2015)
-#   --archive        also OUT_DIR.tar.gz or OUT_DIR.tar.zst
+#   --archive        what travels: OUT_DIR.tar.gz (default), OUT_DIR.tar.zst or the folder as it is
 #   --build          build folder, kept for the next time (default: build/bundle-build)
 #   OUT_DIR          made anew; an older bundle there is replaced (default: build/bundle)
-# JOBS: compile jobs (default: all cores). Fails above 60 MiB.
+# JOBS: compile jobs (default: all cores). Fails if what travels is above 60 MiB.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 limit_mib=60
@@ -18,7 +19,7 @@ die() {
     exit 1
 }
 
-cuda=on architectures=90a-real march=x86-64-v3 archive='' build=$root/build/bundle-build out=$root/build/bundle
+cuda=on architectures=90a-real march=x86-64-v3 archive=gz build=$root/build/bundle-build out=$root/build/bundle
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help)
@@ -44,55 +45,52 @@ while [ $# -gt 0 ]; do
     esac
 done
 case $cuda in on | off) ;; *) die "--cuda $cuda: on or off" ;; esac
-case $archive in '' | gz | zst) ;; *) die "--archive $archive: gz or zst" ;; esac
-for tool in cmake ninja readelf strip ldd tar; do
+case $archive in gz | zst | none) ;; *) die "--archive $archive: gz, zst or none" ;; esac
+for tool in cmake ninja readelf strip ldd objdump tar; do
     command -v "$tool" >/dev/null 2>&1 || die "$tool: not found"
 done
 if [ -e "$out" ] && [ ! -f "$out/manifest.txt" ] && [ -n "$(ls -A "$out")" ]; then
     die "$out is there and is no bundle; remove it or name another folder"
 fi
 
-programs='op_bench gpu_report kernels_tests'
+[ -f "$root/data/kjv/dataset.json" ] || die "no $root/data/kjv/dataset.json: run data/kjv/prepare.sh BINARY first"
+
+programs='speedrun op_bench gpu_report make_tokens kernels_tests'
 [ "$cuda" = off ] || programs="$programs gpu_tests"
 mkdir -p "$build"
 # Machine code of the kernels takes a quarter of the space compressed (CUDA 12.8 and later; drivers since 550 read it).
 cuda_flags=''
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 if [ "$cuda" = on ] && "$nvcc" --help 2>/dev/null | grep -q -e --compress-mode; then cuda_flags=--compress-mode=size; fi
-# RPATH and not RUNPATH: it also serves the libraries of our libraries.
-# shellcheck disable=SC2016,SC2086  # $ORIGIN is the loader's; the list of programs is words
+# shellcheck disable=SC2086  # the list of programs is words
 {
     cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSPEEDRUN_NATIVE=OFF "-DCMAKE_CXX_FLAGS=-march=$march" \
-        -DSPEEDRUN_MPI=OFF "-DSPEEDRUN_CUDA=$(echo "$cuda" | tr '[:lower:]' '[:upper:]')" \
-        "-DSPEEDRUN_CUDA_ARCHITECTURES=$architectures" "-DCMAKE_CUDA_FLAGS=$cuda_flags" '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib' \
-        -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags >"$build/configure.log" 2>&1 ||
+        -DCMAKE_INSTALL_LIBDIR=lib -DSPEEDRUN_MPI=OFF "-DSPEEDRUN_CUDA=$(echo "$cuda" | tr '[:lower:]' '[:upper:]')" \
+        "-DSPEEDRUN_CUDA_ARCHITECTURES=$architectures" "-DCMAKE_CUDA_FLAGS=$cuda_flags" >"$build/configure.log" 2>&1 ||
         { tail -n 20 "$build/configure.log" >&2 && die "configuring failed: $build/configure.log"; }
     cmake --build "$build" -j "${JOBS:-$(nproc)}" --target $programs >"$build/build.log" 2>&1 ||
         { grep -E 'error|FAILED' "$build/build.log" >&2 || true; die "the build failed: $build/build.log"; }
 }
 
+# What ships is listed in packaging.cmake.
 rm -rf "$out"
-mkdir -p "$out/bin" "$out/lib/fallback"
+mkdir -p "$out/lib/fallback"
+out=$(CDPATH='' cd -- "$out" && pwd)
+for component in runtime libraries check check_libraries; do
+    cmake --install "$build" --strip --prefix "$out" --component $component >"$build/install.log" 2>&1 ||
+        { tail -n 5 "$build/install.log" >&2 && die "installing the component $component failed: $build/install.log"; }
+done
 # shellcheck disable=SC2016
 for program in $programs; do
-    strip -o "$out/bin/$program" "$build/$program"
     readelf -d "$out/bin/$program" | grep -q 'RPATH.*\$ORIGIN/../lib' || die "$program: no RPATH to ../lib"
 done
-cp "$root/scripts/gpu_check.sh" "$root/scripts/cuda_env.sh" "$out/"
-
-# Every library that the programs load, but for the C library's own parts (the machine's must be as new as ours), the
-# driver's and the toolkit's (cuda_env.sh finds them). The C++ library is carried as a fallback: tools of the machine
-# that share the process with us want theirs, which is newer where it is there at all.
-for program in $programs; do ldd "$build/$program"; done | awk '{ print $1, $3 }' | sort -u | while read -r name path; do
-    case $name in
-    linux-vdso.* | /lib* | libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | libresolv.so.*) ;;
-    libcuda.so.* | libcudart.so.* | libcublas*.so.* | libcudnn*.so.* | libnccl.so.* | libcupti.so.* | libnv*.so.*) ;;
-    libstdc++.so.* | libgcc_s.so.*) cp -L "$path" "$out/lib/fallback/" ;;
-    *)
-        [ -r "$path" ] || die "$name: not found on this machine"
-        cp -L "$path" "$out/lib/"
-        ;;
-    esac
+# A fallback, in a folder of its own: tools of the machine that share the process with us want the machine's C++ library, which
+# is newer where it is there at all.
+ldd "$out/bin/speedrun" | awk '/libstdc|libgcc_s/ { print $3 }' | while read -r path; do cp -L "$path" "$out/lib/fallback/"; done
+# Plain files: a link may not survive the way to the other machine.
+find "$out/lib" -type l | while read -r link; do
+    path=$(readlink -f "$link")
+    rm "$link" && mv "$path" "$link"
 done
 find "$out/lib" -type f -name '*.so*' -exec strip --strip-unneeded {} +
 
@@ -112,10 +110,12 @@ sha=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)
 
 (cd "$out" && find . -type f -exec ls -l {} + | awk '{ printf "%10.1f KiB  %s\n", $5 / 1024, $NF }' | sort -rn)
 cat "$out/manifest.txt"
-size_kib=$(du -sk "$out" | cut -f 1)
-echo "$out: $((size_kib / 1024)) MiB"
-[ "$size_kib" -le $((limit_mib * 1024)) ] || die "the bundle is larger than $limit_mib MiB"
+echo "$out: $(($(du -sk "$out" | cut -f 1) / 1024)) MiB"
 case $archive in
-gz) tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")" && ls -l "$out.tar.gz" ;;
-zst) tar -C "$(dirname "$out")" --zstd -cf "$out.tar.zst" "$(basename "$out")" && ls -l "$out.tar.zst" ;;
+gz) packed=$out.tar.gz && tar -C "$(dirname "$out")" -czf "$packed" "$(basename "$out")" ;;
+zst) packed=$out.tar.zst && tar -C "$(dirname "$out")" --zstd -cf "$packed" "$(basename "$out")" ;;
+none) packed=$out ;;
 esac
+size_kib=$(du -sk "$packed" | cut -f 1)
+echo "$packed: $((size_kib / 1024)) MiB"
+[ "$size_kib" -le $((limit_mib * 1024)) ] || die "$packed is larger than $limit_mib MiB"

@@ -27,6 +27,9 @@ expect 2 'filter' "$bin/op_bench" --filter '('
 expect 2 'dtype' "$bin/op_bench" --dtype f64
 expect 3 'cannot be written' "$bin/op_bench" --scale small --json no/such/folder/ops.jsonl
 expect 0 'Exit codes' "$bin/gpu_report" --help
+expect 2 'timed in turns' sh "$2/scripts/compare_peers.sh"
+expect 2 'modes turbo' sh "$2/scripts/compare_peers.sh" --speedrun "$bin/speedrun" --modes turbo "$2/configs/kjv.json"
+expect 2 'cannot be read' sh "$2/scripts/compare_peers.sh" no_such.json
 expect 2 'unknown stage' sh "$check" --bin "$bin" results no_such_stage
 
 # Every operation, and a report of it.
@@ -96,6 +99,22 @@ expect 0 'racecheck  *failed' cat card/report.txt
 expect 0 'Race reported in some_kernel' cat card/report.txt
 expect 0 'synccheck  *not run' cat card/report.txt
 expect 0 'initcheck printed no summary' cat card/report.txt
+
+# The stages that train, small: on this machine's CPU, without PyTorch, and with a speedrun that fails.
+if [ -f "$2/data/kjv/dataset.json" ]; then
+    expect 0 'result: passed' sh "$check" --bin "$bin" --device cpu trained step train
+    for step in modern,library gpt2,library,no_graph modern,hand gpt2,library,8_microbatches; do
+        expect 0 "step $step  *[0-9]" cat trained/report.txt
+    done
+    expect 0 'train kjv_again .* same bits again, target after' cat trained/report.txt
+    expect 0 "train 124m_first_steps_f32 .* from the CPU's" cat trained/report.txt
+fi
+expect 1 'modern  *skipped' env PEER_PYTHON=false sh "$check" --bin "$bin" --device cpu alone peer
+ln -s "$bin/make_tokens" fake/
+printf '#!/bin/sh\necho "error: no such thing" && exit 2\n' >fake/speedrun
+chmod +x fake/speedrun
+expect 1 'exit code 2; last lines: error: no such thing' sh "$check" --bin fake --device cpu broken step
+expect 0 'modern,hand  *failed' cat broken/report.txt
 
 # Without a GPU the whole check fails, says why, and leaves its report.
 if ! "$bin/op_bench" --device cuda --scale small --seconds 0 --filter utility.fill >/dev/null 2>&1; then

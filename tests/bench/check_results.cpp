@@ -135,6 +135,7 @@ Json step_record(const StepEnd& end) {
     } else if (end.exit_code != 0 && (tests.failed == 0 || !tests.unfinished.empty())) {
         fail(fmt::format("exit code {}; last lines: {}", end.exit_code, last_lines(end.log, 4)));
     }
+    if (!end.failure.empty() && end.exit_code == 0) fail(end.failure);
     if (!end.status.empty()) {
         status = end.status;
         message = end.message;
@@ -149,6 +150,8 @@ Json step_record(const StepEnd& end) {
     if (end.is_gtest)
         record["tests"] = {{"passed", tests.passed}, {"failed", tests.failed}, {"skipped", tests.skipped}};
     if (!tests.failures.empty()) record["failures"] = tests.failures;
+    if (!end.run.is_null()) record["run"] = end.run;
+    if (!end.peers.is_null()) record["peers"] = end.peers;
     return record;
 }
 
@@ -200,7 +203,7 @@ Json merge_records(const std::vector<std::string>& lines, const std::vector<std:
     }
     device.erase("kind");
 
-    std::vector<std::string> stages = {"device", "tests", "sanitize", "ops"};
+    std::vector<std::string> stages = {"device", "tests", "sanitize", "ops", "step", "peer", "train"};
     for (const std::string& stage : expected) stages.push_back(stage);
     for (const Json& step : steps) stages.push_back(step.value("stage", ""));
     Json states = Json::object();

@@ -19,9 +19,11 @@ struct StepEnd {
     std::string gtest_json;       // content of the file that gtest writes at its end; empty: none
     std::string log;              // stdout and stderr
     std::string status, message;  // given by the caller: overrules what the rest says
+    Json run, peers;              // figures of a run, of a comparison; null: it was none
+    std::string failure;          // what is wrong with them
 };
 
-// {"kind":"step","stage","step","status","exit_code","seconds","message","tests":{…},"failures":[…]}
+// {"kind":"step","stage","step","status","exit_code","seconds","message","tests":{…},"failures":[…],"run":{…},"peers":{…}}
 Json step_record(const StepEnd& end);
 
 // The report of these record lines (of results.jsonl and ops.jsonl files, in order of time). A step or case
@@ -29,7 +31,7 @@ Json step_record(const StepEnd& end);
 // that were asked for; each that has no record is "not run" and makes the report incomplete.
 Json merge_records(const std::vector<std::string>& lines, const std::vector<std::string>& expected);
 
-// One page: device, stages, failures, operations.
+// One page: device, stages, failures, runs, peers, operations.
 std::string print_report(const Json& report);
 
 }  // namespace speedrun::bench

@@ -55,6 +55,61 @@ void print_steps(const Json& report, std::string& out) {
     }
 }
 
+double number_of(const Json& object, const char* key) {
+    const auto it = object.find(key);
+    return it != object.end() && it->is_number() ? it->get<double>() : 0.0;
+}
+
+std::string percent(const Json& object, const char* key) {
+    return number_of(object, key) > 0 ? fmt::format("{:.0f}%", 100 * number_of(object, key)) : "-";
+}
+
+// Training runs: what `floor` and `product` are shares of is in records/gpu_checks/README.md.
+void print_runs(const Json& report, std::string& out) {
+    bool first = true;
+    for (const Json& step : report.at("steps")) {
+        const auto run = step.find("run");
+        if (run == step.end() || !run->contains("step_ms")) continue;
+        if (first)
+            out += fmt::format("{:<32}{:>12}{:>10}{:>9}{:>9}{:>9}{:>8}{:>10}{:>9}  loss\n", "run", "tokens/s",
+                               "step ms", "optim.", "TFLOP/s", "product", "floor", "start s", "GiB");
+        first = false;
+        out += fmt::format(
+            "{:<32}{:>12.0f}{:>10.3f}{:>9.3f}{:>9.1f}{:>9}{:>8}{:>10.2f}{:>9.2f}  {:.4f} to {:.4f}",
+            step.value("stage", "") + " " + step.value("step", ""), number_of(*run, "tokens_per_s"),
+            number_of(*run, "step_ms"), number_of(*run, "optimizer_ms"), number_of(*run, "tflops"),
+            percent(*run, "share_of_product"), percent(*run, "share_of_floor"),
+            number_of(*run, "startup_ms") / 1e3, number_of(*run, "memory_mib") / 1024,
+            number_of(*run, "first_loss"), number_of(*run, "last_loss"));
+        if (run->contains("largest_difference"))
+            out += fmt::format(", {:.1e} from the CPU's", number_of(*run, "largest_difference"));
+        if (run->value("same_bits", false)) out += ", same bits again";
+        if (number_of(*run, "time_to_target_ms") > 0)
+            out += fmt::format(", target after {:.2f} s", number_of(*run, "time_to_target_ms") / 1e3);
+        out += "\n";
+    }
+    if (!first) out += "\n";
+}
+
+void print_peers(const Json& report, std::string& out) {
+    for (const Json& step : report.at("steps")) {
+        const auto peers = step.find("peers");
+        if (peers == step.end() || !peers->contains("peers")) continue;
+        out += fmt::format("{}: PyTorch {}, {}, {} tokens a step\n", step.value("step", ""),
+                           text_of(*peers, "torch"), text_of(*peers, "peer_device"),
+                           text_of(*peers, "tokens_per_step"));
+        for (const Json& check : peers->value("checks", Json::array()))
+            out += fmt::format("  {} losses, {:<14} {} from speedrun's\n", text_of(check, "steps"),
+                               text_of(check, "name"), text_of(check, "largest_difference"));
+        for (const Json& peer : peers->at("peers"))
+            out += fmt::format(
+                "  {:<22}{:>12.0f} tokens/s{:>10.3f} ms  first step after {:>6.2f} s  speedrun x{:.3f}\n",
+                text_of(peer, "name"), number_of(peer, "tokens_per_s"), number_of(peer, "step_ms"),
+                number_of(peer, "first_step_s"), number_of(peer, "speedrun_is_faster_by"));
+        out += "\n";
+    }
+}
+
 void print_ops(const Json& report, std::string& out) {
     for (const Json& c : report.at("ceilings")) {
         out += fmt::format("ceilings: {:.1f} GB/s ({}), {:.1f} TFLOP/s ({}){}\n", c.value("gb_per_s", 0.0),
@@ -90,6 +145,8 @@ std::string print_report(const Json& report) {
     out += "\n";
     print_steps(report, out);
     out += "\n";
+    print_runs(report, out);
+    print_peers(report, out);
     print_ops(report, out);
     if (report.value("damaged_lines", 0) > 0)
         out += fmt::format("{} result lines could not be read\n", report.value("damaged_lines", 0));

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "kernels/device/error.h"
-#include "tests/bench/check_results.h"
+#include "tests/bench/check_runs.h"
 
 namespace speedrun::bench {
 namespace {
@@ -33,7 +33,8 @@ std::string line_of(const Json& record) {
 }
 
 struct Options {
-    std::string results, gtest, log, json, table;
+    std::string results, gtest, log, json, table, peers;
+    RunCheck run;
     std::vector<std::string> facts, folders, expected;
     StepEnd step;
 };
@@ -76,6 +77,14 @@ int run(int argc, char** argv) {
     step->add_option("--status", options.step.status, "overrules what the rest says")
         ->check(CLI::IsMember({"passed", "failed", "skipped", "not run"}));
     step->add_option("--message", options.step.message);
+    step->add_option("--run", options.run.folder, "it was a run of speedrun: its folder");
+    step->add_option("--floor-ms", options.run.floor_ms, "of one step of that run");
+    step->add_option("--losses", options.run.losses, "file whose losses its first ones must agree with");
+    step->add_option("--tolerance", options.run.tolerance, "of a loss, relative");
+    step->add_option("--same-as", options.run.same_as,
+                     "folder of a run whose curve it must repeat, bit for bit");
+    step->add_flag("--target", options.run.must_reach_target, "it must have reached its target loss");
+    step->add_option("--peers", options.peers, "it was compare_peers.sh, which wrote this JSON file");
     CLI::App* device = app.add_subcommand("device", "append facts about machine and build");
     device->add_option("--results", options.results, "file of records")->required();
     device->add_option("facts", options.facts, "key=value")->required();
@@ -106,6 +115,16 @@ int run(int argc, char** argv) {
     options.step.is_gtest = !options.gtest.empty();
     if (options.step.is_gtest) options.step.gtest_json = content_of(options.gtest);
     if (!options.log.empty()) options.step.log = content_of(options.log);
+    if (!options.run.folder.empty()) {
+        const Checked checked = check_run(options.run);
+        options.step.run = checked.figures;
+        options.step.failure = checked.failure;
+    }
+    if (!options.peers.empty()) {
+        const Checked checked = check_peers(options.peers);
+        options.step.peers = checked.figures;
+        options.step.failure = checked.failure;
+    }
     const Json record = step_record(options.step);
     write(options.results, line_of(record), std::ios::app);
     fmt::print("{} {}: {} {}\n", options.step.stage, options.step.name, record.value("status", ""),

@@ -1,0 +1,51 @@
+#!/bin/sh
+# The PyTorch twin computes what speedrun computes: losses of four f32 steps, optimizers included, for both families with all
+# their switches; and it refuses what it has no maths for. Needs PyTorch (PEER_PYTHON); skipped elsewhere.
+# Usage: peers_test.sh SPEEDRUN MAKE_TOKENS SOURCE_DIR
+set -u
+speedrun=$1
+make_tokens=$2
+source=$3
+python=${PEER_PYTHON:-python3}
+"$python" -c 'import torch' 2>/dev/null || { echo "skipped: $python has no PyTorch" && exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+"$make_tokens" tokens --tokens 20000 --val-tokens 2000 --vocab-size 300 >/dev/null || exit 1
+failures=0
+fail() {
+    echo "FAILED: $1"
+    failures=$((failures + 1))
+}
+
+# compared NAME CODE SETTING...: compare_peers.sh on a small model ends with CODE.
+compared() {
+    name=$1 code=$2 config=$3
+    shift 3
+    for setting in 'data.train=tokens/train_*.bin' 'data.val=tokens/val_*.bin' model.num_layers=2 model.model_dim=32 \
+        model.num_heads=2 model.vocab_size=310 batch.sequence_length=64 batch.microbatch_tokens=256 batch.tokens_per_step=512 "$@"; do
+        set -- "$@" --set "$setting"
+    done
+    while [ "$1" != --set ]; do shift; done
+    sh "$source/scripts/compare_peers.sh" --speedrun "$speedrun" --rounds 1 --steps 1 --modes eager-f32 --json "$name.json" "$@" \
+        "$source/configs/$config" >"$name.log" 2>&1
+    got=$?
+    [ "$got" = "$code" ] || { fail "$name: exit $got instead of $code" && cat "$name.log"; }
+}
+
+compared gpt2 0 gpt2_124m.json optimizers.clip=0.5
+compared modern 0 124m_modern.json optimizers.groups.0.weight_decay=0.1
+compared switches 0 124m_modern.json model.window=9 model.norm_parameters=true model.biases=true model.attention_scale=0.2 \
+    'optimizers.groups=[{"type":"adamw","params":["*"],"lr":0.01,"weight_decay":0.1}]'
+compared plain 0 124m_modern.json data.document_mask=false model.mix_first_embedding=false model.value_embeddings=0
+for name in gpt2 modern switches plain; do
+    grep -q '"name": "f32", "steps": 4, .*"passed": true' "$name.json" || fail "$name.json: the losses were not compared"
+    [ "$(grep -c '"tokens_per_s": [1-9]' "$name.json")" = 2 ] || fail "$name.json: two sides should be timed"
+done
+
+# What the twin cannot do it refuses, by name.
+compared normuon 1 124m_modern.json optimizers.groups.0.normuon=true
+grep -q 'the twin has no normuon' normuon.log || fail "normuon is not refused by name: $(cat normuon.log)"
+
+[ "$failures" -eq 0 ] || exit 1
+echo "all passed"
