@@ -24,7 +24,7 @@ constexpr const char* kConfig = R"({
 })";
 
 TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
-    const fs::path data = SPEEDRUN_KJV_DIR;
+    const fs::path data = project_root() / "data/kjv";
     if (!fs::exists(data / "dataset.json"))
         GTEST_SKIP() << "no dataset: run data/kjv/prepare.sh build/release/speedrun";
     std::string text = kConfig;
@@ -45,7 +45,7 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
     if (const char* path = std::getenv("SPEEDRUN_WRITE_GOLDEN"))
         std::ofstream(path) << Json(losses).dump(1) << "\n";
 
-    std::ifstream file(SPEEDRUN_GOLDEN);
+    std::ifstream file(project_root() / "tests/runs/golden_kjv.json");
     const auto golden = Json::parse(file).get<std::vector<double>>();
     ASSERT_EQ(losses.size(), golden.size());
     for (size_t i = 0; i < golden.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -25,6 +26,12 @@ using Json = nlohmann::json;
 inline std::string& run_device() {
     static std::string device = "cpu";
     return device;
+}
+
+// The project's files: of the source tree, or where SPEEDRUN_ROOT says (a bundle on another machine).
+inline fs::path project_root() {
+    const char* const root = std::getenv("SPEEDRUN_ROOT");
+    return root ? root : SPEEDRUN_SOURCE_ROOT;
 }
 
 constexpr int kVocab = 32, kSeparator = 31;

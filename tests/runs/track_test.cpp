@@ -20,7 +20,7 @@ Json read(const std::filesystem::path& path) {
     return Json::parse(file);
 }
 
-const std::filesystem::path kRoot = SPEEDRUN_ROOT;
+const std::filesystem::path kRoot = SPEEDRUN_SOURCE_ROOT;
 
 TEST(TrackTest, ConfigsAimAtTheTracksTarget) {
     const Json track = read(kRoot / "records/kjv/track.json");
