@@ -21,5 +21,5 @@ for preset in "$@"; do
         sh data/kjv/prepare.sh build/release/speedrun
     fi
     printf '\n== %s: tests\n' "$preset"
-    ctest --test-dir "build/$preset" --output-on-failure --timeout 600
+    ctest --test-dir "build/$preset" --parallel 2 --output-on-failure --timeout 600
 done
