@@ -35,7 +35,7 @@ inline const Ranks kAlone{};
 
 class StepRunner {
   public:
-    // All ranks make theirs at the same time; `ranks` must outlive it. By default one rank, alone.
+    // All ranks make theirs at the same time. By default one rank, alone.
     StepRunner(const Config& config, Runtime& runtime, const Ranks& ranks = kAlone);
     ~StepRunner() { runtime_.drain(); }
     StepRunner(const StepRunner&) = delete;
@@ -99,7 +99,7 @@ class StepRunner {
 
     const Config config_;
     Runtime& runtime_;
-    const Ranks& ranks_;
+    const Ranks ranks_;
     const int64_t microbatches_;  // of this rank, per step
     Transformer model_;
     GradientStore gradients_;

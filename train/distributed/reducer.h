@@ -45,7 +45,7 @@ class Reducer {
     int64_t bytes_sent() const;
 
   private:
-    const Ranks& ranks_;
+    const Ranks ranks_;
     ParameterStore& parameters_;
     GradientStore& gradients_;
     std::unique_ptr<Communicator> all_, parts_, copies_, gather_;  // copies_: across `replicate`

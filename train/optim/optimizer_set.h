@@ -65,7 +65,7 @@ class OptimizerSet {
 
     const OptimizersConfig config_;
     const ParameterTable& table_;
-    const Ranks& ranks_;
+    const Ranks ranks_;
     ParameterStore& parameters_;
     GradientStore& gradients_;
     Runtime& runtime_;
