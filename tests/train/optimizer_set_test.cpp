@@ -89,10 +89,10 @@ class OptimizerSetTest : public ::testing::Test {
     // Backward and the step; the gradients stay readable.
     void step(OptimizerSet& set, int64_t step) {
         harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.reduce(p); });
-        harness_.gradients.begin_step();
+        set.begin_microbatch({.step = step});
         harness_.backward(random_batch(model_, 2, 8, true, 1), 1);
         harness_.gradients.listen({});
-        set.step(step, 1, false, *backward_done_, *reduce_done_);
+        set.step(false, *backward_done_, *reduce_done_);
         harness_.runtime.synchronize();
     }
     std::unique_ptr<OptimizerSet> make() {
@@ -160,11 +160,11 @@ TEST_F(OptimizerSetTest, NonFiniteGradientStopsAllParameters) {
     batch.tokens[0] = 0;  // reads the bad row
     const std::vector<Values> before = masters();
     harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.reduce(p); });
-    harness_.gradients.begin_step();
+    set.begin_microbatch({});
     harness_.upload(batch);
     harness_.model.forward();
     harness_.model.loss_and_backward(set.statistic(OptimizerSet::kLossSum), false, 1, harness_.gradients);
-    set.step(0, 1, false, *backward_done_, *reduce_done_);
+    set.step(false, *backward_done_, *reduce_done_);
     harness_.runtime.synchronize();
     EXPECT_FALSE(std::isfinite(statistic(set, OptimizerSet::kGradNorm)));
     const std::vector<Values> after = masters();

@@ -47,7 +47,7 @@ class GradientStore {
     // Before a microbatch. Forgets the gradients of the groups with fresh[group]: the next contribution to
     // each overwrites. With memory().reused() it forgets all of them.
     void begin_microbatch(const std::vector<bool>& fresh);
-    void begin_microbatch() { begin_microbatch({}); }  // the first of a step, of all groups
+    void begin_step() { begin_microbatch({}); }  // of all groups
     // Asked by backward right before it enqueues a contribution: must that be added (true), or is it the
     // first of the step and overwrites (false)?
     bool accumulates(const Parameter& p);

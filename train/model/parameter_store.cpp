@@ -34,9 +34,8 @@ ParameterStore::ParameterStore(const ParameterTable& table, const RegionRules& r
     }
     masters_ = Buffer(runtime.device(), "f32 masters", MemoryCategory::master_weights, bytes);
     if (copy_bytes > 0) {
-        copies_ =
-            Buffer(runtime.device(), "compute copies", MemoryCategory::parameters,
-                   stored_in_parts() ? copy_bytes : layout_.elements() * size_of(runtime.real()));
+        copies_ = Buffer(runtime.device(), "compute copies", MemoryCategory::parameters,
+                         stored_in_parts() ? copy_bytes : layout_.elements() * size_of(runtime.real()));
     }
     if (stored_in_parts()) place_gathered();
 }
@@ -51,8 +50,8 @@ void ParameterStore::place_gathered() {
         element_bytes.push_back(size_of(dtype_of(region)));
     }
     gathered_place_ = share_memory(layout_, lifetimes, element_bytes);
-    gathered_ = Buffer(runtime_.device(), "gathered parameters", MemoryCategory::parameters,
-                       gathered_place_.bytes);
+    gathered_ =
+        Buffer(runtime_.device(), "gathered parameters", MemoryCategory::parameters, gathered_place_.bytes);
 }
 
 DType ParameterStore::dtype_of(const Parameter& p) const {

@@ -61,9 +61,9 @@ class ParameterStore {
     const ParameterTable& table_;
     Runtime& runtime_;
     const RegionLayout layout_;
-    Buffer masters_;  // per region: all of it where compute reads f32 and has it all, else this rank's part
-    Buffer copies_;   // laid out as the regions; where parameters are stored in parts, those one by one
-    Buffer gathered_;                     // of parameters stored in parts
+    Buffer masters_;   // per region: all of it where compute reads f32 and has it all, else this rank's part
+    Buffer copies_;    // laid out as the regions; where parameters are stored in parts, those one by one
+    Buffer gathered_;  // of parameters stored in parts
     SharedMemory gathered_place_;         // in gathered_
     std::vector<int64_t> master_offset_;  // bytes, by region
     std::vector<int64_t> copy_offset_;    // bytes, by region: of the part, if parameters are stored in parts

@@ -171,6 +171,31 @@ std::vector<Piece> RegionLayout::part_pieces(const Region& region) const {
     return result;
 }
 
+std::pair<int64_t, int64_t> RegionLayout::rows_in_part(const Region& region, int64_t first, int index) const {
+    const int64_t begin = std::max(first, index * region.part),
+                  end = std::min(first + region.rows * region.cols, (index + 1) * region.part);
+    return {begin, std::max<int64_t>(0, end - begin)};
+}
+
+std::vector<MatrixFamily> RegionLayout::matrix_families() const {
+    std::map<std::tuple<int, int64_t, int64_t>, MatrixFamily> families;
+    for (const Region& region : regions_) {
+        if (!rules_.cut_matrices || !whole_matrix(region.group)) continue;
+        MatrixFamily& family = families[{region.group, region.rows, region.cols}];
+        family.group = region.group;
+        family.rows = region.rows;
+        family.cols = region.cols;
+        for (int64_t first = 0; first < region.count; first += region.rows * region.cols) {
+            ++family.count;
+            for (int index = 0; index < region.parts; ++index)
+                family.block = std::max(family.block, rows_in_part(region, first, index).second);
+        }
+    }
+    std::vector<MatrixFamily> all;
+    for (const auto& [key, family] : families) all.push_back(family);
+    return all;
+}
+
 std::vector<int> RegionLayout::backward_order() const {
     std::vector<int> order;
     for (const Region& region : regions_) order.push_back(region.id);

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train/model/parameter_table.h"
@@ -58,12 +59,23 @@ struct Region {
         const;  // "blocks.0.attn.qkv.weight", "5 small parameters from blocks.0.attn_norm.gain"
 };
 
+// Matrices of one shape whose rows are cut among ranks that exchange them (RegionRules::cut_matrices).
+struct MatrixFamily {
+    int group = 0;
+    int64_t rows = 0, cols = 0;
+    int64_t count = 0;
+    int64_t block = 0;  // elements of the largest piece that a rank holds of one of them
+
+    int64_t banks(int parts) const { return (count + parts - 1) / parts; }  // of a matrix per rank
+};
+
 class RegionLayout {
   public:
     // The table must outlive the layout.
     RegionLayout(const ParameterTable& table, const RegionRules& rules);
 
     const RegionRules& rules() const { return rules_; }
+    int num_units() const { return table_.num_units(); }
     // Do ranks hold different parts of the optimizer's state?
     bool sharded() const;
     const std::vector<Region>& all() const { return regions_; }
@@ -80,6 +92,11 @@ class RegionLayout {
     const std::vector<int>& regions_of(const Parameter& p) const {
         return regions_of_[static_cast<size_t>(p.id)];
     }
+    // Elements of the matrix at `first` of a region that part `index` of it holds: begin in the region,
+    // count.
+    std::pair<int64_t, int64_t> rows_in_part(const Region& region, int64_t first, int index) const;
+    // With cut_matrices: by group and shape, smaller first.
+    std::vector<MatrixFamily> matrix_families() const;
     // Regions in the order in which backward completes them: from the last declared to the first.
     std::vector<int> backward_order() const;
 
