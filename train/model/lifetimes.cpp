@@ -55,6 +55,29 @@ int64_t first_fit(const Cluster& cluster, const std::vector<const Cluster*>& pla
     return offset;
 }
 
+int64_t begin_of(const Cluster& cluster) {
+    int begin = std::numeric_limits<int>::max();
+    for (const Lifetime& lifetime : cluster.lifetimes) begin = std::min(begin, lifetime.first);
+    return begin;
+}
+
+// First fit in ascending order of `key`; the bytes that it takes.
+template <class Key>
+int64_t place_in_order(std::vector<Cluster>& clusters, const Key& key) {
+    std::vector<Cluster*> order;
+    for (Cluster& cluster : clusters) order.push_back(&cluster);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](const Cluster* a, const Cluster* b) { return key(*a) < key(*b); });
+    std::vector<const Cluster*> placed;
+    int64_t bytes = 0;
+    for (Cluster* cluster : order) {
+        cluster->offset = first_fit(*cluster, placed);
+        placed.push_back(cluster);
+        bytes = std::max(bytes, cluster->offset + cluster->bytes);
+    }
+    return bytes;
+}
+
 }  // namespace
 
 std::vector<Lifetime> reads_of(const Region& region, const Stages& stages, Reshard reshard) {
@@ -92,21 +115,18 @@ Lifetime gradient_of(const Region& region, const Stages& stages) {
 SharedMemory share_memory(const RegionLayout& layout, const std::vector<std::vector<Lifetime>>& lifetimes,
                           const std::vector<int64_t>& element_bytes) {
     std::vector<Cluster> clusters = clusters_of(layout, lifetimes, element_bytes);
-    std::vector<Cluster*> order;
-    for (Cluster& cluster : clusters) order.push_back(&cluster);
-    std::stable_sort(order.begin(), order.end(),
-                     [](const Cluster* a, const Cluster* b) { return a->bytes > b->bytes; });
+    const int64_t by_size = place_in_order(clusters, [](const Cluster& c) { return -c.bytes; });
+    const int64_t by_begin = place_in_order(clusters, begin_of);
     SharedMemory memory;
+    memory.bytes = by_begin;
+    if (by_size < by_begin)
+        memory.bytes = place_in_order(clusters, [](const Cluster& c) { return -c.bytes; });
     memory.offset.resize(static_cast<size_t>(layout.size()));
     memory.overlap.resize(static_cast<size_t>(layout.size()));
-    std::vector<const Cluster*> placed;
-    for (Cluster* cluster : order) {
-        cluster->offset = first_fit(*cluster, placed);
-        placed.push_back(cluster);
-        memory.bytes = std::max(memory.bytes, cluster->offset + cluster->bytes);
-        const Region& first = layout[cluster->regions.front()];
-        for (const int id : cluster->regions)
-            memory.offset[id] = cluster->offset + (layout[id].offset - first.offset) * element_bytes[id];
+    for (const Cluster& cluster : clusters) {
+        const Region& first = layout[cluster.regions.front()];
+        for (const int id : cluster.regions)
+            memory.offset[id] = cluster.offset + (layout[id].offset - first.offset) * element_bytes[id];
     }
     for (const Region& a : layout.all()) {
         for (const Region& b : layout.all()) {
