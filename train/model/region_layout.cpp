@@ -20,6 +20,9 @@ int64_t ceil_div(int64_t a, int64_t b) {
 
 std::string Region::name() const {
     const std::string& first = pieces.front().parameter->name;
+    const Piece& piece = pieces.front();
+    if (pieces.size() == 1 && piece.count < piece.parameter->numel())
+        return fmt::format("{}[{}]", first, piece.in_parameter / piece.count);
     if (pieces.size() == 1) return first;
     return rows > 0 ? fmt::format("{} matrices from {}", count / (rows * cols), first)
                     : fmt::format("{} small parameters from {}", pieces.size(), first);
