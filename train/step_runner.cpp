@@ -37,7 +37,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       model_(
           config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime,
           region_rules(ranks, ParameterTable(config.model, config.batch.sequence_length), config.optimizers),
-          config.data.document_mask),
+          config.data.document_mask, config.memory),
       gradients_(model_.table(), model_.parameters().layout(), runtime),
       optimizers_(config.optimizers, model_.table(), ranks, model_.parameters(), gradients_, runtime),
       uploaded_(runtime.device().create_event()),
@@ -205,7 +205,8 @@ void StepRunner::warm_up() {
     DummySource source(config_.batch.microbatch_tokens, config_.batch.sequence_length);
     const int64_t before = runtime_.ops().flops();
     run_microbatches(source);
-    flops_per_step_ = runtime_.ops().flops() - before;
+    recomputed_flops_per_step_ = model_.recomputed_flops();
+    flops_per_step_ = runtime_.ops().flops() - before - recomputed_flops_per_step_;
     enqueue_optimizer(slots_[0], false);
     runtime_.synchronize();
     if (config_.cuda.graph) record_graphs();

@@ -25,6 +25,8 @@ struct Mode {
     Launch launch;
     const char* precision = "f32";
     double clip = 0;
+    const char* family = "recipe";  // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings
+    const char* checkpointing = "none";
 
     int ranks() const { return replicate * shard; }
 };
@@ -33,7 +35,8 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     *out << row_of(mode.strategy).name << "_" << mode.replicate << "x" << mode.shard << "_accumulate"
          << mode.accumulation << "_" << mode.optimizer << "_"
          << (mode.launch == Launch::ready ? "ready" : "after_backward") << "_" << mode.precision
-         << (mode.clip > 0 ? "_clip" : "");
+         << (mode.clip > 0 ? "_clip" : "") << (std::string(mode.family) == "recipe" ? "" : mode.family)
+         << (std::string(mode.checkpointing) == "none" ? "" : mode.checkpointing);
 }
 
 Config config_of(const Mode& mode) {
@@ -51,6 +54,16 @@ Config config_of(const Mode& mode) {
     config.batch.tokens_per_step = kRows * kSequence;
     config.batch.microbatch_tokens = kRows * kSequence / (mode.ranks() * mode.accumulation);
     config.optimizers.clip = mode.clip;
+    config.memory.activation_checkpointing = mode.checkpointing;
+    const std::string family = mode.family;
+    if (family != "recipe") {
+        config.model.mix_first_embedding = false;
+        config.model.value_embeddings = 0;
+    }
+    if (family == "gpt2") {
+        config.model.preset = "gpt2";
+        config.model.apply_preset();
+    }
     OptimizerGroupConfig matrices, rest;
     matrices.type = mode.optimizer;
     matrices.params = {"blocks.*.weight"};
@@ -121,6 +134,7 @@ Curve train(const Mode& mode, World* world) {
     RowSource source(mode, ranks);
     Curve curve;
     runner.start_clock();
+    const int64_t held = runtime.device().memory().total();
     const int64_t sent_before = runner.bytes_sent();
     const auto collect = [&] {
         const StepResult result = runner.collect();
@@ -137,6 +151,7 @@ Curve train(const Mode& mode, World* world) {
         curve.masters.emplace_back(p.numel());
         runner.read_master(p, curve.masters.back().data());
     }
+    EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
     for (int i = 0; i < kNumMemoryCategories; ++i) {
         const auto category = static_cast<MemoryCategory>(i);
         curve.memory[std::string(name_of(category))] = runtime.device().memory().total(category);
@@ -305,6 +320,28 @@ TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
                 EXPECT_EQ(curve.losses, expected.losses) << ::testing::PrintToString(mode);
                 EXPECT_EQ(curve.norms, expected.norms);
                 EXPECT_EQ(curve.masters, expected.masters);
+            }
+        }
+    }
+}
+
+// What blocks keep for backward and what they compute again is nobody else's business.
+TEST(EngineCheckpointingTest, ChangesNoBit) {
+    for (const char* family : {"gpt2", "modern", "recipe"}) {
+        for (const Mode& kept : {Mode{Strategy::ddp, 1, 1, 1, "adamw", Launch::ready},
+                                 Mode{Strategy::ddp, 1, 1, 3, "muon", Launch::ready, "bf16"},
+                                 Mode{Strategy::ddp, 1, 2, 1, "muon", Launch::ready, "bf16"},
+                                 Mode{Strategy::zero1, 1, 2, 3, "adamw", Launch::ready}}) {
+            Mode mode = kept;
+            mode.family = family;
+            const Curve expected = train_ranks(mode);
+            for (const char* checkpointing : {"selective", "full"}) {
+                mode.checkpointing = checkpointing;
+                Curve curve = train_ranks(mode);
+                EXPECT_EQ(curve.losses, expected.losses) << ::testing::PrintToString(mode);
+                EXPECT_EQ(curve.norms, expected.norms);
+                EXPECT_EQ(curve.masters, expected.masters);
+                EXPECT_LT(curve.memory["activations"], expected.memory.at("activations"));
             }
         }
     }
