@@ -54,6 +54,7 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
     return {.table = runtime.device().memory().print(),
             .bytes = runtime.device().memory().total(),
             .flops_per_step = runner.flops_per_step(),
+            .recomputed_flops_per_step = runner.recomputed_flops_per_step(),
             .device = runtime.device().kind(),
             .real = runtime.real()};
 }
@@ -69,6 +70,11 @@ int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks) {
     return 0;
 }
 
+bool fits_with_full_checkpointing(Config config, int64_t bytes, const Ranks& ranks) {
+    config.memory = {.activation_checkpointing = "full", .checkpointed_blocks = "all"};
+    return plan_memory(config, ranks).bytes <= bytes;
+}
+
 void require_memory(const Config& config, const Device& device, const Ranks& ranks) {
     const int64_t free = device.available_bytes();
     if (free < 0) return;
@@ -77,7 +83,8 @@ void require_memory(const Config& config, const Device& device, const Ranks& ran
     const MemoryPlan plan = plan_memory(config, ranks);
     if (plan.bytes <= available) return;
     const int64_t tokens = largest_microbatch(config, available, ranks);
-    throw_usage("out of memory: {} {:.1f} MiB of {} memory, and {:.1f} MiB are free{}. {}\n{}",
+    const bool keep_less = fits_with_full_checkpointing(config, available, ranks);
+    throw_usage("out of memory: {} {:.1f} MiB of {} memory, and {:.1f} MiB are free{}. {}{}\n{}",
                 sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.bytes) / kMiB,
                 device.kind(), static_cast<double>(free) / kMiB,
                 sharing > 1 ? fmt::format(" for {} ranks", sharing) : std::string(),
@@ -86,7 +93,7 @@ void require_memory(const Config& config, const Device& device, const Ranks& ran
                                   config.batch.microbatch_tokens)
                     : std::string("No batch.microbatch_tokens fits: lower model.num_layers, model.model_dim "
                                   "or batch.sequence_length."),
-                plan.table);
+                keep_less ? " It fits with --set memory.activation_checkpointing=full." : "", plan.table);
 }
 
 }  // namespace speedrun

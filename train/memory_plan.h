@@ -13,8 +13,9 @@ namespace speedrun {
 struct MemoryPlan {
     std::string table;  // of the device's memory of one rank, by category
     int64_t bytes = 0;
-    int64_t flops_per_step = 0;  // of one rank
-    std::string device;          // "cpu", "cuda"
+    // Of one rank: the model's own, and what activation checkpointing adds to them.
+    int64_t flops_per_step = 0, recomputed_flops_per_step = 0;
+    std::string device;  // "cpu", "cuda"
     DType real = DType::f32;
 };
 
@@ -23,6 +24,9 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks = {});
 // The largest batch.microbatch_tokens whose plan needs at most this many bytes; 0 if none does. Every value
 // tried divides a rank's part of tokens_per_step into whole sequences.
 int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks = {});
+
+// Would the run fit into so many bytes, if its blocks kept nothing but their input?
+bool fits_with_full_checkpointing(Config config, int64_t bytes, const Ranks& ranks = {});
 
 // Throws a usage error, with the table and the setting that would fit, if the run needs more memory than this
 // rank's share of what the device has left.

@@ -52,7 +52,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       model_(
           config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime,
           region_rules(ranks, ParameterTable(config.model, config.batch.sequence_length), config.optimizers),
-          config.data.document_mask),
+          config.data.document_mask, config.memory),
       gradients_(model_.table(), model_.parameters().layout(), runtime,
                  gradient_memory(ranks, microbatches_, steps_every_step(config.optimizers))),
       optimizers_(config.optimizers, model_.table(), ranks, model_.parameters(), gradients_, runtime),
@@ -228,7 +228,8 @@ void StepRunner::warm_up() {
     DummySource source(config_.batch.microbatch_tokens, config_.batch.sequence_length);
     const int64_t before = runtime_.ops().flops();
     run_microbatches(phases_ - 1, source);  // at which every group is stepped
-    flops_per_step_ = runtime_.ops().flops() - before;
+    recomputed_flops_per_step_ = model_.recomputed_flops();
+    flops_per_step_ = runtime_.ops().flops() - before - recomputed_flops_per_step_;
     enqueue_optimizer(slots_[0], false);
     runtime_.synchronize();
     if (config_.cuda.graph) record_graphs();

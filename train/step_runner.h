@@ -46,8 +46,10 @@ class StepRunner {
     Transformer& model() { return model_; }
     GradientStore& gradients() { return gradients_; }
     int64_t tokens_per_step() const { return config_.batch.tokens_per_step; }
-    // Floating-point operations of one step: known after warm_up().
+    // Floating-point operations of one step: known after warm_up(). Those of the model, which utilisation is
+    // measured by (MFU: Chowdhery et al. 2022, appendix B), and what activation checkpointing adds to them.
     int64_t flops_per_step() const { return flops_per_step_; }
+    int64_t recomputed_flops_per_step() const { return recomputed_flops_per_step_; }
 
     // Runs every shape of operation once on dummy data: call before initialize(), which overwrites all it
     // touched.
@@ -120,7 +122,7 @@ class StepRunner {
     std::array<Slot, 2> slots_;
     int64_t enqueued_ = 0, collected_ = 0;
     double last_clock_ms_ = 0;
-    int64_t flops_per_step_ = 0;
+    int64_t flops_per_step_ = 0, recomputed_flops_per_step_ = 0;
 };
 
 }  // namespace speedrun

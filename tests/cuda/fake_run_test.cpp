@@ -32,11 +32,11 @@ class FakeRunTest : public RunFixture {
 };
 
 TEST_F(FakeRunTest, StepsAllocateNothingAndHoldWhatThePlanSays) {
-    const Config c = gpu_config({"eval.every=2"});
     const int64_t held_before = fake_gpu_allocated_bytes();
-    {
+    for (const std::string checkpointing : {"none", "selective", "full"}) {
+        const Config c = gpu_config({"eval.every=2", "memory.activation_checkpointing=" + checkpointing});
         Runtime runtime(runtime_options(c));
-        RunFolder folder((folder_ / "logs").string(), "run");
+        RunFolder folder((folder_ / "logs").string(), checkpointing);
         Trainer trainer(c, runtime, {}, folder, {.quiet = true});
         EXPECT_TRUE(trainer.runner().has_graphs());
         const int64_t allocations = fake_gpu_allocations();
@@ -48,10 +48,13 @@ TEST_F(FakeRunTest, StepsAllocateNothingAndHoldWhatThePlanSays) {
 }
 
 TEST_F(FakeRunTest, GraphsLaunchTheSameKernelsAsCalls) {
-    const auto calls = launches_of(gpu_config({"cuda.graph=false"}), "calls");
-    const auto graphs = launches_of(gpu_config(), "graphs");
-    EXPECT_GT(calls.size(), 15u);
-    EXPECT_EQ(calls, graphs);
+    for (const std::string checkpointing : {"none", "full"}) {
+        const std::string setting = "memory.activation_checkpointing=" + checkpointing;
+        const auto calls = launches_of(gpu_config({"cuda.graph=false", setting}), "calls " + checkpointing);
+        const auto graphs = launches_of(gpu_config({setting}), "graphs " + checkpointing);
+        EXPECT_GT(calls.size(), 15u);
+        EXPECT_EQ(calls, graphs);
+    }
 }
 
 TEST_F(FakeRunTest, BothFamiliesAndBothTypesLaunchLegally) {

@@ -21,6 +21,8 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.optimizer_step == OptimizerStep::in_backward) *out << "_in_backward";
     if (mode.reduce_dtype != DType::f32) *out << "_reduce_" << name_of(mode.reduce_dtype);
     if (mode.every > 1) *out << "_every" << mode.every;
+    if (std::string(mode.family) != "recipe") *out << "_" << mode.family;
+    if (std::string(mode.checkpointing) != "none") *out << "_" << mode.checkpointing;
 }
 
 Config config_of(const Mode& mode) {
@@ -38,6 +40,16 @@ Config config_of(const Mode& mode) {
     config.batch.tokens_per_step = kRows * kSequence;
     config.batch.microbatch_tokens = kRows * kSequence / (mode.ranks() * mode.accumulation);
     config.optimizers.clip = mode.clip;
+    config.memory.activation_checkpointing = mode.checkpointing;
+    const std::string family = mode.family;
+    if (family != "recipe") {
+        config.model.mix_first_embedding = false;
+        config.model.value_embeddings = 0;
+    }
+    if (family == "gpt2") {
+        config.model.preset = "gpt2";
+        config.model.apply_preset();
+    }
     OptimizerGroupConfig matrices, rest;
     matrices.type = mode.optimizer;
     matrices.params = {"blocks.*.weight"};
@@ -116,6 +128,7 @@ Curve train(const Mode& mode, World* world) {
     RowSource source(mode, ranks);
     Curve curve;
     runner.start_clock();
+    const int64_t held = runtime.device().memory().total();
     const int64_t sent_before = runner.bytes_sent();
     const auto collect = [&] {
         const StepResult result = runner.collect();
@@ -128,6 +141,7 @@ Curve train(const Mode& mode, World* world) {
     }
     collect();
     curve.bytes_sent = runner.bytes_sent() - sent_before;
+    EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
     for (const Parameter& p : runner.model().table().all()) {
         curve.masters.emplace_back(p.numel());
         runner.read_master(p, curve.masters.back().data());
@@ -167,10 +181,12 @@ Curve train_ranks(const Mode& mode, const Delays& delays) {
 
 const Curve& one_rank(const Mode& mode) {
     static std::map<std::string, Curve> known;
-    const std::string key = fmt::format("{} {} {} {}", mode.optimizer, mode.precision, mode.clip, mode.every);
+    const std::string key =
+        fmt::format("{} {} {} {} {}", mode.optimizer, mode.precision, mode.clip, mode.every, mode.family);
     if (!known.count(key)) {
         Mode alone{Strategy::ddp, 1, 1, 1, mode.optimizer, Launch::ready, mode.precision, mode.clip};
         alone.every = mode.every;
+        alone.family = mode.family;
         known[key] = train(alone, nullptr);
     }
     return known[key];

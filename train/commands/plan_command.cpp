@@ -89,6 +89,8 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
     std::printf("DOES NOT FIT, %s\n",
                 tokens > 0 ? fmt::format("--set batch.microbatch_tokens={} would", tokens).c_str()
                            : "lower batch.sequence_length or the model's size");
+    if (fits_with_full_checkpointing(config, available - process, ranks))
+        std::printf("  --set memory.activation_checkpointing=full would fit\n");
     return static_cast<int>(ExitCode::usage);
 }
 
@@ -131,13 +133,21 @@ int print_plan(const PlanOptions& options, int num_ranks) {
 
     const MemoryPlan plan = plan_memory(config, ranks);
     ranks.plan.compute_dtype = plan.real;
-    const ParameterTable table(config.model, config.batch.sequence_length);
+    const ParameterTable table(config.model, config.batch.sequence_length,
+                               config.memory.activation_checkpointing != "none");
     print_parameters(table, config.optimizers);
     print_batch(config, ranks);
-    const double flops =
-        static_cast<double>(plan.flops_per_step) * static_cast<double>(ranks.mesh.world_size());
+    const auto of_all_ranks = [&](int64_t flops) {
+        return static_cast<double>(flops) * static_cast<double>(ranks.mesh.world_size());
+    };
+    const double flops = of_all_ranks(plan.flops_per_step);
     std::printf("work: %.3f GFLOP per step, %.3f MFLOP per token\n", flops * 1e-9,
                 flops * 1e-6 / static_cast<double>(config.batch.tokens_per_step));
+    if (plan.recomputed_flops_per_step > 0) {
+        const double again = of_all_ranks(plan.recomputed_flops_per_step);
+        std::printf("      and %.3f GFLOP per step (%.1f%%) of forward again, which MFU does not count\n",
+                    again * 1e-9, 100 * again / flops);
+    }
     print_communication(config, ranks, table);
     std::printf("\nmemory per rank (%s, %s)\n%s", plan.device.c_str(),
                 std::string(name_of(plan.real)).c_str(), plan.table.c_str());

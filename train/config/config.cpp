@@ -1,6 +1,8 @@
 #include "train/config/config.h"
 
+#include <charconv>
 #include <cmath>
+#include <system_error>
 
 #include "kernels/device/error.h"
 
@@ -68,6 +70,27 @@ void BatchConfig::fields(FieldVisitor& v) {
             "tokens that a rank processes at once, a multiple of sequence_length", {1, 1e9});
     v.field("tokens_per_step", tokens_per_step,
             "tokens of an optimizer step over all ranks, a multiple of microbatch_tokens x ranks", {1, 1e12});
+}
+
+void MemoryConfig::fields(FieldVisitor& v) {
+    v.choice("activation_checkpointing", activation_checkpointing, {"none", "selective", "full"},
+             "what a block keeps for backward, which computes the rest again; none: everything; selective: "
+             "what products and attention gave; full: what entered it");
+    v.field("checkpointed_blocks", checkpointed_blocks,
+            "how many blocks, counted from the first, do so; \"all\", or a number");
+}
+
+int64_t MemoryConfig::num_checkpointed_blocks(int64_t num_layers) const {
+    int64_t count = num_layers;
+    if (checkpointed_blocks != "all") {
+        const char* const end = checkpointed_blocks.data() + checkpointed_blocks.size();
+        const auto [rest, error] = std::from_chars(checkpointed_blocks.data(), end, count);
+        if (error != std::errc() || rest != end || count < 0 || count > num_layers) {
+            throw_usage("memory.checkpointed_blocks: \"{}\" is not \"all\" or a number of blocks up to {}",
+                        checkpointed_blocks, num_layers);
+        }
+    }
+    return activation_checkpointing == "none" ? 0 : count;
 }
 
 void OptimizerGroupConfig::fields(FieldVisitor& v) {
@@ -166,6 +189,7 @@ void Config::fields(FieldVisitor& v) {
     v.section("model", "architecture", [this](FieldVisitor& s) { model.fields(s); });
     v.section("data", "token shards", [this](FieldVisitor& s) { data.fields(s); });
     v.section("batch", "batch arithmetic", [this](FieldVisitor& s) { batch.fields(s); });
+    v.section("memory", "memory against work", [this](FieldVisitor& s) { memory.fields(s); });
     v.section("optimizers", "optimizer groups", [this](FieldVisitor& s) { optimizers.fields(s); });
     v.section("schedule", "learning-rate schedule", [this](FieldVisitor& s) { schedule.fields(s); });
     v.section("parallel", "mesh of ranks", [this](FieldVisitor& s) { parallel.fields(s); });
@@ -202,6 +226,7 @@ void Config::validate() const {
         throw_usage("batch.tokens_per_step {} is not a multiple of batch.microbatch_tokens {}",
                     batch.tokens_per_step, batch.microbatch_tokens);
     }
+    memory.num_checkpointed_blocks(model.num_layers);
     if (optimizers.groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
         if (optimizers.groups[i].params.empty()) throw_usage("optimizers.groups[{}].params is empty", i);

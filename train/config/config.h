@@ -56,6 +56,14 @@ struct BatchConfig {
     void fields(FieldVisitor& v);
 };
 
+struct MemoryConfig {
+    std::string activation_checkpointing = "none";
+    std::string checkpointed_blocks = "all";
+    void fields(FieldVisitor& v);
+    // The first so many of num_layers blocks; 0 under "none". Throws a usage error if there are not so many.
+    int64_t num_checkpointed_blocks(int64_t num_layers) const;
+};
+
 struct OptimizerGroupConfig {
     std::string type = "adamw";
     std::vector<std::string> params;
@@ -124,6 +132,7 @@ struct Config {
     ModelConfig model;
     DataConfig data;
     BatchConfig batch;
+    MemoryConfig memory;
     OptimizersConfig optimizers;
     ScheduleConfig schedule;
     ParallelConfig parallel;

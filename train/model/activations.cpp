@@ -28,9 +28,11 @@ Tensor Activations::make(Runtime& runtime, const std::string& name, DType dtype,
     return buffers_.back().tensor(dtype, dims);
 }
 
-Activations::Activations(const ModelConfig& model, int64_t tokens, Runtime& runtime) {
-    const int64_t T = tokens, C = model.model_dim, F = model.mlp_ratio * C, H = model.num_heads,
-                  V = model.padded_vocab_size();
+Activations::Activations(const ModelConfig& model, const MemoryConfig& memory, int64_t tokens,
+                         Runtime& runtime)
+    : kept_(memory.activation_checkpointing == "full" ? Origin::input : Origin::product),
+      num_checkpointed_(memory.num_checkpointed_blocks(model.num_layers)) {
+    const int64_t T = tokens, C = model.model_dim, F = model.mlp_ratio * C, V = model.padded_vocab_size();
     const DType real = runtime.real();
     const auto f32 = [&](const std::string& name, std::initializer_list<int64_t> dims) {
         return make(runtime, name, DType::f32, dims);
@@ -48,30 +50,7 @@ Activations::Activations(const ModelConfig& model, int64_t tokens, Runtime& runt
     embedding_rstd = f32("embedding_rstd", {T});
     first = model.norm_embedding ? act("first", {T, C}) : embedding;
 
-    for (int64_t i = 0; i < model.num_layers; ++i) {
-        const std::string name = fmt::format("blocks.{}.", i);
-        BlockActivations block;
-        if (model.mix_first_embedding) block.entered = act(name + "entered", {T, C});
-        block.attn_input = act(name + "attn_input", {T, C});
-        block.attn_mean = f32(name + "attn_mean", {T});
-        block.attn_rstd = f32(name + "attn_rstd", {T});
-        block.attn_normed = act(name + "attn_normed", {T, C});
-        block.qkv = act(name + "qkv", {T, 3 * C});
-        block.qk_rstd = f32(name + "qk_rstd", {T, 2 * H});
-        if (i >= model.num_layers - model.value_embeddings) {
-            block.value_embedding = act(name + "value_embedding", {T, C});
-            block.mixed_value = act(name + "mixed_value", {T, C});
-        }
-        block.attn_out = act(name + "attn_out", {T, C});
-        block.lse = f32(name + "lse", {H, T});
-        block.mlp_input = act(name + "mlp_input", {T, C});
-        block.mlp_mean = f32(name + "mlp_mean", {T});
-        block.mlp_rstd = f32(name + "mlp_rstd", {T});
-        block.mlp_normed = act(name + "mlp_normed", {T, C});
-        block.hidden = act(name + "hidden", {T, F});
-        block.activated = act(name + "activated", {T, F});
-        blocks.push_back(block);
-    }
+    for (int64_t i = 0; i < model.num_layers; ++i) make_block(model, i, tokens, runtime);
     delta = act("delta", {T, C});
     last = act("last", {T, C});
     final_mean = f32("final_mean", {T});
@@ -86,6 +65,46 @@ Activations::Activations(const ModelConfig& model, int64_t tokens, Runtime& runt
     dqkv = act("dqkv", {T, 3 * C});
     dhidden = act("dhidden", {T, F});
     if (model.value_embeddings > 0) dmixed_value = act("dmixed_value", {T, C});
+}
+
+void Activations::make_block(const ModelConfig& model, int64_t index, int64_t tokens, Runtime& runtime) {
+    const int64_t T = tokens, C = model.model_dim, F = model.mlp_ratio * C, H = model.num_heads;
+    const auto tensor = [&](Origin origin, const std::string& name, DType dtype,
+                            std::initializer_list<int64_t> dims) {
+        if (index >= num_checkpointed_ || origin <= kept_)
+            return make(runtime, fmt::format("blocks.{}.{}", index, name), dtype, dims);
+        Tensor& shared = shared_[name];
+        if (!shared.present()) shared = make(runtime, "checkpointed blocks." + name, dtype, dims);
+        return shared;
+    };
+    const auto f32 = [&](Origin origin, const char* name, std::initializer_list<int64_t> dims) {
+        return tensor(origin, name, DType::f32, dims);
+    };
+    const auto act = [&](Origin origin, const char* name, std::initializer_list<int64_t> dims) {
+        return tensor(origin, name, runtime.real(), dims);
+    };
+    BlockActivations block;
+    block.entered = index > 0 ? act(Origin::input, "entered", {T, C}) : first;
+    block.attn_input =
+        model.mix_first_embedding ? act(Origin::pointwise, "attn_input", {T, C}) : block.entered;
+    block.attn_mean = f32(Origin::pointwise, "attn_mean", {T});
+    block.attn_rstd = f32(Origin::pointwise, "attn_rstd", {T});
+    block.attn_normed = act(Origin::pointwise, "attn_normed", {T, C});
+    block.qkv = act(Origin::product, "qkv", {T, 3 * C});
+    block.qk_rstd = f32(Origin::product, "qk_rstd", {T, 2 * H});
+    if (index >= model.num_layers - model.value_embeddings) {
+        block.value_embedding = act(Origin::input, "value_embedding", {T, C});
+        block.mixed_value = act(Origin::pointwise, "mixed_value", {T, C});
+    }
+    block.attn_out = act(Origin::product, "attn_out", {T, C});
+    block.lse = f32(Origin::product, "lse", {H, T});
+    block.mlp_input = act(Origin::product, "mlp_input", {T, C});
+    block.mlp_mean = f32(Origin::pointwise, "mlp_mean", {T});
+    block.mlp_rstd = f32(Origin::pointwise, "mlp_rstd", {T});
+    block.mlp_normed = act(Origin::pointwise, "mlp_normed", {T, C});
+    block.hidden = act(Origin::product, "hidden", {T, F});
+    block.activated = act(Origin::pointwise, "activated", {T, F});
+    blocks.push_back(block);
 }
 
 }  // namespace speedrun

@@ -46,18 +46,16 @@ void Transformer::backward_head(Tensor loss_sum, bool accumulate, float gradient
 void Transformer::backward_block(int64_t index, GradientStore& gradients) {
     const BlockActivations& b = act_.blocks[index];
     const std::string name = block_name(index);
-    const int64_t width = config_.model_dim;
     const Tensor dx = act_.dresidual, dy = act_.dnormed;
+    if (act_.recomputed(index)) recompute_block(index);  // before any of its parameters is announced
 
     linear_backward(act_.dhidden, dx, b.activated, name + "mlp.down", gradients);
     ops_.activation_backward(act_.dhidden, act_.dhidden, b.hidden, activation_, stream_);
     linear_backward(dy, act_.dhidden, b.mlp_normed, name + "mlp.up", gradients);
     norm_backward(dx, dy, b.mlp_input, b.mlp_mean, b.mlp_rstd, dx, name + "mlp_norm", gradients);
 
-    const Tensor q = b.qkv.column_slice(0, width), k = b.qkv.column_slice(width, width);
-    Tensor v = b.qkv.column_slice(2 * width, width);
-    const Tensor dq = act_.dqkv.column_slice(0, width), dk = act_.dqkv.column_slice(width, width);
-    const Tensor dv = act_.dqkv.column_slice(2 * width, width);
+    const Tensor q = query(b.qkv), k = key(b.qkv), v = value(b.qkv);
+    const Tensor dq = query(act_.dqkv), dk = key(act_.dqkv), dv = value(act_.dqkv);
     linear_backward(dy, dx, b.attn_out, name + "attn.out", gradients);
     const bool mixed = b.mixed_value.present();
     ops_.attention_backward(dq, dk, mixed ? act_.dmixed_value : dv, dy, b.attn_out, b.lse, q, k,
@@ -89,10 +87,10 @@ void Transformer::backward_block(int64_t index, GradientStore& gradients) {
     const Tensor dbias = gradient_of(norm_name + ".bias", accumulate, gradients);
     const Tensor dmix = gradient_of(name + "mix", accumulate, gradients);
     const bool first_contribution = index == config_.num_layers - 1;
-    ops_.mix_norm_backward(dx, act_.dfirst, dmix, dgain, dbias, dy, b.attn_input,
-                           index > 0 ? b.entered : act_.first, {act_.first, weight(name + "mix")},
-                           b.attn_mean, b.attn_rstd, optional(norm_name + ".gain"), dx, accumulate,
-                           !first_contribution, norm_kind_, stream_);
+    ops_.mix_norm_backward(dx, act_.dfirst, dmix, dgain, dbias, dy, b.attn_input, b.entered,
+                           {act_.first, weight(name + "mix")}, b.attn_mean, b.attn_rstd,
+                           optional(norm_name + ".gain"), dx, accumulate, !first_contribution, norm_kind_,
+                           stream_);
     for (const std::string& p : {norm_name + ".gain", norm_name + ".bias", name + "mix"}) {
         if (const Parameter* done = parameter(p)) gradients.ready(*done);
     }

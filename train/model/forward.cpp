@@ -29,45 +29,77 @@ void Transformer::forward() {
 // `residual` is the stream before the previous block's MLP output, which waits in `delta` (none before block
 // 0). Its addition is fused with the norm that reads the sum.
 void Transformer::forward_block(int64_t index, Tensor residual) {
-    BlockActivations& b = act_.blocks[index];
+    const BlockActivations& b = act_.blocks[index];
     const std::string name = block_name(index);
-    const bool has_delta = index > 0;
-
-    if (config_.mix_first_embedding) {
-        const std::string norm_name = name + "attn_norm";
-        ops_.mix_norm_forward(b.attn_normed, b.attn_input, has_delta ? b.entered : Tensor{}, b.attn_mean,
-                              b.attn_rstd, residual, has_delta ? act_.delta : Tensor{},
-                              {act_.first, weight(name + "mix")}, optional(norm_name + ".gain"),
-                              optional(norm_name + ".bias"), norm_kind_, stream_);
-    } else if (has_delta) {
-        norm(b.attn_normed, b.attn_input, b.attn_mean, b.attn_rstd, residual, act_.delta, name + "attn_norm");
-    } else {
-        norm(b.attn_normed, {}, b.attn_mean, b.attn_rstd, residual, {}, name + "attn_norm");
-        b.attn_input = residual;
-    }
-
-    const int64_t width = config_.model_dim;
-    linear(b.qkv, b.attn_normed, name + "attn.qkv");
-    const Tensor q = b.qkv.column_slice(0, width), k = b.qkv.column_slice(width, width);
-    Tensor v = b.qkv.column_slice(2 * width, width);
-    ValueMix value;
-    if (b.mixed_value.present()) {
+    attention_norm(index, residual, index > 0 ? act_.delta : Tensor{});
+    if (b.value_embedding.present()) {
         const Tensor table = weight("value_embed." + std::to_string(value_table(index)) + ".weight");
         ops_.embedding_forward(b.value_embedding, act_.batch.tokens, table, {}, {}, stream_);
-        value = {b.mixed_value, v, {b.value_embedding, weight(name + "attn.value_mix")}};
-        v = b.mixed_value;
     }
-    if (config_.qk_norm || config_.position == "rotary" || value.mixed.present()) {
-        ops_.qk_norm_rotary_forward(q, k, b.qk_rstd, rotary_cos_, rotary_sin_, act_.batch.positions, value,
-                                    rotary_options(), stream_);
-    }
-    ops_.attention_forward(b.attn_out, b.lse, q, k, v, act_.batch.first_key, attention_options(), stream_);
-    linear(act_.delta, b.attn_out, name + "attn.out");
-
+    attention(index);
     norm(b.mlp_normed, b.mlp_input, b.mlp_mean, b.mlp_rstd, b.attn_input, act_.delta, name + "mlp_norm");
     linear(b.hidden, b.mlp_normed, name + "mlp.up");
     ops_.activation_forward(b.activated, b.hidden, activation_, stream_);
     linear(act_.delta, b.activated, name + "mlp.down");
+}
+
+// The block's activations as forward made them, bit by bit, from those that a checkpointed block keeps. A sum
+// was rounded before forward went on from it, so a norm that starts from the kept sum gives the same.
+void Transformer::recompute_block(int64_t index) {
+    const BlockActivations& b = act_.blocks[index];
+    const std::string name = block_name(index);
+    const int64_t flops_before = ops_.flops();
+    attention_norm(index, b.entered, {});
+    if (act_.keeps_products()) {
+        if (b.mixed_value.present()) {
+            const RotaryOptions mix_alone{.num_heads = config_.num_heads, .head_dim = config_.head_dim()};
+            ops_.qk_norm_rotary_forward(query(b.qkv), key(b.qkv), {}, {}, {}, {}, value_mix(index), mix_alone,
+                                        stream_);
+        }
+        norm(b.mlp_normed, {}, b.mlp_mean, b.mlp_rstd, b.mlp_input, {}, name + "mlp_norm");
+    } else {
+        attention(index);
+        norm(b.mlp_normed, b.mlp_input, b.mlp_mean, b.mlp_rstd, b.attn_input, act_.delta, name + "mlp_norm");
+        linear(b.hidden, b.mlp_normed, name + "mlp.up");
+    }
+    ops_.activation_forward(b.activated, b.hidden, activation_, stream_);
+    recomputed_flops_ += ops_.flops() - flops_before;
+}
+
+void Transformer::attention_norm(int64_t index, Tensor residual, Tensor delta) {
+    const BlockActivations& b = act_.blocks[index];
+    const std::string name = block_name(index) + "attn_norm";
+    const Tensor entered = delta.present() ? b.entered : Tensor{};
+    if (config_.mix_first_embedding) {
+        ops_.mix_norm_forward(b.attn_normed, b.attn_input, entered, b.attn_mean, b.attn_rstd, residual, delta,
+                              {act_.first, weight(block_name(index) + "mix")}, optional(name + ".gain"),
+                              optional(name + ".bias"), norm_kind_, stream_);
+    } else {
+        norm(b.attn_normed, entered, b.attn_mean, b.attn_rstd, residual, delta, name);
+    }
+}
+
+// From what attention's norm gave to `delta`, which its output leaves in.
+void Transformer::attention(int64_t index) {
+    const BlockActivations& b = act_.blocks[index];
+    const std::string name = block_name(index);
+    linear(b.qkv, b.attn_normed, name + "attn.qkv");
+    const Tensor q = query(b.qkv), k = key(b.qkv);
+    const ValueMix mix = value_mix(index);
+    const bool mixed = mix.mixed.present();
+    if (config_.qk_norm || config_.position == "rotary" || mixed) {
+        ops_.qk_norm_rotary_forward(q, k, b.qk_rstd, rotary_cos_, rotary_sin_, act_.batch.positions, mix,
+                                    rotary_options(), stream_);
+    }
+    ops_.attention_forward(b.attn_out, b.lse, q, k, mixed ? b.mixed_value : value(b.qkv),
+                           act_.batch.first_key, attention_options(), stream_);
+    linear(act_.delta, b.attn_out, name + "attn.out");
+}
+
+ValueMix Transformer::value_mix(int64_t index) const {
+    const BlockActivations& b = act_.blocks[index];
+    if (!b.mixed_value.present()) return {};
+    return {b.mixed_value, value(b.qkv), {b.value_embedding, weight(block_name(index) + "attn.value_mix")}};
 }
 
 void Transformer::loss(Tensor loss_sum, bool accumulate) {

@@ -35,7 +35,8 @@ struct Parameter {
 
 class ParameterTable {
   public:
-    explicit ParameterTable(const ModelConfig& model, int64_t sequence_length);
+    // recomputed: backward computes (a part of) the blocks' forward again.
+    explicit ParameterTable(const ModelConfig& model, int64_t sequence_length, bool recomputed = false);
 
     const std::vector<Parameter>& all() const { return parameters_; }
     const Parameter& operator[](int id) const { return parameters_[id]; }

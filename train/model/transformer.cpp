@@ -8,7 +8,7 @@
 namespace speedrun {
 
 Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
-                         const RegionRules& rules, bool documents)
+                         const RegionRules& rules, bool documents, const MemoryConfig& memory)
     : config_(config),
       tokens_(tokens),
       sequence_length_(sequence_length),
@@ -18,9 +18,9 @@ Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequ
       stream_(runtime.compute()),
       norm_kind_(config.norm == "rmsnorm" ? NormKind::rmsnorm : NormKind::layernorm),
       activation_(config.activation == "relu_squared" ? Activation::relu_squared : Activation::gelu_tanh),
-      table_(config, sequence_length),
+      table_(config, sequence_length, memory.activation_checkpointing != "none"),
       parameters_(table_, rules, runtime),
-      act_(config, tokens, runtime) {
+      act_(config, memory, tokens, runtime) {
     if (config.position == "rotary") fill_rotary_tables();
 }
 

@@ -13,9 +13,10 @@ namespace speedrun {
 class Transformer {
   public:
     // For microbatches of `tokens` tokens in sequences of `sequence_length`. `rules`: how parameters lie in
-    // memory. Without documents the batch's first_key must be the start of each token's sequence.
+    // memory. Without documents the batch's first_key must be the start of each token's sequence. `memory`:
+    // what blocks keep for backward; it changes no bit of any result.
     Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
-                const RegionRules& rules = {}, bool documents = true);
+                const RegionRules& rules = {}, bool documents = true, const MemoryConfig& memory = {});
 
     const ParameterTable& table() const { return table_; }
     ParameterStore& parameters() { return parameters_; }
@@ -38,6 +39,9 @@ class Transformer {
     // Losses of the last loss() or loss_and_backward(), f32 [T].
     Tensor losses() const { return act_.losses; }
     double softcap() const { return config_.logit_softcap; }
+    // Floating-point operations, so far, of forward passes that backward repeated for what checkpointed
+    // blocks had not kept: in Ops::flops(), but not the model's own work.
+    int64_t recomputed_flops() const { return recomputed_flops_; }
 
   private:
     void enter(int unit, Pass pass) {
@@ -48,6 +52,13 @@ class Transformer {
     Tensor optional(const std::string& name) const;  // the same, absent if the model has no such parameter
 
     void forward_block(int64_t index, Tensor residual);
+    void recompute_block(int64_t index);
+    void attention_norm(int64_t index, Tensor residual, Tensor delta);
+    void attention(int64_t index);
+    ValueMix value_mix(int64_t index) const;  // absent where the block mixes none
+    Tensor query(Tensor qkv) const { return qkv.column_slice(0, config_.model_dim); }
+    Tensor key(Tensor qkv) const { return qkv.column_slice(config_.model_dim, config_.model_dim); }
+    Tensor value(Tensor qkv) const { return qkv.column_slice(2 * config_.model_dim, config_.model_dim); }
     void backward_head(Tensor loss_sum, bool accumulate, float gradient_scale, GradientStore& gradients);
     void backward_block(int64_t index, GradientStore& gradients);
     void backward_embedding(GradientStore& gradients);
@@ -84,6 +95,7 @@ class Transformer {
     Buffer rotary_;
     Tensor rotary_cos_, rotary_sin_;  // (S, D/2)
     std::function<void(int, Pass)> before_unit_;
+    int64_t recomputed_flops_ = 0;
 };
 
 }  // namespace speedrun

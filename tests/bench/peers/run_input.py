@@ -13,7 +13,7 @@ SHARD_MAGIC, SHARD_HEADER_BYTES = 20240520, 1024
 FINEWEB_SEPARATOR = 50256  # of shards that come without a dataset.json
 
 # Sections that say where, how fast or how long, but nothing about the numbers of a step.
-IGNORED = {"parallel", "eval", "record", "cuda", "checkpoint", "precision", "device", "threads", "seed"}
+IGNORED = {"memory", "parallel", "eval", "record", "cuda", "checkpoint", "precision", "device", "threads", "seed"}
 KNOWN = {
     "model": {"preset", "num_layers", "model_dim", "num_heads", "mlp_ratio", "vocab_size", "norm", "norm_parameters",
               "activation", "position", "rotary_base", "qk_norm", "tied_head", "biases", "logit_softcap",

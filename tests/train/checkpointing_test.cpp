@@ -1,0 +1,165 @@
+// Activation checkpointing: gradients equal those without it in every bit, memory falls as activations.h
+// says, work grows by what is repeated, and no parameter is read after it was released.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kernels/cpu/cpu_device.h"
+#include "tests/train/model_harness.h"
+
+namespace speedrun::testing {
+namespace {
+
+constexpr int64_t kSequence = 8, kRows = 2, kTokens = kSequence * kRows;
+
+ModelConfig family(const std::string& name) {
+    ModelConfig model;
+    model.preset = name == "gpt2" ? "gpt2" : "modern";
+    model.apply_preset();
+    model.num_layers = 4;
+    model.model_dim = 48;
+    model.num_heads = 3;
+    model.mlp_ratio = 3;
+    model.vocab_size = 100;
+    model.mix_first_embedding = name == "recipe";
+    model.value_embeddings = name == "recipe" ? 2 : 0;
+    return model;
+}
+const char* const kFamilies[] = {"gpt2", "modern", "recipe"};
+
+struct Outcome {
+    std::vector<double> losses;
+    std::vector<Values> gradients;
+    int64_t flops = 0, recomputed_flops = 0;
+
+    bool operator==(const Outcome& other) const {
+        return losses == other.losses && gradients == other.gradients;
+    }
+};
+
+// Two microbatches. Poisoned: every parameter becomes NaN where backward releases it in the second.
+Outcome run(const ModelConfig& model, const MemoryConfig& memory, const std::string& precision,
+            bool poison = false) {
+    ModelHarness h(model, kTokens, kSequence, precision, {}, memory);
+    h.randomize(0.2, 5);
+    h.gradients.begin_step();
+    Outcome outcome;
+    const int64_t flops_before = h.runtime.ops().flops();
+    for (const uint64_t seed : {1, 2}) {
+        if (poison && seed == 2) {
+            h.gradients.listen_released([&](const Parameter& p) {
+                h.runtime.ops().fill(h.model.parameters().compute_flat(p),
+                                     std::numeric_limits<float>::quiet_NaN(), h.runtime.compute());
+            });
+        }
+        outcome.losses.push_back(h.backward(random_batch(model, kRows, kSequence, true, seed), 0.05f));
+    }
+    h.gradients.listen_released({});
+    outcome.flops = h.runtime.ops().flops() - flops_before;
+    outcome.recomputed_flops = h.model.recomputed_flops();
+    for (const Parameter& p : h.table().all()) outcome.gradients.push_back(h.gradient(p));
+    return outcome;
+}
+
+TEST(CheckpointingTest, GradientsAreEqualInEveryBit) {
+    for (const char* precision : {"f32", "bf16"}) {
+        if (std::string(precision) == "bf16" && !cpu_has_bf16()) continue;
+        for (const char* name : kFamilies) {
+            const ModelConfig model = family(name);
+            const Outcome expected = run(model, {}, precision);
+            for (const char* mode : {"selective", "full"}) {
+                for (const char* blocks : {"all", "0", "1", "3"})
+                    EXPECT_EQ(run(model, {mode, blocks}, precision), expected)
+                        << name << " " << precision << " " << mode << " " << blocks;
+            }
+        }
+    }
+}
+
+// An optimizer may step a parameter from there on.
+TEST(CheckpointingTest, NothingIsReadAfterItsRelease) {
+    for (const char* name : kFamilies) {
+        const ModelConfig model = family(name);
+        const Outcome expected = run(model, {}, "f32");
+        for (const char* mode : {"none", "selective", "full"})
+            EXPECT_EQ(run(model, {mode, "all"}, "f32", true), expected) << name << " " << mode;
+    }
+}
+
+// Bytes of what blocks hold, alone and together.
+int64_t block_bytes(const ModelConfig& model, const MemoryConfig& memory, const std::string& precision) {
+    Runtime runtime({.device = "cpu", .precision = precision, .threads = 1, .dry = true});
+    const Activations activations(model, memory, kTokens, runtime);
+    int64_t bytes = 0;
+    for (const MemoryTable::Entry& entry : runtime.device().memory().entries())
+        if (entry.name.find("blocks.") != std::string::npos) bytes += entry.bytes;
+    return bytes;
+}
+
+TEST(CheckpointingTest, MemoryIsThatOfTheFormula) {
+    for (const char* precision : {"f32", "bf16"}) {
+        if (std::string(precision) == "bf16" && !cpu_has_bf16()) continue;
+        for (const char* name : kFamilies) {
+            const ModelConfig model = family(name);
+            const int64_t r = std::string(precision) == "f32" ? 4 : 2, T = kTokens, C = model.model_dim,
+                          F = model.mlp_ratio * C, H = model.num_heads, m = model.mix_first_embedding;
+            const auto held = [&](const std::string& mode, int64_t y) {
+                if (mode == "none") return r * T * ((8 + m + 2 * y) * C + 2 * F) + 4 * T * (4 + 3 * H);
+                if (mode == "selective") return r * T * ((6 + y) * C + F) + 4 * T * 3 * H;
+                return r * T * (1 + y) * C;
+            };
+            for (const std::string mode : {"none", "selective", "full"}) {
+                for (const int64_t n : {0, 1, 3, 4}) {
+                    int64_t expected = -r * T * C, any = 0;  // `first` enters block 0
+                    for (int64_t i = 0; i < model.num_layers; ++i) {
+                        const int64_t y = i >= model.num_layers - model.value_embeddings;
+                        expected += held(i < n ? mode : "none", y);
+                        if (i < n) any |= y;
+                    }
+                    if (n > 0) expected += held("none", any) - held(mode, any);
+                    EXPECT_EQ(block_bytes(model, {mode, std::to_string(n)}, precision), expected)
+                        << name << " " << precision << " " << mode << " " << n;
+                }
+            }
+        }
+    }
+}
+
+TEST(CheckpointingTest, WorkGrowsByWhatIsRepeated) {
+    for (const char* name : kFamilies) {
+        const ModelConfig model = family(name);
+        const Outcome none = run(model, {}, "f32"), selective = run(model, {"selective", "all"}, "f32"),
+                      full = run(model, {"full", "all"}, "f32"), two = run(model, {"full", "2"}, "f32");
+        EXPECT_EQ(none.recomputed_flops, 0);
+        EXPECT_EQ(selective.recomputed_flops, 0);
+        EXPECT_EQ(selective.flops, none.flops);
+        // qkv, the output projection and the MLP's first product, and q·k and p·v of the keys that causality
+        // leaves; of every block but the last that is checkpointed; twice.
+        const int64_t C = model.model_dim, F = model.mlp_ratio * C,
+                      products = 2 * kTokens * (3 * C * C + C * C + C * F),
+                      attention = kRows * 4 * C * kSequence * (kSequence + 1) / 2;
+        EXPECT_EQ(full.recomputed_flops, 2 * 3 * (products + attention)) << name;
+        EXPECT_EQ(two.recomputed_flops, 2 * 1 * (products + attention)) << name;
+        EXPECT_EQ(full.flops, none.flops + full.recomputed_flops);
+    }
+}
+
+TEST(CheckpointingTest, BlocksThatAreNotThereAreRefused) {
+    EXPECT_EQ(MemoryConfig({"full", "all"}).num_checkpointed_blocks(4), 4);
+    EXPECT_EQ(MemoryConfig({"full", "3"}).num_checkpointed_blocks(4), 3);
+    EXPECT_EQ(MemoryConfig({"none", "3"}).num_checkpointed_blocks(4), 0);
+    for (const char* blocks : {"5", "-1", "some", "2.5", ""}) {
+        try {
+            MemoryConfig({"none", blocks}).num_checkpointed_blocks(4);
+            FAIL() << blocks;
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::usage);
+            const std::string message = error.what();
+            EXPECT_NE(message.find("memory.checkpointed_blocks"), std::string::npos) << message;
+            EXPECT_NE(message.find("up to 4"), std::string::npos) << message;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing
