@@ -49,6 +49,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
         slot.backward_done = runtime.device().create_event();
         slot.reduce_done = runtime.device().create_event();
         slot.step_done = runtime.device().create_event();
+        slot.counted = runtime.device().create_event();
     }
     model_.before_unit([this](int unit) { optimizers_.await_unit(unit); });
     // A gradient is final after its last microbatch; before that, completion only means that it may be added
@@ -106,7 +107,9 @@ void StepRunner::enqueue_model(bool first, bool last) {
     const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(config_.batch.tokens_per_step));
     if (first) gradients_.begin_step();
     last_microbatch_ = last;
+    if (timeline_) timeline_->mark(runtime_.compute(), Phase::forward);
     model_.forward();
+    if (timeline_) timeline_->mark(runtime_.compute(), Phase::backward);
     model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), !first, gradient_scale,
                              gradients_);
     gradients_.expect_all_ready();
@@ -130,6 +133,7 @@ void StepRunner::record_graphs() {
 void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
     optimizers_.step(slot.step, slot.lr_factor, stop, *slot.backward_done, *slot.reduce_done);
     optimizers_.read_statistics(slot.statistics, *slot.reduce_done, *slot.step_done);
+    optimizers_.reducer().count(slot.counts, runtime_.reduce(), runtime_.gather(), *slot.counted);
 }
 
 void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
@@ -138,6 +142,7 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     Slot& slot = slots_[enqueued_ % slots_.size()];
     slot.step = step;
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
+    if (timeline_) timeline_->begin_step(step);
     run_microbatches(source);
     enqueue_optimizer(slot, stop);
     ++enqueued_;
@@ -147,6 +152,7 @@ StepResult StepRunner::collect() {
     if (uncollected() == 0) throw_internal("there is no step to collect");
     Slot& slot = slots_[collected_ % slots_.size()];
     slot.step_done->synchronize();
+    slot.counted->synchronize();
     if (uncollected() == 1)
         runtime_.synchronize();  // nothing else in flight: also surfaces errors of the streams
     ++collected_;
@@ -164,6 +170,9 @@ StepResult StepRunner::collect() {
     result.optimizer_ms = slot.step_done->elapsed_ms_since(*slot.backward_done);
     if (ranks_.size() > 1) result.comm_exposed_ms = slot.reduce_done->elapsed_ms_since(*slot.backward_done);
     last_clock_ms_ = result.clock_ms;
+    const CollectiveCounts counts = slot.counts.reduce + slot.counts.gather;
+    result.communication = counts - last_counts_;
+    last_counts_ = counts;
     return result;
 }
 
@@ -217,10 +226,16 @@ void StepRunner::initialize(uint64_t seed) {
     optimizers_.gather_all();
 }
 
+void StepRunner::trace(Timeline* timeline) {
+    timeline_ = timeline;
+    optimizers_.trace(timeline);
+}
+
 void StepRunner::start_clock() {
     runtime_.synchronize();
     runtime_.compute().record(*clock_start_);
     last_clock_ms_ = 0;
+    last_counts_ = optimizers_.reducer().counts();
 }
 
 double StepRunner::validate(const ValidationLoader& loader) {

@@ -36,7 +36,7 @@ void print_gpus(const Environment& e) {
 
 }  // namespace
 
-int run_doctor() {
+int run_doctor(const DoctorOptions&) {
     const Environment e = read_environment();
     line("build", fmt::format("{} {}, {}", e.build_type, e.git_sha.substr(0, 12), e.compiler),
          e.build_type == "Release" ? "" : "not a Release build: slow; use the preset release");

@@ -88,11 +88,17 @@ struct ScheduleConfig {
 struct ParallelConfig {
     std::string strategy = "ddp";
     std::string launch = "ready";
+    std::string step_order = "reverse";
     int64_t replicate = 1;
     std::string shard = "auto";
     int64_t context = 1;
     int64_t tensor = 1;
     double timeout_s = 60;
+    double simulate_latency_us = 0, simulate_gbytes_per_s = 0, simulate_jitter_us = 0;
+
+    bool simulates() const {
+        return simulate_latency_us > 0 || simulate_gbytes_per_s > 0 || simulate_jitter_us > 0;
+    }
     void fields(FieldVisitor& v);
 };
 

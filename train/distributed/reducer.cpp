@@ -83,11 +83,25 @@ void Reducer::gather_master(const Region& region, const Tensor& whole, Stream& s
 
 int64_t Reducer::bytes_sent() const {
     int64_t sum = 0;
-    for (const auto* communicator : {&all_, &parts_, &copies_, &gather_}) {
-        if (!*communicator) continue;
-        for (const CollectiveCount& count : (*communicator)->counts()) sum += count.bytes_sent;
-    }
+    for (const CollectiveCount& count : counts()) sum += count.bytes_sent;
     return sum;
+}
+
+CollectiveCounts Reducer::counts() const {
+    CollectiveCounts sum{};
+    for (const auto* communicator : {&all_, &parts_, &copies_, &gather_})
+        if (*communicator) sum = sum + (*communicator)->counts();
+    return sum;
+}
+
+void Reducer::count(Counts& into, Stream& reduce, Stream& gather, Event& done) const {
+    if (!all_) return;
+    Communicator::count_at(into.reduce, {all_.get(), parts_.get(), copies_.get()}, reduce);
+    reduce.record(done);
+    if (!gather_) return;
+    gather.wait(done);
+    Communicator::count_at(into.gather, {gather_.get()}, gather);
+    gather.record(done);
 }
 
 }  // namespace speedrun

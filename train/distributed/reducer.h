@@ -41,8 +41,14 @@ class Reducer {
     // whole (f32, padded) <- the masters of the region, from all parts; on the stream of gather.
     void gather_master(const Region& region, const Tensor& whole, Stream& stream);
 
-    // Bytes that this rank has sent so far.
+    // What this rank has done so far; exact while nothing is in flight.
+    CollectiveCounts counts() const;
     int64_t bytes_sent() const;
+    // The same as of all that has been enqueued on the two streams, once `done`, which is recorded behind it.
+    struct Counts {
+        CollectiveCounts reduce{}, gather{};  // by stream
+    };
+    void count(Counts& into, Stream& reduce, Stream& gather, Event& done) const;
 
   private:
     const Ranks ranks_;

@@ -18,6 +18,7 @@ ParallelPlan plan_of(const Config& config) {
     ParallelPlan plan;
     plan.strategy = parse_strategy(config.parallel.strategy);
     plan.launch = parse_launch(config.parallel.launch);
+    plan.step_order = parse_step_order(config.parallel.step_order);
     plan.global_clip = config.optimizers.clip > 0;
     return resolve_plan(plan);
 }

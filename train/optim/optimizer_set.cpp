@@ -2,6 +2,9 @@
 
 #include <fnmatch.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "train/optim/adamw.h"
 #include "train/optim/muon.h"
 
@@ -55,6 +58,12 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
     return std::make_unique<Adamw>(group, members, parameters, gradients, runtime);
 }
 
+std::vector<int> step_order(const RegionLayout& layout, StepOrder order) {
+    std::vector<int> regions = layout.backward_order();
+    if (order == StepOrder::forward) std::reverse(regions.begin(), regions.end());
+    return regions;
+}
+
 OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
                            ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
     : config_(config),
@@ -65,13 +74,14 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
       runtime_(runtime),
       layout_(parameters.layout()),
       reducer_(ranks, parameters, gradients),
-      order_(layout_.backward_order()),
+      order_(step_order(layout_, ranks.plan.step_order)),
       completes_(table.all().size()),
       regions_of_unit_(static_cast<size_t>(table.num_units())) {
     if (ranks.size() >
         1) {  // before anything is sent: who disagrees would wait for ever, or sum apples and pears
         std::vector<std::string> lines;
         for (const ScheduleRow& row : region_schedule(layout_, ranks)) lines.push_back(row.describe());
+        lines.push_back(fmt::format("steps from {}", layout_[order_.front()].name()));
         expect_same_on_all_ranks(*ranks.world, "schedule", lines);
     }
     for (size_t g = 0; g < config.groups.size(); ++g) {
@@ -108,6 +118,7 @@ void OptimizerSet::gradient_ready(const Parameter& p) {
         if (--pending_[id] > 0) continue;
         pending_[id] = static_cast<int>(layout_[id].pieces.size());
         runtime_.compute().record(*raw_[id]);
+        if (timeline_) timeline_->ready(runtime_.compute(), id);
         completed.push_back(id);
     }
 }
@@ -132,6 +143,7 @@ void OptimizerSet::reduce(const Parameter& p) {
 
 void OptimizerSet::launch(const Region& region) {
     Stream& stream = runtime_.reduce();
+    if (timeline_) timeline_->mark(stream, Phase::reduce, region.id);
     stream.wait(*raw_[region.id]);
     stream.wait(*read_);  // the host has read what the step before wrote to the statistics
     reducer_.reduce(region, stream);
@@ -148,6 +160,7 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
     Ops& ops = runtime_.ops();
     Stream &compute = runtime_.compute(), &reduce = runtime_.reduce(), &optimizer = runtime_.optimizer(),
            &gather = runtime_.gather();
+    if (timeline_) timeline_->mark(compute, Phase::statistics);
     compute.wait(*read_);
     ops.cast(statistic(kLossTotal), statistic(kLossSum), compute);
     ops.fill(statistic(kStop), stop ? 1.0f : 0.0f, compute);
@@ -157,6 +170,7 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
     waiting_.clear();
 
     const int64_t count = layout_.size();
+    if (timeline_) timeline_->mark(reduce, Phase::statistics);
     ops.cast(statistic(kSquares, count), statistic(local_squares_, count), reduce);
     reducer_.sum_over_all(statistic(kLossTotal, 2), reduce);
     reducer_.sum_over_parts(statistic(kSquares, count), reduce);
@@ -170,6 +184,7 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
     if (by_norm_of_all) optimizer.wait(reduce_done);
     for (const int id : order_) {
         const Region& region = layout_[id];
+        if (timeline_) timeline_->mark(optimizer, Phase::step, id);
         StepContext context{.step = step,
                             .lr_factor = lr_factor,
                             .grad_scale = statistic(kCoefficient),
@@ -184,6 +199,7 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
         optimizers_[region.group]->step(region, context);
         optimizer.record(*stepped_[id]);
         if (!reducer_.sharded()) continue;
+        if (timeline_) timeline_->mark(gather, Phase::gather, id);
         gather.wait(*stepped_[id]);
         reducer_.gather(region, gather);
         gather.record(*gathered_[id]);
@@ -192,6 +208,7 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
 
 void OptimizerSet::read_statistics(float* host, const Event& reduce_done, Event& done) {
     Stream& optimizer = runtime_.optimizer();
+    if (timeline_) timeline_->mark(optimizer, Phase::statistics);
     optimizer.wait(reduce_done);
     if (!runtime_.device().dry()) {
         // Not the first: the next backward writes it, on compute.
@@ -204,7 +221,26 @@ void OptimizerSet::read_statistics(float* host, const Event& reduce_done, Event&
 
 void OptimizerSet::await_unit(int unit) {
     const auto& events = reducer_.sharded() ? gathered_ : stepped_;
-    for (const int id : regions_of_unit_[unit]) runtime_.compute().wait(*events[id]);
+    for (const int id : regions_of_unit_[unit]) {
+        runtime_.compute().wait(*events[id]);
+        if (timeline_) timeline_->use(runtime_.compute(), id);
+    }
+}
+
+void OptimizerSet::trace(Timeline* timeline) {
+    timeline_ = timeline;
+    if (!timeline) return;
+    const std::vector<ScheduleRow> rows =
+        region_schedule(layout_, ranks_);  // of regions as backward completes them
+    const std::vector<int> order = layout_.backward_order();
+    std::vector<TracedRegion> regions(order.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+        TracedRegion& region = regions[static_cast<size_t>(order[i])];
+        region.name = layout_[order[i]].name();
+        for (const PlannedCollective& collective : rows[i].collectives)
+            region.sent.emplace_back(name_of(collective.kind), std::llround(collective.wire_bytes()));
+    }
+    timeline->describe(std::move(regions));
 }
 
 void OptimizerSet::reset() {

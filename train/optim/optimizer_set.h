@@ -9,6 +9,7 @@
 
 #include "train/distributed/reducer.h"
 #include "train/optim/optimizer.h"
+#include "train/trace/timeline.h"
 
 namespace speedrun {
 
@@ -38,7 +39,7 @@ class OptimizerSet {
     // Enqueues, on other streams than compute, the reduction of the regions that p completed; under
     // `launch: after_backward` they wait for step(). After gradient_ready.
     void reduce(const Parameter& p);
-    // After backward: enqueues the norm, and the step of every region in reverse order of declaration. A
+    // After backward: enqueues the norm, and the step of every region in the plan's step_order. A
     // region waits for its own reduction alone, unless the gradients are clipped by the norm of all of them.
     // stop: this rank asks to end the run.
     void step(int64_t step, double lr_factor, bool stop, Event& backward_done, Event& reduce_done);
@@ -50,6 +51,8 @@ class OptimizerSet {
     void reset();
     // The compute copies of all regions from all ranks, after initialisation. Waits.
     void gather_all();
+    // Marks what is enqueued from here on in this timeline; null: no longer.
+    void trace(Timeline* timeline);
     // The f32 values of p, on the host, whoever holds them. All ranks ask for the same. Waits.
     void read_master(const Parameter& p, void* host);
 
@@ -75,7 +78,7 @@ class OptimizerSet {
     Buffer statistics_;
     int64_t num_statistics_ = 0, local_squares_ = 0,
             region_scales_ = 0;     // the latter two: indices behind kSquares
-    const std::vector<int> order_;  // of regions, as backward completes them
+    const std::vector<int> order_;  // of regions, as they are stepped and gathered
     // By region: parameters whose gradient is not ready, and whose value backward still reads.
     std::vector<int> pending_, unreleased_;
     std::vector<std::vector<int>> completes_;  // by parameter: regions it completed
@@ -83,6 +86,7 @@ class OptimizerSet {
     std::vector<std::vector<int>> regions_of_unit_;
     std::vector<std::unique_ptr<Event>> raw_, released_, reduced_, stepped_, gathered_;  // by region
     std::unique_ptr<Event> read_;
+    Timeline* timeline_ = nullptr;
 };
 
 }  // namespace speedrun
