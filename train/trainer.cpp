@@ -138,7 +138,7 @@ void Trainer::collect() {
     for (size_t kind = 0; kind < result.communication.size(); ++kind) {
         const CollectiveCount& count = result.communication[kind];
         metrics.comm_ms += static_cast<double>(count.busy_ns) * 1e-6;
-        if (count.calls > 0) metrics.bytes[name_of(static_cast<Collective>(kind))] = count.bytes_sent;
+        if (count.bytes_sent > 0) metrics.bytes[name_of(static_cast<Collective>(kind))] = count.bytes_sent;
     }
     metrics.optimizer_ms = result.optimizer_ms - result.comm_exposed_ms;
     metrics.data_ms = prefetcher_->wait_ms() - waited_ms_;
