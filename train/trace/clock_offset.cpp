@@ -25,7 +25,7 @@ struct RankTimes {
         std::istringstream words(text);
         RankTimes times;
         for (int i = 0; i < kRounds; ++i) words >> times.enter[i] >> times.leave[i];
-        words >> times.kernel;
+        std::getline(words >> std::ws, times.kernel);
         return times;
     }
 };

@@ -55,12 +55,12 @@ std::string text_at(double x, double y, const char* attributes, const std::strin
     return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\"{}>{}</text>\n", x, y, attributes, escaped(text));
 }
 
-// In order of time; what ends within a pixel of the bar before belongs to it.
+// In order of time. Every bar is a pixel wide or more; what comes to lie under the bar before belongs to it.
 void append(std::vector<Bar>& bars, Bar bar) {
     if (!bars.empty()) {
         Bar& last = bars.back();
         const bool same = last.kind == bar.kind && last.region == bar.region && bar.x - last.end < kPixel;
-        if (same || bar.end - last.end < kPixel) {
+        if (same || bar.end <= last.end) {
             last.end = std::max(last.end, bar.end);
             return;
         }
@@ -78,7 +78,9 @@ std::string draw_row(const std::vector<Bar>& bars, double y) {
             if (bar.kind == kind)
                 path += fmt::format("M{:.1f} {}h{:.1f}v{}H{:.1f}z", bar.x, y, bar.end - bar.x, kBar, bar.x);
         }
-        if (!path.empty()) svg += fmt::format("<path fill=\"{}\" d=\"{}\"/>\n", kKinds[kind].colour, path);
+        if (!path.empty())
+            svg += fmt::format("<path stroke=\"#fff\" stroke-width=\".4\" fill=\"{}\" d=\"{}\"/>\n",
+                               kKinds[kind].colour, path);
     }
     constexpr double kLetter = 5.6;
     for (const Bar& bar : bars) {
