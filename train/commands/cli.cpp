@@ -112,7 +112,10 @@ int run_command_line(int argc, char** argv) {
     DoctorOptions doctor;
     CLI::App* doctor_command =
         app.add_subcommand("doctor", "what this build and this machine can do, and what to mend");
+    doctor_command->add_option("--out", doctor.out, "folder of run folders, as of train")
+        ->capture_default_str();
     doctor_command->add_flag("--json", doctor.json, "as JSON");
+    doctor_command->footer("Exit codes: 0 runs are possible; 2 a line that says fail makes them impossible.");
 
     // CLI11 alone would only say that a subcommand is required.
     if (argc > 1 && argv[1][0] != '-') {

@@ -59,6 +59,7 @@ int run_trace(const TraceOptions& options);
 int run_prepare(const PrepareOptions& options);
 
 struct DoctorOptions {
+    std::string out = "logs";  // where runs would be written
     bool json = false;
 };
 int run_doctor(const DoctorOptions& options);
