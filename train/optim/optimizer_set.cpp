@@ -230,15 +230,16 @@ void OptimizerSet::await_unit(int unit) {
 void OptimizerSet::trace(Timeline* timeline) {
     timeline_ = timeline;
     if (!timeline) return;
-    const std::vector<ScheduleRow> rows =
-        region_schedule(layout_, ranks_);  // of regions as backward completes them
-    const std::vector<int> order = layout_.backward_order();
-    std::vector<TracedRegion> regions(order.size());
-    for (size_t i = 0; i < order.size(); ++i) {
-        TracedRegion& region = regions[static_cast<size_t>(order[i])];
-        region.name = layout_[order[i]].name();
-        for (const PlannedCollective& collective : rows[i].collectives)
-            region.sent.emplace_back(name_of(collective.kind), std::llround(collective.wire_bytes()));
+    std::vector<TracedRegion> regions;
+    for (const Region& region : layout_.all()) regions.push_back({region.name(), {}});
+    if (ranks_.size() > 1) {
+        const std::vector<ScheduleRow> rows = region_schedule(layout_, ranks_);  // as backward completes them
+        const std::vector<int> order = layout_.backward_order();
+        for (size_t i = 0; i < order.size(); ++i) {
+            for (const PlannedCollective& collective : rows[i].collectives)
+                regions[static_cast<size_t>(order[i])].sent.emplace_back(
+                    name_of(collective.kind), std::llround(collective.wire_bytes()));
+        }
     }
     timeline->describe(std::move(regions));
 }

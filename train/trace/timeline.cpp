@@ -83,8 +83,9 @@ std::string Timeline::event_of(const Span& span, int thread) const {
         if (mark.point == Point::work && mark.region >= 0) {
             const TracedRegion& region = regions_.at(static_cast<size_t>(mark.region));
             args += fmt::format(R"(,"region":{})", quoted(region.name));
-            for (const auto& [label, bytes] : region.sent)
-                if (label == span.label) args += fmt::format(R"(,"bytes":{})", bytes);
+            const auto sent = std::find_if(region.sent.begin(), region.sent.end(),
+                                           [&](const auto& one) { return one.first == span.label; });
+            if (sent != region.sent.end()) args += fmt::format(R"(,"bytes":{})", sent->second);
         }
     }
     return fmt::format(
