@@ -243,6 +243,8 @@ double StepRunner::validate(const ValidationLoader& loader) {
     const Tensor loss_sum = optimizers_.statistic(OptimizerSet::kLossSum);
     double total = 0;
     Batch batch;
+    if (timeline_) timeline_->mark(runtime_.compute(), Phase::validation);
+    optimizers_.trace(nullptr);  // what validation waits for is not what the next step waits for
     // Batches of all ranks in turn; those behind the last row are padding, so that all ranks run as many.
     for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {
         loader.fill(row + rows * ranks_.data_rank(), rows, batch);
@@ -254,6 +256,7 @@ double StepRunner::validate(const ValidationLoader& loader) {
         runtime_.compute().synchronize();
         total += sum;
     }
+    optimizers_.trace(timeline_);
     if (ranks_.world) total = ranks_.world->sum(total);
     return total / static_cast<double>(loader.num_targets());
 }

@@ -220,9 +220,15 @@ void Trainer::write_timeline() {
     const auto merge = [&] {
         if (ranks_.first()) merge_timelines(parts, folder_.path() + "/trace.json");
     };
-    if (!ranks_.world) return write(), merge();
-    check_together(*ranks_.world, write);
-    check_together(*ranks_.world, merge);
+    try {
+        if (!ranks_.world) return write(), merge();
+        check_together(*ranks_.world, write);
+        check_together(*ranks_.world, merge);
+    } catch (const Error& error) {  // the same on all ranks; what they learned is still to be saved
+        const std::string text = fmt::format("the timeline is not written: {}", error.what());
+        folder_.log(text);
+        progress_->message(text);
+    }
 }
 
 void Trainer::finish(RunSummary& s) {

@@ -35,8 +35,8 @@ std::string metadata(int rank, int thread, const char* name, const std::string& 
 }  // namespace
 
 const char* name_of(Phase phase) {
-    constexpr std::array<const char*, kNumPhases> kNames{"none", "forward", "backward",  "reduce",
-                                                         "step", "gather",  "statistics"};
+    constexpr std::array<const char*, kNumPhases> kNames{"validation", "forward", "backward",  "reduce",
+                                                         "step",       "gather",  "statistics"};
     return kNames[static_cast<size_t>(phase)];
 }
 
@@ -121,12 +121,13 @@ std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted)
         std::vector<Stop>& stops = open[region];
         for (size_t i = 0; stops.size() > 1 && i < stops.size(); ++i) {
             const char* const phase = i == 0 ? "s" : i + 1 < stops.size() ? "t" : "f";
-            // Ids of different ranks never meet.
-            events.push_back(fmt::format(
-                R"({{"name":{},"cat":"flow","ph":"{}","id":"{}.{}","pid":{},"tid":{},"ts":{:.3f}{}}})",
-                quoted(regions_.at(static_cast<size_t>(region)).name), phase, rank_.rank, next_id, rank_.rank,
-                row_of_stream(stops[i].span->stream) + 1, microseconds(stops[i].time_ns),
-                i + 1 == stops.size() ? R"(,"bp":"e")" : ""));
+            // Numbers, as readers want them, that no two ranks share.
+            events.push_back(
+                fmt::format(R"({{"name":{},"cat":"flow","ph":"{}","id":{},"pid":{},"tid":{},"ts":{:.3f}{}}})",
+                            quoted(regions_.at(static_cast<size_t>(region)).name), phase,
+                            (int64_t{rank_.rank} << 32) + next_id, rank_.rank,
+                            first_thread() + row_of_stream(stops[i].span->stream),
+                            microseconds(stops[i].time_ns), i + 1 == stops.size() ? R"(,"bp":"e")" : ""));
         }
         ++next_id;
         stops.clear();
@@ -156,24 +157,25 @@ void Timeline::write(const std::string& path) const {
     std::lock_guard lock(mutex_);
     std::map<std::string, int> threads;
     std::vector<const Span*> sorted;
-    int others = row_of_stream("") + 1;
+    int others = first_thread() + row_of_stream("");
     for (const Span& span : spans_) {
-        const int row = row_of_stream(span.stream) + 1;
-        if (threads.try_emplace(span.stream, row).second && row >= row_of_stream("") + 1)
+        const int row = row_of_stream(span.stream);
+        if (threads.try_emplace(span.stream, first_thread() + row).second && row == row_of_stream(""))
             threads[span.stream] = others++;
         if (span.tag > 0) sorted.push_back(&span);
     }
     std::stable_sort(sorted.begin(), sorted.end(), [](const Span* a, const Span* b) {
         return std::tie(a->stream, a->tag, a->begin_ns) < std::tie(b->stream, b->tag, b->begin_ns);
     });
+    const int process = first_thread() - 1;
     std::ofstream file(path);
     file << kHead << '\n'
-         << metadata(rank_.rank, 0, "process_name",
+         << metadata(rank_.rank, process, "process_name",
                      fmt::format(R"("name":{})", quoted(fmt::format("rank {} ({})", rank_.rank, rank_.host))))
          << ",\n"
-         << metadata(rank_.rank, 0, "process_sort_index", fmt::format(R"("sort_index":{})", rank_.rank))
+         << metadata(rank_.rank, process, "process_sort_index", fmt::format(R"("sort_index":{})", rank_.rank))
          << ",\n"
-         << metadata(rank_.rank, 0, "clock",
+         << metadata(rank_.rank, process, "clock",
                      fmt::format(R"("offset_us":{:.3f},"error_us":{:.3f})",
                                  static_cast<double>(rank_.clock_offset_ns) * 1e-3,
                                  static_cast<double>(rank_.clock_error_ns) * 1e-3));

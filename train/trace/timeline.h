@@ -19,7 +19,7 @@
 
 namespace speedrun {
 
-enum class Phase : uint8_t { none, forward, backward, reduce, step, gather, statistics };
+enum class Phase : uint8_t { validation, forward, backward, reduce, step, gather, statistics };
 constexpr int kNumPhases = 7;
 const char* name_of(Phase phase);
 
@@ -81,6 +81,8 @@ class Timeline final : public TraceSink {
     void add(Stream& stream, Point point, Phase phase, int region);
     std::string event_of(const Span& span, int thread) const;
     std::vector<std::string> flows(const std::vector<const Span*>& sorted) const;
+    // Some readers tell threads apart by their number alone, whatever the process.
+    int first_thread() const { return 100 * rank_.rank + 1; }
     double microseconds(int64_t time_ns) const {
         return static_cast<double>(time_ns - rank_.clock_offset_ns - rank_.origin_ns) * 1e-3;
     }
