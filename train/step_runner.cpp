@@ -65,6 +65,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
         slot.backward_done = runtime.device().create_event();
         slot.reduce_done = runtime.device().create_event();
         slot.step_done = runtime.device().create_event();
+        slot.counted = runtime.device().create_event();
     }
     model_.before_unit([this](int unit, Pass pass) { optimizers_.await_unit(unit, pass); });
     gradients_.listen([this](const Parameter& p) {
@@ -124,7 +125,9 @@ void StepRunner::run_microbatch(const OptimizerSet::Microbatch& microbatch) {
 void StepRunner::enqueue_model(const OptimizerSet::Microbatch& microbatch) {
     const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(config_.batch.tokens_per_step));
     optimizers_.begin_microbatch(microbatch);
+    if (timeline_) timeline_->mark(runtime_.compute(), Phase::forward);
     model_.forward();
+    if (timeline_) timeline_->mark(runtime_.compute(), Phase::backward);
     model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), !microbatch.first, gradient_scale,
                              gradients_);
     gradients_.expect_all_ready();
@@ -157,6 +160,7 @@ void StepRunner::record_graphs() {
 void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
     optimizers_.step(stop, *slot.backward_done, *slot.reduce_done);
     optimizers_.read_statistics(slot.statistics, *slot.reduce_done, *slot.step_done);
+    optimizers_.reducer().count(slot.counts, runtime_, *slot.counted);
 }
 
 void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
@@ -165,6 +169,7 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     Slot& slot = slots_[enqueued_ % slots_.size()];
     slot.step = step;
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
+    if (timeline_) timeline_->begin_step(step);
     run_microbatches(step, source);
     enqueue_optimizer(slot, stop);
     ++enqueued_;
@@ -174,6 +179,7 @@ StepResult StepRunner::collect() {
     if (uncollected() == 0) throw_internal("there is no step to collect");
     Slot& slot = slots_[collected_ % slots_.size()];
     slot.step_done->synchronize();
+    slot.counted->synchronize();
     if (uncollected() == 1)
         runtime_.synchronize();  // nothing else in flight: also surfaces errors of the streams
     ++collected_;
@@ -191,6 +197,9 @@ StepResult StepRunner::collect() {
     result.optimizer_ms = slot.step_done->elapsed_ms_since(*slot.backward_done);
     if (ranks_.size() > 1) result.comm_exposed_ms = slot.reduce_done->elapsed_ms_since(*slot.backward_done);
     last_clock_ms_ = result.clock_ms;
+    const CollectiveCounts counts = slot.counts.reduce + slot.counts.gather + slot.counts.exchange;
+    result.communication = counts - last_counts_;
+    last_counts_ = counts;
     return result;
 }
 
@@ -241,10 +250,16 @@ void StepRunner::initialize(uint64_t seed) {
     optimizers_.gather_all();
 }
 
+void StepRunner::trace(Timeline* timeline) {
+    timeline_ = timeline;
+    optimizers_.trace(timeline);
+}
+
 void StepRunner::start_clock() {
     runtime_.synchronize();
     runtime_.compute().record(*clock_start_);
     last_clock_ms_ = 0;
+    last_counts_ = optimizers_.reducer().counts();
 }
 
 double StepRunner::validate(const ValidationLoader& loader) {
@@ -252,6 +267,8 @@ double StepRunner::validate(const ValidationLoader& loader) {
     const Tensor loss_sum = optimizers_.statistic(OptimizerSet::kLossSum);
     double total = 0;
     Batch batch;
+    if (timeline_) timeline_->mark(runtime_.compute(), Phase::validation);
+    optimizers_.trace(nullptr);  // what validation waits for is not what the next step waits for
     // Batches of all ranks in turn; those behind the last row are padding, so that all ranks run as many.
     for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {
         loader.fill(row + rows * ranks_.data_rank(), rows, batch);
@@ -263,6 +280,7 @@ double StepRunner::validate(const ValidationLoader& loader) {
         runtime_.compute().synchronize();
         total += sum;
     }
+    optimizers_.trace(timeline_);
     if (ranks_.world) total = ranks_.world->sum(total);
     return total / static_cast<double>(loader.num_targets());
 }

@@ -29,8 +29,9 @@ struct StepResult {
     double step_ms = 0;          // from the end of the step before (or clock start) to the end of this one
     double optimizer_ms = 0;     // of that, after backward had ended
     double comm_exposed_ms = 0;  // of that, until all gradients were reduced over the ranks
-    double clock_ms = 0;         // from the clock's start to the end of this step
-    bool stop = false;           // a rank asked to stop; all ranks learn it of the same step
+    CollectiveCounts communication{};  // of this rank, since the step before; its gathers are of this step
+    double clock_ms = 0;               // from the clock's start to the end of this step
+    bool stop = false;                 // a rank asked to stop; all ranks learn it of the same step
 };
 
 inline const Ranks kAlone{};
@@ -62,6 +63,9 @@ class StepRunner {
     void use_graphs(bool use) { use_graphs_ = use; }
     bool has_graphs() const { return !graphs_.empty(); }
 
+    // Marks the steps enqueued from here on in this timeline; null: no longer.
+    void trace(Timeline* timeline);
+
     // Marks the begin of timed work; everything before has been synchronised.
     void start_clock();
     // Enqueues optimizer step `step`. At most two steps may be uncollected. stop: this rank asks to end the
@@ -85,7 +89,8 @@ class StepRunner {
         double lr_factor = 0;
         HostBuffer memory;
         float* statistics = nullptr;  // in memory
-        std::unique_ptr<Event> backward_done, reduce_done, step_done;
+        std::unique_ptr<Event> backward_done, reduce_done, step_done, counted;
+        Reducer::Counts counts{};  // once `counted`: since the ranks connected
     };
 
     void upload(const Batch& batch);
@@ -119,9 +124,11 @@ class StepRunner {
     std::map<GraphKey, RecordedMicrobatch> graphs_;
     std::vector<const Parameter*>* recording_ = nullptr;  // the order of the graph that is being recorded
     bool use_graphs_ = true;
+    Timeline* timeline_ = nullptr;
     std::array<Slot, 2> slots_;
     int64_t enqueued_ = 0, collected_ = 0;
     double last_clock_ms_ = 0;
+    CollectiveCounts last_counts_{};  // of the step collected last
     int64_t flops_per_step_ = 0, recomputed_flops_per_step_ = 0;
 };
 

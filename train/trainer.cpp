@@ -135,6 +135,11 @@ void Trainer::collect() {
     metrics.step_ms = result.step_ms;
     metrics.train_ms = clock_.finished_ms() + result.clock_ms;
     metrics.comm_exposed_ms = result.comm_exposed_ms;
+    for (size_t kind = 0; kind < result.communication.size(); ++kind) {
+        const CollectiveCount& count = result.communication[kind];
+        metrics.comm_ms += static_cast<double>(count.busy_ns) * 1e-6;
+        if (count.bytes_sent > 0) metrics.bytes[name_of(static_cast<Collective>(kind))] = count.bytes_sent;
+    }
     metrics.optimizer_ms = result.optimizer_ms - result.comm_exposed_ms;
     metrics.data_ms = prefetcher_->wait_ms() - waited_ms_;
     metrics.tokens = (result.step + 1) * config_.batch.tokens_per_step;
@@ -148,6 +153,8 @@ void Trainer::collect() {
     summary_.data_ms += metrics.data_ms;
     summary_.optimizer_ms += metrics.optimizer_ms;
     summary_.comm_exposed_ms += metrics.comm_exposed_ms;
+    summary_.comm_ms += metrics.comm_ms;
+    for (const auto& [kind, bytes] : metrics.bytes) summary_.bytes[kind] += bytes;
     folder_.write_step(metrics);
     progress_->step(metrics);
 }
@@ -180,15 +187,48 @@ void Trainer::trace(int64_t step) {
     if (step == options_.trace_first || (step == options_.trace_last + 1 && options_.trace_first >= 0)) {
         runtime_.synchronize();
         const bool traced = step == options_.trace_first;
+        if (traced) describe_timeline();
         runtime_.device().set_trace(traced ? &timeline_ : nullptr);
+        runner_.trace(traced ? &timeline_ : nullptr);
         runner_.use_graphs(!traced);
     }
 }
 
-// Beside each other in the run's folder: all hosts of a run see the same files.
-std::string Trainer::trace_path() const {
-    const std::string name = ranks_.first() ? "trace.json" : fmt::format("trace_rank{}.json", ranks_.rank());
-    return folder_.path() + "/" + name;
+// Where the timelines of all ranks begin, and what their clocks have in common.
+void Trainer::describe_timeline() {
+    TracedRank rank{.rank = ranks_.rank(), .host = read_environment().host};
+    if (ranks_.world) {
+        const ClockOffset clock = align_clocks(*ranks_.world, steady_now_ns, boot_id());
+        rank.clock_offset_ns = clock.offset_ns;
+        rank.clock_error_ns = clock.error_ns;
+        rank.origin_ns = clock.origin_ns;
+    } else {
+        rank.origin_ns = steady_now_ns();
+    }
+    timeline_.describe(std::move(rank));
+    traced_ = true;
+}
+
+// Every rank writes its own file into the run's folder, all at once; the first one joins them. All hosts of a
+// run see the same files.
+void Trainer::write_timeline() {
+    if (!traced_) return;
+    std::vector<std::string> parts;
+    for (int rank = 0; rank < ranks_.size(); ++rank)
+        parts.push_back(fmt::format("{}/trace_rank{}.json", folder_.path(), rank));
+    const auto write = [&] { timeline_.write(parts[static_cast<size_t>(ranks_.rank())]); };
+    const auto merge = [&] {
+        if (ranks_.first()) merge_timelines(parts, folder_.path() + "/trace.json");
+    };
+    try {
+        if (!ranks_.world) return write(), merge();
+        check_together(*ranks_.world, write);
+        check_together(*ranks_.world, merge);
+    } catch (const Error& error) {  // the same on all ranks; what they learned is still to be saved
+        const std::string text = fmt::format("the timeline is not written: {}", error.what());
+        folder_.log(text);
+        progress_->message(text);
+    }
 }
 
 void Trainer::finish(RunSummary& s) {
@@ -214,8 +254,8 @@ void Trainer::finish(RunSummary& s) {
     s.ceiling_flops_per_s = ceiling_flops_per_s_;
     s.memory_bytes = runtime_.device().memory().total();
     s.peak_rss_bytes = peak_rss_bytes();
-    if (timeline_.size() > 0) timeline_.write(trace_path());
     folder_.write_summary(s);
+    write_timeline();
 }
 
 }  // namespace speedrun

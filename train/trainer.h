@@ -10,6 +10,7 @@
 #include <string>
 
 #include "data/prefetcher.h"
+#include "train/distributed/clock_offset.h"
 #include "train/distributed/ranks.h"
 #include "train/record/progress.h"
 #include "train/record/run_folder.h"
@@ -49,7 +50,8 @@ class Trainer {
     // Alone we end at once. Many ranks have to end at the same step: one whose result says so, see collect().
     bool stopped() const { return ranks_.size() > 1 ? ranks_stop_ : signalled(); }
     double over_ranks(double value) const { return ranks_.world ? ranks_.world->sum(value) : value; }
-    std::string trace_path() const;
+    void describe_timeline();
+    void write_timeline();
     void finish(RunSummary& summary);
 
     const Config config_;
@@ -64,6 +66,7 @@ class Trainer {
     double ceiling_flops_per_s_ = 0;  // these two over all ranks
     double flops_per_step_ = 0;
     bool ranks_stop_ = false;
+    bool traced_ = false;
     std::optional<Progress> progress_;  // once the warm-up has counted a step's operations
     TrainClock clock_;
     StepTimes step_times_;

@@ -108,7 +108,7 @@ void CpuStream::push(Task task) {
 
 void CpuStream::submit(const char* label, std::function<void()> work) {
     if (device_.dry()) return;
-    push({TaskKind::work, label, std::move(work), nullptr});
+    push({TaskKind::work, label, std::move(work), nullptr, trace_tag()});
 }
 
 void CpuStream::record(Event& event) {
@@ -154,7 +154,7 @@ void CpuStream::run() {
             TraceSink* trace = device_.trace();
             const int64_t begin = trace ? now_ns() : 0;
             task.work();
-            if (trace) trace->span(name_, task.label, begin, now_ns());
+            if (trace) trace->span(name_, task.label, begin, now_ns(), task.tag);
         } catch (...) {
             std::lock_guard lock(mutex_);
             error_ = std::current_exception();

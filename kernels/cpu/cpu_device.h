@@ -62,6 +62,7 @@ class CpuStream final : public Stream {
         const char* label;
         std::function<void()> work;
         std::shared_ptr<CpuEventState> event;
+        int tag = 0;
     };
 
     void push(Task task);

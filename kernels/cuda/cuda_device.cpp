@@ -164,7 +164,8 @@ void CudaStream::run_host_work(const std::function<void()>& work) noexcept {
 
 void CudaStream::begin_span(const char* label) {
     if (!device_.trace() || !stream_) return;
-    spans_.push_back({label, std::make_unique<CudaEvent>(false), std::make_unique<CudaEvent>(false)});
+    spans_.push_back(
+        {label, std::make_unique<CudaEvent>(false), std::make_unique<CudaEvent>(false), trace_tag()});
     record(*spans_.back().begin);
 }
 
@@ -177,7 +178,8 @@ void CudaStream::report_spans() {
     TraceSink* const sink = device_.trace();
     for (const Span& span : spans_) {
         if (sink)
-            sink->span(name_, span.label, device_.host_time_ns(*span.begin), device_.host_time_ns(*span.end));
+            sink->span(name_, span.label, device_.host_time_ns(*span.begin), device_.host_time_ns(*span.end),
+                       span.tag);
     }
     spans_.clear();
 }

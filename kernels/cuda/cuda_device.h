@@ -70,6 +70,7 @@ class CudaStream final : public Stream {
     struct Span {
         const char* label;
         std::unique_ptr<CudaEvent> begin, end;
+        int tag;
     };
     void report_spans();  // those that are over; called after a synchronize
     void run_host_work(const std::function<void()>& work) noexcept;

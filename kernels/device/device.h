@@ -38,13 +38,22 @@ class Stream {
     virtual void wait(const Event& event) = 0;
     // Blocks until all work enqueued so far is done; rethrows the first error that the work met.
     virtual void synchronize() = 0;
+
+    // What traces are told of the work enqueued from here on: a number that the trace's reader gave out.
+    void set_trace_tag(int tag) { trace_tag_ = tag; }
+    int trace_tag() const { return trace_tag_; }
+
+  private:
+    int trace_tag_ = 0;
 };
 
-// Receives one span for every piece of work that a stream ran; called from the stream's own thread.
+// Receives one span for every piece of work that a stream ran; called from the stream's own thread. `tag`:
+// the stream's trace_tag() when the work was enqueued; 0: none.
 class TraceSink {
   public:
     virtual ~TraceSink() = default;
-    virtual void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns) = 0;
+    virtual void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns,
+                      int tag = 0) = 0;
 };
 
 // Named, aligned, zero-initialised memory of a device; enters itself in the device's memory table.

@@ -255,12 +255,14 @@ struct Spans final : TraceSink {
     struct Span {
         std::string stream, label;
         int64_t begin, end;
+        int tag;
     };
     std::mutex mutex;
     std::vector<Span> spans;
-    void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns) override {
+    void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns,
+              int tag) override {
         std::lock_guard lock(mutex);
-        spans.push_back({stream, label, begin_ns, end_ns});
+        spans.push_back({stream, label, begin_ns, end_ns, tag});
     }
 };
 
@@ -268,15 +270,21 @@ TEST_P(StreamTest, TraceSeesEveryPieceOfWork) {
     Spans sink;
     int source = 1, destination = 0;
     device().set_trace(&sink);
-    for (int i = 0; i < 3; ++i) device().copy(&destination, &source, sizeof source, *a_);
+    for (int i = 0; i < 3; ++i) {
+        a_->set_trace_tag(10 + i);
+        device().copy(&destination, &source, sizeof source, *a_);
+    }
+    a_->set_trace_tag(0);
     a_->synchronize();
     device().set_trace(nullptr);
     std::lock_guard lock(sink.mutex);
     ASSERT_EQ(sink.spans.size(), 3u);
     int64_t previous = 0;
+    int tag = 10;
     for (const auto& span : sink.spans) {
         EXPECT_EQ(span.stream, "a");
         EXPECT_EQ(span.label, "copy");
+        EXPECT_EQ(span.tag, tag++);
         EXPECT_GE(span.begin, previous);
         EXPECT_GE(span.end, span.begin);
         previous = span.end;

@@ -16,7 +16,13 @@ expect 2 "subcommand" "$speedrun"
 expect 2 "nonsense" "$speedrun" nonsense
 expect 2 "config" "$speedrun" train
 expect 0 "schedule.steps" "$speedrun" plan --options
-expect 0 "bf16" "$speedrun" doctor
+expect 0 "^ok  *build\|^warn  *build" "$speedrun" doctor
+for line in oneDNN MPI NCCL CUDA CPU AVX-512 bf16 governor memory "huge pages" disk clock; do
+    grep -q -e "^\(ok\|note\|warn\) *$line" out || fail "the doctor says nothing of $line"
+done
+expect 0 '"findings"' "$speedrun" doctor --json
+expect 2 "^fail  *disk .*--out" "$speedrun" doctor --out /proc/runs
+expect 2 '"status": "fail"' "$speedrun" doctor --json --out /proc/runs
 
 # Data: missing, then prepared, then not overwritten.
 expect 3 "tiny/train_" "$speedrun" train tiny.json --name early
@@ -46,6 +52,16 @@ expect 0 "target 50.0000: reached" "$speedrun" train tiny.json --name first --tr
 for file in config.json environment.json metrics.jsonl summary.json run.log trace.json checkpoints/final/model.safetensors; do
     [ -s "logs/first/$file" ] || fail "no logs/first/$file"
 done
+expect 0 "mean of steps 2, 3" "$speedrun" trace logs/first/trace.json
+expect 0 '"regions"' "$speedrun" trace logs/first --json --step 3
+expect 0 "compute busy" "$speedrun" trace logs/first --step 2 --svg first.svg --title "a step"
+grep -q "a step" first.svg || fail "no picture of the timeline"
+expect 2 "the trace has ranks 0" "$speedrun" trace logs/first --rank 1
+expect 2 "the trace has steps 2, 3" "$speedrun" trace logs/first --step 9
+expect 3 "config.json: not a trace" "$speedrun" trace logs/first/config.json
+expect 3 "nowhere.json" "$speedrun" trace nowhere.json
+expect 2 "attempt at track 'kjv'" "$speedrun" train tiny.json --set record.track=kjv --set parallel.simulate_latency_us=5
+expect 2 "simulate_gbytes_per_s" "$speedrun" plan tiny.json --set parallel.simulate_gbytes_per_s=-1
 expect 2 "exists" "$speedrun" train tiny.json --name first
 expect 0 "^result: done" "$speedrun" train tiny.json --name quiet --quiet --seed 5 --set schedule.steps=2
 [ "$(wc -l <out)" -le 2 ] || fail "--quiet printed more than the result"

@@ -77,9 +77,12 @@ expect 0 "^result: done" ranks 2 train tiny.json --name two --set batch.microbat
 once "result: done"
 once "where the time went"
 [ "$(ls logs)" = two ] || fail "not one run folder: $(ls logs)"
-for file in config.json environment.json metrics.jsonl summary.json run.log trace.json trace_rank1.json checkpoints/final/model.safetensors; do
+for file in config.json environment.json metrics.jsonl summary.json run.log trace.json checkpoints/final/model.safetensors; do
     [ -s "logs/two/$file" ] || fail "no logs/two/$file"
 done
+[ -z "$(ls logs/two/trace_rank* 2>/dev/null)" ] || fail "the timelines of the ranks were not put together"
+expect 0 "embed.weight" "$speedrun" trace logs/two --rank 1 --top 3
+has logs/two/metrics.jsonl '"comm_ms":[0-9.]*[1-9].*"bytes":{"all_reduce":[1-9]'
 [ "$(number two ranks)" = 2 ] || fail "the summary has $(number two ranks) ranks"
 has logs/two/summary.json '"mesh": "replicate 1 x shard 2'
 has logs/two/summary.json '"strategy": "ddp"'
@@ -92,6 +95,12 @@ once "error: "
 expect 0 "^result: done" "$speedrun" train tiny.json --name one --set precision=f32
 [ -z "$engine" ] || awk -v a="$(number one val_loss)" -v b="$(number two val_loss)" 'BEGIN { d = a - b; exit !(d < 1e-4 && d > -1e-4) }' ||
     fail "validation loss $(number two val_loss) of two ranks, $(number one val_loss) of one"
+
+# A simulated network takes its time, and changes no number.
+expect 0 "simulated network (3000 us, any bandwidth" "$speedrun" plan tiny.json --ranks 2 --set batch.microbatch_tokens=128 --set parallel.simulate_latency_us=3000
+expect 0 "^result: done" ranks 2 train tiny.json --name slow --set batch.microbatch_tokens=128 --set precision=f32 --set parallel.simulate_latency_us=3000
+[ "$(number two val_loss)" = "$(number slow val_loss)" ] || fail "the simulated network changed the loss"
+awk -v ms="$(number slow comm_ms)" 'BEGIN { exit !(ms > 20 * 3 * 3) }' || fail "20 steps on the simulated network took $(number slow comm_ms) ms of it"
 
 # Divergence: all ranks find it at the same step.
 expect 4 "diverged at step" ranks 2 train tiny.json --name wild --set batch.microbatch_tokens=128 --set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000

@@ -42,7 +42,7 @@ int run_command_line(int argc, char** argv) {
         ->check(CLI::NonNegativeNumber);
     train_command
         ->add_option("--trace", train.trace,
-                     "write trace.json (Perfetto) of these steps; other ranks: trace_rank<N>.json")
+                     "write trace.json (Perfetto; speedrun trace) of these steps, all ranks")
         ->type_name("FIRST:LAST");
     train_command->add_flag("--quiet", train.quiet, "print only the result");
     train_command->footer(kFooter);
@@ -96,8 +96,26 @@ int run_command_line(int argc, char** argv) {
         ->capture_default_str();
     prepare_command->add_flag("--force", prepare.force, "replace a dataset that is there");
 
+    TraceOptions trace;
+    CLI::App* trace_command = app.add_subcommand(
+        "trace", "what share of each region's communication a traced run hid behind computing");
+    trace_command->add_option("file", trace.file, "trace.json of train --trace, or its run folder")
+        ->required();
+    trace_command->add_option("--rank", trace.rank, "of this rank")->capture_default_str();
+    trace_command->add_option("--step", trace.step, "of this step alone; default: mean of all traced");
+    trace_command->add_option("--top", trace.top, "only the N regions with the most exposed time")
+        ->check(CLI::PositiveNumber);
+    trace_command->add_flag("--json", trace.json, "as JSON");
+    trace_command->add_option("--svg", trace.svg, "also draw the streams into this file");
+    trace_command->add_option("--title", trace.title, "what the picture says above");
+
+    DoctorOptions doctor;
     CLI::App* doctor_command =
         app.add_subcommand("doctor", "what this build and this machine can do, and what to mend");
+    doctor_command->add_option("--out", doctor.out, "folder of run folders, as of train")
+        ->capture_default_str();
+    doctor_command->add_flag("--json", doctor.json, "as JSON");
+    doctor_command->footer("Exit codes: 0 runs are possible; 2 a line that says fail makes them impossible.");
 
     // CLI11 alone would only say that a subcommand is required.
     if (argc > 1 && argv[1][0] != '-') {
@@ -119,7 +137,8 @@ int run_command_line(int argc, char** argv) {
     if (*eval_command) return run_eval(eval);
     if (*sample_command) return run_sample(sample);
     if (*prepare_command) return run_prepare(prepare);
-    if (*doctor_command) return run_doctor();
+    if (*trace_command) return run_trace(trace);
+    if (*doctor_command) return run_doctor(doctor);
     return static_cast<int>(ExitCode::usage);
 }
 

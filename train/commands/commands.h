@@ -46,8 +46,22 @@ struct SampleOptions {
 };
 int run_sample(const SampleOptions& options);
 
+struct TraceOptions {
+    std::string file;  // trace.json, or the run folder that has it
+    int rank = 0;
+    std::optional<int64_t> step;  // one of those traced; all
+    int top = 0;                  // so many regions only; 0: all
+    bool json = false;
+    std::string svg, title;  // a picture to write, and what stands above it
+};
+int run_trace(const TraceOptions& options);
+
 int run_prepare(const PrepareOptions& options);
 
-int run_doctor();
+struct DoctorOptions {
+    std::string out = "logs";  // where runs would be written
+    bool json = false;
+};
+int run_doctor(const DoctorOptions& options);
 
 }  // namespace speedrun

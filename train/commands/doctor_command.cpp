@@ -1,10 +1,14 @@
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
+#include "train/distributed/message_channel.h"
 #include "train/record/environment.h"
+#include "train/record/machine.h"
 
 namespace speedrun {
 
@@ -12,61 +16,190 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-void line(const char* name, const std::string& value, const std::string& advice = "") {
-    std::printf("%-12s %s%s%s\n", name, value.c_str(), advice.empty() ? "" : "  -> ", advice.c_str());
+// ok: as it should be; note: a fact that limits; warn: something to mend; fail: nothing can be trained here.
+enum class Status : uint8_t { ok, note, warn, fail };
+const char* name_of(Status status) {
+    constexpr std::array<const char*, 4> kNames{"ok", "note", "warn", "fail"};
+    return kNames[static_cast<size_t>(status)];
 }
 
-void print_gpus(const Environment& e) {
-    if (!e.has_cuda) return line("CUDA", "not in this build", "build where nvcc is on PATH to use a GPU");
-    const auto version = [](int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); };
-    line("CUDA",
-         fmt::format("built with {}, driver {}", version(e.cuda.runtime_version),
-                     e.cuda.driver_version > 0 ? "for " + version(e.cuda.driver_version) : "not installed"),
-         e.cuda.driver_version > 0 && e.cuda.driver_version / 1000 < e.cuda.runtime_version / 1000
-             ? "the driver is older than the build: update it"
-             : "");
-    if (!e.cuda.unavailable.empty())
-        line("GPU", fmt::format("none ({}): runs use the CPU", e.cuda.unavailable));
-    for (const CudaGpu& gpu : e.cuda.gpus) {
-        line("GPU",
-             fmt::format("{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB", gpu.name, gpu.major,
-                         gpu.minor, gpu.multiprocessors, static_cast<double>(gpu.memory_bytes) / kGiB));
+struct Finding {
+    Status status;
+    std::string name, value, advice;
+};
+using Findings = std::vector<Finding>;
+
+double gib(int64_t bytes) {
+    return static_cast<double>(bytes) / kGiB;
+}
+
+void add_build(Findings& all, const Environment& e) {
+    const bool release = e.build_type == "Release";
+    all.push_back({release ? Status::ok : Status::warn, "build",
+                   fmt::format("{} {}, {}", e.build_type, e.git_sha.substr(0, 12), e.compiler),
+                   release ? "" : "slow: build with the preset release"});
+    all.push_back(
+        {e.has_openmp ? Status::ok : Status::warn, "OpenMP", e.has_openmp ? "yes" : "no",
+         e.has_openmp ? "" : "our loops run on one thread: install libgomp's headers and build again"});
+    all.push_back({Status::ok, "oneDNN", e.onednn_version, ""});
+}
+
+void add_ranks(Findings& all, const Environment& e, const Machine& m) {
+    if (e.has_mpi) {
+        all.push_back({Status::ok, "MPI", mpi_library_version(), ""});
+        all.push_back({m.launcher.empty() ? Status::warn : Status::ok, "launcher",
+                       m.launcher.empty() ? "neither mpirun nor mpiexec on PATH" : m.launcher,
+                       m.launcher.empty() ? "for several ranks install openmpi-bin" : ""});
+    } else {
+        all.push_back({Status::note, "MPI", "not in this build",
+                       "one rank only; install libopenmpi-dev and build again"});
     }
+    all.push_back({m.has_nccl ? Status::ok : Status::note, "NCCL", m.nccl,
+                   m.has_nccl ? "" : "only ranks on several GPUs need it"});
+}
+
+void add_gpus(Findings& all, const Environment& e) {
+    if (!e.has_cuda) {
+        all.push_back(
+            {Status::note, "CUDA", "not in this build", "to use a GPU, build where nvcc is on PATH"});
+        return;
+    }
+    const auto version = [](int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); };
+    const bool driver = e.cuda.driver_version > 0;
+    const bool old = driver && e.cuda.driver_version / 1000 < e.cuda.runtime_version / 1000;
+    all.push_back({old ? Status::warn : Status::ok, "CUDA",
+                   fmt::format("built with {}, driver {}", version(e.cuda.runtime_version),
+                               driver ? "for " + version(e.cuda.driver_version) : "not installed"),
+                   old ? "the driver is older than the build: update it" : ""});
+    if (!e.cuda.unavailable.empty()) {
+        all.push_back({driver ? Status::warn : Status::note, "GPU",
+                       fmt::format("none ({})", e.cuda.unavailable), "runs use the CPU"});
+    }
+    for (const CudaGpu& gpu : e.cuda.gpus) {
+        constexpr int kAmpere = 8;
+        all.push_back({gpu.major >= kAmpere ? Status::ok : Status::note, "GPU",
+                       fmt::format("{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB", gpu.name,
+                                   gpu.major, gpu.minor, gpu.multiprocessors, gib(gpu.memory_bytes)),
+                       gpu.major >= kAmpere ? "" : "no bf16 tensor cores: precision auto is f32"});
+    }
+}
+
+void add_cpu(Findings& all, const Environment& e, const Machine& m) {
+    const bool fewer = m.usable_cores < e.cores;
+    all.push_back(
+        {fewer ? Status::note : Status::ok, "CPU",
+         fmt::format("{}, {} of {} cores usable, {:.0f} MHz", e.cpu, m.usable_cores, e.cores, e.cpu_mhz),
+         fewer ? "this process is tied to some cores (taskset, mpirun --bind-to, a job's share)" : ""});
+    if (m.core_limit && *m.core_limit < m.usable_cores) {
+        all.push_back(
+            {Status::warn, "CPU limit", fmt::format("{:g} cores, by its control group", *m.core_limit),
+             fmt::format("more threads than that take turns: set \"threads\": {:.0f}, or raise the limit",
+                         std::max(1.0, *m.core_limit))});
+    }
+    all.push_back({e.cpu_avx512 ? Status::ok : Status::note, "AVX-512", e.cpu_avx512 ? "yes" : "no",
+                   e.cpu_avx512 ? "" : "kernels use narrower vectors"});
+    all.push_back(
+        {e.cpu_bf16 ? Status::ok : Status::note, "bf16",
+         e.cpu_bf16 ? "avx512_bf16: precision auto is bf16" : "no avx512_bf16: precision auto is f32", ""});
+    const char* const threads = std::getenv("OMP_NUM_THREADS");
+    if (threads) {
+        all.push_back({Status::note, "threads", fmt::format("OMP_NUM_THREADS={}", threads),
+                       "limits every run; unset it or use \"threads\" in the config"});
+    }
+    const bool saves = m.governor == "powersave" || m.governor == "conservative";
+    all.push_back(
+        {m.governor.empty() ? Status::note
+         : saves            ? Status::warn
+                            : Status::ok,
+         "governor", m.governor.empty() ? "not readable (as in most virtual machines)" : m.governor,
+         saves ? "cores may run below their speed: sudo cpupower frequency-set -g performance" : ""});
+    if (m.throttled) {
+        all.push_back(
+            {*m.throttled > 0 ? Status::warn : Status::ok, "throttling",
+             fmt::format("{} times since the machine started", *m.throttled),
+             *m.throttled > 0 ? "heat slows the cores down: timings will not repeat; improve cooling" : ""});
+    }
+}
+
+void add_memory(Findings& all, const Environment& e, const Machine& m) {
+    int64_t available = e.available_memory_bytes;
+    std::string limit;
+    if (m.memory_limit && *m.memory_limit < e.memory_bytes) {
+        available = std::min(available, *m.memory_limit);
+        limit = fmt::format(" (its control group allows {:.1f})", gib(*m.memory_limit));
+    }
+    constexpr double kLeast = 1.0 / 16, kLittle = 1;  // GiB: for the smallest model; for one worth training
+    all.push_back(
+        {gib(available) < kLeast    ? Status::fail
+         : gib(available) < kLittle ? Status::warn
+                                    : Status::ok,
+         "memory",
+         fmt::format("{:.1f} GiB available of {:.1f}{}", gib(available), gib(e.memory_bytes), limit),
+         gib(available) < kLittle ? "even small models may not fit: end other programs, or raise the limit"
+                                  : ""});
+    const bool never = m.huge_pages == "never";
+    all.push_back({m.huge_pages.empty() ? Status::note
+                   : never              ? Status::warn
+                                        : Status::ok,
+                   "huge pages", m.huge_pages.empty() ? "not readable" : m.huge_pages,
+                   never ? "large products read memory more slowly: echo madvise | sudo tee "
+                           "/sys/kernel/mm/transparent_hugepage/enabled"
+                         : ""});
+}
+
+void add_disk(Findings& all, const std::string& out) {
+    const FolderSpace space = space_for(out);
+    constexpr double kLeast = 1.0 / 64, kLittle = 1;  // GiB
+    const double free_gib = gib(space.free_bytes);
+    const std::string value = fmt::format("{:.1f} GiB free in {}", free_gib, space.existing);
+    if (!space.writable || free_gib < kLeast) {
+        all.push_back({Status::fail, "disk",
+                       space.writable ? value : space.existing + " cannot be written to",
+                       "runs need a folder for their results: give another one with --out, or make room"});
+        return;
+    }
+    all.push_back(
+        {free_gib < kLittle ? Status::warn : Status::ok, "disk", value,
+         free_gib < kLittle ? "checkpoints may not fit: make room, or give another folder with --out" : ""});
+}
+
+void add_clock(Findings& all, const Machine& m) {
+    const bool quick =
+        m.clock_source == "tsc" || m.clock_source == "kvm-clock" || m.clock_source == "arch_sys_counter";
+    all.push_back({quick ? Status::ok : Status::warn, "clock",
+                   m.clock_source.empty() ? "not readable" : m.clock_source,
+                   quick ? ""
+                         : fmt::format("a slow clock source makes short timings noisy; this machine has: {}",
+                                       m.other_clock_sources.empty() ? "?" : m.other_clock_sources)});
 }
 
 }  // namespace
 
-int run_doctor() {
+int run_doctor(const DoctorOptions& options) {
     const Environment e = read_environment();
-    line("build", fmt::format("{} {}, {}", e.build_type, e.git_sha.substr(0, 12), e.compiler),
-         e.build_type == "Release" ? "" : "not a Release build: slow; use the preset release");
-    line("OpenMP", e.has_openmp ? "yes" : "no", e.has_openmp ? "" : "our loops run on one thread");
-    line("oneDNN", e.onednn_version);
-    line("MPI", e.has_mpi ? "in this build: mpirun -np N speedrun train ..." : "not in this build",
-         e.has_mpi ? "" : "one rank only; install libopenmpi-dev and build again");
-    print_gpus(e);
-    line("CPU", fmt::format("{}, {} cores, {:.0f} MHz", e.cpu, e.cores, e.cpu_mhz));
-    line("AVX-512", e.cpu_avx512 ? "yes" : "no", e.cpu_avx512 ? "" : "kernels use narrower vectors");
-    line("bf16",
-         e.cpu_bf16 ? "avx512_bf16: precision auto is bf16" : "no avx512_bf16: precision auto is f32");
-    const double free_gib = static_cast<double>(e.available_memory_bytes) / kGiB;
-    line("memory",
-         fmt::format("{:.1f} GiB available of {:.1f}", free_gib, static_cast<double>(e.memory_bytes) / kGiB),
-         free_gib < 1 ? "less than 1 GiB: even small models may not fit" : "");
-    std::error_code error;
-    const auto space = std::filesystem::space(".", error);
-    const double disk_gib = error ? 0 : static_cast<double>(space.available) / kGiB;
-    line("disk", fmt::format("{:.1f} GiB free here", disk_gib),
-         disk_gib < 1 ? "less than 1 GiB: runs may fail to write" : "");
-    line("clock", e.clock_source.empty() ? "unknown" : e.clock_source,
-         e.clock_source == "tsc" || e.clock_source == "kvm-clock" || e.clock_source == "arch_sys_counter"
-             ? ""
-             : "a slow clock source makes short timings noisy");
-    const char* threads = std::getenv("OMP_NUM_THREADS");
-    if (threads)
-        line("threads", fmt::format("OMP_NUM_THREADS={}", threads),
-             "limits every run; unset it or use \"threads\" in the config");
-    return 0;
+    const Machine m = read_machine();
+    Findings all;
+    add_build(all, e);
+    add_ranks(all, e, m);
+    add_gpus(all, e);
+    add_cpu(all, e, m);
+    add_memory(all, e, m);
+    add_disk(all, options.out);
+    add_clock(all, m);
+    Status worst = Status::ok;
+    nlohmann::ordered_json json = nlohmann::ordered_json::array();
+    for (const Finding& f : all) {
+        worst = std::max(worst, f.status);
+        json.push_back(
+            {{"name", f.name}, {"status", name_of(f.status)}, {"value", f.value}, {"advice", f.advice}});
+        if (options.json) continue;
+        std::printf("%-5s %-11s %s%s%s\n", name_of(f.status), f.name.c_str(), f.value.c_str(),
+                    f.advice.empty() ? "" : "  -> ", f.advice.c_str());
+    }
+    if (options.json)
+        std::printf("%s\n",
+                    nlohmann::ordered_json{{"status", name_of(worst)}, {"findings", json}}.dump(2).c_str());
+    return worst == Status::fail ? static_cast<int>(ExitCode::usage) : 0;
 }
 
 }  // namespace speedrun

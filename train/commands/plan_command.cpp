@@ -8,6 +8,7 @@
 #include "train/distributed/joint_check.h"
 #include "train/distributed/resolve_ranks.h"
 #include "train/distributed/schedule.h"
+#include "train/distributed/simulated_world.h"
 #include "train/distributed/world.h"
 #include "train/memory_plan.h"
 #include "train/record/environment.h"
@@ -94,6 +95,11 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
     return static_cast<int>(ExitCode::usage);
 }
 
+// The jitter counts with its mean.
+double network_ms(const SimulatedNetwork& network, const PlannedCollective& c) {
+    return 1e3 * (network.model.seconds(c.kind, c.group_size, c.payload_bytes) + network.jitter_s / 2);
+}
+
 // What the ranks send each other in an optimizer step: when, over which of them, and how much.
 void print_communication(const Config& config, const Ranks& ranks, const ParameterTable& table) {
     if (ranks.mesh.world_size() == 1) {
@@ -105,18 +111,27 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
     std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh.world_size(),
                 ranks.mesh.describe().c_str(), row_of(ranks.plan.strategy).name,
                 ranks.plan.launch == Launch::ready ? "a gradient is ready" : "backward has ended");
+    const std::optional<SimulatedNetwork> network = simulated_network(config.parallel);
+    const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
+    double reduce_ms = 0, gather_ms = 0;
     size_t width = 0;
     for (const ScheduleRow& row : rows) width = std::max(width, row.name.size());
     for (const ScheduleRow& row : rows) {
         std::string name = row.name;
         for (const PlannedCollective& collective : row.collectives) {
-            std::printf("  %-*s  %s\n", static_cast<int>(width), name.c_str(), collective.describe().c_str());
+            std::string text = collective.describe();
+            if (network) {
+                const double ms = network_ms(*network, collective);
+                (collective.kind == Collective::all_gather ? gather_ms : reduce_ms) +=
+                    ms * times_per_step(collective.when, microbatches);
+                text += fmt::format(", {:.3f} ms", ms);
+            }
+            std::printf("  %-*s  %s\n", static_cast<int>(width), name.c_str(), text.c_str());
             name.clear();
         }
     }
     std::printf("sent per rank and step:");
-    const auto bytes =
-        step_wire_bytes(rows, static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks())));
+    const auto bytes = step_wire_bytes(rows, microbatches);
     double total = 0;
     for (size_t kind = 0; kind < bytes.size(); ++kind) {
         total += bytes[kind];
@@ -124,6 +139,15 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
             std::printf(" %s %.3f MiB,", name_of(static_cast<Collective>(kind)), bytes[kind] / kMiB);
     }
     std::printf(" in all %.3f MiB\n", total / kMiB);
+    if (!network) return;
+    std::printf(
+        "on the simulated network (%g us, %s, jitter up to %g us): %.1f ms of reductions and %.1f ms of "
+        "gathers "
+        "per step, if the ranks are never late\n",
+        config.parallel.simulate_latency_us,
+        network->model.bytes_per_s > 0 ? fmt::format("{:g} GB/s", network->model.bytes_per_s * 1e-9).c_str()
+                                       : "any bandwidth",
+        config.parallel.simulate_jitter_us, reduce_ms, gather_ms);
 }
 
 int print_plan(const PlanOptions& options, int num_ranks) {

@@ -11,6 +11,7 @@
 #include "train/config/config_json.h"
 #include "train/distributed/joint_check.h"
 #include "train/distributed/resolve_ranks.h"
+#include "train/distributed/simulated_world.h"
 #include "train/distributed/world.h"
 #include "train/memory_plan.h"
 #include "train/record/build_info.h"
@@ -78,6 +79,7 @@ std::string time_table(const RunSummary& s) {
     std::string text = "where the time went\n" + row("forward and backward", compute) +
                        row("optimizer after backward", s.optimizer_ms) +
                        row("communication exposed", s.comm_exposed_ms) +
+                       (s.ranks > 1 ? row("communication in all (overlapped)", s.comm_ms) : "") +
                        row("host waited for data (overlapped)", s.data_ms);
     return text + fmt::format(
                       "  step p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms (step {}); {:.0f} GFLOP/s, {:.0f}% "
@@ -140,6 +142,14 @@ Environment environment_of(World& world, const Runtime& runtime) {
          world.all_gather(RankPlace{environment.host, runtime.description()}.to_text()))
         environment.ranks.push_back(RankPlace::from_text(text));
     return environment;
+}
+
+// What the config says of a network to pretend, if this rank can read it: then all ranks can.
+std::unique_ptr<World> slowed_down(World& world, const TrainOptions& options) {
+    std::optional<SimulatedNetwork> network;
+    check_together(
+        world, [&] { network = simulated_network(read_config(options.config, options.settings).parallel); });
+    return network ? make_simulated_world(world, *network) : nullptr;
 }
 
 int train_on(World& world, const TrainOptions& options) {
@@ -205,7 +215,10 @@ int train_on(World& world, const TrainOptions& options) {
 
 int run_train(const TrainOptions& options) {
     const auto world = make_world({.timeout_s = timeout_of(options)});
-    return run_rank(*world, [&] { return train_on(*world, options); });
+    return run_rank(*world, [&] {
+        const auto slow = slowed_down(*world, options);
+        return train_on(slow ? *slow : *world, options);
+    });
 }
 
 }  // namespace speedrun

@@ -157,6 +157,9 @@ void ParallelConfig::fields(FieldVisitor& v) {
              "or except_last (auto): but for those that backward needs first");
     v.field("coalesce_below_bytes", coalesce_below_bytes,
             "smaller gradients of a block are reduced as one; 0: none", {0, 1e9});
+    v.choice("step_order", step_order, {"reverse", "forward"},
+             "order in which parameters are stepped and gathered: that in which backward completes them, or "
+             "as declared, to measure the difference");
     v.field("replicate", replicate, "mesh axis: copies of the sharded model", {1, 65536});
     v.field("shard", shard, "mesh axis: ranks that share one copy; \"auto\": the rest of the ranks");
     v.field("context", context, "mesh axis: ranks that share a sequence; only 1 so far", {1, 65536});
@@ -164,6 +167,14 @@ void ParallelConfig::fields(FieldVisitor& v) {
     v.field("timeout_s", timeout_s,
             "seconds without progress after which a rank takes another for lost and ends the run",
             {1, 86400});
+    v.field("simulate_latency_us", simulate_latency_us,
+            "for measuring: every collective takes so many microseconds longer; 0: off", {0, 1e7});
+    v.field("simulate_gbytes_per_s", simulate_gbytes_per_s,
+            "for measuring: and its bytes leave a rank no faster than this, in 1e9 bytes per second; 0: off",
+            {0, 1e6});
+    v.field("simulate_jitter_us", simulate_jitter_us,
+            "for measuring: and a random time below this, another for every rank and collective; 0: off",
+            {0, 1e7});
 }
 
 void EvalConfig::fields(FieldVisitor& v) {
@@ -230,6 +241,12 @@ void Config::validate() const {
     if (optimizers.groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
         if (optimizers.groups[i].params.empty()) throw_usage("optimizers.groups[{}].params is empty", i);
+    }
+    if (parallel.simulates() && !record.track.empty()) {
+        throw_usage(
+            "parallel.simulate_*: an attempt at track '{}' cannot run on a simulated network; drop the "
+            "simulate keys, or measure with --set record.track=",
+            record.track);
     }
     if (schedule.warmup_steps > schedule.steps) {
         throw_usage("schedule.warmup_steps {} exceeds schedule.steps {}", schedule.warmup_steps,

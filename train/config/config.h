@@ -102,11 +102,17 @@ struct ParallelConfig {
     std::string optimizer_step = "after_backward";
     std::string reshard_after_forward = "auto";
     int64_t coalesce_below_bytes = 64 << 10;
+    std::string step_order = "reverse";
     int64_t replicate = 1;
     std::string shard = "auto";
     int64_t context = 1;
     int64_t tensor = 1;
     double timeout_s = 60;
+    double simulate_latency_us = 0, simulate_gbytes_per_s = 0, simulate_jitter_us = 0;
+
+    bool simulates() const {
+        return simulate_latency_us > 0 || simulate_gbytes_per_s > 0 || simulate_jitter_us > 0;
+    }
     void fields(FieldVisitor& v);
 };
 

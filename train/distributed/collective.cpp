@@ -16,6 +16,26 @@ double wire_bytes(Collective collective, int n, int64_t payload) {
     return collective == Collective::all_reduce ? 2 * once : once;
 }
 
+CollectiveCounts operator+(const CollectiveCounts& a, const CollectiveCounts& b) {
+    CollectiveCounts sum = a;
+    for (size_t i = 0; i < sum.size(); ++i) {
+        sum[i].calls += b[i].calls;
+        sum[i].bytes_sent += b[i].bytes_sent;
+        sum[i].busy_ns += b[i].busy_ns;
+    }
+    return sum;
+}
+
+CollectiveCounts operator-(const CollectiveCounts& a, const CollectiveCounts& b) {
+    CollectiveCounts difference = a;
+    for (size_t i = 0; i < difference.size(); ++i) {
+        difference[i].calls -= b[i].calls;
+        difference[i].bytes_sent -= b[i].bytes_sent;
+        difference[i].busy_ns -= b[i].busy_ns;
+    }
+    return difference;
+}
+
 double NetworkModel::seconds(Collective collective, int n, int64_t payload) const {
     if (n == 1) return 0;
     return latency_s + (bytes_per_s > 0 ? wire_bytes(collective, n, payload) / bytes_per_s : 0);

@@ -1,7 +1,10 @@
 #include "train/distributed/communicator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+
+#include "train/distributed/host_task.h"
 
 namespace speedrun {
 
@@ -100,8 +103,28 @@ void Communicator::count_and_enqueue(const CollectiveCall& call, Stream& stream)
 
 CollectiveCounts Communicator::counts() const {
     CollectiveCounts counts;
-    for (size_t i = 0; i < counts.size(); ++i) counts[i] = {calls_[i].load(), sent_[i].load()};
+    for (size_t i = 0; i < counts.size(); ++i)
+        counts[i] = {calls_[i].load(), sent_[i].load(), busy_ns_[i].load()};
     return counts;
+}
+
+void Communicator::count_at(CollectiveCounts& into, std::vector<const Communicator*> all, Stream& stream) {
+    enqueue_on_host(stream, "count", [&into, all = std::move(all)] {
+        into = {};
+        for (const Communicator* communicator : all)
+            if (communicator) into = into + communicator->counts();
+    });
+}
+
+void Communicator::run_on_host(Collective kind, const char* label, Stream& stream,
+                               std::function<void()> work) {
+    enqueue_on_host(stream, label, [this, kind, work = std::move(work)] {
+        using Clock = std::chrono::steady_clock;
+        const auto begin = Clock::now();
+        work();
+        busy_ns_[static_cast<size_t>(kind)] +=
+            std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+    });
 }
 
 std::vector<double> World::gather(double value) {

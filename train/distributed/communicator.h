@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -69,18 +70,23 @@ class Communicator {
     // For communicators that wrap another: a call whose arguments were checked.
     void count_and_enqueue(const CollectiveCall& call, Stream& stream);
 
-    // By kind of collective. Calls count when enqueued, bytes when sent: exact after the stream is
+    // By kind of collective. Calls count when enqueued, bytes and time when sent: exact after the stream is
     // synchronised.
     virtual CollectiveCounts counts() const;
+    // `into` <- the sum of the counts of these (null: none) as of all that is enqueued on the stream so far,
+    // once what is enqueued next runs.
+    static void count_at(CollectiveCounts& into, std::vector<const Communicator*> all, Stream& stream);
 
   protected:
     virtual void enqueue(const CollectiveCall& call, Stream& stream) = 0;
     void count_sent(Collective kind, int64_t bytes) { sent_[static_cast<size_t>(kind)] += bytes; }
+    // For implementations on host memory: runs the work on the stream's own thread, and counts its time.
+    void run_on_host(Collective kind, const char* label, Stream& stream, std::function<void()> work);
 
   private:
     const std::string name_;
     const Group group_;
-    std::array<std::atomic<int64_t>, kNumCollectives> calls_{}, sent_{};
+    std::array<std::atomic<int64_t>, kNumCollectives> calls_{}, sent_{}, busy_ns_{};
 };
 
 struct WorldOptions {

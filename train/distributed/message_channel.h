@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace speedrun {
@@ -50,6 +51,8 @@ class MessageTransport {
 
 // Was this process started by mpirun or another launcher that speaks MPI?
 bool launched_with_mpi();
+// Name and version of the MPI library; "" without one.
+std::string mpi_library_version();
 // Starts MPI with full thread support; usage error if this build has none.
 std::unique_ptr<MessageTransport> make_mpi_transport();
 

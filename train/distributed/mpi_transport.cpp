@@ -201,6 +201,16 @@ class MpiTransport final : public MessageTransport {
 
 }  // namespace
 
+std::string mpi_library_version() {
+    // May be called before MPI_Init. Open MPI says more than its version, behind a comma; MPICH on further
+    // lines.
+    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+    int length = 0;
+    check(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
+    const std::string whole(text.data(), static_cast<size_t>(length));
+    return whole.substr(0, whole.find_first_of(",\n"));
+}
+
 std::unique_ptr<MessageTransport> make_mpi_transport() {
     return std::make_unique<MpiTransport>();
 }

@@ -4,6 +4,10 @@
 
 namespace speedrun {
 
+std::string mpi_library_version() {
+    return "";
+}
+
 std::unique_ptr<MessageTransport> make_mpi_transport() {
     throw_usage(
         "this process was started by an MPI launcher, but this build has no MPI: install one "

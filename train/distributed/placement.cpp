@@ -104,6 +104,12 @@ Launch parse_launch(const std::string& text) {
     return parse<Launch>("launch", text, kWords);
 }
 
+StepOrder parse_step_order(const std::string& text) {
+    constexpr std::array<Word<StepOrder>, 2> kWords{
+        {{"reverse", StepOrder::reverse}, {"forward", StepOrder::forward}}};
+    return parse<StepOrder>("step_order", text, kWords);
+}
+
 OptimizerStep parse_optimizer_step(const std::string& text) {
     constexpr std::array<Word<OptimizerStep>, 2> kWords{
         {{"after_backward", OptimizerStep::after_backward}, {"in_backward", OptimizerStep::in_backward}}};

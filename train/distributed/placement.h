@@ -53,6 +53,7 @@ struct ParameterPlacement {
 enum class Strategy : uint8_t { ddp, zero1, zero2, zero3 };
 enum class Accumulate : uint8_t { local, reduce_scatter };  // the full gradient, or only the rank's shard
 enum class Launch : uint8_t { ready, after_backward };
+enum class StepOrder : uint8_t { reverse, forward };  // of declaration
 enum class OptimizerStep : uint8_t { after_backward, in_backward };
 
 // Section `parallel` beyond the mesh. Not given (nullopt): what the strategy's row says.
@@ -60,6 +61,7 @@ struct ParallelPlan {
     Strategy strategy = Strategy::ddp;
     std::optional<Accumulate> accumulate;
     Launch launch = Launch::ready;
+    StepOrder step_order = StepOrder::reverse;
     OptimizerStep optimizer_step = OptimizerStep::after_backward;
     std::optional<Reshard> reshard_after_forward;
     DType reduce_dtype = DType::f32;
@@ -87,6 +89,7 @@ const StrategyRow& row_of(Strategy strategy);
 Strategy parse_strategy(const std::string& text);
 Accumulate parse_accumulate(const std::string& text);
 Launch parse_launch(const std::string& text);
+StepOrder parse_step_order(const std::string& text);
 OptimizerStep parse_optimizer_step(const std::string& text);
 Reshard parse_reshard(const std::string& text);
 

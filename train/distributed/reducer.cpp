@@ -211,11 +211,28 @@ void Reducer::exchange(const Tensor& output, const Tensor& input, Stream& stream
 
 int64_t Reducer::bytes_sent() const {
     int64_t sum = 0;
-    for (const auto* communicator : {&all_, &parts_, &copies_, &gather_, &exchange_}) {
-        if (!*communicator) continue;
-        for (const CollectiveCount& count : (*communicator)->counts()) sum += count.bytes_sent;
-    }
+    for (const CollectiveCount& count : counts()) sum += count.bytes_sent;
     return sum;
+}
+
+CollectiveCounts Reducer::counts() const {
+    CollectiveCounts sum{};
+    for (const auto* communicator : {&all_, &parts_, &copies_, &gather_, &exchange_})
+        if (*communicator) sum = sum + (*communicator)->counts();
+    return sum;
+}
+
+void Reducer::count(Counts& into, Runtime& runtime, Event& done) const {
+    if (!all_) return;
+    const auto count_on = [&](Stream& stream, CollectiveCounts& counts,
+                              const std::vector<const Communicator*>& communicators) {
+        stream.wait(done);
+        Communicator::count_at(counts, communicators, stream);
+        stream.record(done);
+    };
+    count_on(runtime.reduce(), into.reduce, {all_.get(), parts_.get(), copies_.get()});
+    if (gather_) count_on(runtime.gather(), into.gather, {gather_.get()});
+    if (exchange_) count_on(runtime.optimizer(), into.exchange, {exchange_.get()});
 }
 
 }  // namespace speedrun

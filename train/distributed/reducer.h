@@ -51,8 +51,14 @@ class Reducer {
     // rank i's input, among the ranks that share the state; on the optimizer's stream.
     void exchange(const Tensor& output, const Tensor& input, Stream& stream);
 
-    // Bytes that this rank has sent so far.
+    // What this rank has done so far; exact while nothing is in flight.
+    CollectiveCounts counts() const;
     int64_t bytes_sent() const;
+    // The same as of all that has been enqueued on the streams, once `done`, which is recorded behind it.
+    struct Counts {
+        CollectiveCounts reduce{}, gather{}, exchange{};  // by stream
+    };
+    void count(Counts& into, Runtime& runtime, Event& done) const;
 
   private:
     // Sums in the plan's reduce_dtype: over all members in place, and this rank's part of whole into part.

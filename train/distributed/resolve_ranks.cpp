@@ -19,6 +19,7 @@ ParallelPlan plan_of(const Config& config) {
     plan.strategy = parse_strategy(config.parallel.strategy);
     const ParallelConfig& parallel = config.parallel;
     plan.launch = parse_launch(parallel.launch);
+    plan.step_order = parse_step_order(parallel.step_order);
     if (parallel.accumulate != "auto") plan.accumulate = parse_accumulate(parallel.accumulate);
     if (parallel.reshard_after_forward != "auto")
         plan.reshard_after_forward = parse_reshard(parallel.reshard_after_forward);

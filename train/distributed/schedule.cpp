@@ -63,11 +63,11 @@ std::vector<PlannedCollective> concatenate(std::initializer_list<std::vector<Pla
     return all;
 }
 
+}  // namespace
+
 int times_per_step(When when, int num_microbatches) {
     return when <= When::every_microbatch ? num_microbatches : 1;
 }
-
-}  // namespace
 
 const char* name_of(When when) {
     constexpr std::array<const char*, 6> kNames{"before forward",  "before backward", "every microbatch",

@@ -20,6 +20,7 @@ enum class When : uint8_t {
     after_step
 };
 const char* name_of(When when);
+int times_per_step(When when, int num_microbatches);
 
 struct PlannedCollective {
     Collective kind;

@@ -2,8 +2,6 @@
 
 #include <cstring>
 
-#include "train/distributed/host_task.h"
-
 namespace speedrun {
 
 namespace {
@@ -14,7 +12,7 @@ class SelfCommunicator final : public Communicator {
 
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
-        enqueue_on_host(stream, name_of(call.kind), [call] {
+        run_on_host(call.kind, name_of(call.kind), stream, [call] {
             if (call.output != call.input)
                 std::memcpy(call.output, call.input, static_cast<size_t>(call.count * size_of(call.dtype)));
         });

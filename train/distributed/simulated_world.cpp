@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "kernels/device/philox.h"
-#include "train/distributed/host_task.h"
 
 namespace speedrun {
 
@@ -17,14 +16,20 @@ class SimulatedCommunicator final : public Communicator {
           network_(network),
           counter_(counter) {}
 
-    CollectiveCounts counts() const override { return inner_->counts(); }
+    // Calls and bytes are the other communicator's, time is both.
+    CollectiveCounts counts() const override {
+        CollectiveCounts counts = inner_->counts();
+        const CollectiveCounts asleep = Communicator::counts();
+        for (size_t i = 0; i < counts.size(); ++i) counts[i].busy_ns += asleep[i].busy_ns;
+        return counts;
+    }
 
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
         inner_->count_and_enqueue(call, stream);
         // Asleep after the exchange, not before: a collective begins when its last member comes.
         const std::chrono::duration<double> wait(seconds(call));
-        enqueue_on_host(stream, "network", [wait] { std::this_thread::sleep_for(wait); });
+        run_on_host(call.kind, "network", stream, [wait] { std::this_thread::sleep_for(wait); });
     }
 
     double seconds(const CollectiveCall& call) {
@@ -66,6 +71,12 @@ class SimulatedWorld final : public World {
 };
 
 }  // namespace
+
+std::optional<SimulatedNetwork> simulated_network(const ParallelConfig& config) {
+    if (!config.simulates()) return std::nullopt;
+    return SimulatedNetwork{.model = {config.simulate_latency_us * 1e-6, config.simulate_gbytes_per_s * 1e9},
+                            .jitter_s = config.simulate_jitter_us * 1e-6};
+}
 
 std::unique_ptr<World> make_simulated_world(World& world, const SimulatedNetwork& network) {
     return std::make_unique<SimulatedWorld>(world, network);

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
+#include "train/config/config.h"
 #include "train/distributed/communicator.h"
 
 namespace speedrun {
@@ -16,6 +18,9 @@ struct SimulatedNetwork {
     double jitter_s = 0;
     uint64_t seed = 1;
 };
+
+// What section `parallel` of a config says of it; nullopt: nothing.
+std::optional<SimulatedNetwork> simulated_network(const ParallelConfig& config);
 
 // `world` must outlive the result. Exchanges of the host take no extra time.
 std::unique_ptr<World> make_simulated_world(World& world, const SimulatedNetwork& network);

@@ -9,7 +9,6 @@
 #include <set>
 
 #include "train/distributed/even_split.h"
-#include "train/distributed/host_task.h"
 #include "train/distributed/ordered_sum.h"
 
 namespace speedrun {
@@ -131,7 +130,7 @@ class ThreadCommunicator final : public Communicator {
 
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
-        enqueue_on_host(stream, name_of(call.kind), [this, call] { run(call); });
+        run_on_host(call.kind, name_of(call.kind), stream, [this, call] { run(call); });
     }
 
     void run(const CollectiveCall& call) {

@@ -41,6 +41,7 @@ void Unsharder::enter(int unit, Pass pass, const std::function<const Event&(cons
         if (lifetime == kNone) continue;
         if (here_[region.id] != lifetime) fetch(region, lifetime, updated(region));
         compute.wait(*gathered_[region.id]);
+        if (timeline_) timeline_->use(compute, region.id);
     }
     for (const Region& region : layout_.all()) {  // ahead, but never what this stage still reads
         const int lifetime = lifetime_at(region.id, stage + 1);
@@ -56,6 +57,7 @@ void Unsharder::forget() {
 
 void Unsharder::fetch(const Region& region, int lifetime, const Event& updated) {
     Stream& gather = runtime_.gather();
+    if (timeline_) timeline_->mark(gather, Phase::gather, region.id);
     gather.wait(updated);
     reducer_.gather(region, gather);
     gather.record(*gathered_[region.id]);

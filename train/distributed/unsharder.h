@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "train/distributed/reducer.h"
+#include "train/trace/timeline.h"
 
 namespace speedrun {
 
@@ -21,6 +22,7 @@ class Unsharder {
     // Before the work of a unit's stage is enqueued: compute waits for what it reads, and the gathers of the
     // next stage are enqueued. updated(region): the event of its last step.
     void enter(int unit, Pass pass, const std::function<const Event&(const Region&)>& updated);
+    void trace(Timeline* timeline) { timeline_ = timeline; }
     // What has been gathered is out of date.
     void forget();
 
@@ -34,6 +36,7 @@ class Unsharder {
     Reducer& reducer_;
     Runtime& runtime_;
     const Stages stages_;
+    Timeline* timeline_ = nullptr;
     std::vector<std::vector<Lifetime>> reads_;           // by region
     std::vector<int> here_;                              // by region: the lifetime it is gathered for
     std::vector<std::unique_ptr<Event>> gathered_;       // by region

@@ -1,8 +1,15 @@
 #include "train/optim/optimizer_set.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace speedrun {
+
+std::vector<int> step_order(const RegionLayout& layout, StepOrder order) {
+    std::vector<int> regions = layout.backward_order();
+    if (order == StepOrder::forward) std::reverse(regions.begin(), regions.end());
+    return regions;
+}
 
 OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
                            ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
@@ -16,13 +23,14 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
       reducer_(ranks, parameters, gradients, runtime),
       unsharder_(table, parameters, reducer_, runtime),
       in_backward_(ranks.plan.optimizer_step == OptimizerStep::in_backward),
-      order_(layout_.backward_order()),
+      order_(step_order(layout_, ranks.plan.step_order)),
       completes_(table.all().size()),
       regions_of_unit_(static_cast<size_t>(table.num_units())) {
     if (ranks.size() >
         1) {  // before anything is sent: who disagrees would wait for ever, or sum apples and pears
         std::vector<std::string> lines;
         for (const ScheduleRow& row : region_schedule(layout_, ranks)) lines.push_back(row.describe());
+        lines.push_back(fmt::format("steps from {}", layout_[order_.front()].name()));
         expect_same_on_all_ranks(*ranks.world, "schedule", lines);
     }
     for (size_t g = 0; g < config.groups.size(); ++g) {
@@ -95,6 +103,7 @@ void OptimizerSet::gradient_ready(const Parameter& p) {
         if (!syncs(layout_[id]) || --pending_[id] > 0) continue;
         pending_[id] = static_cast<int>(layout_[id].pieces.size());
         runtime_.compute().record(*raw_[id]);
+        if (timeline_) timeline_->ready(runtime_.compute(), id);
         completed.push_back(id);
     }
 }
@@ -133,6 +142,7 @@ void OptimizerSet::launch_waiting(const Event& backward_done) {
 
 void OptimizerSet::launch(const Region& region) {
     Stream& stream = runtime_.reduce();
+    if (timeline_) timeline_->mark(stream, Phase::reduce, region.id);
     stream.wait(*raw_[region.id]);
     const bool fresh = microbatch_.first && microbatch_.step % config_.groups[region.group].every == 0;
     const bool final = microbatch_.last && due(region);
@@ -158,6 +168,7 @@ bool OptimizerSet::by_norm_of_all() const {
 
 void OptimizerSet::step_region(const Region& region) {
     Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
+    if (timeline_) timeline_->mark(optimizer, Phase::step, region.id);
     StepContext context{.step = microbatch_.step / config_.groups[region.group].every,
                         .lr_factor = microbatch_.lr_factor,
                         .grad_scale = statistic(kCoefficient),
@@ -173,6 +184,7 @@ void OptimizerSet::step_region(const Region& region) {
     optimizer.record(*stepped_[region.id]);
     if (!gradients_.memory().accumulators) optimizer.record(*free_[region.id]);
     if (region.parts == 1 || unsharder_.active()) return;
+    if (timeline_) timeline_->mark(gather, Phase::gather, region.id);
     gather.wait(*stepped_[region.id]);
     reducer_.gather(region, gather);
     gather.record(*gathered_[region.id]);
@@ -183,6 +195,7 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
         throw_internal("step {}: gradients of its microbatches are not all reduced", microbatch_.step);
     Ops& ops = runtime_.ops();
     Stream &compute = runtime_.compute(), &reduce = runtime_.reduce();
+    if (timeline_) timeline_->mark(compute, Phase::statistics);
     compute.wait(*read_);
     ops.cast(statistic(kLossTotal), statistic(kLossSum), compute);
     ops.fill(statistic(kStop), stop ? 1.0f : 0.0f, compute);
@@ -190,6 +203,7 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
     launch_waiting(backward_done);
 
     const int64_t count = layout_.size();
+    if (timeline_) timeline_->mark(reduce, Phase::statistics);
     reduce.wait(*read_);
     for (const Region& region : layout_.all()) {  // those that wait for a later step have no gradient
         if (!due(region)) ops.fill(statistic(local_squares_ + region.id), 0.0f, reduce);
@@ -216,6 +230,7 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
 
 void OptimizerSet::read_statistics(float* host, const Event& reduce_done, Event& done) {
     Stream& optimizer = runtime_.optimizer();
+    if (timeline_) timeline_->mark(optimizer, Phase::statistics);
     optimizer.wait(reduce_done);
     if (!runtime_.device().dry()) {
         // Not the first: the next backward writes it, on compute.
@@ -232,8 +247,28 @@ void OptimizerSet::await_unit(int unit, Pass pass) {
             unit, pass, [this](const Region& region) -> const Event& { return *stepped_[region.id]; });
     }
     if (pass == Pass::backward) return;
-    for (const int id : regions_of_unit_[unit])
+    for (const int id : regions_of_unit_[unit]) {
         runtime_.compute().wait(layout_[id].parts > 1 ? *gathered_[id] : *stepped_[id]);
+        if (timeline_) timeline_->use(runtime_.compute(), id);
+    }
+}
+
+void OptimizerSet::trace(Timeline* timeline) {
+    timeline_ = timeline;
+    unsharder_.trace(timeline);
+    if (!timeline) return;
+    std::vector<TracedRegion> regions;
+    for (const Region& region : layout_.all()) regions.push_back({region.name(), {}});
+    if (ranks_.size() > 1) {
+        const std::vector<ScheduleRow> rows = region_schedule(layout_, ranks_);  // as backward completes them
+        const std::vector<int> order = layout_.backward_order();
+        for (size_t i = 0; i < order.size(); ++i) {
+            for (const PlannedCollective& collective : rows[i].collectives)
+                regions[static_cast<size_t>(order[i])].sent.emplace_back(
+                    name_of(collective.kind), std::llround(collective.wire_bytes()));
+        }
+    }
+    timeline->describe(std::move(regions));
 }
 
 void OptimizerSet::reset() {

@@ -10,6 +10,7 @@
 #include "train/distributed/reducer.h"
 #include "train/distributed/unsharder.h"
 #include "train/optim/optimizer.h"
+#include "train/trace/timeline.h"
 
 namespace speedrun {
 
@@ -50,8 +51,8 @@ class OptimizerSet {
     void reduce(const Parameter& p);
     void end_microbatch();
     // After the last microbatch: enqueues the norm, and (unless backward has done so) the step of every
-    // region that is due, in reverse order of declaration. A region waits for its own reduction alone, unless
-    // the gradients are clipped by the norm of all of them. stop: this rank asks to end the run.
+    // region that is due, in the plan's step_order. A region waits for its own reduction alone, unless the
+    // gradients are clipped by the norm of all of them. stop: this rank asks to end the run.
     void step(bool stop, Event& backward_done, Event& reduce_done);
     // Enqueues the copy of the statistics to the host; `done` is recorded behind it.
     void read_statistics(float* host, const Event& reduce_done, Event& done);
@@ -64,6 +65,8 @@ class OptimizerSet {
     void gather_all();
     // Values of p, as compute reads them, that are not finite. All ranks ask for the same. Waits.
     double count_nonfinite(const Parameter& p);
+    // Marks what is enqueued from here on in this timeline; null: no longer.
+    void trace(Timeline* timeline);
     // The f32 values of p, on the host, whoever holds them. All ranks ask for the same. Waits.
     void read_master(const Parameter& p, void* host);
 
@@ -98,7 +101,7 @@ class OptimizerSet {
     Buffer statistics_;
     int64_t num_statistics_ = 0, local_squares_ = 0,
             region_scales_ = 0;     // the latter two: indices behind kSquares
-    const std::vector<int> order_;  // of regions, as backward completes them
+    const std::vector<int> order_;  // of regions, as they are stepped and gathered
     // By region: parameters whose gradient is not ready, and whose value backward still reads.
     std::vector<int> pending_, unreleased_;
     std::vector<std::vector<int>> completes_;  // by parameter: regions it completed
@@ -106,6 +109,7 @@ class OptimizerSet {
     std::vector<std::vector<int>> regions_of_unit_;
     std::vector<std::unique_ptr<Event>> raw_, free_, released_, reduced_, stepped_, gathered_;  // by region
     std::unique_ptr<Event> read_, microbatch_done_;
+    Timeline* timeline_ = nullptr;
 };
 
 }  // namespace speedrun

@@ -87,7 +87,9 @@ void RunFolder::write_step(const StepMetrics& m) {
                        {"tokens_per_s", m.tokens_per_s},
                        {"optimizer_ms", m.optimizer_ms},
                        {"data_ms", m.data_ms},
-                       {"comm_exposed_ms", m.comm_exposed_ms}};
+                       {"comm_exposed_ms", m.comm_exposed_ms},
+                       {"comm_ms", m.comm_ms},
+                       {"bytes", Json(m.bytes)}};
     write_line(line.dump());
 }
 
@@ -128,6 +130,8 @@ void RunFolder::write_summary(const RunSummary& s) {
                        {"data_ms", s.data_ms},
                        {"optimizer_ms", s.optimizer_ms},
                        {"comm_exposed_ms", s.comm_exposed_ms},
+                       {"comm_ms", s.comm_ms},
+                       {"bytes", Json(s.bytes)},
                        {"memory_bytes", s.memory_bytes},
                        {"peak_rss_bytes", s.peak_rss_bytes}};
     write_file("summary.json", json.dump(2) + "\n");

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,7 +23,10 @@ struct StepMetrics {
     double optimizer_ms = 0;     // after backward had ended
     double data_ms = 0;          // the host waited for batches
     double comm_exposed_ms = 0;  // the device waited for communication
-    int64_t tokens = 0;          // seen so far, this step included
+    // Of the first rank: time in collectives, beside computing or not, and the bytes that it sent, by kind.
+    double comm_ms = 0;
+    std::map<std::string, int64_t> bytes;
+    int64_t tokens = 0;  // seen so far, this step included
     double tokens_per_s = 0;
 };
 
@@ -34,9 +38,10 @@ struct RunSummary {
     std::optional<double> train_loss, val_loss, target_loss, time_to_target_ms;
     double step_p50_ms = 0, step_p99_ms = 0, step_max_ms = 0;
     int64_t step_max_at = -1;
-    double tokens_per_s = 0, flops_per_s = 0, ceiling_flops_per_s = 0;  // of all ranks together
-    double data_ms = 0, optimizer_ms = 0, comm_exposed_ms = 0;          // of the first rank
-    int64_t memory_bytes = 0, peak_rss_bytes = 0;                       // of the first rank
+    double tokens_per_s = 0, flops_per_s = 0, ceiling_flops_per_s = 0;       // of all ranks together
+    double data_ms = 0, optimizer_ms = 0, comm_exposed_ms = 0, comm_ms = 0;  // of the first rank
+    std::map<std::string, int64_t> bytes;          // that the first rank sent, by kind of collective
+    int64_t memory_bytes = 0, peak_rss_bytes = 0;  // of the first rank
     int ranks = 1;
     std::string mesh, strategy;
     bool target_reached() const { return target_loss && val_loss && *val_loss <= *target_loss; }

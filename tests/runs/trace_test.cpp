@@ -1,0 +1,298 @@
+// The timeline of a run of several ranks, what is read back from it, and the order in which regions are
+// stepped.
+#include <array>
+#include <cmath>
+#include <set>
+
+#include "tests/distributed/rank_threads.h"
+#include "tests/runs/run_fixture.h"
+#include "train/distributed/reducer.h"
+#include "train/distributed/resolve_ranks.h"
+#include "train/distributed/simulated_world.h"
+#include "train/distributed/clock_offset.h"
+#include "train/trace/overlap.h"
+#include "train/trace/timeline_svg.h"
+
+namespace speedrun::testing {
+namespace {
+
+constexpr int64_t kFirst = 2, kLast = 4;  // steps that are traced
+
+class TraceTest : public RunFixture {
+  protected:
+    Config two_ranks(const std::vector<std::string>& settings = {}) const {
+        std::vector<std::string> all = {"schedule.steps=5", "batch.microbatch_tokens=256", "threads=1",
+                                        "device=cpu", "parallel.strategy=zero1"};
+        all.insert(all.end(), settings.begin(), settings.end());
+        return config(all);
+    }
+
+    void train(const Config& c, const std::string& name) {
+        const std::string path = (folder_ / "logs" / name).string();
+        run_ranks(2, [&](World& threads) {
+            const auto network = simulated_network(c.parallel);
+            const auto slow = network ? make_simulated_world(threads, *network) : nullptr;
+            World& world = slow ? *slow : threads;
+            const Ranks ranks = resolve_ranks(c, world);
+            Runtime runtime(runtime_options(c, ranks));
+            RunFolder run_folder =
+                ranks.first() ? RunFolder((folder_ / "logs").string(), name) : RunFolder::silent(path);
+            Trainer trainer(c, runtime, ranks, run_folder,
+                            {.quiet = true, .trace_first = kFirst, .trace_last = kLast});
+            trainer.run();
+        });
+    }
+    Json events(const std::string& name) const {
+        std::ifstream file(path_of(name));
+        return Json::parse(file).at("traceEvents");
+    }
+    std::string path_of(const std::string& name) const {
+        return (folder_ / "logs" / name / "trace.json").string();
+    }
+    // A file with these events, each {phase, stream, region, step, begin, end, communicates} of rank 0.
+    std::string write_trace(const std::vector<std::string>& lines) const {
+        const std::string path = (folder_ / "made.json").string();
+        std::ofstream file(path);
+        file
+            << R"({"traceEvents":[{"name":"process_name","ph":"M","pid":0,"tid":0,"args":{"name":"rank 0 here"
+}
+},)"
+            << R"({"name":"thread_name","ph":"M","pid":0,"tid":1,"args":{"name":"compute"}},)"
+            << R"({"name":"thread_name","ph":"M","pid":0,"tid":2,"args":{"name":"reduce"}},)"
+            << R"({"name":"thread_name","ph":"M","pid":0,"tid":4,"args":{"name":"gather"}})";
+        for (const std::string& line : lines) file << "," << line;
+        file << "]}";
+        return path;
+    }
+    static std::string span(int thread, const char* phase, int step, double begin_ms, double end_ms,
+                            const char* region = "") {
+        return fmt::format(
+            R"({{"name":"x","cat":"{}","ph":"X","pid":0,"tid":{},"ts":{},"dur":{},"args":{{"step":{},"phase":"{}","region":"{}"}}}})",
+            thread == 1 ? "work" : "communication", thread, begin_ms * 1e3, (end_ms - begin_ms) * 1e3, step,
+            phase, region);
+    }
+};
+
+using SlicesOfThread = std::map<std::pair<int, int>, std::vector<const Json*>>;  // by pid and tid
+
+// The span that a flow event lies in, if there is one; where one ends as another begins, the latter.
+const Json* slice_at(const SlicesOfThread& slices, const Json& flow) {
+    const double ts = flow["ts"];
+    const Json* found = nullptr;
+    for (const Json* e : slices.at({flow["pid"], flow["tid"]})) {
+        const double begin = (*e)["ts"], end = begin + (*e)["dur"].get<double>();
+        if (begin <= ts && ts <= end && (!found || begin > (*found)["ts"].get<double>())) found = e;
+    }
+    return found;
+}
+
+TEST_F(TraceTest, ArrowsFollowEachRegionThroughItsStep) {
+    // Validation in between is no step: nobody's arrow ends there.
+    train(two_ranks({"parallel.simulate_latency_us=200", "parallel.simulate_jitter_us=300", "eval.every=3"}),
+          "run");
+    EXPECT_FALSE(fs::exists(folder_ / "logs" / "run" / "trace_rank0.json"));
+    EXPECT_FALSE(fs::exists(folder_ / "logs" / "run" / "trace_rank1.json"));
+    const Json all = events("run");
+    std::map<int64_t, std::vector<Json>> flows;
+    SlicesOfThread slices;
+    std::set<std::string> processes;
+    for (const Json& e : all) {
+        const std::string phase = e["ph"];
+        if (e["name"] == "process_name") processes.insert(e["args"]["name"].get<std::string>().substr(0, 8));
+        if (phase == "s" || phase == "t" || phase == "f") flows[e["id"]].push_back(e);
+        if (phase != "X") continue;
+        slices[{e["pid"], e["tid"]}].push_back(&e);
+        EXPECT_GE(e["ts"].get<double>(), 0.0);
+        EXPECT_GE(e["dur"].get<double>(), 0.0);
+        if (!e["args"].contains("step")) continue;
+        EXPECT_GE(e["args"]["step"].get<int64_t>(), kFirst);
+        EXPECT_LE(e["args"]["step"].get<int64_t>(), kLast);
+    }
+    EXPECT_EQ(processes, (std::set<std::string>{"rank 0 (", "rank 1 ("}));
+
+    const Config c = two_ranks();
+    const ParameterTable table(c.model, c.batch.sequence_length);
+    const Ranks ranks = plan_ranks(c, 2);
+    const RegionLayout layout(table, region_rules(ranks, table, c.optimizers));
+    // Every region of every traced step of both ranks; after the last one, no forward waits any more.
+    ASSERT_EQ(flows.size(), static_cast<size_t>(2 * layout.size() * (kLast - kFirst + 1)));
+    std::map<std::string, int> chains;
+    for (const auto& [id, points] : flows) {
+        std::string chain;
+        double time = -1;
+        int64_t step = -1;  // of the gradient
+        for (const Json& point : points) {
+            chain += point["ph"].get<std::string>();
+            EXPECT_GE(point["ts"].get<double>(), time) << id;
+            time = point["ts"];
+            const Json* const slice = slice_at(slices, point);
+            ASSERT_NE(slice, nullptr) << point;
+            chain += " " + (*slice)["args"]["phase"].get<std::string>() + " ";
+            const Json& args = (*slice)["args"];
+            if (step < 0) step = args["step"];
+            EXPECT_EQ(args["step"], args["phase"] == "forward" ? step + 1 : step) << point;
+            EXPECT_TRUE(!args.contains("region") || args["region"] == point["name"]) << point;
+        }
+        EXPECT_EQ(points.back()["bp"], "e");
+        ++chains[chain];
+    }
+    EXPECT_EQ(chains, (std::map<std::string, int>{
+                          {"s backward t reduce t step t gather f forward ", 2 * 2 * layout.size()},
+                          {"s backward t reduce t step f gather ", 2 * layout.size()}}));
+
+    // Bytes of the spans, of the step lines and of the plan are the same, and the totals are their sum.
+    std::map<std::string, double> planned, traced;
+    for (const ScheduleRow& row : region_schedule(layout, ranks))
+        for (const PlannedCollective& one : row.collectives) planned[name_of(one.kind)] += one.wire_bytes();
+    for (const Json& e : all)
+        if (e["ph"] == "X" && e["pid"] == 0 && e["args"].contains("bytes"))
+            traced[e["name"]] += e["args"]["bytes"].get<double>() / (kLast - kFirst + 1);
+    EXPECT_DOUBLE_EQ(traced["reduce_scatter"], planned["reduce_scatter"]);
+    EXPECT_DOUBLE_EQ(traced["all_gather"], planned["all_gather"]);
+    int64_t steps = 0;
+    for (const Json& line : metrics("run")) {
+        if (line["event"] != "step") continue;
+        ++steps;
+        EXPECT_EQ(line["bytes"].size(), planned.size());
+        for (const auto& [kind, bytes] : planned) EXPECT_EQ(line["bytes"][kind], std::llround(bytes)) << kind;
+        // Two collectives of each region, none shorter than the network's latency.
+        EXPECT_GE(line["comm_ms"].get<double>(), 0.2 * 2 * layout.size());
+    }
+    std::ifstream file(folder_ / "logs" / "run" / "summary.json");
+    const Json summary = Json::parse(file);
+    EXPECT_EQ(summary["bytes"]["all_gather"], steps * std::llround(planned["all_gather"]));
+    EXPECT_GT(summary["comm_ms"], 0.0);
+
+    const Trace trace = read_trace(path_of("run"));
+    for (const int rank : {0, 1}) {
+        const OverlapTable overlap = measure_overlap(trace, rank, std::nullopt);
+        EXPECT_EQ(overlap.steps, (std::vector<int64_t>{2, 3, 4}));
+        EXPECT_EQ(overlap.gather_steps, 2);
+        EXPECT_EQ(overlap.regions.size(), static_cast<size_t>(layout.size()) + 1);
+        for (const RegionOverlap& region : overlap.regions) {
+            EXPECT_GE(region.times.reduce_ms, 0.2) << region.region;
+            EXPECT_GE(region.times.exposed_ms(), -1e-9) << region.region;
+        }
+        EXPECT_LT(draw_timeline(trace, rank, 3, "a title").size(), 200000u);
+    }
+}
+
+// Which order steps and gathers take, and that neither order nor launch changes a number.
+TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
+    const Config c = two_ranks();
+    const ParameterTable table(c.model, c.batch.sequence_length);
+    const RegionLayout layout(table, region_rules(plan_ranks(c, 2), table, c.optimizers));
+    std::vector<std::string> declared;
+    for (const int id : layout.backward_order()) declared.insert(declared.begin(), layout[id].name());
+    const std::vector<std::string> reverse(declared.rbegin(), declared.rend());
+    for (const char* launch : {"ready", "after_backward"}) {
+        for (const char* order : {"reverse", "forward"}) {
+            const std::string name = fmt::format("{}-{}", launch, order);
+            train(two_ranks({fmt::format("parallel.launch={}", launch),
+                             fmt::format("parallel.step_order={}", order)}),
+                  name);
+            const Trace trace = read_trace(path_of(name));
+            for (const char* phase : {"step", "gather"}) {
+                std::vector<std::string> seen;
+                for (const TraceSpan& span : trace.spans) {
+                    if (span.rank != 1 || span.step != kFirst || span.phase != phase || span.region.empty())
+                        continue;
+                    if (seen.empty() || seen.back() != span.region) seen.push_back(span.region);
+                }
+                EXPECT_EQ(seen, std::string(order) == "forward" ? declared : reverse) << name << " " << phase;
+            }
+            EXPECT_EQ(curve(name), curve("ready-reverse")) << name;
+        }
+    }
+}
+
+TEST_F(TraceTest, HiddenIsWhatComputeWasBusyBeside) {
+    const Trace trace = read_trace(write_trace({
+        span(1, "forward", 0, 0, 10), span(1, "backward", 0, 10, 20), span(1, "forward", 1, 30, 40),
+        span(1, "backward", 1, 40, 50), span(2, "reduce", 0, 15, 25, "w"),  // 5 of 10 beside backward
+        span(4, "gather", 0, 26, 34, "w"),                                  // 4 of 8 beside the next forward
+        span(2, "reduce", 1, 44, 50, "w"),                                  // all 6
+        span(4, "gather", 1, 50, 60, "w"),  // the trace ends here: does not count
+    }));
+    const OverlapTable both = measure_overlap(trace, 0, std::nullopt);
+    ASSERT_EQ(both.regions.size(), 1u);
+    const CommunicationTimes& t = both.regions[0].times;
+    EXPECT_NEAR(t.reduce_ms, 8, 1e-9);
+    EXPECT_NEAR(t.reduce_hidden_ms, 5.5, 1e-9);
+    EXPECT_NEAR(t.gather_ms, 8, 1e-9);
+    EXPECT_NEAR(t.gather_hidden_ms, 4, 1e-9);
+    EXPECT_NEAR(t.exposed_ms(), 6.5, 1e-9);
+    EXPECT_NEAR(both.step_ms, 30, 1e-9);
+    EXPECT_NEAR(both.compute_ms, 20, 1e-9);
+    EXPECT_NEAR(both.stalled_ms, (5 + 4) / 2.0, 1e-9);
+    const OverlapTable second = measure_overlap(trace, 0, 1);
+    EXPECT_NEAR(second.total.reduce_ms, 6, 1e-9);
+    EXPECT_EQ(second.gather_steps, 0);
+    EXPECT_EQ(Json::parse(to_json(both))["regions"][0]["region"], "w");
+    EXPECT_NE(to_text(both, 0).find("hidden 59%"), std::string::npos) << to_text(both, 0);  // 9.5 of 16
+    EXPECT_THROW(measure_overlap(trace, 3, std::nullopt), Error);
+    EXPECT_THROW(measure_overlap(trace, 0, 7), Error);
+}
+
+// A picture stays small: 10000 spans, each of another kind or region than the one before.
+TEST_F(TraceTest, PicturesOfManySpansAreSmall) {
+    std::vector<std::string> lines;
+    for (int i = 0; i < 10000; ++i)
+        lines.push_back(
+            span(i % 2 ? 1 : 2, i % 4 < 2 ? "backward" : "reduce", 0, i, i + 0.9, i % 3 ? "w" : "v"));
+    const std::string svg = draw_timeline(read_trace(write_trace(lines)), 0, std::nullopt, "a < b & c");
+    EXPECT_LT(svg.size(), 200000u);
+    EXPECT_GT(svg.size(), 10000u);
+    EXPECT_NE(svg.find("a &lt; b &amp; c"), std::string::npos);
+}
+
+TEST_F(TraceTest, FilesThatAreNoTraceAreDataErrors) {
+    const auto refused = [&](const std::string& text) {
+        const std::string path = (folder_ / "bad.json").string();
+        std::ofstream(path) << text;
+        try {
+            read_trace(path);
+            return std::string("was read");
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::data);
+            EXPECT_NE(std::string(error.what()).find("bad.json"), std::string::npos);
+            return std::string();
+        }
+    };
+    EXPECT_EQ(refused("no JSON"), "");
+    EXPECT_EQ(refused("[1, 2]"), "");
+    EXPECT_EQ(refused(R"({"traceEvents": 7})"), "");
+    EXPECT_EQ(refused(R"({"traceEvents": [{"ph": "X", "name": "x", "pid": "zero", "ts": 1, "dur": 1}]})"),
+              "");
+    EXPECT_EQ(refused(R"({"traceEvents": [{"ph": "X", "name": "x", "pid": 0, "ts": 1, "dur": 1}]})"), "");
+    EXPECT_THROW(read_trace((folder_ / "none.json").string()), Error);
+
+    // Parts of ranks: one that is missing, one cut short; the rest stays where it is.
+    const std::string whole = (folder_ / "whole").string(), cut = (folder_ / "cut").string();
+    Timeline().write(whole);
+    std::string text;
+    std::getline(std::ifstream(whole), text, '\0');
+    std::ofstream(cut) << text.substr(0, text.size() / 2);
+    for (const std::string& other : {cut, (folder_ / "none").string()})
+        EXPECT_THROW(merge_timelines({whole, other}, (folder_ / "merged").string()), Error);
+    EXPECT_TRUE(fs::exists(whole));
+}
+
+// Clocks that are an hour apart: the bounds hold the truth, however long the ranks wait for each other.
+TEST(ClockOffsetTest, BoundsHoldTheTruth) {
+    constexpr int64_t kHour = int64_t{3600} * 1'000'000'000;
+    run_ranks(3, [&](World& world) {
+        const int64_t truth = kHour * world.rank();
+        const auto now = [&] { return steady_now_ns() + truth; };
+        const ClockOffset offset = align_clocks(world, now, fmt::format("kernel {}", world.rank()));
+        EXPECT_LE(std::abs(offset.offset_ns - truth), offset.error_ns);
+        EXPECT_LT(offset.error_ns, kHour / 100);
+        EXPECT_LE(offset.origin_ns, steady_now_ns());
+        const ClockOffset same = align_clocks(world, steady_now_ns, "one kernel");
+        EXPECT_EQ(same.offset_ns, 0);
+        EXPECT_EQ(same.error_ns, 0);
+    });
+}
+
+}  // namespace
+}  // namespace speedrun::testing

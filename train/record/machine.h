@@ -1,0 +1,32 @@
+// How this machine is set up, as far as it lets itself be read: facts for `speedrun doctor`. Linux.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace speedrun {
+
+struct Machine {
+    int usable_cores = 0;                 // this process may run on
+    std::optional<double> core_limit;     // of its control group, in cores
+    std::optional<int64_t> memory_limit;  // of its control group, in bytes
+    std::string governor;                 // of the first core's frequency; empty: not said
+    std::optional<int64_t> throttled;  // times that cores were slowed down by heat since the machine started
+    std::string huge_pages;            // "always", "madvise", "never"; empty: not said
+    std::string clock_source, other_clock_sources;
+    std::string nccl;  // version of the library that the loader finds, or why there is none
+    bool has_nccl = false;
+    std::string launcher;  // path of mpirun or mpiexec; empty: none on PATH
+};
+
+Machine read_machine();
+
+struct FolderSpace {
+    std::string existing;  // the folder itself, or the nearest one above it that exists
+    bool writable = false;
+    int64_t free_bytes = 0;
+};
+FolderSpace space_for(const std::string& folder);
+
+}  // namespace speedrun

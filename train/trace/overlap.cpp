@@ -1,0 +1,200 @@
+#include "train/trace/overlap.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+struct Interval {
+    double begin, end;
+};
+
+// Disjoint and ascending.
+std::vector<Interval> united(std::vector<Interval> all) {
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    std::vector<Interval> result;
+    for (const Interval& i : all) {
+        if (!result.empty() && i.begin <= result.back().end) {
+            result.back().end = std::max(result.back().end, i.end);
+        } else {
+            result.push_back(i);
+        }
+    }
+    return result;
+}
+
+// How much of i lies in these.
+double covered(const Interval& i, const std::vector<Interval>& by) {
+    double sum = 0;
+    auto at = std::partition_point(by.begin(), by.end(), [&](const Interval& b) { return b.end <= i.begin; });
+    for (; at != by.end() && at->begin < i.end; ++at)
+        sum += std::min(at->end, i.end) - std::max(at->begin, i.begin);
+    return sum;
+}
+
+template <class Values>
+std::string list(const Values& values) {
+    std::string text;
+    for (const auto& value : values) text += fmt::format("{}{}", text.empty() ? "" : ", ", value);
+    return text;
+}
+
+std::vector<int64_t> chosen_steps(const Trace& trace, int rank, std::optional<int64_t> step) {
+    if (!trace.ranks.count(rank)) {
+        std::vector<int> ranks;
+        for (const auto& [known, name] : trace.ranks) ranks.push_back(known);
+        throw_usage("--rank {}: the trace has ranks {}", rank, list(ranks));
+    }
+    std::vector<int64_t> steps = trace.steps(rank);
+    if (!step) return steps;
+    if (std::find(steps.begin(), steps.end(), *step) == steps.end())
+        throw_usage("--step {}: the trace has steps {}", *step, list(steps));
+    return {*step};
+}
+
+RegionOverlap& row_of(std::vector<RegionOverlap>& rows, const std::string& region) {
+    for (RegionOverlap& row : rows)
+        if (row.region == region) return row;
+    rows.push_back({.region = region, .bytes = 0, .times = {}});
+    return rows.back();
+}
+
+void operator+=(CommunicationTimes& sum, const CommunicationTimes& t) {
+    sum.reduce_ms += t.reduce_ms;
+    sum.reduce_hidden_ms += t.reduce_hidden_ms;
+    sum.gather_ms += t.gather_ms;
+    sum.gather_hidden_ms += t.gather_hidden_ms;
+}
+
+}  // namespace
+
+OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t> step) {
+    OverlapTable table;
+    table.rank = rank;
+    table.steps = chosen_steps(trace, rank, step);
+    const int64_t last_traced = trace.steps(rank).back();
+    const auto chosen = [&](int64_t s) {
+        return std::find(table.steps.begin(), table.steps.end(), s) != table.steps.end();
+    };
+    table.gather_steps = static_cast<int64_t>(table.steps.size()) - (chosen(last_traced) ? 1 : 0);
+
+    std::vector<Interval> compute;
+    std::map<int64_t, double> begins;  // of steps, on the compute stream
+    for (const TraceSpan& span : trace.spans) {
+        if (span.rank != rank || span.stream != "compute") continue;
+        compute.push_back({span.begin_ms, span.end_ms});
+        if (span.step >= 0) begins.try_emplace(span.step, span.begin_ms);
+        if (chosen(span.step)) table.compute_ms += span.end_ms - span.begin_ms;
+    }
+    compute = united(std::move(compute));
+
+    constexpr const char* kStatistics = "loss, stop, norms";
+    const auto num_steps = static_cast<double>(table.steps.size());
+    const auto num_gathers = static_cast<double>(std::max<int64_t>(1, table.gather_steps));
+    std::vector<Interval> communication;
+    RegionOverlap statistics{.region = kStatistics, .bytes = 0, .times = {}};
+    std::vector<const TraceSpan*> spans;
+    for (const TraceSpan& span : trace.spans)
+        if (span.rank == rank && span.communicates && chosen(span.step)) spans.push_back(&span);
+    std::stable_sort(spans.begin(), spans.end(),
+                     [](const auto* a, const auto* b) { return a->begin_ms < b->begin_ms; });
+    for (const TraceSpan* span : spans) {
+        RegionOverlap& row = span->region.empty() ? statistics : row_of(table.regions, span->region);
+        const bool gather = span->phase == "gather";
+        row.bytes += span->bytes;
+        if (gather && span->step == last_traced) continue;
+        const Interval interval{span->begin_ms, span->end_ms};
+        const double ms = interval.end - interval.begin, hidden = covered(interval, compute);
+        communication.push_back(interval);
+        (gather ? row.times.gather_ms : row.times.reduce_ms) += ms / (gather ? num_gathers : num_steps);
+        (gather ? row.times.gather_hidden_ms : row.times.reduce_hidden_ms) +=
+            hidden / (gather ? num_gathers : num_steps);
+    }
+    if (statistics.times.total_ms() > 0) table.regions.push_back(statistics);
+    for (RegionOverlap& row : table.regions) {
+        row.bytes /= static_cast<int64_t>(table.steps.size());
+        table.total += row.times;
+    }
+    for (const Interval& i : united(std::move(communication)))
+        table.stalled_ms += (i.end - i.begin - covered(i, compute)) / num_steps;
+    table.compute_ms /= num_steps;
+    int64_t whole = 0;
+    for (const int64_t s : table.steps) {
+        const auto next = begins.upper_bound(s);
+        if (!begins.count(s) || next == begins.end()) continue;
+        table.step_ms += next->second - begins[s];
+        ++whole;
+    }
+    if (whole > 0) table.step_ms /= static_cast<double>(whole);
+    return table;
+}
+
+std::string to_text(const OverlapTable& table, int top) {
+    std::vector<RegionOverlap> rows = table.regions;
+    if (top > 0) {
+        std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+            return a.times.exposed_ms() > b.times.exposed_ms();
+        });
+        rows.resize(std::min(rows.size(), static_cast<size_t>(top)));
+    }
+    size_t width = 6;
+    for (const RegionOverlap& row : rows) width = std::max(width, row.region.size());
+    const auto share = [](double hidden, double ms) {
+        return ms > 0 ? fmt::format("{:>6.0f}%", 100 * hidden / ms) : fmt::format("{:>7}", "-");
+    };
+    const auto line = [&](const std::string& name, int64_t bytes, const CommunicationTimes& t) {
+        return fmt::format("{:<{}} {:>9.1f} {:>10.3f} {} {:>10.3f} {} {:>10.3f}\n", name, width,
+                           static_cast<double>(bytes) / 1024, t.reduce_ms,
+                           share(t.reduce_hidden_ms, t.reduce_ms), t.gather_ms,
+                           share(t.gather_hidden_ms, t.gather_ms), t.exposed_ms());
+    };
+    std::string text = fmt::format(
+        "rank {}, mean of steps {}: compute busy {:.3f} ms{}\n{:<{}} {:>9} {:>10} {:>7} {:>10} {:>7} "
+        "{:>10}\n",
+        table.rank, list(table.steps), table.compute_ms,
+        table.step_ms > 0 ? fmt::format(" of {:.3f} ms", table.step_ms) : "", "region", width, "sent KiB",
+        "reduce ms", "hidden", "gather ms", "hidden", "exposed ms");
+    int64_t bytes = 0;
+    for (const RegionOverlap& row : table.regions) bytes += row.bytes;
+    for (const RegionOverlap& row : rows) text += line(row.region, row.bytes, row.times);
+    if (rows.size() < table.regions.size())
+        text += fmt::format("... and {} regions more\n", table.regions.size() - rows.size());
+    text += line("total", bytes, table.total);
+    const double total = table.total.total_ms();
+    return text +
+           fmt::format(
+               "communication {:.3f} ms, hidden {:.0f}%; compute was idle beside it for {:.3f} ms a step\n",
+               total, total > 0 ? 100 * (1 - table.total.exposed_ms() / total) : 0, table.stalled_ms);
+}
+
+std::string to_json(const OverlapTable& table) {
+    using Json = nlohmann::ordered_json;
+    const auto times = [](const CommunicationTimes& t) {
+        return Json{{"reduce_ms", t.reduce_ms},
+                    {"reduce_hidden_ms", t.reduce_hidden_ms},
+                    {"gather_ms", t.gather_ms},
+                    {"gather_hidden_ms", t.gather_hidden_ms},
+                    {"exposed_ms", t.exposed_ms()}};
+    };
+    Json regions = Json::array();
+    for (const RegionOverlap& row : table.regions) {
+        Json entry = times(row.times);
+        entry["region"] = row.region;
+        entry["bytes"] = row.bytes;
+        regions.push_back(std::move(entry));
+    }
+    const Json json = {{"rank", table.rank},
+                       {"steps", table.steps},
+                       {"step_ms", table.step_ms},
+                       {"compute_ms", table.compute_ms},
+                       {"stalled_ms", table.stalled_ms},
+                       {"total", times(table.total)},
+                       {"regions", regions}};
+    return json.dump(2) + "\n";
+}
+
+}  // namespace speedrun

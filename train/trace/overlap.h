@@ -1,0 +1,46 @@
+// Overlap: which share of each region's reduction and gather was hidden behind computing.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/trace/trace_file.h"
+
+namespace speedrun {
+
+// Means per step, in ms. Hidden: the part during which the compute stream of the same rank was busy.
+struct CommunicationTimes {
+    double reduce_ms = 0, reduce_hidden_ms = 0;
+    double gather_ms = 0, gather_hidden_ms = 0;
+
+    double total_ms() const { return reduce_ms + gather_ms; }
+    double exposed_ms() const { return total_ms() - reduce_hidden_ms - gather_hidden_ms; }
+};
+
+struct RegionOverlap {
+    std::string region;
+    int64_t bytes = 0;  // sent per step
+    CommunicationTimes times;
+};
+
+struct OverlapTable {
+    int rank = 0;
+    std::vector<int64_t> steps;
+    // Gathers of the last traced step are left out: the trace ends with it, so nothing could run beside them.
+    int64_t gather_steps = 0;
+    std::vector<RegionOverlap> regions;  // in the order of their first reduction, the statistics last
+    CommunicationTimes total;
+    double step_ms = 0;     // from the first work of a step to that of the next; 0: one step only
+    double compute_ms = 0;  // the compute stream was busy
+    double stalled_ms = 0;  // it was idle while this rank communicated
+};
+
+// Of one rank; of one step or all of them. Usage errors that list what there is.
+OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t> step);
+
+// The table for people. top > 0: only so many regions, those with the most exposed time first.
+std::string to_text(const OverlapTable& table, int top);
+std::string to_json(const OverlapTable& table);
+
+}  // namespace speedrun
