@@ -7,6 +7,18 @@
 
 namespace speedrun {
 
+namespace {
+
+VectorNorm vector_norm(const std::string& clip_norm) {
+    if (clip_norm == "1") return VectorNorm::one;
+    if (clip_norm == "2") return VectorNorm::two;
+    if (clip_norm == "3") return VectorNorm::three;
+    if (clip_norm == "inf") return VectorNorm::infinity;
+    throw_internal("optimizers.clip_norm {} is none of 1, 2, 3, inf", clip_norm);
+}
+
+}  // namespace
+
 std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConfig& config) {
     std::vector<int> group_of(table.size(), -1);
     std::vector<int> members(config.groups.size(), 0);
@@ -58,6 +70,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
 OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
                            ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
     : config_(config),
+      norm_(vector_norm(config.clip_norm)),
       table_(table),
       ranks_(ranks),
       parameters_(parameters),
@@ -81,9 +94,9 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
         }
         optimizers_.push_back(make_optimizer(config.groups[g], members, parameters, gradients, runtime));
     }
-    // Behind the squares that the host reads: this rank's own, and a norm and a scale of each region.
-    local_squares_ = kSquares + layout_.size();
-    region_scales_ = local_squares_ + layout_.size();
+    // Behind the terms that the host reads: this rank's own, and a norm and a scale of each region.
+    local_terms_ = kNormTerms + layout_.size();
+    region_scales_ = local_terms_ + layout_.size();
     num_statistics_ = region_scales_ + 2 * layout_.size();
     statistics_ = Buffer(runtime.device(), "step statistics", MemoryCategory::workspace,
                          num_statistics_ * size_of(DType::f32));
@@ -135,11 +148,11 @@ void OptimizerSet::launch(const Region& region) {
     stream.wait(*raw_[region.id]);
     stream.wait(*read_);  // the host has read what the step before wrote to the statistics
     reducer_.reduce(region, stream);
-    const Tensor square = statistic(local_squares_ + region.id);
+    const Tensor term = statistic(local_terms_ + region.id);
     if (layout_.valid(region) > 0) {
-        runtime_.ops().sum_of_squares(square, gradients_.part(region), stream);
+        runtime_.ops().norm_term(term, gradients_.part(region), norm_, stream);
     } else {
-        runtime_.ops().fill(square, 0.0f, stream);
+        runtime_.ops().fill(term, 0.0f, stream);
     }
     stream.record(*reduced_[region.id]);
 }
@@ -157,11 +170,12 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
     waiting_.clear();
 
     const int64_t count = layout_.size();
-    ops.cast(statistic(kSquares, count), statistic(local_squares_, count), reduce);
+    ops.cast(statistic(kNormTerms, count), statistic(local_terms_, count), reduce);
     reducer_.sum_over_all(statistic(kLossTotal, 2), reduce);
-    reducer_.sum_over_parts(statistic(kSquares, count), reduce);
-    ops.clip_coefficient(statistic(kCoefficient), statistic(kGradNorm), statistic(kSquares, count),
-                         static_cast<float>(config_.clip), reduce);
+    reducer_.reduce_over_parts(statistic(kNormTerms, count),
+                               norm_ == VectorNorm::infinity ? Reduction::max : Reduction::sum, reduce);
+    ops.clip_coefficient(statistic(kCoefficient), statistic(kGradNorm), statistic(kNormTerms, count),
+                         static_cast<float>(config_.clip), norm_, reduce);
     reduce.record(reduce_done);
 
     // One rank has every gradient at hand, so it can refuse the whole step if one of them is not finite;
@@ -179,7 +193,7 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
             optimizer.wait(*released_[id]);
             context.grad_scale = statistic(region_scales_ + 2 * id);
             ops.clip_coefficient(context.grad_scale, statistic(region_scales_ + 2 * id + 1),
-                                 statistic(local_squares_ + id), 0.0f, optimizer);
+                                 statistic(local_terms_ + id), 0.0f, norm_, optimizer);
         }
         optimizers_[region.group]->step(region, context);
         optimizer.record(*stepped_[id]);
@@ -195,7 +209,7 @@ void OptimizerSet::read_statistics(float* host, const Event& reduce_done, Event&
     optimizer.wait(reduce_done);
     if (!runtime_.device().dry()) {
         // Not the first: the next backward writes it, on compute.
-        const Tensor read = statistic(kLossTotal, kSquares + layout_.size() - kLossTotal);
+        const Tensor read = statistic(kLossTotal, kNormTerms + layout_.size() - kLossTotal);
         runtime_.device().copy(host + kLossTotal, read.data, read.bytes(), optimizer);
     }
     optimizer.record(*read_);
