@@ -40,7 +40,7 @@ struct Outcome {
 // Two microbatches. Poisoned: every parameter becomes NaN where backward releases it in the second.
 Outcome run(const ModelConfig& model, const MemoryConfig& memory, const std::string& precision,
             bool poison = false) {
-    ModelHarness h(model, kTokens, kSequence, precision, memory);
+    ModelHarness h(model, kTokens, kSequence, precision, {}, memory);
     h.randomize(0.2, 5);
     h.gradients.begin_step();
     Outcome outcome;

@@ -23,7 +23,8 @@ HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_
 
 struct ModelHarness {
     ModelHarness(const ModelConfig& model, int64_t tokens, int64_t sequence_length,
-                 const std::string& precision = "f32", const MemoryConfig& memory = {});
+                 const std::string& precision = "f32", const RegionRules& rules = {},
+                 const MemoryConfig& memory = {});
     ~ModelHarness();  // after a failure the stream may still be at work in the memory that ends here
 
     void set(const Parameter& p, const Values& values);  // the master, and what compute reads
