@@ -42,15 +42,11 @@ void largest_of(void* output, const std::vector<const void*>& inputs, int64_t co
 
 }  // namespace
 
-void ordered_sum(void* output, const std::vector<const void*>& inputs, int64_t count, DType dtype) {
-    if (dtype == DType::f32) ordered_sum_of(static_cast<float*>(output), inputs, count);
-    if (dtype == DType::bf16) ordered_sum_of(static_cast<Bf16*>(output), inputs, count);
-}
-
 void ordered_reduction(Reduction reduction, void* output, const std::vector<const void*>& inputs,
                        int64_t count, DType dtype) {
     if (reduction == Reduction::max) return largest_of(output, inputs, count);
-    ordered_sum(output, inputs, count, dtype);
+    if (dtype == DType::f32) ordered_sum_of(static_cast<float*>(output), inputs, count);
+    if (dtype == DType::bf16) ordered_sum_of(static_cast<Bf16*>(output), inputs, count);
 }
 
 }  // namespace speedrun
