@@ -21,6 +21,7 @@ namespace speedrun {
 
 enum class NormKind : uint8_t { rmsnorm, layernorm };
 enum class Activation : uint8_t { relu_squared, gelu_tanh };
+enum class VectorNorm : uint8_t { one, two, three, infinity };  // p of (Σ|x|^p)^(1/p); infinity: max|x|
 
 constexpr float kNormEpsilon = 1e-5f;  // GPT-2's; used by every norm here
 
@@ -226,15 +227,18 @@ class Ops {
     // ---- utilities
     // -------------------------------------------------------------------------------------------
     virtual void fill(Tensor x, float value, Stream& stream) = 0;
-    virtual void scale(Tensor x, float factor, Stream& stream) = 0;         // x *= factor, any real
-    virtual void cast(Tensor out, Tensor in, Stream& stream) = 0;           // between f32 and bf16, or a copy
-    virtual void sum_of_squares(Tensor out, Tensor x, Stream& stream) = 0;  // out: f32 [1]; x: real [n]
+    virtual void scale(Tensor x, float factor, Stream& stream) = 0;  // x *= factor, any real
+    virtual void cast(Tensor out, Tensor in, Stream& stream) = 0;    // between f32 and bf16, or a copy
+    // What a piece of a vector has in its p-norm: Σ|x|^p or, of infinity, max|x|; 0 of an empty one, NaN if x
+    // has one. out: f32 [1]; x: real [n].
+    virtual void norm_term(Tensor out, Tensor x, VectorNorm norm, Stream& stream) = 0;
     virtual void sum(Tensor out, Tensor x, bool accumulate, Stream& stream) = 0;  // out: f32 [1]; x: f32 [n]
     virtual void count_nonfinite(Tensor out, Tensor x, Stream& stream) = 0;       // out: f32 [1]; x: real [n]
-    // norm = (Σ squares)^½; coefficient = min(1, max_norm/norm), 1 if max_norm = 0, NaN if norm is not
-    // finite. norm, coefficient: f32 [1]; squares: f32 [n].
-    virtual void clip_coefficient(Tensor coefficient, Tensor norm, Tensor squares, float max_norm,
-                                  Stream& stream) = 0;
+    // norm = (Σ terms)^(1/p) or, of infinity, max terms; coefficient = min(1, max_norm/norm), 1 if max_norm =
+    // 0, NaN if norm is not finite. norm, coefficient: f32 [1]; terms: f32 [n], each of a norm_term, which a
+    // NaN or infinity among them passes on to norm. (Pascanu et al. 2013, algorithm 1, for p = 2.)
+    virtual void clip_coefficient(Tensor coefficient, Tensor norm, Tensor terms, float max_norm,
+                                  VectorNorm kind, Stream& stream) = 0;
     // x[i] = mean-0 normal of this deviation, or uniform in ±bound: Philox4x32-10 of (seed, sequence; i), so
     // that an element's value depends on nothing but its index.  x: f32 [n], element i of it is element
     // offset+i of the parameter.

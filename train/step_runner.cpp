@@ -210,10 +210,10 @@ void StepRunner::report_divergence(const Slot& slot) {
     runtime_.synchronize();
     const double loss = static_cast<double>(slot.statistics[OptimizerSet::kLossTotal]) /
                         static_cast<double>(config_.batch.tokens_per_step);
-    std::string culprit = "every gradient's square is finite, but not their sum";
+    std::string culprit = "every gradient's norm is finite, but not that of all";
     const RegionLayout& layout = optimizers_.layout();
     for (const int id : layout.backward_order()) {
-        if (std::isfinite(slot.statistics[OptimizerSet::kSquares + id])) continue;
+        if (std::isfinite(slot.statistics[OptimizerSet::kNormTerms + id])) continue;
         culprit = "first bad gradient: " + layout[id].name();
         break;
     }

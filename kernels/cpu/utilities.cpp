@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -9,6 +10,7 @@
 
 namespace speedrun {
 
+using cpu::UintVec;
 using cpu::Vec;
 
 namespace {
@@ -28,6 +30,30 @@ float reduce(const Real* x, int64_t count, Term&& term) {
     float total = 0.0f;
     for (float value : partial) total += value;
     return total;
+}
+
+constexpr uint32_t kMagnitudeBits = 0x7fffffffu;
+
+Vec magnitude(Vec v) {
+    return reinterpret_cast<Vec>(reinterpret_cast<UintVec>(v) & kMagnitudeBits);
+}
+
+// As bits, magnitudes are in the order of their values, and a NaN is above infinity: no maximum loses it.
+template <class Real>
+float largest_magnitude(const Real* x, int64_t count) {
+    std::array<uint32_t, cpu::kReductionChunks> partial;
+    cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
+        const auto [begin, end] = cpu::chunk_of(count, chunk, cpu::kReductionChunks);
+        UintVec largest{};
+        cpu::for_vectors(end - begin, [&, first = begin](int64_t i, auto width) {
+            const auto bits = reinterpret_cast<UintVec>(magnitude(cpu::load(x + first + i, width)));
+            largest = bits > largest ? bits : largest;
+        });
+        partial[chunk] = 0;
+        for (int64_t lane = 0; lane < cpu::kLanes; ++lane)
+            partial[chunk] = std::max<uint32_t>(partial[chunk], largest[lane]);
+    });
+    return std::bit_cast<float>(*std::max_element(partial.begin(), partial.end()));
 }
 
 void expect_flat(const Tensor& x, const char* name) {
@@ -76,12 +102,27 @@ void CpuOps::cast(Tensor out, Tensor in, Stream& stream) {
     });
 }
 
-void CpuOps::sum_of_squares(Tensor out, Tensor x, Stream& stream) {
-    expect(out, DType::f32, {1}, "sum_of_squares out");
-    expect_flat(x, "sum_of_squares");
-    cpu::submit(stream, "sum_of_squares", [=] {
+void CpuOps::norm_term(Tensor out, Tensor x, VectorNorm norm, Stream& stream) {
+    expect(out, DType::f32, {1}, "norm_term out");
+    expect_flat(x, "norm_term");
+    cpu::submit(stream, "norm_term", [=] {
         cpu::with_real(x.dtype, [&]<class Real>() {
-            *out.as<float>() = reduce(x.as<Real>(), x.numel(), [](Vec v) { return v * v; });
+            const Real* const from = x.as<Real>();
+            const int64_t count = x.numel();
+            float& to = *out.as<float>();
+            switch (norm) {
+                case VectorNorm::one:
+                    to = reduce(from, count, [](Vec v) { return magnitude(v); });
+                    break;
+                case VectorNorm::two:
+                    to = reduce(from, count, [](Vec v) { return v * v; });
+                    break;
+                case VectorNorm::three:
+                    to = reduce(from, count, [](Vec v) { return magnitude(v) * (v * v); });
+                    break;
+                case VectorNorm::infinity:
+                    to = largest_magnitude(from, count);
+            }
         });
     });
 }
@@ -109,15 +150,22 @@ void CpuOps::count_nonfinite(Tensor out, Tensor x, Stream& stream) {
     });
 }
 
-void CpuOps::clip_coefficient(Tensor coefficient, Tensor norm, Tensor squares, float max_norm,
+void CpuOps::clip_coefficient(Tensor coefficient, Tensor norm, Tensor terms, float max_norm, VectorNorm kind,
                               Stream& stream) {
     expect(coefficient, DType::f32, {1}, "clip coefficient");
     expect(norm, DType::f32, {1}, "clip norm");
-    expect(squares, DType::f32, {squares.numel()}, "clip squares");
+    expect(terms, DType::f32, {terms.numel()}, "clip terms");
     cpu::submit(stream, "clip_coefficient", [=] {
+        const auto* const from = terms.as<float>();
         double total = 0.0;
-        for (int64_t i = 0; i < squares.numel(); ++i) total += squares.as<float>()[i];
-        const auto value = static_cast<float>(std::sqrt(total));
+        if (kind == VectorNorm::infinity) {
+            total = largest_magnitude(from, terms.numel());
+        } else {
+            for (int64_t i = 0; i < terms.numel(); ++i) total += from[i];
+        }
+        if (kind == VectorNorm::two) total = std::sqrt(total);
+        if (kind == VectorNorm::three) total = std::cbrt(total);
+        const auto value = static_cast<float>(total);
         *norm.as<float>() = value;
         float factor = max_norm > 0.0f && value > max_norm ? max_norm / value : 1.0f;
         if (!std::isfinite(value)) factor = std::numeric_limits<float>::quiet_NaN();

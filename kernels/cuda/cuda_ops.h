@@ -56,10 +56,10 @@ class CudaOps final : public Ops {
     void fill(Tensor, float, Stream&) override;
     void scale(Tensor, float, Stream&) override;
     void cast(Tensor, Tensor, Stream&) override;
-    void sum_of_squares(Tensor, Tensor, Stream&) override;
+    void norm_term(Tensor, Tensor, VectorNorm, Stream&) override;
     void sum(Tensor, Tensor, bool, Stream&) override;
     void count_nonfinite(Tensor, Tensor, Stream&) override;
-    void clip_coefficient(Tensor, Tensor, Tensor, float, Stream&) override;
+    void clip_coefficient(Tensor, Tensor, Tensor, float, VectorNorm, Stream&) override;
     void random_normal(Tensor, uint64_t, uint64_t, int64_t, float, Stream&) override;
     void random_uniform(Tensor, uint64_t, uint64_t, int64_t, float, Stream&) override;
     int64_t flops() const override { return flops_; }

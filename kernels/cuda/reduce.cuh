@@ -29,11 +29,22 @@ __device__ __forceinline__ T warp_sum(T value) {
     for (int bit = tiles::kWarp / 2; bit > 0; bit /= 2) value += __shfl_xor_sync(0xffffffffu, value, bit);
     return value;
 }
-__device__ __forceinline__ float warp_max(float value) {
+__device__ __forceinline__ float larger(float a, float b) {
+    return fmaxf(a, b);  // a NaN gives way to a number
+}
+__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+template <class T>
+__device__ __forceinline__ T warp_max(T value) {
 #pragma unroll
     for (int bit = tiles::kWarp / 2; bit > 0; bit /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, bit));
+        value = larger(value, __shfl_xor_sync(0xffffffffu, value, bit));
     return value;
+}
+// |x| as bits, which are in the order of the values, with a NaN above infinity: no maximum loses it.
+__device__ __forceinline__ uint32_t magnitude_bits(float x) {
+    return __float_as_uint(x) & 0x7fffffffu;
 }
 
 // Over all threads of a one-dimensional block of whole warps; every thread gets the result.
@@ -46,8 +57,9 @@ __device__ inline float block_sum(float value, int64_t shared_offset = 0) {
     const int warps = static_cast<int>(blockDim.x) / tiles::kWarp;
     return warp_sum(lane_index() < warps ? partial[lane_index()] : 0.0f);
 }
-__device__ inline float block_max(float value, int64_t shared_offset = 0) {
-    const auto partial = shared_memory<float>(shared_offset, tiles::kWarp);
+template <class T>
+__device__ inline T block_max(T value, int64_t shared_offset = 0) {
+    const auto partial = shared_memory<T>(shared_offset, tiles::kWarp);
     value = warp_max(value);
     __syncthreads();
     if (lane_index() == 0) partial[warp_index()] = value;

@@ -1,4 +1,4 @@
-// Fill, scale, cast, sums and counts, the clipping coefficient; column sums (gradients of biases).
+// Fill, scale, cast, sums, maxima and counts, the clipping coefficient; column sums (gradients of biases).
 // Floor, real of b bytes: fill n·b; scale 2·n·b; cast the sum of both sizes; reductions and column sums n·b
 // read. Legend: n elements · T rows, C columns · W elements that a thread handles.
 #include <cmath>
@@ -50,6 +50,12 @@ struct Cast {
     }
 };
 
+struct Magnitude {
+    __device__ __forceinline__ float operator()(float x) const { return fabsf(x); }
+};
+struct Cube {
+    __device__ __forceinline__ float operator()(float x) const { return fabsf(x) * (x * x); }
+};
 struct Square {
     __device__ __forceinline__ float operator()(float x) const { return x * x; }
 };
@@ -82,12 +88,56 @@ void reduce_tensor(Tensor out, Tensor x, bool accumulate, void* partial, LaunchS
     });
 }
 
-// One warp; there are as many squares as parameters.
-__global__ void clip_kernel(float* coefficient, float* norm, const float* squares, int64_t count,
-                            float max_norm) {
-    double sum = 0.0;
-    for (int64_t i = threadIdx.x; i < count; i += tiles::kWarp) sum += squares[i];
-    const float value = static_cast<float>(sqrt(warp_sum(sum)));
+// out[block] = max |x| over the block's elements.
+template <class Real, int W>
+__global__ void __launch_bounds__(tiles::kReduceThreads)
+    largest_kernel(float* out, const Real* x, int64_t count) {
+    uint32_t largest = 0;
+    const int64_t stride = int64_t{gridDim.x} * tiles::kReduceThreads * W;
+    for (int64_t i = (int64_t{blockIdx.x} * tiles::kReduceThreads + threadIdx.x) * W; i < count;
+         i += stride) {
+        const Chunk<W> chunk{count - i < W ? static_cast<int>(count - i) : W};
+        const Vector<W> v = chunk.load(x + i);
+#pragma unroll
+        for (int k = 0; k < W; ++k) largest = larger(largest, k < chunk.count ? magnitude_bits(v[k]) : 0u);
+    }
+    largest = block_max(largest);
+    if (threadIdx.x == 0) out[blockIdx.x] = __uint_as_float(largest);
+}
+
+void largest_magnitude(Tensor out, Tensor x, void* workspace, LaunchSite site) {
+    auto* const partial = static_cast<float*>(workspace);
+    const int64_t blocks = reduce_blocks(x.numel());
+    const auto launch_one = [&](auto* kernel, float* to, const auto* from, int64_t count, int64_t grid) {
+        launch(kernel, static_cast<unsigned>(grid), tiles::kReduceThreads, kReduceSharedBytes, site, to, from,
+               count);
+    };
+    cuda::with_real(x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {x}), [&]<int W>() {
+            launch_one(largest_kernel<Real, W>, partial, static_cast<const Real*>(x.as<Real>()), x.numel(),
+                       blocks);
+        });
+    });
+    launch_one(largest_kernel<float, 1>, out.as<float>(), static_cast<const float*>(partial), blocks, 1);
+}
+
+// One warp; there are about as many terms as parameters.
+__global__ void clip_kernel(float* coefficient, float* norm, const float* terms, int64_t count,
+                            float max_norm, VectorNorm kind) {
+    float value;
+    if (kind == VectorNorm::infinity) {
+        uint32_t largest = 0;
+        for (int64_t i = threadIdx.x; i < count; i += tiles::kWarp)
+            largest = larger(largest, magnitude_bits(terms[i]));
+        value = __uint_as_float(warp_max(largest));
+    } else {
+        double sum = 0.0;
+        for (int64_t i = threadIdx.x; i < count; i += tiles::kWarp) sum += terms[i];
+        sum = warp_sum(sum);
+        if (kind == VectorNorm::two) sum = sqrt(sum);
+        if (kind == VectorNorm::three) sum = cbrt(sum);
+        value = static_cast<float>(sum);
+    }
     if (threadIdx.x != 0) return;
     *norm = value;
     const float factor = max_norm > 0.0f && value > max_norm ? max_norm / value : 1.0f;
@@ -144,10 +194,20 @@ void CudaOps::cast(Tensor out, Tensor in, Stream& stream) {
     });
 }
 
-void CudaOps::sum_of_squares(Tensor out, Tensor x, Stream& stream) {
-    expect(out, DType::f32, {1}, "sum_of_squares out");
-    cuda::expect_flat(x, "sum_of_squares");
-    reduce_tensor<Square>(out, x, false, workspace(stream, reduce_bytes(x)), stream);
+void CudaOps::norm_term(Tensor out, Tensor x, VectorNorm norm, Stream& stream) {
+    expect(out, DType::f32, {1}, "norm_term out");
+    cuda::expect_flat(x, "norm_term");
+    void* const partial = workspace(stream, reduce_bytes(x));
+    switch (norm) {
+        case VectorNorm::one:
+            return reduce_tensor<Magnitude>(out, x, false, partial, stream);
+        case VectorNorm::two:
+            return reduce_tensor<Square>(out, x, false, partial, stream);
+        case VectorNorm::three:
+            return reduce_tensor<Cube>(out, x, false, partial, stream);
+        case VectorNorm::infinity:
+            return largest_magnitude(out, x, partial, stream);
+    }
 }
 
 void CudaOps::sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {
@@ -163,13 +223,13 @@ void CudaOps::count_nonfinite(Tensor out, Tensor x, Stream& stream) {
     reduce_tensor<Nonfinite>(out, x, false, workspace(stream, reduce_bytes(x)), stream);
 }
 
-void CudaOps::clip_coefficient(Tensor coefficient, Tensor norm, Tensor squares, float max_norm,
+void CudaOps::clip_coefficient(Tensor coefficient, Tensor norm, Tensor terms, float max_norm, VectorNorm kind,
                                Stream& stream) {
     expect(coefficient, DType::f32, {1}, "clip coefficient");
     expect(norm, DType::f32, {1}, "clip norm");
-    expect(squares, DType::f32, {squares.numel()}, "clip squares");
+    expect(terms, DType::f32, {terms.numel()}, "clip terms");
     launch(clip_kernel, 1, tiles::kWarp, 0, stream, coefficient.as<float>(), norm.as<float>(),
-           squares.as<float>(), squares.numel(), max_norm);
+           terms.as<float>(), terms.numel(), max_norm, kind);
 }
 
 void CudaOps::column_sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {

@@ -46,10 +46,10 @@
     X(fill, (Tensor a, float b, Stream& s), (a, b, s))                                                            \
     X(scale, (Tensor a, float b, Stream& s), (a, b, s))                                                           \
     X(cast, (Tensor a, Tensor b, Stream& s), (a, b, s))                                                           \
-    X(sum_of_squares, (Tensor a, Tensor b, Stream& s), (a, b, s))                                                 \
+    X(norm_term, (Tensor a, Tensor b, VectorNorm n, Stream& s), (a, b, n, s))                                     \
     X(sum, (Tensor a, Tensor b, bool c, Stream& s), (a, b, c, s))                                                 \
     X(count_nonfinite, (Tensor a, Tensor b, Stream& s), (a, b, s))                                                \
-    X(clip_coefficient, (Tensor a, Tensor b, Tensor c, float d, Stream& s), (a, b, c, d, s))                      \
+    X(clip_coefficient, (Tensor a, Tensor b, Tensor c, float d, VectorNorm n, Stream& s), (a, b, c, d, n, s))     \
     X(random_normal, (Tensor a, uint64_t b, uint64_t c, int64_t d, float e, Stream& s), (a, b, c, d, e, s))       \
     X(random_uniform, (Tensor a, uint64_t b, uint64_t c, int64_t d, float e, Stream& s), (a, b, c, d, e, s))
 // clang-format on

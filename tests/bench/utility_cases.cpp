@@ -30,10 +30,16 @@ std::vector<Case> utility_cases(const Shapes& shapes) {
         const Tensor out = m.output(DType::f32, {count}), in = m.input({count});
         return [=](Ops& ops, Stream& stream) { ops.cast(out, in, stream); };
     });
-    add("sum_of_squares", "sum_of_squares", flat, [=](CaseMemory& m) -> Enqueue {
-        const Tensor out = m.output(DType::f32, {1}), x = m.input({count});
-        return [=](Ops& ops, Stream& stream) { ops.sum_of_squares(out, x, stream); };
-    });
+    const std::pair<const char*, VectorNorm> norms[] = {{"norm_term_1", VectorNorm::one},
+                                                        {"norm_term_2", VectorNorm::two},
+                                                        {"norm_term_3", VectorNorm::three},
+                                                        {"norm_term_inf", VectorNorm::infinity}};
+    for (const auto& [name, norm] : norms) {
+        add(name, "norm_term", flat, [=, norm = norm](CaseMemory& m) -> Enqueue {
+            const Tensor out = m.output(DType::f32, {1}), x = m.input({count});
+            return [=](Ops& ops, Stream& stream) { ops.norm_term(out, x, norm, stream); };
+        });
+    }
     add("sum", "sum", fmt::format("{}", tokens), [=](CaseMemory& m) -> Enqueue {
         const Tensor out = m.output(DType::f32, {1}), x = m.input(DType::f32, {tokens});
         return [=](Ops& ops, Stream& stream) { ops.sum(out, x, false, stream); };
@@ -44,9 +50,10 @@ std::vector<Case> utility_cases(const Shapes& shapes) {
     });
     add("clip_coefficient", "clip_coefficient", "150", [=](CaseMemory& m) -> Enqueue {
         const Tensor coefficient = m.output(DType::f32, {1}), norm = m.output(DType::f32, {1}),
-                     squares = m.constant({150}, 0.25f);
-        return
-            [=](Ops& ops, Stream& stream) { ops.clip_coefficient(coefficient, norm, squares, 1.0f, stream); };
+                     terms = m.constant({150}, 0.25f);
+        return [=](Ops& ops, Stream& stream) {
+            ops.clip_coefficient(coefficient, norm, terms, 1.0f, VectorNorm::two, stream);
+        };
     });
     add("random_normal", "random_normal", flat, [=](CaseMemory& m) -> Enqueue {
         const Tensor x = m.output(DType::f32, {count});

@@ -50,10 +50,13 @@ class Resources : public RunFixture {
                 launch(("modern" + name).c_str(),
                        {type, size, width, "model.mix_first_embedding=true", "model.value_embeddings=1",
                         "optimizers.groups.0.normuon=true", "optimizers.clip=1"});
-                launch(("gpt2" + name).c_str(), {type, size, width, "model.preset=gpt2", adamw});
+                const char* const norm = heads == 1 ? "1" : heads == 2 ? "2" : "3";
+                launch(("gpt2" + name).c_str(), {type, size, width, "model.preset=gpt2", adamw,
+                                                 std::string("optimizers.clip_norm=") + norm});
             }
             launch((std::string("odd") + precision).c_str(),
-                   {type, "model.model_dim=36", "model.num_heads=2", "model.preset=gpt2", adamw});
+                   {type, "model.model_dim=36", "model.num_heads=2", "model.preset=gpt2", adamw,
+                    "optimizers.clip_norm=inf"});
         }
         return fake_gpu_launches();
     }

@@ -65,6 +65,40 @@ void sums_of(World& world) {
     }
 }
 
+// Of values that are not negative: the largest, and a NaN or infinity wherever it is.
+void maxima(World& world) {
+    CpuDevice device(1);
+    const auto stream = device.create_stream("reduce");
+    const auto communicator = world.connect("maxima", flat_mesh(world).group(world.rank(), kEverybody));
+    const int n = world.size();
+    const auto value = [n](int rank, int64_t e) { return static_cast<float>((e * 7 + rank * 3) % (n + 5)); };
+    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+    for (const int64_t count : kSizes) {
+        std::vector<float> values, expected;
+        for (int64_t e = 0; e < count; ++e) {
+            values.push_back(value(world.rank(), e));
+            expected.push_back(0);
+            for (int rank = 0; rank < n; ++rank) expected.back() = std::max(expected.back(), value(rank, e));
+        }
+        for (int rank = 0; rank < n && 2 * rank + 1 < count; ++rank) {  // each rank brings one of each
+            if (rank == world.rank()) {
+                values[static_cast<size_t>(2 * rank)] = kNan;
+                values[static_cast<size_t>(2 * rank + 1)] = HUGE_VALF;
+            }
+            expected[static_cast<size_t>(2 * rank)] = kNan;
+            expected[static_cast<size_t>(2 * rank + 1)] = HUGE_VALF;
+        }
+        communicator->all_reduce(view(values), *stream, Reduction::max);
+        stream->synchronize();
+        for (size_t e = 0; e < values.size(); ++e) {
+            if (std::isnan(expected[e]) ? std::isnan(values[e]) : values[e] == expected[e]) continue;
+            ADD_FAILURE() << "element " << e << " of " << count << ": " << values[e] << ", not "
+                          << expected[e];
+            break;
+        }
+    }
+}
+
 void sums_f32(World& world) {
     sums_of<float>(world);
 }
@@ -348,6 +382,7 @@ void wrong_sizes_throw(World& world) {
     EXPECT_THROW(communicator->all_gather(view(whole), view(part), *stream), Error);
     EXPECT_THROW(communicator->all_gather(fits, view(halves), *stream), Error);
     EXPECT_THROW(communicator->all_reduce(view(integers), *stream), Error);
+    EXPECT_THROW(communicator->all_reduce(view(halves), *stream, Reduction::max), Error);
     EXPECT_THROW(communicator->broadcast(view(part), static_cast<int>(n), *stream), Error);
     EXPECT_THROW(communicator->all_to_all(fits, fits, *stream), Error) << "overlap";
     EXPECT_THROW(communicator->all_gather(fits, view(whole, 4 * ((world.rank() + 1) % n) + 1, 4), *stream),
@@ -366,6 +401,7 @@ const std::vector<ConformanceCase>& conformance_cases() {
     static const std::vector<ConformanceCase> kCases{
         {"sums_f32", sums_f32},
         {"sums_bf16", sums_bf16},
+        {"maxima", maxima},
         {"moves_f32", moves_f32},
         {"moves_bf16", moves_bf16},
         {"groups_and_streams_at_once", groups_and_streams_at_once},

@@ -21,6 +21,7 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.optimizer_step == OptimizerStep::in_backward) *out << "_in_backward";
     if (mode.reduce_dtype != DType::f32) *out << "_reduce_" << name_of(mode.reduce_dtype);
     if (mode.every > 1) *out << "_every" << mode.every;
+    if (std::string(mode.clip_norm) != "2") *out << "_norm_" << mode.clip_norm;
     if (std::string(mode.family) != "recipe") *out << "_" << mode.family;
     if (std::string(mode.checkpointing) != "none") *out << "_" << mode.checkpointing;
 }
@@ -40,6 +41,7 @@ Config config_of(const Mode& mode) {
     config.batch.tokens_per_step = kRows * kSequence;
     config.batch.microbatch_tokens = kRows * kSequence / (mode.ranks() * mode.accumulation);
     config.optimizers.clip = mode.clip;
+    config.optimizers.clip_norm = mode.clip_norm;
     config.memory.activation_checkpointing = mode.checkpointing;
     const std::string family = mode.family;
     if (family != "recipe") {
@@ -146,6 +148,7 @@ Curve train(const Mode& mode, World* world) {
         curve.masters.emplace_back(p.numel());
         runner.read_master(p, curve.masters.back().data());
     }
+    EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
     for (int i = 0; i < kNumMemoryCategories; ++i) {
         const auto category = static_cast<MemoryCategory>(i);
         curve.memory[std::string(name_of(category))] = runtime.device().memory().total(category);
@@ -181,11 +184,12 @@ Curve train_ranks(const Mode& mode, const Delays& delays) {
 
 const Curve& one_rank(const Mode& mode) {
     static std::map<std::string, Curve> known;
-    const std::string key =
-        fmt::format("{} {} {} {} {}", mode.optimizer, mode.precision, mode.clip, mode.every, mode.family);
+    const std::string key = fmt::format("{} {} {} {} {} {}", mode.optimizer, mode.precision, mode.clip,
+                                        mode.clip_norm, mode.every, mode.family);
     if (!known.count(key)) {
         Mode alone{Strategy::ddp, 1, 1, 1, mode.optimizer, Launch::ready, mode.precision, mode.clip};
         alone.every = mode.every;
+        alone.clip_norm = mode.clip_norm;
         alone.family = mode.family;
         known[key] = train(alone, nullptr);
     }

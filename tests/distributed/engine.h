@@ -27,6 +27,7 @@ struct Mode {
     OptimizerStep optimizer_step = OptimizerStep::after_backward;
     DType reduce_dtype = DType::f32;
     int64_t every = 1;  // of the group beside the matrices
+    const char* clip_norm = "2";
     const char* family = "recipe";  // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings
     const char* checkpointing = "none";
 

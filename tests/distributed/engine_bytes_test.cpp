@@ -173,28 +173,6 @@ TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
     }
 }
 
-// What blocks keep for backward and what they compute again is nobody else's business.
-TEST(EngineCheckpointingTest, ChangesNoBit) {
-    for (const char* family : {"gpt2", "modern", "recipe"}) {
-        for (const Mode& kept : {Mode{Strategy::ddp, 1, 1, 1, "adamw", Launch::ready},
-                                 Mode{Strategy::ddp, 1, 1, 3, "muon", Launch::ready, "bf16"},
-                                 Mode{Strategy::zero3, 1, 2, 1, "muon", Launch::ready, "bf16"},
-                                 Mode{Strategy::zero1, 1, 2, 3, "adamw", Launch::ready}}) {
-            Mode mode = kept;
-            mode.family = family;
-            const Curve expected = train_ranks(mode);
-            for (const char* checkpointing : {"selective", "full"}) {
-                mode.checkpointing = checkpointing;
-                Curve curve = train_ranks(mode);
-                EXPECT_EQ(curve.losses, expected.losses) << ::testing::PrintToString(mode);
-                EXPECT_EQ(curve.norms, expected.norms);
-                EXPECT_EQ(curve.masters, expected.masters);
-                EXPECT_LT(curve.memory["activations"], expected.memory.at("activations"));
-            }
-        }
-    }
-}
-
 // A rank that would send something else is an error on all of them before anything is sent.
 TEST(EngineOrderTest, RanksThatPlanDifferentThingsAreToldSo) {
     std::vector<std::string> messages(2);

@@ -33,6 +33,7 @@ TEST_P(EngineTest, TenStepsEqualOneRanks) {
     EXPECT_LT(worst(curve.losses, expected.losses), tolerance);
     EXPECT_LT(worst(curve.norms, expected.norms), tolerance);
     EXPECT_LT(curve.losses.back(), curve.losses.front()) << "ten steps should teach something";
+    EXPECT_TRUE(mode.clip == 0 || curve.norms.front() > mode.clip) << "nothing was clipped";
 }
 
 // Sanitizers make a mode take seconds: there, one number of ranks.
@@ -59,7 +60,7 @@ std::vector<Mode> all_modes() {
         modes.push_back({strategy, 2, 2, 1, "adamw", Launch::after_backward});
         modes.push_back({strategy, 4, 2, 1, "muon", Launch::ready});
         modes.push_back({strategy, 1, 3, 1, "muon", Launch::ready});
-        modes.push_back({strategy, 1, 4, 1, "muon", Launch::ready, "f32", 0.5});
+        modes.push_back({strategy, 1, 4, 1, "muon", Launch::ready, "f32", 0.2});
         modes.push_back({strategy, 1, 4, 3, "muon", Launch::ready, "bf16"});
         Mode in_backward{strategy, 1, 4, 1, "muon", Launch::ready};
         in_backward.optimizer_step = OptimizerStep::in_backward;
@@ -74,6 +75,20 @@ std::vector<Mode> all_modes() {
         every.every = 2;
         modes.push_back(every);
     }
+    const std::pair<const char*, double> limits[] = {{"1", 10}, {"2", 0.2}, {"3", 0.05}, {"inf", 0.02}};
+    for (const auto& [norm, limit] : limits) {
+        const auto add = [&, norm = norm, limit = limit](Strategy strategy, int replicate, int shard,
+                                                         const char* optimizer) {
+            Mode mode{strategy, replicate, shard, 1, optimizer, Launch::ready, "f32", limit};
+            mode.clip_norm = norm;
+            modes.push_back(mode);
+        };
+        add(Strategy::ddp, 1, 2, "muon");  // some gradients on all ranks, some on their owner
+        add(Strategy::ddp, 1, 4, "adamw");
+        add(Strategy::zero1, 1, 4, "adamw");
+        add(Strategy::zero1, 2, 2, "adamw");
+        add(Strategy::zero3, 1, 4, "adamw");
+    }
     for (const Reshard reshard : {Reshard::yes, Reshard::no}) {
         Mode mode{Strategy::zero3, 1, 4, 3, "muon", Launch::ready};
         mode.reshard = reshard;
@@ -87,6 +102,31 @@ INSTANTIATE_TEST_SUITE_P(Modes, EngineTest, ::testing::ValuesIn(all_modes()), []
     PrintTo(info.param, &name);
     return name.str();
 });
+
+// What blocks keep for backward and what they compute again is nobody else's business.
+TEST(EngineCheckpointingTest, ChangesNoBit) {
+    Mode modes[] = {{Strategy::ddp, 1, 1, 3, "adamw", Launch::ready},
+                    {Strategy::zero3, 1, 2, 1, "adamw", Launch::ready, "bf16"},
+                    {Strategy::ddp, 1, 2, 1, "muon", Launch::ready, "bf16"},
+                    {Strategy::ddp, 1, 1, 3, "muon", Launch::ready, "bf16"},
+                    {Strategy::zero1, 1, 2, 3, "adamw", Launch::ready},
+                    {Strategy::zero3, 1, 2, 3, "muon", Launch::ready}};
+    modes[0].family = modes[1].family = "gpt2";
+    modes[2].family = "modern";
+    modes[5].optimizer_step = OptimizerStep::in_backward;
+    for (Mode mode : modes) {
+        const Curve expected = train_ranks(mode);
+        for (const char* checkpointing : {"selective", "full"}) {
+            mode.checkpointing = checkpointing;
+            SCOPED_TRACE(::testing::PrintToString(mode));
+            Curve curve = train_ranks(mode);
+            EXPECT_EQ(curve.losses, expected.losses);
+            EXPECT_EQ(curve.norms, expected.norms);
+            EXPECT_EQ(curve.masters, expected.masters);
+            EXPECT_LT(curve.memory["activations"], expected.memory.at("activations"));
+        }
+    }
+}
 
 }  // namespace
 }  // namespace speedrun::testing

@@ -61,24 +61,19 @@ TEST_P(UtilitiesTest, Sums) {
     for (int64_t count : kCounts) {
         for (bool accumulate : {false, true}) {
             SCOPED_TRACE(fmt::format("n={} accumulate={}", count, accumulate));
-            const Matrix x = random_matrix(1, count, 1, dtype()),
-                         f32 = random_matrix(1, count, 2, DType::f32);
+            const Matrix f32 = random_matrix(1, count, 2, DType::f32);
             const Outputs out = run([&](Harness& h) -> Outputs {
-                const Tensor squares = h.output(DType::f32, {1});
                 const Tensor sum =
                     accumulate ? h.inout(Matrix(1, 1, 2.5), DType::f32, {1}) : h.output(DType::f32, {1});
-                h.ops().sum_of_squares(squares, h.input(x, dtype(), {count}), h.stream());
                 h.ops().sum(sum, h.input(f32, DType::f32, {count}), accumulate, h.stream());
-                return {h.read(squares), h.read(sum)};
+                return {h.read(sum)};
             });
-            expect_close(out[0], Matrix(1, 1, reference::dot(x, x)), reduction(DType::f32, count),
-                         "sum_of_squares");
             double expected = accumulate ? 2.5 : 0.0;
             for (double value : f32.values) expected += value;
             // The sum may nearly cancel: it is judged against its typical size √n, as reduction() does for
             // rows.
             const double terms = static_cast<double>(count);
-            expect_close(out[1], Matrix(1, 1, expected), {16 * kF32Roundoff, 0, 8 * terms * kF32Roundoff},
+            expect_close(out[0], Matrix(1, 1, expected), {16 * kF32Roundoff, 0, 8 * terms * kF32Roundoff},
                          "sum");
         }
     }
@@ -105,31 +100,68 @@ TEST_P(UtilitiesTest, CountNonfinite) {
     }
 }
 
+constexpr VectorNorm kNorms[] = {VectorNorm::one, VectorNorm::two, VectorNorm::three, VectorNorm::infinity};
+
+TEST_P(UtilitiesTest, NormTerms) {
+    for (const VectorNorm norm : kNorms) {
+        for (int64_t count : kCounts) {
+            SCOPED_TRACE(fmt::format("norm {} n={}", static_cast<int>(norm), count));
+            const Matrix x = random_matrix(1, count, 1, dtype());
+            // A NaN or an infinity anywhere, of either sign, whatever stands beside it, is seen.
+            Matrix bad[] = {x, x, x};
+            const double values[] = {-kNan, -kInfinity, kInfinity};
+            for (int64_t i = 0; i < 3 && count > 0; ++i) bad[i][count * i / 3] = values[i];
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                Outputs results;
+                for (const Matrix& values : {x, bad[0], bad[1], bad[2]}) {
+                    const Tensor result = h.output(DType::f32, {1});
+                    h.ops().norm_term(result, h.input(values, dtype(), {count}), norm, h.stream());
+                    results.push_back(h.read(result));
+                }
+                return results;
+            });
+            const Matrix expected(1, 1, reference::norm_term(x, norm));
+            if (norm == VectorNorm::infinity) {
+                expect_same_bits(out[0], expected, "largest magnitude");  // chosen, not computed
+            } else {
+                expect_close(out[0], expected, reduction(DType::f32, count), "sum of powers");
+            }
+            if (count == 0) continue;
+            EXPECT_TRUE(std::isnan(out[1][0]));
+            EXPECT_EQ(out[2][0], kInfinity);
+            EXPECT_EQ(out[3][0], kInfinity);
+        }
+    }
+}
+
 TEST_P(UtilitiesTest, ClipCoefficient) {
     struct Case {
-        std::vector<double> squares;
+        std::vector<double> terms;
         float max_norm;
     };
-    const Case cases[] = {{{9.0, 16.0}, 1.0f},      {{9.0, 16.0}, 5.0f}, {{9.0, 16.0}, 10.0f},
+    const Case cases[] = {{{9.0, 16.0}, 1.0f},      {{9.0, 16.0}, 5.0f}, {{9.0, 16.0}, 30.0f},
                           {{9.0, 16.0}, 0.0f},      {{0.0}, 1.0f},       {{0.0}, 0.0f},
-                          {{kInfinity, 1.0}, 1.0f}, {{1.0, kNan}, 0.0f}};
-    for (const Case& c : cases) {
-        Matrix squares(1, static_cast<int64_t>(c.squares.size()));
-        squares.values = c.squares;
-        const Outputs out = run([&](Harness& h) -> Outputs {
-            const Tensor coefficient = h.output(DType::f32, {1}), norm = h.output(DType::f32, {1});
-            h.ops().clip_coefficient(coefficient, norm, h.input(squares, DType::f32, {squares.size()}),
-                                     c.max_norm, h.stream());
-            return {h.read(coefficient), h.read(norm)};
-        });
-        const reference::Clip expected = reference::clip_coefficient(squares, c.max_norm);
-        if (std::isfinite(expected.norm)) {
-            expect_close(out[0], Matrix(1, 1, expected.coefficient), few_operations(DType::f32),
-                         "coefficient");
-            expect_close(out[1], Matrix(1, 1, expected.norm), few_operations(DType::f32), "norm");
-        } else {
-            EXPECT_TRUE(std::isnan(out[0][0]));
-            EXPECT_FALSE(std::isfinite(out[1][0]));
+                          {{kInfinity, 1.0}, 1.0f}, {{1.0, kNan}, 0.0f}, {{kNan, 1.0, kInfinity}, 0.0f}};
+    for (const VectorNorm kind : kNorms) {
+        for (const Case& c : cases) {
+            Matrix terms(1, static_cast<int64_t>(c.terms.size()));
+            terms.values = c.terms;
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor coefficient = h.output(DType::f32, {1}), norm = h.output(DType::f32, {1});
+                h.ops().clip_coefficient(coefficient, norm, h.input(terms, DType::f32, {terms.size()}),
+                                         c.max_norm, kind, h.stream());
+                return {h.read(coefficient), h.read(norm)};
+            });
+            const reference::Clip expected = reference::clip_coefficient(terms, c.max_norm, kind);
+            if (std::isfinite(expected.norm)) {
+                expect_close(out[0], Matrix(1, 1, expected.coefficient), few_operations(DType::f32),
+                             "coefficient");
+                expect_close(out[1], Matrix(1, 1, expected.norm), few_operations(DType::f32), "norm");
+            } else {
+                EXPECT_TRUE(std::isnan(out[0][0]));
+                EXPECT_EQ(std::isnan(out[1][0]), std::isnan(expected.norm));
+                EXPECT_FALSE(std::isfinite(out[1][0]));
+            }
         }
     }
 }
@@ -140,7 +172,8 @@ TEST_P(UtilitiesTest, ShapeErrors) {
         {"[7]", "[8]"});
     expect_error(
         [&](Harness& h) {
-            h.ops().sum_of_squares(h.output(DType::f32, {2}), h.output(dtype(), {8}), h.stream());
+            h.ops().norm_term(h.output(DType::f32, {2}), h.output(dtype(), {8}), VectorNorm::three,
+                              h.stream());
         },
         {"[1]", "[2]"});
     expect_error(
@@ -151,7 +184,7 @@ TEST_P(UtilitiesTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
             h.ops().clip_coefficient(h.output(DType::f32, {2}), h.output(DType::f32, {1}),
-                                     h.output(DType::f32, {8}), 1.0f, h.stream());
+                                     h.output(DType::f32, {8}), 1.0f, VectorNorm::two, h.stream());
         },
         {"coefficient", "[1]", "[2]"});
 }

@@ -88,10 +88,25 @@ void muon_apply(Matrix& master, const Matrix& update, const MuonApplyOptions& op
     }
 }
 
-Clip clip_coefficient(const Matrix& squares, double max_norm) {
-    double sum = 0.0;
-    for (double square : squares.values) sum += square;
-    const double norm = std::sqrt(sum);
+double norm_term(const Matrix& x, VectorNorm norm) {
+    double result = 0.0;
+    for (double value : x.values) {
+        const double magnitude = std::abs(value);
+        if (norm == VectorNorm::one) result += magnitude;
+        if (norm == VectorNorm::two) result += magnitude * magnitude;
+        if (norm == VectorNorm::three) result += magnitude * magnitude * magnitude;
+        if (norm == VectorNorm::infinity)
+            result = std::isnan(result) || result >= magnitude ? result : magnitude;
+    }
+    return result;
+}
+
+Clip clip_coefficient(const Matrix& terms, double max_norm, VectorNorm kind) {
+    const bool largest = kind == VectorNorm::infinity;
+    const double total = norm_term(terms, largest ? kind : VectorNorm::one);  // none is negative
+    const double norm = kind == VectorNorm::two     ? std::sqrt(total)
+                        : kind == VectorNorm::three ? std::cbrt(total)
+                                                    : total;
     if (!std::isfinite(norm)) return {norm, std::numeric_limits<double>::quiet_NaN()};
     if (max_norm == 0.0 || norm <= max_norm) return {norm, 1.0};
     return {norm, max_norm / norm};

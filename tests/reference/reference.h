@@ -115,6 +115,7 @@ void muon_apply(Matrix& master, const Matrix& update, const MuonApplyOptions& op
 struct Clip {
     double norm, coefficient;
 };
-Clip clip_coefficient(const Matrix& squares, double max_norm);
+double norm_term(const Matrix& x, VectorNorm norm);
+Clip clip_coefficient(const Matrix& terms, double max_norm, VectorNorm norm);
 
 }  // namespace speedrun::reference

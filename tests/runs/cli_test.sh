@@ -39,7 +39,7 @@ expect 2 "num_heads 3" "$speedrun" plan tiny.json --set model.num_heads=3
 expect 2 "no group takes" "$speedrun" train tiny.json --set 'optimizers.groups=[{"type":"adamw","params":["blocks.*"]}]'
 expect 2 "muon trains matrices only" "$speedrun" train tiny.json --set model.norm_parameters=true --set 'optimizers.groups=[{"type":"muon","params":["*"]}]'
 expect 2 "replicate 2 x shard 1 .* is not the number of ranks, 1" "$speedrun" plan tiny.json --set parallel.replicate=2 --set parallel.shard=1
-expect 2 "ddp | zero1, got \"zero9\"" "$speedrun" plan tiny.json --set parallel.strategy=zero9
+expect 2 "ddp | zero1 | zero2 | zero3, got \"zero9\"" "$speedrun" plan tiny.json --set parallel.strategy=zero9
 expect 2 "device: 'cuda'" env CUDA_VISIBLE_DEVICES=-1 "$speedrun" train tiny.json --set device=cuda
 expect 2 "trace" "$speedrun" train tiny.json --trace 5
 expect 0 "weights" "$speedrun" plan tiny.json

@@ -76,6 +76,10 @@ TEST(ConfigValuesTest, WrongTypes) {
         {R"("model": {"qk_norm": 1})", {"model.qk_norm: expected true or false, got 1"}},
         {R"("model": {"norm": "batchnorm"})",
          {"model.norm: expected rmsnorm | layernorm, got \"batchnorm\""}},
+        {R"("memory": {"activation_checkpointing": true})",
+         {"memory.activation_checkpointing: expected none | selective | full, got true"}},
+        {R"("memory": {"checkpointed_blocks": 1000})",
+         {"memory.checkpointed_blocks: \"1000\" is not \"all\" or a number of blocks up to 4"}},
         {R"("model": {"preset": "gpt3"})", {"model.preset: expected modern | gpt2, got \"gpt3\""}},
         {R"("model": {"preset": 2})", {"model.preset: expected modern | gpt2, got 2"}},
         {R"("model": [])", {"model: an object {…} is expected, not []"}},
@@ -104,9 +108,14 @@ TEST(ConfigValuesTest, Ranges) {
     expect_parts(error_of("", {"optimizers.groups.0.lr=-0.1"}),
                  {"optimizers.groups[0].lr: -0.1 is outside [0, 1000]"});
     expect_parts(error_of(R"("seed": -1)"), {"seed: -1 is outside"});
+    expect_parts(error_of("", {"optimizers.clip_norm=4"}),
+                 {"optimizers.clip_norm: expected 1 | 2 | 3 | inf, got 4"});
 }
 
 TEST(ConfigValuesTest, AcceptedForms) {
+    for (const char* norm : {"1", "2", "3", "inf"})
+        EXPECT_EQ(parse("", {std::string("optimizers.clip_norm=") + norm}).optimizers.clip_norm, norm);
+    EXPECT_EQ(parse(R"("memory": {"checkpointed_blocks": 2})").memory.checkpointed_blocks, "2");
     EXPECT_EQ(parse(R"("schedule": {"steps": 2e3})").schedule.steps, 2000);
     EXPECT_EQ(parse(R"("data": {"train": "one.bin"})").data.train, std::vector<std::string>{"one.bin"});
     EXPECT_EQ(parse(R"("parallel": {"shard": 1})").parallel.shard, "1");

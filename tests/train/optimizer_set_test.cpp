@@ -135,13 +135,54 @@ TEST_F(OptimizerSetTest, NormIsOverAllParametersAndEveryParameterMoves) {
     for (const Parameter& p : harness_.table().all()) {
         const double norm = norm_of(harness_.gradient(p));
         squares += norm * norm;
-        EXPECT_NEAR(statistic(set, OptimizerSet::kSquares + set.layout().regions_of(p).front()), norm * norm,
-                    1e-5 * norm * norm)
+        EXPECT_NEAR(statistic(set, OptimizerSet::kNormTerms + set.layout().regions_of(p).front()),
+                    norm * norm, 1e-5 * norm * norm)
             << p.name;
         EXPECT_NE(master(p), before[p.id]) << p.name;
     }
     EXPECT_NEAR(statistic(set, OptimizerSet::kGradNorm), std::sqrt(squares), 1e-5 * std::sqrt(squares));
     EXPECT_EQ(statistic(set, OptimizerSet::kCoefficient), 1);
+}
+
+// As torch.nn.utils.clip_grad_norm_ defines it: the p-norm of all gradients as one vector.
+TEST_F(OptimizerSetTest, EveryNormIsThatOfAllGradientsAsOneVector) {
+    const std::vector<Values> before = masters();
+    for (const char* norm : {"1", "2", "3", "inf"}) {
+        for (const double share : {0.0, 0.3, 2.0}) {  // of the norm, that the limit is; 0: no limit
+            SCOPED_TRACE(fmt::format("norm {}, limit {} of it", norm, share));
+            for (const Parameter& p : harness_.table().all()) harness_.set(p, before[p.id]);
+            const double power = std::stod(norm);
+            const auto term = [&](const Values& gradient) {
+                double sum = 0, largest = 0;
+                for (double g : gradient) {
+                    sum += std::pow(std::abs(g), power);
+                    largest = std::max(largest, std::abs(g));
+                }
+                return std::isinf(power) ? largest : sum;
+            };
+            config_.clip_norm = norm;
+            config_.clip = 0;
+            step(*make(), 0);  // for the gradients
+            Values terms;
+            for (const Parameter& p : harness_.table().all()) terms.push_back(term(harness_.gradient(p)));
+            double expected = 0;
+            for (double t : terms) expected = std::isinf(power) ? std::max(expected, t) : expected + t;
+            if (!std::isinf(power)) expected = std::pow(expected, 1 / power);
+
+            for (const Parameter& p : harness_.table().all()) harness_.set(p, before[p.id]);
+            config_.clip = share * expected;
+            const auto made = make();
+            OptimizerSet& set = *made;
+            step(set, 0);
+            // f32 sums of up to 1024 terms, and a root.
+            EXPECT_NEAR(statistic(set, OptimizerSet::kGradNorm), expected, 1e-6 * expected);
+            EXPECT_NEAR(statistic(set, OptimizerSet::kCoefficient), share == 0.3 ? 0.3 : 1, 1e-6);
+            for (const Parameter& p : harness_.table().all()) {
+                const int64_t index = OptimizerSet::kNormTerms + set.layout().regions_of(p).front();
+                EXPECT_NEAR(statistic(set, index), terms[p.id], 1e-5 * terms[p.id]) << p.name;
+            }
+        }
+    }
 }
 
 // The norm that is reported is the one before clipping.
@@ -156,7 +197,12 @@ TEST_F(OptimizerSetTest, ClippingScalesDownToTheLimit) {
 }
 
 // One bad gradient anywhere, and no parameter changes: the last good ones can be saved.
-TEST_F(OptimizerSetTest, NonFiniteGradientStopsAllParameters) {
+class EveryNormTest : public OptimizerSetTest, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Norms, EveryNormTest, ::testing::Values("1", "2", "3", "inf"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(EveryNormTest, NonFiniteGradientStopsAllParameters) {
+    config_.clip_norm = GetParam();
     const auto made = make();
     OptimizerSet& set = *made;
     const Parameter& embed = harness_.table().find("embed.weight");
@@ -205,7 +251,7 @@ TEST_F(OptimizerSetTest, GroupsThatStepEverySecondStep) {
     const std::vector<Values> once = masters();
     for (const Parameter& p : harness_.table().all()) {
         EXPECT_EQ(once[p.id] == start[p.id], groups[p.id] == slow) << p.name;
-        const double square = statistic(set, OptimizerSet::kSquares + set.layout().regions_of(p).front());
+        const double square = statistic(set, OptimizerSet::kNormTerms + set.layout().regions_of(p).front());
         EXPECT_EQ(square == 0, groups[p.id] == slow) << p.name;
     }
     std::vector<Values> first;

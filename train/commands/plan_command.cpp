@@ -157,8 +157,7 @@ int print_plan(const PlanOptions& options, int num_ranks) {
 
     const MemoryPlan plan = plan_memory(config, ranks);
     ranks.plan.compute_dtype = plan.real;
-    const ParameterTable table(config.model, config.batch.sequence_length,
-                               config.memory.activation_checkpointing != "none");
+    const ParameterTable table(config.model, config.batch.sequence_length);
     print_parameters(table, config.optimizers);
     print_batch(config, ranks);
     const auto of_all_ranks = [&](int64_t flops) {

@@ -119,7 +119,8 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
 
 void OptimizersConfig::fields(FieldVisitor& v) {
     v.field("clip", clip, "largest global gradient norm; 0: no clipping", {0, 1e9});
-    v.field("clip_norm", clip_norm, "which norm: 2, the Euclidean one", {2, 2});
+    v.choice("clip_norm", clip_norm, {"1", "2", "3", "inf"},
+             "p of that norm, which is logged as grad_norm; inf: the largest magnitude");
     v.list(
         "groups", "optimizers and their parameters; together they cover every parameter", groups.size(),
         [this](size_t n) { groups.resize(n); },

@@ -80,7 +80,7 @@ struct OptimizerGroupConfig {
 
 struct OptimizersConfig {
     double clip = 0;
-    int64_t clip_norm = 2;
+    std::string clip_norm = "2";
     std::vector<OptimizerGroupConfig> groups;
     void fields(FieldVisitor& v);
 };

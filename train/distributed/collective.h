@@ -8,6 +8,10 @@ namespace speedrun {
 
 enum class Collective : uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, barrier };
 constexpr int kNumCollectives = 6;
+// What a reduction does with the values of the members. max: of values that are not negative, the largest;
+// NaN where there is one, which a library's maximum may lose (their bits, compared as integers, do not).
+enum class Reduction : uint8_t { sum, max };
+
 const char* name_of(Collective collective);  // lives for ever: also the label in traces
 
 // Bytes that a rank sends in one collective over n ranks, mean over the ranks. `payload` is the size of the

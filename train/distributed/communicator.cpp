@@ -48,12 +48,20 @@ std::vector<std::string> split_lines(const std::string& text) {
 std::string CollectiveCall::describe() const {
     const bool parts = kind != Collective::all_reduce && kind != Collective::broadcast;
     if (kind == Collective::barrier) return name_of(kind);
-    return fmt::format("{} of {}[{}]{}", name_of(kind), name_of(dtype), count, parts ? " per rank" : "");
+    return fmt::format("{}{} of {}[{}]{}", name_of(kind), reduction == Reduction::max ? " (max)" : "",
+                       name_of(dtype), count, parts ? " per rank" : "");
 }
 
-void Communicator::all_reduce(const Tensor& values, Stream& stream) {
+void Communicator::all_reduce(const Tensor& values, Stream& stream, Reduction reduction) {
     check(values, "the buffer", Collective::all_reduce);
-    count_and_enqueue({Collective::all_reduce, values.data, values.data, values.numel(), values.dtype},
+    if (reduction == Reduction::max && values.dtype != DType::f32)
+        throw_internal("all_reduce (max): the buffer is {}, want f32", values.describe());
+    count_and_enqueue({.kind = Collective::all_reduce,
+                       .output = values.data,
+                       .input = values.data,
+                       .count = values.numel(),
+                       .dtype = values.dtype,
+                       .reduction = reduction},
                       stream);
 }
 

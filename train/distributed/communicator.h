@@ -33,7 +33,8 @@ struct CollectiveCall {
     const void* input = nullptr;  // == output for all_reduce and broadcast
     int64_t count = 0;
     DType dtype = DType::f32;
-    int root = 0;  // index in the group; broadcast only
+    int root = 0;                          // index in the group; broadcast only
+    Reduction reduction = Reduction::sum;  // max: all_reduce of f32 only
 
     std::string describe() const;  // "reduce_scatter of f32[96] per rank"
 };
@@ -53,8 +54,8 @@ class Communicator {
     int size() const { return group_.size(); }
     int index() const { return group_.index; }
 
-    // values <- sum over the members. In place, any size.
-    void all_reduce(const Tensor& values, Stream& stream);
+    // values <- sum over the members, or the largest (f32, none negative). In place, any size.
+    void all_reduce(const Tensor& values, Stream& stream, Reduction reduction = Reduction::sum);
     // output [k] <- part `index` of the sum over the members of input [n k]. output may be that part of
     // input.
     void reduce_scatter(const Tensor& output, const Tensor& input, Stream& stream);

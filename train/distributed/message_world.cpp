@@ -60,7 +60,7 @@ class MessageCommunicator final : public Communicator {
         }
     }
 
-    // `own` <- the sum over the members of this member's chunk of their inputs.
+    // `own` <- the sum (or maximum) over the members of this member's chunk of their inputs.
     void reduce(void* own, const CollectiveCall& call, const EvenSplit& chunks, const std::string& what) {
         const int64_t element = size_of(call.dtype);
         const int64_t slice = kSliceBytes / element;
@@ -77,7 +77,8 @@ class MessageCommunicator final : public Communicator {
                 inputs.push_back(i == index() ? static_cast<const char*>(call.input) + mine.begin * element
                                               : landing(i, s, call, chunks));
             }
-            ordered_sum(static_cast<char*>(own) + s * slice * element, inputs, mine.count, call.dtype);
+            ordered_reduction(call.reduction, static_cast<char*>(own) + s * slice * element, inputs,
+                              mine.count, call.dtype);
         }
     }
 

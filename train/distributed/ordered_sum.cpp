@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace speedrun {
 
@@ -26,9 +27,24 @@ void ordered_sum_of(T* output, const std::vector<const void*>& inputs, int64_t c
     }
 }
 
+void largest_of(void* output, const std::vector<const void*>& inputs, int64_t count) {
+    auto* const out = static_cast<float*>(output);
+    for (int64_t e = 0; e < count; ++e) {
+        float best = 0;
+        for (const void* input : inputs) {
+            const float value = static_cast<const float*>(input)[e];
+            if (value > best || std::isnan(value)) best = value;
+            if (std::isnan(best)) break;
+        }
+        out[e] = best;
+    }
+}
+
 }  // namespace
 
-void ordered_sum(void* output, const std::vector<const void*>& inputs, int64_t count, DType dtype) {
+void ordered_reduction(Reduction reduction, void* output, const std::vector<const void*>& inputs,
+                       int64_t count, DType dtype) {
+    if (reduction == Reduction::max) return largest_of(output, inputs, count);
     if (dtype == DType::f32) ordered_sum_of(static_cast<float*>(output), inputs, count);
     if (dtype == DType::bf16) ordered_sum_of(static_cast<Bf16*>(output), inputs, count);
 }

@@ -190,8 +190,8 @@ void Reducer::sum_over_all(const Tensor& values, Stream& stream) {
     if (all_) all_->all_reduce(values, stream);
 }
 
-void Reducer::sum_over_parts(const Tensor& values, Stream& stream) {
-    if (parts_) parts_->all_reduce(values, stream);
+void Reducer::reduce_over_parts(const Tensor& values, Reduction reduction, Stream& stream) {
+    if (parts_) parts_->all_reduce(values, stream, reduction);
 }
 
 void Reducer::gather(const Region& region, Stream& stream) {

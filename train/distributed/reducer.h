@@ -39,9 +39,9 @@ class Reducer {
     // the gradient that the optimizer reads is the sum over all ranks and microbatches, all of it or this
     // rank's part.
     void reduce(const Region& region, bool first, bool last, Stream& stream);
-    // values (f32) summed over all ranks; over the ranks that hold the parts of the state.
+    // values (f32) summed over all ranks; reduced over the ranks that hold the parts of the state.
     void sum_over_all(const Tensor& values, Stream& stream);
-    void sum_over_parts(const Tensor& values, Stream& stream);
+    void reduce_over_parts(const Tensor& values, Reduction reduction, Stream& stream);
     // The compute copy of the region, from all parts.
     void gather(const Region& region, Stream& stream);
     // whole (f32, padded) <- the masters of the region, from all parts; on the stream of gather.

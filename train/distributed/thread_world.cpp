@@ -150,7 +150,7 @@ class ThreadCommunicator final : public Communicator {
         for (size_t i = 0; i < calls.size(); ++i) {
             const CollectiveCall& other = calls[i];
             if (other.kind == call.kind && other.count == call.count && other.dtype == call.dtype &&
-                other.root == call.root)
+                other.root == call.root && other.reduction == call.reduction)
                 continue;
             throw Error(ExitCode::communication,
                         fmt::format("'{}': rank {} runs {}, but rank {} runs {}", name(),
@@ -164,13 +164,13 @@ class ThreadCommunicator final : public Communicator {
         switch (call.kind) {
             case Collective::all_reduce: {
                 const EvenSplit chunks{call.count, size()};
-                sum_members(call, calls, chunks.begin(index()), chunks.size(index()), call.output,
-                            chunks.begin(index()));
+                reduce_members(call, calls, chunks.begin(index()), chunks.size(index()), call.output,
+                               chunks.begin(index()));
                 count_sent(call.kind, (call.count - chunks.size(index())) * size_of(call.dtype));
                 return;
             }
             case Collective::reduce_scatter:
-                sum_members(call, calls, index() * call.count, call.count, call.output, 0);
+                reduce_members(call, calls, index() * call.count, call.count, call.output, 0);
                 break;
             case Collective::all_gather:
                 for (int i = 0; i < size(); ++i)
@@ -201,13 +201,13 @@ class ThreadCommunicator final : public Communicator {
         count_sent(call.kind, (size() - 1) * chunks.size(index()) * element);
     }
 
-    static void sum_members(const CollectiveCall& call, const std::vector<CollectiveCall>& calls,
-                            int64_t begin, int64_t count, void* output, int64_t output_begin) {
+    static void reduce_members(const CollectiveCall& call, const std::vector<CollectiveCall>& calls,
+                               int64_t begin, int64_t count, void* output, int64_t output_begin) {
         std::vector<const void*> inputs;
         for (const CollectiveCall& other : calls)
             inputs.push_back(static_cast<const char*>(other.input) + begin * size_of(call.dtype));
-        ordered_sum(static_cast<char*>(output) + output_begin * size_of(call.dtype), inputs, count,
-                    call.dtype);
+        ordered_reduction(call.reduction, static_cast<char*>(output) + output_begin * size_of(call.dtype),
+                          inputs, count, call.dtype);
     }
 
     static void copy(void* output, int64_t output_offset, const void* input, int64_t input_offset,

@@ -28,7 +28,7 @@ int64_t Parameter::numel() const {
     return product;
 }
 
-ParameterTable::ParameterTable(const ModelConfig& model, int64_t sequence_length, bool recomputed) {
+ParameterTable::ParameterTable(const ModelConfig& model, int64_t sequence_length) {
     const int64_t width = model.model_dim, hidden = model.mlp_ratio * width,
                   vocab = model.padded_vocab_size();
     const double scale = model.init_scale;
@@ -54,10 +54,8 @@ ParameterTable::ParameterTable(const ModelConfig& model, int64_t sequence_length
         declare_table("position.weight", sequence_length, width, normal(0.02 * scale), 0);
     for (int64_t i = 0; i < model.value_embeddings; ++i) {
         const auto block = static_cast<int>(model.num_layers - model.value_embeddings + i);
-        Parameter& values =
-            declare_table(fmt::format("value_embed.{}.weight", i), vocab, width, normal(scale), block + 1);
-        values.tensor_parallel_dim = 1;
-        values.read_by_backward = recomputed;
+        declare_table(fmt::format("value_embed.{}.weight", i), vocab, width, normal(scale), block + 1)
+            .tensor_parallel_dim = 1;
     }
     for (int64_t i = 0; i < model.num_layers; ++i) {
         const std::string block = fmt::format("blocks.{}.", i);

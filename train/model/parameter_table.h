@@ -35,8 +35,7 @@ struct Parameter {
 
 class ParameterTable {
   public:
-    // recomputed: backward computes (a part of) the blocks' forward again.
-    explicit ParameterTable(const ModelConfig& model, int64_t sequence_length, bool recomputed = false);
+    explicit ParameterTable(const ModelConfig& model, int64_t sequence_length);
 
     const std::vector<Parameter>& all() const { return parameters_; }
     const Parameter& operator[](int id) const { return parameters_[id]; }

@@ -18,7 +18,7 @@ Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequ
       stream_(runtime.compute()),
       norm_kind_(config.norm == "rmsnorm" ? NormKind::rmsnorm : NormKind::layernorm),
       activation_(config.activation == "relu_squared" ? Activation::relu_squared : Activation::gelu_tanh),
-      table_(config, sequence_length, memory.activation_checkpointing != "none"),
+      table_(config, sequence_length),
       parameters_(table_, rules, runtime),
       act_(config, memory, tokens, runtime) {
     if (config.position == "rotary") fill_rotary_tables();

@@ -5,15 +5,28 @@
 
 namespace speedrun {
 
+namespace {
+
+VectorNorm vector_norm(const std::string& clip_norm) {
+    if (clip_norm == "1") return VectorNorm::one;
+    if (clip_norm == "2") return VectorNorm::two;
+    if (clip_norm == "3") return VectorNorm::three;
+    if (clip_norm == "inf") return VectorNorm::infinity;
+    throw_internal("optimizers.clip_norm {} is none of 1, 2, 3, inf", clip_norm);
+}
+
 std::vector<int> step_order(const RegionLayout& layout, StepOrder order) {
     std::vector<int> regions = layout.backward_order();
     if (order == StepOrder::forward) std::reverse(regions.begin(), regions.end());
     return regions;
 }
 
+}  // namespace
+
 OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
                            ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
     : config_(config),
+      norm_(vector_norm(config.clip_norm)),
       table_(table),
       ranks_(ranks),
       parameters_(parameters),
@@ -41,9 +54,9 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
         optimizers_.push_back(
             make_optimizer(config.groups[g], members, parameters, gradients, reducer_, runtime));
     }
-    // Behind the squares that the host reads: this rank's own, and a norm and a scale of each region.
-    local_squares_ = kSquares + layout_.size();
-    region_scales_ = local_squares_ + layout_.size();
+    // Behind the terms that the host reads: this rank's own, and a norm and a scale of each region.
+    local_terms_ = kNormTerms + layout_.size();
+    region_scales_ = local_terms_ + layout_.size();
     num_statistics_ = region_scales_ + 2 * layout_.size();
     statistics_ = Buffer(runtime.device(), "step statistics", MemoryCategory::workspace,
                          num_statistics_ * size_of(DType::f32));
@@ -151,11 +164,11 @@ void OptimizerSet::launch(const Region& region) {
     if (gradients_.memory().accumulators) stream.record(*free_[region.id]);
     if (!final) return;
     stream.wait(*read_);  // the host has read what the step before wrote to the statistics
-    const Tensor square = statistic(local_squares_ + region.id);
+    const Tensor term = statistic(local_terms_ + region.id);
     if (layout_.valid(region) > 0) {
-        runtime_.ops().sum_of_squares(square, gradients_.part(region), stream);
+        runtime_.ops().norm_term(term, gradients_.part(region), norm_, stream);
     } else {
-        runtime_.ops().fill(square, 0.0f, stream);
+        runtime_.ops().fill(term, 0.0f, stream);
     }
     stream.record(*reduced_[region.id]);
 }
@@ -178,7 +191,7 @@ void OptimizerSet::step_region(const Region& region) {
         optimizer.wait(*released_[region.id]);
         context.grad_scale = statistic(region_scales_ + 2 * region.id);
         runtime_.ops().clip_coefficient(context.grad_scale, statistic(region_scales_ + 2 * region.id + 1),
-                                        statistic(local_squares_ + region.id), 0.0f, optimizer);
+                                        statistic(local_terms_ + region.id), 0.0f, norm_, optimizer);
     }
     optimizers_[region.group]->step(region, context);
     optimizer.record(*stepped_[region.id]);
@@ -206,19 +219,20 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
     if (timeline_) timeline_->mark(reduce, Phase::statistics);
     reduce.wait(*read_);
     for (const Region& region : layout_.all()) {  // those that wait for a later step have no gradient
-        if (!due(region)) ops.fill(statistic(local_squares_ + region.id), 0.0f, reduce);
+        if (!due(region)) ops.fill(statistic(local_terms_ + region.id), 0.0f, reduce);
     }
-    ops.cast(statistic(kSquares, count), statistic(local_squares_, count), reduce);
+    ops.cast(statistic(kNormTerms, count), statistic(local_terms_, count), reduce);
     reducer_.sum_over_all(statistic(kLossTotal, 2), reduce);
     if (reducer_.sharded()) {
-        // Of a gradient that all of them have, one rank's square counts.
+        // Of a gradient that all of them have, one rank's term counts.
         const auto whole = std::count_if(layout_.all().begin(), layout_.all().end(),
                                          [](const Region& region) { return region.parts == 1; });
-        if (whole > 0 && ranks_.data_rank() > 0) ops.fill(statistic(kSquares, whole), 0.0f, reduce);
-        reducer_.sum_over_parts(statistic(kSquares, count), reduce);
+        if (whole > 0 && ranks_.data_rank() > 0) ops.fill(statistic(kNormTerms, whole), 0.0f, reduce);
+        reducer_.reduce_over_parts(statistic(kNormTerms, count),
+                                   norm_ == VectorNorm::infinity ? Reduction::max : Reduction::sum, reduce);
     }
-    ops.clip_coefficient(statistic(kCoefficient), statistic(kGradNorm), statistic(kSquares, count),
-                         static_cast<float>(config_.clip), reduce);
+    ops.clip_coefficient(statistic(kCoefficient), statistic(kGradNorm), statistic(kNormTerms, count),
+                         static_cast<float>(config_.clip), norm_, reduce);
     reduce.record(reduce_done);
 
     if (by_norm_of_all()) runtime_.optimizer().wait(reduce_done);
@@ -234,7 +248,7 @@ void OptimizerSet::read_statistics(float* host, const Event& reduce_done, Event&
     optimizer.wait(reduce_done);
     if (!runtime_.device().dry()) {
         // Not the first: the next backward writes it, on compute.
-        const Tensor read = statistic(kLossTotal, kSquares + layout_.size() - kLossTotal);
+        const Tensor read = statistic(kLossTotal, kNormTerms + layout_.size() - kLossTotal);
         runtime_.device().copy(host + kLossTotal, read.data, read.bytes(), optimizer);
     }
     optimizer.record(*read_);

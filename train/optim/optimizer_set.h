@@ -25,9 +25,9 @@ RegionRules region_rules(const Ranks& ranks, const ParameterTable& table, const 
 class OptimizerSet {
   public:
     // Statistics of a step on the device, f32. Sums over all ranks, once read: [loss sum of this rank, loss
-    // sum, ranks that ask to stop, gradient norm, clip coefficient, ‖g‖² of each region].
+    // sum, ranks that ask to stop, gradient norm, clip coefficient, the norm_term of each region].
     static constexpr int64_t kLossSum = 0, kLossTotal = 1, kStop = 2, kGradNorm = 3, kCoefficient = 4,
-                             kSquares = 5;
+                             kNormTerms = 5;
 
     // What it is given must outlive it. All ranks make theirs at the same time.
     OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
@@ -87,6 +87,7 @@ class OptimizerSet {
     void step_region(const Region& region);
 
     const OptimizersConfig config_;
+    const VectorNorm norm_;  // of all gradients together: limited and logged
     const ParameterTable& table_;
     const Ranks ranks_;
     ParameterStore& parameters_;
@@ -99,8 +100,8 @@ class OptimizerSet {
     Microbatch microbatch_;
     std::vector<std::unique_ptr<Optimizer>> optimizers_;
     Buffer statistics_;
-    int64_t num_statistics_ = 0, local_squares_ = 0,
-            region_scales_ = 0;     // the latter two: indices behind kSquares
+    int64_t num_statistics_ = 0, local_terms_ = 0,
+            region_scales_ = 0;     // the latter two: indices behind kNormTerms
     const std::vector<int> order_;  // of regions, as they are stepped and gathered
     // By region: parameters whose gradient is not ready, and whose value backward still reads.
     std::vector<int> pending_, unreleased_;

@@ -72,7 +72,8 @@ class Optimizers:
     def step(self, step):
         clip = self.config["optimizers"]["clip"]
         if clip > 0:
-            torch.nn.utils.clip_grad_norm_(self.parameters, clip)
+            norm = float(self.config["optimizers"]["clip_norm"])
+            torch.nn.utils.clip_grad_norm_(self.parameters, clip, norm_type=norm)
         factor = learning_rate_factor(self.config["schedule"], step)
         for optimizer, group in self.groups:
             for inner in optimizer.param_groups:
