@@ -276,6 +276,7 @@ TEST_F(TraceTest, FilesThatAreNoTraceAreDataErrors) {
     for (const std::string& other : {cut, (folder_ / "none").string()})
         EXPECT_THROW(merge_timelines({whole, other}, (folder_ / "merged").string()), Error);
     EXPECT_TRUE(fs::exists(whole));
+    EXPECT_FALSE(fs::exists(folder_ / "merged"));
 }
 
 // Clocks that are an hour apart: the bounds hold the truth, however long the ranks wait for each other.

@@ -193,7 +193,8 @@ void Timeline::write(const std::string& path) const {
 }
 
 void merge_timelines(const std::vector<std::string>& parts, const std::string& path) {
-    std::ofstream merged(path);
+    const std::string unfinished = path + ".part";
+    std::ofstream merged(unfinished);
     merged << kHead;
     const char* separator = "\n";
     for (const std::string& part : parts) {
@@ -213,7 +214,7 @@ void merge_timelines(const std::vector<std::string>& parts, const std::string& p
     }
     merged << '\n' << kTail << '\n';
     merged.close();
-    if (!merged)
+    if (!merged || std::rename(unfinished.c_str(), path.c_str()) != 0)
         throw Error(ExitCode::failure, fmt::format("{}: writing the trace failed (disk full?)", path));
     for (const std::string& part : parts) std::remove(part.c_str());
 }
