@@ -18,7 +18,7 @@ constexpr std::array<StrategyRow, 4> kRows{{
     {Strategy::ddp, "ddp", kFull, kFull, true, false, Accumulate::local, Reshard::no},
     {Strategy::zero1, "zero1", kFull, kCut, true, false, Accumulate::local, Reshard::no},
     {Strategy::zero2, "zero2", kFull, kCut, false, true, Accumulate::reduce_scatter, Reshard::no},
-    {Strategy::zero3, "zero3", kCut, kCut, true, true, Accumulate::reduce_scatter, Reshard::yes},
+    {Strategy::zero3, "zero3", kCut, kCut, true, true, Accumulate::reduce_scatter, Reshard::except_last},
 }};
 
 AxisPlacements on_axes(Placement replicated, Placement sharded, Placement on_tensor) {
@@ -146,6 +146,11 @@ ParallelPlan resolve_plan(ParallelPlan plan) {
             "parallel.optimizer_step is in_backward, but parallel.launch is after_backward: no gradient is "
             "reduced while "
             "backward runs; set launch to ready");
+    }
+    if (plan.optimizer_step == OptimizerStep::in_backward && plan.step_order == StepOrder::forward) {
+        throw_usage(
+            "parallel.optimizer_step is in_backward, but parallel.step_order is forward: backward completes "
+            "gradients in reverse order; set step_order to reverse");
     }
     for (const DType dtype : {plan.reduce_dtype, plan.compute_dtype}) {
         if (dtype != DType::f32 && dtype != DType::bf16)

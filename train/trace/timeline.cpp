@@ -60,8 +60,8 @@ void Timeline::ready(Stream& compute, int region) {
     add(compute, Point::ready, Phase::backward, region);
 }
 
-void Timeline::use(Stream& compute, int region) {
-    add(compute, Point::use, Phase::forward, region);
+void Timeline::use(Stream& compute, Phase phase, int region) {
+    add(compute, Point::use, phase, region);
 }
 
 void Timeline::span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns, int tag) {
@@ -113,6 +113,7 @@ std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted)
     struct Stop {
         const Span* span;
         int64_t time_ns;
+        Phase phase;
     };
     std::vector<std::string> events;
     std::map<int, std::vector<Stop>> open;  // by region
@@ -141,12 +142,15 @@ std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted)
         if (mark.point == Point::ready) {
             close(mark.region);
             // Just inside: the end itself belongs to the next span.
-            if (before) stops.push_back({before, std::max(before->begin_ns, before->end_ns - 1)});
+            if (before) stops.push_back({before, std::max(before->begin_ns, before->end_ns - 1), mark.phase});
         } else if (mark.point == Point::use) {
-            if (!stops.empty() && behind) stops.push_back({behind, behind->begin_ns});
+            if (!stops.empty() && behind) stops.push_back({behind, behind->begin_ns, mark.phase});
             close(mark.region);
         } else if (behind && behind->tag == tag) {
-            stops.push_back({behind, behind->begin_ns});
+            // What is gathered again without a step in between does not come from the reduction.
+            if (mark.phase == Phase::gather && !stops.empty() && stops.back().phase != Phase::step)
+                close(mark.region);
+            stops.push_back({behind, behind->begin_ns, mark.phase});
         }
     }
     for (size_t region = 0; region < regions_.size(); ++region) close(static_cast<int>(region));

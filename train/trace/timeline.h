@@ -52,7 +52,7 @@ class Timeline final : public TraceSink {
     // The work before on the compute stream completes the gradient of the region.
     void ready(Stream& compute, int region);
     // The work behind on the compute stream has waited for the region.
-    void use(Stream& compute, int region);
+    void use(Stream& compute, Phase phase, int region);
 
     void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns,
               int tag = 0) override;
