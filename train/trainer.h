@@ -10,12 +10,12 @@
 #include <string>
 
 #include "data/prefetcher.h"
+#include "train/distributed/clock_offset.h"
 #include "train/distributed/ranks.h"
 #include "train/record/progress.h"
 #include "train/record/run_folder.h"
 #include "train/record/train_clock.h"
 #include "train/step_runner.h"
-#include "train/trace/clock_offset.h"
 #include "train/trace/timeline.h"
 
 namespace speedrun {

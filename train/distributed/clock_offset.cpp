@@ -1,4 +1,4 @@
-#include "train/trace/clock_offset.h"
+#include "train/distributed/clock_offset.h"
 
 #include <algorithm>
 #include <chrono>
