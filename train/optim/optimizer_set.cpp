@@ -176,6 +176,7 @@ void OptimizerSet::step_region(const Region& region) {
                         .lr_factor = microbatch_.lr_factor,
                         .grad_scale = statistic(kCoefficient),
                         .stream = &optimizer};
+    if (timeline_) timeline_->mark(optimizer, Phase::step, region.id);
     if (!by_norm_of_all()) {
         optimizer.wait(*reduced_[region.id]);
         optimizer.wait(*released_[region.id]);
@@ -183,7 +184,6 @@ void OptimizerSet::step_region(const Region& region) {
         runtime_.ops().clip_coefficient(context.grad_scale, statistic(region_scales_ + 2 * region.id + 1),
                                         statistic(local_squares_ + region.id), 0.0f, optimizer);
     }
-    if (timeline_) timeline_->mark(optimizer, Phase::step, region.id);
     optimizers_[region.group]->step(region, context);
     optimizer.record(*stepped_[region.id]);
     if (!gradients_.memory().accumulators) optimizer.record(*free_[region.id]);

@@ -144,7 +144,9 @@ std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted)
             // Just inside: the end itself belongs to the next span.
             if (before) stops.push_back({before, std::max(before->begin_ns, before->end_ns - 1), mark.phase});
         } else if (mark.point == Point::use) {
-            if (!stops.empty() && behind) stops.push_back({behind, behind->begin_ns, mark.phase});
+            // Nobody waits for what is only reduced so far.
+            if (stops.empty() || stops.back().phase < Phase::step) continue;
+            if (behind) stops.push_back({behind, behind->begin_ns, mark.phase});
             close(mark.region);
         } else if (behind && behind->tag == tag) {
             // What is gathered again without a step in between does not come from the reduction.

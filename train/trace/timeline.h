@@ -19,7 +19,15 @@
 
 namespace speedrun {
 
-enum class Phase : uint8_t { validation, forward, backward, reduce, step, gather, statistics };
+enum class Phase : uint8_t {
+    validation,
+    forward,
+    backward,
+    reduce,
+    step,
+    gather,
+    statistics
+};  // in this order
 constexpr int kNumPhases = 7;
 const char* name_of(Phase phase);
 
