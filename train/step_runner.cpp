@@ -65,7 +65,8 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
         slot.backward_done = runtime.device().create_event();
         slot.reduce_done = runtime.device().create_event();
         slot.step_done = runtime.device().create_event();
-        slot.counted = runtime.device().create_event();
+        for (auto* count : {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange})
+            count->done = runtime.device().create_event();
     }
     model_.before_unit([this](int unit, Pass pass) { optimizers_.await_unit(unit, pass); });
     gradients_.listen([this](const Parameter& p) {
@@ -179,7 +180,11 @@ StepResult StepRunner::collect() {
     if (uncollected() == 0) throw_internal("there is no step to collect");
     Slot& slot = slots_[collected_ % slots_.size()];
     slot.step_done->synchronize();
-    slot.counted->synchronize();
+    CollectiveCounts counts{};
+    for (const Reducer::Count* count : {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange}) {
+        count->done->synchronize();
+        counts = counts + count->counts;
+    }
     if (uncollected() == 1)
         runtime_.synchronize();  // nothing else in flight: also surfaces errors of the streams
     ++collected_;
@@ -267,7 +272,10 @@ double StepRunner::validate(const ValidationLoader& loader) {
     const Tensor loss_sum = optimizers_.statistic(OptimizerSet::kLossSum);
     double total = 0;
     Batch batch;
-    if (timeline_) timeline_->mark(runtime_.compute(), Phase::validation);
+    if (timeline_) {
+        timeline_->mark(runtime_.compute(), Phase::validation);
+        timeline_->mark(runtime_.gather(), Phase::validation);
+    }
     optimizers_.trace(nullptr);  // what validation waits for is not what the next step waits for
     // Batches of all ranks in turn; those behind the last row are padding, so that all ranks run as many.
     for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {

@@ -89,8 +89,8 @@ class StepRunner {
         double lr_factor = 0;
         HostBuffer memory;
         float* statistics = nullptr;  // in memory
-        std::unique_ptr<Event> backward_done, reduce_done, step_done, counted;
-        Reducer::Counts counts{};  // once `counted`: since the ranks connected
+        std::unique_ptr<Event> backward_done, reduce_done, step_done;
+        Reducer::Counts counts;  // since the ranks connected
     };
 
     void upload(const Batch& batch);

@@ -6,6 +6,7 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/runs/run_fixture.h"
+#include "train/distributed/clock_offset.h"
 #include "train/distributed/reducer.h"
 #include "train/distributed/resolve_ranks.h"
 #include "train/distributed/simulated_world.h"
@@ -276,6 +277,7 @@ TEST_F(TraceTest, FilesThatAreNoTraceAreDataErrors) {
     for (const std::string& other : {cut, (folder_ / "none").string()})
         EXPECT_THROW(merge_timelines({whole, other}, (folder_ / "merged").string()), Error);
     EXPECT_TRUE(fs::exists(whole));
+    EXPECT_FALSE(fs::exists(folder_ / "merged"));
 }
 
 // Clocks that are an hour apart: the bounds hold the truth, however long the ranks wait for each other.

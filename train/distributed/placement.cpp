@@ -147,6 +147,11 @@ ParallelPlan resolve_plan(ParallelPlan plan) {
             "reduced while "
             "backward runs; set launch to ready");
     }
+    if (plan.optimizer_step == OptimizerStep::in_backward && plan.step_order == StepOrder::forward) {
+        throw_usage(
+            "parallel.optimizer_step is in_backward, but parallel.step_order is forward: backward completes "
+            "gradients in reverse order; set step_order to reverse");
+    }
     for (const DType dtype : {plan.reduce_dtype, plan.compute_dtype}) {
         if (dtype != DType::f32 && dtype != DType::bf16)
             throw_usage("parallel: gradients and parameters are f32 or bf16, not {}", name_of(dtype));

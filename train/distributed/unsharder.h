@@ -41,6 +41,7 @@ class Unsharder {
     std::vector<int> here_;                              // by region: the lifetime it is gathered for
     std::vector<std::unique_ptr<Event>> gathered_;       // by region
     std::vector<std::unique_ptr<Event>> stage_reached_;  // by compute
+    Timeline* timeline_ = nullptr;
 };
 
 }  // namespace speedrun

@@ -186,6 +186,7 @@ void OptimizerSet::step_region(const Region& region) {
                         .lr_factor = microbatch_.lr_factor,
                         .grad_scale = statistic(kCoefficient),
                         .stream = &optimizer};
+    if (timeline_) timeline_->mark(optimizer, Phase::step, region.id);
     if (!by_norm_of_all()) {
         optimizer.wait(*reduced_[region.id]);
         optimizer.wait(*released_[region.id]);

@@ -60,8 +60,8 @@ void Timeline::ready(Stream& compute, int region) {
     add(compute, Point::ready, Phase::backward, region);
 }
 
-void Timeline::use(Stream& compute, int region) {
-    add(compute, Point::use, Phase::forward, region);
+void Timeline::use(Stream& compute, Phase phase, int region) {
+    add(compute, Point::use, phase, region);
 }
 
 void Timeline::span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns, int tag) {
@@ -113,6 +113,7 @@ std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted)
     struct Stop {
         const Span* span;
         int64_t time_ns;
+        Phase phase;
     };
     std::vector<std::string> events;
     std::map<int, std::vector<Stop>> open;  // by region
@@ -141,12 +142,17 @@ std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted)
         if (mark.point == Point::ready) {
             close(mark.region);
             // Just inside: the end itself belongs to the next span.
-            if (before) stops.push_back({before, std::max(before->begin_ns, before->end_ns - 1)});
+            if (before) stops.push_back({before, std::max(before->begin_ns, before->end_ns - 1), mark.phase});
         } else if (mark.point == Point::use) {
-            if (!stops.empty() && behind) stops.push_back({behind, behind->begin_ns});
+            // Nobody waits for what is only reduced so far.
+            if (stops.empty() || stops.back().phase < Phase::step) continue;
+            if (behind) stops.push_back({behind, behind->begin_ns, mark.phase});
             close(mark.region);
         } else if (behind && behind->tag == tag) {
-            stops.push_back({behind, behind->begin_ns});
+            // What is gathered again without a step in between does not come from the reduction.
+            if (mark.phase == Phase::gather && !stops.empty() && stops.back().phase != Phase::step)
+                close(mark.region);
+            stops.push_back({behind, behind->begin_ns, mark.phase});
         }
     }
     for (size_t region = 0; region < regions_.size(); ++region) close(static_cast<int>(region));
@@ -193,7 +199,8 @@ void Timeline::write(const std::string& path) const {
 }
 
 void merge_timelines(const std::vector<std::string>& parts, const std::string& path) {
-    std::ofstream merged(path);
+    const std::string unfinished = path + ".part";
+    std::ofstream merged(unfinished);
     merged << kHead;
     const char* separator = "\n";
     for (const std::string& part : parts) {
@@ -213,7 +220,7 @@ void merge_timelines(const std::vector<std::string>& parts, const std::string& p
     }
     merged << '\n' << kTail << '\n';
     merged.close();
-    if (!merged)
+    if (!merged || std::rename(unfinished.c_str(), path.c_str()) != 0)
         throw Error(ExitCode::failure, fmt::format("{}: writing the trace failed (disk full?)", path));
     for (const std::string& part : parts) std::remove(part.c_str());
 }

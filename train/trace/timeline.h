@@ -19,7 +19,15 @@
 
 namespace speedrun {
 
-enum class Phase : uint8_t { validation, forward, backward, reduce, step, gather, statistics };
+enum class Phase : uint8_t {
+    validation,
+    forward,
+    backward,
+    reduce,
+    step,
+    gather,
+    statistics
+};  // in this order
 constexpr int kNumPhases = 7;
 const char* name_of(Phase phase);
 
@@ -52,7 +60,7 @@ class Timeline final : public TraceSink {
     // The work before on the compute stream completes the gradient of the region.
     void ready(Stream& compute, int region);
     // The work behind on the compute stream has waited for the region.
-    void use(Stream& compute, int region);
+    void use(Stream& compute, Phase phase, int region);
 
     void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns,
               int tag = 0) override;
@@ -97,7 +105,8 @@ class Timeline final : public TraceSink {
 
 // Puts the files of all ranks, each as Timeline::write left it, into one, and removes them. Line by line, so
 // that any number of ranks needs no more memory than one. Throws data errors for a file that is not there or
-// was cut short; the parts then stay.
+// was cut short; the parts then stay, and what
+// is at `path` too.
 void merge_timelines(const std::vector<std::string>& parts, const std::string& path);
 
 }  // namespace speedrun

@@ -1,0 +1,32 @@
+#!/bin/sh
+# scripts/overlap_ab.sh with few steps of a tiny model: all variants run, agree, and leave what the script promises. No time is
+# held to anything. Usage: overlap_ab_test.sh MPIEXEC SPEEDRUN
+set -u
+mpiexec=$1 speedrun=$2
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+. "$here/tiny_run.sh"
+ab=$here/../../scripts/overlap_ab.sh
+
+expect 2 "--ranks 1" "$ab" --speedrun "$speedrun" --ranks 1
+expect 2 "not a number" "$ab" --speedrun "$speedrun" --rounds some
+expect 2 "no/such" "$ab" --speedrun no/such
+expect 2 "exists" "$ab" --speedrun "$speedrun" --out "$work"
+expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+export MPIEXEC="$mpiexec --oversubscribe --bind-to none"
+expect 0 "losses and gradient norms of all runs are equal" "$ab" --speedrun "$speedrun" --rounds 1 --steps 8 \
+    --latency 300 --bandwidth 1 --out "$work/ab" --set parallel.strategy=zero1 --set batch.microbatch_tokens=128 --set data.val_tokens=1024 \
+    --set "data.train=$work/tiny/train_*.bin" --set "data.val=$work/tiny/val_*.bin" "$work/tiny.json"
+for variant in ready-reverse ready-forward after_backward-reverse after_backward-forward; do
+    grep -q "^| ${variant%-*} | ${variant#*-} | [0-9.]* | [0-9.]* | [0-9.]* | [0-9.]* | [0-9]*% |$" ab/results.md || fail "results.md has no whole row of $variant"
+    grep -q "^total" "ab/$variant.txt" || fail "no overlap table of $variant"
+    grep -q "launch: ${variant%-*}, step_order: ${variant#*-}" "ab/$variant.svg" || fail "no picture of $variant"
+    [ "$(wc -c <"ab/$variant.svg")" -lt 200000 ] || fail "the picture of $variant is too large"
+done
+grep -q '"launch": "after_backward"' ab/runs/after_backward-forward-0/config.json || fail "after_backward was not asked for"
+grep -q '"step_order": "forward"' ab/runs/after_backward-forward-0/config.json || fail "forward was not asked for"
+
+[ $failures -eq 0 ] && echo "all checks of the overlap comparison passed"
+exit $failures
