@@ -161,7 +161,7 @@ void StepRunner::record_graphs() {
 void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
     optimizers_.step(stop, *slot.backward_done, *slot.reduce_done);
     optimizers_.read_statistics(slot.statistics, *slot.reduce_done, *slot.step_done);
-    optimizers_.reducer().count(slot.counts, runtime_, *slot.counted);
+    optimizers_.reducer().count(slot.counts, runtime_);
 }
 
 void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
@@ -202,7 +202,6 @@ StepResult StepRunner::collect() {
     result.optimizer_ms = slot.step_done->elapsed_ms_since(*slot.backward_done);
     if (ranks_.size() > 1) result.comm_exposed_ms = slot.reduce_done->elapsed_ms_since(*slot.backward_done);
     last_clock_ms_ = result.clock_ms;
-    const CollectiveCounts counts = slot.counts.reduce + slot.counts.gather + slot.counts.exchange;
     result.communication = counts - last_counts_;
     last_counts_ = counts;
     return result;

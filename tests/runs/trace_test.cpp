@@ -10,7 +10,6 @@
 #include "train/distributed/reducer.h"
 #include "train/distributed/resolve_ranks.h"
 #include "train/distributed/simulated_world.h"
-#include "train/distributed/clock_offset.h"
 #include "train/trace/overlap.h"
 #include "train/trace/timeline_svg.h"
 

@@ -222,17 +222,15 @@ CollectiveCounts Reducer::counts() const {
     return sum;
 }
 
-void Reducer::count(Counts& into, Runtime& runtime, Event& done) const {
-    if (!all_) return;
-    const auto count_on = [&](Stream& stream, CollectiveCounts& counts,
-                              const std::vector<const Communicator*>& communicators) {
-        stream.wait(done);
-        Communicator::count_at(counts, communicators, stream);
-        stream.record(done);
+void Reducer::count(Counts& into, Runtime& runtime) const {
+    const auto count = [](Count& to, std::vector<const Communicator*> all, Stream& stream) {
+        if (!all.front()) return;
+        Communicator::count_at(to.counts, std::move(all), stream);
+        stream.record(*to.done);
     };
-    count_on(runtime.reduce(), into.reduce, {all_.get(), parts_.get(), copies_.get()});
-    if (gather_) count_on(runtime.gather(), into.gather, {gather_.get()});
-    if (exchange_) count_on(runtime.optimizer(), into.exchange, {exchange_.get()});
+    count(into.reduce, {all_.get(), parts_.get(), copies_.get()}, runtime.reduce());
+    count(into.gather, {gather_.get()}, runtime.gather());
+    count(into.exchange, {exchange_.get()}, runtime.optimizer());
 }
 
 }  // namespace speedrun

@@ -54,11 +54,16 @@ class Reducer {
     // What this rank has done so far; exact while nothing is in flight.
     CollectiveCounts counts() const;
     int64_t bytes_sent() const;
-    // The same as of all that has been enqueued on the streams, once `done`, which is recorded behind it.
-    struct Counts {
-        CollectiveCounts reduce{}, gather{}, exchange{};  // by stream
+    // The same as of all that has been enqueued so far on the stream, which must be one that it communicates
+    // on, once `done`, which is recorded behind it.
+    struct Count {
+        CollectiveCounts counts{};
+        std::unique_ptr<Event> done;
     };
-    void count(Counts& into, Runtime& runtime, Event& done) const;
+    struct Counts {
+        Count reduce, gather, exchange;  // by stream; the last is the optimizer's
+    };
+    void count(Counts& into, Runtime& runtime) const;
 
   private:
     // Sums in the plan's reduce_dtype: over all members in place, and this rank's part of whole into part.

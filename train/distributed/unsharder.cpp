@@ -41,7 +41,8 @@ void Unsharder::enter(int unit, Pass pass, const std::function<const Event&(cons
         if (lifetime == kNone) continue;
         if (here_[region.id] != lifetime) fetch(region, lifetime, updated(region));
         compute.wait(*gathered_[region.id]);
-        if (timeline_) timeline_->use(compute, region.id);
+        if (timeline_)
+            timeline_->use(compute, pass == Pass::forward ? Phase::forward : Phase::backward, region.id);
     }
     for (const Region& region : layout_.all()) {  // ahead, but never what this stage still reads
         const int lifetime = lifetime_at(region.id, stage + 1);

@@ -36,7 +36,6 @@ class Unsharder {
     Reducer& reducer_;
     Runtime& runtime_;
     const Stages stages_;
-    Timeline* timeline_ = nullptr;
     std::vector<std::vector<Lifetime>> reads_;           // by region
     std::vector<int> here_;                              // by region: the lifetime it is gathered for
     std::vector<std::unique_ptr<Event>> gathered_;       // by region

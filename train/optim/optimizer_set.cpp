@@ -181,7 +181,6 @@ bool OptimizerSet::by_norm_of_all() const {
 
 void OptimizerSet::step_region(const Region& region) {
     Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
-    if (timeline_) timeline_->mark(optimizer, Phase::step, region.id);
     StepContext context{.step = microbatch_.step / config_.groups[region.group].every,
                         .lr_factor = microbatch_.lr_factor,
                         .grad_scale = statistic(kCoefficient),
@@ -264,7 +263,7 @@ void OptimizerSet::await_unit(int unit, Pass pass) {
     if (pass == Pass::backward) return;
     for (const int id : regions_of_unit_[unit]) {
         runtime_.compute().wait(layout_[id].parts > 1 ? *gathered_[id] : *stepped_[id]);
-        if (timeline_) timeline_->use(runtime_.compute(), id);
+        if (timeline_) timeline_->use(runtime_.compute(), Phase::forward, id);
     }
 }
 
