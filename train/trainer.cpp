@@ -181,7 +181,9 @@ void Trainer::trace(int64_t step) {
         runtime_.synchronize();
         const bool traced = step == options_.trace_first;
         runtime_.device().set_trace(traced ? &timeline_ : nullptr);
-        runner_.use_graphs(!traced);
+        const std::string limits = runtime_.device().trace_limits();
+        if (!limits.empty()) folder_.log(limits);
+        runner_.use_graphs(!traced || limits.empty());
     }
 }
 

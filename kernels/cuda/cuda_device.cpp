@@ -75,10 +75,12 @@ CudaStream::CudaStream(std::string name, CudaDevice& device) : name_(std::move(n
     const bool urgent = name_ == "reduce" || name_ == "gather";
     check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, urgent ? highest : lowest),
           "cudaStreamCreateWithPriority");
+    device_.streams_.push_back(this);
 }
 
 CudaStream::~CudaStream() {
     if (!stream_) return;
+    std::erase(device_.streams_, this);
     cudaStreamSynchronize(stream_);
     host_.reset();
     cudaStreamDestroy(stream_);
@@ -130,23 +132,23 @@ void CudaStream::submit(const char* label, std::function<void()> work) {
         *done_ = 0;
         host_ = std::make_unique<CpuStream>(name_ + " host", device_.host());
     }
-    begin_span(label);
     // What the function waits for on the GPU, and what the GPU waits for from the function.
     auto before = std::make_shared<CudaEvent>(false);
     record(*before);
     const uint32_t ticket = ++tickets_;
-    host_->submit(label, [this, ticket, before = std::move(before), work = std::move(work)] {
+    host_->submit(label, [this, label, ticket, before = std::move(before), work = std::move(work)] {
         run_host_work([&] {
             check(cudaSetDevice(device_.index()), "cudaSetDevice");
             before->synchronize();
+            const int64_t begin = now_ns();
             work();
+            if (TraceSink* const sink = device_.trace()) sink->span(name_, label, begin, now_ns());
         });
         std::atomic_ref(*done_).store(ticket, std::memory_order_release);
     });
     const CUresult result =
         wait_value()(stream_, reinterpret_cast<CUdeviceptr>(done_), ticket, CU_STREAM_WAIT_VALUE_GEQ);
     if (result != CUDA_SUCCESS) throw_internal("cuStreamWaitValue32: error {}", static_cast<int>(result));
-    end_span();
 }
 
 void CudaStream::run_host_work(const std::function<void()>& work) noexcept {
@@ -163,13 +165,13 @@ void CudaStream::run_host_work(const std::function<void()>& work) noexcept {
 }
 
 void CudaStream::begin_span(const char* label) {
-    if (!device_.trace() || !stream_) return;
+    if (!device_.times_operations() || !stream_) return;
     spans_.push_back({label, std::make_unique<CudaEvent>(false), std::make_unique<CudaEvent>(false)});
     record(*spans_.back().begin);
 }
 
 void CudaStream::end_span() {
-    if (!device_.trace() || !stream_ || spans_.empty()) return;
+    if (!device_.times_operations() || !stream_ || spans_.empty()) return;
     record(*spans_.back().end);
 }
 
@@ -208,8 +210,22 @@ void CudaDevice::copy(void* destination, const void* source, int64_t bytes, Stre
 }
 
 void CudaDevice::set_trace(TraceSink* sink) {
+    trace_limits_.clear();
+    if (activities_) {
+        ActivityTrace::NamedStreams streams;
+        for (const CudaStream* stream : streams_) streams.emplace_back(stream->name(), stream->handle());
+        trace_limits_ = activities_->stop(streams, *trace_);
+        activities_.reset();
+    }
     trace_ = sink;
     if (!sink || dry_) return;
+    std::string why;
+    activities_ = start_cupti(why);
+    if (activities_) return;
+    trace_limits_ = fmt::format(
+        "CUPTI cannot be used ({}): the timeline is made of event pairs around each operation, without CUDA "
+        "graphs",
+        why);
     if (!origin_) origin_ = std::make_unique<CudaEvent>(false);
     CudaStream stream("trace", *this);
     stream.record(*origin_);
@@ -239,7 +255,10 @@ class CudaGraph final : public Graph {
     }
     ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
     void launch(Stream& stream) override {
-        check(cudaGraphLaunch(executable_, static_cast<CudaStream&>(stream).handle()), "cudaGraphLaunch");
+        auto& cuda_stream = static_cast<CudaStream&>(stream);
+        if (ActivityTrace* const activities = cuda_stream.device().activities())
+            activities->launched(executable_, cuda_stream.name());
+        check(cudaGraphLaunch(executable_, cuda_stream.handle()), "cudaGraphLaunch");
     }
 
   private:
@@ -251,7 +270,8 @@ class CudaGraph final : public Graph {
 std::unique_ptr<Graph> CudaDevice::record_graph(Stream& stream, const std::function<void()>& body) {
     if (dry_) return nullptr;
     auto& cuda_stream = static_cast<CudaStream&>(stream);
-    if (trace_) throw_internal("a graph cannot be recorded while stream {} is traced", stream.name());
+    if (times_operations())
+        throw_internal("a graph cannot be recorded while stream {} is traced", stream.name());
     // Relaxed: other threads (the loader's, a communicator's) may call CUDA meanwhile.
     check(cudaStreamBeginCapture(cuda_stream.handle(), cudaStreamCaptureModeRelaxed),
           "cudaStreamBeginCapture");

@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/cuda_info.h"
+#include "kernels/cuda/cupti_trace.h"
 
 namespace speedrun {
 
@@ -59,10 +60,12 @@ class CudaStream final : public Stream {
     void submit(const char* label, std::function<void()> work);
 
     cudaStream_t handle() const { return stream_; }
+    CudaDevice& device() const { return device_; }
     bool dry() const;
     bool recording() const { return recording_; }
 
-    // Between these two calls work named `label` is enqueued; they cost a branch where nothing traces.
+    // Between these two calls work named `label` is enqueued; they cost a branch unless a timeline is made of
+    // event pairs.
     void begin_span(const char* label);
     void end_span();
 
@@ -102,13 +105,17 @@ class CudaDevice final : public Device {
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
     std::unique_ptr<Graph> record_graph(Stream& stream, const std::function<void()>& body) override;
-    // Spans are measured with event pairs around each operation and given out when their stream is
-    // synchronised.
+    // With CUPTI every kernel and copy is a span, inside graphs too, given out when the trace ends. Without
+    // it spans are operations, measured with event pairs and given out when their stream is synchronised.
+    // Host work is timed on the host either way.
     void set_trace(TraceSink* sink) override;
+    std::string trace_limits() const override { return trace_limits_; }
     int64_t available_bytes() const override;
 
     int index() const { return index_; }
     TraceSink* trace() const { return trace_; }
+    bool times_operations() const { return trace_ && !activities_; }
+    ActivityTrace* activities() const { return activities_.get(); }
     CpuDevice& host() { return host_; }
     // Nanoseconds of the host's steady clock at which this event completed.
     int64_t host_time_ns(const CudaEvent& event) const;
@@ -119,9 +126,14 @@ class CudaDevice final : public Device {
     void* allocate_host(int64_t bytes) override;
     void release_host(void* data) noexcept override;
 
+    friend class CudaStream;  // enters itself in streams_
+
     const int index_;
     const bool dry_;
+    std::vector<CudaStream*> streams_;
     TraceSink* trace_ = nullptr;
+    std::unique_ptr<ActivityTrace> activities_;  // while CUPTI records
+    std::string trace_limits_;
     CpuDevice host_;                     // runs the streams' host work
     std::unique_ptr<CudaEvent> origin_;  // the event that traces are measured from,
     int64_t origin_ns_ = 0;              // and when it completed

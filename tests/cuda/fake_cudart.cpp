@@ -36,11 +36,18 @@ struct State {
     std::map<const void*, int64_t> allowed_shared;
     std::map<std::string, FakeLaunch> launches;
     std::map<cudaStream_t, FakeGraph> recording;
+    std::atomic<void (*)(const FakeWork&)> listener = nullptr;
 };
+
+thread_local const void* graph_under_way = nullptr;
 
 State& state() {
     static State* const all = new State;  // outlives whoever frees memory at exit
     return *all;
+}
+
+void tell(const char* kernel, cudaStream_t stream) {
+    if (const auto listener = state().listener.load()) listener({kernel, stream, graph_under_way});
 }
 
 CpuDevice& host() {
@@ -113,6 +120,10 @@ void forget_fake_gpu_launches() {
     state().launches.clear();
 }
 
+void set_fake_gpu_listener(void (*listener)(const FakeWork&)) {
+    state().listener = listener;
+}
+
 int64_t fake_gpu_pieces_of_work() {
     std::lock_guard lock(state().mutex);
     return state().pieces;
@@ -169,7 +180,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
             return cudaErrorInvalidConfiguration;
         if (shared > allowed) return cudaErrorInvalidValue;
     }
-    enqueue(config->stream, [&all, name, threads, shared](cudaStream_t) {
+    enqueue(config->stream, [&all, name, threads, shared](cudaStream_t on) {
+        tell(name.c_str(), on);
         std::lock_guard lock(all.mutex);
         FakeLaunch& launch = all.launches[name];
         ++launch.calls;
@@ -286,6 +298,7 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
             std::lock_guard lock(state().mutex);
             ++state().pieces;
         }
+        tell(nullptr, on);
         stream_of(on).submit("copy", [=] { std::memcpy(destination, source, bytes); });
     });
     return cudaSuccess;
@@ -345,7 +358,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
     return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+    graph_under_way = executable;
     for (const auto& work : *reinterpret_cast<FakeGraph*>(executable)) work(stream);
+    graph_under_way = nullptr;
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {

@@ -36,4 +36,13 @@ void forget_fake_gpu_launches();
 // Copies and launches so far.
 int64_t fake_gpu_pieces_of_work();
 
+// A copy or a launch as it happens.
+struct FakeWork {
+    const char* kernel = nullptr;  // mangled; null: a copy
+    const void* stream = nullptr;  // cudaStream_t
+    const void* graph = nullptr;   // cudaGraphExec_t; null: launched by itself
+};
+// Told of all work from here on; null: nobody.
+void set_fake_gpu_listener(void (*listener)(const FakeWork&));
+
 }  // namespace speedrun::testing
