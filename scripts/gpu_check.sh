@@ -260,6 +260,9 @@ stage_ops() {
     done
     [ "$device" = cuda ] || return 0
     step ops product_hand 150 "$bin/op_bench" --device cuda --products hand --filter '^product' --json "$out/ops.jsonl"
+    # Where no documents are masked: what cuDNN serves.
+    step ops attention_cudnn 150 "$bin/op_bench" --device cuda --attention cudnn --filter '^attention[.](gpt2|causal)' \
+        --json "$out/ops.jsonl"
 }
 
 # shellcheck source=scripts/gpu_check_train.sh
