@@ -124,6 +124,11 @@ void set_fake_gpu_listener(void (*listener)(const FakeWork&)) {
     state().listener = listener;
 }
 
+void enqueue_on_fake_gpu(void* stream, std::function<void()> work) {
+    enqueue(static_cast<cudaStream_t>(stream),
+            [work = std::move(work)](cudaStream_t on) { stream_of(on).submit("library", work); });
+}
+
 int64_t fake_gpu_pieces_of_work() {
     std::lock_guard lock(state().mutex);
     return state().pieces;
@@ -229,9 +234,10 @@ cudaError_t cudaGetDeviceCount(int* count) {
     *count = state().gpu.count;
     return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     std::lock_guard lock(state().mutex);
     std::strcpy(properties->name, "fake GPU");
+    properties->pciBusID = device;
     properties->major = 9;
     properties->minor = 0;
     properties->multiProcessorCount = 132;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ std::map<std::string, FakeLaunch> fake_gpu_launches();
 void forget_fake_gpu_launches();
 // Copies and launches so far.
 int64_t fake_gpu_pieces_of_work();
+
+// Runs `work` on a stream (a cudaStream_t) or, if the stream is being recorded, at every launch of the graph.
+void enqueue_on_fake_gpu(void* stream, std::function<void()> work);
 
 // A copy or a launch as it happens.
 struct FakeWork {

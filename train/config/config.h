@@ -92,6 +92,8 @@ struct ParallelConfig {
     std::string shard = "auto";
     int64_t context = 1;
     int64_t tensor = 1;
+    std::string communicator = "auto";
+    int64_t nccl_max_ctas = 0;
     double timeout_s = 60;
     void fields(FieldVisitor& v);
 };
