@@ -7,6 +7,7 @@
 #   ops       every operation timed and compared with its floor
 #   step      a training step of the 124M models, 32,768 tokens a microbatch: products by cuBLASLt and by our own kernels, with
 #             and without CUDA graphs
+#   ranks     2 and 4 ranks that share the card against one; NCCL with one rank; under mpirun where speedrun has MPI
 #   peer      the same step against the PyTorch twin (compare_peers.sh); "skipped" where there is no PyTorch
 #   train     the KJV track to its target, twice; the 124M modern model on the King James text: its first losses in f32 and in
 #             bf16 against those of the CPU, and 300 steps
@@ -31,7 +32,7 @@ die() {
     exit "${2:-1}"
 }
 
-stages='tests sanitize ops step peer train'
+stages='tests sanitize ops step ranks peer train'
 bin='' device=cuda seconds=100000 first_losses=''
 while [ $# -gt 0 ]; do
     case $1 in
