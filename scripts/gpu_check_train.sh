@@ -101,8 +101,11 @@ stage_ranks() {
         record ranks mpirun skipped "$root/data/kjv: no dataset; run data/kjv/prepare.sh"
         return
     fi
-    set -- device="$device" precision=f32 schedule.steps=8 batch.microbatch_tokens=1024 batch.tokens_per_step=4096 \
-        record.target_loss=0 data.val_tokens=4096 eval.every=0 parallel.communicator=staged parallel.strategy=zero1
+    microbatch=1024 steps=8
+    if [ "$device" = cpu ]; then microbatch=512 steps=3; fi
+    set -- device="$device" precision=f32 schedule.steps=$steps batch.microbatch_tokens=$microbatch eval.every=0 \
+        batch.tokens_per_step=$((4 * microbatch)) record.target_loss=0 data.val_tokens=1024 parallel.strategy=zero1 \
+        parallel.communicator=staged
     trained ranks alone 60 kjv.json "$@"
     losses_of "$folder" 'one rank' >"$work/alone.json"
     # Sums in another order, which Muon amplifies.
