@@ -107,22 +107,24 @@ TEST_F(NcclTest, CollectivesAreRecordedInGraphs) {
 // Both ranks end with code 5 and the reason.
 std::vector<std::string> reasons_of(const std::function<void(Communicator&, Stream&, int rank)>& body) {
     std::vector<std::string> reasons(2);
-    run_ranks(2, [&](World& world) {
-        const auto rank = static_cast<size_t>(world.rank());
-        CudaDevice device;
-        const auto nccl = make_nccl_world(world, device, {.timeout_s = 0.2});
-        const auto communicator = nccl->connect("gather", {{0, 1}, world.rank()});
-        const auto stream = device.create_stream("gather");
-        try {
-            body(*communicator, *stream, world.rank());
-            nccl->barrier();
-            reasons[rank] = "nothing";
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::communication) << error.what();
-            reasons[rank] = error.what();
-            world.abort(error.code(), error.what());
-        }
-    });
+    run_ranks(2,
+              [&](World& world) {
+                  const auto rank = static_cast<size_t>(world.rank());
+                  CudaDevice device;
+                  const auto nccl = make_nccl_world(world, device, {.timeout_s = 1});
+                  const auto communicator = nccl->connect("gather", {{0, 1}, world.rank()});
+                  const auto stream = device.create_stream("gather");
+                  try {
+                      body(*communicator, *stream, world.rank());
+                      nccl->barrier();
+                      reasons[rank] = "nothing";
+                  } catch (const Error& error) {
+                      EXPECT_EQ(error.code(), ExitCode::communication) << error.what();
+                      reasons[rank] = error.what();
+                      world.abort(error.code(), error.what());
+                  }
+              },
+              {.timeout_s = 2});
     return reasons;
 }
 
@@ -138,19 +140,38 @@ TEST_F(NcclTest, AnErrorNamesTheCollective) {
     }
 }
 
-TEST_F(NcclTest, APeerThatDoesNotComeEndsAllRanks) {
+// The watch aborts the communicator, else the first rank's synchronize() would never end.
+void wait_for_peer(Communicator& communicator, Stream& stream) {
     std::vector<float> values(3);
+    communicator.all_reduce(view(values), stream);
+    stream.synchronize();
+    communicator.all_reduce(view(values), stream);
+}
+
+TEST_F(NcclTest, APeerThatHangsIsNamedAndEndsAllRanks) {
+    std::atomic<bool> over = false;
     const auto reasons = reasons_of([&](Communicator& communicator, Stream& stream, int rank) {
-        if (rank == 1) return;  // and goes on to the barrier of the host
-        communicator.all_reduce(view(values), stream);
-        stream.synchronize();  // the watch aborts the communicator, else this would never end
-        communicator.all_reduce(view(values), stream);
+        if (rank == 0) {
+            try {
+                wait_for_peer(communicator, stream);
+            } catch (...) {
+                over = true;
+                throw;
+            }
+        }
+        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     });
-    for (const std::string& reason : reasons)
-        EXPECT_EQ(
-            reason,
-            "all_reduce of f32[3] on 'gather' was not done within 0.2 s: a rank of its group hangs or is "
-            "gone");
+    EXPECT_EQ(reasons[0],
+              "all_reduce of f32[3] on 'gather' was not done within 1 s: rank 1 did not come to barrier on "
+              "'roll call of gather' within 2 s (reported by rank 0): it hangs or is gone");
+    EXPECT_NE(reasons[1].find("rank 1 did not come"), std::string::npos) << reasons[1];
+}
+
+TEST_F(NcclTest, PeersThatWaitForEachOtherAreTold) {
+    const auto reasons = reasons_of([](Communicator& communicator, Stream& stream, int rank) {
+        if (rank == 0) wait_for_peer(communicator, stream);  // the other is at the barrier of the host
+    });
+    EXPECT_NE(reasons[0].find("ranks wait for each other"), std::string::npos) << reasons[0];
 }
 
 TEST_F(NcclTest, AnErrorThatComesLaterEndsAllRanks) {

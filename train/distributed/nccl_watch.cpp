@@ -23,17 +23,18 @@ NcclWatch::~NcclWatch() {
         std::lock_guard lock(mutex_);
         stop_ = true;
     }
-    stopped_.notify_all();
+    changed_.notify_all();
     thread_.join();
 }
 
-void NcclWatch::add(ncclComm_t comm, const std::string& name) {
+void NcclWatch::add(ncclComm_t comm, const std::string& name, std::function<std::string()> blame) {
     std::lock_guard lock(mutex_);
-    watched_.push_back({comm, name, {}});
+    watched_.push_back({comm, name, std::move(blame), {}});
 }
 
 bool NcclWatch::remove(ncclComm_t comm) {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !blaming_; });
     return std::erase_if(watched_, [&](const Watched& one) { return one.comm == comm; }) > 0;
 }
 
@@ -77,6 +78,10 @@ std::string NcclWatch::look(Watched& watched) {
     if (asked != ncclSuccess) state = asked;
     if (state != ncclSuccess && state != ncclInProgress)
         return api_.describe(state, fmt::format("'{}'", watched.name));
+    return "";
+}
+
+std::string NcclWatch::late(Watched& watched) {
     auto& under_way = watched.under_way;
     while (!under_way.empty() && under_way.front().enqueued && under_way.front().done->complete()) {
         spare_.push_back(std::move(under_way.front().next));
@@ -88,24 +93,36 @@ std::string NcclWatch::look(Watched& watched) {
     const Clock::time_point now = Clock::now();
     if (first.enqueued && !first.since && first.next->complete()) first.since = now;
     if (!first.since || std::chrono::duration<double>(now - *first.since).count() < timeout_s_) return "";
-    return fmt::format("{} on '{}' was not done within {:g} s: a rank of its group hangs or is gone",
-                       first.what, watched.name, timeout_s_);
+    return fmt::format("{} on '{}' was not done within {:g} s", first.what, watched.name, timeout_s_);
 }
 
 void NcclWatch::run() {
     std::unique_lock lock(mutex_);
+    std::string reason;
     try {
         use_gpu(device_);
-        while (!stop_ && lost_.empty()) {
-            for (Watched& watched : watched_)
-                if (lost_.empty()) lost_ = look(watched);
-            if (lost_.empty()) stopped_.wait_for(lock, kPeriod, [&] { return stop_; });
+        while (!stop_ && reason.empty()) {
+            for (Watched& watched : watched_) {
+                reason = look(watched);
+                if (!reason.empty()) break;
+                reason = late(watched);
+                if (reason.empty()) continue;
+                blaming_ = true;  // `watched` stays
+                lock.unlock();
+                const std::string missing = watched.blame();
+                lock.lock();
+                blaming_ = false;
+                changed_.notify_all();
+                if (!missing.empty()) reason += ": " + missing;
+                break;
+            }
+            if (reason.empty()) changed_.wait_for(lock, kPeriod, [&] { return stop_; });
         }
     } catch (const std::exception& error) {
-        lost_ = fmt::format("the watch over NCCL failed: {}", error.what());
+        reason = fmt::format("the watch over NCCL failed: {}", error.what());
     }
-    if (lost_.empty()) return;
-    const std::string reason = lost_;
+    if (reason.empty()) return;
+    lost_ = reason;
     lock.unlock();  // the host may be inside NCCL, and hold no lock of ours
     on_lost_(reason);
     lock.lock();

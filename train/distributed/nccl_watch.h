@@ -29,7 +29,8 @@ class NcclWatch {
     NcclWatch& operator=(const NcclWatch&) = delete;
 
     // Watches the communicator until it is taken back; false then: it has been aborted, and is no more.
-    void add(ncclComm_t comm, const std::string& name);
+    // blame: finds out, from the watch's thread, who is missing in its group; empty: nobody.
+    void add(ncclComm_t comm, const std::string& name, std::function<std::string()> blame);
     [[nodiscard]] bool remove(ncclComm_t comm);
 
     // Around the enqueuing of a collective. The time runs while the host is between the two, and on the
@@ -51,11 +52,13 @@ class NcclWatch {
     struct Watched {
         ncclComm_t comm;
         std::string name;
+        std::function<std::string()> blame;
         std::deque<Collective> under_way;  // oldest first
     };
 
     void run();
     std::string look(Watched& watched);  // what is wrong; empty: nothing
+    std::string late(Watched& watched);  // the same, of time alone
     Watched& find(ncclComm_t comm);
     std::unique_ptr<Event> event();
 
@@ -64,8 +67,8 @@ class NcclWatch {
     const double timeout_s_;
     const std::function<void(const std::string&)> on_lost_;
     mutable std::mutex mutex_;  // guards all below
-    std::condition_variable stopped_;
-    bool stop_ = false;
+    std::condition_variable changed_;
+    bool stop_ = false, blaming_ = false;
     std::string lost_;
     std::list<Watched> watched_;
     std::vector<std::unique_ptr<Event>> spare_;

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "train/distributed/nccl_watch.h"
 #include "train/distributed/wrapped_world.h"
@@ -30,13 +31,15 @@ ncclDataType_t nccl_type(DType dtype) {
 class NcclCommunicator final : public Communicator {
   public:
     NcclCommunicator(std::string name, const Group& group, const NcclApi& api, ncclComm_t comm,
-                     std::shared_ptr<NcclWatch> watch, Device& device)
+                     std::shared_ptr<NcclWatch> watch, std::unique_ptr<Communicator> roll_call,
+                     Device& device)
         : Communicator(std::move(name), group),
           api_(api),
           comm_(comm),
           watch_(std::move(watch)),
+          roll_call_(std::move(roll_call)),
           device_(device) {
-        watch_->add(comm_, this->name());
+        watch_->add(comm_, this->name(), [this] { return find_missing(); });
     }
 
     ~NcclCommunicator() override {
@@ -49,6 +52,19 @@ class NcclCommunicator final : public Communicator {
     }
 
   private:
+    // All whose collective does not end come here. The host's communicator can tell who does not.
+    std::string find_missing() const {
+        try {
+            CpuDevice host(1);
+            const auto stream = host.create_stream("roll call");
+            roll_call_->barrier(*stream);
+            stream->synchronize();
+        } catch (const std::exception& error) {
+            return error.what();
+        }
+        return "";
+    }
+
     void enqueue(const CollectiveCall& call, Stream& stream) override {
         watch_->throw_if_lost();
         if (call.kind == Collective::barrier && word_.bytes() == 0)
@@ -108,6 +124,7 @@ class NcclCommunicator final : public Communicator {
     const NcclApi& api_;
     const ncclComm_t comm_;
     const std::shared_ptr<NcclWatch> watch_;
+    const std::unique_ptr<Communicator> roll_call_;
     Device& device_;
     Buffer word_;  // of barriers
 };
@@ -138,7 +155,9 @@ class NcclWorld final : public WrappedWorld {
         if (first.size() != sizeof id.internal)
             throw_internal("'{}': rank {} gave no id of NCCL", name, group.ranks.front());
         std::memcpy(id.internal, first.data(), first.size());
-        return std::make_unique<NcclCommunicator>(name, group, api_, open(name, group, id), watch_, device_);
+        auto roll_call = inner_.connect("roll call of " + name, group);
+        return std::make_unique<NcclCommunicator>(name, group, api_, open(name, group, id), watch_,
+                                                  std::move(roll_call), device_);
     }
 
   private:
