@@ -375,6 +375,12 @@ std::function<std::unique_ptr<Device>()>& conformance_device() {
     return make;
 }
 
+std::function<void(const ConformanceCase&, World&)>& run_conformance() {
+    static std::function<void(const ConformanceCase&, World&)> run = [](const ConformanceCase& one,
+                                                                        World& world) { one.run(world); };
+    return run;
+}
+
 const std::vector<ConformanceCase>& conformance_cases() {
     static const std::vector<ConformanceCase> kCases{
         {"sums_f32", sums_f32},
