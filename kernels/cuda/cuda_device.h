@@ -55,8 +55,8 @@ class CudaStream final : public Stream {
     // Enqueues a host function that may block and may throw (a collective over MPI, say); later work of the
     // stream waits for it. It runs on a thread of this stream alone: CUDA may run the host functions of all
     // streams on one thread (cudaLaunchHostFunc), and two collectives that wait for one another there would
-    // never end. After a function has thrown, later ones are skipped until synchronize() has rethrown the
-    // error.
+    // never end. It must not call CUDA. After a function has thrown, later ones are skipped until
+    // synchronize() has rethrown the error.
     void submit(const char* label, std::function<void()> work);
 
     cudaStream_t handle() const { return stream_; }
@@ -84,11 +84,12 @@ class CudaStream final : public Stream {
     bool recording_ = false;  // its work goes to a graph
     std::vector<Span> spans_;
 
-    // Host work: `done_` (in pinned memory that the GPU reads) holds the ticket of the last function that has
-    // ended.
+    // Host work, each with a ticket. In pinned memory: of the last function that has ended, which the GPU
+    // waits for, and of the last that may begin, which the GPU writes.
     std::unique_ptr<CpuStream> host_;
-    uint32_t* done_ = nullptr;
+    uint32_t *done_ = nullptr, *begun_ = nullptr;
     uint32_t tickets_ = 0;
+    std::atomic<bool> abandoned_ = false;  // the GPU has failed
     std::mutex mutex_;
     std::exception_ptr error_;  // guarded by mutex_
 };
@@ -97,6 +98,7 @@ class CudaDevice final : public Device {
   public:
     // Throws a usage error where there is no such GPU. A dry device needs no GPU and makes no CUDA call.
     explicit CudaDevice(int index = 0, bool dry = false);
+    ~CudaDevice() override;
 
     const char* kind() const override { return "cuda"; }
     // Streams named "reduce" and "gather" get the highest priority: what others wait for goes first.
@@ -130,6 +132,10 @@ class CudaDevice final : public Device {
 
     const int index_;
     const bool dry_;
+    // Freeing waits for all streams of the process. Where its ranks are threads, one of these may be waiting
+    // for us: then memory that was released stays until the device goes.
+    static std::atomic<int> num_devices_;
+    std::vector<void*> released_, released_host_;
     std::vector<CudaStream*> streams_;
     TraceSink* trace_ = nullptr;
     std::unique_ptr<ActivityTrace> activities_;  // while CUPTI records

@@ -81,6 +81,14 @@ CpuEvent& event_of(cudaEvent_t handle) {
     return *reinterpret_cast<CpuEvent*>(handle);
 }
 
+CUresult write_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+    auto* const word = reinterpret_cast<uint32_t*>(address);
+    stream_of(stream).submit(
+        "write value", [word, value] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+    return CUDA_SUCCESS;
+}
+
 CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
     if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
     auto* const word = reinterpret_cast<uint32_t*>(address);
@@ -251,8 +259,10 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int,
                                              unsigned long long, cudaDriverEntryPointQueryResult* result) {
-    const bool known = std::strcmp(name, "cuStreamWaitValue32") == 0;
-    *function = known ? reinterpret_cast<void*>(&wait_value) : nullptr;
+    *function = nullptr;
+    if (std::strcmp(name, "cuStreamWaitValue32") == 0) *function = reinterpret_cast<void*>(&wait_value);
+    if (std::strcmp(name, "cuStreamWriteValue32") == 0) *function = reinterpret_cast<void*>(&write_value);
+    const bool known = *function != nullptr;
     *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }

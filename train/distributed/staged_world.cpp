@@ -47,12 +47,10 @@ class StagedCommunicator final : public Communicator {
 
     void enqueue(const CollectiveCall& call, Stream& stream) override {
         const Layout at = layout(call);
-        if (staging_.bytes() < at.total) {
-            idle_->synchronize();
-            staging_ = HostBuffer(device_, at.total);
-        }
+        // Smaller ones stay: on a GPU, freeing waits for all streams, also for one that waits for a peer.
+        if (staging_.empty() || staging_.back().bytes() < at.total) staging_.emplace_back(device_, at.total);
         stream.wait(*idle_);  // of another stream, should the communicator have served one
-        char* const host = staging_.as<char>();
+        char* const host = staging_.back().as<char>();
         CollectiveCall staged = call;
         staged.input = host + at.input;
         staged.output = host + at.output;
@@ -65,7 +63,7 @@ class StagedCommunicator final : public Communicator {
     const std::unique_ptr<Communicator> inner_;
     Device& device_;
     const std::unique_ptr<Event> idle_;  // the staging memory is free
-    HostBuffer staging_;
+    std::vector<HostBuffer> staging_;    // the last one serves
 };
 
 class StagedWorld final : public WrappedWorld {
