@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "train/optim/schedule.h"
 
@@ -27,18 +28,33 @@ class DummySource final : public BatchSource {
     Batch batch_;
 };
 
+bool steps_every_step(const OptimizersConfig& config) {
+    for (const OptimizerGroupConfig& group : config.groups)
+        if (group.every > 1) return false;
+    return true;
+}
+
+// Steps after which all groups are where they were: the least common multiple of their `every`.
+int64_t phases_of(const OptimizersConfig& config) {
+    int64_t phases = 1;
+    for (const OptimizerGroupConfig& group : config.groups) phases = std::lcm(phases, group.every);
+    return phases;
+}
+
 }  // namespace
 
 StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& ranks)
     : config_(config),
       runtime_(runtime),
       ranks_(ranks),
+      phases_(phases_of(config.optimizers)),
       microbatches_(config.batch.tokens_per_step / (config.batch.microbatch_tokens * ranks.num_data_ranks())),
       model_(
           config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime,
           region_rules(ranks, ParameterTable(config.model, config.batch.sequence_length), config.optimizers),
           config.data.document_mask),
-      gradients_(model_.table(), model_.parameters().layout(), runtime),
+      gradients_(model_.table(), model_.parameters().layout(), runtime,
+                 gradient_memory(ranks, microbatches_, steps_every_step(config.optimizers))),
       optimizers_(config.optimizers, model_.table(), ranks, model_.parameters(), gradients_, runtime),
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event()),
@@ -50,21 +66,16 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
         slot.reduce_done = runtime.device().create_event();
         slot.step_done = runtime.device().create_event();
     }
-    model_.before_unit([this](int unit) { optimizers_.await_unit(unit); });
-    // A gradient is final after its last microbatch; before that, completion only means that it may be added
-    // to.
+    model_.before_unit([this](int unit, Pass pass) { optimizers_.await_unit(unit, pass); });
     gradients_.listen([this](const Parameter& p) {
-        if (!last_microbatch_) return;
         optimizers_.gradient_ready(p);
         if (recording_) {
-            ready_order_.push_back(&p);  // the other streams' part follows every launch of the graph
+            recording_->push_back(&p);  // the other streams' part follows every launch of the graph
         } else {
             optimizers_.reduce(p);
         }
     });
-    gradients_.listen_released([this](const Parameter& p) {
-        if (last_microbatch_) optimizers_.value_released(p);
-    });
+    gradients_.listen_released([this](const Parameter& p) { optimizers_.value_released(p); });
 }
 
 void StepRunner::upload(const Batch& batch) {
@@ -86,49 +97,65 @@ void StepRunner::upload(const Batch& batch) {
     runtime_.compute().record(*uploaded_);
 }
 
-void StepRunner::run_microbatches(BatchSource& source) {
+void StepRunner::run_microbatches(int64_t step, BatchSource& source) {
     const int64_t count = microbatches_;
     for (int64_t m = 0; m < count; ++m) {
         upload(source.next());
-        run_microbatch(m == 0, m == count - 1);
+        run_microbatch({.step = step,
+                        .lr_factor = learning_rate_factor(config_.schedule, step),
+                        .first = m == 0,
+                        .last = m == count - 1});
     }
 }
 
-void StepRunner::run_microbatch(bool first, bool last) {
-    Graph* const graph = use_graphs_ ? graph_of(first, last).get() : nullptr;
-    if (!graph) return enqueue_model(first, last);
-    graph->launch(runtime_.compute());
-    if (!last) return;
-    for (const Parameter* p : ready_order_) optimizers_.reduce(*p);
+// Microbatches with the same key enqueue the same work: which gradients begin anew, and which are final.
+StepRunner::GraphKey StepRunner::key_of(const OptimizerSet::Microbatch& microbatch) const {
+    return {microbatch.first, microbatch.last, microbatch.step % phases_};
 }
 
-void StepRunner::enqueue_model(bool first, bool last) {
+void StepRunner::run_microbatch(const OptimizerSet::Microbatch& microbatch) {
+    const auto graph = use_graphs_ ? graphs_.find(key_of(microbatch)) : graphs_.end();
+    if (graph == graphs_.end()) return enqueue_model(microbatch);
+    optimizers_.begin_microbatch(microbatch);
+    graph->second.graph->launch(runtime_.compute());
+    for (const Parameter* p : graph->second.ready_order) optimizers_.reduce(*p);
+}
+
+void StepRunner::enqueue_model(const OptimizerSet::Microbatch& microbatch) {
     const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(config_.batch.tokens_per_step));
-    if (first) gradients_.begin_step();
-    last_microbatch_ = last;
+    optimizers_.begin_microbatch(microbatch);
     model_.forward();
-    model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), !first, gradient_scale,
+    model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), !microbatch.first, gradient_scale,
                              gradients_);
     gradients_.expect_all_ready();
+    optimizers_.end_microbatch();
 }
 
 // After a step has run call by call: every shape has been met, every event recorded once, and the gradients
-// have begun, which is what a microbatch that is not the first finds.
+// have begun, which is what a microbatch that is not the first finds. A graph cannot wait for what the other
+// streams do with its own results, which are enqueued after its launch.
 void StepRunner::record_graphs() {
+    if (gradients_.memory().reused() || model_.parameters().stored_in_parts() ||
+        ranks_.plan.optimizer_step == OptimizerStep::in_backward)
+        return;
     const int64_t count = microbatches_;
-    recording_ = true;
-    for (int64_t m = 0; m < count; ++m) {
-        const bool first = m == 0, last = m == count - 1;
-        if (graph_of(first, last)) continue;
-        ready_order_.clear();
-        graph_of(first, last) =
-            runtime_.device().record_graph(runtime_.compute(), [&] { enqueue_model(first, last); });
+    for (int64_t step = 0; step < phases_; ++step) {
+        for (int64_t m = 0; m < count; ++m) {
+            const OptimizerSet::Microbatch microbatch{
+                .step = step, .lr_factor = 1, .first = m == 0, .last = m == count - 1};
+            if (graphs_.count(key_of(microbatch))) continue;
+            std::vector<const Parameter*> order;
+            recording_ = &order;
+            auto graph =
+                runtime_.device().record_graph(runtime_.compute(), [&] { enqueue_model(microbatch); });
+            recording_ = nullptr;
+            if (graph) graphs_[key_of(microbatch)] = {std::move(graph), std::move(order)};
+        }
     }
-    recording_ = false;
 }
 
 void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
-    optimizers_.step(slot.step, slot.lr_factor, stop, *slot.backward_done, *slot.reduce_done);
+    optimizers_.step(stop, *slot.backward_done, *slot.reduce_done);
     optimizers_.read_statistics(slot.statistics, *slot.reduce_done, *slot.step_done);
 }
 
@@ -138,7 +165,7 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     Slot& slot = slots_[enqueued_ % slots_.size()];
     slot.step = step;
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
-    run_microbatches(source);
+    run_microbatches(step, source);
     enqueue_optimizer(slot, stop);
     ++enqueued_;
 }
@@ -182,11 +209,7 @@ void StepRunner::report_divergence(const Slot& slot) {
         break;
     }
     for (const Parameter& p : model_.table().all()) {
-        float bad = 0;
-        const Tensor count = optimizers_.statistic(OptimizerSet::kCoefficient);
-        runtime_.ops().count_nonfinite(count, model_.parameters().compute_flat(p), runtime_.compute());
-        runtime_.device().copy(&bad, count.data, count.bytes(), runtime_.compute());
-        runtime_.compute().synchronize();
+        const double bad = optimizers_.count_nonfinite(p);
         if (bad > 0) {
             culprit = fmt::format("first bad parameter: {} ({:.0f} of {} values are not finite)", p.name, bad,
                                   p.numel());
@@ -204,7 +227,7 @@ void StepRunner::report_divergence(const Slot& slot) {
 void StepRunner::warm_up() {
     DummySource source(config_.batch.microbatch_tokens, config_.batch.sequence_length);
     const int64_t before = runtime_.ops().flops();
-    run_microbatches(source);
+    run_microbatches(phases_ - 1, source);  // at which every group is stepped
     flops_per_step_ = runtime_.ops().flops() - before;
     enqueue_optimizer(slots_[0], false);
     runtime_.synchronize();

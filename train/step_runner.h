@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "data/batch_loader.h"
@@ -56,7 +58,7 @@ class StepRunner {
     // Forward and backward of later steps: as recorded graphs where warm_up() could record them, or call by
     // call (needed while a timeline cannot look into graphs). Same bits either way.
     void use_graphs(bool use) { use_graphs_ = use; }
-    bool has_graphs() const { return graphs_[0] || graphs_[1] || graphs_[2] || graphs_[3]; }
+    bool has_graphs() const { return !graphs_.empty(); }
 
     // Marks the begin of timed work; everything before has been synchronised.
     void start_clock();
@@ -85,34 +87,39 @@ class StepRunner {
     };
 
     void upload(const Batch& batch);
-    void run_microbatches(BatchSource& source);
+    // first, last of the step; the step among those of a period of all optimizer groups.
+    using GraphKey = std::tuple<bool, bool, int64_t>;
+    struct RecordedMicrobatch {
+        std::unique_ptr<Graph> graph;
+        std::vector<const Parameter*> ready_order;  // in which backward announces the gradients
+    };
+
+    void run_microbatches(int64_t step, BatchSource& source);
     // Forward and backward of the uploaded batch. The first of a step overwrites gradients and loss sum, the
     // last announces each gradient.
-    void run_microbatch(bool first, bool last);
-    void enqueue_model(bool first, bool last);
+    void run_microbatch(const OptimizerSet::Microbatch& microbatch);
+    void enqueue_model(const OptimizerSet::Microbatch& microbatch);
+    GraphKey key_of(const OptimizerSet::Microbatch& microbatch) const;
     void record_graphs();
-    std::unique_ptr<Graph>& graph_of(bool first, bool last) {
-        return graphs_[(first ? 1 : 0) + (last ? 2 : 0)];
-    }
     void enqueue_optimizer(Slot& slot, bool stop);
     [[noreturn]] void report_divergence(const Slot& slot);
 
     const Config config_;
     Runtime& runtime_;
     const Ranks ranks_;
+    const int64_t phases_;        // steps after which all optimizer groups are where they were
     const int64_t microbatches_;  // of this rank, per step
     Transformer model_;
     GradientStore gradients_;
     OptimizerSet optimizers_;
     std::unique_ptr<Event> uploaded_, clock_start_;
     HostBuffer staging_;  // of one microbatch's tokens, targets, positions and first keys
-    std::array<std::unique_ptr<Graph>, 4> graphs_;
-    std::vector<const Parameter*> ready_order_;  // in which a recorded backward announces the gradients
-    bool use_graphs_ = true, recording_ = false;
+    std::map<GraphKey, RecordedMicrobatch> graphs_;
+    std::vector<const Parameter*>* recording_ = nullptr;  // the order of the graph that is being recorded
+    bool use_graphs_ = true;
     std::array<Slot, 2> slots_;
     int64_t enqueued_ = 0, collected_ = 0;
     double last_clock_ms_ = 0;
-    bool last_microbatch_ = false;
     int64_t flops_per_step_ = 0;
 };
 

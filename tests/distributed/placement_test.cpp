@@ -92,7 +92,7 @@ TEST(PlacementTest, TensorAxis) {
 TEST(PlacementTest, DefaultsOfTheRow) {
     EXPECT_EQ(resolve_plan(plan_of(Strategy::ddp)).accumulate, Accumulate::local);
     EXPECT_EQ(resolve_plan(plan_of(Strategy::zero2)).accumulate, Accumulate::reduce_scatter);
-    EXPECT_EQ(resolve_plan(plan_of(Strategy::zero3)).reshard_after_forward, Reshard::yes);
+    EXPECT_EQ(resolve_plan(plan_of(Strategy::zero3)).reshard_after_forward, Reshard::except_last);
     EXPECT_EQ(resolve_plan(plan_of(Strategy::zero1)).reshard_after_forward, Reshard::no);
 }
 

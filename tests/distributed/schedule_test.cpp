@@ -174,7 +174,8 @@ TEST(ScheduleTest, BytesPerStep) {
     EXPECT_EQ(bytes(plan_of(Strategy::zero1), 3)[at(Collective::reduce_scatter)], full * 3 / 4);
     EXPECT_EQ(bytes(plan_of(Strategy::zero1), 3)[at(Collective::all_gather)], full / 2 * 3 / 4);
     EXPECT_EQ(bytes(plan_of(Strategy::zero2), 3)[at(Collective::reduce_scatter)], 3 * full * 3 / 4);
-    EXPECT_EQ(bytes(plan_of(Strategy::zero3), 3)[at(Collective::all_gather)], 3 * 2 * full / 2 * 3 / 4);
+    EXPECT_EQ(bytes(plan_of(Strategy::zero3, {}, Reshard::yes), 3)[at(Collective::all_gather)],
+              3 * 2 * full / 2 * 3 / 4);
 }
 
 TEST(ScheduleTest, SmallParametersShareOneRowPerUnit) {

@@ -237,8 +237,12 @@ TEST(ConfigValidationTest, Parallel) {
     EXPECT_EQ(config.parallel.launch, "after_backward");
     EXPECT_EQ(config.parallel.shard, "8");
     EXPECT_EQ(config.parallel.timeout_s, 2.5);
-    expect_parts(error_of(R"("parallel": {"strategy": "zero3"})"),
-                 {"parallel.strategy: expected ddp | zero1, got \"zero3\""});
+    expect_parts(error_of(R"("parallel": {"strategy": "zero4"})"),
+                 {"parallel.strategy: expected ddp | zero1 | zero2 | zero3, got \"zero4\""});
+    EXPECT_EQ(parse(R"("parallel": {"reshard_after_forward": false})").parallel.reshard_after_forward,
+              "false");
+    expect_parts(error_of(R"("optimizers": {"groups": [{"params": ["*"], "every": 0}]})"),
+                 {"every: 0 is outside"});
     expect_parts(error_of(R"("parallel": {"timeout_s": 0})"), {"parallel.timeout_s: 0 is outside"});
 }
 

@@ -23,7 +23,7 @@ HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_
 
 struct ModelHarness {
     ModelHarness(const ModelConfig& model, int64_t tokens, int64_t sequence_length,
-                 const std::string& precision = "f32");
+                 const std::string& precision = "f32", const RegionRules& rules = {});
     ~ModelHarness();  // after a failure the stream may still be at work in the memory that ends here
 
     void set(const Parameter& p, const Values& values);  // the master, and what compute reads

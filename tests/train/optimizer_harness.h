@@ -20,10 +20,11 @@ class OptimizerHarness {
           table_(model, sequence_length),
           parameters_(table_, runtime_),
           gradients_(table_, parameters_.layout(), runtime_),
+          reducer_(Ranks{}, parameters_, gradients_, runtime_),
           scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)) {
         std::vector<const Region*> members;
         for (const std::string& name : names) members.push_back(&region(name));
-        optimizer_ = make_optimizer(group, members, parameters_, gradients_, runtime_);
+        optimizer_ = make_optimizer(group, members, parameters_, gradients_, reducer_, runtime_);
         optimizer_->reset(runtime_.compute());
         runtime_.synchronize();
     }
@@ -74,6 +75,7 @@ class OptimizerHarness {
     ParameterTable table_;
     ParameterStore parameters_;
     GradientStore gradients_;
+    Reducer reducer_;
     std::unique_ptr<Optimizer> optimizer_;
     Buffer scale_;
 };

@@ -82,17 +82,24 @@ TEST(AssignGroupsTest, MuonTakesNoVectors) {
 
 class OptimizerSetTest : public ::testing::Test {
   protected:
-    OptimizerSetTest() : model_(tiny()), harness_(model_, 16, 8) {
-        config_.groups = {group("muon", {"blocks.*.weight"}), group("adamw", {"*"})};
+    OptimizerSetTest()
+        : config_(two_groups()),
+          model_(tiny()),
+          harness_(model_, 16, 8, "f32", region_rules(ranks_, ParameterTable(model_, 8), config_)) {
         harness_.randomize(0.3, 1);
+    }
+    static OptimizersConfig two_groups() {
+        OptimizersConfig config;
+        config.groups = {group("muon", {"blocks.*.weight"}), group("adamw", {"*"})};
+        return config;
     }
     // Backward and the step; the gradients stay readable.
     void step(OptimizerSet& set, int64_t step) {
         harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.reduce(p); });
-        harness_.gradients.begin_step();
+        set.begin_microbatch({.step = step});
         harness_.backward(random_batch(model_, 2, 8, true, 1), 1);
         harness_.gradients.listen({});
-        set.step(step, 1, false, *backward_done_, *reduce_done_);
+        set.step(false, *backward_done_, *reduce_done_);
         harness_.runtime.synchronize();
     }
     std::unique_ptr<OptimizerSet> make() {
@@ -111,12 +118,12 @@ class OptimizerSetTest : public ::testing::Test {
         return all;
     }
 
+    OptimizersConfig config_;
     ModelConfig model_;
     Ranks ranks_;
     ModelHarness harness_;
     std::unique_ptr<Event> backward_done_ = harness_.runtime.device().create_event();
     std::unique_ptr<Event> reduce_done_ = harness_.runtime.device().create_event();
-    OptimizersConfig config_;
 };
 
 TEST_F(OptimizerSetTest, NormIsOverAllParametersAndEveryParameterMoves) {
@@ -160,17 +167,59 @@ TEST_F(OptimizerSetTest, NonFiniteGradientStopsAllParameters) {
     batch.tokens[0] = 0;  // reads the bad row
     const std::vector<Values> before = masters();
     harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.reduce(p); });
-    harness_.gradients.begin_step();
+    set.begin_microbatch({});
     harness_.upload(batch);
     harness_.model.forward();
     harness_.model.loss_and_backward(set.statistic(OptimizerSet::kLossSum), false, 1, harness_.gradients);
-    set.step(0, 1, false, *backward_done_, *reduce_done_);
+    set.step(false, *backward_done_, *reduce_done_);
     harness_.runtime.synchronize();
     EXPECT_FALSE(std::isfinite(statistic(set, OptimizerSet::kGradNorm)));
     const std::vector<Values> after = masters();
     for (const Parameter& p : harness_.table().all()) {
         if (p.id == embed.id) continue;  // NaN differs from itself
         EXPECT_EQ(after[p.id], before[p.id]) << p.name;
+    }
+}
+
+// A step before the last microbatch would leave gradients out.
+TEST_F(OptimizerSetTest, StepWithMicrobatchesToComeIsAnError) {
+    const auto made = make();
+    made->begin_microbatch({.step = 3, .first = true, .last = false});
+    try {
+        made->step(false, *backward_done_, *reduce_done_);
+        FAIL() << "the step was taken";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("step 3"), std::string::npos) << error.what();
+    }
+}
+
+// A group of `every: 2` steps on the sum of two steps' gradients, the first of which is not in the norm.
+TEST_F(OptimizerSetTest, GroupsThatStepEverySecondStep) {
+    config_.groups.back().every = 2;
+    const auto made = make();
+    OptimizerSet& set = *made;
+    const std::vector<Values> start = masters();
+    const std::vector<int> groups = assign_groups(harness_.table(), config_);
+    const int slow = static_cast<int>(config_.groups.size()) - 1;
+    step(set, 0);
+    const std::vector<Values> once = masters();
+    for (const Parameter& p : harness_.table().all()) {
+        EXPECT_EQ(once[p.id] == start[p.id], groups[p.id] == slow) << p.name;
+        const double square = statistic(set, OptimizerSet::kSquares + set.layout().regions_of(p).front());
+        EXPECT_EQ(square == 0, groups[p.id] == slow) << p.name;
+    }
+    std::vector<Values> first;
+    for (const Parameter& p : harness_.table().all()) first.push_back(harness_.gradient(p));
+    for (const Parameter& p : harness_.table().all())
+        harness_.set(p, start[p.id]);  // the same gradient again
+    step(set, 1);
+    for (const Parameter& p : harness_.table().all()) {
+        EXPECT_NE(masters()[p.id], start[p.id]) << p.name;
+        const Values second = harness_.gradient(p);
+        for (size_t i = 0; i < second.size(); ++i)
+            ASSERT_FLOAT_EQ(static_cast<float>(second[i]),
+                            static_cast<float>((groups[p.id] == slow ? 2 : 1) * first[p.id][i]))
+                << p.name;
     }
 }
 

@@ -88,6 +88,10 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
             "muon: divide the update's rows (columns, if those are more) by their running root mean square, "
             "keep its norm");
     v.field("cautious", cautious, "muon: decay only where the update has the weight's sign");
+    v.field("every", every,
+            "step once in so many steps of the run, on the sum of their gradients; those in between are not "
+            "in the gradient norm",
+            {1, 64});
 }
 
 void OptimizersConfig::fields(FieldVisitor& v) {
@@ -110,10 +114,26 @@ void ScheduleConfig::fields(FieldVisitor& v) {
 }
 
 void ParallelConfig::fields(FieldVisitor& v) {
-    v.choice("strategy", strategy, {"ddp", "zero1"},
-             "what ranks share; ddp: nothing, each has all; zero1: optimizer state, a part each");
+    v.choice("strategy", strategy, {"ddp", "zero1", "zero2", "zero3"},
+             "what a rank holds only its part of; ddp: nothing (but matrices of muon have one owner each); "
+             "zero1: optimizer state; zero2: gradients too; zero3: parameters too");
     v.choice("launch", launch, {"ready", "after_backward"},
              "when a gradient's reduction starts: as soon as it is final, or when backward has ended");
+    v.choice(
+        "accumulate", accumulate, {"auto", "local", "reduce_scatter"},
+        "gradients between microbatches; local: each rank its own, reduced after the last; "
+        "reduce_scatter: each microbatch's is reduced and added to the rank's part; auto: the latter for "
+        "zero2 and zero3");
+    v.choice("reduce_dtype", reduce_dtype, {"f32", "bf16"},
+             "in which gradients travel; they are accumulated in f32");
+    v.choice("optimizer_step", optimizer_step, {"after_backward", "in_backward"},
+             "in_backward: step each parameter as soon as its gradient is reduced, whose memory is then used "
+             "again");
+    v.choice("reshard_after_forward", reshard_after_forward, {"auto", "true", "false", "except_last"},
+             "zero3: free gathered parameters after forward and gather them again for backward; true, false, "
+             "or except_last (auto): but for those that backward needs first");
+    v.field("coalesce_below_bytes", coalesce_below_bytes,
+            "smaller gradients of a block are reduced as one; 0: none", {0, 1e9});
     v.field("replicate", replicate, "mesh axis: copies of the sharded model", {1, 65536});
     v.field("shard", shard, "mesh axis: ranks that share one copy; \"auto\": the rest of the ranks");
     v.field("context", context, "mesh axis: ranks that share a sequence; only 1 so far", {1, 65536});

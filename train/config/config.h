@@ -66,6 +66,7 @@ struct OptimizerGroupConfig {
     int64_t momentum_warmup_steps = 300;               // muon
     bool nesterov = true, cautious = false;            // muon
     bool normuon = false;                              // muon
+    int64_t every = 1;
     void fields(FieldVisitor& v);
 };
 
@@ -88,6 +89,11 @@ struct ScheduleConfig {
 struct ParallelConfig {
     std::string strategy = "ddp";
     std::string launch = "ready";
+    std::string accumulate = "auto";
+    std::string reduce_dtype = "f32";
+    std::string optimizer_step = "after_backward";
+    std::string reshard_after_forward = "auto";
+    int64_t coalesce_below_bytes = 64 << 10;
     int64_t replicate = 1;
     std::string shard = "auto";
     int64_t context = 1;

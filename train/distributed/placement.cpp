@@ -18,7 +18,7 @@ constexpr std::array<StrategyRow, 4> kRows{{
     {Strategy::ddp, "ddp", kFull, kFull, true, false, Accumulate::local, Reshard::no},
     {Strategy::zero1, "zero1", kFull, kCut, true, false, Accumulate::local, Reshard::no},
     {Strategy::zero2, "zero2", kFull, kCut, false, true, Accumulate::reduce_scatter, Reshard::no},
-    {Strategy::zero3, "zero3", kCut, kCut, true, true, Accumulate::reduce_scatter, Reshard::yes},
+    {Strategy::zero3, "zero3", kCut, kCut, true, true, Accumulate::reduce_scatter, Reshard::except_last},
 }};
 
 AxisPlacements on_axes(Placement replicated, Placement sharded, Placement on_tensor) {

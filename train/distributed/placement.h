@@ -18,6 +18,7 @@
 #include "kernels/device/dtype.h"
 #include "train/distributed/collective.h"
 #include "train/distributed/mesh.h"
+#include "train/model/region_layout.h"
 
 namespace speedrun {
 
@@ -53,7 +54,6 @@ enum class Strategy : uint8_t { ddp, zero1, zero2, zero3 };
 enum class Accumulate : uint8_t { local, reduce_scatter };  // the full gradient, or only the rank's shard
 enum class Launch : uint8_t { ready, after_backward };
 enum class OptimizerStep : uint8_t { after_backward, in_backward };
-enum class Reshard : uint8_t { no, yes, except_last };  // free gathered parameters after forward
 
 // Section `parallel` beyond the mesh. Not given (nullopt): what the strategy's row says.
 struct ParallelPlan {

@@ -17,7 +17,14 @@ namespace {
 ParallelPlan plan_of(const Config& config) {
     ParallelPlan plan;
     plan.strategy = parse_strategy(config.parallel.strategy);
-    plan.launch = parse_launch(config.parallel.launch);
+    const ParallelConfig& parallel = config.parallel;
+    plan.launch = parse_launch(parallel.launch);
+    if (parallel.accumulate != "auto") plan.accumulate = parse_accumulate(parallel.accumulate);
+    if (parallel.reshard_after_forward != "auto")
+        plan.reshard_after_forward = parse_reshard(parallel.reshard_after_forward);
+    plan.optimizer_step = parse_optimizer_step(parallel.optimizer_step);
+    plan.reduce_dtype = parallel.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
+    plan.coalesce_below_bytes = parallel.coalesce_below_bytes;
     plan.global_clip = config.optimizers.clip > 0;
     return resolve_plan(plan);
 }

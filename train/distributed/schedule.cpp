@@ -64,14 +64,14 @@ std::vector<PlannedCollective> concatenate(std::initializer_list<std::vector<Pla
 }
 
 int times_per_step(When when, int num_microbatches) {
-    return when == When::last_microbatch || when == When::after_step ? 1 : num_microbatches;
+    return when <= When::every_microbatch ? num_microbatches : 1;
 }
 
 }  // namespace
 
 const char* name_of(When when) {
-    constexpr std::array<const char*, 5> kNames{"before forward", "before backward", "every microbatch",
-                                                "last microbatch", "after the step"};
+    constexpr std::array<const char*, 6> kNames{"before forward",  "before backward", "every microbatch",
+                                                "last microbatch", "in the step",     "after the step"};
     return kNames[static_cast<size_t>(when)];
 }
 

@@ -11,7 +11,14 @@
 
 namespace speedrun {
 
-enum class When : uint8_t { before_forward, before_backward, every_microbatch, last_microbatch, after_step };
+enum class When : uint8_t {
+    before_forward,
+    before_backward,
+    every_microbatch,
+    last_microbatch,
+    in_step,
+    after_step
+};
 const char* name_of(When when);
 
 struct PlannedCollective {

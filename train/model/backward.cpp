@@ -6,8 +6,13 @@ namespace speedrun {
 
 void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale,
                                     GradientStore& gradients) {
+    enter(static_cast<int>(config_.num_layers) + 1, Pass::backward);
     backward_head(loss_sum, accumulate, gradient_scale, gradients);
-    for (int64_t i = config_.num_layers; i-- > 0;) backward_block(i, gradients);
+    for (int64_t i = config_.num_layers; i-- > 0;) {
+        enter(static_cast<int>(i) + 1, Pass::backward);
+        backward_block(i, gradients);
+    }
+    enter(0, Pass::backward);
     backward_embedding(gradients);
 }
 

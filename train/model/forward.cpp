@@ -4,10 +4,7 @@
 namespace speedrun {
 
 void Transformer::forward() {
-    const auto enter = [this](int unit) {
-        if (before_unit_) before_unit_(unit);
-    };
-    enter(0);
+    enter(0, Pass::forward);
     const Tensor positions = config_.position == "learned" ? act_.batch.positions : Tensor{};
     ops_.embedding_forward(act_.embedding, act_.batch.tokens, weight("embed.weight"), positions,
                            optional("position.weight"), stream_);
@@ -17,11 +14,11 @@ void Transformer::forward() {
     }
     Tensor residual = act_.first;
     for (int64_t i = 0; i < config_.num_layers; ++i) {
-        enter(static_cast<int>(i) + 1);
+        enter(static_cast<int>(i) + 1, Pass::forward);
         forward_block(i, residual);
         residual = act_.blocks[i].mlp_input;  // to which `delta`, the MLP's output, is still to be added
     }
-    enter(static_cast<int>(config_.num_layers) + 1);
+    enter(static_cast<int>(config_.num_layers) + 1, Pass::forward);
     if (config_.num_layers > 0) {
         norm(act_.normed, act_.last, act_.final_mean, act_.final_rstd, residual, act_.delta, "final_norm");
     } else {

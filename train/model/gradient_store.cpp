@@ -4,42 +4,95 @@
 
 namespace speedrun {
 
-GradientStore::GradientStore(const ParameterTable& table, const RegionLayout& layout, Runtime& runtime)
+namespace {
+
+// With a ring, a gradient stays for one more stage, in which it is reduced while backward goes on.
+SharedMemory place_gradients(const ParameterTable& table, const RegionLayout& layout, bool ring) {
+    const Stages stages(table.num_units());
+    std::vector<std::vector<Lifetime>> lifetimes;
+    for (const Region& region : layout.all()) {
+        Lifetime lifetime = gradient_of(region, stages);
+        if (ring) {
+            ++lifetime.last;
+        } else {
+            lifetime = {0, stages.count()};
+        }
+        lifetimes.push_back({lifetime});
+    }
+    return share_memory(layout, lifetimes, std::vector<int64_t>(layout.all().size(), size_of(DType::f32)));
+}
+
+}  // namespace
+
+GradientStore::GradientStore(const ParameterTable& table, const RegionLayout& layout, Runtime& runtime,
+                             const GradientMemory& memory)
     : table_(table),
       layout_(layout),
-      buffer_(runtime.device(), "f32 gradients", MemoryCategory::gradients,
-              layout.elements() * size_of(DType::f32)),
+      memory_(memory),
+      place_(place_gradients(table, layout, memory.ring)),
+      buffer_(runtime.device(), memory.ring ? "f32 gradient ring" : "f32 gradients",
+              MemoryCategory::gradients, place_.bytes),
       begun_(table.size()),
-      ready_(table.size()) {}
+      ready_(table.size()),
+      region_open_(layout.all().size()) {
+    if (!memory.accumulators) return;
+    int64_t bytes = 0;
+    for (const Region& region : layout.all()) {
+        accumulator_offset_.push_back(bytes);
+        bytes += (region.part * size_of(DType::f32) + 63) / 64 * 64;
+    }
+    accumulators_ = Buffer(runtime.device(), "f32 gradient parts", MemoryCategory::gradients, bytes);
+}
+
+int64_t GradientStore::offset_of(const Parameter& p) const {
+    const Region& first = layout_[layout_.regions_of(p).front()];
+    return place_.offset[first.id] + (layout_.offset_of(p) - first.offset) * size_of(DType::f32);
+}
 
 Tensor GradientStore::of(const Parameter& p) const {
     if (p.shape.size() != 2) return flat(p);
-    return buffer_.tensor(DType::f32, {p.shape[0], p.shape[1]}, layout_.offset_of(p) * size_of(DType::f32));
+    return buffer_.tensor(DType::f32, {p.shape[0], p.shape[1]}, offset_of(p));
 }
 
 Tensor GradientStore::flat(const Parameter& p) const {
-    return buffer_.tensor(DType::f32, {p.numel()}, layout_.offset_of(p) * size_of(DType::f32));
+    return buffer_.tensor(DType::f32, {p.numel()}, offset_of(p));
 }
 
 Tensor GradientStore::whole(const Region& region) const {
-    return buffer_.tensor(DType::f32, {layout_.padded(region)}, region.offset * size_of(DType::f32));
+    return buffer_.tensor(DType::f32, {layout_.padded(region)}, place_.offset[region.id]);
 }
 
 Tensor GradientStore::padded_part(const Region& region) const {
     return buffer_.tensor(DType::f32, {region.part},
-                          (region.offset + layout_.index() * region.part) * size_of(DType::f32));
+                          place_.offset[region.id] + region.index * region.part * size_of(DType::f32));
+}
+
+Tensor GradientStore::accumulated_part(const Region& region) const {
+    if (!memory_.accumulators) return padded_part(region);
+    return accumulators_.tensor(DType::f32, {region.part}, accumulator_offset_[region.id]);
 }
 
 Tensor GradientStore::part(const Region& region) const {
-    return Tensor(padded_part(region).data, DType::f32, {layout_.valid(region)});
+    return Tensor(accumulated_part(region).data, DType::f32, {layout_.valid(region)});
 }
 
-void GradientStore::begin_step() {
-    std::fill(begun_.begin(), begun_.end(), false);
+void GradientStore::begin_microbatch(const std::vector<bool>& fresh) {
     std::fill(ready_.begin(), ready_.end(), false);
+    std::fill(region_open_.begin(), region_open_.end(), false);
+    for (const Parameter& p : table_.all()) {
+        const int group = layout_[layout_.regions_of(p).front()].group;
+        if (memory_.reused() || fresh.empty() || fresh[group]) begun_[p.id] = false;
+    }
 }
 
 bool GradientStore::accumulates(const Parameter& p) {
+    if (memory_.reused()) {
+        for (const int id : layout_.regions_of(p)) {
+            if (region_open_[id]) continue;
+            region_open_[id] = true;
+            if (begin_listener_) begin_listener_(layout_[id]);
+        }
+    }
     const bool begun = begun_[p.id];
     begun_[p.id] = true;
     return begun;

@@ -4,26 +4,50 @@
 #include <functional>
 #include <vector>
 
+#include "train/model/lifetimes.h"
 #include "train/model/region_layout.h"
 #include "train/model/runtime.h"
 
 namespace speedrun {
 
+// What is kept of gradients.
+struct GradientMemory {
+    // The gradients of a microbatch share memory by the stages of backward: a ring. What is not reduced (or
+    // stepped) before its memory comes round again makes compute wait.
+    bool ring = false;
+    // This rank's parts of the sums over microbatches have memory of their own; the full gradient of a
+    // microbatch is used up when it has been added to them.
+    bool accumulators = false;
+    // Is memory that backward writes read by other streams in between?
+    bool reused() const { return ring || accumulators; }
+};
+
 class GradientStore {
   public:
     // As `layout`, which must outlive it, lays parameters out.
-    GradientStore(const ParameterTable& table, const RegionLayout& layout, Runtime& runtime);
+    GradientStore(const ParameterTable& table, const RegionLayout& layout, Runtime& runtime,
+                  const GradientMemory& memory = {});
+
+    const GradientMemory& memory() const { return memory_; }
 
     // The gradient in the parameter's shape, and flat [n].
     Tensor of(const Parameter& p) const;
     Tensor flat(const Parameter& p) const;
-    // A region with its padding, flat; this rank's part of it with padding, and without.
+    // A region's gradient of this microbatch (or of all so far, where nothing else accumulates) with its
+    // padding, flat, and this rank's part of it.
     Tensor whole(const Region& region) const;
     Tensor padded_part(const Region& region) const;
+    // This rank's part of the sum over microbatches: as the optimizer reads it, and with its padding. The
+    // same memory as padded_part() where there are no accumulators.
     Tensor part(const Region& region) const;
+    Tensor accumulated_part(const Region& region) const;
+    // Regions in the same memory as this one, itself included.
+    const std::vector<int>& sharing(const Region& region) const { return place_.overlap[region.id]; }
 
-    // Forgets all gradients: the next contribution to each overwrites. Once per optimizer step.
-    void begin_step();
+    // Before a microbatch. Forgets the gradients of the groups with fresh[group]: the next contribution to
+    // each overwrites. With memory().reused() it forgets all of them.
+    void begin_microbatch(const std::vector<bool>& fresh);
+    void begin_step() { begin_microbatch({}); }  // of all groups
     // Asked by backward right before it enqueues a contribution: must that be added (true), or is it the
     // first of the step and overwrites (false)?
     bool accumulates(const Parameter& p);
@@ -32,6 +56,8 @@ class GradientStore {
     void ready(const Parameter& p, bool still_read = false);
     // Called by backward when it has enqueued its last read of p's value: from there on p may be stepped.
     void released(const Parameter& p);
+    // Who is told, where memory is reused, before the first contribution of a microbatch to a region.
+    void listen_begin(std::function<void(const Region&)> listener) { begin_listener_ = std::move(listener); }
     // Who is told by ready(); one listener at a time.
     void listen(std::function<void(const Parameter&)> listener) { listener_ = std::move(listener); }
     // Who is told by released(), and by ready() where nothing follows.
@@ -43,10 +69,16 @@ class GradientStore {
     void expect_all_ready();
 
   private:
+    int64_t offset_of(const Parameter& p) const;  // bytes
+
     const ParameterTable& table_;
     const RegionLayout& layout_;
-    Buffer buffer_;
-    std::vector<bool> begun_, ready_;  // by parameter id
+    const GradientMemory memory_;
+    SharedMemory place_;
+    Buffer buffer_, accumulators_;
+    std::vector<int64_t> accumulator_offset_;        // bytes, by region
+    std::vector<bool> begun_, ready_, region_open_;  // by parameter id; by region, of this microbatch
+    std::function<void(const Region&)> begin_listener_;
     std::function<void(const Parameter&)> listener_, released_listener_;
 };
 

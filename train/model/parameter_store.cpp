@@ -6,6 +6,10 @@ namespace {
 
 constexpr int64_t kAlignment = 64;  // bytes: a cache line, and the widest vector
 
+int64_t aligned(int64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 Tensor shaped(const Buffer& buffer, DType dtype, const std::vector<int64_t>& shape, int64_t offset) {
     return shape.size() == 2 ? buffer.tensor(dtype, {shape[0], shape[1]}, offset)
                              : buffer.tensor(dtype, {shape[0]}, offset);
@@ -15,22 +19,39 @@ Tensor shaped(const Buffer& buffer, DType dtype, const std::vector<int64_t>& sha
 
 ParameterStore::ParameterStore(const ParameterTable& table, const RegionRules& rules, Runtime& runtime)
     : table_(table), runtime_(runtime), layout_(table, rules) {
-    int64_t bytes = 0, end_of_last = 0;
-    bool any_copies = false;
+    int64_t bytes = 0, end_of_last = 0, copy_bytes = 0;
     for (const Region& region : layout_.all()) {
-        // Regions of one bank follow one another without a gap: a parameter may lie in several.
-        if (region.offset != end_of_last) bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+        // Regions of one cluster follow one another without a gap: a parameter may lie in several.
+        if (region.offset != end_of_last) bytes = aligned(bytes);
         end_of_last = region.offset + layout_.padded(region);
+        const bool copied = dtype_of(region) != DType::f32;
+        const bool in_parts = copied || stored_in_parts();
+        if (in_parts) bytes = aligned(bytes);
         master_offset_.push_back(bytes);
-        const bool whole = dtype_of(region) == DType::f32;
-        any_copies = any_copies || !whole;
-        bytes += (whole ? layout_.padded(region) : region.part) * size_of(DType::f32);
+        bytes += (in_parts ? region.part : layout_.padded(region)) * size_of(DType::f32);
+        copy_offset_.push_back(stored_in_parts() ? copy_bytes : region.offset * size_of(runtime.real()));
+        if (copied) copy_bytes = aligned(copy_bytes + region.part * size_of(runtime.real()));
     }
     masters_ = Buffer(runtime.device(), "f32 masters", MemoryCategory::master_weights, bytes);
-    if (any_copies) {
+    if (copy_bytes > 0) {
         copies_ = Buffer(runtime.device(), "compute copies", MemoryCategory::parameters,
-                         layout_.elements() * size_of(runtime.real()));
+                         stored_in_parts() ? copy_bytes : layout_.elements() * size_of(runtime.real()));
     }
+    if (stored_in_parts()) place_gathered();
+}
+
+void ParameterStore::place_gathered() {
+    const Stages stages(table_.num_units());
+    std::vector<std::vector<Lifetime>> lifetimes;
+    std::vector<int64_t> element_bytes;
+    for (const Region& region : layout_.all()) {
+        lifetimes.push_back(reads_of(region, stages, *layout_.rules().stored_in_parts));
+        for (Lifetime& lifetime : lifetimes.back()) --lifetime.first;  // gathered one stage ahead
+        element_bytes.push_back(size_of(dtype_of(region)));
+    }
+    gathered_place_ = share_memory(layout_, lifetimes, element_bytes);
+    gathered_ =
+        Buffer(runtime_.device(), "gathered parameters", MemoryCategory::parameters, gathered_place_.bytes);
 }
 
 DType ParameterStore::dtype_of(const Parameter& p) const {
@@ -38,12 +59,13 @@ DType ParameterStore::dtype_of(const Parameter& p) const {
 }
 
 Tensor ParameterStore::compute(const Parameter& p) const {
-    const int64_t offset = layout_.offset_of(p);
-    if (dtype_of(p) != DType::f32)
-        return shaped(copies_, dtype_of(p), p.shape, offset * size_of(dtype_of(p)));
     const Region& first = layout_[layout_.regions_of(p).front()];
-    return shaped(masters_, DType::f32, p.shape,
-                  master_offset(first) + (offset - first.offset) * size_of(DType::f32));
+    const int64_t in_region = (layout_.offset_of(p) - first.offset) * size_of(dtype_of(p));
+    if (stored_in_parts())
+        return shaped(gathered_, dtype_of(p), p.shape, gathered_place_.offset[first.id] + in_region);
+    if (dtype_of(p) != DType::f32)
+        return shaped(copies_, dtype_of(p), p.shape, copy_offset_[first.id] + in_region);
+    return shaped(masters_, DType::f32, p.shape, master_offset(first) + in_region);
 }
 
 Tensor ParameterStore::compute_flat(const Parameter& p) const {
@@ -51,12 +73,14 @@ Tensor ParameterStore::compute_flat(const Parameter& p) const {
 }
 
 Tensor ParameterStore::master(const Parameter& p) const {
-    if (layout_.parts() > 1) throw_internal("{}: this rank holds a part of the master only", p.name);
-    return masters_.tensor(DType::f32, {p.numel()}, master_offset(layout_[layout_.regions_of(p).front()]));
+    const Region& first = layout_[layout_.regions_of(p).front()];
+    if (first.parts > 1) throw_internal("{}: this rank holds a part of the master only", p.name);
+    return masters_.tensor(DType::f32, {p.numel()}, master_offset(first));
 }
 
 Tensor ParameterStore::master_padded_part(const Region& region) const {
-    const int64_t begin = dtype_of(region) == DType::f32 ? layout_.index() * region.part : 0;
+    const bool all_here = dtype_of(region) == DType::f32 && !stored_in_parts();
+    const int64_t begin = all_here ? region.index * region.part : 0;
     return masters_.tensor(DType::f32, {region.part}, master_offset(region) + begin * size_of(DType::f32));
 }
 
@@ -66,15 +90,19 @@ Tensor ParameterStore::master_part(const Region& region) const {
 
 Tensor ParameterStore::compute_whole(const Region& region) const {
     const int64_t count = layout_.padded(region);
+    if (stored_in_parts())
+        return gathered_.tensor(dtype_of(region), {count}, gathered_place_.offset[region.id]);
     if (dtype_of(region) == DType::f32) return masters_.tensor(DType::f32, {count}, master_offset(region));
-    return copies_.tensor(dtype_of(region), {count}, region.offset * size_of(dtype_of(region)));
+    return copies_.tensor(dtype_of(region), {count}, copy_offset_[region.id]);
 }
 
 Tensor ParameterStore::compute_padded_part(const Region& region) const {
+    if (stored_in_parts()) {
+        if (dtype_of(region) == DType::f32) return master_padded_part(region);
+        return copies_.tensor(dtype_of(region), {region.part}, copy_offset_[region.id]);
+    }
     const Tensor whole = compute_whole(region);
-    return whole.reshaped({layout_.parts(), region.part})
-        .row_slice(layout_.index(), 1)
-        .reshaped({region.part});
+    return whole.reshaped({region.parts, region.part}).row_slice(region.index, 1).reshaped({region.part});
 }
 
 Tensor ParameterStore::compute_part(const Region& region) const {

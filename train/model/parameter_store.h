@@ -1,10 +1,12 @@
 // The values of all parameters on the device: f32 masters, and the copies that compute reads. Of a parameter
-// whose optimizer state is shared among ranks (RegionLayout with several parts), a rank holds the master of
-// its part alone.
+// whose optimizer state is shared among ranks (regions of several parts), a rank holds the master of its part
+// alone. Where parameters are stored in parts (RegionRules), so are the copies: compute reads memory into
+// which they are gathered for as long as they are needed, and which regions therefore share.
 #pragma once
 
 #include <vector>
 
+#include "train/model/lifetimes.h"
 #include "train/model/region_layout.h"
 #include "train/model/runtime.h"
 
@@ -18,6 +20,8 @@ class ParameterStore {
 
     const RegionLayout& layout() const { return layout_; }
 
+    bool stored_in_parts() const { return layout_.rules().stored_in_parts.has_value(); }
+
     // What forward and backward read: the compute type, or f32 for full-precision parameters. Shape of the
     // table.
     Tensor compute(const Parameter& p) const;
@@ -30,7 +34,8 @@ class ParameterStore {
     Tensor master_part(const Region& region) const;
     Tensor compute_part(const Region& region) const;
     Tensor master_padded_part(const Region& region) const;
-    // The whole region in the compute copy, padding included, and this rank's part of that.
+    // The whole region as compute reads it, padding included, and this rank's part: of that, or (stored in
+    // parts) on its own.
     Tensor compute_whole(const Region& region) const;
     Tensor compute_padded_part(const Region& region) const;
     DType dtype_of(const Region& region) const {
@@ -51,12 +56,17 @@ class ParameterStore {
         return master_offset_[static_cast<size_t>(region.id)];
     }
 
+    void place_gathered();
+
     const ParameterTable& table_;
     Runtime& runtime_;
     const RegionLayout layout_;
-    Buffer masters_;  // per region: all of it where compute reads f32, else this rank's part
-    Buffer copies_;   // laid out as the gradients
+    Buffer masters_;   // per region: all of it where compute reads f32 and has it all, else this rank's part
+    Buffer copies_;    // laid out as the regions; where parameters are stored in parts, those one by one
+    Buffer gathered_;  // of parameters stored in parts
+    SharedMemory gathered_place_;         // in gathered_
     std::vector<int64_t> master_offset_;  // bytes, by region
+    std::vector<int64_t> copy_offset_;    // bytes, by region: of the part, if parameters are stored in parts
 };
 
 }  // namespace speedrun

@@ -47,11 +47,14 @@ ParameterTable::ParameterTable(const ModelConfig& model, int64_t sequence_length
     };
     const InitRule embedding = normal((model.norm_embedding ? 1.0 : 0.02) * scale);
 
-    declare("embed.weight", {vocab, width}, embedding, 0).tensor_parallel_dim = 0;
+    Parameter& embed = declare_table("embed.weight", vocab, width, embedding, 0);
+    embed.tensor_parallel_dim = 0;
+    embed.also_head = model.tied_head;
     if (model.position == "learned")
-        declare("position.weight", {sequence_length, width}, normal(0.02 * scale), 0);
+        declare_table("position.weight", sequence_length, width, normal(0.02 * scale), 0);
     for (int64_t i = 0; i < model.value_embeddings; ++i) {
-        declare(fmt::format("value_embed.{}.weight", i), {vocab, width}, normal(scale), 0)
+        const auto block = static_cast<int>(model.num_layers - model.value_embeddings + i);
+        declare_table(fmt::format("value_embed.{}.weight", i), vocab, width, normal(scale), block + 1)
             .tensor_parallel_dim = 1;
     }
     for (int64_t i = 0; i < model.num_layers; ++i) {
@@ -84,6 +87,13 @@ Parameter& ParameterTable::declare(std::string name, std::vector<int64_t> shape,
     parameter.unit = unit;
     parameters_.push_back(std::move(parameter));
     return parameters_.back();
+}
+
+Parameter& ParameterTable::declare_table(std::string name, int64_t rows, int64_t width, InitRule init,
+                                         int unit) {
+    Parameter& table = declare(std::move(name), {rows, width}, init, unit);
+    table.read_by_backward = false;
+    return table;
 }
 
 void ParameterTable::declare_linear(const std::string& name, int64_t outputs, int64_t inputs, InitRule init,

@@ -22,10 +22,12 @@ struct Parameter {
     std::string name;
     std::vector<int64_t> shape;
     InitRule init;
-    int unit = 0;          // 0: embeddings; 1 … L: blocks; L+1: final norm and head
+    int unit = 0;          // that reads it: 0: embeddings; 1 … L: blocks; L+1: final norm and head
     int64_t matrices = 1;  // stacked along dimension 0 that a matrix optimizer treats apart (q, k, v: 3)
     int tensor_parallel_dim = -1;  // dimension that tensor parallelism cuts; -1: none
     bool full_precision = false;   // computed with in f32: vectors and scalars
+    bool read_by_backward = true;  // its value; embedding tables are not
+    bool also_head = false;        // of unit 0, and read as the head's matrix by the last unit
 
     int64_t numel() const;
     bool is_matrix() const { return shape.size() == 2; }
@@ -46,6 +48,7 @@ class ParameterTable {
 
   private:
     Parameter& declare(std::string name, std::vector<int64_t> shape, InitRule init, int unit);
+    Parameter& declare_table(std::string name, int64_t rows, int64_t width, InitRule init, int unit);
     void declare_linear(const std::string& name, int64_t outputs, int64_t inputs, InitRule init, int unit,
                         bool bias, int tensor_parallel_dim, int64_t matrices = 1);
     void declare_norm(const std::string& name, const ModelConfig& model, int unit);

@@ -22,8 +22,9 @@ class Transformer {
     const BatchTensors& batch() const { return act_.batch; }
     int64_t tokens() const { return tokens_; }
 
-    // Called before the first use of a unit's parameters in a forward pass, so that updates can be awaited.
-    void before_unit(std::function<void(int)> hook) { before_unit_ = std::move(hook); }
+    // Called before the first use of a unit's parameters in a pass, so that updates can be awaited and
+    // parameters gathered. A validation has no backward passes.
+    void before_unit(std::function<void(int, Pass)> hook) { before_unit_ = std::move(hook); }
 
     // Forward up to what the head reads; `batch()` holds the tokens.
     void forward();
@@ -39,6 +40,9 @@ class Transformer {
     double softcap() const { return config_.logit_softcap; }
 
   private:
+    void enter(int unit, Pass pass) {
+        if (before_unit_) before_unit_(unit, pass);
+    }
     const Parameter* parameter(const std::string& name) const;
     Tensor weight(const std::string& name) const;    // compute copy
     Tensor optional(const std::string& name) const;  // the same, absent if the model has no such parameter
@@ -79,7 +83,7 @@ class Transformer {
     Activations act_;
     Buffer rotary_;
     Tensor rotary_cos_, rotary_sin_;  // (S, D/2)
-    std::function<void(int)> before_unit_;
+    std::function<void(int, Pass)> before_unit_;
 };
 
 }  // namespace speedrun

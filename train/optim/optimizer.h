@@ -5,13 +5,12 @@
 #include <memory>
 #include <vector>
 
-#include "train/model/gradient_store.h"
-#include "train/model/parameter_store.h"
+#include "train/distributed/reducer.h"
 
 namespace speedrun {
 
 struct StepContext {
-    int64_t step = 0;      // optimizer step, from 0
+    int64_t step = 0;      // of this optimizer, from 0
     double lr_factor = 1;  // of the schedule
     Tensor grad_scale;     // f32 [1]: gradients are multiplied by it; not finite: the step changes nothing
     Stream* stream = nullptr;
@@ -31,7 +30,7 @@ class Optimizer {
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
                                           const std::vector<const Region*>& members,
                                           ParameterStore& parameters, GradientStore& gradients,
-                                          Runtime& runtime);
+                                          Reducer& reducer, Runtime& runtime);
 // Does an optimizer of this type need whole matrices?
 inline bool needs_whole_matrices(const OptimizerGroupConfig& group) {
     return group.type == "muon";

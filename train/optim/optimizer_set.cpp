@@ -1,59 +1,8 @@
 #include "train/optim/optimizer_set.h"
 
-#include <fnmatch.h>
-
-#include "train/optim/adamw.h"
-#include "train/optim/muon.h"
+#include <algorithm>
 
 namespace speedrun {
-
-std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConfig& config) {
-    std::vector<int> group_of(table.size(), -1);
-    std::vector<int> members(config.groups.size(), 0);
-    std::string orphans;
-    for (const Parameter& p : table.all()) {
-        for (size_t g = 0; g < config.groups.size() && group_of[p.id] < 0; ++g) {
-            for (const std::string& pattern : config.groups[g].params) {
-                if (fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0) group_of[p.id] = static_cast<int>(g);
-            }
-        }
-        if (group_of[p.id] < 0) {
-            orphans += (orphans.empty() ? "" : ", ") + p.name;
-            continue;
-        }
-        ++members[group_of[p.id]];
-        if (config.groups[group_of[p.id]].type == "muon" && !p.is_matrix()) {
-            throw_usage(
-                "optimizers.groups[{}]: muon trains matrices only, but its params match the vector {}",
-                group_of[p.id], p.name);
-        }
-    }
-    if (!orphans.empty()) {
-        throw_usage("optimizers.groups: no group takes {}; add their names or patterns to a group's params",
-                    orphans);
-    }
-    for (size_t g = 0; g < members.size(); ++g) {
-        if (members[g] == 0)
-            throw_usage("optimizers.groups[{}]: its params match no parameter that an earlier group left", g);
-    }
-    return group_of;
-}
-
-RegionRules region_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config) {
-    RegionRules rules = region_rules(ranks);
-    rules.group_of = assign_groups(table, config);
-    for (const OptimizerGroupConfig& group : config.groups)
-        rules.whole_matrix.push_back(needs_whole_matrices(group));
-    return rules;
-}
-
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
-                                          const std::vector<const Region*>& members,
-                                          ParameterStore& parameters, GradientStore& gradients,
-                                          Runtime& runtime) {
-    if (group.type == "muon") return std::make_unique<Muon>(group, members, parameters, gradients, runtime);
-    return std::make_unique<Adamw>(group, members, parameters, gradients, runtime);
-}
 
 OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
                            ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
@@ -64,7 +13,9 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
       gradients_(gradients),
       runtime_(runtime),
       layout_(parameters.layout()),
-      reducer_(ranks, parameters, gradients),
+      reducer_(ranks, parameters, gradients, runtime),
+      unsharder_(table, parameters, reducer_, runtime),
+      in_backward_(ranks.plan.optimizer_step == OptimizerStep::in_backward),
       order_(layout_.backward_order()),
       completes_(table.all().size()),
       regions_of_unit_(static_cast<size_t>(table.num_units())) {
@@ -79,7 +30,8 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
         for (const Region& region : layout_.all()) {
             if (region.group == static_cast<int>(g)) members.push_back(&region);
         }
-        optimizers_.push_back(make_optimizer(config.groups[g], members, parameters, gradients, runtime));
+        optimizers_.push_back(
+            make_optimizer(config.groups[g], members, parameters, gradients, reducer_, runtime));
     }
     // Behind the squares that the host reads: this rank's own, and a norm and a scale of each region.
     local_squares_ = kSquares + layout_.size();
@@ -91,7 +43,7 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
     for (const Region& region : layout_.all()) {
         pending_.push_back(static_cast<int>(region.pieces.size()));
         unreleased_.push_back(pending_.back());
-        for (auto* events : {&raw_, &released_, &reduced_, &stepped_, &gathered_})
+        for (auto* events : {&raw_, &free_, &released_, &reduced_, &stepped_, &gathered_})
             events->push_back(device.create_event());
         for (const Piece& piece : region.pieces) {
             std::vector<int>& regions = regions_of_unit_[piece.parameter->unit];
@@ -99,13 +51,48 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
         }
     }
     read_ = device.create_event();
+    microbatch_done_ = device.create_event();
+    gradients.listen_begin([this](const Region& region) { await_memory(region); });
+}
+
+bool OptimizerSet::due(const Region& region) const {
+    const int64_t every = config_.groups[region.group].every;
+    return (microbatch_.step + 1) % every == 0;
+}
+
+// Is a region's gradient sent on after this microbatch?
+bool OptimizerSet::syncs(const Region& region) const {
+    return (microbatch_.last && due(region)) || (gradients_.memory().accumulators && region.parts > 1);
+}
+
+std::vector<bool> OptimizerSet::fresh_groups(int64_t step) const {
+    std::vector<bool> fresh;
+    for (const OptimizerGroupConfig& group : config_.groups) fresh.push_back(step % group.every == 0);
+    return fresh;
+}
+
+void OptimizerSet::begin_microbatch(const Microbatch& microbatch) {
+    microbatch_ = microbatch;
+    if (microbatch.first) {
+        gradients_.begin_microbatch(fresh_groups(microbatch.step));
+    } else {
+        gradients_.begin_microbatch(std::vector<bool>(config_.groups.size(), false));
+    }
+}
+
+// Backward is about to write where other regions, or the microbatch before, may not have been reduced yet.
+void OptimizerSet::await_memory(const Region& region) {
+    for (const int id : gradients_.sharing(region)) runtime_.compute().wait(*free_[id]);
+    // Between small parameters lies padding, which is reduced and stepped with them.
+    if (region.rows == 0 && region.pieces.size() > 1)
+        runtime_.ops().fill(gradients_.whole(region), 0.0f, runtime_.compute());
 }
 
 void OptimizerSet::gradient_ready(const Parameter& p) {
     std::vector<int>& completed = completes_[p.id];
     completed.clear();
     for (const int id : layout_.regions_of(p)) {
-        if (--pending_[id] > 0) continue;
+        if (!syncs(layout_[id]) || --pending_[id] > 0) continue;
         pending_[id] = static_cast<int>(layout_[id].pieces.size());
         runtime_.compute().record(*raw_[id]);
         completed.push_back(id);
@@ -114,9 +101,11 @@ void OptimizerSet::gradient_ready(const Parameter& p) {
 
 void OptimizerSet::value_released(const Parameter& p) {
     for (const int id : layout_.regions_of(p)) {
-        if (--unreleased_[id] > 0) continue;
-        unreleased_[id] = static_cast<int>(layout_[id].pieces.size());
+        const Region& region = layout_[id];
+        if (!microbatch_.last || !due(region) || --unreleased_[id] > 0) continue;
+        unreleased_[id] = static_cast<int>(region.pieces.size());
         runtime_.compute().record(*released_[id]);
+        if (in_backward_) step_region(region);
     }
 }
 
@@ -130,11 +119,28 @@ void OptimizerSet::reduce(const Parameter& p) {
     }
 }
 
+void OptimizerSet::end_microbatch() {
+    if (microbatch_.last || waiting_.empty()) return;
+    runtime_.compute().record(*microbatch_done_);
+    launch_waiting(*microbatch_done_);
+}
+
+void OptimizerSet::launch_waiting(const Event& backward_done) {
+    runtime_.reduce().wait(backward_done);
+    for (const int id : waiting_) launch(layout_[id]);
+    waiting_.clear();
+}
+
 void OptimizerSet::launch(const Region& region) {
     Stream& stream = runtime_.reduce();
     stream.wait(*raw_[region.id]);
+    const bool fresh = microbatch_.first && microbatch_.step % config_.groups[region.group].every == 0;
+    const bool final = microbatch_.last && due(region);
+    reducer_.reduce(region, fresh, final, stream);
+    // Where the optimizer reads the same memory, it is free after the step.
+    if (gradients_.memory().accumulators) stream.record(*free_[region.id]);
+    if (!final) return;
     stream.wait(*read_);  // the host has read what the step before wrote to the statistics
-    reducer_.reduce(region, stream);
     const Tensor square = statistic(local_squares_ + region.id);
     if (layout_.valid(region) > 0) {
         runtime_.ops().sum_of_squares(square, gradients_.part(region), stream);
@@ -144,50 +150,68 @@ void OptimizerSet::launch(const Region& region) {
     stream.record(*reduced_[region.id]);
 }
 
-void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backward_done, Event& reduce_done) {
+bool OptimizerSet::by_norm_of_all() const {
+    // One rank has every gradient at hand, so it can refuse the whole step if one of them is not finite;
+    // several would have to wait for the last reduction, and refuse region by region.
+    return !in_backward_ && (config_.clip > 0 || ranks_.size() == 1);
+}
+
+void OptimizerSet::step_region(const Region& region) {
+    Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
+    StepContext context{.step = microbatch_.step / config_.groups[region.group].every,
+                        .lr_factor = microbatch_.lr_factor,
+                        .grad_scale = statistic(kCoefficient),
+                        .stream = &optimizer};
+    if (!by_norm_of_all()) {
+        optimizer.wait(*reduced_[region.id]);
+        optimizer.wait(*released_[region.id]);
+        context.grad_scale = statistic(region_scales_ + 2 * region.id);
+        runtime_.ops().clip_coefficient(context.grad_scale, statistic(region_scales_ + 2 * region.id + 1),
+                                        statistic(local_squares_ + region.id), 0.0f, optimizer);
+    }
+    optimizers_[region.group]->step(region, context);
+    optimizer.record(*stepped_[region.id]);
+    if (!gradients_.memory().accumulators) optimizer.record(*free_[region.id]);
+    if (region.parts == 1 || unsharder_.active()) return;
+    gather.wait(*stepped_[region.id]);
+    reducer_.gather(region, gather);
+    gather.record(*gathered_[region.id]);
+}
+
+void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
+    if (!microbatch_.last)
+        throw_internal("step {}: gradients of its microbatches are not all reduced", microbatch_.step);
     Ops& ops = runtime_.ops();
-    Stream &compute = runtime_.compute(), &reduce = runtime_.reduce(), &optimizer = runtime_.optimizer(),
-           &gather = runtime_.gather();
+    Stream &compute = runtime_.compute(), &reduce = runtime_.reduce();
     compute.wait(*read_);
     ops.cast(statistic(kLossTotal), statistic(kLossSum), compute);
     ops.fill(statistic(kStop), stop ? 1.0f : 0.0f, compute);
     compute.record(backward_done);
-    reduce.wait(backward_done);
-    for (const int id : waiting_) launch(layout_[id]);
-    waiting_.clear();
+    launch_waiting(backward_done);
 
     const int64_t count = layout_.size();
+    reduce.wait(*read_);
+    for (const Region& region : layout_.all()) {  // those that wait for a later step have no gradient
+        if (!due(region)) ops.fill(statistic(local_squares_ + region.id), 0.0f, reduce);
+    }
     ops.cast(statistic(kSquares, count), statistic(local_squares_, count), reduce);
     reducer_.sum_over_all(statistic(kLossTotal, 2), reduce);
-    reducer_.sum_over_parts(statistic(kSquares, count), reduce);
+    if (reducer_.sharded()) {
+        // Of a gradient that all of them have, one rank's square counts.
+        const auto whole = std::count_if(layout_.all().begin(), layout_.all().end(),
+                                         [](const Region& region) { return region.parts == 1; });
+        if (whole > 0 && ranks_.data_rank() > 0) ops.fill(statistic(kSquares, whole), 0.0f, reduce);
+        reducer_.sum_over_parts(statistic(kSquares, count), reduce);
+    }
     ops.clip_coefficient(statistic(kCoefficient), statistic(kGradNorm), statistic(kSquares, count),
                          static_cast<float>(config_.clip), reduce);
     reduce.record(reduce_done);
 
-    // One rank has every gradient at hand, so it can refuse the whole step if one of them is not finite;
-    // several would have to wait for the last reduction, and refuse region by region.
-    const bool by_norm_of_all = config_.clip > 0 || ranks_.size() == 1;
-    if (by_norm_of_all) optimizer.wait(reduce_done);
+    if (by_norm_of_all()) runtime_.optimizer().wait(reduce_done);
     for (const int id : order_) {
-        const Region& region = layout_[id];
-        StepContext context{.step = step,
-                            .lr_factor = lr_factor,
-                            .grad_scale = statistic(kCoefficient),
-                            .stream = &optimizer};
-        if (!by_norm_of_all) {
-            optimizer.wait(*reduced_[id]);
-            optimizer.wait(*released_[id]);
-            context.grad_scale = statistic(region_scales_ + 2 * id);
-            ops.clip_coefficient(context.grad_scale, statistic(region_scales_ + 2 * id + 1),
-                                 statistic(local_squares_ + id), 0.0f, optimizer);
-        }
-        optimizers_[region.group]->step(region, context);
-        optimizer.record(*stepped_[id]);
-        if (!reducer_.sharded()) continue;
-        gather.wait(*stepped_[id]);
-        reducer_.gather(region, gather);
-        gather.record(*gathered_[id]);
+        if (!in_backward_ && due(layout_[id])) step_region(layout_[id]);
     }
+    unsharder_.forget();
 }
 
 void OptimizerSet::read_statistics(float* host, const Event& reduce_done, Event& done) {
@@ -202,9 +226,14 @@ void OptimizerSet::read_statistics(float* host, const Event& reduce_done, Event&
     optimizer.record(done);
 }
 
-void OptimizerSet::await_unit(int unit) {
-    const auto& events = reducer_.sharded() ? gathered_ : stepped_;
-    for (const int id : regions_of_unit_[unit]) runtime_.compute().wait(*events[id]);
+void OptimizerSet::await_unit(int unit, Pass pass) {
+    if (unsharder_.active()) {
+        return unsharder_.enter(
+            unit, pass, [this](const Region& region) -> const Event& { return *stepped_[region.id]; });
+    }
+    if (pass == Pass::backward) return;
+    for (const int id : regions_of_unit_[unit])
+        runtime_.compute().wait(layout_[id].parts > 1 ? *gathered_[id] : *stepped_[id]);
 }
 
 void OptimizerSet::reset() {
@@ -213,8 +242,24 @@ void OptimizerSet::reset() {
 
 void OptimizerSet::gather_all() {
     runtime_.synchronize();
+    unsharder_.forget();
+    if (unsharder_.active()) return;  // gathered when they are needed
     for (const Region& region : layout_.all()) reducer_.gather(region, runtime_.gather());
     runtime_.synchronize();
+}
+
+double OptimizerSet::count_nonfinite(const Parameter& p) {
+    Stream& stream = runtime_.gather();
+    if (unsharder_.active()) {
+        for (const int id : layout_.regions_of(p)) reducer_.gather(layout_[id], stream);
+        unsharder_.forget();
+    }
+    float bad = 0;
+    const Tensor count = statistic(kCoefficient);
+    runtime_.ops().count_nonfinite(count, parameters_.compute_flat(p), stream);
+    runtime_.device().copy(&bad, count.data, count.bytes(), stream);
+    stream.synchronize();
+    return bad;
 }
 
 void OptimizerSet::read_master(const Parameter& p, void* host) {
@@ -222,10 +267,10 @@ void OptimizerSet::read_master(const Parameter& p, void* host) {
     const auto copy = [&](void* to, const void* from, int64_t elements) {
         runtime_.device().copy(to, from, elements * size_of(DType::f32), stream);
     };
+    const bool in_parts = layout_[layout_.regions_of(p).front()].parts > 1;
     const bool read_in_f32 = p.full_precision || runtime_.real() == DType::f32;  // by compute, all of it
-    if (!reducer_.sharded() || read_in_f32) {
-        copy(host, reducer_.sharded() ? parameters_.compute_flat(p).data : parameters_.master(p).data,
-             p.numel());
+    if (!in_parts || (read_in_f32 && !parameters_.stored_in_parts())) {
+        copy(host, in_parts ? parameters_.compute_flat(p).data : parameters_.master(p).data, p.numel());
         return stream.synchronize();
     }
     for (const int id : layout_.regions_of(p)) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "train/distributed/reducer.h"
+#include "train/distributed/unsharder.h"
 #include "train/optim/optimizer.h"
 
 namespace speedrun {
@@ -31,25 +32,38 @@ class OptimizerSet {
     OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
                  ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
 
-    // The last contribution to the gradient of p has been enqueued on compute.
+    // What the microbatch that is about to be enqueued is, of which step.
+    struct Microbatch {
+        int64_t step = 0;
+        double lr_factor = 1;  // of the schedule
+        bool first = true, last = true;
+    };
+    void begin_microbatch(const Microbatch& microbatch);
+    // By optimizer group: does its gradient begin anew with this step? Groups of `every: k` do so every k-th.
+    std::vector<bool> fresh_groups(int64_t step) const;
+    // The last contribution of this microbatch to the gradient of p has been enqueued on compute.
     void gradient_ready(const Parameter& p);
     // So has the last read of its value by backward: p may be stepped from there on.
     void value_released(const Parameter& p);
     // Enqueues, on other streams than compute, the reduction of the regions that p completed; under
-    // `launch: after_backward` they wait for step(). After gradient_ready.
+    // `launch: after_backward` they wait for the end of backward. After gradient_ready.
     void reduce(const Parameter& p);
-    // After backward: enqueues the norm, and the step of every region in reverse order of declaration. A
-    // region waits for its own reduction alone, unless the gradients are clipped by the norm of all of them.
-    // stop: this rank asks to end the run.
-    void step(int64_t step, double lr_factor, bool stop, Event& backward_done, Event& reduce_done);
+    void end_microbatch();
+    // After the last microbatch: enqueues the norm, and (unless backward has done so) the step of every
+    // region that is due, in reverse order of declaration. A region waits for its own reduction alone, unless
+    // the gradients are clipped by the norm of all of them. stop: this rank asks to end the run.
+    void step(bool stop, Event& backward_done, Event& reduce_done);
     // Enqueues the copy of the statistics to the host; `done` is recorded behind it.
     void read_statistics(float* host, const Event& reduce_done, Event& done);
-    // Makes the compute stream wait until this unit's parameters have been stepped, on all ranks.
-    void await_unit(int unit);
+    // Makes the compute stream wait until this unit's parameters have been stepped, on all ranks, and are
+    // here.
+    void await_unit(int unit, Pass pass);
     // Enqueues the state of step 0 on the compute stream.
     void reset();
     // The compute copies of all regions from all ranks, after initialisation. Waits.
     void gather_all();
+    // Values of p, as compute reads them, that are not finite. All ranks ask for the same. Waits.
+    double count_nonfinite(const Parameter& p);
     // The f32 values of p, on the host, whoever holds them. All ranks ask for the same. Waits.
     void read_master(const Parameter& p, void* host);
 
@@ -61,7 +75,13 @@ class OptimizerSet {
     const Reducer& reducer() const { return reducer_; }
 
   private:
+    bool due(const Region& region) const;
+    bool syncs(const Region& region) const;
+    bool by_norm_of_all() const;
+    void await_memory(const Region& region);
     void launch(const Region& region);
+    void launch_waiting(const Event& backward_done);
+    void step_region(const Region& region);
 
     const OptimizersConfig config_;
     const ParameterTable& table_;
@@ -71,6 +91,9 @@ class OptimizerSet {
     Runtime& runtime_;
     const RegionLayout& layout_;
     Reducer reducer_;
+    Unsharder unsharder_;
+    const bool in_backward_;
+    Microbatch microbatch_;
     std::vector<std::unique_ptr<Optimizer>> optimizers_;
     Buffer statistics_;
     int64_t num_statistics_ = 0, local_squares_ = 0,
@@ -81,8 +104,8 @@ class OptimizerSet {
     std::vector<std::vector<int>> completes_;  // by parameter: regions it completed
     std::vector<int> waiting_;                 // regions that are launched after backward
     std::vector<std::vector<int>> regions_of_unit_;
-    std::vector<std::unique_ptr<Event>> raw_, released_, reduced_, stepped_, gathered_;  // by region
-    std::unique_ptr<Event> read_;
+    std::vector<std::unique_ptr<Event>> raw_, free_, released_, reduced_, stepped_, gathered_;  // by region
+    std::unique_ptr<Event> read_, microbatch_done_;
 };
 
 }  // namespace speedrun

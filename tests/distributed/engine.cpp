@@ -1,0 +1,179 @@
+#include "tests/distributed/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/distributed/rank_threads.h"
+#include "train/config/config_json.h"
+#include "train/distributed/simulated_world.h"
+#include "train/step_runner.h"
+
+namespace speedrun::testing {
+
+void PrintTo(const Mode& mode, std::ostream* out) {
+    *out << row_of(mode.strategy).name << "_" << mode.replicate << "x" << mode.shard << "_accumulate"
+         << mode.accumulation << "_" << mode.optimizer << "_"
+         << (mode.launch == Launch::ready ? "ready" : "after_backward") << "_" << mode.precision
+         << (mode.clip > 0 ? "_clip" : "");
+    if (mode.accumulate) *out << (*mode.accumulate == Accumulate::local ? "_local" : "_scatter");
+    if (mode.reshard) *out << "_reshard" << static_cast<int>(*mode.reshard);
+    if (mode.optimizer_step == OptimizerStep::in_backward) *out << "_in_backward";
+    if (mode.reduce_dtype != DType::f32) *out << "_reduce_" << name_of(mode.reduce_dtype);
+    if (mode.every > 1) *out << "_every" << mode.every;
+}
+
+Config config_of(const Mode& mode) {
+    Config config = parse_config(R"({
+        "model": {"num_layers": 3, "model_dim": 48, "num_heads": 3, "vocab_size": 257, "mix_first_embedding": true,
+                  "value_embeddings": 1, "zero_init_projections": false},
+        "batch": {"sequence_length": 16, "microbatch_tokens": 384, "tokens_per_step": 384},
+        "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.003}]},
+        "schedule": {"steps": 10, "cooldown_fraction": 0.5},
+        "threads": 1
+    })",
+                                 "test", {});
+    config.device = "cpu";
+    config.precision = mode.precision;
+    config.batch.tokens_per_step = kRows * kSequence;
+    config.batch.microbatch_tokens = kRows * kSequence / (mode.ranks() * mode.accumulation);
+    config.optimizers.clip = mode.clip;
+    OptimizerGroupConfig matrices, rest;
+    matrices.type = mode.optimizer;
+    matrices.params = {"blocks.*.weight"};
+    matrices.lr = matrices.type == "muon" ? 0.02 : 0.003;
+    rest.params = {"*"};
+    rest.lr = 0.003;
+    rest.every = mode.every;
+    config.optimizers.groups = {matrices, rest};
+    return config;
+}
+
+ParallelPlan plan_of(const Mode& mode) {
+    ParallelPlan plan;
+    plan.strategy = mode.strategy;
+    plan.launch = mode.launch;
+    plan.accumulate = mode.accumulate;
+    plan.reshard_after_forward = mode.reshard;
+    plan.optimizer_step = mode.optimizer_step;
+    plan.reduce_dtype = mode.reduce_dtype;
+    plan.compute_dtype = std::string(mode.precision) == "f32" ? DType::f32 : DType::bf16;
+    return resolve_plan(plan);
+}
+
+namespace {
+
+// The rows of a step are the same whoever works on them; documents end anywhere, one target in eight does not
+// count.
+class RowSource final : public BatchSource {
+  public:
+    RowSource(const Mode& mode, const Ranks& ranks)
+        : rows_(kRows / (mode.ranks() * mode.accumulation)),
+          accumulation_(mode.accumulation),
+          ranks_(ranks) {}
+
+    const Batch& next() override {
+        const int64_t step = made_ / accumulation_, microbatch = made_ % accumulation_;
+        ++made_;
+        batch_ = {};
+        for (int64_t i = 0; i < rows_; ++i)
+            add_row(step, (microbatch * ranks_.size() + ranks_.data_rank()) * rows_ + i, i);
+        return batch_;
+    }
+
+  private:
+    void add_row(int64_t step, int64_t row, int64_t at) {
+        std::mt19937_64 random(static_cast<uint64_t>(step * 1000 + row));
+        auto first = static_cast<int32_t>(at * kSequence);
+        for (int64_t t = 0; t < kSequence; ++t) {
+            if (random() % 5 == 0) first = static_cast<int32_t>(at * kSequence + t);
+            batch_.tokens.push_back(static_cast<int32_t>(random() % 257));
+            batch_.targets.push_back(random() % 8 == 0 ? -1 : static_cast<int32_t>(random() % 257));
+            batch_.positions.push_back(static_cast<int32_t>(t));
+            batch_.first_key.push_back(first);
+        }
+    }
+
+    const int64_t rows_, accumulation_;
+    const Ranks& ranks_;
+    int64_t made_ = 0;
+    Batch batch_;
+};
+
+}  // namespace
+
+Curve train(const Mode& mode, World* world) {
+    const Config config = config_of(mode);
+    Ranks ranks;
+    ranks.world = world;
+    ranks.mesh = Mesh({mode.replicate, mode.shard, 1, 1});
+    ranks.plan = plan_of(mode);
+    Runtime runtime(
+        {.device = "cpu", .precision = mode.precision, .threads = 1, .communicates = mode.ranks() > 1});
+    StepRunner runner(config, runtime, ranks);
+    runner.warm_up();
+    runner.initialize(3);
+    RowSource source(mode, ranks);
+    Curve curve;
+    runner.start_clock();
+    const int64_t sent_before = runner.bytes_sent();
+    const auto collect = [&] {
+        const StepResult result = runner.collect();
+        curve.losses.push_back(result.loss);
+        curve.norms.push_back(result.grad_norm);
+    };
+    for (int64_t step = 0; step < kSteps; ++step) {
+        runner.enqueue(step, source);
+        if (runner.uncollected() == 2) collect();
+    }
+    collect();
+    curve.bytes_sent = runner.bytes_sent() - sent_before;
+    for (const Parameter& p : runner.model().table().all()) {
+        curve.masters.emplace_back(p.numel());
+        runner.read_master(p, curve.masters.back().data());
+    }
+    for (int i = 0; i < kNumMemoryCategories; ++i) {
+        const auto category = static_cast<MemoryCategory>(i);
+        curve.memory[std::string(name_of(category))] = runtime.device().memory().total(category);
+    }
+    return curve;
+}
+
+Curve train_ranks(const Mode& mode, const Delays& delays) {
+    if (mode.ranks() == 1) return train(mode, nullptr);
+    std::vector<Curve> curves(static_cast<size_t>(mode.ranks()));
+    run_ranks(mode.ranks(), [&](World& world) {
+        Curve& curve = curves[static_cast<size_t>(world.rank())];
+        if (delays.jitter_s == 0) {
+            curve = train(mode, &world);
+        } else {
+            const auto slow =
+                make_simulated_world(world, {.model = {},
+                                             .jitter_s = delays.jitter_s,
+                                             .seed = delays.seed + static_cast<uint64_t>(world.rank())});
+            curve = train(mode, slow.get());
+        }
+    });
+    int64_t bytes_sent = 0;
+    for (const Curve& curve : curves) {
+        bytes_sent += curve.bytes_sent;
+        EXPECT_EQ(curve.losses, curves[0].losses);
+        EXPECT_EQ(curve.norms, curves[0].norms);
+        EXPECT_EQ(curve.masters, curves[0].masters);
+    }
+    curves[0].bytes_sent = bytes_sent;
+    return curves[0];
+}
+
+const Curve& one_rank(const Mode& mode) {
+    static std::map<std::string, Curve> known;
+    const std::string key = fmt::format("{} {} {} {}", mode.optimizer, mode.precision, mode.clip, mode.every);
+    if (!known.count(key)) {
+        Mode alone{Strategy::ddp, 1, 1, 1, mode.optimizer, Launch::ready, mode.precision, mode.clip};
+        alone.every = mode.every;
+        known[key] = train(alone, nullptr);
+    }
+    return known[key];
+}
+
+}  // namespace speedrun::testing

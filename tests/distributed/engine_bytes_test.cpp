@@ -1,0 +1,194 @@
+// What the engine sends and holds, against formulas; and that delays change nothing.
+#include <gtest/gtest.h>
+
+#include "kernels/device/error.h"
+#include "tests/distributed/engine.h"
+#include "tests/distributed/rank_threads.h"
+#include "train/optim/optimizer_set.h"
+
+namespace speedrun::testing {
+namespace {
+
+struct Layout {
+    Ranks ranks;
+    ParameterTable table;
+    RegionLayout regions;
+
+    explicit Layout(const Mode& mode, const Config& config)
+        : ranks{.world = nullptr, .mesh = Mesh({mode.replicate, mode.shard, 1, 1}), .plan = plan_of(mode)},
+          table(config.model, config.batch.sequence_length),
+          regions(table, region_rules(ranks, table, config.optimizers)) {}
+};
+
+// What a rank sends per step on average: (n-1)/n of the whole for each reduce_scatter, all_gather and
+// all_to_all, twice that for an all_reduce.
+double bytes_per_step(const Mode& mode, const Layout& layout) {
+    const int all = mode.ranks(), parts = mode.shard, copies = mode.replicate;
+    const auto share = [](int ranks, int64_t bytes) {
+        return static_cast<double>(bytes) * (ranks - 1) / ranks;
+    };
+    const bool ddp = mode.strategy == Strategy::ddp, zero3 = mode.strategy == Strategy::zero3;
+    const ParallelPlan plan = plan_of(mode);
+    const auto microbatches = static_cast<double>(mode.accumulation);
+    const double reduces = plan.accumulate == Accumulate::reduce_scatter ? microbatches : 1;
+    double bytes = 2 * share(all, 2 * 4);  // loss and stop
+    if (layout.regions.sharded())
+        bytes += 2 * share(ddp ? all : parts, layout.regions.size() * 4);  // squares
+    for (const Region& region : layout.regions.all()) {
+        const int64_t gradient = layout.regions.padded(region) * size_of(mode.reduce_dtype);
+        const bool f32 = region.full_precision || std::string(mode.precision) == "f32";
+        const int64_t values = layout.regions.padded(region) * (f32 ? 4 : 2);
+        if (ddp && region.rows > 0 && std::string(mode.optimizer) == "muon" && region.group == 0) {
+            bytes += share(all, gradient) + share(all, values);  // an owner for each matrix
+        } else if (ddp) {
+            bytes += 2 * share(all, gradient);
+        } else {
+            const std::string& name = region.pieces.front().parameter->name;
+            const bool table = name.find("embed") != std::string::npos, head = name == "head.weight";
+            const bool again = zero3 && !table && *plan.reshard_after_forward != Reshard::no &&
+                               !(head && *plan.reshard_after_forward == Reshard::except_last);
+            const bool kept = !zero3 || *plan.reshard_after_forward == Reshard::no;
+            bytes += reduces * share(parts, gradient);
+            bytes += 2 * share(copies, gradient / parts);
+            bytes += (kept ? 1 : microbatches) * (again ? 2 : 1) * share(parts, values);
+        }
+    }
+    // Rows of 48 over 4 or 2 ranks are even: nothing but the matrices themselves, there and back; a last bank
+    // travels whole.
+    if (zero3 && std::string(mode.optimizer) == "muon") {
+        const int64_t size = std::string(mode.precision) == "f32" ? 4 : 2;
+        for (const auto& [elements, count] :
+             std::vector<std::pair<int64_t, int64_t>>{{48 * 48, 3 * 4}, {48 * 192, 3}, {192 * 48, 3}}) {
+            const int64_t banks = (count + parts - 1) / parts;
+            bytes += 2 * static_cast<double>(banks) * share(parts, elements * size);
+        }
+    }
+    return bytes;
+}
+
+// Counted where they are sent; what plan prints; the formula.
+TEST(EngineBytesTest, EqualTheFormula) {
+    const auto scatter = Accumulate::reduce_scatter;
+    std::vector<Mode> modes{
+        {Strategy::ddp, 1, 4, 3, "muon", Launch::ready},
+        {Strategy::ddp, 2, 2, 1, "adamw", Launch::ready},
+        {Strategy::zero1, 1, 4, 3, "muon", Launch::ready},
+        {Strategy::zero1, 1, 4, 1, "adamw", Launch::ready, "bf16"},
+        {Strategy::zero1, 2, 2, 1, "muon", Launch::after_backward},
+        {Strategy::zero2, 1, 4, 3, "muon", Launch::ready, "bf16"},
+        {Strategy::zero2, 2, 2, 3, "adamw", Launch::ready},
+        {Strategy::zero3, 1, 4, 3, "muon", Launch::ready, "bf16"},
+        {Strategy::zero3, 2, 2, 3, "muon", Launch::ready},
+        {Strategy::zero3, 1, 4, 3, "adamw", Launch::ready, "f32", 0, scatter, Reshard::yes},
+        {Strategy::zero3, 1, 4, 3, "adamw", Launch::ready, "f32", 0, Accumulate::local, Reshard::no}};
+    modes.push_back(modes[6]);
+    modes.back().reduce_dtype = DType::bf16;
+    for (const Mode& mode : modes) {
+        const Layout layout(mode, config_of(mode));
+        double planned = 0;
+        for (const double kind : step_wire_bytes(region_schedule(layout.regions, layout.ranks),
+                                                 static_cast<int>(mode.accumulation)))
+            planned += kind;
+        const double bytes = bytes_per_step(mode, layout);
+        EXPECT_NEAR(planned, bytes, 1e-6) << ::testing::PrintToString(mode);
+        EXPECT_NEAR(static_cast<double>(train_ranks(mode).bytes_sent), kSteps * mode.ranks() * bytes, 1e-6)
+            << ::testing::PrintToString(mode);
+    }
+}
+
+std::map<std::string, int64_t> memory_of(Strategy strategy, int shard, const char* optimizer,
+                                         OptimizerStep step = OptimizerStep::after_backward) {
+    Mode mode{strategy, 1, shard, 1, optimizer, Launch::ready, "bf16"};
+    mode.optimizer_step = step;
+    return train_ranks(mode).memory;
+}
+
+// What the strategies are for: what ranks share falls with their number.
+TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
+    for (const char* optimizer : {"adamw", "muon"}) {
+        auto alone = memory_of(Strategy::ddp, 1, optimizer), ddp = memory_of(Strategy::ddp, 4, optimizer),
+             zero1 = memory_of(Strategy::zero1, 4, optimizer),
+             zero2 = memory_of(Strategy::zero2, 4, optimizer),
+             zero3 = memory_of(Strategy::zero3, 4, optimizer);
+        const auto share = [&](std::map<std::string, int64_t>& memory, const char* category) {
+            return static_cast<double>(memory[category]) / static_cast<double>(alone[category]);
+        };
+        for (auto* sharded : {&zero1, &zero2, &zero3}) {
+            for (const char* category : {"master weights", "optimizer state"}) {
+                EXPECT_GE(share(*sharded, category), 0.25) << category;
+                EXPECT_LT(share(*sharded, category), 0.30)
+                    << category << ": a quarter, and padding: 257 rows and banks of 3 to 9 matrices over 4";
+            }
+        }
+        EXPECT_GE(share(ddp, "gradients"), 1);
+        EXPECT_LT(share(ddp, "gradients"), 1.15) << "3 + 3 matrices in banks of 4";
+        EXPECT_GE(share(zero1, "gradients"), 1);
+        EXPECT_LT(share(zero3, "parameters"), share(zero1, "parameters"));
+        EXPECT_LT(share(zero2, "gradients"), share(zero1, "gradients") + 0.3);
+        if (std::string(optimizer) == "adamw") {
+            EXPECT_EQ(share(ddp, "master weights"), 1);
+            EXPECT_EQ(share(ddp, "optimizer state"), 1);
+        } else {
+            EXPECT_LT(share(ddp, "optimizer state"), 1) << "matrices have one owner each";
+        }
+    }
+}
+
+// A run that steps in backward never holds all gradients: two stages' at most.
+TEST(EngineMemoryTest, StepsInBackwardNeedTheRingAlone) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        Mode mode{strategy, 1, 4, 1, "adamw", Launch::ready};
+        mode.optimizer_step = OptimizerStep::in_backward;
+        const Layout layout(mode, config_of(mode));
+        std::vector<int64_t> stages(static_cast<size_t>(layout.table.num_units()));
+        for (const Region& region : layout.regions.all())
+            stages[region.pieces.front().parameter->unit] += layout.regions.padded(region) * 4;
+        int64_t two = 0, all = 0;
+        for (size_t i = 0; i < stages.size(); ++i) {
+            all += stages[i];
+            if (i > 0) two = std::max(two, stages[i] + stages[i - 1]);
+        }
+        const int64_t held = train_ranks(mode).memory["gradients"];
+        EXPECT_LE(held, two + two / 10) << row_of(strategy).name << ": and what does not fit without gaps";
+        EXPECT_LT(held, all * 3 / 4);
+    }
+}
+
+// Whatever the network does to the order of events, the numbers stay: nothing is read before it is there, or
+// written before it is read.
+TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        for (const OptimizerStep step : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
+            Mode mode{strategy, 1, 3, 2, "muon", Launch::ready};
+            mode.optimizer_step = step;
+            if (step == OptimizerStep::in_backward) mode.accumulation = 1;
+            const Curve expected = train_ranks(mode);
+            for (const uint64_t seed : {10, 20}) {
+                const Curve curve = train_ranks(mode, {2e-3, seed});
+                EXPECT_EQ(curve.losses, expected.losses) << ::testing::PrintToString(mode);
+                EXPECT_EQ(curve.norms, expected.norms);
+                EXPECT_EQ(curve.masters, expected.masters);
+            }
+        }
+    }
+}
+
+// A rank that would send something else is an error on all of them before anything is sent.
+TEST(EngineOrderTest, RanksThatPlanDifferentThingsAreToldSo) {
+    std::vector<std::string> messages(2);
+    run_ranks(2, [&](World& world) {
+        const char* const optimizer = world.rank() == 0 ? "adamw" : "muon";
+        try {
+            train({Strategy::zero1, 1, 2, 1, optimizer, Launch::ready}, &world);
+        } catch (const Error& error) {
+            messages[static_cast<size_t>(world.rank())] = error.what();
+        }
+    });
+    for (const std::string& message : messages) {
+        EXPECT_NE(message.find("schedule"), std::string::npos) << message;
+        EXPECT_NE(message.find("rank 1"), std::string::npos) << message;
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing

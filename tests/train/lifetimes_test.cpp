@@ -1,0 +1,121 @@
+// Which stages need which regions, and the memory that regions share by it.
+#include "train/model/lifetimes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace speedrun::testing {
+namespace {
+
+ModelConfig model_of(const std::string& preset, int64_t layers) {
+    ModelConfig model;
+    model.preset = preset;
+    model.apply_preset();
+    model.num_layers = layers;
+    model.model_dim = 48;
+    model.num_heads = 3;
+    model.vocab_size = 257;
+    return model;
+}
+
+RegionRules cut_in(int parts) {
+    RegionRules rules;
+    rules.parts = parts;
+    return rules;
+}
+
+const Region& region_of(const RegionLayout& layout, const ParameterTable& table, const char* name) {
+    return layout[layout.regions_of(table.find(name)).front()];
+}
+
+std::vector<std::pair<int, int>> reads(const char* preset, const char* name, Reshard reshard) {
+    const ParameterTable table(model_of(preset, 2), 16);  // units 0 to 3, stages 0 to 7
+    const RegionLayout layout(table, cut_in(2));
+    std::vector<std::pair<int, int>> pairs;
+    for (const Lifetime& read : reads_of(region_of(layout, table, name), Stages(table.num_units()), reshard))
+        pairs.emplace_back(read.first, read.last);
+    return pairs;
+}
+
+using Pairs = std::vector<std::pair<int, int>>;
+
+TEST(LifetimeTest, ReadsFollowTheTwoPasses) {
+    EXPECT_EQ(reads("modern", "blocks.1.mlp.up.weight", Reshard::yes), Pairs({{2, 2}, {5, 5}}));
+    EXPECT_EQ(reads("modern", "blocks.1.mlp.up.weight", Reshard::except_last), Pairs({{2, 2}, {5, 5}}));
+    EXPECT_EQ(reads("modern", "blocks.1.mlp.up.weight", Reshard::no), Pairs({{2, 7}}));
+    EXPECT_EQ(reads("modern", "head.weight", Reshard::yes), Pairs({{3, 3}, {4, 4}}));
+    EXPECT_EQ(reads("modern", "head.weight", Reshard::except_last), Pairs({{3, 4}}));
+    EXPECT_EQ(reads("modern", "embed.weight", Reshard::yes), Pairs({{0, 0}})) << "backward reads no table";
+    EXPECT_EQ(reads("gpt2", "embed.weight", Reshard::yes), Pairs({{0, 3}, {4, 4}})) << "it is the head";
+    EXPECT_EQ(reads("gpt2", "embed.weight", Reshard::except_last), Pairs({{0, 4}}));
+}
+
+TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
+    const auto of = [](const char* preset, const char* name) {
+        const ParameterTable table(model_of(preset, 2), 16);
+        const RegionLayout layout(table, cut_in(2));
+        const Lifetime lifetime = gradient_of(region_of(layout, table, name), Stages(table.num_units()));
+        return std::pair(lifetime.first, lifetime.last);
+    };
+    EXPECT_EQ(of("modern", "blocks.1.mlp.up.weight"), std::pair(5, 5));
+    EXPECT_EQ(of("modern", "embed.weight"), std::pair(7, 7));
+    EXPECT_EQ(of("gpt2", "embed.weight"), std::pair(4, 7)) << "the head's contribution comes first";
+}
+
+// Regions that live together never share a byte; those that share are in each other's lists.
+TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
+    for (const char* preset : {"modern", "gpt2"}) {
+        const ParameterTable table(model_of(preset, 5), 16);
+        const Stages stages(table.num_units());
+        for (const Reshard reshard : {Reshard::no, Reshard::yes, Reshard::except_last}) {
+            RegionRules rules = cut_in(4);
+            rules.cut_matrices = true;
+            rules.whole_matrix = {true};
+            rules.group_of.assign(static_cast<size_t>(table.size()), 0);
+            const RegionLayout layout(table, rules);
+            std::vector<std::vector<Lifetime>> lifetimes;
+            for (const Region& region : layout.all()) lifetimes.push_back(reads_of(region, stages, reshard));
+            const std::vector<int64_t> bytes(lifetimes.size(), 2);
+            const SharedMemory memory = share_memory(layout, lifetimes, bytes);
+            int64_t sum = 0;
+            for (const Region& a : layout.all()) {
+                sum += layout.padded(a) * 2;
+                EXPECT_LE(memory.offset[a.id] + layout.padded(a) * 2, memory.bytes);
+                const std::vector<int>& sharing = memory.overlap[a.id];
+                EXPECT_EQ(std::count(sharing.begin(), sharing.end(), a.id), 1);
+                for (const int id : sharing) {
+                    if (id == a.id) continue;
+                    for (const Lifetime& x : lifetimes[a.id])
+                        for (const Lifetime& y : lifetimes[id])
+                            EXPECT_TRUE(x.last < y.first || y.last < x.first)
+                                << a.name() << " and " << layout[id].name();
+                }
+            }
+            if (reshard == Reshard::no) {
+                EXPECT_GE(memory.bytes, sum);
+            } else {
+                EXPECT_LT(memory.bytes, sum);
+            }
+        }
+    }
+}
+
+// Deeper models need no larger ring.
+TEST(SharedMemoryTest, RingDoesNotGrowWithDepth) {
+    const auto bytes_of = [](int64_t layers) {
+        const ParameterTable table(model_of("modern", layers), 16);
+        const RegionLayout layout(table, cut_in(2));
+        std::vector<std::vector<Lifetime>> lifetimes;
+        for (const Region& region : layout.all()) {
+            Lifetime lifetime = gradient_of(region, Stages(table.num_units()));
+            ++lifetime.last;
+            lifetimes.push_back({lifetime});
+        }
+        return share_memory(layout, lifetimes, std::vector<int64_t>(lifetimes.size(), 4)).bytes;
+    };
+    EXPECT_EQ(bytes_of(12), bytes_of(24));
+}
+
+}  // namespace
+}  // namespace speedrun::testing

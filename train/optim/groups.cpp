@@ -1,0 +1,60 @@
+#include <fnmatch.h>
+
+#include "train/optim/adamw.h"
+#include "train/optim/muon.h"
+#include "train/optim/optimizer_set.h"
+#include "train/optim/row_muon.h"
+
+namespace speedrun {
+
+std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConfig& config) {
+    std::vector<int> group_of(table.size(), -1);
+    std::vector<int> members(config.groups.size(), 0);
+    std::string orphans;
+    for (const Parameter& p : table.all()) {
+        for (size_t g = 0; g < config.groups.size() && group_of[p.id] < 0; ++g) {
+            for (const std::string& pattern : config.groups[g].params) {
+                if (fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0) group_of[p.id] = static_cast<int>(g);
+            }
+        }
+        if (group_of[p.id] < 0) {
+            orphans += (orphans.empty() ? "" : ", ") + p.name;
+            continue;
+        }
+        ++members[group_of[p.id]];
+        if (config.groups[group_of[p.id]].type == "muon" && !p.is_matrix()) {
+            throw_usage(
+                "optimizers.groups[{}]: muon trains matrices only, but its params match the vector {}",
+                group_of[p.id], p.name);
+        }
+    }
+    if (!orphans.empty()) {
+        throw_usage("optimizers.groups: no group takes {}; add their names or patterns to a group's params",
+                    orphans);
+    }
+    for (size_t g = 0; g < members.size(); ++g) {
+        if (members[g] == 0)
+            throw_usage("optimizers.groups[{}]: its params match no parameter that an earlier group left", g);
+    }
+    return group_of;
+}
+
+RegionRules region_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config) {
+    RegionRules rules = region_rules(ranks);
+    rules.group_of = assign_groups(table, config);
+    for (const OptimizerGroupConfig& group : config.groups)
+        rules.whole_matrix.push_back(needs_whole_matrices(group));
+    return rules;
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
+                                          const std::vector<const Region*>& members,
+                                          ParameterStore& parameters, GradientStore& gradients,
+                                          Reducer& reducer, Runtime& runtime) {
+    if (group.type == "muon" && parameters.layout().rules().cut_matrices)
+        return std::make_unique<RowMuon>(group, members, parameters, gradients, reducer, runtime);
+    if (group.type == "muon") return std::make_unique<Muon>(group, members, parameters, gradients, runtime);
+    return std::make_unique<Adamw>(group, members, parameters, gradients, runtime);
+}
+
+}  // namespace speedrun
