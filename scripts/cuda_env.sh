@@ -5,7 +5,7 @@
 
 speedrun_library_folders() {
     for folder in "${CUDA_HOME:+$CUDA_HOME/lib64}" /usr/local/cuda/lib64 /usr/local/cuda-13*/lib64 \
-        /usr/local/cuda/targets/x86_64-linux/lib /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64 /usr/local/nvidia/lib; do
+        /usr/local/cuda/targets/x86_64-linux/lib /usr/local/cuda/extras/CUPTI/lib64 /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64 /usr/local/nvidia/lib; do
         [ -n "$folder" ] && printf '%s\n' "$folder"
     done
     if command -v python3 >/dev/null 2>&1 && command -v timeout >/dev/null 2>&1; then
@@ -19,7 +19,7 @@ for path in [sysconfig.get_paths()["purelib"]] + site.getsitepackages() + sys.pa
 
 speedrun_find_cuda() {
     folders=$(speedrun_library_folders)
-    for library in libcuda.so.1 libcudart.so.13 libcublasLt.so.13 libcudnn.so.9 libnccl.so.2; do
+    for library in libcuda.so.1 libcudart.so.13 libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 libcupti.so.13; do
         if ldconfig -p 2>/dev/null | grep -q "$library"; then continue; fi
         found=$(printf '%s\n' "$folders" | while read -r folder; do
             [ -e "$folder/$library" ] && printf '%s\n' "$folder" && break

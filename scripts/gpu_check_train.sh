@@ -4,7 +4,7 @@ timed_precision=bf16
 [ "$device" = cuda ] || timed_precision=auto
 
 # trained STAGE STEP LIMIT CONFIG SETTING...: a run of speedrun; `judge` says what else its figures must be.
-judge=''
+judge='' launcher=''
 trained() {
     stage=$1 name=$2 trained_limit=$3 trained_config=$root/configs/$4
     shift 4
@@ -13,13 +13,19 @@ trained() {
         shift
     done
     folder=$work/runs/$stage-$name
-    run "$trained_limit" "$bin/speedrun" train "$trained_config" --out "$work/runs" --name "$stage-$name" --quiet "$@"
+    # shellcheck disable=SC2086  # options are words
+    run "$trained_limit" $launcher "$bin/speedrun" train "$trained_config" --out "$work/runs" --name "$stage-$name" --quiet "$@"
     if [ "$rc" = none ]; then record "$stage" "$name" 'not run' 'no time was left' && return 0; fi
     rm -rf "$folder/checkpoints" # hundreds of MB, and of no more use
     # shellcheck disable=SC2086  # options are words
     "$bin/gpu_report" step --results "$out/results.jsonl" --stage "$stage" --step "$name" --exit-code "$rc" \
         --seconds "$took" --limit "$limit" --log "$log" --run "$folder" $judge
     merge
+}
+# losses_of RUN_FOLDER TITLE: as --losses of gpu_report reads them.
+losses_of() {
+    losses=$(sed -n '/"event":"step"/s/.*"loss":\([^,}]*\).*/\1/p' "$1/metrics.jsonl" | tr '\n' ',')
+    printf '{"config": "%s", "losses": [%s]}\n' "$2" "${losses%,}"
 }
 find_speedrun() {
     [ -x "$bin/speedrun" ] && return 0
@@ -67,6 +73,46 @@ stage_step() {
         done
     done
     judge=''
+}
+
+# In process, where ranks are threads with devices of their own; then as processes of a launcher, through its messages.
+stage_ranks() {
+    if [ "$device" = cuda ] && find_tests ranks; then
+        gtest_step ranks sharing_the_card 240 "$tests" '--gtest_filter=GpuRanksTest.*'
+        rm -f "$work/gtest.json"
+        run 120 "$tests" "--gtest_output=json:$work/gtest.json" '--gtest_filter=GpuNcclTest.*'
+        set -- --message ''
+        if [ "$rc" = none ]; then
+            rc=0
+            set -- --status 'not run' --message 'no time was left'
+        elif grep -q 'NCCL not found' "$log"; then
+            set -- --status skipped --message "$(grep -m 1 'NCCL not found' "$log")"
+        fi
+        "$bin/gpu_report" step --results "$out/results.jsonl" --stage ranks --step nccl --exit-code "$rc" --seconds "$took" \
+            --limit "$limit" --log "$log" --gtest "$work/gtest.json" "$@"
+        merge
+    fi
+    find_speedrun ranks || return
+    if ! command -v mpirun >/dev/null 2>&1 || ! ldd "$bin/speedrun" 2>/dev/null | grep -q libmpi; then
+        record ranks mpirun skipped 'no mpirun, or a speedrun without MPI'
+        return
+    fi
+    if [ ! -f "$root/data/kjv/dataset.json" ]; then
+        record ranks mpirun skipped "$root/data/kjv: no dataset; run data/kjv/prepare.sh"
+        return
+    fi
+    microbatch=1024 steps=8
+    if [ "$device" = cpu ]; then microbatch=512 steps=3; fi
+    set -- device="$device" precision=f32 schedule.steps=$steps batch.microbatch_tokens=$microbatch eval.every=0 \
+        batch.tokens_per_step=$((4 * microbatch)) record.target_loss=0 data.val_tokens=1024 parallel.strategy=zero1 \
+        parallel.communicator=staged
+    trained ranks alone 60 kjv.json "$@"
+    losses_of "$folder" 'one rank' >"$work/alone.json"
+    # Sums in another order, which Muon amplifies.
+    judge="--losses $work/alone.json --tolerance 2e-3" launcher='mpirun -np 2 --oversubscribe --bind-to none'
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    trained ranks mpirun 120 kjv.json "$@"
+    judge='' launcher=''
 }
 
 stage_peer() {
@@ -119,10 +165,8 @@ write_first_losses() {
     shift
     "$bin/speedrun" train "$root/configs/124m_modern.json" --out "$work/cpu" --name first --quiet "$@" >"$work/first.log" 2>&1 ||
         { tail -n 3 "$work/first.log" >&2 && return 1; }
-    losses=$(sed -n '/"event":"step"/s/.*"loss":\([^,}]*\).*/\1/p' "$work/cpu/first/metrics.jsonl" | tr '\n' ',')
+    losses_of "$work/cpu/first" '124m_modern.json on the King James text, 4096 tokens a step, f32 on the CPU' >"$file"
     rm -rf "$work/cpu"
-    printf '{"config": "%s", "losses": [%s]}\n' "124m_modern.json on the King James text, 4096 tokens a step, f32 on the CPU" \
-        "${losses%,}" >"$file"
 }
 
 stage_train() {

@@ -59,7 +59,7 @@ class StepRunner {
     void initialize(uint64_t seed);
 
     // Forward and backward of later steps: as recorded graphs where warm_up() could record them, or call by
-    // call (needed while the device is traced). Same bits either way.
+    // call (needed while a timeline cannot look into graphs). Same bits either way.
     void use_graphs(bool use) { use_graphs_ = use; }
     bool has_graphs() const { return !graphs_.empty(); }
 

@@ -190,7 +190,9 @@ void Trainer::trace(int64_t step) {
         if (traced) describe_timeline();
         runtime_.device().set_trace(traced ? &timeline_ : nullptr);
         runner_.trace(traced ? &timeline_ : nullptr);
-        runner_.use_graphs(!traced);
+        const std::string limits = runtime_.device().trace_limits();
+        if (!limits.empty()) folder_.log(limits);
+        runner_.use_graphs(!traced || limits.empty());
     }
 }
 

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "kernels/cuda/cuda_check.h"
@@ -19,22 +20,43 @@ int64_t now_ns() {
         .count();
 }
 
-// Makes a stream wait until the word in pinned memory has reached a value. Part of the driver's interface,
-// asked of the runtime so that the program starts on machines without a driver.
-using WaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+// Make a stream write a word in pinned memory, and wait until one has reached a value. Part of the driver's
+// interface, asked of the runtime so that the program starts on machines without a driver.
+using StreamValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
 
-WaitValue wait_value() {
-    static const WaitValue function = [] {
-        void* address = nullptr;
-        cudaDriverEntryPointQueryResult found{};
-        check(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &address, 12000, cudaEnableDefault,
-                                               &found),
-              "cudaGetDriverEntryPointByVersion(cuStreamWaitValue32)");
-        if (found != cudaDriverEntryPointSuccess || !address)
-            throw_internal("the NVIDIA driver does not offer cuStreamWaitValue32; it is too old");
-        return reinterpret_cast<WaitValue>(address);
-    }();
-    return function;
+StreamValue driver_function(const char* name) {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    check(cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found),
+          "cudaGetDriverEntryPointByVersion");
+    if (found != cudaDriverEntryPointSuccess || !address)
+        throw_internal("the NVIDIA driver does not offer {}; it is too old", name);
+    return reinterpret_cast<StreamValue>(address);
+}
+
+void enqueue_write(cudaStream_t stream, uint32_t* word, uint32_t value) {
+    static const StreamValue write = driver_function("cuStreamWriteValue32");
+    const CUresult result =
+        write(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (result != CUDA_SUCCESS) throw_internal("cuStreamWriteValue32: error {}", static_cast<int>(result));
+}
+
+void enqueue_wait(cudaStream_t stream, uint32_t* word, uint32_t value) {
+    static const StreamValue wait = driver_function("cuStreamWaitValue32");
+    const CUresult result =
+        wait(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_GEQ);
+    if (result != CUDA_SUCCESS) throw_internal("cuStreamWaitValue32: error {}", static_cast<int>(result));
+}
+
+// Of a host thread, for a word that a stream writes. No call of CUDA, which might wait for another thread
+// that frees memory or loads a kernel, and so for all streams: for this one, that waits for us.
+void wait_for(uint32_t& word, uint32_t value) {
+    constexpr int kSpins = 200;
+    constexpr std::chrono::microseconds kNap(20);
+    for (int i = 0; static_cast<int32_t>(std::atomic_ref(word).load(std::memory_order_acquire) - value) < 0;
+         ++i) {
+        if (i > kSpins) std::this_thread::sleep_for(kNap);
+    }
 }
 
 }  // namespace
@@ -75,14 +97,19 @@ CudaStream::CudaStream(std::string name, CudaDevice& device) : name_(std::move(n
     const bool urgent = name_ == "reduce" || name_ == "gather";
     check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, urgent ? highest : lowest),
           "cudaStreamCreateWithPriority");
+    device_.streams_.push_back(this);
 }
 
 CudaStream::~CudaStream() {
     if (!stream_) return;
-    cudaStreamSynchronize(stream_);
+    std::erase(device_.streams_, this);
+    if (cudaStreamSynchronize(stream_) != cudaSuccess && host_) {  // it will write no more
+        abandoned_ = true;
+        std::atomic_ref(*begun_).store(tickets_, std::memory_order_release);
+    }
     host_.reset();
     cudaStreamDestroy(stream_);
-    if (done_) cudaFreeHost(done_);
+    if (done_) device_.release_host(done_);
 }
 
 bool CudaStream::dry() const {
@@ -125,28 +152,25 @@ void CudaStream::submit(const char* label, std::function<void()> work) {
     if (recording_) throw_internal("stream {}: host work '{}' cannot be recorded in a graph", name_, label);
     if (!host_) {
         void* word = nullptr;
-        check(cudaHostAlloc(&word, sizeof *done_, cudaHostAllocMapped), "cudaHostAlloc");
+        check(cudaHostAlloc(&word, 2 * sizeof *done_, cudaHostAllocMapped), "cudaHostAlloc");
         done_ = static_cast<uint32_t*>(word);
-        *done_ = 0;
+        begun_ = done_ + 1;
+        *done_ = *begun_ = 0;
         host_ = std::make_unique<CpuStream>(name_ + " host", device_.host());
     }
-    begin_span(label);
-    // What the function waits for on the GPU, and what the GPU waits for from the function.
-    auto before = std::make_shared<CudaEvent>(false);
-    record(*before);
     const uint32_t ticket = ++tickets_;
-    host_->submit(label, [this, ticket, before = std::move(before), work = std::move(work)] {
+    enqueue_write(stream_, begun_, ticket);
+    host_->submit(label, [this, label, ticket, work = std::move(work)] {
         run_host_work([&] {
-            check(cudaSetDevice(device_.index()), "cudaSetDevice");
-            before->synchronize();
+            wait_for(*begun_, ticket);
+            if (abandoned_) return;
+            const int64_t begin = now_ns();
             work();
+            if (TraceSink* const sink = device_.trace()) sink->span(name_, label, begin, now_ns());
         });
         std::atomic_ref(*done_).store(ticket, std::memory_order_release);
     });
-    const CUresult result =
-        wait_value()(stream_, reinterpret_cast<CUdeviceptr>(done_), ticket, CU_STREAM_WAIT_VALUE_GEQ);
-    if (result != CUDA_SUCCESS) throw_internal("cuStreamWaitValue32: error {}", static_cast<int>(result));
-    end_span();
+    enqueue_wait(stream_, done_, ticket);
 }
 
 void CudaStream::run_host_work(const std::function<void()>& work) noexcept {
@@ -163,14 +187,14 @@ void CudaStream::run_host_work(const std::function<void()>& work) noexcept {
 }
 
 void CudaStream::begin_span(const char* label) {
-    if (!device_.trace() || !stream_) return;
+    if (!device_.times_operations() || !stream_) return;
     spans_.push_back(
         {label, std::make_unique<CudaEvent>(false), std::make_unique<CudaEvent>(false), trace_tag()});
     record(*spans_.back().begin);
 }
 
 void CudaStream::end_span() {
-    if (!device_.trace() || !stream_ || spans_.empty()) return;
+    if (!device_.times_operations() || !stream_ || spans_.empty()) return;
     record(*spans_.back().end);
 }
 
@@ -193,6 +217,16 @@ CudaDevice::CudaDevice(int index, bool dry) : index_(index), dry_(dry), host_(1)
                     info.gpus.size());
     }
     check(cudaSetDevice(index), "cudaSetDevice");
+    ++num_devices_;
+}
+
+std::atomic<int> CudaDevice::num_devices_ = 0;
+
+CudaDevice::~CudaDevice() {
+    if (dry_) return;
+    --num_devices_;
+    for (void* data : released_) cudaFree(data);
+    for (void* data : released_host_) cudaFreeHost(data);
 }
 
 std::unique_ptr<Stream> CudaDevice::create_stream(const std::string& name) {
@@ -210,8 +244,22 @@ void CudaDevice::copy(void* destination, const void* source, int64_t bytes, Stre
 }
 
 void CudaDevice::set_trace(TraceSink* sink) {
+    trace_limits_.clear();
+    if (activities_) {
+        ActivityTrace::NamedStreams streams;
+        for (const CudaStream* stream : streams_) streams.emplace_back(stream->name(), stream->handle());
+        trace_limits_ = activities_->stop(streams, *trace_);
+        activities_.reset();
+    }
     trace_ = sink;
     if (!sink || dry_) return;
+    std::string why;
+    activities_ = start_cupti(why);
+    if (activities_) return;
+    trace_limits_ = fmt::format(
+        "CUPTI cannot be used ({}): the timeline is made of event pairs around each operation, without CUDA "
+        "graphs",
+        why);
     if (!origin_) origin_ = std::make_unique<CudaEvent>(false);
     CudaStream stream("trace", *this);
     stream.record(*origin_);
@@ -241,7 +289,10 @@ class CudaGraph final : public Graph {
     }
     ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
     void launch(Stream& stream) override {
-        check(cudaGraphLaunch(executable_, static_cast<CudaStream&>(stream).handle()), "cudaGraphLaunch");
+        auto& cuda_stream = static_cast<CudaStream&>(stream);
+        if (ActivityTrace* const activities = cuda_stream.device().activities())
+            activities->launched(executable_, cuda_stream.name());
+        check(cudaGraphLaunch(executable_, cuda_stream.handle()), "cudaGraphLaunch");
     }
 
   private:
@@ -253,7 +304,8 @@ class CudaGraph final : public Graph {
 std::unique_ptr<Graph> CudaDevice::record_graph(Stream& stream, const std::function<void()>& body) {
     if (dry_) return nullptr;
     auto& cuda_stream = static_cast<CudaStream&>(stream);
-    if (trace_) throw_internal("a graph cannot be recorded while stream {} is traced", stream.name());
+    if (times_operations())
+        throw_internal("a graph cannot be recorded while stream {} is traced", stream.name());
     // Relaxed: other threads (the loader's, a communicator's) may call CUDA meanwhile.
     check(cudaStreamBeginCapture(cuda_stream.handle(), cudaStreamCaptureModeRelaxed),
           "cudaStreamBeginCapture");
@@ -285,7 +337,10 @@ void* CudaDevice::allocate_host(int64_t bytes) {
 
 void CudaDevice::release_host(void* data) noexcept {
     if (dry_) return Device::release_host(data);
-    cudaFreeHost(data);
+    if (num_devices_ > 1)
+        released_host_.push_back(data);
+    else
+        cudaFreeHost(data);
 }
 
 void* CudaDevice::allocate(int64_t bytes) {
@@ -311,7 +366,11 @@ void* CudaDevice::allocate(int64_t bytes) {
 }
 
 void CudaDevice::release(void* data, int64_t /*bytes*/) noexcept {
-    if (data) cudaFree(data);  // waits for all work of the GPU; nothing can be done about an error here
+    if (!data) return;
+    if (num_devices_ > 1)
+        released_.push_back(data);
+    else
+        cudaFree(data);  // waits for all work of the GPU; nothing can be done about an error here
 }
 
 }  // namespace speedrun

@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/cuda_info.h"
+#include "kernels/cuda/cupti_trace.h"
 
 namespace speedrun {
 
@@ -54,15 +55,17 @@ class CudaStream final : public Stream {
     // Enqueues a host function that may block and may throw (a collective over MPI, say); later work of the
     // stream waits for it. It runs on a thread of this stream alone: CUDA may run the host functions of all
     // streams on one thread (cudaLaunchHostFunc), and two collectives that wait for one another there would
-    // never end. After a function has thrown, later ones are skipped until synchronize() has rethrown the
-    // error.
+    // never end. It must not call CUDA. After a function has thrown, later ones are skipped until
+    // synchronize() has rethrown the error.
     void submit(const char* label, std::function<void()> work);
 
     cudaStream_t handle() const { return stream_; }
+    CudaDevice& device() const { return device_; }
     bool dry() const;
     bool recording() const { return recording_; }
 
-    // Between these two calls work named `label` is enqueued; they cost a branch where nothing traces.
+    // Between these two calls work named `label` is enqueued; they cost a branch unless a timeline is made of
+    // event pairs.
     void begin_span(const char* label);
     void end_span();
 
@@ -82,11 +85,12 @@ class CudaStream final : public Stream {
     bool recording_ = false;  // its work goes to a graph
     std::vector<Span> spans_;
 
-    // Host work: `done_` (in pinned memory that the GPU reads) holds the ticket of the last function that has
-    // ended.
+    // Host work, each with a ticket. In pinned memory: of the last function that has ended, which the GPU
+    // waits for, and of the last that may begin, which the GPU writes.
     std::unique_ptr<CpuStream> host_;
-    uint32_t* done_ = nullptr;
+    uint32_t *done_ = nullptr, *begun_ = nullptr;
     uint32_t tickets_ = 0;
+    std::atomic<bool> abandoned_ = false;  // the GPU has failed
     std::mutex mutex_;
     std::exception_ptr error_;  // guarded by mutex_
 };
@@ -95,6 +99,7 @@ class CudaDevice final : public Device {
   public:
     // Throws a usage error where there is no such GPU. A dry device needs no GPU and makes no CUDA call.
     explicit CudaDevice(int index = 0, bool dry = false);
+    ~CudaDevice() override;
 
     const char* kind() const override { return "cuda"; }
     // Streams named "reduce" and "gather" get the highest priority: what others wait for goes first.
@@ -103,13 +108,17 @@ class CudaDevice final : public Device {
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
     std::unique_ptr<Graph> record_graph(Stream& stream, const std::function<void()>& body) override;
-    // Spans are measured with event pairs around each operation and given out when their stream is
-    // synchronised.
+    // With CUPTI every kernel and copy is a span, inside graphs too, given out when the trace ends. Without
+    // it spans are operations, measured with event pairs and given out when their stream is synchronised.
+    // Host work is timed on the host either way.
     void set_trace(TraceSink* sink) override;
+    std::string trace_limits() const override { return trace_limits_; }
     int64_t available_bytes() const override;
 
     int index() const { return index_; }
     TraceSink* trace() const { return trace_; }
+    bool times_operations() const { return trace_ && !activities_; }
+    ActivityTrace* activities() const { return activities_.get(); }
     CpuDevice& host() { return host_; }
     // Nanoseconds of the host's steady clock at which this event completed.
     int64_t host_time_ns(const CudaEvent& event) const;
@@ -120,9 +129,18 @@ class CudaDevice final : public Device {
     void* allocate_host(int64_t bytes) override;
     void release_host(void* data) noexcept override;
 
+    friend class CudaStream;  // enters itself in streams_
+
     const int index_;
     const bool dry_;
+    // Freeing waits for all streams of the process. Where its ranks are threads, one of these may be waiting
+    // for us: then memory that was released stays until the device goes.
+    static std::atomic<int> num_devices_;
+    std::vector<void*> released_, released_host_;
+    std::vector<CudaStream*> streams_;
     TraceSink* trace_ = nullptr;
+    std::unique_ptr<ActivityTrace> activities_;  // while CUPTI records
+    std::string trace_limits_;
     CpuDevice host_;                     // runs the streams' host work
     std::unique_ptr<CudaEvent> origin_;  // the event that traces are measured from,
     int64_t origin_ns_ = 0;              // and when it completed

@@ -1,5 +1,6 @@
 // The CUDA backend of a build without CUDA.
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_stream.h"
 
 namespace speedrun {
 
@@ -14,6 +15,32 @@ CudaBackend make_cuda_backend(const CudaOptions& /*options*/) {
         "device: 'cuda' was asked for, but this build has no CUDA backend; build it where nvcc is on PATH, "
         "or use "
         "'cpu' or 'auto'");
+}
+
+bool submit_to_gpu_stream(Stream& /*stream*/, const char* /*label*/, std::function<void()> /*work*/) {
+    return false;
+}
+
+void* native_gpu_stream(Stream& stream) {
+    throw_internal("stream {} is not one of a GPU", stream.name());
+}
+
+bool is_recorded(const Stream& /*stream*/) {
+    return false;
+}
+
+std::string gpu_identity(const Device& /*device*/) {
+    return "";
+}
+
+void use_gpu(const Device& /*device*/) {}
+
+void begin_gpu_span(Stream& stream, const char* /*label*/) {
+    native_gpu_stream(stream);
+}
+
+void end_gpu_span(Stream& stream) {
+    native_gpu_stream(stream);
 }
 
 }  // namespace speedrun

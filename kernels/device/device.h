@@ -128,6 +128,9 @@ class Device {
     // A dry device takes part in everything but allocates and runs nothing: `plan` is a run on a dry device.
     virtual bool dry() const = 0;
     virtual void set_trace(TraceSink* sink) = 0;
+    // What the timeline cannot show, one sentence: of the one that set_trace() began (then it needs work
+    // enqueued call by call, not by graphs) or of the one that it ended. Empty: it shows everything.
+    virtual std::string trace_limits() const { return {}; }
     // Memory that further buffers may take, in bytes; −1 where that is not known (no such device here).
     virtual int64_t available_bytes() const = 0;
 

@@ -31,7 +31,8 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                                    .num_heads = shape.num_heads,
                                    .head_dim = shape.head_dim,
                                    .window = shape.window,
-                                   .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim))};
+                                   .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim)),
+                                   .documents = shape.mean_document > 0};
     const double pair_flops = documents.visible_keys * static_cast<double>(width);
     const std::string sizes =
         fmt::format("T{} S{} {}x{}, {:.0f} keys", tokens, shape.sequence_length, shape.num_heads,

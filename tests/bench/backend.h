@@ -26,13 +26,19 @@ struct Backend {
     int64_t copy_bytes = 0;        // of each of the two buffers of the copy ceiling
     int64_t product_size = 0;      // M = N = K of the product ceiling
     bool library_matmul = false;   // the operation matmul is a vendor's library
+    std::string missing;           // a library that was asked for and is not there, and why; empty: none
     std::vector<ProductProbe> probes;    // besides the operation matmul
     nlohmann::ordered_json description;  // of device and library versions
 };
 
+// Who does the work, as CudaOptions has it.
+struct Libraries {
+    std::string products = "library";  // "library" or "hand"
+    std::string attention = "hand";    // "hand" or "cudnn"
+};
+
 Backend make_cpu_backend(int num_threads);
 // Throws a usage error where the build has no CUDA or the machine no GPU, saying which.
-// products: "library" or "hand", as CudaOptions has it.
-Backend make_cuda_backend(const std::string& products);
+Backend make_cuda_backend(const Libraries& libraries);
 
 }  // namespace speedrun::bench

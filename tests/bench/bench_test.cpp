@@ -133,6 +133,24 @@ std::string gtest_json(const std::string& tests) {
     return R"({"testsuites":[{"name":"A","testsuite":[)" + tests + "]}]}";
 }
 
+TEST(MergeTest, CudnnsTimeStandsBesideOurs) {
+    const auto op = [](const char* attention, double ms) {
+        return Json({{"kind", "op"},
+                     {"name", "attention.gpt2.forward"},
+                     {"dtype", "bf16"},
+                     {"products", "library"},
+                     {"attention", attention},
+                     {"status", "passed"},
+                     {"median_ms", ms}})
+            .dump();
+    };
+    const Json report = merge_records({op("hand", 2.0), op("cudnn", 1.0), op("hand", 1.5)}, {});
+    ASSERT_EQ(report["ops"].size(), 2u);
+    EXPECT_EQ(report["ops"][0]["median_ms"], 1.5);
+    EXPECT_EQ(report["ops"][1]["median_ms"], 1.0);
+    EXPECT_NE(print_report(report).find("attention.gpt2.forward (cuDNN)"), std::string::npos);
+}
+
 TEST(StepRecordTest, CountsWhatGtestWrote) {
     const Json record = step_record(
         gtest_end(1,

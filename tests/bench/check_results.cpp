@@ -194,7 +194,7 @@ Json merge_records(const std::vector<std::string>& lines, const std::vector<std:
         } else if (kind == "step") {
             put(steps, record, {"stage", "step"});
         } else if (kind == "op") {
-            put(ops, record, {"name", "dtype", "products"});
+            put(ops, record, {"name", "dtype", "products", "attention"});
         } else if (kind == "ceilings") {
             ceilings.push_back(record);
         } else {
@@ -203,7 +203,8 @@ Json merge_records(const std::vector<std::string>& lines, const std::vector<std:
     }
     device.erase("kind");
 
-    std::vector<std::string> stages = {"device", "tests", "sanitize", "ops", "step", "peer", "train"};
+    std::vector<std::string> stages = {"device", "tests", "sanitize", "ops",
+                                       "step",   "ranks", "peer",     "train"};
     for (const std::string& stage : expected) stages.push_back(stage);
     for (const Json& step : steps) stages.push_back(step.value("stage", ""));
     Json states = Json::object();

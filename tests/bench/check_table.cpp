@@ -82,7 +82,7 @@ void print_runs(const Json& report, std::string& out) {
             number_of(*run, "startup_ms") / 1e3, number_of(*run, "memory_mib") / 1024,
             number_of(*run, "first_loss"), number_of(*run, "last_loss"));
         if (run->contains("largest_difference"))
-            out += fmt::format(", {:.1e} from the CPU's", number_of(*run, "largest_difference"));
+            out += fmt::format(", {:.1e} from those it is held to", number_of(*run, "largest_difference"));
         if (run->value("same_bits", false)) out += ", same bits again";
         if (number_of(*run, "time_to_target_ms") > 0)
             out += fmt::format(", target after {:.2f} s", number_of(*run, "time_to_target_ms") / 1e3);
@@ -121,7 +121,8 @@ void print_ops(const Json& report, std::string& out) {
     out += fmt::format("{:<42}{:>11}{:>9}{:>9}{:>11}{:>7}  expected ms\n", "operation", "median ms",
                        "TFLOP/s", "GB/s", "floor ms", "share");
     for (const Json& op : report.at("ops")) {
-        const std::string name = text_of(op, "name") + (op.value("products", "") == "hand" ? " (hand)" : "");
+        const std::string name = text_of(op, "name") + (op.value("products", "") == "hand" ? " (hand)" : "") +
+                                 (op.value("attention", "") == "cudnn" ? " (cuDNN)" : "");
         if (op.value("status", "") != "passed") {
             out += fmt::format("{:<42}FAILED\n{}", name, indented(text_of(op, "failure")));
             continue;

@@ -2,24 +2,34 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cuda/attention_library.h"
 #include "tests/bench/backend.h"
 
 namespace speedrun::bench {
 
-Backend make_cuda_backend(const std::string& products) {
+Backend make_cuda_backend(const Libraries& libraries) {
     const CudaInfo info = query_cuda();
     if (!info.unavailable.empty()) throw_usage("no NVIDIA GPU/driver found: {}", info.unavailable);
     const CudaGpu& gpu = info.gpus.front();
-    CudaBackend cuda = ::speedrun::make_cuda_backend({.products = products});
     Backend backend;
+    const bool cudnn = libraries.attention == "cudnn";
+    if (cudnn && !built_with_cudnn()) {
+        backend.missing = "this build has no cuDNN";
+        return backend;
+    }
+    CudaBackend cuda =
+        ::speedrun::make_cuda_backend({.products = libraries.products, .attention = libraries.attention});
+    for (const std::string& note : cuda.notes) {
+        if (cudnn && note.find("cuDNN") != std::string::npos) backend.missing = note;
+    }
     backend.device = std::move(cuda.device);
     backend.ops = std::move(cuda.ops);
     backend.cache_bytes = gpu.l2_bytes;
     backend.head_start_bytes = int64_t{2} << 30;
     backend.copy_bytes = int64_t{2} << 30;
     backend.product_size = 8192;
-    backend.library_matmul = products == "library" && cuda.notes.empty();
-    if (products == "hand") {
+    backend.library_matmul = libraries.products == "library" && cuda.notes.empty();
+    if (libraries.products == "hand") {
         // The library is the ceiling of our own kernels too; it works on the same GPU's memory and streams.
         auto library = std::make_shared<CudaBackend>(::speedrun::make_cuda_backend({.products = "library"}));
         backend.probes = {{"library", [library](Tensor c, Tensor a, Tensor b, Stream& stream) {
@@ -35,7 +45,8 @@ Backend make_cuda_backend(const std::string& products) {
                            {"l2_bytes", gpu.l2_bytes},
                            {"driver_cuda", info.driver_version},
                            {"runtime_cuda", info.runtime_version},
-                           {"products", products},
+                           {"products", libraries.products},
+                           {"attention", libraries.attention},
                            {"notes", cuda.notes}};
     return backend;
 }

@@ -12,8 +12,11 @@
 namespace speedrun::bench {
 namespace {
 
+constexpr int kSkipped = 77;  // what scripts and ctest take for a skip
+
 struct Options {
-    std::string device = "cpu", scale = "full", filter, json, dtype = "bf16", products = "library";
+    std::string device = "cpu", scale = "full", filter, json, dtype = "bf16";
+    Libraries libraries;
     double seconds = 0.3;
     int threads = 0;
     bool list = false;
@@ -40,9 +43,13 @@ int run(const Options& options) {
         return 0;
     }
     const DType real = options.dtype == "f32" ? DType::f32 : DType::bf16;
-    Report report(options.json, options.scale, real, options.products);
     Backend backend =
-        options.device == "cuda" ? make_cuda_backend(options.products) : make_cpu_backend(options.threads);
+        options.device == "cuda" ? make_cuda_backend(options.libraries) : make_cpu_backend(options.threads);
+    if (!backend.missing.empty()) {
+        std::fprintf(stderr, "skipped: %s\n", backend.missing.c_str());
+        return kSkipped;
+    }
+    Report report(options.json, options.scale, real, options.libraries);
     const bool small = options.scale == "small";
     if (small) backend.cache_bytes = 0;
     const auto stream = backend.device->create_stream("compute");
@@ -62,7 +69,14 @@ int run(const Options& options) {
     for (Case& c : cases) {
         if (options.device != "cuda" || small) c.published.clear();  // they are for a GPU at full size
         std::fprintf(stderr, "running %s\n", c.name.c_str());  // the last such line names a case that hangs
+        const size_t num_notes = backend.ops->notes().size();
         const Measurement measurement = run_case(c, backend, *stream, timer, real, timing);
+        // Our own kernels have stood in: no figure of cuDNN's.
+        if (const auto notes = backend.ops->notes();
+            options.libraries.attention == "cudnn" && notes.size() > num_notes) {
+            fmt::print("{:<44}left out: {}\n", c.name, notes.back());
+            continue;
+        }
         report.result(c, measurement, ceilings);
         if (measurement.failure.empty()) timed.insert(c.op);
         num_failed += !measurement.failure.empty();
@@ -83,7 +97,7 @@ int main_with(int argc, char** argv) {
         "Each case runs in rotation over sets of tensors larger than the last cache, on random values, with\n"
         "events around each call; afterwards every output must be written and finite.\n"
         "Exit codes: 0 done; 1 a case failed or an operation has none; 2 bad usage or no such device;\n"
-        "            3 the JSON file cannot be written.");
+        "            3 the JSON file cannot be written; 77 there is no cuDNN.");
     Options options;
     app.add_option("--device", options.device, "what to time")
         ->check(CLI::IsMember({"cpu", "cuda"}))
@@ -97,8 +111,13 @@ int main_with(int argc, char** argv) {
     app.add_option("--dtype", options.dtype, "compute type")
         ->check(CLI::IsMember({"bf16", "f32"}))
         ->capture_default_str();
-    app.add_option("--products", options.products, "cuda: matrix products by cuBLASLt or by our own kernels")
+    app.add_option("--products", options.libraries.products,
+                   "cuda: matrix products by cuBLASLt or by our own kernels")
         ->check(CLI::IsMember({"library", "hand"}))
+        ->capture_default_str();
+    app.add_option("--attention", options.libraries.attention,
+                   "cuda: attention by our own kernels or by cuDNN, which serves undivided sequences")
+        ->check(CLI::IsMember({"hand", "cudnn"}))
         ->capture_default_str();
     app.add_option("--seconds", options.seconds, "measured time of a case at most (but three calls at least)")
         ->check(CLI::Range(0.0, 60.0))

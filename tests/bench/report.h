@@ -11,7 +11,7 @@ namespace speedrun::bench {
 class Report {
   public:
     // path: of the JSON lines, appended to; empty: none. Throws a data error if it cannot be written.
-    Report(std::string path, std::string scale, DType real, std::string products);
+    Report(std::string path, std::string scale, DType real, Libraries libraries);
 
     void header(const Backend& backend, const Ceilings& ceilings, const std::string& warning);
     void result(const Case& c, const Measurement& measurement, const Ceilings& ceilings);
@@ -21,7 +21,7 @@ class Report {
 
     const std::string path_, scale_;
     const DType real_;
-    const std::string products_;
+    const Libraries libraries_;
 };
 
 }  // namespace speedrun::bench

@@ -86,6 +86,23 @@ TEST_F(CudaDeviceTest, BuffersAreFreed) {
     EXPECT_EQ(fake_gpu_allocated_bytes(), before);
 }
 
+// Freeing waits for all streams of the process, also for those of a rank that waits for this one.
+TEST_F(CudaDeviceTest, NothingIsFreedWhileARankBesideUsMayWait) {
+    const int64_t before = fake_gpu_allocated_bytes();
+    {
+        CudaDevice device;
+        auto other = std::make_unique<CudaDevice>();
+        Buffer(device, "x", MemoryCategory::data, 1 << 20);
+        EXPECT_GE(fake_gpu_allocated_bytes(), before + (1 << 20));
+        EXPECT_EQ(device.memory().total(), 0);
+        other.reset();
+        const int64_t held = fake_gpu_allocated_bytes();
+        Buffer(device, "y", MemoryCategory::data, 1 << 20);
+        EXPECT_EQ(fake_gpu_allocated_bytes(), held) << "alone, memory is freed at once";
+    }
+    EXPECT_EQ(fake_gpu_allocated_bytes(), before);
+}
+
 // A launch that the hardware would refuse names the kernel and the line that launched it.
 TEST_F(CudaDeviceTest, RefusedLaunchNamesKernelAndPlace) {
     CudaDevice device;

@@ -36,11 +36,18 @@ struct State {
     std::map<const void*, int64_t> allowed_shared;
     std::map<std::string, FakeLaunch> launches;
     std::map<cudaStream_t, FakeGraph> recording;
+    std::atomic<void (*)(const FakeWork&)> listener = nullptr;
 };
+
+thread_local const void* graph_under_way = nullptr;
 
 State& state() {
     static State* const all = new State;  // outlives whoever frees memory at exit
     return *all;
+}
+
+void tell(const char* kernel, cudaStream_t stream) {
+    if (const auto listener = state().listener.load()) listener({kernel, stream, graph_under_way});
 }
 
 CpuDevice& host() {
@@ -72,6 +79,14 @@ bool any_recording() {
 
 CpuEvent& event_of(cudaEvent_t handle) {
     return *reinterpret_cast<CpuEvent*>(handle);
+}
+
+CUresult write_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+    auto* const word = reinterpret_cast<uint32_t*>(address);
+    stream_of(stream).submit(
+        "write value", [word, value] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+    return CUDA_SUCCESS;
 }
 
 CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
@@ -111,6 +126,15 @@ std::map<std::string, FakeLaunch> fake_gpu_launches() {
 void forget_fake_gpu_launches() {
     std::lock_guard lock(state().mutex);
     state().launches.clear();
+}
+
+void set_fake_gpu_listener(void (*listener)(const FakeWork&)) {
+    state().listener = listener;
+}
+
+void enqueue_on_fake_gpu(void* stream, std::function<void()> work) {
+    enqueue(static_cast<cudaStream_t>(stream),
+            [work = std::move(work)](cudaStream_t on) { stream_of(on).submit("library", work); });
 }
 
 int64_t fake_gpu_pieces_of_work() {
@@ -169,7 +193,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
             return cudaErrorInvalidConfiguration;
         if (shared > allowed) return cudaErrorInvalidValue;
     }
-    enqueue(config->stream, [&all, name, threads, shared](cudaStream_t) {
+    enqueue(config->stream, [&all, name, threads, shared](cudaStream_t on) {
+        tell(name.c_str(), on);
         std::lock_guard lock(all.mutex);
         FakeLaunch& launch = all.launches[name];
         ++launch.calls;
@@ -217,9 +242,10 @@ cudaError_t cudaGetDeviceCount(int* count) {
     *count = state().gpu.count;
     return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     std::lock_guard lock(state().mutex);
     std::strcpy(properties->name, "fake GPU");
+    properties->pciBusID = device;
     properties->major = 9;
     properties->minor = 0;
     properties->multiProcessorCount = 132;
@@ -233,8 +259,10 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int,
                                              unsigned long long, cudaDriverEntryPointQueryResult* result) {
-    const bool known = std::strcmp(name, "cuStreamWaitValue32") == 0;
-    *function = known ? reinterpret_cast<void*>(&wait_value) : nullptr;
+    *function = nullptr;
+    if (std::strcmp(name, "cuStreamWaitValue32") == 0) *function = reinterpret_cast<void*>(&wait_value);
+    if (std::strcmp(name, "cuStreamWriteValue32") == 0) *function = reinterpret_cast<void*>(&write_value);
+    const bool known = *function != nullptr;
     *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
@@ -286,6 +314,7 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
             std::lock_guard lock(state().mutex);
             ++state().pieces;
         }
+        tell(nullptr, on);
         stream_of(on).submit("copy", [=] { std::memcpy(destination, source, bytes); });
     });
     return cudaSuccess;
@@ -345,7 +374,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
     return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+    graph_under_way = executable;
     for (const auto& work : *reinterpret_cast<FakeGraph*>(executable)) work(stream);
+    graph_under_way = nullptr;
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -35,5 +36,17 @@ std::map<std::string, FakeLaunch> fake_gpu_launches();
 void forget_fake_gpu_launches();
 // Copies and launches so far.
 int64_t fake_gpu_pieces_of_work();
+
+// Runs `work` on a stream (a cudaStream_t) or, if the stream is being recorded, at every launch of the graph.
+void enqueue_on_fake_gpu(void* stream, std::function<void()> work);
+
+// A copy or a launch as it happens.
+struct FakeWork {
+    const char* kernel = nullptr;  // mangled; null: a copy
+    const void* stream = nullptr;  // cudaStream_t
+    const void* graph = nullptr;   // cudaGraphExec_t; null: launched by itself
+};
+// Told of all work from here on; null: nobody.
+void set_fake_gpu_listener(void (*listener)(const FakeWork&));
 
 }  // namespace speedrun::testing

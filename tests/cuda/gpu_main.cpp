@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/runs/run_fixture.h"
 
@@ -13,6 +15,10 @@ int main(int argc, char** argv) {
     ::testing::InitGoogleTest(&argc, argv);
     if (::testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
     speedrun::testing::run_device() = "cuda";
+    // Ranks that are threads share what a process has of the GPU, and loading a kernel at its first launch
+    // may wait for all streams: for one that waits for a rank that waits for the loading. So all at the
+    // start.
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     const speedrun::CudaInfo info = speedrun::query_cuda();
     if (!info.unavailable.empty()) {
         fmt::print("skipped: these tests need an NVIDIA GPU: {}\n", info.unavailable);

@@ -32,7 +32,8 @@ const std::vector<int64_t> kSizes{0, 1, 3, 97, 4096, 131075};
 
 template <class T>
 void sums_of(World& world) {
-    CpuDevice device(1);
+    const std::unique_ptr<Device> own_device = conformance_device()();
+    Device& device = *own_device;
     const auto stream = device.create_stream("reduce");
     const Group group = flat_mesh(world).group(world.rank(), kEverybody);
     const auto communicator = world.connect("sums", group);
@@ -108,7 +109,8 @@ void sums_bf16(World& world) {
 
 template <class T>
 void moves_of(World& world) {
-    CpuDevice device(1);
+    const std::unique_ptr<Device> own_device = conformance_device()();
+    Device& device = *own_device;
     const auto stream = device.create_stream("gather");
     const auto communicator = world.connect("moves", flat_mesh(world).group(world.rank(), kEverybody));
     const int n = world.size(), rank = world.rank();
@@ -160,7 +162,8 @@ void groups_and_streams_at_once(World& world) {
         std::vector<std::vector<float>> buffers;
     };
     constexpr int kRounds = 20;
-    CpuDevice device(1);
+    const std::unique_ptr<Device> own_device = conformance_device()();
+    Device& device = *own_device;
     std::vector<Lane> lanes(3);
     lanes[0].axes = {Axis::shard};
     lanes[1].axes = {Axis::replicate};
@@ -201,7 +204,8 @@ void groups_and_streams_at_once(World& world) {
 
 // A collective that cannot begin on one stream does not hold up one that was launched after it on another.
 void later_launch_completes_first(World& world) {
-    CpuDevice device(1);
+    const std::unique_ptr<Device> own_device = conformance_device()();
+    Device& device = *own_device;
     const Group group = flat_mesh(world).group(world.rank(), kEverybody);
     const auto slow = world.connect("slow", group), fast = world.connect("fast", group);
     const auto slow_stream = device.create_stream("slow"), fast_stream = device.create_stream("fast"),
@@ -233,7 +237,8 @@ void later_launch_completes_first(World& world) {
 
 // No member passes a barrier before the last has come: a counter that all raise before it is full after it.
 void barrier_waits_for_all(World& world) {
-    CpuDevice device(1);
+    const std::unique_ptr<Device> own_device = conformance_device()();
+    Device& device = *own_device;
     const auto stream = device.create_stream("reduce");
     const auto communicator = world.connect("barrier", flat_mesh(world).group(world.rank(), kEverybody));
     const auto before = device.create_event(), after = device.create_event();
@@ -249,7 +254,8 @@ void barrier_waits_for_all(World& world) {
 }
 
 void counts_are_the_formulas(World& world) {
-    CpuDevice device(1);
+    const std::unique_ptr<Device> own_device = conformance_device()();
+    Device& device = *own_device;
     const auto stream = device.create_stream("reduce");
     const auto communicator = world.connect("counts", flat_mesh(world).group(world.rank(), kEverybody));
     const int n = world.size();
@@ -297,7 +303,8 @@ void hsdp_example(World& world) {
     const auto g = [](int rank, int m, int64_t e) {
         return static_cast<float>((rank + 1) * (m == 0 ? 1 : 10) + e);
     };
-    CpuDevice device(1);
+    const std::unique_ptr<Device> own_device = conformance_device()();
+    Device& device = *own_device;
     const auto stream = device.create_stream("reduce");
     const Group shards = mesh.group(world.rank(), {Axis::shard}),
                 copies = mesh.group(world.rank(), {Axis::replicate});
@@ -370,7 +377,8 @@ void host_exchanges(World& world) {
 }
 
 void wrong_sizes_throw(World& world) {
-    CpuDevice device(1);
+    const std::unique_ptr<Device> own_device = conformance_device()();
+    Device& device = *own_device;
     const auto stream = device.create_stream("reduce");
     const auto communicator = world.connect("sizes", flat_mesh(world).group(world.rank(), kEverybody));
     const int64_t n = world.size();
@@ -396,6 +404,17 @@ void wrong_sizes_throw(World& world) {
 }
 
 }  // namespace
+
+std::function<std::unique_ptr<Device>()>& conformance_device() {
+    static std::function<std::unique_ptr<Device>()> make = [] { return std::make_unique<CpuDevice>(1); };
+    return make;
+}
+
+std::function<void(const ConformanceCase&, World&)>& run_conformance() {
+    static std::function<void(const ConformanceCase&, World&)> run = [](const ConformanceCase& one,
+                                                                        World& world) { one.run(world); };
+    return run;
+}
 
 const std::vector<ConformanceCase>& conformance_cases() {
     static const std::vector<ConformanceCase> kCases{

@@ -8,10 +8,12 @@ namespace {
 
 speedrun::World* g_world = nullptr;
 
+using speedrun::testing::run_conformance;
+
 class MpiTest : public ::testing::TestWithParam<speedrun::testing::ConformanceCase> {};
 
 TEST_P(MpiTest, Conforms) {
-    GetParam().run(*g_world);
+    run_conformance()(GetParam(), *g_world);
 }
 
 INSTANTIATE_TEST_SUITE_P(Mpi, MpiTest, ::testing::ValuesIn(speedrun::testing::conformance_cases()),

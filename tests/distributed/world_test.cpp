@@ -1,10 +1,12 @@
 // The conformance cases on every world that needs no launcher.
 #include <gtest/gtest.h>
 
+#include "kernels/cpu/cpu_device.h"
 #include "tests/distributed/conformance.h"
 #include "tests/distributed/rank_threads.h"
 #include "train/distributed/self_world.h"
 #include "train/distributed/simulated_world.h"
+#include "train/distributed/staged_world.h"
 
 namespace speedrun::testing {
 namespace {
@@ -27,6 +29,12 @@ std::vector<WorldKind> world_kinds() {
                              });
                          }});
     }
+    kinds.push_back({"staged3", [](const auto& body) {
+                         run_ranks(3, [&](World& world) {
+                             CpuDevice device(1);
+                             body(*make_staged_world(world, device));
+                         });
+                     }});
     return kinds;
 }
 

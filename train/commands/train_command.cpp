@@ -9,6 +9,7 @@
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
+#include "train/distributed/device_world.h"
 #include "train/distributed/joint_check.h"
 #include "train/distributed/resolve_ranks.h"
 #include "train/distributed/simulated_world.h"
@@ -177,6 +178,9 @@ int train_on(World& world, const TrainOptions& options) {
     expect_same_on_all_ranks(world, "build and precision",
                              {build_info().git_sha, std::string(name_of(runtime->real()))});
 
+    const DeviceWorld device_world = make_device_world(world, runtime->device(), config.parallel);
+    if (device_world.world) ranks.world = device_world.world.get();
+
     RunFolder folder = open_folder(world, options);
     folder.write_config(config_to_json(config));
     folder.write_environment(environment_to_json(environment_of(world, *runtime)));
@@ -190,6 +194,7 @@ int train_on(World& world, const TrainOptions& options) {
         Trainer trainer(config, *runtime, ranks, folder, trainer_options);
         const ParameterTable& table = trainer.runner().model().table();
         for (const std::string& note : runtime->notes()) say(note);
+        if (!device_world.note.empty()) say(device_world.note);
         say(header(config, ranks, *runtime, table, folder.path()));
         folder.log("memory\n" + runtime->device().memory().print());
         install_signal_handlers();

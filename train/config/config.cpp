@@ -165,6 +165,12 @@ void ParallelConfig::fields(FieldVisitor& v) {
     v.field("shard", shard, "mesh axis: ranks that share one copy; \"auto\": the rest of the ranks");
     v.field("context", context, "mesh axis: ranks that share a sequence; only 1 so far", {1, 65536});
     v.field("tensor", tensor, "mesh axis: ranks that share a matrix; only 1 so far", {1, 65536});
+    v.choice(
+        "communicator", communicator, {"auto", "nccl", "staged"},
+        "between GPUs: NCCL, or staged through the host's memory, so that ranks may share a GPU; auto: NCCL "
+        "where it is installed and each rank has a GPU of its own");
+    v.field("nccl_max_ctas", nccl_max_ctas,
+            "blocks (CTAs) of a GPU that one of NCCL's collectives may take; 0: as NCCL decides", {0, 64});
     v.field("timeout_s", timeout_s,
             "seconds without progress after which a rank takes another for lost and ends the run",
             {1, 86400});

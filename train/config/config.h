@@ -107,6 +107,8 @@ struct ParallelConfig {
     std::string shard = "auto";
     int64_t context = 1;
     int64_t tensor = 1;
+    std::string communicator = "auto";
+    int64_t nccl_max_ctas = 0;
     double timeout_s = 60;
     double simulate_latency_us = 0, simulate_gbytes_per_s = 0, simulate_jitter_us = 0;
 

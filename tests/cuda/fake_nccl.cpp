@@ -1,0 +1,279 @@
+#include "tests/cuda/fake_nccl.h"
+
+#include <nccl.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/device/dtype.h"
+
+using namespace speedrun;
+using namespace speedrun::testing;
+
+namespace {
+
+// The members of one communicator, each on a thread of its own.
+struct Hub {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int size = 0, arrived = 0, joined = 0;
+    int64_t round = 0;
+    bool aborted = false;
+    std::vector<std::vector<const void*>> sent;  // by member: what it gives, to each member or to all
+
+    // False: it was aborted.
+    bool meet() {
+        std::unique_lock lock(mutex);
+        if (++arrived == size) {
+            arrived = 0;
+            ++round;
+            changed.notify_all();
+            return !aborted;
+        }
+        changed.wait(lock, [&, now = round] { return round != now || aborted; });
+        return !aborted;
+    }
+};
+
+struct State {
+    std::mutex mutex;
+    FakeNccl settings;
+    int num_ids = 0, max_ctas = 0, open = 0;
+    std::map<int, std::shared_ptr<Hub>> hubs;
+};
+
+State& state() {
+    static State* const all = new State;
+    return *all;
+}
+
+FakeNccl settings() {
+    std::lock_guard lock(state().mutex);
+    return state().settings;
+}
+
+}  // namespace
+
+struct ncclComm {
+    std::shared_ptr<Hub> hub;
+    int rank = 0;
+    std::vector<const void*> sends;  // of the group under way, by peer
+    std::vector<void*> receives;
+    size_t bytes = 0;
+    cudaStream_t stream = nullptr;
+};
+
+namespace {
+
+thread_local ncclComm* in_group = nullptr;
+
+size_t size_of_type(ncclDataType_t type) {
+    return type == ncclBfloat16 ? 2 : 4;
+}
+
+// Gives `given`, waits for the others, computes what `compute` writes to `result`, and puts that to `output`
+// when nobody reads any more.
+using Inputs = std::vector<std::vector<const void*>>;
+ncclResult_t collective(ncclComm* comm, cudaStream_t stream, std::vector<const void*> given, void* output,
+                        size_t bytes, std::function<void(const Inputs&, std::vector<char>&)> compute) {
+    const FakeNccl now = settings();
+    if (now.refuses) return ncclSystemError;
+    now.enqueue(stream, [hub = comm->hub, rank = comm->rank, given = std::move(given), output, bytes,
+                         compute = std::move(compute)] {
+        {
+            std::lock_guard lock(hub->mutex);
+            hub->sent[static_cast<size_t>(rank)] = given;
+        }
+        if (!hub->meet()) return;
+        std::vector<char> result(bytes);
+        compute(hub->sent, result);
+        if (!hub->meet()) return;
+        if (bytes > 0) std::memcpy(output, result.data(), bytes);
+        hub->meet();
+    });
+    return ncclSuccess;
+}
+
+template <class T>
+void sum(const Inputs& inputs, size_t begin, size_t count, std::vector<char>& result) {
+    for (size_t e = 0; e < count; ++e) {
+        float total = 0;
+        for (size_t i = 0; i < inputs.size(); ++i) {
+            const auto value = static_cast<float>(static_cast<const T*>(inputs[i][0])[begin + e]);
+            total = i == 0 ? value : total + value;
+        }
+        const auto rounded = static_cast<T>(total);
+        std::memcpy(result.data() + e * sizeof rounded, &rounded, sizeof rounded);
+    }
+}
+
+void largest(const Inputs& inputs, size_t begin, size_t count, std::vector<char>& result) {
+    for (size_t e = 0; e < count; ++e) {
+        uint32_t value = 0;
+        for (const std::vector<const void*>& input : inputs)
+            value = std::max(value, static_cast<const uint32_t*>(input[0])[begin + e]);
+        std::memcpy(result.data() + e * sizeof value, &value, sizeof value);
+    }
+}
+
+ncclResult_t reduce(const void* input, void* output, size_t begin, size_t count, ncclDataType_t type,
+                    ncclRedOp_t op, ncclComm* comm, cudaStream_t stream) {
+    if (op == ncclMax && type == ncclUint32) {
+        return collective(comm, stream, {input}, output, count * sizeof(uint32_t),
+                          [=](const Inputs& inputs, std::vector<char>& result) {
+                              largest(inputs, begin, count, result);
+                          });
+    }
+    if (op != ncclSum) return ncclInvalidArgument;
+    return collective(comm, stream, {input}, output, count * size_of_type(type),
+                      [=](const Inputs& inputs, std::vector<char>& result) {
+                          if (type == ncclBfloat16)
+                              sum<Bf16>(inputs, begin, count, result);
+                          else
+                              sum<float>(inputs, begin, count, result);
+                      });
+}
+
+}  // namespace
+
+extern "C" {
+
+void fake_nccl_set(const FakeNccl& nccl) {
+    std::lock_guard lock(state().mutex);
+    state().settings = nccl;
+}
+int fake_nccl_max_ctas() {
+    std::lock_guard lock(state().mutex);
+    return state().max_ctas;
+}
+int fake_nccl_open() {
+    std::lock_guard lock(state().mutex);
+    return state().open;
+}
+
+ncclResult_t ncclGetVersion(int* version) {
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+const char* ncclGetErrorString(ncclResult_t result) {
+    return result == ncclRemoteError ? "remote process exited" : "unhandled system error";
+}
+const char* ncclGetLastError(ncclComm_t) {
+    return "said by the fake NCCL";
+}
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+    std::lock_guard lock(state().mutex);
+    const int number = ++state().num_ids;
+    std::memset(id->internal, 0, sizeof id->internal);
+    std::memcpy(id->internal, &number, sizeof number);
+    return ncclSuccess;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+    int number = 0;
+    std::memcpy(&number, id.internal, sizeof number);
+    std::shared_ptr<Hub> hub;
+    {
+        std::lock_guard lock(state().mutex);
+        if (number < 1 || number > state().num_ids) return ncclInvalidArgument;
+        std::shared_ptr<Hub>& entry = state().hubs[number];
+        if (!entry) {
+            entry = std::make_shared<Hub>();
+            entry->size = size;
+            entry->sent.resize(static_cast<size_t>(size));
+        }
+        hub = entry;
+        state().max_ctas = config->maxCTAs;
+        ++state().open;
+    }
+    if (hub->size != size || rank < 0 || rank >= size) return ncclInvalidArgument;
+    hub->meet();
+    *comm = new ncclComm;
+    (*comm)->hub = hub;
+    (*comm)->rank = rank;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    std::lock_guard lock(state().mutex);
+    --state().open;
+    delete comm;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    {
+        std::lock_guard lock(comm->hub->mutex);
+        comm->hub->aborted = true;
+        comm->hub->changed.notify_all();
+    }
+    return ncclCommDestroy(comm);
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) {
+    *error = settings().async_error ? ncclRemoteError : ncclSuccess;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclAllReduce(const void* input, void* output, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+    return reduce(input, output, 0, count, type, op, comm, stream);
+}
+ncclResult_t ncclReduceScatter(const void* input, void* output, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    return reduce(input, output, static_cast<size_t>(comm->rank) * count, count, type, op, comm, stream);
+}
+ncclResult_t ncclAllGather(const void* input, void* output, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+    const size_t part = count * size_of_type(type);
+    return collective(comm, stream, {input}, output, part * static_cast<size_t>(comm->hub->size),
+                      [=](const Inputs& inputs, std::vector<char>& result) {
+                          for (size_t i = 0; i < inputs.size() && part > 0; ++i)
+                              std::memcpy(result.data() + i * part, inputs[i][0], part);
+                      });
+}
+ncclResult_t ncclBroadcast(const void* input, void* output, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+    const size_t bytes = count * size_of_type(type);
+    return collective(comm, stream, {input}, output, bytes,
+                      [=](const Inputs& inputs, std::vector<char>& result) {
+                          if (bytes > 0)
+                              std::memcpy(result.data(), inputs[static_cast<size_t>(root)][0], bytes);
+                      });
+}
+
+ncclResult_t ncclGroupStart() {
+    in_group = nullptr;
+    return ncclSuccess;
+}
+ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+    in_group = comm;
+    comm->sends.resize(static_cast<size_t>(comm->hub->size));
+    comm->sends[static_cast<size_t>(peer)] = data;
+    comm->bytes = count * size_of_type(type);
+    comm->stream = stream;
+    return ncclSuccess;
+}
+ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t) {
+    if (in_group != comm || comm->bytes != count * size_of_type(type)) return ncclInvalidUsage;
+    comm->receives.resize(static_cast<size_t>(comm->hub->size));
+    comm->receives[static_cast<size_t>(peer)] = data;
+    return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+    if (!in_group) return ncclInvalidUsage;
+    ncclComm* const comm = in_group;
+    in_group = nullptr;
+    const size_t bytes = comm->bytes;
+    return collective(comm, comm->stream, std::move(comm->sends), nullptr, 0,
+                      [receives = std::move(comm->receives), bytes, rank = static_cast<size_t>(comm->rank)](
+                          const Inputs& inputs, std::vector<char>&) {
+                          for (size_t i = 0; i < receives.size() && bytes > 0; ++i)
+                              std::memcpy(receives[i], inputs[i][rank], bytes);
+                      });
+}
+
+}  // extern "C"

@@ -1,0 +1,104 @@
+// Ranks that talk about a GPU's memory, against the fake runtime: staged through the host, and through NCCL.
+
+#include "kernels/cuda/cuda_device.h"
+#include "tests/cuda/fake_gpu.h"
+#include "tests/cuda/rank_runs.h"
+#include "tests/distributed/conformance.h"
+#include "train/distributed/staged_world.h"
+
+namespace speedrun::testing {
+namespace {
+
+// ---- every case of the other worlds, on streams of the GPU
+
+class GpuWorldTest : public ::testing::TestWithParam<ConformanceCase> {
+  protected:
+    GpuWorldTest() {
+        conformance_device() = [] { return std::make_unique<CudaDevice>(); };
+    }
+    ~GpuWorldTest() override {
+        conformance_device() = [] { return std::make_unique<CpuDevice>(1); };
+    }
+};
+
+TEST_P(GpuWorldTest, StagedConforms) {
+    for (const int size : {1, 2, 3}) {
+        run_ranks(size, [](World& world) {
+            CudaDevice device;
+            GetParam().run(*make_staged_world(world, device));
+        });
+    }
+}
+
+const auto kName = [](const auto& info) { return info.param.name; };
+INSTANTIATE_TEST_SUITE_P(Worlds, GpuWorldTest, ::testing::ValuesIn(conformance_cases()), kName);
+
+// ---- runs
+
+class FakeRanksTest : public RankRuns {
+  protected:
+    Config ranks_config(std::vector<std::string> settings) const {
+        const std::vector<std::string> all = {"cuda.products=hand", "batch.microbatch_tokens=256",
+                                              "batch.tokens_per_step=1024", "schedule.steps=5", "threads=1"};
+        settings.insert(settings.begin(), all.begin(), all.end());
+        return config(settings);
+    }
+};
+
+// The fake GPU computes nothing, so this is about memory, streams and counts; that staged numbers are right
+// is in the test below.
+TEST_F(FakeRanksTest, StagedRunHoldsWhatThePlanSaysAndSendsWhatItMust) {
+    for (const char* strategy : {"ddp", "zero1", "zero3"}) {
+        const Config c =
+            ranks_config({"device=cuda", std::string("parallel.strategy=") + strategy, "cuda.graph=true"});
+        int64_t allocations = 0;
+        int looked = 0;
+        curve_on_ranks(2, strategy, c, [&](const DeviceWorld& device_world, Trainer& trainer) {
+            EXPECT_EQ(device_world.note.find("ranks talk through the host's memory, not NCCL"), 0u)
+                << device_world.note;
+            // Gathering before every use is host work in between.
+            EXPECT_EQ(trainer.runner().has_graphs(), strategy != std::string("zero3"));
+            EXPECT_GT(trainer.runner().bytes_sent(), 0) << "the warm-up's";
+            ++looked;
+            allocations = fake_gpu_allocations();
+        });
+        EXPECT_EQ(looked, 2);
+        EXPECT_EQ(fake_gpu_allocations(), allocations) << "memory was allocated after the start-up";
+    }
+}
+
+// Staging is the same code on any device: on the CPU the numbers are real, and must be those of ranks that
+// read each other's memory.
+TEST_F(FakeRanksTest, StagedNumbersAreThoseOfTheWorldBeneath) {
+    const Config c = ranks_config({"device=cpu", "parallel.strategy=zero1"});
+    const std::vector<double> plain = curve_on_ranks(2, "plain", c), alone = curve_on_ranks(1, "alone", c);
+    std::vector<double> staged;
+    run_ranks(2, [&](World& world) {
+        Ranks ranks = resolve_ranks(c, world);
+        Runtime runtime(runtime_options(c, ranks));
+        const auto staged_world = make_staged_world(world, runtime.device());
+        ranks.world = staged_world.get();
+        RunFolder run_folder = ranks.first() ? RunFolder((folder_ / "logs").string(), "staged")
+                                             : RunFolder::silent((folder_ / "logs" / "staged").string());
+        Trainer(c, runtime, ranks, run_folder, {.quiet = true}).run();
+    });
+    EXPECT_EQ(curve("staged"), plain);
+    ASSERT_EQ(plain.size(), alone.size());
+    // f32: the order of sums differs, and Muon amplifies it over the steps.
+    for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(plain[i], alone[i], 1e-4 * std::abs(alone[i])) << i;
+}
+
+TEST_F(FakeRanksTest, NcclOnOneSharedGpuIsRefused) {
+    const Config c = ranks_config({"device=cuda", "parallel.communicator=nccl"});
+    try {
+        curve_on_ranks(2, "nccl", c);
+        FAIL() << "nothing was thrown";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage) << error.what();
+        EXPECT_NE(std::string(error.what()).find("use 'staged' or 'auto'"), std::string::npos)
+            << error.what();
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing

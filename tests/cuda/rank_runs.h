@@ -1,0 +1,42 @@
+// Whole runs on several ranks that are threads of this process, each with a device of its own; on one GPU
+// they share it.
+#pragma once
+
+#include <mutex>
+
+#include "tests/distributed/rank_threads.h"
+#include "tests/runs/run_fixture.h"
+#include "train/distributed/device_world.h"
+#include "train/distributed/resolve_ranks.h"
+
+namespace speedrun::testing {
+
+class RankRuns : public RunFixture {
+  protected:
+    // What rank 0 has written. `look` is called on every rank before the run begins, one after the other.
+    std::vector<double> curve_on_ranks(
+        int size, const std::string& name, const Config& config,
+        const std::function<void(const DeviceWorld&, Trainer&)>& look = [](const DeviceWorld&, Trainer&) {}) {
+        const std::string path = (folder_ / "logs" / name).string();
+        std::mutex mutex;
+        run_ranks(size, [&](World& world) {
+            Ranks ranks = resolve_ranks(config, world);
+            Runtime runtime(runtime_options(config, ranks));
+            ranks.plan.compute_dtype = runtime.real();
+            const DeviceWorld device_world = make_device_world(world, runtime.device(), config.parallel);
+            if (device_world.world) ranks.world = device_world.world.get();
+            RunFolder run_folder =
+                ranks.first() ? RunFolder((folder_ / "logs").string(), name) : RunFolder::silent(path);
+            Trainer trainer(config, runtime, ranks, run_folder, {.quiet = true});
+            {
+                std::lock_guard lock(mutex);
+                look(device_world, trainer);
+            }
+            const RunSummary summary = trainer.run();
+            EXPECT_EQ(summary.ranks, size);
+        });
+        return curve(name);
+    }
+};
+
+}  // namespace speedrun::testing

@@ -1,0 +1,19 @@
+// Makes mpi_conformance a test of the staged world on a GPU (the fake runtime's, where that is linked).
+#include "kernels/cuda/cuda_device.h"
+#include "tests/distributed/conformance.h"
+#include "train/distributed/staged_world.h"
+
+namespace speedrun::testing {
+namespace {
+
+const bool kInstalled = [] {
+    conformance_device() = [] { return std::make_unique<CudaDevice>(); };
+    run_conformance() = [](const ConformanceCase& one, World& world) {
+        CudaDevice device;
+        one.run(*make_staged_world(world, device));
+    };
+    return true;
+}();
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,40 @@
+// The functions of NCCL that are used, found at run time: the program starts, and ranks talk through the
+// host, on machines without the library.
+#pragma once
+
+#include <nccl.h>
+
+#include <string>
+
+namespace speedrun {
+
+struct NcclApi {
+    decltype(&::ncclGetVersion) get_version = nullptr;
+    decltype(&::ncclGetErrorString) error_string = nullptr;
+    decltype(&::ncclGetLastError) last_error = nullptr;
+    decltype(&::ncclGetUniqueId) get_unique_id = nullptr;
+    decltype(&::ncclCommInitRankConfig) comm_init = nullptr;
+    decltype(&::ncclCommDestroy) comm_destroy = nullptr;
+    decltype(&::ncclCommAbort) comm_abort = nullptr;
+    decltype(&::ncclCommGetAsyncError) async_error = nullptr;
+    decltype(&::ncclAllReduce) all_reduce = nullptr;
+    decltype(&::ncclReduceScatter) reduce_scatter = nullptr;
+    decltype(&::ncclAllGather) all_gather = nullptr;
+    decltype(&::ncclBroadcast) broadcast = nullptr;
+    decltype(&::ncclSend) send = nullptr;
+    decltype(&::ncclRecv) receive = nullptr;
+    decltype(&::ncclGroupStart) group_start = nullptr;
+    decltype(&::ncclGroupEnd) group_end = nullptr;
+
+    std::string version() const;  // "2.28.9"
+    // "ncclAllReduce on 'gather': unhandled system error: <what ncclGetLastError says>".
+    std::string describe(ncclResult_t result, const std::string& call) const;
+    // Throws exit code 5 with that text unless it went well.
+    void check(ncclResult_t result, const std::string& call) const;
+};
+
+// The functions of libnccl.so.2, looked for where the loader looks. Null, with the reason in `why`, if they
+// are not to be had. Loaded once.
+const NcclApi* load_nccl(std::string& why);
+
+}  // namespace speedrun
