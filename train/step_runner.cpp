@@ -1,5 +1,6 @@
 #include "train/step_runner.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -42,6 +43,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       optimizers_(config.optimizers, model_.table(), ranks, model_.parameters(), gradients_, runtime),
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event()),
+      copied_(runtime.device().create_event()),
       staging_(runtime.device(), 4 * config.batch.microbatch_tokens * size_of(DType::i32)) {
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), optimizers_.statistics().bytes());
@@ -163,6 +165,8 @@ StepResult StepRunner::collect() {
     result.step_ms = result.clock_ms - last_clock_ms_;
     result.optimizer_ms = slot.step_done->elapsed_ms_since(*slot.backward_done);
     if (ranks_.size() > 1) result.comm_exposed_ms = slot.reduce_done->elapsed_ms_since(*slot.backward_done);
+    if (collected_ == snapshot_at_ + 1)
+        result.copy_stall_ms = std::max(0.0, copied_->elapsed_ms_since(*slot.backward_done));
     last_clock_ms_ = result.clock_ms;
     return result;
 }
@@ -214,6 +218,21 @@ void StepRunner::warm_up() {
 void StepRunner::initialize(uint64_t seed) {
     model_.parameters().initialize(seed);
     optimizers_.reset();
+    optimizers_.gather_all();
+}
+
+void StepRunner::snapshot(const std::function<void(const Region&, Stream&)>& copy) {
+    optimizers_.copy_state(copy);
+    runtime_.copy().record(*copied_);
+    snapshot_at_ = enqueued_;
+}
+
+void StepRunner::await_snapshot() {
+    copied_->synchronize();
+}
+
+void StepRunner::publish_state() {
+    model_.parameters().publish_parts();
     optimizers_.gather_all();
 }
 

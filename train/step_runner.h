@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct StepResult {
     double step_ms = 0;          // from the end of the step before (or clock start) to the end of this one
     double optimizer_ms = 0;     // of that, after backward had ended
     double comm_exposed_ms = 0;  // of that, until all gradients were reduced over the ranks
+    double copy_stall_ms = 0;    // after backward had ended, until a snapshot of the step before was taken
     double clock_ms = 0;         // from the clock's start to the end of this step
     bool stop = false;           // a rank asked to stop; all ranks learn it of the same step
 };
@@ -70,6 +72,15 @@ class StepRunner {
 
     // Mean loss over the validation stream, in nats per token, shared among the ranks. Synchronises.
     double validate(const ValidationLoader& loader);
+    // Behind the step enqueued last: OptimizerSet::copy_state. The result of the next step says how long
+    // training waited for it.
+    void snapshot(const std::function<void(const Region&, Stream&)>& copy);
+    // Waits until the last snapshot is there.
+    void await_snapshot();
+    // After the state has been written to (masters, OptimizerSet::state): what compute reads follows it.
+    // Waits; all ranks.
+    void publish_state();
+    OptimizerSet& optimizers() { return optimizers_; }
     // The f32 values of a parameter, on the host; all ranks ask for the same. Waits.
     void read_master(const Parameter& p, void* host) { optimizers_.read_master(p, host); }
     // To other ranks, so far.
@@ -104,13 +115,14 @@ class StepRunner {
     Transformer model_;
     GradientStore gradients_;
     OptimizerSet optimizers_;
-    std::unique_ptr<Event> uploaded_, clock_start_;
+    std::unique_ptr<Event> uploaded_, clock_start_, copied_;
     HostBuffer staging_;  // of one microbatch's tokens, targets, positions and first keys
     std::array<std::unique_ptr<Graph>, 4> graphs_;
     std::vector<const Parameter*> ready_order_;  // in which a recorded backward announces the gradients
     bool use_graphs_ = true, recording_ = false;
     std::array<Slot, 2> slots_;
     int64_t enqueued_ = 0, collected_ = 0;
+    int64_t snapshot_at_ = -1;  // steps enqueued when the last snapshot was
     double last_clock_ms_ = 0;
     bool last_microbatch_ = false;
     int64_t flops_per_step_ = 0;

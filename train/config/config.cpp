@@ -127,6 +127,13 @@ void EvalConfig::fields(FieldVisitor& v) {
     v.field("every", every, "steps between validations; 0: only after the last step", {0, 1e12});
 }
 
+void CheckpointConfig::fields(FieldVisitor& v) {
+    v.field("every", every, "steps between checkpoints, written while training goes on; 0: none in between",
+            {0, 1e12});
+    v.field("keep", keep, "how many to keep: older ones are deleted when a newer one is complete", {1, 1e6});
+    v.field("last", last, "write one after the last step; a run that a signal stops writes one in any case");
+}
+
 void RecordConfig::fields(FieldVisitor& v) {
     v.field("track", track, "name of the track in records/ that the run is an attempt at");
     v.field("target_loss", target_loss,
@@ -150,6 +157,8 @@ void Config::fields(FieldVisitor& v) {
     v.section("schedule", "learning-rate schedule", [this](FieldVisitor& s) { schedule.fields(s); });
     v.section("parallel", "mesh of ranks", [this](FieldVisitor& s) { parallel.fields(s); });
     v.section("eval", "validation", [this](FieldVisitor& s) { eval.fields(s); });
+    v.section("checkpoint", "what a stopped run continues from",
+              [this](FieldVisitor& s) { checkpoint.fields(s); });
     v.section("record", "record attempt", [this](FieldVisitor& s) { record.fields(s); });
     v.section("cuda", "what only a GPU knows", [this](FieldVisitor& s) { cuda.fields(s); });
     v.choice("precision", precision, {"auto", "f32", "bf16"},

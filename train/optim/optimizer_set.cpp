@@ -55,6 +55,10 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
     return std::make_unique<Adamw>(group, members, parameters, gradients, runtime);
 }
 
+std::vector<StateKind> state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols) {
+    return group.type == "muon" ? Muon::state_kinds(group, rows, cols) : Adamw::state_kinds();
+}
+
 OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
                            ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
     : config_(config),
@@ -91,7 +95,7 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
     for (const Region& region : layout_.all()) {
         pending_.push_back(static_cast<int>(region.pieces.size()));
         unreleased_.push_back(pending_.back());
-        for (auto* events : {&raw_, &released_, &reduced_, &stepped_, &gathered_})
+        for (auto* events : {&raw_, &released_, &reduced_, &stepped_, &gathered_, &copied_})
             events->push_back(device.create_event());
         for (const Piece& piece : region.pieces) {
             std::vector<int>& regions = regions_of_unit_[piece.parameter->unit];
@@ -181,6 +185,7 @@ void OptimizerSet::step(int64_t step, double lr_factor, bool stop, Event& backwa
             ops.clip_coefficient(context.grad_scale, statistic(region_scales_ + 2 * id + 1),
                                  statistic(local_squares_ + id), 0.0f, optimizer);
         }
+        optimizer.wait(*copied_[id]);  // a checkpoint has read what the step changes
         optimizers_[region.group]->step(region, context);
         optimizer.record(*stepped_[id]);
         if (!reducer_.sharded()) continue;
@@ -209,6 +214,21 @@ void OptimizerSet::await_unit(int unit) {
 
 void OptimizerSet::reset() {
     for (auto& optimizer : optimizers_) optimizer->reset(runtime_.compute());
+}
+
+std::vector<StatePart> OptimizerSet::state(const Region& region) const {
+    std::vector<StatePart> parts = {{{"master"}, parameters_.master_part(region)}};
+    for (const StatePart& part : optimizers_[region.group]->state(region)) parts.push_back(part);
+    return parts;
+}
+
+void OptimizerSet::copy_state(const std::function<void(const Region&, Stream&)>& copy) {
+    Stream& stream = runtime_.copy();
+    for (const int id : order_) {
+        stream.wait(*stepped_[id]);
+        copy(layout_[id], stream);
+        stream.record(*copied_[id]);
+    }
 }
 
 void OptimizerSet::gather_all() {
