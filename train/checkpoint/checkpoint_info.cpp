@@ -81,10 +81,12 @@ std::map<std::string, std::string> read_sums(const std::string& path) {
     int64_t number = 0;
     for (std::string line; std::getline(file, line);) {
         ++number;
-        constexpr size_t kDigits = 64, kName = kDigits + 2;  // two blanks between
-        if (line.size() <= kName || line.find_first_not_of("0123456789abcdef") != kDigits)
-            throw_data("{}: line {}: expected 64 hexadecimal digits and a file name, found '{}'", path,
-                       number, line);
+        constexpr size_t kDigits = 64, kName = kDigits + 2;
+        const bool digits = line.find_first_not_of("0123456789abcdef") == kDigits;
+        if (!digits || line.size() <= kName || line.compare(kDigits, 2, "  ") != 0) {
+            throw_data("{}: line {}: expected 64 hexadecimal digits, two blanks and a file name, found '{}'",
+                       path, number, line);
+        }
         sums[line.substr(kName)] = line.substr(0, kDigits);
     }
     return sums;
