@@ -21,9 +21,8 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
         checkpoint->index();
     } else if (!std::filesystem::is_regular_file(run + "/config.json")) {
         throw_usage(
-            "{}: neither a run folder (it has no config.json) nor a checkpoint; runs are in logs/, or where "
-            "--out "
-            "said, checkpoints in RUN/checkpoints",
+            "{}: not a run folder (it has no config.json) and not a checkpoint; runs are in logs/, or where "
+            "--out said",
             run);
     }
     FinishedRun result;
