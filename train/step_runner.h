@@ -75,6 +75,10 @@ class StepRunner {
     // Behind the step enqueued last: OptimizerSet::copy_state. The result of the next step says how long
     // training waited for it.
     void snapshot(const std::function<void(const Region&, Stream&)>& copy);
+    // Has the device done all that was enqueued?
+    bool idle() const {
+        return enqueued_ == 0 || slots_[(enqueued_ - 1) % slots_.size()].step_done->complete();
+    }
     // Waits until the last snapshot is there.
     void await_snapshot();
     // After the state has been written to (masters, OptimizerSet::state): what compute reads follows it.

@@ -49,14 +49,16 @@ class Checkpointer {
     void continue_from(int64_t steps) { saved_ = steps; }
     // The first thing that could not be saved; empty: nothing.
     const std::string& problem() const { return problem_; }
-    // How long the host has waited for the writing of earlier checkpoints, since the last call.
+    // How long the device has had nothing to do because the host waited for the writing of an earlier
+    // checkpoint, at most; since the last call.
     double take_wait_ms() { return std::exchange(wait_ms_, 0.0); }
 
   private:
     CheckpointFile write_from_snapshot(int64_t step) const;
     CheckpointFile write_from_device(int64_t step);
     void begin(CheckpointInfo info);
-    void settle(bool wait);  // the writing of all ranks
+    double commit_and_time() const;  // ms since begin()
+    void settle(bool wait);          // the writing of all ranks
     void settle_commit(bool wait);
     void commit(const std::vector<std::string>& outcomes);
     void fail(const std::string& text);
