@@ -41,7 +41,8 @@ class Trainer {
     RunSummary run();
 
     StepRunner& runner() { return runner_; }
-    // What could not be written while training went on; the same on all ranks after run(). Empty: nothing.
+    // What could not be written while training went on; of the run folder's own files, the first rank
+    // knows. Empty: nothing.
     std::string problem() const;
 
   private:

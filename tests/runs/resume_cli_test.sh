@@ -78,7 +78,7 @@ cp -r logs/whole logs/full && rm -r logs/full/checkpoints/step-00000020
 expect 1 "step-00000020 could not be saved: .*File too large" sh -c "trap '' XFSZ; ulimit -f 400; exec '$speedrun' train tiny.json --name full --resume auto"
 grep -q "^result: done" out || fail "a full disk kept the run from its end"
 [ "$(ls -A logs/full/checkpoints | tr '\n' ' ')" = "final step-00000018 " ] || fail "after a full disk there is $(ls -A logs/full/checkpoints)"
-expect 0 "continues after step 18" train --name full --resume auto
+expect 0 "continues after step 18" train --name full --resume logs/full/checkpoints/step-00000018/
 same whole full
 # Not even the metrics fit.
 expect 1 "metrics.jsonl: writing failed" sh -c "trap '' XFSZ; ulimit -f 8; exec '$speedrun' train tiny.json --name tight"

@@ -13,21 +13,30 @@
 namespace speedrun::testing {
 namespace {
 
+// Ten times slower there, and what they are to find is in every mode.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 struct Ways {
     int ranks = 1, replicate = 1;
     const char* strategy = "ddp";
     const char* optimizer = "adamw";  // of the matrices; "normuon": muon with it
     const char* precision = "f32";
-    int microbatch_tokens = 128;  // of each rank, of 512 a step
+    int microbatch_tokens = 64;  // of each rank, of 256 a step
 
     std::vector<std::string> settings() const {
         const std::string type = std::string(optimizer) == "adamw" ? "adamw" : "muon";
         return {"schedule.steps=10",
+                "model.num_layers=1",
+                "batch.tokens_per_step=256",
                 "device=cpu",
                 "threads=1",
                 "eval.every=5",
                 "checkpoint.keep=100",
-                "data.val_tokens=1000",
+                "data.val_tokens=300",
                 "precision=" + std::string(precision),
                 "parallel.strategy=" + std::string(strategy),
                 "parallel.replicate=" + std::to_string(replicate),
@@ -141,12 +150,13 @@ class ResumeTest : public RunFixture {
 // The run that is continued never knew that it would be: its checkpoints were taken while it trained on.
 TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
     std::vector<Ways> all = {
-        {1, 1, "ddp", "adamw"},     {1, 1, "ddp", "normuon", "f32", 512}, {2, 1, "ddp", "muon"},
-        {2, 1, "zero1", "normuon"}, {2, 1, "zero1", "adamw", "f32", 256}, {4, 2, "zero1", "muon"}};
+        {1, 1, "ddp", "adamw"},     {1, 1, "ddp", "normuon", "f32", 256}, {2, 1, "ddp", "muon"},
+        {2, 1, "zero1", "normuon"}, {2, 1, "zero1", "adamw", "f32", 128}, {4, 2, "zero1", "muon"}};
     if (cpu_has_bf16()) {
         all.push_back({1, 1, "ddp", "normuon", "bf16"});
         all.push_back({2, 1, "zero1", "normuon", "bf16"});
     }
+    if (kSanitized) all = {{1, 1, "ddp", "adamw"}, {2, 1, "zero1", "normuon"}};
     int number = 0;
     for (const Ways& ways : all) {
         SCOPED_TRACE(fmt::format("{} {}x{} {} {}", ways.strategy, ways.replicate, ways.ranks, ways.optimizer,
@@ -171,11 +181,12 @@ TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
 
 // 1 -> 2 -> 4 -> 1 ranks. What a mesh saves right after loading is bitwise what it has loaded.
 TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
-    for (const char* optimizer : {"adamw", "normuon"}) {
-        const std::vector<Ways> meshes = {{1, 1, "ddp", optimizer, "f32", 512},
-                                          {2, 1, "zero1", optimizer, "f32", 128},
-                                          {4, 2, "zero1", optimizer, "f32", 64},
-                                          {1, 1, "ddp", optimizer, "f32", 512}};
+    for (const char* optimizer : {"normuon", "adamw"}) {
+        if (kSanitized && std::string(optimizer) == "adamw") continue;
+        const std::vector<Ways> meshes = {{1, 1, "ddp", optimizer, "f32", 256},
+                                          {2, 1, "zero1", optimizer, "f32", 64},
+                                          {4, 2, "zero1", optimizer, "f32", 32},
+                                          {1, 1, "ddp", optimizer, "f32", 256}};
         const std::string prefix = optimizer, reference = prefix + "_reference";
         train(config_of(meshes[0]), 1, reference);
         std::string from;
@@ -257,15 +268,15 @@ TEST_F(ResumeTest, ADifferentConfigIsRefusedKeyByKey) {
     const Config c = config_of({});
     train(c, 1, "run");
     const std::string from = checkpoint("run", 10);
-    expect_error(ExitCode::usage, "model.num_layers: 2 there, 1 here", from, "new",
-                 config_of({}, {"model.num_layers=1"}));
+    expect_error(ExitCode::usage, "model.num_layers: 1 there, 2 here", from, "new",
+                 config_of({}, {"model.num_layers=2"}));
     expect_error(ExitCode::usage, "optimizers.groups.1.lr: 0.02 there, 0.03 here", "auto", "run",
                  config_of({}, {"optimizers.groups.1.lr=0.03"}));
     expect_error(ExitCode::usage, "optimizers.groups.0.type: \"adamw\" there, \"muon\" here", from, "new",
                  config_of({1, 1, "ddp", "muon"}));
     expect_error(ExitCode::usage, "seed: 3 there, 4 here", from, "new", config_of({}, {"seed=4"}));
     const Config other =
-        config_of({2, 1, "zero1", "adamw", "f32", 64},
+        config_of({2, 1, "zero1", "adamw", "f32", 32},
                   {"eval.every=7", "checkpoint.every=9", "threads=2", "record.target_loss=3"});
     EXPECT_EQ(training_differences(c, other), std::vector<std::string>{});
 }

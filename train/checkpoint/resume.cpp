@@ -77,17 +77,15 @@ Candidates named(const std::string& folder, const std::string& run) {
     if (result.folders.empty())
         throw_usage("--resume {}: neither a checkpoint nor a run's folder with checkpoints", folder);
     result.folders.resize(1);
-    const fs::path chosen = fs::weakly_canonical(result.folders.front());
+    fs::path chosen = fs::weakly_canonical(result.folders.front());
+    if (!chosen.has_filename()) chosen = chosen.parent_path();  // "…/step-00000012/"
     result.in_place = chosen.parent_path().parent_path() == fs::weakly_canonical(run);
-    if (result.in_place) {
-        const std::string newest = list_checkpoints(run).front();
-        if (fs::weakly_canonical(newest) != chosen) {
-            throw_usage(
-                "--resume {}: the run has a newer checkpoint, {}. Remove what is newer to continue the run "
-                "from here, "
-                "or give a new run another --name",
-                folder, newest);
-        }
+    const std::vector<std::string> own = result.in_place ? list_checkpoints(run) : std::vector<std::string>{};
+    if (!own.empty() && fs::weakly_canonical(own.front()) != chosen) {
+        throw_usage(
+            "--resume {}: the run has a newer checkpoint, {}. Remove what is newer to continue the run from "
+            "here, or give a new run another --name",
+            folder, own.front());
     }
     return result;
 }

@@ -90,6 +90,7 @@ std::string time_table(const RunSummary& s) {
                        row("optimizer after backward", s.optimizer_ms) +
                        row("communication exposed", s.comm_exposed_ms) +
                        row("host waited for data (overlapped)", s.data_ms);
+    if (s.checkpoint_stall_ms > 0) text += row("waited for checkpoints (of these)", s.checkpoint_stall_ms);
     return text + fmt::format(
                       "  step p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms (step {}); {:.0f} GFLOP/s, {:.0f}% "
                       "of a large product's {:.0f}",
