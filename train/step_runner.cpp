@@ -44,6 +44,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event()),
       copied_(runtime.device().create_event()),
+      idle_until_(runtime.device().create_event()),
       staging_(runtime.device(), 4 * config.batch.microbatch_tokens * size_of(DType::i32)) {
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), optimizers_.statistics().bytes());
@@ -225,6 +226,15 @@ void StepRunner::snapshot(const std::function<void(const Region&, Stream&)>& cop
     optimizers_.copy_state(copy);
     runtime_.copy().record(*copied_);
     snapshot_at_ = enqueued_;
+}
+
+double StepRunner::idle_ms() {
+    if (enqueued_ == 0) return 0;
+    const Event& done = *slots_[(enqueued_ - 1) % slots_.size()].step_done;
+    if (!done.complete()) return 0;
+    runtime_.compute().record(*idle_until_);
+    runtime_.compute().synchronize();
+    return idle_until_->elapsed_ms_since(done);
 }
 
 void StepRunner::await_snapshot() {

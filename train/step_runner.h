@@ -75,10 +75,8 @@ class StepRunner {
     // Behind the step enqueued last: OptimizerSet::copy_state. The result of the next step says how long
     // training waited for it.
     void snapshot(const std::function<void(const Region&, Stream&)>& copy);
-    // Has the device done all that was enqueued?
-    bool idle() const {
-        return enqueued_ == 0 || slots_[(enqueued_ - 1) % slots_.size()].step_done->complete();
-    }
+    // How long the device has had nothing to do since the step enqueued last; 0 if it is still at it.
+    double idle_ms();
     // Waits until the last snapshot is there.
     void await_snapshot();
     // After the state has been written to (masters, OptimizerSet::state): what compute reads follows it.
@@ -119,7 +117,7 @@ class StepRunner {
     Transformer model_;
     GradientStore gradients_;
     OptimizerSet optimizers_;
-    std::unique_ptr<Event> uploaded_, clock_start_, copied_;
+    std::unique_ptr<Event> uploaded_, clock_start_, copied_, idle_until_;
     HostBuffer staging_;  // of one microbatch's tokens, targets, positions and first keys
     std::array<std::unique_ptr<Graph>, 4> graphs_;
     std::vector<const Parameter*> ready_order_;  // in which a recorded backward announces the gradients

@@ -1,8 +1,5 @@
 #include "train/checkpoint/checkpointer.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -27,15 +24,6 @@ std::string outcome_of(const std::function<CheckpointFile()>& write) {
     } catch (const std::exception& error) {
         return kFailed + std::string(error.what());
     }
-}
-
-// Every byte is hashed twice (at 1.8 GB/s a core, measured on the processor at hand) and written: where
-// training needs all cores, that goes into its gaps and takes longer, instead of delaying a step by as much.
-// At nice 15 a thread gets 36 shares of a core where others have 1024.
-void yield_to_training() {
-    constexpr int kNice = 15;
-    // Refused, it runs like any other thread.
-    static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice));
 }
 
 bool ready(std::future_status status) {
@@ -90,7 +78,7 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
 void Checkpointer::snapshot(int64_t steps) {
     const Clock::time_point begin = Clock::now();
     settle(true);  // the snapshot's memory is free again
-    if (runner_.idle()) wait_ms_ += ms_since(begin);
+    wait_ms_ += std::min(ms_since(begin), runner_.idle_ms());
     runner_.snapshot([this](const Region& region, Stream& stream) {
         for (const size_t i : of_region_[static_cast<size_t>(region.id)]) {
             const Tensor& values = pieces_[i].values;
@@ -130,6 +118,7 @@ void Checkpointer::begin(CheckpointInfo info) {
     pending_ = true;
     outcome_.clear();
     began_ = Clock::now();
+    set_hurry(false);
 }
 
 void Checkpointer::save(CheckpointInfo info) {
@@ -152,11 +141,34 @@ void Checkpointer::finish() {
     }
 }
 
-CheckpointFile Checkpointer::write_from_snapshot(int64_t step) const {
-    if (std::string_view(runtime_.device().kind()) == "cpu") yield_to_training();
-    return write_rank_file(
-        system_, run_, step, ranks_.rank(), pieces_,
-        [this](size_t i, int64_t first, int64_t) { return snapshot_.as<float>() + offset_[i] + first; });
+CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
+    Clock::time_point fetched = Clock::now();
+    return write_rank_file(system_, run_, step, ranks_.rank(), pieces_,
+                           [&](size_t i, int64_t first, int64_t) {
+                               leave_cores_to_training(Clock::now() - fetched);
+                               fetched = Clock::now();
+                               return snapshot_.as<float>() + offset_[i] + first;
+                           });
+}
+
+// Every byte is hashed twice and written, which takes a core. Where training needs all cores, a step would
+// wait for that one; so the writer takes a thirtieth of it, and all of it as soon as somebody waits for the
+// writer.
+void Checkpointer::leave_cores_to_training(Clock::duration worked) {
+    if (std::string_view(runtime_.device().kind()) != "cpu") return;
+    constexpr int kRests = 29;
+    constexpr Clock::duration kLongest =
+        std::chrono::milliseconds(200);  // other processes may have had the core
+    std::unique_lock lock(mutex_);
+    hurried_.wait_for(lock, std::min(kRests * worked, kLongest), [this] { return hurry_; });
+}
+
+void Checkpointer::set_hurry(bool hurry) {
+    {
+        const std::lock_guard lock(mutex_);
+        hurry_ = hurry;
+    }
+    hurried_.notify_all();
 }
 
 CheckpointFile Checkpointer::write_from_device(int64_t step) {
@@ -170,6 +182,7 @@ CheckpointFile Checkpointer::write_from_device(int64_t step) {
 }
 
 void Checkpointer::settle(bool wait) {
+    if (wait) set_hurry(true);
     settle_commit(wait);
     while (pending_) {
         constexpr std::chrono::milliseconds kPatience{100};  // then the ranks show each other that they live

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +32,7 @@ class Checkpointer {
     // Of the run in this folder; all ranks make theirs. What it is given must outlive it.
     Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, StepRunner& runner,
                  std::string run, Report report, FileSystem& system = real_file_system());
+    ~Checkpointer() { set_hurry(true); }
     Checkpointer(const Checkpointer&) = delete;
     Checkpointer& operator=(const Checkpointer&) = delete;
 
@@ -50,15 +53,17 @@ class Checkpointer {
     // The first thing that could not be saved; empty: nothing.
     const std::string& problem() const { return problem_; }
     // How long the device has had nothing to do because the host waited for the writing of an earlier
-    // checkpoint, at most; since the last call.
+    // checkpoint, since the last call.
     double take_wait_ms() { return std::exchange(wait_ms_, 0.0); }
 
   private:
-    CheckpointFile write_from_snapshot(int64_t step) const;
+    CheckpointFile write_from_snapshot(int64_t step);
     CheckpointFile write_from_device(int64_t step);
     void begin(CheckpointInfo info);
     double commit_and_time() const;  // ms since begin()
-    void settle(bool wait);          // the writing of all ranks
+    void leave_cores_to_training(std::chrono::steady_clock::duration worked);
+    void set_hurry(bool hurry);
+    void settle(bool wait);  // the writing of all ranks
     void settle_commit(bool wait);
     void commit(const std::vector<std::string>& outcomes);
     void fail(const std::string& text);
@@ -83,6 +88,9 @@ class Checkpointer {
     std::chrono::steady_clock::time_point began_;
     std::string problem_;
     double wait_ms_ = 0;
+    std::mutex mutex_;
+    std::condition_variable hurried_;
+    bool hurry_ = false;                   // guarded by mutex_
     std::future<CheckpointFile> writing_;  // these two last: they end before what they use
     std::future<double> committing_;
 };
