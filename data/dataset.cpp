@@ -1,7 +1,6 @@
 #include "data/dataset.h"
 
 #include <glob.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "data/sha256.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -168,21 +168,12 @@ std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) 
 std::string sha256_file(const std::string& path) {
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
     if (!file) throw_data("{}: cannot open: {}", path, errno_text());
-    const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
-    if (!context || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1) {
-        throw_internal("SHA-256 is not available from libcrypto");
-    }
+    Sha256 hash;
     std::vector<unsigned char> buffer(1 << 20);
-    while (const size_t bytes = std::fread(buffer.data(), 1, buffer.size(), file.get())) {
-        if (EVP_DigestUpdate(context.get(), buffer.data(), bytes) != 1) throw_internal("SHA-256 failed");
-    }
+    while (const size_t bytes = std::fread(buffer.data(), 1, buffer.size(), file.get()))
+        hash.update(buffer.data(), bytes);
     if (std::ferror(file.get())) throw_data("{}: read failed: {}", path, errno_text());
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned int digest_bytes = 0;
-    if (EVP_DigestFinal_ex(context.get(), digest, &digest_bytes) != 1) throw_internal("SHA-256 failed");
-    std::string text;
-    for (unsigned int i = 0; i < digest_bytes; ++i) text += fmt::format("{:02x}", digest[i]);
-    return text;
+    return hash.hex();
 }
 
 }  // namespace speedrun

@@ -1,5 +1,6 @@
 #include "train/step_runner.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -58,6 +59,8 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       optimizers_(config.optimizers, model_.table(), ranks, model_.parameters(), gradients_, runtime),
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event()),
+      copied_(runtime.device().create_event()),
+      idle_until_(runtime.device().create_event()),
       staging_(runtime.device(), 4 * config.batch.microbatch_tokens * size_of(DType::i32)) {
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), optimizers_.statistics().bytes());
@@ -201,6 +204,8 @@ StepResult StepRunner::collect() {
     result.step_ms = result.clock_ms - last_clock_ms_;
     result.optimizer_ms = slot.step_done->elapsed_ms_since(*slot.backward_done);
     if (ranks_.size() > 1) result.comm_exposed_ms = slot.reduce_done->elapsed_ms_since(*slot.backward_done);
+    if (collected_ == snapshot_at_ + 1)
+        result.copy_stall_ms = std::max(0.0, copied_->elapsed_ms_since(*slot.backward_done));
     last_clock_ms_ = result.clock_ms;
     result.communication = counts - last_counts_;
     last_counts_ = counts;
@@ -257,6 +262,30 @@ void StepRunner::initialize(uint64_t seed) {
 void StepRunner::trace(Timeline* timeline) {
     timeline_ = timeline;
     optimizers_.trace(timeline);
+}
+
+void StepRunner::snapshot(const std::function<void(const Region&, Stream&)>& copy) {
+    optimizers_.copy_state(copy);
+    runtime_.copy().record(*copied_);
+    snapshot_at_ = enqueued_;
+}
+
+double StepRunner::idle_ms() {
+    if (enqueued_ == 0) return 0;
+    const Event& done = *slots_[(enqueued_ - 1) % slots_.size()].step_done;
+    if (!done.complete()) return 0;
+    runtime_.compute().record(*idle_until_);
+    runtime_.compute().synchronize();
+    return idle_until_->elapsed_ms_since(done);
+}
+
+void StepRunner::await_snapshot() {
+    copied_->synchronize();
+}
+
+void StepRunner::publish_state() {
+    model_.parameters().publish_parts();
+    optimizers_.gather_all();
 }
 
 void StepRunner::start_clock() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -30,8 +31,9 @@ struct StepResult {
     double optimizer_ms = 0;     // of that, after backward had ended
     double comm_exposed_ms = 0;  // of that, until all gradients were reduced over the ranks
     CollectiveCounts communication{};  // of this rank, since the step before; its gathers are of this step
-    double clock_ms = 0;               // from the clock's start to the end of this step
-    bool stop = false;                 // a rank asked to stop; all ranks learn it of the same step
+    double copy_stall_ms = 0;  // after backward had ended, until a snapshot of the step before was taken
+    double clock_ms = 0;       // from the clock's start to the end of this step
+    bool stop = false;         // a rank asked to stop; all ranks learn it of the same step
 };
 
 inline const Ranks kAlone{};
@@ -66,6 +68,10 @@ class StepRunner {
     // Marks the steps enqueued from here on in this timeline; null: no longer.
     void trace(Timeline* timeline);
 
+    // After so many steps, has every optimizer group stepped on all gradients there were? Those that groups
+    // of `every: k` have summed up in between are in no checkpoint.
+    bool between_periods(int64_t steps) const { return steps % phases_ == 0; }
+
     // Marks the begin of timed work; everything before has been synchronised.
     void start_clock();
     // Enqueues optimizer step `step`. At most two steps may be uncollected. stop: this rank asks to end the
@@ -78,6 +84,17 @@ class StepRunner {
 
     // Mean loss over the validation stream, in nats per token, shared among the ranks. Synchronises.
     double validate(const ValidationLoader& loader);
+    // Behind the step enqueued last: OptimizerSet::copy_state. The result of the next step says how long
+    // training waited for it.
+    void snapshot(const std::function<void(const Region&, Stream&)>& copy);
+    // How long the device has had nothing to do since the step enqueued last; 0 if it is still at it.
+    double idle_ms();
+    // Waits until the last snapshot is there.
+    void await_snapshot();
+    // After the state has been written to (masters, OptimizerSet::state): what compute reads follows it.
+    // Waits; all ranks.
+    void publish_state();
+    OptimizerSet& optimizers() { return optimizers_; }
     // The f32 values of a parameter, on the host; all ranks ask for the same. Waits.
     void read_master(const Parameter& p, void* host) { optimizers_.read_master(p, host); }
     // To other ranks, so far.
@@ -119,7 +136,7 @@ class StepRunner {
     Transformer model_;
     GradientStore gradients_;
     OptimizerSet optimizers_;
-    std::unique_ptr<Event> uploaded_, clock_start_;
+    std::unique_ptr<Event> uploaded_, clock_start_, copied_, idle_until_;
     HostBuffer staging_;  // of one microbatch's tokens, targets, positions and first keys
     std::map<GraphKey, RecordedMicrobatch> graphs_;
     std::vector<const Parameter*>* recording_ = nullptr;  // the order of the graph that is being recorded
@@ -127,6 +144,7 @@ class StepRunner {
     Timeline* timeline_ = nullptr;
     std::array<Slot, 2> slots_;
     int64_t enqueued_ = 0, collected_ = 0;
+    int64_t snapshot_at_ = -1;  // steps enqueued when the last snapshot was
     double last_clock_ms_ = 0;
     CollectiveCounts last_counts_{};  // of the step collected last
     int64_t flops_per_step_ = 0, recomputed_flops_per_step_ = 0;

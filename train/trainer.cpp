@@ -1,10 +1,14 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <string_view>
 
 #include "data/dataset.h"
+#include "train/config/config_json.h"
 #include "train/distributed/joint_check.h"
+#include "train/optim/schedule.h"
+#include "train/record/build_info.h"
 #include "train/record/environment.h"
 
 namespace speedrun {
@@ -78,26 +82,86 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
       val_loader_(val_data_,
                   {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask}),
       runner_(config, runtime, ranks),
-      ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)) {
+      ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)),
+      checkpointer_(
+          config, ranks, runtime, runner_, folder.path(),
+          [this](const std::string& text, bool problem) { report(text, problem); },
+          options.file_system ? *options.file_system : real_file_system()) {
     if (options.warm_up) runner_.warm_up();
     flops_per_step_ = over_ranks(static_cast<double>(runner_.flops_per_step()));
     progress_.emplace(config.schedule.steps, options.quiet || !ranks.first(), ranks.size(), flops_per_step_,
                       ceiling_flops_per_s_);
     runner_.initialize(static_cast<uint64_t>(config.seed));
+    first_step_ = resume(options.resume);
     prefetcher_ = std::make_unique<Prefetcher>(
         loader_, PrefetcherOptions{
                      .rows_per_microbatch = config.batch.microbatch_tokens / config.batch.sequence_length,
                      .microbatches_per_step = config.microbatches_per_step(ranks.num_data_ranks()),
                      .rank = ranks.data_rank(),
-                     .num_ranks = ranks.num_data_ranks()});
+                     .num_ranks = ranks.num_data_ranks(),
+                     .start_step = first_step_});
     summary_.startup_ms = process_age_ms();
+}
+
+int64_t Trainer::resume(const CheckpointReader* from) {
+    const int64_t step = from ? from->info().step : 0;
+    if (from) load_checkpoint(*from, runtime_, runner_);
+    // Only now that nothing can be refused any more: what the run wrote after that step.
+    for (const double ms : folder_.keep_steps_before(step))
+        step_times_.add(static_cast<int64_t>(step_times_.size()), ms);
+    if (!from) return step;
+    const CheckpointInfo& info = from->info();
+    checkpointer_.continue_from(step);
+    clock_.continue_from(info.measured.train_ms);
+    train_ms_ = info.measured.train_ms;
+    summary_.steps = step;
+    summary_.tokens = info.tokens;
+    summary_.train_loss = info.train_loss;
+    summary_.data_ms = info.measured.data_ms;
+    summary_.optimizer_ms = info.measured.optimizer_ms;
+    summary_.comm_exposed_ms = info.measured.comm_exposed_ms;
+    summary_.time_to_target_ms = info.measured.time_to_target_ms;
+    return step;
+}
+
+CheckpointInfo Trainer::checkpoint_info() const {
+    CheckpointInfo info;
+    info.step = summary_.steps;
+    info.tokens = summary_.tokens;
+    info.next_row = info.step * loader_.options().rows_per_step;
+    info.seed = config_.seed;
+    info.next_lr_factor = learning_rate_factor(config_.schedule, info.step);
+    info.train_loss = summary_.train_loss.value_or(0);
+    info.precision = std::string(name_of(runtime_.real()));
+    info.ranks = ranks_.size();
+    info.mesh = ranks_.mesh.describe();
+    info.strategy = row_of(ranks_.plan.strategy).name;
+    info.written_by = build_info().git_sha;
+    info.config = config_to_json(config_);
+    info.measured = {.train_ms = train_ms_,
+                     .data_ms = summary_.data_ms,
+                     .optimizer_ms = summary_.optimizer_ms,
+                     .comm_exposed_ms = summary_.comm_exposed_ms,
+                     .time_to_target_ms = summary_.time_to_target_ms};
+    return info;
+}
+
+void Trainer::report(const std::string& text, bool problem) {
+    folder_.log((problem ? "warning: " : "") + text);
+    if (!problem || !ranks_.first()) return;
+    if (progress_) progress_->finish();
+    std::fprintf(stderr, "warning: %s\n", text.c_str());
+}
+
+std::string Trainer::problem() const {
+    return checkpointer_.problem().empty() ? folder_.problem() : checkpointer_.problem();
 }
 
 RunSummary Trainer::run() {
     PrefetchedBatches batches(*prefetcher_);
     start_clock();
     try {
-        for (int64_t step = 0; step < config_.schedule.steps && !stopped(); ++step) {
+        for (int64_t step = first_step_; step < config_.schedule.steps && !(stopped() && runner_.between_periods(step)); ++step) {
             if (step > 0 && config_.eval.every > 0 && step % config_.eval.every == 0) {
                 stop_clock();
                 validate(step);
@@ -105,21 +169,27 @@ RunSummary Trainer::run() {
             }
             trace(step);
             runner_.enqueue(step, batches, signalled());
+            if (checkpointer_.due(step + 1) && runner_.between_periods(step + 1))
+                checkpointer_.snapshot(step + 1);
             if (runner_.uncollected() == 2) collect();  // while this step runs, log the one before
         }
         stop_clock();
         trace(summary_.steps);
-        validate(summary_.steps);
         summary_.status = stopped() ? "stopped" : "done";
+        if ((stopped() || config_.checkpoint.last) && runner_.between_periods(summary_.steps))
+            checkpointer_.save(checkpoint_info());
+        validate(summary_.steps);
     } catch (const Error& error) {
         if (error.code() != ExitCode::diverged) throw;
         summary_.status = "diverged";
         summary_.message = error.what();
         clock_.stop();
+        checkpointer_.finish();
         finish(summary_);
         // Loss and norm are those of all ranks, so all of them are here.
         throw JointError(error.code(), error.what());
     }
+    checkpointer_.finish();
     finish(summary_);
     return summary_;
 }
@@ -142,6 +212,7 @@ void Trainer::collect() {
     }
     metrics.optimizer_ms = result.optimizer_ms - result.comm_exposed_ms;
     metrics.data_ms = prefetcher_->wait_ms() - waited_ms_;
+    metrics.checkpoint_stall_ms = result.copy_stall_ms + checkpointer_.take_wait_ms();
     metrics.tokens = (result.step + 1) * config_.batch.tokens_per_step;
     metrics.tokens_per_s = static_cast<double>(config_.batch.tokens_per_step) / (result.step_ms * 1e-3);
     waited_ms_ = prefetcher_->wait_ms();
@@ -155,8 +226,11 @@ void Trainer::collect() {
     summary_.comm_exposed_ms += metrics.comm_exposed_ms;
     summary_.comm_ms += metrics.comm_ms;
     for (const auto& [kind, bytes] : metrics.bytes) summary_.bytes[kind] += bytes;
+    summary_.checkpoint_stall_ms += metrics.checkpoint_stall_ms;
+    train_ms_ = metrics.train_ms;
     folder_.write_step(metrics);
     progress_->step(metrics);
+    checkpointer_.collected(summary_.steps, [this] { return checkpoint_info(); });
 }
 
 void Trainer::start_clock() {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "data/prefetcher.h"
+#include "train/checkpoint/checkpointer.h"
 #include "train/distributed/clock_offset.h"
 #include "train/distributed/ranks.h"
 #include "train/record/progress.h"
@@ -25,6 +26,8 @@ struct TrainerOptions {
     bool warm_up = true;                            // off only in the test that shows that it changes nothing
     int64_t trace_first = -1, trace_last = -1;      // steps whose timeline is written to trace.json
     const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end, all ranks
+    const CheckpointReader* resume = nullptr;       // continue from there; needed by the constructor alone
+    FileSystem* file_system = nullptr;              // that checkpoints are written to; tests bring their own
 };
 
 class Trainer {
@@ -39,9 +42,15 @@ class Trainer {
     RunSummary run();
 
     StepRunner& runner() { return runner_; }
+    // What could not be written while training went on; of the run folder's own files, the first rank
+    // knows. Empty: nothing.
+    std::string problem() const;
 
   private:
+    int64_t resume(const CheckpointReader* from);  // the first step to run
     void collect();
+    CheckpointInfo checkpoint_info() const;  // after the last collected step
+    void report(const std::string& text, bool problem);
     void validate(int64_t step);  // outside the clock
     void start_clock();
     void stop_clock();
@@ -65,15 +74,17 @@ class Trainer {
     StepRunner runner_;
     double ceiling_flops_per_s_ = 0;  // these two over all ranks
     double flops_per_step_ = 0;
-    bool ranks_stop_ = false;
-    bool traced_ = false;
-    std::optional<Progress> progress_;  // once the warm-up has counted a step's operations
     TrainClock clock_;
     StepTimes step_times_;
+    int64_t first_step_ = 0;
+    bool ranks_stop_ = false, traced_ = false;
+    std::optional<Progress> progress_;  // once the warm-up has counted a step's operations
     Timeline timeline_;
     std::unique_ptr<Prefetcher> prefetcher_;
     double waited_ms_ = 0;  // of prefetcher_, at the step before
+    Checkpointer checkpointer_;
     RunSummary summary_;
+    double train_ms_ = 0;  // at the end of the last collected step
 };
 
 // FLOP/s of a large product in the compute type, the best of a few: what MFU is a share of.

@@ -42,6 +42,7 @@ ended() {
 stopped() {
     has "logs/$1/summary.json" '"status": "stopped"'
     [ -s "logs/$1/checkpoints/final/model.safetensors" ] || fail "$1 saved no weights"
+    [ -s "logs/$1/checkpoints/$(printf 'step-%08d' "$(number "$1" steps)")/rank-00001.safetensors" ] || fail "$1 saved no checkpoint of two ranks"
     [ "$(number "$1" steps)" = "$(grep -c '"event":"step"' "logs/$1/metrics.jsonl")" ] || fail "$1: steps and their lines differ"
 }
 
@@ -117,11 +118,19 @@ kill -TERM "$(some_rank)"
 ended 143
 stopped term
 
-# A rank that dies ends the run.
-start killed 2 --set batch.microbatch_tokens=128 --set parallel.timeout_s=3
+# A rank that dies ends the run. What two had saved until then, four continue.
+start killed 2 --set batch.microbatch_tokens=128 --set parallel.timeout_s=3 --set checkpoint.every=2
+tries=0
+until ls -d logs/killed/checkpoints/step-* >/dev/null 2>&1 || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
 kill -KILL "$(some_rank)"
 ended 5
 has out "died of signal 9\|is lost"
+: >logs/killed/metrics.jsonl # for start, which waits for its first line
+start killed 4 --resume auto --set batch.microbatch_tokens=64 --set parallel.strategy=zero1 --set parallel.replicate=2
+kill -USR1 "$launcher"
+ended 138
+has out "continues after step .* written by 2 ranks"
+[ -s "logs/killed/checkpoints/$(printf 'step-%08d' "$(number killed steps)")/rank-00003.safetensors" ] || fail "four ranks saved no checkpoint"
 
 [ $failures -eq 0 ] && echo "all checks of several ranks passed"
 exit $failures

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
@@ -38,24 +39,61 @@ void sync_to_disk(const std::string& path) {
                     fmt::format("{}: cannot be synced to disk: {}", path, std::strerror(error)));
 }
 
+// Bytes of a tensor of this shape, or -1 if that is no shape or more than `most`.
+int64_t bytes_of(const TensorEntry& tensor, int64_t most) {
+    int64_t bytes = size_of(tensor.dtype);
+    for (const int64_t dim : tensor.shape) {
+        if (dim < 0 || (dim > 0 && bytes > most / dim)) return -1;
+        bytes *= dim;
+    }
+    return bytes;
+}
+
+Json read_header(const std::string& path, std::ifstream& file, int64_t& data, int64_t& size) {
+    if (!file) throw_data("{}: cannot be opened", path);
+    size = static_cast<int64_t>(file.tellg());
+    int64_t length = 0;
+    file.seekg(0);
+    file.read(reinterpret_cast<char*>(&length), sizeof length);
+    data = static_cast<int64_t>(sizeof length) + length;
+    if (!file || length < 0 || length > size - static_cast<int64_t>(sizeof length)) {
+        throw_data("{}: a header of {} bytes does not fit a file of {} bytes", path,
+                   static_cast<uint64_t>(length), size);
+    }
+    std::string text(static_cast<size_t>(length), ' ');
+    file.read(text.data(), length);
+    Json header = Json::parse(text, nullptr, false);
+    if (!file || !header.is_object()) throw_data("{}: the header at byte 8 is not a JSON object", path);
+    return header;
+}
+
 }  // namespace
 
-void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
+std::string safetensors_header(std::vector<TensorEntry>& tensors) {
     Json header = Json::object();
-    size_t offset = 0;
-    for (const NamedTensor& tensor : tensors) {
+    int64_t offset = 0;
+    for (TensorEntry& tensor : tensors) {
+        tensor.begin = offset;
+        tensor.bytes = bytes_of(tensor, std::numeric_limits<int64_t>::max());
+        offset += tensor.bytes;
         header[tensor.name] = {{"dtype", type_name(tensor.dtype)},
                                {"shape", tensor.shape},
-                               {"data_offsets", {offset, offset + tensor.bytes.size()}}};
-        offset += tensor.bytes.size();
+                               {"data_offsets", {tensor.begin, offset}}};
     }
     std::string text = header.dump();
     text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors start aligned
     const uint64_t length = text.size();
+    text.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
+    for (TensorEntry& tensor : tensors) tensor.begin += static_cast<int64_t>(text.size());
+    return text;
+}
+
+void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
+    std::vector<TensorEntry> entries;
+    for (const NamedTensor& tensor : tensors) entries.push_back({tensor.name, tensor.dtype, tensor.shape});
     const std::string temporary = path + ".part";
     std::ofstream file(temporary, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(&length), sizeof length);
-    file << text;
+    file << safetensors_header(entries);
     for (const NamedTensor& tensor : tensors)
         file.write(tensor.bytes.data(), static_cast<std::streamsize>(tensor.bytes.size()));
     file.close();
@@ -64,47 +102,50 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
     std::filesystem::rename(temporary, path);
 }
 
-std::vector<NamedTensor> read_safetensors(const std::string& path) {
+std::vector<TensorEntry> read_safetensors_entries(const std::string& path) {
     std::ifstream file(path, std::ios::binary | std::ios::ate);
-    if (!file) throw_data("{}: cannot be opened", path);
-    const auto size = static_cast<uint64_t>(file.tellg());
-    uint64_t length = 0;
-    file.seekg(0);
-    file.read(reinterpret_cast<char*>(&length), sizeof length);
-    if (!file || length > size - sizeof length) {
-        throw_data("{}: a header of {} bytes does not fit a file of {} bytes", path, length, size);
-    }
-    std::string text(length, ' ');
-    file.read(text.data(), static_cast<std::streamsize>(length));
-    const Json header = Json::parse(text, nullptr, false);
-    if (!file || !header.is_object()) throw_data("{}: the header at byte 8 is not a JSON object", path);
-
-    std::vector<NamedTensor> tensors;
-    const uint64_t data = sizeof length + length;
+    int64_t data = 0, size = 0;
+    const Json header = read_header(path, file, data, size);
+    std::vector<TensorEntry> tensors;
     for (const auto& [name, entry] : header.items()) {
         if (name == "__metadata__") continue;
         const std::string where = fmt::format("{}: tensor {}", path, name);
-        NamedTensor tensor;
+        TensorEntry tensor;
         tensor.name = name;
-        std::vector<uint64_t> offsets;
+        std::vector<int64_t> offsets;
         try {
             tensor.dtype = type_of(entry.at("dtype").get<std::string>(), where);
             tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
-            offsets = entry.at("data_offsets").get<std::vector<uint64_t>>();
+            offsets = entry.at("data_offsets").get<std::vector<int64_t>>();
         } catch (const Json::exception& error) {
             throw_data("{}: {}", where, error.what());
         }
-        int64_t bytes = size_of(tensor.dtype);
-        for (int64_t dim : tensor.shape) bytes *= dim;
-        const bool fits = offsets.size() == 2 && offsets[0] <= offsets[1] && offsets[1] <= size - data;
-        if (!fits || static_cast<int64_t>(offsets[1] - offsets[0]) != bytes) {
+        const int64_t bytes = bytes_of(tensor, size);
+        const bool fits =
+            offsets.size() == 2 && 0 <= offsets[0] && offsets[0] <= offsets[1] && offsets[1] <= size - data;
+        if (!fits || offsets[1] - offsets[0] != bytes) {
             throw_data("{}: data_offsets {} do not hold {} bytes in a file with {} bytes of data", where,
                        entry.at("data_offsets").dump(), bytes, size - data);
         }
-        tensor.bytes.resize(offsets[1] - offsets[0]);
-        file.seekg(static_cast<std::streamoff>(data + offsets[0]));
-        file.read(tensor.bytes.data(), static_cast<std::streamsize>(tensor.bytes.size()));
-        if (!file) throw_data("{}: reading {} bytes at {} failed", where, bytes, data + offsets[0]);
+        tensor.begin = data + offsets[0];
+        tensor.bytes = bytes;
+        tensors.push_back(std::move(tensor));
+    }
+    return tensors;
+}
+
+std::vector<NamedTensor> read_safetensors(const std::string& path) {
+    std::vector<NamedTensor> tensors;
+    const std::vector<TensorEntry> entries = read_safetensors_entries(path);
+    std::ifstream file(path, std::ios::binary);
+    for (const TensorEntry& entry : entries) {
+        NamedTensor tensor{entry.name, entry.dtype, entry.shape, {}};
+        tensor.bytes.resize(static_cast<size_t>(entry.bytes));
+        file.seekg(entry.begin);
+        file.read(tensor.bytes.data(), entry.bytes);
+        if (!file)
+            throw_data("{}: tensor {}: reading {} bytes at {} failed", path, entry.name, entry.bytes,
+                       entry.begin);
         tensors.push_back(std::move(tensor));
     }
     return tensors;

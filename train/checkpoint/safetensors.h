@@ -16,6 +16,19 @@ struct NamedTensor {
     std::vector<char> bytes;
 };
 
+// Where a tensor lies in a file.
+struct TensorEntry {
+    std::string name;
+    DType dtype = DType::f32;
+    std::vector<int64_t> shape;
+    int64_t begin = 0, bytes = 0;  // from the file's first byte
+};
+
+// What comes before the bytes of these tensors, one after the other; sets their `begin` and `bytes`.
+std::string safetensors_header(std::vector<TensorEntry>& tensors);
+// The tensors of a file, in the order of its header, without their bytes. Throws as read_safetensors.
+std::vector<TensorEntry> read_safetensors_entries(const std::string& path);
+
 // Writes to a temporary name, syncs it to disk and renames. Throws if any of it fails.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kFooter =
     "Exit codes: 0 done; 1 unexpected failure; 2 bad usage or config; 3 data missing or damaged; 4 "
     "diverged;\n"
-    "            5 a rank was lost; 130/143/138 stopped by SIGINT/SIGTERM/SIGUSR1 after saving the weights.";
+    "            5 a rank was lost; 130/143/138 stopped by SIGINT/SIGTERM/SIGUSR1 after saving a checkpoint.";
 
 void add_settings(CLI::App* command, std::vector<std::string>& settings) {
     command
@@ -41,6 +41,12 @@ int run_command_line(int argc, char** argv) {
     train_command->add_option("--seed", train.seed, "overrides the config's seed")
         ->check(CLI::NonNegativeNumber);
     train_command
+        ->add_option(
+            "--resume", train.resume,
+            "auto: continue the newest good checkpoint of the run folder --name, start afresh where there "
+            "is none; or continue from this checkpoint")
+        ->type_name("auto|DIR");
+    train_command
         ->add_option("--trace", train.trace,
                      "write trace.json (Perfetto; speedrun trace) of these steps, all ranks")
         ->type_name("FIRST:LAST");
@@ -60,13 +66,13 @@ int run_command_line(int argc, char** argv) {
         ->check(CLI::Range(1, 65536));
 
     EvalOptions eval;
-    CLI::App* eval_command = app.add_subcommand("eval", "validation loss of a finished run");
-    eval_command->add_option("run", eval.run, "run folder")->required();
+    CLI::App* eval_command = app.add_subcommand("eval", "validation loss of a run or checkpoint");
+    eval_command->add_option("run", eval.run, "run folder, or a checkpoint in it")->required();
     add_settings(eval_command, eval.settings);
 
     SampleOptions sample;
-    CLI::App* sample_command = app.add_subcommand("sample", "generate text from a finished run");
-    sample_command->add_option("run", sample.run, "run folder")->required();
+    CLI::App* sample_command = app.add_subcommand("sample", "generate text from a run or checkpoint");
+    sample_command->add_option("run", sample.run, "run folder, or a checkpoint in it")->required();
     add_settings(sample_command, sample.settings);
     sample_command->add_option("--prompt", sample.prompt, "text to continue");
     sample_command->add_option("--tokens", sample.tokens, "tokens to generate at most")

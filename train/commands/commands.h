@@ -17,7 +17,8 @@ struct TrainOptions {
     std::string name;                   // empty: the config's name and the time
     std::string out = "logs";
     std::optional<int64_t> seed;
-    std::string trace;  // "FIRST:LAST" or empty
+    std::string resume;  // "auto", a checkpoint, a run's folder; empty: start afresh
+    std::string trace;   // "FIRST:LAST" or empty
     bool quiet = false;
 };
 int run_train(const TrainOptions& options);
@@ -31,7 +32,7 @@ struct PlanOptions {
 int run_plan(const PlanOptions& options);
 
 struct EvalOptions {
-    std::string run;  // run folder
+    std::string run;  // run folder, or one of its checkpoints
     std::vector<std::string> settings;
 };
 int run_eval(const EvalOptions& options);

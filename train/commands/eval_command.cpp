@@ -1,7 +1,9 @@
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "data/dataset.h"
+#include "train/checkpoint/checkpointer.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
@@ -12,19 +14,33 @@ namespace speedrun {
 
 FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
                               bool single_sequence) {
-    if (!std::filesystem::is_regular_file(run + "/config.json")) {
-        throw_usage("{}: not a run folder (it has no config.json); runs are in logs/, or where --out said",
-                    run);
+    std::optional<CheckpointReader> checkpoint;
+    if (is_checkpoint(run)) {
+        checkpoint.emplace(run);
+        for (const CheckpointFile& file : checkpoint->info().files) checkpoint->verify_file(file);
+        checkpoint->index();
+    } else if (!std::filesystem::is_regular_file(run + "/config.json")) {
+        throw_usage(
+            "{}: not a run folder (it has no config.json) and not a checkpoint; runs are in logs/, or where "
+            "--out said",
+            run);
     }
     FinishedRun result;
-    result.config = read_config(run + "/config.json", settings);
+    result.config = checkpoint
+                        ? parse_config(checkpoint->info().config, run + "/checkpoint.json: config", settings)
+                        : read_config(run + "/config.json", settings);
     Config& config = result.config;
     if (single_sequence)
         config.batch.microbatch_tokens = config.batch.tokens_per_step = config.batch.sequence_length;
     result.runtime = std::make_unique<Runtime>(runtime_options(config));
     result.runner = std::make_unique<StepRunner>(config, *result.runtime);
     Transformer& model = result.runner->model();
-    load_weights(run + "/checkpoints/final", model.table(), model.parameters(), *result.runtime);
+    if (checkpoint) {
+        checkpoint->expect_tensors(checkpoint_tensors(model.table(), config.optimizers));
+        load_checkpoint(*checkpoint, *result.runtime, *result.runner);
+    } else {
+        load_weights(run + "/checkpoints/final", model.table(), model.parameters(), *result.runtime);
+    }
     return result;
 }
 

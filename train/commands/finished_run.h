@@ -1,4 +1,4 @@
-// A run folder as eval and sample need it: its config and its final weights.
+// A run as eval and sample need it: its config and its weights.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,9 @@ struct FinishedRun {
     std::unique_ptr<StepRunner> runner;
 };
 
-// Opens RUN/config.json (with settings on top) and loads RUN/checkpoints/final. The microbatch is one as of
-// the run, or a single sequence. Throws a usage or data error that says what is missing.
+// Opens RUN/config.json (with settings on top) and loads RUN/checkpoints/final; or a checkpoint, which has
+// both. The microbatch is one as of the run, or a single sequence. Throws a usage or data error that says
+// what is missing.
 FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
                               bool single_sequence);
 

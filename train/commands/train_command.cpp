@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "data/dataset.h"
+#include "train/checkpoint/resume.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
@@ -25,7 +26,7 @@ namespace {
 
 std::atomic<int> stop_signal{0};
 
-// First signal: finish the step, save, end. Second: end at once.
+// First signal: finish the step, save a checkpoint, end. Second: end at once.
 void on_signal(int signal) {
     if (stop_signal.exchange(signal) != 0) _exit(128 + signal);
 }
@@ -60,6 +61,16 @@ std::string header(const Config& config, const Ranks& ranks, const Runtime& runt
         config.microbatches_per_step(ranks.num_data_ranks()), who, runtime.description());
 }
 
+std::string resume_line(const CheckpointReader& from, std::string_view precision) {
+    const CheckpointInfo& info = from.info();
+    std::string text =
+        fmt::format("continues after step {} from {}, written by {} rank{} ({}, {})", info.step,
+                    from.folder(), info.ranks, info.ranks > 1 ? "s" : "", info.strategy, info.mesh);
+    if (info.precision != precision)
+        text += fmt::format("; it computed in {} and goes on in {}", info.precision, precision);
+    return text;
+}
+
 std::string result_line(const RunSummary& s) {
     std::string text = fmt::format("result: {}", s.status);
     if (s.val_loss) text += fmt::format("  validation loss {:.4f} nats/token", *s.val_loss);
@@ -82,6 +93,7 @@ std::string time_table(const RunSummary& s) {
                        row("communication exposed", s.comm_exposed_ms) +
                        (s.ranks > 1 ? row("communication in all (overlapped)", s.comm_ms) : "") +
                        row("host waited for data (overlapped)", s.data_ms);
+    if (s.checkpoint_stall_ms > 0) text += row("waited for checkpoints (of these)", s.checkpoint_stall_ms);
     return text + fmt::format(
                       "  step p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms (step {}); {:.0f} GFLOP/s, {:.0f}% "
                       "of a large product's {:.0f}",
@@ -126,12 +138,12 @@ void check_run(const Config& config) {
     }
 }
 
-// Made by the first rank; silent on the others.
-RunFolder open_folder(World& world, const TrainOptions& options) {
+// Made, or continued, by the first rank; silent on the others.
+RunFolder open_folder(World& world, const std::string& out, const std::string& name, bool in_place) {
     std::optional<RunFolder> folder;
     check_together(world, [&] {
-        if (world.rank() == 0)
-            folder.emplace(options.out, options.name.empty() ? default_name(options.config) : options.name);
+        if (world.rank() != 0) return;
+        folder.emplace(in_place ? RunFolder::reopen(out, name) : RunFolder(out, name));
     });
     const std::string path = world.all_gather(folder ? folder->path() : "").front();
     return folder ? std::move(*folder) : RunFolder::silent(path);
@@ -161,6 +173,8 @@ int train_on(World& world, const TrainOptions& options) {
         config = read_config(options.config, options.settings);
         if (options.seed) config.seed = *options.seed;
         parse_trace(options.trace, trainer_options);
+        if (options.resume == "auto" && options.name.empty())
+            throw_usage("--resume auto: say with --name which run to continue, or start");
         ranks = resolve_ranks(config, world);
         check_run(config);
     });
@@ -181,21 +195,31 @@ int train_on(World& world, const TrainOptions& options) {
     const DeviceWorld device_world = make_device_world(world, runtime->device(), config.parallel);
     if (device_world.world) ranks.world = device_world.world.get();
 
-    RunFolder folder = open_folder(world, options);
-    folder.write_config(config_to_json(config));
-    folder.write_environment(environment_to_json(environment_of(world, *runtime)));
+    const std::string name = options.name.empty() ? default_name(options.config) : options.name;
+    const ResumePoint point = find_resume_point(world, options.resume, options.out + "/" + name, config);
+    trainer_options.resume = point.reader.get();
+    const int64_t first_step = point.reader ? point.reader->info().step : 0;
+    RunFolder folder = open_folder(world, options.out, name, point.in_place);
+    const Environment environment = environment_of(world, *runtime);
+    check_together(world, [&] {
+        folder.write_config(config_to_json(config));
+        folder.write_environment(environment_to_json(environment), point.in_place ? first_step : 0);
+    });
     const bool speaks = ranks.first();
     const auto say = [&](const std::string& text) {
         folder.log(text);
         if (speaks && !options.quiet) std::printf("%s\n", text.c_str());
         std::fflush(stdout);
     };
+    std::string problem;
     try {
         Trainer trainer(config, *runtime, ranks, folder, trainer_options);
         const ParameterTable& table = trainer.runner().model().table();
         for (const std::string& note : runtime->notes()) say(note);
         if (!device_world.note.empty()) say(device_world.note);
+        for (const std::string& message : point.messages) say("warning: " + message);
         say(header(config, ranks, *runtime, table, folder.path()));
+        if (point.reader) say(resume_line(*point.reader, name_of(runtime->real())));
         folder.log("memory\n" + runtime->device().memory().print());
         install_signal_handlers();
         const RunSummary summary = trainer.run();
@@ -207,9 +231,15 @@ int train_on(World& world, const TrainOptions& options) {
         say(time_table(summary));
         folder.log(result_line(summary));
         if (speaks) std::printf("%s\n", result_line(summary).c_str());
+        problem = trainer.problem();
     } catch (const std::exception& error) {
         folder.log(std::string("error: ") + error.what());
         throw;
+    }
+    // Trained to the end, but not all of it is on the disk: whoever relies on the files has to know.
+    if (world.max(problem.empty() ? 0 : 1) > 0) {
+        if (speaks && !problem.empty()) std::fprintf(stderr, "error: %s\n", problem.c_str());
+        return static_cast<int>(ExitCode::failure);
     }
     // A signal may have reached only some of the ranks.
     const int signal = static_cast<int>(world.max(stop_signal.load()));

@@ -188,6 +188,13 @@ void EvalConfig::fields(FieldVisitor& v) {
     v.field("every", every, "steps between validations; 0: only after the last step", {0, 1e12});
 }
 
+void CheckpointConfig::fields(FieldVisitor& v) {
+    v.field("every", every, "steps between checkpoints, written while training goes on; 0: none in between",
+            {0, 1e12});
+    v.field("keep", keep, "how many to keep: older ones are deleted when a newer one is complete", {1, 1e6});
+    v.field("last", last, "write one after the last step; a run that a signal stops writes one in any case");
+}
+
 void RecordConfig::fields(FieldVisitor& v) {
     v.field("track", track, "name of the track in records/ that the run is an attempt at");
     v.field("target_loss", target_loss,
@@ -212,6 +219,8 @@ void Config::fields(FieldVisitor& v) {
     v.section("schedule", "learning-rate schedule", [this](FieldVisitor& s) { schedule.fields(s); });
     v.section("parallel", "mesh of ranks", [this](FieldVisitor& s) { parallel.fields(s); });
     v.section("eval", "validation", [this](FieldVisitor& s) { eval.fields(s); });
+    v.section("checkpoint", "what a stopped run continues from",
+              [this](FieldVisitor& s) { checkpoint.fields(s); });
     v.section("record", "record attempt", [this](FieldVisitor& s) { record.fields(s); });
     v.section("cuda", "what only a GPU knows", [this](FieldVisitor& s) { cuda.fields(s); });
     v.choice("precision", precision, {"auto", "f32", "bf16"},
@@ -248,6 +257,12 @@ void Config::validate() const {
     if (optimizers.groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
         if (optimizers.groups[i].params.empty()) throw_usage("optimizers.groups[{}].params is empty", i);
+        if (checkpoint.every % optimizers.groups[i].every != 0) {
+            throw_usage(
+                "checkpoint.every {} is not a multiple of optimizers.groups[{}].every {}: in between, gradients "
+                "wait that no checkpoint holds",
+                checkpoint.every, i, optimizers.groups[i].every);
+        }
     }
     if (parallel.simulates() && !record.track.empty()) {
         throw_usage(

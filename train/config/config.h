@@ -123,6 +123,13 @@ struct EvalConfig {
     void fields(FieldVisitor& v);
 };
 
+struct CheckpointConfig {
+    int64_t every = 0;
+    int64_t keep = 2;
+    bool last = true;
+    void fields(FieldVisitor& v);
+};
+
 struct RecordConfig {
     std::string track;
     double target_loss = 0;
@@ -145,6 +152,7 @@ struct Config {
     ScheduleConfig schedule;
     ParallelConfig parallel;
     EvalConfig eval;
+    CheckpointConfig checkpoint;
     RecordConfig record;
     CudaConfig cuda;
     std::string precision = "auto";

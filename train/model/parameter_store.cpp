@@ -117,8 +117,12 @@ void ParameterStore::initialize(uint64_t seed) {
                                 DType::f32, {piece.count});
             initialize_piece(piece, values, seed);
         }
-        publish_part(region, runtime_.compute());
     }
+    publish_parts();
+}
+
+void ParameterStore::publish_parts() {
+    for (const Region& region : layout_.all()) publish_part(region, runtime_.compute());
 }
 
 void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, uint64_t seed) {

@@ -45,6 +45,8 @@ class ParameterStore {
     // Enqueues the initial values of this rank's parts on the compute stream: a function of (seed, parameter,
     // element) alone, whatever the layout.
     void initialize(uint64_t seed);
+    // Enqueues the rounding of this rank's parts of the masters to their compute copies, on the compute stream.
+    void publish_parts();
     // Enqueues the rounding of one master to its compute copy; as master().
     void publish(const Parameter& p, Stream& stream);
 

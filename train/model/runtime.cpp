@@ -28,6 +28,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
     }
     compute_ = device_->create_stream("compute");
     optimizer_ = device_->create_stream("optimizer");
+    copy_ = device_->create_stream("copy");
     if (!options.communicates) return;
     reduce_ = device_->create_stream("reduce");
     gather_ = device_->create_stream("gather");
@@ -74,7 +75,7 @@ std::vector<std::string> Runtime::notes() const {
 
 void Runtime::synchronize() {
     std::exception_ptr first;
-    for (Stream* stream : {compute_.get(), reduce_.get(), optimizer_.get(), gather_.get()}) {
+    for (Stream* stream : {compute_.get(), reduce_.get(), optimizer_.get(), gather_.get(), copy_.get()}) {
         if (!stream) continue;
         try {  // all of them, even if one has failed
             stream->synchronize();

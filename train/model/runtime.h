@@ -32,6 +32,8 @@ class Runtime {
     // Alone, the optimizer's.
     Stream& reduce() { return reduce_ ? *reduce_ : *optimizer_; }
     Stream& gather() { return gather_ ? *gather_ : *optimizer_; }
+    // Device to host while training goes on: checkpoints.
+    Stream& copy() { return *copy_; }
     DType real() const { return real_; }  // the compute type
     int threads() const { return threads_; }
     // "bf16 on 2 threads", "bf16 on NVIDIA H100 80GB HBM3".
@@ -53,7 +55,7 @@ class Runtime {
     std::vector<std::string> notes_;
     std::unique_ptr<Device> device_;
     std::unique_ptr<Ops> ops_;
-    std::unique_ptr<Stream> compute_, reduce_, optimizer_, gather_;  // end before what they use
+    std::unique_ptr<Stream> compute_, reduce_, optimizer_, gather_, copy_;  // end before what they use
 };
 
 }  // namespace speedrun

@@ -14,8 +14,7 @@ Adamw::Adamw(const OptimizerGroupConfig& group, const std::vector<const Region*>
 }
 
 void Adamw::step(const Region& region, const StepContext& context) {
-    const int64_t count = parameters_.layout().valid(region), offset = offset_.at(region.id);
-    if (count == 0) return;  // this rank's part is padding
+    if (parameters_.layout().valid(region) == 0) return;  // this rank's part is padding
     const AdamwOptions options{.learning_rate = static_cast<float>(group_.lr * context.lr_factor),
                                .beta1 = static_cast<float>(group_.beta1),
                                .beta2 = static_cast<float>(group_.beta2),
@@ -23,9 +22,20 @@ void Adamw::step(const Region& region, const StepContext& context) {
                                .weight_decay = static_cast<float>(group_.weight_decay),
                                .step = context.step + 1};
     runtime_.ops().adamw_step(parameters_.compute_part(region), parameters_.master_part(region),
-                              moments_.tensor(DType::f32, {count}, offset),
-                              moments_.tensor(DType::f32, {count}, offset + count * size_of(DType::f32)),
-                              gradients_.part(region), context.grad_scale, options, *context.stream);
+                              moment(region, 0), moment(region, 1), gradients_.part(region),
+                              context.grad_scale, options, *context.stream);
+}
+
+Tensor Adamw::moment(const Region& region, int which) const {
+    const int64_t count = parameters_.layout().valid(region);
+    return moments_.tensor(DType::f32, {count}, offset_.at(region.id) + which * count * size_of(DType::f32));
+}
+
+std::vector<StatePart> Adamw::state(const Region& region) const {
+    std::vector<StatePart> parts;
+    for (const StateKind& kind : state_kinds())
+        parts.push_back({kind, moment(region, static_cast<int>(parts.size()))});
+    return parts;
 }
 
 void Adamw::reset(Stream& stream) {

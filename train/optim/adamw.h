@@ -13,8 +13,12 @@ class Adamw final : public Optimizer {
           ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
     void step(const Region& region, const StepContext& context) override;
     void reset(Stream& stream) override;
+    std::vector<StatePart> state(const Region& region) const override;
+    static std::vector<StateKind> state_kinds() { return {{"adamw_m"}, {"adamw_v"}}; }
 
   private:
+    Tensor moment(const Region& region, int which) const;  // 0: the first, 1: the second
+
     const OptimizerGroupConfig group_;
     ParameterStore& parameters_;
     GradientStore& gradients_;

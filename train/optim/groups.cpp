@@ -47,6 +47,10 @@ RegionRules region_rules(const Ranks& ranks, const ParameterTable& table, const 
     return rules;
 }
 
+std::vector<StateKind> state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols) {
+    return group.type == "muon" ? Muon::state_kinds(group, rows, cols) : Adamw::state_kinds();
+}
+
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
                                           const std::vector<const Region*>& members,
                                           ParameterStore& parameters, GradientStore& gradients,

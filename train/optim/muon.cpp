@@ -41,6 +41,16 @@ Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Region*>& 
                         workspace * size_of(runtime.real()));
 }
 
+Tensor Muon::momentum_of(const Region& region) const {
+    return momentum_.tensor(DType::f32, {matrices_of(region) * region.rows * region.cols},
+                            offset_.at(region.id).momentum);
+}
+
+Tensor Muon::second_moment_of(const Region& region) const {
+    return second_moment_.tensor(DType::f32, {matrices_of(region), lines_of(region)},
+                                 offset_.at(region.id).second_moment);
+}
+
 int64_t Muon::matrices_of(const Region& region) const {
     return parameters_.layout().valid(region) / (region.rows * region.cols);
 }
@@ -50,21 +60,18 @@ void Muon::step(const Region& region, const StepContext& context) {
     if (num_matrices == 0) return;  // other ranks own the matrices of this region
     Ops& ops = runtime_.ops();
     Stream& stream = *context.stream;
-    const Offset& offset = offset_.at(region.id);
     const int64_t count = num_matrices * rows * cols;
     const Tensor update = update_.tensor(runtime_.real(), {count});
     const MuonMomentumOptions momentum{.momentum = static_cast<float>(muon_momentum_at(group_, context.step)),
                                        .nesterov = group_.nesterov};
-    ops.muon_momentum(update, momentum_.tensor(DType::f32, {count}, offset.momentum), gradients_.part(region),
-                      context.grad_scale, momentum, stream);
+    ops.muon_momentum(update, momentum_of(region), gradients_.part(region), context.grad_scale, momentum,
+                      stream);
     const int64_t workspace = Ops::polar_express_workspace(num_matrices, rows, cols);
     const Tensor matrices = update_.tensor(runtime_.real(), {num_matrices, rows, cols});
     ops.polar_express(matrices, workspace_.tensor(runtime_.real(), {workspace}), stream);
     if (group_.normuon) {
-        ops.normuon_scale(
-            matrices,
-            second_moment_.tensor(DType::f32, {num_matrices, lines_of(region)}, offset.second_moment),
-            context.grad_scale, {.beta2 = static_cast<float>(group_.beta2)}, stream);
+        ops.normuon_scale(matrices, second_moment_of(region), context.grad_scale,
+                          {.beta2 = static_cast<float>(group_.beta2)}, stream);
     }
     const double shape_scale =
         std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
@@ -75,6 +82,22 @@ void Muon::step(const Region& region, const StepContext& context) {
                                  .cautious = group_.cautious};
     ops.muon_apply(parameters_.compute_part(region), parameters_.master_part(region), update,
                    context.grad_scale, apply, stream);
+}
+
+std::vector<StateKind> Muon::state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols) {
+    std::vector<StateKind> kinds = {{"muon_momentum"}};
+    if (group.normuon) kinds.push_back({"normuon_v", rows * cols, std::max(rows, cols)});
+    return kinds;
+}
+
+std::vector<StatePart> Muon::state(const Region& region) const {
+    const std::vector<StateKind> kinds = state_kinds(group_, region.rows, region.cols);
+    std::vector<StatePart> parts = {{kinds[0], momentum_of(region)}};
+    if (group_.normuon) {
+        const Tensor moment = second_moment_of(region);
+        parts.push_back({kinds[1], moment.reshaped({moment.numel()})});
+    }
+    return parts;
 }
 
 void Muon::reset(Stream& stream) {

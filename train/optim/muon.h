@@ -17,9 +17,13 @@ class Muon final : public Optimizer {
          ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
     void step(const Region& region, const StepContext& context) override;
     void reset(Stream& stream) override;
+    std::vector<StatePart> state(const Region& region) const override;
+    static std::vector<StateKind> state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols);
 
   private:
-    int64_t matrices_of(const Region& region) const;  // that this rank steps
+    int64_t matrices_of(const Region& region) const;      // that this rank steps
+    Tensor momentum_of(const Region& region) const;       // flat
+    Tensor second_moment_of(const Region& region) const;  // (matrices, lines); with normuon only
 
     const OptimizerGroupConfig group_;
     ParameterStore& parameters_;

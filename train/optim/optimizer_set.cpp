@@ -48,8 +48,8 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
     }
     for (size_t g = 0; g < config.groups.size(); ++g) {
         std::vector<const Region*> members;
-        for (const Region& region : layout_.all()) {
-            if (region.group == static_cast<int>(g)) members.push_back(&region);
+        for (const int id : order_) {
+            if (layout_[id].group == static_cast<int>(g)) members.push_back(&layout_[id]);
         }
         optimizers_.push_back(
             make_optimizer(config.groups[g], members, parameters, gradients, reducer_, runtime));
@@ -64,7 +64,7 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
     for (const Region& region : layout_.all()) {
         pending_.push_back(static_cast<int>(region.pieces.size()));
         unreleased_.push_back(pending_.back());
-        for (auto* events : {&raw_, &free_, &released_, &reduced_, &stepped_, &gathered_})
+        for (auto* events : {&raw_, &free_, &released_, &reduced_, &stepped_, &gathered_, &copied_})
             events->push_back(device.create_event());
         for (const Piece& piece : region.pieces) {
             std::vector<int>& regions = regions_of_unit_[piece.parameter->unit];
@@ -122,11 +122,12 @@ void OptimizerSet::gradient_ready(const Parameter& p) {
 }
 
 void OptimizerSet::value_released(const Parameter& p) {
-    for (const int id : layout_.regions_of(p)) {
-        const Region& region = layout_[id];
-        if (!microbatch_.last || !due(region) || --unreleased_[id] > 0) continue;
-        unreleased_[id] = static_cast<int>(region.pieces.size());
-        runtime_.compute().record(*released_[id]);
+    const std::vector<int>& regions = layout_.regions_of(p);
+    for (auto id = regions.rbegin(); id != regions.rend(); ++id) {  // in the order of the steps
+        const Region& region = layout_[*id];
+        if (!microbatch_.last || !due(region) || --unreleased_[*id] > 0) continue;
+        unreleased_[*id] = static_cast<int>(region.pieces.size());
+        runtime_.compute().record(*released_[*id]);
         if (in_backward_) step_region(region);
     }
 }
@@ -193,6 +194,7 @@ void OptimizerSet::step_region(const Region& region) {
         runtime_.ops().clip_coefficient(context.grad_scale, statistic(region_scales_ + 2 * region.id + 1),
                                         statistic(local_terms_ + region.id), 0.0f, norm_, optimizer);
     }
+    optimizer.wait(*copied_[region.id]);  // a checkpoint has read what the step changes
     optimizers_[region.group]->step(region, context);
     optimizer.record(*stepped_[region.id]);
     if (!gradients_.memory().accumulators) optimizer.record(*free_[region.id]);
@@ -238,6 +240,9 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
     if (by_norm_of_all()) runtime_.optimizer().wait(reduce_done);
     for (const int id : order_) {
         if (!in_backward_ && due(layout_[id])) step_region(layout_[id]);
+    }
+    if (layout_.rules().cut_matrices) {  // some were changed after their turn, with the last of their bank
+        for (const Region& region : layout_.all()) runtime_.optimizer().record(*stepped_[region.id]);
     }
     unsharder_.forget();
 }
@@ -287,6 +292,21 @@ void OptimizerSet::trace(Timeline* timeline) {
 
 void OptimizerSet::reset() {
     for (auto& optimizer : optimizers_) optimizer->reset(runtime_.compute());
+}
+
+std::vector<StatePart> OptimizerSet::state(const Region& region) const {
+    std::vector<StatePart> parts = {{{"master"}, parameters_.master_part(region)}};
+    for (const StatePart& part : optimizers_[region.group]->state(region)) parts.push_back(part);
+    return parts;
+}
+
+void OptimizerSet::copy_state(const std::function<void(const Region&, Stream&)>& copy) {
+    Stream& stream = runtime_.copy();
+    for (const int id : order_) {
+        stream.wait(*stepped_[id]);
+        copy(layout_[id], stream);
+        stream.record(*copied_[id]);
+    }
 }
 
 void OptimizerSet::gather_all() {

@@ -4,6 +4,7 @@
 // unit. Ordered by events alone.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -61,7 +62,12 @@ class OptimizerSet {
     void await_unit(int unit, Pass pass);
     // Enqueues the state of step 0 on the compute stream.
     void reset();
-    // The compute copies of all regions from all ranks, after initialisation. Waits.
+    // What a checkpoint holds of a region, for this rank's part: the master, then its optimizer's state.
+    std::vector<StatePart> state(const Region& region) const;
+    // Calls `copy`, which enqueues reads of the state, for every region on the copy stream behind the last
+    // step; the next step of a region waits for its copy alone.
+    void copy_state(const std::function<void(const Region&, Stream&)>& copy);
+    // The compute copies of all regions from all ranks, after the masters have been set. Waits.
     void gather_all();
     // Values of p, as compute reads them, that are not finite. All ranks ask for the same. Waits.
     double count_nonfinite(const Parameter& p);
@@ -108,7 +114,8 @@ class OptimizerSet {
     std::vector<std::vector<int>> completes_;  // by parameter: regions it completed
     std::vector<int> waiting_;                 // regions that are launched after backward
     std::vector<std::vector<int>> regions_of_unit_;
-    std::vector<std::unique_ptr<Event>> raw_, free_, released_, reduced_, stepped_, gathered_;  // by region
+    std::vector<std::unique_ptr<Event>> raw_, free_, released_, reduced_, stepped_, gathered_,
+        copied_;  // by region
     std::unique_ptr<Event> read_, microbatch_done_;
     Timeline* timeline_ = nullptr;
 };

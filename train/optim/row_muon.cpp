@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/optim/muon.h"
 #include "train/optim/schedule.h"
 
 namespace speedrun {
@@ -49,6 +50,12 @@ RowMuon::RowMuon(const OptimizerGroupConfig& group, const std::vector<const Regi
     }
     for (const MatrixFamily& shape : layout.matrix_families())
         if (shape.group == members.front()->group) families_[{shape.rows, shape.cols}].shape = shape;
+    std::map<std::pair<int64_t, int64_t>, int64_t> numbered;
+    for (const Region* region : members) {
+        int64_t& number = numbered[{region->rows, region->cols}];
+        first_number_[region->id] = number;
+        number += region->count / (region->rows * region->cols);
+    }
     Device& device = runtime.device();
     momentum_ = Buffer(device, "muon momentum", MemoryCategory::optimizer_state, momentum);
     update_ = Buffer(device, "muon update", MemoryCategory::workspace, largest * size_of(runtime.real()));
@@ -91,6 +98,8 @@ void RowMuon::step(const Region& region, const StepContext& context) {
     const RegionLayout& layout = parameters_.layout();
     const int64_t count = layout.valid(region), matrix = region.rows * region.cols;
     const Tensor update = update_.tensor(runtime_.real(), {count});
+    if (family.done != first_number_.at(region.id))
+        throw_internal("{}: stepped out of order, matrix {} of its shape", region.name(), family.done);
     if (count > 0) {
         const MuonMomentumOptions options{
             .momentum = static_cast<float>(muon_momentum_at(group_, context.step)),
@@ -110,6 +119,27 @@ void RowMuon::step(const Region& region, const StepContext& context) {
         if (static_cast<int>(family.bank.size()) == ranks_ || last) finish_bank(family, context);
         if (last) family.done = 0;
     }
+}
+
+Tensor RowMuon::momentum_of(const Region& region) const {
+    return momentum_.tensor(DType::f32, {parameters_.layout().valid(region)}, momentum_offset_.at(region.id));
+}
+
+std::vector<StatePart> RowMuon::state(const Region& region) const {
+    const std::vector<StateKind> kinds = Muon::state_kinds(group_, region.rows, region.cols);
+    std::vector<StatePart> parts = {{kinds[0], momentum_of(region)}};
+    if (!group_.normuon) return parts;
+    const Piece& piece = region.pieces.front();  // the only one
+    const Family& family = families_.at({region.rows, region.cols});
+    const int64_t matrix = region.rows * region.cols;
+    for (int64_t m = 0; m < region.count / matrix; ++m) {
+        const int64_t number = first_number_.at(region.id) + m;
+        if (number % ranks_ != index_) continue;
+        const Tensor lines = family.second_moment.row_slice(number / ranks_, 1);
+        parts.push_back({kinds[1], lines.reshaped({lines.numel()}),
+                         (piece.in_parameter / matrix + m) * kinds[1].values});
+    }
+    return parts;
 }
 
 void RowMuon::assemble(const Family& family, const Member& own, bool into_matrix, Stream& stream) {

@@ -19,9 +19,10 @@ class RowMuon final : public Optimizer {
     RowMuon(const OptimizerGroupConfig& group, const std::vector<const Region*>& members,
             ParameterStore& parameters, GradientStore& gradients, Reducer& reducer, Runtime& runtime);
     // The matrices of a region change when their bank is complete: all banks are when every region has been
-    // stepped, which all ranks do in the order of RegionLayout::backward_order().
+    // stepped, which all ranks do in the order in which the members were given.
     void step(const Region& region, const StepContext& context) override;
     void reset(Stream& stream) override;
+    std::vector<StatePart> state(const Region& region) const override;
 
   private:
     // A matrix of a bank: what this rank holds of it.
@@ -35,7 +36,7 @@ class RowMuon final : public Optimizer {
     // Matrices of one shape: their banks follow one another through the same buffers.
     struct Family {
         MatrixFamily shape;
-        int64_t done = 0;  // matrices, in this step
+        int64_t done = 0;  // matrices, in this step; the number of the next one
         std::vector<Member> bank;
         Tensor outgoing, incoming;  // real [ranks · block]
         Tensor matrix;              // real [1, rows, cols]: incoming's memory, if rows come whole
@@ -43,6 +44,7 @@ class RowMuon final : public Optimizer {
         Tensor second_moment;  // f32 [banks, lines]: of the matrices that this rank owns
     };
 
+    Tensor momentum_of(const Region& region) const;  // flat
     void place_family(Family& family, Slices& matrices, Slices& lines) const;
     void finish_bank(Family& family, const StepContext& context);
     void copy(void* to, const void* from, int64_t elements, Stream& stream);
@@ -57,6 +59,7 @@ class RowMuon final : public Optimizer {
     const int ranks_, index_;
     Buffer momentum_, second_moments_, update_, exchange_;
     std::map<int, int64_t> momentum_offset_;                  // bytes, by region id
+    std::map<int, int64_t> first_number_;  // by region id: of its first matrix, as its family is stepped
     std::map<std::pair<int64_t, int64_t>, Family> families_;  // by rows and columns
 };
 

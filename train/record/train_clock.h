@@ -12,6 +12,8 @@ class TrainClock {
   public:
     // Segments of training time: whoever starts or stops it has synchronised the device right before.
     void start() { begin_ = std::chrono::steady_clock::now(); }
+    // Of a run that is continued: what it had trained before.
+    void continue_from(double finished_ms) { finished_ms_ = finished_ms; }
     void stop() { finished_ms_ += current_ms(); }
     // Time of all finished segments: what a segment's own time is added to.
     double finished_ms() const { return finished_ms_; }
@@ -31,6 +33,7 @@ class StepTimes {
   public:
     void add(int64_t step, double ms);
     bool empty() const { return times_.empty(); }
+    size_t size() const { return times_.size(); }
     double percentile(double share) const;  // 0.5: the median; nearest rank
     double max() const { return max_; }
     int64_t max_step() const { return max_step_; }

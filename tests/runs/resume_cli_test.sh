@@ -1,0 +1,108 @@
+#!/bin/sh
+# Stopping and continuing as scripts see it: exit codes, messages, files; full disks and folders that cannot be written.
+# Usage: resume_cli_test.sh SPEEDRUN
+set -u
+speedrun=$1
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+. "$here/tiny_run.sh"
+
+losses() { grep -o '"event":"step","step":[0-9]*,"loss":[0-9.e-]*' "logs/$1/metrics.jsonl"; }
+# same A B: two runs of 20 steps have every loss and the last checkpoint in common.
+same() {
+    losses "$1" >a.loss; losses "$2" >b.loss
+    cmp -s a.loss b.loss && [ "$(wc -l <a.loss)" -eq 20 ] || fail "$1 and $2 have different losses"
+    cmp -s "logs/$1/checkpoints/step-00000020/rank-00000.safetensors" "logs/$2/checkpoints/step-00000020/rank-00000.safetensors" ||
+        fail "$1 and $2 end with different checkpoints"
+}
+train() { "$speedrun" train tiny.json "$@"; }
+
+expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+expect 0 "^result: done" train --name whole --set checkpoint.every=6
+[ "$(ls logs/whole/checkpoints | tr '\n' ' ')" = "final step-00000018 step-00000020 " ] || fail "whole has $(ls logs/whole/checkpoints)"
+(cd logs/whole/checkpoints/step-00000018 && sha256sum --quiet -c SHA256SUMS) || fail "sha256sum finds differences"
+grep -q '"checkpoint_stall_ms"' logs/whole/metrics.jsonl || fail "no stall in the metrics"
+grep -q 'step-00000018: 0.3 MB' logs/whole/run.log || fail "the log does not name the checkpoint"
+
+# --resume: usage.
+expect 2 "say with --name" train --resume auto
+expect 2 "neither a checkpoint nor" train --resume nowhere --name x
+expect 2 "continue it with --resume auto" train --name whole
+expect 2 "schedule.steps: 20 there, 30 here" train --name whole --resume auto --set schedule.steps=30
+expect 2 "model.num_layers: 1 there, 2 here.*" train --name x --resume logs/whole --set model.num_layers=2
+[ ! -e logs/x ] || fail "a run that cannot start left a folder"
+
+# A new run from a checkpoint, the same in place, and a finished one, which has nothing to do.
+expect 0 "continues after step 18 from logs/whole" train --name part --resume logs/whole/checkpoints/step-00000018
+cmp -s logs/whole/checkpoints/step-00000020/rank-00000.safetensors logs/part/checkpoints/step-00000020/rank-00000.safetensors || fail "part differs from whole"
+cp -r logs/whole logs/again && rm -r logs/again/checkpoints/step-00000020
+echo '{"event":"step","st' >>logs/again/metrics.jsonl # cut short by the end of its process
+expect 0 "continues after step 18" train --name again --resume auto
+same whole again
+[ -s logs/again/environment_from_step_18.json ] || fail "where the run was continued is not recorded"
+expect 0 "^result: done" train --name again --resume auto --set eval.every=3 --set checkpoint.keep=5
+same whole again
+
+# eval and sample take a checkpoint.
+expect 0 "validation loss" "$speedrun" eval logs/whole
+mv out whole.eval
+expect 0 "validation loss" "$speedrun" eval logs/whole/checkpoints/step-00000020
+cmp -s out whole.eval || fail "the last checkpoint is not what the run ended with"
+expect 0 "chapter" "$speedrun" sample logs/whole/checkpoints/step-00000018 --tokens 5 --prompt "chapter "
+
+# Damage: exit 3 where it was asked for; auto takes the one before.
+printf 'x' | dd of=logs/again/checkpoints/step-00000020/rank-00000.safetensors bs=1 seek=200000 conv=notrunc 2>/dev/null
+expect 3 "rank-00000.safetensors: SHA-256 is .*damaged is tensor" "$speedrun" eval logs/again/checkpoints/step-00000020
+expect 3 "damaged is tensor" train --name x --resume logs/again
+expect 0 "skipped a damaged checkpoint: .*step-00000020.*damaged is tensor" train --name again --resume auto
+same whole again
+
+# A signal: the step is finished, a checkpoint is saved, and the run goes on from there.
+"$speedrun" train tiny.json --name long --set schedule.steps=1000000 >out 2>&1 &
+pid=$!
+tries=0
+until [ -s logs/long/metrics.jsonl ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+kill -INT $pid
+wait $pid
+got=$?
+# A shell without job control starts what it puts in the background with SIGINT ignored; the program handles it all the same.
+[ $got -eq 130 ] || fail "SIGINT gave $got instead of 130"
+steps=$(grep -c '"event":"step"' logs/long/metrics.jsonl)
+[ -s "logs/long/checkpoints/$(printf 'step-%08d' "$steps")/checkpoint.json" ] || fail "no checkpoint of the step that the signal let finish"
+
+# A disk with too little room for a checkpoint (here: a limit of 200 kB a file): said, trained to the end, not exit 0; what
+# was there before stays.
+cp -r logs/whole logs/full && rm -r logs/full/checkpoints/step-00000020
+expect 1 "step-00000020 could not be saved: .*File too large" sh -c "trap '' XFSZ; ulimit -f 400; exec '$speedrun' train tiny.json --name full --resume auto"
+grep -q "^result: done" out || fail "a full disk kept the run from its end"
+[ "$(ls -A logs/full/checkpoints | tr '\n' ' ')" = "final step-00000018 " ] || fail "after a full disk there is $(ls -A logs/full/checkpoints)"
+expect 0 "continues after step 18" train --name full --resume logs/full/checkpoints/step-00000018/
+same whole full
+# Not even the metrics fit.
+expect 1 "metrics.jsonl: writing failed" sh -c "trap '' XFSZ; ulimit -f 8; exec '$speedrun' train tiny.json --name tight"
+# A folder in which nothing can be made.
+mkdir -p logs/blocked && : >logs/blocked/checkpoints
+expect 1 "could not be saved: .*Not a directory" train --name blocked --resume auto
+[ "$(grep -c '"event":"step"' logs/blocked/metrics.jsonl)" -eq 20 ] || fail "a blocked folder kept the run from its end"
+if [ "$(id -u)" -ne 0 ]; then # root may write anywhere
+    cp -r logs/whole logs/readonly && rm -r logs/readonly/checkpoints/step-00000020 && chmod a-w logs/readonly/checkpoints
+    expect 1 "could not be saved: .*Permission denied" train --name readonly --resume auto
+    [ -d logs/readonly/checkpoints/step-00000018 ] || fail "a read-only folder lost a checkpoint"
+    chmod u+w logs/readonly/checkpoints
+fi
+# The run's folder is removed while it trains.
+"$speedrun" train tiny.json --name gone --set schedule.steps=1000000 >out 2>&1 &
+pid=$!
+tries=0
+until [ -s logs/gone/metrics.jsonl ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+rm -r logs/gone
+kill -TERM $pid
+wait $pid
+got=$?
+[ $got -eq 1 ] || fail "a run without a folder gave $got instead of 1"
+grep -q "could not be saved: .*No such file" out || fail "it is not said that the folder is gone"
+
+[ $failures -eq 0 ] && echo "all checks of stopping and continuing passed"
+exit $failures

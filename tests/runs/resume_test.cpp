@@ -1,0 +1,330 @@
+// Runs that stop and continue: bitwise as if they never had stopped, on the same ranks; with the same
+// parameters and state on any others; and what happens to a run whose checkpoints cannot be written.
+#include <cerrno>
+#include <cmath>
+#include <set>
+
+#include "kernels/cpu/cpu_device.h"
+#include "tests/distributed/rank_threads.h"
+#include "tests/runs/run_fixture.h"
+#include "train/checkpoint/resume.h"
+#include "train/distributed/resolve_ranks.h"
+
+namespace speedrun::testing {
+namespace {
+
+// Ten times slower there, and what they are to find is in every mode.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+struct Ways {
+    int ranks = 1, replicate = 1;
+    const char* strategy = "ddp";
+    const char* optimizer = "adamw";  // of the matrices; "normuon": muon with it
+    const char* precision = "f32";
+    int microbatch_tokens = 64;  // of each rank, of 256 a step
+
+    std::vector<std::string> settings() const {
+        const std::string type = std::string(optimizer) == "adamw" ? "adamw" : "muon";
+        return {"schedule.steps=10",
+                "model.num_layers=1",
+                "batch.tokens_per_step=256",
+                "device=cpu",
+                "threads=1",
+                "eval.every=5",
+                "checkpoint.keep=100",
+                "data.val_tokens=300",
+                "precision=" + std::string(precision),
+                "parallel.strategy=" + std::string(strategy),
+                "parallel.replicate=" + std::to_string(replicate),
+                "batch.microbatch_tokens=" + std::to_string(microbatch_tokens),
+                "optimizers.groups.0.type=" + type,
+                "optimizers.groups.0.normuon=" +
+                    std::string(std::string(optimizer) == "normuon" ? "true" : "false")};
+    }
+};
+
+class ResumeTest : public RunFixture {
+  protected:
+    Config config_of(const Ways& ways, const std::vector<std::string>& more = {}) const {
+        std::vector<std::string> all = ways.settings();
+        all.insert(all.end(), more.begin(), more.end());
+        return config(all);
+    }
+    std::string path(const std::string& name) const { return (folder_ / "logs" / name).string(); }
+    std::string checkpoint(const std::string& name, int64_t step) const {
+        return path(name) + "/checkpoints/" + checkpoint_name(step);
+    }
+
+    // Runs `body` as each of so many ranks.
+    static void as_ranks(int ranks, const std::function<void(World&)>& body) { run_ranks(ranks, body); }
+
+    // A run, as the command line does it; what it says could not be saved.
+    std::string train(const Config& c, int num_ranks, const std::string& name, const std::string& resume = "",
+                      FileSystem* bad = nullptr, int bad_rank = 0) {
+        std::vector<std::string> problems(static_cast<size_t>(num_ranks));
+        as_ranks(num_ranks, [&](World& world) {
+            const Ranks ranks = resolve_ranks(c, world);
+            Runtime runtime(runtime_options(c, ranks));
+            const ResumePoint point = find_resume_point(world, resume, path(name), c);
+            const std::string out = (folder_ / "logs").string();
+            RunFolder run_folder = !ranks.first()   ? RunFolder::silent(path(name))
+                                   : point.in_place ? RunFolder::reopen(out, name)
+                                                    : RunFolder(out, name);
+            Trainer trainer(c, runtime, ranks, run_folder,
+                            {.quiet = true,
+                             .warm_up = false,
+                             .resume = point.reader.get(),
+                             .file_system = world.rank() == bad_rank ? bad : nullptr});
+            trainer.run();
+            problems[static_cast<size_t>(world.rank())] = trainer.problem();
+        });
+        for (const std::string& problem : problems) EXPECT_EQ(problem, problems[0]);
+        return problems[0];
+    }
+
+    // Losses and norms of the steps from `first` on, and the validations after it.
+    std::vector<double> curve_from(const std::string& name, int64_t first) const {
+        std::vector<double> values;
+        for (const Json& line : metrics(name)) {
+            if (line["step"].get<int64_t>() < first) continue;
+            values.push_back(line["loss"]);
+            if (line["event"] == "step") values.push_back(line["grad_norm"]);
+        }
+        return values;
+    }
+
+    static std::string bytes_of(const std::string& file) {
+        std::ifstream stream(file, std::ios::binary);
+        EXPECT_TRUE(stream) << file;
+        return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+    }
+    // Everything but the times is equal, byte for byte.
+    static void expect_same_bytes(const std::string& a, const std::string& b, int ranks) {
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+            const std::string file = fmt::format("/{}", rank_file_name(rank));
+            EXPECT_EQ(bytes_of(a + file) == bytes_of(b + file), true) << a << " and " << b << file;
+        }
+        Json one = Json::parse(bytes_of(a + "/checkpoint.json")),
+             two = Json::parse(bytes_of(b + "/checkpoint.json"));
+        one.erase("measured");
+        two.erase("measured");
+        one["config"].erase("checkpoint");  // how often a run saves changes nothing in it
+        two["config"].erase("checkpoint");
+        EXPECT_EQ(one, two);
+    }
+    // All numbers are equal, whoever wrote which.
+    static void expect_same_numbers(const std::string& a, const std::string& b) {
+        CheckpointReader one(a), two(b);
+        one.index();
+        two.index();
+        ASSERT_EQ(one.info().tensors, two.info().tensors);
+        for (const CheckpointTensor& tensor : one.info().tensors) {
+            std::vector<float> x(static_cast<size_t>(tensor.numel())), y(x.size());
+            one.read(tensor.name, 0, tensor.numel(), x.data());
+            two.read(tensor.name, 0, tensor.numel(), y.data());
+            EXPECT_EQ(x == y, true) << tensor.name << " of " << a << " and " << b;
+        }
+    }
+    static void expect_good(const std::string& folder, const Config& c) {
+        as_ranks(1, [&](World& world) { EXPECT_NO_THROW(open_checkpoint(world, folder, c)) << folder; });
+    }
+    // --resume for the run of this name is refused, on all ranks alike.
+    void expect_error(ExitCode code, const std::string& text, const std::string& resume,
+                      const std::string& name, const Config& c) const {
+        as_ranks(2, [&](World& world) {
+            try {
+                find_resume_point(world, resume, path(name), c);
+                ADD_FAILURE() << "no error; expected " << text;
+            } catch (const Error& error) {
+                EXPECT_EQ(error.code(), code) << error.what();
+                EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+            }
+        });
+    }
+};
+
+// The run that is continued never knew that it would be: its checkpoints were taken while it trained on.
+TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
+    std::vector<Ways> all = {
+        {1, 1, "ddp", "adamw"},     {1, 1, "ddp", "normuon", "f32", 256}, {2, 1, "ddp", "muon"},
+        {2, 1, "zero1", "normuon"}, {2, 1, "zero1", "adamw", "f32", 128}, {4, 2, "zero1", "muon"}};
+    if (cpu_has_bf16()) {
+        all.push_back({1, 1, "ddp", "normuon", "bf16"});
+        all.push_back({2, 1, "zero1", "normuon", "bf16"});
+    }
+    if (kSanitized) all = {{1, 1, "ddp", "adamw"}, {2, 1, "zero1", "normuon"}};
+    int number = 0;
+    for (const Ways& ways : all) {
+        SCOPED_TRACE(fmt::format("{} {}x{} {} {}", ways.strategy, ways.replicate, ways.ranks, ways.optimizer,
+                                 ways.precision));
+        const std::string whole = fmt::format("whole{}", number), later = fmt::format("later{}", number);
+        ++number;
+        const Config often = config_of(ways, {"checkpoint.every=3"}), never = config_of(ways);
+        EXPECT_EQ(train(often, ways.ranks, whole), "");
+        EXPECT_EQ(train(never, ways.ranks, later, checkpoint(whole, 3)), "");
+        const std::vector<double> expected = curve_from(whole, 3);
+        ASSERT_EQ(expected.size(), 7u * 2 + 2);
+        EXPECT_EQ(curve_from(later, 0), expected);
+        expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), ways.ranks);
+        // In its own folder, from the newest; what it had written after that is written again.
+        fs::remove_all(checkpoint(whole, 10));
+        EXPECT_EQ(train(often, ways.ranks, whole, "auto"), "");
+        EXPECT_EQ(curve_from(whole, 3), expected);
+        EXPECT_EQ(metrics(whole).size(), 12u);
+        expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), ways.ranks);
+    }
+}
+
+// 1 -> 2 -> 4 -> 1 ranks. What a mesh saves right after loading is bitwise what it has loaded.
+TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
+    for (const char* optimizer : {"normuon", "adamw"}) {
+        if (kSanitized && std::string(optimizer) == "adamw") continue;
+        const std::vector<Ways> meshes = {{1, 1, "ddp", optimizer, "f32", 256},
+                                          {2, 1, "zero1", optimizer, "f32", 64},
+                                          {4, 2, "zero1", optimizer, "f32", 32},
+                                          {1, 1, "ddp", optimizer, "f32", 256}};
+        const std::string prefix = optimizer, reference = prefix + "_reference";
+        train(config_of(meshes[0]), 1, reference);
+        std::string from;
+        for (size_t i = 0; i < meshes.size(); ++i) {
+            const Ways& ways = meshes[i];
+            const std::string name = prefix + std::to_string(i);
+            const Config c = config_of(ways, {"checkpoint.every=2"});
+            if (!from.empty()) {
+                as_ranks(ways.ranks, [&](World& world) {
+                    const Ranks ranks = resolve_ranks(c, world);
+                    Runtime runtime(runtime_options(c, ranks));
+                    StepRunner runner(c, runtime, ranks);
+                    runner.initialize(77);  // of another seed: nothing of it may stay
+                    const auto reader = open_checkpoint(world, from, c);
+                    load_checkpoint(*reader, runtime, runner);
+                    if (world.rank() == 0) fs::create_directories(path(name + "_copy"));
+                    Checkpointer saver(c, ranks, runtime, runner, path(name + "_copy"), [](auto&&...) {});
+                    world.barrier();
+                    CheckpointInfo info = reader->info();
+                    info.files.clear();
+                    saver.save(info);
+                    saver.finish();
+                    EXPECT_EQ(saver.problem(), "");
+                });
+                expect_same_numbers(from, checkpoint(name + "_copy", 2 * static_cast<int64_t>(i)));
+            }
+            EXPECT_EQ(train(c, ways.ranks, name, from), "");
+            // Against one rank that never stopped. Other meshes sum in another order, f32 rounding, which ten
+            // steps amplify: as in the engine's tests.
+            const std::vector<double> expected = curve_from(reference, 2 * static_cast<int64_t>(i)),
+                                      actual = curve_from(name, 2 * static_cast<int64_t>(i));
+            ASSERT_EQ(actual.size(), expected.size());
+            constexpr double kTolerance = 1e-5;
+            for (size_t k = 0; k < actual.size(); ++k)
+                EXPECT_NEAR(actual[k], expected[k], kTolerance * std::abs(expected[k])) << name << " " << k;
+            from = checkpoint(name, 2 * static_cast<int64_t>(i) + 2);
+        }
+    }
+}
+
+TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
+    if (kSanitized) GTEST_SKIP() << "slow there, and resume_cli meets the same code";
+    const Config c = config_of({}, {"checkpoint.every=3"});
+    train(c, 1, "run", "auto");  // nothing there: a new run
+    ASSERT_EQ(metrics("run").size(), 12u);
+    const std::vector<double> expected = curve_from("run", 0);
+    const auto flip = [&](int64_t step) {
+        const std::string file = checkpoint("run", step) + "/" + rank_file_name(0);
+        std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+        stream.seekp(-5, std::ios::end);
+        stream.put('\x7f');
+    };
+    flip(10);
+    fs::remove(checkpoint("run", 9) + "/" + rank_file_name(0));
+    as_ranks(2, [&](World& world) {
+        const ResumePoint point = find_resume_point(world, "auto", path("run"), c);
+        ASSERT_NE(point.reader, nullptr);
+        EXPECT_EQ(point.reader->info().step, 6);
+        EXPECT_TRUE(point.in_place);
+        ASSERT_EQ(point.messages.size(), 2u);
+        EXPECT_NE(point.messages[0].find("SHA-256"), std::string::npos) << point.messages[0];
+        EXPECT_NE(point.messages[1].find("No such file"), std::string::npos) << point.messages[1];
+    });
+    train(c, 1, "run", "auto");  // replaces what was damaged
+    EXPECT_EQ(curve_from("run", 0), expected);
+    for (const int64_t step : {9, 10}) expect_good(checkpoint("run", step), c);
+    for (const int64_t step : {3, 6, 9, 10}) flip(step);
+    expect_error(ExitCode::data, "no checkpoint of", "auto", "run", c);
+    expect_error(ExitCode::data, "SHA-256", checkpoint("run", 10), "new", c);
+    expect_error(ExitCode::usage, "newer checkpoint", checkpoint("run", 6), "run", c);
+    expect_error(ExitCode::usage, "neither a checkpoint nor", path("nothing"), "new", c);
+    fs::remove_all(path("run") + "/checkpoints");
+    expect_error(ExitCode::usage, "has ended", "auto", "run", c);
+    fs::remove(path("run") + "/summary.json");  // as a run that dies before its first checkpoint
+    train(c, 1, "run", "auto");
+    EXPECT_EQ(curve_from("run", 0), expected);
+}
+
+TEST_F(ResumeTest, ADifferentConfigIsRefusedKeyByKey) {
+    const Config c = config_of({}, {"schedule.steps=1"});
+    train(c, 1, "run");
+    const std::string from = checkpoint("run", 1);
+    expect_error(ExitCode::usage, "model.num_layers: 1 there, 2 here", from, "new",
+                 config_of({}, {"schedule.steps=1", "model.num_layers=2"}));
+    expect_error(ExitCode::usage, "optimizers.groups.1.lr: 0.02 there, 0.03 here", "auto", "run",
+                 config_of({}, {"optimizers.groups.1.lr=0.03"}));
+    expect_error(ExitCode::usage, "optimizers.groups.0.type: \"adamw\" there, \"muon\" here", from, "new",
+                 config_of({1, 1, "ddp", "muon"}));
+    expect_error(ExitCode::usage, "seed: 3 there, 4 here", from, "new", config_of({}, {"seed=4"}));
+    const Config other = config_of(
+        {2, 1, "zero1", "adamw", "f32", 32},
+        {"schedule.steps=1", "eval.every=7", "checkpoint.every=9", "threads=2", "record.target_loss=3"});
+    EXPECT_EQ(training_differences(c, other), std::vector<std::string>{});
+}
+
+// When one rank makes its file of step 6: the disk is full, or the run's folder is gone.
+class LostDisk final : public FileSystem {
+  public:
+    explicit LostDisk(std::string remove = "") : remove_(std::move(remove)) {}
+    int create(const std::string& path) override {
+        if (path.find("step-00000006") == std::string::npos) return FileSystem::create(path);
+        if (!remove_.empty()) fs::remove_all(remove_);
+        errno = ENOSPC;
+        return remove_.empty() ? -1 : FileSystem::create(path);
+    }
+
+  private:
+    const std::string remove_;
+};
+
+TEST_F(ResumeTest, AFullDiskStopsNoTrainingAndHarmsNoCheckpoint) {
+    for (const int ranks : {1, 2}) {
+        const std::string name = fmt::format("run{}", ranks);
+        const Config c = config_of({ranks, 1, "zero1"}, {"checkpoint.every=3"});
+        LostDisk disk;
+        const std::string problem = train(c, ranks, name, "", &disk, ranks - 1);
+        EXPECT_NE(problem.find("step-00000006 could not be saved"), std::string::npos) << problem;
+        EXPECT_NE(problem.find("No space left on device"), std::string::npos) << problem;
+        if (ranks > 1) {
+            EXPECT_NE(problem.find("rank 1: "), std::string::npos) << problem;
+        }
+        EXPECT_EQ(curve_from(name, 0).size(), 10u * 2 + 2);
+        for (const int64_t step : {3, 9, 10}) expect_good(checkpoint(name, step), c);
+        std::set<std::string> folders;
+        for (const auto& entry : fs::directory_iterator(path(name) + "/checkpoints"))
+            folders.insert(entry.path().filename().string());
+        EXPECT_EQ(folders, (std::set<std::string>{"step-00000003", "step-00000009", "step-00000010"}));
+    }
+}
+
+TEST_F(ResumeTest, AVanishedFolderStopsNoTraining) {
+    const Config c = config_of({}, {"checkpoint.every=3"});
+    LostDisk disk(path("run"));
+    const std::string problem = train(c, 1, "run", "", &disk);
+    EXPECT_NE(problem.find("step-00000006 could not be saved"), std::string::npos) << problem;
+    EXPECT_NE(problem.find("No such file"), std::string::npos) << problem;
+    EXPECT_FALSE(fs::exists(path("run"))) << "nobody makes again what somebody removed";
+}
+
+}  // namespace
+}  // namespace speedrun::testing

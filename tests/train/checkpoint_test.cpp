@@ -1,0 +1,330 @@
+// Checkpoints as files: what is damaged is found and named, and whenever the process dies or the disk
+// refuses, there is a good one.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "kernels/device/error.h"
+#include "train/checkpoint/checkpoint_reader.h"
+#include "train/checkpoint/checkpoint_writer.h"
+#include "train/checkpoint/safetensors.h"
+
+namespace speedrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Crash {};
+
+// Lets so many calls pass; from then on the process is "dead" (every call throws) or the disk refuses them.
+class BadFileSystem final : public FileSystem {
+  public:
+    explicit BadFileSystem(int good_calls, bool crashes) : left_(good_calls), crashes_(crashes) {}
+    bool met() const { return met_; }
+
+    int make_folder(const std::string& path) override { return bad() ? -1 : FileSystem::make_folder(path); }
+    int create(const std::string& path) override { return bad() ? -1 : FileSystem::create(path); }
+    int64_t write(int file, const void* data, size_t bytes) override {
+        if (!bad()) return FileSystem::write(file, data, bytes);
+        return FileSystem::write(file, data, bytes / 2) < 0 || bytes > 1 ? -1 : 0;  // half of it is there
+    }
+    int sync(int file) override { return bad() ? -1 : FileSystem::sync(file); }
+    int sync_folder(const std::string& path) override { return bad() ? -1 : FileSystem::sync_folder(path); }
+    int rename(const std::string& from, const std::string& to) override {
+        return bad() ? -1 : FileSystem::rename(from, to);
+    }
+    int exchange(const std::string& a, const std::string& b) override {
+        return bad() ? -1 : FileSystem::exchange(a, b);
+    }
+    int remove_folder(const std::string& path) override {
+        return bad() ? -1 : FileSystem::remove_folder(path);
+    }
+
+  private:
+    bool bad() {
+        if (left_-- > 0) return false;
+        met_ = true;
+        if (crashes_) throw Crash();
+        errno = ENOSPC;
+        return true;
+    }
+
+    int left_;
+    const bool crashes_;
+    bool met_ = false;
+};
+
+// A model of two parameters and one kind of state, written by two ranks.
+class CheckpointTest : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        run_ = (fs::temp_directory_path() /
+                ("speedrun_checkpoint_" +
+                 std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()) + "_" +
+                 std::to_string(getpid())))
+                   .string();
+        fs::remove_all(run_);
+        fs::create_directories(run_);
+    }
+    void TearDown() override { fs::remove_all(run_); }
+
+    static std::vector<CheckpointTensor> tensors() {
+        return {{"master/a", {4, 6}}, {"adamw_m/a", {4, 6}}, {"master/b", {5}}};
+    }
+    static float value(int64_t step, size_t tensor, int64_t i) {
+        return static_cast<float>(step * 1000 + static_cast<int64_t>(tensor) * 100 + i);
+    }
+
+    void save(FileSystem& system, int64_t step, int64_t keep = 2) {
+        CheckpointInfo info;
+        info.step = step;
+        info.ranks = 2;
+        info.config = "{}";
+        info.tensors = tensors();
+        for (const int64_t rank : {0, 1}) {
+            std::vector<std::vector<float>> numbers;
+            std::vector<StatePiece> pieces;
+            for (size_t t = 0; t < info.tensors.size(); ++t) {
+                const int64_t numel = info.tensors[t].numel(),
+                              half = t == 2 ? numel : 14;  // b is the first rank's
+                const int64_t begin = rank == 0 ? 0 : half, end = rank == 0 ? half : numel;
+                if (begin == end) continue;
+                numbers.emplace_back();
+                for (int64_t i = begin; i < end; ++i) numbers.back().push_back(value(step, t, i));
+                pieces.push_back({info.tensors[t], begin, Tensor(nullptr, DType::f32, {end - begin})});
+            }
+            info.files.push_back(write_rank_file(
+                system, run_, step, rank, pieces,
+                [&](size_t piece, int64_t first, int64_t) { return numbers[piece].data() + first; }));
+        }
+        commit_checkpoint(system, run_, info, keep);
+    }
+
+    // Reads all of a checkpoint with every check; its step.
+    static int64_t expect_good(const std::string& folder) {
+        CheckpointReader reader(folder);
+        for (const CheckpointFile& file : reader.info().files) reader.verify_file(file);
+        reader.index();
+        reader.expect_tensors(tensors());
+        const int64_t step = reader.info().step;
+        for (size_t t = 0; t < tensors().size(); ++t) {
+            const CheckpointTensor tensor = tensors()[t];
+            std::vector<float> numbers(static_cast<size_t>(tensor.numel()));
+            reader.read(tensor.name, 0, tensor.numel(), numbers.data());
+            for (int64_t i = 0; i < tensor.numel(); ++i)
+                EXPECT_EQ(numbers[i], value(step, t, i)) << tensor.name;
+        }
+        float some[6] = {};
+        reader.read("adamw_m/a", 11, 6, some);  // across two ranks' pieces
+        for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(some[i], value(step, 1, 11 + i));
+        return step;
+    }
+
+    // What is wrong with a checkpoint, as a data error says it.
+    static std::string damage(const std::string& folder) {
+        try {
+            expect_good(folder);
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::data) << error.what();
+            return error.what();
+        }
+        return "nothing";
+    }
+
+    std::string folder(int64_t step) const { return run_ + "/checkpoints/" + checkpoint_name(step); }
+    static std::string content(const fs::path& path) {
+        std::ifstream file(path, std::ios::binary);
+        std::ostringstream text;
+        text << file.rdbuf();
+        return text.str();
+    }
+    static void put(const fs::path& path, const std::string& text) {
+        std::ofstream(path, std::ios::binary) << text;
+    }
+    std::vector<int64_t> steps() const {
+        std::vector<int64_t> result;
+        for (const std::string& found : list_checkpoints(run_))
+            result.push_back(step_of_checkpoint(fs::path(found).filename().string()));
+        return result;
+    }
+
+    std::string run_;
+};
+
+using Steps = std::vector<int64_t>;
+
+TEST_F(CheckpointTest, NamesAreTheStepsOfCompleteOnes) {
+    EXPECT_EQ(checkpoint_name(123), "step-00000123");
+    EXPECT_EQ(step_of_checkpoint("step-00000123"), 123);
+    EXPECT_EQ(step_of_checkpoint(checkpoint_name(1234567890123)), 1234567890123);
+    for (const char* other : {"final", "step-", "step-12x", ".step-00000001.part", "step--1", "xstep-1"})
+        EXPECT_EQ(step_of_checkpoint(other), -1) << other;
+    for (const char* name : {"master/a[b]", "master/a[1:", "master/a[:]", "master/a[2:1]", "master/a[1:2x]"})
+        EXPECT_EQ(parse_piece_name(name).tensor, name);
+    const PieceName piece = parse_piece_name("master/a[3:17]");
+    EXPECT_EQ(piece.tensor + " " + std::to_string(piece.begin) + " " + std::to_string(piece.end),
+              "master/a 3 17");
+}
+
+TEST_F(CheckpointTest, KeepsTheNewest) {
+    for (const int64_t step : {3, 6, 9, 12}) save(real_file_system(), step);
+    EXPECT_EQ(steps(), (Steps{12, 9}));
+    EXPECT_EQ(expect_good(folder(12)), 12);
+    EXPECT_EQ(expect_good(folder(9)), 9);
+    // A run that goes on from before a damaged one replaces it when it comes there, and keeps what it stands
+    // on.
+    put(folder(12) + "/checkpoint.json", "{");
+    save(real_file_system(), 10);
+    EXPECT_EQ(steps(), (Steps{12, 10, 9}));
+    save(real_file_system(), 12);
+    EXPECT_EQ(steps(), (Steps{12, 10}));
+    EXPECT_EQ(expect_good(folder(12)), 12);
+}
+
+// File systems that cannot exchange two names replace the damaged one in two calls.
+TEST_F(CheckpointTest, ReplacesWithoutExchange) {
+    class Simple final : public FileSystem {
+        int exchange(const std::string&, const std::string&) override {
+            errno = EINVAL;
+            return -1;
+        }
+    } system;
+    fs::create_directories(folder(12));
+    save(system, 12);
+    EXPECT_EQ(expect_good(folder(12)), 12);
+    EXPECT_EQ(steps(), Steps{12});
+}
+
+// Any byte of any file, flipped: found, and the file is named.
+TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
+    save(real_file_system(), 5);
+    for (const auto& entry : fs::directory_iterator(folder(5))) {
+        const std::string name = entry.path().filename().string(), good = content(entry.path());
+        const size_t stride = good.size() / 97 + 1;
+        for (size_t at = 0; at < good.size(); at += stride) {
+            std::string bad = good;
+            bad[at] = static_cast<char>(bad[at] ^ 0x10);
+            put(entry.path(), bad);
+            const std::string text = damage(folder(5));
+            EXPECT_NE(text, "nothing") << name << " byte " << at;
+            const bool names_it = text.find(name) != std::string::npos;
+            EXPECT_TRUE(names_it || name == "SHA256SUMS") << text;
+        }
+        put(entry.path(), good);
+    }
+    EXPECT_EQ(damage(folder(5)), "nothing");
+}
+
+TEST_F(CheckpointTest, SaysWhatIsDamaged) {
+    save(real_file_system(), 5);
+    const fs::path first = folder(5) + "/rank-00000.safetensors",
+                   second = folder(5) + "/rank-00001.safetensors";
+    const std::string good = content(second);
+    const auto expect_text = [&](const std::vector<std::string>& texts) {
+        const std::string actual = damage(folder(5));
+        for (const std::string& text : texts) EXPECT_NE(actual.find(text), std::string::npos) << actual;
+    };
+    std::string bad = good;
+    bad[bad.size() - 1] ^= 1;
+    put(second, bad);
+    expect_text({second.string(), "SHA-256 is", "expected", "damaged is tensor adamw_m/a[14:24], bytes",
+                 "to " + std::to_string(good.size())});
+    bad = good;
+    bad[20] ^= 1;
+    put(second, bad);
+    expect_text({second.string(), "SHA-256 is"});
+    put(second, good.substr(0, good.size() - 3));
+    expect_text({second.string(), "has " + std::to_string(good.size() - 3) + " bytes, expected " +
+                                      std::to_string(good.size())});
+    fs::remove(second);
+    expect_text({second.string(), "No such file"});
+    put(second, good);
+    fs::remove(folder(5) + "/SHA256SUMS");
+    expect_text({"SHA256SUMS: cannot be opened"});
+}
+
+// Files whose hashes are right, but which are not the model's.
+TEST_F(CheckpointTest, MissingTensorAndOtherShapeAreErrors) {
+    save(real_file_system(), 5);
+    CheckpointReader reader(folder(5));
+    reader.index();
+    const auto problem = [](const std::function<void()>& check) -> std::string {
+        try {
+            check();
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::data);
+            return error.what();
+        }
+        return "nothing";
+    };
+    auto expected = tensors();
+    expected[0].shape = {6, 4};
+    expected[2].name = "master/c";
+    const std::string text = problem([&] { reader.expect_tensors(expected); });
+    for (const char* part :
+         {"master/a is [4,6], expected [6,4]", "missing tensor master/c", "unknown tensor master/b"})
+        EXPECT_NE(text.find(part), std::string::npos) << text;
+
+    // The second rank's file without one of its tensors, then with one that ends early.
+    const std::string path = folder(5) + "/rank-00001.safetensors";
+    const std::vector<NamedTensor> all = read_safetensors(path);
+    write_safetensors(path, {all[0]});
+    EXPECT_NE(problem([&] {
+                  reader.index();
+              }).find("missing tensor adamw_m/a [4,6]: the files hold 14 of 24 numbers in a row"),
+              std::string::npos);
+    NamedTensor shorter = all[1];
+    shorter.shape = {9};
+    shorter.bytes.resize(9 * sizeof(float));
+    write_safetensors(path, {all[0], shorter});
+    EXPECT_NE(problem([&] { reader.index(); }).find("expected 10 numbers (f32) of tensor adamw_m/a [4,6]"),
+              std::string::npos);
+}
+
+// The process dies at any call of the file system: what is there afterwards is good, is the newest that was
+// complete, and the next save succeeds and leaves no rubbish. The same where the disk refuses from some call
+// on.
+TEST_F(CheckpointTest, WheneverItStopsThereIsAGoodOne) {
+    for (const bool crashes : {true, false}) {
+        int calls = 0;
+        for (bool stopped = true; stopped; ++calls) {
+            fs::remove_all(run_ + "/checkpoints");
+            for (const int64_t step : {3, 6}) save(real_file_system(), step);
+            fs::create_directories(folder(12));  // a damaged one that the run comes to
+            BadFileSystem bad(calls, crashes);
+            try {
+                save(bad, 9);
+                save(bad, 12);
+            } catch (const Crash&) {
+            } catch (const Error& error) {
+                EXPECT_EQ(error.code(), ExitCode::failure);
+                EXPECT_NE(std::string(error.what()).find(run_), std::string::npos) << error.what();
+                EXPECT_NE(std::string(error.what()).find("No space left"), std::string::npos) << error.what();
+            }
+            stopped = bad.met();
+            int64_t newest = -1;
+            for (const int64_t step : steps()) {
+                if (step == 12 && !fs::exists(folder(12) + "/checkpoint.json"))
+                    continue;  // still the damaged one
+                EXPECT_EQ(expect_good(folder(step)), step) << "after " << calls << " calls";
+                newest = std::max(newest, step);
+            }
+            EXPECT_GE(newest, 6) << "after " << calls << " calls";
+            EXPECT_TRUE(stopped || newest == 12) << newest;
+            remove_unfinished(real_file_system(), run_);
+            save(real_file_system(), 12);
+            EXPECT_EQ(expect_good(folder(12)), 12);
+            for (const auto& entry : fs::directory_iterator(run_ + "/checkpoints"))
+                EXPECT_NE(entry.path().filename().string().front(), '.') << "after " << calls << " calls";
+        }
+        EXPECT_GT(calls, 40) << "the saves make more calls than that";
+    }
+}
+
+}  // namespace
+}  // namespace speedrun

@@ -1,0 +1,211 @@
+#include "train/checkpoint/checkpoint_info.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "data/dataset.h"
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char *kInfoFile = "checkpoint.json", *kSumsFile = "SHA256SUMS",
+                     *kFormat = "speedrun-checkpoint";
+constexpr int64_t kFormatVersion = 1;
+
+Json json_of(const CheckpointFile& file) {
+    return {{"file", file.name}, {"bytes", file.bytes}, {"sha256_of_tensors", file.tensors}};
+}
+
+CheckpointFile file_of(const Json& json) {
+    CheckpointFile file;
+    file.name = json.at("file").get<std::string>();
+    file.bytes = json.at("bytes").get<int64_t>();
+    file.tensors = json.at("sha256_of_tensors").get<std::map<std::string, std::string>>();
+    return file;
+}
+
+Json json_of(const MeasuredTimes& times) {
+    return {{"train_ms", times.train_ms},
+            {"data_ms", times.data_ms},
+            {"optimizer_ms", times.optimizer_ms},
+            {"comm_exposed_ms", times.comm_exposed_ms},
+            {"time_to_target_ms", times.time_to_target_ms ? Json(*times.time_to_target_ms) : Json(nullptr)}};
+}
+
+MeasuredTimes times_of(const Json& json) {
+    MeasuredTimes times;
+    times.train_ms = json.at("train_ms").get<double>();
+    times.data_ms = json.at("data_ms").get<double>();
+    times.optimizer_ms = json.at("optimizer_ms").get<double>();
+    times.comm_exposed_ms = json.at("comm_exposed_ms").get<double>();
+    if (const Json& target = json.at("time_to_target_ms"); !target.is_null())
+        times.time_to_target_ms = target.get<double>();
+    return times;
+}
+
+CheckpointInfo info_of(const Json& json) {
+    CheckpointInfo info;
+    info.step = json.at("step").get<int64_t>();
+    info.tokens = json.at("tokens").get<int64_t>();
+    info.next_row = json.at("loader").at("next_row").get<int64_t>();
+    info.seed = json.at("seed").get<int64_t>();
+    info.next_lr_factor = json.at("schedule").at("next_lr_factor").get<double>();
+    info.train_loss = json.at("train_loss").get<double>();
+    info.precision = json.at("precision").get<std::string>();
+    info.ranks = json.at("ranks").get<int64_t>();
+    info.mesh = json.at("mesh").get<std::string>();
+    info.strategy = json.at("strategy").get<std::string>();
+    info.written_by = json.at("written_by").get<std::string>();
+    info.config = json.at("config").dump(2);
+    for (const Json& tensor : json.at("tensors"))
+        info.tensors.push_back(
+            {tensor.at("name").get<std::string>(), tensor.at("shape").get<std::vector<int64_t>>()});
+    for (const Json& file : json.at("files")) info.files.push_back(file_of(file));
+    info.measured = times_of(json.at("measured"));
+    return info;
+}
+
+// File name -> SHA-256.
+std::map<std::string, std::string> read_sums(const std::string& path) {
+    std::ifstream file(path);
+    if (!file) throw_data("{}: cannot be opened", path);
+    std::map<std::string, std::string> sums;
+    int64_t number = 0;
+    for (std::string line; std::getline(file, line);) {
+        ++number;
+        constexpr size_t kDigits = 64, kName = kDigits + 2;
+        const bool digits = line.find_first_not_of("0123456789abcdef") == kDigits;
+        if (!digits || line.size() <= kName || line.compare(kDigits, 2, "  ") != 0) {
+            throw_data("{}: line {}: expected 64 hexadecimal digits, two blanks and a file name, found '{}'",
+                       path, number, line);
+        }
+        sums[line.substr(kName)] = line.substr(0, kDigits);
+    }
+    return sums;
+}
+
+const std::string& sum_of(const std::map<std::string, std::string>& sums, const std::string& path,
+                          const std::string& name) {
+    const auto found = sums.find(name);
+    if (found == sums.end()) throw_data("{}: lists no {}", path, name);
+    return found->second;
+}
+
+}  // namespace
+
+int64_t CheckpointTensor::numel() const {
+    int64_t product = 1;
+    for (const int64_t dim : shape) product *= dim;
+    return product;
+}
+
+std::string checkpoint_name(int64_t step) {
+    return fmt::format("step-{:08}", step);
+}
+
+int64_t step_of_checkpoint(const std::string& name) {
+    constexpr size_t kPrefix = 5, kMostDigits = 18;
+    if (name.rfind("step-", 0) != 0 || name.size() == kPrefix || name.size() > kPrefix + kMostDigits)
+        return -1;
+    if (name.find_first_not_of("0123456789", kPrefix) != std::string::npos) return -1;
+    return std::stoll(name.substr(kPrefix));
+}
+
+std::string rank_file_name(int64_t rank) {
+    return fmt::format("rank-{:05}.safetensors", rank);
+}
+
+std::vector<std::string> list_checkpoints(const std::string& run) {
+    std::vector<std::pair<int64_t, std::string>> found;
+    std::error_code error;  // no folder: no checkpoints
+    for (const auto& entry : fs::directory_iterator(run + "/checkpoints", error)) {
+        const int64_t step = step_of_checkpoint(entry.path().filename().string());
+        if (step >= 0) found.emplace_back(step, entry.path().string());
+    }
+    std::sort(found.rbegin(), found.rend());
+    std::vector<std::string> folders;
+    for (const auto& [step, folder] : found) folders.push_back(folder);
+    return folders;
+}
+
+bool is_checkpoint(const std::string& folder) {
+    std::error_code error;
+    return fs::exists(fs::path(folder) / kInfoFile, error) || fs::exists(fs::path(folder) / kSumsFile, error);
+}
+
+void write_checkpoint_info(FileSystem& system, const std::string& folder, const CheckpointInfo& info) {
+    Json json = {{"format", kFormat},
+                 {"format_version", kFormatVersion},
+                 {"written_by", info.written_by},
+                 {"step", info.step},
+                 {"tokens", info.tokens},
+                 {"loader", {{"next_row", info.next_row}}},
+                 {"seed", info.seed},
+                 {"schedule", {{"next_lr_factor", info.next_lr_factor}}},
+                 {"train_loss", info.train_loss},
+                 {"precision", info.precision},
+                 {"ranks", info.ranks},
+                 {"mesh", info.mesh},
+                 {"strategy", info.strategy},
+                 {"config", Json::parse(info.config)},
+                 {"tensors", Json::array()},
+                 {"files", Json::array()},
+                 {"measured", json_of(info.measured)}};
+    for (const CheckpointTensor& tensor : info.tensors)
+        json["tensors"].push_back({{"name", tensor.name}, {"shape", tensor.shape}});
+    std::string sums;
+    const auto add = [&](const std::string& sum, const std::string& name) {
+        sums += sum + "  " + name + "\n";
+    };
+    for (const CheckpointFile& file : info.files) {
+        json["files"].push_back(json_of(file));
+        add(file.sha256, file.name);
+    }
+    add(write_durable(system, folder + "/" + kInfoFile, json.dump(1) + "\n"), kInfoFile);
+    write_durable(system, folder + "/" + kSumsFile, sums);
+}
+
+CheckpointInfo read_checkpoint_info(const std::string& folder) {
+    const std::string path = folder + "/" + kInfoFile, sums_path = folder + "/" + kSumsFile;
+    const auto sums = read_sums(sums_path);
+    const std::string expected = sum_of(sums, sums_path, kInfoFile), actual = sha256_file(path);
+    if (actual != expected) throw_data("{}: SHA-256 is {}, {} says {}", path, actual, sums_path, expected);
+    std::ifstream file(path);
+    CheckpointInfo info;
+    try {
+        const Json json = Json::parse(file);
+        const auto version = json.at("format_version").get<int64_t>();
+        if (json.at("format").get<std::string>() != kFormat || version != kFormatVersion) {
+            throw_data("{}: is {} version {}, this program reads {} version {}", path,
+                       json.at("format").dump(), version, kFormat, kFormatVersion);
+        }
+        info = info_of(json);
+    } catch (const Json::exception& error) {
+        throw_data("{}: {}", path, error.what());
+    }
+    for (CheckpointFile& f : info.files) f.sha256 = sum_of(sums, sums_path, f.name);
+    return info;
+}
+
+std::string to_text(const CheckpointFile& file) {
+    Json json = json_of(file);
+    json["sha256"] = file.sha256;
+    return json.dump();
+}
+
+CheckpointFile checkpoint_file_from_text(const std::string& text) {
+    const Json json = Json::parse(text);
+    CheckpointFile file = file_of(json);
+    file.sha256 = json.at("sha256").get<std::string>();
+    return file;
+}
+
+}  // namespace speedrun

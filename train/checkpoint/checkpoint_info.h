@@ -1,0 +1,78 @@
+// A checkpoint's folder, RUN/checkpoints/step-00000123/, and what is in it besides tensors:
+//   rank-00000.safetensors …   f32 pieces of tensors, as many files as ranks wrote it. A tensor is
+//   "master/PARAMETER"
+//                              or "KIND/PARAMETER" of an optimizer (StateKind), in the parameter's shape
+//                              where it is one number per element; a piece has "[BEGIN:END]" behind its name,
+//                              in elements of the flattened tensor, unless it is all of it.
+//   checkpoint.json            CheckpointInfo
+//   SHA256SUMS                 of all others, as `sha256sum -c` reads it
+// The tensors know nothing of the mesh that wrote them. The folder is written as ".step-00000123.part" and
+// gets its name when all of it is on the disk, so one with the right name is complete.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/checkpoint/durable_file.h"
+
+namespace speedrun {
+
+struct CheckpointTensor {
+    std::string name;
+    std::vector<int64_t> shape;
+    int64_t numel() const;
+    bool operator==(const CheckpointTensor&) const = default;
+};
+
+struct CheckpointFile {
+    std::string name;
+    int64_t bytes = 0;
+    std::string sha256;                          // in SHA256SUMS
+    std::map<std::string, std::string> tensors;  // SHA-256 by name: which one is damaged, if one is
+};
+
+// Times depend on the machine; everything else in a checkpoint depends on config, data and mesh alone.
+struct MeasuredTimes {
+    double train_ms = 0, data_ms = 0, optimizer_ms = 0, comm_exposed_ms = 0;
+    std::optional<double> time_to_target_ms;
+};
+
+struct CheckpointInfo {
+    int64_t step = 0;            // optimizer steps done, so the index of the next one
+    int64_t tokens = 0;          // trained on
+    int64_t next_row = 0;        // of the training data, over all ranks: where the loader continues
+    int64_t seed = 0;            // of the order of rows and of what else is drawn, as (seed, step)
+    double next_lr_factor = 0;   // of the schedule, at the next step
+    double train_loss = 0;       // of the last step
+    std::string precision;       // compute type: "f32", "bf16"
+    int64_t ranks = 1;           // that wrote it
+    std::string mesh, strategy;  // likewise
+    std::string written_by;      // the program's commit
+    std::string config;          // resolved, JSON
+    std::vector<CheckpointTensor> tensors;
+    std::vector<CheckpointFile> files;
+    MeasuredTimes measured;
+};
+
+// "step-00000123", and back; -1: not the name of a checkpoint.
+std::string checkpoint_name(int64_t step);
+int64_t step_of_checkpoint(const std::string& name);
+std::string rank_file_name(int64_t rank);
+// The folders of complete checkpoints in RUN/checkpoints, newest first; none if there is no such folder.
+std::vector<std::string> list_checkpoints(const std::string& run);
+// Is this the folder of one checkpoint?
+bool is_checkpoint(const std::string& folder);
+
+// Writes checkpoint.json and SHA256SUMS.
+void write_checkpoint_info(FileSystem& system, const std::string& folder, const CheckpointInfo& info);
+// Throws a data error, with what was expected and found, if one of them is missing or damaged.
+CheckpointInfo read_checkpoint_info(const std::string& folder);
+
+// What a rank says of its file to the first one, as text.
+std::string to_text(const CheckpointFile& file);
+CheckpointFile checkpoint_file_from_text(const std::string& text);
+
+}  // namespace speedrun

@@ -1,0 +1,154 @@
+#include "train/checkpoint/checkpoint_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "data/dataset.h"
+#include "kernels/device/error.h"
+#include "train/checkpoint/safetensors.h"
+#include "train/checkpoint/state_pieces.h"
+
+namespace speedrun {
+
+namespace {
+
+std::string text_of(const std::vector<int64_t>& shape) {
+    return fmt::format("[{}]", fmt::join(shape, ","));
+}
+
+std::string sha256_of_range(std::ifstream& file, int64_t begin, int64_t bytes) {
+    Sha256 hash;
+    std::vector<char> buffer(1 << 20);
+    file.seekg(begin);
+    while (bytes > 0) {
+        const int64_t part = std::min(bytes, static_cast<int64_t>(buffer.size()));
+        if (!file.read(buffer.data(), part)) return "unreadable";
+        hash.update(buffer.data(), static_cast<size_t>(part));
+        bytes -= part;
+    }
+    return hash.hex();
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(std::string folder)
+    : folder_(std::move(folder)), info_(read_checkpoint_info(folder_)) {}
+
+void CheckpointReader::verify_file(const CheckpointFile& file) const {
+    const std::string path = path_of(file);
+    std::error_code error;
+    const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
+    if (error)
+        throw_data("{}: {}; the checkpoint has {} such files", path, error.message(), info_.files.size());
+    if (bytes != file.bytes) throw_data("{}: has {} bytes, expected {}", path, bytes, file.bytes);
+    const std::string sum = sha256_file(path);
+    if (sum != file.sha256)
+        throw_data("{}: SHA-256 is {}, expected {}; {}", path, sum, file.sha256, damaged_tensor(file));
+}
+
+std::string CheckpointReader::damaged_tensor(const CheckpointFile& file) const {
+    const std::string path = path_of(file);
+    std::vector<TensorEntry> entries;
+    try {
+        entries = read_safetensors_entries(path);
+    } catch (const Error& error) {
+        return error.what();
+    }
+    std::ifstream stream(path, std::ios::binary);
+    for (const TensorEntry& entry : entries) {
+        const auto expected = file.tensors.find(entry.name);
+        if (expected == file.tensors.end()) return fmt::format("tensor {} does not belong there", entry.name);
+        const std::string actual = sha256_of_range(stream, entry.begin, entry.bytes);
+        if (actual != expected->second) {
+            return fmt::format("damaged is tensor {}, bytes {} to {}: SHA-256 is {}, expected {}", entry.name,
+                               entry.begin, entry.begin + entry.bytes, actual, expected->second);
+        }
+    }
+    return "the tensors are good, but not the header";
+}
+
+void CheckpointReader::index() {
+    stored_.clear();
+    std::map<std::string, const CheckpointTensor*> tensors;
+    for (const CheckpointTensor& tensor : info_.tensors) tensors[tensor.name] = &tensor;
+    for (size_t f = 0; f < info_.files.size(); ++f) {
+        const std::string path = path_of(info_.files[f]);
+        for (const TensorEntry& entry : read_safetensors_entries(path)) {
+            PieceName piece = parse_piece_name(entry.name);
+            const auto found = tensors.find(piece.tensor);
+            if (found == tensors.end()) throw_data("{}: unknown tensor {}", path, entry.name);
+            const int64_t numel = found->second->numel();
+            if (piece.end < 0) piece.end = numel;
+            const int64_t count = piece.end - piece.begin;
+            if (entry.dtype != DType::f32 || entry.bytes != count * size_of(DType::f32) ||
+                piece.end > numel) {
+                throw_data("{}: {} has {} bytes of {}; expected {} numbers (f32) of tensor {} {}", path,
+                           entry.name, entry.bytes, name_of(entry.dtype), count, piece.tensor,
+                           text_of(found->second->shape));
+            }
+            stored_[piece.tensor].push_back({piece.begin, piece.end, f, entry.begin});
+        }
+    }
+    for (auto& [name, pieces] : stored_)
+        std::sort(pieces.begin(), pieces.end(),
+                  [](const Stored& a, const Stored& b) { return a.begin < b.begin; });
+    for (const CheckpointTensor& tensor : info_.tensors) check_covered(tensor);
+}
+
+void CheckpointReader::check_covered(const CheckpointTensor& tensor) const {
+    int64_t reached = 0;
+    const auto found = stored_.find(tensor.name);
+    if (found != stored_.end()) {
+        for (const Stored& piece : found->second) {
+            if (piece.begin != reached) break;
+            reached = piece.end;
+        }
+        const bool all = reached == tensor.numel() && found->second.back().end == reached;
+        if (all) return;
+    }
+    throw_data("{}: missing tensor {} {}: the files hold {} of {} numbers in a row", folder_, tensor.name,
+               text_of(tensor.shape), reached, tensor.numel());
+}
+
+void CheckpointReader::expect_tensors(const std::vector<CheckpointTensor>& expected) const {
+    std::map<std::string, std::vector<int64_t>> actual;
+    for (const CheckpointTensor& tensor : info_.tensors) actual[tensor.name] = tensor.shape;
+    std::string problems;
+    const auto problem = [&](const std::string& text) { problems += (problems.empty() ? "" : "; ") + text; };
+    for (const CheckpointTensor& tensor : expected) {
+        const auto found = actual.find(tensor.name);
+        if (found == actual.end()) {
+            problem("missing tensor " + tensor.name);
+            continue;
+        }
+        if (found->second != tensor.shape) {
+            problem(fmt::format("{} is {}, expected {}", tensor.name, text_of(found->second),
+                                text_of(tensor.shape)));
+        }
+        actual.erase(found);
+    }
+    for (const auto& [name, shape] : actual) problem("unknown tensor " + name);
+    if (!problems.empty()) throw_data("{} does not fit the config's model: {}", folder_, problems);
+}
+
+void CheckpointReader::read(const std::string& tensor, int64_t begin, int64_t count, float* values) const {
+    const auto found = stored_.find(tensor);
+    if (found == stored_.end()) throw_internal("{}: {} was not indexed", folder_, tensor);
+    const int64_t end = begin + count;
+    for (const Stored& piece : found->second) {
+        const int64_t first = std::max(begin, piece.begin), last = std::min(end, piece.end);
+        if (first >= last) continue;
+        const std::string path = path_of(info_.files[piece.file]);
+        std::ifstream file(path, std::ios::binary);
+        const int64_t at = piece.offset + (first - piece.begin) * size_of(DType::f32);
+        const int64_t bytes = (last - first) * size_of(DType::f32);
+        file.seekg(at);
+        file.read(reinterpret_cast<char*>(values + (first - begin)), bytes);
+        if (!file) throw_data("{}: {}: reading {} bytes at {} failed", path, tensor, bytes, at);
+    }
+}
+
+}  // namespace speedrun

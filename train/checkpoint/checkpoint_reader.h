@@ -1,0 +1,46 @@
+// Reads a checkpoint, whatever mesh wrote it: any range of any tensor.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "train/checkpoint/checkpoint_info.h"
+
+namespace speedrun {
+
+class CheckpointReader {
+  public:
+    // Reads checkpoint.json alone. Throws a data error if that is missing or damaged; so do the others, each
+    // naming file, tensor or offset, what was expected and what was found.
+    explicit CheckpointReader(std::string folder);
+
+    const std::string& folder() const { return folder_; }
+    const CheckpointInfo& info() const { return info_; }
+
+    // Checks size and SHA-256 of one of info().files.
+    void verify_file(const CheckpointFile& file) const;
+    // Reads the headers of all files and checks that they hold every number of every tensor, once.
+    void index();
+    // After index(): are these its tensors, no more and no fewer, of these shapes?
+    void expect_tensors(const std::vector<CheckpointTensor>& expected) const;
+    // After index(): numbers begin … begin+count of a tensor, flattened.
+    void read(const std::string& tensor, int64_t begin, int64_t count, float* values) const;
+
+  private:
+    struct Stored {  // a piece in a file
+        int64_t begin, end;
+        size_t file;
+        int64_t offset;  // bytes
+    };
+
+    std::string path_of(const CheckpointFile& file) const { return folder_ + "/" + file.name; }
+    std::string damaged_tensor(const CheckpointFile& file) const;
+    void check_covered(const CheckpointTensor& tensor) const;
+
+    std::string folder_;
+    CheckpointInfo info_;
+    std::map<std::string, std::vector<Stored>> stored_;  // by tensor, ascending
+};
+
+}  // namespace speedrun

@@ -1,0 +1,95 @@
+#include "train/checkpoint/checkpoint_writer.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "train/checkpoint/safetensors.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string folder_of(const std::string& run) {
+    return run + "/checkpoints";
+}
+
+// The new folder takes the name; what had it (a damaged checkpoint that the run has caught up with) goes.
+void give_name(FileSystem& system, const std::string& unfinished, const std::string& folder) {
+    std::error_code error;
+    if (!fs::exists(folder, error)) {
+        check_file(system.rename(unfinished, folder), unfinished, "renaming");
+        return;
+    }
+    if (system.exchange(unfinished, folder) == 0) {
+        system.remove_folder(unfinished);  // the old one; if that fails, it is a leftover like any other
+        return;
+    }
+    check_file(system.remove_folder(folder), folder, "replacing it");
+    check_file(system.rename(unfinished, folder), unfinished, "renaming");
+}
+
+}  // namespace
+
+std::string unfinished_folder(const std::string& run, int64_t step) {
+    return folder_of(run) + "/." + checkpoint_name(step) + ".part";
+}
+
+CheckpointFile write_rank_file(FileSystem& system, const std::string& run, int64_t step, int64_t rank,
+                               const std::vector<StatePiece>& pieces, const FetchNumbers& fetch) {
+    const std::string folder = unfinished_folder(run, step);
+    check_file(system.make_folder(folder_of(run)), folder_of(run), "making the folder");
+    check_file(system.make_folder(folder), folder, "making the folder");
+    std::vector<TensorEntry> entries;
+    for (const StatePiece& piece : pieces) {
+        const auto shape = piece.whole() ? piece.tensor.shape : std::vector<int64_t>{piece.count()};
+        entries.push_back({piece.name(), DType::f32, shape});
+    }
+    const std::string header = safetensors_header(entries);
+
+    CheckpointFile result;
+    result.name = rank_file_name(rank);
+    DurableFile file(system, folder + "/" + result.name);
+    file.write(header.data(), header.size());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+        Sha256 hash;
+        for (int64_t first = 0; first < pieces[i].count(); first += kMostNumbersFetched) {
+            const int64_t count = std::min(kMostNumbersFetched, pieces[i].count() - first);
+            const float* const numbers = fetch(i, first, count);
+            const auto bytes = static_cast<size_t>(count * size_of(DType::f32));
+            file.write(numbers, bytes);
+            hash.update(numbers, bytes);
+        }
+        result.tensors[entries[i].name] = hash.hex();
+    }
+    result.bytes = file.bytes();
+    result.sha256 = file.finish();
+    check_file(system.sync_folder(folder), folder, "syncing to disk");
+    return result;
+}
+
+void commit_checkpoint(FileSystem& system, const std::string& run, const CheckpointInfo& info, int64_t keep) {
+    const std::string unfinished = unfinished_folder(run, info.step);
+    write_checkpoint_info(system, unfinished, info);
+    check_file(system.sync_folder(unfinished), unfinished, "syncing to disk");
+    give_name(system, unfinished, folder_of(run) + "/" + checkpoint_name(info.step));
+    check_file(system.sync_folder(folder_of(run)), folder_of(run), "syncing to disk");
+    // Newer ones, if there are any, are damaged: the run was continued from before them. They do not count.
+    for (const std::string& folder : list_checkpoints(run)) {
+        if (step_of_checkpoint(fs::path(folder).filename().string()) > info.step) continue;
+        if (--keep < 0) check_file(system.remove_folder(folder), folder, "deleting");
+    }
+}
+
+void remove_unfinished(FileSystem& system, const std::string& run) {
+    std::vector<std::string> leftovers;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder_of(run), error)) {
+        const std::string name = entry.path().filename().string();
+        if (name.rfind(".step-", 0) == 0) leftovers.push_back(entry.path().string());
+    }
+    for (const std::string& folder : leftovers) check_file(system.remove_folder(folder), folder, "deleting");
+}
+
+}  // namespace speedrun

@@ -1,0 +1,242 @@
+#include "train/checkpoint/checkpointer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <string_view>
+
+namespace speedrun {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What ranks tell each other of their writing.
+constexpr char kBusy = 'b', kDone = 'd', kFailed = 'f';
+
+double ms_since(Clock::time_point begin) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+std::string outcome_of(const std::function<CheckpointFile()>& write) {
+    try {
+        return kDone + to_text(write());
+    } catch (const std::exception& error) {
+        return kFailed + std::string(error.what());
+    }
+}
+
+bool ready(std::future_status status) {
+    return status == std::future_status::ready;
+}
+
+}  // namespace
+
+void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, StepRunner& runner) {
+    runtime.synchronize();
+    const OptimizerSet& optimizers = runner.optimizers();
+    std::vector<float> numbers;
+    for (const Region& region : optimizers.layout().all()) {
+        for (const StatePiece& piece : state_pieces(optimizers, region)) {
+            numbers.resize(static_cast<size_t>(piece.count()));
+            reader.read(piece.tensor.name, piece.begin, piece.count(), numbers.data());
+            runtime.device().copy(piece.values.data, numbers.data(), piece.values.bytes(), runtime.compute());
+            runtime.compute().synchronize();
+        }
+    }
+    runner.publish_state();
+}
+
+Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, StepRunner& runner,
+                           std::string run, Report report, FileSystem& system)
+    : every_(config.checkpoint.every),
+      keep_(config.checkpoint.keep),
+      ranks_(ranks),
+      runtime_(runtime),
+      runner_(runner),
+      run_(std::move(run)),
+      report_(std::move(report)),
+      system_(system),
+      tensors_(checkpoint_tensors(runner.model().table(), config.optimizers)) {
+    const OptimizerSet& optimizers = runner.optimizers();
+    int64_t numbers = 0;
+    for (const Region& region : optimizers.layout().all()) {
+        of_region_.emplace_back();
+        if (!writes_region(ranks, region)) continue;
+        for (StatePiece& piece : state_pieces(optimizers, region)) {
+            of_region_.back().push_back(pieces_.size());
+            offset_.push_back(numbers);
+            numbers += piece.count();
+            pieces_.push_back(std::move(piece));
+        }
+    }
+    if (every_ > 0) snapshot_ = HostBuffer(runtime.device(), numbers * size_of(DType::f32));
+    staging_ = HostBuffer(runtime.device(), kMostNumbersFetched * size_of(DType::f32));
+    if (ranks_.first()) remove_unfinished(system_, run_);
+}
+
+void Checkpointer::snapshot(int64_t steps) {
+    const Clock::time_point begin = Clock::now();
+    settle(true);  // the snapshot's memory is free again
+    wait_ms_ += std::min(ms_since(begin), runner_.idle_ms());
+    runner_.snapshot([this](const Region& region, Stream& stream) {
+        for (const size_t i : of_region_[static_cast<size_t>(region.id)]) {
+            const Tensor& values = pieces_[i].values;
+            runtime_.device().copy(snapshot_.as<float>() + offset_[i], values.data, values.bytes(), stream);
+        }
+    });
+    snapshot_steps_ = steps;
+}
+
+void Checkpointer::collected(int64_t steps, const std::function<CheckpointInfo()>& info) {
+    settle(false);
+    if (snapshot_steps_ != steps) return;
+    snapshot_steps_ = -1;
+    settle(true);
+    runner_.await_snapshot();  // the device has the next step to do meanwhile
+    begin(info());
+    if (ranks_.size() > 1) {
+        writing_ = std::async(std::launch::async, [this, steps] { return write_from_snapshot(steps); });
+        return;
+    }
+    pending_ = false;  // nobody to agree with: the thread commits what it has written
+    committing_ = std::async(std::launch::async, [this, steps] {
+        info_.files = {write_from_snapshot(steps)};
+        return commit_and_time();
+    });
+}
+
+double Checkpointer::commit_and_time() const {
+    commit_checkpoint(system_, run_, info_, keep_);
+    return ms_since(began_);
+}
+
+void Checkpointer::begin(CheckpointInfo info) {
+    info_ = std::move(info);
+    info_.tensors = tensors_;
+    saved_ = info_.step;
+    pending_ = true;
+    outcome_.clear();
+    began_ = Clock::now();
+    set_hurry(false);
+}
+
+void Checkpointer::save(CheckpointInfo info) {
+    settle(true);
+    const double saved = saved_ == info.step ? 1 : 0;  // the first rank alone knows if that failed
+    if ((ranks_.size() > 1 ? ranks_.world->min(saved) : saved) > 0) return;
+    runtime_.synchronize();
+    begin(std::move(info));
+    outcome_ = outcome_of([this] { return write_from_device(info_.step); });
+    settle(true);
+    settle_commit(true);
+}
+
+void Checkpointer::finish() {
+    settle(true);
+    settle_commit(true);
+    if (ranks_.size() == 1) return;
+    for (const std::string& problem : ranks_.world->all_gather(problem_)) {
+        if (problem_.empty()) problem_ = problem;
+    }
+}
+
+CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
+    Clock::time_point fetched = Clock::now();
+    return write_rank_file(system_, run_, step, ranks_.rank(), pieces_,
+                           [&](size_t i, int64_t first, int64_t) {
+                               leave_cores_to_training(Clock::now() - fetched);
+                               fetched = Clock::now();
+                               return snapshot_.as<float>() + offset_[i] + first;
+                           });
+}
+
+// Every byte is hashed twice and written, which takes a core. Where training needs all cores, a step would
+// wait for that one; so the writer takes a thirtieth of it, and all of it as soon as somebody waits for the
+// writer.
+void Checkpointer::leave_cores_to_training(Clock::duration worked) {
+    if (std::string_view(runtime_.device().kind()) != "cpu") return;
+    constexpr int kRests = 29;
+    constexpr Clock::duration kLongest =
+        std::chrono::milliseconds(200);  // other processes may have had the core
+    std::unique_lock lock(mutex_);
+    hurried_.wait_for(lock, std::min(kRests * worked, kLongest), [this] { return hurry_; });
+}
+
+void Checkpointer::set_hurry(bool hurry) {
+    {
+        const std::lock_guard lock(mutex_);
+        hurry_ = hurry;
+    }
+    hurried_.notify_all();
+}
+
+CheckpointFile Checkpointer::write_from_device(int64_t step) {
+    const auto fetch = [this](size_t i, int64_t first, int64_t count) {
+        const float* const from = static_cast<const float*>(pieces_[i].values.data) + first;
+        runtime_.device().copy(staging_.as<void>(), from, count * size_of(DType::f32), runtime_.copy());
+        runtime_.copy().synchronize();
+        return staging_.as<float>();
+    };
+    return write_rank_file(system_, run_, step, ranks_.rank(), pieces_, fetch);
+}
+
+void Checkpointer::settle(bool wait) {
+    if (wait) set_hurry(true);
+    settle_commit(wait);
+    while (pending_) {
+        constexpr std::chrono::milliseconds kPatience{100};  // then the ranks show each other that they live
+        if (outcome_.empty() && ready(writing_.wait_for(wait ? kPatience : std::chrono::milliseconds(0))))
+            outcome_ = outcome_of([this] { return writing_.get(); });
+        const std::string own = outcome_.empty() ? std::string{kBusy} : outcome_;
+        const auto outcomes =
+            ranks_.size() > 1 ? ranks_.world->all_gather(own) : std::vector<std::string>{own};
+        const auto is = [](char kind) { return [kind](const std::string& o) { return o.front() == kind; }; };
+        if (std::any_of(outcomes.begin(), outcomes.end(), is(kBusy))) {
+            if (wait) continue;
+            return;
+        }
+        pending_ = false;
+        commit(outcomes);
+        settle_commit(wait);
+    }
+}
+
+void Checkpointer::commit(const std::vector<std::string>& outcomes) {
+    for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+        if (outcomes[rank].front() != kFailed) continue;
+        const std::string who = ranks_.size() > 1 ? fmt::format("rank {}: ", rank) : "";
+        if (ranks_.first()) system_.remove_folder(unfinished_folder(run_, info_.step));
+        return fail(who + outcomes[rank].substr(1));
+    }
+    if (!ranks_.first()) return;
+    for (const std::string& outcome : outcomes)
+        info_.files.push_back(checkpoint_file_from_text(outcome.substr(1)));
+    committing_ = std::async(std::launch::async, [this] { return commit_and_time(); });
+}
+
+void Checkpointer::settle_commit(bool wait) {
+    if (!committing_.valid()) return;
+    if (!wait && !ready(committing_.wait_for(std::chrono::seconds(0)))) return;
+    try {
+        const double ms = committing_.get();
+        const auto add = [](int64_t sum, const CheckpointFile& file) { return sum + file.bytes; };
+        const int64_t bytes = std::accumulate(info_.files.begin(), info_.files.end(), int64_t{0}, add);
+        report_(fmt::format("{}: {:.1f} MB from {} rank(s) on the disk after {:.1f} ms",
+                            checkpoint_name(info_.step), static_cast<double>(bytes) * 1e-6,
+                            info_.files.size(), ms),
+                false);
+    } catch (const std::exception& error) {
+        system_.remove_folder(unfinished_folder(run_, info_.step));
+        fail(error.what());
+    }
+}
+
+void Checkpointer::fail(const std::string& text) {
+    saved_ = -1;
+    const std::string problem = fmt::format("{} could not be saved: {}", checkpoint_name(info_.step), text);
+    if (problem_.empty()) problem_ = problem;
+    report_(problem + "; earlier checkpoints are as they were, training goes on", true);
+}
+
+}  // namespace speedrun

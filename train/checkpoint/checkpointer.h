@@ -1,0 +1,98 @@
+// Checkpointer: saves a run while it goes on. A snapshot is copied to the host on the copy stream, behind the
+// step and before the next one changes anything; a thread writes it while training continues; when the files
+// of all ranks are on the disk, the first rank commits them.
+//
+// A snapshot is handed to the thread only when its step's result is known, so that no checkpoint holds a step
+// that diverged. What cannot be written is reported and remembered, and training goes on.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "train/checkpoint/checkpoint_reader.h"
+#include "train/checkpoint/checkpoint_writer.h"
+#include "train/step_runner.h"
+
+namespace speedrun {
+
+// The state of a checkpoint into model and optimizers; all ranks, nothing in flight. The reader is indexed.
+void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, StepRunner& runner);
+
+class Checkpointer {
+  public:
+    // Receives what the run's log should say, and (`problem`) the user too. On all ranks.
+    using Report = std::function<void(const std::string& text, bool problem)>;
+
+    // Of the run in this folder; all ranks make theirs. What it is given must outlive it.
+    Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, StepRunner& runner,
+                 std::string run, Report report, FileSystem& system = real_file_system());
+    ~Checkpointer() { set_hurry(true); }
+    Checkpointer(const Checkpointer&) = delete;
+    Checkpointer& operator=(const Checkpointer&) = delete;
+
+    // After this many steps, is it time for one?
+    bool due(int64_t steps) const { return every_ > 0 && steps % every_ == 0; }
+    // All of the following: by all ranks, for the same steps. Enqueues the snapshot of the state after
+    // `steps` steps, the last of which was enqueued last. Waits for the snapshot before to be written.
+    void snapshot(int64_t steps);
+    // The result of the last of `steps` steps has come and is good. `info` is asked for if a snapshot was
+    // waiting for that; it needs no tensors and files.
+    void collected(int64_t steps, const std::function<CheckpointInfo()>& info);
+    // Saves now, waiting for all of it; nothing is in flight. Does nothing if the last one is of this step.
+    void save(CheckpointInfo info);
+    // Waits for what is being written. Afterwards all ranks know of every problem.
+    void finish();
+
+    void continue_from(int64_t steps) { saved_ = steps; }
+    // The first thing that could not be saved; empty: nothing.
+    const std::string& problem() const { return problem_; }
+    // How long the device has had nothing to do because the host waited for the writing of an earlier
+    // checkpoint, since the last call.
+    double take_wait_ms() { return std::exchange(wait_ms_, 0.0); }
+
+  private:
+    CheckpointFile write_from_snapshot(int64_t step);
+    CheckpointFile write_from_device(int64_t step);
+    void begin(CheckpointInfo info);
+    double commit_and_time() const;  // ms since begin()
+    void leave_cores_to_training(std::chrono::steady_clock::duration worked);
+    void set_hurry(bool hurry);
+    void settle(bool wait);  // the writing of all ranks
+    void settle_commit(bool wait);
+    void commit(const std::vector<std::string>& outcomes);
+    void fail(const std::string& text);
+
+    const int64_t every_, keep_;
+    const Ranks ranks_;
+    Runtime& runtime_;
+    StepRunner& runner_;
+    const std::string run_;
+    const Report report_;
+    FileSystem& system_;
+    const std::vector<CheckpointTensor> tensors_;
+    std::vector<StatePiece> pieces_;              // that this rank writes, by region
+    std::vector<std::vector<size_t>> of_region_;  // indices of pieces_
+    std::vector<int64_t> offset_;                 // of each piece in the snapshot, in numbers
+    HostBuffer snapshot_;                         // of all pieces; only with checkpoint.every
+    HostBuffer staging_;                          // of kMostNumbersFetched
+    int64_t snapshot_steps_ = -1, saved_ = -1;
+    bool pending_ = false;  // ranks are writing, or have not told each other that they are done
+    CheckpointInfo info_;   // of what is pending or being committed
+    std::string outcome_;   // of this rank's writing; empty: not yet
+    std::chrono::steady_clock::time_point began_;
+    std::string problem_;
+    double wait_ms_ = 0;
+    std::mutex mutex_;
+    std::condition_variable hurried_;
+    bool hurry_ = false;                   // guarded by mutex_
+    std::future<CheckpointFile> writing_;  // these two last: they end before what they use
+    std::future<double> committing_;
+};
+
+}  // namespace speedrun

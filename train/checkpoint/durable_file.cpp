@@ -1,0 +1,113 @@
+#include "train/checkpoint/durable_file.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+int FileSystem::make_folder(const std::string& path) {
+    constexpr mode_t kMode = 0777;  // less the user's umask
+    const int result = ::mkdir(path.c_str(), kMode);
+    return result != 0 && errno == EEXIST ? 0 : result;
+}
+
+int FileSystem::create(const std::string& path) {
+    constexpr mode_t kMode = 0666;
+    return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);
+}
+
+int64_t FileSystem::write(int file, const void* data, size_t bytes) {
+    return ::write(file, data, bytes);
+}
+
+int FileSystem::sync(int file) {
+    return ::fsync(file);
+}
+
+int FileSystem::close(int file) {
+    return ::close(file);
+}
+
+int FileSystem::sync_folder(const std::string& path) {
+    const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return -1;
+    const int result = ::fsync(folder), error = errno;
+    ::close(folder);
+    errno = error;
+    return result;
+}
+
+int FileSystem::rename(const std::string& from, const std::string& to) {
+    return std::rename(from.c_str(), to.c_str());
+}
+
+int FileSystem::exchange(const std::string& a, const std::string& b) {
+    return static_cast<int>(
+        ::syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE));
+}
+
+int FileSystem::remove_folder(const std::string& path) {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    errno = error.value();
+    return error ? -1 : 0;
+}
+
+FileSystem& real_file_system() {
+    static FileSystem system;
+    return system;
+}
+
+int64_t check_file(int64_t result, const std::string& path, const char* action) {
+    if (result >= 0) return result;
+    throw Error(ExitCode::failure, fmt::format("{}: {} failed: {}", path, action, std::strerror(errno)));
+}
+
+DurableFile::DurableFile(FileSystem& system, std::string path)
+    : system_(system),
+      path_(std::move(path)),
+      file_(static_cast<int>(check_file(system.create(path_), path_, "creating it"))) {}
+
+DurableFile::~DurableFile() {
+    if (file_ >= 0) ::close(file_);
+}
+
+void DurableFile::write(const void* data, size_t bytes) {
+    const char* next = static_cast<const char*>(data);
+    hash_.update(data, bytes);
+    for (size_t left = bytes; left > 0;) {
+        const int64_t written = system_.write(file_, next, left);
+        if (written < 0 && errno == EINTR) continue;
+        if (written == 0) errno = ENOSPC;  // no system does that with a file; do not wait for it for ever
+        check_file(written == 0 ? -1 : written, path_, "writing");
+        next += written;
+        left -= static_cast<size_t>(written);
+        bytes_ += written;
+    }
+}
+
+std::string DurableFile::finish() {
+    check_file(system_.sync(file_), path_, "syncing to disk");
+    const int file = std::exchange(file_, -1);
+    check_file(system_.close(file), path_, "closing");
+    return hash_.hex();
+}
+
+std::string write_durable(FileSystem& system, const std::string& path, const std::string& text) {
+    DurableFile file(system, path);
+    file.write(text.data(), text.size());
+    return file.finish();
+}
+
+}  // namespace speedrun

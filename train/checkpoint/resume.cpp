@@ -1,0 +1,172 @@
+#include "train/checkpoint/resume.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "train/checkpoint/state_pieces.h"
+#include "train/config/config_json.h"
+#include "train/distributed/joint_check.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// What changes no number that is trained, or none that anybody could want unchanged: a run on other ranks
+// must cut its steps otherwise.
+constexpr std::array<const char*, 10> kFree = {
+    "eval.",  "checkpoint.", "parallel.", "record.",         "cuda.",
+    "device", "threads",     "data.val.", "data.val_tokens", "batch.microbatch_tokens"};
+
+bool is_free(const std::string& key) {
+    return std::any_of(kFree.begin(), kFree.end(), [&](const std::string& free) {
+        return free.back() == '.' ? key.rfind(free, 0) == 0 : key == free;
+    });
+}
+
+// Dotted key -> value.
+std::map<std::string, std::string> flat(const Config& config) {
+    std::map<std::string, std::string> values;
+    const Json json = Json::parse(config_to_json(config)).flatten();
+    for (const auto& [pointer, value] : json.items()) {
+        std::string key = pointer.substr(1);
+        std::replace(key.begin(), key.end(), '/', '.');
+        values[key] = value.dump();
+    }
+    return values;
+}
+
+void check_config(const CheckpointReader& reader, const Config& config) {
+    const Config there = parse_config(reader.info().config, reader.folder() + "/checkpoint.json: config", {});
+    const std::vector<std::string> differences = training_differences(there, config);
+    if (differences.empty()) return;
+    throw_usage(
+        "{} belongs to another config: {}. A resumed run goes on as if it had never stopped: put these back, "
+        "or start "
+        "a new run with another --name and without --resume",
+        reader.folder(), fmt::join(differences, "; "));
+}
+
+// Folders to try, in this order, and whether the run's folder is continued.
+struct Candidates {
+    std::vector<std::string> folders;
+    bool in_place = false;
+};
+
+Candidates automatic(const std::string& run) {
+    Candidates result{list_checkpoints(run), fs::exists(run)};
+    if (result.folders.empty() && fs::exists(run + "/summary.json")) {
+        throw_usage(
+            "--resume auto: {} has ended and left no checkpoint to continue; give the new run another --name",
+            run);
+    }
+    return result;
+}
+
+Candidates named(const std::string& folder, const std::string& run) {
+    Candidates result;
+    result.folders = is_checkpoint(folder) ? std::vector{folder} : list_checkpoints(folder);
+    if (result.folders.empty())
+        throw_usage("--resume {}: neither a checkpoint nor a run's folder with checkpoints", folder);
+    result.folders.resize(1);
+    fs::path chosen = fs::weakly_canonical(result.folders.front());
+    if (!chosen.has_filename()) chosen = chosen.parent_path();  // "…/step-00000012/"
+    result.in_place = chosen.parent_path().parent_path() == fs::weakly_canonical(run);
+    const std::vector<std::string> own = result.in_place ? list_checkpoints(run) : std::vector<std::string>{};
+    if (!own.empty() && fs::weakly_canonical(own.front()) != chosen) {
+        throw_usage(
+            "--resume {}: the run has a newer checkpoint, {}. Remove what is newer to continue the run from "
+            "here, or give a new run another --name",
+            folder, own.front());
+    }
+    return result;
+}
+
+// As the first rank sees the folders.
+Candidates find_candidates(World& world, const std::string& resume, const std::string& run) {
+    Candidates found;
+    check_together(world, [&] {
+        if (world.rank() == 0) found = resume == "auto" ? automatic(run) : named(resume, run);
+    });
+    std::string text = found.in_place ? "1\n" : "0\n";
+    for (const std::string& folder : found.folders) text += folder + "\n";
+    std::istringstream lines(world.all_gather(text).front());
+    Candidates all;
+    std::string line;
+    std::getline(lines, line);
+    all.in_place = line == "1";
+    while (std::getline(lines, line)) all.folders.push_back(line);
+    return all;
+}
+
+}  // namespace
+
+std::vector<std::string> training_differences(const Config& there, const Config& here) {
+    const auto a = flat(there), b = flat(here);
+    const auto value = [](const auto& values, const std::string& key) {
+        const auto found = values.find(key);
+        return found == values.end() ? std::string("nothing") : found->second;
+    };
+    std::map<std::string, std::string> all = a;
+    all.insert(b.begin(), b.end());
+    std::vector<std::string> differences;
+    for (const auto& [key, any] : all) {
+        const std::string first = value(a, key), second = value(b, key);
+        if (first != second && !is_free(key))
+            differences.push_back(fmt::format("{}: {} there, {} here", key, first, second));
+    }
+    return differences;
+}
+
+std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::string& folder,
+                                                  const Config& config) {
+    std::unique_ptr<CheckpointReader> reader;
+    check_together(world, [&] { reader = std::make_unique<CheckpointReader>(folder); });
+    check_together(world, [&] { check_config(*reader, config); });
+    const std::vector<CheckpointFile>& files = reader->info().files;
+    check_together(world, [&] {
+        for (size_t i = static_cast<size_t>(world.rank()); i < files.size();
+             i += static_cast<size_t>(world.size()))
+            reader->verify_file(files[i]);
+    });
+    check_together(world, [&] {
+        reader->index();
+        const ParameterTable table(config.model, config.batch.sequence_length);
+        reader->expect_tensors(checkpoint_tensors(table, config.optimizers));
+    });
+    return reader;
+}
+
+ResumePoint find_resume_point(World& world, const std::string& resume, const std::string& run,
+                              const Config& config) {
+    ResumePoint point;
+    if (resume.empty()) return point;
+    const Candidates candidates = find_candidates(world, resume, run);
+    point.in_place = candidates.in_place;
+    for (const std::string& folder : candidates.folders) {
+        try {
+            point.reader = open_checkpoint(world, folder, config);
+            return point;
+        } catch (const JointError& error) {
+            if (resume != "auto" || error.code() != ExitCode::data) throw;
+            point.messages.push_back(fmt::format("skipped a damaged checkpoint: {}", error.what()));
+        }
+    }
+    if (!candidates.folders.empty()) {
+        throw JointError(
+            ExitCode::data,
+            fmt::format("--resume auto: no checkpoint of {} is good; remove them to start afresh.\n{}", run,
+                        fmt::join(point.messages, "\n")));
+    }
+    return point;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,39 @@
+// Which checkpoint a run continues from.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "train/checkpoint/checkpoint_reader.h"
+#include "train/config/config.h"
+#include "train/distributed/communicator.h"
+
+namespace speedrun {
+
+struct ResumePoint {
+    std::unique_ptr<CheckpointReader> reader;  // verified and indexed; null: start afresh
+    bool in_place = false;                     // the run's folder is there and is continued
+    std::vector<std::string> messages;         // for the user: what was skipped
+};
+
+// `resume` is what --resume says, `run` the folder of the run to start:
+//   ""     start afresh in a new folder
+//   auto   the newest checkpoint of `run` that is good; without any, start afresh
+//   DIR    this checkpoint, or the newest of this run's folder; if it belongs to `run`, that is continued
+// Collective. JointError on all ranks: usage, if the checkpoint was written by a config that trains something
+// else (every differing key with both values), or there is none to continue; data, if DIR is damaged, or all
+// of auto's are.
+ResumePoint find_resume_point(World& world, const std::string& resume, const std::string& run,
+                              const Config& config);
+
+// Opens a checkpoint and checks all of it, each rank some of the files; JointError as above.
+std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::string& folder,
+                                                  const Config& config);
+
+// Keys of the resolved configs whose values differ and change what is trained: "schedule.steps: 100 there,
+// 200 here". A resumed run may change the others: where and with how many ranks it runs, how often it
+// validates and saves.
+std::vector<std::string> training_differences(const Config& there, const Config& here);
+
+}  // namespace speedrun
