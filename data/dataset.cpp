@@ -57,6 +57,10 @@ fs::path folder_of(const std::string& file) {
     return parent.empty() ? fs::path(".") : parent;
 }
 
+std::string short_hash(const DatasetInfo& info) {
+    return info.vocabulary_sha256.empty() ? "none" : info.vocabulary_sha256.substr(0, 12);
+}
+
 void check_listed(const DatasetInfo& info, const std::string& json_path, const std::string& file) {
     const std::string name = fs::path(file).filename().string();
     const auto same = [&](const ShardInfo& shard) { return shard.file == name; };
@@ -91,6 +95,8 @@ DatasetInfo read_dataset_info(const std::string& path) {
     }
     info.vocab_size = static_cast<int32_t>(vocab_size);
     info.separator = static_cast<int32_t>(separator);
+    if (root.contains("vocabulary_sha256"))
+        info.vocabulary_sha256 = read_key<std::string>(root, "vocabulary_sha256", path);
     const auto shards = read_key<Json>(root, "shards", path);
     if (!shards.is_array()) throw_data("{}: key 'shards' has a wrong type: {}", path, shards.dump());
     for (size_t i = 0; i < shards.size(); ++i) {
@@ -103,8 +109,9 @@ void write_dataset_info(const std::string& path, const DatasetInfo& info) {
     Json root = {{"name", info.name},
                  {"tokenizer", info.tokenizer},
                  {"vocab_size", info.vocab_size},
-                 {"separator", info.separator},
-                 {"shards", Json::array()}};
+                 {"separator", info.separator}};
+    if (!info.vocabulary_sha256.empty()) root["vocabulary_sha256"] = info.vocabulary_sha256;
+    root["shards"] = Json::array();
     for (const ShardInfo& shard : info.shards) {
         root["shards"].push_back({{"file", shard.file},
                                   {"split", shard.split},
@@ -137,10 +144,14 @@ std::optional<DatasetInfo> find_dataset_info(const std::vector<std::string>& sha
     for (const auto& [folder, info] : folders) {
         const DatasetInfo actual = info.value_or(DatasetInfo{});
         if (actual.tokenizer != expected.tokenizer || actual.vocab_size != expected.vocab_size ||
-            actual.separator != expected.separator) {
-            throw_data("{} and {} hold different tokens: {} (vocab_size {}, separator {}) and {} ({}, {})",
-                       first_folder.string(), folder.string(), expected.tokenizer, expected.vocab_size,
-                       expected.separator, actual.tokenizer, actual.vocab_size, actual.separator);
+            actual.separator != expected.separator ||
+            actual.vocabulary_sha256 != expected.vocabulary_sha256) {
+            throw_data(
+                "{} and {} hold different tokens: {} (vocab_size {}, separator {}, vocabulary {}) and {} "
+                "({}, {}, {})",
+                first_folder.string(), folder.string(), expected.tokenizer, expected.vocab_size,
+                expected.separator, short_hash(expected), actual.tokenizer, actual.vocab_size,
+                actual.separator, short_hash(actual));
         }
     }
     return first;
@@ -163,6 +174,16 @@ std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) 
     std::sort(files.begin(), files.end());
     files.erase(std::unique(files.begin(), files.end()), files.end());
     return files;
+}
+
+std::string find_vocabulary(const DatasetInfo& info, const std::vector<std::string>& shard_files) {
+    if (info.vocabulary_sha256.empty() || shard_files.empty()) return "";
+    const std::string path = (folder_of(shard_files.front()) / kVocabularyFile).string();
+    const std::string actual = sha256_file(path);
+    if (actual != info.vocabulary_sha256) {
+        throw_data("{}: SHA-256 is {}, expected {} (dataset.json)", path, actual, info.vocabulary_sha256);
+    }
+    return path;
 }
 
 std::string sha256_file(const std::string& path) {

@@ -8,7 +8,7 @@ namespace speedrun {
 namespace {
 
 DatasetInfo byte_info() {
-    return {"toy", "bytes", 257, 256, {{"train_000000.bin", "train", 3, std::string(64, 'a')}}};
+    return {"toy", "bytes", 257, 256, {{"train_000000.bin", "train", 3, std::string(64, 'a')}}, ""};
 }
 
 TEST(DatasetInfo, RoundTrips) {

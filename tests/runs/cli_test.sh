@@ -62,6 +62,18 @@ grep -o '"loss":[0-9.e-]*' logs/first/metrics.jsonl >first.loss
 grep -o '"loss":[0-9.e-]*' logs/again/metrics.jsonl >again.loss
 cmp -s first.loss again.loss || fail "the resolved config does not reproduce the run"
 
+# GPT-2's tokenizer with the user's vocabulary, from text to sample.
+vocabulary=$here/../data/fixtures/small.tiktoken
+expect 2 "needs --vocab" "$speedrun" prepare --input text.txt --out pieces --tokenizer gpt2
+expect 3 "text.txt: line 1: expected a token in base64" "$speedrun" prepare --input text.txt --out pieces --tokenizer gpt2 --vocab text.txt
+expect 0 "tokenizer gpt2, vocabulary 857" "$speedrun" prepare --input text.txt --out pieces --tokenizer gpt2 --vocab "$vocabulary" --document-marker %% --val-every 10
+sed 's/tiny\//pieces\//g; s/"vocab_size": 257/"vocab_size": 857/' tiny.json >pieces.json
+expect 0 "done" "$speedrun" train pieces.json --name pieces
+expect 0 "^the quick [a-z]" "$speedrun" sample logs/pieces --prompt "the quick" --tokens 20 --temperature 0
+mv pieces/vocabulary vocabulary
+expect 3 "pieces/vocabulary" "$speedrun" sample logs/pieces
+expect 0 "^the quick [a-z]" "$speedrun" sample logs/pieces --vocab "$vocabulary" --prompt "the quick" --tokens 20 --temperature 0
+
 # Damage: weights cut short, a shard cut short.
 head -c 1000 logs/quiet/checkpoints/final/model.safetensors >cut && mv cut logs/quiet/checkpoints/final/model.safetensors
 expect 3 "model.safetensors" "$speedrun" eval logs/quiet

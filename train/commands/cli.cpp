@@ -75,6 +75,8 @@ int run_command_line(int argc, char** argv) {
     sample_command->add_option("--temperature", sample.temperature, "0: always the most likely token")
         ->capture_default_str()
         ->check(CLI::Range(0.0, 100.0));
+    sample_command->add_option("--vocab", sample.vocabulary,
+                               "tiktoken file or tokenizer.json, where the run's data has no vocabulary");
     sample_command->add_option("--seed", sample.seed, "of the random draws")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
@@ -84,7 +86,9 @@ int run_command_line(int argc, char** argv) {
     prepare_command
         ->add_option("--input", prepare.inputs, "text files; each is a document, unless a marker is given")
         ->required();
-    prepare_command->add_option("--tokenizer", prepare.tokenizer, "bytes")->capture_default_str();
+    prepare_command->add_option("--tokenizer", prepare.tokenizer, "bytes, or gpt2 with a vocabulary")
+        ->capture_default_str();
+    prepare_command->add_option("--vocab", prepare.vocabulary, "tiktoken file or tokenizer.json, for gpt2");
     prepare_command->add_option("--out", prepare.out_dir, "folder for shards and dataset.json")->required();
     prepare_command->add_option("--name", prepare.name, "name of the dataset; default: the folder's");
     prepare_command

@@ -40,6 +40,7 @@ struct SampleOptions {
     std::string run;
     std::vector<std::string> settings;
     std::string prompt;
+    std::string vocabulary;  // of the tokenizer; empty: the one of the run's data
     int64_t tokens = 300;
     double temperature = 0.8;
     int64_t seed = 1;
