@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "data/dataset.h"
+#include "train/checkpoint/hf_gpt2.h"
 #include "train/distributed/joint_check.h"
 #include "train/record/environment.h"
 
@@ -84,6 +85,8 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
     progress_.emplace(config.schedule.steps, options.quiet || !ranks.first(), ranks.size(), flops_per_step_,
                       ceiling_flops_per_s_);
     runner_.initialize(static_cast<uint64_t>(config.seed));
+    if (const std::string& from = config.model.init_from; !from.empty())
+        runner_.assign(read_hf_weights(from, runner_.model().table(), config.model));
     prefetcher_ = std::make_unique<Prefetcher>(
         loader_, PrefetcherOptions{
                      .rows_per_microbatch = config.batch.microbatch_tokens / config.batch.sequence_length,

@@ -74,6 +74,23 @@ mv pieces/vocabulary vocabulary
 expect 3 "pieces/vocabulary" "$speedrun" sample logs/pieces
 expect 0 "^the quick [a-z]" "$speedrun" sample logs/pieces --vocab "$vocabulary" --prompt "the quick" --tokens 20 --temperature 0
 
+# Exchange with the transformers library: out, in, out again with the same bytes, and a run that starts there.
+gpt2() { name=$1; shift; "$speedrun" train tiny.json --name "$name" --set model.preset=gpt2 --set 'optimizers.groups=[{"params":["*"],"lr":0.01}]' "$@"; }
+expect 0 "done" gpt2 gpt2
+expect 0 "GPT2LMHeadModel, f32" "$speedrun" export logs/gpt2 hf
+expect 0 "GPT-2 of 1 layers x 32, 64 positions, vocabulary 257" "$speedrun" import hf --name imported --set 'data.val=tiny/val_*.bin'
+expect 0 "GPT2LMHeadModel" "$speedrun" export logs/imported hf2
+cmp hf/model.safetensors hf2/model.safetensors || fail "a GPT-2 did not come back as it went"
+expect 0 "validation loss" "$speedrun" eval logs/imported
+expect 0 "^chapter " "$speedrun" sample logs/imported --prompt "chapter " --tokens 5
+expect 0 "done" gpt2 continued --set model.init_from=hf --set schedule.steps=0
+loss_of() { grep -o '"val_loss": [0-9.]*' "logs/$1/summary.json"; }
+[ "$(loss_of continued)" = "$(loss_of gpt2)" ] || fail "a run does not start from the weights of model.init_from: $(loss_of gpt2), $(loss_of continued)"
+expect 2 "hf does not fit the config: model.num_layers is 2, expected 1" gpt2 wrong --set model.init_from=hf --set model.num_layers=2
+expect 3 "nowhere/config.json: cannot be read" gpt2 wrong --set model.init_from=nowhere
+expect 2 "only a GPT-2 can be exported.*model.norm is rmsnorm, expected layernorm" "$speedrun" export logs/first hf3
+expect 3 "first/config.json: model_type: expected \"gpt2\", found nothing" "$speedrun" import logs/first
+
 # Damage: weights cut short, a shard cut short.
 head -c 1000 logs/quiet/checkpoints/final/model.safetensors >cut && mv cut logs/quiet/checkpoints/final/model.safetensors
 expect 3 "model.safetensors" "$speedrun" eval logs/quiet

@@ -41,7 +41,7 @@ void sync_to_disk(const std::string& path) {
 }  // namespace
 
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
-    Json header = Json::object();
+    Json header = {{"__metadata__", {{"format", "pt"}}}};  // the transformers library wants to read this
     size_t offset = 0;
     for (const NamedTensor& tensor : tensors) {
         header[tensor.name] = {{"dtype", type_name(tensor.dtype)},

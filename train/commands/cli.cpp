@@ -100,6 +100,26 @@ int run_command_line(int argc, char** argv) {
         ->capture_default_str();
     prepare_command->add_flag("--force", prepare.force, "replace a dataset that is there");
 
+    ImportOptions import_options;
+    CLI::App* import_command = app.add_subcommand(
+        "import", "make a run folder of a GPT-2 in the transformers library's layout, for eval and sample");
+    import_command
+        ->add_option("folder", import_options.folder, "folder with config.json and model.safetensors")
+        ->required();
+    add_settings(import_command, import_options.settings);
+    import_command->add_option("--name", import_options.name,
+                               "name of the run folder; default: the folder's");
+    import_command->add_option("--out", import_options.out, "folder of run folders")->capture_default_str();
+
+    ExportOptions export_options;
+    CLI::App* export_command = app.add_subcommand(
+        "export", "write a run's weights in the transformers library's layout (gpt2 family)");
+    export_command->add_option("run", export_options.run, "run folder")->required();
+    export_command->add_option("folder", export_options.folder, "folder to make")->required();
+    export_command->add_option("--dtype", export_options.dtype, "element type")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"f32", "bf16"}));
+
     CLI::App* doctor_command =
         app.add_subcommand("doctor", "what this build and this machine can do, and what to mend");
 
@@ -123,6 +143,8 @@ int run_command_line(int argc, char** argv) {
     if (*eval_command) return run_eval(eval);
     if (*sample_command) return run_sample(sample);
     if (*prepare_command) return run_prepare(prepare);
+    if (*import_command) return run_import(import_options);
+    if (*export_command) return run_export(export_options);
     if (*doctor_command) return run_doctor();
     return static_cast<int>(ExitCode::usage);
 }

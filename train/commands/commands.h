@@ -49,6 +49,21 @@ int run_sample(const SampleOptions& options);
 
 int run_prepare(const PrepareOptions& options);
 
+struct ImportOptions {
+    std::string folder;                 // of the transformers library
+    std::vector<std::string> settings;  // on top of the config that follows from it
+    std::string name;                   // of the run folder; empty: the folder's
+    std::string out = "logs";
+};
+int run_import(const ImportOptions& options);
+
+struct ExportOptions {
+    std::string run;
+    std::string folder;  // to be made
+    std::string dtype = "f32";
+};
+int run_export(const ExportOptions& options);
+
 int run_doctor();
 
 }  // namespace speedrun

@@ -78,7 +78,12 @@ int run_sample(const SampleOptions& options) {
     const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
     const auto tokenizer = make_tokenizer(
         info.tokenizer, options.vocabulary.empty() ? find_vocabulary(info, files) : options.vocabulary);
-    if (tokenizer->vocab_size() != info.vocab_size || tokenizer->separator() != info.separator) {
+    if (files.empty()) {  // an imported model
+        if (tokenizer->vocab_size() > run.config.model.vocab_size) {
+            throw_data("{}: vocabulary of {} tokens, but model.vocab_size is {}", options.vocabulary,
+                       tokenizer->vocab_size(), run.config.model.vocab_size);
+        }
+    } else if (tokenizer->vocab_size() != info.vocab_size || tokenizer->separator() != info.separator) {
         throw_data("{}: vocabulary of {} tokens with separator {}, but the data has {} with separator {}",
                    options.vocabulary, tokenizer->vocab_size(), tokenizer->separator(), info.vocab_size,
                    info.separator);

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "data/dataset.h"
+#include "train/checkpoint/hf_gpt2.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
@@ -116,6 +117,8 @@ void install_signal_handlers() {
 void check_run(const Config& config) {
     const ParameterTable table(config.model, config.batch.sequence_length);
     assign_groups(table, config.optimizers);
+    if (const std::string& from = config.model.init_from; !from.empty())
+        expect_hf_fits(from, config.model, config.batch.sequence_length);
     for (const auto& [patterns, key] :
          {std::pair{&config.data.train, "data.train"}, std::pair{&config.data.val, "data.val"}}) {
         if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);

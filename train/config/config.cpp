@@ -52,6 +52,8 @@ void ModelConfig::fields(FieldVisitor& v) {
     v.field("value_embeddings", value_embeddings, "number of last blocks that mix an embedding table into v",
             {0, 1000});
     v.field("init_scale", init_scale, "factor of the initial deviation of weights", {0, 100});
+    v.field("init_from", init_from,
+            "folder of a GPT-2 in the transformers library's layout to start from; empty: random weights");
 }
 
 void DataConfig::fields(FieldVisitor& v) {

@@ -32,6 +32,7 @@ struct ModelConfig {
     bool mix_first_embedding = false;
     int64_t value_embeddings = 0;
     double init_scale = 1;
+    std::string init_from;
 
     int64_t head_dim() const { return model_dim / num_heads; }
     int64_t padded_vocab_size() const { return (vocab_size + 63) / 64 * 64; }

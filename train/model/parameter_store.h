@@ -40,6 +40,9 @@ class ParameterStore {
     // Enqueues the initial values of this rank's parts on the compute stream: a function of (seed, parameter,
     // element) alone, whatever the layout.
     void initialize(uint64_t seed);
+    // The masters become these host values, by parameter id, each rank its parts; and so do its parts of what
+    // compute reads. Waits.
+    void assign(const std::vector<std::vector<float>>& values);
     // Enqueues the rounding of one master to its compute copy; as master().
     void publish(const Parameter& p, Stream& stream);
 
