@@ -8,12 +8,13 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "data/json_text.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -31,15 +32,19 @@ template <class T>
 T read_key(const Json& object, const char* key, const std::string& where) {
     const auto found = object.find(key);
     if (found == object.end()) throw_data("{}: key '{}' is missing", where, key);
+    // Reading it as an integer would cut a fraction off, and more than 64 bits.
+    const bool fraction = std::is_same_v<T, int64_t> && found->is_number() && !found->is_number_integer();
+    const bool too_large = found->is_number_unsigned() && found->get<uint64_t>() > INT64_MAX;
+    if (fraction || too_large) throw_data("{}: key '{}' has a wrong type: {}", where, key, shown(*found));
     try {
         return found->get<T>();
     } catch (const Json::exception&) {
-        throw_data("{}: key '{}' has a wrong type: {}", where, key, found->dump());
+        throw_data("{}: key '{}' has a wrong type: {}", where, key, shown(*found));
     }
 }
 
 ShardInfo read_shard_info(const Json& object, const std::string& where) {
-    if (!object.is_object()) throw_data("{}: expected an object, found {}", where, object.dump());
+    if (!object.is_object()) throw_data("{}: expected an object, found {}", where, shown(object));
     ShardInfo shard;
     shard.file = read_key<std::string>(object, "file", where);
     shard.split = read_key<std::string>(object, "split", where);
@@ -47,6 +52,9 @@ ShardInfo read_shard_info(const Json& object, const std::string& where) {
     shard.sha256 = read_key<std::string>(object, "sha256", where);
     if (shard.split != "train" && shard.split != "val") {
         throw_data("{}: split is '{}', expected 'train' or 'val'", where, shard.split);
+    }
+    if (shard.file.empty() || shard.file.find('/') != std::string::npos || shard.file == "..") {
+        throw_data("{}: file is '{}', expected the name of a file in this folder", where, shard.file);
     }
     if (shard.tokens < 0) throw_data("{}: tokens is {}, expected 0 or more", where, shard.tokens);
     return shard;
@@ -74,10 +82,11 @@ void check_listed(const DatasetInfo& info, const std::string& json_path, const s
 DatasetInfo read_dataset_info(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     if (!file) throw_data("{}: cannot open: {}", path, errno_text());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
     Json root;
     try {
-        root = Json::parse(file);
-    } catch (const Json::exception& error) {
+        root = parse_json<Json>(text);
+    } catch (const JsonError& error) {
         throw_data("{}: not valid JSON: {}", path, error.what());
     }
     if (!root.is_object()) throw_data("{}: expected a JSON object at the top", path);
@@ -98,7 +107,7 @@ DatasetInfo read_dataset_info(const std::string& path) {
     if (root.contains("vocabulary_sha256"))
         info.vocabulary_sha256 = read_key<std::string>(root, "vocabulary_sha256", path);
     const auto shards = read_key<Json>(root, "shards", path);
-    if (!shards.is_array()) throw_data("{}: key 'shards' has a wrong type: {}", path, shards.dump());
+    if (!shards.is_array()) throw_data("{}: key 'shards' has a wrong type: {}", path, shown(shards));
     for (size_t i = 0; i < shards.size(); ++i) {
         info.shards.push_back(read_shard_info(shards[i], fmt::format("{}: shards[{}]", path, i)));
     }

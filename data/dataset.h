@@ -22,7 +22,7 @@ struct DatasetInfo {
     int32_t vocab_size = 50257;      // tokens are 0 … vocab_size-1
     int32_t separator = 50256;       // the token that stands between documents
     std::vector<ShardInfo> shards;
-    std::string vocabulary_sha256;  // of the file kVocabularyFile in the folder; empty: there is none
+    std::string vocabulary_sha256{};  // of the file kVocabularyFile in the folder; empty: there is none
 };
 
 // The tokenizer's vocabulary in a dataset's folder: an exact copy of the file that prepare was given.

@@ -115,8 +115,8 @@ std::vector<fs::path> existing_dataset(const fs::path& folder) {
 }
 
 void check_options(const PrepareOptions& options) {
-    if (options.inputs.empty()) throw_usage("prepare: no input file");
-    if (options.out_dir.empty()) throw_usage("prepare: no output folder");
+    if (options.inputs.empty()) throw_usage("prepare: no input file; name text files with --input");
+    if (options.out_dir.empty()) throw_usage("prepare: no output folder; name one with --out");
     if (options.val_every < 0 || options.val_every == 1) {
         throw_usage("prepare: val_every is {}, expected 0 (no validation) or 2 and more", options.val_every);
     }

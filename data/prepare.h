@@ -20,6 +20,7 @@ struct PrepareOptions {
     int64_t shard_tokens = 100'000'000;  // tokens per shard file, the last of a split has the rest
     bool force = false;                  // replace a dataset that is already in out_dir
     bool quiet = false;                  // no summary on stdout
+    std::string verify;                  // the command: check this dataset instead, see verify.h
 };
 
 struct SplitSummary {

@@ -96,6 +96,12 @@ head -c 1000 logs/quiet/checkpoints/final/model.safetensors >cut && mv cut logs/
 expect 3 "model.safetensors" "$speedrun" eval logs/quiet
 head -c 2000 tiny/train_000000.bin >cut && mv tiny/train_000000.bin whole && mv cut tiny/train_000000.bin
 expect 3 "train_000000.bin" "$speedrun" train tiny.json --name damaged
+cp whole tiny/train_000000.bin
+expect 0 "2 shards with [0-9]* tokens, as prepared" "$speedrun" prepare --verify tiny
+printf '*' | dd of=tiny/train_000000.bin bs=1 seek=5000 conv=notrunc 2>dd.log || fail "$(cat dd.log)"
+expect 3 "train_000000.bin: damaged.* SHA-256 is .*, expected" "$speedrun" train tiny.json --name damaged
+expect 3 "train_000000.bin: damaged.* SHA-256 is .*, expected" "$speedrun" prepare --verify tiny
+[ ! -e logs/damaged ] || fail "a run on damaged data left a folder"
 mv whole tiny/train_000000.bin
 
 # Divergence: exit 4, naming step and parameter.

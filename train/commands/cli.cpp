@@ -83,13 +83,12 @@ int run_command_line(int argc, char** argv) {
 
     PrepareOptions prepare;
     CLI::App* prepare_command = app.add_subcommand("prepare", "turn text files into token shards");
-    prepare_command
-        ->add_option("--input", prepare.inputs, "text files; each is a document, unless a marker is given")
-        ->required();
+    prepare_command->add_option("--input", prepare.inputs,
+                                "text files; each is a document, unless a marker is given");
     prepare_command->add_option("--tokenizer", prepare.tokenizer, "bytes, or gpt2 with a vocabulary")
         ->capture_default_str();
     prepare_command->add_option("--vocab", prepare.vocabulary, "tiktoken file or tokenizer.json, for gpt2");
-    prepare_command->add_option("--out", prepare.out_dir, "folder for shards and dataset.json")->required();
+    prepare_command->add_option("--out", prepare.out_dir, "folder for shards and dataset.json");
     prepare_command->add_option("--name", prepare.name, "name of the dataset; default: the folder's");
     prepare_command
         ->add_option("--val-every", prepare.val_every, "every K-th document is for validation; 0: none")
@@ -99,6 +98,10 @@ int run_command_line(int argc, char** argv) {
     prepare_command->add_option("--shard-tokens", prepare.shard_tokens, "tokens per shard file")
         ->capture_default_str();
     prepare_command->add_flag("--force", prepare.force, "replace a dataset that is there");
+    prepare_command
+        ->add_option("--verify", prepare.verify,
+                     "instead: check all files of this dataset against their hashes")
+        ->type_name("DIR");
 
     ImportOptions import_options;
     CLI::App* import_command = app.add_subcommand(

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "data/dataset.h"
+#include "data/verify.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
@@ -33,6 +34,7 @@ int run_eval(const EvalOptions& options) {
     const Config& config = run.config;
     const std::vector<std::string> files = expand_globs(config.data.val);
     const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
+    verify_shards(files, kHashedAtStart);
     const TokenDataset data(files, static_cast<int32_t>(config.model.vocab_size), info.separator);
     const ValidationLoader loader(
         data, {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask});

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "data/dataset.h"
+#include "data/verify.h"
 #include "train/checkpoint/hf_gpt2.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
@@ -122,7 +123,7 @@ void check_run(const Config& config) {
     for (const auto& [patterns, key] :
          {std::pair{&config.data.train, "data.train"}, std::pair{&config.data.val, "data.val"}}) {
         if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);
-        expand_globs(*patterns);
+        verify_shards(expand_globs(*patterns), kHashedAtStart);
     }
 }
 

@@ -137,6 +137,11 @@ struct Config {
     void fields(FieldVisitor& v);
     // Throws a usage error, with key and values, for combinations that cannot run.
     void validate() const;
+
+  private:
+    // Below this, counts of bytes and operations of a step fit 64 bits; it is a day of 46 TFLOP/s.
+    static constexpr double kMostWork = 4e18;
+    double rough_work() const;  // floating-point operations of a step
 };
 
 }  // namespace speedrun
