@@ -44,4 +44,12 @@ std::string shown(const Json& value) {
     return text.substr(0, end) + "...";
 }
 
+// A key as a message shows it: escaped like JSON, so that a NUL does not end the message, without the quotes.
+template <class Json>
+std::string shown_key(const std::string& key) {
+    const std::string text = shown(Json(key));
+    const bool cut = !text.ends_with('"');
+    return text.substr(1, text.size() - (cut ? 1 : 2));
+}
+
 }  // namespace speedrun

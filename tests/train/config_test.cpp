@@ -56,6 +56,12 @@ TEST(ConfigKeysTest, UnknownKeySuggestsTheNearest) {
               "optimizers.groups[1].weigth_decay: unknown key, did you mean weight_decay?");
 }
 
+TEST(ConfigKeysTest, UnknownKeysAreShownWhateverTheyHold) {
+    expect_parts(error_of(R"("\u0000sed": 4)"), {"\\u0000sed: unknown key, did you mean seed?"});
+    expect_parts(error_of(R"("\u001b[2J": 4)"), {"\\u001b[2J: unknown key; known here:"});
+    EXPECT_LT(error_of("\"" + std::string(100000, 'x') + "\": 4").size(), 1000u);
+}
+
 TEST(ConfigKeysTest, UnknownKeyUnlikeAnyListsThem) {
     expect_parts(error_of(R"("eval": {"xyzzyxyzzy": 4})"),
                  {"eval.xyzzyxyzzy: unknown key", "known here: every"});

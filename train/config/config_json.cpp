@@ -57,7 +57,8 @@ class Reader final : public FieldVisitor {
     // Call after visiting: keys that no field asked for are errors.
     void reject_unknown() const {
         for (const auto& [key, value] : object_.items()) {
-            if (!known_.count(key)) throw_usage("{}: unknown key{}", dotted(key), suggestion(key, known_));
+            if (!known_.count(key))
+                throw_usage("{}: unknown key{}", dotted(shown_key<Json>(key)), suggestion(key, known_));
         }
     }
 
