@@ -300,6 +300,11 @@ TEST_F(HfGpt2Test, TensorsThatDoNotFit) {
         wte.shape[0] = 66;
         wte.bytes.resize(66 * 16 * 4);
     });
+    expect_error(ExitCode::data, {"model.safetensors", "header"}, [&] {
+        changed([](auto&, Json&) {});
+        dir_.write("model.safetensors", std::string("\xfe\xff\xff\xff\xff\xff\xff\x7f{}", 10));
+        weights(dir_.path());
+    });
     expect({"lm_head.weight is not wte.weight"}, [&](auto& tensors) {
         NamedTensor head = tensor_of(tensors, "transformer.wte.weight");
         head.name = "lm_head.weight";

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
@@ -95,7 +96,11 @@ std::vector<NamedTensor> read_safetensors(const std::string& path) {
             throw_data("{}: {}", where, error.what());
         }
         int64_t bytes = size_of(tensor.dtype);
-        for (int64_t dim : tensor.shape) bytes *= dim;
+        for (const int64_t dim : tensor.shape) {
+            const bool fits = dim >= 0 && (dim == 0 || bytes <= std::numeric_limits<int64_t>::max() / dim);
+            if (!fits) throw_data("{}: shape {} is none", where, entry.at("shape").dump());
+            bytes *= dim;
+        }
         const bool fits = offsets.size() == 2 && offsets[0] <= offsets[1] && offsets[1] <= size - data;
         if (!fits || static_cast<int64_t>(offsets[1] - offsets[0]) != bytes) {
             throw_data("{}: data_offsets {} do not hold {} bytes in a file with {} bytes of data", where,
