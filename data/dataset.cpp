@@ -7,12 +7,13 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "data/json_text.h"
 #include "data/sha256.h"
 #include "kernels/device/error.h"
 
@@ -31,15 +32,19 @@ template <class T>
 T read_key(const Json& object, const char* key, const std::string& where) {
     const auto found = object.find(key);
     if (found == object.end()) throw_data("{}: key '{}' is missing", where, key);
+    // Reading it as an integer would cut a fraction off, and more than 64 bits.
+    const bool fraction = std::is_same_v<T, int64_t> && found->is_number() && !found->is_number_integer();
+    const bool too_large = found->is_number_unsigned() && found->get<uint64_t>() > INT64_MAX;
+    if (fraction || too_large) throw_data("{}: key '{}' has a wrong type: {}", where, key, shown(*found));
     try {
         return found->get<T>();
     } catch (const Json::exception&) {
-        throw_data("{}: key '{}' has a wrong type: {}", where, key, found->dump());
+        throw_data("{}: key '{}' has a wrong type: {}", where, key, shown(*found));
     }
 }
 
 ShardInfo read_shard_info(const Json& object, const std::string& where) {
-    if (!object.is_object()) throw_data("{}: expected an object, found {}", where, object.dump());
+    if (!object.is_object()) throw_data("{}: expected an object, found {}", where, shown(object));
     ShardInfo shard;
     shard.file = read_key<std::string>(object, "file", where);
     shard.split = read_key<std::string>(object, "split", where);
@@ -48,6 +53,9 @@ ShardInfo read_shard_info(const Json& object, const std::string& where) {
     if (shard.split != "train" && shard.split != "val") {
         throw_data("{}: split is '{}', expected 'train' or 'val'", where, shard.split);
     }
+    if (shard.file.empty() || shard.file.find('/') != std::string::npos || shard.file == "..") {
+        throw_data("{}: file is '{}', expected the name of a file in this folder", where, shard.file);
+    }
     if (shard.tokens < 0) throw_data("{}: tokens is {}, expected 0 or more", where, shard.tokens);
     return shard;
 }
@@ -55,6 +63,10 @@ ShardInfo read_shard_info(const Json& object, const std::string& where) {
 fs::path folder_of(const std::string& file) {
     const fs::path parent = fs::path(file).parent_path();
     return parent.empty() ? fs::path(".") : parent;
+}
+
+std::string short_hash(const DatasetInfo& info) {
+    return info.vocabulary_sha256.empty() ? "none" : info.vocabulary_sha256.substr(0, 12);
 }
 
 void check_listed(const DatasetInfo& info, const std::string& json_path, const std::string& file) {
@@ -70,10 +82,11 @@ void check_listed(const DatasetInfo& info, const std::string& json_path, const s
 DatasetInfo read_dataset_info(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     if (!file) throw_data("{}: cannot open: {}", path, errno_text());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
     Json root;
     try {
-        root = Json::parse(file);
-    } catch (const Json::exception& error) {
+        root = parse_json<Json>(text);
+    } catch (const JsonError& error) {
         throw_data("{}: not valid JSON: {}", path, error.what());
     }
     if (!root.is_object()) throw_data("{}: expected a JSON object at the top", path);
@@ -91,8 +104,10 @@ DatasetInfo read_dataset_info(const std::string& path) {
     }
     info.vocab_size = static_cast<int32_t>(vocab_size);
     info.separator = static_cast<int32_t>(separator);
+    if (root.contains("vocabulary_sha256"))
+        info.vocabulary_sha256 = read_key<std::string>(root, "vocabulary_sha256", path);
     const auto shards = read_key<Json>(root, "shards", path);
-    if (!shards.is_array()) throw_data("{}: key 'shards' has a wrong type: {}", path, shards.dump());
+    if (!shards.is_array()) throw_data("{}: key 'shards' has a wrong type: {}", path, shown(shards));
     for (size_t i = 0; i < shards.size(); ++i) {
         info.shards.push_back(read_shard_info(shards[i], fmt::format("{}: shards[{}]", path, i)));
     }
@@ -103,8 +118,9 @@ void write_dataset_info(const std::string& path, const DatasetInfo& info) {
     Json root = {{"name", info.name},
                  {"tokenizer", info.tokenizer},
                  {"vocab_size", info.vocab_size},
-                 {"separator", info.separator},
-                 {"shards", Json::array()}};
+                 {"separator", info.separator}};
+    if (!info.vocabulary_sha256.empty()) root["vocabulary_sha256"] = info.vocabulary_sha256;
+    root["shards"] = Json::array();
     for (const ShardInfo& shard : info.shards) {
         root["shards"].push_back({{"file", shard.file},
                                   {"split", shard.split},
@@ -137,10 +153,14 @@ std::optional<DatasetInfo> find_dataset_info(const std::vector<std::string>& sha
     for (const auto& [folder, info] : folders) {
         const DatasetInfo actual = info.value_or(DatasetInfo{});
         if (actual.tokenizer != expected.tokenizer || actual.vocab_size != expected.vocab_size ||
-            actual.separator != expected.separator) {
-            throw_data("{} and {} hold different tokens: {} (vocab_size {}, separator {}) and {} ({}, {})",
-                       first_folder.string(), folder.string(), expected.tokenizer, expected.vocab_size,
-                       expected.separator, actual.tokenizer, actual.vocab_size, actual.separator);
+            actual.separator != expected.separator ||
+            actual.vocabulary_sha256 != expected.vocabulary_sha256) {
+            throw_data(
+                "{} and {} hold different tokens: {} (vocab_size {}, separator {}, vocabulary {}) and {} "
+                "({}, {}, {})",
+                first_folder.string(), folder.string(), expected.tokenizer, expected.vocab_size,
+                expected.separator, short_hash(expected), actual.tokenizer, actual.vocab_size,
+                actual.separator, short_hash(actual));
         }
     }
     return first;
@@ -163,6 +183,16 @@ std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) 
     std::sort(files.begin(), files.end());
     files.erase(std::unique(files.begin(), files.end()), files.end());
     return files;
+}
+
+std::string find_vocabulary(const DatasetInfo& info, const std::vector<std::string>& shard_files) {
+    if (info.vocabulary_sha256.empty() || shard_files.empty()) return "";
+    const std::string path = (folder_of(shard_files.front()) / kVocabularyFile).string();
+    const std::string actual = sha256_file(path);
+    if (actual != info.vocabulary_sha256) {
+        throw_data("{}: SHA-256 is {}, expected {} (dataset.json)", path, actual, info.vocabulary_sha256);
+    }
+    return path;
 }
 
 std::string sha256_file(const std::string& path) {

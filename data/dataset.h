@@ -22,7 +22,11 @@ struct DatasetInfo {
     int32_t vocab_size = 50257;      // tokens are 0 … vocab_size-1
     int32_t separator = 50256;       // the token that stands between documents
     std::vector<ShardInfo> shards;
+    std::string vocabulary_sha256{};  // of the file kVocabularyFile in the folder; empty: there is none
 };
+
+// The tokenizer's vocabulary in a dataset's folder: an exact copy of the file that prepare was given.
+inline constexpr const char* kVocabularyFile = "vocabulary";
 
 // Reads and checks a dataset.json. Throws a data error that names the file and the offending key.
 DatasetInfo read_dataset_info(const std::string& path);
@@ -38,6 +42,10 @@ std::optional<DatasetInfo> find_dataset_info(const std::vector<std::string>& sha
 // The files that match shell patterns (also ~ and {a,b}), sorted by byte value so that the order does not
 // depend on the locale, each once. Throws a data error that names a pattern which matches nothing.
 std::vector<std::string> expand_globs(const std::vector<std::string>& patterns);
+
+// The path of the vocabulary beside these shards, or "" if their dataset has none. Throws a data error if the
+// file is missing or its hash is not the one in dataset.json.
+std::string find_vocabulary(const DatasetInfo& info, const std::vector<std::string>& shard_files);
 
 // SHA-256 of a file's content, 64 lower-case hexadecimal digits. Throws a data error if it cannot be read.
 std::string sha256_file(const std::string& path);

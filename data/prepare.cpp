@@ -108,14 +108,15 @@ std::vector<fs::path> existing_dataset(const fs::path& folder) {
     if (!fs::exists(folder)) return files;
     if (fs::exists(folder / "dataset.json")) files.push_back(folder / "dataset.json");
     for (const auto& entry : fs::directory_iterator(folder)) {
-        if (is_prepared_shard(entry.path().filename().string())) files.push_back(entry.path());
+        const std::string name = entry.path().filename().string();
+        if (is_prepared_shard(name) || name == kVocabularyFile) files.push_back(entry.path());
     }
     return files;
 }
 
 void check_options(const PrepareOptions& options) {
-    if (options.inputs.empty()) throw_usage("prepare: no input file");
-    if (options.out_dir.empty()) throw_usage("prepare: no output folder");
+    if (options.inputs.empty()) throw_usage("prepare: no input file; name text files with --input");
+    if (options.out_dir.empty()) throw_usage("prepare: no output folder; name one with --out");
     if (options.val_every < 0 || options.val_every == 1) {
         throw_usage("prepare: val_every is {}, expected 0 (no validation) or 2 and more", options.val_every);
     }
@@ -155,6 +156,10 @@ PrepareSummary write_dataset(const PrepareOptions& options, const Tokenizer& tok
     summary.info.separator = tokenizer.separator();
     summary.train = train.finish(summary.info);
     summary.val = val.finish(summary.info);
+    if (!options.vocabulary.empty()) {
+        fs::copy_file(options.vocabulary, folder / kVocabularyFile);
+        summary.info.vocabulary_sha256 = sha256_file((folder / kVocabularyFile).string());
+    }
     write_dataset_info((folder / "dataset.json").string(), summary.info);
     return summary;
 }
@@ -163,6 +168,7 @@ PrepareSummary write_dataset(const PrepareOptions& options, const Tokenizer& tok
 void replace_dataset(const fs::path& staging, const fs::path& out_dir, const DatasetInfo& info) {
     for (const fs::path& old : existing_dataset(out_dir)) fs::remove(old);
     for (const ShardInfo& shard : info.shards) fs::rename(staging / shard.file, out_dir / shard.file);
+    if (!info.vocabulary_sha256.empty()) fs::rename(staging / kVocabularyFile, out_dir / kVocabularyFile);
     fs::rename(staging / "dataset.json", out_dir / "dataset.json");
     fs::remove(staging);
 }
@@ -179,7 +185,7 @@ void print_summary(const PrepareOptions& options, const PrepareSummary& summary)
 
 PrepareSummary prepare_dataset(const PrepareOptions& options) try {
     check_options(options);
-    const auto tokenizer = make_tokenizer(options.tokenizer);
+    const auto tokenizer = make_tokenizer(options.tokenizer, options.vocabulary);
     const fs::path out_dir = options.out_dir;
     const auto existing = existing_dataset(out_dir);
     if (!existing.empty() && !options.force) {

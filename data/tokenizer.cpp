@@ -1,5 +1,7 @@
 #include "data/tokenizer.h"
 
+#include "data/bpe_tokenizer.h"
+#include "data/bpe_vocabulary.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -35,14 +37,21 @@ class ByteTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name) {
-    if (name == "bytes") return std::make_unique<ByteTokenizer>();
-    if (name == "gpt2") {
-        throw_usage(
-            "tokenizer 'gpt2' is only known by its shards (data/fineweb10B/download.sh fetches them); "
-            "text can be turned into tokens with: bytes");
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name, const std::string& vocabulary) {
+    if (name == "bytes") {
+        if (!vocabulary.empty())
+            throw_usage("tokenizer 'bytes' takes no vocabulary, but {} is given", vocabulary);
+        return std::make_unique<ByteTokenizer>();
     }
-    throw_usage("unknown tokenizer '{}', known: bytes", name);
+    if (name == "gpt2") {
+        if (vocabulary.empty()) {
+            throw_usage(
+                "tokenizer 'gpt2' needs --vocab FILE: a tiktoken file (r50k_base.tiktoken) or GPT-2's "
+                "tokenizer.json");
+        }
+        return make_gpt2_tokenizer(read_bpe_vocabulary(vocabulary));
+    }
+    throw_usage("unknown tokenizer '{}', known: bytes, gpt2", name);
 }
 
 }  // namespace speedrun

@@ -1,5 +1,4 @@
 // Text to tokens and back.
-// Non-goal: the GPT-2 BPE. FineWeb comes as tokens; a BPE tokenizer would be one more subclass here.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +26,9 @@ class Tokenizer {
     virtual std::string decode(std::span<const int32_t> tokens) const = 0;
 };
 
-// The tokenizer of this name ("bytes": 256 byte values and the separator 256). Throws a usage error that
-// lists the known names.
-std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name);
+// The tokenizer of this name. "bytes": 256 byte values and the separator 256; "gpt2": byte-level BPE over a
+// vocabulary file (see bpe_vocabulary.h). Throws a usage error that lists the known names, or where a
+// vocabulary is missing or of no use; a data error for a bad vocabulary.
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name, const std::string& vocabulary = "");
 
 }  // namespace speedrun

@@ -1,13 +1,26 @@
 #!/bin/sh
 # Builds and runs every test that this machine can run: the unit tests under AddressSanitizer +
-# UndefinedBehaviorSanitizer and under ThreadSanitizer, then the release build with all tests.
-# Usage: scripts/test.sh [PRESET...]    default: asan tsan release
+# UndefinedBehaviorSanitizer and under ThreadSanitizer, the parsers under libFuzzer where clang has it, then the release build
+# with all tests.
+# Usage: scripts/test.sh [PRESET...]    default: asan tsan fuzz release
 set -eu
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- asan tsan release
+[ $# -gt 0 ] || set -- asan tsan fuzz release
 
 sh scripts/install_dependencies.sh
+has_libfuzzer() {
+    probe=$(mktemp -d)
+    echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$probe/probe.cpp"
+    clang++ -fsanitize=fuzzer,address,undefined "$probe/probe.cpp" -o "$probe/probe" >/dev/null 2>&1 && found=0 || found=1
+    rm -rf "$probe"
+    return $found
+}
+
 for preset in "$@"; do
+    if [ "$preset" = fuzz ] && ! has_libfuzzer; then
+        printf '\n== fuzz: skipped, clang++ with libFuzzer is missing (apt install clang libclang-rt-14-dev)\n'
+        continue
+    fi
     printf '\n== %s: build\n' "$preset"
     log=build/$preset.log
     mkdir -p build

@@ -288,6 +288,11 @@ void StepRunner::publish_state() {
     optimizers_.gather_all();
 }
 
+void StepRunner::assign(const std::vector<std::vector<float>>& values) {
+    model_.parameters().assign(values);
+    optimizers_.gather_all();
+}
+
 void StepRunner::start_clock() {
     runtime_.synchronize();
     runtime_.compute().record(*clock_start_);

@@ -59,6 +59,8 @@ class StepRunner {
     void warm_up();
     // Initial parameters and optimizer state of this seed.
     void initialize(uint64_t seed);
+    // After it: other parameters, host values by parameter id. All ranks give the same.
+    void assign(const std::vector<std::vector<float>>& values);
 
     // Forward and backward of later steps: as recorded graphs where warm_up() could record them, or call by
     // call (needed while a timeline cannot look into graphs). Same bits either way.

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "data/dataset.h"
+#include "train/checkpoint/hf_gpt2.h"
 #include "train/config/config_json.h"
 #include "train/distributed/joint_check.h"
 #include "train/optim/schedule.h"
@@ -92,6 +93,8 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
     progress_.emplace(config.schedule.steps, options.quiet || !ranks.first(), ranks.size(), flops_per_step_,
                       ceiling_flops_per_s_);
     runner_.initialize(static_cast<uint64_t>(config.seed));
+    if (const std::string& from = config.model.init_from; !from.empty() && !options.resume)
+        runner_.assign(read_hf_weights(from, runner_.model().table(), config.model));
     first_step_ = resume(options.resume);
     prefetcher_ = std::make_unique<Prefetcher>(
         loader_, PrefetcherOptions{
@@ -161,7 +164,8 @@ RunSummary Trainer::run() {
     PrefetchedBatches batches(*prefetcher_);
     start_clock();
     try {
-        for (int64_t step = first_step_; step < config_.schedule.steps && !(stopped() && runner_.between_periods(step)); ++step) {
+        for (int64_t step = first_step_;
+             step < config_.schedule.steps && !(stopped() && runner_.between_periods(step)); ++step) {
             if (step > 0 && config_.eval.every > 0 && step % config_.eval.every == 0) {
                 stop_clock();
                 validate(step);

@@ -8,7 +8,7 @@ namespace speedrun {
 namespace {
 
 DatasetInfo byte_info() {
-    return {"toy", "bytes", 257, 256, {{"train_000000.bin", "train", 3, std::string(64, 'a')}}};
+    return {"toy", "bytes", 257, 256, {{"train_000000.bin", "train", 3, std::string(64, 'a')}}, ""};
 }
 
 TEST(DatasetInfo, RoundTrips) {
@@ -44,6 +44,16 @@ TEST(DatasetInfo, RejectsDamage) {
     expect_rejected(head + R"("shards": 3})", {"'shards' has a wrong type"});
     expect_rejected(head + R"("shards": [4]})", {"shards[0]", "object"});
     expect_rejected(head + R"("shards": [{"file": "a"}]})", {"shards[0]", "'split' is missing"});
+    expect_rejected(head + R"("shards": [{"file": "../a", "split": "val", "tokens": 1, "sha256": ""}]})",
+                    {"shards[0]", "'../a'", "in this folder"});
+    expect_rejected(head + R"("shards": [{"file": "a", "split": "val", "tokens": 1e300, "sha256": ""}]})",
+                    {"shards[0]", "'tokens' has a wrong type: 1e+300"});
+    expect_rejected(
+        head + R"("shards": [{"file": "a", "split": "val", "tokens": 9223372036854775808, "sha256": ""}]})",
+        {"shards[0]", "'tokens' has a wrong type: 9223372036854775808"});
+    expect_rejected(head + R"("vocabulary_sha256": 1, "shards": []})",
+                    {"'vocabulary_sha256' has a wrong type"});
+    expect_rejected("{\"name\": " + std::string(100000, '['), {"not valid JSON", "nested deeper than 64"});
     expect_rejected(head + R"("shards": [{"file": "a", "split": "test", "tokens": 1, "sha256": ""}]})",
                     {"shards[0]", "'test'"});
     expect_error(ExitCode::data, {"absent.json"}, [&] { read_dataset_info(dir.file("absent.json")); });

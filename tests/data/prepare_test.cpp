@@ -90,6 +90,37 @@ TEST_F(PrepareTest, SplitsShards) {
     }
 }
 
+TEST_F(PrepareTest, TheVocabularyTravelsWithTheShards) {
+    const std::string vocabulary = SPEEDRUN_SOURCE_ROOT "/tests/data/fixtures/small.tiktoken";
+    PrepareOptions settings =
+        options({dir_.write("a", "they'll run <|endoftext|>"), dir_.write("b", "\xff")});
+    settings.tokenizer = "gpt2";
+    settings.vocabulary = vocabulary;
+    prepare_dataset(settings);
+    EXPECT_EQ(files(), (std::vector<std::string>{"dataset.json", "train_000000.bin", "vocabulary"}));
+    const std::string shard_file = dir_.file("out/train_000000.bin");
+    const DatasetInfo info = find_dataset_info({shard_file}).value();
+    EXPECT_EQ(info.tokenizer, "gpt2");
+    EXPECT_EQ(info.vocab_size, 857);
+    EXPECT_EQ(info.separator, 856);
+    const auto tokenizer = make_tokenizer("gpt2", find_vocabulary(info, {shard_file}));
+    const Shard shard(shard_file);
+    const std::vector<int32_t> tokens(shard.tokens().begin(), shard.tokens().end());
+    EXPECT_EQ(tokenizer->decode(tokens), "they'll run <|endoftext|>\xff");
+    EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 856), 2);
+
+    std::ofstream(dir_.file("out/vocabulary"), std::ios::app) << "YWI= 999\n";
+    expect_error(ExitCode::data, {"out/vocabulary: SHA-256 is", "expected"},
+                 [&] { find_vocabulary(info, {shard_file}); });
+    fs::remove(dir_.file("out/vocabulary"));
+    expect_error(ExitCode::data, {"out/vocabulary"}, [&] { find_vocabulary(info, {shard_file}); });
+    settings = options({dir_.file("a")});
+    settings.force = true;
+    prepare_dataset(settings);
+    EXPECT_EQ(files(), (std::vector<std::string>{"dataset.json", "train_000000.bin"}));
+    EXPECT_EQ(find_vocabulary(find_dataset_info({shard_file}).value(), {shard_file}), "");
+}
+
 TEST_F(PrepareTest, RefusesToOverwrite) {
     const PrepareOptions settings = options({dir_.write("a", "text")});
     prepare_dataset(settings);

@@ -78,11 +78,46 @@ grep -o '"loss":[0-9.e-]*' logs/first/metrics.jsonl >first.loss
 grep -o '"loss":[0-9.e-]*' logs/again/metrics.jsonl >again.loss
 cmp -s first.loss again.loss || fail "the resolved config does not reproduce the run"
 
+# GPT-2's tokenizer with the user's vocabulary, from text to sample.
+vocabulary=$here/../data/fixtures/small.tiktoken
+expect 2 "needs --vocab" "$speedrun" prepare --input text.txt --out pieces --tokenizer gpt2
+expect 3 "text.txt: line 1: expected a token in base64" "$speedrun" prepare --input text.txt --out pieces --tokenizer gpt2 --vocab text.txt
+expect 0 "tokenizer gpt2, vocabulary 857" "$speedrun" prepare --input text.txt --out pieces --tokenizer gpt2 --vocab "$vocabulary" --document-marker %% --val-every 10
+sed 's/tiny\//pieces\//g; s/"vocab_size": 257/"vocab_size": 857/' tiny.json >pieces.json
+expect 0 "done" "$speedrun" train pieces.json --name pieces
+expect 0 "^the quick [a-z]" "$speedrun" sample logs/pieces --prompt "the quick" --tokens 20 --temperature 0
+mv pieces/vocabulary vocabulary
+expect 3 "pieces/vocabulary" "$speedrun" sample logs/pieces
+expect 0 "^the quick [a-z]" "$speedrun" sample logs/pieces --vocab "$vocabulary" --prompt "the quick" --tokens 20 --temperature 0
+
+# Exchange with the transformers library: out, in, out again with the same bytes, and a run that starts there.
+gpt2() { name=$1; shift; "$speedrun" train tiny.json --name "$name" --set model.preset=gpt2 --set 'optimizers.groups=[{"params":["*"],"lr":0.01}]' "$@"; }
+expect 0 "done" gpt2 gpt2
+expect 0 "GPT2LMHeadModel, f32" "$speedrun" export logs/gpt2 hf
+expect 0 "GPT-2 of 1 layers x 32, 64 positions, vocabulary 257" "$speedrun" import hf --name imported --set 'data.val=tiny/val_*.bin'
+expect 0 "GPT2LMHeadModel" "$speedrun" export logs/imported hf2
+cmp hf/model.safetensors hf2/model.safetensors || fail "a GPT-2 did not come back as it went"
+expect 0 "validation loss" "$speedrun" eval logs/imported
+expect 0 "^chapter " "$speedrun" sample logs/imported --prompt "chapter " --tokens 5
+expect 0 "done" gpt2 continued --set model.init_from=hf --set schedule.steps=0
+loss_of() { grep -o '"val_loss": [0-9.]*' "logs/$1/summary.json"; }
+[ "$(loss_of continued)" = "$(loss_of gpt2)" ] || fail "a run does not start from the weights of model.init_from: $(loss_of gpt2), $(loss_of continued)"
+expect 2 "hf does not fit the config: model.num_layers is 2, expected 1" gpt2 wrong --set model.init_from=hf --set model.num_layers=2
+expect 3 "nowhere/config.json: cannot be read" gpt2 wrong --set model.init_from=nowhere
+expect 2 "only a GPT-2 can be exported.*model.norm is rmsnorm, expected layernorm" "$speedrun" export logs/first hf3
+expect 3 "first/config.json: model_type: expected \"gpt2\", found nothing" "$speedrun" import logs/first
+
 # Damage: weights cut short, a shard cut short.
 head -c 1000 logs/quiet/checkpoints/final/model.safetensors >cut && mv cut logs/quiet/checkpoints/final/model.safetensors
 expect 3 "model.safetensors" "$speedrun" eval logs/quiet
 head -c 2000 tiny/train_000000.bin >cut && mv tiny/train_000000.bin whole && mv cut tiny/train_000000.bin
 expect 3 "train_000000.bin" "$speedrun" train tiny.json --name damaged
+cp whole tiny/train_000000.bin
+expect 0 "2 shards with [0-9]* tokens, as prepared" "$speedrun" prepare --verify tiny
+printf '*' | dd of=tiny/train_000000.bin bs=1 seek=5000 conv=notrunc 2>dd.log || fail "$(cat dd.log)"
+expect 3 "train_000000.bin: damaged.* SHA-256 is .*, expected" "$speedrun" train tiny.json --name damaged
+expect 3 "train_000000.bin: damaged.* SHA-256 is .*, expected" "$speedrun" prepare --verify tiny
+[ ! -e logs/damaged ] || fail "a run on damaged data left a folder"
 mv whole tiny/train_000000.bin
 
 # Divergence: exit 4, naming step and parameter.

@@ -70,8 +70,9 @@ class RunFixture : public ::testing::Test {
                 }
             }
             const std::string file = std::string(split) + ".bin";
-            write_shard((folder_ / file).string(), tokens);
-            info.shards.push_back({file, split, static_cast<int64_t>(tokens.size()), std::string(64, '0')});
+            const std::string path = (folder_ / file).string();
+            write_shard(path, tokens);
+            info.shards.push_back({file, split, static_cast<int64_t>(tokens.size()), sha256_file(path)});
         }
         write_dataset_info((folder_ / "dataset.json").string(), info);
     }

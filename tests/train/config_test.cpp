@@ -56,6 +56,12 @@ TEST(ConfigKeysTest, UnknownKeySuggestsTheNearest) {
               "optimizers.groups[1].weigth_decay: unknown key, did you mean weight_decay?");
 }
 
+TEST(ConfigKeysTest, UnknownKeysAreShownWhateverTheyHold) {
+    expect_parts(error_of(R"("\u0000sed": 4)"), {"\\u0000sed: unknown key, did you mean seed?"});
+    expect_parts(error_of(R"("\u001b[2J": 4)"), {"\\u001b[2J: unknown key; known here:"});
+    EXPECT_LT(error_of("\"" + std::string(100000, 'x') + "\": 4").size(), 1000u);
+}
+
 TEST(ConfigKeysTest, UnknownKeyUnlikeAnyListsThem) {
     expect_parts(error_of(R"("eval": {"xyzzyxyzzy": 4})"),
                  {"eval.xyzzyxyzzy: unknown key", "known here: every"});
@@ -126,6 +132,9 @@ TEST(ConfigValuesTest, InvalidJson) {
     expect_parts(error_of_text("{\"model\": {\n  \"num_layers\": }}"),
                  {"test.json: not valid JSON", "line 2"});
     expect_parts(error_of_text(""), {"test.json: not valid JSON"});
+    const std::string deep(100000, '['), end(100000, ']');
+    expect_parts(error_of_text(R"({"model": )" + deep + end + "}"),
+                 {"not valid JSON: nested deeper than 64"});
     EXPECT_THROW(read_config("/nonexistent/config.json", {}), Error);
 }
 
@@ -158,6 +167,13 @@ TEST(ConfigSettingsTest, Errors) {
     expect_parts(error_of("", {"optimizers.groups.first.lr=0.1"}), {"'first' is not an index below 2"});
     expect_parts(error_of("", {"optimizers.groups.-1.lr=0.1"}), {"'-1' is not an index below 2"});
     expect_parts(error_of(R"("seed": 3)", {"seed.x=0.1"}), {"--set seed.x=0.1", "'x'", "not an object"});
+    expect_parts(error_of("", {"record.track=\xff"}), {"the value is not valid UTF-8"});
+    std::string key = "data.train";
+    for (int i = 0; i < 1000; ++i) key += ".0";
+    expect_parts(error_of("", {key + "=1"}), {"1002 nested keys"});
+    const std::string long_list =
+        "[" + std::string(10000, ' ') + R"(1, "a)" + std::string(10000, 'a') + "\"]";
+    EXPECT_LT(error_of("", {"data.train=" + long_list}).size(), 300u);
     expect_parts(error_of("", {"model.num_layers=many"}),
                  {"model.num_layers: expected a whole number, got \"many\""});
 }
@@ -237,6 +253,23 @@ TEST(ConfigValidationTest, DivisibilityErrorsShowBothValues) {
     expect_parts(
         error_of(R"("batch": {"sequence_length": 10, "microbatch_tokens": 100, "tokens_per_step": 250})"),
         {"batch.tokens_per_step 250", "batch.microbatch_tokens 100"});
+}
+
+// Sizes that are each allowed, and together beyond any machine and 64 bits.
+TEST(ConfigValidationTest, AbsurdSizes) {
+    expect_parts(error_of(R"("batch": {"microbatch_tokens": 1e9})"),
+                 {"batch.microbatch_tokens: 1000000000 is outside [1, 16777216]"});
+    expect_parts(
+        error_of(R"("batch": {"sequence_length": 1, "microbatch_tokens": 1, "tokens_per_step": 1e12})"),
+        {"batch.tokens_per_step 1000000000000 is 1000000000000 microbatches", "at most 65536"});
+    expect_parts(error_of(R"("model": {"model_dim": 65536, "num_layers": 1000, "mlp_ratio": 64},
+                             "batch": {"tokens_per_step": 524288})"),
+                 {"a step would be about 1.8e+21 floating-point operations", "1000 layers x 65536"});
+    // GPT-3's size is not absurd.
+    EXPECT_EQ(
+        error_of(R"("model": {"model_dim": 12288, "num_layers": 96, "num_heads": 96, "vocab_size": 50257},
+                          "batch": {"sequence_length": 2048, "microbatch_tokens": 2048, "tokens_per_step": 3145728})"),
+        "no error");
 }
 
 TEST(ConfigValidationTest, Parallel) {

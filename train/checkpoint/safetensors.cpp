@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -55,11 +56,11 @@ Json read_header(const std::string& path, std::ifstream& file, int64_t& data, in
     int64_t length = 0;
     file.seekg(0);
     file.read(reinterpret_cast<char*>(&length), sizeof length);
-    data = static_cast<int64_t>(sizeof length) + length;
     if (!file || length < 0 || length > size - static_cast<int64_t>(sizeof length)) {
         throw_data("{}: a header of {} bytes does not fit a file of {} bytes", path,
                    static_cast<uint64_t>(length), size);
     }
+    data = static_cast<int64_t>(sizeof length) + length;
     std::string text(static_cast<size_t>(length), ' ');
     file.read(text.data(), length);
     Json header = Json::parse(text, nullptr, false);
@@ -67,10 +68,25 @@ Json read_header(const std::string& path, std::ifstream& file, int64_t& data, in
     return header;
 }
 
+// Otherwise a small file could ask for any amount of memory.
+void expect_no_overlap(const std::string& path, const std::vector<TensorEntry>& tensors) {
+    std::vector<const TensorEntry*> sorted;
+    for (const TensorEntry& tensor : tensors)
+        if (tensor.bytes > 0) sorted.push_back(&tensor);
+    std::sort(sorted.begin(), sorted.end(),
+              [](const TensorEntry* a, const TensorEntry* b) { return a->begin < b->begin; });
+    for (size_t i = 1; i < sorted.size(); ++i) {
+        const TensorEntry &before = *sorted[i - 1], &after = *sorted[i];
+        if (after.begin < before.begin + before.bytes)
+            throw_data("{}: tensors {} and {} overlap at byte {}", path, before.name, after.name,
+                       after.begin);
+    }
+}
+
 }  // namespace
 
 std::string safetensors_header(std::vector<TensorEntry>& tensors) {
-    Json header = Json::object();
+    Json header = {{"__metadata__", {{"format", "pt"}}}};  // the transformers library wants to read this
     int64_t offset = 0;
     for (TensorEntry& tensor : tensors) {
         tensor.begin = offset;
@@ -131,6 +147,7 @@ std::vector<TensorEntry> read_safetensors_entries(const std::string& path) {
         tensor.bytes = bytes;
         tensors.push_back(std::move(tensor));
     }
+    expect_no_overlap(path, tensors);
     return tensors;
 }
 

@@ -58,7 +58,8 @@ std::vector<StatePiece> state_pieces(const OptimizerSet& optimizers, const Regio
     std::vector<StatePiece> pieces;
     for (const StatePart& part : optimizers.state(region)) {
         if (part.begin >= 0) {
-            pieces.push_back({tensor_of(part.kind, *region.pieces.front().parameter), part.begin, part.values});
+            pieces.push_back(
+                {tensor_of(part.kind, *region.pieces.front().parameter), part.begin, part.values});
             continue;
         }
         for (const Piece& piece : optimizers.layout().part_pieces(region)) {

@@ -81,17 +81,20 @@ int run_command_line(int argc, char** argv) {
     sample_command->add_option("--temperature", sample.temperature, "0: always the most likely token")
         ->capture_default_str()
         ->check(CLI::Range(0.0, 100.0));
+    sample_command->add_option("--vocab", sample.vocabulary,
+                               "tiktoken file or tokenizer.json, where the run's data has no vocabulary");
     sample_command->add_option("--seed", sample.seed, "of the random draws")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
 
     PrepareOptions prepare;
     CLI::App* prepare_command = app.add_subcommand("prepare", "turn text files into token shards");
-    prepare_command
-        ->add_option("--input", prepare.inputs, "text files; each is a document, unless a marker is given")
-        ->required();
-    prepare_command->add_option("--tokenizer", prepare.tokenizer, "bytes")->capture_default_str();
-    prepare_command->add_option("--out", prepare.out_dir, "folder for shards and dataset.json")->required();
+    prepare_command->add_option("--input", prepare.inputs,
+                                "text files; each is a document, unless a marker is given");
+    prepare_command->add_option("--tokenizer", prepare.tokenizer, "bytes, or gpt2 with a vocabulary")
+        ->capture_default_str();
+    prepare_command->add_option("--vocab", prepare.vocabulary, "tiktoken file or tokenizer.json, for gpt2");
+    prepare_command->add_option("--out", prepare.out_dir, "folder for shards and dataset.json");
     prepare_command->add_option("--name", prepare.name, "name of the dataset; default: the folder's");
     prepare_command
         ->add_option("--val-every", prepare.val_every, "every K-th document is for validation; 0: none")
@@ -101,6 +104,30 @@ int run_command_line(int argc, char** argv) {
     prepare_command->add_option("--shard-tokens", prepare.shard_tokens, "tokens per shard file")
         ->capture_default_str();
     prepare_command->add_flag("--force", prepare.force, "replace a dataset that is there");
+    prepare_command
+        ->add_option("--verify", prepare.verify,
+                     "instead: check all files of this dataset against their hashes")
+        ->type_name("DIR");
+
+    ImportOptions import_options;
+    CLI::App* import_command = app.add_subcommand(
+        "import", "make a run folder of a GPT-2 in the transformers library's layout, for eval and sample");
+    import_command
+        ->add_option("folder", import_options.folder, "folder with config.json and model.safetensors")
+        ->required();
+    add_settings(import_command, import_options.settings);
+    import_command->add_option("--name", import_options.name,
+                               "name of the run folder; default: the folder's");
+    import_command->add_option("--out", import_options.out, "folder of run folders")->capture_default_str();
+
+    ExportOptions export_options;
+    CLI::App* export_command = app.add_subcommand(
+        "export", "write a run's weights in the transformers library's layout (gpt2 family)");
+    export_command->add_option("run", export_options.run, "run folder")->required();
+    export_command->add_option("folder", export_options.folder, "folder to make")->required();
+    export_command->add_option("--dtype", export_options.dtype, "element type")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"f32", "bf16"}));
 
     TraceOptions trace;
     CLI::App* trace_command = app.add_subcommand(
@@ -143,6 +170,8 @@ int run_command_line(int argc, char** argv) {
     if (*eval_command) return run_eval(eval);
     if (*sample_command) return run_sample(sample);
     if (*prepare_command) return run_prepare(prepare);
+    if (*import_command) return run_import(import_options);
+    if (*export_command) return run_export(export_options);
     if (*trace_command) return run_trace(trace);
     if (*doctor_command) return run_doctor(doctor);
     return static_cast<int>(ExitCode::usage);

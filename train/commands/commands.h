@@ -41,6 +41,7 @@ struct SampleOptions {
     std::string run;
     std::vector<std::string> settings;
     std::string prompt;
+    std::string vocabulary;  // of the tokenizer; empty: the one of the run's data
     int64_t tokens = 300;
     double temperature = 0.8;
     int64_t seed = 1;
@@ -58,6 +59,21 @@ struct TraceOptions {
 int run_trace(const TraceOptions& options);
 
 int run_prepare(const PrepareOptions& options);
+
+struct ImportOptions {
+    std::string folder;                 // of the transformers library
+    std::vector<std::string> settings;  // on top of the config that follows from it
+    std::string name;                   // of the run folder; empty: the folder's
+    std::string out = "logs";
+};
+int run_import(const ImportOptions& options);
+
+struct ExportOptions {
+    std::string run;
+    std::string folder;  // to be made
+    std::string dtype = "f32";
+};
+int run_export(const ExportOptions& options);
 
 struct DoctorOptions {
     std::string out = "logs";  // where runs would be written

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "data/dataset.h"
+#include "data/verify.h"
 #include "train/checkpoint/checkpointer.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
@@ -49,6 +50,7 @@ int run_eval(const EvalOptions& options) {
     const Config& config = run.config;
     const std::vector<std::string> files = expand_globs(config.data.val);
     const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
+    verify_shards(files, kHashedAtStart);
     const TokenDataset data(files, static_cast<int32_t>(config.model.vocab_size), info.separator);
     const ValidationLoader loader(
         data, {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask});

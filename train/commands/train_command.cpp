@@ -6,6 +6,8 @@
 #include <sstream>
 
 #include "data/dataset.h"
+#include "data/verify.h"
+#include "train/checkpoint/hf_gpt2.h"
 #include "train/checkpoint/resume.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
@@ -128,13 +130,19 @@ void install_signal_handlers() {
 }
 
 // Everything that can be refused is refused before the folder is made.
-void check_run(const Config& config) {
+void check_run(const Config& config, const TrainOptions& options) {
     const ParameterTable table(config.model, config.batch.sequence_length);
     assign_groups(table, config.optimizers);
+    // A continued run has its weights from its checkpoint.
+    const bool continues = options.resume == "auto"
+                               ? std::filesystem::exists(options.out + "/" + options.name + "/checkpoints")
+                               : !options.resume.empty();
+    if (const std::string& from = config.model.init_from; !from.empty() && !continues)
+        expect_hf_fits(from, config.model, config.batch.sequence_length);
     for (const auto& [patterns, key] :
          {std::pair{&config.data.train, "data.train"}, std::pair{&config.data.val, "data.val"}}) {
         if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);
-        expand_globs(*patterns);
+        verify_shards(expand_globs(*patterns), kHashedAtStart);
     }
 }
 
@@ -176,7 +184,7 @@ int train_on(World& world, const TrainOptions& options) {
         if (options.resume == "auto" && options.name.empty())
             throw_usage("--resume auto: say with --name which run to continue, or start");
         ranks = resolve_ranks(config, world);
-        check_run(config);
+        check_run(config, options);
     });
     expect_same_on_all_ranks(world, "config", lines_of(config_to_json(config)));
     trainer_options.quiet = options.quiet;

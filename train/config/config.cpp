@@ -54,6 +54,8 @@ void ModelConfig::fields(FieldVisitor& v) {
     v.field("value_embeddings", value_embeddings, "number of last blocks that mix an embedding table into v",
             {0, 1000});
     v.field("init_scale", init_scale, "factor of the initial deviation of weights", {0, 100});
+    v.field("init_from", init_from,
+            "folder of a GPT-2 in the transformers library's layout to start from; empty: random weights");
 }
 
 void DataConfig::fields(FieldVisitor& v) {
@@ -67,7 +69,7 @@ void DataConfig::fields(FieldVisitor& v) {
 void BatchConfig::fields(FieldVisitor& v) {
     v.field("sequence_length", sequence_length, "tokens of a sequence", {1, 1 << 20});
     v.field("microbatch_tokens", microbatch_tokens,
-            "tokens that a rank processes at once, a multiple of sequence_length", {1, 1e9});
+            "tokens that a rank processes at once, a multiple of sequence_length", {1, 1 << 24});
     v.field("tokens_per_step", tokens_per_step,
             "tokens of an optimizer step over all ranks, a multiple of microbatch_tokens x ranks", {1, 1e12});
 }
@@ -232,6 +234,15 @@ void Config::fields(FieldVisitor& v) {
     v.field("seed", seed, "of initial weights and data order", {0, 9e15});
 }
 
+// Six per weight and token, and attention to half of the sequence.
+double Config::rough_work() const {
+    const auto number = [](int64_t value) { return static_cast<double>(value); };
+    const double width = number(model.model_dim), layers = number(model.num_layers);
+    const double weights = layers * width * width * (4 + 2 * number(model.mlp_ratio)) +
+                           width * number(model.padded_vocab_size() * (1 + model.value_embeddings));
+    return 6 * number(batch.tokens_per_step) * (weights + layers * width * number(batch.sequence_length));
+}
+
 void Config::validate() const {
     if (model.model_dim % model.num_heads != 0) {
         throw_usage("model.model_dim {} is not a multiple of model.num_heads {}", model.model_dim,
@@ -254,6 +265,19 @@ void Config::validate() const {
                     batch.tokens_per_step, batch.microbatch_tokens);
     }
     memory.num_checkpointed_blocks(model.num_layers);
+    constexpr int64_t kMostMicrobatches = 1 << 16;
+    if (const int64_t count = batch.tokens_per_step / batch.microbatch_tokens; count > kMostMicrobatches) {
+        throw_usage(
+            "batch.tokens_per_step {} is {} microbatches of batch.microbatch_tokens {}, at most {} are run",
+            batch.tokens_per_step, count, batch.microbatch_tokens, kMostMicrobatches);
+    }
+    if (const double work = rough_work(); work > kMostWork) {
+        throw_usage(
+            "a step would be about {:.1e} floating-point operations ({} layers x {} with mlp_ratio {}, {} "
+            "tokens), at "
+            "most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
+            work, model.num_layers, model.model_dim, model.mlp_ratio, batch.tokens_per_step, kMostWork);
+    }
     if (optimizers.groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
         if (optimizers.groups[i].params.empty()) throw_usage("optimizers.groups[{}].params is empty", i);

@@ -32,6 +32,7 @@ struct ModelConfig {
     bool mix_first_embedding = false;
     int64_t value_embeddings = 0;
     double init_scale = 1;
+    std::string init_from;
 
     int64_t head_dim() const { return model_dim / num_heads; }
     int64_t padded_vocab_size() const { return (vocab_size + 63) / 64 * 64; }
@@ -167,6 +168,11 @@ struct Config {
     void fields(FieldVisitor& v);
     // Throws a usage error, with key and values, for combinations that cannot run.
     void validate() const;
+
+  private:
+    // Below this, counts of bytes and operations of a step fit 64 bits; it is a day of 46 TFLOP/s.
+    static constexpr double kMostWork = 4e18;
+    double rough_work() const;  // floating-point operations of a step
 };
 
 }  // namespace speedrun

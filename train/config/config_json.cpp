@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 #include <sstream>
 
+#include "data/json_text.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -52,12 +52,13 @@ class Reader final : public FieldVisitor {
   public:
     Reader(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
         if (!object.is_object())
-            throw_usage("{}: an object {{…}} is expected, not {}", where(), object.dump());
+            throw_usage("{}: an object {{…}} is expected, not {}", where(), shown(object));
     }
     // Call after visiting: keys that no field asked for are errors.
     void reject_unknown() const {
         for (const auto& [key, value] : object_.items()) {
-            if (!known_.count(key)) throw_usage("{}: unknown key{}", dotted(key), suggestion(key, known_));
+            if (!known_.count(key))
+                throw_usage("{}: unknown key{}", dotted(shown_key<Json>(key)), suggestion(key, known_));
         }
     }
 
@@ -144,7 +145,7 @@ class Reader final : public FieldVisitor {
     std::string dotted(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
     [[noreturn]] void wrong(const char* name, const char* expected, const Json& actual,
                             const char* doc) const {
-        throw_usage("{}: expected {}, got {} ({})", dotted(name), expected, actual.dump(), doc);
+        throw_usage("{}: expected {}, got {} ({})", dotted(name), expected, shown(actual), doc);
     }
     void check_limits(const char* name, double value, Limits limits, const char* doc) const {
         if (value >= limits.low && value <= limits.high) return;
@@ -233,17 +234,34 @@ class Describer final : public FieldVisitor {
     const std::string prefix_;
 };
 
+// JSON if it parses as JSON, else a string.
+Json value_of(const std::string& setting, const std::string& text) {
+    try {
+        return parse_json<Json>(text);
+    } catch (const JsonError&) {
+        Json value = text;
+        try {
+            (void)value.dump();
+        } catch (const Json::type_error&) {
+            throw_usage("--set {}: the value is not valid UTF-8", setting);
+        }
+        return value;
+    }
+}
+
 void apply_setting(Json& root, const std::string& setting) {
     const size_t equals = setting.find('=');
     if (equals == std::string::npos || equals == 0) {
         throw_usage("--set {}: expected dotted.key=value, for example --set schedule.steps=100", setting);
     }
     const std::string key = setting.substr(0, equals), text = setting.substr(equals + 1);
-    const Json value = Json::accept(text) ? Json::parse(text) : Json(text);
+    const Json value = value_of(setting, text);
     Json* node = &root;
     std::istringstream parts(key);
     std::vector<std::string> names;
     for (std::string part; std::getline(parts, part, '.');) names.push_back(part);
+    if (names.size() > kMaxJsonDepth)
+        throw_usage("--set {}: {} nested keys", setting.substr(0, 60), names.size());
     for (size_t i = 0; i < names.size(); ++i) {
         const std::string& name = names[i];
         if (node->is_array()) {
@@ -268,8 +286,8 @@ Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& settings) {
     Json root;
     try {
-        root = Json::parse(text);
-    } catch (const Json::parse_error& error) {
+        root = parse_json<Json>(text);
+    } catch (const JsonError& error) {
         throw_usage("{}: not valid JSON: {}", origin, error.what());
     }
     for (const std::string& setting : settings) apply_setting(root, setting);

@@ -1,5 +1,7 @@
 #include "train/model/parameter_store.h"
 
+#include "kernels/device/error.h"
+
 namespace speedrun {
 
 namespace {
@@ -123,6 +125,24 @@ void ParameterStore::initialize(uint64_t seed) {
 
 void ParameterStore::publish_parts() {
     for (const Region& region : layout_.all()) publish_part(region, runtime_.compute());
+}
+
+void ParameterStore::assign(const std::vector<std::vector<float>>& values) {
+    for (const Region& region : layout_.all()) {
+        const Tensor part = master_part(region);
+        for (const Piece& piece : layout_.part_pieces(region)) {
+            const std::vector<float>& from = values.at(static_cast<size_t>(piece.parameter->id));
+            if (static_cast<int64_t>(from.size()) != piece.parameter->numel()) {
+                throw_internal("{}: {} values for {} elements", piece.parameter->name, from.size(),
+                               piece.parameter->numel());
+            }
+            runtime_.device().copy(static_cast<float*>(part.data) + piece.in_region,
+                                   from.data() + piece.in_parameter, piece.count * size_of(DType::f32),
+                                   runtime_.compute());
+        }
+        publish_part(region, runtime_.compute());
+    }
+    runtime_.compute().synchronize();
 }
 
 void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, uint64_t seed) {

@@ -47,6 +47,9 @@ class ParameterStore {
     void initialize(uint64_t seed);
     // Enqueues the rounding of this rank's parts of the masters to their compute copies, on the compute stream.
     void publish_parts();
+    // The masters become these host values, by parameter id, each rank its parts; and so do its parts of what
+    // compute reads. Waits.
+    void assign(const std::vector<std::vector<float>>& values);
     // Enqueues the rounding of one master to its compute copy; as master().
     void publish(const Parameter& p, Stream& stream);
 

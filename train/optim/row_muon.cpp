@@ -136,8 +136,8 @@ std::vector<StatePart> RowMuon::state(const Region& region) const {
         const int64_t number = first_number_.at(region.id) + m;
         if (number % ranks_ != index_) continue;
         const Tensor lines = family.second_moment.row_slice(number / ranks_, 1);
-        parts.push_back({kinds[1], lines.reshaped({lines.numel()}),
-                         (piece.in_parameter / matrix + m) * kinds[1].values});
+        parts.push_back(
+            {kinds[1], lines.reshaped({lines.numel()}), (piece.in_parameter / matrix + m) * kinds[1].values});
     }
     return parts;
 }

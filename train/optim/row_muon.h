@@ -58,8 +58,8 @@ class RowMuon final : public Optimizer {
     Runtime& runtime_;
     const int ranks_, index_;
     Buffer momentum_, second_moments_, update_, exchange_;
-    std::map<int, int64_t> momentum_offset_;                  // bytes, by region id
-    std::map<int, int64_t> first_number_;  // by region id: of its first matrix, as its family is stepped
+    std::map<int, int64_t> momentum_offset_;  // bytes, by region id
+    std::map<int, int64_t> first_number_;     // by region id: of its first matrix, as its family is stepped
     std::map<std::pair<int64_t, int64_t>, Family> families_;  // by rows and columns
 };
 

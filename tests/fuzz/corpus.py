@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Writes the seeds of a fuzz target into a folder: small files that its parser accepts, or nearly.
+
+Usage: corpus.py TARGET FOLDER    TARGET: config, dataset, safetensors, vocabulary
+"""
+
+import base64
+import json
+import pathlib
+import struct
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+SHARD_MAGIC = 20240520
+
+
+def config():
+    for path in sorted((ROOT / "configs").glob("*.json")):
+        yield path.read_bytes() + b"\nmodel.num_layers=3"
+    groups = {"optimizers": {"groups": [{"params": ["*"]}]}}
+    yield json.dumps(groups).encode() + b"\noptimizers.groups.0.lr=1e-3"
+    yield json.dumps({**groups, "model": {"preset": "gpt2"}, "parallel": {"shard": 2}, "seed": 9}).encode() + b"\ndata.train=[\"a\"]"
+
+
+def dataset():
+    info = {"name": "x", "tokenizer": "bytes", "vocab_size": 257, "separator": 256, "vocabulary_sha256": "0" * 64,
+            "shards": [{"file": "a.bin", "split": "train", "tokens": 3, "sha256": "0" * 64}]}
+    yield b"j" + json.dumps(info).encode()
+    for tokens in ([], [1, 2, 256], [299, 300]):
+        header = struct.pack("<3i", SHARD_MAGIC, 1, len(tokens)) + bytes(1012)
+        yield b"s" + header + struct.pack(f"<{len(tokens)}H", *tokens)
+
+
+def safetensors():
+    for header, data in (
+        ({}, b""),
+        ({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+          "b": {"dtype": "BF16", "shape": [3], "data_offsets": [16, 22]}, "__metadata__": {"format": "pt"}}, bytes(22)),
+        ({"i": {"dtype": "I32", "shape": [], "data_offsets": [0, 4]}, "e": {"dtype": "F32", "shape": [0, 5], "data_offsets": [4, 4]}}, bytes(4)),
+    ):
+        text = json.dumps(header).encode()
+        yield struct.pack("<Q", len(text)) + text + data
+    yield struct.pack("<Q", 2**63 - 2) + b"{}"  # 8 more is no int64
+    for shape in ([2**62, 4], [-2, -2], [2**63 - 1]):
+        text = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 16]}}).encode()
+        yield struct.pack("<Q", len(text)) + text + bytes(16)
+
+
+def vocabulary():
+    yield b"".join(base64.b64encode(bytes([i])) + f" {i}\n".encode() for i in range(256)) + b"YWI= 256\n"
+    small = json.loads((ROOT / "tests/data/fixtures/small_tokenizer.json").read_text())
+    small["model"]["vocab"] = {t: i for t, i in small["model"]["vocab"].items() if i < 260}
+    small["model"]["merges"] = small["model"]["merges"][:2]
+    yield json.dumps(small, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def main():
+    target, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, seed in enumerate(globals()[target]()):
+        (folder / f"seed{i}").write_bytes(seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+// import and export: exchange with the transformers library.
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "data/dataset.h"
+#include "train/checkpoint/hf_gpt2.h"
+#include "train/commands/commands.h"
+#include "train/commands/finished_run.h"
+#include "train/config/config_json.h"
+#include "train/record/run_folder.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The config of a run that has these weights: one sequence at a time, and an optimizer, since one has to be
+// named.
+std::string config_text(const HfGpt2& hf) {
+    Config config;
+    config.model = hf.model;
+    config.batch.sequence_length = hf.num_positions;
+    config.batch.microbatch_tokens = config.batch.tokens_per_step = hf.num_positions;
+    config.data.document_mask = false;  // GPT-2 saw its documents in one row without
+    config.optimizers.groups.resize(1);
+    config.optimizers.groups[0].params = {"*"};
+    return config_to_json(config);
+}
+
+std::string default_name(const std::string& folder) {
+    const fs::path path = fs::absolute(folder).lexically_normal();
+    return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+// The token between documents, where the run's data says it.
+int64_t separator_of(const Config& config) {
+    try {
+        const std::vector<std::string> files = expand_globs(config.data.val);
+        if (!files.empty()) return find_dataset_info(files).value_or(DatasetInfo{}).separator;
+    } catch (const Error&) {  // the data are elsewhere now: the library can be told later
+    }
+    return -1;
+}
+
+}  // namespace
+
+int run_import(const ImportOptions& options) {
+    const HfGpt2 hf = read_hf_config(options.folder);
+    const Config config = parse_config(config_text(hf), options.folder, options.settings);
+    expect_hf_fits(options.folder, config.model, config.batch.sequence_length);
+    const ParameterTable table(config.model, config.batch.sequence_length);
+    const auto values = read_hf_weights(options.folder, table, config.model);
+    RunFolder run(options.out, options.name.empty() ? default_name(options.folder) : options.name);
+    run.write_config(config_to_json(config));
+    save_weights(run.path() + "/checkpoints/final", table, [&](const Parameter& p, void* host) {
+        const std::vector<float>& from = values[static_cast<size_t>(p.id)];
+        std::memcpy(host, from.data(), from.size() * sizeof(float));
+    });
+    std::printf("%s: GPT-2 of %lld layers x %lld, %lld positions, vocabulary %lld\n", run.path().c_str(),
+                static_cast<long long>(config.model.num_layers),
+                static_cast<long long>(config.model.model_dim),
+                static_cast<long long>(config.batch.sequence_length),
+                static_cast<long long>(config.model.vocab_size));
+    return 0;
+}
+
+int run_export(const ExportOptions& options) {
+    const FinishedRun run = open_finished_run(options.run, {"device=cpu"}, true);
+    const ReadMaster read = [&](const Parameter& p, void* host) { run.runner->read_master(p, host); };
+    write_hf_gpt2(
+        options.folder, run.config.model, run.runner->model().table(), read,
+        {.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32, .separator = separator_of(run.config)});
+    std::printf("%s: GPT2LMHeadModel, %s\n", options.folder.c_str(), options.dtype.c_str());
+    return 0;
+}
+
+}  // namespace speedrun
