@@ -1,4 +1,5 @@
 // The CUDA backend of a build without CUDA.
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_stream.h"
 
@@ -15,6 +16,10 @@ CudaBackend make_cuda_backend(const CudaOptions& /*options*/) {
         "device: 'cuda' was asked for, but this build has no CUDA backend; build it where nvcc is on PATH, "
         "or use "
         "'cpu' or 'auto'");
+}
+
+bool built_with_cudnn() {
+    return false;
 }
 
 bool submit_to_gpu_stream(Stream& /*stream*/, const char* /*label*/, std::function<void()> /*work*/) {
