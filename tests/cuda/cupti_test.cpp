@@ -33,7 +33,8 @@ struct Spans final : TraceSink {
         std::string stream, label;
         int64_t begin, end;
     };
-    void span(const std::string& stream, const char* label, int64_t begin, int64_t end) override {
+    void span(const std::string& stream, const char* label, int64_t begin, int64_t end,
+              int /*tag*/) override {
         std::lock_guard lock(mutex);
         spans.push_back({stream, label, begin, end});
     }
@@ -69,7 +70,7 @@ class CuptiTest : public RunFixture {
         std::map<int, std::string> streams;
         const Json file = Json::parse(trace);
         for (const Json& event : file["traceEvents"]) {
-            if (event["ph"] == "M")
+            if (event["name"] == "thread_name")
                 streams[event["tid"]] = event["args"]["name"];
             else if (event["ph"] == "X")
                 ++result.names[streams.at(event["tid"])][event["name"]];

@@ -26,7 +26,7 @@ TEST_F(GpuTraceTest, KernelsInsideGraphsAreOnTheTimeline) {
     std::map<std::string, std::vector<std::pair<double, double>>> spans;  // by stream: begin, end in us
     int attention = 0;
     for (const Json& event : file["traceEvents"]) {
-        if (event["ph"] == "M") streams[event["tid"]] = event["args"]["name"];
+        if (event["name"] == "thread_name") streams[event["tid"]] = event["args"]["name"];
         if (event["ph"] != "X") continue;
         const double begin = event["ts"], duration = event["dur"];
         spans[streams.at(event["tid"])].emplace_back(begin, begin + duration);

@@ -68,8 +68,8 @@ void sums_of(World& world) {
 
 // Of values that are not negative: the largest, and a NaN or infinity wherever it is.
 void maxima(World& world) {
-    CpuDevice device(1);
-    const auto stream = device.create_stream("reduce");
+    const auto device = conformance_device()();
+    const auto stream = device->create_stream("reduce");
     const auto communicator = world.connect("maxima", flat_mesh(world).group(world.rank(), kEverybody));
     const int n = world.size();
     const auto value = [n](int rank, int64_t e) { return static_cast<float>((e * 7 + rank * 3) % (n + 5)); };

@@ -22,7 +22,10 @@ class SimtStream final : public Stream {
     void wait(const Event& event) override { stream_->wait(event); }
     void synchronize() override { stream_->synchronize(); }
 
-    CpuStream& cpu() { return static_cast<CpuStream&>(*stream_); }
+    CpuStream& cpu() {
+        stream_->set_trace_tag(trace_tag());
+        return static_cast<CpuStream&>(*stream_);
+    }
     Options next_options() {
         options_.seed = options_.seed * 6364136223846793005u + 1442695040888963407u;
         return options_;
