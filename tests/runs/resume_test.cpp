@@ -151,12 +151,14 @@ class ResumeTest : public RunFixture {
 TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
     std::vector<Ways> all = {
         {1, 1, "ddp", "adamw"},     {1, 1, "ddp", "normuon", "f32", 256}, {2, 1, "ddp", "muon"},
-        {2, 1, "zero1", "normuon"}, {2, 1, "zero1", "adamw", "f32", 128}, {4, 2, "zero1", "muon"}};
+        {2, 1, "zero1", "normuon"}, {2, 1, "zero1", "adamw", "f32", 128}, {4, 2, "zero1", "muon"},
+        {2, 1, "zero2", "muon"},    {2, 1, "zero3", "normuon"},           {4, 2, "zero3", "adamw"}};
     if (cpu_has_bf16()) {
         all.push_back({1, 1, "ddp", "normuon", "bf16"});
         all.push_back({2, 1, "zero1", "normuon", "bf16"});
+        all.push_back({4, 1, "zero3", "normuon", "bf16"});
     }
-    if (kSanitized) all = {{1, 1, "ddp", "adamw"}, {2, 1, "zero1", "normuon"}};
+    if (kSanitized) all = {{1, 1, "ddp", "adamw"}, {2, 1, "zero3", "normuon"}};
     int number = 0;
     for (const Ways& ways : all) {
         SCOPED_TRACE(fmt::format("{} {}x{} {} {}", ways.strategy, ways.replicate, ways.ranks, ways.optimizer,
@@ -179,13 +181,15 @@ TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
     }
 }
 
-// 1 -> 2 -> 4 -> 1 ranks. What a mesh saves right after loading is bitwise what it has loaded.
+// 1 -> 2 -> 4 -> 2 -> 1 ranks, every strategy. What a mesh saves right after loading is bitwise what it has
+// loaded.
 TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
     for (const char* optimizer : {"normuon", "adamw"}) {
         if (kSanitized && std::string(optimizer) == "adamw") continue;
         const std::vector<Ways> meshes = {{1, 1, "ddp", optimizer, "f32", 256},
                                           {2, 1, "zero1", optimizer, "f32", 64},
-                                          {4, 2, "zero1", optimizer, "f32", 32},
+                                          {4, 2, "zero3", optimizer, "f32", 32},
+                                          {2, 1, "zero2", optimizer, "f32", 64},
                                           {1, 1, "ddp", optimizer, "f32", 256}};
         const std::string prefix = optimizer, reference = prefix + "_reference";
         train(config_of(meshes[0]), 1, reference);
