@@ -73,14 +73,14 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
     }
     model_.before_unit([this](int unit, Pass pass) { optimizers_.await_unit(unit, pass); });
     gradients_.listen([this](const Parameter& p) {
-        optimizers_.gradient_ready(p);
+        optimizers_.sync().ready(p);
         if (recording_) {
             recording_->push_back(&p);  // the other streams' part follows every launch of the graph
         } else {
-            optimizers_.reduce(p);
+            optimizers_.sync().reduce(p);
         }
     });
-    gradients_.listen_released([this](const Parameter& p) { optimizers_.value_released(p); });
+    gradients_.listen_released([this](const Parameter& p) { optimizers_.sync().released(p); });
 }
 
 void StepRunner::upload(const Batch& batch) {
@@ -123,7 +123,7 @@ void StepRunner::run_microbatch(const OptimizerSet::Microbatch& microbatch) {
     if (graph == graphs_.end()) return enqueue_model(microbatch);
     optimizers_.begin_microbatch(microbatch);
     graph->second.graph->launch(runtime_.compute());
-    for (const Parameter* p : graph->second.ready_order) optimizers_.reduce(*p);
+    for (const Parameter* p : graph->second.ready_order) optimizers_.sync().reduce(*p);
 }
 
 void StepRunner::enqueue_model(const OptimizerSet::Microbatch& microbatch) {
@@ -135,7 +135,7 @@ void StepRunner::enqueue_model(const OptimizerSet::Microbatch& microbatch) {
     model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), !microbatch.first, gradient_scale,
                              gradients_);
     gradients_.expect_all_ready();
-    optimizers_.end_microbatch();
+    optimizers_.sync().end_microbatch();
 }
 
 // After a step has run call by call: every shape has been met, every event recorded once, and the gradients

@@ -95,7 +95,7 @@ class OptimizerSetTest : public ::testing::Test {
     }
     // Backward and the step; the gradients stay readable.
     void step(OptimizerSet& set, int64_t step) {
-        harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.reduce(p); });
+        harness_.gradients.listen([&](const Parameter& p) { set.sync().ready(p), set.sync().reduce(p); });
         set.begin_microbatch({.step = step});
         harness_.backward(random_batch(model_, 2, 8, true, 1), 1);
         harness_.gradients.listen({});
@@ -212,7 +212,7 @@ TEST_P(EveryNormTest, NonFiniteGradientStopsAllParameters) {
     HostBatch batch = random_batch(model_, 2, 8, true, 1);
     batch.tokens[0] = 0;  // reads the bad row
     const std::vector<Values> before = masters();
-    harness_.gradients.listen([&](const Parameter& p) { set.gradient_ready(p), set.reduce(p); });
+    harness_.gradients.listen([&](const Parameter& p) { set.sync().ready(p), set.sync().reduce(p); });
     set.begin_microbatch({});
     harness_.upload(batch);
     harness_.model.forward();

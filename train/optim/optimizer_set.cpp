@@ -34,10 +34,15 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
       runtime_(runtime),
       layout_(parameters.layout()),
       reducer_(ranks, parameters, gradients, runtime),
+      sync_(table, ranks.plan.launch, layout_, gradients, reducer_, runtime,
+            {.reduced = [this](const Region& region) { take_norm(region); },
+             .released =
+                 [this](const Region& region) {
+                     if (in_backward_) step_region(region);
+                 }}),
       unsharder_(table, parameters, reducer_, runtime),
       in_backward_(ranks.plan.optimizer_step == OptimizerStep::in_backward),
       order_(step_order(layout_, ranks.plan.step_order)),
-      completes_(table.all().size()),
       regions_of_unit_(static_cast<size_t>(table.num_units())) {
     if (ranks.size() >
         1) {  // before anything is sent: who disagrees would wait for ever, or sum apples and pears
@@ -62,9 +67,7 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
                          num_statistics_ * size_of(DType::f32));
     Device& device = runtime.device();
     for (const Region& region : layout_.all()) {
-        pending_.push_back(static_cast<int>(region.pieces.size()));
-        unreleased_.push_back(pending_.back());
-        for (auto* events : {&raw_, &free_, &released_, &reduced_, &stepped_, &gathered_, &copied_})
+        for (auto* events : {&reduced_, &stepped_, &gathered_, &copied_})
             events->push_back(device.create_event());
         for (const Piece& piece : region.pieces) {
             std::vector<int>& regions = regions_of_unit_[piece.parameter->unit];
@@ -72,98 +75,21 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
         }
     }
     read_ = device.create_event();
-    microbatch_done_ = device.create_event();
-    gradients.listen_begin([this](const Region& region) { await_memory(region); });
-}
-
-bool OptimizerSet::due(const Region& region) const {
-    const int64_t every = config_.groups[region.group].every;
-    return (microbatch_.step + 1) % every == 0;
-}
-
-// Is a region's gradient sent on after this microbatch?
-bool OptimizerSet::syncs(const Region& region) const {
-    return (microbatch_.last && due(region)) || (gradients_.memory().accumulators && region.parts > 1);
-}
-
-std::vector<bool> OptimizerSet::fresh_groups(int64_t step) const {
-    std::vector<bool> fresh;
-    for (const OptimizerGroupConfig& group : config_.groups) fresh.push_back(step % group.every == 0);
-    return fresh;
 }
 
 void OptimizerSet::begin_microbatch(const Microbatch& microbatch) {
     microbatch_ = microbatch;
-    if (microbatch.first) {
-        gradients_.begin_microbatch(fresh_groups(microbatch.step));
-    } else {
-        gradients_.begin_microbatch(std::vector<bool>(config_.groups.size(), false));
+    GradientSync::Microbatch gradients{
+        .first = microbatch.first, .last = microbatch.last, .fresh = {}, .due = {}};
+    for (const OptimizerGroupConfig& group : config_.groups) {
+        gradients.fresh.push_back(microbatch.step % group.every == 0);
+        gradients.due.push_back((microbatch.step + 1) % group.every == 0);
     }
+    sync_.begin_microbatch(gradients);
 }
 
-// Backward is about to write where other regions, or the microbatch before, may not have been reduced yet.
-void OptimizerSet::await_memory(const Region& region) {
-    for (const int id : gradients_.sharing(region)) runtime_.compute().wait(*free_[id]);
-    // Between small parameters lies padding, which is reduced and stepped with them.
-    if (region.rows == 0 && region.pieces.size() > 1)
-        runtime_.ops().fill(gradients_.whole(region), 0.0f, runtime_.compute());
-}
-
-void OptimizerSet::gradient_ready(const Parameter& p) {
-    std::vector<int>& completed = completes_[p.id];
-    completed.clear();
-    for (const int id : layout_.regions_of(p)) {
-        if (!syncs(layout_[id]) || --pending_[id] > 0) continue;
-        pending_[id] = static_cast<int>(layout_[id].pieces.size());
-        runtime_.compute().record(*raw_[id]);
-        if (timeline_) timeline_->ready(runtime_.compute(), id);
-        completed.push_back(id);
-    }
-}
-
-void OptimizerSet::value_released(const Parameter& p) {
-    const std::vector<int>& regions = layout_.regions_of(p);
-    for (auto id = regions.rbegin(); id != regions.rend(); ++id) {  // in the order of the steps
-        const Region& region = layout_[*id];
-        if (!microbatch_.last || !due(region) || --unreleased_[*id] > 0) continue;
-        unreleased_[*id] = static_cast<int>(region.pieces.size());
-        runtime_.compute().record(*released_[*id]);
-        if (in_backward_) step_region(region);
-    }
-}
-
-void OptimizerSet::reduce(const Parameter& p) {
-    for (const int id : completes_[p.id]) {
-        if (ranks_.plan.launch == Launch::after_backward) {
-            waiting_.push_back(id);
-        } else {
-            launch(layout_[id]);
-        }
-    }
-}
-
-void OptimizerSet::end_microbatch() {
-    if (microbatch_.last || waiting_.empty()) return;
-    runtime_.compute().record(*microbatch_done_);
-    launch_waiting(*microbatch_done_);
-}
-
-void OptimizerSet::launch_waiting(const Event& backward_done) {
-    runtime_.reduce().wait(backward_done);
-    for (const int id : waiting_) launch(layout_[id]);
-    waiting_.clear();
-}
-
-void OptimizerSet::launch(const Region& region) {
+void OptimizerSet::take_norm(const Region& region) {
     Stream& stream = runtime_.reduce();
-    if (timeline_) timeline_->mark(stream, Phase::reduce, region.id);
-    stream.wait(*raw_[region.id]);
-    const bool fresh = microbatch_.first && microbatch_.step % config_.groups[region.group].every == 0;
-    const bool final = microbatch_.last && due(region);
-    reducer_.reduce(region, fresh, final, stream);
-    // Where the optimizer reads the same memory, it is free after the step.
-    if (gradients_.memory().accumulators) stream.record(*free_[region.id]);
-    if (!final) return;
     stream.wait(*read_);  // the host has read what the step before wrote to the statistics
     const Tensor term = statistic(local_terms_ + region.id);
     if (layout_.valid(region) > 0) {
@@ -189,7 +115,7 @@ void OptimizerSet::step_region(const Region& region) {
     if (timeline_) timeline_->mark(optimizer, Phase::step, region.id);
     if (!by_norm_of_all()) {
         optimizer.wait(*reduced_[region.id]);
-        optimizer.wait(*released_[region.id]);
+        sync_.await_release(region, optimizer);
         context.grad_scale = statistic(region_scales_ + 2 * region.id);
         runtime_.ops().clip_coefficient(context.grad_scale, statistic(region_scales_ + 2 * region.id + 1),
                                         statistic(local_terms_ + region.id), 0.0f, norm_, optimizer);
@@ -197,7 +123,7 @@ void OptimizerSet::step_region(const Region& region) {
     optimizer.wait(*copied_[region.id]);  // a checkpoint has read what the step changes
     optimizers_[region.group]->step(region, context);
     optimizer.record(*stepped_[region.id]);
-    if (!gradients_.memory().accumulators) optimizer.record(*free_[region.id]);
+    sync_.stepped(region, optimizer);
     if (region.parts == 1 || unsharder_.active()) return;
     if (timeline_) timeline_->mark(gather, Phase::gather, region.id);
     gather.wait(*stepped_[region.id]);
@@ -215,13 +141,13 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
     ops.cast(statistic(kLossTotal), statistic(kLossSum), compute);
     ops.fill(statistic(kStop), stop ? 1.0f : 0.0f, compute);
     compute.record(backward_done);
-    launch_waiting(backward_done);
+    sync_.launch_waiting(backward_done);
 
     const int64_t count = layout_.size();
     if (timeline_) timeline_->mark(reduce, Phase::statistics);
     reduce.wait(*read_);
     for (const Region& region : layout_.all()) {  // those that wait for a later step have no gradient
-        if (!due(region)) ops.fill(statistic(local_terms_ + region.id), 0.0f, reduce);
+        if (!sync_.due(region)) ops.fill(statistic(local_terms_ + region.id), 0.0f, reduce);
     }
     ops.cast(statistic(kNormTerms, count), statistic(local_terms_, count), reduce);
     reducer_.sum_over_all(statistic(kLossTotal, 2), reduce);
@@ -239,7 +165,7 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
 
     if (by_norm_of_all()) runtime_.optimizer().wait(reduce_done);
     for (const int id : order_) {
-        if (!in_backward_ && due(layout_[id])) step_region(layout_[id]);
+        if (!in_backward_ && sync_.due(layout_[id])) step_region(layout_[id]);
     }
     if (layout_.rules().cut_matrices) {  // some were changed after their turn, with the last of their bank
         for (const Region& region : layout_.all()) runtime_.optimizer().record(*stepped_[region.id]);
@@ -274,6 +200,7 @@ void OptimizerSet::await_unit(int unit, Pass pass) {
 
 void OptimizerSet::trace(Timeline* timeline) {
     timeline_ = timeline;
+    sync_.trace(timeline);
     unsharder_.trace(timeline);
     if (!timeline) return;
     std::vector<TracedRegion> regions;

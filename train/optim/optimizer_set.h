@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "train/distributed/reducer.h"
+#include "train/distributed/gradient_sync.h"
 #include "train/distributed/unsharder.h"
 #include "train/optim/optimizer.h"
 #include "train/trace/timeline.h"
@@ -41,16 +41,8 @@ class OptimizerSet {
         bool first = true, last = true;
     };
     void begin_microbatch(const Microbatch& microbatch);
-    // By optimizer group: does its gradient begin anew with this step? Groups of `every: k` do so every k-th.
-    std::vector<bool> fresh_groups(int64_t step) const;
-    // The last contribution of this microbatch to the gradient of p has been enqueued on compute.
-    void gradient_ready(const Parameter& p);
-    // So has the last read of its value by backward: p may be stepped from there on.
-    void value_released(const Parameter& p);
-    // Enqueues, on other streams than compute, the reduction of the regions that p completed; under
-    // `launch: after_backward` they wait for the end of backward. After gradient_ready.
-    void reduce(const Parameter& p);
-    void end_microbatch();
+    // Where backward announces gradients, and the end of a microbatch.
+    GradientSync& sync() { return sync_; }
     // After the last microbatch: enqueues the norm, and (unless backward has done so) the step of every
     // region that is due, in the plan's step_order. A region waits for its own reduction alone, unless the
     // gradients are clipped by the norm of all of them. stop: this rank asks to end the run.
@@ -84,12 +76,8 @@ class OptimizerSet {
     const Reducer& reducer() const { return reducer_; }
 
   private:
-    bool due(const Region& region) const;
-    bool syncs(const Region& region) const;
     bool by_norm_of_all() const;
-    void await_memory(const Region& region);
-    void launch(const Region& region);
-    void launch_waiting(const Event& backward_done);
+    void take_norm(const Region& region);
     void step_region(const Region& region);
 
     const OptimizersConfig config_;
@@ -101,6 +89,7 @@ class OptimizerSet {
     Runtime& runtime_;
     const RegionLayout& layout_;
     Reducer reducer_;
+    GradientSync sync_;
     Unsharder unsharder_;
     const bool in_backward_;
     Microbatch microbatch_;
@@ -109,14 +98,9 @@ class OptimizerSet {
     int64_t num_statistics_ = 0, local_terms_ = 0,
             region_scales_ = 0;     // the latter two: indices behind kNormTerms
     const std::vector<int> order_;  // of regions, as they are stepped and gathered
-    // By region: parameters whose gradient is not ready, and whose value backward still reads.
-    std::vector<int> pending_, unreleased_;
-    std::vector<std::vector<int>> completes_;  // by parameter: regions it completed
-    std::vector<int> waiting_;                 // regions that are launched after backward
     std::vector<std::vector<int>> regions_of_unit_;
-    std::vector<std::unique_ptr<Event>> raw_, free_, released_, reduced_, stepped_, gathered_,
-        copied_;  // by region
-    std::unique_ptr<Event> read_, microbatch_done_;
+    std::vector<std::unique_ptr<Event>> reduced_, stepped_, gathered_, copied_;  // by region
+    std::unique_ptr<Event> read_;
     Timeline* timeline_ = nullptr;
 };
 

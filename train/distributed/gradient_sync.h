@@ -1,0 +1,77 @@
+// GradientSync: what happens to a region's gradient from its completion by backward until the optimizer may
+// read it. Backward announces parameters; when all of a region's are final, an event is recorded on compute
+// and the region's reduction is launched on the reduce stream, at once or when backward has ended. Ordered by
+// events alone; memory that regions share is written again only when it has been read.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "train/distributed/reducer.h"
+#include "train/trace/timeline.h"
+
+namespace speedrun {
+
+class GradientSync {
+  public:
+    // A microbatch, by optimizer group: whose gradient begins anew with its step, and whose is final after
+    // its step's last microbatch.
+    struct Microbatch {
+        bool first = true, last = true;
+        std::vector<bool> fresh, due;
+    };
+    struct Listener {
+        // The gradient that the optimizer will read has been enqueued on the reduce stream.
+        std::function<void(const Region&)> reduced;
+        // So has the last read of its values by backward, after that. In the order of the steps.
+        std::function<void(const Region&)> released;
+    };
+
+    // What it is given must outlive it.
+    GradientSync(const ParameterTable& table, Launch launch, const RegionLayout& layout,
+                 GradientStore& gradients, Reducer& reducer, Runtime& runtime, Listener listener);
+
+    void begin_microbatch(const Microbatch& microbatch);
+    // The last contribution of this microbatch to the gradient of p has been enqueued on compute.
+    void ready(const Parameter& p);
+    // So has the last read of its value by backward: p may be stepped from there on.
+    void released(const Parameter& p);
+    // Enqueues, on other streams than compute, the reduction of the regions that p completed; under
+    // `launch: after_backward` they wait for the end of backward. After ready().
+    void reduce(const Parameter& p);
+    // After a microbatch that is not the last; after the last, backward_done is its event.
+    void end_microbatch();
+    void launch_waiting(const Event& backward_done);
+
+    bool last_microbatch() const { return microbatch_.last; }
+    bool due(const Region& region) const { return microbatch_.due[static_cast<size_t>(region.group)]; }
+    // Makes the stream wait until backward reads the region's values no more.
+    void await_release(const Region& region, Stream& stream) const { stream.wait(*released_[region.id]); }
+    // The region has been stepped on this stream: where the optimizer reads what backward wrote, that memory
+    // is free from here on.
+    void stepped(const Region& region, Stream& stream);
+    void trace(Timeline* timeline) { timeline_ = timeline; }
+
+  private:
+    bool syncs(const Region& region) const;
+    void await_memory(const Region& region);
+    void launch(const Region& region);
+
+    const Launch when_;
+    const RegionLayout& layout_;
+    GradientStore& gradients_;
+    Reducer& reducer_;
+    Runtime& runtime_;
+    const Listener listener_;
+    Microbatch microbatch_;
+    // By region: parameters whose gradient is not ready, and whose value backward still reads.
+    std::vector<int> pending_, unreleased_;
+    std::vector<std::vector<int>> completes_;                    // by parameter: regions it completed
+    std::vector<int> waiting_;                                   // regions that are launched after backward
+    std::vector<std::unique_ptr<Event>> raw_, free_, released_;  // by region
+    std::unique_ptr<Event> microbatch_done_;
+    Timeline* timeline_ = nullptr;
+};
+
+}  // namespace speedrun
