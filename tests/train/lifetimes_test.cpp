@@ -71,8 +71,8 @@ TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
         for (const Reshard reshard : {Reshard::no, Reshard::yes, Reshard::except_last}) {
             RegionRules rules = cut_in(4);
             rules.cut_matrices = true;
-            rules.whole_matrix = {true};
-            rules.group_of.assign(static_cast<size_t>(table.size()), 0);
+            rules.whole_matrix = {true, false};
+            for (const Parameter& p : table.all()) rules.group_of.push_back(p.is_matrix() ? 0 : 1);
             const RegionLayout layout(table, rules);
             std::vector<std::vector<Lifetime>> lifetimes;
             for (const Region& region : layout.all()) lifetimes.push_back(reads_of(region, stages, reshard));
