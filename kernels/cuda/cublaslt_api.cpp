@@ -1,6 +1,6 @@
 #include "kernels/cuda/cublaslt_api.h"
 
-#include <dlfcn.h>
+#include "kernels/device/shared_library.h"
 
 namespace speedrun {
 
@@ -9,35 +9,24 @@ void CublasLtApi::check(cublasStatus_t status, const char* call) const {
 }
 
 bool load_cublaslt(CublasLtApi& api, std::string& why) {
-    const std::string name = fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000);
-    void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays for the life of the process
-    if (!library) {
-        why = dlerror();
-        return false;
-    }
-    bool complete = true;
-    const auto find = [&](auto& function, const char* symbol) {
-        function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, symbol));
-        if (function) return;
-        complete = false;
-        why = fmt::format("{} has no {}", name, symbol);
-    };
-    find(api.create, "cublasLtCreate");
-    find(api.destroy, "cublasLtDestroy");
-    find(api.get_version, "cublasLtGetVersion");
-    find(api.status_name, "cublasLtGetStatusName");
-    find(api.desc_create, "cublasLtMatmulDescCreate");
-    find(api.desc_destroy, "cublasLtMatmulDescDestroy");
-    find(api.desc_set, "cublasLtMatmulDescSetAttribute");
-    find(api.layout_create, "cublasLtMatrixLayoutCreate");
-    find(api.layout_destroy, "cublasLtMatrixLayoutDestroy");
-    find(api.preference_create, "cublasLtMatmulPreferenceCreate");
-    find(api.preference_destroy, "cublasLtMatmulPreferenceDestroy");
-    find(api.preference_set, "cublasLtMatmulPreferenceSetAttribute");
-    find(api.heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    find(api.check_algorithm, "cublasLtMatmulAlgoCheck");
-    find(api.matmul, "cublasLtMatmul");
-    return complete;
+    SharedLibrary library(fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000));
+    library.find(api.create, "cublasLtCreate");
+    library.find(api.destroy, "cublasLtDestroy");
+    library.find(api.get_version, "cublasLtGetVersion");
+    library.find(api.status_name, "cublasLtGetStatusName");
+    library.find(api.desc_create, "cublasLtMatmulDescCreate");
+    library.find(api.desc_destroy, "cublasLtMatmulDescDestroy");
+    library.find(api.desc_set, "cublasLtMatmulDescSetAttribute");
+    library.find(api.layout_create, "cublasLtMatrixLayoutCreate");
+    library.find(api.layout_destroy, "cublasLtMatrixLayoutDestroy");
+    library.find(api.preference_create, "cublasLtMatmulPreferenceCreate");
+    library.find(api.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+    library.find(api.preference_set, "cublasLtMatmulPreferenceSetAttribute");
+    library.find(api.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    library.find(api.check_algorithm, "cublasLtMatmulAlgoCheck");
+    library.find(api.matmul, "cublasLtMatmul");
+    why = library.problem();
+    return why.empty();
 }
 
 }  // namespace speedrun

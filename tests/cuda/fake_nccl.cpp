@@ -123,10 +123,9 @@ void largest(const Inputs& inputs, size_t begin, size_t count, std::vector<char>
 ncclResult_t reduce(const void* input, void* output, size_t begin, size_t count, ncclDataType_t type,
                     ncclRedOp_t op, ncclComm* comm, cudaStream_t stream) {
     if (op == ncclMax && type == ncclUint32) {
-        return collective(comm, stream, {input}, output, count * sizeof(uint32_t),
-                          [=](const Inputs& inputs, std::vector<char>& result) {
-                              largest(inputs, begin, count, result);
-                          });
+        return collective(
+            comm, stream, {input}, output, count * sizeof(uint32_t),
+            [=](const Inputs& inputs, std::vector<char>& result) { largest(inputs, begin, count, result); });
     }
     if (op != ncclSum) return ncclInvalidArgument;
     return collective(comm, stream, {input}, output, count * size_of_type(type),

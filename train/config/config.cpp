@@ -283,7 +283,8 @@ void Config::validate() const {
         if (optimizers.groups[i].params.empty()) throw_usage("optimizers.groups[{}].params is empty", i);
         if (checkpoint.every % optimizers.groups[i].every != 0) {
             throw_usage(
-                "checkpoint.every {} is not a multiple of optimizers.groups[{}].every {}: in between, gradients "
+                "checkpoint.every {} is not a multiple of optimizers.groups[{}].every {}: in between, "
+                "gradients "
                 "wait that no checkpoint holds",
                 checkpoint.every, i, optimizers.groups[i].every);
         }

@@ -1,11 +1,9 @@
 #include "train/distributed/nccl_api.h"
 
-#include <dlfcn.h>
-
 #include <mutex>
-#include <type_traits>
 
 #include "kernels/device/error.h"
+#include "kernels/device/shared_library.h"
 
 namespace speedrun {
 
@@ -24,49 +22,31 @@ void NcclApi::check(ncclResult_t result, const std::string& call) const {
     if (result != ncclSuccess) throw Error(ExitCode::communication, describe(result, call));
 }
 
-namespace {
-
-bool find_all(void* library, NcclApi& api, std::string& why) {
-    bool complete = true;
-    const auto find = [&](auto& function, const char* symbol) {
-        function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, symbol));
-        if (function) return;
-        complete = false;
-        why = fmt::format("libnccl.so.2 has no {}", symbol);
-    };
-    find(api.get_version, "ncclGetVersion");
-    find(api.error_string, "ncclGetErrorString");
-    find(api.last_error, "ncclGetLastError");
-    find(api.get_unique_id, "ncclGetUniqueId");
-    find(api.comm_init, "ncclCommInitRankConfig");
-    find(api.comm_destroy, "ncclCommDestroy");
-    find(api.comm_abort, "ncclCommAbort");
-    find(api.async_error, "ncclCommGetAsyncError");
-    find(api.all_reduce, "ncclAllReduce");
-    find(api.reduce_scatter, "ncclReduceScatter");
-    find(api.all_gather, "ncclAllGather");
-    find(api.broadcast, "ncclBroadcast");
-    find(api.send, "ncclSend");
-    find(api.receive, "ncclRecv");
-    find(api.group_start, "ncclGroupStart");
-    find(api.group_end, "ncclGroupEnd");
-    return complete;
-}
-
-}  // namespace
-
 const NcclApi* load_nccl(std::string& why) {
     static std::mutex mutex;
     static NcclApi api;
     static bool loaded = false;
     std::lock_guard lock(mutex);
     if (loaded) return &api;
-    void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);  // stays for the life of the process
-    if (!library) {
-        why = dlerror();
-        return nullptr;
-    }
-    loaded = find_all(library, api, why);
+    SharedLibrary library("libnccl.so.2");
+    library.find(api.get_version, "ncclGetVersion");
+    library.find(api.error_string, "ncclGetErrorString");
+    library.find(api.last_error, "ncclGetLastError");
+    library.find(api.get_unique_id, "ncclGetUniqueId");
+    library.find(api.comm_init, "ncclCommInitRankConfig");
+    library.find(api.comm_destroy, "ncclCommDestroy");
+    library.find(api.comm_abort, "ncclCommAbort");
+    library.find(api.async_error, "ncclCommGetAsyncError");
+    library.find(api.all_reduce, "ncclAllReduce");
+    library.find(api.reduce_scatter, "ncclReduceScatter");
+    library.find(api.all_gather, "ncclAllGather");
+    library.find(api.broadcast, "ncclBroadcast");
+    library.find(api.send, "ncclSend");
+    library.find(api.receive, "ncclRecv");
+    library.find(api.group_start, "ncclGroupStart");
+    library.find(api.group_end, "ncclGroupEnd");
+    why = library.problem();
+    loaded = why.empty();
     return loaded ? &api : nullptr;
 }
 

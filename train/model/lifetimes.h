@@ -43,7 +43,8 @@ struct SharedMemory {
     int64_t bytes = 0;
 };
 
-// First fit, larger clusters first or earlier ones, whichever needs less. lifetimes, element_bytes: by region.
+// First fit, larger clusters first or earlier ones, whichever needs less. lifetimes, element_bytes: by
+// region.
 SharedMemory share_memory(const RegionLayout& layout, const std::vector<std::vector<Lifetime>>& lifetimes,
                           const std::vector<int64_t>& element_bytes);
 

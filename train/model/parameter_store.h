@@ -45,7 +45,8 @@ class ParameterStore {
     // Enqueues the initial values of this rank's parts on the compute stream: a function of (seed, parameter,
     // element) alone, whatever the layout.
     void initialize(uint64_t seed);
-    // Enqueues the rounding of this rank's parts of the masters to their compute copies, on the compute stream.
+    // Enqueues the rounding of this rank's parts of the masters to their compute copies, on the compute
+    // stream.
     void publish_parts();
     // The masters become these host values, by parameter id, each rank its parts; and so do its parts of what
     // compute reads. Waits.
