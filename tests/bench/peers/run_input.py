@@ -18,14 +18,14 @@ KNOWN = {
     "model": {"preset", "num_layers", "model_dim", "num_heads", "mlp_ratio", "vocab_size", "norm", "norm_parameters",
               "activation", "position", "rotary_base", "qk_norm", "tied_head", "biases", "logit_softcap",
               "attention_scale", "window", "zero_init_projections", "norm_embedding", "mix_first_embedding",
-              "value_embeddings", "init_scale"},
+              "value_embeddings", "init_scale", "init_from"},
     "data": {"train", "val", "val_tokens", "shuffle", "document_mask"},
     "batch": {"sequence_length", "microbatch_tokens", "tokens_per_step"},
     "optimizers": {"clip", "clip_norm", "groups"},
     "schedule": {"steps", "warmup_steps", "decay", "cooldown_fraction", "final_lr_fraction"},
 }
 GROUP = {"type", "params", "lr", "weight_decay", "beta1", "beta2", "epsilon", "momentum", "momentum_start",
-         "momentum_warmup_steps", "nesterov", "cautious", "normuon"}
+         "momentum_warmup_steps", "nesterov", "cautious", "normuon", "every"}
 
 
 def require(condition, message):
@@ -48,6 +48,7 @@ def read_config(path):
         require(group["type"] in ("adamw", "muon"), f"optimizers.groups.type {group['type']}: adamw or muon")
         for key in ("cautious", "normuon"):
             require(not group[key], f"optimizers.groups.{key}: the twin has no {key}")
+        require(group["every"] == 1, f"optimizers.groups.every {group['every']}: the twin steps every group at every step")
     require(not unknown, f"{path}: the twin does not know {', '.join(unknown)}")
     require(not config["data"]["shuffle"], "data.shuffle: the twin reads windows in file order; set it to false")
     return config
