@@ -247,7 +247,7 @@ void CpuOps::attention_forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor 
         cpu::with_real(q.dtype, [&]<class Real>() {
             cpu::parallel_for_dynamic(items, [&](int64_t index) {
                 forward_item<Real>(Item(options, index, first_key), o, lse, q, k, v,
-                                   scratch + cpu::thread_index() * floats);
+                                   scratch + cpu::member_index() * floats);
             });
         });
     });
@@ -266,7 +266,7 @@ void CpuOps::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Te
         cpu::with_real(q.dtype, [&]<class Real>() {
             cpu::parallel_for_dynamic(items, [&](int64_t index) {
                 backward_item<Real>(Item(options, index, first_key), dq, dk, dv, dout, o, lse, q, k, v,
-                                    scratch + cpu::thread_index() * floats);
+                                    scratch + cpu::member_index() * floats);
             });
         });
     });

@@ -9,7 +9,8 @@
 #include <fstream>
 #include <utility>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/library_threads.h"
+#include "kernels/cpu/team.h"
 
 namespace speedrun {
 
@@ -135,7 +136,8 @@ void CpuStream::synchronize() {
 }
 
 void CpuStream::run() {
-    cpu::set_num_threads(device_.num_threads());
+    cpu::set_current_team(device_.team());
+    cpu::set_library_threads(device_.num_threads());
     bool failed = false;
     for (;;) {
         Task task;
@@ -163,7 +165,10 @@ void CpuStream::run() {
 }
 
 CpuDevice::CpuDevice(int num_threads, bool dry)
-    : num_threads_(num_threads > 0 ? num_threads : cpu::max_threads()), dry_(dry) {}
+    : num_threads_(num_threads > 0 ? num_threads : cpu::library_threads()), dry_(dry) {
+    if (num_threads_ > 1 && !dry) team_ = std::make_unique<cpu::Team>(num_threads_);
+}
+CpuDevice::~CpuDevice() = default;
 
 std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {
     return std::make_unique<CpuStream>(name, *this);

@@ -15,6 +15,9 @@
 namespace speedrun {
 
 class CpuDevice;
+namespace cpu {
+class Team;
+}
 
 // Completion of one record(): shared by the event, the stream that will signal it and those that wait for it.
 struct CpuEventState {
@@ -79,8 +82,9 @@ class CpuStream final : public Stream {
 
 class CpuDevice final : public Device {
   public:
-    // num_threads: OpenMP threads of each stream; 0 takes the machine's (or OMP_NUM_THREADS).
+    // num_threads: of the team that all streams share; 0 takes the machine's (or OMP_NUM_THREADS).
     explicit CpuDevice(int num_threads = 0, bool dry = false);
+    ~CpuDevice() override;
 
     const char* kind() const override { return "cpu"; }
     std::unique_ptr<Stream> create_stream(const std::string& name) override;
@@ -91,6 +95,9 @@ class CpuDevice final : public Device {
     int64_t available_bytes() const override;
 
     int num_threads() const { return num_threads_; }
+    cpu::Team* team() const {
+        return team_.get();
+    }  // null where there is one thread, or where the device is dry
     TraceSink* trace() const { return trace_; }
 
   private:
@@ -99,6 +106,7 @@ class CpuDevice final : public Device {
 
     const int num_threads_;
     const bool dry_;
+    std::unique_ptr<cpu::Team> team_;
     TraceSink* trace_ = nullptr;  // changed only while no work is in flight
 };
 

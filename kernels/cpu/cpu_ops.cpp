@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cpu/bf16_product.h"
 #include "kernels/cpu/matmul_cache.h"
 
 namespace speedrun {
 
 CpuOps::CpuOps(CpuDevice& device)
-    : device_(device), matmuls_(std::make_unique<MatmulCache>(device.num_threads())) {}
+    : device_(device),
+      matmuls_(std::make_unique<MatmulCache>(device.num_threads())),
+      own_products_(cpu::has_bf16_product()) {}
 
 CpuOps::~CpuOps() = default;
 

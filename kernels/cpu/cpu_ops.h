@@ -72,6 +72,7 @@ class CpuOps final : public Ops {
     CpuDevice& device_;
     std::map<Stream*, Buffer> workspaces_;
     std::unique_ptr<MatmulCache> matmuls_;
+    const bool own_products_;  // of bf16
     int64_t flops_ = 0;
 };
 

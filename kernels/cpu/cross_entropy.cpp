@@ -85,7 +85,7 @@ void CpuOps::cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor 
                 Real* out = dlogits.present() ? dlogits.as<Real>() + t * dlogits.row_stride : nullptr;
                 float& loss = losses.as<float>()[t];
                 if (target >= 0) {
-                    loss = row_loss(in, out, target, cols, options, scratch + cpu::thread_index() * cols);
+                    loss = row_loss(in, out, target, cols, options, scratch + cpu::member_index() * cols);
                 } else {
                     loss = 0.0f;
                     if (out) std::fill(out, out + cols, Real(0.0f));

@@ -62,7 +62,7 @@ void CpuOps::embedding_backward(Tensor dtable, Tensor index, Tensor dout, bool a
         // Each thread owns a range of columns and walks all tokens in order: no atomics, one order of
         // summation.
         const int64_t vectors = (cols + cpu::kLanes - 1) / cpu::kLanes;
-        const int64_t parts = std::min<int64_t>(cpu::max_threads(), vectors);
+        const int64_t parts = std::min<int64_t>(cpu::team_size(), vectors);
         cpu::with_real(dout.dtype, [&]<class Real>() {
             cpu::parallel_for(parts, [&](int64_t part) {
                 const auto [first, last] = cpu::chunk_of(vectors, part, parts);

@@ -1,3 +1,4 @@
+#include "kernels/cpu/bf16_product.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/parallel.h"
@@ -21,10 +22,28 @@ void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, bool transpose_a
     if (bias.present()) expect(bias, DType::f32, {n}, "matmul bias");
     if (m == 0 || n == 0 || k == 0) throw_internal("{}: an empty product {} x {} x {}", label, m, n, k);
 
+    flops_ += 2 * m * n * k;
+    if (a.dtype == DType::bf16 && own_products_) {
+        const cpu::Bf16Product own{m,
+                                   n,
+                                   k,
+                                   a.as<Bf16>(),
+                                   a.row_stride,
+                                   transpose_a,
+                                   b.as<Bf16>(),
+                                   b.row_stride,
+                                   transpose_b,
+                                   c.data,
+                                   c.row_stride,
+                                   c.dtype == DType::f32,
+                                   beta,
+                                   bias.present() ? bias.as<float>() : nullptr};
+        void* scratch = workspace(stream, cpu::bf16_product_workspace(own));
+        return cpu::submit(stream, label, [=] { cpu::run_bf16_product(own, scratch); });
+    }
     const Matmul& matmul = matmuls_->get({m, n, k, a.row_stride, b.row_stride, c.row_stride, a.dtype, b.dtype,
                                           c.dtype, transpose_a, transpose_b, bias.present(), beta});
     void* scratch = workspace(stream, matmul.scratchpad_bytes());
-    flops_ += 2 * m * n * k;
     cpu::submit(stream, label, [=, &matmul] { matmul.run(c.data, a.data, b.data, bias.data, scratch); });
 }
 

@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/library_threads.h"
 
 namespace speedrun {
 
@@ -87,7 +87,7 @@ const Matmul& MatmulCache::get(const MatmulShape& shape) {
     auto& slot = primitives_[shape];
     if (!slot) {
         // oneDNN plans for the team size of the creating thread; the streams' threads have the same.
-        cpu::set_num_threads(num_threads_);
+        cpu::set_library_threads(num_threads_);
         // oneDNN keeps a cache of its own for all threads; one maker at a time, as ranks may be threads.
         static std::mutex making;
         const std::lock_guard lock(making);

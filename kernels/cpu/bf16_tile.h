@@ -1,0 +1,156 @@
+// bf16 products of tiles by the processor's dot products of pairs (avx512_bf16): each lane of a sum takes two
+// products a[k]·b[k] + a[k+1]·b[k+1] at once. So the right operand is packed into panels whose words hold
+// elements k and k+1 of a column, 16 columns a vector; of the left one a word is broadcast, which rows in
+// memory already have. Empty where the compiler was not given avx512_bf16.
+#pragma once
+
+#ifdef __AVX512BF16__
+#define SPEEDRUN_BF16_TILES 1
+
+// GCC 12 takes the deliberately undefined registers inside some intrinsics for mistakes of ours (its bug
+// 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/simd.h"
+#include "kernels/device/dtype.h"
+
+namespace speedrun::cpu {
+
+constexpr int64_t kWordBytes = 4;  // of a pair of bf16
+constexpr int64_t kVectorBytes = 64;
+
+// The left operand as pairs: elements 2p and 2p+1 of row i are the word at data + i·row + p·pair, in bytes.
+struct PairRows {
+    const char* data;
+    int64_t row, pair;
+};
+
+inline __mmask16 lanes_below(int64_t count) {
+    return count >= kLanes ? 0xffff : static_cast<__mmask16>((1u << std::max<int64_t>(count, 0)) - 1u);
+}
+inline __mmask32 halves_below(int64_t count) {
+    return count >= 2 * kLanes ? 0xffffffffu : (__mmask32{1} << std::max<int64_t>(count, 0)) - 1u;
+}
+
+// sums[i][v] += Σ over pairs of a's row i times vector v of the panel. panel: [pairs][stride bytes], 64-byte
+// aligned.
+template <int Rows, int Vectors>
+inline __attribute__((always_inline)) void add_pairs(__m512 (&sums)[Rows][Vectors], PairRows a,
+                                                     const char* panel, int64_t stride, int64_t pairs) {
+    const char* left = a.data;
+    for (int64_t p = 0; p < pairs; ++p) {
+        __m512i right[Vectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) right[v] = _mm512_load_si512(panel + v * kVectorBytes);
+#pragma GCC unroll 6
+        for (int i = 0; i < Rows; ++i) {
+            int32_t word;
+            std::memcpy(&word, left + i * a.row, sizeof word);
+            const __m512i factor = _mm512_set1_epi32(word);
+#pragma GCC unroll 4
+            for (int v = 0; v < Vectors; ++v) {
+                sums[i][v] = _mm512_dpbf16_ps(sums[i][v], reinterpret_cast<__m512bh>(factor),
+                                              reinterpret_cast<__m512bh>(right[v]));
+            }
+        }
+        left += a.pair;
+        panel += stride;
+    }
+}
+
+// The order in which elements of two registers become words (x[i], y[i]), from element `first` of each.
+inline __m512i word_order(int first) {
+    const __m512i pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39,
+                                           7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    return _mm512_add_epi16(pairs, _mm512_set1_epi16(static_cast<int16_t>(first)));
+}
+
+// A 16 x 16 matrix of words, rows to columns.
+inline void transpose_words(__m512i (&r)[16]) {
+    __m512i t[16];
+    for (int i = 0; i < 8; ++i) {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 4; ++i) {
+        for (int half = 0; half < 2; ++half) {
+            r[4 * i + 2 * half] = _mm512_unpacklo_epi64(t[4 * i + half], t[4 * i + 2 + half]);
+            r[4 * i + 2 * half + 1] = _mm512_unpackhi_epi64(t[4 * i + half], t[4 * i + 2 + half]);
+        }
+    }
+    for (int i = 0; i < 4; ++i) {
+        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 8; ++i) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    }
+}
+
+// Packs two rows of a K x N operand stored by rows (elements of a row adjacent), `columns` wide, as words; y
+// null: zeros. Columns beyond them, up to a whole vector, become zero.
+inline void pack_row_pair(char* to, const Bf16* x, const Bf16* y, int64_t columns) {
+    const __m512i low = word_order(0);
+    int64_t j = 0;
+    if (y) {
+        const __m512i high = word_order(16);
+        for (; j + 2 * kLanes <= columns; j += 2 * kLanes) {
+            const __m512i first = _mm512_loadu_si512(x + j), second = _mm512_loadu_si512(y + j);
+            _mm512_store_si512(to + j * kWordBytes, _mm512_permutex2var_epi16(first, low, second));
+            _mm512_store_si512(to + (j + kLanes) * kWordBytes,
+                               _mm512_permutex2var_epi16(first, high, second));
+        }
+    }
+    for (; j < columns; j += kLanes) {
+        const __mmask16 lanes = lanes_below(columns - j);
+        const __m512i first = _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(lanes, x + j));
+        const __m512i second =
+            y ? _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(lanes, y + j)) : _mm512_setzero_si512();
+        _mm512_store_si512(to + j * kWordBytes, _mm512_permutex2var_epi16(first, low, second));
+    }
+}
+
+// All rows of such an operand, to panel[pairs][stride bytes]; an odd last row is paired with zeros.
+inline void pack_from_rows(char* panel, int64_t stride, const Bf16* x, int64_t row_stride, int64_t columns,
+                           int64_t depth) {
+    for (int64_t k = 0; k < depth; k += 2) {
+        const Bf16* row = x + k * row_stride;
+        pack_row_pair(panel + k / 2 * stride, row, k + 1 < depth ? row + row_stride : nullptr, columns);
+    }
+}
+
+// Packs `columns` columns of a K x N operand stored by columns, to panel[pairs][stride bytes]: x +
+// j·row_stride holds the K elements of column j.
+inline void pack_from_columns(char* panel, int64_t stride, const Bf16* x, int64_t row_stride, int64_t columns,
+                              int64_t depth) {
+    const int64_t pairs = (depth + 1) / 2;
+    for (int64_t j = 0; j < columns; j += kLanes) {
+        for (int64_t p = 0; p < pairs; p += kLanes) {
+            const __mmask32 real = halves_below(depth - 2 * p);
+            __m512i rows[kLanes];
+            for (int64_t i = 0; i < kLanes; ++i) {
+                rows[i] = j + i < columns ? _mm512_maskz_loadu_epi16(real, x + (j + i) * row_stride + 2 * p)
+                                          : _mm512_setzero_si512();
+            }
+            transpose_words(rows);
+            const int64_t count = std::min(kLanes, pairs - p);
+            for (int64_t i = 0; i < count; ++i)
+                _mm512_store_si512(panel + (p + i) * stride + j * kWordBytes, rows[i]);
+        }
+    }
+}
+
+}  // namespace speedrun::cpu
+
+#endif
