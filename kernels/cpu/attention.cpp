@@ -1,10 +1,10 @@
-// Flash attention on the CPU: one work item is a head of a sequence; its operands are unpacked to f32 once
-// and then walked in tiles of 64 queries by 64 keys. Tiles that the mask empties are never visited.
+// Flash attention on the CPU in f32: an item's operands are unpacked to f32 once. For bf16, where the
+// processor has it, attention_bf16.cpp.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/attention_item.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_product.h"
@@ -14,64 +14,22 @@ namespace speedrun {
 
 namespace {
 
+using cpu::kMasked;
+using cpu::kTile;
+using cpu::round_up;
 using cpu::Vec;
 
-constexpr int64_t kTile = 64;
-constexpr float kMasked = -std::numeric_limits<float>::infinity();
-
-int64_t round_up(int64_t value, int64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
-
-// One head of one sequence: where it starts, which keys each query sees, and room for its operands in f32.
-struct Item {
-    const AttentionOptions& o;
-    int64_t first_row;  // of the sequence in T
-    int64_t column;     // of the head
-    const int32_t* first_key;
-    int64_t length, padded_length, width;  // S, S rounded up to tiles, D rounded up to vectors
-
-    Item(const AttentionOptions& o, int64_t index, Tensor first_keys)
-        : o(o),
-          first_row(index / o.num_heads * o.sequence_length),
-          column(index % o.num_heads * o.head_dim),
-          first_key(first_keys.as<int32_t>()),
-          length(o.sequence_length),
-          padded_length(round_up(o.sequence_length, kTile)),
-          width(round_up(o.head_dim, cpu::kLanes)) {}
-
-    // First visible key of query i, both counted from the start of the sequence.
-    int64_t low(int64_t i) const {
-        const int64_t document = first_key[first_row + i] - first_row;
-        return std::max({int64_t{0}, document, o.window > 0 ? i - o.window + 1 : int64_t{0}});
-    }
-    // Lowest and highest first visible key of a tile of queries.
-    cpu::Range low_range(int64_t begin, int64_t end) const {
-        cpu::Range range{length, 0};
-        for (int64_t i = begin; i < end; ++i) {
-            range.begin = std::min(range.begin, low(i));
-            range.end = std::max(range.end, low(i));
-        }
-        return range;
-    }
-    // Sets the scores of invisible keys of one tile (queries from i0, keys from j0) to −∞.
-    void mask(float* scores, int64_t i0, int64_t i1, int64_t j0) const {
-        for (int64_t i = i0; i < i1; ++i) {
-            float* row = scores + (i - i0) * kTile;
-            const int64_t begin = std::clamp(low(i) - j0, int64_t{0}, kTile);
-            const int64_t end = std::clamp(i + 1 - j0, int64_t{0}, kTile);
-            std::fill(row, row + begin, kMasked);
-            std::fill(row + std::max(begin, end), row + kTile, kMasked);
-        }
-    }
+// An item whose operands are unpacked to f32.
+struct Item : cpu::AttentionItem {
+    using cpu::AttentionItem::AttentionItem;
 
     // Rows of x as f32 [padded_length][width], zero beyond the real ones, times factor.
     template <class Real>
     void unpack(float* out, Tensor x, float factor) const {
         for (int64_t i = 0; i < length; ++i) {
-            const Real* row = x.as<Real>() + (first_row + i) * x.row_stride + column;
+            const Real* from = row<Real>(x, i);
             cpu::for_vectors(o.head_dim, [&](int64_t d, auto part) {
-                cpu::store(out + i * width + d, factor * cpu::load(row + d, part));
+                cpu::store(out + i * width + d, factor * cpu::load(from + d, part));
             });
         }
         std::fill(out + length * width, out + padded_length * width, 0.0f);
@@ -82,13 +40,6 @@ struct Item {
             float* tile = out + j / kTile * width * kTile + j % kTile;
             for (int64_t d = 0; d < width; ++d) tile[d * kTile] = rows[j * width + d];
         }
-    }
-    template <class Real>
-    void pack_row(Tensor x, int64_t i, const float* values, float factor) const {
-        Real* row = x.as<Real>() + (first_row + i) * x.row_stride + column;
-        cpu::for_vectors(o.head_dim, [&](int64_t d, auto part) {
-            cpu::store(row + d, factor * cpu::load(values + d, part), part);
-        });
     }
 };
 
@@ -127,7 +78,7 @@ void forward_item(const Item& item, Tensor o, Tensor lse, Tensor q, Tensor k, Te
     item.transpose_tiles(key_tiles, queries);
     item.unpack<Real>(values, v, 1.0f);
     item.unpack<Real>(queries, q, item.o.scale);
-    float* log_sums = lse.as<float>() + item.column / item.o.head_dim * lse.cols() + item.first_row;
+    float* log_sums = item.log_sums(lse);
 
     for (int64_t i0 = 0; i0 < item.length; i0 += kTile) {
         const int64_t i1 = std::min(i0 + kTile, item.length), rows = i1 - i0;
@@ -188,7 +139,7 @@ void backward_item(const Item& item, Tensor dq, Tensor dk, Tensor dv, Tensor dou
     item.transpose_tiles(key_tiles, keys);
     item.unpack<Real>(queries, q, item.o.scale);
     std::fill(query_sums, query_sums + size, 0.0f);
-    const float* log_sums = lse.as<float>() + item.column / item.o.head_dim * lse.cols() + item.first_row;
+    const float* log_sums = item.log_sums(lse);
 
     for (int64_t j0 = 0; j0 < item.length; j0 += kTile) {
         const int64_t j1 = std::min(j0 + kTile, item.length);
@@ -241,6 +192,16 @@ void CpuOps::attention_forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor 
     check_attention(q, lse, first_key, {o, k, v}, options);
     const int64_t items = q.rows() / options.sequence_length * options.num_heads;
     flops_ += 4 * items * options.head_dim * visible_pairs(options);
+    if (cpu::has_bf16_attention(q.dtype, options)) {
+        const int64_t bytes = cpu::bf16_attention_forward_bytes(options);
+        auto* memory = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
+        return cpu::submit(stream, "attention_forward", [=] {
+            cpu::parallel_for_dynamic(items, [&](int64_t index) {
+                cpu::bf16_attention_forward({options, index, first_key}, o, lse, q, k, v,
+                                            memory + cpu::member_index() * bytes);
+            });
+        });
+    }
     const int64_t floats = scratch_floats(options, 3);
     auto* scratch = static_cast<float*>(workspace(stream, device_.num_threads() * floats * sizeof(float)));
     cpu::submit(stream, "attention_forward", [=] {
@@ -260,6 +221,16 @@ void CpuOps::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Te
     const int64_t items = q.rows() / options.sequence_length * options.num_heads;
     flops_ +=
         8 * items * options.head_dim * visible_pairs(options);  // recomputed scores are not counted as work
+    if (cpu::has_bf16_attention(q.dtype, options)) {
+        const int64_t bytes = cpu::bf16_attention_backward_bytes(options);
+        auto* memory = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
+        return cpu::submit(stream, "attention_backward", [=] {
+            cpu::parallel_for_dynamic(items, [&](int64_t index) {
+                cpu::bf16_attention_backward({options, index, first_key}, dq, dk, dv, dout, o, lse, q, k, v,
+                                             memory + cpu::member_index() * bytes);
+            });
+        });
+    }
     const int64_t floats = scratch_floats(options, 6);
     auto* scratch = static_cast<float*>(workspace(stream, device_.num_threads() * floats * sizeof(float)));
     cpu::submit(stream, "attention_backward", [=] {
