@@ -75,7 +75,7 @@ struct Finish {
     void operator()(const __m512 (&tile)[Rows][4], int64_t row, int64_t column) const {
         const bool simple = !sums && !g.bias && column + kPanel <= g.n;
         if (simple && g.c_is_f32) return store_f32(tile, row, column);
-        if (simple && g.beta == 0.0f) return store_bf16(tile, row, column);
+        if (simple) return store_bf16(tile, row, column);
         float lanes[Rows][kPanel];
 #pragma GCC unroll 6
         for (int i = 0; i < Rows; ++i) {
@@ -93,13 +93,21 @@ struct Finish {
   private:
     template <int Rows>
     void store_bf16(const __m512 (&tile)[Rows][4], int64_t row, int64_t column) const {
-        Bf16* to = static_cast<Bf16*>(g.c) + row * g.c_stride + column;
+        const int64_t at = row * g.c_stride + column;
+        Bf16* to = static_cast<Bf16*>(g.c) + at;
+        const Bf16* from = base() + at;
+        const __m512 factor = _mm512_set1_ps(g.beta);
 #pragma GCC unroll 6
-        for (int i = 0; i < Rows; ++i, to += g.c_stride) {
-            const __m512bh left = _mm512_cvtne2ps_pbh(tile[i][1], tile[i][0]);
-            const __m512bh right = _mm512_cvtne2ps_pbh(tile[i][3], tile[i][2]);
-            _mm512_storeu_si512(to, reinterpret_cast<__m512i>(left));
-            _mm512_storeu_si512(to + 2 * kLanes, reinterpret_cast<__m512i>(right));
+        for (int i = 0; i < Rows; ++i, to += g.c_stride, from += g.c_stride) {
+#pragma GCC unroll 2
+            for (int v = 0; v < 4; v += 2) {
+                __m512 x = tile[i][v], y = tile[i][v + 1];
+                if (g.beta != 0.0f) {
+                    x = _mm512_fmadd_ps(factor, reinterpret_cast<__m512>(load(from + v * kLanes)), x);
+                    y = _mm512_fmadd_ps(factor, reinterpret_cast<__m512>(load(from + (v + 1) * kLanes)), y);
+                }
+                _mm512_storeu_si512(to + v * kLanes, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y, x)));
+            }
         }
     }
 
@@ -119,6 +127,10 @@ struct Finish {
         }
     }
 
+    const Bf16* base() const {
+        return g.base ? g.base : static_cast<const Bf16*>(g.c);
+    }
+
     void store_vector(__m512 x, int64_t i, int64_t j, __mmask16 lanes) const {
         if (sums && !first) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(lanes, sums + i * g.n + j));
         if (sums && !last) return _mm512_mask_storeu_ps(sums + i * g.n + j, lanes, x);
@@ -133,7 +145,7 @@ struct Finish {
         }
         Bf16* to = static_cast<Bf16*>(g.c) + i * g.c_stride + j;
         if (g.beta != 0.0f) {
-            const __m256i before = _mm256_maskz_loadu_epi16(lanes, to);
+            const __m256i before = _mm256_maskz_loadu_epi16(lanes, base() + i * g.c_stride + j);
             const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(before), 16);
             x = _mm512_fmadd_ps(_mm512_set1_ps(g.beta), _mm512_castsi512_ps(wide), x);
         }
@@ -224,10 +236,22 @@ struct Pass {
                 const Finish piece{g, finish.sums, finish.first && p == 0,
                                    finish.last && p + count == pairs()};
                 for (int64_t i = begin; i < end; i += kTileRows) {
+                    if (g.symmetric && n0 + n >= m0 + i + kTileRows) continue;  // above the diagonal
                     run_tile(std::min(kTileRows, end - i), rows_of_a(m0, i, p),
                              panel + p * kPanel * kWordBytes, count, m0 + i, n0 + n, piece);
+                    if (g.symmetric && piece.last) mirror(m0 + i, m0 + std::min(end, i + kTileRows), n0 + n);
                 }
             }
+        }
+    }
+
+    // Copies what a tile left below the diagonal, from this column on, to its place above.
+    void mirror(int64_t begin, int64_t end, int64_t column) const {
+        auto* c = static_cast<Bf16*>(g.c);
+        const int64_t last = std::min({column + kPanel, end, g.n});
+        for (int64_t j = column; j < last; ++j) {
+            for (int64_t i = std::max(begin, j + 1); i < end; ++i)
+                c[j * g.c_stride + i] = c[i * g.c_stride + j];
         }
     }
 
@@ -271,6 +295,9 @@ int64_t bf16_product_workspace(const Bf16Product& product) {
 }
 
 void run_bf16_product(const Bf16Product& g, void* workspace) {
+    if (g.c_is_f32 && (g.symmetric || g.base))
+        throw_internal("bf16 product: symmetric and base need a bf16 result");
+    if (g.symmetric && g.m != g.n) throw_internal("bf16 product: {} x {} cannot be symmetric", g.m, g.n);
     const Plan plan(g);
     auto* panels = static_cast<char*>(workspace);
     char* strips = panels + plan.b_bytes;

@@ -22,6 +22,8 @@ struct Bf16Product {
     bool c_is_f32;
     float beta = 0.0f;
     const float* bias = nullptr;  // [n]
+    const Bf16* base = nullptr;   // [m][n], of c's stride: scaled by beta and added in place of a bf16 c
+    bool symmetric = false;  // op(b) is op(a)ᵀ, or the result known to be symmetric: half of it is computed
 };
 
 // Whether this build and this processor can: the others have a library (matmul_cache.h).

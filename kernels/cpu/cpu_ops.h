@@ -65,9 +65,15 @@ class CpuOps final : public Ops {
     // Scratch memory of at least this many bytes for work on this stream; one piece per stream, used by one
     // operation at a time. Grows (and then waits for the stream) only while shapes are new.
     void* workspace(Stream& stream, int64_t bytes);
-    // c = op(a) op(b) + beta·c (+ bias), checked.
-    void product(Tensor c, Tensor a, Tensor b, Tensor bias, bool transpose_a, bool transpose_b, float beta,
-                 const char* label, Stream& stream);
+    struct ProductOptions {
+        bool transpose_a = false, transpose_b = false;
+        float beta = 0.0f;
+        Tensor base = {};        // beta·base is added; absent: beta·c
+        bool symmetric = false;  // the result is: half of the work will do
+    };
+    // c = op(a) op(b) + beta·base (+ bias), checked.
+    void product(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOptions& options, const char* label,
+                 Stream& stream);
 
     CpuDevice& device_;
     std::map<Stream*, Buffer> workspaces_;

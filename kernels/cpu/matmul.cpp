@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "kernels/cpu/bf16_product.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/matmul_cache.h"
@@ -6,8 +8,9 @@
 
 namespace speedrun {
 
-void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, bool transpose_a, bool transpose_b,
-                     float beta, const char* label, Stream& stream) {
+void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOptions& options,
+                     const char* label, Stream& stream) {
+    const bool transpose_a = options.transpose_a, transpose_b = options.transpose_b;
     if (a.rank != 2 || b.rank != 2 || c.rank != 2) {
         throw_internal("{}: three matrices are needed: c {}, a {}, b {}", label, c.describe(), a.describe(),
                        b.describe());
@@ -20,37 +23,51 @@ void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, bool transpose_a
                        b.describe());
     }
     if (bias.present()) expect(bias, DType::f32, {n}, "matmul bias");
+    if (options.base.present()) {
+        expect(options.base, c.dtype, {m, n}, "matmul base");
+        if (!c.contiguous() || !options.base.contiguous())
+            throw_internal("{}: c and its base must be contiguous", label);
+    }
     if (m == 0 || n == 0 || k == 0) throw_internal("{}: an empty product {} x {} x {}", label, m, n, k);
 
     flops_ += 2 * m * n * k;
     if (a.dtype == DType::bf16 && own_products_) {
-        const cpu::Bf16Product own{m,
-                                   n,
-                                   k,
-                                   a.as<Bf16>(),
-                                   a.row_stride,
-                                   transpose_a,
-                                   b.as<Bf16>(),
-                                   b.row_stride,
-                                   transpose_b,
-                                   c.data,
-                                   c.row_stride,
-                                   c.dtype == DType::f32,
-                                   beta,
-                                   bias.present() ? bias.as<float>() : nullptr};
+        const cpu::Bf16Product own{.m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .a = a.as<Bf16>(),
+                                   .a_stride = a.row_stride,
+                                   .transpose_a = transpose_a,
+                                   .b = b.as<Bf16>(),
+                                   .b_stride = b.row_stride,
+                                   .transpose_b = transpose_b,
+                                   .c = c.data,
+                                   .c_stride = c.row_stride,
+                                   .c_is_f32 = c.dtype == DType::f32,
+                                   .beta = options.beta,
+                                   .bias = bias.present() ? bias.as<float>() : nullptr,
+                                   .base = options.base.present() ? options.base.as<Bf16>() : nullptr,
+                                   .symmetric = options.symmetric};
         void* scratch = workspace(stream, cpu::bf16_product_workspace(own));
         return cpu::submit(stream, label, [=] { cpu::run_bf16_product(own, scratch); });
     }
     const Matmul& matmul = matmuls_->get({m, n, k, a.row_stride, b.row_stride, c.row_stride, a.dtype, b.dtype,
-                                          c.dtype, transpose_a, transpose_b, bias.present(), beta});
+                                          c.dtype, transpose_a, transpose_b, bias.present(), options.beta});
     void* scratch = workspace(stream, matmul.scratchpad_bytes());
-    cpu::submit(stream, label, [=, &matmul] { matmul.run(c.data, a.data, b.data, bias.data, scratch); });
+    const Tensor base = options.base;
+    cpu::submit(stream, label, [=, &matmul] {
+        if (base.present()) std::memcpy(c.data, base.data, c.bytes());  // the library adds to c alone
+        matmul.run(c.data, a.data, b.data, bias.data, scratch);
+    });
 }
 
 void CpuOps::matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options, Stream& stream) {
     if (options.accumulate && bias.present())
         throw_internal("matmul: bias and accumulate exclude each other");
-    product(c, a, b, bias, options.transpose_a, options.transpose_b, options.accumulate ? 1.0f : 0.0f,
+    product(c, a, b, bias,
+            {.transpose_a = options.transpose_a,
+             .transpose_b = options.transpose_b,
+             .beta = options.accumulate ? 1.0f : 0.0f},
             "matmul", stream);
 }
 

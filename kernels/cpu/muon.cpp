@@ -82,8 +82,8 @@ void CpuOps::gram(Tensor a, Tensor x, Stream& stream) {
     if (x.rank != 3) throw_internal("gram: x must be [n,R,C], not {}", x.describe());
     expect(a, x.dtype, {x.shape[0], x.shape[1], x.shape[1]}, "gram a");
     for (int64_t i = 0; i < x.shape[0]; ++i) {
-        product(matrix_of(a, i), matrix_of(x, i), matrix_of(x, i), Tensor{}, false, true, 0.0f, "gram",
-                stream);
+        product(matrix_of(a, i), matrix_of(x, i), matrix_of(x, i), Tensor{},
+                {.transpose_b = true, .symmetric = true}, "gram", stream);
     }
 }
 
@@ -105,9 +105,10 @@ void CpuOps::polar_express(Tensor x, Tensor scratch, Stream& stream) {
             cpu::with_real(from.dtype, [&]<class Real>() { normalize(from.as<Real>(), rows * cols); });
         });
         for (const PolarCoefficients& k : kPolarExpress) {
-            product(a, from, from, Tensor{}, !wide, wide, 0.0f, "polar_gram", stream);
-            product(b, a, a, Tensor{}, false, false, 0.0f, "polar_square", stream);
-            cpu::submit(stream, "polar_polynomial", [=] {  // b ← k.b·A + k.c·A²; to ← k.a·X
+            product(a, from, from, Tensor{}, {.transpose_a = !wide, .transpose_b = wide, .symmetric = true},
+                    "polar_gram", stream);
+            product(b, a, a, Tensor{}, {.symmetric = true}, "polar_square", stream);
+            cpu::submit(stream, "polar_polynomial", [=] {  // b ← k.b·A + k.c·A²
                 cpu::with_real(a.dtype, [&]<class Real>() {
                     for_blocks(side * side, [&](int64_t begin, int64_t size) {
                         const Real* first = a.as<Real>() + begin;
@@ -118,14 +119,10 @@ void CpuOps::polar_express(Tensor x, Tensor scratch, Stream& stream) {
                                        width);
                         });
                     });
-                    std::copy(from.as<Real>(), from.as<Real>() + rows * cols, to.as<Real>());
                 });
             });
-            if (wide) {
-                product(to, b, from, Tensor{}, false, false, k.a, "polar_update", stream);
-            } else {
-                product(to, from, b, Tensor{}, false, false, k.a, "polar_update", stream);
-            }
+            product(to, wide ? b : from, wide ? from : b, Tensor{}, {.beta = k.a, .base = from},
+                    "polar_update", stream);
             std::swap(from, to);
         }
         // Five iterations: the result is in the workspace.
