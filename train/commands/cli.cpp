@@ -19,8 +19,7 @@ void add_settings(CLI::App* command, std::vector<std::string>& settings) {
         ->add_option("--set", settings,
                      "override one config key: dotted.key=value (JSON, else a string); repeatable")
         ->type_name("KEY=VALUE")
-        ->expected(1)
-        ->take_all();
+        ->allow_extra_args(false);  // one value each: what follows it is not a setting
 }
 
 }  // namespace
