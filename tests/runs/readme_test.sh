@@ -7,14 +7,14 @@
 # knows, else this test fails and names it: whoever adds one says there which test runs it.
 #
 # Commands run as they stand, in a folder like the repository's root, whose build/release/speedrun shortens what it trains:
-# a model of 2 layers x 64 and SPEEDRUN_README_STEPS steps (default: 4; with --trace 12). In a line that is a pattern
+# a model of 2 layers x 64, SPEEDRUN_README_STEPS steps (default: 4; with --trace 12), few validation tokens. In a line that is a pattern
 # (CONFIG, RUN_FOLDER, [--option VALUE] ...) what is in brackets is left out and the words are those of fill_in(); every
 # option in it must be in the command's --help.
 set -u
 speedrun=$1 root=$2 mpiexec=$(command -v "${3:-no_mpi}")
 readme=$root/README.md
 failures=0
-fail() { echo "FAILED: $1" && failures=$((failures + 1)); }
+fail() { echo "FAILED: $1"; failures=$((failures + 1)); }
 
 # Whether a command is run here.
 runs_here() {
@@ -168,8 +168,7 @@ if runs_here "frobnicate --now" || elsewhere "frobnicate --now"; then fail "a co
 mkdir -p bin build/release data/kjv data/fineweb10B made
 cp -r "$root/configs" "$root/scripts" "$root/records" . && cp -r "$root/tests/train/fixtures/hf_gpt2" hf || exit 1
 cp "$root/data/kjv/prepare.sh" data/kjv/ && cp "$root/tests/data/fixtures/small.tiktoken" r50k_base.tiktoken || exit 1
-: >out && . "$root/tests/runs/tiny_run.sh"
-mv text.txt book.txt
+(. "$root/tests/runs/tiny_run.sh") && mv text.txt book.txt || exit 1
 if [ -f "$root/data/kjv/dataset.json" ]; then
     cp "$root"/data/kjv/*.bin "$root/data/kjv/dataset.json" data/kjv/ || exit 1
 else
@@ -189,7 +188,7 @@ train\ *)
     *--name*) ;;
     *) set -- "\$@" --name "\${OMPI_COMM_WORLD_SIZE:+ranks}unnamed-\${OMPI_COMM_WORLD_SIZE:+\$PPID}\${OMPI_COMM_WORLD_SIZE:-\$\$}" ;;
     esac
-    set -- train \$(small --set) "\$@" \$(last --set)
+    set -- train --set data.val_tokens=8192 \$(small --set) "\$@" \$(last --set)
     ;;
 "records attempt")
     shift 2
@@ -216,7 +215,7 @@ while IFS="$tab" read -r number command <&4; do
     case $command in
     *speedrun\ [a-z]*)
         bad=$(unknown_options "$command")
-        [ -z "$bad" ] || fail "README.md:$number: no such option: $(echo $bad), in: $command"
+        [ -z "$bad" ] || fail "README.md:$number: no such option: $bad, in: $command"
         ;;
     esac
     if runs_here "$command"; then
@@ -228,7 +227,8 @@ while IFS="$tab" read -r number command <&4; do
         printf '%s' "$command" | tr "$line_end" '\n' >command.sh
         timeout 120 sh command.sh >out 2>&1 </dev/null
         code=$?
-        [ $code -eq 0 ] || fail "README.md:$number: exit $code: $(cat command.sh)$(tail -n 5 out | sed 's/^/\n    /')"
+        [ $code -eq 0 ] || fail "README.md:$number: exit $code: $(cat command.sh)
+$(tail -n 5 out | sed 's/^/    /')"
     elif reason=$(elsewhere "$command"); then
         num_elsewhere=$((num_elsewhere + 1))
         file=${reason%%:*}
