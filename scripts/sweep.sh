@@ -101,7 +101,7 @@ while [ $# -gt 0 ]; do
         break
         ;;
     -*) die "unknown option $1; see --help" ;;
-    *=*) add_key "$1" ;;
+    *=*) if [ -z "$config" ] && [ -f "$1" ]; then config=$1; else add_key "$1"; fi ;; # as runs of sweeps are named
     *)
         [ -z "$config" ] || die "$1: there is a config already: $config; values are given as KEY=V1,V2..."
         config=$1
@@ -123,9 +123,9 @@ done
 case $jobs in '' | *[!0-9]* | 0*) die "--jobs $jobs: expected a number of runs, at least 1" ;; esac
 if [ -z "$speedrun" ]; then
     speedrun=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)/build/release/speedrun
-    [ -x "$speedrun" ] || speedrun=$(command -v speedrun) || die "$speedrun is not there: build it, or name it with --speedrun"
+    [ -x "$speedrun" ] || speedrun=speedrun
 fi
-[ -x "$speedrun" ] || die "$speedrun is not there: build it, or name it with --speedrun"
+command -v "$speedrun" >/dev/null || die "$speedrun is not there: build it, or name it with --speedrun"
 if [ -z "$name" ]; then
     name=${config##*/}
     name=sweep-${name%.json}
@@ -290,6 +290,7 @@ else
     if ! { cp "$work/options" "$folder/options" && cp "$config" "$folder/base.json"; }; then die "$folder cannot be written to" 1; fi
 fi
 
+# shellcheck source=scripts/sweep_table.sh
 . "$(dirname -- "$0")/sweep_table.sh"
 
 # ---- running

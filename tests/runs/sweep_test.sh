@@ -78,6 +78,7 @@ expect 2 "runs of other keys, or with other options" grid
 expect 2 "runs of other keys, or with other options" sweep tiny.json optimizers.groups.1.lr=0.01 schedule.steps=2 --name grid -- --set checkpoint.last=false
 sed 's/50/51/' tiny.json >other.json
 expect 2 "another config than other.json" sweep other.json schedule.steps=2 --name grid
+expect 0 "steps=4" sweep "$run/config.json" schedule.steps=4 --dry-run # not a key
 
 # Runs that fail: recorded with code and message, the others go on, a second call repeats them unless told to keep them.
 cat >flaky <<J
