@@ -63,7 +63,7 @@ expect 3 "nowhere.json" "$speedrun" trace nowhere.json
 expect 2 "attempt at track 'kjv'" "$speedrun" train tiny.json --set record.track=kjv --set parallel.simulate_latency_us=5
 expect 2 "simulate_gbytes_per_s" "$speedrun" plan tiny.json --set parallel.simulate_gbytes_per_s=-1
 expect 2 "exists" "$speedrun" train tiny.json --name first
-expect 0 "^result: done" "$speedrun" train tiny.json --name quiet --quiet --seed 5 --set schedule.steps=2
+expect 0 "^result: done" "$speedrun" train --set eval.every=2 tiny.json --name quiet --quiet --seed 5 --set schedule.steps=2
 [ "$(wc -l <out)" -le 2 ] || fail "--quiet printed more than the result"
 grep -q '"seed": 5' logs/quiet/config.json || fail "--seed is not in the resolved config"
 expect 0 "validation loss" "$speedrun" eval logs/first

@@ -19,8 +19,7 @@ void add_settings(CLI::App* command, std::vector<std::string>& settings) {
         ->add_option("--set", settings,
                      "override one config key: dotted.key=value (JSON, else a string); repeatable")
         ->type_name("KEY=VALUE")
-        ->expected(1)
-        ->take_all();
+        ->allow_extra_args(false);  // one value each: what follows it is not a setting
 }
 
 }  // namespace
@@ -60,7 +59,7 @@ int run_command_line(int argc, char** argv) {
     add_settings(plan_command, plan.settings);
     plan_command->add_flag("--options", plan.options_help,
                            "list every config option with its default and meaning");
-
+    plan_command->add_flag("--schema", plan.schema, "print the JSON Schema of configs (configs/schema.json)");
     plan_command
         ->add_option("--ranks", plan.ranks, "plan for so many ranks; default: those of the launcher, else 1")
         ->check(CLI::Range(1, 65536));

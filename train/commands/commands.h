@@ -27,6 +27,7 @@ struct PlanOptions {
     std::string config;
     std::vector<std::string> settings;
     bool options_help = false;  // list every option instead
+    bool schema = false;        // print the JSON Schema of configs instead
     int ranks = 0;              // to plan for; 0: those that a launcher started, else 1
 };
 int run_plan(const PlanOptions& options);

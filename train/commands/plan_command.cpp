@@ -5,6 +5,7 @@
 #include "data/shard.h"
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
+#include "train/config/config_schema.h"
 #include "train/distributed/joint_check.h"
 #include "train/distributed/resolve_ranks.h"
 #include "train/distributed/schedule.h"
@@ -184,7 +185,11 @@ int run_plan(const PlanOptions& options) {
         std::printf("Every option of a config, with its default:\n%s", describe_options().c_str());
         return 0;
     }
-    if (options.config.empty()) throw_usage("plan: name a config, or ask for --options");
+    if (options.schema) {
+        std::printf("%s", config_schema().c_str());
+        return 0;
+    }
+    if (options.config.empty()) throw_usage("plan: name a config, or ask for --options or --schema");
     // Under a launcher one rank plans for all.
     const auto world = make_world();
     return run_rank(*world, [&] {

@@ -280,6 +280,15 @@ void apply_setting(Json& root, const std::string& setting) {
     *node = value;
 }
 
+// "$schema" tells editors what describes the file; nobody else reads it.
+void drop_schema_name(Json& root) {
+    if (!root.is_object() || !root.contains("$schema")) return;
+    if (!root["$schema"].is_string())
+        throw_usage("$schema: expected a string, got {} (where the schema lies, for editors)",
+                    shown(root["$schema"]));
+    root.erase("$schema");
+}
+
 }  // namespace
 
 Config parse_config(const std::string& text, const std::string& origin,
@@ -291,6 +300,7 @@ Config parse_config(const std::string& text, const std::string& origin,
         throw_usage("{}: not valid JSON: {}", origin, error.what());
     }
     for (const std::string& setting : settings) apply_setting(root, setting);
+    drop_schema_name(root);
 
     Config config;
     // The preset comes first, whatever its place in the file, so that keys beside it win.

@@ -9,7 +9,8 @@
 namespace speedrun {
 
 // Reads a config file, applies "dotted.key=value" settings (the value is JSON if it parses as JSON, else a
-// string) and validates. Throws a usage error naming the key, for unknown keys with the nearest known one.
+// string) and validates. A string "$schema" is ignored. Throws a usage error naming the key, for unknown keys
+// with the nearest known one.
 Config read_config(const std::string& path, const std::vector<std::string>& settings);
 // The same from text; `origin` names it in messages.
 Config parse_config(const std::string& text, const std::string& origin,

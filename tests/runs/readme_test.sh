@@ -1,0 +1,244 @@
+#!/bin/sh
+# Runs the commands of the root's README.md. Usage: readme_test.sh SPEEDRUN SOURCE_ROOT [MPIEXEC]
+#
+# A command is a line (or a loop, or lines joined by \) of a fenced block that has no language or is sh; output belongs in a
+# block of another language, ```text. Code within a sentence counts if it starts with speedrun, mpirun or a script and has
+# arguments; the mark "not in this version" in its line takes it out. A command must be one that runs_here() or elsewhere()
+# knows, else this test fails and names it: whoever adds one says there which test runs it.
+#
+# Commands run as they stand, in a folder like the repository's root, whose build/release/speedrun shortens what it trains:
+# a model of 2 layers x 64, SPEEDRUN_README_STEPS steps (default: 4; with --trace 12), few validation tokens. In a line that is a pattern
+# (CONFIG, RUN_FOLDER, [--option VALUE] ...) what is in brackets is left out and the words are those of fill_in(); every
+# option in it must be in the command's --help.
+set -u
+speedrun=$1 root=$2 mpiexec=$(command -v "${3:-no_mpi}")
+readme=$root/README.md
+failures=0
+fail() { echo "FAILED: $1"; failures=$((failures + 1)); }
+
+# Whether a command is run here.
+runs_here() {
+    case $1 in
+    speedrun\ * | build/release/speedrun\ * | scripts/sweep.sh\ * | scripts/quickstart.sh*) ;;
+    "for "*"; do"*) ;;
+    mpirun\ --hostfile*) return 1 ;;
+    mpirun\ -np\ *) ;;
+    *) return 1 ;;
+    esac
+}
+# The test that runs a command which is not run here, and why; "by hand" if none can.
+elsewhere() {
+    case $1 in
+    scripts/test.sh*) echo ".ci/run: it runs all tests, this one too" ;;
+    data/fineweb10B/download.sh*) echo "tests/data/download_test.sh: it downloads; there from a server of its own" ;;
+    scripts/overlap_ab.sh*) echo "tests/runs/overlap_ab_test.sh: dozens of runs" ;;
+    scripts/gpu_check.sh*) echo "tests/bench/bench_test.sh: many programs" ;;
+    scripts/compare_peers.sh*) echo "tests/bench/peers_test.sh: it needs PyTorch" ;;
+    "cmake "* | "ctest "*) echo "scripts/test.sh: it builds" ;;
+    "git clone "*) echo "by hand: it downloads this repository" ;;
+    "mpirun --hostfile "* | "sbatch "*) echo "by hand: it needs several hosts" ;;
+    *) return 1 ;;
+    esac
+}
+
+# Commands of a README, one a line: LINE_NUMBER, tab, command, in which $line_end stands for the end of a line. Lines of a
+# block are joined while the shell wants more.
+commands_of() {
+    awk -v OFS='\t' '
+        /^ *```/ {
+            inside = !inside
+            language = $0
+            sub(/^ *```/, "", language)
+            shown = inside && (language == "" || language ~ /^(sh|bash|shell)$/)
+            first = 1
+            if (!inside) print NR, "```"
+            next
+        }
+        inside && first { first = 0; if (language == "" && /^(logs\/[^ ]*: |result: )/) shown = 0 } # what a run prints
+        inside && shown && NF && !/^ *#/ { print NR, $0 }' "$1" | while IFS="$tab" read -r number line; do
+        if [ "$line" = '```' ]; then
+            [ -z "$joined" ] || printf '%s\t%s\n' "$number" "$joined" # never complete: nobody knows it
+            joined=''
+            continue
+        fi
+        case $line in
+        *'\') joined="$joined${line%?}" && continue ;;
+        esac
+        joined="$joined$line"
+        if is_pattern "$joined" || sh -n -c "$(printf '%s' "$joined" | tr "$line_end" '\n')" 2>/dev/null; then
+            printf '%s\t%s\n' "$number" "$(printf '%s' "$joined" | sed 's/^ *//; s/  *# .*//; s/   */ /g')"
+            joined=''
+        else
+            joined=$joined$line_end
+        fi
+    done
+    # Code within sentences, also across the end of a line.
+    awk -v OFS='\t' '
+        /^ *```/ { inside = !inside }
+        inside || /^ *```/ || /^ *$/ { open = 0; next }
+        {
+            n = split($0, piece, "`")
+            for (i = 1; i <= n; i++) {
+                if (i > 1) {
+                    if (open && !/not in this version/) print from, code
+                    open = !open; code = ""; from = NR
+                }
+                code = code (code != "" && i == 1 ? " " : "") piece[i]
+            }
+        }' "$1" | grep -E "^[0-9]+$tab(speedrun|build/release/[a-z_]+|mpirun|sbatch|scripts/[a-z_]+\.sh|data/[A-Za-z0-9]+/[a-z]+\.sh) "
+}
+
+is_pattern() {
+    case $1 in
+    *CONFIG* | *RUN_FOLDER* | *HF_FOLDER* | *" DIR"* | *" FILE"* | *" COMMAND "* | *" TEXT"* | *" RUN"* | *KEY=* | *" ["*"]"*) ;;
+    *) return 1 ;;
+    esac
+}
+# A pattern as a command: $1, and a number that makes new names new.
+fill_in() {
+    printf '%s\n' "$1" | sed -E 's/ \[[^]]*\](\.\.\.)?//g; s/\.\.\.( |$)/\1/g' | awk -v number="$2" '{
+        for (i = 1; i <= NF; i++) {
+            if ($i == "CONFIG") $i = "configs/kjv.json"
+            if ($i ~ /^RUN(_FOLDER)?$/) $i = "logs/example"
+            if ($i == "HF_FOLDER") $i = ($0 ~ / export /) ? "made/hf" number : "hf"
+            if ($i == "DIR") $i = ($(i - 1) == "--verify") ? "data/kjv" : "made/folder" number
+            if ($i == "FILE") $i = ($(i - 1) == "--input") ? "book.txt" : "made/file" number
+            if ($i == "TEXT") $i = "And"
+            if ($i == "NAME") $i = "name" number
+            if ($i == "COMMAND") $i = "train"
+            if ($i == "N" || $i == "K") $i = 3
+            if ($i == "T") $i = 0.5
+            if ($i ~ /^KEY=/) $i = "optimizers.groups.0.lr=0.01,0.02"
+        }
+        print }'
+}
+
+# Options of a line for speedrun that its --help does not have.
+unknown_options() {
+    words=$(printf '%s\n' "$1" | sed -n 's/.*speedrun \([a-z]* *[a-z]*\).*/\1/p')
+    # shellcheck disable=SC2086 # a command, and a command of its own if it has any
+    help=$("$speedrun" $words --help 2>&1) || help=$("$speedrun" "${words%% *}" --help 2>&1)
+    for option in $(printf '%s\n' "$1" | sed "s/.*speedrun //; s/'[^']*'//g" | grep -oE -e '(^|[ [])--[a-z][a-z-]*' | tr -d ' ['); do
+        printf '%s\n' "$help" | grep -qE -e "$option([ ,=]|\$)" || echo "$option"
+    done
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+tab=$(printf '\t') line_end=$(printf '\036') joined=''
+
+# That it finds commands, and those that no test runs.
+cat >sample.md <<'J'
+`speedrun made up` is code in a sentence, and so is `speedrun bench
+--fast`; `kill -9` is not.
+`speedrun later on`: not in this version.
+```
+scripts/quickstart.sh   # with a comment
+speedrun train CONFIG [--set key=value]... [--resume auto|DIR]
+frobnicate --now
+for a in 1 2; do
+    speedrun train $a
+done
+speedrun plan \
+    --options
+```
+```text
+output
+```
+```
+result: done
+```
+J
+cat >expected <<'J'
+5	scripts/quickstart.sh
+6	speedrun train CONFIG [--set key=value]... [--resume auto|DIR]
+7	frobnicate --now
+10	for a in 1 2; do; speedrun train $a;done
+12	speedrun plan --options
+1	speedrun made up
+1	speedrun bench --fast
+J
+commands_of sample.md | tr "$line_end" ';' | diff expected - || fail "the commands of a sample are not found"
+if runs_here "frobnicate --now" || elsewhere "frobnicate --now"; then fail "a command is known that nobody knows"; fi
+[ "$(fill_in "$(sed -n 6p sample.md)" 1)" = "speedrun train configs/kjv.json" ] || fail "a pattern becomes: $(fill_in "$(sed -n 6p sample.md)" 1)"
+[ "$(unknown_options "speedrun train CONFIG [--nonsense] --seed 1")" = --nonsense ] || fail "an option is known that nobody knows"
+
+# A folder like the repository's root. Where the King James text is not prepared another text takes its place.
+mkdir -p bin build/release data/kjv data/fineweb10B made
+cp -r "$root/configs" "$root/scripts" "$root/records" . && cp -r "$root/tests/train/fixtures/hf_gpt2" hf || exit 1
+cp "$root/data/kjv/prepare.sh" data/kjv/ && cp "$root/tests/data/fixtures/small.tiktoken" r50k_base.tiktoken || exit 1
+(. "$root/tests/runs/tiny_run.sh") && mv text.txt book.txt || exit 1
+if [ -f "$root/data/kjv/dataset.json" ]; then
+    cp "$root"/data/kjv/*.bin "$root/data/kjv/dataset.json" data/kjv/ || exit 1
+else
+    "$speedrun" prepare --input book.txt --out data/kjv --document-marker %% --val-every 10 --force >out 2>&1 || fail "no data: $(cat out)"
+fi
+cat >build/release/speedrun <<J
+#!/bin/sh
+small() { for setting in model.num_layers=2 model.model_dim=64 model.num_heads=4; do echo "\$1 \$setting"; done; }
+last() { for setting in schedule.steps=\$steps schedule.warmup_steps=0; do echo "\$1 \$setting"; done; }
+steps=\${SPEEDRUN_README_STEPS:-4}
+case "\$*" in *--trace*) steps=12 ;; esac
+case "\$1 \${2:-}" in
+"train --help" | "records "*--help) ;;
+train\ *)
+    shift
+    case "\$*" in
+    *--name*) ;;
+    *) set -- "\$@" --name "\${OMPI_COMM_WORLD_SIZE:+ranks}unnamed-\${OMPI_COMM_WORLD_SIZE:+\$PPID}\${OMPI_COMM_WORLD_SIZE:-\$\$}" ;;
+    esac
+    set -- train --set data.val_tokens=8192 \$(small --set) "\$@" \$(last --set)
+    ;;
+"records attempt")
+    shift 2
+    case "\$*" in *"--against configs/"*) set -- \$(small --against-set) "\$@" \$(last --against-set) ;; esac
+    set -- records attempt \$(small --set) "\$@" \$(last --set)
+    ;;
+esac
+exec "$speedrun" "\$@"
+J
+# For scripts/quickstart.sh: the packages are there, and the program is built.
+printf '#!/bin/sh\necho "install ok installed"\n' >bin/dpkg-query
+printf '#!/bin/sh\necho "cmake version 3.25.1"\n' >bin/cmake
+printf '#!/bin/sh\nexec "%s" --oversubscribe --bind-to none "$@"\n' "$mpiexec" >bin/mpirun
+chmod +x build/release/speedrun bin/*
+[ -n "$mpiexec" ] || rm bin/mpirun
+PATH=$work/build/release:$work/bin:$PATH
+speedrun train configs/kjv_baseline.json --name example --trace 2:3 >out 2>&1 || fail "logs/example cannot be trained: $(cat out)"
+
+num_run=0 num_elsewhere=0
+commands_of "$readme" >commands
+[ "$(wc -l <commands)" -ge 5 ] || fail "README.md has only these commands: $(cat commands)"
+exec 4<commands
+while IFS="$tab" read -r number command <&4; do
+    case $command in
+    *speedrun\ [a-z]*)
+        bad=$(unknown_options "$command")
+        [ -z "$bad" ] || fail "README.md:$number: no such option: $bad, in: $command"
+        ;;
+    esac
+    if runs_here "$command"; then
+        num_run=$((num_run + 1))
+        case $command in
+        mpirun*) [ -n "$mpiexec" ] || { echo "skipped, no MPI: $command" && continue; } ;;
+        esac
+        ! is_pattern "$command" || command=$(fill_in "$command" $num_run)
+        printf '%s' "$command" | tr "$line_end" '\n' >command.sh
+        timeout 120 sh command.sh >out 2>&1 </dev/null
+        code=$?
+        [ $code -eq 0 ] || fail "README.md:$number: exit $code: $(cat command.sh)
+$(tail -n 5 out | sed 's/^/    /')"
+    elif reason=$(elsewhere "$command"); then
+        num_elsewhere=$((num_elsewhere + 1))
+        file=${reason%%:*}
+        [ "$file" = "by hand" ] || [ -f "$root/$file" ] || fail "$command should be run by $file, which is not there"
+        echo "not run here: $command ($reason)"
+    else
+        fail "README.md:$number: no test runs this command: $command
+    Run it here (runs_here), say which test does (elsewhere, both in tests/runs/readme_test.sh), or mark output with \`\`\`text"
+    fi
+done
+
+[ $failures -eq 0 ] && echo "all commands of README.md: $num_run run here, $num_elsewhere elsewhere"
+exit $failures

@@ -1,0 +1,192 @@
+// configs/schema.json is what the declarations give, and it says of a config what the reader says.
+#include "train/config/config_schema.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "kernels/device/error.h"
+#include "train/config/config_json.h"
+
+namespace speedrun {
+namespace {
+
+using Json = nlohmann::json;
+const std::filesystem::path kConfigs = std::filesystem::path(SPEEDRUN_SOURCE_ROOT) / "configs";
+
+std::string read_text(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    EXPECT_TRUE(file && text << file.rdbuf()) << path;
+    return text.str();
+}
+
+bool has_type(const Json& value, const std::string& type) {
+    if (type == "object") return value.is_object();
+    if (type == "array") return value.is_array();
+    if (type == "string") return value.is_string();
+    if (type == "boolean") return value.is_boolean();
+    if (type == "number") return value.is_number();
+    if (type == "integer") return value.is_number() && value == std::floor(value.get<double>());
+    ADD_FAILURE() << "the schema has a type that this test does not know: " << type;
+    return false;
+}
+
+std::string violation(const Json& schema, const Json& value, const std::string& path = "");
+
+// The first member of an object that is not declared, or not as declared.
+std::string bad_member(const Json& properties, const Json& object, const std::string& path) {
+    if (!object.is_object()) return "";
+    for (const auto& [key, value] : object.items()) {
+        if (!properties.contains(key)) return path + "/" + key + ": unknown";
+        if (auto bad = violation(properties[key], value, path + "/" + key); !bad.empty()) return bad;
+    }
+    return "";
+}
+
+// The keywords that the schema uses, as draft-07 defines them. Empty: valid; else where and what is wrong.
+std::string violation(const Json& schema, const Json& value, const std::string& path) {
+    static const std::set<std::string> kNotes = {"$schema", "title", "description", "default", "properties"};
+    for (const auto& [keyword, rule] : schema.items()) {
+        bool good = true;
+        if (keyword == "type") {
+            const Json types = rule.is_array() ? rule : Json::array({rule});
+            good = std::any_of(types.begin(), types.end(), [&](const Json& t) { return has_type(value, t); });
+        } else if (keyword == "enum") {
+            good = std::find(rule.begin(), rule.end(), value) != rule.end();
+        } else if (keyword == "minimum") {
+            good = !value.is_number() || value >= rule;
+        } else if (keyword == "maximum") {
+            good = !value.is_number() || value <= rule;
+        } else if (keyword == "items") {
+            for (size_t i = 0; value.is_array() && i < value.size(); ++i)
+                if (auto bad = violation(rule, value[i], path + "/" + std::to_string(i)); !bad.empty())
+                    return bad;
+        } else if (keyword == "additionalProperties") {
+            EXPECT_EQ(rule, false);
+            if (auto bad = bad_member(schema["properties"], value, path); !bad.empty()) return bad;
+        } else if (!kNotes.count(keyword)) {
+            ADD_FAILURE() << "the schema has a keyword that this test does not know: " << keyword;
+        }
+        if (!good) return path + ": " + keyword + " " + rule.dump();
+    }
+    return "";
+}
+
+TEST(ConfigSchemaTest, CommittedFileIsInStep) {
+    EXPECT_TRUE(read_text(kConfigs / "schema.json") == config_schema())
+        << "make it anew: build/release/speedrun plan --schema >configs/schema.json";
+}
+
+TEST(ConfigSchemaTest, AcceptsEveryConfig) {
+    const Json schema = Json::parse(config_schema());
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(kConfigs)) {
+        if (entry.path().extension() != ".json" || entry.path().filename() == "schema.json") continue;
+        const Json config = Json::parse(read_text(entry.path()));
+        EXPECT_EQ(violation(schema, config), "") << entry.path();
+        EXPECT_EQ(config.value("$schema", ""), "./schema.json") << entry.path();
+        const std::string resolved = config_to_json(read_config(entry.path(), {}));
+        EXPECT_EQ(violation(schema, Json::parse(resolved)), "") << entry.path() << ", resolved";
+        ++count;
+    }
+    EXPECT_GE(count, 4);
+}
+
+// What it holds to be the default is what the reader takes.
+TEST(ConfigSchemaTest, DefaultsAreTheReaders) {
+    const char* const kLeast = R"({"optimizers": {"groups": [{"params": ["*"]}]}})";
+    const Json resolved = Json::parse(config_to_json(parse_config(kLeast, "test", {})));
+    const Json schema = Json::parse(config_schema());
+    for (const auto& [key, value] : resolved.items()) {
+        const Json& of_key = schema["properties"][key];
+        if (!value.is_object()) {
+            EXPECT_EQ(of_key["default"], value) << key;
+            continue;
+        }
+        for (const auto& [inner, inner_value] : value.items()) {
+            if (inner == "groups") continue;  // must be given
+            EXPECT_EQ(of_key["properties"][inner]["default"], inner_value) << key << "." << inner;
+        }
+    }
+}
+
+// One change of a good config at a time: schema and reader agree whether it may stand.
+TEST(ConfigSchemaTest, AgreesWithTheReader) {
+    const Json schema = Json::parse(config_schema());
+    const struct {
+        const char *pointer, *value;
+        bool valid;
+    } cases[] = {
+        {"/model/num_layers", "3", true},
+        {"/model/num_layers", "3.0", true},
+        {"/model/num_layers", "3.5", false},
+        {"/model/num_layers", "\"3\"", false},
+        {"/model/num_layers", "0", false},
+        {"/model/num_layers", "1001", false},
+        {"/model/num_head", "2", false},
+        {"/modle", "{}", false},
+        {"/model", "[]", false},
+        {"/model", "3", false},
+        {"/model/qk_norm", "1", false},
+        {"/model/qk_norm", "false", true},
+        {"/model/norm", "\"batchnorm\"", false},
+        {"/model/norm", "\"layernorm\"", true},
+        {"/model/init_scale", "\"1\"", false},
+        {"/model/init_scale", "0.5", true},
+        {"/data/train", "\"one.bin\"", true},
+        {"/data/train", "[\"a\", \"b\"]", true},
+        {"/data/train", "[\"a\", 7]", false},
+        {"/data/train", "7", false},
+        {"/parallel/shard", "1", true},
+        {"/parallel/shard", "\"auto\"", true},
+        {"/parallel/shard", "true", false},
+        {"/parallel/reshard_after_forward", "true", true},
+        {"/parallel/reshard_after_forward", "1", false},
+        {"/optimizers/clip_norm", "3", true},
+        {"/optimizers/clip_norm", "\"inf\"", true},
+        {"/optimizers/clip_norm", "4", false},
+        {"/optimizers/groups/0/lr", "-0.1", false},
+        {"/optimizers/groups/0/weigth_decay", "0.1", false},
+        {"/optimizers/groups/0/type", "\"muon\"", true},
+        {"/optimizers/groups", "{}", false},
+        {"/optimizers/groups/0", "3", false},
+        {"/schedule/cooldown_fraction", "1.5", false},
+        {"/seed", "9000000000000000", true},
+        {"/seed", "-1", false},
+        {"/seed", "null", false},
+        {"/$schema", "\"./schema.json\"", true},
+        {"/$schema", "3", false},
+        {"/model/$schema", "\"./schema.json\"", false},
+    };
+    for (const auto& c : cases) {
+        Json config = Json::parse(R"({"optimizers": {"groups": [{"params": ["*"]}]}})");
+        config[Json::json_pointer(c.pointer)] = Json::parse(c.value);
+        std::string refused;
+        try {
+            parse_config(config.dump(), "test", {});
+        } catch (const Error& error) {
+            refused = error.what();
+        }
+        EXPECT_EQ(refused.empty(), c.valid) << c.pointer << " " << c.value << ": " << refused;
+        const std::string wrong = violation(schema, config);
+        EXPECT_EQ(wrong.empty(), c.valid) << c.pointer << " " << c.value << ": " << wrong;
+    }
+}
+
+// The name of the schema changes nothing of the run.
+TEST(ConfigSchemaTest, SchemaKeyIsIgnored) {
+    const char* const with = R"({"$schema": "./schema.json", "optimizers": {"groups": [{"params": ["*"]}]}})";
+    const char* const without = R"({"optimizers": {"groups": [{"params": ["*"]}]}})";
+    EXPECT_EQ(config_to_json(parse_config(with, "test", {})),
+              config_to_json(parse_config(without, "test", {})));
+}
+
+}  // namespace
+}  // namespace speedrun

@@ -1,0 +1,114 @@
+#include "train/config/config_schema.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "train/config/config_json.h"
+
+namespace speedrun {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// 1e9 as 1000000000 and not as 1000000000.0.
+Json plain(double value) {
+    constexpr double kExact = 9007199254740992;  // 2^53: below, doubles hold every whole number
+    const bool whole = value == std::floor(value) && std::abs(value) < kExact;
+    return whole ? Json(static_cast<int64_t>(value)) : Json(value);
+}
+
+class SchemaWriter final : public FieldVisitor {
+  public:
+    Json properties = Json::object();
+
+    // `gpt2` holds the values of the other preset, where they are to be mentioned.
+    explicit SchemaWriter(Json gpt2 = Json::object()) : gpt2_(std::move(gpt2)) {}
+
+    void field(const char* name, int64_t& value, const char* doc, Limits limits) override {
+        add(name, {{"type", "integer"}}, value, doc, limits);
+    }
+    void field(const char* name, double& value, const char* doc, Limits limits) override {
+        add(name, {{"type", "number"}}, plain(value), doc, limits);
+    }
+    void field(const char* name, bool& value, const char* doc) override {
+        add(name, {{"type", "boolean"}}, value, doc);
+    }
+    void field(const char* name, std::string& value, const char* doc) override {
+        add(name, {{"type", {"string", "integer"}}}, value, doc);  // 8 is read as "8"
+    }
+    void field(const char* name, std::vector<std::string>& value, const char* doc) override {
+        add(name, {{"type", {"array", "string"}}, {"items", {{"type", "string"}}}}, value, doc);
+    }
+    void choice(const char* name, std::string& value, const std::vector<std::string>& choices,
+                const char* doc) override {
+        Json all = choices;
+        for (const std::string& choice : choices) {  // true is read as "true", 2 as "2"
+            const Json bare = Json::parse(choice, nullptr, false);
+            if (!bare.is_discarded()) all.push_back(bare);
+        }
+        add(name, {{"enum", all}}, value, doc);
+    }
+    void section(const char* name, const char* doc, const Fields& fields) override {
+        SchemaWriter inner(gpt2_.value(name, Json::object()));
+        fields(inner);
+        properties[name] = {{"description", doc}};
+        properties[name].update(inner.object());
+    }
+    void list(const char* name, const char* doc, size_t, const std::function<void(size_t)>& resize,
+              const std::function<void(size_t, FieldVisitor&)>& element) override {
+        resize(1);
+        SchemaWriter inner;
+        element(0, inner);
+        properties[name] = {{"description", doc}, {"type", "array"}, {"items", inner.object()}};
+    }
+
+    Json object() const {
+        return {{"type", "object"}, {"additionalProperties", false}, {"properties", properties}};
+    }
+
+  private:
+    void add(const char* name, const Json& type, const Json& value, const char* doc) {
+        std::string description = doc;
+        if (gpt2_.contains(name) && gpt2_[name] != value) {
+            const Json& other = gpt2_[name];
+            description += "; preset gpt2: " + (other.is_number() ? plain(other) : other).dump();
+        }
+        properties[name] = {{"description", description}};
+        properties[name].update(type);
+        properties[name]["default"] = value;
+    }
+    void add(const char* name, const Json& type, const Json& value, const char* doc, Limits limits) {
+        add(name, type, value, doc);
+        properties[name]["minimum"] = plain(limits.low);
+        if (std::isfinite(limits.high)) properties[name]["maximum"] = plain(limits.high);
+    }
+
+    const Json gpt2_;
+};
+
+Json gpt2_values() {
+    Config config;
+    const std::string preset = std::exchange(config.model.preset, "gpt2");
+    config.model.apply_preset();
+    config.model.preset = preset;  // of this key the default is the default
+    return Json::parse(config_to_json(config));
+}
+
+}  // namespace
+
+std::string config_schema() {
+    Config config;
+    SchemaWriter writer(gpt2_values());
+    config.fields(writer);
+    Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
+                   {"title", "Config of speedrun train"},
+                   {"description", "Made by: speedrun plan --schema"}};
+    schema.update(writer.object());
+    schema["properties"]["$schema"] = {{"description", "where this schema lies, for editors; else ignored"},
+                                       {"type", "string"}};
+    return schema.dump(2) + "\n";
+}
+
+}  // namespace speedrun
