@@ -105,12 +105,14 @@ inline Vec min(Vec a, Vec b) {
 
 // Sums in a fixed order (a tree), so that a row's sum does not depend on who computes it.
 inline float sum(Vec v) {
-    float lanes[kLanes];
-    store(lanes, v);
-    for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-        for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-    }
-    return lanes[0];
+    using Vec8 = float __attribute__((vector_size(32)));
+    using Vec4 = float __attribute__((vector_size(16)));
+    const Vec8 low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+    const Vec8 high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    const Vec8 eight = low + high;
+    const Vec4 four =
+        __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 inline float max_lane(Vec v) {
     float lanes[kLanes];
