@@ -1,6 +1,8 @@
-// Times one case, checks what it wrote, and compares it with its floor.
+// Prepares one case, times it, checks what it wrote, and compares it with its floor.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,11 +15,33 @@
 
 namespace speedrun::bench {
 
+// A case's call on several sets of tensors, in rotation, so that no call finds its inputs in the cache.
+// Throws what preparing it throws, and an internal error for a case that runs another operation or more than
+// one.
+class PreparedCase {
+  public:
+    PreparedCase(const Case& c, Backend& backend, Stream& stream, DType real);
+
+    const std::vector<std::function<void()>>& calls() const { return calls_; }
+    int sets() const { return static_cast<int>(sets_.size()); }
+    // Of one call: the least that it moves, as the tensors were handed out, and as MeteredOps tells it.
+    int64_t bytes() const { return sets_.front()->bytes(); }
+    const OpCost& cost() const { return cost_; }
+    // After all calls have run at least once: throws unless every output was written and is finite.
+    void check_outputs();
+
+  private:
+    Backend& backend_;
+    Stream& stream_;
+    std::vector<std::unique_ptr<CaseMemory>> sets_;
+    std::vector<std::function<void()>> calls_;
+    OpCost cost_;
+};
+
 struct Measurement {
     Timing timing;
     int sets = 0;         // of tensors, in rotation
-    int64_t bytes = 0;    // least moved by one call, as the case's tensors were handed out
-    OpCost cost;          // of one call, as MeteredOps tells it from the arguments
+    int64_t bytes = 0;    // least moved by one call
     std::string failure;  // empty: all outputs were written and are finite
 };
 

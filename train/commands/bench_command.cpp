@@ -129,6 +129,7 @@ void print_json(const BenchOptions& options, const Config& config, const Runtime
           {"share_of_floor", whole.share_of_floor},
           {"flops", bench.flops_per_step},
           {"recomputed_flops", bench.recomputed_flops_per_step},
+          {"operations_flops", p.flops},
           {"gflops_per_s", whole.gflops},
           {"share_of_product_ceiling", whole.share_of_product},
           {"tokens_per_s", whole.tokens_per_s}}},
