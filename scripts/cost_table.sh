@@ -1,7 +1,7 @@
 #!/bin/sh
 # How the cost of a training step grows: a Markdown table of step time and memory against width, depth, context (with a window
 # and without), batch and threads, beside the FLOPs of the step and the memory that the plan names. Each point is a run of
-# `speedrun bench` on made-up tokens, each sequence one document; about 5 minutes in all.
+# `speedrun bench` on made-up tokens, each sequence one document.
 # Usage: cost_table.sh [--quick] [--steps N] [--out FILE] [--speedrun PROGRAM] [--set KEY=VALUE]... [CONFIG]
 #   --quick   a few points of a tiny model, in seconds: to see that it works
 #   --steps   timed at each point (default: 4; the two longest contexts without a window: 2)
