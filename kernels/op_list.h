@@ -1,11 +1,14 @@
-// Every operation of kernels/ops.h as X(name, roles, (parameters), (arguments)): classes that pass operations on
-// are generated from this list, so an operation that is missing here leaves them abstract and the build fails.
+// Every operation of kernels/ops.h as X(name, roles, (parameters), (arguments)): classes that pass operations
+// on are generated from this list, so an operation that is missing here leaves them abstract and the build
+// fails.
 //
-// roles: what the operation does with each of its tensors, in the order of its arguments (those in a MixWith or
-// ValueMix are known by their place there), from which MeteredOps counts the least bytes that it moves:
-//   r read   w written   u read and written   . scratch memory, not counted
+// roles: what the operation does with each of its tensors, in the order of its arguments (those in a MixWith
+// or ValueMix are known by their place there), from which MeteredOps counts the least bytes that it moves:
+//   r, w, u  read; written; read and written
+//   .        scratch memory, not counted
 //   a, z     written, or read and written where the first, the second bool (or MatmulOptions) says accumulate
-//   g, s     rows of a table that the second tensor names: read; written, or read and written where it accumulates
+//   g        a table, of which the rows that the second tensor names are read
+//   s        the same written: all of it, or those rows read and written where it accumulates
 //   p        written, unless it is the tensor behind it
 //   q, n, o  of RotaryOptions: u if it normalises or rotates at all, r if it normalises, r if it rotates
 #pragma once
