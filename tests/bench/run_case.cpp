@@ -64,6 +64,7 @@ PreparedCase::PreparedCase(const Case& c, Backend& backend, Stream& stream, DTyp
     MeteredOps meter(ops);
     meter.start();
     enqueue[0](meter, stream);
+    stream.synchronize();  // nothing is in flight when this throws, or when nobody runs the calls
     if (meter.calls().size() != 1 || meter.calls()[0].cost.op != c.op)
         throw_internal("the case does not run {} alone", c.op);
     cost_ = meter.calls()[0].cost;
