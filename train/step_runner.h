@@ -73,6 +73,8 @@ class StepRunner {
     // After so many steps, has every optimizer group stepped on all gradients there were? Those that groups
     // of `every: k` have summed up in between are in no checkpoint.
     bool between_periods(int64_t steps) const { return steps % phases_ == 0; }
+    // The steps after which all groups are where they were; more than 1 with groups of `every: k`.
+    int64_t period() const { return phases_; }
 
     // Marks the begin of timed work; everything before has been synchronised.
     void start_clock();

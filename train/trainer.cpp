@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <string_view>
 
-#include "data/dataset.h"
+#include "kernels/ceilings.h"
+#include "train/batch_sources.h"
 #include "train/checkpoint/hf_gpt2.h"
 #include "train/config/config_json.h"
 #include "train/distributed/joint_check.h"
@@ -16,59 +16,14 @@ namespace speedrun {
 
 namespace {
 
-class PrefetchedBatches final : public BatchSource {
-  public:
-    explicit PrefetchedBatches(Prefetcher& prefetcher) : prefetcher_(prefetcher) {}
-    const Batch& next() override { return prefetcher_.next(); }
-
-  private:
-    Prefetcher& prefetcher_;
-};
-
-TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key) {
-    if (patterns.empty()) throw_usage("{} is empty: name the token shards", key);
-    const std::vector<std::string> files = expand_globs(patterns);
-    const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
-    if (info.vocab_size > config.model.vocab_size) {
-        throw_usage("model.vocab_size {} is below the {} tokens of the dataset {} ({})",
-                    config.model.vocab_size, info.vocab_size, info.name, files.front());
-    }
-    return TokenDataset(files, static_cast<int32_t>(config.model.vocab_size), info.separator);
-}
-
-BatchLoaderOptions loader_options(const Config& config) {
-    return {.sequence_length = config.batch.sequence_length,
-            .rows_per_step = config.batch.tokens_per_step / config.batch.sequence_length,
-            .seed = static_cast<uint64_t>(config.seed),
-            .shuffle = config.data.shuffle,
-            .document_mask = config.data.document_mask};
+// FLOP/s of a large product in the compute type: what MFU is a share of. Smaller on a CPU than the one that
+// `bench` measures: a run starts with it.
+double measure_product_ceiling(Runtime& runtime) {
+    const int64_t size = runtime.threads() > 0 ? 1024 : 8192;
+    return LargeProduct(runtime.device(), runtime.ops(), runtime.compute(), runtime.real(), size).rate(4);
 }
 
 }  // namespace
-
-double measure_product_ceiling(Runtime& runtime) {
-    const int64_t size = std::string_view(runtime.device().kind()) == "cuda" ? 8192 : 1024;
-    const auto bytes = size * size * size_of(runtime.real());
-    Buffer memory(runtime.device(), "ceiling", MemoryCategory::workspace, 3 * bytes);
-    const auto matrix = [&](int64_t i) { return memory.tensor(runtime.real(), {size, size}, i * bytes); };
-    const auto begin = runtime.device().create_event(), end = runtime.device().create_event();
-    // Random numbers: products of zeros run faster than real ones.
-    Buffer noise(runtime.device(), "ceiling", MemoryCategory::workspace, size * size * size_of(DType::f32));
-    const Tensor values = noise.tensor(DType::f32, {size * size});
-    runtime.ops().random_normal(values, 1, 1, 0, 1.0f, runtime.compute());
-    for (int64_t i : {1, 2})
-        runtime.ops().cast(memory.tensor(runtime.real(), {size * size}, i * bytes), values,
-                           runtime.compute());
-    double best_ms = 1e30;
-    for (int round = 0; round < 4; ++round) {
-        runtime.compute().record(*begin);
-        runtime.ops().matmul(matrix(0), matrix(1), matrix(2), {}, {.transpose_b = true}, runtime.compute());
-        runtime.compute().record(*end);
-        runtime.compute().synchronize();
-        best_ms = std::min(best_ms, end->elapsed_ms_since(*begin));
-    }
-    return 2.0 * static_cast<double>(size * size * size) / (best_ms * 1e-3);
-}
 
 Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, RunFolder& folder,
                  const TrainerOptions& options)

@@ -87,7 +87,4 @@ class Trainer {
     double train_ms_ = 0;  // at the end of the last collected step
 };
 
-// FLOP/s of a large product in the compute type, the best of a few: what MFU is a share of.
-double measure_product_ceiling(Runtime& runtime);
-
 }  // namespace speedrun

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ceilings.h"
 #include "kernels/device/device.h"
 #include "kernels/ops.h"
 
@@ -15,7 +16,7 @@ namespace speedrun::bench {
 // A matrix product c = a bᵀ (all real, [M,N], [M,K], [N,K]) from elsewhere, to find the ceiling with.
 struct ProductProbe {
     std::string name;
-    std::function<void(Tensor c, Tensor a, Tensor b, Stream& stream)> run;
+    LargeProduct::Product run;
 };
 
 struct Backend {
@@ -23,11 +24,10 @@ struct Backend {
     std::unique_ptr<Ops> ops;      // after the device: goes first
     int64_t cache_bytes = 0;       // last level: what repeated runs over one set of inputs would hit
     int64_t head_start_bytes = 0;  // that the device fills in about a millisecond; 0: it needs no head start
-    int64_t copy_bytes = 0;        // of each of the two buffers of the copy ceiling
-    int64_t product_size = 0;      // M = N = K of the product ceiling
-    bool library_matmul = false;   // the operation matmul is a vendor's library
-    std::string missing;           // a library that was asked for and is not there, and why; empty: none
-    std::vector<ProductProbe> probes;    // besides the operation matmul
+    CeilingSizes ceilings;
+    bool library_matmul = false;       // the operation matmul is a vendor's library
+    std::string missing;               // a library that was asked for and is not there, and why; empty: none
+    std::vector<ProductProbe> probes;  // besides the operation matmul
     nlohmann::ordered_json description;  // of device and library versions
 };
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tests/bench/ceilings.h"
 #include "tests/bench/check_results.h"
 #include "tests/bench/run_case.h"
 
@@ -75,6 +76,29 @@ TEST_F(RunCaseTest, CountsBytesAndRotatesOverSetsLargerThanTheCache) {
     EXPECT_GE(m.timing.repetitions, 3);
 }
 
+// Two counts that know nothing of each other: of the tensors that a case asks for, and of the arguments of
+// its call. They differ where only the case knows how many rows of a table are distinct.
+TEST_F(RunCaseTest, TheLeastBytesOfACallAreThoseOfItsCase) {
+    backend_.cache_bytes = 0;
+    for (const Case& c : all_cases(small_shapes())) {
+        const PreparedCase prepared(c, backend_, *stream_, DType::f32);
+        const OpCost& cost = prepared.cost();
+        if (c.op.starts_with("embedding")) {
+            EXPECT_GE(cost.bytes, prepared.bytes()) << c.name;
+            EXPECT_LE(cost.bytes, 3 * prepared.bytes()) << c.name;
+        } else {
+            EXPECT_EQ(cost.bytes, prepared.bytes()) << c.name;
+        }
+        // A case counts what documents leave of attention, and half of a symmetric product.
+        const auto flops = static_cast<double>(cost.flops);
+        if (c.op == "matmul") {
+            EXPECT_EQ(flops, c.flops) << c.name;
+        }
+        EXPECT_GE(flops, 0.5 * c.flops) << c.name;
+        EXPECT_EQ(flops > 0, c.flops > 0) << c.name;
+    }
+}
+
 TEST_F(RunCaseTest, FindsWhatWasNotWritten) {
     EXPECT_NE(run(add_case(false, 1.0f)).failure.find("32 of 64 elements"), std::string::npos);
 }
@@ -90,15 +114,13 @@ TEST_F(RunCaseTest, FindsACaseThatRunsAnotherOperation) {
 }
 
 TEST_F(RunCaseTest, AWrongProductIsNoCeiling) {
-    backend_.copy_bytes = 1 << 16;
-    backend_.product_size = 128;
+    backend_.ceilings = {128, 1 << 16};
     backend_.library_matmul = false;
     backend_.probes = {
         {"idle", [](Tensor, Tensor, Tensor, Stream&) {}},
         {"absent", [](Tensor, Tensor, Tensor, Stream&) { throw_internal("no such library"); }}};
-    Timer timer(*backend_.device, *stream_, {});
     std::string warning;
-    const Ceilings wrong = measure_ceilings(backend_, *stream_, timer, DType::f32, 1, warning);
+    const BackendCeilings wrong = measure_backend(backend_, *stream_, DType::f32, 1, warning);
     EXPECT_NE(warning.find("idle: element 0 is 0"), std::string::npos) << warning;
     EXPECT_NE(warning.find("absent: no such library"), std::string::npos) << warning;
     EXPECT_FALSE(wrong.library_product);
@@ -108,7 +130,7 @@ TEST_F(RunCaseTest, AWrongProductIsNoCeiling) {
                             backend_.ops->matmul(c, a, b, {}, {.transpose_b = true}, stream);
                         }}};
     warning.clear();
-    EXPECT_TRUE(measure_ceilings(backend_, *stream_, timer, DType::f32, 1, warning).library_product);
+    EXPECT_TRUE(measure_backend(backend_, *stream_, DType::f32, 1, warning).library_product);
     EXPECT_EQ(warning, "");
 }
 

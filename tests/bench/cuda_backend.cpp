@@ -26,8 +26,7 @@ Backend make_cuda_backend(const Libraries& libraries) {
     backend.ops = std::move(cuda.ops);
     backend.cache_bytes = gpu.l2_bytes;
     backend.head_start_bytes = int64_t{2} << 30;
-    backend.copy_bytes = int64_t{2} << 30;
-    backend.product_size = 8192;
+    backend.ceilings = ceiling_sizes(*backend.device);
     backend.library_matmul = libraries.products == "library" && cuda.notes.empty();
     if (libraries.products == "hand") {
         // The library is the ceiling of our own kernels too; it works on the same GPU's memory and streams.

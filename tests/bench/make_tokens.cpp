@@ -10,6 +10,7 @@
 
 #include "data/dataset.h"
 #include "data/shard.h"
+#include "data/synthetic_tokens.h"
 #include "kernels/device/error.h"
 #include "tests/bench/shapes.h"
 

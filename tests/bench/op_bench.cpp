@@ -7,6 +7,7 @@
 #include <regex>
 #include <set>
 
+#include "kernels/metered_ops.h"
 #include "tests/bench/report.h"
 
 namespace speedrun::bench {
@@ -60,7 +61,7 @@ int run(const Options& options) {
         if (ballast.numel() > 0) backend.ops->fill(ballast, 1.0f, *stream);
     });
     std::string warning;
-    const Ceilings ceilings = measure_ceilings(backend, *stream, timer, real, small ? 16 : 1, warning);
+    const BackendCeilings ceilings = measure_backend(backend, *stream, real, small ? 16 : 1, warning);
     report.header(backend, ceilings, warning);
 
     const TimingOptions timing{.seconds = options.seconds};

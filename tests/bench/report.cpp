@@ -28,7 +28,7 @@ void Report::append(const std::string& line) {
     if (!file) throw_data("{}: cannot be written to", path_);
 }
 
-void Report::header(const Backend& backend, const Ceilings& ceilings, const std::string& warning) {
+void Report::header(const Backend& backend, const BackendCeilings& ceilings, const std::string& warning) {
     nlohmann::ordered_json json = {{"kind", "ceilings"},
                                    {"device", backend.description},
                                    {"scale", scale_},
@@ -66,7 +66,7 @@ void Report::result(const Case& c, const Measurement& m, const Ceilings& ceiling
         std::fflush(stdout);
         return;
     }
-    const Floor floor = floor_of(c.flops, m.bytes, ceilings);
+    const Floor floor = floor_of(c.flops, static_cast<double>(m.bytes), ceilings);
     const double seconds = m.timing.median_ms / 1e3, share = floor.ms / m.timing.median_ms;
     const double tflops = c.flops / seconds / 1e12, gb_per_s = static_cast<double>(m.bytes) / seconds / 1e9;
     json.update({{"n", m.timing.repetitions},

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "tests/bench/ceilings.h"
 #include "tests/bench/run_case.h"
 
 namespace speedrun::bench {
@@ -13,7 +14,7 @@ class Report {
     // path: of the JSON lines, appended to; empty: none. Throws a data error if it cannot be written.
     Report(std::string path, std::string scale, DType real, Libraries libraries);
 
-    void header(const Backend& backend, const Ceilings& ceilings, const std::string& warning);
+    void header(const Backend& backend, const BackendCeilings& ceilings, const std::string& warning);
     void result(const Case& c, const Measurement& measurement, const Ceilings& ceilings);
 
   private:

@@ -44,40 +44,54 @@ bool sample_is_finite(const Tensor& tensor, Backend& backend, Stream& stream) {
 
 }  // namespace
 
+PreparedCase::PreparedCase(const Case& c, Backend& backend, Stream& stream, DType real)
+    : backend_(backend), stream_(stream) {
+    Ops& ops = *backend.ops;
+    std::vector<Enqueue> enqueue;
+    const auto add_set = [&] {
+        sets_.push_back(std::make_unique<CaseMemory>(*backend.device, ops, stream, real));
+        enqueue.push_back(c.prepare(*sets_.back()));
+    };
+    add_set();
+    // Together larger than twice the cache.
+    const int64_t footprint = std::max<int64_t>(sets_[0]->footprint(), 1);
+    const int64_t wanted = std::min<int64_t>(2 * backend.cache_bytes / footprint + 1, kMaxSets);
+    while (sets() < wanted) add_set();
+    for (const Tensor& tensor : sets_[0]->poisoned()) {
+        if (count_nonfinite(tensor, backend, stream) > 0) continue;
+        throw_internal("count_nonfinite finds nothing in the poisoned {}", tensor.describe());
+    }
+    MeteredOps meter(ops);
+    meter.start();
+    enqueue[0](meter, stream);
+    stream.synchronize();  // nothing is in flight when this throws, or when nobody runs the calls
+    if (meter.calls().size() != 1 || meter.calls()[0].cost.op != c.op)
+        throw_internal("the case does not run {} alone", c.op);
+    cost_ = meter.calls()[0].cost;
+    for (const Enqueue& call : enqueue) calls_.push_back([call, &ops, &stream] { call(ops, stream); });
+}
+
+void PreparedCase::check_outputs() {
+    for (const auto& set : sets_) {
+        for (const Tensor& tensor : set->results()) {
+            const double bad = count_nonfinite(tensor, backend_, stream_);
+            if (bad == 0 && sample_is_finite(tensor, backend_, stream_)) continue;
+            throw_internal("about {:.0f} of {} elements are not finite or were never written in {}", bad,
+                           tensor.numel(), tensor.describe());
+        }
+    }
+}
+
 Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& timer, DType real,
                      const TimingOptions& options) {
     Measurement result;
-    RecordingOps ops(*backend.ops);
-    std::vector<std::unique_ptr<CaseMemory>> sets;
-    std::vector<std::function<void()>> calls;
+    std::unique_ptr<PreparedCase> prepared;  // its memory goes after the stream has settled
     try {
-        const auto add_set = [&] {
-            sets.push_back(std::make_unique<CaseMemory>(*backend.device, *backend.ops, stream, real));
-            calls.push_back([call = c.prepare(*sets.back()), &ops, &stream] { call(ops, stream); });
-        };
-        add_set();
-        result.bytes = sets[0]->bytes();
-        // Together larger than twice the cache, so that no call finds its inputs there.
-        const int64_t footprint = std::max<int64_t>(sets[0]->footprint(), 1);
-        const int64_t wanted = std::min<int64_t>(2 * backend.cache_bytes / footprint + 1, kMaxSets);
-        while (static_cast<int64_t>(sets.size()) < wanted) add_set();
-        result.sets = static_cast<int>(sets.size());
-        for (const Tensor& tensor : sets[0]->poisoned()) {
-            if (count_nonfinite(tensor, backend, stream) > 0) continue;
-            throw_internal("count_nonfinite finds nothing in the poisoned {}", tensor.describe());
-        }
-
-        result.timing = timer.time(calls, options);
-        if (ops.called() != std::set<std::string>{c.op})
-            throw_internal("the case does not run {} alone", c.op);
-        for (const auto& set : sets) {
-            for (const Tensor& tensor : set->results()) {
-                const double bad = count_nonfinite(tensor, backend, stream);
-                if (bad == 0 && sample_is_finite(tensor, backend, stream)) continue;
-                throw_internal("about {:.0f} of {} elements are not finite or were never written in {}", bad,
-                               tensor.numel(), tensor.describe());
-            }
-        }
+        prepared = std::make_unique<PreparedCase>(c, backend, stream, real);
+        result.bytes = prepared->bytes();
+        result.sets = prepared->sets();
+        result.timing = timer.time(prepared->calls(), options);
+        prepared->check_outputs();
     } catch (const std::exception& error) {
         result.failure = error.what();
         settle(stream);
@@ -85,10 +99,12 @@ Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& tim
     return result;
 }
 
-Floor floor_of(double flops, int64_t bytes, const Ceilings& ceilings) {
-    const double compute = flops / ceilings.flops_per_s * 1e3;
-    const double memory = static_cast<double>(bytes) / ceilings.bytes_per_s * 1e3;
-    return {std::max(compute, memory), compute > memory};
+std::vector<std::string> operations_without_case(const std::set<std::string>& timed) {
+    std::vector<std::string> missing;
+    for (const std::string& name : all_operations()) {
+        if (timed.count(name) == 0) missing.push_back(name);
+    }
+    return missing;
 }
 
 double expected_ms(const Published& published, double flops, const Floor& floor) {

@@ -34,7 +34,4 @@ struct Documents {
 // Documents of exponentially distributed length (at least 16 tokens, cut at 2048 and at the sequence).
 Documents documents_of(const ModelShape& shape);
 
-// Token ids with the frequencies of text: id i about in proportion to 1/(i + 3).
-std::vector<int32_t> zipf_tokens(int64_t count, int64_t vocab_size);
-
 }  // namespace speedrun::bench

@@ -9,8 +9,7 @@ Backend make_cuda_backend(const Libraries& /*libraries*/) {
     Backend backend;
     backend.device = std::make_unique<simt::SimtDevice>(simt::Options{simt::Order::forward});
     backend.ops = make_cuda_ops(*backend.device);
-    backend.copy_bytes = 1 << 20;
-    backend.product_size = 1;
+    backend.ceilings = {1, 1 << 20};
     backend.description = {{"kind", "simt"}};
     return backend;
 }

@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention_library.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/runs/run_fixture.h"
+#include "train/step_bench.h"
 
 namespace speedrun::testing {
 namespace {
@@ -80,6 +81,25 @@ TEST_F(FakeRunTest, TraceHasEveryStreamOfTheTracedSteps) {
     }
     EXPECT_EQ(attention, 2 * 3 * 2);  // two steps of three microbatches through two layers
     EXPECT_GT(steps, 0);
+}
+
+// Call by call, though the run itself has graphs.
+TEST_F(FakeRunTest, TheBenchTimesEveryOperation) {
+    const Config c = gpu_config();
+    Runtime runtime(runtime_options(c));
+    StepBenchOptions options;
+    options.steps = 2;
+    options.ceilings = {128, 1 << 20};
+    const StepBench bench = bench_steps(c, runtime, kAlone, options);
+    EXPECT_NE(bench.limits.find("CUDA graphs"), std::string::npos);
+    EXPECT_EQ(bench.flops_per_step, plan_memory(c).flops_per_step);
+    double attention = 0, flops = 0;
+    for (const OperationRow& row : bench.profile.operations) {
+        attention += row.name == "attention_forward" ? row.calls : 0;
+        flops += row.name.starts_with("polar_express") ? 0 : row.flops;  // the optimizer's, not the model's
+    }
+    EXPECT_EQ(attention, 3 * 2);  // three microbatches through two layers
+    EXPECT_EQ(flops, static_cast<double>(bench.flops_per_step));
 }
 
 TEST_F(FakeRunTest, TooSmallAGpuIsRefusedWithWhatWouldFit) {

@@ -47,6 +47,20 @@ expect 0 "communication: one rank, none" "$speedrun" plan tiny.json
 expect 0 "all_reduce over shard (4 ranks), f32" "$speedrun" plan tiny.json --ranks 4 --set batch.microbatch_tokens=64
 expect 2 "4 ranks = 1024: .*--set batch.microbatch_tokens=64" "$speedrun" plan tiny.json --ranks 4
 
+# A step, operation by operation. Nothing is saved.
+expect 0 "steps of 256 tokens (1 microbatches) of the dataset" "$speedrun" bench tiny.json --steps 2 --warmup 1
+for line in "^matmul 256x96x32 nt " "^attention_forward " "^= step " "sum of floors" "step without events"; do
+    grep -q -e "$line" out || fail "the bench says nothing of $line"
+done
+expect 0 "made-up tokens" "$speedrun" bench tiny.json --steps 1 --warmup 0 --set 'data.train=[]' --threads 1
+expect 0 '"share_of_floor"' "$speedrun" bench tiny.json --steps 1 --json
+python3 -m json.tool out >/dev/null || fail "bench --json prints no JSON"
+expect 2 "no_such.json" "$speedrun" bench no_such.json
+expect 2 "steps" "$speedrun" bench tiny.json --steps 0
+expect 2 "no group takes" "$speedrun" bench tiny.json --set 'optimizers.groups=[{"type":"adamw","params":["blocks.*"]}]'
+expect 2 "device: 'cuda'" env CUDA_VISIBLE_DEVICES=-1 "$speedrun" bench tiny.json --set device=cuda
+[ ! -e logs ] || fail "the bench left a run folder"
+
 # A run, and its folder is never overwritten.
 expect 0 "target 50.0000: reached" "$speedrun" train tiny.json --name first --trace 2:3
 for file in config.json environment.json metrics.jsonl summary.json run.log trace.json checkpoints/final/model.safetensors; do

@@ -64,6 +64,32 @@ int run_command_line(int argc, char** argv) {
         ->add_option("--ranks", plan.ranks, "plan for so many ranks; default: those of the launcher, else 1")
         ->check(CLI::Range(1, 65536));
 
+    BenchOptions bench;
+    CLI::App* bench_command = app.add_subcommand(
+        "bench", "time steps of a config, operation by operation, beside the shortest times there can be");
+    bench_command->add_option("config", bench.config, "JSON config")->required();
+    add_settings(bench_command, bench.settings);
+    bench_command
+        ->add_option("--steps", bench.steps,
+                     "so many timed with events around each operation, and as many without")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 10000));
+    bench_command->add_option("--warmup", bench.warmup, "steps before them")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 10000));
+    bench_command->add_option("--threads", bench.threads, "of the CPU; 0: all; default: the config's")
+        ->check(CLI::Range(0, 4096));
+    bench_command->add_flag("--json", bench.json, "one JSON object, times in ms, per step");
+    bench_command->footer(
+        "Trains on the config's data, or where its shards are not there on made-up tokens; nothing is "
+        "saved.\n"
+        "floor: FLOPs over the rate of a large product, or the least bytes (operands read once, results "
+        "written\n"
+        "once) over that of a large copy, whichever is longer; ceilings are measured before and after the "
+        "steps.\n"
+        "A share above 100%: the data came from the cache, or attention skipped what documents hide.\n"
+        "One rank. Figures are means over the middle half of the steps by time.");
+
     EvalOptions eval;
     CLI::App* eval_command = app.add_subcommand("eval", "validation loss of a run or checkpoint");
     eval_command->add_option("run", eval.run, "run folder, or a checkpoint in it")->required();
@@ -166,6 +192,7 @@ int run_command_line(int argc, char** argv) {
     }
     if (*train_command) return run_train(train);
     if (*plan_command) return run_plan(plan);
+    if (*bench_command) return run_bench(bench);
     if (*eval_command) return run_eval(eval);
     if (*sample_command) return run_sample(sample);
     if (*prepare_command) return run_prepare(prepare);

@@ -32,6 +32,15 @@ struct PlanOptions {
 };
 int run_plan(const PlanOptions& options);
 
+struct BenchOptions {
+    std::string config;
+    std::vector<std::string> settings;
+    std::optional<int64_t> threads;  // overrides the config's
+    int64_t steps = 10, warmup = 3;
+    bool json = false;
+};
+int run_bench(const BenchOptions& options);
+
 struct EvalOptions {
     std::string run;  // run folder, or one of its checkpoints
     std::vector<std::string> settings;

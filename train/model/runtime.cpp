@@ -67,6 +67,11 @@ void Runtime::make_cuda(const RuntimeOptions& options) {
     description_ = fmt::format("{} on {}", name_of(real_), known ? info.gpus[options.gpu].name : "a GPU");
 }
 
+MeteredOps& Runtime::meter() {
+    if (!metered_) metered_ = std::make_unique<MeteredOps>(*ops_, device_.get());
+    return *metered_;
+}
+
 std::vector<std::string> Runtime::notes() const {
     std::vector<std::string> all = notes_;
     for (std::string& note : ops_->notes()) all.push_back(std::move(note));

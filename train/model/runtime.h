@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/metered_ops.h"
 
 namespace speedrun {
 
@@ -26,7 +26,9 @@ class Runtime {
     explicit Runtime(const RuntimeOptions& options);
 
     Device& device() { return *device_; }
-    Ops& ops() { return *ops_; }
+    Ops& ops() { return metered_ ? *metered_ : *ops_; }
+    // From here on ops() also notes what it is asked for, once started: call before anything holds ops().
+    MeteredOps& meter();
     Stream& compute() { return *compute_; }
     Stream& optimizer() { return *optimizer_; }
     // Alone, the optimizer's.
@@ -55,6 +57,7 @@ class Runtime {
     std::vector<std::string> notes_;
     std::unique_ptr<Device> device_;
     std::unique_ptr<Ops> ops_;
+    std::unique_ptr<MeteredOps> metered_;
     std::unique_ptr<Stream> compute_, reduce_, optimizer_, gather_, copy_;  // end before what they use
 };
 

@@ -1,0 +1,36 @@
+#!/bin/sh
+# scripts/cost_table.sh with few points of a tiny model: every row is there and whole. No time is held to anything.
+# Usage: cost_table_test.sh SPEEDRUN REPOSITORY
+set -u
+speedrun=$1 script=$2/scripts/cost_table.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+fail() { echo "FAILED: $1"; sed 's/^/    /' "$work/out"; failures=$((failures + 1)); }
+expect() {
+    code=$1 text=$2
+    shift 2
+    "$@" >"$work/out" 2>&1 </dev/null
+    got=$?
+    if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
+    grep -q -e "$text" "$work/out" || fail "no '$text' in the output of: $*"
+}
+
+expect 0 'Usage: cost_table.sh' "$script" --help
+expect 2 "not a number" "$script" --steps some
+expect 2 "no/such" "$script" --speedrun no/such
+expect 2 "no_such.json" "$script" --speedrun "$speedrun" no_such.json
+expect 2 "exists" "$script" --speedrun "$speedrun" --out "$work"
+expect 1 "num_layer: unknown key" "$script" --speedrun "$speedrun" --quick --out "$work/failed.md" --set model.num_layer=2
+[ ! -e "$work/failed.md" ] || fail "a table of a run that failed"
+expect 0 "its FLOPs 4.0 times" "$script" --speedrun "$speedrun" --quick --out "$work/table.md"
+for row in "threads | 1" "threads | 2" "width | 128" "layers | 2" "tokens a step | 512" "context | 256" "context, window 64 | 256"; do
+    grep -q "^| $row | [0-9.]* | [0-9.]* | [0-9]* | [0-9]*% | [0-9.]* | [0-9.]* | [0-9.]* | [0-9.]* | [0-9.]* |$" "$work/table.md" ||
+        fail "no whole row of $row"
+done
+grep -q "| 0.0 | 0.0 | 0 |" "$work/table.md" && fail "a row of zeros"
+# A model twice as wide needs more than twice the work.
+awk -F '|' '$2 == " width " { if (!first) first = $5; last = $5 } END { exit !(last > 2 * first) }' "$work/table.md" || fail "work does not grow with width"
+
+[ $failures -eq 0 ] && echo "all checks of the cost table passed"
+exit $failures

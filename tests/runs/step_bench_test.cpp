@@ -1,0 +1,195 @@
+// The bench of a step: what its table says of made-up times, and of real steps of tiny models. No time is
+// held to anything but itself.
+#include "train/step_bench.h"
+
+#include <map>
+
+#include "tests/runs/run_fixture.h"
+#include "train/batch_sources.h"
+
+namespace speedrun::testing {
+namespace {
+
+Ceilings round_ceilings() {
+    Ceilings ceilings;
+    ceilings.flops_per_s = 1e9;  // 1e6 a ms
+    ceilings.bytes_per_s = 1e9;
+    return ceilings;
+}
+
+TimedCall call(const char* op, int64_t step, double begin, double end, int64_t flops = 0, int64_t bytes = 0) {
+    OpCost cost;
+    cost.op = op;
+    cost.flops = flops;
+    cost.bytes = bytes;
+    return {cost, step, begin, end};
+}
+
+TEST(StepProfileTest, AddsUpOperationsOverlapAndGaps) {
+    // Step 0 leads in and ends at 10. In step 1, from 10 to 20: a runs for 4 ms, beside it b for 2, and
+    // nothing for 5, until c runs for 1. Step 2 begins with an a at once, which takes 0.5 ms of step 1's
+    // window.
+    const StepProfile p = profile_steps(
+        {call("a", 0, 0, 10), call("a", 1, 10, 14, 3000000, 1000000), call("b", 1, 11, 13, 0, 1500000),
+         call("c", 1, 19, 20), call("a", 2, 19.5, 23), call("c", 2, 29, 30)},
+        1, round_ceilings());
+    // Both steps take 10 ms and count.
+    EXPECT_EQ(p.steps, 2);
+    EXPECT_DOUBLE_EQ(p.step_ms, 10);
+    ASSERT_EQ(p.operations.size(), 3u);
+    const OperationRow &a = p.operations[0], &b = p.operations[1];
+    EXPECT_EQ(a.name, "a");
+    EXPECT_DOUBLE_EQ(a.calls, 1);
+    EXPECT_DOUBLE_EQ(a.ms, (4 + 0.5 + 3) / 2);
+    EXPECT_DOUBLE_EQ(a.flops, 1.5e6);
+    EXPECT_DOUBLE_EQ(a.floor_ms, 1.5);
+    EXPECT_TRUE(a.compute_bound);
+    EXPECT_EQ(b.name, "b");
+    EXPECT_DOUBLE_EQ(b.calls, 0.5);
+    EXPECT_DOUBLE_EQ(b.floor_ms, 0.75);
+    EXPECT_FALSE(b.compute_bound);
+    EXPECT_DOUBLE_EQ(p.floor_ms, 2.25);
+    EXPECT_DOUBLE_EQ(p.operations_ms, (4 + 2 + 1 + 0.5 + 3 + 1) / 2);
+    EXPECT_DOUBLE_EQ(p.overlapped_ms, 2.5 / 2);
+    EXPECT_DOUBLE_EQ(p.gaps_ms, (5 + 6) / 2.0);
+    EXPECT_DOUBLE_EQ(p.operations_ms - p.overlapped_ms + p.gaps_ms, p.step_ms);
+}
+
+TEST(StepProfileTest, TakesTheMiddleHalfOfWholePeriods) {
+    EXPECT_EQ(mean_of_middle_half({100, 2, 4, 0}), 3);
+    EXPECT_EQ(mean_of_middle_half({5}), 5);
+    EXPECT_THROW(mean_of_middle_half({}), Error);
+    // Periods of two steps behind step 0: 2, 40, 4 and 3 + 3 ms; the last step is in none.
+    std::vector<TimedCall> calls;
+    double time = 0;
+    int64_t step = 0;
+    for (const double ms : {1.0, 1.0, 1.0, 20.0, 20.0, 2.0, 2.0, 3.0, 3.0, 50.0}) {
+        calls.push_back(call(step % 2 == 0 ? "even" : "odd", step, time, time + ms));
+        time += ms;
+        ++step;
+    }
+    const StepProfile p = profile_steps(calls, 2, round_ceilings());
+    EXPECT_EQ(p.steps, 4);
+    EXPECT_DOUBLE_EQ(p.step_ms, (2 + 2 + 3 + 3) / 4.0);
+    for (const OperationRow& row : p.operations) EXPECT_DOUBLE_EQ(row.calls, 0.5) << row.name;
+    EXPECT_THROW(profile_steps({call("a", 0, 0, 1), call("a", 1, 1, 2)}, 2, round_ceilings()), Error);
+}
+
+class StepBenchTest : public RunFixture {
+  protected:
+    StepBench bench(Config config, int64_t steps = 2) {
+        config.threads = 1;
+        Runtime runtime(runtime_options(config));
+        StepBenchOptions options;
+        options.steps = steps;
+        options.warmup = 1;
+        options.ceilings = {128, 1 << 20};
+        return bench_steps(config, runtime, kAlone, options);
+    }
+    // Without the optimizer's products, which the plan does not count as the model's work.
+    static double model_flops(const StepBench& bench) {
+        double flops = bench.profile.flops;
+        for (const OperationRow& row : bench.profile.operations)
+            if (row.name.starts_with("polar_express")) flops -= row.flops;
+        return flops;
+    }
+    static std::map<std::string, double> calls_of(const StepBench& bench) {
+        std::map<std::string, double> calls;
+        for (const OperationRow& row : bench.profile.operations) {
+            calls[row.name.substr(0, row.name.find(' '))] += row.calls;
+            EXPECT_GE(row.ms, 0) << row.name;
+            EXPECT_GT(row.bytes, 0) << row.name;
+            EXPECT_GT(row.floor_ms, 0) << row.name;
+        }
+        return calls;
+    }
+};
+
+TEST_F(StepBenchTest, HasEveryOperationOfTheStepAndTheFlopsOfThePlan) {
+    const Config two_microbatches = config({"batch.tokens_per_step=1024", "threads=1"});
+    const StepBench b = bench(two_microbatches);
+    EXPECT_EQ(b.data, "dataset");
+    EXPECT_EQ(model_flops(b), static_cast<double>(plan_memory(two_microbatches).flops_per_step));
+    EXPECT_EQ(b.memory_bytes, plan_memory(two_microbatches).bytes);
+    EXPECT_GT(b.ceilings.flops_per_s, 0);
+    EXPECT_GT(b.ceilings.bytes_per_s, 0);
+    EXPECT_GT(b.plain_step_ms, 0);
+    EXPECT_GT(b.profile.step_ms, 0);
+    EXPECT_GT(b.resident_bytes, 0);
+    EXPECT_NEAR(b.profile.operations_ms - b.profile.overlapped_ms + b.profile.gaps_ms, b.profile.step_ms,
+                1e-9);
+    const std::map<std::string, double> calls = calls_of(b);
+    const double layers = 2, microbatches = 2;
+    // Each layer has 4 products, each with two gradients; so has the head.
+    const std::map<std::string, double> known = {{"matmul", microbatches * 3 * (4 * layers + 1)},
+                                                 {"attention_forward", microbatches * layers},
+                                                 {"attention_backward", microbatches * layers},
+                                                 {"qk_norm_rotary_forward", microbatches * layers},
+                                                 {"qk_norm_rotary_backward", microbatches * layers},
+                                                 {"activation_forward", microbatches * layers},
+                                                 {"activation_backward", microbatches * layers},
+                                                 {"norm_forward", microbatches * (2 * layers + 2)},
+                                                 {"norm_backward", microbatches * (2 * layers + 2)},
+                                                 {"embedding_forward", microbatches},
+                                                 {"embedding_backward", microbatches},
+                                                 {"cross_entropy", microbatches},
+                                                 {"sum", microbatches}};
+    for (const auto& [op, count] : known) {
+        ASSERT_TRUE(calls.count(op)) << op;
+        EXPECT_DOUBLE_EQ(calls.at(op), count) << op;
+    }
+    for (const char* op : {"polar_express", "muon_momentum", "muon_apply", "adamw_step", "norm_term"})
+        EXPECT_GT(calls.count(op), 0u) << op;
+    // The product that the head's logits come from: 512 tokens, 32 padded to a vocabulary of 64.
+    const auto& rows = b.profile.operations;
+    EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const OperationRow& row) {
+        return row.name == "matmul 512x128x32 nt" && row.calls == 4;
+    }));
+}
+
+TEST_F(StepBenchTest, CountsForwardAgainAndGroupsThatStepRarely) {
+    const StepBench again = bench(config({"memory.activation_checkpointing=full"}));
+    EXPECT_GT(again.recomputed_flops_per_step, 0);
+    EXPECT_EQ(model_flops(again),
+              static_cast<double>(again.flops_per_step + again.recomputed_flops_per_step));
+    const StepBench rare = bench(config({"optimizers.groups.0.every=2"}), 3);
+    EXPECT_EQ(rare.profile.steps % 2, 0);
+    EXPECT_DOUBLE_EQ(calls_of(rare).at("polar_express"), calls_of(bench(config())).at("polar_express") / 2);
+}
+
+TEST_F(StepBenchTest, RunsWithoutADatasetButNotWithADamagedOne) {
+    EXPECT_EQ(bench(config({"data.train=[]"})).data, "synthetic");
+    EXPECT_EQ(bench(config({"data.train=no/such/*.bin"})).data, "synthetic");
+    fs::resize_file(folder_ / "train.bin", 1000);
+    try {
+        bench(config());
+        FAIL() << "nothing was thrown";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::data) << error.what();
+    }
+}
+
+// The loss of each step, with every operation noted and timed, or with none.
+TEST_F(StepBenchTest, ChangesNoBit) {
+    const Config c = config({"batch.tokens_per_step=1024", "threads=1"});
+    const auto losses = [&](bool metered) {
+        Runtime runtime(runtime_options(c));
+        if (metered) runtime.meter().start();
+        SyntheticBatches batches(c);
+        StepRunner runner(c, runtime);
+        runner.warm_up();
+        runner.initialize(1);
+        runner.start_clock();
+        std::vector<double> values;
+        for (int64_t step = 0; step < 4; ++step) {
+            runner.enqueue(step, batches);
+            const StepResult result = runner.collect();
+            values.insert(values.end(), {result.loss, result.grad_norm});
+        }
+        return values;
+    };
+    EXPECT_EQ(losses(true), losses(false));
+}
+
+}  // namespace
+}  // namespace speedrun::testing

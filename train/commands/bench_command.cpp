@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "train/commands/commands.h"
+#include "train/config/config_json.h"
+#include "train/distributed/resolve_ranks.h"
+#include "train/distributed/world.h"
+#include "train/memory_plan.h"
+#include "train/record/build_info.h"
+#include "train/step_bench.h"
+
+namespace speedrun {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kMiB = 1024.0 * 1024.0;
+
+double gflops(double flops, double ms) {
+    return ms > 0 ? flops / ms * 1e-6 : 0;
+}
+
+double gbytes(double bytes, double ms) {
+    return ms > 0 ? bytes / ms * 1e-6 : 0;
+}
+
+double percent(double part, double whole) {
+    return whole > 0 ? 100 * part / whole : 0;
+}
+
+const char* bound_of(const OperationRow& row) {
+    return row.compute_bound ? "compute" : "memory";
+}
+
+// What a step does without events: the time that the operations' shares are to be seen against.
+struct Whole {
+    double tokens_per_s, gflops, share_of_product, share_of_floor;
+};
+
+Whole whole_of(const StepBench& bench, const Config& config) {
+    const double ms = bench.plain_step_ms, rate = gflops(static_cast<double>(bench.flops_per_step), ms);
+    return {static_cast<double>(config.batch.tokens_per_step) / (ms * 1e-3), rate,
+            rate * 1e9 / bench.ceilings.flops_per_s, bench.profile.floor_ms / ms};
+}
+
+void print_text(const BenchOptions& options, const Config& config, const Runtime& runtime,
+                const StepBench& bench) {
+    const StepProfile& p = bench.profile;
+    const Whole whole = whole_of(bench, config);
+    std::printf("%s: %s, steps of %lld tokens (%lld microbatches) of %s\n", options.config.c_str(),
+                runtime.description().c_str(), static_cast<long long>(config.batch.tokens_per_step),
+                static_cast<long long>(config.microbatches_per_step()),
+                bench.data == "dataset" ? "the dataset" : "made-up tokens: its shards are not there");
+    std::printf("ceilings: %.1f GFLOP/s (%s), %.1f GB/s (%s)\n\n", bench.ceilings.flops_per_s * 1e-9,
+                bench.ceilings.product_by.c_str(), bench.ceilings.bytes_per_s * 1e-9,
+                bench.ceilings.copy_by.c_str());
+    size_t width = std::string("operations").size();
+    for (const OperationRow& row : p.operations) width = std::max(width, row.name.size());
+    const auto columns = static_cast<int>(width);
+    std::printf("%-*s %9s %10s %6s %9s %8s %10s %9s  %s\n", columns, "operation", "calls", "ms", "step",
+                "GFLOP/s", "GB/s", "floor ms", "reached", "bound by");
+    for (const OperationRow& row : p.operations) {
+        std::printf("%-*s %9g %10.3f %5.1f%% %9.1f %8.1f %10.3f %8.0f%%  %s\n", columns, row.name.c_str(),
+                    row.calls, row.ms, percent(row.ms, p.step_ms), gflops(row.flops, row.ms),
+                    gbytes(row.bytes, row.ms), row.floor_ms, percent(row.floor_ms, row.ms), bound_of(row));
+    }
+    const auto line = [&](const char* name, double ms) {
+        std::printf("%-*s %9s %10.3f %5.1f%%\n", columns, name, "", ms, percent(ms, p.step_ms));
+    };
+    std::printf("\n");
+    line("operations", p.operations_ms);
+    line("- at once", p.overlapped_ms);
+    line("+ in none", p.gaps_ms);
+    line("= step", p.step_ms);
+    std::printf(
+        "\nstep without events %.3f ms (events around operations: %+.1f%%): %.0f tokens/s, %.1f GFLOP/s, "
+        "%.0f%% "
+        "of the product ceiling\nsum of floors %.3f ms: %.0f%% of the step\n",
+        bench.plain_step_ms, percent(p.step_ms - bench.plain_step_ms, bench.plain_step_ms),
+        whole.tokens_per_s, whole.gflops, 100 * whole.share_of_product, p.floor_ms,
+        100 * whole.share_of_floor);
+    std::printf("memory: %.1f MiB planned, %.1f MiB touched by the process\n",
+                static_cast<double>(bench.memory_bytes) / kMiB,
+                static_cast<double>(bench.resident_bytes) / kMiB);
+    if (!bench.limits.empty()) std::printf("note: %s\n", bench.limits.c_str());
+    for (const std::string& note : runtime.notes()) std::printf("note: %s\n", note.c_str());
+}
+
+Json json_of(const OperationRow& row) {
+    return {{"name", row.name},
+            {"calls", row.calls},
+            {"ms", row.ms},
+            {"flops", row.flops},
+            {"bytes", row.bytes},
+            {"gflops_per_s", gflops(row.flops, row.ms)},
+            {"gbytes_per_s", gbytes(row.bytes, row.ms)},
+            {"floor_ms", row.floor_ms},
+            {"share_of_floor", row.ms > 0 ? row.floor_ms / row.ms : 0},
+            {"bound", bound_of(row)}};
+}
+
+void print_json(const BenchOptions& options, const Config& config, const Runtime& runtime,
+                const StepBench& bench) {
+    const StepProfile& p = bench.profile;
+    const Whole whole = whole_of(bench, config);
+    Json json = {
+        {"config", options.config},
+        {"device", runtime.description()},
+        {"git_sha", build_info().git_sha},
+        {"threads", runtime.threads()},
+        {"dtype", name_of(runtime.real())},
+        {"data", bench.data},
+        {"tokens_per_step", config.batch.tokens_per_step},
+        {"ceilings",
+         {{"gflops_per_s", bench.ceilings.flops_per_s * 1e-9},
+          {"product_by", bench.ceilings.product_by},
+          {"gbytes_per_s", bench.ceilings.bytes_per_s * 1e-9},
+          {"copy_by", bench.ceilings.copy_by}}},
+        {"step",
+         {{"ms", bench.plain_step_ms},
+          {"metered_ms", p.step_ms},
+          {"metered_steps", p.steps},
+          {"operations_ms", p.operations_ms},
+          {"overlapped_ms", p.overlapped_ms},
+          {"gaps_ms", p.gaps_ms},
+          {"floor_ms", p.floor_ms},
+          {"share_of_floor", whole.share_of_floor},
+          {"flops", bench.flops_per_step},
+          {"recomputed_flops", bench.recomputed_flops_per_step},
+          {"operations_flops", p.flops},
+          {"gflops_per_s", whole.gflops},
+          {"share_of_product_ceiling", whole.share_of_product},
+          {"tokens_per_s", whole.tokens_per_s}}},
+        {"memory", {{"planned_bytes", bench.memory_bytes}, {"touched_bytes", bench.resident_bytes}}}};
+    json["operations"] = Json::array();
+    for (const OperationRow& row : p.operations) json["operations"].push_back(json_of(row));
+    json["notes"] = runtime.notes();
+    if (!bench.limits.empty()) json["notes"].push_back(bench.limits);
+    std::printf("%s\n", json.dump(2).c_str());
+}
+
+}  // namespace
+
+int run_bench(const BenchOptions& options) {
+    const auto world = make_world();
+    return run_rank(*world, [&] {
+        if (world->size() > 1) {
+            throw_usage("bench times one rank, and a launcher started {}: run it without one", world->size());
+        }
+        Config config = read_config(options.config, options.settings);
+        if (options.threads) config.threads = *options.threads;
+        Ranks ranks = resolve_ranks(config, *world);
+        Runtime runtime(runtime_options(config, ranks));
+        ranks.plan.compute_dtype = runtime.real();
+        require_memory(config, runtime.device(), ranks);
+        StepBenchOptions steps;
+        steps.steps = options.steps;
+        steps.warmup = options.warmup;
+        const StepBench bench = bench_steps(config, runtime, ranks, steps);
+        (options.json ? print_json : print_text)(options, config, runtime, bench);
+        return 0;
+    });
+}
+
+}  // namespace speedrun
