@@ -81,17 +81,11 @@ def settings_of(run: Run) -> dict[str, object]:
 
 
 def label_of(names: list[str]) -> str:
-    """What the names of a group's runs have in common, without the rest of "seed" or "s" before a number."""
+    """The name without the seed at its end ("base-s3", "base_seed3", "base3") that most of a group's runs share."""
     if len(names) == 1:
         return names[0]
-    common = names[0]
-    for name in names[1:]:
-        while not name.startswith(common):
-            common = common[:-1]
-    # What follows is a number in each name, so a letter or word before it belongs to that number.
-    if all(re.match(r"\d", name[len(common.rstrip("0123456789")) :] or "0") for name in names):
-        common = re.sub(r"[-_. ]+(seed|run|s|r)?[-_. ]*\d*$", "", common)
-    return common.rstrip("-_. ") or names[0]
+    stems = [re.sub(r"[-_. ]*(seed|run|s|r)?[-_. ]*\d+$", "", name) for name in names]
+    return max(stems, key=stems.count) or names[0]
 
 
 def group_runs(runs: list[Run]) -> list[Group]:
@@ -119,9 +113,22 @@ def group_runs(runs: list[Run]) -> list[Group]:
     return groups
 
 
+# Of an element that a list lacks elsewhere (an optimizer group, say), what is told; the rest is mostly defaults.
+TOLD_OF_ELEMENT = ("type", "params", "lr")
+
+
+def _untold(key: str, flats: list[dict[str, object]]) -> bool:
+    match = re.match(r"(.*\.\d+)\.(.*)", key)
+    if not match or match[2] in TOLD_OF_ELEMENT:
+        return False
+    having = [flat for flat in flats if any(other.startswith(match[1] + ".") for other in flat)]
+    values = [flat.get(key) for flat in having]
+    return len(having) < len(flats) and all(value == values[0] for value in values)
+
+
 def differences(groups: list[Group]) -> list[tuple[str, list]]:
     """Keys whose values differ between groups, each with the groups' values (None: the key is not there)."""
     flats = [settings_of(group.runs[0]) for group in groups]
     keys = list(dict.fromkeys(key for flat in flats for key in flat))
-    rows = [(key, [flat.get(key) for flat in flats]) for key in keys]
+    rows = [(key, [flat.get(key) for flat in flats]) for key in keys if not _untold(key, flats)]
     return [(key, values) for key, values in rows if any(v != values[0] for v in values)]

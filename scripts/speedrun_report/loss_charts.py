@@ -13,7 +13,7 @@ AXIS = {"showline": True, "ticks": "outside", "ticklen": 4, "zeroline": False, "
 LAYOUT = {
     "showlegend": False,
     "hovermode": "closest",
-    "margin": {"l": 8, "r": 12, "t": 12, "b": 8},
+    "margin": {"l": 8, "r": 12, "t": 34, "b": 8},
     "hoverlabel": {"align": "left"},
     "template": None,
 }
@@ -59,7 +59,7 @@ def loss_chart(groups: list[Group], axis: str) -> go.Figure:
                 who += f" ({run.status})"
             thin = several or not run.finished
             training = curves.training_curve(run, MOST_POINTS)
-            _line(figure, group, training, axis, scale, "train", who, mode="lines", opacity=0.3 if several else 0.5,
+            _line(figure, group, training, axis, scale, "train", who, mode="lines", opacity=0.15 if several else 0.45,
                   line={"color": color, "width": 1})
             _line(figure, group, curves.validation_curve(run), axis, scale, "val", who,
                   mode="lines+markers", opacity=0.45 if thin else 1.0,
@@ -68,8 +68,8 @@ def loss_chart(groups: list[Group], axis: str) -> go.Figure:
         if several:
             who = escaped(f"{group.label}, mean of {len(group.finished)}")
             training = curves.mean_curve([curves.training_curve(run, MOST_POINTS) for run in group.finished])
-            _line(figure, group, training, axis, scale, "train", who, mode="lines", opacity=0.8,
-                  line={"color": color, "width": 1.5})
+            _line(figure, group, training, axis, scale, "train", who, mode="lines", opacity=0.5,
+                  line={"color": color, "width": 1.2})
             validation = curves.mean_curve([curves.validation_curve(run) for run in group.finished])
             _line(figure, group, validation, axis, scale, "val", who, mode="lines+markers",
                   line={"color": color, "width": 2.5, "dash": dash},

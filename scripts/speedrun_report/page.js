@@ -16,6 +16,7 @@ function scheme() {
     "font.color": colorOf("--text"),
     "font.family": getComputedStyle(document.body).fontFamily,
     "font.size": phone.matches ? 12 : 13,
+    "margin.t": phone.matches ? 10 : 34,  // above the chart are its buttons, which a phone does not have
     "hoverlabel.bgcolor": colorOf("--card"),
     "hoverlabel.bordercolor": colorOf("--muted"),
     "hoverlabel.font.color": colorOf("--text"),
@@ -44,7 +45,8 @@ for (const [id, figure] of Object.entries(figures)) {
   for (const [key, value] of Object.entries(scheme())) set(figure.layout, key, value);
   const chart = document.getElementById(id);
   Plotly.newPlot(chart, figure.data, figure.layout, {
-    responsive: true, displaylogo: false, displayModeBar: phone.matches ? false : "hover",
+    // Plotly's button that uploads a chart to its makers has no place here.
+    responsive: true, displaylogo: false, showSendToCloud: false, displayModeBar: phone.matches ? false : "hover",
     modeBarButtonsToRemove: ["lasso2d", "select2d"],
     toImageButtonOptions: { filename: "speedrun_" + id, scale: 2 },
   });

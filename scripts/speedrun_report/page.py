@@ -86,7 +86,8 @@ def write_page(collection: Collection, title: str, out: Path, binary: Path | Non
     figures = {"loss-time": loss_charts.loss_chart(groups, "time"), "loss-tokens": loss_charts.loss_chart(groups, "tokens"),
                "step-times": timing_charts.step_time_chart(groups), "where": timing_charts.where_time_went_chart(groups)}
     times = sorted(str(run.environment["time_utc"]) for run in collection.runs if run.environment.get("time_utc"))
-    span = f" Made between {times[0]} and {times[-1]}." if times else ""
+    times = [time[:16].replace("T", " ") for time in times]
+    span = f" Started between {times[0]} and {times[-1]} UTC." if times else ""
     description = collection.track.get("description", "") if collection.track else ""
 
     body = [f"<h1>{escape(title)}</h1>", f'<p class="muted">{escape(description)}{escape(span)} Training time leaves out '

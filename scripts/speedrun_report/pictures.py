@@ -55,14 +55,15 @@ def _draw(axes, groups: list[Group], axis: str) -> None:
              markersize=5, label=label if shown else f"{group.label} (not finished)")
     for target in curves.targets(groups):
         axes.axhline(target, color=curves.TARGET_COLOR, linewidth=1.3, linestyle=(0, (5, 3)), zorder=1)
-        axes.annotate(f"target {target:g}", (1, target), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+        # On the side where the legend is not.
+        axes.annotate(f" target {target:g}", (0, target), xycoords=("axes fraction", "data"), ha="left", va="bottom",
                       color="#59636E", fontsize=10)
     axes.set_xlabel(f"training time [{unit}]" if axis == "time" else f"tokens [{unit}]")
     axes.set_ylabel("loss [nats per token]")
     if (limits := curves.loss_range(groups)) is not None:
         axes.set_ylim(*limits)
     axes.set_xlim(left=0)
-    axes.legend(frameon=False, fontsize=10, loc="upper right")
+    axes.legend(edgecolor="none", framealpha=0.9, fontsize=10, loc="upper right")
 
 
 def write_pictures(groups: list[Group], title: str, folder: Path, formats: list[str]) -> list[Path]:

@@ -1,6 +1,7 @@
 """The page's tables. Every text of a run goes through escape()."""
 
 import json
+import re
 from collections.abc import Callable
 from html import escape
 
@@ -133,7 +134,8 @@ def config_differences(groups: list[Group]) -> str:
     """The first group of the leaderboard is what the others are held against."""
     rows = []
     for key, values in differences(groups):
-        cells = [f'<th scope="row">{escape(key)}</th>']
+        parts = re.sub(r"([._])", r"\1<wbr>", escape(key))  # where a narrow screen may break it
+        cells = [f'<th scope="row">{parts}</th>']
         for value in values:
             differs = value != values[0]
             text = _value(value)
@@ -179,7 +181,9 @@ def environments(groups: list[Group]) -> tuple[str, int]:
             by_environment.setdefault(cells, []).append(run.name)
             comparable.add((cells[0], cells[1], cells[2], cells[6]))
     head = [(title, False) for title in
-            ("host", "processor", "GPUs", "computed on", "memory", "program (git)", "compiler, build", "system", "runs")]
-    rows = ["".join(cell(text) for text in cells) + cell(escape(", ".join(names)), None, "notes")
-            for cells, names in by_environment.items()]
+            ("runs", "host", "processor", "GPUs", "computed on", "memory", "program (git)", "compiler, build", "system")]
+    rows = []
+    for cells, names in by_environment.items():
+        who = ", ".join(names) if len(names) < 4 else f"{len(names)}: {names[0]} … {names[-1]}"
+        rows.append("".join(cell(text) for text in (f'<span title="{escape(", ".join(names))}">{escape(who)}</span>', *cells)))
     return table("environment", head, rows, sortable=False), len(comparable)

@@ -91,13 +91,13 @@ def where_time_went_chart(groups: list[Group]) -> go.Figure:
             detail.append([f"{100 * share:.2f}%", f"{mean[part] / steps:.3f}" if steps else "?", len(runs)])
         figure.add_trace(go.Bar(
             x=x, y=[escaped(group.label) for group in groups], name=name, orientation="h", text=text, textposition="inside",
-            insidetextanchor="middle", textangle=0, constraintext="none", customdata=detail,
+            insidetextanchor="middle", textangle=0, customdata=detail,
             textfont={"color": "#FFFFFF" if part in (0, 2) else "#111111"},
             marker={"color": curves.PART_COLORS[part], "pattern": {"shape": "/" if part == 1 else "", "solidity": 0.3}},
             hovertemplate=f"<b>%{{y}}</b><br>{name}<br>%{{x:.4g}} {unit}, %{{customdata[0]}} of the training time<br>"
             "%{customdata[1]} ms per step<br>runs: %{customdata[2]}<extra></extra>",
         ))
-    figure.update_layout(**{**LAYOUT, "showlegend": True}, height=_rows(len(groups)) + 40, barmode="stack", bargap=0.35,
+    figure.update_layout(**{**LAYOUT, "showlegend": True}, height=_rows(len(groups)) + 40, barmode="stack", bargap=0.35, uniformtext={"minsize": 11, "mode": "hide"},
                          legend={"orientation": "h", "traceorder": "normal", "y": 1, "yanchor": "bottom", "x": 0},
                          xaxis={**AXIS, "title": {"text": f"training time [{unit}]"}}, yaxis=_category_axis())
     return figure
@@ -114,12 +114,12 @@ def overlap_chart(overlaps: list[Overlap]) -> go.Figure:
         figure.add_trace(go.Bar(
             x=[float(f"{value:.6g}") for value in values], y=rows, orientation="h", name=name, marker={"color": color},
             text=[f"{100 * share:.0f}%" if share >= 0.04 else "" for share in shares], textposition="inside",
-            insidetextanchor="middle", textangle=0, constraintext="none", textfont={"color": "#FFFFFF"},
+            insidetextanchor="middle", textangle=0, textfont={"color": "#FFFFFF"},
             customdata=[[f"{100 * share:.1f}%"] for share in shares],
             hovertemplate=f"<b>%{{y}}</b><br>{name}: %{{x:.3f}} ms per step, %{{customdata[0]}} of the communication"
             "<extra></extra>",
         ))
-    figure.update_layout(**{**LAYOUT, "showlegend": True}, height=_rows(len(rows)) + 40, barmode="stack", bargap=0.35,
+    figure.update_layout(**{**LAYOUT, "showlegend": True}, height=_rows(len(rows)) + 40, barmode="stack", bargap=0.35, uniformtext={"minsize": 11, "mode": "hide"},
                          legend={"orientation": "h", "traceorder": "normal", "y": 1, "yanchor": "bottom", "x": 0},
                          xaxis={**AXIS, "title": {"text": "communication [ms per step]"}}, yaxis=_category_axis())
     return figure

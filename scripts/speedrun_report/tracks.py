@@ -47,7 +47,8 @@ def _run_of_record(folder: Path, record: dict, entry: dict, problems: list[str])
         notes.append(f"every {metrics['every']}th step is kept")
     config = record["config"] if entry["side"] == "candidate" else record["baseline"]["config"]
     sha = record["git_sha"] + ("-dirty" if record["dirty"] else "")
-    environment = record["hardware"] | {"build": record["build"], "git_sha": sha}
+    environment = record["hardware"] | {"build": record["build"], "git_sha": sha, "time_utc": entry["began_utc"],
+                                        "cuda": {"gpus": record["hardware"].get("gpus")}}
     summary = {"status": entry["status"], "startup_ms": entry["startup_ms"]}
     name = f"{record['name'] if entry['side'] == 'candidate' else record['baseline']['name']}, seed {entry['seed']}"
     return Run(name, folder, config | {"seed": entry["seed"]}, environment, summary, steps, validations,
