@@ -50,10 +50,12 @@ def binary_of(arguments: argparse.Namespace) -> Path | None:
 def run(arguments: argparse.Namespace) -> None:
     binary = binary_of(arguments)
     collection = collect(arguments.folders)
-    # Only now: whoever mistypes a folder need not wait for the libraries.
+    # Only now, and only what is needed: whoever mistypes a folder need not wait for the libraries.
     try:
         from speedrun_report.page import write_page
-        from speedrun_report.pictures import write_pictures
+
+        if arguments.png is not None or arguments.svg is not None:
+            from speedrun_report.pictures import write_pictures
     except ImportError as error:
         raise UsageError(f"{error}: install the packages of {ROOT / 'scripts' / 'requirements.txt'}") from None
     title = arguments.title or (f"{collection.track['name']} track" if collection.track else "speedrun report")

@@ -71,7 +71,7 @@ def write_run(run: Run, folder: Path) -> None:
 
 
 def folder_of(run: Run, out: Path) -> Path:
-    parts = [run.name] if run.record is None else [run.record, f"{run.side}-seed{run.seed}"]
+    parts = [run.name] if run.place is None else [run.place.folder, f"{run.place.side}-seed{run.seed}"]
     return out.joinpath(*(re.sub(r"[^\w.+=-]", "_", part) for part in parts))
 
 

@@ -32,7 +32,7 @@ class Group:
 
     @property
     def is_baseline(self) -> bool:
-        return self.runs[0].side == "baseline"
+        return self.runs[0].place is not None and self.runs[0].place.side == "baseline"
 
     @property
     def reached(self) -> int:
@@ -89,23 +89,24 @@ def label_of(names: list[str]) -> str:
 
 
 def group_runs(runs: list[Run]) -> list[Group]:
-    """In leaderboard order, those of records by date and the baselines last. Runs of different records stay apart,
+    """In leaderboard order; those of records as the runs come, the baselines last. Runs of different records stay apart,
     whatever their configs: they were not made in turns."""
     by_key: dict[str, list[Run]] = {}
     for run in runs:
-        by_key.setdefault(json.dumps([run.record, run.side, settings_of(run)], sort_keys=True), []).append(run)
+        by_key.setdefault(json.dumps([run.place and [run.place.folder, run.place.side], settings_of(run)], sort_keys=True), []).append(run)
     groups, used = [], set()
     for members in by_key.values():
-        label = members[0].record or label_of([run.name for run in members])
-        if members[0].side == "baseline":
-            label += ": baseline " + members[0].name.rsplit(",", 1)[0]
+        place = members[0].place
+        label = place.config if place else label_of([run.name for run in members])
+        if place and place.side == "baseline":
+            label += f" (baseline of {place.record})"
         unique, number = label, 2
         while unique in used:
             unique, number = f"{label} ({number})", number + 1
         used.add(unique)
         groups.append(Group(unique, members))
-    if all(run.record for run in runs):
-        groups.sort(key=lambda group: (group.is_baseline, group.runs[0].record))
+    if all(run.place for run in runs):
+        groups.sort(key=lambda group: group.is_baseline)
     else:
         groups.sort(key=lambda group: (group.is_baseline, *group.order()))
     for index, group in enumerate(groups):

@@ -61,7 +61,7 @@ def overlaps_of(runs: list[Run], binary: Path | None) -> tuple[list[Overlap], li
         counted = overlap_of_metrics(run)
         if counted:
             found.append(counted)
-        if run.record is not None or not (run.path / "trace.json").exists():
+        if run.place is not None or not (run.path / "trace.json").exists():
             continue
         if binary is None:
             problems.append(f"{run.path / 'trace.json'}: not read, no speedrun binary (--speedrun FILE)")

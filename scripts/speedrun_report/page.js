@@ -57,7 +57,7 @@ window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", rec
 phone.addEventListener("change", recolor);
 
 // Which configs and which kind of loss are shown: the same in all charts.
-const hidden = new Set();
+const hidden = new Set([...document.querySelectorAll("button[data-group][aria-pressed=false]")].map((b) => Number(b.dataset.group)));
 let kind = "both";
 function showChosen() {
   for (const chart of charts) {
@@ -66,6 +66,7 @@ function showChosen() {
     Plotly.restyle(chart, { visible });
   }
 }
+if (hidden.size > 0) showChosen();
 for (const button of document.querySelectorAll("button[data-group]")) {
   button.addEventListener("click", () => {
     const group = Number(button.dataset.group);

@@ -31,11 +31,13 @@ def _tile(value: str, text: str) -> str:
 
 def _tiles(groups: list[Group]) -> str:
     tiles = []
-    times = [(group.mean_and_deviation(lambda run: run.time_to_target_ms)[0], group) for group in groups]
-    times = [(ms, group) for ms, group in times if ms is not None]
+    of_records = all(run.place for group in groups for run in group.runs)
+    what = "training time of a config whose runs all reach the target" if of_records else "time to the target"
+    times = [(group.mean_and_deviation(lambda run: run.train_ms if of_records else run.time_to_target_ms)[0], group)
+             for group in groups if group.finished and group.reached == len(group.finished)]
     if times:
         ms, group = min(times, key=lambda pair: pair[0])
-        tiles.append(_tile(f"{ms / 1e3:.2f} s", f"shortest mean time to the target: {group.label}"))
+        tiles.append(_tile(f"{ms / 1e3:.2f} s", f"shortest mean {what}: {group.label}"))
     losses = [(group.mean_and_deviation(lambda run: run.val_loss)[0], group) for group in groups]
     losses = [(loss, group) for loss, group in losses if loss is not None]
     if losses:
@@ -94,7 +96,7 @@ def write_page(collection: Collection, title: str, out: Path, binary: Path | Non
             "start-up and validation. Means and ± (standard deviation of one run) are over finished runs.</p>",
             _tiles(groups), _notices(collection, groups, machines)]
     if collection.records:
-        body.append(_section("Records", "As `record.json` has them; `speedrun records verify` computes every figure again.",
+        body.append(_section("Records", "As <code>record.json</code> has them; <code>speedrun records verify</code> computes every figure again.",
                              record_table(collection.records)))
     body += [
         _section("Leaderboard", "One row per config, whatever the seed. Time to target: training time at the first validation at "

@@ -12,8 +12,9 @@ from .groups import Group
 
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X"}
 LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
-# Training curves share so many points: an SVG stays below 200 kB however many runs there are.
-MOST_POINTS_OF_ALL = 5000
+# Of a training curve, whose noise would hide the rest; all share the second, so that an SVG stays below 200 kB.
+MOST_POINTS = 60
+MOST_POINTS_OF_ALL = 4000
 
 STYLE = {
     "svg.hashsalt": "speedrun",  # identifiers of clip paths, else random
@@ -32,7 +33,7 @@ STYLE = {
 def _draw(axes, groups: list[Group], axis: str) -> None:
     unit, scale = curves.time_unit(groups) if axis == "time" else curves.token_unit(groups)
     num_runs = sum(len(group.runs) for group in groups)
-    most_points = max(20, MOST_POINTS_OF_ALL // num_runs)
+    most_points = max(2, min(MOST_POINTS, MOST_POINTS_OF_ALL // num_runs))
     top = (curves.loss_range(groups) or [None, None])[1]
 
     def line(curve: curves.Curve, **style) -> None:

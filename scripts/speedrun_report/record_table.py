@@ -25,7 +25,7 @@ def record_table(records: list[Record]) -> str:
             ("validation loss [nats/token]", True), ("p: loss below target", True), ("raced against", False),
             ("times as fast", True), ("p: faster", True), ("verdict", False)]
     rows = []
-    for record in sorted(records, key=lambda r: r.folder, reverse=True):
+    for record in reversed(records):
         json = record.json
         statistics = json["statistics"]
         candidate = statistics["candidate"]

@@ -18,6 +18,17 @@ class DataError(Exception):
     """A file is missing or damaged (exit 3); the text names it."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where in a record a run stands."""
+
+    folder: str  # of the record
+    record: str  # its name
+    side: str  # "candidate", or "baseline": what the candidate was raced against
+    config: str  # name of the side's config
+    digest: str  # SHA-256 of the metrics file
+
+
 @dataclass
 class Run:
     """One run. Times in ms of training, losses in nats per token; None where a loss was not finite."""
@@ -29,8 +40,7 @@ class Run:
     summary: dict | None  # None: the run has not ended, or was killed
     steps: list[dict]  # the "step" lines of metrics.jsonl
     validations: list[dict]  # its "val" lines, each with "tokens" added
-    record: str | None = None  # folder of the record that it belongs to
-    side: str = "candidate"  # or "baseline": what the record's candidate was raced against
+    place: Place | None = None  # None: of no record
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from .runs import DataError, Run, UsageError, is_run_folder, read_json, read_metrics, read_run
+from .runs import DataError, Place, Run, UsageError, is_run_folder, read_json, read_metrics, read_run
 
 SCHEMA = 1  # kRecordSchema of train/record/record.h
 
@@ -50,9 +50,10 @@ def _run_of_record(folder: Path, record: dict, entry: dict, problems: list[str])
     environment = record["hardware"] | {"build": record["build"], "git_sha": sha, "time_utc": entry["began_utc"],
                                         "cuda": {"gpus": record["hardware"].get("gpus")}}
     summary = {"status": entry["status"], "startup_ms": entry["startup_ms"]}
-    name = f"{record['name'] if entry['side'] == 'candidate' else record['baseline']['name']}, seed {entry['seed']}"
-    return Run(name, folder, config | {"seed": entry["seed"]}, environment, summary, steps, validations,
-               record=folder.name, side=entry["side"], notes=notes)
+    name = record["name"] if entry["side"] == "candidate" else record["baseline"]["name"]
+    place = Place(folder.name, record["name"], entry["side"], name, metrics["sha256"])
+    return Run(f"{name}, seed {entry['seed']}", folder, config | {"seed": entry["seed"]}, environment, summary, steps,
+               validations, place, notes)
 
 
 def read_record(folder: Path, collection: Collection) -> None:
@@ -94,6 +95,23 @@ def _add_readable(collection: Collection, folder: Path) -> None:
         collection.problems.append(str(error))
 
 
+def _put_in_order(collection: Collection) -> None:
+    """Records from the first to the last, and each run once."""
+    records = {record.folder: record for record in collection.records}
+
+    def depth(folder: str, seen: tuple = ()) -> int:
+        """How many records before it were raced against: several may be of one day."""
+        before = (records[folder].json.get("baseline") or {}).get("record")
+        return 1 + depth(before, (*seen, folder)) if before in records and before not in (*seen, folder) else 0
+
+    position = {folder: i for i, folder in enumerate(sorted(records, key=lambda f: (records[f].json["date"], depth(f), f)))}
+    collection.records = [records[folder] for folder in position]
+    # A run given twice, by pattern and by name, is one; a baseline's runs may also be those of its own record.
+    collection.runs.sort(key=lambda run: (run.place.side == "baseline", position[run.place.folder]) if run.place else (False, -1))
+    unique = {run.place.digest if run.place else run.path.resolve(): run for run in reversed(collection.runs)}
+    collection.runs = [run for run in collection.runs if any(run is kept for kept in unique.values())]
+
+
 def collect(paths: list[Path]) -> Collection:
     """Each path: a run folder, a record folder, a track, or a folder of runs such as logs. Throws UsageError for a path
     that is none of them, DataError if nothing could be read."""
@@ -115,15 +133,7 @@ def collect(paths: list[Path]) -> Collection:
             raise UsageError(f"{path}: no run in it (config.json, metrics.jsonl) and no record (record.json)")
         for folder in inner:
             _add_readable(collection, folder)
-    # The same folder given twice, by pattern and by name, is one run.
-    seen, unique = set(), []
-    for run in collection.runs:
-        key = (run.path.resolve(), run.record, run.side, run.seed if run.record else None)
-        if key not in seen:
-            seen.add(key)
-            unique.append(run)
-    collection.runs = unique
-    collection.records = list({record.folder: record for record in collection.records}.values())
+    _put_in_order(collection)
     if not collection.runs:
         raise DataError("no run could be read:\n  " + "\n  ".join(collection.problems))
     return collection
