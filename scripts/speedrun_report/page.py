@@ -37,7 +37,7 @@ def _tiles(groups: list[Group]) -> str:
              for group in groups if group.finished and group.reached == len(group.finished)]
     if times:
         ms, group = min(times, key=lambda pair: pair[0])
-        tiles.append(_tile(f"{ms / 1e3:.2f} s", f"shortest mean {what}: {group.label}"))
+        tiles.append(_tile(f"{ms / 1e3:.{2 if ms >= 1e3 else 3}f} s", f"shortest mean {what}: {group.label}"))
     losses = [(group.mean_and_deviation(lambda run: run.val_loss)[0], group) for group in groups]
     losses = [(loss, group) for loss, group in losses if loss is not None]
     if losses:
@@ -88,11 +88,12 @@ def write_page(collection: Collection, title: str, out: Path, binary: Path | Non
     figures = {"loss-time": loss_charts.loss_chart(groups, "time"), "loss-tokens": loss_charts.loss_chart(groups, "tokens"),
                "step-times": timing_charts.step_time_chart(groups), "where": timing_charts.where_time_went_chart(groups)}
     times = sorted(str(run.environment["time_utc"]) for run in collection.runs if run.environment.get("time_utc"))
-    times = [time[:16].replace("T", " ") for time in times]
-    span = f" Started between {times[0]} and {times[-1]} UTC." if times else ""
-    description = collection.track.get("description", "") if collection.track else ""
+    ends = list(dict.fromkeys(time[:16].replace("T", " ") for time in (times[:1] + times[-1:])))
+    intro = [collection.track.get("description", "").rstrip(".")] if collection.track else []
+    intro.append(f"Started {'between ' * (len(ends) - 1)}{' and '.join(ends)} UTC" if ends else "")
+    intro = "".join(f"{sentence}. " for sentence in intro if sentence)
 
-    body = [f"<h1>{escape(title)}</h1>", f'<p class="muted">{escape(description)}{escape(span)} Training time leaves out '
+    body = [f"<h1>{escape(title)}</h1>", f'<p class="muted">{escape(intro)}Training time leaves out '
             "start-up and validation. Means and ± (standard deviation of one run) are over finished runs.</p>",
             _tiles(groups), _notices(collection, groups, machines)]
     if collection.records:

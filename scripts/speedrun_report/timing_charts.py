@@ -16,9 +16,11 @@ MOST_TIMES = 4000  # step times of one group that the page carries
 
 def parts_of(run: Run) -> tuple[float, float, float, float]:
     """Training time in ms as PARTS; their sum is train_ms. The host waits for data while the device may be at work
-    (steps are enqueued ahead), so its wait is counted inside forward and backward, and never beyond it."""
-    optimizer, exposed = run.total_ms("optimizer_ms"), run.total_ms("comm_exposed_ms")
-    compute = max(0.0, run.train_ms - optimizer - exposed)
+    (steps are enqueued ahead), so its wait is counted inside forward and backward, and never beyond it. What a step
+    waits for may lie in the time of the next one: sums of a busy machine are cut where they exceed the training time."""
+    optimizer = min(run.total_ms("optimizer_ms"), run.train_ms)
+    exposed = min(run.total_ms("comm_exposed_ms"), run.train_ms - optimizer)
+    compute = run.train_ms - optimizer - exposed
     data = min(run.total_ms("data_ms"), compute)
     return compute - data, data, exposed, optimizer
 

@@ -100,9 +100,10 @@ def _put_in_order(collection: Collection) -> None:
     records = {record.folder: record for record in collection.records}
 
     def depth(folder: str, seen: tuple = ()) -> int:
-        """How many records before it were raced against: several may be of one day."""
-        before = (records[folder].json.get("baseline") or {}).get("record")
-        return 1 + depth(before, (*seen, folder)) if before in records and before not in (*seen, folder) else 0
+        """The length of the chain of records behind it: several may be of one day."""
+        json, seen = records[folder].json, (*seen, folder)
+        before = [json.get("record_before"), (json.get("baseline") or {}).get("record")]
+        return max((1 + depth(name, seen) for name in before if name in records and name not in seen), default=0)
 
     position = {folder: i for i, folder in enumerate(sorted(records, key=lambda f: (records[f].json["date"], depth(f), f)))}
     collection.records = [records[folder] for folder in position]

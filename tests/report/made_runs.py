@@ -100,7 +100,7 @@ def make_record(track: Path, name: str, candidates: list[Path], baselines: list[
     environment = json.loads((candidates[0] / "environment.json").read_text())
     record = {
         "schema": 1, "name": name, "track": track.name, "date": "2026-01-02", "what": f"what {name} changes", "systems_only": False,
-        "first": not baselines, "target_loss": 4.0, "git_sha": "0" * 40, "dirty": True, "binary_sha256": "1" * 64,
+        "record_before": before or "", "target_loss": 4.0, "git_sha": "0" * 40, "dirty": True, "binary_sha256": "1" * 64,
         "statistics": {"candidate": side, "baseline": side if baselines else None, "loss_below_target": {"t": -9.0, "df": 1.0, "p": 0.0042},
                        "time_below_baseline": {"t": -9.0, "df": 1.9, "p": 1e-9} if baselines else None, "loss_within_margin": None,
                        "speedup": 1.25 if baselines else None},
@@ -112,5 +112,5 @@ def make_record(track: Path, name: str, candidates: list[Path], baselines: list[
         "build": environment["build"], "data": [], "config": json.loads((candidates[0] / "config.json").read_text()),
     }
     (folder / "record.json").write_text(json.dumps(record), encoding="utf-8")
-    (track / "track.json").write_text(json.dumps({"name": track.name, "description": "a track for tests"}), encoding="utf-8")
+    (track / "track.json").write_text(json.dumps({"name": track.name, "description": "A track for tests."}), encoding="utf-8")
     return folder

@@ -12,7 +12,7 @@ import unittest
 from html.parser import HTMLParser
 from pathlib import Path
 
-from made_runs import SCRIPTS, copy_run, make_record, make_runs, require
+from made_runs import SCRIPTS, copy_run, make_record, make_runs, require, speedrun
 
 require("plotly", "matplotlib")
 BINARY, MPIEXEC = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
@@ -137,8 +137,10 @@ class ReportTest(unittest.TestCase):
             runs = [run for run in self.logs.iterdir() if re.sub(r"-s\d$", "", run.name) == label]
             summaries = [read(run / "summary.json") for run in runs]
             self.assertAlmostEqual(sum(bar["x"][i] for bar in bars), statistics.fmean(s["train_ms"] for s in summaries) / 1e3, delta=2e-5)
-            for bar, key in ((bars[2], "comm_exposed_ms"), (bars[3], "optimizer_ms")):
-                self.assertAlmostEqual(bar["x"][i], statistics.fmean(s[key] for s in summaries) / 1e3, delta=1e-5)
+            self.assertAlmostEqual(bars[3]["x"][i], statistics.fmean(s["optimizer_ms"] for s in summaries) / 1e3, delta=1e-5)
+            # Ranks that share a core may be seen waiting for longer than they trained.
+            exposed = [min(s["comm_exposed_ms"], s["train_ms"] - s["optimizer_ms"]) for s in summaries]
+            self.assertAlmostEqual(bars[2]["x"][i], statistics.fmean(exposed) / 1e3, delta=1e-5)
 
     def test_overlap_is_that_of_the_metrics_and_of_the_trace(self):
         if not MPIEXEC:
@@ -257,6 +259,42 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(report(second, "--out", self.work / "record.html").returncode, 0)
         self.assertEqual(len(Page(self.work / "record.html").row("leaderboard", "the one before (baseline of ant)")), 10)
 
+    def test_record_of_the_binary(self):
+        """What `speedrun records attempt` writes."""
+        if "records" not in subprocess.run([BINARY, "--help"], capture_output=True, text=True, check=False).stdout:
+            self.skipTest("this binary has no records")
+        shards = read(self.work / "tiny" / "dataset.json")["shards"]
+        tokens = sum(shard["tokens"] for shard in shards if shard["split"] == "val") - 1
+        track = self.work / "tracks" / "tiny"
+        track.mkdir(parents=True)
+        (track / "track.json").write_text(json.dumps({
+            "name": "tiny", "dataset": {"name": "tiny", "tokenizer": "bytes", "vocab_size": 257, "separator": 256, "shards": shards},
+            "validation": {"split": "val", "tokens": tokens}, "target_loss": 4.0, "hardware_class": "any",
+            "rules": {"min_runs": 2, "max_loss_p": 0.01, "max_time_p": 0.01, "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}}))
+        speedrun(BINARY, "records", "attempt", "tiny.json", "--runs", "2", "--against", "tiny.json", "--against-set", "schedule.steps=32",
+                 "--set", "record.track=tiny", "--against-set", "record.track=tiny", "--name", "short", "--baseline-name", "long",
+                 "--what", "fewer steps", "--baseline-what", "the first", "--out", "tracks", "--work", "attempts", folder=self.work)
+        done = report(track, "--out", self.work / "real.html")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr, "")
+        self.assertIn("4 runs of 2 configs", done.stdout)
+        page = Page(self.work / "real.html")
+        record = read(next(track.glob("*_short")) / "record.json")
+        row = page.row("records", "short")
+        self.assertEqual(row[2:4], ["fewer steps", "2"])
+        self.assertEqual(row[8], f"{record['statistics']['speedup']:.3f}")
+        mean, deviation = (record["statistics"]["candidate"]["loss"][key] for key in ("mean", "std"))
+        self.assertEqual(row[5], f"{mean:.4f} ± {deviation:.4f}")
+        self.assertEqual(page.row("leaderboard", "short")[4], row[5])  # computed from the metrics
+        for run in record["runs"]:
+            if run["side"] == "candidate":
+                self.assertEqual(page.row("runs", f"short, seed {run['seed']}")[5], f"{run['train_ms'] / 1e3:.2f}")
+
+    def test_damaged_record(self):
+        track = self.work / "damaged_records" / "toy"
+        runs = {name: [self.logs / f"{name}-s{seed}" for seed in (1, 2)] for name in ("narrow", "wide")}
+        make_record(track, "zebra", runs["wide"], [])
+        second = make_record(track, "ant", runs["narrow"], runs["wide"], before="2026-01-02_zebra")
         first = second / "candidate-seed1.jsonl.gz"
         whole = first.read_bytes()
         for damage, words in ((whole[:-20], "damaged"), (b"plain", "cannot be read"), (None, "missing")):
