@@ -24,17 +24,28 @@ Exit codes: 0 written; 2 bad usage, or a folder is none of these; 3 no run could
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=DESCRIPTION, epilog=EPILOG,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
-                        help="a run (logs/NAME), a folder of runs (logs), a track (records/NAME) or one of its records")
-    parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE",
-                        help="the page, overwritten (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="a run (logs/NAME), a folder of runs (logs), a track (records/NAME) or one of its records",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page, overwritten (default: %(default)s)"
+    )
     parser.add_argument("--title", help="heading of page and pictures (default: of the track, or speedrun report)")
     parser.add_argument("--png", type=Path, metavar="DIR", help="also DIR/loss_time.png and DIR/loss_tokens.png")
     parser.add_argument("--svg", type=Path, metavar="DIR", help="the same two as SVG, each below 200 kB")
-    parser.add_argument("--speedrun", type=Path, metavar="FILE",
-                        help="binary that measures overlap in runs' trace.json (default: build/release/speedrun, if there)")
+    parser.add_argument(
+        "--speedrun",
+        type=Path,
+        metavar="FILE",
+        help="binary that measures overlap in runs' trace.json (default: build/release/speedrun, if there)",
+    )
     return parser.parse_args()
 
 

@@ -98,12 +98,19 @@ def convert(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=DESCRIPTION, epilog=EPILOG,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
-                        help="a run (logs/NAME), a folder of runs (logs), a track (records/NAME) or one of its records")
-    parser.add_argument("--out", type=Path, default=Path("tensorboard"), metavar="DIR",
-                        help="gets one folder per run (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="a run (logs/NAME), a folder of runs (logs), a track (records/NAME) or one of its records",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("tensorboard"), metavar="DIR", help="gets one folder per run (default: %(default)s)"
+    )
     try:
         convert(parser.parse_args())
     except UsageError as error:

@@ -93,7 +93,8 @@ def group_runs(runs: list[Run]) -> list[Group]:
     whatever their configs: they were not made in turns."""
     by_key: dict[str, list[Run]] = {}
     for run in runs:
-        by_key.setdefault(json.dumps([run.place and [run.place.folder, run.place.side], settings_of(run)], sort_keys=True), []).append(run)
+        side = run.place and [run.place.folder, run.place.side]
+        by_key.setdefault(json.dumps([side, settings_of(run)], sort_keys=True), []).append(run)
     groups, used = [], set()
     for members in by_key.values():
         place = members[0].place

@@ -25,20 +25,23 @@ def _x_values(curve: Curve, axis: str, scale: float) -> list[float | None]:
 
 
 def _line(figure: go.Figure, group: Group, curve: Curve, axis: str, scale: float, kind: str, who: str, **style) -> None:
-    unit = "s of training" if axis == "time" else ""
-    detail = [[step, f"{ms / 1e3:,.2f}", f"{tokens:,}" if tokens is not None else "?"]
-              for step, ms, tokens in zip(curve.step, curve.train_ms, curve.tokens)]
+    detail = [
+        [step, f"{ms / 1e3:,.2f}", f"{tokens:,}" if tokens is not None else "?"]
+        for step, ms, tokens in zip(curve.step, curve.train_ms, curve.tokens)
+    ]
     name = "validation" if kind == "val" else "training"
-    figure.add_trace(go.Scatter(
-        x=_x_values(curve, axis, scale),
-        y=[None if loss is None else float(f"{loss:.6g}") for loss in curve.loss],
-        customdata=detail,
-        name=f"{who}, {name}",
-        meta={"group": group.index, "kind": kind},
-        hovertemplate=f"<b>{who}</b><br>{name} loss %{{y:.4f}} nats per token<br>%{{customdata[1]}} s of training, "
-        "%{customdata[2]} tokens, step %{customdata[0]}<extra></extra>",
-        **style,
-    ))
+    figure.add_trace(
+        go.Scatter(
+            x=_x_values(curve, axis, scale),
+            y=[None if loss is None else float(f"{loss:.6g}") for loss in curve.loss],
+            customdata=detail,
+            name=f"{who}, {name}",
+            meta={"group": group.index, "kind": kind},
+            hovertemplate=f"<b>{who}</b><br>{name} loss %{{y:.4f}} nats per token<br>%{{customdata[1]}} s of training, "
+            "%{customdata[2]} tokens, step %{customdata[0]}<extra></extra>",
+            **style,
+        )
+    )
 
 
 def escaped(text: str) -> str:
@@ -59,26 +62,80 @@ def loss_chart(groups: list[Group], axis: str) -> go.Figure:
                 who += f" ({run.status})"
             thin = several or not run.finished
             training = curves.training_curve(run, MOST_POINTS)
-            _line(figure, group, training, axis, scale, "train", who, mode="lines", opacity=0.15 if several else 0.45,
-                  line={"color": color, "width": 1})
-            _line(figure, group, curves.validation_curve(run), axis, scale, "val", who,
-                  mode="lines+markers", opacity=0.45 if thin else 1.0,
-                  line={"color": color, "width": 1 if thin else 2.5, "dash": dash},
-                  marker={"symbol": curves.symbol(group), "size": 4 if thin else 8})
+            _line(
+                figure,
+                group,
+                training,
+                axis,
+                scale,
+                "train",
+                who,
+                mode="lines",
+                opacity=0.15 if several else 0.45,
+                line={"color": color, "width": 1},
+            )
+            _line(
+                figure,
+                group,
+                curves.validation_curve(run),
+                axis,
+                scale,
+                "val",
+                who,
+                mode="lines+markers",
+                opacity=0.45 if thin else 1.0,
+                line={"color": color, "width": 1 if thin else 2.5, "dash": dash},
+                marker={"symbol": curves.symbol(group), "size": 4 if thin else 8},
+            )
         if several:
             who = escaped(f"{group.label}, mean of {len(group.finished)}")
             training = curves.mean_curve([curves.training_curve(run, MOST_POINTS) for run in group.finished])
-            _line(figure, group, training, axis, scale, "train", who, mode="lines", opacity=0.5,
-                  line={"color": color, "width": 1.2})
+            _line(
+                figure,
+                group,
+                training,
+                axis,
+                scale,
+                "train",
+                who,
+                mode="lines",
+                opacity=0.5,
+                line={"color": color, "width": 1.2},
+            )
             validation = curves.mean_curve([curves.validation_curve(run) for run in group.finished])
-            _line(figure, group, validation, axis, scale, "val", who, mode="lines+markers",
-                  line={"color": color, "width": 2.5, "dash": dash},
-                  marker={"symbol": curves.symbol(group), "size": 8})
+            _line(
+                figure,
+                group,
+                validation,
+                axis,
+                scale,
+                "val",
+                who,
+                mode="lines+markers",
+                line={"color": color, "width": 2.5, "dash": dash},
+                marker={"symbol": curves.symbol(group), "size": 8},
+            )
     for target in curves.targets(groups):
-        figure.add_shape(type="line", xref="paper", x0=0, x1=1, y0=target, y1=target, layer="below",
-                         line={"color": curves.TARGET_COLOR, "width": 1.5, "dash": "dash"})
-        figure.add_annotation(xref="paper", x=1, y=target, text=f"target {target:g}", showarrow=False, xanchor="right",
-                              yanchor="bottom", font={"size": 12})
+        figure.add_shape(
+            type="line",
+            xref="paper",
+            x0=0,
+            x1=1,
+            y0=target,
+            y1=target,
+            layer="below",
+            line={"color": curves.TARGET_COLOR, "width": 1.5, "dash": "dash"},
+        )
+        figure.add_annotation(
+            xref="paper",
+            x=1,
+            y=target,
+            text=f"target {target:g}",
+            showarrow=False,
+            xanchor="right",
+            yanchor="bottom",
+            font={"size": 12},
+        )
     x_title = f"training time [{unit}]" if axis == "time" else f"tokens [{unit}]"
     figure.update_layout(
         **LAYOUT,

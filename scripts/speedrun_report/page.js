@@ -57,7 +57,8 @@ window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", rec
 phone.addEventListener("change", recolor);
 
 // Which configs and which kind of loss are shown: the same in all charts.
-const hidden = new Set([...document.querySelectorAll("button[data-group][aria-pressed=false]")].map((b) => Number(b.dataset.group)));
+const off = document.querySelectorAll("button[data-group][aria-pressed=false]");
+const hidden = new Set([...off].map((button) => Number(button.dataset.group)));
 let kind = "both";
 function showChosen() {
   for (const chart of charts) {

@@ -39,8 +39,9 @@ def _draw(axes, groups: list[Group], axis: str) -> None:
     def line(curve: curves.Curve, **style) -> None:
         x = curve.train_ms if axis == "time" else curve.tokens
         # What lies far above the picture is left out of the file too.
-        points = [(a / scale, b) for a, b in zip(x, curve.loss) if a is not None and b is not None
-                  and (top is None or b < 2 * top)]
+        points = [
+            (a / scale, b) for a, b in zip(x, curve.loss) if a is not None and b is not None and (top is None or b < 2 * top)
+        ]
         axes.plot([p[0] for p in points], [p[1] for p in points], **style)
 
     for group in groups:
@@ -52,13 +53,27 @@ def _draw(axes, groups: list[Group], axis: str) -> None:
                 line(curves.validation_curve(run), color=color, alpha=0.4, linewidth=0.9, linestyle=style)
         shown = [curves.validation_curve(run) for run in group.finished]
         label = group.label if len(shown) < 2 else f"{group.label} (mean of {len(shown)})"
-        line(curves.mean_curve(shown), color=color, linewidth=2.2, linestyle=style, marker=MARKERS[curves.symbol(group)],
-             markersize=5, label=label if shown else f"{group.label} (not finished)")
+        line(
+            curves.mean_curve(shown),
+            color=color,
+            linewidth=2.2,
+            linestyle=style,
+            marker=MARKERS[curves.symbol(group)],
+            markersize=5,
+            label=label if shown else f"{group.label} (not finished)",
+        )
     for target in curves.targets(groups):
         axes.axhline(target, color=curves.TARGET_COLOR, linewidth=1.3, linestyle=(0, (5, 3)), zorder=1)
         # On the side where the legend is not.
-        axes.annotate(f" target {target:g}", (0, target), xycoords=("axes fraction", "data"), ha="left", va="bottom",
-                      color="#59636E", fontsize=10)
+        axes.annotate(
+            f" target {target:g}",
+            (0, target),
+            xycoords=("axes fraction", "data"),
+            ha="left",
+            va="bottom",
+            color="#59636E",
+            fontsize=10,
+        )
     axes.set_xlabel(f"training time [{unit}]" if axis == "time" else f"tokens [{unit}]")
     axes.set_ylabel("loss [nats per token]")
     if (limits := curves.loss_range(groups)) is not None:

@@ -24,15 +24,17 @@ _DASHES = {"solid": "", "dash": "6 3", "dot": "2 2", "dashdot": "6 2 2 2", "long
 def swatch(group: Group) -> str:
     """The group's line and marker, as the charts draw them."""
     color = curves.color(group)
-    return (f'<svg class="swatch" width="28" height="12" aria-hidden="true" stroke="{color}" fill="{color}">'
-            f'<path d="M0 6h28" stroke-width="2.5" stroke-dasharray="{_DASHES[curves.dash(group)]}"/>'
-            f"{_MARKERS[curves.symbol(group)]}</svg>")
+    return (
+        f'<svg class="swatch" width="28" height="12" aria-hidden="true" stroke="{color}" fill="{color}">'
+        f'<path d="M0 6h28" stroke-width="2.5" stroke-dasharray="{_DASHES[curves.dash(group)]}"/>'
+        f"{_MARKERS[curves.symbol(group)]}</svg>"
+    )
 
 
 def cell(text: str, key: object = None, kind: str = "") -> str:
     """text: HTML. key: what the column is sorted by; None: last, whatever the direction."""
     sort = "" if key is None else f' data-key="{escape(str(key))}"'
-    return f'<td{sort}{f" class={kind}" if kind else ""}>{text}</td>'
+    return f"<td{sort}{f' class={kind}' if kind else ''}>{text}</td>"
 
 
 def number(value: float | None, pattern: str, kind: str = "number") -> str:
@@ -57,39 +59,57 @@ def table(name: str, head: list[tuple[str, bool]], rows: list[str], sortable: bo
         sort = ' aria-sort="none"' if sortable else ""
         cells.append(f'<th scope="col"{sort}{" class=number" if holds_numbers else ""}>{inner}</th>')
     kind = ' class="sortable"' if sortable else ""
-    return (f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}"><table{kind} id="{name}"><thead><tr>'
-            f'{"".join(cells)}</tr></thead><tbody>{"".join(f"<tr>{row}</tr>" for row in rows)}</tbody></table></div>')
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}"><table{kind} id="{name}"><thead><tr>'
+        f"{''.join(cells)}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table></div>"
+    )
 
 
 def _seconds(value: Callable[[Run], float | None]) -> Callable[[Run], float | None]:
     def seconds(run: Run) -> float | None:
         ms = value(run)
         return None if ms is None else ms / 1e3
+
     return seconds
 
 
 def leaderboard(groups: list[Group]) -> str:
     has_target = bool(curves.targets(groups))
-    target = ([("reached target", True), ("time to target [s]", True)] if has_target else [])
-    head = [("config", False), ("runs", True), *target, ("validation loss [nats/token]", True), ("training time [s]", True),
-            ("tokens", True), ("tokens/s", True), ("step median [ms]", True), ("ranks", True)]
+    target = [("reached target", True), ("time to target [s]", True)] if has_target else []
+    head = [
+        ("config", False),
+        ("runs", True),
+        *target,
+        ("validation loss [nats/token]", True),
+        ("training time [s]", True),
+        ("tokens", True),
+        ("tokens/s", True),
+        ("step median [ms]", True),
+        ("ranks", True),
+    ]
     rows = []
     for group in groups:
         runs = group.finished
         times = [ms for run in runs for ms in run.step_ms()]
         tokens = runs[0].steps[-1]["tokens"] if runs and runs[0].steps else None
         seeds = ", ".join(str(seed) for seed in group.seeds)
-        cells = [cell(f'{swatch(group)} <span title="seeds {escape(seeds)}">{escape(group.label)}</span>', group.label, "name"),
-                 number(len(runs), "d")]
+        cells = [
+            cell(f'{swatch(group)} <span title="seeds {escape(seeds)}">{escape(group.label)}</span>', group.label, "name"),
+            number(len(runs), "d"),
+        ]
         if has_target:
-            cells += [cell(f"{group.reached} of {len(runs)}", group.reached, "number") if runs else cell(NONE, None, "number"),
-                      mean_cell(group.mean_and_deviation(_seconds(lambda run: run.time_to_target_ms)), ".2f")]
-        cells += [mean_cell(group.mean_and_deviation(lambda run: run.val_loss), ".4f"),
-                  mean_cell(group.mean_and_deviation(_seconds(lambda run: run.train_ms)), ".2f"),
-                  number(tokens, ",d"),
-                  number(group.mean_and_deviation(tokens_per_s)[0], ",.0f"),
-                  number(percentile(times, 0.5) if times else None, ",.2f"),
-                  number(group.runs[0].ranks, "d")]
+            cells += [
+                cell(f"{group.reached} of {len(runs)}", group.reached, "number") if runs else cell(NONE, None, "number"),
+                mean_cell(group.mean_and_deviation(_seconds(lambda run: run.time_to_target_ms)), ".2f"),
+            ]
+        cells += [
+            mean_cell(group.mean_and_deviation(lambda run: run.val_loss), ".4f"),
+            mean_cell(group.mean_and_deviation(_seconds(lambda run: run.train_ms)), ".2f"),
+            number(tokens, ",d"),
+            number(group.mean_and_deviation(tokens_per_s)[0], ",.0f"),
+            number(percentile(times, 0.5) if times else None, ",.2f"),
+            number(group.runs[0].ranks, "d"),
+        ]
         rows.append("".join(cells))
     return table("leaderboard", head, rows)
 
@@ -99,9 +119,21 @@ def tokens_per_s(run: Run) -> float | None:
 
 
 def all_runs(groups: list[Group]) -> str:
-    head = [("run", False), ("seed", True), ("status", False), ("validation loss [nats/token]", True),
-            ("time to target [s]", True), ("training time [s]", True), ("steps", True), ("tokens/s", True),
-            ("step median [ms]", True), ("99% [ms]", True), ("largest [ms]", True), ("start-up [s]", True), ("notes", False)]
+    head = [
+        ("run", False),
+        ("seed", True),
+        ("status", False),
+        ("validation loss [nats/token]", True),
+        ("time to target [s]", True),
+        ("training time [s]", True),
+        ("steps", True),
+        ("tokens/s", True),
+        ("step median [ms]", True),
+        ("99% [ms]", True),
+        ("largest [ms]", True),
+        ("start-up [s]", True),
+        ("notes", False),
+    ]
     rows = []
     for group in groups:
         for run in group.runs:
@@ -110,17 +142,31 @@ def all_runs(groups: list[Group]) -> str:
             startup = (run.summary or {}).get("startup_ms")
             status = f'<span class="badge {"good" if run.finished else "bad"}">{escape(run.status)}</span>'
             note = "; ".join(run.notes)
-            rows.append("".join([
-                cell(f"{swatch(group)} {escape(run.name)}", run.name, "name"), number(run.seed, "d"), cell(status, run.status),
-                number(run.val_loss, ".4f"), number(_seconds(lambda r: r.time_to_target_ms)(run), ".2f"),
-                number(run.train_ms / 1e3, ".2f"), number(run.num_steps, ",d"), number(tokens_per_s(run), ",.0f"),
-                number(percentile(times, 0.5) if times else None, ",.2f"),
-                number(percentile(times, 0.99) if times else None, ",.2f"),
-                cell(f'{slowest["step_ms"]:,.2f} <span class="spread">step {slowest["step"]}</span>',
-                      slowest["step_ms"], "number") if slowest else cell(NONE, None, "number"),
-                number(None if startup is None else startup / 1e3, ".2f"),
-                cell(escape(note), note or None, "notes"),
-            ]))
+            rows.append(
+                "".join(
+                    [
+                        cell(f"{swatch(group)} {escape(run.name)}", run.name, "name"),
+                        number(run.seed, "d"),
+                        cell(status, run.status),
+                        number(run.val_loss, ".4f"),
+                        number(_seconds(lambda r: r.time_to_target_ms)(run), ".2f"),
+                        number(run.train_ms / 1e3, ".2f"),
+                        number(run.num_steps, ",d"),
+                        number(tokens_per_s(run), ",.0f"),
+                        number(percentile(times, 0.5) if times else None, ",.2f"),
+                        number(percentile(times, 0.99) if times else None, ",.2f"),
+                        cell(
+                            f'{slowest["step_ms"]:,.2f} <span class="spread">step {slowest["step"]}</span>',
+                            slowest["step_ms"],
+                            "number",
+                        )
+                        if slowest
+                        else cell(NONE, None, "number"),
+                        number(None if startup is None else startup / 1e3, ".2f"),
+                        cell(escape(note), note or None, "notes"),
+                    ]
+                )
+            )
     return table("runs", head, rows)
 
 
@@ -143,47 +189,12 @@ def config_differences(groups: list[Group]) -> str:
         rows.append("".join(cells))
     if not rows:
         return ""
-    head = "".join(f'<th scope="col">{swatch(g)} {escape(g.label)}{" <small>(reference)</small>" if g is groups[0] else ""}</th>'
-                   for g in groups)
-    return (f'<div class="scroll" tabindex="0" role="region" aria-label="differences of configs"><table id="differences"><thead><tr>'
-            f'<th scope="col">key</th>{head}</tr></thead><tbody>{"".join(f"<tr>{row}</tr>" for row in rows)}</tbody></table></div>')
-
-
-def _environment(run: Run) -> tuple[str, ...]:
-    """Cells of the environment table: what differs between machines and builds, and not from minute to minute."""
-    environment = run.environment
-    cpu, cuda, build = (environment.get(key) or {} for key in ("cpu", "cuda", "build"))
-    sha = str(environment.get("git_sha", "unknown"))
-    dirty = sha.endswith("-dirty")
-    clean = sha.removesuffix("-dirty")
-    badge = '<span class="badge bad">uncommitted changes</span>' if dirty else '<span class="badge good">clean</span>'
-    gpus = [gpu.get("name", "?") for gpu in cuda.get("gpus") or []]
-    devices = dict.fromkeys(place.get("device", "?") for place in environment.get("ranks") or [])
-    memory = environment.get("memory_bytes")
-    program = f'<code title="{escape(clean)}">{escape(clean[:12])}</code> {badge if clean != "unknown" else ""}'
-    return (escape(str(environment.get("host", NONE))),
-            escape(f'{cpu.get("model", "?")}, {cpu.get("cores", "?")} cores' + (", avx512_bf16" if cpu.get("avx512_bf16") else "")),
-            escape(", ".join(gpus) or "none"),
-            escape("; ".join(devices) or NONE),
-            f"{memory / 2**30:.1f} GiB" if memory else NONE,
-            program,
-            escape(" ".join(str(build.get(key, "")) for key in ("compiler", "type", "flags"))),
-            escape(str(environment.get("os", NONE))))
-
-
-def environments(groups: list[Group]) -> tuple[str, int]:
-    """The table, and the number of hosts, processors and builds in it that differ."""
-    by_environment: dict[tuple[str, ...], list[str]] = {}
-    comparable = set()
-    for group in groups:
-        for run in group.runs:
-            cells = _environment(run)
-            by_environment.setdefault(cells, []).append(run.name)
-            comparable.add((cells[0], cells[1], cells[2], cells[6]))
-    head = [(title, False) for title in
-            ("runs", "host", "processor", "GPUs", "computed on", "memory", "program (git)", "compiler, build", "system")]
-    rows = []
-    for cells, names in by_environment.items():
-        who = ", ".join(names) if len(names) < 4 else f"{len(names)}: {names[0]} … {names[-1]}"
-        rows.append("".join(cell(text) for text in (f'<span title="{escape(", ".join(names))}">{escape(who)}</span>', *cells)))
-    return table("environment", head, rows, sortable=False), len(comparable)
+    head = "".join(
+        f'<th scope="col">{swatch(g)} {escape(g.label)}{" <small>(reference)</small>" if g is groups[0] else ""}</th>'
+        for g in groups
+    )
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="differences of configs">'
+        '<table id="differences"><thead><tr>'
+        f'<th scope="col">key</th>{head}</tr></thead><tbody>{"".join(f"<tr>{row}</tr>" for row in rows)}</tbody></table></div>'
+    )

@@ -47,13 +47,26 @@ def _run_of_record(folder: Path, record: dict, entry: dict, problems: list[str])
         notes.append(f"every {metrics['every']}th step is kept")
     config = record["config"] if entry["side"] == "candidate" else record["baseline"]["config"]
     sha = record["git_sha"] + ("-dirty" if record["dirty"] else "")
-    environment = record["hardware"] | {"build": record["build"], "git_sha": sha, "time_utc": entry["began_utc"],
-                                        "cuda": {"gpus": record["hardware"].get("gpus")}}
+    environment = record["hardware"] | {
+        "build": record["build"],
+        "git_sha": sha,
+        "time_utc": entry["began_utc"],
+        "cuda": {"gpus": record["hardware"].get("gpus")},
+    }
     summary = {"status": entry["status"], "startup_ms": entry["startup_ms"]}
     name = record["name"] if entry["side"] == "candidate" else record["baseline"]["name"]
     place = Place(folder.name, record["name"], entry["side"], name, metrics["sha256"])
-    return Run(f"{name}, seed {entry['seed']}", folder, config | {"seed": entry["seed"]}, environment, summary, steps,
-               validations, place, notes)
+    return Run(
+        f"{name}, seed {entry['seed']}",
+        folder,
+        config | {"seed": entry["seed"]},
+        environment,
+        summary,
+        steps,
+        validations,
+        place,
+        notes,
+    )
 
 
 def read_record(folder: Path, collection: Collection) -> None:
@@ -70,8 +83,10 @@ def read_record(folder: Path, collection: Collection) -> None:
             except DataError as error:
                 problems.append(str(error))
         for entry in json["interrupted"]:
-            problems.append(f"{folder}: {entry['side']} with seed {entry['seed']} was interrupted after {entry['steps']} steps "
-                            "and started afresh")
+            problems.append(
+                f"{folder}: {entry['side']} with seed {entry['seed']} was interrupted after {entry['steps']} steps "
+                "and started afresh"
+            )
         _ = json["verdict"]["rules"], json["statistics"]["candidate"], json["name"], json["date"], json["what"]
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: damaged: {type(error).__name__}: {error}") from None
@@ -108,7 +123,9 @@ def _put_in_order(collection: Collection) -> None:
     position = {folder: i for i, folder in enumerate(sorted(records, key=lambda f: (records[f].json["date"], depth(f), f)))}
     collection.records = [records[folder] for folder in position]
     # A run given twice, by pattern and by name, is one; a baseline's runs may also be those of its own record.
-    collection.runs.sort(key=lambda run: (run.place.side == "baseline", position[run.place.folder]) if run.place else (False, -1))
+    collection.runs.sort(
+        key=lambda run: (run.place.side == "baseline", position[run.place.folder]) if run.place else (False, -1)
+    )
     unique = {run.place.digest if run.place else run.path.resolve(): run for run in reversed(collection.runs)}
     collection.runs = [run for run in collection.runs if any(run is kept for kept in unique.values())]
 

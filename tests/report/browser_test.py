@@ -34,8 +34,11 @@ class BrowserTest(unittest.TestCase):
         make_record(track, "ant", runs["narrow"], runs["wide"])
         cls.pages = {"runs": work / "runs.html", "track": work / "track.html"}
         for source, page in ((cls.logs, cls.pages["runs"]), (track, cls.pages["track"])):
-            subprocess.run([sys.executable, str(SCRIPTS / "report.py"), str(source), "--out", str(page), "--speedrun", sys.argv[1]],
-                           capture_output=True, check=True)
+            subprocess.run(
+                [sys.executable, str(SCRIPTS / "report.py"), str(source), "--out", str(page), "--speedrun", sys.argv[1]],
+                capture_output=True,
+                check=True,
+            )
         cls.browser = Browser(CHROMIUM)
 
     @classmethod
@@ -58,22 +61,30 @@ class BrowserTest(unittest.TestCase):
         self.browser.value("1")  # events of before have come when this is answered
         requests = [e["params"]["request"]["url"] for e in self.browser.events if e["method"] == "Network.requestWillBeSent"]
         self.assertEqual([url for url in requests if not url.startswith("data:")], [self.pages[self.page].resolve().as_uri()])
-        complaints = [e for e in self.browser.events
-                      if e["method"] in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")]
+        complaints = [
+            e
+            for e in self.browser.events
+            if e["method"] in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+        ]
         self.assertEqual(complaints, [])
 
     def count(self, selector: str) -> int:
         return self.browser.value(f"document.querySelectorAll({json.dumps(selector)}).length")
 
     def column(self, table: str, index: int) -> list[str]:
-        return self.browser.value(f"[...document.querySelectorAll('#{table} tbody tr')].map(r => r.cells[{index}].textContent.trim())")
+        return self.browser.value(
+            f"[...document.querySelectorAll('#{table} tbody tr')].map(r => r.cells[{index}].textContent.trim())"
+        )
 
     def middle_of(self, expression: str) -> tuple[float, float]:
         """Of an element, scrolled into view."""
-        return tuple(self.browser.value(
-            f"(async () => {{ const e = {expression}; e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
-            "await new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)));"
-            "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"))
+        return tuple(
+            self.browser.value(
+                f"(async () => {{ const e = {expression}; e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
+                "await new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)));"
+                "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+            )
+        )
 
     def click(self, expression: str):
         self.browser.click(*self.middle_of(expression))
@@ -81,7 +92,9 @@ class BrowserTest(unittest.TestCase):
     def test_charts_draw(self):
         self.open("runs")
         for chart in ("loss-time", "loss-tokens"):
-            lines = self.browser.value(f"[...document.querySelectorAll('#{chart} .scatterlayer path.js-line')].map(p => p.getAttribute('d').length)")
+            lines = self.browser.value(
+                f"[...document.querySelectorAll('#{chart} .scatterlayer path.js-line')].map(p => p.getAttribute('d').length)"
+            )
             self.assertGreaterEqual(len(lines), 12)  # training and validation of 4 runs, and of 2 means
             self.assertGreater(min(lines), 20)
             self.assertGreaterEqual(self.count(f"#{chart} .scatterlayer .points path"), 3 * 6)
@@ -104,7 +117,9 @@ class BrowserTest(unittest.TestCase):
                 self.click(f"{head}.querySelector('button')")
                 self.assertEqual(self.browser.value(f"{head}.ariaSort"), direction)
                 self.assertEqual(self.count("#runs th[aria-sort$=ending]"), 1)
-                keys = self.browser.value(f"[...document.querySelectorAll('#runs tbody tr')].map(r => r.cells[{index}].dataset.key)")
+                keys = self.browser.value(
+                    f"[...document.querySelectorAll('#runs tbody tr')].map(r => r.cells[{index}].dataset.key)"
+                )
                 values = [float(key) for key in keys] if number else keys
                 self.assertEqual(values, sorted(values, reverse=direction == "descending"))
         self.assertEqual(len(set(self.column("runs", 0))), len(self.column("runs", 0)))
@@ -112,10 +127,16 @@ class BrowserTest(unittest.TestCase):
     def test_hover_tells_the_point(self):
         self.open("runs")
         self.click("document.querySelector('button[data-kind=val]')")  # no training curve beside the point
-        self.browser.wait_for("document.getElementById('loss-time').data.filter(t => t.visible).every(t => t.meta.kind === 'val')")
+        self.browser.wait_for(
+            "document.getElementById('loss-time').data.filter(t => t.visible).every(t => t.meta.kind === 'val')"
+        )
         # The curve that is drawn last, the mean of the last config with several runs or a single run, at its last point.
-        name, loss = self.browser.value("(t => [t.name, t.y.at(-1)])(document.getElementById('loss-time').data.filter(t => t.visible).at(-1))")
-        x, y = self.middle_of("[...document.querySelectorAll('#loss-time .scatterlayer .trace')].at(-1).querySelector('.points path:last-child')")
+        name, loss = self.browser.value(
+            "(t => [t.name, t.y.at(-1)])(document.getElementById('loss-time').data.filter(t => t.visible).at(-1))"
+        )
+        x, y = self.middle_of(
+            "[...document.querySelectorAll('#loss-time .scatterlayer .trace')].at(-1).querySelector('.points path:last-child')"
+        )
         self.browser.mouse("mouseMoved", x, y)
         # On its way there the pointer may have told another point.
         told = "document.querySelector('#loss-time .hoverlayer .hovertext')?.textContent"
@@ -148,7 +169,10 @@ class BrowserTest(unittest.TestCase):
     def test_track(self):
         self.open("track")
         self.assertEqual(self.column("records", 0), ["ant"])
-        self.assertEqual(self.browser.value("[...document.querySelectorAll('button[data-group]')].map(b => b.ariaPressed)"), ["true", "false"])
+        self.assertEqual(
+            self.browser.value("[...document.querySelectorAll('button[data-group]')].map(b => b.ariaPressed)"),
+            ["true", "false"],
+        )
         drawn = "document.querySelectorAll('#loss-time .scatterlayer .trace').length"
         self.browser.wait_for(f"{drawn} === 6")  # the baseline comes with its button
         self.click("document.querySelector('button[data-group=\"1\"]')")
@@ -156,10 +180,14 @@ class BrowserTest(unittest.TestCase):
 
     def test_phone(self):
         self.open("runs", width=390)
-        self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), 390)  # tables scroll inside of their frames
+        self.assertLessEqual(
+            self.browser.value("document.documentElement.scrollWidth"), 390
+        )  # tables scroll inside of their frames
         widths = self.browser.value("[...document.querySelectorAll('.chart')].map(c => c.getBoundingClientRect().right)")
         self.assertLessEqual(max(widths), 390)
-        self.assertGreater(self.browser.value("document.querySelector('#loss-time .nsewdrag').getBoundingClientRect().width"), 200)
+        self.assertGreater(
+            self.browser.value("document.querySelector('#loss-time .nsewdrag').getBoundingClientRect().width"), 200
+        )
 
     def test_dark(self):
         self.open("runs", scheme="dark")

@@ -34,11 +34,27 @@ class Browser:
             os.dup2(high[1], 4)
 
         self._process = subprocess.Popen(
-            [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-             "--disable-background-networking", "--disable-component-update", "--disable-sync",
-             "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={self._profile.name}", "--remote-debugging-pipe",
-             "about:blank"],
-            preexec_fn=connect, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            [
+                chromium,
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--host-resolver-rules=MAP * ~NOTFOUND",
+                f"--user-data-dir={self._profile.name}",
+                "--remote-debugging-pipe",
+                "about:blank",
+            ],
+            preexec_fn=connect,
+            close_fds=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         for fd in (commands_out, answers_in, *high):
             os.close(fd)
         self._buffer, self._number, self._session = b"", 0, None
@@ -65,7 +81,7 @@ class Browser:
             message["sessionId"] = self._session
         data = json.dumps(message).encode() + b"\0"
         while data:
-            data = data[os.write(self._commands, data):]
+            data = data[os.write(self._commands, data) :]
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             answer = self._receive(deadline)
@@ -127,4 +143,3 @@ class Browser:
         os.close(self._commands)
         os.close(self._answers)
         self._profile.cleanup()
-

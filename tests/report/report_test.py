@@ -1,4 +1,4 @@
-"""scripts/report.py on real runs of the binary: figures of the page against the runs' own files, damaged folders, records.
+"""scripts/report.py on real runs of the binary: figures of the page against the runs' own files, and damaged folders.
 Usage: report_test.py SPEEDRUN [MPIEXEC]. Skipped (77) where the packages of scripts/requirements.txt are missing."""
 
 import json
@@ -9,66 +9,13 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from html.parser import HTMLParser
 from pathlib import Path
 
-from made_runs import SCRIPTS, copy_run, make_record, make_runs, require, speedrun
+from made_runs import copy_run, make_runs, require
+from page_reader import Page, lines_of, read, report
 
 require("plotly", "matplotlib")
 BINARY, MPIEXEC = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
-
-
-class Page(HTMLParser):
-    """Cells of the page's tables by the table's id, text of #notices, charts, and everything that could load something."""
-
-    def __init__(self, path: Path):
-        super().__init__()
-        self.tables, self.loads, self.notices, self.figures = {}, [], "", {}
-        self._table, self._inside = None, None
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag, attributes):
-        known = dict(attributes)
-        self.loads += [known[key] for key in ("src", "href", "action", "srcset") if key in known]
-        if tag == "table":
-            self._table = self.tables.setdefault(known["id"], [])
-        if self._table is not None and tag == "tr":
-            self._table.append([])
-        if self._table is not None and tag in ("td", "th"):
-            self._table[-1].append("")
-            self._inside = "cell"
-        if tag in ("section", "script") and known.get("id") in ("notices", "figures"):
-            self._inside = known["id"]
-
-    def handle_endtag(self, tag):
-        if tag == "table":
-            self._table = None
-        if tag in ("td", "th", "section", "script"):
-            self._inside = None
-
-    def handle_data(self, data):
-        if self._inside == "cell":
-            self._table[-1][-1] += data
-        elif self._inside == "notices":
-            self.notices += data + "\n"
-        elif self._inside == "figures":
-            self.figures = json.loads(data)
-
-    def row(self, table: str, first: str) -> list[str]:
-        return next(row for row in self.tables[table] if row[0].strip() == first)
-
-
-def report(*arguments, script: str = "report.py") -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, str(SCRIPTS / script), *map(str, arguments)], capture_output=True, text=True, check=False)
-
-
-def read(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def lines_of(run: Path, event: str) -> list[dict]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [line for line in lines if line["event"] == event]
 
 
 class ReportTest(unittest.TestCase):
@@ -78,7 +25,8 @@ class ReportTest(unittest.TestCase):
         cls.work = Path(cls.temporary.name)
         cls.logs = make_runs(BINARY, cls.work, MPIEXEC)
         cls.out = cls.work / "page.html"
-        done = report(cls.logs, "--out", cls.out, "--speedrun", BINARY, "--title", "A <title> & more", "--svg", cls.work, "--png", cls.work)
+        options = ("--speedrun", BINARY, "--title", "A <title> & more", "--svg", cls.work, "--png", cls.work)
+        done = report(cls.logs, "--out", cls.out, *options)
         assert done.returncode == 0, done.stderr
         cls.page = Page(cls.out)
 
@@ -97,8 +45,15 @@ class ReportTest(unittest.TestCase):
         for name in ("narrow-s1", "wide-s2"):
             summary = read(self.logs / name / "summary.json")
             row = self.page.row("runs", name)
-            self.assertEqual(row[1:5], [str(read(self.logs / name / "config.json")["seed"]), "done", f"{summary['val_loss']:.4f}",
-                                        f"{summary['time_to_target_ms'] / 1e3:.2f}"])
+            self.assertEqual(
+                row[1:5],
+                [
+                    str(read(self.logs / name / "config.json")["seed"]),
+                    "done",
+                    f"{summary['val_loss']:.4f}",
+                    f"{summary['time_to_target_ms'] / 1e3:.2f}",
+                ],
+            )
             self.assertEqual(row[5], f"{summary['train_ms'] / 1e3:.2f}")
             self.assertEqual(row[8:10], [f"{summary['step_ms'][key]:,.2f}" for key in ("p50", "p99")])
             self.assertEqual(row[10], f"{summary['step_ms']['max']:,.2f} step {summary['step_ms']['max_at_step']}")
@@ -132,11 +87,16 @@ class ReportTest(unittest.TestCase):
 
     def test_parts_sum_to_the_training_time(self):
         bars = self.page.figures["where"]["data"]
-        self.assertEqual([bar["name"] for bar in bars], ["forward and backward", "host waited for data", "communication exposed", "optimizer"])
+        self.assertEqual(
+            [bar["name"] for bar in bars],
+            ["forward and backward", "host waited for data", "communication exposed", "optimizer"],
+        )
         for i, label in enumerate(bars[0]["y"]):
             runs = [run for run in self.logs.iterdir() if re.sub(r"-s\d$", "", run.name) == label]
             summaries = [read(run / "summary.json") for run in runs]
-            self.assertAlmostEqual(sum(bar["x"][i] for bar in bars), statistics.fmean(s["train_ms"] for s in summaries) / 1e3, delta=2e-5)
+            self.assertAlmostEqual(
+                sum(bar["x"][i] for bar in bars), statistics.fmean(s["train_ms"] for s in summaries) / 1e3, delta=2e-5
+            )
             self.assertAlmostEqual(bars[3]["x"][i], statistics.fmean(s["optimizer_ms"] for s in summaries) / 1e3, delta=1e-5)
             # Ranks that share a core may be seen waiting for longer than they trained.
             exposed = [min(s["comm_exposed_ms"], s["train_ms"] - s["optimizer_ms"]) for s in summaries]
@@ -150,8 +110,12 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(hidden["y"], ["sharded, metrics", "sharded, trace"])
         summary = read(self.logs / "sharded" / "summary.json")
         self.assertAlmostEqual(hidden["x"][0] + exposed["x"][0], summary["comm_ms"] / summary["steps"], delta=1e-4)
-        self.assertAlmostEqual(exposed["x"][0], min(summary["comm_exposed_ms"], summary["comm_ms"]) / summary["steps"], delta=1e-4)
-        traced = json.loads(subprocess.run([BINARY, "trace", str(self.logs / "sharded"), "--json"], capture_output=True, check=True).stdout)
+        self.assertAlmostEqual(
+            exposed["x"][0], min(summary["comm_exposed_ms"], summary["comm_ms"]) / summary["steps"], delta=1e-4
+        )
+        traced = json.loads(
+            subprocess.run([BINARY, "trace", str(self.logs / "sharded"), "--json"], capture_output=True, check=True).stdout
+        )
         self.assertAlmostEqual(exposed["x"][1], traced["total"]["exposed_ms"], delta=1e-4)
 
     def test_differences_are_the_keys_that_differ(self):
@@ -172,7 +136,9 @@ class ReportTest(unittest.TestCase):
 
     def test_same_runs_give_the_same_files(self):
         again = self.work / "again"
-        report(self.logs, "--out", self.work / "again.html", "--speedrun", BINARY, "--title", "A <title> & more", "--svg", again)
+        report(
+            self.logs, "--out", self.work / "again.html", "--speedrun", BINARY, "--title", "A <title> & more", "--svg", again
+        )
         self.assertEqual((self.work / "again.html").read_bytes(), self.out.read_bytes())
         for name in ("loss_time", "loss_tokens"):
             svg = (again / f"{name}.svg").read_bytes()
@@ -200,7 +166,11 @@ class ReportTest(unittest.TestCase):
         done = report(logs, "--out", self.work / "some.html")
         self.assertEqual(done.returncode, 0, done.stderr)
         page = Page(self.work / "some.html")
-        for words in ("broken/metrics.jsonl:2: no valid JSON", "nothing/metrics.jsonl: missing", "wrong/metrics.jsonl:1: train_ms is 'soon'"):
+        for words in (
+            "broken/metrics.jsonl:2: no valid JSON",
+            "nothing/metrics.jsonl: missing",
+            "wrong/metrics.jsonl:1: train_ms is 'soon'",
+        ):
             self.assertIn(words, done.stderr)
             self.assertIn(words, page.notices)
         self.assertIn("not finished: good-s2 <script>", page.notices)
@@ -239,73 +209,6 @@ class ReportTest(unittest.TestCase):
         self.refused(2, "--speedrun no/such", self.logs, "--speedrun", "no/such")
         done = report(self.logs, "--out", self.work / "no" / "such" / "page.html")
         self.assertEqual((done.returncode, "page.html: cannot be written" in done.stderr), (2, True), done.stderr)
-
-    def test_track(self):
-        track = self.work / "records" / "toy"
-        runs = {name: [self.logs / f"{name}-s{seed}" for seed in (1, 2)] for name in ("narrow", "wide")}
-        make_record(track, "zebra", runs["wide"], [])
-        second = make_record(track, "ant", runs["narrow"], runs["wide"], before="2026-01-02_zebra")
-        done = report(track, "--out", self.work / "track.html", "--svg", track)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("4 runs of 2 configs", done.stdout)  # the baseline's runs are the first record's
-        page = Page(self.work / "track.html")
-        self.assertEqual([row[0] for row in page.tables["records"][1:]], ["ant", "zebra"])  # raced against comes before
-        row = page.row("records", "ant")
-        self.assertEqual(row[3:5], ["2", "3.00 ± 0.02"])
-        self.assertEqual(row[6:], ["0.0042", "the one before", "1.250", "< 0.0001", "no record build"])
-        self.assertIn("seed 9 was interrupted after 3 steps", page.notices)
-        self.assertIn("uncommitted changes", str(page.tables["environment"]))
-        # One record alone has its baseline too.
-        self.assertEqual(report(second, "--out", self.work / "record.html").returncode, 0)
-        self.assertEqual(len(Page(self.work / "record.html").row("leaderboard", "the one before (baseline of ant)")), 10)
-
-    def test_record_of_the_binary(self):
-        """What `speedrun records attempt` writes."""
-        if "records" not in subprocess.run([BINARY, "--help"], capture_output=True, text=True, check=False).stdout:
-            self.skipTest("this binary has no records")
-        shards = read(self.work / "tiny" / "dataset.json")["shards"]
-        tokens = sum(shard["tokens"] for shard in shards if shard["split"] == "val") - 1
-        track = self.work / "tracks" / "tiny"
-        track.mkdir(parents=True)
-        (track / "track.json").write_text(json.dumps({
-            "name": "tiny", "dataset": {"name": "tiny", "tokenizer": "bytes", "vocab_size": 257, "separator": 256, "shards": shards},
-            "validation": {"split": "val", "tokens": tokens}, "target_loss": 4.0, "hardware_class": "any",
-            "rules": {"min_runs": 2, "max_loss_p": 0.01, "max_time_p": 0.01, "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}}))
-        speedrun(BINARY, "records", "attempt", "tiny.json", "--runs", "2", "--against", "tiny.json", "--against-set", "schedule.steps=32",
-                 "--set", "record.track=tiny", "--against-set", "record.track=tiny", "--name", "short", "--baseline-name", "long",
-                 "--what", "fewer steps", "--baseline-what", "the first", "--out", "tracks", "--work", "attempts", folder=self.work)
-        done = report(track, "--out", self.work / "real.html")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stderr, "")
-        self.assertIn("4 runs of 2 configs", done.stdout)
-        page = Page(self.work / "real.html")
-        record = read(next(track.glob("*_short")) / "record.json")
-        row = page.row("records", "short")
-        self.assertEqual(row[2:4], ["fewer steps", "2"])
-        self.assertEqual(row[8], f"{record['statistics']['speedup']:.3f}")
-        mean, deviation = (record["statistics"]["candidate"]["loss"][key] for key in ("mean", "std"))
-        self.assertEqual(row[5], f"{mean:.4f} ± {deviation:.4f}")
-        self.assertEqual(page.row("leaderboard", "short")[4], row[5])  # computed from the metrics
-        for run in record["runs"]:
-            if run["side"] == "candidate":
-                self.assertEqual(page.row("runs", f"short, seed {run['seed']}")[5], f"{run['train_ms'] / 1e3:.2f}")
-
-    def test_damaged_record(self):
-        track = self.work / "damaged_records" / "toy"
-        runs = {name: [self.logs / f"{name}-s{seed}" for seed in (1, 2)] for name in ("narrow", "wide")}
-        make_record(track, "zebra", runs["wide"], [])
-        second = make_record(track, "ant", runs["narrow"], runs["wide"], before="2026-01-02_zebra")
-        first = second / "candidate-seed1.jsonl.gz"
-        whole = first.read_bytes()
-        for damage, words in ((whole[:-20], "damaged"), (b"plain", "cannot be read"), (None, "missing")):
-            first.unlink() if damage is None else first.write_bytes(damage)
-            done = report(track, "--out", self.work / "track.html")
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn(f"{first}: {words}", done.stderr)
-        first.write_bytes((track / "2026-01-02_zebra" / "candidate-seed1.jsonl.gz").read_bytes())
-        self.assertIn(f"{first}: is not the file", report(track, "--out", self.work / "track.html").stderr)
-        (second / "record.json").write_text('{"schema": 7}')
-        self.assertIn("schema 7, this report knows 1", report(track, "--out", self.work / "track.html").stderr)
 
     def test_pictures_stay_small(self):
         many = self.work / "many"

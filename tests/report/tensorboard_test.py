@@ -19,8 +19,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 
 def convert(*arguments) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, str(SCRIPTS / "to_tensorboard.py"), *map(str, arguments)], capture_output=True, text=True,
-                          check=False)
+    return subprocess.run(
+        [sys.executable, str(SCRIPTS / "to_tensorboard.py"), *map(str, arguments)], capture_output=True, text=True, check=False
+    )
 
 
 def as_float32(value: float) -> float:
@@ -32,7 +33,11 @@ def scalars_in(folder: Path) -> dict[tuple[str, int], tuple[float, float]]:
     """Value and wall time by tag and step."""
     accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})  # 0: all of them
     accumulator.Reload()
-    return {(tag, event.step): (event.value, event.wall_time) for tag in accumulator.Tags()["scalars"] for event in accumulator.Scalars(tag)}
+    return {
+        (tag, event.step): (event.value, event.wall_time)
+        for tag in accumulator.Tags()["scalars"]
+        for event in accumulator.Scalars(tag)
+    }
 
 
 def expected_of(run: Path) -> dict[tuple[str, int], tuple[float, float]]:
@@ -69,7 +74,9 @@ class ToTensorBoardTest(unittest.TestCase):
         found, expected = scalars_in(folder), expected_of(run)
         self.assertEqual(set(found), set(expected))
         for key, (value, wall_time) in expected.items():
-            self.assertTrue(found[key][0] == value or (math.isnan(value) and math.isnan(found[key][0])), (key, found[key], value))
+            self.assertTrue(
+                found[key][0] == value or (math.isnan(value) and math.isnan(found[key][0])), (key, found[key], value)
+            )
             self.assertAlmostEqual(found[key][1], wall_time, delta=1e-6, msg=key)  # seconds since 1970 in a double
         return len(expected)
 
@@ -98,7 +105,9 @@ class ToTensorBoardTest(unittest.TestCase):
         for side, run in (("candidate", "narrow-s1"), ("baseline", "wide-s1")):
             found = scalars_in(self.work / "of_record" / record.name / f"{side}-seed1")
             expected = expected_of(self.logs / run)
-            self.assertEqual({key: value for key, (value, _) in found.items()}, {key: value for key, (value, _) in expected.items()})
+            self.assertEqual(
+                {key: value for key, (value, _) in found.items()}, {key: value for key, (value, _) in expected.items()}
+            )
 
     def test_damage_and_bad_usage(self):
         broken = copy_run(self.logs / "narrow-s1", "../damaged/broken")
