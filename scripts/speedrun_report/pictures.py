@@ -66,11 +66,11 @@ def _draw(axes, groups: list[Group], axis: str) -> None:
         axes.axhline(target, color=curves.TARGET_COLOR, linewidth=1.3, linestyle=(0, (5, 3)), zorder=1)
         # On the side where the legend is not.
         axes.annotate(
-            f" target {target:g}",
+            f"target {target:g}",
             (0, target),
             xycoords=("axes fraction", "data"),
-            ha="left",
-            va="bottom",
+            xytext=(5, 2),
+            textcoords="offset points",
             color="#59636E",
             fontsize=10,
         )
