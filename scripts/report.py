@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""One HTML page, and pictures, from runs of speedrun. Packages: scripts/requirements.txt."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from speedrun_report.runs import DataError, UsageError
+from speedrun_report.tracks import collect
+
+ROOT = Path(__file__).resolve().parent.parent
+
+DESCRIPTION = """\
+Compares runs: leaderboard, loss against training time and against tokens, step times, where the time went, overlap of
+communication, what differs between the configs, environment. The page opens offline and asks nothing of any network.
+Runs that differ in their seed alone are one config, in one colour, with their mean."""
+
+EPILOG = """\
+A damaged run is listed on the page and in a warning; the report goes on with the others.
+Exit codes: 0 written; 2 bad usage, or a folder is none of these; 3 no run could be read.
+
+  scripts/report.py logs/* --out report.html
+  scripts/report.py records/kjv --title "King James track" --svg records/kjv"""
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="a run (logs/NAME), a folder of runs (logs), a track (records/NAME) or one of its records",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page, overwritten (default: %(default)s)"
+    )
+    parser.add_argument("--title", help="heading of page and pictures (default: of the track, or speedrun report)")
+    parser.add_argument("--png", type=Path, metavar="DIR", help="also DIR/loss_time.png and DIR/loss_tokens.png")
+    parser.add_argument("--svg", type=Path, metavar="DIR", help="the same two as SVG, each below 200 kB")
+    parser.add_argument(
+        "--speedrun",
+        type=Path,
+        metavar="FILE",
+        help="binary that measures overlap in runs' trace.json (default: build/release/speedrun, if there)",
+    )
+    return parser.parse_args()
+
+
+def binary_of(arguments: argparse.Namespace) -> Path | None:
+    if arguments.speedrun is not None:
+        if not arguments.speedrun.is_file():
+            raise UsageError(f"--speedrun {arguments.speedrun}: no such file")
+        return arguments.speedrun.resolve()
+    built = ROOT / "build" / "release" / "speedrun"
+    return built if built.is_file() else None
+
+
+def run(arguments: argparse.Namespace) -> None:
+    binary = binary_of(arguments)
+    collection = collect(arguments.folders)
+    # Only now, and only what is needed: whoever mistypes a folder need not wait for the libraries.
+    try:
+        from speedrun_report.page import write_page
+
+        if arguments.png is not None or arguments.svg is not None:
+            from speedrun_report.pictures import write_pictures
+    except ImportError as error:
+        raise UsageError(f"{error}: install the packages of {ROOT / 'scripts' / 'requirements.txt'}") from None
+    title = arguments.title or (f"{collection.track['name']} track" if collection.track else "speedrun report")
+    try:
+        groups = write_page(collection, title, arguments.out, binary)
+        written = [arguments.out]
+        for kind, folder in (("png", arguments.png), ("svg", arguments.svg)):
+            if folder is not None:
+                written += write_pictures(groups, title, folder, [kind])
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be written: {error.strerror}") from None
+    for problem in collection.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    print(f"{len(collection.runs)} runs of {len(groups)} configs: {', '.join(map(str, written))}")
+
+
+def main() -> int:
+    try:
+        run(parse())
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Loss curves: what the page and the pictures both draw, and the palette of both."""
+
+import statistics
+from dataclasses import dataclass
+
+from .groups import Group
+from .runs import Run
+
+# Okabe and Ito, "Color Universal Design" (2008), without yellow and black, which one of the page's backgrounds hides.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# A second and third sign beside colour; 6 x 5 groups until one repeats.
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+# Of the parts of the training time, in the order of the stack.
+PART_COLORS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00")
+TARGET_COLOR = "#8A8F98"
+
+
+def color(group: Group) -> str:
+    return PALETTE[group.index % len(PALETTE)]
+
+
+def symbol(group: Group) -> str:
+    return SYMBOLS[(group.index + group.index // len(PALETTE)) % len(SYMBOLS)]
+
+
+def dash(group: Group) -> str:
+    return DASHES[group.index // len(PALETTE) % len(DASHES)]
+
+
+@dataclass
+class Curve:
+    """Points of a loss curve, aligned lists; loss in nats per token, None where it was not finite."""
+
+    step: list[int]
+    train_ms: list[float]
+    tokens: list[float | None]
+    loss: list[float | None]
+
+
+def validation_curve(run: Run) -> Curve:
+    lines = run.validations
+    return Curve(*([line[key] for line in lines] for key in ("step", "train_ms", "tokens", "loss")))
+
+
+def training_curve(run: Run, most_points: int) -> Curve:
+    """At most so many points: each the mean loss of as many neighbouring steps, at the last of them."""
+    lines = run.steps
+    size = -(-len(lines) // most_points) if lines else 1
+    curve = Curve([], [], [], [])
+    for begin in range(0, len(lines), size):
+        bucket = lines[begin : begin + size]
+        losses = [line["loss"] for line in bucket]
+        curve.step.append(bucket[-1]["step"] + 1)
+        curve.train_ms.append(bucket[-1]["train_ms"])
+        curve.tokens.append(bucket[-1]["tokens"])
+        curve.loss.append(None if None in losses else statistics.fmean(losses))
+    return curve
+
+
+def mean_curve(curves: list[Curve]) -> Curve:
+    """At the steps that all curves have: mean time and mean loss. None of a loss makes None."""
+    mean = Curve([], [], [], [])
+    if not curves:
+        return mean
+    points = [{step: i for i, step in enumerate(curve.step)} for curve in curves]
+    for step in curves[0].step:
+        if not all(step in p for p in points):
+            continue
+        at = [(curve, p[step]) for curve, p in zip(curves, points)]
+        losses = [curve.loss[i] for curve, i in at]
+        mean.step.append(step)
+        mean.train_ms.append(statistics.fmean(curve.train_ms[i] for curve, i in at))
+        mean.tokens.append(at[0][0].tokens[at[0][1]])
+        mean.loss.append(None if None in losses else statistics.fmean(losses))
+    return mean
+
+
+def targets(groups: list[Group]) -> list[float]:
+    return sorted({run.target for group in groups for run in group.runs if run.target is not None})
+
+
+def time_unit(groups: list[Group]) -> tuple[str, float]:
+    """Name and milliseconds of the unit in which the longest run has a readable number."""
+    longest = max((run.train_ms for group in groups for run in group.runs), default=0.0)
+    if longest < 20 * 60e3:
+        return "s", 1e3
+    return ("min", 60e3) if longest < 10 * 3600e3 else ("h", 3600e3)
+
+
+def token_unit(groups: list[Group]) -> tuple[str, float]:
+    most = max((run.steps[-1]["tokens"] for group in groups for run in group.runs if run.steps), default=0)
+    if most < 1e6:
+        return "thousand", 1e3
+    return ("million", 1e6) if most < 1e10 else ("billion", 1e9)
+
+
+def loss_range(groups: list[Group]) -> list[float] | None:
+    """From below the lowest loss to the middle group's first validation: the start of training, and a group that
+    runs away, leave the picture instead of flattening it. None: no validations to go by."""
+    runs = [run for group in groups for run in group.runs]
+    validated = [[line["loss"] for line in run.validations if line["loss"] is not None] for run in runs]
+    firsts = [losses[0] for losses in validated if len(losses) > 1]
+    if not firsts:
+        return None
+    lowest = min(min(losses) for losses in validated if losses)
+    lowest = min([lowest, *targets(groups)])
+    highest = max([statistics.median_low(firsts), *targets(groups)])
+    room = 0.06 * (highest - lowest) or 0.1
+    return [lowest - room, highest + room]

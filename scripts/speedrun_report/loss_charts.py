@@ -1,0 +1,146 @@
+"""The two main charts: loss against training time and against tokens."""
+
+import plotly.graph_objects as go
+
+from . import curves
+from .curves import Curve
+from .groups import Group
+
+MOST_POINTS = 600  # of a training curve
+
+# Also of the other charts. Colours of text and grid are the page's: page.js sets them for light and dark.
+AXIS = {"showline": True, "ticks": "outside", "ticklen": 4, "zeroline": False, "automargin": True}
+LAYOUT = {
+    "showlegend": False,
+    "hovermode": "closest",
+    "margin": {"l": 8, "r": 12, "t": 34, "b": 8},
+    "hoverlabel": {"align": "left"},
+    "template": None,
+}
+
+
+def _x_values(curve: Curve, axis: str, scale: float) -> list[float | None]:
+    values = curve.train_ms if axis == "time" else curve.tokens
+    return [None if value is None else float(f"{value / scale:.6g}") for value in values]
+
+
+def _line(figure: go.Figure, group: Group, curve: Curve, axis: str, scale: float, kind: str, who: str, **style) -> None:
+    detail = [
+        [step, f"{ms / 1e3:,.2f}", f"{tokens:,}" if tokens is not None else "?"]
+        for step, ms, tokens in zip(curve.step, curve.train_ms, curve.tokens)
+    ]
+    name = "validation" if kind == "val" else "training"
+    figure.add_trace(
+        go.Scatter(
+            x=_x_values(curve, axis, scale),
+            y=[None if loss is None else float(f"{loss:.6g}") for loss in curve.loss],
+            customdata=detail,
+            name=f"{who}, {name}",
+            meta={"group": group.index, "kind": kind},
+            hovertemplate=f"<b>{who}</b><br>{name} loss %{{y:.4f}} nats per token<br>%{{customdata[1]}} s of training, "
+            "%{customdata[2]} tokens, step %{customdata[0]}<extra></extra>",
+            **style,
+        )
+    )
+
+
+def escaped(text: str) -> str:
+    """Plotly reads a few HTML tags in its texts; %{ begins its variables."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("%{", "% {")
+
+
+def loss_chart(groups: list[Group], axis: str) -> go.Figure:
+    """axis: "time" or "tokens". A group's mean is thick, with markers; its single runs are thin."""
+    figure = go.Figure()
+    unit, scale = curves.time_unit(groups) if axis == "time" else curves.token_unit(groups)
+    for group in groups:
+        color, dash = curves.color(group), curves.dash(group)
+        several = len(group.finished) > 1
+        for run in group.runs:
+            who = escaped(run.name if not several else f"{group.label}, {run.name}")
+            if not run.finished:
+                who += f" ({run.status})"
+            thin = several or not run.finished
+            training = curves.training_curve(run, MOST_POINTS)
+            _line(
+                figure,
+                group,
+                training,
+                axis,
+                scale,
+                "train",
+                who,
+                mode="lines",
+                opacity=0.15 if several else 0.45,
+                line={"color": color, "width": 1},
+            )
+            _line(
+                figure,
+                group,
+                curves.validation_curve(run),
+                axis,
+                scale,
+                "val",
+                who,
+                mode="lines+markers",
+                opacity=0.45 if thin else 1.0,
+                line={"color": color, "width": 1 if thin else 2.5, "dash": dash},
+                marker={"symbol": curves.symbol(group), "size": 4 if thin else 8},
+            )
+        if several:
+            who = escaped(f"{group.label}, mean of {len(group.finished)}")
+            training = curves.mean_curve([curves.training_curve(run, MOST_POINTS) for run in group.finished])
+            _line(
+                figure,
+                group,
+                training,
+                axis,
+                scale,
+                "train",
+                who,
+                mode="lines",
+                opacity=0.5,
+                line={"color": color, "width": 1.2},
+            )
+            validation = curves.mean_curve([curves.validation_curve(run) for run in group.finished])
+            _line(
+                figure,
+                group,
+                validation,
+                axis,
+                scale,
+                "val",
+                who,
+                mode="lines+markers",
+                line={"color": color, "width": 2.5, "dash": dash},
+                marker={"symbol": curves.symbol(group), "size": 8},
+            )
+    for target in curves.targets(groups):
+        figure.add_shape(
+            type="line",
+            xref="paper",
+            x0=0,
+            x1=1,
+            y0=target,
+            y1=target,
+            layer="below",
+            line={"color": curves.TARGET_COLOR, "width": 1.5, "dash": "dash"},
+        )
+        figure.add_annotation(
+            xref="paper",
+            x=1,
+            y=target,
+            text=f"target {target:g}",
+            showarrow=False,
+            xanchor="right",
+            yanchor="bottom",
+            font={"size": 12},
+        )
+    x_title = f"training time [{unit}]" if axis == "time" else f"tokens [{unit}]"
+    figure.update_layout(
+        **LAYOUT,
+        height=440,
+        xaxis={**AXIS, "title": {"text": x_title}, "rangemode": "tozero"},
+        yaxis={**AXIS, "title": {"text": "loss [nats per token]"}, "range": curves.loss_range(groups)},
+    )
+    return figure

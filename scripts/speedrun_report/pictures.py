@@ -1,0 +1,102 @@
+"""The two main plots as PNG and SVG files, the same bytes for the same runs."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from . import curves
+from .groups import Group
+
+MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X"}
+LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
+# Of a training curve, whose noise would hide the rest; all share the second, so that an SVG stays below 200 kB.
+MOST_POINTS = 60
+MOST_POINTS_OF_ALL = 4000
+
+STYLE = {
+    "svg.hashsalt": "speedrun",  # identifiers of clip paths, else random
+    "svg.fonttype": "none",  # text stays text: small, and in the reader's font
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#8A8F98",
+    "axes.grid": True,
+    "grid.color": "#E8EBEF",
+    "axes.axisbelow": True,
+}
+
+
+def _draw(axes, groups: list[Group], axis: str) -> None:
+    unit, scale = curves.time_unit(groups) if axis == "time" else curves.token_unit(groups)
+    num_runs = sum(len(group.runs) for group in groups)
+    most_points = max(2, min(MOST_POINTS, MOST_POINTS_OF_ALL // num_runs))
+    top = (curves.loss_range(groups) or [None, None])[1]
+
+    def line(curve: curves.Curve, **style) -> None:
+        x = curve.train_ms if axis == "time" else curve.tokens
+        # What lies far above the picture is left out of the file too.
+        points = [
+            (a / scale, b) for a, b in zip(x, curve.loss) if a is not None and b is not None and (top is None or b < 2 * top)
+        ]
+        axes.plot([p[0] for p in points], [p[1] for p in points], **style)
+
+    for group in groups:
+        color, style = curves.color(group), LINES[curves.dash(group)]
+        several = len(group.finished) > 1
+        for run in group.runs:
+            line(curves.training_curve(run, most_points), color=color, alpha=0.25 if several else 0.4, linewidth=0.7)
+            if several or not run.finished:
+                line(curves.validation_curve(run), color=color, alpha=0.4, linewidth=0.9, linestyle=style)
+        shown = [curves.validation_curve(run) for run in group.finished]
+        label = group.label if len(shown) < 2 else f"{group.label} (mean of {len(shown)})"
+        line(
+            curves.mean_curve(shown),
+            color=color,
+            linewidth=2.2,
+            linestyle=style,
+            marker=MARKERS[curves.symbol(group)],
+            markersize=5,
+            label=label if shown else f"{group.label} (not finished)",
+        )
+    for target in curves.targets(groups):
+        axes.axhline(target, color=curves.TARGET_COLOR, linewidth=1.3, linestyle=(0, (5, 3)), zorder=1)
+        # On the side where the legend is not.
+        axes.annotate(
+            f"target {target:g}",
+            (0, target),
+            xycoords=("axes fraction", "data"),
+            xytext=(5, 2),
+            textcoords="offset points",
+            color="#59636E",
+            fontsize=10,
+        )
+    axes.set_xlabel(f"training time [{unit}]" if axis == "time" else f"tokens [{unit}]")
+    axes.set_ylabel("loss [nats per token]")
+    if (limits := curves.loss_range(groups)) is not None:
+        axes.set_ylim(*limits)
+    axes.set_xlim(left=0)
+    axes.legend(edgecolor="none", framealpha=0.9, fontsize=10, loc="upper right")
+
+
+def write_pictures(groups: list[Group], title: str, folder: Path, formats: list[str]) -> list[Path]:
+    """loss_time and loss_tokens, in each format ("png", "svg"), without the baselines of records."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = [group for group in groups if not group.is_baseline] or groups
+    written = []
+    with plt.rc_context(STYLE):
+        for axis in ("time", "tokens"):
+            figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+            _draw(axes, shown, axis)
+            axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=12, fontweight="bold")
+            for kind in formats:
+                path = folder / f"loss_{axis}.{kind}"
+                # Neither the day nor the version of the library is in the file.
+                metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+                figure.savefig(path, dpi=150, metadata=metadata, facecolor="white")
+                written.append(path)
+            plt.close(figure)
+    return written

@@ -1,0 +1,65 @@
+"""The leaderboard of a track: one row per record."""
+
+from html import escape
+
+from .tables import NONE, cell, mean_cell, number, table
+from .tracks import Record
+
+
+def _p_value(test: dict | None) -> str:
+    p = test.get("p") if test else None
+    if p is None:
+        return cell(NONE, None, "number")
+    return cell("&lt; 0.0001" if p < 1e-4 else f"{p:.4f}", p, "number")
+
+
+def _moments(moments: dict, scale: float, pattern: str) -> str:
+    mean, deviation = moments.get("mean"), moments.get("std")
+    if mean is None:
+        return mean_cell((None, None), pattern)
+    return mean_cell((mean / scale, None if deviation is None else deviation / scale), pattern)
+
+
+def record_table(records: list[Record]) -> str:
+    head = [
+        ("record", False),
+        ("date", False),
+        ("what changed", False),
+        ("runs", True),
+        ("training time [s]", True),
+        ("validation loss [nats/token]", True),
+        ("p: loss below target", True),
+        ("raced against", False),
+        ("times as fast", True),
+        ("p: faster", True),
+        ("verdict", False),
+    ]
+    rows = []
+    for record in reversed(records):
+        json = record.json
+        statistics = json["statistics"]
+        candidate = statistics["candidate"]
+        baseline = (json.get("baseline") or {}).get("name")
+        verdict = (
+            '<span class="badge good">record</span>'
+            if record.is_record
+            else f'<span class="badge bad">no record</span> {escape(record.unmet_rule)}'
+        )
+        rows.append(
+            "".join(
+                [
+                    cell(escape(json["name"]), json["name"], "name"),
+                    cell(escape(json["date"]), record.folder),
+                    cell(escape(json["what"]), json["what"], "notes"),
+                    number(candidate.get("runs"), "d"),
+                    _moments(candidate.get("train_ms") or {}, 1e3, ".2f"),
+                    _moments(candidate.get("loss") or {}, 1, ".4f"),
+                    _p_value(statistics.get("loss_below_target")),
+                    cell(escape(baseline or NONE), baseline),
+                    number(statistics.get("speedup"), ".3f"),
+                    _p_value(statistics.get("time_below_baseline")),
+                    cell(verdict, str(record.is_record), "notes"),
+                ]
+            )
+        )
+    return table("records", head, rows)

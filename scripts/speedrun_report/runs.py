@@ -1,0 +1,194 @@
+"""Reads what a run left behind: a folder as train/record/run_folder.h writes it."""
+
+import gzip
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Numbers of a step that the report draws; the rest of the line is kept for to_tensorboard.py.
+NEEDED_OF_STEP = ("step", "loss", "step_ms", "train_ms", "tokens")
+
+
+class UsageError(Exception):
+    """What the caller asked for is not there (exit 2)."""
+
+
+class DataError(Exception):
+    """A file is missing or damaged (exit 3); the text names it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a record a run stands."""
+
+    folder: str  # of the record
+    record: str  # its name
+    side: str  # "candidate", or "baseline": what the candidate was raced against
+    config: str  # name of the side's config
+    digest: str  # SHA-256 of the metrics file
+
+
+@dataclass
+class Run:
+    """One run. Times in ms of training, losses in nats per token; None where a loss was not finite."""
+
+    name: str
+    path: Path
+    config: dict
+    environment: dict
+    summary: dict | None  # None: the run has not ended, or was killed
+    steps: list[dict]  # the "step" lines of metrics.jsonl
+    validations: list[dict]  # its "val" lines, each with "tokens" added
+    place: Place | None = None  # None: of no record
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        return self.summary["status"] if self.summary else "unfinished"
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "done"
+
+    @property
+    def seed(self) -> int | None:
+        return self.config.get("seed")
+
+    @property
+    def ranks(self) -> int:
+        if self.summary and "ranks" in self.summary:
+            return self.summary["ranks"]
+        return max(1, len(self.environment.get("ranks", [])))
+
+    @property
+    def target(self) -> float | None:
+        target = self.config.get("record", {}).get("target_loss")
+        return target if target else None  # 0: none was set
+
+    @property
+    def train_ms(self) -> float:
+        return max([line["train_ms"] for line in self.steps + self.validations], default=0.0)
+
+    @property
+    def val_loss(self) -> float | None:
+        return self.validations[-1]["loss"] if self.validations else None
+
+    @property
+    def time_to_target_ms(self) -> float | None:
+        """Training time at the first validation at or below the target."""
+        for line in self.validations:
+            if self.target is not None and line["loss"] is not None and line["loss"] <= self.target:
+                return line["train_ms"]
+        return None
+
+    @property
+    def num_steps(self) -> int:
+        return self.steps[-1]["step"] + 1 if self.steps else 0
+
+    def total_ms(self, key: str) -> float:
+        """A time of a step, summed over all steps; 0 for a run of before that key. Of thinned metrics (records keep
+        every n-th step of long runs): their mean times the steps."""
+        if not self.steps:
+            return 0.0
+        return sum(line.get(key) or 0.0 for line in self.steps) * self.num_steps / len(self.steps)
+
+    def step_ms(self) -> list[float]:
+        return [line["step_ms"] for line in self.steps]
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Nearest rank, as StepTimes::percentile of train/record/train_clock.cpp."""
+    ordered = sorted(values)
+    rank = math.ceil(share * len(ordered))
+    return ordered[min(max(rank, 1), len(ordered)) - 1]
+
+
+def read_json(path: Path) -> dict:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: no valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: a JSON object is expected, this is a {type(value).__name__}")
+    return value
+
+
+def _text_of_metrics(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing") from None
+    except OSError as error:  # gzip.BadGzipFile is one
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (EOFError, ValueError) as error:
+        raise DataError(f"{path}: damaged: {error}") from None
+    except Exception as error:  # zlib.error has no public base
+        raise DataError(f"{path}: damaged: {error}") from None
+
+
+def _checked(line: object, where: str) -> dict:
+    if not isinstance(line, dict) or line.get("event") not in ("step", "val"):
+        raise DataError(f'{where}: an object with "event": "step" or "val" is expected')
+    for key in NEEDED_OF_STEP if line["event"] == "step" else ("step", "loss", "train_ms"):
+        value = line.get(key)
+        if value is None and key == "loss" and key in line:  # not finite: JSON has no word for it
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise DataError(f"{where}: {key} is {value!r}, a number is expected")
+    return line
+
+
+def read_metrics(path: Path) -> tuple[list[dict], list[dict], list[str]]:
+    """Steps, validations and notes. A last line that its process could not finish is left out, with a note."""
+    steps, validations, notes = [], [], []
+    text = _text_of_metrics(path)
+    lines = text.split("\n")
+    for number, text_of_line in enumerate(lines, 1):
+        if not text_of_line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            value = json.loads(text_of_line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):  # no newline behind it
+                notes.append(f"{path.name}: line {number} was cut short and is left out")
+                continue
+            raise DataError(f"{where}: no valid JSON: {error}") from None
+        line = _checked(value, where)
+        (steps if line["event"] == "step" else validations).append(line)
+    if not steps and not validations:
+        raise DataError(f"{path}: no step and no validation in it")
+    for lines_of_kind in (steps, validations):
+        numbers = [line["step"] for line in lines_of_kind]
+        if any(a >= b for a, b in zip(numbers, numbers[1:])):
+            raise DataError(f"{path}: its steps do not ascend")
+    # A validation at step n comes after n steps: it has seen the tokens up to the line of step n - 1.
+    tokens = {line["step"] + 1: line["tokens"] for line in steps} | {0: 0}
+    for line in validations:
+        line["tokens"] = tokens.get(line["step"])
+    return steps, validations, notes
+
+
+def is_run_folder(folder: Path) -> bool:
+    return (folder / "config.json").exists() or (folder / "metrics.jsonl").exists()
+
+
+def read_run(folder: Path) -> Run:
+    config = read_json(folder / "config.json")
+    environment = read_json(folder / "environment.json")
+    summary = None
+    if (folder / "summary.json").exists():
+        summary = read_json(folder / "summary.json")
+        if not isinstance(summary.get("status"), str):
+            raise DataError(f"{folder / 'summary.json'}: no status in it")
+    steps, validations, notes = read_metrics(folder / "metrics.jsonl")
+    # An empty summary message says nothing; that of a diverged run names step and parameter.
+    if summary and summary.get("message"):
+        notes.append(summary["message"])
+    return Run(folder.name, folder, config, environment, summary, steps, validations, notes=notes)

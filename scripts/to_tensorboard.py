@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""The metrics of runs as TensorBoard events. Packages: scripts/requirements.txt."""
+
+import argparse
+import datetime
+import math
+import re
+import sys
+from pathlib import Path
+
+from speedrun_report.runs import DataError, Run, UsageError
+from speedrun_report.tracks import collect
+
+DESCRIPTION = """\
+Writes every number of metrics.jsonl as a scalar: train/KEY of steps (train/loss, train/step_ms, train/bytes/all_gather ...),
+val/KEY of validations. TensorBoard's scalars are 32-bit floats. The time of an event is the run's start plus start-up plus
+training time, so that "Relative" counts training time alone. A loss that was not finite becomes NaN."""
+
+EPILOG = """\
+A damaged run is named in a warning and left out.
+Exit codes: 0 written; 2 bad usage; 3 no run could be read.
+
+  scripts/to_tensorboard.py logs/* --out tensorboard && tensorboard --logdir tensorboard"""
+
+
+def scalars_of(line: dict) -> dict[str, float]:
+    """Tag and value of all numbers of a line of metrics.jsonl."""
+    prefix = "train" if line["event"] == "step" else "val"
+    scalars = {}
+    for key, value in line.items():
+        if key in ("event", "step"):
+            continue
+        for inner, number in value.items() if isinstance(value, dict) else [("", value)]:
+            tag = f"{prefix}/{key}/{inner}" if inner else f"{prefix}/{key}"
+            if number is None and key == "loss":
+                scalars[tag] = math.nan
+            elif isinstance(number, (int, float)) and not isinstance(number, bool):
+                scalars[tag] = float(number)
+    return scalars
+
+
+def start_of(run: Run) -> float:
+    """Seconds since 1970 at which training began; 0 if the run does not say when."""
+    try:
+        began = datetime.datetime.fromisoformat(run.environment["time_utc"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+    return began + (run.summary or {}).get("startup_ms", 0.0) / 1e3
+
+
+def events_of(run: Run) -> list[tuple[float, int, dict[str, float]]]:
+    """Wall time in seconds, step and scalars, in the order of training."""
+    start = start_of(run)
+    # The validation of step n comes after the line of step n - 1 and before that of step n.
+    lines = sorted(run.steps + run.validations, key=lambda line: (line["step"], line["event"] == "step"))
+    return [(start + line["train_ms"] / 1e3, line["step"], scalars_of(line)) for line in lines]
+
+
+def write_run(run: Run, folder: Path) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(folder))
+    try:
+        for wall_time, step, scalars in events_of(run):
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+            writer.add_event(Event(wall_time=wall_time, step=step, summary=Summary(value=values)))
+    finally:
+        writer.close()
+
+
+def folder_of(run: Run, out: Path) -> Path:
+    parts = [run.name] if run.place is None else [run.place.folder, f"{run.place.side}-seed{run.seed}"]
+    return out.joinpath(*(re.sub(r"[^\w.+=-]", "_", part) for part in parts))
+
+
+def convert(arguments: argparse.Namespace) -> None:
+    collection = collect(arguments.folders)
+    folders: dict[Path, Run] = {}
+    for run in collection.runs:
+        folder = folder_of(run, arguments.out)
+        if folder in folders:
+            raise UsageError(f"{run.path} and {folders[folder].path} would both go to {folder}: convert them apart")
+        if folder.exists():  # TensorBoard would show both, one line over the other
+            raise UsageError(f"{folder} exists and is not overwritten: remove it, or name another --out")
+        folders[folder] = run
+    try:
+        for folder, run in folders.items():
+            write_run(run, folder)
+    except ImportError as error:
+        raise UsageError(f"{error}: install the packages of scripts/requirements.txt") from None
+    except OSError as error:
+        raise UsageError(f"{error.filename or arguments.out}: cannot be written: {error.strerror or error}") from None
+    for problem in collection.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    print(f"{len(folders)} runs in {arguments.out}; tensorboard --logdir {arguments.out}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="a run (logs/NAME), a folder of runs (logs), a track (records/NAME) or one of its records",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("tensorboard"), metavar="DIR", help="gets one folder per run (default: %(default)s)"
+    )
+    try:
+        convert(parser.parse_args())
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""Run folders for the tests: real ones of the binary that is tested, and damaged copies."""
+
+import gzip
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+CONFIG = {
+    "model": {"preset": "modern", "num_layers": 1, "model_dim": 32, "num_heads": 2, "vocab_size": 257},
+    "data": {"train": ["tiny/train_*.bin"], "val": ["tiny/val_*.bin"]},
+    "batch": {"sequence_length": 64, "microbatch_tokens": 256, "tokens_per_step": 256},
+    "optimizers": {
+        "groups": [{"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02}, {"type": "adamw", "params": ["*"], "lr": 0.01}]
+    },
+    "schedule": {"steps": 24},
+    "eval": {"every": 8},
+    "checkpoint": {"last": False},
+    "record": {"target_loss": 4.0},
+}
+
+
+def require(*modules: str) -> None:
+    """Ends the test as skipped where a package is missing."""
+    for module in modules:
+        try:
+            __import__(module)
+        except ImportError:
+            print(f"skipped: {sys.executable} has no {module} (scripts/requirements.txt; REPORT_PYTHON names another Python)")
+            sys.exit(77)
+
+
+def speedrun(binary: str, *arguments: str, folder: Path, launcher: str = "") -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*shlex.split(launcher), binary, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"speedrun {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def prepare(binary: str, folder: Path) -> None:
+    lines = []
+    for i in range(400):
+        lines.append(f"chapter {i}: the quick brown fox jumps over the lazy dog, and over {i} more.")
+        if i % 4 == 3:
+            lines.append("%%")
+    (folder / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "tiny.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    speedrun(
+        binary, "prepare", "--input", "text.txt", "--out", "tiny", "--document-marker", "%%", "--val-every", "10", folder=folder
+    )
+
+
+def train(binary: str, folder: Path, name: str, seed: int, *settings: str, launcher: str = "", trace: str = "") -> Path:
+    options = [word for setting in settings for word in ("--set", setting)]
+    speedrun(
+        binary,
+        "train",
+        "tiny.json",
+        "--quiet",
+        "--name",
+        name,
+        "--seed",
+        str(seed),
+        *options,
+        *(["--trace", trace] if trace else []),
+        folder=folder,
+        launcher=launcher,
+    )
+    return folder / "logs" / name
+
+
+def make_runs(binary: str, folder: Path, mpiexec: str = "") -> Path:
+    """folder/logs: two configs with two seeds each and, with MPI, one run of two ranks with a trace."""
+    prepare(binary, folder)
+    for seed in (1, 2):
+        train(binary, folder, f"narrow-s{seed}", seed)
+        train(binary, folder, f"wide-s{seed}", seed, "model.model_dim=64", "schedule.steps=32")
+    if mpiexec:
+        train(
+            binary,
+            folder,
+            "sharded",
+            1,
+            "parallel.strategy=zero1",
+            "batch.microbatch_tokens=128",
+            trace="10:13",
+            launcher=f"{mpiexec} --oversubscribe --bind-to none -np 2",
+        )
+    return folder / "logs"
+
+
+def copy_run(run: Path, name: str) -> Path:
+    return Path(shutil.copytree(run, run.parent / name))
+
+
+def make_record(track: Path, name: str, candidates: list[Path], baselines: list[Path], before: str | None = None) -> Path:
+    """A record folder in the layout of train/record/record_json.cpp. Its statistics are invented: they are only shown."""
+    folder = track / f"2026-01-02_{name}"
+    folder.mkdir(parents=True)
+    entries = []
+    for side, runs in (("candidate", candidates), ("baseline", baselines)):
+        for run in runs:
+            config, summary = (json.loads((run / f"{file}.json").read_text()) for file in ("config", "summary"))
+            data = gzip.compress((run / "metrics.jsonl").read_bytes(), mtime=0)
+            file = f"{side}-seed{config['seed']}.jsonl.gz"
+            (folder / file).write_bytes(data)
+            entries.append(
+                {
+                    "side": side,
+                    "order": len(entries),
+                    "seed": config["seed"],
+                    "status": "done",
+                    "loss": summary["val_loss"],
+                    "train_ms": summary["train_ms"],
+                    "startup_ms": summary["startup_ms"],
+                    "steps": summary["steps"],
+                    "began_utc": "2026-01-02T03:04:05Z",
+                    "metrics": {"file": file, "sha256": hashlib.sha256(data).hexdigest(), "every": 1},
+                    "validations": [],
+                }
+            )
+    moments = {"count": 2, "mean": 3000.0, "std": 20.0}
+    side = {"runs": 2, "failed": 0, "loss": moments | {"mean": 1.5, "std": 0.01}, "train_ms": moments}
+    environment = json.loads((candidates[0] / "environment.json").read_text())
+    record = {
+        "schema": 1,
+        "name": name,
+        "track": track.name,
+        "date": "2026-01-02",
+        "what": f"what {name} changes",
+        "systems_only": False,
+        "record_before": before or "",
+        "target_loss": 4.0,
+        "git_sha": "0" * 40,
+        "dirty": True,
+        "binary_sha256": "1" * 64,
+        "statistics": {
+            "candidate": side,
+            "baseline": side if baselines else None,
+            "loss_below_target": {"t": -9.0, "df": 1.0, "p": 0.0042},
+            "time_below_baseline": {"t": -9.0, "df": 1.9, "p": 1e-9} if baselines else None,
+            "loss_within_margin": None,
+            "speedup": 1.25 if baselines else None,
+        },
+        "verdict": {
+            "is_record": False,
+            "rules": [{"rule": "data", "met": True, "why": ""}, {"rule": "build", "met": False, "why": "dirty"}],
+        },
+        "runs": entries,
+        "interrupted": [{"side": "candidate", "seed": 9, "steps": 3}],
+        "baseline": {
+            "name": "the one before",
+            "record": before,
+            "config": json.loads((baselines[0] / "config.json").read_text()),
+        }
+        if baselines
+        else None,
+        "changes": [],
+        "hardware": {key: environment[key] for key in ("host", "os", "ranks", "memory_bytes", "cpu")} | {"gpus": []},
+        "build": environment["build"],
+        "data": [],
+        "config": json.loads((candidates[0] / "config.json").read_text()),
+    }
+    (folder / "record.json").write_text(json.dumps(record), encoding="utf-8")
+    (track / "track.json").write_text(json.dumps({"name": track.name, "description": "A track for tests."}), encoding="utf-8")
+    return folder

@@ -1,0 +1,137 @@
+"""scripts/report.py on tracks: invented records, damaged ones, and what `speedrun records attempt` writes.
+Usage: records_test.py SPEEDRUN. Skipped (77) where the packages of scripts/requirements.txt are missing."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from made_runs import make_record, make_runs, require, speedrun
+from page_reader import Page, read, report
+
+require("plotly", "matplotlib")
+BINARY = sys.argv[1]
+
+
+class RecordsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.work = Path(cls.temporary.name)
+        cls.logs = make_runs(BINARY, cls.work)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def test_track(self):
+        track = self.work / "records" / "toy"
+        runs = {name: [self.logs / f"{name}-s{seed}" for seed in (1, 2)] for name in ("narrow", "wide")}
+        make_record(track, "zebra", runs["wide"], [])
+        second = make_record(track, "ant", runs["narrow"], runs["wide"], before="2026-01-02_zebra")
+        done = report(track, "--out", self.work / "track.html", "--svg", track)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("4 runs of 2 configs", done.stdout)  # the baseline's runs are the first record's
+        page = Page(self.work / "track.html")
+        self.assertEqual([row[0] for row in page.tables["records"][1:]], ["ant", "zebra"])  # raced against comes before
+        row = page.row("records", "ant")
+        self.assertEqual(row[3:5], ["2", "3.00 ± 0.02"])
+        self.assertEqual(row[6:], ["0.0042", "the one before", "1.250", "< 0.0001", "no record build"])
+        self.assertIn("seed 9 was interrupted after 3 steps", page.notices)
+        self.assertIn("uncommitted changes", str(page.tables["environment"]))
+        # One record alone has its baseline too.
+        self.assertEqual(report(second, "--out", self.work / "record.html").returncode, 0)
+        self.assertEqual(len(Page(self.work / "record.html").row("leaderboard", "the one before (baseline of ant)")), 10)
+
+    def test_record_of_the_binary(self):
+        """What `speedrun records attempt` writes."""
+        if "records" not in subprocess.run([BINARY, "--help"], capture_output=True, text=True, check=False).stdout:
+            self.skipTest("this binary has no records")
+        shards = read(self.work / "tiny" / "dataset.json")["shards"]
+        tokens = sum(shard["tokens"] for shard in shards if shard["split"] == "val") - 1
+        track = self.work / "tracks" / "tiny"
+        track.mkdir(parents=True)
+        (track / "track.json").write_text(
+            json.dumps(
+                {
+                    "name": "tiny",
+                    "dataset": {"name": "tiny", "tokenizer": "bytes", "vocab_size": 257, "separator": 256, "shards": shards},
+                    "validation": {"split": "val", "tokens": tokens},
+                    "target_loss": 4.0,
+                    "hardware_class": "any",
+                    "rules": {
+                        "min_runs": 2,
+                        "max_loss_p": 0.01,
+                        "max_time_p": 0.01,
+                        "systems_only": {"loss_margin": 0.01, "max_p": 0.05},
+                    },
+                }
+            )
+        )
+        speedrun(
+            BINARY,
+            "records",
+            "attempt",
+            "tiny.json",
+            "--runs",
+            "2",
+            "--against",
+            "tiny.json",
+            "--against-set",
+            "schedule.steps=32",
+            "--set",
+            "record.track=tiny",
+            "--against-set",
+            "record.track=tiny",
+            "--name",
+            "short",
+            "--baseline-name",
+            "long",
+            "--what",
+            "fewer steps",
+            "--baseline-what",
+            "the first",
+            "--out",
+            "tracks",
+            "--work",
+            "attempts",
+            folder=self.work,
+        )
+        done = report(track, "--out", self.work / "real.html")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr, "")
+        self.assertIn("4 runs of 2 configs", done.stdout)
+        page = Page(self.work / "real.html")
+        record = read(next(track.glob("*_short")) / "record.json")
+        row = page.row("records", "short")
+        self.assertEqual(row[2:4], ["fewer steps", "2"])
+        self.assertEqual(row[8], f"{record['statistics']['speedup']:.3f}")
+        mean, deviation = (record["statistics"]["candidate"]["loss"][key] for key in ("mean", "std"))
+        self.assertEqual(row[5], f"{mean:.4f} ± {deviation:.4f}")
+        self.assertEqual(page.row("leaderboard", "short")[4], row[5])  # computed from the metrics
+        for run in record["runs"]:
+            if run["side"] == "candidate":
+                self.assertEqual(page.row("runs", f"short, seed {run['seed']}")[5], f"{run['train_ms'] / 1e3:.2f}")
+
+    def test_damaged_record(self):
+        track = self.work / "damaged_records" / "toy"
+        runs = {name: [self.logs / f"{name}-s{seed}" for seed in (1, 2)] for name in ("narrow", "wide")}
+        make_record(track, "zebra", runs["wide"], [])
+        second = make_record(track, "ant", runs["narrow"], runs["wide"], before="2026-01-02_zebra")
+        first = second / "candidate-seed1.jsonl.gz"
+        whole = first.read_bytes()
+        for damage, words in ((whole[:-20], "damaged"), (b"plain", "cannot be read"), (None, "missing")):
+            first.unlink() if damage is None else first.write_bytes(damage)
+            done = report(track, "--out", self.work / "track.html")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"{first}: {words}", done.stderr)
+        first.write_bytes((track / "2026-01-02_zebra" / "candidate-seed1.jsonl.gz").read_bytes())
+        self.assertIn(f"{first}: is not the file", report(track, "--out", self.work / "track.html").stderr)
+        (second / "record.json").write_text('{"schema": 7}')
+        self.assertIn("schema 7, this report knows 1", report(track, "--out", self.work / "track.html").stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=1)
