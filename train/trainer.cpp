@@ -103,7 +103,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
                      .rank = ranks.data_rank(),
                      .num_ranks = ranks.num_data_ranks(),
                      .start_step = first_step_});
-    summary_.startup_ms = process_age_ms();
+    summary_.startup_ms = process_age_ms() - options.began_ms;
 }
 
 int64_t Trainer::resume(const CheckpointReader* from) {
