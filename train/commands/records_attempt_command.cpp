@@ -50,7 +50,8 @@ struct Side {
 
 Side read_side(const std::string& source, const std::vector<std::string>& settings, const std::string& out) {
     if (!is_record_folder(source)) {
-        if (fs::is_directory(source)) throw_usage("--against {}: a folder without record.json", source);
+        if (fs::is_directory(source))
+            throw_usage("{}: a folder without record.json; a config or a record is expected", source);
         return {read_config(source, settings), fs::path(source).stem().string(), ""};
     }
     const Record record = read_record(source);

@@ -95,31 +95,31 @@ RuleResult loss_rule(const Record& record, const Track& track) {
     if (!record.systems_only) {
         const double p = s.loss_test ? s.loss_test->p : 1;
         return {"loss", below && p < track.rules.max_loss_p,
-                fmt::format("{}: p = {:.2g} that it is not below, less than {} wanted", mean, p,
+                fmt::format("{}; t-test that it is below: p = {:.2g}, less than {} wanted", mean, p,
                             track.rules.max_loss_p)};
     }
     const double p = s.margin_test ? s.margin_test->p : 1;
-    return {
-        "loss", below && p < track.rules.max_margin_p,
-        fmt::format("{}; systems-only: p = {:.2g} that at some validation it differs from the baseline's by "
-                    "{} or more, less than {} wanted",
-                    mean, p, track.rules.loss_margin, track.rules.max_margin_p)};
+    return {"loss", below && p < track.rules.max_margin_p,
+            fmt::format("{}; systems-only, tests that it is the baseline's within {} at every "
+                        "validation: p = {:.2g}, less than {} wanted",
+                        mean, track.rules.loss_margin, p, track.rules.max_margin_p)};
 }
 
 RuleResult time_rule(const Record& record, const Track& track) {
     if (!record.baseline) {
         return {"time", record.first,
                 record.first ? "the first record of its track"
-                             : "not measured against the record before it, in interleaved runs"};
+                             : "not measured in turns with the record before it (--against)"};
     }
     const RecordStatistics& s = record.statistics;
     const double p = s.time_test ? s.time_test->p : 1;
-    return {"time", p < track.rules.max_time_p,
-            fmt::format(
-                "{:.2f} s, {} in interleaved runs {:.2f} s: p = {:.2g} that it is not faster, less than {} "
-                "wanted",
-                s.candidate.train_ms.mean * 1e-3, record.baseline->name, s.baseline->train_ms.mean * 1e-3, p,
-                track.rules.max_time_p)};
+    return {
+        "time", p < track.rules.max_time_p,
+        fmt::format(
+            "{:.2f} s, in turns with {} of {:.2f} s; Welch's t-test that it is faster: p = {:.2g}, less than "
+            "{} wanted",
+            s.candidate.train_ms.mean * 1e-3, record.baseline->name, s.baseline->train_ms.mean * 1e-3, p,
+            track.rules.max_time_p)};
 }
 
 RuleResult build_rule(const Record& record) {

@@ -90,6 +90,12 @@ Json baseline_json(const Record& record) {
             {"config", Json::parse(b.config)}};
 }
 
+std::string object_in(const Json& json, const char* key) {
+    const Json& value = json.at(key);
+    if (!value.is_object()) throw_data("{}: expected an object, found {}", key, shown(value));
+    return value.dump(2);
+}
+
 Record record_of(const Json& json) {
     Record record;
     if (const auto schema = json.at("schema").get<int>(); schema != kRecordSchema)
@@ -105,16 +111,16 @@ Record record_of(const Json& json) {
     record.git_sha = text("git_sha");
     record.dirty = json.at("dirty").get<bool>();
     record.binary_sha256 = text("binary_sha256");
-    record.hardware = json.at("hardware").dump();
-    record.build = json.at("build").dump();
+    record.hardware = object_in(json, "hardware");
+    record.build = object_in(json, "build");
     for (const Json& shard : json.at("data"))
         record.data.push_back({shard.at("file").get<std::string>(), shard.at("split").get<std::string>(),
                                shard.at("tokens").get<int64_t>(), shard.at("sha256").get<std::string>()});
-    record.config = json.at("config").dump(2);
+    record.config = object_in(json, "config");
     if (const Json& b = json.at("baseline"); !b.is_null()) {
         const Json& folder = b.at("record");
         record.baseline = {b.at("name").get<std::string>(), folder.is_null() ? "" : folder.get<std::string>(),
-                           b.at("config").dump(2)};
+                           object_in(b, "config")};
     }
     std::set<std::pair<std::string, int64_t>> seen;
     for (const Json& run : json.at("runs")) {

@@ -129,16 +129,18 @@ std::string hardware_text(const Record& record) {
 
 std::string figures_markdown(const Record& record) {
     const RecordStatistics& s = record.statistics;
-    std::string text = "## Figures\n\n" +
+    std::string text = std::string(kFiguresHeading) + "\n\n" +
                        table_head({"", "runs", "diverged", "training s", "loss, nats per token"}) +
                        side_line(record.name.c_str(), s.candidate);
     if (s.baseline) text += side_line(record.baseline->name.c_str(), *s.baseline);
-    text += fmt::format("\nMean ± sample standard deviation. p that the mean loss is not below {}: {}.\n",
-                        record.target_loss, p_text(s.loss_test));
+    text += fmt::format(
+        "\nMean ± sample standard deviation. One-sided t-test that the mean loss is below {}: p = {}.\n",
+        record.target_loss, p_text(s.loss_test));
     if (s.speedup)
         text += fmt::format(
-            "Mean time of {} / this: {:.4f}, measured in turns on one machine; p that this is not faster: "
-            "{}.\n",
+            "Mean time of {} / this: {:.4f}, measured in turns on one machine. Welch's one-sided t-test that "
+            "this is "
+            "faster: p = {}.\n",
             record.baseline->name, *s.speedup, p_text(s.time_test));
     text += fmt::format(
         "\n{}:\n\n", record.is_record ? "A record by the track's rules" : "No record by the track's rules");

@@ -83,11 +83,24 @@ std::string without_seed(const std::string& config) {
     return json.dump();
 }
 
+// In order of their beginning, never more than two of one set in a row.
+bool made_in_turns(const std::vector<RecordRun>& a, const std::vector<RecordRun>& b) {
+    std::vector<std::tuple<std::string, int64_t, int>> order;  // the second decides for runs of one second
+    for (const RecordRun& run : a) order.emplace_back(run.began_utc, run.order, 0);
+    for (const RecordRun& run : b) order.emplace_back(run.began_utc, run.order, 1);
+    std::sort(order.begin(), order.end());
+    for (size_t i = 2; i < order.size(); ++i) {
+        const auto side = [&](size_t at) { return std::get<2>(order[at]); };
+        if (side(i) == side(i - 1) && side(i) == side(i - 2)) return false;
+    }
+    return true;
+}
+
 void warn(Comparison& c) {
-    if (c.a.machine != c.b.machine)
+    if (!c.same_machine)
         c.warnings.push_back(
             fmt::format("not the same machine: {} / {}; times cannot be compared", c.a.machine, c.b.machine));
-    if (!in_turns(c.a.runs, c.b.runs))
+    if (!c.in_turns)
         c.warnings.push_back(
             "the runs were not made in turns, so a machine that changed its speed in between counts as a "
             "difference; "
@@ -152,17 +165,6 @@ RunSet read_run_set(const std::string& source) {
     return set;
 }
 
-bool in_turns(const std::vector<RecordRun>& a, const std::vector<RecordRun>& b) {
-    std::vector<std::pair<std::string, int>> order;
-    for (const RecordRun& run : a) order.emplace_back(run.began_utc, 0);
-    for (const RecordRun& run : b) order.emplace_back(run.began_utc, 1);
-    std::sort(order.begin(), order.end());
-    for (size_t i = 2; i < order.size(); ++i) {
-        if (order[i].second == order[i - 1].second && order[i].second == order[i - 2].second) return false;
-    }
-    return true;
-}
-
 Comparison compare_run_sets(const std::string& a, const std::string& b) {
     Comparison c;
     c.a = read_run_set(a);
@@ -193,6 +195,8 @@ Comparison compare_run_sets(const std::string& a, const std::string& b) {
     c.time_test = test_mean_less(column(c.a, time), column(c.b, time));
     c.loss_test = test_mean_less(column(c.a, loss), column(c.b, loss));
     c.differences = key_differences(without_seed(c.a.config), without_seed(c.b.config));
+    c.in_turns = made_in_turns(c.a.runs, c.b.runs);
+    c.same_machine = c.a.machine == c.b.machine;
     warn(c);
     return c;
 }
@@ -222,8 +226,8 @@ std::string comparison_json(const Comparison& c) {
                  {"ratio", c.ratio},
                  {"time", test_json(c.time_test)},
                  {"loss", test_json(c.loss_test)},
-                 {"in_turns", in_turns(c.a.runs, c.b.runs)},
-                 {"same_machine", c.a.machine == c.b.machine},
+                 {"in_turns", c.in_turns},
+                 {"same_machine", c.same_machine},
                  {"differences", differences},
                  {"warnings", c.warnings}})
                .dump(2) +

@@ -26,13 +26,11 @@ struct Comparison {
     double ratio = 0;                                // mean time of a / of b
     std::optional<TestResult> time_test, loss_test;  // Welch's, alternative: a's mean is below b's
     std::vector<KeyDifference> differences;
+    bool in_turns = false, same_machine = false;
     std::vector<std::string> warnings;
 };
 // If one is a record that was measured against the other, the runs of that attempt, in turns, stand for both.
 Comparison compare_run_sets(const std::string& a, const std::string& b);
-
-// Made in turns: in order of their beginning, never more than two of one set in a row.
-bool in_turns(const std::vector<RecordRun>& a, const std::vector<RecordRun>& b);
 
 std::string comparison_text(const Comparison& comparison);
 std::string comparison_json(const Comparison& comparison);
