@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "data/dataset.h"
+#include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
 #include "train/commands/train_run.h"
@@ -41,6 +42,23 @@ std::vector<int64_t> seeds_of(const RecordAttemptOptions& options) {
             throw_usage("--seeds: {} is there twice; runs of one seed are no independent samples", seed);
     }
     return seeds;
+}
+
+// What a record could not be written with is found out now, not when all runs are made.
+void check_name(const std::string& name) {
+    const bool plain =
+        name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
+        std::string::npos;
+    if (!plain || name.empty() || name.front() == '.' || name.front() == '-')
+        throw_usage("--name {}: a folder's name of letters, digits, '.', '_' and '-' is expected", name);
+}
+
+void check_text(const std::string& text) {
+    try {
+        (void)nlohmann::json(text).dump();
+    } catch (const nlohmann::json::type_error&) {
+        throw_usage("--what: the text is not valid UTF-8");
+    }
 }
 
 struct Side {
@@ -85,9 +103,12 @@ struct Attempt {
 
 Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank) {
     Attempt a;
+    check_text(options.what);
+    check_text(options.baseline_what);
     a.seeds = seeds_of(options);
     a.candidate = read_side(options.config, options.settings, options.out);
     if (!options.name.empty()) a.candidate.name = options.name;
+    check_name(a.candidate.name);
     if (options.against.empty() &&
         (!options.against_settings.empty() || !options.baseline_name.empty() || options.systems_only))
         throw_usage("--against-set, --baseline-name and --systems-only need --against");
@@ -96,6 +117,7 @@ Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank) {
     if (!options.baseline_name.empty()) {
         if (is_record_folder(options.against) && options.against_settings.empty())
             throw_usage("--baseline-name {}: {} is a record already", options.baseline_name, options.against);
+        check_name(options.baseline_name);
         a.baseline->name = options.baseline_name;
     }
     if (a.baseline && a.baseline->name == a.candidate.name)
@@ -213,18 +235,26 @@ void write_results(const AttemptFolder& folder, const Attempt& attempt, const Re
     result.record.what = options.what;
     result.record.data = attempt.data;
     result.record.target_loss = attempt.track.target_loss;
-    const std::string track = (fs::path(options.out) / attempt.track.name).string();
-    result.record.first = record_folders(track).empty();
+    result.record.record_before = leading_record((fs::path(options.out) / attempt.track.name).string());
     if (!options.baseline_name.empty()) {
         AttemptFolder::Result baseline = record_of_baseline(result, options.baseline_name);
         baseline.record.what = options.baseline_what;
         evaluate(baseline.record, attempt.track);
         print_verdict(baseline.record, write_record(options.out, baseline));
         result.record.baseline->record = baseline.record.folder_name();
-        result.record.first = false;
+        if (baseline.record.is_record) result.record.record_before = baseline.record.folder_name();
     }
     evaluate(result.record, attempt.track);
     print_verdict(result.record, write_record(options.out, result));
+}
+
+// Before hours are spent on it.
+void warn_of_leader(const Attempt& attempt, const RecordAttemptOptions& options) {
+    const std::string leader = leading_record((fs::path(options.out) / attempt.track.name).string());
+    if (leader.empty() || (attempt.baseline && attempt.baseline->record == leader)) return;
+    std::fprintf(stderr,
+                 "warning: the track's leading record is %s; this can be none unless --against names it\n",
+                 leader.c_str());
 }
 
 int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal) {
@@ -241,6 +271,7 @@ int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal)
         for (const std::string& name : {attempt.candidate.name, options.baseline_name}) {
             if (!name.empty()) expect_no_record(options.out, attempt.track.name, folder->date() + "_" + name);
         }
+        warn_of_leader(attempt, options);
         runs = folder->remaining();
     });
     const std::string path = world.all_gather(folder ? folder->path() : "").front();

@@ -10,6 +10,7 @@ std::map<std::string, std::string> flat_keys(const std::string& json) {
     std::map<std::string, std::string> values;
     const auto flat = parse_json<nlohmann::ordered_json>(json).flatten();
     for (const auto& [pointer, value] : flat.items()) {
+        if (pointer.empty()) continue;  // of an empty object
         std::string key = pointer.substr(1);
         std::replace(key.begin(), key.end(), '/', '.');
         values[key] = value.dump();

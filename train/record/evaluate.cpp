@@ -89,7 +89,8 @@ RuleResult runs_rule(const Record& record, const Track& track) {
 
 RuleResult loss_rule(const Record& record, const Track& track) {
     const RecordStatistics& s = record.statistics;
-    const bool below = s.candidate.loss.count > 0 && s.candidate.loss.mean <= track.target_loss;
+    if (s.candidate.loss.count == 0) return {"loss", false, "no run came to its end"};
+    const bool below = s.candidate.loss.mean <= track.target_loss;
     const std::string mean =
         fmt::format("mean loss {:.4f}, target {}", s.candidate.loss.mean, track.target_loss);
     if (!record.systems_only) {
@@ -106,12 +107,12 @@ RuleResult loss_rule(const Record& record, const Track& track) {
 }
 
 RuleResult time_rule(const Record& record, const Track& track) {
-    if (!record.baseline) {
-        return {"time", record.first,
-                record.first ? "the first record of its track"
-                             : "not measured in turns with the record before it (--against)"};
-    }
+    const std::string& before = record.record_before;
+    if (!before.empty() && (!record.baseline || record.baseline->record != before))
+        return {"time", false, fmt::format("not measured in turns with the record before it, {}", before)};
+    if (!record.baseline) return {"time", true, "the first record of its track"};
     const RecordStatistics& s = record.statistics;
+    if (!s.speedup) return {"time", false, "no run of each side came to its end"};
     const double p = s.time_test ? s.time_test->p : 1;
     return {
         "time", p < track.rules.max_time_p,

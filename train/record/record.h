@@ -74,7 +74,7 @@ struct Record {
     std::string name, track, date;  // date: YYYY-MM-DD, UTC, when the attempt began
     std::string what;               // changed, and why it is faster
     bool systems_only = false;
-    bool first = false;  // the track had no record when the attempt ended
+    std::string record_before;  // folder of the track's leading record when the attempt ended; empty: none
     double target_loss = 0;
     std::string git_sha;  // without "-dirty"
     bool dirty = false;
@@ -111,5 +111,8 @@ Record read_record(const std::string& folder);
 bool is_record_folder(const std::string& folder);
 // The folders of records in records/<track>, by name, so by date.
 std::vector<std::string> record_folders(const std::string& track_folder);
+// Name of the folder in it whose record meets all rules and was beaten by no other that does: records form a
+// chain, each measured against the one before it. The fastest if there are several; "" if there is none.
+std::string leading_record(const std::string& track_folder);
 
 }  // namespace speedrun

@@ -106,7 +106,7 @@ Record record_of(const Json& json) {
     record.date = text("date");
     record.what = text("what");
     record.systems_only = json.at("systems_only").get<bool>();
-    record.first = json.at("first").get<bool>();
+    record.record_before = text("record_before");
     record.target_loss = json.at("target_loss").get<double>();
     record.git_sha = text("git_sha");
     record.dirty = json.at("dirty").get<bool>();
@@ -116,6 +116,9 @@ Record record_of(const Json& json) {
     for (const Json& shard : json.at("data"))
         record.data.push_back({shard.at("file").get<std::string>(), shard.at("split").get<std::string>(),
                                shard.at("tokens").get<int64_t>(), shard.at("sha256").get<std::string>()});
+    for (const ShardInfo& shard : record.data) {
+        if (shard.split != "train" && shard.split != "val") throw_data("data: a split '{}'", shard.split);
+    }
     record.config = object_in(json, "config");
     if (const Json& b = json.at("baseline"); !b.is_null()) {
         const Json& folder = b.at("record");
@@ -163,7 +166,7 @@ std::string record_to_json(const Record& record) {
                  {"date", record.date},
                  {"what", record.what},
                  {"systems_only", record.systems_only},
-                 {"first", record.first},
+                 {"record_before", record.record_before},
                  {"target_loss", record.target_loss},
                  {"git_sha", record.git_sha},
                  {"dirty", record.dirty},
@@ -209,6 +212,22 @@ std::vector<std::string> record_folders(const std::string& track_folder) {
     }
     std::sort(folders.begin(), folders.end());
     return folders;
+}
+
+std::string leading_record(const std::string& track_folder) {
+    std::vector<Record> records;
+    std::set<std::string> beaten;
+    for (const std::string& folder : record_folders(track_folder)) {
+        Record record = read_record(folder);
+        if (!record.is_record) continue;
+        if (record.baseline) beaten.insert(record.baseline->record);
+        records.push_back(std::move(record));
+    }
+    std::erase_if(records, [&](const Record& record) { return beaten.count(record.folder_name()) > 0; });
+    const auto mean = [](const Record& record) { return record.statistics.candidate.train_ms.mean; };
+    const auto fastest = std::min_element(
+        records.begin(), records.end(), [&](const Record& a, const Record& b) { return mean(a) < mean(b); });
+    return fastest == records.end() ? "" : fastest->folder_name();
 }
 
 Record read_record(const std::string& folder) {

@@ -54,11 +54,12 @@ std::string predecessor_text(const Record& r) {
     return fmt::format("{:.3f}x {}", *r.statistics.speedup, r.baseline->name);
 }
 
-std::string first_unmet(const Record& record) {
+std::vector<std::string> unmet_rules(const Record& record) {
+    std::vector<std::string> names;
     for (const RuleResult& rule : record.rules) {
-        if (!rule.met) return rule.rule;
+        if (!rule.met) names.push_back(rule.rule);
     }
-    return "";
+    return names;
 }
 
 Json row_json(const Record& r) {
@@ -69,7 +70,7 @@ Json row_json(const Record& r) {
             {"track", r.track},
             {"date", r.date},
             {"is_record", r.is_record},
-            {"unmet_rule", r.is_record ? Json(nullptr) : Json(first_unmet(r))},
+            {"unmet_rules", unmet_rules(r)},
             {"runs", s.candidate.loss.count},
             {"train_ms", {{"mean", s.candidate.train_ms.mean}, {"std", s.candidate.train_ms.std}}},
             {"loss", {{"mean", s.candidate.loss.mean}, {"std", s.candidate.loss.std}}},
@@ -90,7 +91,7 @@ std::vector<std::string> row_cells(const Record& r) {
             r.date,
             hardware_text(r),
             r.git_sha.substr(0, 9) + (r.dirty ? "-dirty" : ""),
-            r.is_record ? "yes" : "no: " + first_unmet(r)};
+            r.is_record ? "yes" : fmt::format("no: {}", fmt::join(unmet_rules(r), ", "))};
 }
 
 // Characters, not bytes: ± has two.

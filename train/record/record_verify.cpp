@@ -105,12 +105,19 @@ void check_baseline(const fs::path& folder, const Record& record, std::vector<st
     }
 }
 
-void check_first(const fs::path& folder, const Record& record, std::vector<std::string>& problems) {
-    if (!record.first) return;
-    for (const std::string& other : record_folders(folder.parent_path().string())) {
+void check_record_before(const fs::path& folder, const Record& record, std::vector<std::string>& problems) {
+    const fs::path track = folder.parent_path();
+    if (!record.record_before.empty()) {
+        if (!is_record_folder((track / record.record_before).string()))
+            problems.push_back(fmt::format("record_before: there is no record {}", record.record_before));
+        return;
+    }
+    for (const std::string& other : record_folders(track.string())) {
         const std::string path = other + "/record.json";
-        if (record_from_json(read_text_file(path), path).date < record.date)
-            problems.push_back("first: true, but " + other + " is older");
+        const Record older = record_from_json(read_text_file(path), path);
+        // Of one day, nothing tells which was first.
+        if (older.date < record.date && read_record(other).is_record)
+            problems.push_back(fmt::format("record_before: none, but {} is older", other));
     }
 }
 
@@ -137,7 +144,7 @@ void check(const fs::path& folder, RecordCheck& result) {
     check_files(folder, record, result.problems);
     check_readme(folder, record, result.problems);
     check_baseline(folder, record, result.problems);
-    check_first(folder, record, result.problems);
+    check_record_before(folder, record, result.problems);
 }
 
 }  // namespace

@@ -8,8 +8,9 @@ namespace speedrun {
 
 namespace {
 
-// P(T <= t). A sample that does not vary decides by its mean alone.
+// P(T <= t). A sample that does not vary decides by its mean alone; one that overflows shows nothing.
 double lower_tail(double t, double df) {
+    if (std::isnan(t) || !(df > 0)) return 1;
     if (std::isinf(t)) return t < 0 ? 0 : 1;
     return boost::math::cdf(boost::math::students_t(df), t);
 }

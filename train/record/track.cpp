@@ -35,14 +35,9 @@ std::vector<ShardInfo> shards_of(const Track& track, const std::string& split) {
 
 }  // namespace
 
-Track read_track(const std::string& folder) {
-    const std::string path = (fs::path(folder) / "track.json").string();
-    if (!fs::exists(path)) {
-        const fs::path parent = fs::path(folder).parent_path();
-        throw_usage("{}: no such track; {} has {}", path, parent.string(), tracks_in(parent));
-    }
+Track parse_track(const std::string& text, const std::string& origin) {
     try {
-        const Json json = parse_json<Json>(read_text_file(path));
+        const Json json = parse_json<Json>(text);
         Track track;
         track.name = json.at("name").get<std::string>();
         for (const Json& shard : json.at("dataset").at("shards"))
@@ -60,10 +55,19 @@ Track read_track(const std::string& folder) {
         track.rules.max_margin_p = rules.at("systems_only").at("max_p");
         return track;
     } catch (const Json::exception& error) {
-        throw_data("{}: {}", path, error.what());
+        throw_data("{}: {}", origin, error.what());
     } catch (const JsonError& error) {
-        throw_data("{}: not valid JSON: {}", path, error.what());
+        throw_data("{}: not valid JSON: {}", origin, error.what());
     }
+}
+
+Track read_track(const std::string& folder) {
+    const std::string path = (fs::path(folder) / "track.json").string();
+    if (!fs::exists(path)) {
+        const fs::path parent = fs::path(folder).parent_path();
+        throw_usage("{}: no such track; {} has {}", path, parent.string(), tracks_in(parent));
+    }
+    return parse_track(read_text_file(path), path);
 }
 
 std::string data_problem(const Track& track, const std::vector<ShardInfo>& shards) {

@@ -28,7 +28,9 @@ struct Track {
     std::string hardware_class;
 };
 
-// Throws a data error that names file and key; a usage error that lists the tracks there are if `folder` (for
+// The text of a track.json. Throws a data error that names origin and key.
+Track parse_track(const std::string& text, const std::string& origin);
+// The same of a folder's; a usage error that lists the tracks there are if `folder` (for
 // example records/kjv) has no track.json.
 Track read_track(const std::string& folder);
 
