@@ -37,6 +37,7 @@ expect 2 "100 validation tokens are scored" attempt --runs 2 --set data.val_toke
 expect 3 "tiny/val_000000.bin: SHA-256 .* is no training shard of track toy" attempt --runs 2 --set 'data.train=tiny/val_*.bin'
 expect 2 "name a/b: a folder's name" attempt --runs 2 --name a/b
 expect 2 "not valid UTF-8" attempt --runs 2 --what "$(printf '\377')"
+expect 2 "runs of a track start from random weights" attempt --runs 2 --set model.init_from=hf
 expect 2 "need --against" attempt --runs 2 --systems-only
 expect 2 "both sides are called 'tiny'" attempt --runs 2 --against tiny.json
 expect 2 "num_heads 3" attempt --runs 2 --name fast --against tiny.json --against-set model.num_heads=3

@@ -75,6 +75,9 @@ RuleResult data_rule(const Record& record, const Track& track) {
         problem = fmt::format("{} validation tokens are scored, not {}", scored, track.validation_tokens);
     if (problem.empty() && record.target_loss != track.target_loss)
         problem = fmt::format("target {}, the track's is {}", record.target_loss, track.target_loss);
+    const auto from = keys.find("model.init_from");
+    if (problem.empty() && from != keys.end() && from->second != "\"\"")
+        problem = fmt::format("starts from the weights in {}", from->second);
     const std::string fine = fmt::format("the track's shards, all {} validation tokens, target {}",
                                          track.validation_tokens, track.target_loss);
     return {"data", problem.empty(), problem.empty() ? fine : problem};

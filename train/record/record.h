@@ -103,7 +103,7 @@ void evaluate(Record& record, const Track& track);
 std::string record_to_json(const Record& record);
 // Not evaluated. Throws a data error that names origin and what is missing or of another type.
 Record record_from_json(const std::string& text, const std::string& origin);
-// Whether the text, which record_from_json takes, still has its hash.
+// Whether the text, which record_from_json takes, is byte by byte what was written.
 bool has_its_hash(const std::string& text);
 // FOLDER/record.json, evaluated by the rules of the track that the folder lies in. Throws as the two above,
 // and a data error if the hash is another.
