@@ -237,9 +237,11 @@ void Trainer::collect() {
     checkpointer_.collected(summary_.steps, [this] { return checkpoint_info(); });
 }
 
+// The host's clock first: what delays the host between the two counts, and no step ends after its segment.
 void Trainer::start_clock() {
-    runner_.start_clock();
+    runtime_.synchronize();
     clock_.start();
+    runner_.start_clock();
 }
 
 void Trainer::stop_clock() {

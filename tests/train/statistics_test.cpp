@@ -77,8 +77,8 @@ TEST(RunMetricsTest, ReadsTheResultAndRefusesWhatIsNoRun) {
     const std::string cut = metrics_of(1.25, 10).substr(0, 700);
     EXPECT_FALSE(read_unfinished_metrics(cut, "m").validated_at_end);
     expect_error(ExitCode::data, {"m: line 14", "parse error"}, [&] { read_metrics(cut, "m"); });
-    expect_error(ExitCode::data, {"m: line 2", "train_ms 5 after 9"},
-                 [] { read_metrics(step_line(0, 9) + step_line(1, 5), "m"); });
+    expect_error(ExitCode::data, {"m: line 2", "train_ms is -5"},
+                 [] { read_metrics(step_line(0, 9) + step_line(1, -5), "m"); });
     expect_error(ExitCode::data, {"m: line 2", "step 0 after step 0"},
                  [] { read_metrics(step_line(0, 1) + step_line(0, 2), "m"); });
     expect_error(ExitCode::data, {"m: line 1", "array"}, [] { read_metrics("[]\n", "m"); });

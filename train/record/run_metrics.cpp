@@ -16,7 +16,9 @@ void add_line(const Json& line, RunMetrics& metrics) {
     const auto event = line.at("event").get<std::string>();
     const auto step = line.at("step").get<int64_t>();
     const auto train_ms = line.at("train_ms").get<double>();
-    if (train_ms < metrics.train_ms) throw_data("train_ms {} after {}", train_ms, metrics.train_ms);
+    // Steps are timed by the device and segments by the host: against each other they may differ by
+    // microseconds.
+    if (!(train_ms >= 0)) throw_data("train_ms is {}", train_ms);
     metrics.train_ms = train_ms;
     metrics.validated_at_end = event == "val" && step == metrics.steps;
     if (event == "val") {
