@@ -4,7 +4,7 @@
 set -eu
 
 packages="g++ cmake ninja-build ccache git libdnnl-dev libopenmpi-dev openmpi-bin libspdlog-dev libfmt-dev libcli11-dev
-nlohmann-json3-dev libutf8proc-dev libboost-dev libboost-context-dev libgtest-dev libbenchmark-dev libssl-dev bible-kjv python3 curl"
+nlohmann-json3-dev libutf8proc-dev libboost-dev libboost-context-dev libgtest-dev libbenchmark-dev libssl-dev zlib1g-dev bible-kjv python3 curl"
 
 missing=""
 for package in $packages; do

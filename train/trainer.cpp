@@ -58,7 +58,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
                      .rank = ranks.data_rank(),
                      .num_ranks = ranks.num_data_ranks(),
                      .start_step = first_step_});
-    summary_.startup_ms = process_age_ms();
+    summary_.startup_ms = process_age_ms() - options.began_ms;
 }
 
 int64_t Trainer::resume(const CheckpointReader* from) {
@@ -192,9 +192,11 @@ void Trainer::collect() {
     checkpointer_.collected(summary_.steps, [this] { return checkpoint_info(); });
 }
 
+// The host's clock first: what delays the host between the two counts, and no step ends after its segment.
 void Trainer::start_clock() {
-    runner_.start_clock();
+    runtime_.synchronize();
     clock_.start();
+    runner_.start_clock();
 }
 
 void Trainer::stop_clock() {

@@ -28,6 +28,7 @@ struct TrainerOptions {
     const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end, all ranks
     const CheckpointReader* resume = nullptr;       // continue from there; needed by the constructor alone
     FileSystem* file_system = nullptr;              // that checkpoints are written to; tests bring their own
+    double began_ms = 0;  // the process's age when the run began, for its start-up time; 0: with the process
 };
 
 class Trainer {

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes the seeds of a fuzz target into a folder: small files that its parser accepts, or nearly.
 
-Usage: corpus.py TARGET FOLDER    TARGET: config, dataset, safetensors, vocabulary
+Usage: corpus.py TARGET FOLDER    TARGET: config, dataset, record, safetensors, vocabulary
 """
 
 import base64
+import gzip
 import json
 import pathlib
 import struct
@@ -30,6 +31,25 @@ def dataset():
     for tokens in ([], [1, 2, 256], [299, 300]):
         header = struct.pack("<3i", SHARD_MAGIC, 1, len(tokens)) + bytes(1012)
         yield b"s" + header + struct.pack(f"<{len(tokens)}H", *tokens)
+
+
+def record():
+    yield b"t" + (ROOT / "records/kjv/track.json").read_bytes()
+    lines = [{"event": "step", "step": i, "loss": 2.0, "train_ms": i + 1.0} for i in range(5)]
+    lines.append({"event": "val", "step": 5, "loss": 1.5, "train_ms": 5.0})
+    metrics = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
+    yield b"m" + metrics
+    yield b"z" + gzip.compress(metrics)
+    run = {"side": "candidate", "order": 0, "seed": 1, "status": "done", "loss": 1.5, "train_ms": 5.0, "startup_ms": 1.0,
+           "steps": 5, "began_utc": "", "metrics": {"file": "a.gz", "sha256": "", "every": 1},
+           "validations": [{"step": 5, "loss": 1.5, "train_ms": 5.0}]}
+    runs = [{**run, "side": side, "seed": seed} for side in ("candidate", "baseline") for seed in (1, 2)]
+    config = {"data": {"val_tokens": 0}, "schedule": {"steps": 5}}
+    yield b"r" + json.dumps({
+        "schema": 1, "name": "n", "track": "t", "date": "2026-01-01", "what": "", "systems_only": True, "record_before": "",
+        "target_loss": 2, "git_sha": "ab", "dirty": False, "binary_sha256": "", "runs": runs, "hardware": {}, "build": {},
+        "interrupted": [{"side": "candidate", "seed": 1, "steps": 2}], "baseline": {"name": "b", "record": None, "config": config},
+        "data": [{"file": "t.bin", "split": "train", "tokens": 9, "sha256": "aa"}], "config": config}).encode()
 
 
 def safetensors():

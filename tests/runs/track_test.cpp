@@ -8,6 +8,7 @@
 
 #include "train/config/config_json.h"
 #include "train/model/parameter_table.h"
+#include "train/record/track.h"
 
 namespace speedrun {
 namespace {
@@ -40,6 +41,15 @@ TEST(TrackTest, PreparedDataIsTheTracks) {
     const Json track = read(kRoot / "records/kjv/track.json"), data = read(path);
     EXPECT_EQ(data["shards"], track["dataset"]["shards"]);
     EXPECT_EQ(data["shards"][1]["tokens"].get<int64_t>() - 1, track["validation"]["tokens"].get<int64_t>());
+}
+
+TEST(TrackTest, RulesAreThoseOfTheSpecification) {
+    const Track track = read_track((kRoot / "records/kjv").string());
+    EXPECT_EQ(track.rules.min_runs, 5);
+    EXPECT_EQ(track.rules.max_loss_p, 0.01);
+    EXPECT_EQ(track.rules.max_time_p, 0.01);
+    EXPECT_EQ(track.validation_tokens, 206985);
+    EXPECT_EQ(track.shards.size(), 2u);
 }
 
 TEST(TrackTest, BaselineIsSmallEnough) {

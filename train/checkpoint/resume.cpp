@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "train/checkpoint/state_pieces.h"
 #include "train/config/config_json.h"
+#include "train/config/config_keys.h"
 #include "train/distributed/joint_check.h"
 
 namespace speedrun {
@@ -18,7 +17,6 @@ namespace speedrun {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 // What changes no number that is trained, or none that anybody could want unchanged: a run on other ranks
 // must cut its steps otherwise.
@@ -30,18 +28,6 @@ bool is_free(const std::string& key) {
     return std::any_of(kFree.begin(), kFree.end(), [&](const std::string& free) {
         return free.back() == '.' ? key.rfind(free, 0) == 0 : key == free;
     });
-}
-
-// Dotted key -> value.
-std::map<std::string, std::string> flat(const Config& config) {
-    std::map<std::string, std::string> values;
-    const Json json = Json::parse(config_to_json(config)).flatten();
-    for (const auto& [pointer, value] : json.items()) {
-        std::string key = pointer.substr(1);
-        std::replace(key.begin(), key.end(), '/', '.');
-        values[key] = value.dump();
-    }
-    return values;
 }
 
 void check_config(const CheckpointReader& reader, const Config& config) {
@@ -110,18 +96,10 @@ Candidates find_candidates(World& world, const std::string& resume, const std::s
 }  // namespace
 
 std::vector<std::string> training_differences(const Config& there, const Config& here) {
-    const auto a = flat(there), b = flat(here);
-    const auto value = [](const auto& values, const std::string& key) {
-        const auto found = values.find(key);
-        return found == values.end() ? std::string("nothing") : found->second;
-    };
-    std::map<std::string, std::string> all = a;
-    all.insert(b.begin(), b.end());
     std::vector<std::string> differences;
-    for (const auto& [key, any] : all) {
-        const std::string first = value(a, key), second = value(b, key);
-        if (first != second && !is_free(key))
-            differences.push_back(fmt::format("{}: {} there, {} here", key, first, second));
+    for (const KeyDifference& d : key_differences(config_to_json(there), config_to_json(here))) {
+        if (!is_free(d.key))
+            differences.push_back(fmt::format("{}: {} there, {} here", d.key, d.before, d.after));
     }
     return differences;
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
+#include "train/commands/records_cli.h"
 
 namespace speedrun {
 
@@ -175,6 +176,8 @@ int run_command_line(int argc, char** argv) {
     doctor_command->add_flag("--json", doctor.json, "as JSON");
     doctor_command->footer("Exit codes: 0 runs are possible; 2 a line that says fail makes them impossible.");
 
+    const RecordsCli records(app);
+
     // CLI11 alone would only say that a subcommand is required.
     if (argc > 1 && argv[1][0] != '-') {
         std::string known;
@@ -200,6 +203,7 @@ int run_command_line(int argc, char** argv) {
     if (*export_command) return run_export(export_options);
     if (*trace_command) return run_trace(trace);
     if (*doctor_command) return run_doctor(doctor);
+    if (records.chosen()) return records.run();
     return static_cast<int>(ExitCode::usage);
 }
 

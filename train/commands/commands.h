@@ -20,6 +20,9 @@ struct TrainOptions {
     std::string resume;  // "auto", a checkpoint, a run's folder; empty: start afresh
     std::string trace;   // "FIRST:LAST" or empty
     bool quiet = false;
+    // Of runs that are not the only one of their process.
+    bool print_result = true;
+    double began_ms = 0;  // as in TrainerOptions
 };
 int run_train(const TrainOptions& options);
 
@@ -90,5 +93,39 @@ struct DoctorOptions {
     bool json = false;
 };
 int run_doctor(const DoctorOptions& options);
+
+struct RecordAttemptOptions {
+    std::string config;
+    std::vector<std::string> settings;
+    int64_t runs = 0;     // 0: as many as seeds
+    std::string against;  // a record's folder, or a config; empty: nothing
+    std::vector<std::string> against_settings;
+    std::string name;  // empty: the config's
+    int64_t first_seed = 1;
+    std::vector<int64_t> seeds;  // instead of runs and first_seed
+    std::string out = "records", work = "logs/attempts";
+    std::string what;
+    std::string baseline_name, baseline_what;  // write a record of the baseline too
+    bool systems_only = false;
+};
+int run_record_attempt(const RecordAttemptOptions& options);
+
+struct RecordListOptions {
+    std::string folder = "records";  // of tracks, one track's folder, or a track's name
+    bool json = false, markdown = false;
+};
+int run_record_list(const RecordListOptions& options);
+
+struct RecordCompareOptions {
+    std::string a, b;  // records' folders; or run folders, comma-separated patterns
+    bool json = false;
+};
+int run_record_compare(const RecordCompareOptions& options);
+
+struct RecordVerifyOptions {
+    std::vector<std::string> folders;  // records or tracks; empty: all in records/
+    bool json = false;
+};
+int run_record_verify(const RecordVerifyOptions& options);
 
 }  // namespace speedrun

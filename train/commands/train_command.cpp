@@ -11,6 +11,7 @@
 #include "train/checkpoint/resume.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
+#include "train/commands/train_run.h"
 #include "train/config/config_json.h"
 #include "train/distributed/device_world.h"
 #include "train/distributed/joint_check.h"
@@ -173,12 +174,21 @@ std::unique_ptr<World> slowed_down(World& world, const TrainOptions& options) {
     return network ? make_simulated_world(world, *network) : nullptr;
 }
 
-int train_on(World& world, const TrainOptions& options) {
+}  // namespace
+
+void check_trainable(World& world, const Config& config) {
+    check_together(world, [&] {
+        resolve_ranks(config, world);
+        check_run(config, {});
+    });
+}
+
+int train_on(World& world, const TrainOptions& options, const std::function<Config()>& read) {
     Config config;
     TrainerOptions trainer_options;
     Ranks ranks;
     check_together(world, [&] {
-        config = read_config(options.config, options.settings);
+        config = read();
         if (options.seed) config.seed = *options.seed;
         parse_trace(options.trace, trainer_options);
         if (options.resume == "auto" && options.name.empty())
@@ -188,6 +198,7 @@ int train_on(World& world, const TrainOptions& options) {
     });
     expect_same_on_all_ranks(world, "config", lines_of(config_to_json(config)));
     trainer_options.quiet = options.quiet;
+    trainer_options.began_ms = options.began_ms;
     trainer_options.stop_signal = &stop_signal;
 
     const RuntimeOptions runtime_choice = runtime_options(config, ranks);
@@ -238,7 +249,7 @@ int train_on(World& world, const TrainOptions& options) {
             [&](const Parameter& p, void* host) { runner.read_master(p, host); }, ranks.first());
         say(time_table(summary));
         folder.log(result_line(summary));
-        if (speaks) std::printf("%s\n", result_line(summary).c_str());
+        if (speaks && options.print_result) std::printf("%s\n", result_line(summary).c_str());
         problem = trainer.problem();
     } catch (const std::exception& error) {
         folder.log(std::string("error: ") + error.what());
@@ -254,13 +265,12 @@ int train_on(World& world, const TrainOptions& options) {
     return signal != 0 ? 128 + signal : 0;
 }
 
-}  // namespace
-
 int run_train(const TrainOptions& options) {
     const auto world = make_world({.timeout_s = timeout_of(options)});
     return run_rank(*world, [&] {
         const auto slow = slowed_down(*world, options);
-        return train_on(slow ? *slow : *world, options);
+        return train_on(slow ? *slow : *world, options,
+                        [&] { return read_config(options.config, options.settings); });
     });
 }
 

@@ -121,6 +121,10 @@ int64_t peak_rss_bytes() {
     return kilobytes_in("/proc/self/status", "VmHWM");
 }
 
+void reset_peak_rss() {
+    std::ofstream("/proc/self/clear_refs") << 5;  // proc(5): resets VmHWM to VmRSS
+}
+
 int64_t current_rss_bytes() {
     return kilobytes_in("/proc/self/status", "VmRSS");
 }

@@ -35,6 +35,9 @@ struct Environment {
 Environment read_environment();
 std::string environment_to_json(const Environment& environment);
 int64_t peak_rss_bytes();
+// From now on peak_rss_bytes() is of what follows: for a process that makes several runs. Where the kernel
+// refuses, it stays that of the whole process.
+void reset_peak_rss();
 int64_t current_rss_bytes();
 
 }  // namespace speedrun

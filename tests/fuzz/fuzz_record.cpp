@@ -1,0 +1,43 @@
+// 'r': a record.json, evaluated by a track, written and read again. 't': a track.json. 'm': a metrics.jsonl,
+// read and thinned. Else: a compressed one.
+#include <cstdlib>
+
+#include "tests/fuzz/fuzz_input.h"
+#include "train/record/record.h"
+#include "train/record/text_files.h"
+
+namespace speedrun {
+namespace {
+
+void read_again(const std::string& text) {
+    Record record = record_from_json(text, "fuzz");
+    (void)has_its_hash(text);
+    Track track;
+    track.validation_tokens = 10;
+    track.shards = {{"t.bin", "train", 9, "aa"}, {"v.bin", "val", 11, "bb"}};
+    evaluate(record, track);
+    const std::string written = record_to_json(record);
+    Record again = record_from_json(written, "written");
+    evaluate(again, track);
+    if (!has_its_hash(written) || record_to_json(again) != written) std::abort();
+}
+
+void read_run(const std::string& text) {
+    const RunMetrics whole = read_metrics(text, "fuzz"), thin = read_metrics(thin_metrics(text, 3), "thin");
+    if (whole.steps != thin.steps || whole.validations.size() != thin.validations.size()) std::abort();
+}
+
+}  // namespace
+}  // namespace speedrun
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    if (size == 0) return 0;
+    const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+    speedrun::fuzz::expect_clean([&] {
+        if (data[0] == 'r') return speedrun::read_again(text);
+        if (data[0] == 't') return (void)speedrun::parse_track(text, "fuzz");
+        if (data[0] == 'm') return speedrun::read_run(text);
+        speedrun::read_run(speedrun::gunzip(text, "fuzz"));
+    });
+    return 0;
+}

@@ -1,0 +1,141 @@
+#!/bin/sh
+# `speedrun records` as users meet it: an attempt from its first run to the record, stopped and continued, with a run that
+# diverges, of one rank and of two; list, compare, verify. Usage: records_test.sh SPEEDRUN [MPIEXEC]
+set -u
+speedrun=$1 mpiexec=${2:-}
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+. "$here/tiny_run.sh"
+
+has() { grep -q -e "$2" "$1" || fail "no '$2' in $1"; }
+printed() { grep -q -e "$1" out || fail "no '$1' in the output"; }
+
+expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+sed -i 's/"record": {/&"track": "toy", /' tiny.json
+tokens=$(grep -A 1 '"split": "val"' tiny/dataset.json | tr -dc '0-9')
+mkdir -p records/toy
+cat >records/toy/track.json <<J
+{"name": "toy", "target_loss": 50, "hardware_class": "any", "dataset": $(cat tiny/dataset.json),
+ "validation": {"tokens": $((tokens - 1))},
+ "rules": {"min_runs": 2, "max_loss_p": 0.01, "max_time_p": 0.01, "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}}
+J
+
+# What is refused, before there is any run.
+attempt() { "$speedrun" records attempt tiny.json "$@"; }
+expect 0 "attempt.*all runs" "$speedrun" records --help
+expect 0 "Exit codes" "$speedrun" records attempt --help
+expect 2 "subcommand" "$speedrun" records
+expect 2 "runs is missing" attempt
+expect 2 "seeds: 3 is there twice" attempt --seeds 1,3,3
+expect 2 "runs 2, but --seeds lists 3" attempt --seeds 1,2,3 --runs 2
+expect 2 "record.track is empty" attempt --runs 2 --set record.track=
+expect 2 "records/nowhere/track.json: no such track; records has toy" attempt --runs 2 --set record.track=nowhere
+expect 2 "target_loss is 40, the target of track toy is 50" attempt --runs 2 --set record.target_loss=40
+expect 2 "100 validation tokens are scored" attempt --runs 2 --set data.val_tokens=100
+expect 3 "tiny/val_000000.bin: SHA-256 .* is no training shard of track toy" attempt --runs 2 --set 'data.train=tiny/val_*.bin'
+expect 2 "name a/b: a folder's name" attempt --runs 2 --name a/b
+expect 2 "not valid UTF-8" attempt --runs 2 --what "$(printf '\377')"
+expect 2 "runs of a track start from random weights" attempt --runs 2 --set model.init_from=hf
+expect 2 "need --against" attempt --runs 2 --systems-only
+expect 2 "both sides are called 'tiny'" attempt --runs 2 --against tiny.json
+expect 2 "num_heads 3" attempt --runs 2 --name fast --against tiny.json --against-set model.num_heads=3
+expect 2 "simulated network" attempt --runs 2 --set parallel.simulate_latency_us=5
+expect 0 "no records" "$speedrun" records verify
+[ ! -e logs ] || fail "a refused attempt left a folder"
+
+# An attempt and its baseline, both with a record; the baseline does four times the work.
+expect 0 "run 6 of 6: baseline (slow), seed 7" attempt --runs 3 --first-seed 5 --name fast --what "A quarter of the steps." \
+    --set schedule.steps=10 --set eval.every=5 --against tiny.json --against-set schedule.steps=40 --baseline-name slow
+printed "left$"
+printed "time  met      the first record of its track"
+printed "data  met"
+grep -o '^run.*seed [0-9]' out | sed 's/.*: \(.\).*seed /\1/' | tr '\n' ' ' >order
+[ "$(cat order)" = "c5 b5 b6 c6 c7 b7 " ] || fail "the runs were made in this order: $(cat order)"
+for file in config.json environment.json metrics.jsonl summary.json checkpoints/final/model.safetensors; do
+    [ -s "logs/attempts/fast/candidate-seed6/$file" ] || fail "no logs/attempts/fast/candidate-seed6/$file"
+done
+fast=$(echo records/toy/*_fast) slow=$(echo records/toy/*_slow)
+for seed in 5 6 7; do
+    gzip -dc "$fast/candidate-seed$seed.jsonl.gz" | cmp -s - "logs/attempts/fast/candidate-seed$seed/metrics.jsonl" || fail "the metrics of seed $seed are not those of its run"
+done
+has "$fast/README.md" "A quarter of the steps."
+has "$fast/README.md" "| \`schedule.steps\` | 40 | 10 |"
+[ "$(sha256sum "$fast/baseline-seed5.jsonl.gz" | cut -d' ' -f1)" = "$(grep -A 1 '"file": "baseline-seed5' "$fast/record.json" | grep -o '[0-9a-f]\{64\}')" ] || fail "record.json has another hash"
+# A run of the attempt is the run that train makes.
+expect 0 "result: done" "$speedrun" train tiny.json --seed 6 --name same --set schedule.steps=10 --set eval.every=5
+grep -o '"loss":[0-9.e-]*' logs/same/metrics.jsonl >same.loss
+grep -o '"loss":[0-9.e-]*' logs/attempts/fast/candidate-seed6/metrics.jsonl | cmp -s - same.loss || fail "train gives another curve than the attempt"
+expect 2 "is there, and no record is overwritten" attempt --runs 3 --first-seed 5 --name fast --set schedule.steps=10 --set eval.every=5 \
+    --against tiny.json --against-set schedule.steps=40 --baseline-name slow
+
+# What one does with records.
+expect 0 "figures are those of its runs" "$speedrun" records verify
+expect 0 "\"problems\": \[\]" "$speedrun" records verify "$fast" --json
+expect 0 "^fast " "$speedrun" records list
+expect 0 "^| \[fast\](records/toy/" "$speedrun" records list toy --markdown
+expect 0 '"baseline": "slow"' "$speedrun" records list records/toy --json
+expect 0 "config schedule.steps: 10 / 40" "$speedrun" records compare "$fast" "$slow"
+! grep -q warning out || fail "two records of one attempt are compared with a warning"
+expect 0 '"in_turns": false' "$speedrun" records compare 'logs/attempts/fast/candidate-seed*' 'logs/same' --json
+expect 2 "neither a record .* nor a run folder" "$speedrun" records compare "$fast" tiny
+expect 2 "no such record" "$speedrun" records compare "$fast" nothing
+cp -r "$fast" kept
+sed -i 's/\("speedup": [0-9.]*\)[0-9]/\19/' "$fast/record.json"
+cmp -s kept/record.json "$fast/record.json" && sed -i 's/\("speedup": [0-9.]*\)[0-9]/\18/' "$fast/record.json"
+expect 3 "sha256: record.json was changed" "$speedrun" records verify
+expect 3 "changed since it was written" "$speedrun" records list
+cp kept/record.json "$fast/record.json"
+
+# A record as the baseline; one run diverges on one side: kept, listed, and the attempt goes on.
+wild="--set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000"
+# shellcheck disable=SC2086  # the options are meant to be split
+expect 0 "diverged at step" attempt --seeds 1,2 --name wild $wild --against "$fast"
+printed "runs  NOT MET  0 runs .* 2 diverged, 0 allowed"
+wild_record=$(echo records/toy/*_wild)
+has "$wild_record/record.json" "\"record\": \"$(basename "$fast")\""
+has "$wild_record/README.md" "| candidate | 1 | diverged | - |"
+expect 0 "figures are those of its runs" "$speedrun" records verify "$wild_record"
+expect 0 "^wild .*no: .*runs, loss, time" "$speedrun" records list
+
+# Stopped by a signal: finished runs stay, the one in between is listed and made afresh.
+long="records attempt tiny.json --runs 2 --set schedule.steps=2000 --against $fast --name long"
+# shellcheck disable=SC2086
+"$speedrun" $long >out 2>&1 &
+pid=$!
+tries=0
+until [ -s logs/attempts/long/candidate-seed1/metrics.jsonl ] || [ $tries -ge 300 ]; do sleep 0.05; tries=$((tries + 1)); done
+kill -INT $pid
+wait $pid
+got=$?
+[ $got -eq 130 ] || fail "SIGINT gave $got instead of 130"
+printed "the same command continues it"
+stamp=$(stat -c %Y%i logs/attempts/long/candidate-seed1/summary.json)
+expect 2 "seeds.2: nothing when it began, 3 now" "$speedrun" records attempt tiny.json --runs 3 --set schedule.steps=2000 --against "$fast" --name long
+expect 2 "config.schedule.steps: 2000 when it began, 20 now" "$speedrun" records attempt tiny.json --runs 2 --against "$fast" --name long
+# shellcheck disable=SC2086
+expect 0 "rules" "$speedrun" $long
+interrupted=$(ls -d logs/attempts/long/*.interrupted-1)
+[ "$(echo "$interrupted" | wc -w)" -eq 1 ] || fail "not one interrupted run: $interrupted"
+long_record=$(echo records/toy/*_long)
+has "$long_record/README.md" "^Interrupted after [0-9]* steps"
+[ -d "$interrupted" ] && [ "$stamp" != "$(stat -c %Y%i logs/attempts/long/candidate-seed1/summary.json)" ] || fail "the stopped run was not made afresh"
+expect 0 "figures are those of its runs" "$speedrun" records verify
+
+# Two ranks: one of them speaks and writes.
+if [ -n "$mpiexec" ]; then
+    ranks() { timeout 100 "$mpiexec" -np 2 --oversubscribe --bind-to none "$speedrun" records attempt tiny.json "$@"; }
+    # shellcheck disable=SC2086
+    expect 0 "run 4 of 4" ranks --runs 2 --name two --set batch.microbatch_tokens=128 $wild --against tiny.json --against-set batch.microbatch_tokens=128
+    [ "$(grep -c '^run 4 of 4' out)" -eq 1 ] || fail "both ranks speak"
+    [ "$(grep -c 'diverged at step' out)" -eq 2 ] || fail "not two runs that diverged"
+    two=$(echo records/toy/*_two)
+    [ "$(grep -c '"host"' "$two/record.json")" -eq 3 ] || fail "the record does not list two ranks"
+    expect 0 "figures are those of its runs" "$speedrun" records verify
+    expect 2 "seeds: 1 is there twice" ranks --seeds 1,1
+    [ "$(grep -c '^error: ' out)" -eq 1 ] || fail "both ranks complain"
+fi
+
+[ $failures -eq 0 ] && echo "all checks of records passed"
+exit $failures

@@ -1,0 +1,45 @@
+// What `speedrun records attempt` is asked for: both sides, seeds, track; read and checked before there is a
+// run.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/commands/commands.h"
+#include "train/config/config.h"
+#include "train/distributed/communicator.h"
+#include "train/record/attempt.h"
+#include "train/record/track.h"
+
+namespace speedrun {
+
+struct AttemptSide {
+    Config config;
+    std::string name, record;  // record: the folder whose config it is, in the candidate's track
+};
+
+// The same on all ranks, but for what only the first one looks up.
+struct Attempt {
+    std::vector<int64_t> seeds;
+    AttemptSide candidate;
+    std::optional<AttemptSide> baseline;
+    Track track;
+    std::vector<ShardInfo> data;
+
+    const Config& config_of(const std::string& side) const {
+        return side == kCandidate ? candidate.config : baseline->config;
+    }
+};
+
+// The config that a file or a record's folder gives, with settings on top; `out`: the folder of tracks.
+AttemptSide read_attempt_side(const std::string& source, const std::vector<std::string>& settings,
+                              const std::string& out);
+
+// Throws usage and data errors for everything that a record could not be made of, or not be written with.
+// first_rank: hashes the data.
+Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank);
+
+AttemptPlan plan_of(const Attempt& attempt, const World& world, bool systems_only);
+
+}  // namespace speedrun

@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <sstream>
+
+#include "kernels/device/error.h"
+#include "train/commands/attempt_config.h"
+#include "train/commands/commands.h"
+#include "train/commands/train_run.h"
+#include "train/distributed/joint_check.h"
+#include "train/distributed/world.h"
+#include "train/record/environment.h"
+#include "train/record/progress.h"
+#include "train/record/record_text.h"
+#include "train/record/train_clock.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first rank's runs to make, on all ranks.
+std::vector<AttemptRun> share_runs(World& world, const std::vector<AttemptRun>& runs) {
+    std::string text;
+    for (const AttemptRun& run : runs) text += fmt::format("{} {} {}\n", run.order, run.side, run.seed);
+    std::istringstream lines(world.all_gather(text).front());
+    std::vector<AttemptRun> all;
+    for (AttemptRun run; lines >> run.order >> run.side >> run.seed;) all.push_back(run);
+    return all;
+}
+
+double time_left_ms(const AttemptFolder& folder, const std::vector<AttemptRun>& runs, size_t next) {
+    const double ours = folder.mean_run_ms(kCandidate), theirs = folder.mean_run_ms(kBaseline);
+    double sum = 0;
+    for (size_t i = next; i < runs.size(); ++i) {
+        const double own = runs[i].side == kCandidate ? ours : theirs;
+        sum += own > 0 ? own : std::max(ours, theirs);  // nothing known of this side yet
+    }
+    return sum;
+}
+
+void say_finished(const AttemptFolder& folder, const std::vector<AttemptRun>& runs, size_t index) {
+    const AttemptFolder::Outcome outcome = folder.outcome(runs[index]);
+    std::printf("  %s  loss %s  training time %.2f s", outcome.status.c_str(),
+                outcome.loss ? fmt::format("{:.4f}", *outcome.loss).c_str() : "-", outcome.train_ms * 1e-3);
+    if (index + 1 < runs.size())
+        std::printf("  about %s left", clock_text(time_left_ms(folder, runs, index + 1) * 1e-3).c_str());
+    std::printf("\n");
+    std::fflush(stdout);
+}
+
+// Makes the runs one after the other; 0, or the exit code that ends the attempt for now.
+int make_runs(World& world, const Attempt& attempt, AttemptFolder* folder, const std::string& path,
+              const std::vector<AttemptRun>& runs, bool terminal) {
+    for (size_t i = 0; i < runs.size(); ++i) {
+        const AttemptRun& run = runs[i];
+        if (folder) {
+            std::printf("run %lld of %lld: %s (%s), seed %lld\n", static_cast<long long>(run.order) + 1,
+                        static_cast<long long>(attempt.seeds.size() * (attempt.baseline ? 2 : 1)),
+                        run.side.c_str(),
+                        (run.side == kCandidate ? attempt.candidate : *attempt.baseline).name.c_str(),
+                        static_cast<long long>(run.seed));
+            std::fflush(stdout);
+        }
+        TrainOptions options;
+        options.name = run.name();
+        options.out = path;
+        options.seed = run.seed;
+        options.quiet = !terminal;
+        options.print_result = false;
+        options.began_ms = i == 0 ? 0 : process_age_ms();
+        reset_peak_rss();
+        int code = 0;
+        try {
+            code = train_on(world, options, [&] { return attempt.config_of(run.side); });
+        } catch (const JointError& error) {
+            if (error.code() != ExitCode::diverged) throw;
+            if (folder) std::printf("  %s; the run is kept, and counts as failed\n", error.what());
+        }
+        if (code != 0) return code;
+        if (folder) say_finished(*folder, runs, i);
+    }
+    return 0;
+}
+
+void print_verdict(const Record& record, const std::string& folder) {
+    const RecordStatistics& s = record.statistics;
+    std::printf("%s: %s s, loss %s", record.name.c_str(), seconds_text(s.candidate.train_ms).c_str(),
+                loss_text(s.candidate.loss).c_str());
+    if (s.speedup) std::printf(", %.3f times as fast as %s", *s.speedup, record.baseline->name.c_str());
+    std::printf("\n");
+    for (const RuleResult& rule : record.rules)
+        std::printf("  %-5s %-8s %s\n", rule.rule.c_str(), rule.met ? "met" : "NOT MET", rule.why.c_str());
+    std::printf("%s: %s\n",
+                record.is_record ? "a record by the track's rules" : "no record by the track's rules",
+                folder.c_str());
+}
+
+void write_results(const AttemptFolder& folder, const Attempt& attempt, const RecordAttemptOptions& options) {
+    AttemptFolder::Result result = folder.result();
+    result.record.what = options.what;
+    result.record.data = attempt.data;
+    result.record.target_loss = attempt.track.target_loss;
+    result.record.record_before = leading_record((fs::path(options.out) / attempt.track.name).string());
+    if (!options.baseline_name.empty()) {
+        AttemptFolder::Result baseline = record_of_baseline(result, options.baseline_name);
+        baseline.record.what = options.baseline_what;
+        evaluate(baseline.record, attempt.track);
+        print_verdict(baseline.record, write_record(options.out, baseline));
+        result.record.baseline->record = baseline.record.folder_name();
+        if (baseline.record.is_record) result.record.record_before = baseline.record.folder_name();
+    }
+    evaluate(result.record, attempt.track);
+    print_verdict(result.record, write_record(options.out, result));
+}
+
+// Before hours are spent on it.
+void warn_of_leader(const Attempt& attempt, const RecordAttemptOptions& options) {
+    const std::string leader = leading_record((fs::path(options.out) / attempt.track.name).string());
+    if (leader.empty() || (attempt.baseline && attempt.baseline->record == leader)) return;
+    std::fprintf(stderr,
+                 "warning: the track's leading record is %s; this can be none unless --against names it\n",
+                 leader.c_str());
+}
+
+int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal) {
+    const bool first = world.rank() == 0;
+    Attempt attempt;
+    check_together(world, [&] { attempt = read_attempt(options, first); });
+    check_trainable(world, attempt.candidate.config);
+    if (attempt.baseline) check_trainable(world, attempt.baseline->config);
+    std::optional<AttemptFolder> folder;
+    std::vector<AttemptRun> runs;
+    check_together(world, [&] {
+        if (!first) return;
+        folder.emplace(options.work, plan_of(attempt, world, options.systems_only));
+        for (const std::string& name : {attempt.candidate.name, options.baseline_name}) {
+            if (!name.empty()) expect_no_record(options.out, attempt.track.name, folder->date() + "_" + name);
+        }
+        warn_of_leader(attempt, options);
+        runs = folder->remaining();
+    });
+    const std::string path = world.all_gather(folder ? folder->path() : "").front();
+    runs = share_runs(world, runs);
+    const int code = make_runs(world, attempt, folder ? &*folder : nullptr, path, runs, terminal);
+    if (code != 0) {
+        if (first)
+            std::fprintf(
+                stderr,
+                "the attempt is unfinished: the same command continues it; finished runs stay in %s\n",
+                path.c_str());
+        return code;
+    }
+    check_together(world, [&] {
+        if (first) write_results(*folder, attempt, options);
+    });
+    return 0;
+}
+
+// What the config says of a lost peer, needed before there is a world in which to say that it is wrong.
+double timeout_of(const RecordAttemptOptions& options) {
+    try {
+        return read_attempt_side(options.config, options.settings, options.out).config.parallel.timeout_s;
+    } catch (const Error&) {
+        return WorldOptions{}.timeout_s;
+    }
+}
+
+}  // namespace
+
+int run_record_attempt(const RecordAttemptOptions& options) {
+    const auto world = make_world({.timeout_s = timeout_of(options)});
+    const bool terminal = world->size() == 1 && isatty(STDOUT_FILENO) == 1;
+    return run_rank(*world, [&] { return attempt_on(*world, options, terminal); });
+}
+
+}  // namespace speedrun

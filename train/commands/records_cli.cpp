@@ -1,0 +1,101 @@
+#include "train/commands/records_cli.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+
+namespace speedrun {
+
+namespace {
+
+constexpr const char* kAttemptFooter =
+    "Runs alternate: candidate, baseline, baseline, candidate, ...; both sides have the same seeds. The same "
+    "command\n"
+    "continues an attempt that was stopped: finished runs are kept, an unfinished one is made afresh and "
+    "listed.\n"
+    "Example:\n"
+    "  speedrun records attempt configs/kjv.json --runs 5 --against configs/kjv_baseline.json \\\n"
+    "      --name muon --baseline-name adamw --what \"Muon for the matrices\"\n"
+    "Exit codes: 0 the attempt is finished, a record or not; 2 bad usage; 3 data missing or not the "
+    "track's;\n"
+    "            5 a rank was lost; 130/143/138 stopped by a signal. A run that diverges is kept and counts "
+    "as failed.";
+
+void add_settings(CLI::App* command, const char* name, std::vector<std::string>& settings, const char* of) {
+    command
+        ->add_option(name, settings, fmt::format("override one key of {}: dotted.key=value; repeatable", of))
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false);  // one value each: what follows it is not a setting
+}
+
+}  // namespace
+
+RecordsCli::RecordsCli(CLI::App& app) {
+    records_ = app.add_subcommand("records", "make, list, compare and verify records of a track");
+    records_->require_subcommand(1);
+
+    attempt_ = records_->add_subcommand(
+        "attempt", "all runs of a record, in turns with a baseline, and their statistics");
+    attempt_
+        ->add_option("config", attempt_options_.config,
+                     "JSON config, or a record's folder for its config; record.track names the track")
+        ->required();
+    add_settings(attempt_, "--set", attempt_options_.settings, "the config");
+    attempt_->add_option("--runs", attempt_options_.runs, "how many runs, each with a seed of its own")
+        ->check(CLI::Range(1, 1000));
+    attempt_->add_option("--first-seed", attempt_options_.first_seed, "seeds are this one and those after it")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    attempt_->add_option("--seeds", attempt_options_.seeds, "or these, each once: 1,2,3")
+        ->delimiter(',')
+        ->check(CLI::NonNegativeNumber);
+    attempt_->add_option("--against", attempt_options_.against,
+                         "baseline, run in turns: a record's folder, or a config");
+    add_settings(attempt_, "--against-set", attempt_options_.against_settings, "the baseline's config");
+    attempt_->add_option("--name", attempt_options_.name,
+                         "of the record and of the attempt's folder; default: the config's");
+    attempt_->add_option("--what", attempt_options_.what,
+                         "what changed and why it is faster, for the record's README");
+    attempt_->add_option("--baseline-name", attempt_options_.baseline_name,
+                         "the baseline has no record yet: write one of its runs, under this name");
+    attempt_->add_option("--baseline-what", attempt_options_.baseline_what, "text for that record's README");
+    attempt_->add_flag("--systems-only", attempt_options_.systems_only,
+                       "the change leaves the maths alone: the loss has to be the baseline's, in place of a "
+                       "p-value below the target");
+    attempt_->add_option("--out", attempt_options_.out, "folder of tracks")->capture_default_str();
+    attempt_->add_option("--work", attempt_options_.work, "folder of attempts; run folders go to WORK/NAME/")
+        ->capture_default_str();
+    attempt_->footer(kAttemptFooter);
+
+    list_ = records_->add_subcommand("list", "leaderboard, in order of mean training time");
+    list_->add_option("track", list_options_.folder, "track, or folder of tracks")->capture_default_str();
+    list_->add_flag("--json", list_options_.json, "as JSON");
+    list_->add_flag("--markdown", list_options_.markdown, "as a table for a README");
+
+    compare_ = records_->add_subcommand(
+        "compare", "two records, or two sets of run folders: means, ratio, Welch's test");
+    compare_->add_option("a", compare_options_.a, "record's folder, or run folders: comma-separated patterns")
+        ->required();
+    compare_->add_option("b", compare_options_.b, "the same, to compare with")->required();
+    compare_->add_flag("--json", compare_options_.json, "as JSON");
+
+    verify_ = records_->add_subcommand("verify", "compute every figure again from the runs' metrics");
+    verify_->add_option("folders", verify_options_.folders, "records, tracks; default: all in records/");
+    verify_->add_flag("--json", verify_options_.json, "as JSON");
+    verify_->footer(
+        "Exit codes: 0 every figure is that of the runs; 3 not: each such figure is named, with both "
+        "values.");
+}
+
+bool RecordsCli::chosen() const {
+    return records_->parsed();
+}
+
+int RecordsCli::run() const {
+    if (attempt_->parsed()) return run_record_attempt(attempt_options_);
+    if (list_->parsed()) return run_record_list(list_options_);
+    if (compare_->parsed()) return run_record_compare(compare_options_);
+    return run_record_verify(verify_options_);
+}
+
+}  // namespace speedrun

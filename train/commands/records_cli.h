@@ -1,0 +1,29 @@
+// The flags of `speedrun records` and its subcommands.
+#pragma once
+
+#include "train/commands/commands.h"
+
+namespace CLI {
+class App;
+}
+
+namespace speedrun {
+
+class RecordsCli {
+  public:
+    explicit RecordsCli(CLI::App& app);  // declares them; the object must outlive the app's parsing
+    RecordsCli(const RecordsCli&) = delete;
+    RecordsCli& operator=(const RecordsCli&) = delete;
+
+    bool chosen() const;
+    int run() const;
+
+  private:
+    CLI::App *records_, *attempt_, *list_, *compare_, *verify_;
+    RecordAttemptOptions attempt_options_;
+    RecordListOptions list_options_;
+    RecordCompareOptions compare_options_;
+    RecordVerifyOptions verify_options_;
+};
+
+}  // namespace speedrun

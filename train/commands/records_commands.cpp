@@ -1,0 +1,99 @@
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "data/json_text.h"
+#include "kernels/device/error.h"
+#include "train/commands/commands.h"
+#include "train/record/record_text.h"
+#include "train/record/record_verify.h"
+#include "train/record/run_set.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_track_folder(const fs::path& folder) {
+    return fs::exists(folder / "track.json");
+}
+
+// The folder itself if it is a track's, else the tracks in it.
+std::vector<std::string> tracks_of(const std::string& folder) {
+    if (is_track_folder(folder)) return {folder};
+    std::vector<std::string> tracks;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+        if (is_track_folder(entry.path())) tracks.push_back(entry.path().string());
+    }
+    if (error) throw_usage("{}: cannot be listed: {}", folder, error.message());
+    if (tracks.empty()) throw_usage("{}: no track (a folder with track.json) is there", folder);
+    std::sort(tracks.begin(), tracks.end());
+    return tracks;
+}
+
+std::vector<std::string> records_of(const std::string& folder) {
+    if (is_record_folder(folder)) return {folder};
+    std::vector<std::string> records;
+    for (const std::string& track : tracks_of(folder)) {
+        const std::vector<std::string> found = record_folders(track);
+        records.insert(records.end(), found.begin(), found.end());
+    }
+    return records;
+}
+
+}  // namespace
+
+int run_record_list(const RecordListOptions& options) {
+    if (options.json && options.markdown) throw_usage("--json or --markdown, not both");
+    const bool named = !fs::exists(options.folder) && is_track_folder(fs::path("records") / options.folder);
+    std::vector<Record> all;
+    for (const std::string& track : tracks_of(named ? "records/" + options.folder : options.folder)) {
+        std::vector<Record> records;
+        for (const std::string& folder : record_folders(track)) records.push_back(read_record(folder));
+        sort_leaderboard(records);
+        all.insert(all.end(), records.begin(), records.end());
+        if (options.json) continue;
+        if (!options.markdown)
+            std::printf("track %s, target %g nats per token\n", read_track(track).name.c_str(),
+                        read_track(track).target_loss);
+        std::printf("%s",
+                    leaderboard(records, options.markdown ? TableStyle::markdown : TableStyle::text).c_str());
+    }
+    if (options.json) std::printf("%s", leaderboard(all, TableStyle::json).c_str());
+    return 0;
+}
+
+int run_record_compare(const RecordCompareOptions& options) {
+    const Comparison comparison = compare_run_sets(options.a, options.b);
+    std::printf("%s", (options.json ? comparison_json(comparison) : comparison_text(comparison)).c_str());
+    return 0;
+}
+
+int run_record_verify(const RecordVerifyOptions& options) {
+    std::vector<std::string> folders;
+    for (const std::string& source :
+         options.folders.empty() ? std::vector<std::string>{"records"} : options.folders) {
+        const std::vector<std::string> found = records_of(source);
+        folders.insert(folders.end(), found.begin(), found.end());
+    }
+    nlohmann::ordered_json json = nlohmann::ordered_json::array();
+    bool good = true;
+    for (const std::string& folder : folders) {
+        const RecordCheck check = verify_record(folder);
+        good = good && check.problems.empty();
+        json.push_back({{"folder", folder}, {"figures", check.num_figures}, {"problems", check.problems}});
+        if (options.json) continue;
+        if (check.problems.empty())
+            std::printf("%s: %lld figures are those of its runs\n", folder.c_str(),
+                        static_cast<long long>(check.num_figures));
+        for (const std::string& problem : check.problems)
+            std::printf("%s: %s\n", folder.c_str(), problem.c_str());
+    }
+    if (options.json) std::printf("%s\n", json.dump(2).c_str());
+    if (folders.empty() && !options.json) std::printf("no records\n");
+    return good ? 0 : static_cast<int>(ExitCode::data);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,20 @@
+// Whether a record's figures are those of its runs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace speedrun {
+
+struct RecordCheck {
+    std::string folder;
+    std::vector<std::string> problems;  // each names the figure with both values
+    int64_t num_figures = 0;            // compared
+};
+
+// Computes everything in FOLDER/record.json again from the metrics files (losses, times, statistics, verdict,
+// hashes, changed keys) and compares; and the tables of its README. What no run tells (seeds, hardware,
+// start-up time) is covered by the hash of record.json. Never throws for what is wrong with the record.
+RecordCheck verify_record(const std::string& folder);
+
+}  // namespace speedrun

@@ -1,0 +1,32 @@
+// What metrics.jsonl of a run says about its result, and how it is stored in a record.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace speedrun {
+
+struct Validation {
+    int64_t step = 0;  // steps that had been made
+    double loss = 0;   // nats per token
+    double train_ms = 0;
+};
+
+struct RunMetrics {
+    int64_t steps = 0;                    // made
+    double train_ms = 0;                  // at the last line
+    std::vector<Validation> validations;  // in order
+    bool validated_at_end = false;        // the last line is a validation after the last step
+};
+
+// Reads the text of a metrics.jsonl. Throws a data error that names origin and line if a line is not one of a
+// run's, or if steps go backwards.
+RunMetrics read_metrics(const std::string& text, const std::string& origin);
+// The same of a run that was ended in the middle of a line: that one is left out.
+RunMetrics read_unfinished_metrics(const std::string& text, const std::string& origin);
+
+// The lines of every `every`-th step, of the first and the last, and all that are not of a step; unchanged.
+std::string thin_metrics(const std::string& text, int64_t every);
+
+}  // namespace speedrun

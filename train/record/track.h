@@ -1,0 +1,50 @@
+// A track: what all its records have in common, records/<track>/track.json.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace speedrun {
+
+struct TrackRules {
+    int64_t min_runs = 5;
+    double max_loss_p = 0.01;  // of the one-sided test that the mean loss is below the target
+    double max_time_p = 0.01;  // of Welch's one-sided test that it is faster than the baseline
+    // Instead of the loss's test, for changes that leave the maths alone: at every validation, the mean loss
+    // is the baseline's within `loss_margin` (nats per token), by two one-sided tests on pairs of one seed.
+    double loss_margin = 0.01;
+    double max_margin_p = 0.05;
+};
+
+struct Track {
+    std::string name;
+    std::vector<ShardInfo> shards;
+    int64_t validation_tokens = 0;
+    double target_loss = 0;  // nats per token
+    TrackRules rules;
+    std::string hardware_class;
+};
+
+// The text of a track.json. Throws a data error that names origin and key.
+Track parse_track(const std::string& text, const std::string& origin);
+// The same of a folder's; a usage error that lists the tracks there are if `folder` (for
+// example records/kjv) has no track.json.
+Track read_track(const std::string& folder);
+
+// What a config reads and aims at.
+struct TrackClaim {
+    std::vector<std::string> train_files, val_files;  // in the order in which they are read
+    int64_t val_tokens = 0;                           // scored; 0: all
+    double target_loss = 0;
+};
+// The shards of these files, by their hashes. Throws a data error that names the first file that is not the
+// track's, and a usage error if the validation is not over all of its tokens or the target is another.
+std::vector<ShardInfo> expect_data_of_track(const Track& track, const TrackClaim& claim);
+
+// The same for hashes that a record lists: what is wrong, or "".
+std::string data_problem(const Track& track, const std::vector<ShardInfo>& shards);
+
+}  // namespace speedrun
