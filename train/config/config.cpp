@@ -80,6 +80,9 @@ void MemoryConfig::fields(FieldVisitor& v) {
              "what products and attention gave; full: what entered it");
     v.field("checkpointed_blocks", checkpointed_blocks,
             "how many blocks, counted from the first, do so; \"all\", or a number");
+    v.field("logits_at_once", logits_at_once,
+            "logits (tokens x vocabulary) that the head makes, turns into gradients and uses up at a time",
+            {1, 1e12});
 }
 
 int64_t MemoryConfig::num_checkpointed_blocks(int64_t num_layers) const {

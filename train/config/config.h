@@ -60,6 +60,7 @@ struct BatchConfig {
 struct MemoryConfig {
     std::string activation_checkpointing = "none";
     std::string checkpointed_blocks = "all";
+    int64_t logits_at_once = int64_t{1} << 26;
     void fields(FieldVisitor& v);
     // The first so many of num_layers blocks; 0 under "none". Throws a usage error if there are not so many.
     int64_t num_checkpointed_blocks(int64_t num_layers) const;
