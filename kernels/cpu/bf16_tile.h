@@ -7,13 +7,7 @@
 #ifdef __AVX512BF16__
 #define SPEEDRUN_BF16_TILES 1
 
-// GCC 12 takes the deliberately undefined registers inside some intrinsics for mistakes of ours (its bug
-// 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
-#pragma GCC diagnostic pop
 
 #include <algorithm>
 #include <cstdint>

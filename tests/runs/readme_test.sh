@@ -33,6 +33,9 @@ elsewhere() {
     data/fineweb10B/download.sh*) echo "tests/data/download_test.sh: it downloads; there from a server of its own" ;;
     scripts/overlap_ab.sh*) echo "tests/runs/overlap_ab_test.sh: dozens of runs" ;;
     scripts/gpu_check.sh*) echo "tests/bench/bench_test.sh: many programs" ;;
+    scripts/report.py* | scripts/to_tensorboard.py*) echo "tests/report: they need packages of PyPI" ;;
+    scripts/cost_table.sh*) echo "tests/bench/cost_table_test.sh: dozens of runs" ;;
+    ops_benchmark* | build/release/ops_benchmark*) echo "tests/bench: each benchmark once" ;;
     scripts/compare_peers.sh*) echo "tests/bench/peers_test.sh: it needs PyTorch" ;;
     "cmake "* | "ctest "*) echo "scripts/test.sh: it builds" ;;
     "git clone "*) echo "by hand: it downloads this repository" ;;

@@ -1,0 +1,95 @@
+// The team of threads behind the CPU's loops: every item once, whoever helps, whoever else asks.
+#include "kernels/cpu/team.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace speedrun::testing {
+namespace {
+
+struct Loop {
+    std::vector<int> visits;         // of each item; no atomics: ThreadSanitizer must see an item given twice
+    std::atomic<int64_t> pieces{0};  // that were run
+    std::atomic<int> highest_member{0};
+};
+
+void visit(const void* body, int64_t begin, int64_t end, int member) {
+    auto& loop = **static_cast<Loop* const*>(body);
+    for (int64_t i = begin; i < end; ++i) ++loop.visits[static_cast<size_t>(i)];
+    ++loop.pieces;
+    int highest = loop.highest_member;
+    while (highest < member && !loop.highest_member.compare_exchange_weak(highest, member)) {
+    }
+}
+
+// Runs one loop, and expects every item to have been visited once, in at most `pieces` pieces.
+void run_loop(cpu::Team& team, int64_t count, int64_t pieces) {
+    Loop loop;
+    loop.visits.assign(static_cast<size_t>(count), 0);
+    Loop* const body = &loop;
+    team.run(count, pieces, visit, &body);
+    for (int64_t i = 0; i < count; ++i)
+        ASSERT_EQ(loop.visits[static_cast<size_t>(i)], 1) << i << " of " << count;
+    EXPECT_LE(loop.pieces, std::max<int64_t>(1, std::min(count, pieces)));
+    EXPECT_LT(loop.highest_member, team.size());
+}
+
+TEST(TeamTest, EveryItemOnce) {
+    for (int size : {1, 2, 3, 5}) {
+        cpu::Team team(size);
+        EXPECT_EQ(team.size(), size);
+        for (int64_t count : {0, 1, 2, 7, 64, 1000}) {
+            for (int64_t pieces : {1, 2, 16, 1000}) run_loop(team, count, pieces);
+        }
+    }
+}
+
+// Loops that follow each other at once: a helper that comes late to one must not touch the next.
+TEST(TeamTest, ThousandsOfShortLoops) {
+    cpu::Team team(3);
+    for (int i = 0; i < 3000; ++i) run_loop(team, 1 + i % 9, 16);
+}
+
+TEST(TeamTest, StreamsShareATeam) {
+    cpu::Team team(2);
+    std::vector<std::thread> streams;
+    for (int s = 0; s < 3; ++s) {
+        streams.emplace_back([&team] {
+            for (int i = 0; i < 300; ++i) run_loop(team, 100, 8);
+        });
+    }
+    for (std::thread& stream : streams) stream.join();
+}
+
+// Helpers do work: a piece that waits for another piece ends only if two threads run them.
+TEST(TeamTest, HelpersHelp) {
+    cpu::Team team(2);
+    struct Meeting {
+        std::atomic<int> arrived{0};
+    } meeting;
+    Meeting* const body = &meeting;
+    const auto meet = [](const void* argument, int64_t, int64_t, int) {
+        auto& arrived = (*static_cast<Meeting* const*>(argument))->arrived;
+        ++arrived;
+        while (arrived < 2) std::this_thread::yield();
+    };
+    team.run(2, 2, meet, &body);
+    EXPECT_EQ(meeting.arrived, 2);
+}
+
+TEST(TeamTest, SleepsAndWakes) {
+    cpu::Team team(3);
+    for (int i = 0; i < 5; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // longer than helpers stay awake
+        run_loop(team, 64, 64);
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing
