@@ -15,10 +15,6 @@ namespace speedrun::cpu {
 constexpr int64_t kTile = 64;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-inline int64_t round_up(int64_t value, int64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
-
 // One head of one sequence: where it starts, which keys each query sees.
 struct AttentionItem {
     const AttentionOptions& o;

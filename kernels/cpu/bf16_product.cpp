@@ -4,8 +4,10 @@
 // stay in registers.
 #include "kernels/cpu/bf16_product.h"
 
+#include "kernels/cpu/bf16_finish.h"
 #include "kernels/cpu/bf16_tile.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/device/error.h"
 
@@ -15,24 +17,15 @@ namespace speedrun::cpu {
 
 namespace {
 
-constexpr int64_t kPanel = 64;          // columns of a tile: four vectors
 constexpr int64_t kColumns = 1024;      // of b packed at a time
 constexpr int64_t kRowsOfA = 2016;      // of a transposed a packed at a time
 constexpr int64_t kDirectDepth = 4096;  // of K at a time, where rows of a are read in place
 constexpr int64_t kPackedDepth = 1024;  // and where a is packed: it is long in K as a rule
 constexpr int64_t kTileRows = 6;        // of a tile: 24 of the 32 registers are sums
 constexpr int64_t kStrip = 48;          // rows of packed a that lie side by side: whole tiles, whole vectors
-constexpr int64_t kCachedDepth =
-    192;  // of K in one go over packed a: strip and panel stay in the first-level cache
+constexpr int64_t kCachedDepth = 192;   // of K at once with packed a: strip and panel fit the first cache
 constexpr int64_t kBlockBytes = 128 << 10;  // of the rows that a thread walks through all panels with
 constexpr int64_t kPackRows = 32;           // rows of K that are packed as one piece of work
-
-int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-int64_t round_up(int64_t value, int64_t unit) {
-    return ceil_div(value, unit) * unit;
-}
 
 // One more than needed: panels at a power of two from each other would all want the same lines of a cache.
 int64_t padded_pairs(int64_t pairs) {
@@ -61,95 +54,6 @@ struct Plan {
         a_bytes = rows * padded_pairs(pairs) * kWordBytes;
         // Sums that wait for the next piece of K; an f32 result holds them itself.
         sum_bytes = depth < g.k && !g.c_is_f32 ? g.m * g.n * static_cast<int64_t>(sizeof(float)) : 0;
-    }
-};
-
-// What becomes of a tile's sums. The two common ends, whole tiles stored as they are in bf16, or stored in or
-// added to an f32 result, are short and stay in registers; the rest goes through memory, vector by vector.
-struct Finish {
-    const Bf16Product& g;
-    float* sums;  // [m][n], of the pieces of K so far; null where c holds them or K is in one piece
-    bool first, last;
-
-    template <int Rows>
-    void operator()(const __m512 (&tile)[Rows][4], int64_t row, int64_t column) const {
-        const bool simple = !sums && !g.bias && column + kPanel <= g.n;
-        if (simple && g.c_is_f32) return store_f32(tile, row, column);
-        if (simple) return store_bf16(tile, row, column);
-        float lanes[Rows][kPanel];
-#pragma GCC unroll 6
-        for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 4
-            for (int v = 0; v < 4; ++v) _mm512_storeu_ps(lanes[i] + v * kLanes, tile[i][v]);
-        }
-        for (int i = 0; i < Rows; ++i) {
-            for (int64_t j = 0; j < kPanel && column + j < g.n; j += kLanes) {
-                store_vector(_mm512_loadu_ps(lanes[i] + j), row + i, column + j,
-                             lanes_below(g.n - column - j));
-            }
-        }
-    }
-
-  private:
-    template <int Rows>
-    void store_bf16(const __m512 (&tile)[Rows][4], int64_t row, int64_t column) const {
-        const int64_t at = row * g.c_stride + column;
-        Bf16* to = static_cast<Bf16*>(g.c) + at;
-        const Bf16* from = base() + at;
-        const __m512 factor = _mm512_set1_ps(g.beta);
-#pragma GCC unroll 6
-        for (int i = 0; i < Rows; ++i, to += g.c_stride, from += g.c_stride) {
-#pragma GCC unroll 2
-            for (int v = 0; v < 4; v += 2) {
-                __m512 x = tile[i][v], y = tile[i][v + 1];
-                if (g.beta != 0.0f) {
-                    x = _mm512_fmadd_ps(factor, reinterpret_cast<__m512>(load(from + v * kLanes)), x);
-                    y = _mm512_fmadd_ps(factor, reinterpret_cast<__m512>(load(from + (v + 1) * kLanes)), y);
-                }
-                _mm512_storeu_si512(to + v * kLanes, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y, x)));
-            }
-        }
-    }
-
-    template <int Rows>
-    void store_f32(const __m512 (&tile)[Rows][4], int64_t row, int64_t column) const {
-        float* to = static_cast<float*>(g.c) + row * g.c_stride + column;
-        const float scale = first ? g.beta : 1.0f;
-        const __m512 factor = _mm512_set1_ps(scale);
-#pragma GCC unroll 6
-        for (int i = 0; i < Rows; ++i, to += g.c_stride) {
-#pragma GCC unroll 4
-            for (int v = 0; v < 4; ++v) {
-                __m512 x = tile[i][v];
-                if (scale != 0.0f) x = _mm512_fmadd_ps(factor, _mm512_loadu_ps(to + v * kLanes), x);
-                _mm512_storeu_ps(to + v * kLanes, x);
-            }
-        }
-    }
-
-    const Bf16* base() const {
-        return g.base ? g.base : static_cast<const Bf16*>(g.c);
-    }
-
-    void store_vector(__m512 x, int64_t i, int64_t j, __mmask16 lanes) const {
-        if (sums && !first) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(lanes, sums + i * g.n + j));
-        if (sums && !last) return _mm512_mask_storeu_ps(sums + i * g.n + j, lanes, x);
-        const bool ends = sums ? last : first;  // where beta and bias come in
-        if (ends && g.bias) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(lanes, g.bias + j));
-        if (g.c_is_f32) {
-            float* to = static_cast<float*>(g.c) + i * g.c_stride + j;
-            const float factor = first ? g.beta : 1.0f;
-            if (factor != 0.0f)
-                x = _mm512_fmadd_ps(_mm512_set1_ps(factor), _mm512_maskz_loadu_ps(lanes, to), x);
-            return _mm512_mask_storeu_ps(to, lanes, x);
-        }
-        Bf16* to = static_cast<Bf16*>(g.c) + i * g.c_stride + j;
-        if (g.beta != 0.0f) {
-            const __m256i before = _mm256_maskz_loadu_epi16(lanes, base() + i * g.c_stride + j);
-            const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(before), 16);
-            x = _mm512_fmadd_ps(_mm512_set1_ps(g.beta), _mm512_castsi512_ps(wide), x);
-        }
-        _mm256_mask_storeu_epi16(to, lanes, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
     }
 };
 
@@ -204,8 +108,8 @@ struct Pass {
         if (by_rows) {
             parallel_for(ceil_div(depth, kPackRows), [&](int64_t piece) {
                 const int64_t end = std::min((piece + 1) * kPackRows, depth);
-                for (int64_t k = piece * kPackRows; k < end;
-                     k += 2) {  // along the rows, as the prefetchers like it
+                // Along the rows, as the prefetchers like it.
+                for (int64_t k = piece * kPackRows; k < end; k += 2) {
                     const Bf16* line = x + (k0 + k) * stride + first;
                     for (int64_t j = 0; j < count; j += width) {
                         pack_row_pair(to + j / width * bytes + k / 2 * row, line + j,
@@ -236,7 +140,7 @@ struct Pass {
                 const Finish piece{g, finish.sums, finish.first && p == 0,
                                    finish.last && p + count == pairs()};
                 for (int64_t i = begin; i < end; i += kTileRows) {
-                    if (g.symmetric && n0 + n >= m0 + i + kTileRows) continue;  // above the diagonal
+                    if (g.symmetric && is_above(m0 + i, n0 + n)) continue;
                     run_tile(std::min(kTileRows, end - i), rows_of_a(m0, i, p),
                              panel + p * kPanel * kWordBytes, count, m0 + i, n0 + n, piece);
                     if (g.symmetric && piece.last) mirror(m0 + i, m0 + std::min(end, i + kTileRows), n0 + n);
@@ -245,15 +149,19 @@ struct Pass {
         }
     }
 
-    // Copies what a tile left below the diagonal, from this column on, to its place above.
+    // Copies rows [begin, end) of a panel below the diagonal to their places above it, but for those that the
+    // tiles there have computed themselves: what lies in the panel that their own rows end in.
     void mirror(int64_t begin, int64_t end, int64_t column) const {
         auto* c = static_cast<Bf16*>(g.c);
-        const int64_t last = std::min({column + kPanel, end, g.n});
-        for (int64_t j = column; j < last; ++j) {
-            for (int64_t i = std::max(begin, j + 1); i < end; ++i)
+        const int64_t last = std::min(column + kPanel, g.n);
+        for (int64_t i = begin; i < end; ++i) {
+            for (int64_t j = column; j < last && is_above(j / kTileRows * kTileRows, i / kPanel * kPanel);
+                 ++j)
                 c[j * g.c_stride + i] = c[i * g.c_stride + j];
         }
     }
+    // Whether a tile, by its first row and column, has nothing on or below the diagonal.
+    static bool is_above(int64_t row, int64_t column) { return column >= row + kTileRows; }
 
     // From pair p on.
     PairRows rows_of_a(int64_t m0, int64_t i, int64_t p) const {
@@ -297,7 +205,8 @@ int64_t bf16_product_workspace(const Bf16Product& product) {
 void run_bf16_product(const Bf16Product& g, void* workspace) {
     if (g.c_is_f32 && (g.symmetric || g.base))
         throw_internal("bf16 product: symmetric and base need a bf16 result");
-    if (g.symmetric && g.m != g.n) throw_internal("bf16 product: {} x {} cannot be symmetric", g.m, g.n);
+    if (g.symmetric && (g.m != g.n || g.beta != 0.0f || g.bias))
+        throw_internal("bf16 product: {} x {}, with beta {} or a bias: not symmetric", g.m, g.n, g.beta);
     const Plan plan(g);
     auto* panels = static_cast<char*>(workspace);
     char* strips = panels + plan.b_bytes;

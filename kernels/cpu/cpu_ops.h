@@ -99,6 +99,13 @@ constexpr int64_t kBlock = 8192;
 // Reductions over rows or elements run over this many chunks and add the chunks' results in order.
 constexpr int64_t kReductionChunks = 32;
 
+inline int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+inline int64_t round_up(int64_t value, int64_t unit) {
+    return ceil_div(value, unit) * unit;
+}
+
 struct Range {
     int64_t begin, end;
 };
