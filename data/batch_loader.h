@@ -6,21 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "data/batch.h"
 #include "data/token_dataset.h"
 
 namespace speedrun {
-
-// Rows of sequence_length (S) tokens, flattened: T = rows * S.
-struct Batch {
-    std::vector<int32_t> tokens;     // (T)
-    std::vector<int32_t> targets;    // (T) the token that follows, -1 = not counted in the loss
-    std::vector<int32_t> positions;  // (T) index within the row, 0 … S-1
-    // (T) index into this batch of the first token that token i may attend to: the most recent separator at
-    // or before i in its row, else (or without document mask) the row's first token. One array for rows and
-    // documents: token i attends to first_key[i] … i.
-    std::vector<int32_t> first_key;
-    int64_t valid_targets = 0;  // how many targets are not -1
-};
 
 struct BatchLoaderOptions {
     int64_t sequence_length = 0;  // S, tokens per row

@@ -61,7 +61,8 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       clock_start_(runtime.device().create_event()),
       copied_(runtime.device().create_event()),
       idle_until_(runtime.device().create_event()),
-      staging_(runtime.device(), 4 * config.batch.microbatch_tokens * size_of(DType::i32)) {
+      staging_(runtime.device(),
+               (4 + config.model.ngram_tables) * config.batch.microbatch_tokens * size_of(DType::i32)) {
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), optimizers_.statistics().bytes());
         slot.statistics = slot.memory.as<float>();
@@ -86,19 +87,11 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
 void StepRunner::upload(const Batch& batch) {
     uploaded_->synchronize();  // the staging memory is free again
     auto* staged = staging_.as<int32_t>();
-    const auto copy = [&](const Tensor& to, const std::vector<int32_t>& from) {
-        if (to.numel() != static_cast<int64_t>(from.size())) {
-            throw_internal("a batch of {} tokens does not fit {}", from.size(), to.describe());
-        }
-        std::memcpy(staged, from.data(), static_cast<size_t>(to.bytes()));
+    model_.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
+        std::copy(values.begin(), values.end(), staged);
         runtime_.device().copy(to.data, staged, to.bytes(), runtime_.compute());
         staged += to.numel();
-    };
-    const BatchTensors& device = model_.batch();
-    copy(device.tokens, batch.tokens);
-    copy(device.targets, batch.targets);
-    copy(device.positions, batch.positions);
-    copy(device.first_key, batch.first_key);
+    });
     runtime_.compute().record(*uploaded_);
 }
 

@@ -141,7 +141,7 @@ class StepRunner {
     GradientStore gradients_;
     OptimizerSet optimizers_;
     std::unique_ptr<Event> uploaded_, clock_start_, copied_, idle_until_;
-    HostBuffer staging_;  // of one microbatch's tokens, targets, positions and first keys
+    HostBuffer staging_;  // of one microbatch's tokens, targets, positions, first keys and n-grams
     std::map<GraphKey, RecordedMicrobatch> graphs_;
     std::vector<const Parameter*>* recording_ = nullptr;  // the order of the graph that is being recorded
     bool use_graphs_ = true;

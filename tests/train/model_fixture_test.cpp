@@ -45,7 +45,8 @@ class ModelFixtureTest : public ::testing::TestWithParam<const char*> {
     ModelFixture fixture_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, ModelFixtureTest, ::testing::Values("gpt2", "modern", "modern_switches"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, ModelFixtureTest,
+                         ::testing::Values("gpt2", "modern", "modern_switches", "modern_ngrams"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(ModelFixtureTest, TableDeclaresTheFixturesParameters) {

@@ -30,6 +30,8 @@ ModelConfig modern_with_all() {
     ModelConfig model = small("modern");
     model.mix_first_embedding = true;
     model.value_embeddings = 2;
+    model.ngram_tables = 2;
+    model.ngram_rows = 40;  // of some 30 n-grams: some share a row
     model.window = 4;
     model.rotary_base = 100;
     model.attention_scale = 0.2;
@@ -42,6 +44,8 @@ ModelConfig crossed() {
     model.norm_parameters = true;  // RMSNorm with a gain, and no bias
     model.activation = "gelu_tanh";
     model.position = "learned";
+    model.ngram_tables = 1;
+    model.ngram_rows = 7;
     model.tied_head = true;
     model.norm_embedding = false;
     model.mix_first_embedding = true;
@@ -177,8 +181,10 @@ TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
         h.forward_loss(other);
         const Values after = h.read(h.model.losses());
         for (int64_t t = 0; t < total; ++t) {
-            // Two layers of a window see twice as far back, but no further than the document's start.
-            const int64_t reach = model.window > 0 ? model.num_layers * (model.window - 1) : total;
+            // Two layers of a window see twice as far back, and the last token's n-gram a little further, but
+            // nothing before the document's start.
+            const int64_t reach =
+                model.window > 0 ? model.num_layers * (model.window - 1) + model.ngram_tables : total;
             const bool sees = changed <= t && changed >= batch.first_key[t] && t - changed <= reach;
             EXPECT_EQ(after[t] != before[t], sees) << "token " << changed << " and the loss of " << t;
         }

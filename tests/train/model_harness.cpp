@@ -80,16 +80,11 @@ void ModelHarness::randomize(double deviation, uint64_t seed) {
 }
 
 void ModelHarness::upload(const HostBatch& batch) {
-    const auto copy = [this](const Tensor& to, const std::vector<int32_t>& from) {
-        if (to.numel() != static_cast<int64_t>(from.size()))
-            throw std::runtime_error("the batch does not fit the model");
-        runtime.device().copy(to.data, from.data(), to.bytes(), runtime.compute());
-    };
-    copy(model.batch().tokens, batch.tokens);
-    copy(model.batch().targets, batch.targets);
-    copy(model.batch().positions, batch.positions);
-    copy(model.batch().first_key, batch.first_key);
-    runtime.synchronize();
+    const Batch ids{batch.tokens, batch.targets, batch.positions, batch.first_key};
+    model.put_batch(ids, [this](const Tensor& to, std::span<const int32_t> values) {
+        runtime.device().copy(to.data, values.data(), to.bytes(), runtime.compute());
+        runtime.synchronize();  // before the values go
+    });
 }
 
 double ModelHarness::forward_loss(const HostBatch& batch) {

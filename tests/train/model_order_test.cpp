@@ -25,6 +25,8 @@ ModelConfig model_config(const std::string& preset) {
     if (preset == "modern") {
         model.mix_first_embedding = true;
         model.value_embeddings = 2;
+        model.ngram_tables = 2;
+        model.ngram_rows = 60;
         model.window = 5;
     }
     return model;

@@ -35,21 +35,22 @@ class Sampler {
     std::vector<float> next_logits(const std::vector<int32_t>& context, int32_t separator) {
         const auto size = static_cast<int64_t>(context.size());
         const int64_t used = std::min(size, length_);
-        std::vector<int32_t> tokens(length_, 0), positions(length_), first_key(length_, 0);
-        std::copy(context.end() - used, context.end(), tokens.begin());
-        std::iota(positions.begin(), positions.end(), 0);
+        Batch batch;
+        batch.tokens.assign(length_, 0);
+        batch.positions.resize(length_);
+        batch.first_key.assign(length_, 0);
+        std::copy(context.end() - used, context.end(), batch.tokens.begin());
+        std::iota(batch.positions.begin(), batch.positions.end(), 0);
         for (int64_t t = 1; t < length_; ++t) {
-            const bool begins = run_.config.data.document_mask && tokens[t] == separator;
-            first_key[t] = begins ? static_cast<int32_t>(t) : first_key[t - 1];
+            const bool begins = run_.config.data.document_mask && batch.tokens[t] == separator;
+            batch.first_key[t] = begins ? static_cast<int32_t>(t) : batch.first_key[t - 1];
         }
         Transformer& model = run_.runner->model();
         Stream& stream = run_.runtime->compute();
-        const auto upload = [&](const Tensor& to, const std::vector<int32_t>& from) {
-            run_.runtime->device().copy(to.data, from.data(), to.bytes(), stream);
-        };
-        upload(model.batch().tokens, tokens);
-        upload(model.batch().positions, positions);
-        upload(model.batch().first_key, first_key);
+        model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
+            run_.runtime->device().copy(to.data, values.data(), to.bytes(), stream);
+            stream.synchronize();  // before the values go
+        });
         model.forward();
         const Tensor logits = model.logits_of(used - 1);
         std::vector<char> raw(logits.bytes());

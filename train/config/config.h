@@ -31,6 +31,8 @@ struct ModelConfig {
     bool norm_embedding = true;
     bool mix_first_embedding = false;
     int64_t value_embeddings = 0;
+    int64_t ngram_tables = 0;
+    int64_t ngram_rows = 8192;
     double init_scale = 1;
     std::string init_from;
 

@@ -39,10 +39,12 @@ Activations::Activations(const ModelConfig& model, const MemoryConfig& memory, i
     const auto act = [&](const std::string& name, std::initializer_list<int64_t> dims) {
         return make(runtime, name, real, dims);
     };
-    const auto ids = [&](const char* name) {
+    const auto ids = [&](const std::string& name) {
         return make(runtime, name, DType::i32, {T}, MemoryCategory::data);
     };
-    batch = {ids("batch.tokens"), ids("batch.targets"), ids("batch.positions"), ids("batch.first_key")};
+    batch = {ids("batch.tokens"), ids("batch.targets"), ids("batch.positions"), ids("batch.first_key"), {}};
+    for (int64_t i = 0; i < model.ngram_tables; ++i)
+        batch.ngrams.push_back(ids(fmt::format("batch.ngrams.{}", i)));
 
     embedding = act("embedding", {T, C});
     embedding_mean = f32("embedding_mean", {T});

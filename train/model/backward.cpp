@@ -103,15 +103,16 @@ void Transformer::backward_embedding(GradientStore& gradients) {
         ops_.norm_backward(dx, {}, {}, dx, act_.embedding, act_.embedding_mean, act_.embedding_rstd, {}, {},
                            false, norm_kind_, stream_);
     }
-    if (const Parameter* position = parameter("position.weight")) {
-        const bool accumulate = gradients.accumulates(*position);
-        ops_.embedding_backward(gradients.of(*position), act_.batch.positions, dx, accumulate, stream_);
-        gradients.ready(*position);
-    }
-    const Parameter& embed = table_.find("embed.weight");
-    const bool accumulate = gradients.accumulates(embed);
-    ops_.embedding_backward(gradients.of(embed), act_.batch.tokens, dx, accumulate, stream_);
-    gradients.ready(embed);
+    const auto table_gradient = [&](const Parameter& table, Tensor index) {
+        const bool accumulate = gradients.accumulates(table);
+        ops_.embedding_backward(gradients.of(table), index, dx, accumulate, stream_);
+        gradients.ready(table);
+    };
+    for (size_t i = act_.batch.ngrams.size(); i-- > 0;)
+        table_gradient(table_.find(ngram_table_name(i)), act_.batch.ngrams[i]);
+    if (const Parameter* position = parameter("position.weight"))
+        table_gradient(*position, act_.batch.positions);
+    table_gradient(table_.find("embed.weight"), act_.batch.tokens);
 }
 
 }  // namespace speedrun

@@ -8,6 +8,11 @@ void Transformer::forward() {
     const Tensor positions = config_.position == "learned" ? act_.batch.positions : Tensor{};
     ops_.embedding_forward(act_.embedding, act_.batch.tokens, weight("embed.weight"), positions,
                            optional("position.weight"), stream_);
+    for (size_t i = 0; i < act_.batch.ngrams.size(); ++i) {
+        const Tensor gathered = act_.delta;  // free until the first block
+        ops_.embedding_forward(gathered, act_.batch.ngrams[i], weight(ngram_table_name(i)), {}, {}, stream_);
+        ops_.add(act_.embedding, act_.embedding, gathered, stream_);
+    }
     if (config_.norm_embedding) {
         ops_.norm_forward(act_.first, {}, act_.embedding_mean, act_.embedding_rstd, act_.embedding, {}, {},
                           {}, norm_kind_, stream_);

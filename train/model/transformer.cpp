@@ -5,6 +5,9 @@
 #include <cmath>
 #include <vector>
 
+#include "data/ngrams.h"
+#include "kernels/device/error.h"
+
 namespace speedrun {
 
 Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
@@ -43,6 +46,25 @@ void Transformer::fill_rotary_tables() {
     }
     runtime_.device().copy(rotary_.data(), host.data(), rotary_.bytes(), stream_);
     stream_.synchronize();  // the host vector ends here
+}
+
+void Transformer::put_batch(const Batch& batch, const PutIds& put) const {
+    const BatchTensors& to = act_.batch;
+    const auto checked_put = [&](const Tensor& tensor, std::span<const int32_t> values) {
+        if (tensor.numel() != static_cast<int64_t>(values.size()))
+            throw_internal("a batch of {} tokens does not fit {}", values.size(), tensor.describe());
+        put(tensor, values);
+    };
+    checked_put(to.tokens, batch.tokens);
+    if (!batch.targets.empty()) checked_put(to.targets, batch.targets);
+    checked_put(to.positions, batch.positions);
+    checked_put(to.first_key, batch.first_key);
+    std::vector<int32_t> rows(to.ngrams.empty() ? 0 : batch.tokens.size());
+    for (size_t i = 0; i < to.ngrams.size(); ++i) {
+        hash_ngrams(rows, batch.tokens, batch.first_key, ngram_length(static_cast<int64_t>(i)),
+                    config_.ngram_rows);
+        checked_put(to.ngrams[i], rows);
+    }
 }
 
 const Parameter* Transformer::parameter(const std::string& name) const {

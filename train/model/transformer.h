@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <span>
 
+#include "data/batch.h"
 #include "train/model/activations.h"
 #include "train/model/gradient_store.h"
 #include "train/model/parameter_store.h"
@@ -22,6 +24,11 @@ class Transformer {
     ParameterStore& parameters() { return parameters_; }
     const BatchTensors& batch() const { return act_.batch; }
     int64_t tokens() const { return tokens_; }
+    // What the next microbatch's tensors are to hold: put(tensor, values) for each, in the order of
+    // BatchTensors. The values live as long as the call. Targets may be absent (empty): they are not put.
+    // Throws an internal error if the batch has not tokens() tokens.
+    using PutIds = std::function<void(const Tensor&, std::span<const int32_t>)>;
+    void put_batch(const Batch& batch, const PutIds& put) const;
 
     // Called before the first use of a unit's parameters in a pass, so that updates can be awaited and
     // parameters gathered. A validation has no backward passes.

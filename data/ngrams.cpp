@@ -1,0 +1,37 @@
+#include "data/ngrams.h"
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+// The finaliser of MurmurHash3's 64-bit variant: every input bit reaches every output bit.
+uint64_t mix_bits(uint64_t x) {
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdULL;
+    x ^= x >> 33;
+    x *= 0xc4ceb9fe1a85ec53ULL;
+    return x ^ (x >> 33);
+}
+
+}  // namespace
+
+void hash_ngrams(std::span<int32_t> out, std::span<const int32_t> tokens, std::span<const int32_t> first_key,
+                 int64_t n, int64_t num_rows) {
+    const auto size = static_cast<int64_t>(tokens.size());
+    if (out.size() != tokens.size() || first_key.size() != tokens.size() || n < 1 || num_rows < 1) {
+        throw_internal("{}-grams of {} tokens with {} first keys into {} rows of {}", n, size,
+                       first_key.size(), out.size(), num_rows);
+    }
+    for (int64_t t = 0; t < size; ++t) {
+        uint64_t hash = static_cast<uint64_t>(n);
+        for (int64_t back = 0; back < n; ++back) {
+            const bool visible = t - back >= first_key[t];
+            hash = mix_bits(hash + 0x9e3779b97f4a7c15ULL + (visible ? uint64_t(tokens[t - back]) + 1 : 0));
+        }
+        out[t] = static_cast<int32_t>(hash % static_cast<uint64_t>(num_rows));
+    }
+}
+
+}  // namespace speedrun

@@ -1,0 +1,89 @@
+#include "data/ngrams.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace speedrun {
+namespace {
+
+using Ids = std::vector<int32_t>;
+constexpr int64_t kMany =
+    int64_t{1} << 30;  // rows: two n-grams of a test share one with probability below 1e-5
+
+Ids hashed(const Ids& tokens, const Ids& first_key, int64_t n, int64_t rows = kMany) {
+    Ids out(tokens.size());
+    hash_ngrams(out, tokens, first_key, n, rows);
+    return out;
+}
+
+Ids one_row(size_t size) {
+    return Ids(size, 0);
+}
+
+TEST(NgramsTest, SameNgramSameRowOthersNot) {
+    const Ids tokens = {7, 1, 2, 3, 9, 1, 2, 3, 2, 1};
+    const Ids bigrams = hashed(tokens, one_row(10), 2), trigrams = hashed(tokens, one_row(10), 3);
+    EXPECT_EQ(bigrams[2], bigrams[6]);    // 1 2
+    EXPECT_EQ(trigrams[3], trigrams[7]);  // 1 2 3
+    EXPECT_NE(trigrams[2], trigrams[6]);  // 7 1 2 and 9 1 2
+    EXPECT_NE(bigrams[2], bigrams[9]);    // the order counts: 1 2 and 2 1
+    EXPECT_NE(bigrams[2], trigrams[2]);
+    EXPECT_EQ(std::set<int32_t>(bigrams.begin(), bigrams.end()).size(), 8U);
+}
+
+TEST(NgramsTest, NothingBeforeTheFirstKeyIsSeen) {
+    const Ids tokens = {4, 5, 6, 5, 6, 7};
+    const Ids first_key = {0, 0, 0, 3, 3, 3};
+    const Ids ids = hashed(tokens, first_key, 3);
+    Ids others = tokens;
+    std::fill(others.begin(), others.begin() + 3, 99);
+    const Ids moved = hashed(others, first_key, 3);
+    EXPECT_TRUE(std::equal(ids.begin() + 3, ids.end(), moved.begin() + 3));
+    // (absent, absent, 5), (absent, 5, 6) are not the n-grams of other tokens, token 0 among them.
+    const Ids zeros = hashed({0, 0, 5, 6}, one_row(4), 3);
+    EXPECT_NE(ids[3], zeros[2]);
+    EXPECT_NE(ids[4], zeros[3]);
+    // Two rows of a batch: the second begins like the first.
+    const Ids both = hashed({8, 9, 8, 9}, {0, 0, 2, 2}, 2);
+    EXPECT_EQ(both[0], both[2]);
+    EXPECT_EQ(both[1], both[3]);
+}
+
+// Checkpoints hold trained rows: the function may never change. Figures of the same definition in Python
+// (tests/train/fixtures/generate.py).
+TEST(NgramsTest, RowsAreTheSameInEveryBuild) {
+    EXPECT_EQ(hashed({32, 116, 104, 101}, one_row(4), 2, 8192), (Ids{6021, 409, 3385, 2703}));
+    EXPECT_EQ(hashed({32, 116, 104, 101}, one_row(4), 4, 1000003), (Ids{866927, 472309, 632624, 93957}));
+}
+
+TEST(NgramsTest, RowsAreUsedEvenly) {
+    std::mt19937 random(3);
+    Ids tokens(40000);
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 257);
+    std::vector<int> count(16);
+    for (int32_t id : hashed(tokens, one_row(tokens.size()), 3, 16)) {
+        ASSERT_TRUE(id >= 0 && id < 16);
+        ++count[static_cast<size_t>(id)];
+    }
+    // 2500 each, with a standard deviation of 48.
+    for (int c : count) EXPECT_NEAR(c, 2500, 6 * 48);
+}
+
+TEST(NgramsTest, ChecksItsArguments) {
+    Ids out(2);
+    const Ids three(3);
+    EXPECT_THROW(hash_ngrams(out, three, three, 2, 10), std::exception);
+    EXPECT_THROW(hash_ngrams(out, out, three, 2, 10), std::exception);
+    EXPECT_THROW(hash_ngrams(out, out, out, 0, 10), std::exception);
+    EXPECT_THROW(hash_ngrams(out, out, out, 2, 0), std::exception);
+}
+
+}  // namespace
+}  // namespace speedrun
