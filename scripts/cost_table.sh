@@ -7,7 +7,7 @@
 #   --steps   timed at each point (default: 4; the two longest contexts without a window: 2)
 #   --out     the table (default: logs/cost_table-TIME.md); an existing file is not overwritten
 #   --set     for all points, as `speedrun train` takes it
-#   CONFIG    whose family, optimizers and options are timed; the sweeps set shape, batch and threads (default: configs/kjv.json)
+#   CONFIG    whose family, optimizers and options are timed; the sweeps set shape, batch and threads (default: configs/kjv_modern.json)
 # Exit: 0 done, 1 a run failed, 2 bad usage.
 set -uf
 cd "$(dirname "$0")/.." || exit 1
@@ -47,7 +47,7 @@ done
 case $steps in '' | *[!0-9]* | 0) die "--steps '$steps' is not a number of steps" 2 ;; esac
 [ -x "$speedrun" ] || die "$speedrun is not there: build it, or name it with --speedrun" 2
 [ ! -e "$out" ] || die "--out $out exists and is not overwritten" 2
-config=${config:-configs/kjv.json}
+config=${config:-configs/kjv_modern.json}
 [ -r "$config" ] || die "$config cannot be read" 2
 
 # The point that every sweep starts from, and the values of each. A context fits into a batch; long: contexts of fewer steps.

@@ -12,7 +12,7 @@
 #   --bandwidth  out of each rank, in 1e9 bytes per second (default: 0.1)
 #   --out        a new folder for results.md, VARIANT.txt and VARIANT.svg, and the runs in runs/ (default: logs/overlap_ab-TIME)
 #   --set        for all variants, as `speedrun train` takes it
-#   CONFIG       default: configs/kjv.json with zero1, and a rank's part of a step as one microbatch
+#   CONFIG       default: configs/kjv_modern.json with zero1, and a rank's part of a step as one microbatch
 # MPIEXEC: the launcher (default: mpirun), with what it needs.
 # Exit: 0 the losses of all variants are equal, 1 not so or a run failed, 2 bad usage.
 set -uf
@@ -61,8 +61,8 @@ done
 [ -x "$speedrun" ] || die "$speedrun is not there: build it, or name it with --speedrun" 2
 [ ! -e "$out" ] || die "--out $out exists and is not overwritten" 2
 if [ -z "$config" ]; then
-    config=configs/kjv.json
-    settings="--set parallel.strategy=zero1 --set batch.microbatch_tokens=$((8192 / ranks)) $settings"
+    config=configs/kjv_modern.json
+    settings="--set parallel.strategy=zero1 --set batch.tokens_per_step=8192 --set batch.microbatch_tokens=$((8192 / ranks)) $settings"
 fi
 settings="--set data.val_tokens=8192 $settings --set record.track= --set eval.every=0 --set schedule.steps=$steps"
 settings="$settings --set parallel.simulate_latency_us=$latency --set parallel.simulate_gbytes_per_s=$bandwidth"

@@ -62,7 +62,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       copied_(runtime.device().create_event()),
       idle_until_(runtime.device().create_event()),
       staging_(runtime.device(),
-               (4 + config.model.ngram_tables) * config.batch.microbatch_tokens * size_of(DType::i32)) {
+               (4 + config.model.num_ngrams()) * config.batch.microbatch_tokens * size_of(DType::i32)) {
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), optimizers_.statistics().bytes());
         slot.statistics = slot.memory.as<float>();

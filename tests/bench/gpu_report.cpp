@@ -3,12 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <exception>
 #include <fstream>
 #include <sstream>
 
 #include "kernels/device/error.h"
 #include "tests/bench/check_runs.h"
+#include "tests/bench/guarded_main.h"
 
 namespace speedrun::bench {
 namespace {
@@ -136,13 +136,5 @@ int run(int argc, char** argv) {
 }  // namespace speedrun::bench
 
 int main(int argc, char** argv) {
-    try {
-        return speedrun::bench::run(argc, argv);
-    } catch (const speedrun::Error& error) {
-        std::fprintf(stderr, "error: %s\n", error.what());
-        return static_cast<int>(error.code());
-    } catch (const std::exception& error) {
-        std::fprintf(stderr, "error: %s\n", error.what());
-        return static_cast<int>(speedrun::ExitCode::failure);
-    }
+    return speedrun::bench::guarded_main(speedrun::bench::run, argc, argv);
 }

@@ -4,14 +4,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
-#include <exception>
 #include <filesystem>
 
 #include "data/dataset.h"
 #include "data/shard.h"
 #include "data/synthetic_tokens.h"
 #include "kernels/device/error.h"
+#include "tests/bench/guarded_main.h"
 #include "tests/bench/shapes.h"
 
 namespace speedrun::bench {
@@ -63,10 +62,5 @@ int run(int argc, char** argv) {
 }  // namespace speedrun::bench
 
 int main(int argc, char** argv) {
-    try {
-        return speedrun::bench::run(argc, argv);
-    } catch (const std::exception& error) {
-        std::fprintf(stderr, "error: %s\n", error.what());
-        return 1;
-    }
+    return speedrun::bench::guarded_main(speedrun::bench::run, argc, argv);
 }

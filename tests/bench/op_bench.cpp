@@ -3,11 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <exception>
 #include <regex>
 #include <set>
 
 #include "kernels/metered_ops.h"
+#include "tests/bench/guarded_main.h"
 #include "tests/bench/report.h"
 
 namespace speedrun::bench {
@@ -137,13 +137,5 @@ int main_with(int argc, char** argv) {
 }  // namespace speedrun::bench
 
 int main(int argc, char** argv) {
-    try {
-        return speedrun::bench::main_with(argc, argv);
-    } catch (const speedrun::Error& error) {
-        std::fprintf(stderr, "error: %s\n", error.what());
-        return static_cast<int>(error.code());
-    } catch (const std::exception& error) {
-        std::fprintf(stderr, "error: %s\n", error.what());
-        return static_cast<int>(speedrun::ExitCode::failure);
-    }
+    return speedrun::bench::guarded_main(speedrun::bench::main_with, argc, argv);
 }

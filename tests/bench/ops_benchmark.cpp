@@ -13,6 +13,7 @@
 #include <string>
 
 #include "kernels/cpu/cpu_device.h"
+#include "tests/bench/guarded_main.h"
 #include "tests/bench/run_case.h"
 
 namespace speedrun::bench {
@@ -128,13 +129,5 @@ int run_all(int argc, char** argv) {
 }  // namespace speedrun::bench
 
 int main(int argc, char** argv) {
-    try {
-        return speedrun::bench::run_all(argc, argv);
-    } catch (const speedrun::Error& error) {
-        std::fprintf(stderr, "error: %s\n", error.what());
-        return static_cast<int>(error.code());
-    } catch (const std::exception& error) {
-        std::fprintf(stderr, "error: %s\n", error.what());
-        return static_cast<int>(speedrun::ExitCode::failure);
-    }
+    return speedrun::bench::guarded_main(speedrun::bench::run_all, argc, argv);
 }

@@ -49,7 +49,8 @@ class Resources : public RunFixture {
                 const std::string name = precision + std::to_string(heads);
                 launch(("modern" + name).c_str(),
                        {type, size, width, "model.mix_first_embedding=true", "model.value_embeddings=1",
-                        "optimizers.groups.0.normuon=true", "optimizers.clip=1"});
+                        "model.max_ngram=3", "model.ngram_rows=500", "optimizers.groups.0.normuon=true",
+                        "optimizers.clip=1"});
                 const char* const norm = heads == 1 ? "1" : heads == 2 ? "2" : "3";
                 launch(("gpt2" + name).c_str(), {type, size, width, "model.preset=gpt2", adamw,
                                                  std::string("optimizers.clip_norm=") + norm});

@@ -29,7 +29,7 @@ void PrintTo(const Mode& mode, std::ostream* out) {
 Config config_of(const Mode& mode) {
     Config config = parse_config(R"({
         "model": {"num_layers": 3, "model_dim": 48, "num_heads": 3, "vocab_size": 257, "mix_first_embedding": true,
-                  "value_embeddings": 1, "ngram_tables": 2, "ngram_rows": 101, "zero_init_projections": false},
+                  "value_embeddings": 1, "max_ngram": 3, "ngram_rows": 101, "zero_init_projections": false},
         "batch": {"sequence_length": 16, "microbatch_tokens": 384, "tokens_per_step": 384},
         "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.003}]},
         "schedule": {"steps": 10, "cooldown_fraction": 0.5},
@@ -47,7 +47,7 @@ Config config_of(const Mode& mode) {
     if (family != "recipe") {
         config.model.mix_first_embedding = false;
         config.model.value_embeddings = 0;
-        config.model.ngram_tables = 0;
+        config.model.max_ngram = 0;
     }
     if (family == "gpt2") {
         config.model.preset = "gpt2";

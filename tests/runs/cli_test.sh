@@ -84,6 +84,9 @@ expect 0 "validation loss" "$speedrun" eval logs/first
 grep -o '"val_loss": [0-9.]*' logs/first/summary.json | cut -c13-18 >loss
 grep -q -e "$(cat loss)" out || fail "eval differs from the run's own validation $(cat loss)"
 expect 0 "chapter" "$speedrun" sample logs/first --tokens 20 --prompt "chapter "
+# With n-grams: what follows is known only to a sampler that reads the same rows as training.
+expect 0 "done" "$speedrun" train tiny.json --name ngrams --set model.max_ngram=4 --set model.ngram_rows=999 --set schedule.steps=60
+expect 0 "^the quick brown fox jumps over" "$speedrun" sample logs/ngrams --prompt "the quick" --tokens 24 --temperature 0
 expect 2 "not a run folder" "$speedrun" sample tiny
 
 # A second run with the resolved config of the first has the same curve.

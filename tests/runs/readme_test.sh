@@ -195,7 +195,7 @@ train\ *)
     ;;
 "records attempt")
     shift 2
-    case "\$*" in *"--against configs/"*) set -- \$(small --against-set) "\$@" \$(last --against-set) ;; esac
+    case "\$*" in *"--against "*) set -- \$(small --against-set) "\$@" \$(last --against-set) ;; esac
     set -- records attempt \$(small --set) "\$@" \$(last --set)
     ;;
 esac
@@ -242,6 +242,17 @@ $(tail -n 5 out | sed 's/^/    /')"
     Run it here (runs_here), say which test does (elsewhere, both in tests/runs/readme_test.sh), or mark output with \`\`\`text"
     fi
 done
+
+# The leaderboard that README.md shows is that of the records.
+if speedrun records list "$root/records/kjv" --markdown >board 2>&1; then
+    [ "$(wc -l <board)" -ge 3 ] || fail "no records: $(cat board)"
+    while IFS= read -r line; do
+        grep -qxF -- "$line" "$readme" || fail "README.md's leaderboard lacks the line (see: speedrun records list kjv --markdown)
+    $line"
+    done <board
+else
+    fail "records cannot be listed: $(cat board)"
+fi
 
 [ $failures -eq 0 ] && echo "all commands of README.md: $num_run run here, $num_elsewhere elsewhere"
 exit $failures

@@ -23,7 +23,7 @@ ModelConfig family(const std::string& name) {
     model.vocab_size = 100;
     model.mix_first_embedding = name == "recipe";
     model.value_embeddings = name == "recipe" ? 2 : 0;
-    model.ngram_tables = name == "recipe" ? 1 : 0;
+    model.max_ngram = name == "recipe" ? 3 : 0;
     return model;
 }
 const char* const kFamilies[] = {"gpt2", "modern", "recipe"};

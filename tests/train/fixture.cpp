@@ -53,7 +53,7 @@ ModelFixture load_model_fixture(const std::string& name) {
     fixture.model.vocab_size = model.at("vocab_size");
     fixture.model.mix_first_embedding = model.value("mix_first_embedding", false);
     fixture.model.value_embeddings = model.value("value_embeddings", 0);
-    fixture.model.ngram_tables = model.value("ngram_tables", 0);
+    fixture.model.max_ngram = model.value("max_ngram", 0);
     fixture.model.ngram_rows = model.value("ngram_rows", fixture.model.ngram_rows);
     fixture.model.window = model.value("window", 0);
     fixture.sequence_length = json.at("sequence_length");

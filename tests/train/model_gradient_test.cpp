@@ -30,8 +30,8 @@ ModelConfig modern_with_all() {
     ModelConfig model = small("modern");
     model.mix_first_embedding = true;
     model.value_embeddings = 2;
-    model.ngram_tables = 2;
-    model.ngram_rows = 40;  // of some 30 n-grams: some share a row
+    model.max_ngram = 3;
+    model.ngram_rows = 40;  // of some 60 n-grams: many share a row
     model.window = 4;
     model.rotary_base = 100;
     model.attention_scale = 0.2;
@@ -44,7 +44,7 @@ ModelConfig crossed() {
     model.norm_parameters = true;  // RMSNorm with a gain, and no bias
     model.activation = "gelu_tanh";
     model.position = "learned";
-    model.ngram_tables = 1;
+    model.max_ngram = 2;
     model.ngram_rows = 7;
     model.tied_head = true;
     model.norm_embedding = false;
@@ -184,7 +184,7 @@ TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
             // Two layers of a window see twice as far back, and the last token's n-gram a little further, but
             // nothing before the document's start.
             const int64_t reach =
-                model.window > 0 ? model.num_layers * (model.window - 1) + model.ngram_tables : total;
+                model.window > 0 ? model.num_layers * (model.window - 1) + model.num_ngrams() : total;
             const bool sees = changed <= t && changed >= batch.first_key[t] && t - changed <= reach;
             EXPECT_EQ(after[t] != before[t], sees) << "token " << changed << " and the loss of " << t;
         }

@@ -25,7 +25,7 @@ ModelConfig model_config(const std::string& preset) {
     if (preset == "modern") {
         model.mix_first_embedding = true;
         model.value_embeddings = 2;
-        model.ngram_tables = 2;
+        model.max_ngram = 3;
         model.ngram_rows = 60;
         model.window = 5;
     }
@@ -164,7 +164,7 @@ TEST_P(AnnouncementTest, BrokenPromisesAreNoticed) {
         FAIL() << "missing gradients went unnoticed";
     } catch (const Error& error) {
         const std::string message = error.what();
-        EXPECT_EQ(message.find(p.name), std::string::npos) << message;
+        EXPECT_EQ(message.find(" " + p.name), std::string::npos) << message;
         EXPECT_NE(message.find(harness_.table()[1].name), std::string::npos) << message;
     }
 }

@@ -160,11 +160,11 @@ TEST(InitialValuesTest, Modern) {
     ModelConfig model = model_config("modern", 2, 64, 257);
     model.mix_first_embedding = true;
     model.value_embeddings = 1;
-    model.ngram_tables = 3;
+    model.max_ngram = 3;
     model.ngram_rows = 50;
     ModelHarness h(model, 32, 32);
-    EXPECT_EQ(h.table().find("ngram_embed.2.weight").shape, (std::vector<int64_t>{50, 64}));
-    EXPECT_EQ(largest_of(initial_values(h, "ngram_embed.2.weight", 1)), 0);
+    EXPECT_EQ(h.table().find("ngram_embed.weight").shape, (std::vector<int64_t>{50, 64}));
+    EXPECT_EQ(largest_of(initial_values(h, "ngram_embed.weight", 1)), 0);
     expect_deviation(h, "embed.weight", 1);
     expect_deviation(h, "value_embed.0.weight", 1);
     expect_uniform(h, "blocks.0.attn.qkv.weight", std::sqrt(3.0) * 0.5 / 8);  // fan-in 64

@@ -1,16 +1,10 @@
-// Records without training: the rules of a track, attempts that are taken up again, and what verify finds in
-// a record's folder that somebody changed.
+// Records without training: the rules of a track, and attempts that are taken up again.
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include <set>
 
 #include "data/sha256.h"
-#include "tests/data/test_files.h"
-#include "tests/train/metrics_text.h"
-#include "train/record/attempt.h"
-#include "train/record/record_text.h"
+#include "tests/train/record_fixture.h"
 #include "train/record/record_verify.h"
 #include "train/record/run_set.h"
 #include "train/record/text_files.h"
@@ -18,73 +12,7 @@
 namespace speedrun {
 namespace {
 
-using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-// A track, and an attempt's folder of three seeds on both sides that no run has made.
-class RecordTest : public testing::Test {
-  protected:
-    RecordTest() {
-        fs::create_directories(dir_.file("records/toy"));
-        dir_.write("records/toy/track.json", R"({"name": "toy", "target_loss": 1.15, "hardware_class": "any",
-            "dataset": {"shards": [{"file": "t.bin", "split": "train", "tokens": 100, "sha256": "aa"},
-                                   {"file": "v.bin", "split": "val", "tokens": 11, "sha256": "bb"}]},
-            "validation": {"tokens": 10},
-            "rules": {"min_runs": 3, "max_loss_p": 0.01, "max_time_p": 0.01,
-                      "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}})");
-        plan_.name = "fast";
-        plan_.track = "toy";
-        plan_.seeds = {1, 2, 3};
-        plan_.git_sha = "0123456789abcdef";
-        plan_.config = R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "seed": 1})";
-        plan_.baseline = {"slow", "",
-                          R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "lr": 1, "seed": 1})"};
-    }
-
-    void write_run(const AttemptRun& run, const std::string& metrics, const std::string& status = "done") {
-        const std::string folder = "work/" + plan_.name + "/" + run.name() + "/";
-        fs::create_directories(dir_.file(folder));
-        dir_.write(folder + "metrics.jsonl", metrics);
-        dir_.write(
-            folder + "summary.json",
-            Json({{"status", status}, {"val_loss", 1.0}, {"startup_ms", 5.5}, {"train_ms", 9}}).dump());
-        dir_.write(
-            folder + "environment.json",
-            R"({"host": "h", "cpu": {"model": "C", "cores": 2}, "ranks": [], "build": {"type": "Release"}, "time_utc": "2026-01-02T03:04:05Z"})");
-    }
-
-    // Losses 1.140 + 0.001 seed, and 10 ms per step against 15, both a little different from run to run.
-    AttemptFolder::Result make_result() {
-        AttemptFolder attempt(dir_.file("work"), plan_);
-        for (const AttemptRun& run : runs_of(plan_)) {
-            const double wobble = 0.001 * static_cast<double>(run.seed);
-            write_run(run, metrics_of(1.14 + wobble, (run.side == kCandidate ? 10 : 15) + wobble));
-        }
-        EXPECT_TRUE(attempt.remaining().empty());
-        AttemptFolder::Result result = attempt.result();
-        result.record.what = "Less work.";
-        result.record.target_loss = 1.15;
-        result.record.data = {{"t.bin", "train", 100, "aa"}, {"v.bin", "val", 11, "bb"}};
-        return result;
-    }
-
-    Track track() const { return read_track(dir_.file("records/toy")); }
-
-    std::string write(AttemptFolder::Result result) {
-        evaluate(result.record, track());
-        return write_record(dir_.file("records"), result);
-    }
-
-    const RuleResult& rule(const Record& record, const std::string& name) const {
-        for (const RuleResult& r : record.rules) {
-            if (r.rule == name) return r;
-        }
-        throw std::runtime_error(name);
-    }
-
-    const TempDir dir_;
-    AttemptPlan plan_;
-};
 
 TEST_F(RecordTest, RunsAlternateAndSoDoesTheFirstOfARound) {
     std::string order;
@@ -196,140 +124,6 @@ TEST_F(RecordTest, ASystemsOnlyChangeHasTheBaselinesCurve) {
         for (RecordRun& run : r.runs)
             run.validations.back().loss += 0.02;  // the same on both sides, above the target
     }));
-}
-
-void rehash(Json& json) {
-    json.erase("sha256");
-    const std::string text = json.dump(2);
-    Sha256 hash;
-    hash.update(text.data(), text.size());
-    json["sha256"] = hash.hex();
-}
-
-// Something else of the same type.
-Json changed(const Json& value) {
-    if (value.is_boolean()) return !value.get<bool>();
-    if (value.is_number_integer()) return value.get<int64_t>() + 1;
-    if (value.is_number()) return value.get<double>() * (1 + 1e-6);
-    if (value.is_null()) return 1;
-    std::string text = value.get<std::string>() + "0";
-    return text;
-}
-
-// Every value of record.json is changed, one at a time. Its hash tells in every case; and even if that is
-// made to fit, everything that the runs determine is found.
-TEST_F(RecordTest, VerifyFindsEveryChangedFigure) {
-    const std::string folder = write(make_result()), path = folder + "/record.json";
-    const std::string whole = read_text_file(path);
-    std::set<std::string> free;  // what only the hash protects
-    const Json flat = Json::parse(whole).flatten();
-    for (const auto& [pointer, value] : flat.items()) {
-        Json json = Json::parse(whole);
-        json[Json::json_pointer(pointer)] = changed(value);
-        write_text_file(path, json.dump(2) + "\n");
-        EXPECT_FALSE(verify_record(folder).problems.empty()) << pointer;
-        rehash(json);  // undoes a change of the hash itself
-        write_text_file(path, json.dump(2) + "\n");
-        if (!verify_record(folder).problems.empty()) continue;
-        free.insert(pointer.starts_with("/runs/") ? pointer.substr(pointer.find('/', 6)) : pointer);
-    }
-    // Inputs; what the README's table shows of start-up times is rounded.
-    const std::set<std::string> expected = {"/what",
-                                            "/first",
-                                            "/git_sha",
-                                            "/binary_sha256",
-                                            "/build/type",
-                                            "/began_utc",
-                                            "/startup_ms",
-                                            "/metrics/every",
-                                            "/hardware/host",
-                                            "/hardware/os",
-                                            "/hardware/memory_bytes",
-                                            "/hardware/ranks",
-                                            "/hardware/gpus",
-                                            "/hardware/cpu/model",
-                                            "/hardware/cpu/cores",
-                                            "/data/0/file",
-                                            "/data/0/tokens",
-                                            "/data/1/file",
-                                            "/data/1/tokens",
-                                            "/config/seed",
-                                            "/baseline/config/seed",
-                                            "/interrupted",
-                                            "/sha256"};
-    for (const std::string& pointer : free) EXPECT_TRUE(expected.count(pointer)) << pointer;
-    std::string same_number = whole;
-    const std::string figure = "\"train_ms\": 120.012";
-    same_number.insert(same_number.find(figure) + figure.size(), "000");
-    for (const std::string& text : {whole + " ", same_number}) {
-        write_text_file(path, text);
-        EXPECT_FALSE(verify_record(folder).problems.empty());
-    }
-    write_text_file(path, whole);
-    EXPECT_TRUE(verify_record(folder).problems.empty());
-}
-
-TEST_F(RecordTest, VerifyNamesBothValues) {
-    const std::string folder = write(make_result()), path = folder + "/record.json";
-    const auto problem = [&](const std::string& pointer, const Json& value) {
-        const std::string whole = read_text_file(path);
-        Json json = Json::parse(whole);
-        json[Json::json_pointer(pointer)] = value;
-        rehash(json);
-        write_text_file(path, json.dump(2) + "\n");
-        const RecordCheck check = verify_record(folder);
-        write_text_file(path, whole);
-        return check.problems.empty() ? "nothing" : check.problems.front();
-    };
-    EXPECT_EQ(problem("/runs/0/train_ms", 119.0),
-              "runs.0.train_ms: record.json says 119.0, computed again 120.012");
-    EXPECT_EQ(problem("/verdict/is_record", false),
-              "verdict.is_record: record.json says false, computed again true");
-    EXPECT_NE(problem("/statistics/speedup", 1.6).find("record.json says 1.6, computed again 1.49"),
-              std::string::npos);
-    EXPECT_NE(problem("/runs/1/seed", 2).find("two runs of the baseline with seed 2"), std::string::npos);
-    EXPECT_NE(problem("/runs", 3).find("record.json: "), std::string::npos);
-    EXPECT_NE(problem("/config", 3).find("config: expected an object, found 3"), std::string::npos);
-}
-
-TEST_F(RecordTest, VerifyFindsChangedMetricsAndFiles) {
-    const std::string folder = write(make_result()), file = folder + "/candidate-seed2.jsonl.gz";
-    const std::string whole = read_text_file(file);
-    const auto problems = [&] {
-        std::string text;
-        for (const std::string& problem : verify_record(folder).problems) text += problem + "\n";
-        return text;
-    };
-    for (size_t at = 0; at < whole.size(); at += 7) {  // any byte, the header's too
-        std::string damaged = whole;
-        damaged[at] = static_cast<char>(damaged[at] ^ 1);
-        write_text_file(file, damaged);
-        EXPECT_NE(problems().find("runs.3.metrics.sha256"), std::string::npos) << at;
-    }
-    std::string text = gunzip(whole, "z");
-    text[text.rfind("1.142") + 4] = '3';
-    write_text_file(file, gzip(text));
-    EXPECT_NE(problems().find("runs.3.loss: record.json says 1.142, computed again 1.143"), std::string::npos)
-        << problems();
-    EXPECT_NE(problems().find("statistics.candidate.loss.mean"), std::string::npos);
-    fs::remove(file);
-    EXPECT_NE(problems().find("candidate-seed2.jsonl.gz: cannot open"), std::string::npos);
-    write_text_file(file, whole);
-    EXPECT_EQ(problems(), "");
-    write_text_file(folder + "/more.jsonl.gz", whole);
-    EXPECT_NE(problems().find("more.jsonl.gz: metrics of no run"), std::string::npos);
-    fs::remove(folder + "/more.jsonl.gz");
-    const std::string readme = read_text_file(folder + "/README.md");
-    std::string other = readme;
-    other[other.find("1.1420") + 3] = '3';
-    write_text_file(folder + "/README.md", other);
-    EXPECT_NE(problems().find("says 1.1320, computed again 1.1420"), std::string::npos) << problems();
-    write_text_file(folder + "/README.md", "A word before.\n" + readme);
-    EXPECT_EQ(problems(), "");
-    fs::rename(folder, dir_.file("records/toy/2026-01-01_fast"));
-    EXPECT_NE(
-        verify_record(dir_.file("records/toy/2026-01-01_fast")).problems.front().find("the folder should be"),
-        std::string::npos);
 }
 
 TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {

@@ -155,7 +155,7 @@ std::string gpt2_problems(const ModelConfig& model) {
     problems.compare("model.norm_embedding", model.norm_embedding, plain.norm_embedding);
     problems.compare("model.mix_first_embedding", model.mix_first_embedding, false);
     problems.compare("model.value_embeddings", model.value_embeddings, int64_t{0});
-    problems.compare("model.ngram_tables", model.ngram_tables, int64_t{0});
+    problems.compare("model.max_ngram", model.max_ngram, int64_t{0});
     return problems.text();
 }
 

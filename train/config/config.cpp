@@ -53,11 +53,11 @@ void ModelConfig::fields(FieldVisitor& v) {
             "each block starts from a*x + b*x0 with learned a, b");
     v.field("value_embeddings", value_embeddings, "number of last blocks that mix an embedding table into v",
             {0, 1000});
-    v.field("ngram_tables", ngram_tables,
-            "embedding tables of hashed n-grams that add to the tokens': 1: of the last 2 tokens, 2: also of "
-            "3 ...",
-            {0, 8});
-    v.field("ngram_rows", ngram_rows, "rows of each; n-grams that hash to one row share it", {1, 1 << 24});
+    v.field("max_ngram", max_ngram,
+            "n: the last 2, 3, ... n tokens are embedded too, hashed into rows of one table; 0: none",
+            {0, 16});
+    v.field("ngram_rows", ngram_rows, "rows of that table; n-grams that hash to one row share it",
+            {1, 1 << 24});
     v.field("init_scale", init_scale, "factor of the initial deviation of weights", {0, 100});
     v.field("init_from", init_from,
             "folder of a GPT-2 in the transformers library's layout to start from; empty: random weights");

@@ -31,13 +31,15 @@ struct ModelConfig {
     bool norm_embedding = true;
     bool mix_first_embedding = false;
     int64_t value_embeddings = 0;
-    int64_t ngram_tables = 0;
+    int64_t max_ngram = 0;
     int64_t ngram_rows = 8192;
     double init_scale = 1;
     std::string init_from;
 
     int64_t head_dim() const { return model_dim / num_heads; }
     int64_t padded_vocab_size() const { return (vocab_size + 63) / 64 * 64; }
+    // Sizes of n-grams that are embedded: 2 … max_ngram.
+    int64_t num_ngrams() const { return max_ngram < 2 ? 0 : max_ngram - 1; }
     // 1/√head_dim unless the config gives another.
     double resolved_attention_scale() const;
     void apply_preset();  // sets every switch of the family that `preset` names

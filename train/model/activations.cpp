@@ -43,8 +43,8 @@ Activations::Activations(const ModelConfig& model, const MemoryConfig& memory, i
         return make(runtime, name, DType::i32, {T}, MemoryCategory::data);
     };
     batch = {ids("batch.tokens"), ids("batch.targets"), ids("batch.positions"), ids("batch.first_key"), {}};
-    for (int64_t i = 0; i < model.ngram_tables; ++i)
-        batch.ngrams.push_back(ids(fmt::format("batch.ngrams.{}", i)));
+    for (int64_t n = 2; n <= model.max_ngram; ++n)
+        batch.ngrams.push_back(ids(fmt::format("batch.{}-grams", n)));
 
     embedding = act("embedding", {T, C});
     embedding_mean = f32("embedding_mean", {T});

@@ -45,7 +45,7 @@ struct BlockActivations {
 // What one microbatch looks like on the device.
 struct BatchTensors {
     Tensor tokens, targets, positions, first_key;  // i32 (T)
-    std::vector<Tensor> ngrams;                    // i32 (T) each: rows of the n-gram tables
+    std::vector<Tensor> ngrams;                    // i32 (T) each: rows of 2-grams, 3-grams, ...
 };
 
 class Activations {

@@ -103,16 +103,21 @@ void Transformer::backward_embedding(GradientStore& gradients) {
         ops_.norm_backward(dx, {}, {}, dx, act_.embedding, act_.embedding_mean, act_.embedding_rstd, {}, {},
                            false, norm_kind_, stream_);
     }
-    const auto table_gradient = [&](const Parameter& table, Tensor index) {
+    const auto add_gradient = [&](const Parameter& table, Tensor index) {
         const bool accumulate = gradients.accumulates(table);
         ops_.embedding_backward(gradients.of(table), index, dx, accumulate, stream_);
-        gradients.ready(table);
     };
-    for (size_t i = act_.batch.ngrams.size(); i-- > 0;)
-        table_gradient(table_.find(ngram_table_name(i)), act_.batch.ngrams[i]);
-    if (const Parameter* position = parameter("position.weight"))
-        table_gradient(*position, act_.batch.positions);
-    table_gradient(table_.find("embed.weight"), act_.batch.tokens);
+    if (const Parameter* ngrams = parameter("ngram_embed.weight")) {
+        for (const Tensor& rows : act_.batch.ngrams) add_gradient(*ngrams, rows);
+        gradients.ready(*ngrams);
+    }
+    if (const Parameter* position = parameter("position.weight")) {
+        add_gradient(*position, act_.batch.positions);
+        gradients.ready(*position);
+    }
+    const Parameter& embed = table_.find("embed.weight");
+    add_gradient(embed, act_.batch.tokens);
+    gradients.ready(embed);
 }
 
 }  // namespace speedrun

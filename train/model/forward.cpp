@@ -8,9 +8,9 @@ void Transformer::forward() {
     const Tensor positions = config_.position == "learned" ? act_.batch.positions : Tensor{};
     ops_.embedding_forward(act_.embedding, act_.batch.tokens, weight("embed.weight"), positions,
                            optional("position.weight"), stream_);
-    for (size_t i = 0; i < act_.batch.ngrams.size(); ++i) {
+    for (const Tensor& rows : act_.batch.ngrams) {
         const Tensor gathered = act_.delta;  // free until the first block
-        ops_.embedding_forward(gathered, act_.batch.ngrams[i], weight(ngram_table_name(i)), {}, {}, stream_);
+        ops_.embedding_forward(gathered, rows, weight("ngram_embed.weight"), {}, {}, stream_);
         ops_.add(act_.embedding, act_.embedding, gathered, stream_);
     }
     if (config_.norm_embedding) {

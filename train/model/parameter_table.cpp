@@ -22,10 +22,6 @@ InitRule uniform(double bound) {
 
 }  // namespace
 
-std::string ngram_table_name(int64_t table) {
-    return fmt::format("ngram_embed.{}.weight", table);
-}
-
 int64_t Parameter::numel() const {
     int64_t product = 1;
     for (int64_t dim : shape) product *= dim;
@@ -56,9 +52,9 @@ ParameterTable::ParameterTable(const ModelConfig& model, int64_t sequence_length
     embed.also_head = model.tied_head;
     if (model.position == "learned")
         declare_table("position.weight", sequence_length, width, normal(0.02 * scale), 0);
-    // Zero: the model begins without them, and rows that no text has reached add nothing.
-    for (int64_t i = 0; i < model.ngram_tables; ++i)
-        declare_table(ngram_table_name(i), model.ngram_rows, width, constant(0), 0).tensor_parallel_dim = 1;
+    // Zero: the model begins without n-grams, and rows that no text has reached add nothing.
+    if (model.max_ngram >= 2)
+        declare_table("ngram_embed.weight", model.ngram_rows, width, constant(0), 0).tensor_parallel_dim = 1;
     for (int64_t i = 0; i < model.value_embeddings; ++i) {
         const auto block = static_cast<int>(model.num_layers - model.value_embeddings + i);
         declare_table(fmt::format("value_embed.{}.weight", i), vocab, width, normal(scale), block + 1)

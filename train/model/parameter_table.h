@@ -33,12 +33,6 @@ struct Parameter {
     bool is_matrix() const { return shape.size() == 2; }
 };
 
-// N-gram tables are counted from 0: table i holds n-grams of i + 2 tokens.
-inline int64_t ngram_length(int64_t table) {
-    return table + 2;
-}
-std::string ngram_table_name(int64_t table);
-
 class ParameterTable {
   public:
     explicit ParameterTable(const ModelConfig& model, int64_t sequence_length);

@@ -61,8 +61,7 @@ void Transformer::put_batch(const Batch& batch, const PutIds& put) const {
     checked_put(to.first_key, batch.first_key);
     std::vector<int32_t> rows(to.ngrams.empty() ? 0 : batch.tokens.size());
     for (size_t i = 0; i < to.ngrams.size(); ++i) {
-        hash_ngrams(rows, batch.tokens, batch.first_key, ngram_length(static_cast<int64_t>(i)),
-                    config_.ngram_rows);
+        hash_ngrams(rows, batch.tokens, batch.first_key, static_cast<int64_t>(i) + 2, config_.ngram_rows);
         checked_put(to.ngrams[i], rows);
     }
 }

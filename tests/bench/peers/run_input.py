@@ -18,7 +18,7 @@ KNOWN = {
     "model": {"preset", "num_layers", "model_dim", "num_heads", "mlp_ratio", "vocab_size", "norm", "norm_parameters",
               "activation", "position", "rotary_base", "qk_norm", "tied_head", "biases", "logit_softcap",
               "attention_scale", "window", "zero_init_projections", "norm_embedding", "mix_first_embedding",
-              "value_embeddings", "init_scale", "init_from"},
+              "value_embeddings", "max_ngram", "ngram_rows", "init_scale", "init_from"},
     "data": {"train", "val", "val_tokens", "shuffle", "document_mask"},
     "batch": {"sequence_length", "microbatch_tokens", "tokens_per_step"},
     "optimizers": {"clip", "clip_norm", "groups"},
@@ -49,6 +49,7 @@ def read_config(path):
         for key in ("cautious", "normuon"):
             require(not group[key], f"optimizers.groups.{key}: the twin has no {key}")
         require(group["every"] == 1, f"optimizers.groups.every {group['every']}: the twin steps every group at every step")
+    require(config["model"]["max_ngram"] == 0, "model.max_ngram: the twin embeds no n-grams; set it to 0")
     require(not unknown, f"{path}: the twin does not know {', '.join(unknown)}")
     require(not config["data"]["shuffle"], "data.shuffle: the twin reads windows in file order; set it to false")
     return config

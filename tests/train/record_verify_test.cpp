@@ -1,0 +1,154 @@
+// What verify finds in a record's folder that somebody changed.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "data/sha256.h"
+#include "tests/train/record_fixture.h"
+#include "train/record/record_verify.h"
+#include "train/record/text_files.h"
+
+namespace speedrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+using RecordVerifyTest = RecordTest;
+
+void rehash(Json& json) {
+    json.erase("sha256");
+    const std::string text = json.dump(2);
+    Sha256 hash;
+    hash.update(text.data(), text.size());
+    json["sha256"] = hash.hex();
+}
+
+// Something else of the same type.
+Json changed(const Json& value) {
+    if (value.is_boolean()) return !value.get<bool>();
+    if (value.is_number_integer()) return value.get<int64_t>() + 1;
+    if (value.is_number()) return value.get<double>() * (1 + 1e-6);
+    if (value.is_null()) return 1;
+    std::string text = value.get<std::string>() + "0";
+    return text;
+}
+
+// Every value of record.json is changed, one at a time. Its hash tells in every case; and even if that is
+// made to fit, everything that the runs determine is found.
+TEST_F(RecordVerifyTest, FindsEveryChangedFigure) {
+    const std::string folder = write(make_result()), path = folder + "/record.json";
+    const std::string whole = read_text_file(path);
+    std::set<std::string> free;  // what only the hash protects
+    const Json flat = Json::parse(whole).flatten();
+    for (const auto& [pointer, value] : flat.items()) {
+        Json json = Json::parse(whole);
+        json[Json::json_pointer(pointer)] = changed(value);
+        write_text_file(path, json.dump(2) + "\n");
+        EXPECT_FALSE(verify_record(folder).problems.empty()) << pointer;
+        rehash(json);  // undoes a change of the hash itself
+        write_text_file(path, json.dump(2) + "\n");
+        if (!verify_record(folder).problems.empty()) continue;
+        free.insert(pointer.starts_with("/runs/") ? pointer.substr(pointer.find('/', 6)) : pointer);
+    }
+    // Inputs; what the README's table shows of start-up times is rounded.
+    const std::set<std::string> expected = {"/what",
+                                            "/git_sha",
+                                            "/binary_sha256",
+                                            "/build/type",
+                                            "/began_utc",
+                                            "/startup_ms",
+                                            "/metrics/every",
+                                            "/hardware/host",
+                                            "/hardware/os",
+                                            "/hardware/memory_bytes",
+                                            "/hardware/ranks",
+                                            "/hardware/gpus",
+                                            "/hardware/cpu/model",
+                                            "/hardware/cpu/cores",
+                                            "/data/0/file",
+                                            "/data/0/tokens",
+                                            "/data/1/file",
+                                            "/data/1/tokens",
+                                            "/config/seed",
+                                            "/baseline/config/seed",
+                                            "/interrupted",
+                                            "/sha256"};
+    for (const std::string& pointer : free) EXPECT_TRUE(expected.count(pointer)) << pointer;
+    std::string same_number = whole;
+    const std::string figure = "\"train_ms\": 120.012";
+    same_number.insert(same_number.find(figure) + figure.size(), "000");
+    for (const std::string& text : {whole + " ", same_number}) {
+        write_text_file(path, text);
+        EXPECT_FALSE(verify_record(folder).problems.empty());
+    }
+    write_text_file(path, whole);
+    EXPECT_TRUE(verify_record(folder).problems.empty());
+}
+
+TEST_F(RecordVerifyTest, NamesBothValues) {
+    const std::string folder = write(make_result()), path = folder + "/record.json";
+    const auto problem = [&](const std::string& pointer, const Json& value) {
+        const std::string whole = read_text_file(path);
+        Json json = Json::parse(whole);
+        json[Json::json_pointer(pointer)] = value;
+        rehash(json);
+        write_text_file(path, json.dump(2) + "\n");
+        const RecordCheck check = verify_record(folder);
+        write_text_file(path, whole);
+        return check.problems.empty() ? "nothing" : check.problems.front();
+    };
+    EXPECT_EQ(problem("/runs/0/train_ms", 119.0),
+              "runs.0.train_ms: record.json says 119.0, computed again 120.012");
+    EXPECT_EQ(problem("/verdict/is_record", false),
+              "verdict.is_record: record.json says false, computed again true");
+    EXPECT_NE(problem("/statistics/speedup", 1.6).find("record.json says 1.6, computed again 1.49"),
+              std::string::npos);
+    EXPECT_NE(problem("/runs/1/seed", 2).find("two runs of the baseline with seed 2"), std::string::npos);
+    EXPECT_NE(problem("/runs", 3).find("record.json: "), std::string::npos);
+    EXPECT_NE(problem("/config", 3).find("config: expected an object, found 3"), std::string::npos);
+}
+
+TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
+    const std::string folder = write(make_result()), file = folder + "/candidate-seed2.jsonl.gz";
+    const std::string whole = read_text_file(file);
+    const auto problems = [&] {
+        std::string text;
+        for (const std::string& problem : verify_record(folder).problems) text += problem + "\n";
+        return text;
+    };
+    for (size_t at = 0; at < whole.size(); at += 7) {  // any byte, the header's too
+        std::string damaged = whole;
+        damaged[at] = static_cast<char>(damaged[at] ^ 1);
+        write_text_file(file, damaged);
+        EXPECT_NE(problems().find("runs.3.metrics.sha256"), std::string::npos) << at;
+    }
+    std::string text = gunzip(whole, "z");
+    text[text.rfind("1.142") + 4] = '3';
+    write_text_file(file, gzip(text));
+    EXPECT_NE(problems().find("runs.3.loss: record.json says 1.142, computed again 1.143"), std::string::npos)
+        << problems();
+    EXPECT_NE(problems().find("statistics.candidate.loss.mean"), std::string::npos);
+    fs::remove(file);
+    EXPECT_NE(problems().find("candidate-seed2.jsonl.gz: cannot open"), std::string::npos);
+    write_text_file(file, whole);
+    EXPECT_EQ(problems(), "");
+    write_text_file(folder + "/more.jsonl.gz", whole);
+    EXPECT_NE(problems().find("more.jsonl.gz: metrics of no run"), std::string::npos);
+    fs::remove(folder + "/more.jsonl.gz");
+    const std::string readme = read_text_file(folder + "/README.md");
+    std::string other = readme;
+    other[other.find("1.1420") + 3] = '3';
+    write_text_file(folder + "/README.md", other);
+    EXPECT_NE(problems().find("says 1.1320, computed again 1.1420"), std::string::npos) << problems();
+    write_text_file(folder + "/README.md", "A word before.\n" + readme);
+    EXPECT_EQ(problems(), "");
+    fs::rename(folder, dir_.file("records/toy/2026-01-01_fast"));
+    EXPECT_NE(
+        verify_record(dir_.file("records/toy/2026-01-01_fast")).problems.front().find("the folder should be"),
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace speedrun
