@@ -288,6 +288,13 @@ TEST(ConfigValidationTest, Parallel) {
     expect_parts(error_of(R"("parallel": {"timeout_s": 0})"), {"parallel.timeout_s: 0 is outside"});
 }
 
+// The first records' resolved configs name an option that was replaced.
+TEST(ConfigValidationTest, RetiredOptionsAreReadWhereTheyWereOff) {
+    EXPECT_EQ(error_of(R"("model": {"ngram_tables": 0})"), "no error");
+    expect_parts(error_of(R"("model": {"ngram_tables": 2})"), {"model.ngram_tables: 2", "no such option"});
+    expect_parts(error_of(R"("model": {"ngram_table": 0})"), {"model.ngram_table: unknown key"});
+}
+
 TEST(ConfigValidationTest, OtherCombinations) {
     expect_parts(error_of(R"("model": {"num_layers": 2, "value_embeddings": 3})"),
                  {"model.value_embeddings 3", "model.num_layers 2"});

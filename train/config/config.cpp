@@ -58,6 +58,7 @@ void ModelConfig::fields(FieldVisitor& v) {
             {0, 16});
     v.field("ngram_rows", ngram_rows, "rows of that table; n-grams that hash to one row share it",
             {1, 1 << 24});
+    v.retired("ngram_tables", 0);
     v.field("init_scale", init_scale, "factor of the initial deviation of weights", {0, 100});
     v.field("init_from", init_from,
             "folder of a GPT-2 in the transformers library's layout to start from; empty: random weights");

@@ -115,6 +115,12 @@ class Reader final : public FieldVisitor {
         }
         value = chosen;
     }
+    void retired(const char* name, int64_t off) override {
+        const auto it = object_.find(name);
+        if (it == object_.end()) return;
+        if (*it != off) throw_usage("{}: {}, but there is no such option any more", dotted(name), shown(*it));
+        known_.insert(name);
+    }
     void section(const char* name, const char*, const Fields& fields) override {
         const Json* json = find(name);
         if (!json) return;

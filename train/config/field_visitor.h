@@ -28,6 +28,9 @@ class FieldVisitor {
     // A string out of a list.
     virtual void choice(const char* name, std::string& value, const std::vector<std::string>& choices,
                         const char* doc) = 0;
+    // An option that is gone. Resolved configs of older builds, records' among them, may still name it with
+    // the value that left it off, which is read and forgotten; nothing writes or documents it.
+    virtual void retired(const char* /*name*/, int64_t /*off*/) {}
     // A nested object.
     virtual void section(const char* name, const char* doc, const Fields& fields) = 0;
     // A list of objects; resize(n) makes the list n long, element(i) visits its fields.
