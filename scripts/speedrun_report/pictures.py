@@ -6,6 +6,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator
 
 from . import curves
 from .groups import Group
@@ -15,6 +16,8 @@ LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0
 # Of a training curve, whose noise would hide the rest; all share the second, so that an SVG stays below 200 kB.
 MOST_POINTS = 60
 MOST_POINTS_OF_ALL = 4000
+# Longest over shortest run from which on the horizontal axis is logarithmic.
+LOG_SPREAD = 8
 
 STYLE = {
     "svg.hashsalt": "speedrun",  # identifiers of clip paths, else random
@@ -30,6 +33,10 @@ STYLE = {
 }
 
 
+def _x(curve: curves.Curve, axis: str) -> list:
+    return curve.train_ms if axis == "time" else curve.tokens
+
+
 def _draw(axes, groups: list[Group], axis: str) -> None:
     unit, scale = curves.time_unit(groups) if axis == "time" else curves.token_unit(groups)
     num_runs = sum(len(group.runs) for group in groups)
@@ -37,7 +44,7 @@ def _draw(axes, groups: list[Group], axis: str) -> None:
     top = (curves.loss_range(groups) or [None, None])[1]
 
     def line(curve: curves.Curve, **style) -> None:
-        x = curve.train_ms if axis == "time" else curve.tokens
+        x = _x(curve, axis)
         # What lies far above the picture is left out of the file too.
         points = [
             (a / scale, b) for a, b in zip(x, curve.loss) if a is not None and b is not None and (top is None or b < 2 * top)
@@ -78,7 +85,15 @@ def _draw(axes, groups: list[Group], axis: str) -> None:
     axes.set_ylabel("loss [nats per token]")
     if (limits := curves.loss_range(groups)) is not None:
         axes.set_ylim(*limits)
-    axes.set_xlim(left=0)
+    ends = [points[-1] / scale for g in groups for run in g.finished if (points := _x(curves.validation_curve(run), axis))]
+    if ends and max(ends) > LOG_SPREAD * min(ends) > 0:  # else the fastest would all lie on the left edge
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+        axes.set_xlim(min(ends) / 4, max(ends) * 6)  # on the right, room for the legend
+    else:
+        axes.set_xlim(left=0)
     axes.legend(edgecolor="none", framealpha=0.9, fontsize=10, loc="upper right")
 
 

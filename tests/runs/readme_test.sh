@@ -11,7 +11,7 @@
 # (CONFIG, RUN_FOLDER, [--option VALUE] ...) what is in brackets is left out and the words are those of fill_in(); every
 # option in it must be in the command's --help.
 set -u
-speedrun=$1 root=$2 mpiexec=$(command -v "${3:-no_mpi}")
+speedrun=$(realpath "$1") root=$2 mpiexec=$(command -v "${3:-no_mpi}")
 readme=$root/README.md
 failures=0
 fail() { echo "FAILED: $1"; failures=$((failures + 1)); }

@@ -14,7 +14,7 @@ constexpr const char* kAttemptFooter =
     "continues an attempt that was stopped: finished runs are kept, an unfinished one is made afresh and "
     "listed.\n"
     "Example:\n"
-    "  speedrun records attempt configs/kjv.json --runs 5 --against configs/kjv_baseline.json \\\n"
+    "  speedrun records attempt configs/kjv_muon.json --runs 5 --against configs/kjv_baseline.json \\\n"
     "      --name muon --baseline-name adamw --what \"Muon for the matrices\"\n"
     "Exit codes: 0 the attempt is finished, a record or not; 2 bad usage; 3 data missing or not the "
     "track's;\n"
