@@ -20,6 +20,17 @@ def _moments(moments: dict, scale: float, pattern: str) -> str:
     return mean_cell((mean / scale, None if deviation is None else deviation / scale), pattern)
 
 
+# Of a text: what stays of it until somebody unfolds the rest.
+SHOWN = 90
+
+
+def _what(text: str) -> str:
+    if len(text) <= SHOWN:
+        return escape(text)
+    begin = text[:SHOWN].rsplit(" ", 1)[0]
+    return f"<details><summary>{escape(begin)} …</summary>{escape(text[len(begin):])}</details>"
+
+
 def record_table(records: list[Record]) -> str:
     head = [
         ("record", False),
@@ -50,7 +61,7 @@ def record_table(records: list[Record]) -> str:
                 [
                     cell(escape(json["name"]), json["name"], "name"),
                     cell(escape(json["date"]), record.folder),
-                    cell(escape(json["what"]), json["what"], "notes"),
+                    cell(_what(json["what"]), json["what"], "notes what"),
                     number(candidate.get("runs"), "d"),
                     _moments(candidate.get("train_ms") or {}, 1e3, ".2f"),
                     _moments(candidate.get("loss") or {}, 1, ".4f"),

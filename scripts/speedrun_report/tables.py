@@ -34,7 +34,8 @@ def swatch(group: Group) -> str:
 def cell(text: str, key: object = None, kind: str = "") -> str:
     """text: HTML. key: what the column is sorted by; None: last, whatever the direction."""
     sort = "" if key is None else f' data-key="{escape(str(key))}"'
-    return f"<td{sort}{f' class={kind}' if kind else ''}>{text}</td>"
+    style = f' class="{kind}"' if kind else ""
+    return f"<td{sort}{style}>{text}</td>"
 
 
 def number(value: float | None, pattern: str, kind: str = "number") -> str:

@@ -74,7 +74,7 @@ std::vector<Mode> all_modes() {
         bf16.reduce_dtype = DType::bf16;
         modes.push_back(bf16);
     }
-    const std::pair<const char*, double> limits[] = {{"1", 10}, {"2", 0.2}, {"3", 0.05}, {"inf", 0.02}};
+    const std::pair<const char*, double> limits[] = {{"1", 10}, {"2", 0.2}, {"3", 0.05}, {"inf", 0.01}};
     for (const auto& [norm, limit] : limits) {
         const auto add = [&, norm = norm, limit = limit](Strategy strategy, int replicate, int shard,
                                                          const char* optimizer) {
