@@ -1,6 +1,6 @@
 #!/bin/sh
 # From a fresh clone to a trained model: installs what is missing, builds, prepares the King James text, trains
-# configs/kjv.json (about 5 seconds) and prints the result and a sample.
+# configs/kjv.json (about 6 seconds) and prints the result and a sample.
 # Usage: scripts/quickstart.sh [NAME]    NAME: of the run folder in logs/, default quickstart-<time>
 set -eu
 cd "$(dirname "$0")/.."

@@ -37,6 +37,10 @@ def _x(curve: curves.Curve, axis: str) -> list:
     return curve.train_ms if axis == "time" else curve.tokens
 
 
+def _known(values: list) -> list:
+    return [value for value in values if value is not None]
+
+
 def _draw(axes, groups: list[Group], axis: str) -> None:
     unit, scale = curves.time_unit(groups) if axis == "time" else curves.token_unit(groups)
     num_runs = sum(len(group.runs) for group in groups)
@@ -85,7 +89,7 @@ def _draw(axes, groups: list[Group], axis: str) -> None:
     axes.set_ylabel("loss [nats per token]")
     if (limits := curves.loss_range(groups)) is not None:
         axes.set_ylim(*limits)
-    ends = [points[-1] / scale for g in groups for run in g.finished if (points := _x(curves.validation_curve(run), axis))]
+    ends = [max(x) / scale for g in groups for run in g.finished if (x := _known(_x(curves.validation_curve(run), axis)))]
     if ends and max(ends) > LOG_SPREAD * min(ends) > 0:  # else the fastest would all lie on the left edge
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -298,6 +298,7 @@ TEST(ConfigValidationTest, RetiredOptionsAreReadWhereTheyWereOff) {
 TEST(ConfigValidationTest, OtherCombinations) {
     expect_parts(error_of(R"("model": {"num_layers": 2, "value_embeddings": 3})"),
                  {"model.value_embeddings 3", "model.num_layers 2"});
+    expect_parts(error_of(R"("model": {"max_ngram": 1})"), {"model.max_ngram 1", "2 and more"});
     expect_parts(error_of(R"("schedule": {"steps": 10, "warmup_steps": 11})"),
                  {"schedule.warmup_steps 11", "schedule.steps 10"});
     expect_parts(error_of_text("{}"), {"optimizers.groups is empty"});

@@ -265,6 +265,9 @@ void Config::validate() const {
         throw_usage("model.value_embeddings {} exceeds model.num_layers {}", model.value_embeddings,
                     model.num_layers);
     }
+    if (model.max_ngram == 1) {
+        throw_usage("model.max_ngram 1: single tokens are embedded anyway; 0 for no n-grams, or 2 and more");
+    }
     if (batch.microbatch_tokens % batch.sequence_length != 0) {
         throw_usage("batch.microbatch_tokens {} is not a multiple of batch.sequence_length {}",
                     batch.microbatch_tokens, batch.sequence_length);
