@@ -3,7 +3,7 @@
 # if it is not run as root. Nothing else is installed and nothing is downloaded besides these packages.
 set -eu
 
-packages="g++ cmake ninja-build ccache git libdnnl-dev libopenmpi-dev openmpi-bin libspdlog-dev libfmt-dev libcli11-dev
+packages="g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libspdlog-dev libfmt-dev libcli11-dev
 nlohmann-json3-dev libutf8proc-dev libboost-dev libboost-context-dev libgtest-dev libbenchmark-dev libssl-dev zlib1g-dev bible-kjv python3 curl"
 
 missing=""

@@ -11,18 +11,23 @@ using cpu::Vec;
 constexpr float kSqrt2OverPi = 0.7978845608f;
 constexpr float kCubic = 0.044715f;
 
+// tanh(√(2/π)·(x + 0.044715·x³)), of GELU's tanh form (Hendrycks & Gimpel 2016).
+Vec inner_tanh(Vec x) {
+    return cpu::tanh(x * fma(kSqrt2OverPi * kCubic * x, x, kSqrt2OverPi));
+}
+
 Vec value(Vec x, Activation activation) {
     if (activation == Activation::relu_squared) {
-        const Vec positive = x > 0.0f ? x : Vec{};
-        return positive * x;  // not positive²: a NaN must not become 0
+        return max(0.0f, x) * x;  // not max(0, x)²: a NaN must not become 0
     }
-    return 0.5f * x * (1.0f + cpu::tanh(kSqrt2OverPi * (x + kCubic * x * x * x)));
+    return 0.5f * x * (1.0f + inner_tanh(x));
 }
 
 Vec derivative(Vec x, Activation activation) {
-    if (activation == Activation::relu_squared) return x > 0.0f ? 2.0f * x : Vec{};
-    const Vec t = cpu::tanh(kSqrt2OverPi * (x + kCubic * x * x * x));
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kSqrt2OverPi * (1.0f + 3.0f * kCubic * x * x);
+    if (activation == Activation::relu_squared) return 2.0f * max(0.0f, x);
+    const Vec t = inner_tanh(x);
+    const Vec slope = fma(3.0f * kSqrt2OverPi * kCubic * x, x, kSqrt2OverPi);  // of the argument of tanh
+    return 0.5f * fma(x * slope, negated_fma(t, t, 1.0f), 1.0f + t);
 }
 
 }  // namespace

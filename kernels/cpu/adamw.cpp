@@ -9,16 +9,6 @@ namespace speedrun {
 
 using cpu::Vec;
 
-namespace {
-
-Vec square_root(Vec v) {
-    Vec result;
-    for (int lane = 0; lane < cpu::kLanes; ++lane) result[lane] = std::sqrt(v[lane]);
-    return result;
-}
-
-}  // namespace
-
 void CpuOps::adamw_step(Tensor parameter, Tensor master, Tensor first_moment, Tensor second_moment,
                         Tensor grad, Tensor grad_scale, const AdamwOptions& options, Stream& stream) {
     const int64_t count = master.numel();

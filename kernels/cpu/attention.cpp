@@ -129,7 +129,7 @@ void backward_item(const Item& item, Tensor dq, Tensor dk, Tensor dv, Tensor dou
     for (int64_t i = 0; i < item.length; ++i) {  // Σ do·o of each query
         Vec dots{};
         for (int64_t d = 0; d < width; d += cpu::kLanes) {
-            dots += cpu::load(queries + i * width + d) * cpu::load(upstream + i * width + d);
+            dots = fma(cpu::load(queries + i * width + d), cpu::load(upstream + i * width + d), dots);
         }
         deltas[i] = cpu::sum(dots);
     }

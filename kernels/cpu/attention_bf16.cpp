@@ -4,7 +4,6 @@
 // per head.
 #include "kernels/cpu/attention_item.h"
 #include "kernels/cpu/bf16_tile.h"
-#include "kernels/cpu/cpu_device.h"
 
 namespace speedrun::cpu {
 
@@ -37,12 +36,12 @@ inline void product_rows(int64_t rows, PairRows a, const char* panel, int64_t st
                          Store&& store) {
     int64_t i = 0;
     const auto strip = [&]<int Rows>() {
-        __m512 sums[Rows][Vectors] = {};
+        Vec sums[Rows][Vectors];
         add_pairs(sums, {a.data + i * a.row, a.row, a.pair}, panel, stride, pairs);
 #pragma GCC unroll 6
         for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
-            for (int v = 0; v < Vectors; ++v) store(i + r, v, sums[r][v]);
+            for (int v = 0; v < Vectors; ++v) store(i + r, v, sums[r][v].r);
         }
         i += Rows;
     };
@@ -112,7 +111,7 @@ float online_softmax(const float* scores, Bf16* probabilities, float& maximum, f
     }
     const __m512 sums = _mm512_add_ps(_mm512_add_ps(x[0], x[1]), _mm512_add_ps(x[2], x[3]));
     const float factor = maximum == raised ? 1.0f : std::exp(maximum - raised);
-    total = total * factor + sum(reinterpret_cast<Vec>(sums));
+    total = total * factor + sum(Vec(sums));
     maximum = raised;
     return factor;
 }
@@ -147,7 +146,7 @@ __m512i pair_words(__m512 even, __m512 odd) {  // of two rows, rounded
 }  // namespace
 
 bool has_bf16_attention(DType dtype, const AttentionOptions& options) {
-    return dtype == DType::bf16 && options.head_dim % kLanes == 0 && cpu_has_bf16();
+    return dtype == DType::bf16 && options.head_dim % kLanes == 0;
 }
 
 int64_t bf16_attention_forward_bytes(const AttentionOptions& o) {
@@ -233,7 +232,7 @@ void bf16_attention_backward(const AttentionItem& item, Tensor dq, Tensor dk, Te
     for (int64_t i = 0; i < item.length; ++i) {  // Σ do·o of each query
         Vec dots{};
         const Bf16 *upstream = item.row<Bf16>(dout, i), *output = item.row<Bf16>(o, i);
-        for (int64_t d = 0; d < width; d += kLanes) dots += load(upstream + d) * load(output + d);
+        for (int64_t d = 0; d < width; d += kLanes) dots = fma(load(upstream + d), load(output + d), dots);
         deltas[i] = sum(dots);
     }
     std::fill(query_sums, query_sums + item.length * width, 0.0f);
@@ -267,7 +266,7 @@ void bf16_attention_backward(const AttentionItem& item, Tensor dq, Tensor dk, Te
                             _mm512_sub_ps(_mm512_load_ps(scores + at), _mm512_set1_ps(log_sums[i0 + i + r])));
                         g[r] = _mm512_mul_ps(p[r], _mm512_sub_ps(_mm512_load_ps(gradients + at),
                                                                  _mm512_set1_ps(deltas[i0 + i + r])));
-                        store(gradient_rows + at, reinterpret_cast<Vec>(g[r]));
+                        store(gradient_rows + at, Vec(g[r]));
                     }
                     const int64_t word = i / 2 * kTileRowBytes + j * kWordBytes;
                     _mm512_store_si512(probability_words + word, pair_words(p[0], p[1]));

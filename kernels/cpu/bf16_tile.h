@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/device/dtype.h"
 
 namespace speedrun::cpu {
@@ -27,9 +28,6 @@ struct PairRows {
     int64_t row, pair;
 };
 
-inline __mmask16 lanes_below(int64_t count) {
-    return count >= kLanes ? 0xffff : static_cast<__mmask16>((1u << std::max<int64_t>(count, 0)) - 1u);
-}
 inline __mmask32 halves_below(int64_t count) {
     return count >= 2 * kLanes ? 0xffffffffu : (__mmask32{1} << std::max<int64_t>(count, 0)) - 1u;
 }
@@ -37,7 +35,7 @@ inline __mmask32 halves_below(int64_t count) {
 // sums[i][v] += Σ over pairs of a's row i times vector v of the panel. panel: [pairs][stride bytes], 64-byte
 // aligned.
 template <int Rows, int Vectors>
-inline __attribute__((always_inline)) void add_pairs(__m512 (&sums)[Rows][Vectors], PairRows a,
+inline __attribute__((always_inline)) void add_pairs(Vec (&sums)[Rows][Vectors], PairRows a,
                                                      const char* panel, int64_t stride, int64_t pairs) {
     const char* left = a.data;
     for (int64_t p = 0; p < pairs; ++p) {
@@ -51,7 +49,7 @@ inline __attribute__((always_inline)) void add_pairs(__m512 (&sums)[Rows][Vector
             const __m512i factor = _mm512_set1_epi32(word);
 #pragma GCC unroll 4
             for (int v = 0; v < Vectors; ++v) {
-                sums[i][v] = _mm512_dpbf16_ps(sums[i][v], reinterpret_cast<__m512bh>(factor),
+                sums[i][v].r = _mm512_dpbf16_ps(sums[i][v].r, reinterpret_cast<__m512bh>(factor),
                                               reinterpret_cast<__m512bh>(right[v]));
             }
         }
@@ -65,31 +63,6 @@ inline __m512i word_order(int first) {
     const __m512i pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39,
                                            7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     return _mm512_add_epi16(pairs, _mm512_set1_epi16(static_cast<int16_t>(first)));
-}
-
-// A 16 x 16 matrix of words, rows to columns.
-inline void transpose_words(__m512i (&r)[16]) {
-    __m512i t[16];
-    for (int i = 0; i < 8; ++i) {
-        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-    }
-    for (int i = 0; i < 4; ++i) {
-        for (int half = 0; half < 2; ++half) {
-            r[4 * i + 2 * half] = _mm512_unpacklo_epi64(t[4 * i + half], t[4 * i + 2 + half]);
-            r[4 * i + 2 * half + 1] = _mm512_unpackhi_epi64(t[4 * i + half], t[4 * i + 2 + half]);
-        }
-    }
-    for (int i = 0; i < 4; ++i) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 8; ++i) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    }
 }
 
 // Packs two rows of a K x N operand stored by rows (elements of a row adjacent), `columns` wide, as words; y
@@ -144,6 +117,41 @@ inline void pack_from_columns(char* panel, int64_t stride, const Bf16* x, int64_
         }
     }
 }
+
+// How product.cpp walks through a product of this kind.
+struct PairTile {
+    using Source = Bf16;
+    using Word = int32_t;
+    using Rows = PairRows;
+    static constexpr int64_t kPerWord = 2;  // elements along K
+    static constexpr int64_t kRows = 6;     // 24 of the 32 registers are sums
+    static constexpr int kVectors = 4;
+    static constexpr int64_t kPanel = kVectors * kLanes;
+    static constexpr int64_t kDirectDepth = 4096, kPackedDepth = 1024;
+
+    // Rows of a are read in place where they have a whole number of pairs.
+    static bool reads_in_place(int64_t /*stride*/, int64_t k) { return k % 2 == 0; }
+    static Rows in_place(const Bf16* a, int64_t stride) {
+        return {reinterpret_cast<const char*>(a), stride * 2, kWordBytes};
+    }
+    static Rows packed(const Word* strip, int64_t i, int64_t k, int64_t width) {
+        return {reinterpret_cast<const char*>(strip + k * width + i), kWordBytes, width * kWordBytes};
+    }
+    template <int Count>
+    static inline __attribute__((always_inline)) void add(Vec (&sums)[Count][kVectors], Rows a, const Word* panel,
+                                                          int64_t words) {
+        add_pairs(sums, a, reinterpret_cast<const char*>(panel), kPanel * kWordBytes, words);
+    }
+    // A pair of k of `count` lines that lie side by side in memory; zeros up to whole vectors.
+    static void pack_row(Word* to, const Bf16* x, int64_t stride, int64_t depth, int64_t count, int64_t /*width*/) {
+        pack_row_pair(reinterpret_cast<char*>(to), x, depth > 1 ? x + stride : nullptr, count);
+    }
+    // All k of `count` lines of which each lies along a row of memory.
+    static void pack_lines(Word* to, int64_t stride, const Bf16* x, int64_t row_stride, int64_t count,
+                           int64_t depth, int64_t /*width*/) {
+        pack_from_columns(reinterpret_cast<char*>(to), stride * kWordBytes, x, row_stride, count, depth);
+    }
+};
 
 }  // namespace speedrun::cpu
 

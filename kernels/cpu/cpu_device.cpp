@@ -1,7 +1,9 @@
 #include "kernels/cpu/cpu_device.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +11,6 @@
 #include <fstream>
 #include <utility>
 
-#include "kernels/cpu/library_threads.h"
 #include "kernels/cpu/team.h"
 
 namespace speedrun {
@@ -49,15 +50,17 @@ void* map_pages(int64_t bytes) {
     return base == MAP_FAILED ? nullptr : base;
 }
 
-}  // namespace
-
-bool cpu_has_bf16() {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512bf16");
-#else
-    return false;
-#endif
+// OMP_NUM_THREADS, which people set for every program that has threads; else the cores that this process may use.
+int default_threads() {
+    if (const char* const asked = std::getenv("OMP_NUM_THREADS")) {
+        const int count = std::atoi(asked);
+        if (count > 0) return count;
+    }
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
 }
+
+}  // namespace
 
 void CpuEventState::signal() {
     {
@@ -137,7 +140,6 @@ void CpuStream::synchronize() {
 
 void CpuStream::run() {
     cpu::set_current_team(device_.team());
-    cpu::set_library_threads(device_.num_threads());
     bool failed = false;
     for (;;) {
         Task task;
@@ -165,7 +167,7 @@ void CpuStream::run() {
 }
 
 CpuDevice::CpuDevice(int num_threads, bool dry)
-    : num_threads_(num_threads > 0 ? num_threads : cpu::library_threads()), dry_(dry) {
+    : num_threads_(num_threads > 0 ? num_threads : default_threads()), dry_(dry) {
     if (num_threads_ > 1 && !dry) team_ = std::make_unique<cpu::Team>(num_threads_);
 }
 CpuDevice::~CpuDevice() = default;

@@ -110,9 +110,4 @@ class CpuDevice final : public Device {
     TraceSink* trace_ = nullptr;  // changed only while no work is in flight
 };
 
-// Does the processor have bf16 dot products (avx512_bf16)? Without them bf16 is slower than f32.
-bool cpu_has_bf16();
-// Name and version of the library behind the matrix products.
-std::string cpu_library_version();
-
 }  // namespace speedrun

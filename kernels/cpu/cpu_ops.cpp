@@ -2,16 +2,12 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cpu/bf16_product.h"
-#include "kernels/cpu/matmul_cache.h"
+#include "kernels/cpu/level.h"
+#include "kernels/cpu/product.h"
 
 namespace speedrun {
 
-CpuOps::CpuOps(CpuDevice& device)
-    : device_(device),
-      matmuls_(std::make_unique<MatmulCache>(device.num_threads())),
-      own_products_(cpu::has_bf16_product()) {}
-
+CpuOps::CpuOps(CpuDevice& device) : device_(device) {}
 CpuOps::~CpuOps() = default;
 
 void* CpuOps::workspace(Stream& stream, int64_t bytes) {
@@ -25,12 +21,6 @@ void* CpuOps::workspace(Stream& stream, int64_t bytes) {
     return buffer.data();
 }
 
-std::unique_ptr<Ops> make_cpu_ops(Device& device) {
-    auto* cpu_device = dynamic_cast<CpuDevice*>(&device);
-    if (!cpu_device) throw_internal("CPU operations need a CPU device, not '{}'", device.kind());
-    return std::make_unique<CpuOps>(*cpu_device);
-}
-
 namespace cpu {
 
 void submit(Stream& stream, const char* label, std::function<void()> work) {
@@ -38,4 +28,12 @@ void submit(Stream& stream, const char* label, std::function<void()> work) {
 }
 
 }  // namespace cpu
+
+// SPEEDRUN_CPU_LEVEL is the name of this level's object in level.h, from kernels/CMakeLists.txt.
+extern "C" const CpuLevel SPEEDRUN_CPU_LEVEL{
+    [](CpuDevice& device) -> Ops* { return new CpuOps(device); },
+    cpu::product_workspace,
+    cpu::run_product,
+};
+
 }  // namespace speedrun

@@ -2,17 +2,14 @@
 // elsewhere.
 #pragma once
 
+#include <functional>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <utility>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/ops.h"
 
 namespace speedrun {
-
-class MatmulCache;  // oneDNN primitives by shape; matmul.cpp alone knows oneDNN
 
 class CpuOps final : public Ops {
   public:
@@ -77,8 +74,6 @@ class CpuOps final : public Ops {
 
     CpuDevice& device_;
     std::map<Stream*, Buffer> workspaces_;
-    std::unique_ptr<MatmulCache> matmuls_;
-    const bool own_products_;  // of bf16
     int64_t flops_ = 0;
 };
 

@@ -18,7 +18,7 @@ float row_loss(const Real* logits, Real* dlogits, int32_t target, int64_t padded
                const CrossEntropyOptions& o, float* scratch) {
     const int64_t vocab = o.vocab_size;
     const float cap = o.softcap, inverse_cap = cap > 0.0f ? 1.0f / cap : 0.0f;
-    Vec highest = cpu::broadcast(-std::numeric_limits<float>::infinity());
+    Vec highest = -std::numeric_limits<float>::infinity();
     cpu::for_vectors(vocab, [&](int64_t i, auto width) {
         Vec z = cpu::load(logits + i, width);
         if (cap > 0.0f) z = cap * cpu::tanh(z * inverse_cap);
@@ -37,7 +37,9 @@ float row_loss(const Real* logits, Real* dlogits, int32_t target, int64_t padded
         if constexpr (std::is_same_v<decltype(width), cpu::Full>) {
             sums += e;
         } else {
-            for (int64_t lane = 0; lane < width.count; ++lane) tail += e[lane];
+            float lanes[cpu::kLanes];
+            cpu::store(lanes, e);
+            for (int64_t lane = 0; lane < width.count; ++lane) tail += lanes[lane];
         }
         if (!dlogits) return;
         if (cap >

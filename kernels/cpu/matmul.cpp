@@ -1,9 +1,6 @@
-#include <cstring>
-
-#include "kernels/cpu/bf16_product.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/product.h"
 #include "kernels/cpu/simd.h"
 
 namespace speedrun {
@@ -31,34 +28,25 @@ void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOpt
     if (m == 0 || n == 0 || k == 0) throw_internal("{}: an empty product {} x {} x {}", label, m, n, k);
 
     flops_ += 2 * m * n * k;
-    if (a.dtype == DType::bf16 && own_products_) {
-        const cpu::Bf16Product own{.m = m,
-                                   .n = n,
-                                   .k = k,
-                                   .a = a.as<Bf16>(),
-                                   .a_stride = a.row_stride,
-                                   .transpose_a = transpose_a,
-                                   .b = b.as<Bf16>(),
-                                   .b_stride = b.row_stride,
-                                   .transpose_b = transpose_b,
-                                   .c = c.data,
-                                   .c_stride = c.row_stride,
-                                   .c_is_f32 = c.dtype == DType::f32,
-                                   .beta = options.beta,
-                                   .bias = bias.present() ? bias.as<float>() : nullptr,
-                                   .base = options.base.present() ? options.base.as<Bf16>() : nullptr,
-                                   .symmetric = options.symmetric};
-        void* scratch = workspace(stream, cpu::bf16_product_workspace(own));
-        return cpu::submit(stream, label, [=] { cpu::run_bf16_product(own, scratch); });
-    }
-    const Matmul& matmul = matmuls_->get({m, n, k, a.row_stride, b.row_stride, c.row_stride, a.dtype, b.dtype,
-                                          c.dtype, transpose_a, transpose_b, bias.present(), options.beta});
-    void* scratch = workspace(stream, matmul.scratchpad_bytes());
-    const Tensor base = options.base;
-    cpu::submit(stream, label, [=, &matmul] {
-        if (base.present()) std::memcpy(c.data, base.data, c.bytes());  // the library adds to c alone
-        matmul.run(c.data, a.data, b.data, bias.data, scratch);
-    });
+    const cpu::Product work{.m = m,
+                            .n = n,
+                            .k = k,
+                            .real = a.dtype,
+                            .a = a.data,
+                            .a_stride = a.row_stride,
+                            .transpose_a = transpose_a,
+                            .b = b.data,
+                            .b_stride = b.row_stride,
+                            .transpose_b = transpose_b,
+                            .c = c.data,
+                            .c_stride = c.row_stride,
+                            .result = c.dtype,
+                            .beta = options.beta,
+                            .bias = bias.present() ? bias.as<float>() : nullptr,
+                            .base = options.base.present() ? options.base.data : nullptr,
+                            .symmetric = options.symmetric};
+    void* scratch = workspace(stream, cpu::product_workspace(work));
+    cpu::submit(stream, label, [=] { cpu::run_product(work, scratch); });
 }
 
 void CpuOps::matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options, Stream& stream) {

@@ -44,8 +44,8 @@ void CpuOps::mix_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dy,
                     Real* db = dz.as<Real>() + t * dz.row_stride;
                     cpu::for_vectors(x.cols(), [&](int64_t i, auto width) {
                         const Vec g = cpu::load(upstream + i, width);
-                        sum_x += g * cpu::load(a + i, width);
-                        sum_z += g * cpu::load(b + i, width);
+                        sum_x = fma(g, cpu::load(a + i, width), sum_x);
+                        sum_z = fma(g, cpu::load(b + i, width), sum_z);
                         cpu::store(db + i, accumulate_z ? cz * g + cpu::load(db + i, width) : cz * g, width);
                         cpu::store(da + i, cx * g, width);
                     });

@@ -31,7 +31,7 @@ void normalize(Real* x, int64_t count) {
         Vec squares{};
         cpu::for_vectors(end - begin, [&, first = begin](int64_t i, auto width) {
             const Vec v = cpu::load(x + first + i, width);
-            squares += v * v;
+            squares = fma(v, v, squares);
         });
         partial[chunk] = cpu::sum(squares);
     });
@@ -149,7 +149,7 @@ void CpuOps::muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor g
                     cpu::for_vectors(size, [&](int64_t i, auto width) {
                         const Vec wi = cpu::load(w + i, width), ui = cpu::load(u + i, width);
                         const Vec decayed = decay * wi;
-                        const Vec shrink = options.cautious ? (ui * wi >= 0.0f ? decayed : Vec{}) : decayed;
+                        const Vec shrink = options.cautious ? select(ui * wi >= 0.0f, decayed, 0.0f) : decayed;
                         const Vec result = wi - rate * ui - shrink;
                         cpu::store(w + i, result, width);
                         if (separate) cpu::store(p + i, result, width);

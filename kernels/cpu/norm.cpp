@@ -69,7 +69,7 @@ void forward_row(const Forward& f, int64_t t) {
     Vec squares{};
     cpu::for_vectors(cols, [&](int64_t i, auto width) {
         const Vec v = cpu::keep(cpu::load(in + i, width) - center, width);
-        squares += v * v;
+        squares = fma(v, v, squares);
     });
     const float r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(cols) + kNormEpsilon);
     f.rstd.as<float>()[t] = r;
@@ -127,7 +127,7 @@ void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
             const Vec normed = (cpu::load(in + i, width) - center) * r;
             const Vec d = cpu::load(upstream + i, width);
             const Vec dn = gain ? d * cpu::load(gain + i, width) : d;
-            dots += dn * normed;
+            dots = fma(dn, normed, dots);
             sums += dn;
             if (parameters) {
                 cpu::store(gain_sums + i, cpu::load(gain_sums + i, width) + d * normed, width);
@@ -149,8 +149,8 @@ void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
             if (residual) result += cpu::load(residual + i, width);
             if (dz) {
                 result = rounded<Real>(result);
-                sum_entered += result * cpu::load(entered + i, width);  // past the end: · 0
-                sum_z += result * cpu::load(z + i, width);
+                sum_entered = fma(result, cpu::load(entered + i, width), sum_entered);  // past the end: · 0
+                sum_z = fma(result, cpu::load(z + i, width), sum_z);
                 cpu::store(dz + i, f.accumulate_z ? cz * result + cpu::load(dz + i, width) : cz * result,
                            width);
                 result *= cx;

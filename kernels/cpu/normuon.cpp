@@ -19,7 +19,7 @@ void row_squares(float* sums, const Real* u, int64_t rows, int64_t cols) {
         Vec squares{};
         cpu::for_vectors(cols, [&](int64_t i, auto width) {
             const Vec v = cpu::load(u + r * cols + i, width);
-            squares += v * v;
+            squares = fma(v, v, squares);
         });
         sums[r] = cpu::sum(squares);
     });
@@ -47,7 +47,7 @@ void column_squares(float* sums, float* partial, const Real* u, int64_t rows, in
 
 // Updates v, and turns the sums of squares of lines of `length` elements into the factors of the lines.
 void factors_from_sums(float* sums, float* v, int64_t lines, int64_t length, float beta2) {
-    Vec before{}, after{};  // squares of the matrix's norm
+    float before[cpu::kLanes] = {}, after[cpu::kLanes] = {};  // squares of the matrix's norm
     const float fresh = (1.0f - beta2) / static_cast<float>(length);
     for (int64_t i = 0; i < lines; ++i) {
         v[i] = beta2 * v[i] + fresh * sums[i];
@@ -56,8 +56,8 @@ void factors_from_sums(float* sums, float* v, int64_t lines, int64_t length, flo
         after[i % cpu::kLanes] += sums[i] * factor * factor;
         sums[i] = factor;
     }
-    const float scaled = cpu::sum(after);
-    const float common = scaled > 0.0f ? std::sqrt(cpu::sum(before) / scaled) : 1.0f;
+    const float scaled = cpu::sum(cpu::load(after));
+    const float common = scaled > 0.0f ? std::sqrt(cpu::sum(cpu::load(before)) / scaled) : 1.0f;
     for (int64_t i = 0; i < lines; ++i) sums[i] *= common;
 }
 
@@ -86,7 +86,7 @@ void CpuOps::normuon_scale(Tensor update, Tensor second_moment, Tensor grad_scal
                     Real* row = u + r * cols;
                     cpu::for_vectors(cols, [&](int64_t i, auto width) {
                         const Vec factor =
-                            by_row ? cpu::broadcast(factors[r]) : cpu::load(factors + i, width);
+                            by_row ? Vec(factors[r]) : cpu::load(factors + i, width);
                         cpu::store(row + i, factor * cpu::load(row + i, width), width);
                     });
                 });

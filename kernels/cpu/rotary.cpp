@@ -52,7 +52,7 @@ void CpuOps::qk_norm_rotary_forward(Tensor q, Tensor k, Tensor rstd, Tensor cos,
                     Vec squares{};
                     cpu::for_vectors(dim, [&](int64_t i, auto width) {
                         const Vec v = cpu::load(u + i, width);
-                        squares += v * v;
+                        squares = fma(v, v, squares);
                     });
                     r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(dim) + kNormEpsilon);
                     rstd.as<float>()[t * rstd.row_stride + h] = r;
@@ -62,7 +62,7 @@ void CpuOps::qk_norm_rotary_forward(Tensor q, Tensor k, Tensor rstd, Tensor cos,
                 const float* s = options.rotate ? sin.as<float>() + p * half : nullptr;
                 cpu::for_vectors(half, [&](int64_t i, auto width) {
                     const Vec a = cpu::load(u + i, width) * r, b = cpu::load(u + half + i, width) * r;
-                    const Vec ci = c ? cpu::load(c + i, width) : cpu::broadcast(1.0f);
+                    const Vec ci = c ? cpu::load(c + i, width) : Vec(1.0f);
                     const Vec si = s ? cpu::load(s + i, width) : Vec{};
                     cpu::store(u + i, a * ci - b * si, width);
                     cpu::store(u + half + i, a * si + b * ci, width);
@@ -89,7 +89,7 @@ void CpuOps::qk_norm_rotary_backward(Tensor dq, Tensor dk, Tensor q, Tensor k, T
                 if (options.normalize) {
                     Vec dots{};
                     cpu::for_vectors(dim, [&](int64_t i, auto width) {
-                        dots += cpu::load(d + i, width) * cpu::load(u + i, width);
+                        dots = fma(cpu::load(d + i, width), cpu::load(u + i, width), dots);
                     });
                     dot = cpu::sum(dots) / static_cast<float>(dim);
                     r = rstd.as<float>()[t * rstd.row_stride + h];
@@ -100,7 +100,7 @@ void CpuOps::qk_norm_rotary_backward(Tensor dq, Tensor dk, Tensor q, Tensor k, T
                 cpu::for_vectors(half, [&](int64_t i, auto width) {
                     const Vec a = (cpu::load(d + i, width) - cpu::load(u + i, width) * dot) * r;
                     const Vec b = (cpu::load(d + half + i, width) - cpu::load(u + half + i, width) * dot) * r;
-                    const Vec ci = c ? cpu::load(c + i, width) : cpu::broadcast(1.0f);
+                    const Vec ci = c ? cpu::load(c + i, width) : Vec(1.0f);
                     const Vec si = s ? cpu::load(s + i, width) : Vec{};
                     cpu::store(d + i, a * ci + b * si, width);
                     cpu::store(d + half + i, b * ci - a * si, width);

@@ -1,14 +1,14 @@
-// 16-lane float vectors in the compiler's own vector extension: on AVX-512 one register, elsewhere several.
-// Loads and stores convert bf16 on the way, so that every kernel is written once for both element types, with
-// f32 inside.
+// Vectors of 16 floats: one register with AVX-512, two with AVX2, and the same values lane by lane in both. Loads and stores
+// convert bf16 on the way, so that every kernel is written once for both element types, with f32 inside.
+//
+// The build never contracts a·b + c (-ffp-contract=off): what is to be rounded once says fma(a, b, c). So a loop gives the
+// same bits with every compiler and at every instruction level.
 #pragma once
+
+#include <immintrin.h>
 
 #include <cstdint>
 #include <cstring>
-
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
 
 #include "kernels/device/dtype.h"
 
@@ -16,39 +16,231 @@ namespace speedrun::cpu {
 
 constexpr int64_t kLanes = 16;
 
-using Vec = float __attribute__((vector_size(64)));
-using IntVec = int32_t __attribute__((vector_size(64)));
-using UintVec = uint32_t __attribute__((vector_size(64)));
-using HalfVec = uint16_t __attribute__((vector_size(32)));
+// Which lanes: the result of a comparison.
+struct Mask;
 
-inline Vec broadcast(float x) {
-    return Vec{} + x;
+#ifdef __AVX512F__
+
+struct Mask {
+    __mmask16 lanes;
+};
+
+struct Vec {
+    __m512 r = _mm512_setzero_ps();
+    Vec() = default;
+    Vec(__m512 value) : r(value) {}  // NOLINT: a register is a vector
+    Vec(float value) : r(_mm512_set1_ps(value)) {}
+};
+
+inline Vec operator+(Vec a, Vec b) {
+    return _mm512_add_ps(a.r, b.r);
+}
+inline Vec operator-(Vec a, Vec b) {
+    return _mm512_sub_ps(a.r, b.r);
+}
+inline Vec operator*(Vec a, Vec b) {
+    return _mm512_mul_ps(a.r, b.r);
+}
+inline Vec operator/(Vec a, Vec b) {
+    return _mm512_div_ps(a.r, b.r);
+}
+// a·b + c, rounded once.
+inline Vec fma(Vec a, Vec b, Vec c) {
+    return _mm512_fmadd_ps(a.r, b.r, c.r);
+}
+// c − a·b, rounded once.
+inline Vec negated_fma(Vec a, Vec b, Vec c) {
+    return _mm512_fnmadd_ps(a.r, b.r, c.r);
+}
+// The second operand where one is NaN.
+inline Vec max(Vec a, Vec b) {
+    return _mm512_max_ps(a.r, b.r);
+}
+inline Vec min(Vec a, Vec b) {
+    return _mm512_min_ps(a.r, b.r);
+}
+inline Vec square_root(Vec v) {
+    return _mm512_sqrt_ps(v.r);
+}
+inline Vec magnitude(Vec v) {
+    return _mm512_abs_ps(v.r);
+}
+// To whole numbers, halves to even.
+inline Vec round(Vec v) {
+    return _mm512_roundscale_ps(v.r, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+// v·2^n for whole n with −126 ≤ n ≤ 127.
+inline Vec times_power_of_two(Vec v, Vec n) {
+    const __m512i exponent = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.r), _mm512_set1_epi32(127)), 23);
+    return _mm512_mul_ps(v.r, _mm512_castsi512_ps(exponent));
+}
+inline Mask operator<(Vec a, Vec b) {
+    return {_mm512_cmp_ps_mask(a.r, b.r, _CMP_LT_OQ)};
+}
+inline Mask operator<=(Vec a, Vec b) {
+    return {_mm512_cmp_ps_mask(a.r, b.r, _CMP_LE_OQ)};
+}
+inline Mask is_nan(Vec v) {
+    return {_mm512_cmp_ps_mask(v.r, v.r, _CMP_UNORD_Q)};
+}
+inline Vec select(Mask condition, Vec yes, Vec no) {
+    return _mm512_mask_blend_ps(condition.lanes, no.r, yes.r);
+}
+// The larger bits of each lane as unsigned numbers: of magnitudes the larger value, and a NaN before infinity.
+inline Vec max_bits(Vec a, Vec b) {
+    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a.r), _mm512_castps_si512(b.r)));
 }
 
 inline Vec load(const float* p) {
-    Vec v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
+    return _mm512_loadu_ps(p);
 }
 inline Vec load(const Bf16* p) {
-    HalfVec h;
-    std::memcpy(&h, p, sizeof h);
-    return reinterpret_cast<Vec>(__builtin_convertvector(h, UintVec) << 16);
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 inline void store(float* p, Vec v) {
-    std::memcpy(p, &v, sizeof v);
+    _mm512_storeu_ps(p, v.r);
+}
+inline __m256i to_bf16(Vec v) {
+#ifdef __AVX512BF16__
+    return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v.r));
+#else
+    const __m512i u = _mm512_castps_si512(v.r), upper = _mm512_srli_epi32(u, 16);
+    const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
+    const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+    return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan(v).lanes, rounded, quiet));
+#endif
 }
 inline void store(Bf16* p, Vec v) {
-#ifdef __AVX512BF16__
-    const __m256bh h = _mm512_cvtneps_pbh(reinterpret_cast<__m512>(v));
-    std::memcpy(static_cast<void*>(p), &h, sizeof h);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v));
+}
+
+#elif defined(__AVX2__) && defined(__FMA__)
+
+struct Mask {
+    __m256 low, high;
+};
+
+struct Vec {
+    __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
+    Vec() = default;
+    Vec(__m256 first, __m256 second) : low(first), high(second) {}
+    Vec(float value) : low(_mm256_set1_ps(value)), high(low) {}
+};
+
+inline Vec operator+(Vec a, Vec b) {
+    return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+}
+inline Vec operator-(Vec a, Vec b) {
+    return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+}
+inline Vec operator*(Vec a, Vec b) {
+    return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
+inline Vec operator/(Vec a, Vec b) {
+    return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
+// a·b + c, rounded once.
+inline Vec fma(Vec a, Vec b, Vec c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+// c − a·b, rounded once.
+inline Vec negated_fma(Vec a, Vec b, Vec c) {
+    return {_mm256_fnmadd_ps(a.low, b.low, c.low), _mm256_fnmadd_ps(a.high, b.high, c.high)};
+}
+// The second operand where one is NaN.
+inline Vec max(Vec a, Vec b) {
+    return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+}
+inline Vec min(Vec a, Vec b) {
+    return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+}
+inline Vec square_root(Vec v) {
+    return {_mm256_sqrt_ps(v.low), _mm256_sqrt_ps(v.high)};
+}
+inline Vec magnitude(Vec v) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_andnot_ps(sign, v.low), _mm256_andnot_ps(sign, v.high)};
+}
+// To whole numbers, halves to even.
+inline Vec round(Vec v) {
+    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(v.low, kNearest), _mm256_round_ps(v.high, kNearest)};
+}
+// v·2^n for whole n with −126 ≤ n ≤ 127.
+inline Vec times_power_of_two(Vec v, Vec n) {
+    const auto power = [](__m256 exponent) {
+        const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(exponent), _mm256_set1_epi32(127));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
+    };
+    return {_mm256_mul_ps(v.low, power(n.low)), _mm256_mul_ps(v.high, power(n.high))};
+}
+inline Mask operator<(Vec a, Vec b) {
+    return {_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ)};
+}
+inline Mask operator<=(Vec a, Vec b) {
+    return {_mm256_cmp_ps(a.low, b.low, _CMP_LE_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LE_OQ)};
+}
+inline Mask is_nan(Vec v) {
+    return {_mm256_cmp_ps(v.low, v.low, _CMP_UNORD_Q), _mm256_cmp_ps(v.high, v.high, _CMP_UNORD_Q)};
+}
+inline Vec select(Mask condition, Vec yes, Vec no) {
+    return {_mm256_blendv_ps(no.low, yes.low, condition.low), _mm256_blendv_ps(no.high, yes.high, condition.high)};
+}
+// The larger bits of each lane as unsigned numbers: of magnitudes the larger value, and a NaN before infinity.
+inline Vec max_bits(Vec a, Vec b) {
+    const auto larger = [](__m256 x, __m256 y) {
+        return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(x), _mm256_castps_si256(y)));
+    };
+    return {larger(a.low, b.low), larger(a.high, b.high)};
+}
+
+inline Vec load(const float* p) {
+    return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+inline Vec load(const Bf16* p) {
+    const auto wide = [](const Bf16* from) {
+        const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+    };
+    return {wide(p), wide(p + 8)};
+}
+inline void store(float* p, Vec v) {
+    _mm256_storeu_ps(p, v.low);
+    _mm256_storeu_ps(p + 8, v.high);
+}
+inline __m256i to_bf16(Vec v) {
+    const auto upper_half = [](__m256 x) {
+        const __m256i u = _mm256_castps_si256(x), upper = _mm256_srli_epi32(u, 16);
+        const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+        const __m256i rounded =
+            _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd), 16);
+        const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+        return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+    };
+    // The pack works in halves of a register: put the quarters back in order.
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(upper_half(v.low), upper_half(v.high)), 0xd8);
+}
+inline void store(Bf16* p, Vec v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v));
+}
+
 #else
-    const UintVec u = reinterpret_cast<UintVec>(v);
-    const UintVec rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    const UintVec quiet = (u >> 16) | 0x40u;
-    const HalfVec h = __builtin_convertvector(v == v ? rounded : quiet, HalfVec);
-    std::memcpy(static_cast<void*>(p), &h, sizeof h);
+#error "kernels/cpu is compiled for AVX2 with FMA at least; CMakeLists.txt gives the flags of each level"
 #endif
+
+inline Vec& operator+=(Vec& a, Vec b) {
+    return a = a + b;
+}
+inline Vec& operator*=(Vec& a, Vec b) {
+    return a = a * b;
+}
+inline Mask operator>(Vec a, Vec b) {
+    return b < a;
+}
+inline Mask operator>=(Vec a, Vec b) {
+    return b <= a;
 }
 
 // How much of a vector is real: all of it, or the first `count` lanes at the end of a row (the rest loads as
@@ -62,14 +254,32 @@ Vec load(const Real* p, Full) {
     return load(p);
 }
 template <class Real>
+void store(Real* p, Vec v, Full) {
+    store(p, v);
+}
+#ifdef __AVX512F__
+inline __mmask16 lanes_below(int64_t count) {
+    return count >= kLanes ? 0xffff : static_cast<__mmask16>((1u << (count > 0 ? count : 0)) - 1u);
+}
+inline Vec load(const float* p, Part part) {
+    return _mm512_maskz_loadu_ps(lanes_below(part.count), p);
+}
+inline Vec load(const Bf16* p, Part part) {
+    const __m256i halves = _mm256_maskz_loadu_epi16(lanes_below(part.count), p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+inline void store(float* p, Vec v, Part part) {
+    _mm512_mask_storeu_ps(p, lanes_below(part.count), v.r);
+}
+inline void store(Bf16* p, Vec v, Part part) {
+    _mm256_mask_storeu_epi16(p, lanes_below(part.count), to_bf16(v));
+}
+#else
+template <class Real>
 Vec load(const Real* p, Part part) {
     Real lanes[kLanes] = {};
     std::memcpy(static_cast<void*>(lanes), p, part.count * sizeof(Real));
     return load(lanes);
-}
-template <class Real>
-void store(Real* p, Vec v, Full) {
-    store(p, v);
 }
 template <class Real>
 void store(Real* p, Vec v, Part part) {
@@ -77,13 +287,19 @@ void store(Real* p, Vec v, Part part) {
     store(lanes, v);
     std::memcpy(static_cast<void*>(p), lanes, part.count * sizeof(Real));
 }
+#endif
 // v with the lanes that are not real set to 0.
 inline Vec keep(Vec v, Full) {
     return v;
 }
 inline Vec keep(Vec v, Part part) {
-    const IntVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return lane < static_cast<int32_t>(part.count) ? v : Vec{};
+#ifdef __AVX512F__
+    return _mm512_maskz_mov_ps(lanes_below(part.count), v.r);
+#else
+    float lanes[kLanes];
+    store(lanes, v);
+    return load(lanes, part);
+#endif
 }
 // Calls body(i, width) for i = 0, 16, … < n.
 template <class Body>
@@ -93,63 +309,55 @@ void for_vectors(int64_t n, Body&& body) {
     if (i < n) body(i, Part{n - i});
 }
 
-inline Vec select(IntVec condition, Vec yes, Vec no) {
-    return condition ? yes : no;
-}
-inline Vec max(Vec a, Vec b) {
-    return a > b ? a : b;
-}
-inline Vec min(Vec a, Vec b) {
-    return a < b ? a : b;
-}
-
-// Sums in a fixed order (a tree), so that a row's sum does not depend on who computes it.
+// Sums in a fixed order (a tree: halves, quarters, eighths), so that a row's sum does not depend on who
+// computes it.
 inline float sum(Vec v) {
-    using Vec8 = float __attribute__((vector_size(32)));
-    using Vec4 = float __attribute__((vector_size(16)));
-    const Vec8 low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
-    const Vec8 high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-    const Vec8 eight = low + high;
-    const Vec4 four =
-        __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
-    return (four[0] + four[2]) + (four[1] + four[3]);
+#ifdef __AVX512F__
+    const __m256 low = _mm512_castps512_ps256(v.r);
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v.r), 1));
+#else
+    const __m256 low = v.low, high = v.high;
+#endif
+    const __m256 eight = _mm256_add_ps(low, high);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+// NaN lanes may be lost.
 inline float max_lane(Vec v) {
-    float lanes[kLanes];
-    store(lanes, v);
-    float best = lanes[0];
-    for (float lane : lanes) best = lane > best ? lane : best;
-    return best;
+#ifdef __AVX512F__
+    const __m256 low = _mm512_castps512_ps256(v.r);
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v.r), 1));
+#else
+    const __m256 low = v.low, high = v.high;
+#endif
+    const __m256 eight = _mm256_max_ps(low, high);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
 // e^x, relative error below 3e-7: x = n·ln2 + r with |r| ≤ ln2/2, the Taylor polynomial of degree 6 in r (its
-// remainder is below r⁷/5040 = 1.2e-7), times 2^n. Below the normal range: 0. NaN in, NaN out.
+// remainder is below r⁷/5040 = 1.2e-7), times 2^n. Below the normal range: 0. Above e^88: e^88. NaN in, NaN out.
 inline Vec exp(Vec x) {
-    const IntVec underflow = x < -87.0f;
-    const Vec clamped = x > 88.0f ? broadcast(88.0f) : (underflow ? broadcast(0.0f) : x);
-    const Vec shifted =
-        clamped * 1.44269504f + 12582912.0f;  // 1.5·2^23: rounds to an integer in the low bits
-    const Vec n = shifted - 12582912.0f;
-    Vec r = clamped - n * 0.693359375f;  // ln2 in two parts, the first exact in few bits
-    r = r + n * 2.12194440e-4f;
-    Vec p = broadcast(1.0f / 720.0f);
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    const IntVec exponent = (reinterpret_cast<IntVec>(shifted) - 0x4b400000 + 127) << 23;
-    const Vec result = p * reinterpret_cast<Vec>(exponent);
-    return underflow ? broadcast(0.0f) : (x == x ? result : x);
+    const Vec clamped = min(88.0f, max(-87.0f, x));  // a NaN stays
+    const Vec n = round(clamped * 1.44269504f);
+    Vec r = negated_fma(n, 0.693359375f, clamped);  // ln2 in two parts, the first exact in few bits
+    r = fma(n, 2.12194440e-4f, r);
+    Vec p = 1.0f / 720.0f;
+    p = fma(p, r, 1.0f / 120.0f);
+    p = fma(p, r, 1.0f / 24.0f);
+    p = fma(p, r, 1.0f / 6.0f);
+    p = fma(p, r, 0.5f);
+    p = fma(p, r, 1.0f);
+    p = fma(p, r, 1.0f);
+    return select(x < -87.0f, 0.0f, times_power_of_two(p, n));
 }
 
-// tanh, absolute error below 2e-7.
+// tanh, absolute error below 2e-7. NaN in, NaN out.
 inline Vec tanh(Vec x) {
-    const Vec bounded = min(max(x, broadcast(-20.0f)), broadcast(20.0f));
-    const Vec e = exp(2.0f * bounded);
-    const Vec result = 1.0f - 2.0f / (e + 1.0f);
-    return x == x ? result : x;
+    const Vec e = exp(2.0f * min(20.0f, max(-20.0f, x)));
+    return 1.0f - 2.0f / (e + 1.0f);
 }
 
 }  // namespace speedrun::cpu

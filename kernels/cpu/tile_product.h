@@ -25,8 +25,8 @@ inline void tile_block(float* c, int64_t ldc, TileView a, const float* b, int64_
         Vec row[Vectors];
         for (int v = 0; v < Vectors; ++v) row[v] = load(b + k * ldb + v * kLanes);
         for (int i = 0; i < Rows; ++i) {
-            const Vec factor = broadcast(a.data[i * a.row + k * a.col]);
-            for (int v = 0; v < Vectors; ++v) sums[i][v] += factor * row[v];
+            const Vec factor = a.data[i * a.row + k * a.col];
+            for (int v = 0; v < Vectors; ++v) sums[i][v] = fma(factor, row[v], sums[i][v]);
         }
     }
     for (int i = 0; i < Rows; ++i) {

@@ -10,7 +10,6 @@
 
 namespace speedrun {
 
-using cpu::UintVec;
 using cpu::Vec;
 
 namespace {
@@ -32,26 +31,21 @@ float reduce(const Real* x, int64_t count, Term&& term) {
     return total;
 }
 
-constexpr uint32_t kMagnitudeBits = 0x7fffffffu;
-
-Vec magnitude(Vec v) {
-    return reinterpret_cast<Vec>(reinterpret_cast<UintVec>(v) & kMagnitudeBits);
-}
-
 // As bits, magnitudes are in the order of their values, and a NaN is above infinity: no maximum loses it.
 template <class Real>
 float largest_magnitude(const Real* x, int64_t count) {
     std::array<uint32_t, cpu::kReductionChunks> partial;
     cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
         const auto [begin, end] = cpu::chunk_of(count, chunk, cpu::kReductionChunks);
-        UintVec largest{};
+        Vec largest;
         cpu::for_vectors(end - begin, [&, first = begin](int64_t i, auto width) {
-            const auto bits = reinterpret_cast<UintVec>(magnitude(cpu::load(x + first + i, width)));
-            largest = bits > largest ? bits : largest;
+            largest = max_bits(largest, magnitude(cpu::load(x + first + i, width)));
         });
+        float lanes[cpu::kLanes];
+        cpu::store(lanes, largest);
         partial[chunk] = 0;
         for (int64_t lane = 0; lane < cpu::kLanes; ++lane)
-            partial[chunk] = std::max<uint32_t>(partial[chunk], largest[lane]);
+            partial[chunk] = std::max(partial[chunk], std::bit_cast<uint32_t>(lanes[lane]));
     });
     return std::bit_cast<float>(*std::max_element(partial.begin(), partial.end()));
 }
@@ -140,11 +134,9 @@ void CpuOps::count_nonfinite(Tensor out, Tensor x, Stream& stream) {
     expect(out, DType::f32, {1}, "count_nonfinite out");
     expect_flat(x, "count_nonfinite");
     cpu::submit(stream, "count_nonfinite", [=] {
-        constexpr float kLargest = std::numeric_limits<float>::max();
         cpu::with_real(x.dtype, [&]<class Real>() {
             *out.as<float>() = reduce(x.as<Real>(), x.numel(), [](Vec v) {
-                const Vec magnitude = v < 0.0f ? -v : v;
-                return magnitude <= kLargest ? Vec{} : cpu::broadcast(1.0f);  // a NaN compares false
+                return select(magnitude(v) <= std::numeric_limits<float>::max(), 0.0f, 1.0f);  // a NaN compares false
             });
         });
     });

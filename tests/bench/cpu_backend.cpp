@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/isa.h"
 #include "tests/bench/backend.h"
 
 namespace speedrun::bench {
@@ -8,8 +9,7 @@ Backend make_cpu_backend(int num_threads) {
     auto device = std::make_unique<CpuDevice>(num_threads);
     backend.description = {{"kind", "cpu"},
                            {"threads", device->num_threads()},
-                           {"library", cpu_library_version()},
-                           {"avx512_bf16", cpu_has_bf16()}};
+                           {"isa", name_of(cpu_isa())}};
     backend.cache_bytes = last_cache_bytes();
     backend.ceilings = ceiling_sizes(*device);
     backend.library_matmul = true;

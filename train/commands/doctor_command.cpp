@@ -38,10 +38,6 @@ void add_build(Findings& all, const Environment& e) {
     all.push_back({release ? Status::ok : Status::warn, "build",
                    fmt::format("{} {}, {}", e.build_type, e.git_sha.substr(0, 12), e.compiler),
                    release ? "" : "slow: build with the preset release"});
-    all.push_back(
-        {e.has_openmp ? Status::ok : Status::warn, "OpenMP", e.has_openmp ? "yes" : "no",
-         e.has_openmp ? "" : "our loops run on one thread: install libgomp's headers and build again"});
-    all.push_back({Status::ok, "oneDNN", e.onednn_version, ""});
 }
 
 void add_ranks(Findings& all, const Environment& e, const Machine& m) {
@@ -96,11 +92,16 @@ void add_cpu(Findings& all, const Environment& e, const Machine& m) {
              fmt::format("more threads than that take turns: set \"threads\": {:.0f}, or raise the limit",
                          std::max(1.0, *m.core_limit))});
     }
-    all.push_back({e.cpu_avx512 ? Status::ok : Status::note, "AVX-512", e.cpu_avx512 ? "yes" : "no",
-                   e.cpu_avx512 ? "" : "kernels use narrower vectors"});
-    all.push_back(
-        {e.cpu_bf16 ? Status::ok : Status::note, "bf16",
-         e.cpu_bf16 ? "avx512_bf16: precision auto is bf16" : "no avx512_bf16: precision auto is f32", ""});
+    if (e.isas.empty()) {
+        all.push_back({Status::fail, "CPU level", "no AVX2 with FMA",
+                       "runs on the CPU need a processor with AVX2: Intel since 2013, AMD since 2015"});
+    } else {
+        const bool lowered = e.isa != e.isas.back();
+        const bool bf16 = e.isa == name_of(Isa::avx512_bf16);
+        all.push_back({lowered ? Status::warn : Status::ok, "CPU level",
+                       fmt::format("{} (of {}): precision auto is {}", e.isa, fmt::join(e.isas, ", "), bf16 ? "bf16" : "f32"),
+                       lowered ? "SPEEDRUN_ISA lowers it; unset it for the fastest loops" : ""});
+    }
     const char* const threads = std::getenv("OMP_NUM_THREADS");
     if (threads) {
         all.push_back({Status::note, "threads", fmt::format("OMP_NUM_THREADS={}", threads),

@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cuda/cuda_backend.h"
 
 namespace speedrun {
@@ -35,17 +36,19 @@ Runtime::Runtime(const RuntimeOptions& options) {
 }
 
 void Runtime::make_cpu(const RuntimeOptions& options) {
-    if (options.precision == "bf16" && !cpu_has_bf16()) {
-        throw_usage(
-            "precision: 'bf16' was asked for, but this processor has no avx512_bf16; use 'f32' or 'auto'");
+    const bool bf16 = options.precision == "bf16" || (options.precision == "auto" && cpu_has_bf16());
+    if (bf16 && !cpu_has_bf16()) {
+        notes_.push_back(
+            fmt::format("bf16 at CPU level {}: the same values and rounding as with bf16 instructions, by f32 products; "
+                        "f32 is faster here",
+                        name_of(cpu_isa())));
     }
-    const bool bf16 = options.precision != "f32" && cpu_has_bf16();
     real_ = bf16 ? DType::bf16 : DType::f32;
     auto cpu = std::make_unique<CpuDevice>(options.threads, options.dry);
     threads_ = cpu->num_threads();
     device_ = std::move(cpu);
     ops_ = make_cpu_ops(*device_);
-    description_ = fmt::format("{} on {} threads", name_of(real_), threads_);
+    description_ = fmt::format("{} on {} threads, {}", name_of(real_), threads_, name_of(cpu_isa()));
 }
 
 void Runtime::make_cuda(const RuntimeOptions& options) {

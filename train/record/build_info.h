@@ -8,7 +8,7 @@ struct BuildInfo {
     const char* compiler;
     const char* build_type;
     const char* flags;
-    bool has_openmp, has_mpi, has_cuda;
+    bool has_mpi, has_cuda;
 };
 const BuildInfo& build_info();
 

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/isa.h"
 #include "train/record/build_info.h"
 
 namespace speedrun {
@@ -33,14 +33,6 @@ int64_t kilobytes_in(const char* path, const std::string& key) {
     return std::strtoll(value_in(path, key).c_str(), nullptr, 10) * 1024;
 }
 
-bool cpu_supports_avx512() {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
-#else
-    return false;
-#endif
-}
-
 }  // namespace
 
 RankPlace RankPlace::from_text(const std::string& text) {
@@ -54,10 +46,8 @@ Environment read_environment() {
     e.compiler = build_info().compiler;
     e.build_type = build_info().build_type;
     e.build_flags = build_info().flags;
-    e.has_openmp = build_info().has_openmp;
     e.has_mpi = build_info().has_mpi;
     e.has_cuda = build_info().has_cuda;
-    e.onednn_version = cpu_library_version();
     utsname name{};
     if (uname(&name) == 0) {
         e.host = name.nodename;
@@ -66,8 +56,8 @@ Environment read_environment() {
     e.cpu = value_in("/proc/cpuinfo", "model name");
     e.cpu_mhz = std::strtod(value_in("/proc/cpuinfo", "cpu MHz").c_str(), nullptr);
     e.cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-    e.cpu_bf16 = cpu_has_bf16();
-    e.cpu_avx512 = cpu_supports_avx512();
+    for (const Isa isa : usable_isas()) e.isas.emplace_back(name_of(isa));
+    if (!e.isas.empty()) e.isa = name_of(cpu_isa());
     e.memory_bytes = kilobytes_in("/proc/meminfo", "MemTotal");
     e.available_memory_bytes = kilobytes_in("/proc/meminfo", "MemAvailable");
     e.cuda = query_cuda();
@@ -92,10 +82,8 @@ std::string environment_to_json(const Environment& e) {
                                           {{"type", e.build_type},
                                            {"compiler", e.compiler},
                                            {"flags", e.build_flags},
-                                           {"openmp", e.has_openmp},
                                            {"mpi", e.has_mpi},
-                                           {"cuda", e.has_cuda},
-                                           {"onednn", e.onednn_version}}},
+                                           {"cuda", e.has_cuda}}},
                                          {"ranks", ranks},
                                          {"host", e.host},
                                          {"os", e.os},
@@ -103,8 +91,8 @@ std::string environment_to_json(const Environment& e) {
                                           {{"model", e.cpu},
                                            {"cores", e.cores},
                                            {"mhz", e.cpu_mhz},
-                                           {"avx512", e.cpu_avx512},
-                                           {"avx512_bf16", e.cpu_bf16}}},
+                                           {"isa", e.isa},
+                                           {"isas", e.isas}}},
                                          {"cuda",
                                           {{"gpus", gpus},
                                            {"driver", e.cuda.driver_version},

@@ -19,12 +19,12 @@ struct RankPlace {
 struct Environment {
     std::string git_sha, compiler, build_type,
         build_flags;  // of the build; git_sha ends in "-dirty" if it was
-    bool has_openmp = false, has_mpi = false, has_cuda = false;
-    std::string onednn_version;
+    bool has_mpi = false, has_cuda = false;
     std::string host, os, cpu;
     int cores = 0;
     double cpu_mhz = 0;  // of the first core, now
-    bool cpu_bf16 = false, cpu_avx512 = false;
+    std::string isa;                 // level of the CPU's operations that runs use; "" where there is none
+    std::vector<std::string> isas;  // that this processor and build can use
     int64_t memory_bytes = 0, available_memory_bytes = 0;
     CudaInfo cuda;
     std::string clock_source;

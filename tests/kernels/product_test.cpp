@@ -1,7 +1,6 @@
-// The CPU's own bf16 products at sizes that reach each of their loops: several pieces of K, ranges of
-// columns, groups of packed rows. The cases of matmul_test.cpp, which all backends run, are too small for
-// that.
-#include "kernels/cpu/bf16_product.h"
+// The CPU's products at sizes that reach each of their loops: several pieces of K, ranges of columns, groups of packed
+// rows; at every instruction level. The cases of matmul_test.cpp, which all backends run, are too small for that.
+#include "kernels/cpu/product.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -11,7 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/level.h"
+#include "kernels/cpu/team.h"
 
 namespace speedrun::testing {
 namespace {
@@ -23,100 +23,122 @@ struct Case {
     bool bias, base, symmetric;
 };
 
-std::vector<Bf16> random_values(int64_t count, unsigned seed) {
+// Values that are exact in bf16, as f32.
+std::vector<float> random_values(int64_t count, unsigned seed) {
     std::mt19937 random(seed);
     std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-    std::vector<Bf16> values;
-    for (int64_t i = 0; i < count; ++i) values.push_back(Bf16(uniform(random)));
+    std::vector<float> values;
+    for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(Bf16(uniform(random))));
     return values;
 }
 
-// c of one product by this many threads, as float. Rows of c are 3 wider than they need to be; nothing may be
-// written there.
-std::vector<float> result_of(const Case& x, const std::vector<Bf16>& a, const std::vector<Bf16>& b,
-                             const std::vector<float>& bias, const std::vector<Bf16>& before, int threads) {
-    const int64_t stride = x.n + 3;
-    std::vector<float> wide(static_cast<size_t>(x.m * stride), 7.0f);
-    std::vector<Bf16> narrow(wide.size(), Bf16(7.0f)), base(wide.size(), Bf16(0.0f));
-    for (int64_t i = 0; i < x.m; ++i) {
-        for (int64_t j = 0; j < x.n; ++j) {
-            const Bf16 value = before[static_cast<size_t>(i * x.n + j)];
-            (x.base ? base : narrow)[static_cast<size_t>(i * stride + j)] = value;
-            wide[static_cast<size_t>(i * stride + j)] = static_cast<float>(value);
-        }
+// An array of f32 or bf16.
+class Array {
+  public:
+    Array(DType dtype, int64_t count, float value)
+        : dtype_(dtype), f32_(static_cast<size_t>(count), value), bf16_(f32_.size(), Bf16(value)) {}
+    Array(DType dtype, const std::vector<float>& values) : Array(dtype, static_cast<int64_t>(values.size()), 0.0f) {
+        for (size_t i = 0; i < values.size(); ++i) set(static_cast<int64_t>(i), values[i]);
     }
-    void* c = x.c_is_f32 ? static_cast<void*>(wide.data()) : static_cast<void*>(narrow.data());
-    const cpu::Bf16Product product{
+    void set(int64_t i, float value) {
+        f32_[static_cast<size_t>(i)] = value;
+        bf16_[static_cast<size_t>(i)] = Bf16(value);
+    }
+    float get(int64_t i) const {
+        const auto at = static_cast<size_t>(i);
+        return dtype_ == DType::f32 ? f32_[at] : static_cast<float>(bf16_[at]);
+    }
+    void* data() { return dtype_ == DType::f32 ? static_cast<void*>(f32_.data()) : static_cast<void*>(bf16_.data()); }
+
+  private:
+    DType dtype_;
+    std::vector<float> f32_;
+    std::vector<Bf16> bf16_;
+};
+
+// c of one product by this many threads. Rows of c are 3 wider than they need to be; nothing may be written there.
+std::vector<float> result_of(Isa isa, DType real, const Case& x, const std::vector<float>& left,
+                             const std::vector<float>& right, const std::vector<float>& bias,
+                             const std::vector<float>& before, int threads) {
+    const int64_t stride = x.n + 3;
+    const DType result = x.c_is_f32 ? DType::f32 : real;
+    Array a(real, left), b(real, right), c(result, x.m * stride, 7.0f), base(result, x.m * stride, 0.0f);
+    for (int64_t i = 0; i < x.m; ++i) {
+        for (int64_t j = 0; j < x.n; ++j)
+            (x.base ? base : c).set(i * stride + j, before[static_cast<size_t>(i * x.n + j)]);
+    }
+    const cpu::Product product{
         .m = x.m,
         .n = x.n,
         .k = x.k,
+        .real = real,
         .a = a.data(),
         .a_stride = x.transpose_a ? x.m : x.k,
         .transpose_a = x.transpose_a,
         .b = x.symmetric ? a.data() : b.data(),
         .b_stride = x.symmetric ? (x.transpose_a ? x.m : x.k) : (x.transpose_b ? x.k : x.n),
         .transpose_b = x.transpose_b,
-        .c = c,
+        .c = c.data(),
         .c_stride = stride,
-        .c_is_f32 = x.c_is_f32,
+        .result = result,
         .beta = x.beta,
         .bias = x.bias ? bias.data() : nullptr,
         .base = x.base ? base.data() : nullptr,
         .symmetric = x.symmetric};
     cpu::Team team(threads);
     cpu::set_current_team(&team);
-    const int64_t bytes = cpu::bf16_product_workspace(product);
+    const int64_t bytes = cpu_level(isa).product_workspace(product);
     std::vector<char> memory(static_cast<size_t>(bytes) + 64,
                              static_cast<char>(0xff));  // NaN: nothing is taken from there
     auto* workspace = memory.data() + 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
-    cpu::run_bf16_product(product, workspace);
+    cpu_level(isa).run_product(product, workspace);
     cpu::set_current_team(nullptr);
     std::vector<float> out;
     for (int64_t i = 0; i < x.m * stride; ++i) {
-        const float value =
-            x.c_is_f32 ? wide[static_cast<size_t>(i)] : static_cast<float>(narrow[static_cast<size_t>(i)]);
         if (i % stride < x.n) {
-            out.push_back(value);
+            out.push_back(c.get(i));
         } else {
-            EXPECT_EQ(value, 7.0f) << "beside row " << i / stride;
+            EXPECT_EQ(c.get(i), 7.0f) << "beside row " << i / stride;
         }
     }
     return out;
 }
 
-void check(const Case& x) {
+void check(Isa isa, DType real, const Case& x) {
     SCOPED_TRACE(fmt::format("{}x{}x{} {}{} f32 {} beta {} bias {} base {} symmetric {}", x.m, x.n, x.k,
                              x.transpose_a ? 't' : 'n', x.transpose_b ? 't' : 'n', x.c_is_f32, x.beta, x.bias,
                              x.base, x.symmetric));
-    const std::vector<Bf16> a = random_values(x.m * x.k, 1), b = random_values(x.k * x.n, 2),
+    const std::vector<float> a = random_values(x.m * x.k, 1), b = random_values(x.k * x.n, 2),
                             before = random_values(x.m * x.n, 3);
     std::vector<float> bias;
     for (int64_t j = 0; j < x.n; ++j) bias.push_back(0.01f * static_cast<float>(j % 100));
-    const std::vector<float> out = result_of(x, a, b, bias, before, 1),
-                             again = result_of(x, a, b, bias, before, 3);
+    const std::vector<float> out = result_of(isa, real, x, a, b, bias, before, 1),
+                             again = result_of(isa, real, x, a, b, bias, before, 3);
     EXPECT_EQ(std::memcmp(out.data(), again.data(), out.size() * sizeof(float)), 0)
         << "1 and 3 threads differ";
+    if (real == DType::f32) {
+        const std::vector<float> lowest = result_of(Isa::avx2, real, x, a, b, bias, before, 2);
+        EXPECT_EQ(std::memcmp(out.data(), lowest.data(), out.size() * sizeof(float)), 0) << "another sum than with AVX2";
+    }
 
     const auto left = [&](int64_t i, int64_t k) {
-        return static_cast<double>(
-            static_cast<float>(a[static_cast<size_t>(x.transpose_a ? k * x.m + i : i * x.k + k)]));
+        return static_cast<double>(a[static_cast<size_t>(x.transpose_a ? k * x.m + i : i * x.k + k)]);
     };
     const auto right = [&](int64_t k, int64_t j) {
         if (x.symmetric) return left(j, k);
-        return static_cast<double>(
-            static_cast<float>(b[static_cast<size_t>(x.transpose_b ? j * x.k + k : k * x.n + j)]));
+        return static_cast<double>(b[static_cast<size_t>(x.transpose_b ? j * x.k + k : k * x.n + j)]);
     };
     // Products of bf16 are exact in f32; a sum of k terms below 1 errs by less than k·2^-24 of its own size
     // √k, and a bf16 result is rounded to 2^-9 of itself besides.
     const double size = std::sqrt(static_cast<double>(x.k));
-    const double absolute = static_cast<double>(x.k) * size * 6e-8, relative = x.c_is_f32 ? 0 : 1.0 / 256;
+    const double absolute = static_cast<double>(x.k) * size * 6e-8, relative = x.c_is_f32 || real == DType::f32 ? 0 : 1.0 / 256;
     // Every element of small results, and of large ones as many, spread over all tiles.
     const int64_t step = std::max<int64_t>(1, x.m * x.n / 20000) | 1;
     for (int64_t e = 0; e < x.m * x.n; e += step) {
         const int64_t i = e / x.n, j = e % x.n;
         double expected = 0;
         for (int64_t k = 0; k < x.k; ++k) expected += left(i, k) * right(k, j);
-        expected += x.beta * static_cast<float>(before[static_cast<size_t>(e)]);
+        expected += x.beta * before[static_cast<size_t>(e)];
         if (x.bias) expected += bias[static_cast<size_t>(j)];
         ASSERT_NEAR(out[static_cast<size_t>(e)], expected, absolute + relative * std::abs(expected))
             << i << ", " << j;
@@ -129,14 +151,20 @@ void check(const Case& x) {
     }
 }
 
-class Bf16ProductTest : public ::testing::Test {
+class ProductTest : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
   protected:
-    void SetUp() override {
-        if (!cpu::has_bf16_product()) GTEST_SKIP() << "this processor or build has no bf16 products";
-    }
+    void check(const Case& x) const { testing::check(std::get<0>(GetParam()), std::get<1>(GetParam()), x); }
 };
 
-TEST_F(Bf16ProductTest, EveryLoop) {
+INSTANTIATE_TEST_SUITE_P(Levels, ProductTest,
+                         ::testing::Combine(::testing::ValuesIn(usable_isas()),
+                                            ::testing::Values(DType::f32, DType::bf16)),
+                         [](const auto& info) {
+                             return fmt::format("{}_{}", name_of(std::get<0>(info.param)),
+                                                name_of(std::get<1>(info.param)));
+                         });
+
+TEST_P(ProductTest, EveryLoop) {
     for (const bool f32 : {false, true}) {
         for (const float beta : {0.0f, 1.0f}) {
             check({13, 1100, 34, false, true, f32, beta, false, false, false});  // two ranges of columns
@@ -152,7 +180,7 @@ TEST_F(Bf16ProductTest, EveryLoop) {
     }
 }
 
-TEST_F(Bf16ProductTest, BiasAndBase) {
+TEST_P(ProductTest, BiasAndBase) {
     for (const int64_t k : {64, 4200}) {
         check({33, 100, k, false, true, false, 0.0f, true, false, false});
         check({33, 100, k, false, true, true, 0.0f, true, false, false});
@@ -160,7 +188,7 @@ TEST_F(Bf16ProductTest, BiasAndBase) {
     }
 }
 
-TEST_F(Bf16ProductTest, SymmetricResultsAreMirrored) {
+TEST_P(ProductTest, SymmetricResultsAreMirrored) {
     for (const int64_t side : {5, 64, 70, 200, 1100}) {
         check({side, side, 48, false, true, false, 0.0f, false, false, true});
         check({side, side, 40, true, false, false, 0.0f, false, false, true});

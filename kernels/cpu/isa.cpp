@@ -1,0 +1,88 @@
+#include "kernels/cpu/isa.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/level.h"
+#include "kernels/ops.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr Isa kIsas[] = {Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+
+bool processor_has(Isa isa) {
+#ifdef __x86_64__
+    switch (isa) {
+        case Isa::avx2:
+            return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        case Isa::avx512:
+            return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                   __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                   __builtin_cpu_supports("avx512vl");
+        case Isa::avx512_bf16:
+            return __builtin_cpu_supports("avx512bf16");
+    }
+#endif
+    return false;
+}
+
+Isa choose() {
+    const std::vector<Isa> usable = usable_isas();
+    if (usable.empty()) throw_usage("this processor has no AVX2 with FMA, which speedrun needs on a CPU");
+    const char* const asked = std::getenv("SPEEDRUN_ISA");
+    if (!asked || !*asked) return usable.back();
+    std::string names;
+    for (const Isa isa : usable) {
+        if (std::string_view(asked) == name_of(isa)) return isa;
+        names += (names.empty() ? "" : ", ") + std::string(name_of(isa));
+    }
+    throw_usage("SPEEDRUN_ISA={}: this processor and build can use {}", asked, names);
+}
+
+}  // namespace
+
+std::vector<Isa> usable_isas() {
+    std::vector<Isa> usable;
+    for (const Isa isa : kIsas) {
+        if (!processor_has(isa)) break;
+        usable.push_back(isa);
+    }
+    return usable;
+}
+
+Isa cpu_isa() {
+    static const Isa chosen = choose();
+    return chosen;
+}
+
+bool cpu_has_bf16() {
+    return cpu_isa() == Isa::avx512_bf16;
+}
+
+const CpuLevel& cpu_level(Isa isa) {
+    switch (isa) {
+        case Isa::avx2:
+            return speedrun_cpu_avx2;
+        case Isa::avx512:
+            return speedrun_cpu_avx512;
+        case Isa::avx512_bf16:
+            return speedrun_cpu_avx512_bf16;
+    }
+    throw_internal("no CPU operations at instruction level {}", static_cast<int>(isa));
+}
+
+std::unique_ptr<Ops> make_cpu_ops(CpuDevice& device, Isa isa) {
+    return std::unique_ptr<Ops>(cpu_level(isa).make_ops(device));
+}
+
+std::unique_ptr<Ops> make_cpu_ops(Device& device) {
+    auto* cpu_device = dynamic_cast<CpuDevice*>(&device);
+    if (!cpu_device) throw_internal("CPU operations need a CPU device, not '{}'", device.kind());
+    return make_cpu_ops(*cpu_device, cpu_isa());
+}
+
+}  // namespace speedrun

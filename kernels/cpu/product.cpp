@@ -1,0 +1,233 @@
+// The loops around the tiles of f32_tile.h and bf16_tile.h, in the order of Goto & van de Geijn 2008 ("Anatomy of
+// High-Performance Matrix Multiplication", figure 10): pieces of K outside, then columns, whose packed panels
+// fill the second-level cache or the third, then blocks of rows, which threads share, then tiles whose sums
+// stay in registers.
+#include "kernels/cpu/product.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/cpu/bf16_tile.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/f32_tile.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/product_finish.h"
+#include "kernels/device/error.h"
+
+namespace speedrun::cpu {
+
+namespace {
+
+constexpr int64_t kColumns = 1024;    // of b packed at a time
+constexpr int64_t kRowsOfA = 2016;    // of a packed at a time
+constexpr int64_t kStrip = 48;        // rows of packed a that lie side by side: whole tiles, whole vectors
+constexpr int64_t kCachedWords = 192;  // of K at once where sums pass through memory: strip and panel fit the first cache
+constexpr int64_t kBlockBytes = 128 << 10;  // of the rows that a thread walks through all panels with
+constexpr int64_t kPackRows = 32;           // rows of K that are packed as one piece of work
+
+// One more than needed: panels at a power of two from each other would all want the same lines of a cache.
+int64_t padded(int64_t words) {
+    return words + 1;
+}
+
+// How one product is walked through.
+template <class Tile>
+struct Plan {
+    bool packed;      // a is packed: it is transposed, or the tile cannot read its rows
+    int64_t depth;    // of K at a time
+    int64_t words;    // of that
+    int64_t columns;  // of b at a time
+    int64_t rows;     // of a packed at a time
+    int64_t block;    // rows of a piece of work
+    int64_t b_bytes, a_bytes, sum_bytes;
+
+    explicit Plan(const Product& g) : packed(g.transpose_a || !Tile::reads_in_place(g.a_stride, g.k)) {
+        depth = std::min(g.k, packed ? Tile::kPackedDepth : Tile::kDirectDepth);
+        words = ceil_div(depth, Tile::kPerWord);
+        columns = std::min(round_up(g.n, Tile::kPanel), kColumns);
+        rows = packed ? std::min(round_up(g.m, kStrip), kRowsOfA) : 0;
+        const int64_t unit = packed ? kStrip : Tile::kRows;  // of whole tiles
+        const int64_t row_bytes = words * static_cast<int64_t>(sizeof(typename Tile::Word));
+        const int64_t fits = std::max(unit, kBlockBytes / row_bytes / unit * unit);
+        block = std::min(fits, std::max(unit, round_up(ceil_div(g.m, kLoopPieces), unit)));
+        b_bytes = round_up(columns * padded(words) * static_cast<int64_t>(sizeof(typename Tile::Word)), 64);
+        a_bytes = round_up(rows * padded(words) * static_cast<int64_t>(sizeof(typename Tile::Word)), 64);
+        // Sums that wait for the next piece of K; an f32 result holds them itself.
+        sum_bytes = depth < g.k && g.result != DType::f32 ? g.m * g.n * static_cast<int64_t>(sizeof(float)) : 0;
+    }
+};
+
+// One pass over a piece of K and a range of columns.
+template <class Tile, class Result>
+struct Pass {
+    using Word = typename Tile::Word;
+    using Source = typename Tile::Source;
+
+    const Product& g;
+    const Plan<Tile>& plan;
+    Word* panels;  // of b: [columns/kPanel][words][kPanel]
+    Word* strips;  // of a, if packed: [rows/kStrip][words][kStrip]
+    int64_t k0, depth, n0, columns;
+    Finish<Result> finish;
+
+    const Source* a() const { return static_cast<const Source*>(g.a); }
+    const Source* b() const { return static_cast<const Source*>(g.b); }
+    int64_t words() const { return ceil_div(depth, Tile::kPerWord); }
+    int64_t panel_words(int64_t width) const { return padded(words()) * width; }
+
+    // Lines [first, first + count) along m or n of an operand, `width` of them side by side in a panel.
+    // by_rows: one row in memory holds them all for one k; otherwise one holds all k of a line.
+    void pack(Word* to, int64_t width, const Source* x, int64_t stride, int64_t first, int64_t count,
+              bool by_rows) const {
+        const int64_t panel = panel_words(width);
+        if (by_rows) {
+            parallel_for(ceil_div(depth, kPackRows), [&](int64_t piece) {
+                const int64_t end = std::min((piece + 1) * kPackRows, depth);
+                // Along the rows, as the prefetchers like it.
+                for (int64_t k = piece * kPackRows; k < end; k += Tile::kPerWord) {
+                    const Source* line = x + (k0 + k) * stride + first;
+                    for (int64_t j = 0; j < count; j += width) {
+                        Tile::pack_row(to + j / width * panel + k / Tile::kPerWord * width, line + j, stride, depth - k,
+                                       std::min(width, count - j), width);
+                    }
+                }
+            });
+        } else {
+            parallel_for_dynamic(ceil_div(count, width), [&](int64_t p) {
+                Tile::pack_lines(to + p * panel, width, x + (first + p * width) * stride + k0, stride,
+                                 std::min(width, count - p * width), depth, width);
+            });
+        }
+    }
+
+    template <int Count>
+    void tile(typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row, int64_t column,
+              const Finish<Result>& end) const {
+        Vec sums[Count][Tile::kVectors];
+        Tile::add(sums, rows, panel, words);
+        end(sums, row, column);
+    }
+    // Of 1 to kRows rows, by a function for each count.
+    void tile(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row, int64_t column,
+              const Finish<Result>& end) const {
+        using Function = void (Pass::*)(typename Tile::Rows, const Word*, int64_t, int64_t, int64_t,
+                                        const Finish<Result>&) const;
+        static constexpr auto kTiles = []<int... Count>(std::integer_sequence<int, Count...>) {
+            return std::array<Function, sizeof...(Count)>{&Pass::template tile<Count + 1>...};
+        }(std::make_integer_sequence<int, Tile::kRows>());
+        (this->*kTiles[static_cast<size_t>(count - 1)])(rows, panel, words, row, column, end);
+    }
+
+    // The rows [m0 + begin, m0 + end) of c, where strips hold those from m0 on.
+    // Columns: [first, last) of the range's.
+    void block(int64_t m0, int64_t begin, int64_t end, int64_t first, int64_t last) const {
+        // Sums that pass through memory anyway may do so more often.
+        const bool through_memory = g.result == DType::f32 || finish.sums;
+        const int64_t pieces = through_memory && (plan.packed || Tile::kPerWord == 1) ? ceil_div(words(), kCachedWords) : 1;
+        const int64_t step = ceil_div(words(), pieces);
+        for (int64_t n = first; n < last; n += Tile::kPanel) {
+            const Word* panel = panels + n / Tile::kPanel * panel_words(Tile::kPanel);
+            for (int64_t p = 0; p < words(); p += step) {
+                const int64_t count = std::min(step, words() - p);
+                const Finish<Result> piece{g, finish.sums, finish.first && p == 0,
+                                           finish.last && p + count == words()};
+                for (int64_t i = begin; i < end; i += Tile::kRows) {
+                    if (g.symmetric && is_above(m0 + i, n0 + n)) continue;
+                    tile(std::min(Tile::kRows, end - i), rows_of_a(m0, i, p), panel + p * Tile::kPanel, count,
+                         m0 + i, n0 + n, piece);
+                    if (g.symmetric && piece.last) mirror(m0 + i, m0 + std::min(end, i + Tile::kRows), n0 + n);
+                }
+            }
+        }
+    }
+
+    // Copies rows [begin, end) of a panel below the diagonal to their places above it, but for those that the
+    // tiles there have computed themselves: what lies in the panel that their own rows end in.
+    void mirror(int64_t begin, int64_t end, int64_t column) const {
+        auto* c = static_cast<Result*>(g.c);
+        const int64_t last = std::min(column + Tile::kPanel, g.n);
+        for (int64_t i = begin; i < end; ++i) {
+            for (int64_t j = column;
+                 j < last && is_above(j / Tile::kRows * Tile::kRows, i / Tile::kPanel * Tile::kPanel); ++j)
+                c[j * g.c_stride + i] = c[i * g.c_stride + j];
+        }
+    }
+    // Whether a tile, by its first row and column, has nothing on or below the diagonal.
+    static bool is_above(int64_t row, int64_t column) { return column >= row + Tile::kRows; }
+
+    // From word p on.
+    typename Tile::Rows rows_of_a(int64_t m0, int64_t i, int64_t p) const {
+        if (!plan.packed) return Tile::in_place(a() + (m0 + i) * g.a_stride + k0 + p * Tile::kPerWord, g.a_stride);
+        return Tile::packed(strips + i / kStrip * panel_words(kStrip), i % kStrip, p, kStrip);
+    }
+
+    void run() const {
+        pack(panels, Tile::kPanel, b(), g.b_stride, n0, columns, !g.transpose_b);
+        const int64_t group = plan.packed ? plan.rows : g.m;
+        for (int64_t m0 = 0; m0 < g.m; m0 += group) {
+            const int64_t rows = std::min(group, g.m - m0);
+            if (plan.packed) pack(strips, kStrip, a(), g.a_stride, m0, rows, g.transpose_a);
+            // Few blocks are cut along the columns too, so that threads end together.
+            const int64_t blocks = ceil_div(rows, plan.block);
+            const int64_t cuts = std::clamp(2 * kLoopPieces / blocks, int64_t{1}, ceil_div(columns, Tile::kPanel));
+            const int64_t width = round_up(ceil_div(columns, cuts), Tile::kPanel);
+            parallel_for_dynamic(blocks * cuts, [&](int64_t piece) {
+                const int64_t row = piece / cuts * plan.block, column = piece % cuts * width;
+                block(m0, row, std::min(rows, row + plan.block), column, std::min(columns, column + width));
+            });
+        }
+    }
+};
+
+template <class Tile, class Result>
+void run(const Product& g, void* workspace) {
+    using Word = typename Tile::Word;
+    const Plan<Tile> plan(g);
+    auto* memory = static_cast<char*>(workspace);
+    auto* sums = plan.sum_bytes > 0 ? reinterpret_cast<float*>(memory + plan.b_bytes + plan.a_bytes) : nullptr;
+    for (int64_t k0 = 0; k0 < g.k; k0 += plan.depth) {
+        const int64_t depth = std::min(plan.depth, g.k - k0);
+        for (int64_t n0 = 0; n0 < g.n; n0 += plan.columns) {
+            Pass<Tile, Result>{g,
+                               plan,
+                               reinterpret_cast<Word*>(memory),
+                               reinterpret_cast<Word*>(memory + plan.b_bytes),
+                               k0,
+                               depth,
+                               n0,
+                               std::min(plan.columns, g.n - n0),
+                               {g, sums, k0 == 0, k0 + depth == g.k}}
+                .run();
+        }
+    }
+}
+
+// Calls body.template operator()<Tile, Result>() with what this product is made of.
+template <class Body>
+auto with_tile(const Product& g, Body&& body) {
+    if (g.real == DType::f32) return body.template operator()<F32Tile<float>, float>();
+#ifdef SPEEDRUN_BF16_TILES
+    using Bf16Tile = PairTile;
+#else
+    using Bf16Tile = F32Tile<Bf16>;
+#endif
+    if (g.result == DType::f32) return body.template operator()<Bf16Tile, float>();
+    return body.template operator()<Bf16Tile, Bf16>();
+}
+
+}  // namespace
+
+int64_t product_workspace(const Product& g) {
+    return with_tile(g, [&]<class Tile, class Result>() {
+        const Plan<Tile> plan(g);
+        return plan.b_bytes + plan.a_bytes + plan.sum_bytes;
+    });
+}
+
+void run_product(const Product& g, void* workspace) {
+    if (g.symmetric && (g.m != g.n || g.beta != 0.0f || g.bias))
+        throw_internal("product: {} x {}, with beta {} or a bias: not symmetric", g.m, g.n, g.beta);
+    with_tile(g, [&]<class Tile, class Result>() { run<Tile, Result>(g, workspace); });
+}
+
+}  // namespace speedrun::cpu

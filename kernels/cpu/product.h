@@ -1,0 +1,35 @@
+// Matrix products by our own loops. Every element of the result is summed in an order that depends on the sizes alone: the
+// same bits for any number of threads, and in f32 at every instruction level.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device/dtype.h"
+
+namespace speedrun::cpu {
+
+// c = op(a) op(b) + beta·base (+ bias), as Ops::matmul; strides in elements.
+struct Product {
+    int64_t m, n, k;
+    DType real;  // of a and b
+    const void* a;
+    int64_t a_stride;
+    bool transpose_a;
+    const void* b;
+    int64_t b_stride;
+    bool transpose_b;
+    void* c;
+    int64_t c_stride;
+    DType result;  // of c: `real`, or f32
+    float beta = 0.0f;
+    const float* bias = nullptr;  // [n]
+    const void* base = nullptr;   // [m][n], of c's type and stride; null: c itself
+    bool symmetric = false;  // op(b) is op(a)ᵀ, or the result known to be symmetric: half of it is computed
+};
+
+// Bytes of scratch memory that run_product() needs.
+int64_t product_workspace(const Product& product);
+// Runs on the calling thread's team. workspace: 64-byte aligned.
+void run_product(const Product& product, void* workspace);
+
+}  // namespace speedrun::cpu

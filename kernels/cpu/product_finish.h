@@ -1,0 +1,74 @@
+// The end of a product's tile: from sums in registers to elements of c.
+#pragma once
+
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/simd.h"
+
+namespace speedrun::cpu {
+
+// What becomes of a tile's sums. `Result` is the type of c. Whole tiles that are stored as they are, or added to what c holds,
+// stay in registers; the rest goes through memory, vector by vector.
+template <class Result>
+struct Finish {
+    const Product& g;
+    float* sums;  // [m][n], of the pieces of K so far; null where c holds them or K is in one piece
+    bool first, last;
+
+    template <int Rows, int Vectors>
+    inline __attribute__((always_inline)) void operator()(const Vec (&tile)[Rows][Vectors], int64_t row,
+                                                          int64_t column) const {
+        if (!sums && !g.bias && column + Vectors * kLanes <= g.n) return store_whole(tile, row, column);
+        float lanes[Rows][Vectors * kLanes];
+#pragma GCC unroll 16
+        for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+            for (int v = 0; v < Vectors; ++v) store(lanes[i] + v * kLanes, tile[i][v]);
+        }
+        for (int i = 0; i < Rows; ++i) {
+            for (int64_t j = 0; j < Vectors * kLanes && column + j < g.n; j += kLanes)
+                store_vector(load(lanes[i] + j), row + i, column + j, Part{std::min(kLanes, g.n - column - j)});
+        }
+    }
+
+  private:
+    Result* c() const { return static_cast<Result*>(g.c); }
+    // What beta·base is read from in this piece of K, and beta; in later pieces c holds the sums so far.
+    const Result* before() const { return first && g.base ? static_cast<const Result*>(g.base) : c(); }
+    float factor() const { return first ? g.beta : 1.0f; }
+
+    template <int Rows, int Vectors>
+    inline __attribute__((always_inline)) void store_whole(const Vec (&tile)[Rows][Vectors], int64_t row,
+                                                           int64_t column) const {
+        const int64_t at = row * g.c_stride + column;
+        Result* to = c() + at;
+        const Result* from = before() + at;
+        const float scale = factor();
+#pragma GCC unroll 16
+        for (int i = 0; i < Rows; ++i, to += g.c_stride, from += g.c_stride) {
+#pragma GCC unroll 4
+            for (int v = 0; v < Vectors; ++v) {
+                Vec x = tile[i][v];
+                if (scale != 0.0f) x = fma(scale, load(from + v * kLanes), x);
+                store(to + v * kLanes, x);
+            }
+        }
+    }
+
+    void store_vector(Vec x, int64_t i, int64_t j, Part lanes) const {
+        float* sum = sums ? sums + i * g.n + j : nullptr;
+        if (sums && !first) x += load(sum, lanes);
+        if (sums && !last) return store(sum, x, lanes);
+        const bool ends = sums ? last : first;  // where beta and bias come in
+        if (ends && g.bias) x += load(g.bias + j, lanes);
+        const int64_t at = i * g.c_stride + j;
+        if (sums) {
+            const Result* base = g.base ? static_cast<const Result*>(g.base) : c();
+            if (g.beta != 0.0f) x = fma(g.beta, load(base + at, lanes), x);
+        } else if (factor() != 0.0f) {
+            x = fma(factor(), load(before() + at, lanes), x);
+        }
+        store(c() + at, x, lanes);
+    }
+};
+
+}  // namespace speedrun::cpu
