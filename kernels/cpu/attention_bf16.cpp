@@ -36,12 +36,12 @@ inline void product_rows(int64_t rows, PairRows a, const char* panel, int64_t st
                          Store&& store) {
     int64_t i = 0;
     const auto strip = [&]<int Rows>() {
-        Vec sums[Rows][Vectors];
+        Register sums[Rows][Vectors] = {};
         add_pairs(sums, {a.data + i * a.row, a.row, a.pair}, panel, stride, pairs);
 #pragma GCC unroll 6
         for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
-            for (int v = 0; v < Vectors; ++v) store(i + r, v, sums[r][v].r);
+            for (int v = 0; v < Vectors; ++v) store(i + r, v, sums[r][v]);
         }
         i += Rows;
     };

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/product.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/transpose.h"
 #include "kernels/device/dtype.h"
@@ -35,7 +36,7 @@ inline __mmask32 halves_below(int64_t count) {
 // sums[i][v] += Σ over pairs of a's row i times vector v of the panel. panel: [pairs][stride bytes], 64-byte
 // aligned.
 template <int Rows, int Vectors>
-inline __attribute__((always_inline)) void add_pairs(Vec (&sums)[Rows][Vectors], PairRows a,
+inline __attribute__((always_inline)) void add_pairs(Register (&sums)[Rows][Vectors], PairRows a,
                                                      const char* panel, int64_t stride, int64_t pairs) {
     const char* left = a.data;
     for (int64_t p = 0; p < pairs; ++p) {
@@ -49,7 +50,7 @@ inline __attribute__((always_inline)) void add_pairs(Vec (&sums)[Rows][Vectors],
             const __m512i factor = _mm512_set1_epi32(word);
 #pragma GCC unroll 4
             for (int v = 0; v < Vectors; ++v) {
-                sums[i][v].r = _mm512_dpbf16_ps(sums[i][v].r, reinterpret_cast<__m512bh>(factor),
+                sums[i][v] = _mm512_dpbf16_ps(sums[i][v], reinterpret_cast<__m512bh>(factor),
                                               reinterpret_cast<__m512bh>(right[v]));
             }
         }
@@ -125,20 +126,23 @@ struct PairTile {
     using Rows = PairRows;
     static constexpr int64_t kPerWord = 2;  // elements along K
     static constexpr int64_t kRows = 6;     // 24 of the 32 registers are sums
-    static constexpr int kVectors = 4;
-    static constexpr int64_t kPanel = kVectors * kLanes;
+    static constexpr int kCount = 4;
+    static constexpr int64_t kStrip = 48;   // rows of packed a that lie side by side: whole tiles, whole vectors
+    static constexpr int64_t kPanel = kCount * kRegisterLanes;
     static constexpr int64_t kDirectDepth = 4096, kPackedDepth = 1024;
+    // At once where sums pass through memory: strip and panel fit the first-level cache.
+    static constexpr int64_t kCachedWords = 192;
 
     // Rows of a are read in place where they have a whole number of pairs.
-    static bool reads_in_place(int64_t /*stride*/, int64_t k) { return k % 2 == 0; }
-    static Rows in_place(const Bf16* a, int64_t stride) {
+    static bool reads_in_place(const Product& g) { return !g.transpose_a && g.k % 2 == 0; }
+    static Rows in_place(const Bf16* a, int64_t stride, bool /*transposed*/) {
         return {reinterpret_cast<const char*>(a), stride * 2, kWordBytes};
     }
     static Rows packed(const Word* strip, int64_t i, int64_t k, int64_t width) {
         return {reinterpret_cast<const char*>(strip + k * width + i), kWordBytes, width * kWordBytes};
     }
-    template <int Count>
-    static inline __attribute__((always_inline)) void add(Vec (&sums)[Count][kVectors], Rows a, const Word* panel,
+    template <int Height>
+    static inline __attribute__((always_inline)) void add(Register (&sums)[Height][kCount], Rows a, const Word* panel,
                                                           int64_t words) {
         add_pairs(sums, a, reinterpret_cast<const char*>(panel), kPanel * kWordBytes, words);
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cpu/product.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/transpose.h"
 
@@ -15,20 +16,20 @@ struct F32Rows {
     int64_t row, step;
 };
 
-// sums[i][v] += Σ over k of a's row i times vector v of the panel. panel: [depth][stride].
-template <int Rows, int Vectors>
-inline __attribute__((always_inline)) void add_products(Vec (&sums)[Rows][Vectors], F32Rows a,
+// sums[i][r] += Σ over k of a's row i times register r of the panel. panel: [depth][stride].
+template <int Rows, int Count>
+inline __attribute__((always_inline)) void add_products(Register (&sums)[Rows][Count], F32Rows a,
                                                         const float* panel, int64_t stride, int64_t depth) {
     const float* left = a.data;
     for (int64_t k = 0; k < depth; ++k) {
-        Vec right[Vectors];
+        Register right[Count];
 #pragma GCC unroll 4
-        for (int v = 0; v < Vectors; ++v) right[v] = load(panel + v * kLanes);
+        for (int r = 0; r < Count; ++r) right[r] = load_register(panel + r * kRegisterLanes);
 #pragma GCC unroll 16
         for (int i = 0; i < Rows; ++i) {
-            const Vec factor = left[i * a.row];
+            const Register factor = broadcast_register(left[i * a.row]);
 #pragma GCC unroll 4
-            for (int v = 0; v < Vectors; ++v) sums[i][v] = fma(factor, right[v], sums[i][v]);
+            for (int r = 0; r < Count; ++r) sums[i][r] = fma_register(factor, right[r], sums[i][r]);
         }
         left += a.step;
         panel += stride;
@@ -42,46 +43,57 @@ struct F32Tile {
     using Word = float;
     using Rows = F32Rows;
     static constexpr int64_t kPerWord = 1;  // elements along K
+    static constexpr int64_t kRows = 6;
 #ifdef __AVX512F__
-    static constexpr int64_t kRows = 12;    // 24 of the 32 registers are sums
-    static constexpr int kVectors = 2;
+    static constexpr int kCount = 4;  // registers of a row: 24 of the 32 are sums
 #else
-    static constexpr int64_t kRows = 6;     // 12 of the 16
-    static constexpr int kVectors = 1;
+    static constexpr int kCount = 2;  // 12 of the 16
 #endif
-    static constexpr int64_t kPanel = kVectors * kLanes;
-    static constexpr int64_t kDirectDepth = 1024, kPackedDepth = 1024;
+    static constexpr int64_t kStrip = kRows;  // of packed rows of a that lie side by side
+    static constexpr int64_t kPanel = kCount * kRegisterLanes;
+    // Of K at a time. An f32 result holds the sums of a piece, so that pieces may be short enough for the panels of b to
+    // stay in a second-level cache; a bf16 result would need memory for them.
+    static constexpr int64_t kDirectDepth = std::is_same_v<Source, float> ? 384 : 1024, kPackedDepth = kDirectDepth;
+    // At once where sums pass through memory: a panel of b fits the first-level cache. Equal at all levels, as the order of sums.
+    static constexpr int64_t kCachedWords = 128;
 
-    // Whether rows of a are read in place: they are f32, and not at distances that all want the same few
-    // lines of a first-level cache.
-    static bool reads_in_place(int64_t stride, int64_t /*k*/) {
-        return std::is_same_v<Source, float> && stride % 512 != 0;
+    // Whether op(a) is read in place: it is f32, and packing it would not pay. Packing moves every element once; what it saves
+    // grows with n, most where rows lie at distances that all want the same few lines of a first-level cache.
+    static bool reads_in_place(const Product& g) {
+        if (!std::is_same_v<Source, float>) return false;
+        if (g.transpose_a) return g.n <= 256;
+        return g.a_stride % 1024 != 0 || g.n < 512;
     }
     // From `a` on.
-    static Rows in_place(const Source* a, int64_t stride) {
-        return {reinterpret_cast<const float*>(a), stride, 1};
+    static Rows in_place(const Source* a, int64_t stride, bool transposed) {
+        const auto* data = reinterpret_cast<const float*>(a);
+        return transposed ? Rows{data, 1, stride} : Rows{data, stride, 1};
     }
     // From word k of line i of a packed strip on.
     static Rows packed(const Word* strip, int64_t i, int64_t k, int64_t width) { return {strip + k * width + i, 1, width}; }
 
-    template <int Count>
-    static inline __attribute__((always_inline)) void add(Vec (&sums)[Count][kVectors], Rows a, const Word* panel,
+    template <int Height>
+    static inline __attribute__((always_inline)) void add(Register (&sums)[Height][kCount], Rows a, const Word* panel,
                                                           int64_t words) {
         add_products(sums, a, panel, kPanel, words);
     }
 
     // One k of `count` lines that lie side by side in memory, to `width` words; zeros beyond them.
     static void pack_row(Word* to, const Source* x, int64_t /*stride*/, int64_t /*depth*/, int64_t count, int64_t width) {
-        for (int64_t j = 0; j < width; j += kLanes) {
-            const int64_t left = count - j;
-            if (left >= kLanes) {
-                store(to + j, load(x + j));
-            } else {
-                store(to + j, left > 0 ? load(x + j, Part{left}) : Vec());
+        if constexpr (std::is_same_v<Source, float>) {
+            if (count == kStrip && width == kStrip) {
+                std::memcpy(to, x, kStrip * sizeof(float));
+                return;
             }
         }
+        for (int64_t j = 0; j < width; j += kLanes) {
+            const int64_t wide = std::min(kLanes, width - j), real = std::clamp<int64_t>(count - j, 0, wide);
+            const Vec line = real == kLanes ? load(x + j) : load(x + j, Part{real});
+            wide == kLanes ? store(to + j, line) : store(to + j, line, Part{wide});
+        }
     }
-    // All k of `count` lines of which each lies along a row of memory, to [depth][stride].
+    // All k of `count` lines of which each lies along a row of memory, to [depth][stride]. A strip may be narrower than a
+    // vector: what is written beyond a row belongs to the next one, which comes later, or behind the last.
     static void pack_lines(Word* to, int64_t stride, const Source* x, int64_t row_stride, int64_t count,
                            int64_t depth, int64_t width) {
         for (int64_t j = 0; j < width; j += kLanes) {

@@ -18,16 +18,15 @@ namespace speedrun::cpu {
 
 namespace {
 
-constexpr int64_t kColumns = 1024;    // of b packed at a time
-constexpr int64_t kRowsOfA = 2016;    // of a packed at a time
-constexpr int64_t kStrip = 48;        // rows of packed a that lie side by side: whole tiles, whole vectors
-constexpr int64_t kCachedWords = 192;  // of K at once where sums pass through memory: strip and panel fit the first cache
+constexpr int64_t kColumns = 1024;          // of b packed at a time
+constexpr int64_t kRowsOfA = 2016;          // of a packed at a time: whole strips
 constexpr int64_t kBlockBytes = 128 << 10;  // of the rows that a thread walks through all panels with
 constexpr int64_t kPackRows = 32;           // rows of K that are packed as one piece of work
 
-// One more than needed: panels at a power of two from each other would all want the same lines of a cache.
-int64_t padded(int64_t words) {
-    return words + 1;
+// Words of a packed panel. One row more than needed, since panels at a power of two from each other would all want the same
+// lines of a cache; and at least a vector, which packing may write past the last row.
+int64_t words_of_panel(int64_t words, int64_t width) {
+    return round_up(words * width + std::max(width, kLanes), kLanes);
 }
 
 // How one product is walked through.
@@ -41,17 +40,19 @@ struct Plan {
     int64_t block;    // rows of a piece of work
     int64_t b_bytes, a_bytes, sum_bytes;
 
-    explicit Plan(const Product& g) : packed(g.transpose_a || !Tile::reads_in_place(g.a_stride, g.k)) {
-        depth = std::min(g.k, packed ? Tile::kPackedDepth : Tile::kDirectDepth);
+    explicit Plan(const Product& g) : packed(!Tile::reads_in_place(g)) {
+        const int64_t pieces = ceil_div(g.k, packed ? Tile::kPackedDepth : Tile::kDirectDepth);
+        depth = std::min(g.k, round_up(ceil_div(g.k, pieces), kLanes));
         words = ceil_div(depth, Tile::kPerWord);
-        columns = std::min(round_up(g.n, Tile::kPanel), kColumns);
-        rows = packed ? std::min(round_up(g.m, kStrip), kRowsOfA) : 0;
-        const int64_t unit = packed ? kStrip : Tile::kRows;  // of whole tiles
+        columns = std::min(round_up(g.n, Tile::kPanel), kColumns / Tile::kPanel * Tile::kPanel);
+        rows = packed ? std::min(round_up(g.m, Tile::kStrip), kRowsOfA) : 0;
+        const int64_t unit = packed ? Tile::kStrip : Tile::kRows;  // of whole tiles
         const int64_t row_bytes = words * static_cast<int64_t>(sizeof(typename Tile::Word));
         const int64_t fits = std::max(unit, kBlockBytes / row_bytes / unit * unit);
         block = std::min(fits, std::max(unit, round_up(ceil_div(g.m, kLoopPieces), unit)));
-        b_bytes = round_up(columns * padded(words) * static_cast<int64_t>(sizeof(typename Tile::Word)), 64);
-        a_bytes = round_up(rows * padded(words) * static_cast<int64_t>(sizeof(typename Tile::Word)), 64);
+        constexpr auto kWord = static_cast<int64_t>(sizeof(typename Tile::Word));
+        b_bytes = columns / Tile::kPanel * words_of_panel(words, Tile::kPanel) * kWord;
+        a_bytes = rows / Tile::kStrip * words_of_panel(words, Tile::kStrip) * kWord;
         // Sums that wait for the next piece of K; an f32 result holds them itself.
         sum_bytes = depth < g.k && g.result != DType::f32 ? g.m * g.n * static_cast<int64_t>(sizeof(float)) : 0;
     }
@@ -66,14 +67,14 @@ struct Pass {
     const Product& g;
     const Plan<Tile>& plan;
     Word* panels;  // of b: [columns/kPanel][words][kPanel]
-    Word* strips;  // of a, if packed: [rows/kStrip][words][kStrip]
+    Word* strips;  // of a, if packed: [rows/Tile::kStrip][words][Tile::kStrip]
     int64_t k0, depth, n0, columns;
     Finish<Result> finish;
 
     const Source* a() const { return static_cast<const Source*>(g.a); }
     const Source* b() const { return static_cast<const Source*>(g.b); }
     int64_t words() const { return ceil_div(depth, Tile::kPerWord); }
-    int64_t panel_words(int64_t width) const { return padded(words()) * width; }
+    int64_t panel_words(int64_t width) const { return words_of_panel(words(), width); }
 
     // Lines [first, first + count) along m or n of an operand, `width` of them side by side in a panel.
     // by_rows: one row in memory holds them all for one k; otherwise one holds all k of a line.
@@ -83,12 +84,18 @@ struct Pass {
         if (by_rows) {
             parallel_for(ceil_div(depth, kPackRows), [&](int64_t piece) {
                 const int64_t end = std::min((piece + 1) * kPackRows, depth);
-                // Along the rows, as the prefetchers like it.
-                for (int64_t k = piece * kPackRows; k < end; k += Tile::kPerWord) {
-                    const Source* line = x + (k0 + k) * stride + first;
+                const auto one = [&](int64_t k, int64_t j) {
+                    Tile::pack_row(to + j / width * panel + k / Tile::kPerWord * width,
+                                   x + (k0 + k) * stride + first + j, stride, depth - k, std::min(width, count - j),
+                                   width);
+                };
+                if (width < kLanes) {  // parts of a cache line: panel by panel, while the lines are near
                     for (int64_t j = 0; j < count; j += width) {
-                        Tile::pack_row(to + j / width * panel + k / Tile::kPerWord * width, line + j, stride, depth - k,
-                                       std::min(width, count - j), width);
+                        for (int64_t k = piece * kPackRows; k < end; k += Tile::kPerWord) one(k, j);
+                    }
+                } else {  // along the rows, as the prefetchers like it
+                    for (int64_t k = piece * kPackRows; k < end; k += Tile::kPerWord) {
+                        for (int64_t j = 0; j < count; j += width) one(k, j);
                     }
                 }
             });
@@ -103,7 +110,8 @@ struct Pass {
     template <int Count>
     void tile(typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row, int64_t column,
               const Finish<Result>& end) const {
-        Vec sums[Count][Tile::kVectors];
+        end.template prefetch<Count, Tile::kPanel>(row, column);
+        Register sums[Count][Tile::kCount] = {};
         Tile::add(sums, rows, panel, words);
         end(sums, row, column);
     }
@@ -123,7 +131,7 @@ struct Pass {
     void block(int64_t m0, int64_t begin, int64_t end, int64_t first, int64_t last) const {
         // Sums that pass through memory anyway may do so more often.
         const bool through_memory = g.result == DType::f32 || finish.sums;
-        const int64_t pieces = through_memory && (plan.packed || Tile::kPerWord == 1) ? ceil_div(words(), kCachedWords) : 1;
+        const int64_t pieces = through_memory && (plan.packed || Tile::kPerWord == 1) ? ceil_div(words(), Tile::kCachedWords) : 1;
         const int64_t step = ceil_div(words(), pieces);
         for (int64_t n = first; n < last; n += Tile::kPanel) {
             const Word* panel = panels + n / Tile::kPanel * panel_words(Tile::kPanel);
@@ -157,8 +165,12 @@ struct Pass {
 
     // From word p on.
     typename Tile::Rows rows_of_a(int64_t m0, int64_t i, int64_t p) const {
-        if (!plan.packed) return Tile::in_place(a() + (m0 + i) * g.a_stride + k0 + p * Tile::kPerWord, g.a_stride);
-        return Tile::packed(strips + i / kStrip * panel_words(kStrip), i % kStrip, p, kStrip);
+        if (!plan.packed) {
+            const int64_t row = m0 + i, k = k0 + p * Tile::kPerWord;
+            const int64_t at = g.transpose_a ? k * g.a_stride + row : row * g.a_stride + k;
+            return Tile::in_place(a() + at, g.a_stride, g.transpose_a);
+        }
+        return Tile::packed(strips + i / Tile::kStrip * panel_words(Tile::kStrip), i % Tile::kStrip, p, Tile::kStrip);
     }
 
     void run() const {
@@ -166,7 +178,7 @@ struct Pass {
         const int64_t group = plan.packed ? plan.rows : g.m;
         for (int64_t m0 = 0; m0 < g.m; m0 += group) {
             const int64_t rows = std::min(group, g.m - m0);
-            if (plan.packed) pack(strips, kStrip, a(), g.a_stride, m0, rows, g.transpose_a);
+            if (plan.packed) pack(strips, Tile::kStrip, a(), g.a_stride, m0, rows, g.transpose_a);
             // Few blocks are cut along the columns too, so that threads end together.
             const int64_t blocks = ceil_div(rows, plan.block);
             const int64_t cuts = std::clamp(2 * kLoopPieces / blocks, int64_t{1}, ceil_div(columns, Tile::kPanel));

@@ -14,19 +14,32 @@ struct Finish {
     float* sums;  // [m][n], of the pieces of K so far; null where c holds them or K is in one piece
     bool first, last;
 
-    template <int Rows, int Vectors>
-    inline __attribute__((always_inline)) void operator()(const Vec (&tile)[Rows][Vectors], int64_t row,
+    template <int Rows, int Count>
+    inline __attribute__((always_inline)) void operator()(const Register (&tile)[Rows][Count], int64_t row,
                                                           int64_t column) const {
-        if (!sums && !g.bias && column + Vectors * kLanes <= g.n) return store_whole(tile, row, column);
-        float lanes[Rows][Vectors * kLanes];
+        constexpr int kVectors = Count / kRegisters;
+        if (!sums && !g.bias && column + kVectors * kLanes <= g.n) return store_whole(tile, row, column);
+        float lanes[Rows][kVectors * kLanes];
 #pragma GCC unroll 16
         for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 4
-            for (int v = 0; v < Vectors; ++v) store(lanes[i] + v * kLanes, tile[i][v]);
+            for (int v = 0; v < kVectors; ++v) store(lanes[i] + v * kLanes, vector_of(tile[i], v));
         }
         for (int i = 0; i < Rows; ++i) {
-            for (int64_t j = 0; j < Vectors * kLanes && column + j < g.n; j += kLanes)
+            for (int64_t j = 0; j < kVectors * kLanes && column + j < g.n; j += kLanes)
                 store_vector(load(lanes[i] + j), row + i, column + j, Part{std::min(kLanes, g.n - column - j)});
+        }
+    }
+
+    // Asks for a tile's lines of c while its sums are made: they are read or written all at once at the end.
+    template <int Rows, int64_t Columns>
+    inline __attribute__((always_inline)) void prefetch(int64_t row, int64_t column) const {
+        constexpr int64_t kLineBytes = 64, kRowBytes = Columns * static_cast<int64_t>(sizeof(Result));
+        const char* line = reinterpret_cast<const char*>(c() + row * g.c_stride + column);
+#pragma GCC unroll 16
+        for (int i = 0; i < Rows; ++i, line += g.c_stride * static_cast<int64_t>(sizeof(Result))) {
+#pragma GCC unroll 4
+            for (int64_t b = 0; b < kRowBytes; b += kLineBytes) __builtin_prefetch(line + b, 1);
         }
     }
 
@@ -36,8 +49,8 @@ struct Finish {
     const Result* before() const { return first && g.base ? static_cast<const Result*>(g.base) : c(); }
     float factor() const { return first ? g.beta : 1.0f; }
 
-    template <int Rows, int Vectors>
-    inline __attribute__((always_inline)) void store_whole(const Vec (&tile)[Rows][Vectors], int64_t row,
+    template <int Rows, int Count>
+    inline __attribute__((always_inline)) void store_whole(const Register (&tile)[Rows][Count], int64_t row,
                                                            int64_t column) const {
         const int64_t at = row * g.c_stride + column;
         Result* to = c() + at;
@@ -46,8 +59,8 @@ struct Finish {
 #pragma GCC unroll 16
         for (int i = 0; i < Rows; ++i, to += g.c_stride, from += g.c_stride) {
 #pragma GCC unroll 4
-            for (int v = 0; v < Vectors; ++v) {
-                Vec x = tile[i][v];
+            for (int v = 0; v < Count / kRegisters; ++v) {
+                Vec x = vector_of(tile[i], v);
                 if (scale != 0.0f) x = fma(scale, load(from + v * kLanes), x);
                 store(to + v * kLanes, x);
             }

@@ -21,6 +21,20 @@ struct Mask;
 
 #ifdef __AVX512F__
 
+// One register of the processor. Tiles of sums are arrays of these: compilers keep them in registers, where arrays of a class
+// would pass through memory.
+using Register = __m512;
+constexpr int kRegisterLanes = 16;
+inline Register load_register(const float* p) {
+    return _mm512_loadu_ps(p);
+}
+inline Register broadcast_register(float x) {
+    return _mm512_set1_ps(x);
+}
+inline Register fma_register(Register a, Register b, Register c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
 struct Mask {
     __mmask16 lanes;
 };
@@ -117,6 +131,18 @@ inline void store(Bf16* p, Vec v) {
 }
 
 #elif defined(__AVX2__) && defined(__FMA__)
+
+using Register = __m256;
+constexpr int kRegisterLanes = 8;
+inline Register load_register(const float* p) {
+    return _mm256_loadu_ps(p);
+}
+inline Register broadcast_register(float x) {
+    return _mm256_set1_ps(x);
+}
+inline Register fma_register(Register a, Register b, Register c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
 
 struct Mask {
     __m256 low, high;
@@ -229,6 +255,16 @@ inline void store(Bf16* p, Vec v) {
 #else
 #error "kernels/cpu is compiled for AVX2 with FMA at least; CMakeLists.txt gives the flags of each level"
 #endif
+
+constexpr int kRegisters = kLanes / kRegisterLanes;  // of a vector
+// Vector v of a row of registers.
+inline Vec vector_of(const Register* row, int v) {
+#ifdef __AVX512F__
+    return row[v];
+#else
+    return {row[2 * v], row[2 * v + 1]};
+#endif
+}
 
 inline Vec& operator+=(Vec& a, Vec b) {
     return a = a + b;
