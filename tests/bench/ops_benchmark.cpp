@@ -12,7 +12,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/isa.h"
 #include "tests/bench/guarded_main.h"
 #include "tests/bench/run_case.h"
 
@@ -104,7 +104,7 @@ int run_all(int argc, char** argv) {
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(ExitCode::usage);
     if (options.real == DType::bf16 && !cpu_has_bf16())
-        std::fprintf(stderr, "note: this processor has no avx512_bf16; --dtype=f32 is what runs use here\n");
+        std::fprintf(stderr, "note: CPU level %s has no bf16 products; --dtype=f32 is what runs use here\n", name_of(cpu_isa()));
 
     Bench bench{make_cpu_backend(options.threads), nullptr, options.real, {}, 0};
     if (options.small) bench.backend.cache_bytes = 0;

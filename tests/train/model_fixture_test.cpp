@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/cpu_device.h"
 #include "tests/train/model_harness.h"
 
 namespace speedrun::testing {
@@ -79,7 +78,6 @@ TEST_P(ModelFixtureTest, F32AgreesWithPyTorch) {
 // times that is allowed; a wrong term would be an error of order 1. In single elements cancellation can leave
 // nothing but rounding, so the norm is compared.
 TEST_P(ModelFixtureTest, Bf16AgreesWithPyTorch) {
-    if (!cpu_has_bf16()) GTEST_SKIP() << "this processor has no bf16 instructions";
     ModelHarness h = harness("bf16");
     h.load(fixture_);
     h.gradients.begin_step();
@@ -92,7 +90,6 @@ TEST_P(ModelFixtureTest, Bf16AgreesWithPyTorch) {
 // loss() alone, as validation calls it, is the same computation.
 TEST_P(ModelFixtureTest, LossWithoutBackwardIsTheSame) {
     for (const char* precision : {"f32", "bf16"}) {
-        if (std::string(precision) == "bf16" && !cpu_has_bf16()) continue;
         ModelHarness h = harness(precision);
         h.load(fixture_);
         const double forward = h.forward_loss(batch_of(fixture_));

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/cpu_device.h"
 #include "tests/train/optimizer_harness.h"
 
 namespace speedrun::testing {
@@ -99,7 +98,6 @@ TEST_F(MuonFixtureTest, TenStepsAgreeInF32) {
 // In bf16 the update errs by up to the polynomials' band of 14 % (see tests/kernels/muon_test.cpp), but not
 // always in the same direction: over ten steps less than half of that remains of the way.
 TEST_F(MuonFixtureTest, TenStepsAgreeInBf16) {
-    if (!cpu_has_bf16()) GTEST_SKIP() << "this processor has no bf16 instructions";
     expect_agreement("bf16", 0.07);
 }
 
