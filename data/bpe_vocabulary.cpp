@@ -18,7 +18,7 @@ namespace speedrun {
 
 namespace {
 
-using Json = nlohmann::json;  // sorted: an object has a key per token
+using SortedJson = nlohmann::json;  // sorted: an object has a key per token
 
 constexpr const char* kSeparatorText = "<|endoftext|>";
 constexpr int64_t kMaxId = UINT16_MAX;
@@ -114,7 +114,7 @@ void read_tiktoken_line(Builder& builder, const std::string& path, std::string_v
     const auto bytes = base64_bytes(line.substr(0, space));
     if (!has_rank || !bytes) {
         throw_data("{}: {}: expected a token in base64, a space and its rank, found {}{}", path, where,
-                   shown(Json(std::string(line.substr(0, 60)))),
+                   shown(SortedJson(std::string(line.substr(0, 60)))),
                    number == 1 ? "; a vocabulary is a tiktoken file or a tokenizer.json" : "");
     }
     builder.add(where, *bytes, id);
@@ -188,7 +188,8 @@ std::string bytes_of(const std::string& path, const std::string& where, const st
 
 class TokenizerJson {
   public:
-    TokenizerJson(const std::string& path, const Json& root) : path_(path), root_(root), builder_(path) {}
+    TokenizerJson(const std::string& path, const SortedJson& root)
+        : path_(path), root_(root), builder_(path) {}
 
     BpeVocabulary read() {
         check_kind();
@@ -198,20 +199,20 @@ class TokenizerJson {
                        kSeparatorText);
         read_tokens();
         read_merges();
-        const Json& model = root_["model"];
+        const SortedJson& model = root_["model"];
         return builder_.finish(static_cast<int32_t>(*separator),
-                               model.value("ignore_merges", Json(false)) == true);
+                               model.value("ignore_merges", SortedJson(false)) == true);
     }
 
   private:
-    [[noreturn]] void wrong(const std::string& key, const char* expected, const Json& actual) const {
+    [[noreturn]] void wrong(const std::string& key, const char* expected, const SortedJson& actual) const {
         throw_data("{}: {}: expected {}, found {}", path_, key, expected, shown(actual));
     }
-    static Json member(const Json& object, const char* key) {
+    static SortedJson member(const SortedJson& object, const char* key) {
         const auto found = object.is_object() ? object.find(key) : object.end();
-        return object.is_object() && found != object.end() ? *found : Json();
+        return object.is_object() && found != object.end() ? *found : SortedJson();
     }
-    const Json& required(const Json& object, const char* key, const std::string& name) const {
+    const SortedJson& required(const SortedJson& object, const char* key, const std::string& name) const {
         if (!object.contains(key)) throw_data("{}: key '{}' is missing", path_, name);
         return object[key];
     }
@@ -220,35 +221,35 @@ class TokenizerJson {
     void check_kind() const {
         if (!root_.is_object())
             throw_data("{}: expected an object at the top, found {}", path_, shown(root_));
-        const Json& model = required(root_, "model", "model");
+        const SortedJson& model = required(root_, "model", "model");
         if (!model.is_object()) wrong("model", "an object", model);
-        if (const Json type = member(model, "type"); !type.is_null() && type != "BPE")
+        if (const SortedJson type = member(model, "type"); !type.is_null() && type != "BPE")
             wrong("model.type", "\"BPE\"", type);
         for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
-            const Json value = member(model, key);
+            const SortedJson value = member(model, key);
             if (!value.is_null() && value != "") wrong(std::string("model.") + key, "null", value);
         }
-        if (const Json value = member(model, "byte_fallback"); value == true)
+        if (const SortedJson value = member(model, "byte_fallback"); value == true)
             wrong("model.byte_fallback", "false", value);
-        if (const Json value = member(root_, "normalizer"); !value.is_null())
+        if (const SortedJson value = member(root_, "normalizer"); !value.is_null())
             wrong("normalizer", "null", value);
-        const Json before = member(root_, "pre_tokenizer");
+        const SortedJson before = member(root_, "pre_tokenizer");
         if (member(before, "type") != "ByteLevel")
             wrong("pre_tokenizer.type", "\"ByteLevel\"", member(before, "type"));
-        if (const Json value = member(before, "add_prefix_space"); value != false)
+        if (const SortedJson value = member(before, "add_prefix_space"); value != false)
             wrong("pre_tokenizer.add_prefix_space", "false", value);
-        if (const Json value = member(before, "use_regex"); value == false)
+        if (const SortedJson value = member(before, "use_regex"); value == false)
             wrong("pre_tokenizer.use_regex", "true", value);
     }
 
     // Special tokens take an id and have no text: encode() never gives them.
     std::optional<int64_t> read_added_tokens() {
         std::optional<int64_t> separator;
-        const Json added = member(root_, "added_tokens");
+        const SortedJson added = member(root_, "added_tokens");
         if (!added.is_null() && !added.is_array()) wrong("added_tokens", "a list", added);
         for (size_t i = 0; i < added.size(); ++i) {
             const std::string where = fmt::format("added_tokens[{}]", i);
-            const Json content = member(added[i], "content"), id = member(added[i], "id");
+            const SortedJson content = member(added[i], "content"), id = member(added[i], "id");
             if (!content.is_string()) wrong(where + ".content", "a string", content);
             if (!id.is_number_integer()) wrong(where + ".id", "a whole number", id);
             builder_.reserve(where, id.get<int64_t>());
@@ -259,10 +260,10 @@ class TokenizerJson {
     }
 
     void read_tokens() {
-        const Json& vocab = required(root_["model"], "vocab", "model.vocab");
+        const SortedJson& vocab = required(root_["model"], "vocab", "model.vocab");
         if (!vocab.is_object()) wrong("model.vocab", "an object", vocab);
         for (const auto& [text, id] : vocab.items()) {
-            const std::string where = fmt::format("model.vocab[{}]", shown(Json(text)));
+            const std::string where = fmt::format("model.vocab[{}]", shown(SortedJson(text)));
             if (!id.is_number_integer()) wrong(where, "a whole number", id);
             if (special_.count(text)) continue;
             builder_.add(where, bytes_of(path_, where, text), id.get<int64_t>());
@@ -270,7 +271,7 @@ class TokenizerJson {
     }
 
     void read_merges() {
-        const Json& merges = required(root_["model"], "merges", "model.merges");
+        const SortedJson& merges = required(root_["model"], "merges", "model.merges");
         if (!merges.is_array()) wrong("model.merges", "a list", merges);
         std::unordered_map<uint32_t, size_t> seen;
         for (size_t i = 0; i < merges.size(); ++i) {
@@ -293,7 +294,7 @@ class TokenizerJson {
     }
 
     // "a b", or ["a", "b"] in newer files.
-    std::pair<std::string, std::string> pair_of(const std::string& where, const Json& merge) const {
+    std::pair<std::string, std::string> pair_of(const std::string& where, const SortedJson& merge) const {
         if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
             return {merge[0].get<std::string>(), merge[1].get<std::string>()};
         const std::string text = merge.is_string() ? merge.get<std::string>() : "";
@@ -304,7 +305,7 @@ class TokenizerJson {
     }
 
     const std::string& path_;
-    const Json& root_;
+    const SortedJson& root_;
     Builder builder_;
     std::unordered_map<std::string, int64_t> special_;
 };
@@ -319,7 +320,7 @@ BpeVocabulary read_bpe_vocabulary(const std::string& path) {
     if (begin == text.npos) throw_data("{}: empty; expected a tiktoken file or a tokenizer.json", path);
     if (text[begin] != '{') return read_tiktoken(path, text);
     try {
-        return TokenizerJson(path, parse_json<Json>(text)).read();
+        return TokenizerJson(path, parse_json<SortedJson>(text)).read();
     } catch (const JsonError& error) {
         throw_data("{}: not valid JSON: {}", path, error.what());
     }

@@ -3,7 +3,6 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +12,7 @@
 #include <memory>
 #include <system_error>
 
+#include "data/errno_text.h"
 #include "data/json_text.h"
 #include "data/sha256.h"
 #include "kernels/device/error.h"
@@ -23,10 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;  // keeps the keys in the order written, for people and diffs
-
-std::string errno_text() {
-    return std::generic_category().message(errno);
-}
 
 template <class T>
 T read_key(const Json& object, const char* key, const std::string& where) {

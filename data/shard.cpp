@@ -7,7 +7,6 @@
 
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "data/errno_text.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -22,10 +22,6 @@ namespace speedrun {
 static_assert(std::endian::native == std::endian::little, "shards are mapped, not converted");
 
 namespace {
-
-std::string errno_text() {
-    return std::generic_category().message(errno);
-}
 
 // Closes on every path out; close() is called explicitly where its result matters.
 class FileDescriptor {

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Compares `speedrun` with its PyTorch twin (tests/bench/peers): same weights, same tokens, same machine. First the losses of
-# both in f32 must agree; then both are timed in turns, and medians and ratios are printed.
+# both in f32 must agree; then both are timed in turns, and medians and ratios are printed, those of a precision together, with
+# the processor and the instruction level that they hold for.
 # Usage: compare_peers.sh [--device cpu|cuda] [--rounds N] [--steps N] [--modes LIST] [--speedrun PROGRAM] [--json FILE]
 #                         [--set KEY=VALUE]... CONFIG
 #   --device    default: cpu
@@ -15,6 +16,7 @@
 #   CONFIG      as for `speedrun train`; data patterns are relative to the current folder
 # Data are read in file order; output projections start at random values, so that no first gradient is hidden behind a zero; and
 # learning rates rise from zero, because a loss that leaps multiplies every rounding. PEER_PYTHON: the Python that has PyTorch (default: python3).
+# SPEEDRUN_ISA lowers the instruction level of both sides.
 # Exit: 0 the losses agree and all modes ran, 1 not so, 2 bad usage, 77 no PyTorch here.
 set -uf
 script_dir=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd) || exit 1
@@ -89,7 +91,7 @@ if [ -z "$modes" ]; then
 fi
 modes=$(echo "$modes" | tr ',' ' ')
 precisions=''
-for mode in $modes; do
+for mode in $modes; do # those of a precision together, in the order of their first
     case $mode in
     eager-f32 | compiled-f32 | eager-bf16 | compiled-bf16) ;;
     *) die "--modes $mode: eager-f32 compiled-f32 eager-bf16 compiled-bf16" 2 ;;
@@ -108,6 +110,12 @@ trap '[ -z "$twin_pid" ] || kill "$twin_pid" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 export PYTHONDONTWRITEBYTECODE=1
+# PyTorch's own kernels, its compiler and its oneDNN: a level that one side may not use is no advantage of the other.
+case ${SPEEDRUN_ISA:-} in
+avx2) export ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ;;
+avx512) export ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI ;;
+avx512_bf16) export ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 ;;
+esac
 
 # train NAME STEPS PRECISION [SETTING]...: a run folder in $work.
 train() {
@@ -148,6 +156,8 @@ array_of() { sed -n "s/.*\"$1\": *\[\([^]]*\)\].*/\1/p" | tr -d ' ' | tr ',' '\n
 losses_of() { grep '"event":"step"' "$work/$1/metrics.jsonl" | sed 's/.*"loss":\([^,}]*\).*/\1/'; }
 times_of() { grep '"event":"step"' "$work/$1/metrics.jsonl" | sed 's/.*"step_ms":\([^,}]*\).*/\1/'; }
 error_of() { printf '%s' "$1" | sed -n 's/.*"error": "\(.*\)"}$/\1/p'; }
+# processor_of KEY: a text of the processor in the record of the timed run; "" where it has none.
+processor_of() { sed -n '/^  "cpu": {/,/^  }/s/^ *"'"$1"'": "*\([^",]*[^",]\)"*,*$/\1/p' "$work/weights/environment.json"; }
 median() { sort -g | awk '{ v[NR] = $1 } END { if (NR) printf "%.6g\n", (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
 # difference A B N: the largest |a − b|/b of the first N lines of two files; "nan" if one is short or holds no number.
 difference() {
@@ -181,6 +191,8 @@ write_json() {
     {
         printf '{"config": "%s", "device": "%s", "torch": "%s", "peer_device": "%s",\n' "$config" "$device" "$torch" "$peer_device"
         printf ' "tokens_per_step": %s, "rounds": %s, "steps": %s,\n' "${tokens:-null}" "$rounds" "$steps"
+        printf ' "processor": "%s", "cores": %s, "isa": %s,\n' "${processor:-}" "${cores:-null}" "${isa:-null}"
+        printf ' "against_best": [%s],\n' "${against_best:-}"
         printf ' "result": "%s", "failures": [%s],\n "checks": [%s],\n "peers": [%s]}\n' "$result" "$failures" "$checks" "${peers:-}"
     } >"$json" || die "$json: cannot be written"
 }
@@ -214,6 +226,10 @@ fi
 total=$((warm_up + steps))
 train weights 0 "${precisions##* }"
 for precision in $precisions; do train "first_$precision" "$total" "$precision"; done
+processor=$(processor_of model)
+cores=$(processor_of cores)
+level=$(processor_of isa)
+isa=${level:+\"$level\"}
 tokens=$(sed -n 's/^ *"tokens_per_step": \([0-9]*\).*/\1/p' "$work/weights/config.json")
 start_twin "first_${precisions##* }" weights
 alive=''
@@ -252,10 +268,17 @@ while [ "$round" -le "$rounds" ]; do
 done
 stop_twin
 
+printf '%s, %s cores%s, %s; PyTorch %s on %s\n' "${processor:-processor unknown}" "${cores:-?}" "${level:+, level $level}" \
+    "$(date -u +%Y-%m-%d)" "$torch" "$peer_device"
 # A turn's figure is the median of its steps, a side's the median of its turns.
 printf '%-16s %14s %12s %12s %10s  %s\n' "$device" tokens/s 'step ms' 'fastest ms' ratio 'first step'
 peers=''
-for name in $(for p in $precisions; do echo "speedrun-$p"; done) $alive; do
+rows=''
+for precision in $precisions; do
+    rows="$rows speedrun-$precision"
+    for mode in $alive; do [ "${mode#*-}" != "$precision" ] || rows="$rows $mode"; done
+done
+for name in $rows; do
     step_ms=$(median <"$work/medians.$name")
     base=$(median <"$work/medians.speedrun-${name##*-}")
     fastest=$(sort -g "$work/all.$name" | head -n 1)
@@ -272,8 +295,25 @@ for name in $(for p in $precisions; do echo "speedrun-$p"; done) $alive; do
     # shellcheck disable=SC2086  # four numbers
     set -- $line
     printf '%-16s %14s %12s %12s %10s  %s s\n' "$name" "$1" "$2" "$3" "$4" "$first"
+    echo "$name $2" >>"$work/rows"
     peers="$peers${peers:+,
   }{\"name\": \"$name\", \"tokens_per_s\": $1, \"step_ms\": $2, \"fastest_ms\": $3, \"speedrun_is_faster_by\": $4, \"first_step_s\": $first}"
+done
+# The fastest of each side: within each precision, and whatever the precision.
+against_best=''
+for precision in $precisions overall; do
+    wanted=$precision
+    [ "$precision" != overall ] || wanted='.*'
+    # shellcheck disable=SC2046  # three words
+    set -- $(awk -v wanted="-$wanted\$" '
+        $1 !~ wanted { next }
+        $1 ~ /^speedrun-/ { if (!ours || $2 < ours) { ours = $2; our_name = $1 } next }
+        !theirs || $2 < theirs { theirs = $2; their_name = $1 }
+        END { if (ours && theirs) printf "%s %s %.4f", our_name, their_name, theirs / ours }' "$work/rows")
+    [ $# -eq 3 ] || continue
+    printf '%s: %s is %s times as fast as the best PyTorch, %s\n' "$precision" "$1" "$3" "$2"
+    against_best="$against_best${against_best:+,
+  }{\"precision\": \"$precision\", \"speedrun\": \"$1\", \"peer\": \"$2\", \"speedrun_is_faster_by\": $3}"
 done
 write_json
 [ -z "$failures" ] || exit 1

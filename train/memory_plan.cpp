@@ -11,8 +11,6 @@ namespace speedrun {
 
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0;
-
 int num_gpus() {
     return std::max(1, static_cast<int>(query_cuda().gpus.size()));
 }

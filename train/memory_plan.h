@@ -10,6 +10,8 @@
 
 namespace speedrun {
 
+inline constexpr double kMiB = 1024.0 * 1024.0;
+
 struct MemoryPlan {
     std::string table;  // of the device's memory of one rank, by category
     int64_t bytes = 0;

@@ -18,7 +18,8 @@ fail() {
     failures=$((failures + 1))
 }
 
-# compared NAME CODE SETTING...: compare_peers.sh on a small model ends with CODE.
+# compared NAME CODE SETTING...: compare_peers.sh on a small model, in $modes, ends with CODE.
+modes=eager-f32
 compared() {
     name=$1 code=$2 config=$3
     shift 3
@@ -27,7 +28,7 @@ compared() {
         set -- "$@" --set "$setting"
     done
     while [ "$1" != --set ]; do shift; done
-    sh "$source/scripts/compare_peers.sh" --speedrun "$speedrun" --rounds 1 --steps 1 --modes eager-f32 --json "$name.json" "$@" \
+    sh "$source/scripts/compare_peers.sh" --speedrun "$speedrun" --rounds 1 --steps 1 --modes "$modes" --json "$name.json" "$@" \
         "$source/configs/$config" >"$name.log" 2>&1
     got=$?
     [ "$got" = "$code" ] || { fail "$name: exit $got instead of $code" && cat "$name.log"; }
@@ -42,6 +43,18 @@ for name in gpt2 modern switches plain; do
     grep -q '"name": "f32", "steps": 4, .*"passed": true' "$name.json" || fail "$name.json: the losses were not compared"
     [ "$(grep -c '"tokens_per_s": [1-9]' "$name.json")" = 2 ] || fail "$name.json: two sides should be timed"
 done
+
+# The figures name their processor, and the best of each precision; the speeds of so small a model mean nothing.
+grep -q '"processor": "[^"]..*", "cores": [1-9][0-9]*, "isa": [n"]' modern.json || fail "modern.json names no processor: $(cat modern.json)"
+grep -q '"precision": "f32", "speedrun": "speedrun-f32", "peer": "eager-f32", "speedrun_is_faster_by": [0-9.]*[1-9]' modern.json || fail "modern.json: no ratio"
+if "$speedrun" doctor | grep -q 'precision auto is bf16'; then
+    modes=eager-bf16,eager-f32
+    compared both 0 124m_modern.json
+    modes=eager-f32
+    for precision in f32 bf16 overall; do grep -q "^$precision: speedrun-.* times as fast as" both.log || fail "no ratio of $precision: $(cat both.log)"; done
+    rows=$(sed -n 's/^\(speedrun-[bf0-9]*\|eager-[bf0-9]*\)  .*/\1/p' both.log | xargs)
+    [ "$rows" = "speedrun-bf16 eager-bf16 speedrun-f32 eager-f32" ] || fail "the rows of a precision are not together: $rows"
+fi
 
 # What the twin cannot do it refuses, by name.
 compared normuon 1 124m_modern.json optimizers.groups.0.normuon=true

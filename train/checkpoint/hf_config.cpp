@@ -15,9 +15,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Reads keys and says what is wrong with them; a key that is absent has the library's default.
-class Reader {
+class KeyReader {
   public:
-    Reader(std::string path, const Json& root) : path_(std::move(path)), root_(root) {}
+    KeyReader(std::string path, const Json& root) : path_(std::move(path)), root_(root) {}
 
     int64_t size(const char* key, int64_t low, int64_t high) const {
         const Json value = get(key);
@@ -79,7 +79,7 @@ class Problems {
 };
 
 // GELU in its tanh form, by both names that the library has for it.
-void expect_activation(const Reader& reader) {
+void expect_activation(const KeyReader& reader) {
     const Json activation = reader.get("activation_function");
     if (activation.is_null() || activation == "gelu_new" || activation == "gelu_pytorch_tanh") return;
     reader.wrong("activation_function", "\"gelu_new\" or \"gelu_pytorch_tanh\" (GELU in its tanh form)");
@@ -90,7 +90,7 @@ void expect_activation(const Reader& reader) {
 HfGpt2 read_hf_config(const std::string& folder) {
     const std::string path = folder + "/config.json";
     const Json root = parse_file(path);
-    const Reader reader(path, root);
+    const KeyReader reader(path, root);
     reader.expect("model_type", "gpt2", Json());
     expect_activation(reader);
     reader.expect("scale_attn_weights", true, true);

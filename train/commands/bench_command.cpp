@@ -16,8 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kMiB = 1024.0 * 1024.0;
-
 double gflops(double flops, double ms) {
     return ms > 0 ? flops / ms * 1e-6 : 0;
 }

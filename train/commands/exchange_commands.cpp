@@ -29,7 +29,7 @@ std::string config_text(const HfGpt2& hf) {
     return config_to_json(config);
 }
 
-std::string default_name(const std::string& folder) {
+std::string name_of_folder(const std::string& folder) {
     const fs::path path = fs::absolute(folder).lexically_normal();
     return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
@@ -52,7 +52,7 @@ int run_import(const ImportOptions& options) {
     expect_hf_fits(options.folder, config.model, config.batch.sequence_length);
     const ParameterTable table(config.model, config.batch.sequence_length);
     const auto values = read_hf_weights(options.folder, table, config.model);
-    RunFolder run(options.out, options.name.empty() ? default_name(options.folder) : options.name);
+    RunFolder run(options.out, options.name.empty() ? name_of_folder(options.folder) : options.name);
     run.write_config(config_to_json(config));
     save_weights(run.path() + "/checkpoints/final", table, [&](const Parameter& p, void* host) {
         const std::vector<float>& from = values[static_cast<size_t>(p.id)];

@@ -19,8 +19,6 @@ namespace speedrun {
 
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0;
-
 int64_t count_tokens(const std::vector<std::string>& patterns) {
     int64_t tokens = 0;
     for (const std::string& file : expand_globs(patterns))

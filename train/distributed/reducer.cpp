@@ -8,12 +8,12 @@ namespace speedrun {
 
 namespace {
 
-constexpr AxisSet kDataAxes{Axis::replicate, Axis::shard};
+constexpr AxisSet kRankAxes{Axis::replicate, Axis::shard};
 
 // The axes along which the optimizer state of a region is cut.
 AxisSet state_axes(const Region& region, const Ranks& ranks) {
     if (region.parts == 1) return {};
-    if (ranks.plan.strategy == Strategy::ddp) return kDataAxes;  // banks of matrices
+    if (ranks.plan.strategy == Strategy::ddp) return kRankAxes;  // banks of matrices
     return {Axis::shard};
 }
 
@@ -42,7 +42,7 @@ RegionRules region_rules(const Ranks& ranks) {
     const ParallelPlan plan = resolve_plan(ranks.plan);
     RegionRules rules;
     const auto group_of = [&](AxisSet axes) { return ranks.mesh.group(ranks.rank(), axes); };
-    const Group all = group_of(kDataAxes), shard = group_of({Axis::shard});
+    const Group all = group_of(kRankAxes), shard = group_of({Axis::shard});
     rules.coalesce_below = plan.coalesce_below_bytes / size_of(DType::f32);
     if (plan.strategy == Strategy::ddp) {
         rules.matrix_parts = all.size();
@@ -117,10 +117,10 @@ std::vector<ScheduleRow> region_schedule(const RegionLayout& layout, const Ranks
                                                When::in_step});
     }
     rows.push_back({.name = "loss, stop, norms", .parameters = {}, .collectives = {}});
-    add(on(kDataAxes, Placement::partial()), {}, 2, 0, DType::f32, When::last_microbatch);
+    add(on(kRankAxes, Placement::partial()), {}, 2, 0, DType::f32, When::last_microbatch);
     if (layout.sharded()) {
         const bool all = ranks.plan.strategy == Strategy::ddp;
-        add(on(all ? kDataAxes : AxisSet{Axis::shard}, Placement::partial()), {}, layout.size(), 0,
+        add(on(all ? kRankAxes : AxisSet{Axis::shard}, Placement::partial()), {}, layout.size(), 0,
             DType::f32, When::last_microbatch);
     }
     return rows;
@@ -139,11 +139,11 @@ Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& 
     const auto connect = [&](const char* name, AxisSet axes) {
         return ranks.world->connect(name, ranks.mesh.group(ranks.rank(), axes));
     };
-    all_ = connect("reduce over all", kDataAxes);
+    all_ = connect("reduce over all", kRankAxes);
     if (!sharded()) return;
     if (ranks.plan.strategy == Strategy::ddp) {
-        parts_ = connect("reduce to owners", kDataAxes);
-        gather_ = connect("gather from owners", kDataAxes);
+        parts_ = connect("reduce to owners", kRankAxes);
+        gather_ = connect("gather from owners", kRankAxes);
         return;
     }
     parts_ = connect("reduce over shard", {Axis::shard});

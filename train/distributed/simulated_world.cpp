@@ -1,6 +1,5 @@
 #include "train/distributed/simulated_world.h"
 
-#include <chrono>
 #include <thread>
 
 #include "kernels/device/philox.h"
@@ -10,10 +9,11 @@ namespace speedrun {
 class SimulatedCommunicator final : public Communicator {
   public:
     SimulatedCommunicator(std::unique_ptr<Communicator> inner, const SimulatedNetwork& network,
-                          PhiloxCounter counter)
+                          PassTime pass_time, PhiloxCounter counter)
         : Communicator(inner->name(), inner->group()),
           inner_(std::move(inner)),
           network_(network),
+          pass_time_(std::move(pass_time)),
           counter_(counter) {}
 
     // Calls and bytes are the other communicator's, time is both.
@@ -29,7 +29,7 @@ class SimulatedCommunicator final : public Communicator {
         inner_->count_and_enqueue(call, stream);
         // Asleep after the exchange, not before: a collective begins when its last member comes.
         const std::chrono::duration<double> wait(seconds(call));
-        run_on_host(call.kind, "network", stream, [wait] { std::this_thread::sleep_for(wait); });
+        run_on_host(call.kind, "network", stream, [this, wait] { pass_time_(wait); });
     }
 
     double seconds(const CollectiveCall& call) {
@@ -43,6 +43,7 @@ class SimulatedCommunicator final : public Communicator {
 
     const std::unique_ptr<Communicator> inner_;
     const SimulatedNetwork network_;
+    const PassTime pass_time_;
     PhiloxCounter counter_;  // call, communicator, rank, 0
 };
 
@@ -50,7 +51,8 @@ namespace {
 
 class SimulatedWorld final : public World {
   public:
-    SimulatedWorld(World& inner, const SimulatedNetwork& network) : inner_(inner), network_(network) {}
+    SimulatedWorld(World& inner, const SimulatedNetwork& network, PassTime pass_time)
+        : inner_(inner), network_(network), pass_time_(std::move(pass_time)) {}
 
     int rank() const override { return inner_.rank(); }
     int size() const override { return inner_.size(); }
@@ -58,7 +60,8 @@ class SimulatedWorld final : public World {
     int local_size() const override { return inner_.local_size(); }
     std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
         const PhiloxCounter counter{0, num_connected_++, static_cast<uint32_t>(rank()), 0};
-        return std::make_unique<SimulatedCommunicator>(inner_.connect(name, group), network_, counter);
+        return std::make_unique<SimulatedCommunicator>(inner_.connect(name, group), network_, pass_time_,
+                                                       counter);
     }
     std::vector<std::string> all_gather(const std::string& text) override { return inner_.all_gather(text); }
     void abort(ExitCode code, const std::string& reason) override { inner_.abort(code, reason); }
@@ -67,6 +70,7 @@ class SimulatedWorld final : public World {
   private:
     World& inner_;
     const SimulatedNetwork network_;
+    const PassTime pass_time_;
     uint32_t num_connected_ = 0;
 };
 
@@ -78,8 +82,13 @@ std::optional<SimulatedNetwork> simulated_network(const ParallelConfig& config) 
                             .jitter_s = config.simulate_jitter_us * 1e-6};
 }
 
-std::unique_ptr<World> make_simulated_world(World& world, const SimulatedNetwork& network) {
-    return std::make_unique<SimulatedWorld>(world, network);
+void sleep_for(std::chrono::duration<double> time) {
+    std::this_thread::sleep_for(time);
+}
+
+std::unique_ptr<World> make_simulated_world(World& world, const SimulatedNetwork& network,
+                                            PassTime pass_time) {
+    return std::make_unique<SimulatedWorld>(world, network, std::move(pass_time));
 }
 
 }  // namespace speedrun

@@ -3,6 +3,8 @@
 // overlap on one host.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -22,7 +24,12 @@ struct SimulatedNetwork {
 // What section `parallel` of a config says of it; nullopt: nothing.
 std::optional<SimulatedNetwork> simulated_network(const ParallelConfig& config);
 
+// Lets the time of one collective pass, on the thread of its stream.
+using PassTime = std::function<void(std::chrono::duration<double>)>;
+void sleep_for(std::chrono::duration<double> time);
+
 // `world` must outlive the result. Exchanges of the host take no extra time.
-std::unique_ptr<World> make_simulated_world(World& world, const SimulatedNetwork& network);
+std::unique_ptr<World> make_simulated_world(World& world, const SimulatedNetwork& network,
+                                            PassTime pass_time = sleep_for);
 
 }  // namespace speedrun

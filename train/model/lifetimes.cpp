@@ -7,8 +7,6 @@ namespace speedrun {
 
 namespace {
 
-constexpr int64_t kAlignment = 64;  // bytes: a cache line, and the widest vector
-
 // Regions that parameters straddle, and that therefore move together.
 struct Cluster {
     std::vector<int> regions;
@@ -49,7 +47,8 @@ int64_t first_fit(const Cluster& cluster, const std::vector<const Cluster*>& pla
     int64_t offset = 0;
     for (const Cluster* rival : rivals) {
         if (offset + cluster.bytes <= rival->offset) break;
-        const int64_t end = (rival->offset + rival->bytes + kAlignment - 1) / kAlignment * kAlignment;
+        const int64_t end =
+            (rival->offset + rival->bytes + kAlignedBytes - 1) / kAlignedBytes * kAlignedBytes;
         offset = std::max(offset, end);
     }
     return offset;

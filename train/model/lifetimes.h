@@ -11,6 +11,8 @@
 
 namespace speedrun {
 
+inline constexpr int64_t kAlignedBytes = 64;  // a cache line, and the widest vector
+
 enum class Pass : uint8_t { forward, backward };
 
 class Stages {

@@ -6,10 +6,8 @@ namespace speedrun {
 
 namespace {
 
-constexpr int64_t kAlignment = 64;  // bytes: a cache line, and the widest vector
-
 int64_t aligned(int64_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return (bytes + kAlignedBytes - 1) / kAlignedBytes * kAlignedBytes;
 }
 
 Tensor shaped(const Buffer& buffer, DType dtype, const std::vector<int64_t>& shape, int64_t offset) {

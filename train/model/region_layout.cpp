@@ -10,7 +10,7 @@ namespace speedrun {
 
 namespace {
 
-constexpr int64_t kAlignment = 16;  // elements: 64 bytes of f32
+constexpr int64_t kAlignedElements = 16;  // elements: 64 bytes of f32
 
 int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
@@ -70,7 +70,7 @@ bool RegionLayout::whole_matrix(int group) const {
 }
 
 Region& RegionLayout::add(const Parameter& first, bool aligned) {
-    if (aligned) elements_ = ceil_div(elements_, kAlignment) * kAlignment;
+    if (aligned) elements_ = ceil_div(elements_, kAlignedElements) * kAlignedElements;
     Region region;
     region.id = size();
     region.group = group_of(first);
@@ -100,7 +100,7 @@ void RegionLayout::add_alone(const Parameter& p) {
 void RegionLayout::add_small(const std::vector<const Parameter*>& members) {
     Region& region = add(*members.front(), true);
     for (const Parameter* p : members) {
-        region.count = ceil_div(region.count, kAlignment) * kAlignment;
+        region.count = ceil_div(region.count, kAlignedElements) * kAlignedElements;
         offset_of_[p->id] = region.offset + region.count;
         region.pieces.push_back({p, 0, region.count, p->numel()});
         region.count += p->numel();

@@ -9,10 +9,10 @@ namespace speedrun {
 
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
-// Adds one line; throws Json::exception, JsonError or a data error.
-void add_line(const Json& line, RunMetrics& metrics) {
+// Adds one line; throws SortedJson::exception, JsonError or a data error.
+void add_line(const SortedJson& line, RunMetrics& metrics) {
     const auto event = line.at("event").get<std::string>();
     const auto step = line.at("step").get<int64_t>();
     const auto train_ms = line.at("train_ms").get<double>();
@@ -41,7 +41,7 @@ RunMetrics read_metrics(const std::string& text, const std::string& origin) {
     for (std::string line; std::getline(lines, line);) {
         ++number;
         try {
-            add_line(parse_json<Json>(line), metrics);
+            add_line(parse_json<SortedJson>(line), metrics);
         } catch (const std::exception& error) {
             throw_data("{}: line {}: {}", origin, number, error.what());
         }

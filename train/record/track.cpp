@@ -12,7 +12,7 @@ namespace speedrun {
 
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 namespace fs = std::filesystem;
 
 std::string tracks_in(const fs::path& folder) {
@@ -37,24 +37,24 @@ std::vector<ShardInfo> shards_of(const Track& track, const std::string& split) {
 
 Track parse_track(const std::string& text, const std::string& origin) {
     try {
-        const Json json = parse_json<Json>(text);
+        const SortedJson json = parse_json<SortedJson>(text);
         Track track;
         track.name = json.at("name").get<std::string>();
-        for (const Json& shard : json.at("dataset").at("shards"))
+        for (const SortedJson& shard : json.at("dataset").at("shards"))
             track.shards.push_back({shard.at("file").get<std::string>(), shard.at("split").get<std::string>(),
                                     shard.at("tokens").get<int64_t>(),
                                     shard.at("sha256").get<std::string>()});
         track.validation_tokens = json.at("validation").at("tokens");
         track.target_loss = json.at("target_loss");
         track.hardware_class = json.at("hardware_class").get<std::string>();
-        const Json& rules = json.at("rules");
+        const SortedJson& rules = json.at("rules");
         track.rules.min_runs = rules.at("min_runs");
         track.rules.max_loss_p = rules.at("max_loss_p");
         track.rules.max_time_p = rules.at("max_time_p");
         track.rules.loss_margin = rules.at("systems_only").at("loss_margin");
         track.rules.max_margin_p = rules.at("systems_only").at("max_p");
         return track;
-    } catch (const Json::exception& error) {
+    } catch (const SortedJson::exception& error) {
         throw_data("{}: {}", origin, error.what());
     } catch (const JsonError& error) {
         throw_data("{}: not valid JSON: {}", origin, error.what());

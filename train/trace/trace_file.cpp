@@ -12,9 +12,10 @@ namespace speedrun {
 
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
-void add_metadata(const Json& event, Trace& trace, std::map<std::pair<int, int>, std::string>& streams) {
+void add_metadata(const SortedJson& event, Trace& trace,
+                  std::map<std::pair<int, int>, std::string>& streams) {
     const int rank = event.at("pid"), thread = event.value("tid", 0);
     const std::string name = event.at("name");
     if (name == "process_name") trace.ranks[rank] = event.at("args").at("name");
@@ -22,7 +23,7 @@ void add_metadata(const Json& event, Trace& trace, std::map<std::pair<int, int>,
     if (name == "clock") trace.clock_error_us[rank] = event.at("args").at("error_us");
 }
 
-TraceSpan span_of(const Json& event, const std::map<std::pair<int, int>, std::string>& streams) {
+TraceSpan span_of(const SortedJson& event, const std::map<std::pair<int, int>, std::string>& streams) {
     TraceSpan span;
     span.rank = event.at("pid");
     const auto stream = streams.find({span.rank, event.value("tid", 0)});
@@ -32,7 +33,7 @@ TraceSpan span_of(const Json& event, const std::map<std::pair<int, int>, std::st
     span.begin_ms = event.at("ts").get<double>() * 1e-3;
     span.end_ms = span.begin_ms + event.at("dur").get<double>() * 1e-3;
     if (!event.contains("args")) return span;
-    const Json& args = event.at("args");
+    const SortedJson& args = event.at("args");
     span.step = args.value("step", int64_t{-1});
     span.phase = args.value("phase", "");
     span.region = args.value("region", "");
@@ -54,13 +55,13 @@ Trace read_trace(const std::string& path) {
     if (!file) throw_data("{}: the trace cannot be read", path);
     Trace trace;
     try {
-        const Json events = Json::parse(file).at("traceEvents");
+        const SortedJson events = SortedJson::parse(file).at("traceEvents");
         std::map<std::pair<int, int>, std::string> streams;
-        for (const Json& event : events)
+        for (const SortedJson& event : events)
             if (event.at("ph") == "M") add_metadata(event, trace, streams);
-        for (const Json& event : events)
+        for (const SortedJson& event : events)
             if (event.at("ph") == "X") trace.spans.push_back(span_of(event, streams));
-    } catch (const Json::exception& error) {
+    } catch (const SortedJson::exception& error) {
         throw_data("{}: not a trace of 'speedrun train --trace': {}", path, error.what());
     }
     if (std::none_of(trace.spans.begin(), trace.spans.end(), [](const auto& s) { return s.step >= 0; }))
