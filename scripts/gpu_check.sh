@@ -203,7 +203,7 @@ find_tests() {
 
 stage_tests() {
     find_tests tests || return
-    export OMP_WAIT_POLICY=passive # teams of threads of small loops that spin while they wait slow each other down
+    export # teams of threads of small loops that spin while they wait slow each other down
     gtest_step tests all 240 "$tests"
     if [ "$rc" != 0 ]; then
         # An illegal access spoils all that follows it in the process: alone, each suite tells the truth about itself.

@@ -61,7 +61,8 @@ inline void transpose_eight(__m256 (&r)[8]) {
 
 #endif
 
-// to[c·to_stride + r] = x[r·row_stride + c] as f32, for c < cols and r < 16; zero where r ≥ rows. rows, cols ≤ 16.
+// to[c·to_stride + r] = x[r·row_stride + c] as f32, for c < cols and r < 16; zero where r ≥ rows. rows, cols ≤ 16. Lines are
+// written in rising order of c, so to_stride may be below 16.
 template <class Real>
 inline void transpose_block(float* to, int64_t to_stride, const Real* x, int64_t row_stride, int64_t rows,
                             int64_t cols) {
@@ -72,22 +73,19 @@ inline void transpose_block(float* to, int64_t to_stride, const Real* x, int64_t
     transpose_words(lines);
     for (int64_t c = 0; c < cols; ++c) _mm512_storeu_si512(to + c * to_stride, lines[c]);
 #else
-    __m256 lines[2][8];
-    for (int64_t r0 = 0; r0 < kLanes; r0 += 8) {
-        for (int64_t r = 0; r < 8; ++r) {
-            Vec line;
-            if (r0 + r < rows) {
-                const Real* from = x + (r0 + r) * row_stride;
-                line = cols == kLanes ? load(from) : load(from, Part{cols});
-            }
-            lines[0][r] = line.low;
-            lines[1][r] = line.high;
-        }
-        for (int64_t half = 0; half < 2 && 8 * half < cols; ++half) {
-            transpose_eight(lines[half]);
-            const int64_t count = std::min<int64_t>(8, cols - 8 * half);
-            for (int64_t c = 0; c < count; ++c) _mm256_storeu_ps(to + (8 * half + c) * to_stride + r0, lines[half][c]);
-        }
+    __m256 lines[2][2][8];  // by halves of the columns and of the rows
+    for (int64_t r = 0; r < kLanes; ++r) {
+        Vec line;
+        if (r < rows) line = cols == kLanes ? load(x + r * row_stride) : load(x + r * row_stride, Part{cols});
+        lines[0][r / 8][r % 8] = line.low;
+        lines[1][r / 8][r % 8] = line.high;
+    }
+    for (auto& columns : lines) {
+        for (auto& eight : columns) transpose_eight(eight);
+    }
+    // Line after line: where lines are nearer to each other than 16, the next one covers what the last one wrote too far.
+    for (int64_t c = 0; c < cols; ++c) {
+        for (int half = 0; half < 2; ++half) _mm256_storeu_ps(to + c * to_stride + 8 * half, lines[c / 8][half][c % 8]);
     }
 #endif
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "kernels/cpu/isa.h"
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
 #include "train/distributed/message_channel.h"
@@ -97,9 +98,9 @@ void add_cpu(Findings& all, const Environment& e, const Machine& m) {
                        "runs on the CPU need a processor with AVX2: Intel since 2013, AMD since 2015"});
     } else {
         const bool lowered = e.isa != e.isas.back();
-        const bool bf16 = e.isa == name_of(Isa::avx512_bf16);
         all.push_back({lowered ? Status::warn : Status::ok, "CPU level",
-                       fmt::format("{} (of {}): precision auto is {}", e.isa, fmt::join(e.isas, ", "), bf16 ? "bf16" : "f32"),
+                       fmt::format("{} (this processor has {}): precision auto is {}", e.isa, e.isas.back(),
+                                   cpu_has_bf16() ? "bf16" : "f32"),
                        lowered ? "SPEEDRUN_ISA lowers it; unset it for the fastest loops" : ""});
     }
     const char* const threads = std::getenv("OMP_NUM_THREADS");

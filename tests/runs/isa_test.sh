@@ -1,0 +1,45 @@
+#!/bin/sh
+# One binary at every instruction level that this processor has: in f32 the same losses and weights to the last bit, in bf16 the
+# same but for the order of sums; an unknown level is refused. Usage: isa_test.sh SPEEDRUN
+set -u
+speedrun=$(realpath "$1")
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+. "$here/tiny_run.sh"
+
+expect 0 train "$speedrun" prepare --input text.txt --tokenizer bytes --out tiny --val-every 10 --document-marker '%%'
+expect 2 'SPEEDRUN_ISA=mmx: this processor and build can use avx2' env SPEEDRUN_ISA=mmx "$speedrun" train tiny.json
+isas=""
+for isa in avx2 avx512 avx512_bf16; do
+    if sh "$here/../at_isa.sh" $isa true >/dev/null; then isas="$isas $isa"; fi
+done
+[ -n "$isas" ] || { echo "FAILED: no level at all"; exit 1; }
+
+# A model with every operation that rounds on its way: norms, rotary, attention over documents and windows, both activations.
+for isa in $isas; do
+    for precision in f32 bf16; do
+        for family in modern gpt2; do
+            run=$isa-$precision-$family
+            expect 0 '^result: done' env SPEEDRUN_ISA=$isa "$speedrun" train tiny.json --name "$run" --set precision=$precision \
+                --set model.preset=$family --set schedule.steps=6 --set model.model_dim=48 --set model.num_layers=2 \
+                --set batch.sequence_length=80 --set batch.microbatch_tokens=240 --set batch.tokens_per_step=480
+            grep -q "\"isa\": \"$isa\"" "logs/$run/environment.json" || fail "environment.json does not name $isa"
+            grep -o '"loss":[^,]*' "logs/$run/metrics.jsonl" >"losses-$run"
+            [ "$(wc -l <"losses-$run")" -ge 7 ] || fail "$run: not 6 steps and a validation"
+        done
+    done
+    for family in modern gpt2; do
+        cmp -s "losses-avx2-f32-$family" "losses-$isa-f32-$family" || fail "$family f32: losses at $isa are not those at avx2"
+        cmp -s "logs/avx2-f32-$family/checkpoints/final/model.safetensors" "logs/$isa-f32-$family/checkpoints/final/model.safetensors" ||
+            fail "$family f32: weights at $isa are not those at avx2"
+        # Sums in another order, rounded to 8 bits on the way: seen up to 1e-3 of the loss; a value rounded at another point,
+        # or not at all, moves single losses no more than that, a wrong one by far more.
+        paste -d' ' "losses-avx2-bf16-$family" "losses-$isa-bf16-$family" | sed 's/"loss"://g' |
+            awk '{d = $1 - $2; if (d < 0) d = -d; if (d > 5e-3 * $1) bad = 1} END {exit bad}' ||
+            fail "$family bf16: losses at $isa are not near those at avx2"
+    done
+done
+[ "$failures" -eq 0 ] || exit 1
+echo "levels$isas agree"
