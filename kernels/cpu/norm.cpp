@@ -20,14 +20,6 @@ Real* row_of(const Tensor& x, int64_t t) {  // null where x is absent
     return x.present() ? x.as<Real>() + t * x.row_stride : nullptr;
 }
 
-// v as it is once it has been stored.
-template <class Real>
-Vec rounded(Vec v) {
-    Real lanes[cpu::kLanes];
-    cpu::store(lanes, v);
-    return cpu::load(lanes);
-}
-
 // norm_forward and mix_norm_forward: norms x, or x + delta where delta is given, or that mixed with z.
 struct Forward {
     Tensor y, mean, rstd, x, delta, gain, bias;
@@ -148,7 +140,7 @@ void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
             Vec result = r * (dn - average - normed * dot);
             if (residual) result += cpu::load(residual + i, width);
             if (dz) {
-                result = rounded<Real>(result);
+                result = cpu::rounded_to<Real>(result);
                 sum_entered = fma(result, cpu::load(entered + i, width), sum_entered);  // past the end: · 0
                 sum_z = fma(result, cpu::load(z + i, width), sum_z);
                 cpu::store(dz + i, f.accumulate_z ? cz * result + cpu::load(dz + i, width) : cz * result,
