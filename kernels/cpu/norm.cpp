@@ -1,7 +1,9 @@
 #include <cmath>
+#include <utility>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduction.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/op_checks.h"
 
@@ -156,16 +158,6 @@ void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
     }
 }
 
-// out[i] (+)= Σ over chunks of partial[chunk][i].
-void add_chunks(Tensor out, const float* partial, int64_t stride, bool accumulate) {
-    if (!out.present()) return;
-    for (int64_t i = 0; i < out.cols(); ++i) {
-        float total = accumulate ? out.as<float>()[i] : 0.0f;
-        for (int64_t chunk = 0; chunk < cpu::kReductionChunks; ++chunk) total += partial[chunk * stride + i];
-        out.as<float>()[i] = total;
-    }
-}
-
 void run(const Backward& f, float* partial) {
     const int64_t cols = f.s.cols(), stride = f.partial_size();
     cpu::with_real(f.s.dtype, [&]<class Real>() {
@@ -175,9 +167,9 @@ void run(const Backward& f, float* partial) {
         });
     });
     if (!partial) return;
-    add_chunks(f.dgain, partial, stride, f.accumulate);
-    add_chunks(f.dbias, partial + cols, stride, f.accumulate);
-    add_chunks(f.dcoefficients, partial + 2 * cols, stride, f.accumulate);
+    for (const auto& [out, at] : {std::pair{f.dgain, int64_t{0}}, {f.dbias, cols}, {f.dcoefficients, 2 * cols}}) {
+        if (out.present()) cpu::add_chunks(out.as<float>(), partial + at, stride, out.cols(), f.accumulate);
+    }
 }
 
 }  // namespace

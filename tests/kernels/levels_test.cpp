@@ -54,5 +54,33 @@ TEST(LevelsTest, Attention) {
     }
 }
 
+// Rows that end in part of a vector, and more of them than chunks of a reduction.
+TEST(LevelsTest, RowsAndElements) {
+    constexpr int64_t kRows = 311, kCols = 90;
+    expect_same_at_all_levels([](Harness& h) -> Outputs {
+        Ops& ops = h.ops();
+        Stream& stream = h.stream();
+        const Tensor x = random_input(h, kRows, kCols, 1), z = random_input(h, kRows, kCols, 2);
+        const auto make = [&](int64_t rows, int64_t cols) { return h.output(DType::f32, {rows, cols}); };
+        const auto line = [&](int64_t count) { return h.output(DType::f32, {count}); };
+        const Tensor sums = line(kCols), gelu = make(kRows, kCols), dgelu = make(kRows, kCols),
+                     y = make(kRows, kCols), mean = line(kRows), rstd = line(kRows), dx = make(kRows, kCols),
+                     dgain = line(kCols), dbias = line(kCols), losses = line(kRows),
+                     dlogits = make(kRows, kCols),
+                     gain = h.input(random_matrix(1, kCols, 3, DType::f32), DType::f32, {kCols});
+        ops.column_sum(sums, x, false, stream);
+        ops.activation_forward(gelu, x, Activation::gelu_tanh, stream);
+        ops.activation_backward(dgelu, z, x, Activation::gelu_tanh, stream);
+        ops.norm_forward(y, {}, mean, rstd, x, {}, gain, gain, NormKind::layernorm, stream);
+        ops.norm_backward(dx, dgain, dbias, z, x, mean, rstd, gain, {}, false, NormKind::layernorm, stream);
+        ops.cross_entropy(losses, dlogits, x, h.input(random_indices(kRows, kCols - 3, 4)),
+                          {.vocab_size = kCols - 3, .softcap = 5.0f, .gradient_scale = 0.1f}, stream);
+        Outputs out;
+        for (const Tensor& tensor : {sums, gelu, dgelu, y, mean, rstd, dx, dgain, dbias, losses, dlogits})
+            out.push_back(h.read(tensor));
+        return out;
+    });
+}
+
 }  // namespace
 }  // namespace speedrun::testing
