@@ -11,23 +11,26 @@ using cpu::Vec;
 constexpr float kSqrt2OverPi = 0.7978845608f;
 constexpr float kCubic = 0.044715f;
 
-// tanh(√(2/π)·(x + 0.044715·x³)), of GELU's tanh form (Hendrycks & Gimpel 2016).
-Vec inner_tanh(Vec x) {
-    return cpu::tanh(x * fma(kSqrt2OverPi * kCubic * x, x, kSqrt2OverPi));
+// GELU in its tanh form (Hendrycks & Gimpel 2016) is ½x·(1 + tanh(u)) with u = √(2/π)·(x + 0.044715·x³):
+// x·σ(2u). This is e^-2u.
+Vec inverse_odds(Vec x) {
+    constexpr float kLinear = -2.0f * kSqrt2OverPi;
+    return cpu::exp(x * fma(kLinear * kCubic * x, x, kLinear));
 }
 
 Vec value(Vec x, Activation activation) {
     if (activation == Activation::relu_squared) {
         return max(0.0f, x) * x;  // not max(0, x)²: a NaN must not become 0
     }
-    return 0.5f * x * (1.0f + inner_tanh(x));
+    return x / (1.0f + inverse_odds(x));
 }
 
 Vec derivative(Vec x, Activation activation) {
     if (activation == Activation::relu_squared) return 2.0f * max(0.0f, x);
-    const Vec t = inner_tanh(x);
-    const Vec slope = fma(3.0f * kSqrt2OverPi * kCubic * x, x, kSqrt2OverPi);  // of the argument of tanh
-    return 0.5f * fma(x * slope, negated_fma(t, t, 1.0f), 1.0f + t);
+    constexpr float kLinear = 2.0f * kSqrt2OverPi;
+    const Vec odds = inverse_odds(x), sigmoid = 1.0f / (1.0f + odds);
+    const Vec slope = fma(3.0f * kLinear * kCubic * x, x, kLinear);  // of 2u
+    return sigmoid * fma(x * slope, odds * sigmoid, 1.0f);           // σ + x·slope·σ·(1 − σ)
 }
 
 }  // namespace

@@ -23,8 +23,7 @@ void CpuOps::adamw_step(Tensor parameter, Tensor master, Tensor first_moment, Te
         const float rate = options.learning_rate * correction1;
         const bool separate = parameter.data != master.data;
         cpu::with_real(parameter.dtype, [&]<class Real>() {
-            cpu::parallel_for((count + cpu::kBlock - 1) / cpu::kBlock, [&](int64_t block) {
-                const int64_t begin = block * cpu::kBlock, size = std::min(cpu::kBlock, count - begin);
+            cpu::for_blocks(count, [&](int64_t begin, int64_t size) {
                 float* w = master.as<float>() + begin;
                 float* m = first_moment.as<float>() + begin;
                 float* v = second_moment.as<float>() + begin;

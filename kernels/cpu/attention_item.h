@@ -1,9 +1,7 @@
-// What both ways of CPU attention share: one work item is a head of a sequence, walked in tiles of 64 queries
-// by 64 keys. Tiles that the mask empties are never visited.
+// The work items of CPU attention: one head of one sequence, and which of its keys each query sees.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -12,24 +10,23 @@
 
 namespace speedrun::cpu {
 
-constexpr int64_t kTile = 64;
+constexpr int64_t kTile = 64;  // queries, or keys, whose panels stay in a first-level cache
+constexpr int64_t kStrip = 6;  // of them at a time, in registers
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-// One head of one sequence: where it starts, which keys each query sees.
 struct AttentionItem {
     const AttentionOptions& o;
+    int64_t head;
     int64_t first_row;  // of the sequence in T
-    int64_t column;     // of the head
     const int32_t* first_key;
-    int64_t length, padded_length, width;  // S, S rounded up to tiles, D rounded up to vectors
+    int64_t length, width;  // S, and D rounded up to vectors
 
     AttentionItem(const AttentionOptions& o, int64_t index, Tensor first_keys)
         : o(o),
+          head(index % o.num_heads),
           first_row(index / o.num_heads * o.sequence_length),
-          column(index % o.num_heads * o.head_dim),
           first_key(first_keys.as<int32_t>()),
           length(o.sequence_length),
-          padded_length(round_up(o.sequence_length, kTile)),
           width(round_up(o.head_dim, kLanes)) {}
 
     // First visible key of query i, both counted from the start of the sequence.
@@ -37,7 +34,7 @@ struct AttentionItem {
         const int64_t document = first_key[first_row + i] - first_row;
         return std::max({int64_t{0}, document, o.window > 0 ? i - o.window + 1 : int64_t{0}});
     }
-    // Lowest and highest first visible key of a tile of queries.
+    // Lowest and highest first visible key of the queries [begin, end).
     Range low_range(int64_t begin, int64_t end) const {
         Range range{length, 0};
         for (int64_t i = begin; i < end; ++i) {
@@ -46,39 +43,80 @@ struct AttentionItem {
         }
         return range;
     }
-    // Sets the scores of invisible keys of one tile (queries from i0, keys from j0) to −∞.
-    void mask(float* scores, int64_t i0, int64_t i1, int64_t j0) const {
-        for (int64_t i = i0; i < i1; ++i) {
-            float* row = scores + (i - i0) * kTile;
-            const int64_t begin = std::clamp(low(i) - j0, int64_t{0}, kTile);
-            const int64_t end = std::clamp(i + 1 - j0, int64_t{0}, kTile);
-            std::fill(row, row + begin, kMasked);
-            std::fill(row + std::max(begin, end), row + kTile, kMasked);
-        }
-    }
-    float* log_sums(Tensor lse) const {
-        return lse.as<float>() + column / o.head_dim * lse.cols() + first_row;
-    }
+    float* log_sums(Tensor lse) const { return lse.as<float>() + head * lse.cols() + first_row; }
     template <class Real>
     Real* row(Tensor x, int64_t i) const {
-        return x.as<Real>() + (first_row + i) * x.row_stride + column;
+        return x.as<Real>() + (first_row + i) * x.row_stride + head * o.head_dim;
+    }
+    // Asks for the lines of rows that are written once their sums are known, so that they come while that
+    // takes.
+    template <class Real>
+    void expect_rows(Tensor x, int64_t begin, int64_t end) const {
+        for (int64_t i = begin; i < end; ++i) {
+            const Real* to = row<Real>(x, i);
+            for (int64_t d = 0; d < o.head_dim; d += 64 / static_cast<int64_t>(sizeof(Real)))
+                __builtin_prefetch(to + d, 1);
+        }
     }
     // Writes a row of x: values · factor.
     template <class Real>
-    void pack_row(Tensor x, int64_t i, const float* values, float factor) const {
+    void write_row(Tensor x, int64_t i, const float* values, float factor) const {
         Real* to = row<Real>(x, i);
         for_vectors(o.head_dim,
                     [&](int64_t d, auto part) { store(to + d, factor * load(values + d, part), part); });
     }
 };
 
-// Attention of bf16 tensors by bf16 products (attention_bf16.cpp), in scratch memory of its own per thread.
-bool has_bf16_attention(DType dtype, const AttentionOptions& options);
-int64_t bf16_attention_forward_bytes(const AttentionOptions& options);
-int64_t bf16_attention_backward_bytes(const AttentionOptions& options);
-void bf16_attention_forward(const AttentionItem& item, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
-                            void* scratch);
-void bf16_attention_backward(const AttentionItem& item, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
-                             Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, void* scratch);
+// What a strip of queries sees of a tile of keys: the keys [begin, end) of the tile, begin and clear_begin on
+// whole vectors. Every query of the strip sees all of [clear_begin, clear_end); the vectors outside of that
+// are crossed by an edge.
+struct View {
+    int64_t begin, end, clear_begin, clear_end;
+
+    // The queries [i, i + rows) with these first visible keys, and the tile at j0.
+    View(Range low, int64_t i, int64_t rows, int64_t j0) {
+        begin = std::clamp(low.begin - j0, int64_t{0}, kTile) / kLanes * kLanes;
+        end = std::min(i + rows - j0, kTile);
+        clear_begin = round_up(std::max(low.end - j0, begin), kLanes);
+        clear_end = i + 1 - j0;
+    }
+    bool empty() const { return begin >= end; }
+    int64_t vectors() const { return ceil_div(end - begin, kLanes); }
+    bool clear(int64_t j) const { return j >= clear_begin && j + kLanes <= clear_end; }
+};
+
+// The keys of a tile that one query sees.
+class Edge {
+  public:
+    Edge(const AttentionItem& item, int64_t i, int64_t j0)
+        : low_(static_cast<float>(item.low(i) - j0)), end_(static_cast<float>(i + 1 - j0)) {}
+    // The scores of 16 keys from `first` on, those of invisible ones −∞.
+    Vec hide(Vec scores, int64_t first) const {
+        const Vec key = load(kNumbers) + static_cast<float>(first);
+        return select(key < low_, kMasked, select(key < end_, scores, kMasked));
+    }
+
+  private:
+    alignas(64) static constexpr float kNumbers[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                           8, 9, 10, 11, 12, 13, 14, 15};
+    float low_, end_;
+};
+
+// Scratch memory cut into pieces, each on cache lines of its own. Without memory it only counts.
+class Scratch {
+  public:
+    explicit Scratch(void* memory) : memory_(static_cast<char*>(memory)) {}
+    template <class T>
+    T* take(int64_t count) {
+        const int64_t offset = bytes_;
+        bytes_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+        return memory_ ? reinterpret_cast<T*>(memory_ + offset) : nullptr;
+    }
+    int64_t bytes() const { return bytes_; }
+
+  private:
+    char* memory_;
+    int64_t bytes_ = 0;
+};
 
 }  // namespace speedrun::cpu

@@ -1,5 +1,5 @@
+#include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
@@ -12,55 +12,56 @@ namespace {
 
 using cpu::Vec;
 
-// The loss of one row; its gradient too, where dlogits is not null. `scratch` holds the row's exponentials.
+// The largest of the first `count`; where it matters less, NaN are lost.
+template <class Real>
+float largest(const Real* x, int64_t count) {
+    if (count < cpu::kLanes)
+        return static_cast<float>(*std::max_element(
+            x, x + count, [](Real a, Real b) { return static_cast<float>(a) < static_cast<float>(b); }));
+    Vec highest = cpu::load(x + count - cpu::kLanes);
+    for (int64_t i = 0; i + cpu::kLanes <= count; i += cpu::kLanes) highest = max(highest, cpu::load(x + i));
+    return cpu::max_lane(highest);
+}
+
+// The loss of one row; its gradient too, where dlogits is not null, which may be logits. `scratch` holds
+// exponentials that dlogits cannot.
 template <class Real>
 float row_loss(const Real* logits, Real* dlogits, int32_t target, int64_t padded,
                const CrossEntropyOptions& o, float* scratch) {
     const int64_t vocab = o.vocab_size;
     const float cap = o.softcap, inverse_cap = cap > 0.0f ? 1.0f / cap : 0.0f;
-    Vec highest = -std::numeric_limits<float>::infinity();
-    cpu::for_vectors(vocab, [&](int64_t i, auto width) {
-        Vec z = cpu::load(logits + i, width);
-        if (cap > 0.0f) z = cap * cpu::tanh(z * inverse_cap);
-        cpu::store(scratch + i, z, width);
-        if constexpr (std::is_same_v<decltype(width), cpu::Full>) highest = cpu::max(highest, z);
-    });
-    float maximum = cpu::max_lane(highest);
-    for (int64_t i = vocab / cpu::kLanes * cpu::kLanes; i < vocab; ++i)
-        maximum = std::max(maximum, scratch[i]);
-    const float target_logit = scratch[target];
+    const auto capped = [&](Vec z) { return cap > 0.0f ? cap * cpu::tanh(z * inverse_cap) : z; };
+    const auto capped_one = [&](float z) {
+        float lanes[cpu::kLanes];
+        cpu::store(lanes, capped(z));
+        return lanes[0];
+    };
+    const float maximum = capped_one(largest(logits, vocab));
+    const float target_logit = capped_one(static_cast<float>(logits[target]));
+    float* const exponentials =
+        std::is_same_v<Real, float> && dlogits ? reinterpret_cast<float*>(dlogits) : scratch;
 
     Vec sums{};
-    float tail = 0.0f;
     cpu::for_vectors(vocab, [&](int64_t i, auto width) {
-        const Vec e = cpu::exp(cpu::load(scratch + i, width) - maximum);
-        if constexpr (std::is_same_v<decltype(width), cpu::Full>) {
-            sums += e;
-        } else {
-            float lanes[cpu::kLanes];
-            cpu::store(lanes, e);
-            for (int64_t lane = 0; lane < width.count; ++lane) tail += lanes[lane];
-        }
+        const Vec z = capped(cpu::load(logits + i, width));
+        const Vec e = cpu::keep(cpu::exp(z - maximum), width);
+        sums += e;
         if (!dlogits) return;
-        if (cap >
-            0.0f) {  // keep e · d softcap/dz: the capped value is still here, and 1 − tanh² follows from it
-            const Vec t = cpu::load(scratch + i, width) * inverse_cap;
-            cpu::store(scratch + i, e * (1.0f - t * t), width);
-        } else {
-            cpu::store(scratch + i, e, width);
-        }
+        const Vec t = z * inverse_cap;  // 1 − tanh² follows from the capped value
+        cpu::store(exponentials + i, cap > 0.0f ? e * (1.0f - t * t) : e, width);
     });
-    const float total = cpu::sum(sums) + tail;
+    const float total = cpu::sum(sums);
     const float loss = std::log(total) + maximum - target_logit;
     if (!dlogits) return loss;
 
     const float factor = o.gradient_scale / total;
-    cpu::for_vectors(vocab, [&](int64_t i, auto width) {
-        cpu::store(dlogits + i, factor * cpu::load(scratch + i, width), width);
-    });
     const float t = target_logit * inverse_cap;
     const float slope = cap > 0.0f ? 1.0f - t * t : 1.0f;
-    dlogits[target] = Real(factor * scratch[target] - o.gradient_scale * slope);
+    const float of_target = factor * exponentials[target] - o.gradient_scale * slope;
+    cpu::for_vectors(vocab, [&](int64_t i, auto width) {
+        cpu::store(dlogits + i, factor * cpu::load(exponentials + i, width), width);
+    });
+    dlogits[target] = Real(of_target);
     for (int64_t i = vocab; i < padded; ++i) dlogits[i] = Real(0.0f);
     return loss;
 }

@@ -1,7 +1,5 @@
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/product.h"
-#include "kernels/cpu/simd.h"
 
 namespace speedrun {
 
@@ -57,35 +55,6 @@ void CpuOps::matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptio
              .transpose_b = options.transpose_b,
              .beta = options.accumulate ? 1.0f : 0.0f},
             "matmul", stream);
-}
-
-void CpuOps::column_sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {
-    const int64_t rows = x.rows(), cols = x.cols();
-    expect(out, DType::f32, {cols}, "column_sum out");
-    auto* partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * cols * sizeof(float)));
-    cpu::submit(stream, "column_sum", [=] {
-        cpu::with_real(x.dtype, [&]<class Real>() {
-            const Real* in = x.as<Real>();
-            cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
-                float* sums = partial + chunk * cols;
-                std::fill(sums, sums + cols, 0.0f);
-                const auto [begin, end] = cpu::chunk_of(rows, chunk, cpu::kReductionChunks);
-                for (int64_t t = begin; t < end; ++t) {
-                    const Real* row = in + t * x.row_stride;
-                    cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                        cpu::store(sums + i, cpu::load(sums + i, width) + cpu::load(row + i, width), width);
-                    });
-                }
-            });
-        });
-        float* result = out.as<float>();
-        for (int64_t i = 0; i < cols; ++i) {
-            float total = accumulate ? result[i] : 0.0f;
-            for (int64_t chunk = 0; chunk < cpu::kReductionChunks; ++chunk)
-                total += partial[chunk * cols + i];
-            result[i] = total;
-        }
-    });
 }
 
 }  // namespace speedrun

@@ -1,5 +1,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduction.h"
 #include "kernels/cpu/simd.h"
 
 namespace speedrun {
@@ -54,11 +55,7 @@ void CpuOps::mix_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dy,
                 partial[2 * chunk + 1] = cpu::sum(sum_z);
             });
         });
-        for (int i = 0; i < 2; ++i) {
-            float total = accumulate ? dcoefficients.as<float>()[i] : 0.0f;
-            for (int64_t chunk = 0; chunk < cpu::kReductionChunks; ++chunk) total += partial[2 * chunk + i];
-            dcoefficients.as<float>()[i] = total;
-        }
+        cpu::add_chunks(dcoefficients.as<float>(), partial, 2, 2, accumulate);
     });
 }
 

@@ -1,7 +1,9 @@
 #include <cmath>
+#include <utility>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduction.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/op_checks.h"
 
@@ -18,14 +20,6 @@ const float* optional(Tensor tensor) {
 template <class Real>
 Real* row_of(const Tensor& x, int64_t t) {  // null where x is absent
     return x.present() ? x.as<Real>() + t * x.row_stride : nullptr;
-}
-
-// v as it is once it has been stored.
-template <class Real>
-Vec rounded(Vec v) {
-    Real lanes[cpu::kLanes];
-    cpu::store(lanes, v);
-    return cpu::load(lanes);
 }
 
 // norm_forward and mix_norm_forward: norms x, or x + delta where delta is given, or that mixed with z.
@@ -148,7 +142,7 @@ void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
             Vec result = r * (dn - average - normed * dot);
             if (residual) result += cpu::load(residual + i, width);
             if (dz) {
-                result = rounded<Real>(result);
+                result = cpu::rounded_to<Real>(result);
                 sum_entered = fma(result, cpu::load(entered + i, width), sum_entered);  // past the end: · 0
                 sum_z = fma(result, cpu::load(z + i, width), sum_z);
                 cpu::store(dz + i, f.accumulate_z ? cz * result + cpu::load(dz + i, width) : cz * result,
@@ -164,16 +158,6 @@ void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
     }
 }
 
-// out[i] (+)= Σ over chunks of partial[chunk][i].
-void add_chunks(Tensor out, const float* partial, int64_t stride, bool accumulate) {
-    if (!out.present()) return;
-    for (int64_t i = 0; i < out.cols(); ++i) {
-        float total = accumulate ? out.as<float>()[i] : 0.0f;
-        for (int64_t chunk = 0; chunk < cpu::kReductionChunks; ++chunk) total += partial[chunk * stride + i];
-        out.as<float>()[i] = total;
-    }
-}
-
 void run(const Backward& f, float* partial) {
     const int64_t cols = f.s.cols(), stride = f.partial_size();
     cpu::with_real(f.s.dtype, [&]<class Real>() {
@@ -183,9 +167,9 @@ void run(const Backward& f, float* partial) {
         });
     });
     if (!partial) return;
-    add_chunks(f.dgain, partial, stride, f.accumulate);
-    add_chunks(f.dbias, partial + cols, stride, f.accumulate);
-    add_chunks(f.dcoefficients, partial + 2 * cols, stride, f.accumulate);
+    for (const auto& [out, at] : {std::pair{f.dgain, int64_t{0}}, {f.dbias, cols}, {f.dcoefficients, 2 * cols}}) {
+        if (out.present()) cpu::add_chunks(out.as<float>(), partial + at, stride, out.cols(), f.accumulate);
+    }
 }
 
 }  // namespace

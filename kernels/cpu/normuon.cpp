@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduction.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/op_checks.h"
 
@@ -29,20 +30,10 @@ void row_squares(float* sums, const Real* u, int64_t rows, int64_t cols) {
 template <class Real>
 void column_squares(float* sums, float* partial, const Real* u, int64_t rows, int64_t cols) {
     cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
-        float* own = partial + chunk * cols;
-        std::fill(own, own + cols, 0.0f);
         const auto [begin, end] = cpu::chunk_of(rows, chunk, cpu::kReductionChunks);
-        for (int64_t r = begin; r < end; ++r) {
-            cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                const Vec v = cpu::load(u + r * cols + i, width);
-                cpu::store(own + i, cpu::load(own + i, width) + v * v, width);
-            });
-        }
+        cpu::sum_rows(partial + chunk * cols, u + begin * cols, cols, end - begin, cols, [](Vec v) { return v * v; });
     });
-    std::fill(sums, sums + cols, 0.0f);
-    for (int64_t chunk = 0; chunk < cpu::kReductionChunks; ++chunk) {
-        for (int64_t c = 0; c < cols; ++c) sums[c] += partial[chunk * cols + c];
-    }
+    cpu::add_chunks(sums, partial, cols, cols, false);
 }
 
 // Updates v, and turns the sums of squares of lines of `length` elements into the factors of the lines.

@@ -1,8 +1,10 @@
 // The one way in which CPU kernels use threads: the team of the stream that they run on.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/team.h"
 
 namespace speedrun::cpu {
@@ -29,7 +31,15 @@ void parallel_for(int64_t count, const Body& body, int64_t pieces = kLoopPieces)
     for (int64_t i = 0; i < count; ++i) body(i);
 }
 
-// The same, handed out one by one: for items of unequal cost.
+// Calls body(begin, size) for a flat array in blocks that are the same for any number of threads.
+template <class Body>
+void for_blocks(int64_t count, const Body& body) {
+    parallel_for(ceil_div(count, kBlock), [&](int64_t block) {
+        body(block * kBlock, std::min(kBlock, count - block * kBlock));
+    });
+}
+
+// parallel_for, handed out one by one: for items of unequal cost.
 template <class Body>
 void parallel_for_dynamic(int64_t count, const Body& body) {
     parallel_for(count, body, count);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/device/dtype.h"
 
@@ -79,14 +80,9 @@ inline Vec square_root(Vec v) {
 inline Vec magnitude(Vec v) {
     return _mm512_abs_ps(v.r);
 }
-// To whole numbers, halves to even.
-inline Vec round(Vec v) {
-    return _mm512_roundscale_ps(v.r, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-// v·2^n for whole n with −126 ≤ n ≤ 127.
-inline Vec times_power_of_two(Vec v, Vec n) {
-    const __m512i exponent = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.r), _mm512_set1_epi32(127)), 23);
-    return _mm512_mul_ps(v.r, _mm512_castsi512_ps(exponent));
+// 2^n for whole n from −126 to 127, 0 for n = −127; `shifted` is n + kExponentShift.
+inline Vec power_of_two(Vec shifted) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(shifted.r), 23));
 }
 inline Mask operator<(Vec a, Vec b) {
     return {_mm512_cmp_ps_mask(a.r, b.r, _CMP_LT_OQ)};
@@ -108,9 +104,11 @@ inline Vec max_bits(Vec a, Vec b) {
 inline Vec load(const float* p) {
     return _mm512_loadu_ps(p);
 }
-inline Vec load(const Bf16* p) {
-    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+inline Vec from_bf16(__m256i halves) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+inline Vec load(const Bf16* p) {
+    return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 inline void store(float* p, Vec v) {
     _mm512_storeu_ps(p, v.r);
@@ -189,18 +187,12 @@ inline Vec magnitude(Vec v) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     return {_mm256_andnot_ps(sign, v.low), _mm256_andnot_ps(sign, v.high)};
 }
-// To whole numbers, halves to even.
-inline Vec round(Vec v) {
-    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    return {_mm256_round_ps(v.low, kNearest), _mm256_round_ps(v.high, kNearest)};
-}
-// v·2^n for whole n with −126 ≤ n ≤ 127.
-inline Vec times_power_of_two(Vec v, Vec n) {
-    const auto power = [](__m256 exponent) {
-        const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(exponent), _mm256_set1_epi32(127));
-        return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
+// 2^n for whole n from −126 to 127, 0 for n = −127; `shifted` is n + kExponentShift.
+inline Vec power_of_two(Vec shifted) {
+    const auto power = [](__m256 x) {
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
     };
-    return {_mm256_mul_ps(v.low, power(n.low)), _mm256_mul_ps(v.high, power(n.high))};
+    return {power(shifted.low), power(shifted.high)};
 }
 inline Mask operator<(Vec a, Vec b) {
     return {_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ)};
@@ -225,12 +217,14 @@ inline Vec max_bits(Vec a, Vec b) {
 inline Vec load(const float* p) {
     return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
 }
-inline Vec load(const Bf16* p) {
-    const auto wide = [](const Bf16* from) {
-        const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+inline Vec from_bf16(__m256i halves) {
+    const auto wide = [](__m128i half) {
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
     };
-    return {wide(p), wide(p + 8)};
+    return {wide(_mm256_castsi256_si128(halves)), wide(_mm256_extracti128_si256(halves, 1))};
+}
+inline Vec load(const Bf16* p) {
+    return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 inline void store(float* p, Vec v) {
     _mm256_storeu_ps(p, v.low);
@@ -264,6 +258,13 @@ inline Vec vector_of(const Register* row, int v) {
 #else
     return {row[2 * v], row[2 * v + 1]};
 #endif
+}
+
+// v as it is once it has been stored.
+template <class Real>
+inline Vec rounded_to(Vec v) {
+    if constexpr (std::is_same_v<Real, Bf16>) return from_bf16(to_bf16(v));
+    return v;
 }
 
 inline Vec& operator+=(Vec& a, Vec b) {
@@ -301,8 +302,7 @@ inline Vec load(const float* p, Part part) {
     return _mm512_maskz_loadu_ps(lanes_below(part.count), p);
 }
 inline Vec load(const Bf16* p, Part part) {
-    const __m256i halves = _mm256_maskz_loadu_epi16(lanes_below(part.count), p);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+    return from_bf16(_mm256_maskz_loadu_epi16(lanes_below(part.count), p));
 }
 inline void store(float* p, Vec v, Part part) {
     _mm512_mask_storeu_ps(p, lanes_below(part.count), v.r);
@@ -373,21 +373,24 @@ inline float max_lane(Vec v) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-// e^x, relative error below 3e-7: x = n·ln2 + r with |r| ≤ ln2/2, the Taylor polynomial of degree 6 in r (its
-// remainder is below r⁷/5040 = 1.2e-7), times 2^n. Below the normal range: 0. Above e^88: e^88. NaN in, NaN out.
+// A sum with this is rounded to a whole number, halves to even, that stands in its lowest bits with 127 added: the bits
+// of an exponent.
+constexpr float kExponentShift = 12582912.0f + 127.0f;
+
+// e^x, relative error below 3e-7: x = (n − r)·ln2 with |r| ≤ ½, the polynomial of degree 5 for 2^-r whose largest relative
+// error is least (9e-8), times 2^n. Below e^-87.7, smaller than all normal numbers: 0. Above e^88: e^88. NaN in, NaN out.
 inline Vec exp(Vec x) {
-    const Vec clamped = min(88.0f, max(-87.0f, x));  // a NaN stays
-    const Vec n = round(clamped * 1.44269504f);
-    Vec r = negated_fma(n, 0.693359375f, clamped);  // ln2 in two parts, the first exact in few bits
-    r = fma(n, 2.12194440e-4f, r);
-    Vec p = 1.0f / 720.0f;
-    p = fma(p, r, 1.0f / 120.0f);
-    p = fma(p, r, 1.0f / 24.0f);
-    p = fma(p, r, 1.0f / 6.0f);
-    p = fma(p, r, 0.5f);
+    constexpr float kLog2E = 1.44269502f, kLog2ERest = 1.92596299e-8f;
+    const Vec clamped = min(88.0f, max(-88.0f, x));  // a NaN stays
+    const Vec shifted = fma(clamped, kLog2E, kExponentShift), n = shifted - kExponentShift;
+    const Vec r = negated_fma(clamped, kLog2ERest, negated_fma(clamped, kLog2E, n));
+    Vec p = -1.32647286e-3f;
+    p = fma(p, r, 9.67151372e-3f);
+    p = fma(p, r, -5.55073375e-2f);
+    p = fma(p, r, 2.40222421e-1f);
+    p = fma(p, r, -6.93146978e-1f);
     p = fma(p, r, 1.0f);
-    p = fma(p, r, 1.0f);
-    return select(x < -87.0f, 0.0f, times_power_of_two(p, n));
+    return p * power_of_two(shifted);
 }
 
 // tanh, absolute error below 2e-7. NaN in, NaN out.

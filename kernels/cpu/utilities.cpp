@@ -59,7 +59,11 @@ void expect_flat(const Tensor& x, const char* name) {
 void CpuOps::fill(Tensor x, float value, Stream& stream) {
     expect_flat(x, "fill");
     cpu::submit(stream, "fill", [=] {
-        cpu::with_real(x.dtype, [&]<class Real>() { std::fill_n(x.as<Real>(), x.numel(), Real(value)); });
+        cpu::with_real(x.dtype, [&]<class Real>() {
+            cpu::for_blocks(x.numel(), [&](int64_t begin, int64_t size) {
+                std::fill_n(x.as<Real>() + begin, size, Real(value));
+            });
+        });
     });
 }
 
@@ -67,9 +71,11 @@ void CpuOps::scale(Tensor x, float factor, Stream& stream) {
     expect_flat(x, "scale");
     cpu::submit(stream, "scale", [=] {
         cpu::with_real(x.dtype, [&]<class Real>() {
-            Real* data = x.as<Real>();
-            cpu::for_vectors(x.numel(), [&](int64_t i, auto width) {
-                cpu::store(data + i, factor * cpu::load(data + i, width), width);
+            cpu::for_blocks(x.numel(), [&](int64_t begin, int64_t size) {
+                Real* data = x.as<Real>() + begin;
+                cpu::for_vectors(size, [&](int64_t i, auto width) {
+                    cpu::store(data + i, factor * cpu::load(data + i, width), width);
+                });
             });
         });
     });
@@ -82,14 +88,12 @@ void CpuOps::cast(Tensor out, Tensor in, Stream& stream) {
     cpu::submit(stream, "cast", [=] {
         cpu::with_real(in.dtype, [&]<class From>() {
             cpu::with_real(out.dtype, [&]<class To>() {
-                const int64_t count = in.numel();
-                cpu::parallel_for((count + cpu::kBlock - 1) / cpu::kBlock, [&](int64_t block) {
-                    const From* from = in.as<From>() + block * cpu::kBlock;
-                    To* to = out.as<To>() + block * cpu::kBlock;
-                    cpu::for_vectors(std::min(cpu::kBlock, count - block * cpu::kBlock),
-                                     [&](int64_t i, auto width) {
-                                         cpu::store(to + i, cpu::load(from + i, width), width);
-                                     });
+                cpu::for_blocks(in.numel(), [&](int64_t begin, int64_t size) {
+                    const From* from = in.as<From>() + begin;
+                    To* to = out.as<To>() + begin;
+                    cpu::for_vectors(size, [&](int64_t i, auto width) {
+                        cpu::store(to + i, cpu::load(from + i, width), width);
+                    });
                 });
             });
         });

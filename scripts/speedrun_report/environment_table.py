@@ -18,10 +18,12 @@ def _environment(run: Run) -> tuple[str, ...]:
     gpus = [gpu.get("name", "?") for gpu in cuda.get("gpus") or []]
     devices = dict.fromkeys(place.get("device", "?") for place in environment.get("ranks") or [])
     memory = environment.get("memory_bytes")
+    # Runs of older builds say only whether the processor has it.
+    isa = cpu.get("isa") or ("avx512_bf16" if cpu.get("avx512_bf16") else "")
     program = f'<code title="{escape(clean)}">{escape(clean[:12])}</code> {badge if clean != "unknown" else ""}'
     return (
         escape(str(environment.get("host", NONE))),
-        escape(f"{cpu.get('model', '?')}, {cpu.get('cores', '?')} cores" + (", avx512_bf16" if cpu.get("avx512_bf16") else "")),
+        escape(f"{cpu.get('model', '?')}, {cpu.get('cores', '?')} cores" + (f", {isa}" if isa else "")),
         escape(", ".join(gpus) or "none"),
         escape("; ".join(devices) or NONE),
         f"{memory / 2**30:.1f} GiB" if memory else NONE,

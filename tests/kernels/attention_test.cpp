@@ -31,6 +31,20 @@ constexpr Case kCases[] = {
     {330, 1, 1, 128, 0, 0.1f, Documents::mixed, true},
     {330, 1, 1, 64, 34, 0.1f, Documents::mixed, true},
     {200, 1, 1, 48, 70, 2.0f, Documents::mixed, false},  // nearly one-hot: scores up to ±40
+    // Sequences that end beside a vector of 16 keys or a tile of 64; heads that are no whole number of vectors.
+    {7, 3, 2, 24, 0, 0.2f, Documents::whole, true},
+    {16, 2, 2, 16, 0, 0.25f, Documents::mixed, true},
+    {31, 2, 1, 64, 0, 0.125f, Documents::whole, false},
+    {32, 2, 2, 32, 9, 0.18f, Documents::whole, true},
+    {33, 2, 1, 128, 0, 0.1f, Documents::mixed, true},
+    {65, 1, 2, 24, 30, 0.2f, Documents::mixed, false},
+    {100, 2, 1, 16, 0, 0.25f, Documents::whole, true},
+    {100, 1, 2, 64, 17, 0.125f, Documents::mixed, false},
+    {256, 1, 1, 32, 0, 0.18f, Documents::whole, true},
+    {256, 1, 1, 128, 100, 0.1f, Documents::whole, true},
+    {300, 1, 1, 64, 0, 0.125f, Documents::whole, false},  // more queries than a piece of the forward pass has
+    // Rows of 512 numbers, which are copied before they are read.
+    {70, 1, 4, 128, 0, 0.1f, Documents::whole, false},
 };
 
 Indices first_keys(const Case& c) {

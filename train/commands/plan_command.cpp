@@ -170,6 +170,7 @@ int print_plan(const PlanOptions& options, int num_ranks) {
         std::printf("      and %.3f GFLOP per step (%.1f%%) of forward again, which MFU does not count\n",
                     again * 1e-9, 100 * again / flops);
     }
+    std::printf("computing: %s\n", Runtime(dry_runtime_options(config)).description().c_str());
     print_communication(config, ranks, table);
     std::printf("\nmemory per rank (%s, %s)\n%s", plan.device.c_str(),
                 std::string(name_of(plan.real)).c_str(), plan.table.c_str());

@@ -124,7 +124,9 @@ std::string hardware_text(const Record& record) {
     if (!gpus.empty()) return fmt::format("{} x {}", gpus.size(), gpus.front().value("name", "GPU"));
     const Json cpu = json.value("cpu", Json::object());
     const size_t ranks = json.value("ranks", Json::array()).size();
-    return fmt::format("{} cores of {}{}", cpu.value("cores", 0), cpu.value("model", "CPU"),
+    const std::string isa = cpu.value("isa", "");
+    return fmt::format("{} cores of {}{}{}", cpu.value("cores", 0), cpu.value("model", "CPU"),
+                       isa.empty() ? "" : fmt::format(", {}", isa),
                        ranks > 1 ? fmt::format(", {} ranks", ranks) : "");
 }
 

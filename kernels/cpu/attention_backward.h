@@ -1,0 +1,165 @@
+// The backward pass of attention over the tiles of an item, in the order of attention_forward.h.
+// Probabilities are computed again from the log-sums.
+#pragma once
+
+#include "kernels/cpu/attention_strip.h"
+
+namespace speedrun::cpu {
+
+// Where the backward pass of an item works.
+template <class Kind>
+struct BackwardMemory {
+    typename Kind::Word *key_lines, *value_lines, *keys, *queries, *upstream;
+    float *scores, *products, *query_sums, *key_sums, *value_sums, *deltas;
+    typename Kind::Gradients gradients;
+    int64_t bytes;
+
+    BackwardMemory(const AttentionOptions& o, void* memory) : BackwardMemory(o, Scratch(memory)) {}
+
+  private:
+    BackwardMemory(const AttentionOptions& o, Scratch scratch) : gradients(scratch) {
+        const int64_t width = round_up(o.head_dim, kLanes), length = o.sequence_length;
+        const int64_t rows = Kind::Head::words(length, width), lines = kTile * width / Kind::kPerWord;
+        key_lines = scratch.take<typename Kind::Word>(lines);
+        value_lines = scratch.take<typename Kind::Word>(lines);
+        for (auto* head : {&keys, &queries, &upstream}) *head = scratch.take<typename Kind::Word>(rows);
+        scores = scratch.take<float>(kStrip * kTile);
+        products = scratch.take<float>(kStrip * kTile);
+        query_sums = scratch.take<float>(length * width);
+        key_sums = scratch.take<float>(kTile * width);
+        value_sums = scratch.take<float>(kTile * width);
+        deltas = scratch.take<float>(length);
+        bytes = scratch.bytes();
+    }
+};
+
+// The tile of queries [i0, i1) by keys [j0, j1) of one head: gradients of probabilities, and from them the
+// sums of dq.
+template <class Kind>
+class BackwardTile {
+  public:
+    using Head = typename Kind::Head;
+    BackwardTile(const AttentionItem& item, const BackwardMemory<Kind>& memory, const Head& queries,
+                 const Head& keys, const Head& upstream, const float* log_sums)
+        : item_(item),
+          m_(memory),
+          gradients_(memory.gradients),
+          queries_(queries),
+          keys_(keys),
+          upstream_(upstream),
+          log_sums_(log_sums) {}
+
+    void run(Range i, Range j) {
+        for (int64_t first = i.begin; first < i.end; first += kStrip)
+            query_strip(first, std::min(kStrip, i.end - first), i.begin, j.begin);
+        for (int64_t first = j.begin; first < j.end; first += kStrip)
+            key_strip(first, std::min(kStrip, j.end - first), i, j.begin);
+    }
+
+  private:
+    auto add_to(float* sums) const {
+        return [sums, width = item_.width](int64_t r, int64_t vector, Vec x) {
+            float* to = sums + r * width + vector * kLanes;
+            store(to, load(to) + x);
+        };
+    }
+
+    void query_strip(int64_t i, int64_t rows, int64_t i0, int64_t j0) {
+        const View view(item_.low_range(i, i + rows), i, rows, j0);
+        const int64_t first = view.empty() ? kTile : view.begin,
+                      end = view.empty() ? kTile : round_up(view.end, kLanes);
+        if (!view.empty()) {
+            const auto keep = [&](float* to, Vec factor) {
+                return [=](int64_t r, int64_t vector, Vec x) {
+                    store(to + r * kTile + first + vector * kLanes, factor * x);
+                };
+            };
+            const int64_t words = item_.o.head_dim / Kind::kPerWord, vectors = (end - first) / kLanes;
+            product<Kind>(rows, vectors, queries_.left(i), m_.key_lines + first, kTile, words,
+                          keep(m_.scores, item_.o.scale));
+            product<Kind>(rows, vectors, upstream_.left(i), m_.value_lines + first, kTile, words,
+                          keep(m_.products, 1.0f));
+        }
+        for (int64_t r = 0; r < rows; r += 2) {
+            for (int64_t j = 0; j < first; j += kLanes) gradients_.keep(i - i0 + r, j, kNone, kNone);
+            for (int64_t j = first; j < end; j += kLanes) {
+                Vec p[2], g[2];
+                for (int64_t e = 0; e < std::min<int64_t>(2, rows - r); ++e) {
+                    const int64_t at = (r + e) * kTile + j, query = i + r + e;
+                    Vec score = load(m_.scores + at);
+                    if (!view.clear(j)) score = Edge(item_, query, j0).hide(score, j);
+                    p[e] = exp(score - log_sums_[query]);
+                    g[e] = p[e] * (load(m_.products + at) - m_.deltas[query]);
+                }
+                gradients_.keep(i - i0 + r, j, p, g);
+            }
+            for (int64_t j = end; j < kTile; j += kLanes) gradients_.keep(i - i0 + r, j, kNone, kNone);
+        }
+        if (view.empty()) return;
+        product<Kind>(rows, item_.width / kLanes, gradients_.gradients_by_query(i - i0, first),
+                      keys_.panel(j0 + first), keys_.stride(), ceil_div(view.end - first, Kind::kPerWord),
+                      add_to(m_.query_sums + i * item_.width));
+    }
+
+    // The sums of dk and dv of the keys [j, j + rows), over those queries of the tile that may see one of
+    // them.
+    void key_strip(int64_t j, int64_t rows, Range queries, int64_t j0) {
+        int64_t begin = std::max(queries.begin, j / 2 * 2), end = queries.end;
+        while (begin < end && item_.low(end - 1) >= j + rows) --end;
+        if (begin >= end) return;
+        const int64_t words = ceil_div(end - begin, Kind::kPerWord), i = begin - queries.begin;
+        const int64_t vectors = item_.width / kLanes, at = (j - j0) * item_.width;
+        product<Kind>(rows, vectors, gradients_.probabilities_by_key(i, j - j0), upstream_.panel(begin),
+                      upstream_.stride(), words, add_to(m_.value_sums + at));
+        product<Kind>(rows, vectors, gradients_.gradients_by_key(i, j - j0), queries_.panel(begin),
+                      queries_.stride(), words, add_to(m_.key_sums + at));
+    }
+
+    static constexpr int64_t kPair = 2;
+    const Vec kNone[kPair] = {};
+    const AttentionItem& item_;
+    const BackwardMemory<Kind>& m_;
+    typename Kind::Gradients gradients_;
+    const Head &queries_, &keys_, &upstream_;
+    const float* log_sums_;
+};
+
+template <class Kind>
+void attention_backward(const AttentionItem& item, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o,
+                        Tensor lse, Tensor q, Tensor k, Tensor v, const BackwardMemory<Kind>& memory) {
+    using Real = typename Kind::Real;
+    const int64_t width = item.width, length = item.length;
+    const Range all{0, length};
+    const typename Kind::Head queries(item, q, all, memory.queries), keys(item, k, all, memory.keys),
+        upstream(item, dout, all, memory.upstream);
+    for (int64_t i = 0; i < length; ++i) {  // Σ do·o of each query
+        Vec dots{};
+        const Real *gradient = item.row<Real>(dout, i), *output = item.row<Real>(o, i);
+        for_vectors(item.o.head_dim, [&](int64_t d, auto part) {
+            dots = fma(load(gradient + d, part), load(output + d, part), dots);
+        });
+        memory.deltas[i] = sum(dots);
+    }
+    std::fill(memory.query_sums, memory.query_sums + length * width, 0.0f);
+    BackwardTile<Kind> tile(item, memory, queries, keys, upstream, item.log_sums(lse));
+    for (int64_t j0 = 0; j0 < length; j0 += kTile) {
+        const int64_t j1 = std::min(j0 + kTile, length);
+        for (const Tensor& gradient : {dq, dk, dv}) item.expect_rows<Real>(gradient, j0, j1);
+        Kind::pack_lines(memory.key_lines, item, k, j0, j1 - j0);
+        Kind::pack_lines(memory.value_lines, item, v, j0, j1 - j0);
+        std::fill(memory.key_sums, memory.key_sums + kTile * width, 0.0f);
+        std::fill(memory.value_sums, memory.value_sums + kTile * width, 0.0f);
+        for (int64_t i0 = j0; i0 < length; i0 += kTile) {
+            const int64_t i1 = std::min(i0 + kTile, length);
+            if (item.low_range(i0, i1).begin < j1) tile.run({i0, i1}, {j0, j1});
+        }
+        for (int64_t j = j0; j < j1; ++j) {
+            item.write_row<Real>(dk, j, memory.key_sums + (j - j0) * width, item.o.scale);
+            item.write_row<Real>(dv, j, memory.value_sums + (j - j0) * width, 1.0f);
+            // Queries see no key beyond their own tile.
+            item.write_row<Real>(dq, j, memory.query_sums + j * width, item.o.scale);
+        }
+    }
+}
+
+}  // namespace speedrun::cpu

@@ -1,0 +1,104 @@
+// Attention by f32 products, at every level. Tensors may be bf16: their values are converted, and what bf16
+// products would take as bf16, probabilities and their gradients, is rounded to it.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cpu/attention_item.h"
+#include "kernels/cpu/f32_tile.h"
+
+namespace speedrun::cpu {
+
+template <class RealType>
+struct F32Attention {
+    using Real = RealType;
+    using Word = float;     // of a panel
+    using Element = float;  // of probabilities
+    using Left = F32Rows;
+    static constexpr int64_t kPerWord = 1;
+#ifdef __AVX512F__
+    static constexpr int kVectors = 4;
+#else
+    static constexpr int kVectors = 1;
+#endif
+
+    template <int Rows, int Vectors>
+    static inline __attribute__((always_inline)) void add(Vec (&sums)[Rows][Vectors], Left a,
+                                                          const Word* panel, int64_t stride, int64_t words) {
+        add_products(sums, a, panel, stride, words);
+    }
+
+    // Rows [begin, end) of a head, as f32. They are read in place where they are whole vectors of f32 that do
+    // not all want the same few lines of a first-level cache, and copied where not.
+    class Head {
+      public:
+        static int64_t words(int64_t length, int64_t width) { return length * width; }
+        Head(const AttentionItem& item, Tensor x, Range rows, Word* memory) {
+            if constexpr (std::is_same_v<Real, float>) {
+                data_ = item.row<float>(x, 0);
+                stride_ = x.row_stride;
+                if (item.width == item.o.head_dim && stride_ % 512 != 0) return;
+            }
+            for (int64_t i = rows.begin; i < rows.end; ++i) {
+                const Real* from = item.row<Real>(x, i);
+                for_vectors(item.o.head_dim, [&](int64_t d, auto part) {
+                    store(memory + i * item.width + d, load(from + d, part));
+                });
+            }
+            data_ = memory;
+            stride_ = item.width;
+        }
+        Left left(int64_t i) const { return {data_ + i * stride_, stride_, 1}; }
+        const Word* panel(int64_t i) const { return data_ + i * stride_; }
+        int64_t stride() const { return stride_; }
+
+      private:
+        const float* data_;
+        int64_t stride_;
+    };
+    using LeftHead = Head;  // that only stands on the left
+
+    // Rows [j, j + count) of a head of x turned into columns: to[D][kTile].
+    static void pack_lines(Word* to, const AttentionItem& item, Tensor x, int64_t j, int64_t count) {
+        for (int64_t line = 0; line < count; line += kLanes) {
+            for (int64_t d = 0; d < item.o.head_dim; d += kLanes) {
+                transpose_block(to + d * kTile + line, kTile, item.row<Real>(x, j + line) + d, x.row_stride,
+                                std::min(kLanes, count - line), std::min(kLanes, item.o.head_dim - d));
+            }
+        }
+    }
+
+    static void store_probabilities(Element* to, Vec p) {
+        store(to, rounded_to<Real>(p));
+    }
+    static Left probabilities(const Element* rows) {
+        return {rows, kTile, 1};
+    }
+
+    // Probabilities and their gradients of a tile of queries by a tile of keys.
+    class Gradients {
+      public:
+        explicit Gradients(Scratch& scratch)
+            : probabilities_(scratch.take<float>(kTile * kTile)),
+              gradients_(scratch.take<float>(kTile * kTile)) {}
+        // Of the queries i and i + 1, at 16 keys from j on; i is even.
+        void keep(int64_t i, int64_t j, const Vec (&p)[2], const Vec (&g)[2]) {
+            for (int64_t r = 0; r < 2; ++r) {
+                store(probabilities_ + (i + r) * kTile + j, rounded_to<Real>(p[r]));
+                store(gradients_ + (i + r) * kTile + j, rounded_to<Real>(g[r]));
+            }
+        }
+        Left gradients_by_query(int64_t i, int64_t j) const { return {gradients_ + i * kTile + j, kTile, 1}; }
+        // Keys from j on are rows, queries from i on are summed over.
+        Left gradients_by_key(int64_t i, int64_t j) const { return {gradients_ + i * kTile + j, 1, kTile}; }
+        Left probabilities_by_key(int64_t i, int64_t j) const {
+            return {probabilities_ + i * kTile + j, 1, kTile};
+        }
+
+      private:
+        float *probabilities_, *gradients_;
+    };
+};
+
+}  // namespace speedrun::cpu

@@ -1,0 +1,86 @@
+// In f32 an operation gives the same bits at every instruction level: a run can be repeated on another
+// processor.
+#include <gtest/gtest.h>
+
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+// Runs it at each level that this processor has, with one thread and with three.
+void expect_same_at_all_levels(const std::function<Outputs(Harness&)>& body) {
+    Outputs lowest;
+    for (const BackendFactory* level : backends()) {
+        for (const int threads : {1, 3}) {
+            SCOPED_TRACE(fmt::format("{}, {} threads", level->name, threads));
+            Harness harness(*level, threads);
+            const Outputs out = body(harness);
+            harness.finish();
+            if (lowest.empty()) lowest = out;
+            ASSERT_EQ(out.size(), lowest.size());
+            for (size_t i = 0; i < out.size(); ++i)
+                expect_same_bits(out[i], lowest[i], fmt::format("output {}", i));
+        }
+    }
+}
+
+Tensor random_input(Harness& h, int64_t rows, int64_t cols, uint64_t seed) {
+    return h.input(random_matrix(rows, cols, seed, DType::f32), DType::f32);
+}
+
+TEST(LevelsTest, Attention) {
+    for (const int64_t dim : {16, 24, 64, 128}) {
+        for (const int64_t length : {1, 7, 33, 100, 300}) {
+            for (const int64_t window : {0, 21}) {
+                SCOPED_TRACE(fmt::format("S={} D={} window={}", length, dim, window));
+                const AttentionOptions options{length, 2, dim, window, 0.15f};
+                expect_same_at_all_levels([&](Harness& h) -> Outputs {
+                    Indices first;  // documents of 40 tokens
+                    for (int32_t t = 0; t < 2 * length; ++t)
+                        first.push_back(t - t % static_cast<int32_t>(length) % 40);
+                    Tensor x[4], d[4];
+                    for (int i = 0; i < 4; ++i) {
+                        x[i] = random_input(h, 2 * length, 2 * dim, static_cast<uint64_t>(i));
+                        d[i] = h.output(DType::f32, {2 * length, 2 * dim});
+                    }
+                    const Tensor lse = h.output(DType::f32, {2, 2 * length}), first_key = h.input(first);
+                    h.ops().attention_forward(d[3], lse, x[0], x[1], x[2], first_key, options, h.stream());
+                    h.ops().attention_backward(d[0], d[1], d[2], x[3], d[3], lse, x[0], x[1], x[2], first_key,
+                                               options, h.stream());
+                    return {h.read(d[0]), h.read(d[1]), h.read(d[2]), h.read(d[3]), h.read(lse)};
+                });
+            }
+        }
+    }
+}
+
+// Rows that end in part of a vector, and more of them than chunks of a reduction.
+TEST(LevelsTest, RowsAndElements) {
+    constexpr int64_t kRows = 311, kCols = 90;
+    expect_same_at_all_levels([](Harness& h) -> Outputs {
+        Ops& ops = h.ops();
+        Stream& stream = h.stream();
+        const Tensor x = random_input(h, kRows, kCols, 1), z = random_input(h, kRows, kCols, 2);
+        const auto make = [&](int64_t rows, int64_t cols) { return h.output(DType::f32, {rows, cols}); };
+        const auto line = [&](int64_t count) { return h.output(DType::f32, {count}); };
+        const Tensor sums = line(kCols), gelu = make(kRows, kCols), dgelu = make(kRows, kCols),
+                     y = make(kRows, kCols), mean = line(kRows), rstd = line(kRows), dx = make(kRows, kCols),
+                     dgain = line(kCols), dbias = line(kCols), losses = line(kRows),
+                     dlogits = make(kRows, kCols),
+                     gain = h.input(random_matrix(1, kCols, 3, DType::f32), DType::f32, {kCols});
+        ops.column_sum(sums, x, false, stream);
+        ops.activation_forward(gelu, x, Activation::gelu_tanh, stream);
+        ops.activation_backward(dgelu, z, x, Activation::gelu_tanh, stream);
+        ops.norm_forward(y, {}, mean, rstd, x, {}, gain, gain, NormKind::layernorm, stream);
+        ops.norm_backward(dx, dgain, dbias, z, x, mean, rstd, gain, {}, false, NormKind::layernorm, stream);
+        ops.cross_entropy(losses, dlogits, x, h.input(random_indices(kRows, kCols - 3, 4)),
+                          {.vocab_size = kCols - 3, .softcap = 5.0f, .gradient_scale = 0.1f}, stream);
+        Outputs out;
+        for (const Tensor& tensor : {sums, gelu, dgelu, y, mean, rstd, dx, dgain, dbias, losses, dlogits})
+            out.push_back(h.read(tensor));
+        return out;
+    });
+}
+
+}  // namespace
+}  // namespace speedrun::testing
