@@ -17,8 +17,8 @@ struct Bf16Attention {
     static constexpr int64_t kPerWord = 2;
     static constexpr int kVectors = 4;
 
-    template <int Rows, int Vectors>
-    static inline __attribute__((always_inline)) void add(Vec (&sums)[Rows][Vectors], Left a,
+    template <int Rows, int Count>
+    static inline __attribute__((always_inline)) void add(Register (&sums)[Rows][Count], Left a,
                                                           const Word* panel, int64_t stride, int64_t words) {
         add_pairs(sums, a, reinterpret_cast<const char*>(panel), stride * kWordBytes, words);
     }

@@ -23,8 +23,8 @@ struct F32Attention {
     static constexpr int kVectors = 1;
 #endif
 
-    template <int Rows, int Vectors>
-    static inline __attribute__((always_inline)) void add(Vec (&sums)[Rows][Vectors], Left a,
+    template <int Rows, int Count>
+    static inline __attribute__((always_inline)) void add(Register (&sums)[Rows][Count], Left a,
                                                           const Word* panel, int64_t stride, int64_t words) {
         add_products(sums, a, panel, stride, words);
     }

@@ -10,14 +10,14 @@ template <class Kind, class Store>
 inline void product(int64_t rows, int64_t vectors, typename Kind::Left a, const typename Kind::Word* panel,
                     int64_t stride, int64_t words, Store&& store) {
     const auto tile = [&]<int Rows, int Vectors>(int64_t i, int64_t v) __attribute__((always_inline)) {
-        Vec sums[Rows][Vectors];
+        Register sums[Rows][Vectors * kRegisters] = {};
         auto strip = a;
         strip.data += i * a.row;
         Kind::add(sums, strip, panel + v * kLanes, stride, words);
 #pragma GCC unroll 6
         for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
-            for (int w = 0; w < Vectors; ++w) store(i + r, v + w, sums[r][w]);
+            for (int w = 0; w < Vectors; ++w) store(i + r, v + w, vector_of(sums[r], w));
         }
     };
     const auto columns = [&]<int Vectors>(int64_t v) __attribute__((always_inline)) {
