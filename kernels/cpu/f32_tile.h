@@ -61,7 +61,7 @@ struct F32Tile {
     // grows with n, most where rows lie at distances that all want the same few lines of a first-level cache.
     static bool reads_in_place(const Product& g) {
         if (!std::is_same_v<Source, float>) return false;
-        if (g.transpose_a) return g.n <= 256;
+        if (g.transpose_a) return g.n <= 256 && g.a_stride % 1024 != 0;
         return g.a_stride % 1024 != 0 || g.n < 512;
     }
     // From `a` on.

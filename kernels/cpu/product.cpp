@@ -49,7 +49,9 @@ struct Plan {
         const int64_t unit = packed ? Tile::kStrip : Tile::kRows;  // of whole tiles
         const int64_t row_bytes = words * static_cast<int64_t>(sizeof(typename Tile::Word));
         const int64_t fits = std::max(unit, kBlockBytes / row_bytes / unit * unit);
-        block = std::min(fits, std::max(unit, round_up(ceil_div(g.m, kLoopPieces), unit)));
+        // Few blocks are cut along the columns, so that threads end together; only where those are too few, into lower blocks.
+        const int64_t panels = columns / Tile::kPanel, blocks = std::max(ceil_div(g.m, fits), ceil_div(kLoopPieces, panels));
+        block = std::min(fits, round_up(ceil_div(g.m, blocks), unit));
         constexpr auto kWord = static_cast<int64_t>(sizeof(typename Tile::Word));
         b_bytes = columns / Tile::kPanel * words_of_panel(words, Tile::kPanel) * kWord;
         a_bytes = rows / Tile::kStrip * words_of_panel(words, Tile::kStrip) * kWord;
@@ -179,7 +181,6 @@ struct Pass {
         for (int64_t m0 = 0; m0 < g.m; m0 += group) {
             const int64_t rows = std::min(group, g.m - m0);
             if (plan.packed) pack(strips, Tile::kStrip, a(), g.a_stride, m0, rows, g.transpose_a);
-            // Few blocks are cut along the columns too, so that threads end together.
             const int64_t blocks = ceil_div(rows, plan.block);
             const int64_t cuts = std::clamp(2 * kLoopPieces / blocks, int64_t{1}, ceil_div(columns, Tile::kPanel));
             const int64_t width = round_up(ceil_div(columns, cuts), Tile::kPanel);
