@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <cstring>
 #include <numbers>
-#include <source_location>
 #include <type_traits>
 
 #define __global__
@@ -75,7 +74,22 @@ inline int4 make_int4(int x, int y, int z, int w) {
 
 namespace speedrun::simt {
 
-using Where = std::source_location;
+// std::source_location for what this needs of it; clang has had that since version 16.
+class Where {
+  public:
+    static constexpr Where current(const char* file = __builtin_FILE(), uint32_t line = __builtin_LINE()) {
+        Where where;
+        where.file_ = file;
+        where.line_ = line;
+        return where;
+    }
+    constexpr const char* file_name() const { return file_; }
+    constexpr uint32_t line() const { return line_; }
+
+  private:
+    const char* file_ = "";
+    uint32_t line_ = 0;
+};
 
 constexpr int kWarpSize = 32;
 constexpr int kMaxLaneBytes = 128;
