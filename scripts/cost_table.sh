@@ -147,7 +147,7 @@ of_json() { sed -n "s/.*\"$1\": \"\(.*\)\",/\1/p" "$work/json"; }
     echo "Tokens a step are the same at every context, so a cost that is linear in the context stays as it is. Attention without a"
     echo "window: $(growth context). With a window of $largest_window: $(growth window)."
     echo
-    echo "FLOPs are the model's, by the plan. Touched: what the process's resident memory grew by; it holds what oneDNN allocates too."
+    echo "FLOPs are the model's, by the plan. Touched: what the process's resident memory grew by."
 } >"$out" || die "--out $out cannot be written"
 cat "$out"
 echo "written: $out" >&2

@@ -2,10 +2,9 @@
 # Builds a folder that runs scripts/gpu_check.sh on another x86-64 Linux machine with glibc as new as this one's, an
 # NVIDIA driver and nothing else of ours: programs, the libraries that a plain machine lacks, scripts, configs, and the King
 # James text's tokens. packaging.cmake lists them.
-# Usage: make_bundle.sh [--cuda on|off] [--architectures LIST] [--march ISA] [--archive gz|zst|none] [--build DIR] [OUT_DIR]
+# Usage: make_bundle.sh [--cuda on|off] [--architectures LIST] [--archive gz|zst|none] [--build DIR] [OUT_DIR]
 #   --cuda           off: a rehearsal without GPU programs (default: on)
 #   --architectures  GPU architectures, as CMake takes them (default: 90a-real)
-#   --march          instruction set of the CPU code (default: x86-64-v3, any server since 2015)
 #   --archive        what travels: OUT_DIR.tar.gz (default), OUT_DIR.tar.zst or the folder as it is
 #   --build          build folder, kept for the next time (default: build/bundle-build)
 #   OUT_DIR          made anew; an older bundle there is replaced (default: build/bundle)
@@ -19,19 +18,18 @@ die() {
     exit 1
 }
 
-cuda=on architectures=90a-real march=x86-64-v3 archive=gz build=$root/build/bundle-build out=$root/build/bundle
+cuda=on architectures=90a-real archive=gz build=$root/build/bundle-build out=$root/build/bundle
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help)
         sed -n '2,/^set -eu/{/^set -eu/!s/^# \{0,1\}//p;}' "$0"
         exit 0
         ;;
-    --cuda | --architectures | --march | --archive | --build)
+    --cuda | --architectures | --archive | --build)
         [ $# -gt 1 ] || die "$1 needs a value; see --help"
         case $1 in
         --cuda) cuda=$2 ;;
         --architectures) architectures=$2 ;;
-        --march) march=$2 ;;
         --archive) archive=$2 ;;
         --build) build=$2 ;;
         esac
@@ -64,7 +62,7 @@ nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 if [ "$cuda" = on ] && "$nvcc" --help 2>/dev/null | grep -q -e --compress-mode; then cuda_flags=--compress-mode=size; fi
 # shellcheck disable=SC2086  # the list of programs is words
 {
-    cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSPEEDRUN_NATIVE=OFF "-DCMAKE_CXX_FLAGS=-march=$march" \
+    cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
         -DCMAKE_INSTALL_LIBDIR=lib -DSPEEDRUN_MPI=OFF "-DSPEEDRUN_CUDA=$(echo "$cuda" | tr '[:lower:]' '[:upper:]')" \
         "-DSPEEDRUN_CUDA_ARCHITECTURES=$architectures" "-DCMAKE_CUDA_FLAGS=$cuda_flags" >"$build/configure.log" 2>&1 ||
         { tail -n 20 "$build/configure.log" >&2 && die "configuring failed: $build/configure.log"; }
@@ -101,7 +99,6 @@ sha=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)
 {
     echo "git_sha=$sha"
     echo "built=$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-    echo "cpu_instructions=$march"
     [ "$cuda" = off ] || echo "gpu_architectures=$architectures"
     [ "$cuda" = off ] || echo "cuda_compiler=$("$nvcc" --version | grep release)"
     echo "needs_glibc=${glibc#GLIBC_}"

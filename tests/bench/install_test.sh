@@ -21,7 +21,7 @@ for file in bin/speedrun share/doc/speedrun/README.md share/doc/speedrun/LICENSE
 done
 [ ! -e prefix/bin/kernels_tests ] || fail "tests are installed"
 # The prefix's libraries are used, not the machine's.
-ldd prefix/bin/speedrun | grep libdnnl | grep -q "$work/prefix/" || fail "$(ldd prefix/bin/speedrun)"
+ldd prefix/bin/speedrun | grep libspdlog | grep -q "$work/prefix/" || fail "$(ldd prefix/bin/speedrun)"
 prefix/bin/speedrun --help | grep -q prepare || fail "no help"
 
 yes 'the quick brown fox jumps over the lazy dog.' | head -n 2000 >text.txt
