@@ -1,10 +1,12 @@
 #!/bin/sh
 # Installs the Debian/Ubuntu packages that speedrun is built from, where they are missing; says which. Uses sudo only
 # if it is not run as root. Nothing else is installed and nothing is downloaded besides these packages.
+# Usage: install_dependencies.sh [tests]    tests: also what only tests use (an emulator of older processors, 12 MB to download)
 set -eu
 
 packages="g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libspdlog-dev libfmt-dev libcli11-dev
 nlohmann-json3-dev libutf8proc-dev libboost-dev libboost-context-dev libgtest-dev libbenchmark-dev libssl-dev zlib1g-dev bible-kjv python3 curl"
+[ "${1:-}" != tests ] || packages="$packages qemu-user"
 
 missing=""
 for package in $packages; do

@@ -7,7 +7,7 @@ set -eu
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- asan tsan fuzz release
 
-sh scripts/install_dependencies.sh
+sh scripts/install_dependencies.sh tests
 has_libfuzzer() {
     probe=$(mktemp -d)
     echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$probe/probe.cpp"

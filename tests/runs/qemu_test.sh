@@ -3,7 +3,7 @@
 # record names the instruction level avx2. Needs qemu-x86_64 (Debian: qemu-user); skipped elsewhere.
 # Usage: qemu_test.sh SPEEDRUN
 set -u
-speedrun=$1
+speedrun=$(realpath "$1")
 here=$(cd "$(dirname "$0")" && pwd)
 command -v qemu-x86_64 >/dev/null || { echo "skipped: no qemu-x86_64 (apt-get install qemu-user)"; exit 77; }
 work=$(mktemp -d)
