@@ -127,7 +127,8 @@ struct PairTile {
     static constexpr int64_t kPerWord = 2;  // elements along K
     static constexpr int64_t kRows = 6;     // 24 of the 32 registers are sums
     static constexpr int kCount = 4;
-    static constexpr int64_t kStrip = 48;   // rows of packed a that lie side by side: whole tiles, whole vectors
+    static constexpr int64_t kStrip =
+        48;  // rows of packed a that lie side by side: whole tiles, whole vectors
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
     static constexpr int64_t kDirectDepth = 4096, kPackedDepth = 1024;
     // At once where sums pass through memory: strip and panel fit the first-level cache.
@@ -142,12 +143,13 @@ struct PairTile {
         return {reinterpret_cast<const char*>(strip + k * width + i), kWordBytes, width * kWordBytes};
     }
     template <int Height>
-    static inline __attribute__((always_inline)) void add(Register (&sums)[Height][kCount], Rows a, const Word* panel,
-                                                          int64_t words) {
+    static inline __attribute__((always_inline)) void add(Register (&sums)[Height][kCount], Rows a,
+                                                          const Word* panel, int64_t words) {
         add_pairs(sums, a, reinterpret_cast<const char*>(panel), kPanel * kWordBytes, words);
     }
     // A pair of k of `count` lines that lie side by side in memory; zeros up to whole vectors.
-    static void pack_row(Word* to, const Bf16* x, int64_t stride, int64_t depth, int64_t count, int64_t /*width*/) {
+    static void pack_row(Word* to, const Bf16* x, int64_t stride, int64_t depth, int64_t count,
+                         int64_t /*width*/) {
         pack_row_pair(reinterpret_cast<char*>(to), x, depth > 1 ? x + stride : nullptr, count);
     }
     // All k of `count` lines of which each lies along a row of memory.

@@ -50,7 +50,8 @@ void* map_pages(int64_t bytes) {
     return base == MAP_FAILED ? nullptr : base;
 }
 
-// OMP_NUM_THREADS, which people set for every program that has threads; else the cores that this process may use.
+// OMP_NUM_THREADS, which people set for every program that has threads; else the cores that this process may
+// use.
 int default_threads() {
     if (const char* const asked = std::getenv("OMP_NUM_THREADS")) {
         const int count = std::atoi(asked);

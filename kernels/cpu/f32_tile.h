@@ -36,7 +36,8 @@ inline __attribute__((always_inline)) void add_products(Register (&sums)[Rows][C
     }
 }
 
-// How product.cpp walks through a product of this kind: `Source` is the operands' type, a word what is packed.
+// How product.cpp walks through a product of this kind: `Source` is the operands' type, a word what is
+// packed.
 template <class SourceType>
 struct F32Tile {
     using Source = SourceType;
@@ -51,14 +52,17 @@ struct F32Tile {
 #endif
     static constexpr int64_t kStrip = kRows;  // of packed rows of a that lie side by side
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
-    // Of K at a time. An f32 result holds the sums of a piece, so that pieces may be short enough for the panels of b to
-    // stay in a second-level cache; a bf16 result would need memory for them.
-    static constexpr int64_t kDirectDepth = std::is_same_v<Source, float> ? 384 : 1024, kPackedDepth = kDirectDepth;
-    // At once where sums pass through memory: a panel of b fits the first-level cache. Equal at all levels, as the order of sums.
+    // Of K at a time. An f32 result holds the sums of a piece, so that pieces may be short enough for the
+    // panels of b to stay in a second-level cache; a bf16 result would need memory for them.
+    static constexpr int64_t kDirectDepth = std::is_same_v<Source, float> ? 384 : 1024,
+                             kPackedDepth = kDirectDepth;
+    // At once where sums pass through memory: a panel of b fits the first-level cache. Equal at all levels,
+    // as the order of sums.
     static constexpr int64_t kCachedWords = 128;
 
-    // Whether op(a) is read in place: it is f32, and packing it would not pay. Packing moves every element once; what it saves
-    // grows with n, most where rows lie at distances that all want the same few lines of a first-level cache.
+    // Whether op(a) is read in place: it is f32, and packing it would not pay. Packing moves every element
+    // once; what it saves grows with n, most where rows lie at distances that all want the same few lines of
+    // a first-level cache.
     static bool reads_in_place(const Product& g) {
         if (!std::is_same_v<Source, float>) return false;
         if (g.transpose_a) return g.n <= 256 && g.a_stride % 1024 != 0;
@@ -70,16 +74,19 @@ struct F32Tile {
         return transposed ? Rows{data, 1, stride} : Rows{data, stride, 1};
     }
     // From word k of line i of a packed strip on.
-    static Rows packed(const Word* strip, int64_t i, int64_t k, int64_t width) { return {strip + k * width + i, 1, width}; }
+    static Rows packed(const Word* strip, int64_t i, int64_t k, int64_t width) {
+        return {strip + k * width + i, 1, width};
+    }
 
     template <int Height>
-    static inline __attribute__((always_inline)) void add(Register (&sums)[Height][kCount], Rows a, const Word* panel,
-                                                          int64_t words) {
+    static inline __attribute__((always_inline)) void add(Register (&sums)[Height][kCount], Rows a,
+                                                          const Word* panel, int64_t words) {
         add_products(sums, a, panel, kPanel, words);
     }
 
     // One k of `count` lines that lie side by side in memory, to `width` words; zeros beyond them.
-    static void pack_row(Word* to, const Source* x, int64_t /*stride*/, int64_t /*depth*/, int64_t count, int64_t width) {
+    static void pack_row(Word* to, const Source* x, int64_t /*stride*/, int64_t /*depth*/, int64_t count,
+                         int64_t width) {
         if constexpr (std::is_same_v<Source, float>) {
             if (count == kStrip && width == kStrip) {
                 std::memcpy(to, x, kStrip * sizeof(float));
@@ -92,8 +99,9 @@ struct F32Tile {
             wide == kLanes ? store(to + j, line) : store(to + j, line, Part{wide});
         }
     }
-    // All k of `count` lines of which each lies along a row of memory, to [depth][stride]. A strip may be narrower than a
-    // vector: what is written beyond a row belongs to the next one, which comes later, or behind the last.
+    // All k of `count` lines of which each lies along a row of memory, to [depth][stride]. A strip may be
+    // narrower than a vector: what is written beyond a row belongs to the next one, which comes later, or
+    // behind the last.
     static void pack_lines(Word* to, int64_t stride, const Source* x, int64_t row_stride, int64_t count,
                            int64_t depth, int64_t width) {
         for (int64_t j = 0; j < width; j += kLanes) {

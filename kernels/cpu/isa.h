@@ -1,5 +1,5 @@
-// The instruction levels that the CPU's operations are compiled for, each from the same source. The highest one that the
-// processor has is chosen when the program starts to use it.
+// The instruction levels that the CPU's operations are compiled for, each from the same source. The highest
+// one that the processor has is chosen when the program starts to use it.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,16 @@ constexpr const char* name_of(Isa isa) {
     return kNames[static_cast<int>(isa)];
 }
 
-// The levels that this processor has and this build was compiled for, in rising order; none on a processor without AVX2.
+// The levels that this processor has and this build was compiled for, in rising order; none on a processor
+// without AVX2.
 std::vector<Isa> usable_isas();
 
-// The level that runs use: the highest usable one, or the one that the environment's SPEEDRUN_ISA names. A usage
-// error where that is unknown or not usable, or where the processor has no AVX2.
+// The level that runs use: the highest usable one, or the one that the environment's SPEEDRUN_ISA names. A
+// usage error where that is unknown or not usable, or where the processor has no AVX2.
 Isa cpu_isa();
 
-// Does that level multiply bf16 in hardware? Without, bf16 products are f32 products of the same values: slower than f32.
+// Does that level multiply bf16 in hardware? Without, bf16 products are f32 products of the same values:
+// slower than f32.
 bool cpu_has_bf16();
 
 // The operations at one usable level. make_cpu_ops() of ops.h is this one at cpu_isa().

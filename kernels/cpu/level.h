@@ -1,6 +1,6 @@
-// What one instruction level's objects show to the rest of the program. They are linked into one relocatable file each, in
-// which every other name is local (kernels/CMakeLists.txt): so no inline function that was compiled for AVX-512 is
-// ever taken by code that must run without it.
+// What one instruction level's objects show to the rest of the program. They are linked into one relocatable
+// file each, in which every other name is local (kernels/CMakeLists.txt): so no inline function that was
+// compiled for AVX-512 is ever taken by code that must run without it.
 #pragma once
 
 #include <cstdint>

@@ -149,7 +149,8 @@ void CpuOps::muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor g
                     cpu::for_vectors(size, [&](int64_t i, auto width) {
                         const Vec wi = cpu::load(w + i, width), ui = cpu::load(u + i, width);
                         const Vec decayed = decay * wi;
-                        const Vec shrink = options.cautious ? select(ui * wi >= 0.0f, decayed, 0.0f) : decayed;
+                        const Vec shrink =
+                            options.cautious ? select(ui * wi >= 0.0f, decayed, 0.0f) : decayed;
                         const Vec result = wi - rate * ui - shrink;
                         cpu::store(w + i, result, width);
                         if (separate) cpu::store(p + i, result, width);

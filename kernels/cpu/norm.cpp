@@ -167,7 +167,8 @@ void run(const Backward& f, float* partial) {
         });
     });
     if (!partial) return;
-    for (const auto& [out, at] : {std::pair{f.dgain, int64_t{0}}, {f.dbias, cols}, {f.dcoefficients, 2 * cols}}) {
+    for (const auto& [out, at] :
+         {std::pair{f.dgain, int64_t{0}}, {f.dbias, cols}, {f.dcoefficients, 2 * cols}}) {
         if (out.present()) cpu::add_chunks(out.as<float>(), partial + at, stride, out.cols(), f.accumulate);
     }
 }

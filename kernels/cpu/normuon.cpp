@@ -31,7 +31,8 @@ template <class Real>
 void column_squares(float* sums, float* partial, const Real* u, int64_t rows, int64_t cols) {
     cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
         const auto [begin, end] = cpu::chunk_of(rows, chunk, cpu::kReductionChunks);
-        cpu::sum_rows(partial + chunk * cols, u + begin * cols, cols, end - begin, cols, [](Vec v) { return v * v; });
+        cpu::sum_rows(partial + chunk * cols, u + begin * cols, cols, end - begin, cols,
+                      [](Vec v) { return v * v; });
     });
     cpu::add_chunks(sums, partial, cols, cols, false);
 }
@@ -76,8 +77,7 @@ void CpuOps::normuon_scale(Tensor update, Tensor second_moment, Tensor grad_scal
                 cpu::parallel_for(rows, [&](int64_t r) {
                     Real* row = u + r * cols;
                     cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                        const Vec factor =
-                            by_row ? Vec(factors[r]) : cpu::load(factors + i, width);
+                        const Vec factor = by_row ? Vec(factors[r]) : cpu::load(factors + i, width);
                         cpu::store(row + i, factor * cpu::load(row + i, width), width);
                     });
                 });

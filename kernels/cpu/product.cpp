@@ -1,7 +1,7 @@
-// The loops around the tiles of f32_tile.h and bf16_tile.h, in the order of Goto & van de Geijn 2008 ("Anatomy of
-// High-Performance Matrix Multiplication", figure 10): pieces of K outside, then columns, whose packed panels
-// fill the second-level cache or the third, then blocks of rows, which threads share, then tiles whose sums
-// stay in registers.
+// The loops around the tiles of f32_tile.h and bf16_tile.h, in the order of Goto & van de Geijn 2008
+// ("Anatomy of High-Performance Matrix Multiplication", figure 10): pieces of K outside, then columns, whose
+// packed panels fill the second-level cache or the third, then blocks of rows, which threads share, then
+// tiles whose sums stay in registers.
 #include "kernels/cpu/product.h"
 
 #include <algorithm>
@@ -23,8 +23,8 @@ constexpr int64_t kRowsOfA = 2016;          // of a packed at a time: whole stri
 constexpr int64_t kBlockBytes = 128 << 10;  // of the rows that a thread walks through all panels with
 constexpr int64_t kPackRows = 32;           // rows of K that are packed as one piece of work
 
-// Words of a packed panel. One row more than needed, since panels at a power of two from each other would all want the same
-// lines of a cache; and at least a vector, which packing may write past the last row.
+// Words of a packed panel. One row more than needed, since panels at a power of two from each other would all
+// want the same lines of a cache; and at least a vector, which packing may write past the last row.
 int64_t words_of_panel(int64_t words, int64_t width) {
     return round_up(words * width + std::max(width, kLanes), kLanes);
 }
@@ -49,14 +49,17 @@ struct Plan {
         const int64_t unit = packed ? Tile::kStrip : Tile::kRows;  // of whole tiles
         const int64_t row_bytes = words * static_cast<int64_t>(sizeof(typename Tile::Word));
         const int64_t fits = std::max(unit, kBlockBytes / row_bytes / unit * unit);
-        // Few blocks are cut along the columns, so that threads end together; only where those are too few, into lower blocks.
-        const int64_t panels = columns / Tile::kPanel, blocks = std::max(ceil_div(g.m, fits), ceil_div(kLoopPieces, panels));
+        // Few blocks are cut along the columns, so that threads end together; only where those are too few,
+        // into lower blocks.
+        const int64_t panels = columns / Tile::kPanel,
+                      blocks = std::max(ceil_div(g.m, fits), ceil_div(kLoopPieces, panels));
         block = std::min(fits, round_up(ceil_div(g.m, blocks), unit));
         constexpr auto kWord = static_cast<int64_t>(sizeof(typename Tile::Word));
         b_bytes = columns / Tile::kPanel * words_of_panel(words, Tile::kPanel) * kWord;
         a_bytes = rows / Tile::kStrip * words_of_panel(words, Tile::kStrip) * kWord;
         // Sums that wait for the next piece of K; an f32 result holds them itself.
-        sum_bytes = depth < g.k && g.result != DType::f32 ? g.m * g.n * static_cast<int64_t>(sizeof(float)) : 0;
+        sum_bytes =
+            depth < g.k && g.result != DType::f32 ? g.m * g.n * static_cast<int64_t>(sizeof(float)) : 0;
     }
 };
 
@@ -88,8 +91,8 @@ struct Pass {
                 const int64_t end = std::min((piece + 1) * kPackRows, depth);
                 const auto one = [&](int64_t k, int64_t j) {
                     Tile::pack_row(to + j / width * panel + k / Tile::kPerWord * width,
-                                   x + (k0 + k) * stride + first + j, stride, depth - k, std::min(width, count - j),
-                                   width);
+                                   x + (k0 + k) * stride + first + j, stride, depth - k,
+                                   std::min(width, count - j), width);
                 };
                 if (width < kLanes) {  // parts of a cache line: panel by panel, while the lines are near
                     for (int64_t j = 0; j < count; j += width) {
@@ -118,13 +121,14 @@ struct Pass {
         end(sums, row, column);
     }
     // Of 1 to kRows rows, by a function for each count.
-    void tile(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row, int64_t column,
-              const Finish<Result>& end) const {
+    void tile(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
+              int64_t column, const Finish<Result>& end) const {
         using Function = void (Pass::*)(typename Tile::Rows, const Word*, int64_t, int64_t, int64_t,
                                         const Finish<Result>&) const;
         static constexpr auto kTiles = []<int... Count>(std::integer_sequence<int, Count...>) {
             return std::array<Function, sizeof...(Count)>{&Pass::template tile<Count + 1>...};
-        }(std::make_integer_sequence<int, Tile::kRows>());
+        }
+        (std::make_integer_sequence<int, Tile::kRows>());
         (this->*kTiles[static_cast<size_t>(count - 1)])(rows, panel, words, row, column, end);
     }
 
@@ -133,7 +137,9 @@ struct Pass {
     void block(int64_t m0, int64_t begin, int64_t end, int64_t first, int64_t last) const {
         // Sums that pass through memory anyway may do so more often.
         const bool through_memory = g.result == DType::f32 || finish.sums;
-        const int64_t pieces = through_memory && (plan.packed || Tile::kPerWord == 1) ? ceil_div(words(), Tile::kCachedWords) : 1;
+        const int64_t pieces = through_memory && (plan.packed || Tile::kPerWord == 1)
+                                   ? ceil_div(words(), Tile::kCachedWords)
+                                   : 1;
         const int64_t step = ceil_div(words(), pieces);
         for (int64_t n = first; n < last; n += Tile::kPanel) {
             const Word* panel = panels + n / Tile::kPanel * panel_words(Tile::kPanel);
@@ -145,7 +151,8 @@ struct Pass {
                     if (g.symmetric && is_above(m0 + i, n0 + n)) continue;
                     tile(std::min(Tile::kRows, end - i), rows_of_a(m0, i, p), panel + p * Tile::kPanel, count,
                          m0 + i, n0 + n, piece);
-                    if (g.symmetric && piece.last) mirror(m0 + i, m0 + std::min(end, i + Tile::kRows), n0 + n);
+                    if (g.symmetric && piece.last)
+                        mirror(m0 + i, m0 + std::min(end, i + Tile::kRows), n0 + n);
                 }
             }
         }
@@ -172,7 +179,8 @@ struct Pass {
             const int64_t at = g.transpose_a ? k * g.a_stride + row : row * g.a_stride + k;
             return Tile::in_place(a() + at, g.a_stride, g.transpose_a);
         }
-        return Tile::packed(strips + i / Tile::kStrip * panel_words(Tile::kStrip), i % Tile::kStrip, p, Tile::kStrip);
+        return Tile::packed(strips + i / Tile::kStrip * panel_words(Tile::kStrip), i % Tile::kStrip, p,
+                            Tile::kStrip);
     }
 
     void run() const {
@@ -182,7 +190,8 @@ struct Pass {
             const int64_t rows = std::min(group, g.m - m0);
             if (plan.packed) pack(strips, Tile::kStrip, a(), g.a_stride, m0, rows, g.transpose_a);
             const int64_t blocks = ceil_div(rows, plan.block);
-            const int64_t cuts = std::clamp(2 * kLoopPieces / blocks, int64_t{1}, ceil_div(columns, Tile::kPanel));
+            const int64_t cuts =
+                std::clamp(2 * kLoopPieces / blocks, int64_t{1}, ceil_div(columns, Tile::kPanel));
             const int64_t width = round_up(ceil_div(columns, cuts), Tile::kPanel);
             parallel_for_dynamic(blocks * cuts, [&](int64_t piece) {
                 const int64_t row = piece / cuts * plan.block, column = piece % cuts * width;
@@ -197,7 +206,8 @@ void run(const Product& g, void* workspace) {
     using Word = typename Tile::Word;
     const Plan<Tile> plan(g);
     auto* memory = static_cast<char*>(workspace);
-    auto* sums = plan.sum_bytes > 0 ? reinterpret_cast<float*>(memory + plan.b_bytes + plan.a_bytes) : nullptr;
+    auto* sums =
+        plan.sum_bytes > 0 ? reinterpret_cast<float*>(memory + plan.b_bytes + plan.a_bytes) : nullptr;
     for (int64_t k0 = 0; k0 < g.k; k0 += plan.depth) {
         const int64_t depth = std::min(plan.depth, g.k - k0);
         for (int64_t n0 = 0; n0 < g.n; n0 += plan.columns) {

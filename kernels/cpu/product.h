@@ -1,5 +1,5 @@
-// Matrix products by our own loops. Every element of the result is summed in an order that depends on the sizes alone: the
-// same bits for any number of threads, and in f32 at every instruction level.
+// Matrix products by our own loops. Every element of the result is summed in an order that depends on the
+// sizes alone: the same bits for any number of threads, and in f32 at every instruction level.
 #pragma once
 
 #include <cstdint>

@@ -6,8 +6,8 @@
 
 namespace speedrun::cpu {
 
-// What becomes of a tile's sums. `Result` is the type of c. Whole tiles that are stored as they are, or added to what c holds,
-// stay in registers; the rest goes through memory, vector by vector.
+// What becomes of a tile's sums. `Result` is the type of c. Whole tiles that are stored as they are, or added
+// to what c holds, stay in registers; the rest goes through memory, vector by vector.
 template <class Result>
 struct Finish {
     const Product& g;
@@ -27,7 +27,8 @@ struct Finish {
         }
         for (int i = 0; i < Rows; ++i) {
             for (int64_t j = 0; j < kVectors * kLanes && column + j < g.n; j += kLanes)
-                store_vector(load(lanes[i] + j), row + i, column + j, Part{std::min(kLanes, g.n - column - j)});
+                store_vector(load(lanes[i] + j), row + i, column + j,
+                             Part{std::min(kLanes, g.n - column - j)});
         }
     }
 
@@ -44,10 +45,16 @@ struct Finish {
     }
 
   private:
-    Result* c() const { return static_cast<Result*>(g.c); }
+    Result* c() const {
+        return static_cast<Result*>(g.c);
+    }
     // What beta·base is read from in this piece of K, and beta; in later pieces c holds the sums so far.
-    const Result* before() const { return first && g.base ? static_cast<const Result*>(g.base) : c(); }
-    float factor() const { return first ? g.beta : 1.0f; }
+    const Result* before() const {
+        return first && g.base ? static_cast<const Result*>(g.base) : c();
+    }
+    float factor() const {
+        return first ? g.beta : 1.0f;
+    }
 
     template <int Rows, int Count>
     inline __attribute__((always_inline)) void store_whole(const Register (&tile)[Rows][Count], int64_t row,

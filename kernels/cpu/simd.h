@@ -1,8 +1,9 @@
-// Vectors of 16 floats: one register with AVX-512, two with AVX2, and the same values lane by lane in both. Loads and stores
-// convert bf16 on the way, so that every kernel is written once for both element types, with f32 inside.
+// Vectors of 16 floats: one register with AVX-512, two with AVX2, and the same values lane by lane in both.
+// Loads and stores convert bf16 on the way, so that every kernel is written once for both element types, with
+// f32 inside.
 //
-// The build never contracts a·b + c (-ffp-contract=off): what is to be rounded once says fma(a, b, c). So a loop gives the
-// same bits with every compiler and at every instruction level.
+// The build never contracts a·b + c (-ffp-contract=off): what is to be rounded once says fma(a, b, c). So a
+// loop gives the same bits with every compiler and at every instruction level.
 #pragma once
 
 #include <immintrin.h>
@@ -22,8 +23,8 @@ struct Mask;
 
 #ifdef __AVX512F__
 
-// One register of the processor. Tiles of sums are arrays of these: compilers keep them in registers, where arrays of a class
-// would pass through memory.
+// One register of the processor. Tiles of sums are arrays of these: compilers keep them in registers, where
+// arrays of a class would pass through memory.
 using Register = __m512;
 constexpr int kRegisterLanes = 16;
 inline Register load_register(const float* p) {
@@ -96,7 +97,8 @@ inline Mask is_nan(Vec v) {
 inline Vec select(Mask condition, Vec yes, Vec no) {
     return _mm512_mask_blend_ps(condition.lanes, no.r, yes.r);
 }
-// The larger bits of each lane as unsigned numbers: of magnitudes the larger value, and a NaN before infinity.
+// The larger bits of each lane as unsigned numbers: of magnitudes the larger value, and a NaN before
+// infinity.
 inline Vec max_bits(Vec a, Vec b) {
     return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a.r), _mm512_castps_si512(b.r)));
 }
@@ -119,7 +121,8 @@ inline __m256i to_bf16(Vec v) {
 #else
     const __m512i u = _mm512_castps_si512(v.r), upper = _mm512_srli_epi32(u, 16);
     const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
+    const __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
     const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
     return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan(v).lanes, rounded, quiet));
 #endif
@@ -204,9 +207,11 @@ inline Mask is_nan(Vec v) {
     return {_mm256_cmp_ps(v.low, v.low, _CMP_UNORD_Q), _mm256_cmp_ps(v.high, v.high, _CMP_UNORD_Q)};
 }
 inline Vec select(Mask condition, Vec yes, Vec no) {
-    return {_mm256_blendv_ps(no.low, yes.low, condition.low), _mm256_blendv_ps(no.high, yes.high, condition.high)};
+    return {_mm256_blendv_ps(no.low, yes.low, condition.low),
+            _mm256_blendv_ps(no.high, yes.high, condition.high)};
 }
-// The larger bits of each lane as unsigned numbers: of magnitudes the larger value, and a NaN before infinity.
+// The larger bits of each lane as unsigned numbers: of magnitudes the larger value, and a NaN before
+// infinity.
 inline Vec max_bits(Vec a, Vec b) {
     const auto larger = [](__m256 x, __m256 y) {
         return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(x), _mm256_castps_si256(y)));
@@ -373,12 +378,13 @@ inline float max_lane(Vec v) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-// A sum with this is rounded to a whole number, halves to even, that stands in its lowest bits with 127 added: the bits
-// of an exponent.
+// A sum with this is rounded to a whole number, halves to even, that stands in its lowest bits with 127
+// added: the bits of an exponent.
 constexpr float kExponentShift = 12582912.0f + 127.0f;
 
-// e^x, relative error below 3e-7: x = (n − r)·ln2 with |r| ≤ ½, the polynomial of degree 5 for 2^-r whose largest relative
-// error is least (9e-8), times 2^n. Below e^-87.7, smaller than all normal numbers: 0. Above e^88: e^88. NaN in, NaN out.
+// e^x, relative error below 3e-7: x = (n − r)·ln2 with |r| ≤ ½, the polynomial of degree 5 for 2^-r whose
+// largest relative error is least (9e-8), times 2^n. Below e^-87.7, smaller than all normal numbers: 0. Above
+// e^88: e^88. NaN in, NaN out.
 inline Vec exp(Vec x) {
     constexpr float kLog2E = 1.44269502f, kLog2ERest = 1.92596299e-8f;
     const Vec clamped = min(88.0f, max(-88.0f, x));  // a NaN stays

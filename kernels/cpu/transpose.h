@@ -61,15 +61,16 @@ inline void transpose_eight(__m256 (&r)[8]) {
 
 #endif
 
-// to[c·to_stride + r] = x[r·row_stride + c] as f32, for c < cols and r < 16; zero where r ≥ rows. rows, cols ≤ 16. Lines are
-// written in rising order of c, so to_stride may be below 16.
+// to[c·to_stride + r] = x[r·row_stride + c] as f32, for c < cols and r < 16; zero where r ≥ rows. rows, cols
+// ≤ 16. Lines are written in rising order of c, so to_stride may be below 16.
 template <class Real>
 inline void transpose_block(float* to, int64_t to_stride, const Real* x, int64_t row_stride, int64_t rows,
                             int64_t cols) {
 #ifdef __AVX512F__
     __m512i lines[16];
     for (int64_t r = 0; r < kLanes; ++r)
-        lines[r] = r < rows ? _mm512_castps_si512(load(x + r * row_stride, Part{cols}).r) : _mm512_setzero_si512();
+        lines[r] =
+            r < rows ? _mm512_castps_si512(load(x + r * row_stride, Part{cols}).r) : _mm512_setzero_si512();
     transpose_words(lines);
     for (int64_t c = 0; c < cols; ++c) _mm512_storeu_si512(to + c * to_stride, lines[c]);
 #else
@@ -83,9 +84,11 @@ inline void transpose_block(float* to, int64_t to_stride, const Real* x, int64_t
     for (auto& columns : lines) {
         for (auto& eight : columns) transpose_eight(eight);
     }
-    // Line after line: where lines are nearer to each other than 16, the next one covers what the last one wrote too far.
+    // Line after line: where lines are nearer to each other than 16, the next one covers what the last one
+    // wrote too far.
     for (int64_t c = 0; c < cols; ++c) {
-        for (int half = 0; half < 2; ++half) _mm256_storeu_ps(to + c * to_stride + 8 * half, lines[c / 8][half][c % 8]);
+        for (int half = 0; half < 2; ++half)
+            _mm256_storeu_ps(to + c * to_stride + 8 * half, lines[c / 8][half][c % 8]);
     }
 #endif
 }

@@ -140,7 +140,8 @@ void CpuOps::count_nonfinite(Tensor out, Tensor x, Stream& stream) {
     cpu::submit(stream, "count_nonfinite", [=] {
         cpu::with_real(x.dtype, [&]<class Real>() {
             *out.as<float>() = reduce(x.as<Real>(), x.numel(), [](Vec v) {
-                return select(magnitude(v) <= std::numeric_limits<float>::max(), 0.0f, 1.0f);  // a NaN compares false
+                return select(magnitude(v) <= std::numeric_limits<float>::max(), 0.0f,
+                              1.0f);  // a NaN compares false
             });
         });
     });

@@ -7,11 +7,12 @@ namespace speedrun::bench {
 
 namespace {
 
-// f32 products by what libraries this machine has, to hold our own against: C (n x n) = A Bᵀ. Both take matrices by
-// rows, and OMP_NUM_THREADS.
-using OneDnnGemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t,
-                           float, float*, int64_t);
-using CblasGemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
+// f32 products by what libraries this machine has, to hold our own against: C (n x n) = A Bᵀ. Both take
+// matrices by rows, and OMP_NUM_THREADS.
+using OneDnnGemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*,
+                           int64_t, float, float*, int64_t);
+using CblasGemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float,
+                           float*, int);
 
 template <class Function>
 Function find_in(const std::vector<const char*>& names, const char* symbol) {
@@ -28,9 +29,8 @@ template <class Run>
 ProductProbe probe(const char* name, Run run) {
     return {name, [run](Tensor c, Tensor a, Tensor b, Stream& stream) {
                 if (a.dtype != DType::f32) throw_internal("products of f32 alone");
-                static_cast<CpuStream&>(stream).submit("library product", [=] {
-                    run(c.shape[0], c.as<float>(), a.as<float>(), b.as<float>());
-                });
+                static_cast<CpuStream&>(stream).submit(
+                    "library product", [=] { run(c.shape[0], c.as<float>(), a.as<float>(), b.as<float>()); });
             }};
 }
 
@@ -56,9 +56,7 @@ std::vector<ProductProbe> library_products() {
 Backend make_cpu_backend(int num_threads) {
     Backend backend;
     auto device = std::make_unique<CpuDevice>(num_threads);
-    backend.description = {{"kind", "cpu"},
-                           {"threads", device->num_threads()},
-                           {"isa", name_of(cpu_isa())}};
+    backend.description = {{"kind", "cpu"}, {"threads", device->num_threads()}, {"isa", name_of(cpu_isa())}};
     backend.cache_bytes = last_cache_bytes();
     backend.ceilings = ceiling_sizes(*device);
     backend.probes = library_products();

@@ -104,7 +104,8 @@ int run_all(int argc, char** argv) {
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(ExitCode::usage);
     if (options.real == DType::bf16 && !cpu_has_bf16())
-        std::fprintf(stderr, "note: CPU level %s has no bf16 products; --dtype=f32 is what runs use here\n", name_of(cpu_isa()));
+        std::fprintf(stderr, "note: CPU level %s has no bf16 products; --dtype=f32 is what runs use here\n",
+                     name_of(cpu_isa()));
 
     Bench bench{make_cpu_backend(options.threads), nullptr, options.real, {}, 0};
     if (options.small) bench.backend.cache_bytes = 0;

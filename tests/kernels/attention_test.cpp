@@ -31,7 +31,8 @@ constexpr Case kCases[] = {
     {330, 1, 1, 128, 0, 0.1f, Documents::mixed, true},
     {330, 1, 1, 64, 34, 0.1f, Documents::mixed, true},
     {200, 1, 1, 48, 70, 2.0f, Documents::mixed, false},  // nearly one-hot: scores up to ±40
-    // Sequences that end beside a vector of 16 keys or a tile of 64; heads that are no whole number of vectors.
+    // Sequences that end beside a vector of 16 keys or a tile of 64; heads that are no whole number of
+    // vectors.
     {7, 3, 2, 24, 0, 0.2f, Documents::whole, true},
     {16, 2, 2, 16, 0, 0.25f, Documents::mixed, true},
     {31, 2, 1, 64, 0, 0.125f, Documents::whole, false},

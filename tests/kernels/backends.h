@@ -1,5 +1,5 @@
-// The backends that the kernel tests run on. The tests see Device, Stream and Ops alone; backend_*.cpp are the
-// places that know what implements them, one for each program.
+// The backends that the kernel tests run on. The tests see Device, Stream and Ops alone; backend_*.cpp are
+// the places that know what implements them, one for each program.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,6 @@
-// The CPU's products at sizes that reach each of their loops: several pieces of K, ranges of columns, groups of packed
-// rows; at every instruction level. The cases of matmul_test.cpp, which all backends run, are too small for that.
+// The CPU's products at sizes that reach each of their loops: several pieces of K, ranges of columns, groups
+// of packed rows; at every instruction level. The cases of matmul_test.cpp, which all backends run, are too
+// small for that.
 #include "kernels/cpu/product.h"
 
 #include <fmt/format.h>
@@ -37,7 +38,8 @@ class Array {
   public:
     Array(DType dtype, int64_t count, float value)
         : dtype_(dtype), f32_(static_cast<size_t>(count), value), bf16_(f32_.size(), Bf16(value)) {}
-    Array(DType dtype, const std::vector<float>& values) : Array(dtype, static_cast<int64_t>(values.size()), 0.0f) {
+    Array(DType dtype, const std::vector<float>& values)
+        : Array(dtype, static_cast<int64_t>(values.size()), 0.0f) {
         for (size_t i = 0; i < values.size(); ++i) set(static_cast<int64_t>(i), values[i]);
     }
     void set(int64_t i, float value) {
@@ -48,7 +50,9 @@ class Array {
         const auto at = static_cast<size_t>(i);
         return dtype_ == DType::f32 ? f32_[at] : static_cast<float>(bf16_[at]);
     }
-    void* data() { return dtype_ == DType::f32 ? static_cast<void*>(f32_.data()) : static_cast<void*>(bf16_.data()); }
+    void* data() {
+        return dtype_ == DType::f32 ? static_cast<void*>(f32_.data()) : static_cast<void*>(bf16_.data());
+    }
 
   private:
     DType dtype_;
@@ -56,7 +60,8 @@ class Array {
     std::vector<Bf16> bf16_;
 };
 
-// c of one product by this many threads. Rows of c are 3 wider than they need to be; nothing may be written there.
+// c of one product by this many threads. Rows of c are 3 wider than they need to be; nothing may be written
+// there.
 std::vector<float> result_of(Isa isa, DType real, const Case& x, const std::vector<float>& left,
                              const std::vector<float>& right, const std::vector<float>& bias,
                              const std::vector<float>& before, int threads) {
@@ -109,7 +114,7 @@ void check(Isa isa, DType real, const Case& x) {
                              x.transpose_a ? 't' : 'n', x.transpose_b ? 't' : 'n', x.c_is_f32, x.beta, x.bias,
                              x.base, x.symmetric));
     const std::vector<float> a = random_values(x.m * x.k, 1), b = random_values(x.k * x.n, 2),
-                            before = random_values(x.m * x.n, 3);
+                             before = random_values(x.m * x.n, 3);
     std::vector<float> bias;
     for (int64_t j = 0; j < x.n; ++j) bias.push_back(0.01f * static_cast<float>(j % 100));
     const std::vector<float> out = result_of(isa, real, x, a, b, bias, before, 1),
@@ -118,7 +123,8 @@ void check(Isa isa, DType real, const Case& x) {
         << "1 and 3 threads differ";
     if (real == DType::f32) {
         const std::vector<float> lowest = result_of(Isa::avx2, real, x, a, b, bias, before, 2);
-        EXPECT_EQ(std::memcmp(out.data(), lowest.data(), out.size() * sizeof(float)), 0) << "another sum than with AVX2";
+        EXPECT_EQ(std::memcmp(out.data(), lowest.data(), out.size() * sizeof(float)), 0)
+            << "another sum than with AVX2";
     }
 
     const auto left = [&](int64_t i, int64_t k) {
@@ -131,7 +137,8 @@ void check(Isa isa, DType real, const Case& x) {
     // Products of bf16 are exact in f32; a sum of k terms below 1 errs by less than k·2^-24 of its own size
     // √k, and a bf16 result is rounded to 2^-9 of itself besides.
     const double size = std::sqrt(static_cast<double>(x.k));
-    const double absolute = static_cast<double>(x.k) * size * 6e-8, relative = x.c_is_f32 || real == DType::f32 ? 0 : 1.0 / 256;
+    const double absolute = static_cast<double>(x.k) * size * 6e-8,
+                 relative = x.c_is_f32 || real == DType::f32 ? 0 : 1.0 / 256;
     // Every element of small results, and of large ones as many, spread over all tiles.
     const int64_t step = std::max<int64_t>(1, x.m * x.n / 20000) | 1;
     for (int64_t e = 0; e < x.m * x.n; e += step) {

@@ -148,11 +148,18 @@ class ResumeTest : public RunFixture {
 
 // The run that is continued never knew that it would be: its checkpoints were taken while it trained on.
 TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
-    std::vector<Ways> all = {
-        {1, 1, "ddp", "adamw"},     {1, 1, "ddp", "normuon", "f32", 256}, {2, 1, "ddp", "muon"},
-        {2, 1, "zero1", "normuon"}, {2, 1, "zero1", "adamw", "f32", 128}, {4, 2, "zero1", "muon"},
-        {2, 1, "zero2", "muon"},    {2, 1, "zero3", "normuon"},           {4, 2, "zero3", "adamw"},
-        {1, 1, "ddp", "normuon", "bf16"}, {2, 1, "zero1", "normuon", "bf16"}, {4, 1, "zero3", "normuon", "bf16"}};
+    std::vector<Ways> all = {{1, 1, "ddp", "adamw"},
+                             {1, 1, "ddp", "normuon", "f32", 256},
+                             {2, 1, "ddp", "muon"},
+                             {2, 1, "zero1", "normuon"},
+                             {2, 1, "zero1", "adamw", "f32", 128},
+                             {4, 2, "zero1", "muon"},
+                             {2, 1, "zero2", "muon"},
+                             {2, 1, "zero3", "normuon"},
+                             {4, 2, "zero3", "adamw"},
+                             {1, 1, "ddp", "normuon", "bf16"},
+                             {2, 1, "zero1", "normuon", "bf16"},
+                             {4, 1, "zero3", "normuon", "bf16"}};
     if (kSanitized) all = {{1, 1, "ddp", "adamw"}, {2, 1, "zero3", "normuon"}};
     int number = 0;
     for (const Ways& ways : all) {

@@ -38,10 +38,10 @@ Runtime::Runtime(const RuntimeOptions& options) {
 void Runtime::make_cpu(const RuntimeOptions& options) {
     const bool bf16 = options.precision == "bf16" || (options.precision == "auto" && cpu_has_bf16());
     if (bf16 && !cpu_has_bf16()) {
-        notes_.push_back(
-            fmt::format("bf16 at CPU level {}: the same values and rounding as with bf16 instructions, by f32 products; "
-                        "f32 is faster here",
-                        name_of(cpu_isa())));
+        notes_.push_back(fmt::format(
+            "bf16 at CPU level {}: the same values and rounding as with bf16 instructions, by f32 products; "
+            "f32 is faster here",
+            name_of(cpu_isa())));
     }
     real_ = bf16 ? DType::bf16 : DType::f32;
     auto cpu = std::make_unique<CpuDevice>(options.threads, options.dry);

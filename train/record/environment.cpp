@@ -77,31 +77,27 @@ std::string environment_to_json(const Environment& e) {
     }
     nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
     for (const RankPlace& place : e.ranks) ranks.push_back({{"host", place.host}, {"device", place.device}});
-    const nlohmann::ordered_json json = {{"git_sha", e.git_sha},
-                                         {"build",
-                                          {{"type", e.build_type},
-                                           {"compiler", e.compiler},
-                                           {"flags", e.build_flags},
-                                           {"mpi", e.has_mpi},
-                                           {"cuda", e.has_cuda}}},
-                                         {"ranks", ranks},
-                                         {"host", e.host},
-                                         {"os", e.os},
-                                         {"cpu",
-                                          {{"model", e.cpu},
-                                           {"cores", e.cores},
-                                           {"mhz", e.cpu_mhz},
-                                           {"isa", e.isa},
-                                           {"isas", e.isas}}},
-                                         {"cuda",
-                                          {{"gpus", gpus},
-                                           {"driver", e.cuda.driver_version},
-                                           {"runtime", e.cuda.runtime_version},
-                                           {"unavailable", e.cuda.unavailable}}},
-                                         {"memory_bytes", e.memory_bytes},
-                                         {"available_memory_bytes", e.available_memory_bytes},
-                                         {"clock_source", e.clock_source},
-                                         {"time_utc", e.time_utc}};
+    const nlohmann::ordered_json json = {
+        {"git_sha", e.git_sha},
+        {"build",
+         {{"type", e.build_type},
+          {"compiler", e.compiler},
+          {"flags", e.build_flags},
+          {"mpi", e.has_mpi},
+          {"cuda", e.has_cuda}}},
+        {"ranks", ranks},
+        {"host", e.host},
+        {"os", e.os},
+        {"cpu", {{"model", e.cpu}, {"cores", e.cores}, {"mhz", e.cpu_mhz}, {"isa", e.isa}, {"isas", e.isas}}},
+        {"cuda",
+         {{"gpus", gpus},
+          {"driver", e.cuda.driver_version},
+          {"runtime", e.cuda.runtime_version},
+          {"unavailable", e.cuda.unavailable}}},
+        {"memory_bytes", e.memory_bytes},
+        {"available_memory_bytes", e.available_memory_bytes},
+        {"clock_source", e.clock_source},
+        {"time_utc", e.time_utc}};
     return json.dump(2) + "\n";
 }
 

@@ -22,8 +22,8 @@ struct Environment {
     bool has_mpi = false, has_cuda = false;
     std::string host, os, cpu;
     int cores = 0;
-    double cpu_mhz = 0;  // of the first core, now
-    std::string isa;                 // level of the CPU's operations that runs use; "" where there is none
+    double cpu_mhz = 0;             // of the first core, now
+    std::string isa;                // level of the CPU's operations that runs use; "" where there is none
     std::vector<std::string> isas;  // that this processor and build can use
     int64_t memory_bytes = 0, available_memory_bytes = 0;
     CudaInfo cuda;
