@@ -14,6 +14,26 @@ namespace {
 
 constexpr Isa kIsas[] = {Isa::avx2, Isa::avx512, Isa::avx512_bf16};
 
+// What this build was compiled for; null for other levels.
+const CpuLevel* built(Isa isa) {
+    switch (isa) {
+#ifdef SPEEDRUN_HAS_avx2
+        case Isa::avx2:
+            return &speedrun_cpu_avx2;
+#endif
+#ifdef SPEEDRUN_HAS_avx512
+        case Isa::avx512:
+            return &speedrun_cpu_avx512;
+#endif
+#ifdef SPEEDRUN_HAS_avx512_bf16
+        case Isa::avx512_bf16:
+            return &speedrun_cpu_avx512_bf16;
+#endif
+        default:
+            return nullptr;
+    }
+}
+
 bool processor_has(Isa isa) {
 #ifdef __x86_64__
     switch (isa) {
@@ -49,7 +69,7 @@ std::vector<Isa> usable_isas() {
     std::vector<Isa> usable;
     for (const Isa isa : kIsas) {
         if (!processor_has(isa)) break;
-        usable.push_back(isa);
+        if (built(isa)) usable.push_back(isa);
     }
     return usable;
 }
@@ -64,15 +84,9 @@ bool cpu_has_bf16() {
 }
 
 const CpuLevel& cpu_level(Isa isa) {
-    switch (isa) {
-        case Isa::avx2:
-            return speedrun_cpu_avx2;
-        case Isa::avx512:
-            return speedrun_cpu_avx512;
-        case Isa::avx512_bf16:
-            return speedrun_cpu_avx512_bf16;
-    }
-    throw_internal("no CPU operations at instruction level {}", static_cast<int>(isa));
+    const CpuLevel* const level = built(isa);
+    if (!level) throw_internal("this build has no CPU operations at level {}", name_of(isa));
+    return *level;
 }
 
 std::unique_ptr<Ops> make_cpu_ops(CpuDevice& device, Isa isa) {

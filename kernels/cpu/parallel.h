@@ -10,7 +10,7 @@
 namespace speedrun::cpu {
 
 // Pieces that a loop is cut into: enough to even out what one thread loses to other work.
-constexpr int64_t kLoopPieces = 16;
+constexpr int64_t kLoopPieces = 32;
 
 inline int team_size() {
     const Team* team = current_team();

@@ -1,6 +1,7 @@
 #include "kernels/cpu/team.h"
 
 #include <algorithm>
+#include <chrono>
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -10,9 +11,10 @@ namespace speedrun::cpu {
 
 namespace {
 
-// Rounds of waiting before a helper sleeps: about 50 µs, longer than the gap between two operations and
-// shorter than what anybody would miss on the core.
-constexpr int kSpins = 2000;
+// Ticks of the processor's counter, of which there are 2 to 4 in a nanosecond, that a thread waits awake:
+// about 30 µs, longer than the gap between two operations and shorter than what anybody would miss on the
+// core. A pause of the processor takes 10 times as long on some as on others, so pauses are no measure.
+constexpr uint64_t kAwakeTicks = 100'000;
 
 thread_local Team* team_of_thread = nullptr;
 thread_local int member_of_thread = 0;
@@ -23,6 +25,26 @@ void pause() {
 #else
     std::this_thread::yield();
 #endif
+}
+
+uint64_t ticks() {
+#ifdef __x86_64__
+    return __rdtsc();
+#else
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return static_cast<uint64_t>(3 * std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+#endif
+}
+
+// Waits awake until done(), but not for ever; returns done().
+template <class Done>
+bool spin(Done&& done) {
+    const uint64_t start = ticks();
+    while (!done()) {
+        if (ticks() - start > kAwakeTicks) return false;
+        pause();
+    }
+    return true;
 }
 
 }  // namespace
@@ -69,8 +91,20 @@ void Team::run(int64_t count, int64_t pieces, Piece piece, const void* body) {
 
     work(0);
     state_.fetch_and(~kOpen);
-    // Those who joined are in their last pieces.
-    while ((state_.load(std::memory_order_acquire) & (kLoop - 1)) != 0) pause();
+    wait_for_helpers();
+}
+
+// Those who joined are in their last pieces.
+void Team::wait_for_helpers() {
+    const auto done = [this] { return (state_.load(std::memory_order_acquire) & (kLoop - 1)) == 0; };
+    if (spin(done)) return;
+    starter_sleeps_ = true;
+    for (;;) {
+        const uint32_t left = left_.load();
+        if (done()) break;
+        left_.wait(left);
+    }
+    starter_sleeps_ = false;
 }
 
 // A member's own pieces first, so that the same thread meets the same rows in loop after loop; then what
@@ -97,15 +131,14 @@ void Team::help(int member) {
             if (!state_.compare_exchange_strong(state, state + 1, std::memory_order_acquire)) continue;
             done = state / kLoop;
             work(member);
-            state_.fetch_sub(1, std::memory_order_release);
+            // Whoever counts down last lets the starter go on, unless it has gone to sleep before left_
+            // changed.
+            state_.fetch_sub(1);
+            left_.fetch_add(1);
+            if (starter_sleeps_) left_.notify_all();
             continue;
         }
-        int spins = 0;
-        while (posted_.load(std::memory_order_relaxed) == posted && spins < kSpins) {
-            pause();
-            ++spins;
-        }
-        if (spins == kSpins) posted_.wait(posted);
+        if (!spin([&] { return posted_.load(std::memory_order_relaxed) != posted; })) posted_.wait(posted);
     }
 }
 

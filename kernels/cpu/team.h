@@ -1,6 +1,8 @@
 // The threads that share the loops of a CPU device. A loop never waits for a thread that has not begun to
 // help: whoever starts it works through all of it, and the others take pieces if they are awake in time. So a
 // core that is busy elsewhere costs its help and not a stall, and a loop of microseconds pays for no wake-up.
+// Whoever waits spins for some microseconds and then sleeps: a thread that the scheduler has put aside in the
+// middle of a piece may have the core.
 #pragma once
 
 #include <atomic>
@@ -38,12 +40,15 @@ class Team {
 
     void help(int member);
     void work(int member);
+    void wait_for_helpers();
 
     // Low half: helpers at work, and kOpen while they may join; high half: the number of the loop.
     static constexpr uint64_t kOpen = 1u << 31;
     static constexpr uint64_t kLoop = uint64_t{1} << 32;
     alignas(64) std::atomic<uint64_t> state_{0};
     alignas(64) std::atomic<uint32_t> posted_{0};  // what sleeping helpers watch
+    alignas(64) std::atomic<uint32_t> left_{0};    // what a starter watches that sleeps
+    std::atomic<bool> starter_sleeps_{false};
     std::atomic<bool> stop_{false};
 
     std::mutex busy_;  // held by the starter of the loop that has the helpers

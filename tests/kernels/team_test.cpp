@@ -83,6 +83,27 @@ TEST(TeamTest, HelpersHelp) {
     EXPECT_EQ(meeting.arrived, 2);
 }
 
+// A starter that has nothing left to do sleeps while a helper is still in its last piece.
+TEST(TeamTest, StarterWaitsForALongPiece) {
+    cpu::Team team(3);
+    struct Long {
+        std::atomic<int> arrived{0}, done{0};
+    } state;
+    Long* const body = &state;
+    const auto piece = [](const void* argument, int64_t, int64_t, int member) {
+        Long& both = **static_cast<Long* const*>(argument);
+        ++both.arrived;
+        while (both.arrived < 2) std::this_thread::yield();
+        if (member != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        ++both.done;
+    };
+    for (int i = 0; i < 10; ++i) {
+        state.arrived = state.done = 0;
+        team.run(2, 2, piece, &body);
+        ASSERT_EQ(state.done, 2);
+    }
+}
+
 TEST(TeamTest, SleepsAndWakes) {
     cpu::Team team(3);
     for (int i = 0; i < 5; ++i) {
