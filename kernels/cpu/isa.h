@@ -20,8 +20,7 @@ enum class Isa : uint8_t {
 };
 
 constexpr const char* name_of(Isa isa) {
-    constexpr const char* kNames[] = {"avx2", "avx512", "avx512_bf16"};
-    return kNames[static_cast<int>(isa)];
+    return isa == Isa::avx2 ? "avx2" : isa == Isa::avx512 ? "avx512" : "avx512_bf16";
 }
 
 // The levels that this processor has and this build was compiled for, in rising order; none on a processor
