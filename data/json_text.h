@@ -2,6 +2,9 @@
 // without flooding them.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -42,6 +45,24 @@ std::string shown(const Json& value) {
     while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
         --end;  // not inside a character
     return text.substr(0, end) + "...";
+}
+
+// A whole number that one can be added to, also where it is written as 2.0; JsonError for everything else.
+// The library's own conversion of 1e30 has no defined result.
+template <class Json>
+int64_t whole_number(const Json& value) {
+    constexpr double kMost = 9007199254740992.0;  // 2^53: below it doubles hold every whole number
+    if (value.is_number_unsigned()) {
+        const auto number = value.template get<uint64_t>();
+        if (number < static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+            return static_cast<int64_t>(number);
+    } else if (value.is_number_integer()) {
+        return value.template get<int64_t>();
+    } else if (value.is_number_float()) {
+        const auto number = value.template get<double>();
+        if (number == std::floor(number) && std::abs(number) <= kMost) return static_cast<int64_t>(number);
+    }
+    throw JsonError("expected a whole number, got " + shown(value));
 }
 
 // A key as a message shows it: escaped like JSON, so that a NUL does not end the message, without the quotes.

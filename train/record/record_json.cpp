@@ -62,19 +62,19 @@ Json to_json(const RecordRun& run) {
 RecordRun run_from(const Json& json) {
     RecordRun run;
     run.side = json.at("side").get<std::string>();
-    run.order = json.at("order").get<int64_t>();
-    run.seed = json.at("seed").get<int64_t>();
+    run.order = whole_number(json.at("order"));
+    run.seed = whole_number(json.at("seed"));
     run.status = json.at("status").get<std::string>();
     run.train_ms = json.at("train_ms").get<double>();
     run.startup_ms = json.at("startup_ms").get<double>();
-    run.steps = json.at("steps").get<int64_t>();
+    run.steps = whole_number(json.at("steps"));
     run.began_utc = json.at("began_utc").get<std::string>();
     run.file = json.at("metrics").at("file").get<std::string>();
     run.sha256 = json.at("metrics").at("sha256").get<std::string>();
-    run.every = json.at("metrics").at("every").get<int64_t>();
+    run.every = whole_number(json.at("metrics").at("every"));
     for (const Json& v : json.at("validations"))
         run.validations.push_back(
-            {v.at("step").get<int64_t>(), v.at("loss").get<double>(), v.at("train_ms").get<double>()});
+            {whole_number(v.at("step")), v.at("loss").get<double>(), v.at("train_ms").get<double>()});
     if (run.side != kCandidate && run.side != kBaseline) throw_data("a run of side '{}'", run.side);
     if (run.status != "done" && run.status != "diverged") throw_data("a run of status '{}'", run.status);
     if (run.done() && run.validations.empty()) throw_data("a run that is done, without validation");
@@ -98,7 +98,7 @@ std::string object_in(const Json& json, const char* key) {
 
 Record record_of(const Json& json) {
     Record record;
-    if (const auto schema = json.at("schema").get<int>(); schema != kRecordSchema)
+    if (const auto schema = whole_number(json.at("schema")); schema != kRecordSchema)
         throw_data("schema {}, this build knows {}", schema, kRecordSchema);
     const auto text = [&](const char* key) { return json.at(key).get<std::string>(); };
     record.name = text("name");
@@ -115,7 +115,7 @@ Record record_of(const Json& json) {
     record.build = object_in(json, "build");
     for (const Json& shard : json.at("data"))
         record.data.push_back({shard.at("file").get<std::string>(), shard.at("split").get<std::string>(),
-                               shard.at("tokens").get<int64_t>(), shard.at("sha256").get<std::string>()});
+                               whole_number(shard.at("tokens")), shard.at("sha256").get<std::string>()});
     for (const ShardInfo& shard : record.data) {
         if (shard.split != "train" && shard.split != "val") throw_data("data: a split '{}'", shard.split);
     }
@@ -134,8 +134,8 @@ Record record_of(const Json& json) {
             throw_data("two runs of the {} with seed {}", r.side, r.seed);
     }
     for (const Json& run : json.at("interrupted"))
-        record.interrupted.push_back({run.at("side").get<std::string>(), run.at("seed").get<int64_t>(),
-                                      run.at("steps").get<int64_t>()});
+        record.interrupted.push_back(
+            {run.at("side").get<std::string>(), whole_number(run.at("seed")), whole_number(run.at("steps"))});
     return record;
 }
 

@@ -125,8 +125,8 @@ std::string hardware_text(const Record& record) {
     const Json cpu = json.value("cpu", Json::object());
     const size_t ranks = json.value("ranks", Json::array()).size();
     const std::string isa = cpu.value("isa", "");
-    return fmt::format("{} cores of {}{}{}", cpu.value("cores", 0), cpu.value("model", "CPU"),
-                       isa.empty() ? "" : fmt::format(", {}", isa),
+    return fmt::format("{} cores of {}{}{}", whole_number(cpu.value("cores", Json(0))),
+                       cpu.value("model", "CPU"), isa.empty() ? "" : fmt::format(", {}", isa),
                        ranks > 1 ? fmt::format(", {} ranks", ranks) : "");
 }
 

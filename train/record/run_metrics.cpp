@@ -14,7 +14,7 @@ using SortedJson = nlohmann::json;
 // Adds one line; throws SortedJson::exception, JsonError or a data error.
 void add_line(const SortedJson& line, RunMetrics& metrics) {
     const auto event = line.at("event").get<std::string>();
-    const auto step = line.at("step").get<int64_t>();
+    const auto step = whole_number(line.at("step"));
     const auto train_ms = line.at("train_ms").get<double>();
     // Steps are timed by the device and segments by the host: against each other they may differ by
     // microseconds.

@@ -42,8 +42,7 @@ Track parse_track(const std::string& text, const std::string& origin) {
         track.name = json.at("name").get<std::string>();
         for (const SortedJson& shard : json.at("dataset").at("shards"))
             track.shards.push_back({shard.at("file").get<std::string>(), shard.at("split").get<std::string>(),
-                                    shard.at("tokens").get<int64_t>(),
-                                    shard.at("sha256").get<std::string>()});
+                                    whole_number(shard.at("tokens")), shard.at("sha256").get<std::string>()});
         track.validation_tokens = json.at("validation").at("tokens");
         track.target_loss = json.at("target_loss");
         track.hardware_class = json.at("hardware_class").get<std::string>();
