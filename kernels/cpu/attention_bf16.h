@@ -70,7 +70,7 @@ struct Bf16Attention {
             : probabilities_(scratch.take<Word>(kTile * kTile / 2)),
               gradients_(scratch.take<Word>(kTile * kTile / 2)),
               rows_(scratch.take<Bf16>(kTile * kTile)) {}
-        // Of the queries i and i + 1, at 16 keys from j on; i is even.
+        // Stores p and g for queries i and i + 1, at 16 keys from j on; i is even.
         void keep(int64_t i, int64_t j, const Vec (&p)[2], const Vec (&g)[2]) {
             const __m256i even = to_bf16(g[0]), odd = to_bf16(g[1]);
             _mm256_store_si256(reinterpret_cast<__m256i*>(rows_ + i * kTile + j), even);

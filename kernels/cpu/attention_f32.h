@@ -82,7 +82,7 @@ struct F32Attention {
         explicit Gradients(Scratch& scratch)
             : probabilities_(scratch.take<float>(kTile * kTile)),
               gradients_(scratch.take<float>(kTile * kTile)) {}
-        // Of the queries i and i + 1, at 16 keys from j on; i is even.
+        // Stores p and g for queries i and i + 1, at 16 keys from j on; i is even.
         void keep(int64_t i, int64_t j, const Vec (&p)[2], const Vec (&g)[2]) {
             for (int64_t r = 0; r < 2; ++r) {
                 store(probabilities_ + (i + r) * kTile + j, rounded_to<Real>(p[r]));

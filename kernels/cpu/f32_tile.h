@@ -52,7 +52,7 @@ struct F32Tile {
 #endif
     static constexpr int64_t kStrip = kRows;  // of packed rows of a that lie side by side
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
-    // Of K at a time. An f32 result holds the sums of a piece, so that pieces may be short enough for the
+    // Elements along K at a time. An f32 result holds the sums of a piece, so that pieces may be short enough for the
     // panels of b to stay in a second-level cache; a bf16 result would need memory for them.
     static constexpr int64_t kDirectDepth = std::is_same_v<Source, float> ? 384 : 1024,
                              kPackedDepth = kDirectDepth;

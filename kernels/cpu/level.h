@@ -19,7 +19,7 @@ struct CpuLevel {
 
 extern "C" const CpuLevel speedrun_cpu_avx2, speedrun_cpu_avx512, speedrun_cpu_avx512_bf16;
 
-// Of a usable level; an internal error where the build lacks it.
+// What a usable level shows; an internal error where the build lacks it.
 const CpuLevel& cpu_level(Isa isa);
 
 }  // namespace speedrun

@@ -34,9 +34,8 @@ void parallel_for(int64_t count, const Body& body, int64_t pieces = kLoopPieces)
 // Calls body(begin, size) for a flat array in blocks that are the same for any number of threads.
 template <class Body>
 void for_blocks(int64_t count, const Body& body) {
-    parallel_for(ceil_div(count, kBlock), [&](int64_t block) {
-        body(block * kBlock, std::min(kBlock, count - block * kBlock));
-    });
+    parallel_for(ceil_div(count, kBlock),
+                 [&](int64_t block) { body(block * kBlock, std::min(kBlock, count - block * kBlock)); });
 }
 
 // parallel_for, handed out one by one: for items of unequal cost.

@@ -120,7 +120,7 @@ struct Pass {
         Tile::add(sums, rows, panel, words);
         end(sums, row, column);
     }
-    // Of 1 to kRows rows, by a function for each count.
+    // A tile of 1 to kRows rows, by a function for each count.
     void tile(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
               int64_t column, const Finish<Result>& end) const {
         using Function = void (Pass::*)(typename Tile::Rows, const Word*, int64_t, int64_t, int64_t,
