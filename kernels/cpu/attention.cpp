@@ -1,4 +1,5 @@
 // Flash attention on the CPU: causal, within documents and windows.
+#include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/attention_backward.h"
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_f32.h"
@@ -15,11 +16,16 @@ constexpr int64_t kForwardQueries = 256;
 
 // Calls body.template operator()<Kind>() with the products that a call is served by.
 template <class Body>
-void with_kind(DType dtype, const AttentionOptions& options, Body&& body) {
+void with_kind(DType dtype, Isa isa, const AttentionOptions& options, Body&& body) {
+#ifdef SPEEDRUN_AMX_TILES
+    if (dtype == DType::bf16 && isa == Isa::amx_bf16 && cpu::AmxAttention::serves(options))
+        return body.template operator()<cpu::AmxAttention>();
+#endif
 #ifdef SPEEDRUN_BF16_TILES
     if (dtype == DType::bf16 && options.head_dim % cpu::kLanes == 0)
         return body.template operator()<cpu::Bf16Attention>();
 #endif
+    static_cast<void>(isa);
     static_cast<void>(options);
     cpu::with_real(dtype, [&]<class Real>() { body.template operator()<cpu::F32Attention<Real>>(); });
 }
@@ -31,7 +37,7 @@ void CpuOps::attention_forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor 
     check_attention(q, lse, first_key, {o, k, v}, options);
     const int64_t heads = q.rows() / options.sequence_length * options.num_heads;
     flops_ += 4 * heads * options.head_dim * visible_pairs(options);
-    with_kind(q.dtype, options, [&]<class Kind>() {
+    with_kind(q.dtype, isa_, options, [&]<class Kind>() {
         const int64_t bytes = cpu::ForwardMemory<Kind>(options, nullptr).bytes;
         auto* scratch = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
         cpu::submit(stream, "attention_forward", [=] {
@@ -54,7 +60,7 @@ void CpuOps::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Te
     const int64_t heads = q.rows() / options.sequence_length * options.num_heads;
     // Recomputed scores are not counted as work.
     flops_ += 8 * heads * options.head_dim * visible_pairs(options);
-    with_kind(q.dtype, options, [&]<class Kind>() {
+    with_kind(q.dtype, isa_, options, [&]<class Kind>() {
         const int64_t bytes = cpu::BackwardMemory<Kind>(options, nullptr).bytes;
         auto* scratch = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
         cpu::submit(stream, "attention_backward", [=] {

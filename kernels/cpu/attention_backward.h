@@ -23,8 +23,8 @@ struct BackwardMemory {
         key_lines = scratch.take<typename Kind::Word>(lines);
         value_lines = scratch.take<typename Kind::Word>(lines);
         for (auto* head : {&keys, &queries, &upstream}) *head = scratch.take<typename Kind::Word>(rows);
-        scores = scratch.take<float>(kStrip * kTile);
-        products = scratch.take<float>(kStrip * kTile);
+        scores = scratch.take<float>(Kind::kStrip * kTile);
+        products = scratch.take<float>(Kind::kStrip * kTile);
         query_sums = scratch.take<float>(length * width);
         key_sums = scratch.take<float>(kTile * width);
         value_sums = scratch.take<float>(kTile * width);
@@ -50,8 +50,10 @@ class BackwardTile {
           log_sums_(log_sums) {}
 
     void run(Range i, Range j) {
+        constexpr int64_t kStrip = Kind::kStrip;
         for (int64_t first = i.begin; first < i.end; first += kStrip)
             query_strip(first, std::min(kStrip, i.end - first), i.begin, j.begin);
+        gradients_.finish(i.end - i.begin);
         for (int64_t first = j.begin; first < j.end; first += kStrip)
             key_strip(first, std::min(kStrip, j.end - first), i, j.begin);
     }
@@ -65,7 +67,7 @@ class BackwardTile {
     }
 
     void query_strip(int64_t i, int64_t rows, int64_t i0, int64_t j0) {
-        const View view(item_.low_range(i, i + rows), i, rows, j0);
+        const View view(item_.low_range(i, i + rows), i, rows, j0, Kind::kDepth);
         const int64_t first = view.empty() ? kTile : view.begin,
                       end = view.empty() ? kTile : round_up(view.end, kLanes);
         if (!view.empty()) {
@@ -104,10 +106,11 @@ class BackwardTile {
     // The sums of dk and dv of the keys [j, j + rows), over those queries of the tile that may see one of
     // them.
     void key_strip(int64_t j, int64_t rows, Range queries, int64_t j0) {
-        int64_t begin = std::max(queries.begin, j / 2 * 2), end = queries.end;
+        constexpr int64_t kUnit = std::max<int64_t>(kPair, Kind::kDepth);
+        int64_t begin = std::max(queries.begin, j / kUnit * kUnit), end = queries.end;
         while (begin < end && item_.low(end - 1) >= j + rows) --end;
         if (begin >= end) return;
-        const int64_t words = ceil_div(end - begin, Kind::kPerWord), i = begin - queries.begin;
+        const int64_t words = round_up(end - begin, Kind::kDepth) / Kind::kPerWord, i = begin - queries.begin;
         const int64_t vectors = item_.width / kLanes, at = (j - j0) * item_.width;
         product<Kind>(rows, vectors, gradients_.probabilities_by_key(i, j - j0), upstream_.panel(begin),
                       upstream_.stride(), words, add_to(m_.value_sums + at));
@@ -128,6 +131,7 @@ template <class Kind>
 void attention_backward(const AttentionItem& item, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o,
                         Tensor lse, Tensor q, Tensor k, Tensor v, const BackwardMemory<Kind>& memory) {
     using Real = typename Kind::Real;
+    [[maybe_unused]] const typename Kind::Unit unit;
     const int64_t width = item.width, length = item.length;
     const Range all{0, length};
     const typename Kind::Head queries(item, q, all, memory.queries), keys(item, k, all, memory.keys),

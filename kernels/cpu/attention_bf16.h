@@ -14,7 +14,10 @@ struct Bf16Attention {
     using Word = int32_t;  // of a panel: a pair of rows
     using Element = Bf16;  // of probabilities
     using Left = PairRows;
+    struct Unit {};
     static constexpr int64_t kPerWord = 2;
+    static constexpr int64_t kStrip = 6;
+    static constexpr int64_t kDepth = 2;
     static constexpr int kVectors = 4;
 
     template <int Rows, int Count>
@@ -78,12 +81,17 @@ struct Bf16Attention {
             _mm512_store_si512(gradients_ + i / 2 * kTile + j, words(even, odd));
             _mm512_store_si512(probabilities_ + i / 2 * kTile + j, words(to_bf16(p[0]), to_bf16(p[1])));
         }
+        void finish(int64_t /*queries*/) {}
         Left gradients_by_query(int64_t i, int64_t j) const {
             return {reinterpret_cast<const char*>(rows_ + i * kTile + j), kTile * 2, kWordBytes};
         }
         // Keys from j on are rows, queries from i on are summed over; i is even.
         Left gradients_by_key(int64_t i, int64_t j) const { return by_key(gradients_, i, j); }
         Left probabilities_by_key(int64_t i, int64_t j) const { return by_key(probabilities_, i, j); }
+
+      protected:
+        Word *probabilities_, *gradients_;
+        Bf16* rows_;
 
       private:
         static __m512i words(__m256i even, __m256i odd) {
@@ -93,8 +101,6 @@ struct Bf16Attention {
         static Left by_key(const Word* x, int64_t i, int64_t j) {
             return {reinterpret_cast<const char*>(x + i / 2 * kTile + j), kWordBytes, kTile * kWordBytes};
         }
-        Word *probabilities_, *gradients_;
-        Bf16* rows_;
     };
 };
 

@@ -1,6 +1,6 @@
 // Flash attention over the tiles of an item. Scores are summed in f32 and then scaled. Tiles of 64 queries by
-// 64 keys, strips of 6 queries in them and vectors of 16 keys are visited where some query of the strip sees
-// some key, at all levels alike: so f32 results have the same bits at each.
+// 64 keys, strips of 6 (in f32) queries in them and vectors of 16 keys are visited where some query of the
+// strip sees some key, at all levels alike: so f32 results have the same bits at each.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,6 @@
 #include "kernels/cpu/attention_strip.h"
 
 namespace speedrun::cpu {
-
-constexpr int64_t kStrips = (kTile + kStrip - 1) / kStrip;  // of a tile
 
 // Where the forward pass of an item works.
 template <class Kind>
@@ -25,8 +23,8 @@ struct ForwardMemory {
         key_lines = scratch.take<typename Kind::Word>(round_up(length, kTile) * width / Kind::kPerWord);
         values = scratch.take<typename Kind::Word>(Kind::Head::words(length, width));
         queries = scratch.take<typename Kind::Word>(Kind::Head::words(length, width));
-        scores = scratch.take<float>(kStrip * kTile);
-        probabilities = scratch.take<typename Kind::Element>(kStrip * kTile);
+        scores = scratch.take<float>(Kind::kStrip * kTile);
+        probabilities = scratch.take<typename Kind::Element>(Kind::kStrip * kTile);
         result = scratch.take<float>(kTile * width);
         totals = scratch.take<float>(kTile * kLanes);
         bytes = scratch.bytes();
@@ -52,6 +50,8 @@ struct RunningMaximum {
 template <class Kind>
 void attention_forward(const AttentionItem& item, Range queries, Tensor o, Tensor lse, Tensor q, Tensor k,
                        Tensor v, const ForwardMemory<Kind>& memory) {
+    constexpr int64_t kStrip = Kind::kStrip, kStrips = (kTile + kStrip - 1) / kStrip;  // of a tile
+    [[maybe_unused]] const typename Kind::Unit unit;
     const int64_t width = item.width, words = item.o.head_dim / Kind::kPerWord,
                   tile_words = width / Kind::kPerWord * kTile;
     const Range keys{item.low_range(queries.begin, queries.end).begin / kTile * kTile, queries.end};
@@ -75,7 +75,7 @@ void attention_forward(const AttentionItem& item, Range queries, Tensor o, Tenso
         for (int64_t j0 = item.low_range(i0, i1).begin / kTile * kTile; j0 < i1; j0 += kTile) {
             for (int64_t i = i0; i < i1; i += kStrip) {
                 const int64_t rows = std::min(kStrip, i1 - i);
-                const View view(low[(i - i0) / kStrip], i, rows, j0);
+                const View view(low[(i - i0) / kStrip], i, rows, j0, Kind::kDepth);
                 if (view.empty()) continue;
                 float* scores = memory.scores;
                 product<Kind>(rows, view.vectors(), rows_of_q.left(i),

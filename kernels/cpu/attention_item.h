@@ -11,7 +11,6 @@
 namespace speedrun::cpu {
 
 constexpr int64_t kTile = 64;  // queries, or keys, whose panels stay in a first-level cache
-constexpr int64_t kStrip = 6;  // of them at a time, in registers
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 struct AttentionItem {
@@ -68,15 +67,16 @@ struct AttentionItem {
 };
 
 // What a strip of queries sees of a tile of keys: the keys [begin, end) of the tile, begin and clear_begin on
-// whole vectors. Every query of the strip sees all of [clear_begin, clear_end); the vectors outside of that
-// are crossed by an edge.
+// whole vectors, both on multiples of `depth`. Every query of the strip sees all of [clear_begin, clear_end);
+// the vectors outside of that are crossed by an edge.
 struct View {
     int64_t begin, end, clear_begin, clear_end;
 
     // The queries [i, i + rows) with these first visible keys, and the tile at j0.
-    View(Range low, int64_t i, int64_t rows, int64_t j0) {
-        begin = std::clamp(low.begin - j0, int64_t{0}, kTile) / kLanes * kLanes;
-        end = std::min(i + rows - j0, kTile);
+    View(Range low, int64_t i, int64_t rows, int64_t j0, int64_t depth) {
+        begin =
+            std::clamp(low.begin - j0, int64_t{0}, kTile) / std::max(kLanes, depth) * std::max(kLanes, depth);
+        end = round_up(std::min(i + rows - j0, kTile), depth);
         clear_begin = round_up(std::max(low.end - j0, begin), kLanes);
         clear_end = i + 1 - j0;
     }

@@ -124,6 +124,7 @@ struct PairTile {
     using Source = Bf16;
     using Word = int32_t;
     using Rows = PairRows;
+    struct Unit {};
     static constexpr int64_t kPerWord = 2;  // elements along K
     static constexpr int64_t kRows = 6;     // 24 of the 32 registers are sums
     static constexpr int kCount = 4;
@@ -133,6 +134,7 @@ struct PairTile {
     static constexpr int64_t kDirectDepth = 4096, kPackedDepth = 1024;
     // At once where sums pass through memory: strip and panel fit the first-level cache.
     static constexpr int64_t kCachedWords = 192;
+    static constexpr int64_t kDepthUnit = kLanes;
 
     // Rows of a are read in place where they have a whole number of pairs.
     static bool reads_in_place(const Product& g) { return !g.transpose_a && g.k % 2 == 0; }
@@ -147,12 +149,17 @@ struct PairTile {
                                                           const Word* panel, int64_t words) {
         add_pairs(sums, a, reinterpret_cast<const char*>(panel), kPanel * kWordBytes, words);
     }
+    template <Side>
+    static constexpr int64_t kStep = kPerWord;
+
     // A pair of k of `count` lines that lie side by side in memory; zeros up to whole vectors.
+    template <Side>
     static void pack_row(Word* to, const Bf16* x, int64_t stride, int64_t depth, int64_t count,
                          int64_t /*width*/) {
         pack_row_pair(reinterpret_cast<char*>(to), x, depth > 1 ? x + stride : nullptr, count);
     }
     // All k of `count` lines of which each lies along a row of memory.
+    template <Side>
     static void pack_lines(Word* to, int64_t stride, const Bf16* x, int64_t row_stride, int64_t count,
                            int64_t depth, int64_t /*width*/) {
         pack_from_columns(reinterpret_cast<char*>(to), stride * kWordBytes, x, row_stride, count, depth);

@@ -7,7 +7,7 @@
 
 namespace speedrun {
 
-CpuOps::CpuOps(CpuDevice& device) : device_(device) {}
+CpuOps::CpuOps(CpuDevice& device, Isa isa) : device_(device), isa_(isa) {}
 CpuOps::~CpuOps() = default;
 
 void* CpuOps::workspace(Stream& stream, int64_t bytes) {
@@ -31,7 +31,7 @@ void submit(Stream& stream, const char* label, std::function<void()> work) {
 
 // SPEEDRUN_CPU_LEVEL is the name of this level's object in level.h, from kernels/CMakeLists.txt.
 extern "C" const CpuLevel SPEEDRUN_CPU_LEVEL{
-    [](CpuDevice& device) -> Ops* { return new CpuOps(device); },
+    [](CpuDevice& device, Isa isa) -> Ops* { return new CpuOps(device, isa); },
     cpu::product_workspace,
     cpu::run_product,
 };

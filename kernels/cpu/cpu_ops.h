@@ -7,13 +7,14 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/ops.h"
 
 namespace speedrun {
 
 class CpuOps final : public Ops {
   public:
-    explicit CpuOps(CpuDevice& device);
+    CpuOps(CpuDevice& device, Isa isa);
     ~CpuOps() override;
 
     void embedding_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Stream&) override;
@@ -73,6 +74,7 @@ class CpuOps final : public Ops {
                  Stream& stream);
 
     CpuDevice& device_;
+    const Isa isa_;
     std::map<Stream*, Buffer> workspaces_;
     int64_t flops_ = 0;
 };

@@ -43,6 +43,7 @@ struct F32Tile {
     using Source = SourceType;
     using Word = float;
     using Rows = F32Rows;
+    struct Unit {};                         // what a thread must set up first: nothing
     static constexpr int64_t kPerWord = 1;  // elements along K
     static constexpr int64_t kRows = 6;
 #ifdef __AVX512F__
@@ -52,13 +53,14 @@ struct F32Tile {
 #endif
     static constexpr int64_t kStrip = kRows;  // of packed rows of a that lie side by side
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
-    // Elements along K at a time. An f32 result holds the sums of a piece, so that pieces may be short enough for the
-    // panels of b to stay in a second-level cache; a bf16 result would need memory for them.
+    // Elements along K at a time. An f32 result holds the sums of a piece, so that pieces may be short enough
+    // for the panels of b to stay in a second-level cache; a bf16 result would need memory for them.
     static constexpr int64_t kDirectDepth = std::is_same_v<Source, float> ? 384 : 1024,
                              kPackedDepth = kDirectDepth;
     // At once where sums pass through memory: a panel of b fits the first-level cache. Equal at all levels,
     // as the order of sums.
     static constexpr int64_t kCachedWords = 128;
+    static constexpr int64_t kDepthUnit = kLanes;  // pieces of K are multiples of this
 
     // Whether op(a) is read in place: it is f32, and packing it would not pay. Packing moves every element
     // once; what it saves grows with n, most where rows lie at distances that all want the same few lines of
@@ -84,7 +86,11 @@ struct F32Tile {
         add_products(sums, a, panel, kPanel, words);
     }
 
+    template <Side>
+    static constexpr int64_t kStep = kPerWord;  // elements along K that pack_row() takes
+
     // One k of `count` lines that lie side by side in memory, to `width` words; zeros beyond them.
+    template <Side>
     static void pack_row(Word* to, const Source* x, int64_t /*stride*/, int64_t /*depth*/, int64_t count,
                          int64_t width) {
         if constexpr (std::is_same_v<Source, float>) {
@@ -102,6 +108,7 @@ struct F32Tile {
     // All k of `count` lines of which each lies along a row of memory, to [depth][stride]. A strip may be
     // narrower than a vector: what is written beyond a row belongs to the next one, which comes later, or
     // behind the last.
+    template <Side>
     static void pack_lines(Word* to, int64_t stride, const Source* x, int64_t row_stride, int64_t count,
                            int64_t depth, int64_t width) {
         for (int64_t j = 0; j < width; j += kLanes) {

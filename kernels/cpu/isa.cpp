@@ -1,5 +1,11 @@
 #include "kernels/cpu/isa.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
@@ -12,7 +18,7 @@ namespace speedrun {
 
 namespace {
 
-constexpr Isa kIsas[] = {Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+constexpr Isa kIsas[] = {Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx_bf16};
 
 // What this build was compiled for; null for other levels.
 const CpuLevel* built(Isa isa) {
@@ -27,12 +33,25 @@ const CpuLevel* built(Isa isa) {
 #endif
 #ifdef SPEEDRUN_HAS_avx512_bf16
         case Isa::avx512_bf16:
+        case Isa::amx_bf16:  // what differs asks for the level when it runs
             return &speedrun_cpu_avx512_bf16;
 #endif
         default:
             return nullptr;
     }
 }
+
+#ifdef __x86_64__
+// Whether the processor has matrix registers, and the kernel keeps them for this process: they are 8 KiB more
+// to save with every thread that uses them, so Linux wants to be asked (Documentation/arch/x86/xstate.rst).
+bool may_use_amx() {
+    constexpr unsigned kBf16 = 1u << 22, kTiles = 1u << 24;  // of leaf 7's edx
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kBf16) || !(edx & kTiles)) return false;
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 bool processor_has(Isa isa) {
 #ifdef __x86_64__
@@ -45,6 +64,8 @@ bool processor_has(Isa isa) {
                    __builtin_cpu_supports("avx512vl");
         case Isa::avx512_bf16:
             return __builtin_cpu_supports("avx512bf16");
+        case Isa::amx_bf16:
+            return may_use_amx();
     }
 #endif
     return false;
@@ -80,7 +101,7 @@ Isa cpu_isa() {
 }
 
 bool cpu_has_bf16() {
-    return cpu_isa() == Isa::avx512_bf16;
+    return cpu_isa() >= Isa::avx512_bf16;
 }
 
 const CpuLevel& cpu_level(Isa isa) {
@@ -90,7 +111,7 @@ const CpuLevel& cpu_level(Isa isa) {
 }
 
 std::unique_ptr<Ops> make_cpu_ops(CpuDevice& device, Isa isa) {
-    return std::unique_ptr<Ops>(cpu_level(isa).make_ops(device));
+    return std::unique_ptr<Ops>(cpu_level(isa).make_ops(device, isa));
 }
 
 std::unique_ptr<Ops> make_cpu_ops(Device& device) {

@@ -17,10 +17,21 @@ enum class Isa : uint8_t {
     avx2,         // and FMA: Intel since 2013 (Haswell), AMD since 2015 (Excavator)
     avx512,       // F, BW, CD, DQ and VL: x86-64-v4
     avx512_bf16,  // dot products of bf16 pairs: Cooper Lake, Sapphire Rapids, Zen 4
+    amx_bf16,     // and products of whole tiles of bf16: Xeons since Sapphire Rapids
 };
 
 constexpr const char* name_of(Isa isa) {
-    return isa == Isa::avx2 ? "avx2" : isa == Isa::avx512 ? "avx512" : "avx512_bf16";
+    switch (isa) {
+        case Isa::avx2:
+            return "avx2";
+        case Isa::avx512:
+            return "avx512";
+        case Isa::avx512_bf16:
+            return "avx512_bf16";
+        case Isa::amx_bf16:
+            return "amx_bf16";
+    }
+    return "?";
 }
 
 // The levels that this processor has and this build was compiled for, in rising order; none on a processor

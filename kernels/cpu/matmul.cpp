@@ -42,6 +42,7 @@ void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOpt
                             .beta = options.beta,
                             .bias = bias.present() ? bias.as<float>() : nullptr,
                             .base = options.base.present() ? options.base.data : nullptr,
+                            .amx = isa_ == Isa::amx_bf16,
                             .symmetric = options.symmetric};
     void* scratch = workspace(stream, cpu::product_workspace(work));
     cpu::submit(stream, label, [=] { cpu::run_product(work, scratch); });

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cpu/amx_tile.h"
 #include "kernels/cpu/bf16_tile.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/f32_tile.h"
@@ -42,7 +43,7 @@ struct Plan {
 
     explicit Plan(const Product& g) : packed(!Tile::reads_in_place(g)) {
         const int64_t pieces = ceil_div(g.k, packed ? Tile::kPackedDepth : Tile::kDirectDepth);
-        depth = std::min(g.k, round_up(ceil_div(g.k, pieces), kLanes));
+        depth = std::min(g.k, round_up(ceil_div(g.k, pieces), Tile::kDepthUnit));
         words = ceil_div(depth, Tile::kPerWord);
         columns = std::min(round_up(g.n, Tile::kPanel), kColumns / Tile::kPanel * Tile::kPanel);
         rows = packed ? std::min(round_up(g.m, Tile::kStrip), kRowsOfA) : 0;
@@ -83,31 +84,33 @@ struct Pass {
 
     // Lines [first, first + count) along m or n of an operand, `width` of them side by side in a panel.
     // by_rows: one row in memory holds them all for one k; otherwise one holds all k of a line.
+    template <Side side>
     void pack(Word* to, int64_t width, const Source* x, int64_t stride, int64_t first, int64_t count,
               bool by_rows) const {
         const int64_t panel = panel_words(width);
+        constexpr int64_t kStep = Tile::template kStep<side>;
         if (by_rows) {
             parallel_for(ceil_div(depth, kPackRows), [&](int64_t piece) {
                 const int64_t end = std::min((piece + 1) * kPackRows, depth);
                 const auto one = [&](int64_t k, int64_t j) {
-                    Tile::pack_row(to + j / width * panel + k / Tile::kPerWord * width,
-                                   x + (k0 + k) * stride + first + j, stride, depth - k,
-                                   std::min(width, count - j), width);
+                    Tile::template pack_row<side>(to + j / width * panel + k / Tile::kPerWord * width,
+                                                  x + (k0 + k) * stride + first + j, stride, depth - k,
+                                                  std::min(width, count - j), width);
                 };
                 if (width < kLanes) {  // parts of a cache line: panel by panel, while the lines are near
                     for (int64_t j = 0; j < count; j += width) {
-                        for (int64_t k = piece * kPackRows; k < end; k += Tile::kPerWord) one(k, j);
+                        for (int64_t k = piece * kPackRows; k < end; k += kStep) one(k, j);
                     }
                 } else {  // along the rows, as the prefetchers like it
-                    for (int64_t k = piece * kPackRows; k < end; k += Tile::kPerWord) {
+                    for (int64_t k = piece * kPackRows; k < end; k += kStep) {
                         for (int64_t j = 0; j < count; j += width) one(k, j);
                     }
                 }
             });
         } else {
             parallel_for_dynamic(ceil_div(count, width), [&](int64_t p) {
-                Tile::pack_lines(to + p * panel, width, x + (first + p * width) * stride + k0, stride,
-                                 std::min(width, count - p * width), depth, width);
+                Tile::template pack_lines<side>(to + p * panel, width, x + (first + p * width) * stride + k0,
+                                                stride, std::min(width, count - p * width), depth, width);
             });
         }
     }
@@ -120,9 +123,16 @@ struct Pass {
         Tile::add(sums, rows, panel, words);
         end(sums, row, column);
     }
-    // A tile of 1 to kRows rows, by a function for each count.
+    // A tile of 1 to kRows rows, by a function for each count unless the tile takes any.
     void tile(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
               int64_t column, const Finish<Result>& end) const {
+        if constexpr (requires { Tile::template multiply<Result>; })
+            Tile::multiply(count, rows, panel, words, row, column, end);
+        else
+            tile_of(count, rows, panel, words, row, column, end);
+    }
+    void tile_of(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
+                 int64_t column, const Finish<Result>& end) const {
         using Function = void (Pass::*)(typename Tile::Rows, const Word*, int64_t, int64_t, int64_t,
                                         const Finish<Result>&) const;
         static constexpr auto kTiles = []<int... Count>(std::integer_sequence<int, Count...>) {
@@ -184,17 +194,18 @@ struct Pass {
     }
 
     void run() const {
-        pack(panels, Tile::kPanel, b(), g.b_stride, n0, columns, !g.transpose_b);
+        pack<Side::right>(panels, Tile::kPanel, b(), g.b_stride, n0, columns, !g.transpose_b);
         const int64_t group = plan.packed ? plan.rows : g.m;
         for (int64_t m0 = 0; m0 < g.m; m0 += group) {
             const int64_t rows = std::min(group, g.m - m0);
-            if (plan.packed) pack(strips, Tile::kStrip, a(), g.a_stride, m0, rows, g.transpose_a);
+            if (plan.packed) pack<Side::left>(strips, Tile::kStrip, a(), g.a_stride, m0, rows, g.transpose_a);
             const int64_t blocks = ceil_div(rows, plan.block);
             const int64_t cuts =
                 std::clamp(2 * kLoopPieces / blocks, int64_t{1}, ceil_div(columns, Tile::kPanel));
             const int64_t width = round_up(ceil_div(columns, cuts), Tile::kPanel);
             parallel_for_dynamic(blocks * cuts, [&](int64_t piece) {
                 const int64_t row = piece / cuts * plan.block, column = piece % cuts * width;
+                [[maybe_unused]] const typename Tile::Unit unit;
                 block(m0, row, std::min(rows, row + plan.block), column, std::min(columns, column + width));
             });
         }
@@ -229,6 +240,12 @@ void run(const Product& g, void* workspace) {
 template <class Body>
 auto with_tile(const Product& g, Body&& body) {
     if (g.real == DType::f32) return body.template operator()<F32Tile<float>, float>();
+#ifdef SPEEDRUN_AMX_TILES
+    if (AmxTile::serves(g)) {
+        if (g.result == DType::f32) return body.template operator()<AmxTile, float>();
+        return body.template operator()<AmxTile, Bf16>();
+    }
+#endif
 #ifdef SPEEDRUN_BF16_TILES
     using Bf16Tile = PairTile;
 #else

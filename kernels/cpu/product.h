@@ -8,6 +8,9 @@
 
 namespace speedrun::cpu {
 
+// Which operand.
+enum class Side { left, right };
+
 // c = op(a) op(b) + beta·base (+ bias), as Ops::matmul; strides in elements.
 struct Product {
     int64_t m, n, k;
@@ -24,6 +27,7 @@ struct Product {
     float beta = 0.0f;
     const float* bias = nullptr;  // [n]
     const void* base = nullptr;   // [m][n], of c's type and stride; null: c itself
+    bool amx = false;             // bf16 by the processor's matrix registers: level amx_bf16
     bool symmetric = false;  // op(b) is op(a)ᵀ, or the result known to be symmetric: half of it is computed
 };
 

@@ -25,10 +25,23 @@ struct Finish {
 #pragma GCC unroll 4
             for (int v = 0; v < kVectors; ++v) store(lanes[i] + v * kLanes, vector_of(tile[i], v));
         }
-        for (int i = 0; i < Rows; ++i) {
-            for (int64_t j = 0; j < kVectors * kLanes && column + j < g.n; j += kLanes)
-                store_vector(load(lanes[i] + j), row + i, column + j,
-                             Part{std::min(kLanes, g.n - column - j)});
+        by_vectors<kVectors * kLanes>(lanes[0], Rows, row, column);
+    }
+
+    // Sums in memory, [rows][Columns].
+    template <int64_t Columns>
+    void lines(const float* values, int64_t rows, int64_t row, int64_t column) const {
+        if (sums || g.bias || column + Columns > g.n) return by_vectors<Columns>(values, rows, row, column);
+        Result* to = c() + row * g.c_stride + column;
+        const Result* from = before() + row * g.c_stride + column;
+        const float scale = factor();
+        for (int64_t i = 0; i < rows; ++i, values += Columns, to += g.c_stride, from += g.c_stride) {
+#pragma GCC unroll 4
+            for (int64_t j = 0; j < Columns; j += kLanes) {
+                Vec x = load(values + j);
+                if (scale != 0.0f) x = fma(scale, load(from + j), x);
+                store(to + j, x);
+            }
         }
     }
 
@@ -71,6 +84,15 @@ struct Finish {
                 if (scale != 0.0f) x = fma(scale, load(from + v * kLanes), x);
                 store(to + v * kLanes, x);
             }
+        }
+    }
+
+    template <int64_t Columns>
+    void by_vectors(const float* values, int64_t rows, int64_t row, int64_t column) const {
+        for (int64_t i = 0; i < rows; ++i) {
+            for (int64_t j = 0; j < Columns && column + j < g.n; j += kLanes)
+                store_vector(load(values + i * Columns + j), row + i, column + j,
+                             Part{std::min(kLanes, g.n - column - j)});
         }
     }
 

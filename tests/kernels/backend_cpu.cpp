@@ -30,6 +30,8 @@ const BackendFactory* factory(Isa isa) {
             return &kCpu<Isa::avx512>;
         case Isa::avx512_bf16:
             return &kCpu<Isa::avx512_bf16>;
+        case Isa::amx_bf16:
+            return &kCpu<Isa::amx_bf16>;
     }
     return nullptr;
 }

@@ -89,6 +89,7 @@ std::vector<float> result_of(Isa isa, DType real, const Case& x, const std::vect
         .beta = x.beta,
         .bias = x.bias ? bias.data() : nullptr,
         .base = x.base ? base.data() : nullptr,
+        .amx = isa == Isa::amx_bf16,
         .symmetric = x.symmetric};
     cpu::Team team(threads);
     cpu::set_current_team(&team);
@@ -184,6 +185,21 @@ TEST_P(ProductTest, EveryLoop) {
                    false});  // an odd K: a packed by its rows
             check({700, 64, 256, false, false, f32, beta, false, false, false});  // blocks of whole tiles
         }
+    }
+}
+
+// K of whole tiles for matrix registers (level amx_bf16), with every kind of last tile.
+TEST_P(ProductTest, DepthsOfWholeTiles) {
+    for (const bool transposed : {false, true}) {
+        for (const int64_t m : {1, 15, 17, 32, 47, 97}) {
+            for (const int64_t n : {3, 32, 40, 66})
+                check({m, n, 96, transposed, m % 2 == 1, m > 30, m > 16 ? 1.0f : 0.0f, false, false, false});
+        }
+        check({70, 1100, 32, transposed, true, false, 0.0f, false, false, false});
+        check({70, 40, 8224, transposed, false, true, 0.0f, false, false, false});  // several pieces of K
+        check({70, 40, 8224, transposed, false, false, 0.0f, true, false, false});
+        check({2100, 64, 64, transposed, false, false, 1.0f, false, false, false});
+        check({200, 200, 4256, transposed, !transposed, false, 0.0f, false, false, true});
     }
 }
 

@@ -12,7 +12,7 @@ cd "$work" || exit 1
 expect 0 train "$speedrun" prepare --input text.txt --tokenizer bytes --out tiny --val-every 10 --document-marker '%%'
 expect 2 'SPEEDRUN_ISA=mmx: this processor and build can use avx2' env SPEEDRUN_ISA=mmx "$speedrun" train tiny.json
 isas=""
-for isa in avx2 avx512 avx512_bf16; do
+for isa in avx2 avx512 avx512_bf16 amx_bf16; do
     if sh "$here/../at_isa.sh" $isa true >/dev/null; then isas="$isas $isa"; fi
 done
 [ -n "$isas" ] || { echo "FAILED: no level at all"; exit 1; }
