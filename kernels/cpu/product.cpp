@@ -145,27 +145,35 @@ struct Pass {
     // The rows [m0 + begin, m0 + end) of c, where strips hold those from m0 on.
     // Columns: [first, last) of the range's.
     void block(int64_t m0, int64_t begin, int64_t end, int64_t first, int64_t last) const {
-        // Sums that pass through memory anyway may do so more often.
-        const bool through_memory = g.result == DType::f32 || finish.sums;
-        const int64_t pieces = through_memory && (plan.packed || Tile::kPerWord == 1)
-                                   ? ceil_div(words(), Tile::kCachedWords)
-                                   : 1;
-        const int64_t step = ceil_div(words(), pieces);
-        for (int64_t n = first; n < last; n += Tile::kPanel) {
-            const Word* panel = panels + n / Tile::kPanel * panel_words(Tile::kPanel);
-            for (int64_t p = 0; p < words(); p += step) {
-                const int64_t count = std::min(step, words() - p);
-                const Finish<Result> piece{g, finish.sums, finish.first && p == 0,
-                                           finish.last && p + count == words()};
-                for (int64_t i = begin; i < end; i += Tile::kRows) {
-                    if (g.symmetric && is_above(m0 + i, n0 + n)) continue;
-                    tile(std::min(Tile::kRows, end - i), rows_of_a(m0, i, p), panel + p * Tile::kPanel, count,
-                         m0 + i, n0 + n, piece);
-                    if (g.symmetric && piece.last)
-                        mirror(m0 + i, m0 + std::min(end, i + Tile::kRows), n0 + n);
+        if constexpr (Tile::kRowsFirst) {
+            for (int64_t i = begin; i < end; i += Tile::kRows) {
+                for (int64_t n = first; n < last; n += Tile::kPanel) tile_at(m0, i, end, n, 0, words());
+            }
+        } else {
+            // Sums that pass through memory anyway may do so more often.
+            const bool through_memory = g.result == DType::f32 || finish.sums;
+            const int64_t pieces = through_memory && (plan.packed || Tile::kPerWord == 1)
+                                       ? ceil_div(words(), Tile::kCachedWords)
+                                       : 1;
+            const int64_t step = ceil_div(words(), pieces);
+            for (int64_t n = first; n < last; n += Tile::kPanel) {
+                for (int64_t p = 0; p < words(); p += step) {
+                    for (int64_t i = begin; i < end; i += Tile::kRows)
+                        tile_at(m0, i, end, n, p, std::min(step, words() - p));
                 }
             }
         }
+    }
+
+    // The tile of rows [m0 + i, m0 + min(end, i + kRows)) and the range's columns from n on; `count` words
+    // from p on.
+    void tile_at(int64_t m0, int64_t i, int64_t end, int64_t n, int64_t p, int64_t count) const {
+        if (g.symmetric && is_above(m0 + i, n0 + n)) return;
+        const Finish<Result> piece{g, finish.sums, finish.first && p == 0,
+                                   finish.last && p + count == words()};
+        const Word* panel = panels + n / Tile::kPanel * panel_words(Tile::kPanel) + p * Tile::kPanel;
+        tile(std::min(Tile::kRows, end - i), rows_of_a(m0, i, p), panel, count, m0 + i, n0 + n, piece);
+        if (g.symmetric && piece.last) mirror(m0 + i, m0 + std::min(end, i + Tile::kRows), n0 + n);
     }
 
     // Copies rows [begin, end) of a panel below the diagonal to their places above it, but for those that the

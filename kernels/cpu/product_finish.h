@@ -50,7 +50,7 @@ struct Finish {
     inline __attribute__((always_inline)) void prefetch(int64_t row, int64_t column) const {
         constexpr int64_t kLineBytes = 64, kRowBytes = Columns * static_cast<int64_t>(sizeof(Result));
         const char* line = reinterpret_cast<const char*>(c() + row * g.c_stride + column);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
         for (int i = 0; i < Rows; ++i, line += g.c_stride * static_cast<int64_t>(sizeof(Result))) {
 #pragma GCC unroll 4
             for (int64_t b = 0; b < kRowBytes; b += kLineBytes) __builtin_prefetch(line + b, 1);

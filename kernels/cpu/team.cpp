@@ -124,8 +124,10 @@ void Team::work(int member) {
 void Team::help(int member) {
     member_of_thread = member;
     uint64_t done = 0;  // the last loop that this thread has helped with
-    while (!stop_) {
+    for (;;) {
+        // Before anything that is looked at: whoever changes that posts afterwards, and the wait below ends.
         const uint32_t posted = posted_.load();
+        if (stop_) return;
         uint64_t state = state_.load(std::memory_order_acquire);
         if ((state & kOpen) != 0 && state / kLoop != done) {
             if (!state_.compare_exchange_strong(state, state + 1, std::memory_order_acquire)) continue;

@@ -56,6 +56,17 @@ TEST(TeamTest, ThousandsOfShortLoops) {
     for (int i = 0; i < 3000; ++i) run_loop(team, 1 + i % 9, 16);
 }
 
+// Helpers that are still on their way to their first wait, or back to it, must not miss the end: a test that
+// hangs if they do.
+TEST(TeamTest, EndsAtAnyMoment) {
+    for (int i = 0; i < 10000; ++i) {
+        cpu::Team team(2 + i % 2);
+        if (i % 4 != 0)
+            team.run(
+                8, 8, [](const void*, int64_t, int64_t, int) {}, nullptr);
+    }
+}
+
 TEST(TeamTest, StreamsShareATeam) {
     cpu::Team team(2);
     std::vector<std::thread> streams;
