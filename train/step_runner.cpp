@@ -236,6 +236,9 @@ void StepRunner::report_divergence(const Slot& slot) {
 }
 
 void StepRunner::warm_up() {
+    // Other ranks have connections to set up, whose collectives want to run.
+    const bool rehearsal = ranks_.size() == 1;
+    if (rehearsal) runtime_.device().rehearse(true);
     DummySource source(config_.batch.microbatch_tokens, config_.batch.sequence_length);
     const int64_t before = runtime_.ops().flops();
     run_microbatches(phases_ - 1, source);  // at which every group is stepped
@@ -243,6 +246,7 @@ void StepRunner::warm_up() {
     flops_per_step_ = runtime_.ops().flops() - before - recomputed_flops_per_step_;
     enqueue_optimizer(slots_[0], false);
     runtime_.synchronize();
+    if (rehearsal) runtime_.device().rehearse(false);
     if (config_.cuda.graph) record_graphs();
 }
 

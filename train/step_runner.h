@@ -54,8 +54,8 @@ class StepRunner {
     int64_t flops_per_step() const { return flops_per_step_; }
     int64_t recomputed_flops_per_step() const { return recomputed_flops_per_step_; }
 
-    // Runs every shape of operation once on dummy data: call before initialize(), which overwrites all it
-    // touched.
+    // Runs every shape of operation once on dummy data, or only enqueues it where there is nothing to warm (a
+    // CPU without other ranks): call before initialize(), which overwrites all it touched.
     void warm_up();
     // Initial parameters and optimizer state of this seed.
     void initialize(uint64_t seed);

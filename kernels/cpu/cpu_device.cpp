@@ -23,11 +23,16 @@ int64_t now_ns() {
         .count();
 }
 
-constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kPage = 4096, kHugePage = 2 << 20;
 
 int64_t mapped_bytes(int64_t bytes) {
-    const int64_t unit = bytes >= kHugePage ? kHugePage : 4096;
+    const int64_t unit = bytes >= kHugePage ? kHugePage : kPage;
     return (bytes + unit - 1) / unit * unit;
+}
+
+void touch_pages(const void* memory, int64_t begin, int64_t end, int /*member*/) {
+    auto* bytes = static_cast<volatile char*>(const_cast<void*>(memory));
+    for (int64_t page = begin; page < end; ++page) bytes[page * kPage] = bytes[page * kPage];
 }
 
 // AddressSanitizer watches the heap but not mapped pages: under it, buffers come from the heap, cut to their
@@ -112,7 +117,7 @@ void CpuStream::push(Task task) {
 }
 
 void CpuStream::submit(const char* label, std::function<void()> work) {
-    if (device_.dry()) return;
+    if (device_.idle()) return;
     push({TaskKind::work, label, std::move(work), nullptr, trace_tag()});
 }
 
@@ -177,6 +182,19 @@ std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {
     return std::make_unique<CpuStream>(name, *this);
 }
 
+void CpuDevice::rehearse(bool on) {
+    rehearsing_ = on;
+    if (on || dry_) return;
+    // Page by page on all cores: the kernel clears them where they are touched first.
+    for (const auto& [data, bytes] : allocated_) {
+        const int64_t pages = (bytes + kPage - 1) / kPage;
+        if (team_)
+            team_->run(pages, 8 * team_->size(), touch_pages, data);
+        else
+            touch_pages(data, 0, pages, 0);
+    }
+}
+
 void CpuDevice::copy(void* destination, const void* source, int64_t bytes, Stream& stream) {
     static_cast<CpuStream&>(stream).submit("copy", [=] { std::memcpy(destination, source, bytes); });
 }
@@ -201,7 +219,10 @@ void* CpuDevice::allocate(int64_t bytes) {
             "out of memory: {:.1f} MiB more do not fit; lower batch.microbatch_tokens or the model's size",
             static_cast<double>(bytes) / (1 << 20));
     }
-    if (kCheckedMemory || !slack) return base;
+    if (kCheckedMemory || !slack) {
+        allocated_[base] = bytes;
+        return base;
+    }
     auto address = reinterpret_cast<uintptr_t>(base);
     const uintptr_t aligned = (address + kHugePage - 1) / kHugePage * kHugePage;
     if (aligned > address) munmap(base, aligned - address);
@@ -209,11 +230,13 @@ void* CpuDevice::allocate(int64_t bytes) {
     if (tail > 0) munmap(reinterpret_cast<void*>(aligned + size), tail);
     auto* data = reinterpret_cast<void*>(aligned);
     madvise(data, size, MADV_HUGEPAGE);  // advice only: a kernel without huge pages may refuse
+    allocated_[data] = bytes;
     return data;
 }
 
 void CpuDevice::release(void* data, int64_t bytes) noexcept {
     if (!data) return;
+    allocated_.erase(data);
     if (kCheckedMemory) {
         std::free(data);
     } else {

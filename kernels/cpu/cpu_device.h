@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -91,6 +92,8 @@ class CpuDevice final : public Device {
     std::unique_ptr<Event> create_event() override { return std::make_unique<CpuEvent>(); }
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
+    void rehearse(bool on) override;
+    bool idle() const { return dry_ || rehearsing_; }  // nothing is run
     void set_trace(TraceSink* sink) override { trace_ = sink; }
     int64_t available_bytes() const override;
 
@@ -106,6 +109,8 @@ class CpuDevice final : public Device {
 
     const int num_threads_;
     const bool dry_;
+    bool rehearsing_ = false;  // read and changed by the thread that enqueues
+    std::map<void*, int64_t> allocated_;
     std::unique_ptr<cpu::Team> team_;
     TraceSink* trace_ = nullptr;  // changed only while no work is in flight
 };

@@ -127,6 +127,10 @@ class Device {
     }
     // A dry device takes part in everything but allocates and runs nothing: `plan` is a run on a dry device.
     virtual bool dry() const = 0;
+    // From true to false, work is counted and memory allocated, but nothing runs: so a step is known before
+    // the first one, at no cost. The last call brings in the memory that was allocated. A device that has
+    // something to warm up (a GPU, its libraries) runs everything all the same.
+    virtual void rehearse(bool on) { (void)on; }
     virtual void set_trace(TraceSink* sink) = 0;
     // What the timeline cannot show, one sentence: of the one that set_trace() began (then it needs work
     // enqueued call by call, not by graphs) or of the one that it ended. Empty: it shows everything.
