@@ -25,7 +25,7 @@ __device__ inline void load_rows(float* tile, const Real* head, int64_t stride, 
 
 __device__ inline float dot(const float* x, const float* y, int count) {
     float sum = 0.0f;
-    for (int d = 0; d < count; ++d) sum += x[d] * y[d];
+    for (int d = 0; d < count; ++d) sum = fmaf(x[d], y[d], sum);
     return sum;
 }
 
@@ -37,7 +37,7 @@ __device__ inline void add_weighted_rows(float (&sums)[kSlices], const float* we
 #pragma unroll
         for (int slice = 0; slice < kSlices; ++slice) {
             const int d = 32 * slice + ptx::lane_id();
-            if (d < p.head_dim) sums[slice] += weight * rows[j * (p.head_dim + 1) + d];
+            if (d < p.head_dim) sums[slice] = fmaf(weight, rows[j * (p.head_dim + 1) + d], sums[slice]);
         }
     }
 }
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kPortableThreads)
             if (raised == -INFINITY) continue;  // nothing visible yet
             const float factor = expf(maximum[r] - raised), weight = visible ? expf(score - raised) : 0.0f;
             maximum[r] = raised;
-            total[r] = total[r] * factor + warp_sum(weight);
+            total[r] = fmaf(total[r], factor, warp_sum(weight));
 #pragma unroll
             for (float& sum : sums[r]) sum *= factor;
             weights[lane] = weight;
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kPortableThreads)
             const bool visible = own <= query && own >= low;
             const float score = dot(keys + at, queries + lane * (p.head_dim + 1), p.head_dim);
             const float product = dot(values + at, upstream + lane * (p.head_dim + 1), p.head_dim);
-            const float weight = visible ? expf(p.scale * score - query_lse) : 0.0f;
+            const float weight = visible ? expf(fmaf(p.scale, score, -query_lse)) : 0.0f;
             weights[lane] = weight;
             gradients[lane] = weight * (product - query_delta);
             __syncwarp();
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kPortableThreads)
             const bool visible = key <= own && key >= p.low(w.first_row, own);
             const float score = dot(queries + at, keys + lane * (p.head_dim + 1), p.head_dim);
             const float product = dot(upstream + at, values + lane * (p.head_dim + 1), p.head_dim);
-            const float weight = visible ? expf(p.scale * score - lse[statistics]) : 0.0f;
+            const float weight = visible ? expf(fmaf(p.scale, score, -lse[statistics])) : 0.0f;
             gradients[lane] = weight * (product - delta[statistics]);
             __syncwarp();
             add_weighted_rows(sums[r], gradients, keys, p);

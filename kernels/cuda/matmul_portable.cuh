@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) matmul_f32_kernel(Arguments<float, f
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
 #pragma unroll
-                for (int j = 0; j < 4; ++j) sums[i][j] += x[i] * y[j];
+                for (int j = 0; j < 4; ++j) sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
             }
         }
     }

@@ -38,8 +38,8 @@ struct MixBackward {
         if (accumulate_z) db = chunk.load(dz.at(row, col));
 #pragma unroll
         for (int i = 0; i < W; ++i) {
-            sums[0] += da[i] * a[i];
-            sums[1] += da[i] * b[i];
+            sums[0] = fmaf(da[i], a[i], sums[0]);
+            sums[1] = fmaf(da[i], b[i], sums[1]);
             db[i] = accumulate_z ? cz * da[i] + db[i] : cz * da[i];
             da[i] *= cx;
         }

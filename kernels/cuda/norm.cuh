@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(tiles::kRowThreads) norm_forward_kernel(Forwar
     for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
         const Vector<W> v = load(k, col, chunk);
 #pragma unroll
-        for (int i = 0; i < W; ++i) squares += i < chunk.count ? (v[i] - center) * (v[i] - center) : 0.0f;
+        for (int i = 0; i < W; ++i) if (i < chunk.count) squares = fmaf(v[i] - center, v[i] - center, squares);
     });
     const float r = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(a.cols) + kNormEpsilon);
     if (lane_index() == 0) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, i
         load(col, chunk, normed, gradient);
 #pragma unroll
         for (int i = 0; i < W; ++i) {
-            dot += gradient[i] * normed[i];
+            dot = fmaf(gradient[i], normed[i], dot);
             sum += gradient[i];
         }
         if constexpr (K > 0) {
@@ -177,8 +177,8 @@ __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, i
             if (a.accumulate_z) dz = chunk.load(a.dz.at(row, col));
 #pragma unroll
             for (int i = 0; i < W; ++i) {
-                sums[0] += gradient[i] * entered[i];  // past the end: · 0
-                sums[1] += gradient[i] * z[i];
+                sums[0] = fmaf(gradient[i], entered[i], sums[0]);  // past the end: · 0
+                sums[1] = fmaf(gradient[i], z[i], sums[1]);
                 dz[i] = a.accumulate_z ? cz * gradient[i] + dz[i] : cz * gradient[i];
                 gradient[i] *= cx;
             }
