@@ -2,10 +2,13 @@
 // elements times 16 columns of as many to 16 x 16 sums (Intel Architecture Instruction Set Extensions
 // Programming Reference, chapter 3, TDPBF16PS). The right operand is packed into words of pairs, as for
 // bf16_tile.h; of the left one, 16 rows are loaded at once, 64 bytes of each. Empty where the compiler was
-// not given amx_bf16.
+// not given avx512_bf16.
 #pragma once
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#ifdef __AVX512BF16__
+#if !defined(__AMX_BF16__) && !defined(__AMXBF16__)  // as GCC and as clang 14 call it
+#error "the level avx512_bf16 is compiled with -mamx-tile -mamx-bf16: it serves amx_bf16 too"
+#endif
 #define SPEEDRUN_AMX_TILES 1
 
 #include <algorithm>

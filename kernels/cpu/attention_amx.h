@@ -1,6 +1,6 @@
 // Attention by products of whole tiles (amx_bf16), of heads whose dimension is a multiple of 32. What is
 // rounded, and where, is as in attention_bf16.h; sums run over 32 queries or keys at a time, so whatever
-// stands beyond the last real one is zero. Empty where the compiler was not given amx_bf16.
+// stands beyond the last real one is zero. Empty where the compiler was not given avx512_bf16.
 #pragma once
 
 #include "kernels/cpu/amx_tile.h"
