@@ -3,20 +3,20 @@
 # Runs inside a bundle of make_bundle.sh, or from a clone with a build.
 # Usage: gpu_check.sh [--bin DIR] [--device cuda|cpu] [--seconds N] OUT_DIR [STAGE...]
 #   tests     every kernel test on the GPU; again shuffled, twice; suite by suite where that failed
-#   sanitize  the same tests under compute-sanitizer: memcheck, racecheck, synccheck, initcheck
-#   ops       every operation timed and compared with its floor
 #   step      a training step of the 124M models, 32,768 tokens a microbatch: products by cuBLASLt and by our own kernels, with
 #             and without CUDA graphs
-#   ranks     2 and 4 ranks that share the card against one; NCCL with one rank; under mpirun where speedrun has MPI
-#   peer      the same step against the PyTorch twin (compare_peers.sh); "skipped" where there is no PyTorch
+#   ops       every operation timed and compared with its floor
 #   train     the KJV track to its target, twice; the 124M modern model on the King James text: its first losses in f32 and in
 #             bf16 against those of the CPU, and 300 steps
-# Default: all of them. A stage takes less than ten minutes and may be run alone; OUT_DIR may hold earlier results.
+#   ranks     2 and 4 ranks that share the card against one; NCCL with one rank; under mpirun where speedrun has MPI
+#   sanitize  the tests of operations under compute-sanitizer: memcheck, racecheck, synccheck, initcheck
+#   peer      the same step against the PyTorch twin (compare_peers.sh); "skipped" where there is no PyTorch
+# Default: all of them, in this order: what is worth most comes first, as cards are lent by the minute. A stage takes less than ten minutes and may be run alone; OUT_DIR may hold earlier results.
 #   --bin      folder of the programs; default: bin/ beside this script, else build/cuda or build/release
 #   --device   cpu: a rehearsal on a machine without a GPU, at small shapes
 #   --seconds  limit of the whole call: steps for which no time is left are "not run"
 #   --write-first-losses FILE: computes on the CPU what the stage train compares with, and ends (two minutes on 2 cores)
-# SANITIZE_FILTER: gtest filter of the stage sanitize, default all tests but those of ranks.
+# SANITIZE_FILTER: gtest filter of the stage sanitize, default the tests of operations and one short run.
 # OUT_DIR: results.jsonl and ops.jsonl (grow as results come), check.log, gpu_check.json, report.txt, peer_*.json.
 # Never changes clocks or settings of the card. Exit: 0 all that was asked for passed, 1 not so, 2 bad usage.
 # shellcheck disable=SC2317  # stages are called by name
@@ -32,7 +32,7 @@ die() {
     exit "${2:-1}"
 }
 
-stages='tests sanitize ops step ranks peer train'
+stages='tests step ops train ranks sanitize peer'
 bin='' device=cuda seconds=100000 first_losses=''
 while [ $# -gt 0 ]; do
     case $1 in
@@ -77,7 +77,9 @@ bin=$(CDPATH='' cd -- "$bin" && pwd) || exit 1
 root=$script_dir/share/speedrun
 [ -d "$root" ] || root=$(CDPATH='' cd -- "$script_dir/.." && pwd) || exit 1
 SPEEDRUN_ROOT=$root
-export SPEEDRUN_ROOT
+# What products were chosen by timing is kept from call to call, also where there is no home: runs have the same bits.
+[ -n "$first_losses" ] || SPEEDRUN_CACHE_DIR=${SPEEDRUN_CACHE_DIR:-$out/cache}
+export SPEEDRUN_ROOT ${SPEEDRUN_CACHE_DIR:+SPEEDRUN_CACHE_DIR}
 cd "$root" || exit 1
 for tool in timeout mktemp tail grep date; do
     command -v "$tool" >/dev/null 2>&1 || die "$tool: not found"
@@ -203,7 +205,6 @@ find_tests() {
 
 stage_tests() {
     find_tests tests || return
-    export # teams of threads of small loops that spin while they wait slow each other down
     gtest_step tests all 240 "$tests"
     if [ "$rc" != 0 ]; then
         # An illegal access spoils all that follows it in the process: alone, each suite tells the truth about itself.
@@ -233,8 +234,9 @@ stage_sanitize() {
             continue
         fi
         rm -f "$work/gtest.json"
-        run 130 "$sanitizer" --tool "$tool" --error-exitcode 86 --print-limit 20 "$tests" \
-            "--gtest_output=json:$work/gtest.json" "--gtest_filter=${SANITIZE_FILTER:--GpuRanksTest.*:GpuNcclTest.*}"
+        # Kernels loaded as they are needed: the tool patches whatever is loaded, all of cuBLASLt and cuDNN otherwise.
+        run 130 env CUDA_MODULE_LOADING=LAZY "$sanitizer" --tool "$tool" --error-exitcode 86 --print-limit 20 "$tests" \
+            "--gtest_output=json:$work/gtest.json" "--gtest_filter=${SANITIZE_FILTER:-Backends/*:GpuRunTest.GraphsAndCallsAreBitwiseEqual}"
         set -- --message ''
         if [ "$rc" = none ]; then
             set -- --status 'not run' --message 'no time was left'

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -40,7 +41,8 @@ bool AlgorithmCache::save() {
     if (file_.empty() || !changed_) return true;
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);
-    const std::string temporary = fmt::format("{}.{}", file_, getpid());
+    static std::atomic<int> saved = 0;  // by all ranks of this process, which may be threads
+    const std::string temporary = fmt::format("{}.{}.{}", file_, getpid(), saved++);
     {
         std::ofstream out(temporary);
         out << owner_ << "\n";

@@ -177,7 +177,10 @@ __global__ void __launch_bounds__(kThreads)
                 const int column = 8 * n + 2 * t + i % 2, at = stage * kQueries + column,
                           key = own + 8 * (i / 2);
                 const bool visible = key <= i0 + column && key >= row_low[at];
-                s[n][i] = visible ? ptx::exp2_approx(fmaf(s[n][i], scale, -row_lse[at])) : 0.0f;
+                // Computed for all and then chosen: the compiler makes a branch of it otherwise, which
+                // diverges.
+                const float probability = ptx::exp2_approx(fmaf(s[n][i], scale, -row_lse[at]));
+                s[n][i] = visible ? probability : 0.0f;
                 ds[n][i] = s[n][i] * (ds[n][i] - row_delta[at]);
             }
         }
@@ -251,7 +254,8 @@ __global__ void __launch_bounds__(kThreads)
             for (int i = 0; i < 4; ++i) {
                 const int h = i / 2, key = j0 + 8 * n + 2 * t + i % 2;
                 const bool visible = !masked || (key <= own + 8 * h && key >= own_low[h]);
-                const float probability = visible ? ptx::exp2_approx(fmaf(s[n][i], scale, -own_lse[h])) : 0.0f;
+                const float every = ptx::exp2_approx(fmaf(s[n][i], scale, -own_lse[h]));
+                const float probability = visible ? every : 0.0f;  // chosen, as above
                 ds[n][i] = probability * (ds[n][i] - own_delta[h]);
             }
         }

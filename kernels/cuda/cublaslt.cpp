@@ -11,6 +11,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul_library.h"
+#include "kernels/cuda/stream_memory.h"
 
 namespace speedrun {
 
@@ -36,17 +37,23 @@ struct Product {
     int64_t m() const { return c.shape[0]; }
     int64_t n() const { return c.shape[1]; }
     int64_t k() const { return options.transpose_a ? a.shape[0] : a.shape[1]; }
-    // Everything that the choice of an algorithm may depend on. Kernels want 16-byte alignment and do without
-    // at a price.
+    // Bytes, a power of two, that every row of every operand starts on a multiple of: 16, which is all that
+    // kernels want, or what there is.
+    uint32_t alignment() const {
+        constexpr uintptr_t kMost = 16;
+        uintptr_t bits = kMost;
+        for (const Tensor* x : {&c, &a, &b})
+            bits |= reinterpret_cast<uintptr_t>(x->data) |
+                    static_cast<uintptr_t>(x->row_stride * size_of(x->dtype));
+        return static_cast<uint32_t>(bits & (~bits + 1));  // the lowest bit set
+    }
+    // Everything that the choice of an algorithm may depend on.
     std::string key() const {
-        const auto aligned = [](const Tensor& x) {
-            return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.row_stride * size_of(x.dtype) % 16 == 0;
-        };
         return fmt::format("{}x{}x{}:{}{}:{}{}:{}:{}:{}:{}{}{}", m(), n(), k(),
                            options.transpose_a ? 't' : 'n', options.transpose_b ? 't' : 'n', name_of(a.dtype),
                            name_of(c.dtype), c.row_stride, a.row_stride, b.row_stride,
                            options.accumulate ? "+" : "", bias.present() ? "b" : "",
-                           aligned(c) && aligned(a) && aligned(b) ? "" : "u");
+                           alignment() == 16 ? "" : fmt::format("u{}", alignment()));
     }
 };
 
@@ -67,25 +74,24 @@ class CublasLt final : public MatmulLibrary {
 
     Plan make_plan(const Product& product) const;
     void destroy(Plan& plan) const;
-    std::vector<cublasLtMatmulAlgo_t> candidates(const Plan& plan) const;
+    std::vector<cublasLtMatmulAlgo_t> candidates(const Plan& plan, const Product& product) const;
     void choose(Plan& plan, const Product& product, CudaStream& stream);
     double median_ms(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
                      void* result, CudaStream& stream);
     cublasStatus_t run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
                        void* result, CudaStream& stream);
-    Buffer& workspace(CudaStream& stream);
 
     Device& device_;
     const CublasLtOptions options_;
     const CublasLtApi api_;
     cublasLtHandle_t handle_ = nullptr;
     std::map<std::string, Plan> plans_;
-    std::map<Stream*, Buffer> workspaces_;
+    StreamMemory workspaces_;
     std::unique_ptr<AlgorithmCache> cache_;
 };
 
 CublasLt::CublasLt(Device& device, const CublasLtOptions& options, const CublasLtApi& api)
-    : device_(device), options_(options), api_(api) {
+    : device_(device), options_(options), api_(api), workspaces_(device, "cuBLASLt") {
     if (device.dry()) return;
     api_.check(api_.create(&handle_), "cublasLtCreate");
     const CudaInfo info = query_cuda();
@@ -99,13 +105,6 @@ CublasLt::~CublasLt() {
     if (cache_) cache_->save();  // a cache that cannot be kept is timed again
     for (auto& [key, plan] : plans_) destroy(plan);
     if (handle_) api_.destroy(handle_);
-}
-
-Buffer& CublasLt::workspace(CudaStream& stream) {
-    Buffer& buffer = workspaces_[&stream];
-    if (buffer.bytes() == 0)
-        buffer = Buffer(device_, "cuBLASLt on " + stream.name(), MemoryCategory::workspace, kWorkspace);
-    return buffer;
 }
 
 CublasLt::Plan CublasLt::make_plan(const Product& product) const {
@@ -147,12 +146,21 @@ void CublasLt::destroy(Plan& plan) const {
     if (plan.desc) api_.desc_destroy(plan.desc);
 }
 
-std::vector<cublasLtMatmulAlgo_t> CublasLt::candidates(const Plan& plan) const {
+std::vector<cublasLtMatmulAlgo_t> CublasLt::candidates(const Plan& plan, const Product& product) const {
     cublasLtMatmulPreference_t preference = nullptr;
     api_.check(api_.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
     const uint64_t bytes = kWorkspace;
-    const cublasStatus_t set =
+    cublasStatus_t set =
         api_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    // Unsaid, the heuristic takes 256 bytes for granted, which a parameter's region or a slice of columns
+    // lacks.
+    const uint32_t alignment = product.alignment();
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+        if (set == CUBLAS_STATUS_SUCCESS)
+            set = api_.preference_set(preference, attribute, &alignment, sizeof alignment);
+    }
     cublasLtMatmulHeuristicResult_t results[kCandidates];
     int count = 0;
     const cublasStatus_t found = api_.heuristic(handle_, plan.desc, plan.first, plan.second, plan.result,
@@ -169,7 +177,7 @@ std::vector<cublasLtMatmulAlgo_t> CublasLt::candidates(const Plan& plan) const {
 cublasStatus_t CublasLt::run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
                              void* result, CudaStream& stream) {
     const float alpha = 1.0f, beta = product.options.accumulate ? 1.0f : 0.0f;
-    const Buffer& scratch = workspace(stream);
+    const Buffer& scratch = workspaces_.at(stream, kWorkspace);
     return api_.matmul(handle_, plan.desc, &alpha, product.b.data, plan.first, product.a.data, plan.second,
                        &beta, product.c.data, plan.result, result, plan.result, &algorithm, scratch.data(),
                        static_cast<size_t>(scratch.bytes()), stream.handle());
@@ -205,7 +213,7 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
             result.workspaceSize <= static_cast<size_t>(kWorkspace);
         if (plan.supported) return;
     }
-    const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(plan);
+    const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(plan, product);
     if (algorithms.empty()) return;
     plan.supported = true;
     plan.algorithm = algorithms.front();
@@ -240,7 +248,7 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
 bool CublasLt::matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options,
                       Stream& stream) {
     auto& cuda_stream = static_cast<CudaStream&>(stream);
-    workspace(cuda_stream);
+    workspaces_.at(cuda_stream, kWorkspace);
     if (device_.dry()) return true;
     // A bias in another type than c's is none of its epilogues.
     if (bias.present() && bias.dtype != c.dtype) return false;

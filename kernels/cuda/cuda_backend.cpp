@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cctype>
+#include <cstdlib>
 
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/cuda_device.h"
@@ -11,6 +12,11 @@
 namespace speedrun {
 
 CudaInfo query_cuda() {
+    // Streams share 8 hardware queues unless CUDA is asked for more before it starts, and one that waits
+    // holds up all of its queue: with ranks as threads of one process, perhaps the very write that it waits
+    // for.
+    static const bool asked = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0;
+    static_cast<void>(asked);
     CudaInfo info;
     const auto failed = [&](cudaError_t error, const char* call) {
         if (error == cudaSuccess) return false;

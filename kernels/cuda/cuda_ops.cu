@@ -1,7 +1,5 @@
 #include "kernels/cuda/cuda_ops.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "kernels/cuda/launch.h"
@@ -13,6 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 
@@ -23,7 +23,7 @@ namespace speedrun {
 
 CudaOps::CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library,
                  std::unique_ptr<AttentionLibrary> attention)
-    : device_(device), library_(std::move(library)), attention_(std::move(attention)) {}
+    : library_(std::move(library)), attention_(std::move(attention)), workspaces_(device, "operations") {}
 
 CudaOps::~CudaOps() = default;
 
@@ -32,13 +32,7 @@ std::vector<std::string> CudaOps::notes() const {
 }
 
 void* CudaOps::workspace(Stream& stream, int64_t bytes) {
-    Buffer& buffer = workspaces_[&stream];
-    if (buffer.bytes() < bytes) {
-        stream.synchronize();
-        buffer = Buffer();
-        buffer =
-            Buffer(device_, fmt::format("operations on {}", stream.name()), MemoryCategory::workspace, bytes);
-    }
+    Buffer& buffer = workspaces_.at(stream, bytes);
 #if SPEEDRUN_SIMT
     simt::poison(stream, buffer.data(), buffer.bytes());
 #endif
@@ -57,7 +51,9 @@ namespace {
 // "attention_forward" for attention_forward_kernel<Bf16>, "adamw.Step" for map_kernel<4, Step<Bf16>> launched
 // by adamw.cu: what traces and profilers show. Lives for ever.
 const char* label_of(const void* kernel, const LaunchSite& site) {
-    static std::unordered_map<const void*, std::string> labels;  // launches come from one thread
+    static std::mutex mutex;  // ranks may be threads of one process
+    static std::unordered_map<const void*, std::string> labels;
+    const std::lock_guard lock(mutex);
     const auto known = labels.find(kernel);
     if (known != labels.end()) return known->second.c_str();
     const char* mangled = nullptr;
@@ -95,6 +91,19 @@ LaunchTarget begin_launch(const LaunchSite& site, const void* kernel) {
 void end_launch(const LaunchSite& site) {
     static_cast<CudaStream&>(site.stream).end_span();
     nvtxRangePop();
+}
+
+void allow_shared_memory(const void* kernel, int64_t bytes, const LaunchSite& site) {
+    static std::mutex mutex;
+    static std::map<std::pair<int, const void*>, int64_t> allowed;  // by device: attributes are a context's
+    const int device = static_cast<CudaStream&>(site.stream).device().index();
+    const std::lock_guard lock(mutex);
+    int64_t& most = allowed[{device, kernel}];
+    if (bytes <= most) return;
+    check_launch(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        kernel, site);
+    most = bytes;
 }
 
 void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site) {

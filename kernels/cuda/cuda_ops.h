@@ -5,11 +5,11 @@
 // forward, cross-entropy) or is left out (embedding backward); foreign memory is never touched.
 #pragma once
 
-#include <map>
 #include <memory>
 
 #include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/matmul_library.h"
+#include "kernels/cuda/stream_memory.h"
 #include "kernels/ops.h"
 
 namespace speedrun {
@@ -77,10 +77,9 @@ class CudaOps final : public Ops {
     // workspace of the stream. muon.cu.
     void polar_normalize(Tensor x, Stream& stream);
 
-    Device& device_;
     std::unique_ptr<MatmulLibrary> library_;
     std::unique_ptr<AttentionLibrary> attention_;
-    std::map<Stream*, Buffer> workspaces_;
+    StreamMemory workspaces_;
     int64_t flops_ = 0;
 };
 

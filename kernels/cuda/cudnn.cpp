@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cudnn_api.h"
+#include "kernels/cuda/stream_memory.h"
 
 namespace speedrun {
 
@@ -28,7 +29,8 @@ struct Operand {
 
 class Cudnn final : public AttentionLibrary {
   public:
-    Cudnn(Device& device, std::unique_ptr<CudnnApi> api) : device_(device), api_(std::move(api)) {}
+    Cudnn(Device& device, std::unique_ptr<CudnnApi> api)
+        : device_(device), api_(std::move(api)), workspaces_(device, "cuDNN") {}
 
     bool forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, const AttentionOptions& options,
                  Stream& stream) override {
@@ -48,12 +50,11 @@ class Cudnn final : public AttentionLibrary {
     // Why cuDNN cannot take this; empty if it can.
     static std::string refusal(const std::vector<Operand>& operands, const AttentionOptions& options);
     bool leave(const std::string& what, const std::string& why);
-    Buffer& workspace(CudaStream& stream, int64_t bytes);
 
     Device& device_;
     const std::unique_ptr<CudnnApi> api_;
     std::map<std::string, std::unique_ptr<CudnnGraph>> graphs_;  // null: cuDNN has none
-    std::map<Stream*, Buffer> workspaces_;
+    StreamMemory workspaces_;
     std::vector<std::string> notes_;
 };
 
@@ -75,16 +76,6 @@ bool Cudnn::leave(const std::string& what, const std::string& why) {
     const std::string note = fmt::format("{} is left to our own kernels by cuDNN: {}", what, why);
     if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
     return false;
-}
-
-Buffer& Cudnn::workspace(CudaStream& stream, int64_t bytes) {
-    Buffer& buffer = workspaces_[&stream];
-    if (buffer.bytes() < bytes) {
-        stream.synchronize();
-        buffer = Buffer();
-        buffer = Buffer(device_, "cuDNN on " + stream.name(), MemoryCategory::workspace, bytes);
-    }
-    return buffer;
 }
 
 bool Cudnn::attend(const char* label, const std::vector<Operand>& operands, Tensor lse,
@@ -111,7 +102,7 @@ bool Cudnn::attend(const char* label, const std::vector<Operand>& operands, Tens
         return leave(label, fmt::format("its scratch memory would be {:.1f} GiB for {} sequences of {}",
                                         static_cast<double>(bytes) / (1 << 30), rows / length, length));
     if (device_.dry()) {
-        workspace(cuda_stream, bytes);
+        workspaces_.at(cuda_stream, bytes);
         return true;
     }
     const auto [entry, fresh] = graphs_.try_emplace(problem.key());
@@ -127,7 +118,7 @@ bool Cudnn::attend(const char* label, const std::vector<Operand>& operands, Tens
         if (!graph) leave(label, why);
     }
     if (!graph) return false;
-    const Buffer& scratch = workspace(cuda_stream, bytes);
+    const Buffer& scratch = workspaces_.at(cuda_stream, bytes);
     cuda_stream.begin_span(label);
     graph->execute(pointers, scratch.data(), cuda_stream.handle());
     cuda_stream.end_span();

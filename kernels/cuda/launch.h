@@ -68,6 +68,9 @@ struct LaunchTarget {
 };
 LaunchTarget begin_launch(const LaunchSite& site, const void* kernel);
 void end_launch(const LaunchSite& site);
+// Lets launches of `kernel` take this much dynamic shared memory from here on: never less than before, since
+// a recorded graph may launch it with more.
+void allow_shared_memory(const void* kernel, int64_t bytes, const LaunchSite& site);
 // Throws an internal error that names kernel, place and cause unless `error` is success.
 void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site);
 
@@ -77,11 +80,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared
     const auto* const address = reinterpret_cast<const void*>(kernel);
     const LaunchTarget target = begin_launch(site, address);
     if (target.dry) return;
-    if (shared_bytes > (48 << 10)) {  // more than every kernel may have unasked
-        check_launch(cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          static_cast<int>(shared_bytes)),
-                     address, site);
-    }
+    if (shared_bytes > (48 << 10)) allow_shared_memory(address, shared_bytes, site);  // less needs no leave
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
     config.blockDim = block;

@@ -203,8 +203,8 @@ Json merge_records(const std::vector<std::string>& lines, const std::vector<std:
     }
     device.erase("kind");
 
-    std::vector<std::string> stages = {"device", "tests", "sanitize", "ops",
-                                       "step",   "ranks", "peer",     "train"};
+    std::vector<std::string> stages = {"device", "tests", "step",     "ops",
+                                       "train",  "ranks", "sanitize", "peer"};
     for (const std::string& stage : expected) stages.push_back(stage);
     for (const Json& step : steps) stages.push_back(step.value("stage", ""));
     Json states = Json::object();

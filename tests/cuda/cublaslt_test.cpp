@@ -62,6 +62,7 @@ double element(const void* data, uint32_t type, int64_t index) {
 
 int products = 0;                  // computed so far
 std::vector<uint64_t> algorithms;  // first word of the algorithm of each
+std::vector<uint32_t> alignments;  // that the heuristic was told, of a, b, c and d
 
 // D = alpha op(A) op(B) + beta C + bias, all by columns, as the descriptors say.
 cublasStatus_t fake_matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
@@ -119,6 +120,13 @@ cublasStatus_t fake_heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMa
     size_t written = 0;
     get(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes, &written);
     EXPECT_EQ(bytes, uint64_t{32} << 20);
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+        uint32_t alignment = 0;
+        get(preference, attribute, &alignment, sizeof alignment, &written);
+        alignments.push_back(alignment);
+    }
     *count = std::min(requested, 4);
     for (int i = 0; i < *count; ++i) {
         results[i] = {};
@@ -243,6 +251,23 @@ TEST_P(CublasLtTest, TimesEachShapeOnceAndRemembers) {
         EXPECT_NEAR(tc.as<float>()[1 * 8 + 2], sum, 1e-5) << "timing must not add to c";
         ASSERT_TRUE(library->matmul(tc, ta, tb, {}, {.accumulate = true}, *stream));
         EXPECT_EQ(products, first + 1);
+    }
+}
+
+// Unsaid, cuBLASLt takes 256 bytes for granted.
+TEST_P(CublasLtTest, HeuristicIsToldTheAlignment) {
+    CudaDevice device;
+    const auto stream = device.create_stream("compute");
+    const auto library = make_cublaslt(device, CublasLtOptions{.tune = false, .cache_file = ""}, api_);
+    const Matrix values = random_matrix(16, 16, 1, GetParam());
+    for (const int64_t stride : {16, 18}) {
+        std::vector<Buffer> keep;
+        const Tensor x = upload(device, values, GetParam(), stride, keep);
+        const Tensor c = upload(device, values, GetParam(), 16, keep);
+        alignments.clear();
+        ASSERT_TRUE(library->matmul(c, x, x, {}, {}, *stream));
+        const auto expected = static_cast<uint32_t>(stride == 16 ? 16 : 2 * size_of(GetParam()));
+        EXPECT_EQ(alignments, std::vector<uint32_t>(4, expected)) << "rows of " << stride;
     }
 }
 

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/stream_memory.h"
 #include "tests/cuda/fake_gpu.h"
 
 namespace speedrun::testing {
@@ -148,6 +151,48 @@ TEST_F(CudaDeviceTest, GraphRepeatsItsWorkAndKeepsItsEvents) {
     compute->synchronize();  // a failed recording leaves the stream usable
     CudaDevice dry(0, true);
     EXPECT_FALSE(dry.record_graph(*dry.create_stream("compute"), [] { FAIL(); }));
+}
+
+// A graph has the address of its scratch memory: growing must not free that.
+TEST_F(CudaDeviceTest, ScratchMemoryOfAGraphStays) {
+    CudaDevice device;
+    const auto stream = device.create_stream("compute");
+    StreamMemory memory(device, "test");
+    constexpr int64_t kSmall = 1024, kMore = 2048, kMost = 4096;
+    const int64_t none = fake_gpu_allocated_bytes();
+    const void* const first = memory.at(*stream, kSmall).data();
+    EXPECT_EQ(memory.at(*stream, kSmall - 1).data(), first);
+    const void* recorded = memory.at(*stream, kMore).data();
+    EXPECT_EQ(fake_gpu_allocated_bytes(), none + kMore) << "grown before a graph knows it: freed";
+    const auto graph =
+        device.record_graph(*stream, [&] { EXPECT_EQ(memory.at(*stream, kMore).data(), recorded); });
+    EXPECT_NE(memory.at(*stream, kMost).data(), recorded);
+    EXPECT_EQ(fake_gpu_allocated_bytes(), none + kMore + kMost);
+}
+
+// A recorded launch needs what its kernel was allowed then.
+TEST_F(CudaDeviceTest, AllowedSharedMemoryNeverShrinks) {
+    CudaDevice device;
+    CudaOps ops(device);
+    const auto stream = device.create_stream("compute");
+    constexpr int64_t kLength = 32, kWide = 128, kNarrow = 112;
+    const Buffer x(device, "x", MemoryCategory::activations, 4 * kLength * kWide);
+    const Buffer y(device, "y", MemoryCategory::activations, 4 * kLength);
+    int64_t allowed = 0;
+    for (const int64_t dim : {kWide, kNarrow}) {
+        const Tensor rows = x.tensor(DType::f32, {kLength, dim});
+        ops.attention_forward(rows, y.tensor(DType::f32, {1, kLength}), rows, rows, rows,
+                              y.tensor(DType::i32, {kLength}), {kLength, 1, dim, 0, 0.1f}, *stream);
+        const int64_t now = fake_gpu_allowed_shared("attention_forward_kernelIf");
+        EXPECT_GT(now, 48 << 10);
+        EXPECT_GE(now, allowed) << "head dimension " << dim;
+        allowed = now;
+    }
+}
+
+TEST_F(CudaDeviceTest, AsksForAHardwareQueuePerStream) {
+    query_cuda();
+    EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
 }
 
 // Two streams whose host work waits for one another: one thread for all streams would never end.

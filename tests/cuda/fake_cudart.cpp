@@ -128,6 +128,14 @@ void forget_fake_gpu_launches() {
     state().launches.clear();
 }
 
+int64_t fake_gpu_allowed_shared(const std::string& kernel) {
+    std::lock_guard lock(state().mutex);
+    for (const auto& [function, bytes] : state().allowed_shared) {
+        if (state().kernels[function].find(kernel) != std::string::npos) return bytes;
+    }
+    return 0;
+}
+
 void set_fake_gpu_listener(void (*listener)(const FakeWork&)) {
     state().listener = listener;
 }

@@ -34,6 +34,8 @@ int64_t fake_gpu_allocations();  // calls of cudaMalloc so far
 // launch.
 std::map<std::string, FakeLaunch> fake_gpu_launches();
 void forget_fake_gpu_launches();
+// Dynamic shared memory that launches of a kernel, by part of its mangled name, may take now; 0: none asked.
+int64_t fake_gpu_allowed_shared(const std::string& kernel);
 // Copies and launches so far.
 int64_t fake_gpu_pieces_of_work();
 
