@@ -33,7 +33,7 @@ expect 2 "tiny" "$speedrun" prepare --input text.txt --out tiny --document-marke
 
 # Configs.
 expect 2 "no_such.json" "$speedrun" train no_such.json
-expect 0 "computing: .* threads, avx" "$speedrun" plan tiny.json
+expect 0 "computing: .* threads, a[vm]x" "$speedrun" plan tiny.json
 expect 0 "CPU level  *avx2 (this processor has" env SPEEDRUN_ISA=avx2 "$speedrun" doctor
 expect 2 "model.num_head: unknown key, did you mean num_heads?" "$speedrun" plan tiny.json --set model.num_head=2
 expect 2 "model.num_layers" "$speedrun" plan tiny.json --set model.num_layers=two
