@@ -16,7 +16,8 @@ constexpr int64_t kForwardQueries = 256;
 
 // Calls body.template operator()<Kind>() with the products that a call is served by.
 template <class Body>
-void with_kind(DType dtype, Isa isa, const AttentionOptions& options, Body&& body) {
+void with_kind(DType dtype, [[maybe_unused]] Isa isa, [[maybe_unused]] const AttentionOptions& options,
+               Body&& body) {
 #ifdef SPEEDRUN_AMX_TILES
     if (dtype == DType::bf16 && isa == Isa::amx_bf16 && cpu::AmxAttention::serves(options))
         return body.template operator()<cpu::AmxAttention>();
@@ -25,8 +26,6 @@ void with_kind(DType dtype, Isa isa, const AttentionOptions& options, Body&& bod
     if (dtype == DType::bf16 && options.head_dim % cpu::kLanes == 0)
         return body.template operator()<cpu::Bf16Attention>();
 #endif
-    static_cast<void>(isa);
-    static_cast<void>(options);
     cpu::with_real(dtype, [&]<class Real>() { body.template operator()<cpu::F32Attention<Real>>(); });
 }
 

@@ -14,9 +14,7 @@ struct AmxAttention : Bf16Attention {
     using Left = AmxLines;
     static constexpr int64_t kStrip = kAmxRows;
     static constexpr int64_t kDepth = kAmxDepth;
-    struct Unit : AmxShapes {
-        Unit() : AmxShapes(kStrip, kStrip) {}
-    };
+    using Unit = AmxShapes;
 
     static bool serves(const AttentionOptions& options) { return options.head_dim % kDepth == 0; }
 
@@ -94,7 +92,8 @@ struct AmxAttention : Bf16Attention {
         Word *probabilities_by_key_, *gradients_by_key_;
     };
 
-    // As product() of attention_strip.h: vectors is even, words a multiple of 16.
+    // store(row, vector, sums) of up to 16 rows of `a` times `vectors` vectors, an even number, of the panel;
+    // words is a multiple of 16.
     template <class Store>
     static void product(int64_t rows, int64_t vectors, Left a, const Word* panel, int64_t stride,
                         int64_t words, Store&& store) {

@@ -60,7 +60,7 @@ struct F32Tile {
     // At once where sums pass through memory: a panel of b fits the first-level cache. Equal at all levels,
     // as the order of sums.
     static constexpr int64_t kCachedWords = 128;
-    static constexpr bool kRowsFirst = false;  // a panel stays in the first-level cache while rows pass
+    static constexpr bool kRowsFirst = false;      // a panel stays in the first-level cache while rows pass
     static constexpr int64_t kDepthUnit = kLanes;  // pieces of K are multiples of this
 
     // Whether op(a) is read in place: it is f32, and packing it would not pay. Packing moves every element

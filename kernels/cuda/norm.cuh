@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(tiles::kRowThreads) norm_forward_kernel(Forwar
     for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
         const Vector<W> v = load(k, col, chunk);
 #pragma unroll
-        for (int i = 0; i < W; ++i) if (i < chunk.count) squares = fmaf(v[i] - center, v[i] - center, squares);
+        for (int i = 0; i < W; ++i)
+            if (i < chunk.count) squares = fmaf(v[i] - center, v[i] - center, squares);
     });
     const float r = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(a.cols) + kNormEpsilon);
     if (lane_index() == 0) {
