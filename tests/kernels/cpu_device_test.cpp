@@ -1,0 +1,38 @@
+// What the CPU's device does beyond streams and memory.
+#include "kernels/cpu/cpu_device.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/ops.h"
+
+namespace speedrun::testing {
+namespace {
+
+// A rehearsal counts work and gets memory, but runs nothing, and what memory holds is not changed by it.
+TEST(CpuDeviceTest, RehearsalCountsAndRunsNothing) {
+    CpuDevice device(2);
+    const auto ops = make_cpu_ops(device);
+    const auto stream = device.create_stream("compute");
+    constexpr int64_t kSide = 1024;
+    const Buffer memory(device, "x", MemoryCategory::activations, 3 * kSide * kSide * 4);
+    const auto matrix = [&](int64_t i) {
+        return memory.tensor(DType::f32, {kSide, kSide}, i * kSide * kSide * 4);
+    };
+    for (const int64_t i : {1, 2}) ops->fill(matrix(i), 0.5f, *stream);
+    stream->synchronize();
+    const auto product = [&] {
+        ops->matmul(matrix(0), matrix(1), matrix(2), {}, {}, *stream);
+        stream->synchronize();
+        return matrix(0).as<float>()[kSide];
+    };
+
+    device.rehearse(true);
+    EXPECT_EQ(product(), 0.0f);
+    EXPECT_EQ(ops->flops(), 2 * kSide * kSide * kSide);
+    device.rehearse(false);
+    EXPECT_EQ(matrix(1).as<float>()[kSide], 0.5f);
+    EXPECT_EQ(product(), kSide * 0.25f);
+}
+
+}  // namespace
+}  // namespace speedrun::testing
