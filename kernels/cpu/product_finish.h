@@ -1,6 +1,8 @@
 // The end of a product's tile: from sums in registers to elements of c.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/simd.h"
 

@@ -1,6 +1,8 @@
 // Several ranks on a real card: runs that share it through the staged world against one rank, and NCCL with
 // the one rank that it takes per GPU: every collective, as calls and recorded in a graph.
 #include "kernels/cuda/cuda_backend.h"
+
+#include <cmath>
 #include "kernels/cuda/cuda_info.h"
 #include "tests/cuda/rank_runs.h"
 #include "train/distributed/nccl_world.h"

@@ -1,5 +1,7 @@
 #include "data/prepare.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "data/shard.h"

@@ -1,6 +1,8 @@
 // What the engine sends and holds, against formulas; and that delays change nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/device/error.h"
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"

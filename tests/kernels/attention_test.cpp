@@ -1,5 +1,7 @@
 #include "tests/kernels/op_test_support.h"
 
+#include <algorithm>
+
 namespace speedrun::testing {
 namespace {
 

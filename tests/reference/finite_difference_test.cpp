@@ -5,6 +5,7 @@
 // 1e-6.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <random>
 

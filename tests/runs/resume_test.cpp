@@ -2,6 +2,7 @@
 // parameters and state on any others; and what happens to a run whose checkpoints cannot be written.
 #include <cerrno>
 #include <cmath>
+#include <iterator>
 #include <set>
 
 #include "tests/distributed/rank_threads.h"

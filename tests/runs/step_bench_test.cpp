@@ -2,6 +2,7 @@
 // held to anything but itself.
 #include "train/step_bench.h"
 
+#include <algorithm>
 #include <map>
 
 #include "tests/runs/run_fixture.h"

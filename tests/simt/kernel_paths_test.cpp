@@ -3,6 +3,8 @@
 // see, and so cannot throw for).
 #include "tests/kernels/op_test_support.h"
 
+#include <algorithm>
+
 namespace speedrun::testing {
 namespace {
 

@@ -1,5 +1,6 @@
 #include "train/distributed/reducer.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/device/device.h"
