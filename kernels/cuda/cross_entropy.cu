@@ -55,7 +55,7 @@ struct Cache {
             Part part;
 #pragma unroll
             for (int i = 0; i < kPart; ++i) part.v[i] = x[j * kPart + i];
-            parts[j * chunks + chunk] = part;
+            store_word(&parts[j * chunks + chunk], part);
         }
     }
     __device__ __forceinline__ Vector<W> load(int64_t chunk) const {
@@ -63,7 +63,7 @@ struct Cache {
         Vector<W> x;
 #pragma unroll
         for (int j = 0; j < W / kPart; ++j) {
-            const Part part = parts[j * chunks + chunk];
+            const Part part = load_word(&parts[j * chunks + chunk]);
 #pragma unroll
             for (int i = 0; i < kPart; ++i) x[j * kPart + i] = part.v[i];
         }

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "kernels/cuda/cupti_api.h"
+#include "kernels/cuda/kernel_name.h"
 
 namespace speedrun {
 

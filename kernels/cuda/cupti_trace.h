@@ -30,8 +30,4 @@ class ActivityTrace {
 // the build had no headers of it, another tool holds it, or another device of this process records.
 std::unique_ptr<ActivityTrace> start_cupti(std::string& why);
 
-// "void speedrun::(anonymous namespace)::norm_kernel<float>(float*, long)" -> "norm_kernel<float>", from the
-// mangled name. What is not a mangled name stays as it is.
-std::string short_kernel_name(const char* mangled);
-
 }  // namespace speedrun

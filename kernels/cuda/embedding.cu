@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(tiles::kSortThreads)
     int32_t number = 0;
 #pragma unroll 4
     for (int i = 0; i < tiles::kSortTile / 4; ++i) {
-        const int4 d = digits[i];
+        const int4 d = load_word(&digits[i]);
         number += (d.x == own) + (d.y == own) + (d.z == own) + (d.w == own);
     }
     counts[int64_t{own} * gridDim.x + blockIdx.x] = number;

@@ -1,8 +1,8 @@
+#include "kernels/cuda/kernel_name.h"
+
 #include <cxxabi.h>
 
 #include <cstdlib>
-
-#include "kernels/cuda/cupti_trace.h"
 
 namespace speedrun {
 

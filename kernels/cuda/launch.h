@@ -48,7 +48,8 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared
             Args&&... args) {
     std::tuple<std::decay_t<Parameters>...> values(std::forward<Args>(args)...);
     simt::submit(site.stream, {site.file, site.function, site.line, grid, block, shared_bytes,
-                               [kernel, values = std::move(values)] { std::apply(kernel, values); }});
+                               [kernel, values = std::move(values)] { std::apply(kernel, values); },
+                               reinterpret_cast<const void*>(kernel)});
 }
 
 #else
@@ -92,6 +93,24 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared
 }
 
 #endif
+
+// ---- words of 8 or 16 bytes, moved by one instruction
+template <class Word>
+__device__ __forceinline__ Word load_word(const Word* from) {
+#if SPEEDRUN_SIMT
+    return simt::load_word(from);
+#else
+    return *from;
+#endif
+}
+template <class Word>
+__device__ __forceinline__ void store_word(Word* to, const Word& word) {
+#if SPEEDRUN_SIMT
+    simt::store_word(to, word);
+#else
+    *to = word;
+#endif
+}
 
 // ---- conversions; Bf16's own are the host's
 __device__ __forceinline__ float to_float(float x) {

@@ -13,7 +13,7 @@ constexpr int kWarpRows = 64, kWarpCols = 32;
 constexpr int64_t kMmaSharedBytes = kStages * 2 * kTile * kStep * 2;
 
 __device__ inline void write_pair(float* at, float x, float y) {
-    *reinterpret_cast<float2*>(at) = make_float2(x, y);
+    store_word(reinterpret_cast<float2*>(at), make_float2(x, y));
 }
 __device__ inline void write_pair(Bf16* at, float x, float y) {
     *reinterpret_cast<uint32_t*>(at) = ptx::pack_bf16(x, y);
@@ -56,8 +56,8 @@ __device__ inline void fetch_tile(Bf16* tile, const Bf16* matrix, int64_t stride
                 const uint32_t high = 2 * j + 1 < count ? source[2 * j + 1].bits : 0;
                 pairs[j] = high << 16 | low;
             }
-            *reinterpret_cast<uint4*>(destination + i * kWidth) =
-                make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+            store_word(reinterpret_cast<uint4*>(destination + i * kWidth),
+                       make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
         }
         source += kRowStep * stride;
     }

@@ -55,21 +55,27 @@ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
         }
         return sums;
     };
+    simt::count_mma();
     const Sums sums = simt::exchange(~0u, Registers{{a[0], a[1], a[2], a[3]}, {b0, b1}}, multiply);
     std::copy_n(sums.c, 4, c);
 }
 
 template <bool kTransposed, int kCount>
 void ldmatrix_emulated(uint32_t (&r)[kCount], const void* row) {
-    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
+    struct alignas(16) Row {
+        uint16_t elements[8];
+    };
+    if (reinterpret_cast<uintptr_t>(row) % sizeof(Row) != 0) {
         simt::fail("ldmatrix: an address is not aligned to 16 bytes", simt::Where::current());
     }
-    simt::exchange(~0u, static_cast<const uint16_t*>(row), [&](auto&& of) {
+    Row own{};  // addresses of lanes beyond the last matrix do not count
+    if (lane_id() < 8 * kCount) own = simt::load_word(static_cast<const Row*>(row));
+    simt::exchange(~0u, own, [&](auto&& of) {
         const int g = lane_id() / 4, t = lane_id() % 4;
         for (int m = 0; m < kCount; ++m) {
-            const uint32_t low = kTransposed ? of(8 * m + 2 * t)[g] : of(8 * m + g)[2 * t];
-            const uint32_t high = kTransposed ? of(8 * m + 2 * t + 1)[g] : of(8 * m + g)[2 * t + 1];
-            r[m] = high << 16 | low;
+            const int first = 8 * m + (kTransposed ? 2 * t : g), second = first + (kTransposed ? 1 : 0);
+            const int low = kTransposed ? g : 2 * t, high = kTransposed ? g : 2 * t + 1;
+            r[m] = static_cast<uint32_t>(of(second).elements[high]) << 16 | of(first).elements[low];
         }
         return 0;
     });

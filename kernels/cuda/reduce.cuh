@@ -47,7 +47,8 @@ __device__ __forceinline__ uint32_t magnitude_bits(float x) {
     return __float_as_uint(x) & 0x7fffffffu;
 }
 
-// Over all threads of a one-dimensional block of whole warps; every thread gets the result.
+// Over all threads of a one-dimensional block of whole warps; every thread gets the result. The sum may
+// follow another reduction; before a maximum nobody may still be reading these bytes of shared memory.
 __device__ inline float block_sum(float value, int64_t shared_offset = 0) {
     const auto partial = shared_memory<float>(shared_offset, tiles::kWarp);
     value = warp_sum(value);
@@ -61,7 +62,6 @@ template <class T>
 __device__ inline T block_max(T value, int64_t shared_offset = 0) {
     const auto partial = shared_memory<T>(shared_offset, tiles::kWarp);
     value = warp_max(value);
-    __syncthreads();
     if (lane_index() == 0) partial[warp_index()] = value;
     __syncthreads();
     const int warps = static_cast<int>(blockDim.x) / tiles::kWarp;

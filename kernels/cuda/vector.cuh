@@ -60,7 +60,7 @@ __device__ __forceinline__ Vector<W> load_vector(const Real* p) {
             unsigned bits[kBytes / 4];
         } u;
 #pragma unroll
-        for (int i = 0; i < kBytes / kPart; ++i) u.words[i] = reinterpret_cast<const Word*>(p)[i];
+        for (int i = 0; i < kBytes / kPart; ++i) u.words[i] = load_word(reinterpret_cast<const Word*>(p) + i);
 #pragma unroll
         for (int i = 0; i < W; ++i) {
             if constexpr (sizeof(Real) == 4) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void store_vector(Real* p, const Vector<W>& x) {
             }
         }
 #pragma unroll
-        for (int i = 0; i < kBytes / kPart; ++i) reinterpret_cast<Word*>(p)[i] = u.words[i];
+        for (int i = 0; i < kBytes / kPart; ++i) store_word(reinterpret_cast<Word*>(p) + i, u.words[i]);
     }
 }
 

@@ -1,5 +1,6 @@
 // Timelines from CUPTI's records against the fake runtime and the fake CUPTI.
 #include "kernels/cuda/cupti_trace.h"
+#include "kernels/cuda/kernel_name.h"
 
 #include <dlfcn.h>
 

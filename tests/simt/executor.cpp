@@ -6,12 +6,15 @@
 #include <boost/context/pooled_fixedsize_stack.hpp>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/device/error.h"
+#include "tests/simt/simt_device.h"
+#include "tests/simt/watch.h"
 
 namespace speedrun::simt {
 
@@ -49,6 +52,9 @@ class Executor {
     Exchange& arrive(uint32_t mask, const void* value, size_t bytes, Where where);
     void leave(Exchange& exchange);
     [[noreturn]] void fail(const std::string& what, const Where* where) const;
+    void note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction);
+    void note_mma();
+    void warp_barrier(uint32_t mask, Where where);
     Thread& self() { return *running_; }
 
     Statistics statistics;
@@ -66,6 +72,7 @@ class Executor {
 
     const Launch* launch_ = nullptr;
     Options options_;
+    std::vector<DeviceRange> device_memory_;  // where a watch looks
     std::mt19937_64 random_;
     boost::context::pooled_fixedsize_stack stacks_{kStackBytes, 16};
 
@@ -130,6 +137,10 @@ void Executor::run(const Launch& launch, const Options& options) {
     threads_.resize(num_threads);
     open_.resize((num_threads + kWarpSize - 1) / kWarpSize);
 
+    if (options_.watch) {
+        device_memory_ = device_memory();
+        options_.watch->begin_launch(launch);
+    }
     std::vector<uint64_t> order(num_blocks);
     for (uint64_t i = 0; i < num_blocks; ++i)
         order[i] = options.order == Order::reverse ? num_blocks - 1 - i : i;
@@ -139,6 +150,7 @@ void Executor::run(const Launch& launch, const Options& options) {
         run_block(dim3(static_cast<unsigned>(i % launch.grid.x),
                        static_cast<unsigned>(i % plane / launch.grid.x), static_cast<unsigned>(i / plane)));
     }
+    if (options_.watch) options_.watch->end_launch();
 }
 
 void Executor::run_block(dim3 index) {
@@ -167,6 +179,8 @@ void Executor::run_block(dim3 index) {
     ready_.clear();
     make_ready(all);
 
+    if (options_.watch)
+        options_.watch->begin_block(static_cast<unsigned>(threads_.size()), launch_->shared_bytes);
     next_ = pick();
     while (next_ && !error_) {
         Thread& thread = *next_;
@@ -214,6 +228,7 @@ void Executor::run_block(dim3 index) {
     }
     running_ = nullptr;
     check_red_zones();
+    if (options_.watch) options_.watch->end_block();
 }
 
 // One stack serves thread after thread for as long as none of them waits: a kernel without barriers never
@@ -277,6 +292,7 @@ void Executor::make_ready(const std::vector<Thread*>& ascending) {
 }
 
 void Executor::barrier(Where where) {
+    if (options_.watch && options_.watch->is_removed(*launch_, where)) return;
     Thread& thread = *running_;
     if (num_done_ > 0)
         fail("waits at a barrier that other threads cannot reach: they left the kernel", &where);
@@ -293,6 +309,7 @@ void Executor::barrier(Where where) {
     thread.state = Thread::State::at_barrier;
     if (++num_at_barrier_ == threads_.size()) {
         ++statistics.barriers;
+        if (options_.watch) options_.watch->block_barrier();
         num_at_barrier_ = 0;
         std::vector<Thread*> all;
         for (Thread& other : threads_) {
@@ -341,12 +358,15 @@ Exchange& Executor::arrive(uint32_t mask, const void* value, size_t bytes, Where
                          exchange->where.line()),
              &where);
     }
-    std::memcpy(exchange->data[lane], value, bytes);
+    if (bytes > 0) std::memcpy(exchange->data[lane], value, bytes);
     exchange->arrived |= 1u << lane;
     thread.where = where;
     thread.state = Thread::State::at_exchange;
     if (exchange->arrived == mask) {
         ++statistics.exchanges;
+        // Shuffles do not order memory, and a barrier of a part of the warp counts for nothing: stricter than
+        // CUDA's.
+        if (options_.watch && bytes == 0 && mask == ~0u) options_.watch->warp_barrier(warp);
         std::erase(open_[warp], exchange);
         std::vector<Thread*> lanes;
         for (unsigned i = 0; i < kWarpSize; ++i) {
@@ -360,9 +380,35 @@ Exchange& Executor::arrive(uint32_t mask, const void* value, size_t bytes, Where
     return *exchange;
 }
 
+void Executor::warp_barrier(uint32_t mask, Where where) {
+    if (options_.watch && options_.watch->is_removed(*launch_, where)) return;
+    leave(arrive(mask, nullptr, 0, where));
+}
+
 void Executor::leave(Exchange& exchange) {
     exchange.left |= 1u << (running_->position.linear % kWarpSize);
     if (exchange.left == exchange.mask) free_exchanges_.push_back(&exchange);
+}
+
+void Executor::note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction) {
+    if (!running_ || !options_.watch) return;
+    const Position& p = running_->position;
+    const auto at = reinterpret_cast<uintptr_t>(address), shared = reinterpret_cast<uintptr_t>(p.shared);
+    Access access{kind, false, at, static_cast<int>(bytes), instruction, p.linear};
+    if (at - shared < static_cast<uintptr_t>(p.shared_bytes)) {
+        access.shared = true;
+        access.address = at - shared;
+    } else {
+        const auto range = std::upper_bound(device_memory_.begin(), device_memory_.end(), at,
+                                            [](uintptr_t a, const DeviceRange& r) { return a < r.begin; });
+        if (range == device_memory_.begin() || at >= std::prev(range)->end) return;
+    }
+    if (bytes > 16) fail(fmt::format("moves {} bytes in one piece: no instruction does", bytes), nullptr);
+    options_.watch->access(access);
+}
+
+void Executor::note_mma() {
+    if (running_ && options_.watch) options_.watch->mma(running_->position.linear);
 }
 
 void Executor::check_red_zones() const {
@@ -411,6 +457,18 @@ void barrier(Where where) {
     executor().barrier(where);
 }
 
+void warp_barrier(uint32_t mask, Where where) {
+    executor().warp_barrier(mask, where);
+}
+
+void note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction) {
+    if (position) executor().note_access(kind, address, bytes, instruction);
+}
+
+void count_mma() {
+    executor().note_mma();
+}
+
 const Exchange& arrive(uint32_t mask, const void* value, size_t bytes, Where where) {
     return executor().arrive(mask, value, bytes, where);
 }
@@ -431,6 +489,10 @@ void copy_async(void* shared, const void* global, int bytes, int valid_bytes) {
     std::memset(shared, static_cast<int>(kPoison), static_cast<size_t>(bytes));
     if (thread.copies.empty()) thread.copies.emplace_back();
     thread.copies.back().push_back({shared, global, bytes, valid_bytes});
+    const void* const instruction = __builtin_return_address(0);
+    if (valid_bytes > 0)
+        executor().note_access(Access::Kind::read, global, static_cast<size_t>(bytes), instruction);
+    executor().note_access(Access::Kind::copy_begin, shared, static_cast<size_t>(bytes), instruction);
 }
 
 void copy_async_commit() {
@@ -446,6 +508,8 @@ void copy_async_wait(int groups_in_flight) {
             std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.valid));
             std::memset(static_cast<std::byte*>(copy.to) + copy.valid, 0,
                         static_cast<size_t>(copy.bytes - copy.valid));
+            executor().note_access(Access::Kind::copy_end, copy.to, static_cast<size_t>(copy.bytes),
+                                   __builtin_return_address(0));
         }
         thread.copies.pop_front();
     }

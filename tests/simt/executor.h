@@ -13,18 +13,22 @@ namespace speedrun::simt {
 // after an exchange, its warp) run as far as it can before the next one; `random` picks anew at every switch.
 enum class Order : uint8_t { forward, reverse, random };
 
+class Watch;  // watch.h
+
 struct Options {
     Order order = Order::forward;
     uint64_t seed = 1;
+    Watch* watch = nullptr;  // sees every launch; in a watched build also each access
 };
 
 struct Launch {
     const char* file;      // where launch() was called …
-    const char* function;  // … and in which function: stands for the kernel's name
+    const char* function;  // … and in which function: stands for the kernel's name in messages
     int line;
     dim3 grid, block;
     int64_t shared_bytes;
-    std::function<void()> kernel;  // what each thread runs
+    std::function<void()> kernel;   // what each thread runs
+    const void* address = nullptr;  // of the kernel's function, for its name
 };
 
 // Throws Error naming kernel, block, thread and place if the kernel breaks a rule of simt.h.

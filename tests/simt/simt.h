@@ -108,6 +108,7 @@ inline constinit thread_local Position* position = nullptr;
 [[noreturn]] void fail_index(int64_t index, int64_t low, int64_t high, Where where);
 
 void barrier(Where where);
+void warp_barrier(uint32_t mask, Where where);
 
 // What the lanes of a mask brought to one exchange.
 struct Exchange {
@@ -184,6 +185,29 @@ SharedPointer<T> shared_memory(int64_t byte_offset, int64_t count, Where where) 
     return {data, data, data + (count < 0 ? room : count)};
 }
 
+// Words that one instruction moves. A watched build (watch.h) sees each as one access, however the compiler
+// would have taken the struct apart.
+void copy_word(void* to, const void* from, size_t bytes);
+template <class Word>
+Word load_word(const Word* from) {
+#if SPEEDRUN_SIMT_WATCHED
+    Word word;
+    copy_word(&word, from, sizeof word);
+    return word;
+#else
+    return *from;
+#endif
+}
+template <class Word>
+void store_word(Word* to, const Word& word) {
+#if SPEEDRUN_SIMT_WATCHED
+    copy_word(to, &word, sizeof word);
+#else
+    *to = word;
+#endif
+}
+void count_mma();  // by each lane of a tensor-core product
+
 // cp.async: the bytes arrive when the copying thread waits for their group, not before; until then the
 // destination is poisoned. valid_bytes < bytes: the rest becomes zero.
 void copy_async(void* shared, const void* global, int bytes, int valid_bytes);
@@ -214,8 +238,7 @@ inline void __syncthreads(speedrun::simt::Where where = speedrun::simt::Where::c
 }
 inline void __syncwarp(uint32_t mask = 0xffffffffu,
                        speedrun::simt::Where where = speedrun::simt::Where::current()) {
-    speedrun::simt::exchange(
-        mask, 0, [](auto&&) { return 0; }, where);
+    speedrun::simt::warp_barrier(mask, where);
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}

@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 namespace speedrun {
 
@@ -17,6 +19,15 @@ namespace {
 
 constexpr size_t kAlignment = 256;  // as cudaMalloc's
 
+struct Allocations {
+    std::mutex mutex;
+    std::map<uintptr_t, uintptr_t> ends;  // by begin
+};
+Allocations& allocations() {
+    static Allocations instance;
+    return instance;
+}
+
 CpuStream& cpu_stream(Stream& stream) {
     auto* const simt_stream = dynamic_cast<SimtStream*>(&stream);
     return simt_stream ? simt_stream->cpu() : static_cast<CpuStream&>(stream);
@@ -30,11 +41,25 @@ void* SimtDevice::allocate(int64_t bytes) {
     void* const data = std::aligned_alloc(kAlignment, size);
     if (!data) throw_usage("out of memory: {} bytes more do not fit", bytes);
     std::memset(data, 0, size);
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    const std::lock_guard lock(allocations().mutex);
+    allocations().ends[begin] = begin + static_cast<size_t>(bytes);
     return data;
 }
 
 void SimtDevice::release(void* data, int64_t /*bytes*/) noexcept {
+    {
+        const std::lock_guard lock(allocations().mutex);
+        allocations().ends.erase(reinterpret_cast<uintptr_t>(data));
+    }
     std::free(data);
+}
+
+std::vector<DeviceRange> device_memory() {
+    const std::lock_guard lock(allocations().mutex);
+    std::vector<DeviceRange> ranges;
+    for (const auto& [begin, end] : allocations().ends) ranges.push_back({begin, end});
+    return ranges;
 }
 
 void submit(Stream& stream, Launch launch) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/cpu/cpu_device.h"
 #include "tests/simt/executor.h"
@@ -48,6 +49,8 @@ class SimtDevice final : public Device {
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override {
         cpu_.copy(destination, source, bytes, static_cast<SimtStream&>(stream).cpu());
     }
+    // Of streams made from here on; it has to outlive them.
+    void set_watch(Watch* watch) { options_.watch = watch; }
     bool dry() const override { return cpu_.dry(); }
     void set_trace(TraceSink* sink) override { cpu_.set_trace(sink); }
     int64_t available_bytes() const override { return cpu_.available_bytes(); }
@@ -59,6 +62,12 @@ class SimtDevice final : public Device {
     CpuDevice cpu_;
     Options options_;
 };
+
+// Memory that SimtDevices hold now, in ascending order.
+struct DeviceRange {
+    uintptr_t begin, end;
+};
+std::vector<DeviceRange> device_memory();
 
 // Enqueues a launch. On a stream that is not a SimtStream it runs in the order `forward`.
 void submit(Stream& stream, Launch launch);

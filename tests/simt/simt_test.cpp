@@ -285,8 +285,8 @@ __global__ void everything_kernel(float* out) {
     const int lane = lane_index();
     const float value = static_cast<float>(threadIdx.x);
     const unsigned full = 0xffffffffu;
-    float sum = block_sum(value);
-    sum += block_max(value);
+    float sum = block_max(value);
+    sum += block_sum(value);
     sum += __shfl_sync(full, value, 5) + __shfl_xor_sync(full, value, 3) + __shfl_up_sync(full, value, 1) +
            __shfl_down_sync(full, value, 2) + __shfl_xor_sync(full, value, 1, 8) +
            __shfl_sync(full, value, 3, 4);

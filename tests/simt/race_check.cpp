@@ -1,0 +1,95 @@
+#include "tests/simt/race_check.h"
+
+#include <fmt/format.h>
+
+#include "kernels/device/error.h"
+
+namespace speedrun::simt {
+
+namespace {
+
+constexpr uintptr_t kCellBytes = 2;  // no kernel shares out single bytes
+
+}  // namespace
+
+void RaceWatch::begin_launch(const Launch& launch) {
+    kernel_ = kernel_name(launch);
+    kernel_ = kernel_.substr(0, kernel_.find('<'));
+    block_ = -1;
+    device_.clear();
+}
+
+void RaceWatch::begin_block(unsigned num_threads, int64_t shared_bytes) {
+    ++block_;
+    block_epoch_ = 0;
+    warp_epoch_.assign((num_threads + kWarpSize - 1) / kWarpSize, 0);
+    shared_.assign((static_cast<size_t>(shared_bytes) + kCellBytes - 1) / kCellBytes, Cell{});
+}
+
+bool RaceWatch::races(const Mark& mark, const Mark& now) const {
+    if (mark.block == kNone) return false;
+    if (mark.block != now.block) return true;  // of device memory: shared cells are new in each block
+    if (mark.thread == now.thread || mark.block_epoch < now.block_epoch) return false;
+    return mark.warp != now.warp || mark.warp_epoch == now.warp_epoch;
+}
+
+void RaceWatch::access(const Access& access) {
+    ++num_accesses_;
+    const int warp = static_cast<int>(access.thread) / kWarpSize;
+    const Mark now{block_, block_epoch_, warp_epoch_[static_cast<size_t>(warp)],
+                   static_cast<int>(access.thread), warp};
+    if (access.bytes % static_cast<int>(kCellBytes) != 0)
+        report("an access of single bytes, which are not checked,", access, {}, access.address);
+    for (uintptr_t at = access.address; at < access.address + static_cast<uintptr_t>(access.bytes);
+         at += kCellBytes)
+        touch(access.shared ? shared_[at / kCellBytes] : device_[at / kCellBytes], access, now, at);
+}
+
+void RaceWatch::touch(Cell& cell, const Access& access, const Mark& now, uintptr_t address) {
+    if (access.kind == Access::Kind::copy_end) {
+        cell.in_flight = false;
+        cell.writer = now;  // arrived: for this thread from here on, for others after a barrier
+        return;
+    }
+    if (cell.in_flight) report("touches what an asynchronous copy is writing", access, cell.writer, address);
+    if (races(cell.writer, now)) report("races with a write", access, cell.writer, address);
+    if (access.kind == Access::Kind::read) {
+        if (access.shared && cell.writer.block == kNone)
+            report("reads shared memory that nobody has written", access, {}, address);
+        // One mark stands for all readers since the last barrier: of one thread, of one warp, or of many.
+        Mark& reader = cell.reader;
+        if (reader.block == kNone || reader.block != now.block || reader.block_epoch < now.block_epoch) {
+            const bool other_block = reader.block != kNone && reader.block != now.block;
+            reader = now;
+            if (other_block) reader.warp = reader.thread = kMany, reader.block = kMany;
+        } else if (reader.warp != now.warp) {
+            reader.warp = reader.thread = kMany;
+        } else if (reader.warp_epoch < now.warp_epoch) {
+            reader = now;
+        } else if (reader.thread != now.thread) {
+            reader.thread = kMany;
+        }
+        return;
+    }
+    if (races(cell.reader, now)) report("overwrites what others still read", access, cell.reader, address);
+    cell.writer = now;
+    cell.in_flight = access.kind == Access::Kind::copy_begin;
+}
+
+void RaceWatch::report(const char* what, const Access& access, const Mark& other, uintptr_t address) const {
+    const std::string by = other.thread >= 0
+                               ? fmt::format(" by thread {} of block {}", other.thread, other.block)
+                           : other.thread == kMany ? " by several threads"
+                                                   : "";
+    throw_internal("race in {}: thread {} of block {} {}{}: {} memory at {:#x}", kernel_, access.thread,
+                   block_, what, by, access.shared ? "shared" : "device", address);
+}
+
+bool RaceWatch::is_removed(const Launch& /*launch*/, Where where) {
+    const std::string file = where.file_name();
+    const Barrier barrier{kernel_, fmt::format("{}:{}", file.substr(file.rfind('/') + 1), where.line())};
+    barriers_.insert(barrier);
+    return barrier == removed_;
+}
+
+}  // namespace speedrun::simt

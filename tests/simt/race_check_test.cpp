@@ -1,0 +1,181 @@
+// The race check finds planted races and lets ordered accesses pass; no kernel has a race, and none has a
+// barrier that it does not need: each one removed is found. Compiled as the kernels are, so that accesses of
+// the kernels here are seen.
+#include "tests/simt/race_check.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "tests/simt/simt_device.h"
+#include "tests/simt/watched_cases.h"
+
+namespace speedrun {
+namespace {
+
+using bench::Case;
+using simt::RaceWatch;
+
+// ---- planted races
+
+enum class Fault : uint8_t {
+    none,
+    no_barrier,
+    no_reuse_barrier,
+    no_warp_barrier,
+    shuffle_only,
+    unwritten,
+    in_flight,
+    no_copy_barrier
+};
+
+__global__ void planted_kernel(float* out, const float* in, Fault fault) {
+    const auto words = shared_memory<float>(0, 256);
+    const auto copies = shared_memory<float4>(1024, 64);
+    const int own = static_cast<int>(threadIdx.x), other = 63 - own;  // of the other warp
+    if (fault != Fault::unwritten || own != 5) words[own] = static_cast<float>(own);
+    if (fault != Fault::no_barrier) __syncthreads();
+    float sum = words[other];
+    if (fault != Fault::no_reuse_barrier) __syncthreads();
+    words[own] = sum + 1.0f;
+    if (fault == Fault::shuffle_only) sum = __shfl_xor_sync(~0u, sum, 1);
+    if (fault != Fault::no_warp_barrier && fault != Fault::shuffle_only) __syncwarp();
+    sum += words[own ^ 1];
+    __syncthreads();
+    simt::copy_async(&copies[own], in + 4 * own, 16, 16);
+    simt::copy_async_commit();
+    if (fault != Fault::in_flight) simt::copy_async_wait(0);
+    if (fault != Fault::no_copy_barrier) __syncthreads();
+    out[64 * blockIdx.x + static_cast<unsigned>(own)] = sum + load_word(&copies[own ^ 32]).x;
+}
+
+// Two blocks write word 0.
+__global__ void shared_word_kernel(float* out) {
+    if (threadIdx.x == 0) out[0] = 1.0f;
+}
+
+// What the watch says of a launch; empty: nothing.
+std::string watched(const std::function<void(float* out, const float* in, Stream&)>& launcher) {
+    simt::SimtDevice device({});
+    RaceWatch watch;
+    device.set_watch(&watch);
+    const auto stream = device.create_stream("watched");
+    const Buffer out(device, "test", MemoryCategory::workspace, 4096),
+        in(device, "test", MemoryCategory::workspace, 4096);
+    try {
+        launcher(static_cast<float*>(out.tensor(DType::f32, {1024}).data),
+                 static_cast<const float*>(in.tensor(DType::f32, {1024}).data), *stream);
+        stream->synchronize();
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return "";
+}
+
+TEST(RaceCheck, PlantedFaultsAreFound) {
+    const std::map<Fault, std::string> messages = {
+        {Fault::none, ""},
+        {Fault::no_barrier, "reads shared memory that nobody has written"},
+        {Fault::no_reuse_barrier, "races with a write by thread"},
+        {Fault::no_warp_barrier, "overwrites what others still read"},
+        {Fault::shuffle_only, "races with a write by thread"},
+        {Fault::unwritten, "reads shared memory that nobody has written"},
+        {Fault::in_flight, "touches what an asynchronous copy is writing"},
+        {Fault::no_copy_barrier, "nobody has written"}};
+    for (const auto& [fault, message] : messages) {
+        SCOPED_TRACE(static_cast<int>(fault));
+        const std::string said = watched([fault = fault](float* out, const float* in, Stream& stream) {
+            launch(planted_kernel, 2, 64, 2048, stream, out, in, fault);
+        });
+        EXPECT_EQ(said.empty(), message.empty()) << said;
+        EXPECT_NE(said.find(message), std::string::npos) << said;
+        EXPECT_EQ(said.find("planted_kernel") == std::string::npos, message.empty()) << said;
+    }
+}
+
+TEST(RaceCheck, BlocksCannotShareAWord) {
+    const auto run = [](unsigned blocks) {
+        return watched([=](float* out, const float*, Stream& stream) {
+            launch(shared_word_kernel, blocks, 32, 0, stream, out);
+        });
+    };
+    EXPECT_EQ(run(1), "");
+    EXPECT_NE(run(2).find("races with a write by thread 0 of block 0: device memory"), std::string::npos)
+        << run(2);
+}
+
+// ---- the kernels
+
+struct Watched {
+    Case c;
+    DType real;
+    std::string title() const { return c.name + (real == DType::bf16 ? " bf16" : " f32"); }
+};
+
+std::vector<Watched> tiny_cases() {
+    std::vector<Watched> all;
+    for (const DType real : {DType::bf16, DType::f32}) {
+        for (const Case& c : bench::all_cases(simt::tiny_shapes())) all.push_back({c, real});
+    }
+    return all;
+}
+
+TEST(RaceCheck, NoKernelHasARaceAndNoneABarrierTooMany) {
+    struct Hit {
+        const Watched* watched;
+        int64_t accesses;
+    };
+    const std::vector<Watched> cases = tiny_cases();
+    std::map<RaceWatch::Barrier, std::vector<Hit>> hits;
+    for (const Watched& w : cases) {
+        SCOPED_TRACE(w.title());
+        RaceWatch watch;
+        ASSERT_NO_THROW(run_watched(w.c, w.real, watch));
+        for (const RaceWatch::Barrier& barrier : watch.barriers())
+            hits[barrier].push_back({&w, watch.num_accesses()});
+    }
+    EXPECT_GT(hits.size(), 20u);
+    // A barrier of a function that several kernels call may be of use to some of them only.
+    std::map<std::string, std::vector<RaceWatch::Barrier>> missed;  // by place: those that nobody misses
+    std::set<std::string> needed;
+    std::string list;
+    for (auto& [barrier, reached] : hits) {
+        std::sort(reached.begin(), reached.end(),
+                  [](const Hit& a, const Hit& b) { return a.accesses < b.accesses; });
+        std::string caught_by;
+        for (const Hit& hit : reached) {
+            RaceWatch watch;
+            watch.remove(barrier);
+            try {
+                run_watched(hit.watched->c, hit.watched->real, watch);
+            } catch (const Error& error) {
+                EXPECT_NE(std::string(error.what()).find("race in "), std::string::npos) << error.what();
+                caught_by = hit.watched->title();
+                break;
+            }
+        }
+        if (caught_by.empty())
+            missed[barrier.place].push_back(barrier);
+        else
+            needed.insert(barrier.place);
+        list += fmt::format(
+            "  {:<50} {:<28} {}\n", barrier.kernel, barrier.place,
+            caught_by.empty() ? "no race: a shared function's, of use to other kernels" : caught_by);
+    }
+    for (const auto& [place, barriers] : missed) {
+        EXPECT_TRUE(needed.contains(place))
+            << "without the barrier of " << barriers[0].kernel << " at " << place
+            << " no case shows a race: it is not needed, or a case is missing";
+    }
+    fmt::print("barriers removed one by one, and the case that showed it:\n{}", list);
+}
+
+}  // namespace
+}  // namespace speedrun

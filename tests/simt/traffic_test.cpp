@@ -1,0 +1,208 @@
+// Requests counted as the hardware would, on kernels whose counts are known; and what the kernels move,
+// against the committed table kernels/cuda/traffic.txt. After a change that is meant:
+//   SPEEDRUN_UPDATE_TRAFFIC=1 build/release/watch_tests --gtest_filter='TrafficTable.*'
+#include "tests/simt/traffic.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <sstream>
+
+#include "kernels/cuda/launch.h"
+#include "tests/simt/simt_device.h"
+#include "tests/simt/watched_cases.h"
+
+namespace speedrun {
+namespace {
+
+using simt::Moved;
+using simt::Traffic;
+
+// ---- known counts, of one warp
+
+__global__ void strided_kernel(float* out, const float* in, int stride) {
+    out[threadIdx.x] = in[static_cast<int>(threadIdx.x) * stride];
+}
+template <class Word>
+__global__ void word_kernel(Word* out, const Word* in, int shared_stride) {
+    const auto words = shared_memory<Word>(0);
+    const int at = static_cast<int>(threadIdx.x) * shared_stride;
+    store_word(&words[at], load_word(in + threadIdx.x));
+    store_word(out + threadIdx.x, load_word(&words[at]));
+}
+
+Traffic traffic_of(const std::function<void(float* out, const float* in, Stream&)>& launcher) {
+    simt::SimtDevice device({});
+    simt::TrafficWatch watch;
+    device.set_watch(&watch);
+    const auto stream = device.create_stream("watched");
+    const Buffer out(device, "test", MemoryCategory::workspace, 1 << 16),
+        in(device, "test", MemoryCategory::workspace, 1 << 16);
+    launcher(static_cast<float*>(out.tensor(DType::f32, {1 << 14}).data),
+             static_cast<const float*>(in.tensor(DType::f32, {1 << 14}).data), *stream);
+    stream->synchronize();
+    EXPECT_EQ(watch.by_kernel().size(), 1u);
+    return watch.by_kernel().begin()->second;
+}
+
+void expect_moved(const Moved& moved, int64_t units, int64_t least) {
+    EXPECT_EQ(moved.units, units);
+    EXPECT_EQ(moved.least, least);
+}
+
+TEST(Traffic, SectorsOfOneWarp) {
+    const std::map<int, int64_t> sectors = {{0, 1}, {1, 4}, {2, 8}, {8, 32}, {100, 32}};
+    for (const auto& [stride, expected] : sectors) {
+        SCOPED_TRACE(stride);
+        const Traffic t = traffic_of([stride = stride](float* out, const float* in, Stream& stream) {
+            launch(strided_kernel, 1, 32, 0, stream, out, in, stride);
+        });
+        expect_moved(t.loads, expected, stride == 0 ? 1 : 4);
+        expect_moved(t.stores, 4, 4);
+        EXPECT_EQ(t.distinct_bytes, (expected + 4) * 32);
+    }
+}
+
+TEST(Traffic, WavefrontsOfOneWarp) {
+    // Words of 4 bytes: a stride of s meets gcd(s, 32) lanes on a bank. Of 8 and 16 bytes: 2 and 4 passes at
+    // least.
+    for (const auto& [stride, expected] : std::map<int, int64_t>{{0, 1}, {1, 1}, {2, 2}, {33, 1}, {32, 32}}) {
+        SCOPED_TRACE(stride);
+        const Traffic t = traffic_of([stride = stride](float* out, const float* in, Stream& stream) {
+            launch(word_kernel<float>, 1, 32, 8192, stream, out, in, stride);
+        });
+        expect_moved(t.shared_loads, expected, 1);
+        expect_moved(t.shared_stores, expected, 1);
+    }
+    for (const auto& [stride, expected] : std::map<int, int64_t>{{0, 1}, {1, 4}, {2, 8}, {5, 4}, {8, 32}}) {
+        SCOPED_TRACE(stride);
+        const Traffic t = traffic_of([stride = stride](float* out, const float* in, Stream& stream) {
+            launch(word_kernel<uint4>, 1, 32, 8192, stream, reinterpret_cast<uint4*>(out),
+                   reinterpret_cast<const uint4*>(in), stride);
+        });
+        expect_moved(t.shared_loads, expected, stride == 0 ? 1 : 4);
+        expect_moved(t.loads, 16, 16);
+    }
+}
+
+// ---- the kernels
+
+const std::string kTable = SPEEDRUN_SOURCE_ROOT "/kernels/cuda/traffic.txt";
+constexpr double kLimit = 1.25;  // times the least without a reason
+
+std::string version_line() {
+    return fmt::format("# g++ {}\n", __GNUC__);
+}
+
+struct Table {
+    std::map<std::string, std::string> reasons;  // by kernel
+    std::vector<std::string> rows;
+};
+
+Table read_table() {
+    Table table;
+    std::ifstream file(kTable);
+    std::string line;
+    while (std::getline(file, line)) {
+        if (line.rfind("! ", 0) == 0) {
+            const size_t colon = line.find(": ");
+            table.reasons[line.substr(2, colon - 2)] = line.substr(colon + 2);
+        } else if (!line.empty() && line[0] != '#') {
+            table.rows.push_back(line);
+        }
+    }
+    return table;
+}
+
+// Every operation in bf16; in f32 those that have kernels of their own for it.
+struct Selected {
+    bench::Case c;
+    DType real;
+};
+std::vector<Selected> selected_cases() {
+    std::vector<Selected> selected;
+    for (const DType real : {DType::bf16, DType::f32}) {
+        for (const bench::Case& c : bench::all_cases(simt::watched_shapes())) {
+            if (c.name == "optimizer.polar_express.attention")
+                continue;  // 15 products more of the mlp's kind
+            const bool own_f32 =
+                c.name.rfind("product.recipe.out", 0) == 0 || c.name.rfind("attention.recipe", 0) == 0;
+            if (real == DType::bf16 || own_f32) selected.push_back({c, real});
+        }
+    }
+    return selected;
+}
+
+std::string column(const Moved& moved) {
+    return moved.units == 0 ? fmt::format("{:>8} {:>5}", "-", "-")
+                            : fmt::format("{:>8} {:>5.2f}", moved.units, moved.ratio());
+}
+
+TEST(TrafficTable, EveryKernelMovesWhatTheTableSays) {
+    Table table = read_table();
+    std::vector<std::string> rows;
+    std::set<std::string> above;
+    for (const Selected& s : selected_cases()) {
+        simt::TrafficWatch watch;
+        const int64_t least = run_watched(s.c, s.real, watch);
+        int64_t moved = 0;
+        for (const auto& [kernel, t] : watch.by_kernel()) moved += t.distinct_bytes;
+        const std::string title = s.c.name + (s.real == DType::bf16 ? " bf16" : " f32");
+        rows.push_back(fmt::format("{:<52} {:>10} bytes, {:.2f} of the least", title, moved,
+                                   static_cast<double>(moved) / static_cast<double>(least)));
+        for (const auto& [kernel, t] : watch.by_kernel()) {
+            rows.push_back(fmt::format("  {:<50} {} {} {} {} {:>7} {:>6} {:>3}", kernel, column(t.loads),
+                                       column(t.stores), column(t.shared_loads), column(t.shared_stores),
+                                       t.mma, t.barriers, t.launches));
+            for (const Moved* m : {&t.loads, &t.stores, &t.shared_loads, &t.shared_stores}) {
+                const std::string base = kernel.substr(0, kernel.find('<'));
+                if (m->ratio() <= kLimit || !above.insert(base).second) continue;
+                EXPECT_TRUE(table.reasons.contains(base))
+                    << title << ": " << kernel << " moves " << m->ratio() << " times the least; " << kTable
+                    << " has no line '! " << base << ": reason' for it";
+            }
+        }
+    }
+    for (const auto& [kernel, reason] : table.reasons)
+        EXPECT_TRUE(above.contains(kernel))
+            << kernel << " is below " << kLimit << " now: its reason has no use any more";
+    if (std::getenv("SPEEDRUN_UPDATE_TRAFFIC")) {
+        std::ofstream file(kTable);
+        file << version_line()
+             << "# What each kernel moves, counted in the host executor at the shapes of "
+                "tests/simt/watched_cases.cpp.\n"
+                "# An operation: bytes of device memory touched, each sector once a launch, against each "
+                "input read once and\n"
+                "# each output written once. A kernel: sectors of 32 bytes loaded and stored, wavefronts of "
+                "shared memory loaded\n"
+                "# and stored, each with its ratio to the fewest that could hold what its requests ask for; "
+                "products of a warp\n"
+                "# (mma), barriers of a block, launches. Why a ratio is above "
+             << kLimit << ":\n";
+        for (const auto& [kernel, reason] : table.reasons) file << "! " << kernel << ": " << reason << "\n";
+        for (const std::string& row : rows) file << row << "\n";
+        ASSERT_TRUE(file.flush()) << kTable;
+        GTEST_SKIP() << "wrote " << kTable;
+    }
+    std::ifstream file(kTable);
+    std::string first;
+    std::getline(file, first);
+    if (first + "\n" != version_line())
+        GTEST_SKIP() << "limits hold; the counts of " << kTable
+                     << " are those of another compiler: " << first;
+    std::string differences;
+    for (size_t i = 0; i < std::max(rows.size(), table.rows.size()); ++i) {
+        const std::string is = i < rows.size() ? rows[i] : "",
+                          was = i < table.rows.size() ? table.rows[i] : "";
+        if (is != was) differences += "- " + was + "\n+ " + is + "\n";
+    }
+    EXPECT_EQ(differences, "");
+}
+
+}  // namespace
+}  // namespace speedrun

@@ -1,0 +1,38 @@
+#include "tests/simt/watched_cases.h"
+
+#include "kernels/cuda/cuda_ops.h"
+#include "tests/simt/simt_device.h"
+
+namespace speedrun::simt {
+
+bench::Shapes watched_shapes() {
+    return {.recipe = {"recipe", 128, 128, 256, 2, 128, 512, 500, 512, 50, 60},
+            .gpt2 = {"gpt2", 128, 64, 256, 4, 64, 512, 500, 512, 0, 0},
+            .attention_tokens = 128,
+            .attention_width = 128,
+            .attention_sequences = {128}};
+}
+
+bench::Shapes tiny_shapes() {
+    return {.recipe = {"recipe", 96, 96, 128, 2, 64, 136, 131, 136, 40, 30},
+            .gpt2 = {"gpt2", 96, 48, 64, 1, 64, 104, 131, 136, 0, 0},
+            .attention_tokens = 128,
+            .attention_width = 128,
+            .attention_sequences = {64}};
+}
+
+int64_t run_watched(const bench::Case& c, DType real, Watch& watch, Options options) {
+    SimtDevice device(options);
+    const auto ops = make_cuda_ops(device);
+    const auto before = device.create_stream("setup");
+    device.set_watch(&watch);
+    const auto watched = device.create_stream("watched");
+    bench::CaseMemory memory(device, *ops, *before, real);
+    const bench::Enqueue enqueue = c.prepare(memory);
+    before->synchronize();
+    enqueue(*ops, *watched);
+    watched->synchronize();
+    return memory.bytes();
+}
+
+}  // namespace speedrun::simt
