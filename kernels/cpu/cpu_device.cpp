@@ -210,7 +210,7 @@ int64_t CpuDevice::available_bytes() const {
 
 // Pages come zeroed from the kernel; large buffers ask for huge pages, which the matrix products read faster.
 void* CpuDevice::allocate(int64_t bytes) {
-    if (dry_ || bytes == 0) return nullptr;
+    if (bytes == 0) return nullptr;
     const int64_t size = mapped_bytes(bytes);
     const int64_t slack = size >= kHugePage ? kHugePage : 0;
     void* base = kCheckedMemory ? zeroed_heap(bytes) : map_pages(size + slack);

@@ -344,7 +344,7 @@ void CudaDevice::release_host(void* data) noexcept {
 }
 
 void* CudaDevice::allocate(int64_t bytes) {
-    if (dry_ || bytes == 0) return nullptr;
+    if (bytes == 0) return nullptr;
     void* data = nullptr;
     const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
     if (error == cudaErrorMemoryAllocation) {

@@ -6,10 +6,23 @@
 
 namespace speedrun {
 
+namespace {
+
+constexpr int64_t kDryAlignment = 2 << 20;  // buffers of no device have more
+
+}  // namespace
+
+void* Device::reserve_addresses(int64_t bytes) {
+    if (bytes == 0) return nullptr;
+    const uintptr_t address = next_address_;
+    next_address_ += static_cast<uintptr_t>((bytes + kDryAlignment - 1) / kDryAlignment * kDryAlignment);
+    return reinterpret_cast<void*>(address);
+}
+
 Buffer::Buffer(Device& device, std::string name, MemoryCategory category, int64_t bytes)
     : device_(&device), name_(std::move(name)), category_(category), bytes_(bytes) {
     if (bytes < 0) throw_internal("buffer {}: negative size {}", name_, bytes);
-    data_ = device.allocate(bytes);
+    data_ = device.dry() ? device.reserve_addresses(bytes) : device.allocate(bytes);
     device.memory().add(name_, category_, bytes_);
 }
 
@@ -35,7 +48,7 @@ Buffer::~Buffer() {
 void Buffer::release() noexcept {
     if (!device_) return;
     device_->memory().remove(name_, category_, bytes_);
-    device_->release(data_, bytes_);
+    if (!device_->dry()) device_->release(data_, bytes_);
     device_ = nullptr;
     data_ = nullptr;
 }

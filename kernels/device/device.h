@@ -126,6 +126,8 @@ class Device {
         return nullptr;
     }
     // A dry device takes part in everything but allocates and runs nothing: `plan` is a run on a dry device.
+    // Its buffers have addresses all the same, distinct ones that no process can touch: whoever compares two
+    // tensors learns what a run would tell him.
     virtual bool dry() const = 0;
     // From true to false, work is counted and memory allocated, but nothing runs: so a step is known before
     // the first one, at no cost. The last call brings in the memory that was allocated. A device that has
@@ -149,7 +151,11 @@ class Device {
     virtual void release_host(void* data) noexcept;
 
   private:
+    void* reserve_addresses(int64_t bytes);
+
     MemoryTable memory_;
+    // Of a dry device: beyond what x86-64 and ARM give to a process.
+    uintptr_t next_address_ = uintptr_t{1} << 56;
 };
 
 }  // namespace speedrun

@@ -231,7 +231,9 @@ TEST_P(StreamTest, DryDeviceAllocatesAndRunsNothing) {
     ASSERT_TRUE(dry.device->dry());
     const auto stream = dry.device->create_stream("dry");
     const Buffer buffer(*dry.device, "weights", MemoryCategory::parameters, int64_t{1} << 50);  // a petabyte
-    EXPECT_EQ(buffer.data(), nullptr);
+    const Buffer other(*dry.device, "gradients", MemoryCategory::gradients, 1);
+    EXPECT_GE(static_cast<char*>(other.data()), static_cast<char*>(buffer.data()) + buffer.bytes());
+    EXPECT_EQ(Buffer(*dry.device, "nothing", MemoryCategory::data, 0).data(), nullptr);
     EXPECT_EQ(dry.device->memory().total(MemoryCategory::parameters), int64_t{1} << 50);
     bool ran = false;
     submit(*stream, [&] { ran = true; });
