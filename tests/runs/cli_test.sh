@@ -49,6 +49,24 @@ expect 0 "communication: one rank, none" "$speedrun" plan tiny.json
 expect 0 "all_reduce over shard (4 ranks), f32" "$speedrun" plan tiny.json --ranks 4 --set batch.microbatch_tokens=64
 expect 2 "4 ranks = 1024: .*--set batch.microbatch_tokens=64" "$speedrun" plan tiny.json --ranks 4
 
+# A modelled step on a GPU that is not here.
+expect 0 "modelled step .* tokens/s" "$speedrun" plan tiny.json --gpu h100
+for line in "^matmul 256x96x32 nt " "^attention_backward .*assumed" "^step " "NVIDIA H100.*one GPU, bf16" "note: modelled, not measured"; do
+    grep -q -e "$line" out || fail "the modelled step says nothing of $line"
+done
+expect 0 '"kind": "modelled"' "$speedrun" plan tiny.json --gpu 4090 --json
+python3 -m json.tool out >/dev/null || fail "plan --gpu --json prints no JSON"
+expect 0 "one of 4 GPUs" "$speedrun" plan tiny.json --gpu a100 --ranks 4 --set batch.microbatch_tokens=64
+expect 2 "'h1000'; there are h100, h200, a100, 4090" "$speedrun" plan tiny.json --gpu h1000
+expect 2 "gpu" "$speedrun" plan tiny.json --json
+expect 2 "gpu" "$speedrun" plan tiny.json --measured ops.jsonl
+expect 3 "ops.jsonl: cannot be read" "$speedrun" plan tiny.json --gpu h100 --measured ops.jsonl
+echo '{"kind":"op","name":"all","op":"fill","dtype":"bf16","status":"passed","flops":0,"bytes":9,"share_of_floor":0.5}' >ops.jsonl
+expect 0 "^fill .*measured: all" "$speedrun" plan tiny.json --gpu h100 --measured ops.jsonl
+expect 2 "name a config" "$speedrun" plan --gpu h100
+expect 2 "model.num_head: unknown key" "$speedrun" plan tiny.json --gpu h100 --set model.num_head=2
+expect 0 "h100, h200, a100 or 4090" "$speedrun" plan --help
+
 # A step, operation by operation. Nothing is saved.
 expect 0 "steps of 256 tokens (1 microbatches) of the dataset" "$speedrun" bench tiny.json --steps 2 --warmup 1
 for line in "^matmul 256x96x32 nt " "^attention_forward " "^= step " "sum of floors" "step without events"; do

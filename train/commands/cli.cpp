@@ -64,6 +64,26 @@ int run_command_line(int argc, char** argv) {
     plan_command
         ->add_option("--ranks", plan.ranks, "plan for so many ranks; default: those of the launcher, else 1")
         ->check(CLI::Range(1, 65536));
+    plan_command
+        ->add_option("--gpu", plan.gpu,
+                     "instead: a step on this GPU, modelled operation by operation: h100, h200, a100 or 4090")
+        ->type_name("NAME");
+    plan_command
+        ->add_option(
+            "--measured", plan.measured,
+            "with --gpu: ops.jsonl of scripts/gpu_check.sh, whose rates and shares replace those assumed")
+        ->type_name("FILE");
+    plan_command->add_flag("--json", plan.json, "with --gpu: one JSON object, times in ms, per step");
+    plan_command->footer(
+        "--gpu runs the step's schedule on a device that computes nothing, counts each operation's calls, "
+        "FLOPs\n"
+        "and least bytes, and models the GPU: floor = the larger of FLOPs and bytes over its rates; modelled "
+        "= the\n"
+        "slower of both at the share of them that the operation's kernels reach, and a gap for each kernel. "
+        "Rows\n"
+        "are sorted by the difference. Shares are assumed where they say so (kernels/gpu_models.cpp). One "
+        "GPU;\n"
+        "with --ranks one of so many, without the time of what they send each other. Needs no GPU.");
 
     BenchOptions bench;
     CLI::App* bench_command = app.add_subcommand(

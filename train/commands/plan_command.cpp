@@ -4,6 +4,7 @@
 #include "data/dataset.h"
 #include "data/shard.h"
 #include "train/commands/commands.h"
+#include "train/commands/plan_gpu.h"
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
 #include "train/distributed/joint_check.h"
@@ -152,6 +153,7 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
 int print_plan(const PlanOptions& options, int num_ranks) {
     const Config config = read_config(options.config, options.settings);
     Ranks ranks = plan_ranks(config, num_ranks);
+    if (!options.gpu.empty()) return print_gpu_plan(options, config, ranks);
     std::printf("%s", config_to_json(config).c_str());
 
     const MemoryPlan plan = plan_memory(config, ranks);
@@ -188,6 +190,8 @@ int run_plan(const PlanOptions& options) {
         std::printf("%s", config_schema().c_str());
         return 0;
     }
+    if (options.gpu.empty() && (options.json || !options.measured.empty()))
+        throw_usage("plan: --json and --measured are for the step that --gpu asks for");
     if (options.config.empty()) throw_usage("plan: name a config, or ask for --options or --schema");
     // Under a launcher one rank plans for all.
     const auto world = make_world();

@@ -1,0 +1,223 @@
+// A modelled step: its counts are those of a real step, and its times follow the GPU's and the kernels'
+// figures.
+#include "train/step_model.h"
+
+#include <map>
+
+#include "tests/runs/run_fixture.h"
+#include "train/distributed/resolve_ranks.h"
+#include "train/step_bench.h"
+
+namespace speedrun::testing {
+namespace {
+
+struct Counts {
+    double calls, flops, bytes;
+    bool operator==(const Counts&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Counts& c) {
+    return out << c.calls << " calls, " << c.flops << " FLOPs, " << c.bytes << " bytes";
+}
+
+template <class Row>
+std::map<std::string, Counts> counts_of(const std::vector<Row>& rows) {
+    std::map<std::string, Counts> counts;
+    for (const Row& row : rows) counts[row.name] = {row.calls, row.flops, row.bytes};
+    return counts;
+}
+
+class StepModelTest : public RunFixture {
+  protected:
+    static StepModel model(const Config& config, const char* gpu = "h100") {
+        return model_step(config, kAlone, find_gpu_model(gpu));
+    }
+    // Of real steps of this process, as MeteredOps notes them.
+    static std::map<std::string, Counts> run_counts(const Config& config) {
+        Runtime runtime(runtime_options(config));
+        StepBenchOptions options;
+        options.steps = 1;
+        options.warmup = 0;
+        options.ceilings = {128, 1 << 20};
+        return counts_of(bench_steps(config, runtime, kAlone, options).profile.operations);
+    }
+};
+
+TEST_F(StepModelTest, CountsWhatARunCounts) {
+    const std::vector<std::vector<std::string>> variants = {
+        {"batch.tokens_per_step=1024"},
+        {"precision=bf16", "memory.logits_at_once=4096"},  // chunks of 64 rows
+        {"model.mix_first_embedding=true", "model.value_embeddings=1", "model.max_ngram=2"},
+        {"model.preset=gpt2", "optimizers.groups=[{\"type\": \"adamw\", \"params\": [\"*\"]}]"},
+        {"memory.activation_checkpointing=full", "optimizers.groups.0.normuon=true"},
+        {"optimizers.groups.0.every=2", "optimizers.clip=1"},
+    };
+    for (std::vector<std::string> settings : variants) {
+        SCOPED_TRACE(settings.front());
+        settings.emplace_back("threads=1");
+        const Config c = config(settings);
+        const auto modelled = counts_of(model(c).operations), counted = run_counts(c);
+        EXPECT_EQ(modelled.size(), counted.size());
+        for (const auto& [name, counts] : counted) {
+            ASSERT_TRUE(modelled.count(name)) << name;
+            EXPECT_EQ(modelled.at(name), counts) << name;
+        }
+    }
+}
+
+TEST_F(StepModelTest, SumsItsRowsAndSortsThemByWhatIsLost) {
+    const StepModel m = model(config({"batch.tokens_per_step=1024"}));
+    EXPECT_EQ(m.microbatches, 2);
+    EXPECT_EQ(m.real, DType::f32);
+    double ms = 0, floor_ms = 0, calls = 0, last = std::numeric_limits<double>::max();
+    for (const ModelledOperation& row : m.operations) {
+        ms += row.ms;
+        floor_ms += row.floor_ms;
+        calls += row.calls;
+        EXPECT_GT(row.floor_ms, 0) << row.name;
+        EXPECT_LE(row.lost_ms(), last) << row.name;
+        EXPECT_NE(row.source.find("assumed"), std::string::npos)
+            << row.name << ": no report of a card stands behind any figure yet";
+        last = row.lost_ms();
+    }
+    EXPECT_DOUBLE_EQ(ms, m.ms);
+    EXPECT_DOUBLE_EQ(floor_ms, m.floor_ms);
+    EXPECT_GE(m.gap_ms, calls * find_gpu_model("h100").launch_gap_us * 1e-3 * 0.999);
+    EXPECT_LT(m.gap_ms, m.ms);
+}
+
+TEST_F(StepModelTest, FollowsConfigAndGpu) {
+    const Config c = config({"precision=auto"});
+    const StepModel h100 = model(c);
+    EXPECT_EQ(h100.real, DType::bf16);
+    EXPECT_LE(model(c, "h200").ms, h100.ms);
+    EXPECT_GT(model(c, "a100").floor_ms, h100.floor_ms);
+    EXPECT_GT(model(c, "4090").floor_ms, model(c, "a100").floor_ms);
+    const StepModel twice = model(config({"precision=auto", "batch.tokens_per_step=1024"}));
+    EXPECT_GT(twice.ms, h100.ms);
+    EXPECT_LT(twice.ms, 2 * h100.ms);  // the optimizer steps once
+    const Ranks two = plan_ranks(config({"batch.tokens_per_step=1024", "parallel.strategy=zero1"}), 2);
+    const StepModel one_of_two =
+        model_step(config({"precision=auto", "batch.tokens_per_step=1024", "parallel.strategy=zero1"}), two,
+                   find_gpu_model("h100"));
+    EXPECT_EQ(one_of_two.microbatches, 1);
+    EXPECT_LT(one_of_two.ms, twice.ms);
+}
+
+TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
+    const std::string path = (folder_ / "ops.jsonl").string();
+    std::ofstream(path) << R"({"kind":"ceilings","dtype":"bf16","gb_per_s":1500,"tflops":399}
+{"kind":"op","name":"a","op":"add","dtype":"bf16","status":"passed","flops":0,"bytes":1000,"share_of_floor":0.5}
+{"kind":"op","name":"a","op":"add","dtype":"bf16","status":"passed","flops":0,"bytes":1000,"share_of_floor":0.25}
+{"kind":"op","name":"b","op":"add","dtype":"bf16","status":"passed","flops":0,"bytes":9000000,"share_of_floor":0.9}
+{"kind":"op","name":"f","op":"fill","dtype":"bf16","status":"failed","failure":"no"}
+{"kind":"op","name":"m","op":"matmul","dtype":"bf16","status":"passed","products":"hand","flops":9,"bytes":9,"share_of_floor":0.1}
+{"kind":"op","name":"c","op":"attention_forward","dtype":"bf16","status":"passed","attention":"cudnn","flops":9,"bytes":9,"share_of_floor":0.1}
+{"kind":"op","name":"z","op":"scale","dtype":"f32","status":"passed","flops":0,"bytes":9,"share_of_floor":0.1}
+{"kind":"op","na)";
+    const MeasuredKernels measured(path, DType::bf16, false);
+    const GpuModel gpu = measured.with_rates(find_gpu_model("h100"));
+    EXPECT_DOUBLE_EQ(gpu.bytes_per_s, 1.5e12);
+    EXPECT_DOUBLE_EQ(gpu.bf16_flops_per_s, 399e12);
+    EXPECT_DOUBLE_EQ(gpu.f32_flops_per_s, find_gpu_model("h100").f32_flops_per_s);
+    OpCost add;
+    add.op = "add";
+    add.bytes = 2000;
+    ASSERT_TRUE(measured.nearest(add));
+    EXPECT_EQ(measured.nearest(add)->share_of_floor, 0.25);
+    add.bytes = 8000000;
+    EXPECT_EQ(measured.nearest(add)->name, "b");
+    for (const char* other : {"fill", "matmul", "attention_forward", "scale"}) {
+        OpCost cost;
+        cost.op = other;
+        EXPECT_EQ(measured.nearest(cost), nullptr) << other;
+    }
+    const Config c = config({"precision=bf16", "model.mix_first_embedding=true"});
+    const StepModel assumed = model_step(c, kAlone, gpu), with = model_step(c, kAlone, gpu, &measured);
+    EXPECT_DOUBLE_EQ(assumed.floor_ms, with.floor_ms);
+    for (const ModelledOperation& row : with.operations)
+        EXPECT_EQ(row.source.find("measured: ") == 0, row.name == "add") << row.name << ": " << row.source;
+    EXPECT_NE(assumed.ms, with.ms);
+    EXPECT_THROW(MeasuredKernels(path + ".no", DType::bf16, false), Error);
+    std::ofstream(path) << "\n";
+    EXPECT_THROW(MeasuredKernels(path, DType::bf16, false), Error);
+}
+
+OpCost cost_of(const char* op, std::array<int64_t, 3> product, int64_t flops, int64_t bytes) {
+    OpCost cost;
+    cost.op = op;
+    cost.product = product;
+    cost.flops = flops;
+    cost.bytes = bytes;
+    return cost;
+}
+
+TEST(GpuModelTest, KnowsEveryOperationAndNoShareAboveOne) {
+    for (const std::string& op : all_operations()) {
+        const KernelModel& kernel = kernel_model(op, false);
+        EXPECT_EQ(op, kernel.op);
+        for (const double share : {kernel.compute, kernel.memory}) {
+            EXPECT_GT(share, 0) << op;
+            EXPECT_LE(share, 1) << op;
+        }
+        EXPECT_GE(kernel.launches, 1) << op;
+    }
+    EXPECT_THROW(kernel_model("frobnicate", false), Error);
+    EXPECT_NE(kernel_model("matmul", true).engine, kernel_model("matmul", false).engine);
+    for (const GpuModel& gpu : gpu_models()) {
+        EXPECT_EQ(&find_gpu_model(gpu.name), &gpu);
+        EXPECT_GT(gpu.bf16_flops_per_s, gpu.f32_flops_per_s) << gpu.name;
+        EXPECT_LE(gpu.mma_share, 1) << gpu.name;
+    }
+    try {
+        find_gpu_model("h1000");
+        FAIL() << "nothing was thrown";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        EXPECT_NE(std::string(error.what()).find("h100, h200, a100, 4090"), std::string::npos)
+            << error.what();
+    }
+}
+
+TEST(GpuModelTest, TimesACall) {
+    const GpuModel& gpu = find_gpu_model("h100");
+    const auto model = [&](const OpCost& cost, bool hand = false) {
+        return model_call(cost, DType::bf16, gpu, kernel_model(cost.op, hand));
+    };
+    // 3 GB through memory take a millisecond; 85% of the bandwidth and one gap.
+    const ModelledCall add = model(cost_of("add", {}, 0, 3000000000));
+    EXPECT_DOUBLE_EQ(add.floor_ms, 1);
+    EXPECT_FALSE(add.compute_bound);
+    EXPECT_DOUBLE_EQ(add.ms, 1 / kernel_model("add", false).memory + 1e-3);
+    EXPECT_GT(model(cost_of("add", {}, 0, 3000000001)).ms, add.ms);
+    // Products of the library at a share of the rate, whatever their shape.
+    const ModelledCall product = model(cost_of("matmul", {100, 100, 100}, 798000000000, 1));
+    EXPECT_DOUBLE_EQ(product.floor_ms, 1);
+    EXPECT_TRUE(product.compute_bound);
+    EXPECT_DOUBLE_EQ(product.ms, 1 / kernel_model("matmul", false).compute + 1e-3);
+    // Our own in whole waves: 132 blocks of 128 x 128 take as long as one, 133 twice as long.
+    const auto hand_ms = [&](int64_t tiles) {
+        return model(cost_of("matmul", {128, 128 * tiles, 4096}, 1, 1), true).ms - 1e-3;
+    };
+    EXPECT_DOUBLE_EQ(hand_ms(1), hand_ms(132));
+    EXPECT_DOUBLE_EQ(hand_ms(133), 2 * hand_ms(132));
+    EXPECT_NEAR(
+        hand_ms(132) * 1e-3,
+        2.0 * 128 * 128 * 132 * 4096 / (798e12 * gpu.mma_share * kernel_model("matmul", true).compute),
+        1e-12);
+    // Twelve matrices of 768 squared fill two waves of 132 with their 252 tiles of a triangle, one is a wave
+    // of 21.
+    const double one = model(cost_of("polar_express", {1, 768, 768}, 1, 1)).ms,
+                 twelve = model(cost_of("polar_express", {12, 768, 768}, 1, 1)).ms;
+    EXPECT_GT(twelve, 2 * one);
+    EXPECT_LT(twelve, 4 * one);
+    // In f32 nothing of mma.sync.
+    EXPECT_DOUBLE_EQ(
+        model_call(cost_of("attention_forward", {}, 1000000000, 1), DType::f32, gpu,
+                   kernel_model("attention_forward", false))
+            .ms,
+        1e9 / (gpu.f32_flops_per_s * kernel_model("attention_forward", false).compute) * 1e3 + 1e-3);
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,14 @@
+// What `speedrun plan --gpu` prints: a modelled step, operation by operation.
+#pragma once
+
+#include "train/commands/commands.h"
+#include "train/config/config.h"
+#include "train/distributed/ranks.h"
+
+namespace speedrun {
+
+// Usage error, naming those known, where there is no model of options.gpu; data error for options.measured.
+// Returns the exit code.
+int print_gpu_plan(const PlanOptions& options, const Config& config, const Ranks& ranks);
+
+}  // namespace speedrun
