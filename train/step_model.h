@@ -32,7 +32,7 @@ struct StepModel {
 
 // Calls of the operations of `period` steps (after which all optimizer groups have had their turn) of one of
 // these ranks, in order, as a run makes them on a device of this compute type.
-std::vector<OpCost> step_operations(const Config& config, const Ranks& ranks, DType real, int64_t& period);
+std::vector<OpCost> step_operations(Config config, const Ranks& ranks, DType real, int64_t& period);
 
 // bf16 unless the config asks for f32: every GPU there is a model of has it.
 DType gpu_compute_type(const Config& config);

@@ -65,6 +65,19 @@ TEST_F(StepModelTest, CountsWhatARunCounts) {
     }
 }
 
+// On a GPU; a CPU's 2^26 logits would be 1,024 rows of this vocabulary.
+TEST_F(StepModelTest, HeadTakesAMicrobatchAtOnce) {
+    const auto calls = [&](std::vector<std::string> more) {
+        more.insert(more.end(),
+                    {"model.vocab_size=50304", "batch.microbatch_tokens=4096", "batch.tokens_per_step=8192"});
+        const Config c = config(more);
+        EXPECT_EQ(c.memory.logits_on("cpu"), c.memory.logits_at_once > 0 ? c.memory.logits_at_once : 1 << 26);
+        return counts_of(model(c).operations).at("cross_entropy").calls;
+    };
+    EXPECT_EQ(calls({}), 2);
+    EXPECT_EQ(calls({"memory.logits_at_once=67108864"}), 8);
+}
+
 TEST_F(StepModelTest, SumsItsRowsAndSortsThemByWhatIsLost) {
     const StepModel m = model(config({"batch.tokens_per_step=1024"}));
     EXPECT_EQ(m.microbatches, 2);

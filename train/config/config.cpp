@@ -86,9 +86,16 @@ void MemoryConfig::fields(FieldVisitor& v) {
              "what products and attention gave; full: what entered it");
     v.field("checkpointed_blocks", checkpointed_blocks,
             "how many blocks, counted from the first, do so; \"all\", or a number");
-    v.field("logits_at_once", logits_at_once,
-            "logits (tokens x vocabulary) that the head makes, turns into gradients and uses up at a time",
-            {1, 1e12});
+    v.field(
+        "logits_at_once", logits_at_once,
+        "logits (tokens x vocabulary) that the head makes, turns into gradients and uses up at a time; 0: "
+        "those of the microbatch on a GPU, 2^26 on a CPU",
+        {0, 1e12});
+}
+
+int64_t MemoryConfig::logits_on(std::string_view device_kind) const {
+    if (logits_at_once > 0) return logits_at_once;
+    return int64_t{1} << (device_kind == "cuda" ? 31 : 26);
 }
 
 int64_t MemoryConfig::num_checkpointed_blocks(int64_t num_layers) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "train/config/field_visitor.h"
@@ -64,8 +65,13 @@ struct BatchConfig {
 struct MemoryConfig {
     std::string activation_checkpointing = "none";
     std::string checkpointed_blocks = "all";
-    int64_t logits_at_once = int64_t{1} << 26;
+    int64_t logits_at_once = 0;  // 0: as suits the device, see logits_on()
     void fields(FieldVisitor& v);
+    // logits_at_once, chosen for a device of this kind where it is 0. A CPU's memory is the model's and the
+    // program's: 2^26, of which more gain nothing. A GPU reads and writes the head's f32 gradient once per
+    // chunk, which costs more than the logits' memory: the batch, as far as 32-bit offsets of a library
+    // reach.
+    int64_t logits_on(std::string_view device_kind) const;
     // The first so many of num_layers blocks; 0 under "none". Throws a usage error if there are not so many.
     int64_t num_checkpointed_blocks(int64_t num_layers) const;
 };

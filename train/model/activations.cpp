@@ -8,9 +8,9 @@ namespace speedrun {
 
 namespace {
 
-// The head's product runs on this many rows at a time, so that memory does not grow with the batch. Each time
-// reads all of the head three times and its gradient twice: 64 rows of a 50k vocabulary, whose logits would
-// stay in a processor's cache, took more than twice as long for a step's tokens as 1024.
+// The head's product runs on this many rows at a time. Each time reads all of the head three times and its
+// gradient twice: 64 rows of a 50k vocabulary, whose logits would stay in a processor's cache, took more than
+// twice as long for a step's tokens as 1024.
 int64_t logit_rows_for(int64_t tokens, int64_t vocab, int64_t logits_at_once) {
     int64_t rows = std::max<int64_t>(64, logits_at_once / vocab);
     rows = std::min(rows, tokens);
@@ -58,7 +58,7 @@ Activations::Activations(const ModelConfig& model, const MemoryConfig& memory, i
     final_rstd = f32("final_rstd", {T});
     normed = act("normed", {T, C});
     losses = f32("losses", {T});
-    logit_rows = logit_rows_for(T, V, memory.logits_at_once);
+    logit_rows = logit_rows_for(T, V, memory.logits_on(runtime.device().kind()));
     logits = act("logits", {logit_rows, V});
     dresidual = act("dresidual", {T, C});
     dnormed = act("dnormed", {T, C});
