@@ -1,39 +1,51 @@
-# Sourced by gpu_check.sh: its stages that train. They use its run(), record() and merge(), and bin, device, out, root, work.
+# Sourced by gpu_check.sh: its stages that train. They use due(), run() and finish() of gpu_check_steps.sh.
 # shellcheck shell=sh disable=SC2154,SC2034,SC2317
 timed_precision=bf16
 [ "$device" = cuda ] || timed_precision=auto
 
-# trained STAGE STEP LIMIT CONFIG SETTING...: a run of speedrun; `judge` says what else its figures must be.
-judge='' launcher=''
+# trained MINIMUM LIMIT CONFIG SETTING...: the step that is due, a run of speedrun; `judge` says what else its figures must be, `keep`
+# is the file that its metrics are kept in for later steps.
+judge='' launcher='' keep=''
 trained() {
-    stage=$1 name=$2 trained_limit=$3 trained_config=$root/configs/$4
-    shift 4
+    trained_minimum=$1 trained_limit=$2 trained_config=$root/configs/$3
+    shift 3
     for setting in "$@"; do
         set -- "$@" --set "$setting"
         shift
     done
-    folder=$work/runs/$stage-$name
+    folder=$work/runs/$step_stage-$step_name
     # shellcheck disable=SC2086  # options are words
-    run "$trained_limit" $launcher "$bin/speedrun" train "$trained_config" --out "$work/runs" --name "$stage-$name" --quiet "$@"
-    if [ "$rc" = none ]; then record "$stage" "$name" 'not run' 'no time was left' && return 0; fi
+    run "$trained_minimum" "$trained_limit" $launcher "$bin/speedrun" train "$trained_config" --out "$work/runs" \
+        --name "$step_stage-$step_name" --quiet "$@"
     rm -rf "$folder/checkpoints" # hundreds of MB, and of no more use
+    if [ -n "$keep" ] && [ "$rc" != none ]; then cp "$folder/metrics.jsonl" "$keep" 2>/dev/null || rm -f "$keep"; fi
     # shellcheck disable=SC2086  # options are words
-    "$bin/gpu_report" step --results "$out/results.jsonl" --stage "$stage" --step "$name" --exit-code "$rc" \
-        --seconds "$took" --limit "$limit" --log "$log" --run "$folder" $judge
-    merge
+    finish --run "$folder" $judge
 }
-# losses_of RUN_FOLDER TITLE: as --losses of gpu_report reads them.
+# ended STAGE STEP: whether a step that another one builds on has come to its end, in this call or an earlier one.
+ended() {
+    case $(state_of "$1" "$2") in passed | failed) return 0 ;; esac
+    record "$step_stage" "$step_name" 'not run' "$2 has not run yet"
+    return 1
+}
+# losses_of METRICS TITLE: as --losses of gpu_report reads them.
 losses_of() {
-    losses=$(sed -n '/"event":"step"/s/.*"loss":\([^,}]*\).*/\1/p' "$1/metrics.jsonl" | tr '\n' ',')
+    losses=$(sed -n '/"event":"step"/s/.*"loss":\([^,}]*\).*/\1/p' "$1" | tr '\n' ',')
     printf '{"config": "%s", "losses": [%s]}\n' "$2" "${losses%,}"
 }
 find_speedrun() {
     [ -x "$bin/speedrun" ] && return 0
-    record "$1" "$1" failed "$bin/speedrun: not there"
+    if due "$1" "$1"; then record "$1" "$1" failed "$bin/speedrun: not there"; fi
     return 1
 }
-# The config of a family; tokens for it, in $tokens; settings of both, in $sizes: those of the rehearsal are small.
-prepare_family() {
+# find_data STAGE STEP STATUS: whether the King James text is there; if not, the step ends so.
+find_data() {
+    [ -f "$root/data/kjv/dataset.json" ] && return 0
+    if due "$1" "$2"; then record "$1" "$2" "$3" "$root/data/kjv: no dataset; run data/kjv/prepare.sh"; fi
+    return 1
+}
+# The config of a family, and settings for its size and data: those of the rehearsal are small.
+choose_family() {
     config=124m_modern.json sizes='' tokens=$work/tokens
     [ "$1" = modern ] || config=gpt2_124m.json sizes=data.document_mask=false # as its published figures
     vocab=50257
@@ -41,11 +53,22 @@ prepare_family() {
         vocab=500
         sizes="$sizes model.num_layers=2 model.model_dim=64 model.num_heads=2 model.vocab_size=512 batch.sequence_length=128"
     fi
-    if [ ! -f "$tokens/dataset.json" ]; then
-        run 60 "$bin/make_tokens" "$tokens" --vocab-size "$vocab"
-        if [ "$rc" != 0 ]; then record "$2" tokens failed "make_tokens: exit code $rc: $(tail -n 2 "$log")" && return 1; fi
-    fi
     sizes="$sizes device=$device data.train=$tokens/train_*.bin data.val=$tokens/val_*.bin data.val_tokens=16384 eval.every=0"
+}
+# Its tokens, made once a call; the step that is due fails, or waits for a later call, where there are none.
+no_tokens=''
+make_tokens() {
+    if [ ! -f "$tokens/dataset.json" ] && [ -z "$no_tokens" ]; then
+        run 5 60 "$bin/make_tokens" "$tokens" --vocab-size "$vocab"
+        case $rc in
+        0) ;;
+        none) finish && return 1 ;;
+        *) no_tokens="make_tokens: exit code $rc: $(tail -n 2 "$log")" ;;
+        esac
+    fi
+    [ -n "$no_tokens" ] || return 0
+    record "$step_stage" "$step_name" failed "$no_tokens"
+    return 1
 }
 
 # Floor: 43 ms for forward and backward of a microbatch of 32,768 tokens: 24.3 TFLOP of products at 798 TFLOP/s, attention with
@@ -53,7 +76,7 @@ prepare_family() {
 stage_step() {
     find_speedrun step || return
     for family in modern gpt2; do
-        prepare_family "$family" step || return
+        choose_family "$family"
         for variant in library,true,1 library,false,1 hand,true,1 library,true,8; do
             graph=${variant#*,} count=${variant##*,} products=${variant%%,*}
             graph=${graph%,*}
@@ -64,9 +87,10 @@ stage_step() {
             name=$family,$products
             [ "$graph" = true ] || name=$name,no_graph
             [ "$count" = 1 ] || name=$name,${count}_microbatches
+            if ! due step "$name" || ! make_tokens; then continue; fi
             set -f # the data's patterns are for speedrun
             # shellcheck disable=SC2086  # settings are words
-            trained step "$name" 65 "$config" $sizes precision="$timed_precision" cuda.products=$products cuda.graph=$graph \
+            trained 30 65 "$config" $sizes precision="$timed_precision" cuda.products=$products cuda.graph=$graph \
                 batch.microbatch_tokens=$microbatch batch.tokens_per_step=$((count * microbatch)) schedule.steps=$steps \
                 schedule.warmup_steps=0
             set +f
@@ -78,47 +102,46 @@ stage_step() {
 # In process, where ranks are threads with devices of their own; then as processes of a launcher, through its messages.
 stage_ranks() {
     if [ "$device" = cuda ] && find_tests ranks; then
-        gtest_step ranks sharing_the_card 240 "$tests" '--gtest_filter=GpuRanksTest.*'
-        rm -f "$work/gtest.json"
-        run 120 "$tests" "--gtest_output=json:$work/gtest.json" '--gtest_filter=GpuNcclTest.*'
-        set -- --message ''
-        if [ "$rc" = none ]; then
-            rc=0
-            set -- --status 'not run' --message 'no time was left'
-        elif grep -q 'NCCL not found' "$log"; then
-            set -- --status skipped --message "$(grep -m 1 'NCCL not found' "$log")"
+        if due ranks sharing_the_card; then gtest_step 60 240 "$tests" '--gtest_filter=GpuRanksTest.*'; fi
+        if due ranks nccl; then
+            rm -f "$work/gtest.json"
+            run 30 120 "$tests" "--gtest_output=json:$work/gtest.json" '--gtest_filter=GpuNcclTest.*'
+            set --
+            if grep -q 'NCCL not found' "$log"; then
+                set -- --status skipped --message "$(grep -m 1 'NCCL not found' "$log")"
+            fi
+            finish --gtest "$work/gtest.json" "$@"
         fi
-        "$bin/gpu_report" step --results "$out/results.jsonl" --stage ranks --step nccl --exit-code "$rc" --seconds "$took" \
-            --limit "$limit" --log "$log" --gtest "$work/gtest.json" "$@"
-        merge
     fi
     find_speedrun ranks || return
     if ! command -v mpirun >/dev/null 2>&1 || ! ldd "$bin/speedrun" 2>/dev/null | grep -q libmpi; then
-        record ranks mpirun skipped 'no mpirun, or a speedrun without MPI'
+        if due ranks mpirun; then record ranks mpirun skipped 'no mpirun, or a speedrun without MPI'; fi
         return
     fi
-    if [ ! -f "$root/data/kjv/dataset.json" ]; then
-        record ranks mpirun skipped "$root/data/kjv: no dataset; run data/kjv/prepare.sh"
-        return
-    fi
+    find_data ranks mpirun skipped || return
     microbatch=1024 steps=8
     if [ "$device" = cpu ]; then microbatch=512 steps=3; fi
     set -- device="$device" precision=f32 schedule.steps=$steps batch.microbatch_tokens=$microbatch eval.every=0 \
         batch.tokens_per_step=$((4 * microbatch)) record.target_loss=0 data.val_tokens=1024 parallel.strategy=zero1 \
         parallel.communicator=staged
-    trained ranks alone 60 kjv.json "$@"
-    losses_of "$folder" 'one rank' >"$work/alone.json"
-    # Sums in another order, which Muon amplifies.
-    judge="--losses $work/alone.json --tolerance 2e-3" launcher='mpirun -np 2 --oversubscribe --bind-to none'
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    trained ranks mpirun 120 kjv.json "$@"
-    judge='' launcher=''
+    keep=$out/kept/ranks-alone.jsonl
+    if due ranks alone; then trained 20 60 kjv.json "$@"; fi
+    keep=''
+    if due ranks mpirun && ended ranks alone; then
+        losses_of "$out/kept/ranks-alone.jsonl" 'one rank' >"$work/alone.json"
+        # Sums in another order, which Muon amplifies.
+        judge="--losses $work/alone.json --tolerance 2e-3" launcher='mpirun -np 2 --oversubscribe --bind-to none'
+        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+        trained 30 120 kjv.json "$@"
+        judge='' launcher=''
+    fi
 }
 
 stage_peer() {
     find_speedrun peer || return
     for family in modern gpt2; do
-        prepare_family "$family" peer || return
+        choose_family "$family"
+        if ! due peer "$family" || ! make_tokens; then continue; fi
         microbatch=32768
         set -- --rounds 5
         if [ "$device" = cpu ]; then
@@ -130,15 +153,12 @@ stage_peer() {
             case $setting in device=* | data.val_tokens=* | eval.every=*) ;; *) set -- "$@" --set "$setting" ;; esac
         done
         set +f
-        rm -f "$out/peer_$family.json"
-        run 265 sh "$script_dir/compare_peers.sh" --device "$device" --speedrun "$bin/speedrun" --json "$out/peer_$family.json" \
+        rm -f "$work/peers.json"
+        run 150 265 sh "$script_dir/compare_peers.sh" --device "$device" --speedrun "$bin/speedrun" --json "$work/peers.json" \
             "$@" "$root/configs/$config"
-        if [ "$rc" = none ]; then record peer "$family" 'not run' 'no time was left' && continue; fi
-        set -- --peers "$out/peer_$family.json"
+        set -- --peers "$work/peers.json"
         [ "$rc" != 77 ] || set --
-        "$bin/gpu_report" step --results "$out/results.jsonl" --stage peer --step "$family" --exit-code "$rc" \
-            --seconds "$took" --limit "$limit" --log "$log" "$@"
-        merge
+        finish "$@"
     done
 }
 
@@ -163,42 +183,51 @@ write_first_losses() {
     set +f
     file=$1
     shift
-    "$bin/speedrun" train "$root/configs/124m_modern.json" --out "$work/cpu" --name first --quiet "$@" >"$work/first.log" 2>&1 ||
-        { tail -n 3 "$work/first.log" >&2 && return 1; }
-    losses_of "$work/cpu/first" '124m_modern.json on the King James text, 4096 tokens a step, f32 on the CPU' >"$file"
+    run 5 7200 "$bin/speedrun" train "$root/configs/124m_modern.json" --out "$work/cpu" --name first --quiet "$@"
+    [ "$rc" = 0 ] || { tail -n 3 "$log" >&2 && return 1; }
+    losses_of "$work/cpu/first/metrics.jsonl" '124m_modern.json on the King James text, 4096 tokens a step, f32 on the CPU' >"$file"
     rm -rf "$work/cpu"
+}
+
+# first_losses_step MINIMUM LIMIT TOLERANCE SETTING...: the step that is due, a run whose first losses are the CPU's.
+first_losses_step() {
+    step_minimum=$1 step_limit=$2 tolerance=$3
+    shift 3
+    expected_losses=$root/tests/bench/first_losses.json
+    if [ "$device" = cpu ]; then
+        expected_losses=$out/kept/first_losses.json
+        if [ ! -s "$expected_losses" ] && ! write_first_losses "$expected_losses"; then
+            if [ "$rc" = none ]; then finish; else record train "$step_name" failed 'the run for comparison failed'; fi
+            return
+        fi
+    fi
+    kjv_settings
+    judge="--losses $expected_losses --tolerance $tolerance"
+    set -f
+    # shellcheck disable=SC2086
+    trained "$step_minimum" "$step_limit" 124m_modern.json $sizes device="$device" "$@"
+    set +f
+    judge=''
 }
 
 stage_train() {
     find_speedrun train || return
-    if [ ! -f "$root/data/kjv/dataset.json" ]; then
-        record train kjv failed "$root/data/kjv: no dataset; run data/kjv/prepare.sh"
-        return
-    fi
+    find_data train kjv failed || return
     set -- device="$device"
     [ "$device" = cuda ] || set -- device=cpu schedule.steps=8 batch.tokens_per_step=1024 batch.microbatch_tokens=1024 \
         record.target_loss=50 data.val_tokens=4096
-    judge=--target
-    trained train kjv 120 kjv.json "$@"
-    judge="--target --same-as $work/runs/train-kjv"
-    trained train kjv_again 120 kjv.json "$@"
-
-    expected_losses=$root/tests/bench/first_losses.json
-    if [ "$device" = cpu ]; then
-        expected_losses=$work/first_losses.json
-        write_first_losses "$expected_losses" || { record train first_losses failed 'the run for comparison failed' && return; }
-    fi
-    kjv_settings
-    set -f
+    keep=$out/kept/train-kjv.jsonl judge=--target
+    if due train kjv; then trained 45 120 kjv.json "$@"; fi
+    keep='' judge="--target --same-as $out/kept/train-kjv.jsonl"
+    if due train kjv_again && ended train kjv; then trained 45 120 kjv.json "$@"; fi
+    judge=''
     # f32: other orders of summation. bf16: its roundings, which move the first loss by 5e-5 of it and the sixth by 3e-3 on a CPU.
-    judge="--losses $expected_losses --tolerance 1e-4"
-    # shellcheck disable=SC2086
-    trained train 124m_first_steps_f32 120 124m_modern.json $sizes device="$device" precision=f32 schedule.steps=$first_steps
+    if due train 124m_first_steps_f32; then
+        first_losses_step 45 120 1e-4 precision=f32 schedule.steps=$first_steps
+    fi
     steps=300
     [ "$device" = cuda ] || steps=20
-    judge="--losses $expected_losses --tolerance 1e-2"
-    # shellcheck disable=SC2086
-    trained train 124m_$steps 180 124m_modern.json $sizes device="$device" precision="$timed_precision" schedule.steps=$steps
-    set +f
-    judge=''
+    if due train "124m_$steps"; then
+        first_losses_step 90 180 1e-2 precision="$timed_precision" schedule.steps=$steps
+    fi
 }

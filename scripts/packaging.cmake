@@ -22,7 +22,8 @@ install(PROGRAMS data/fineweb10B/download.sh DESTINATION ${tree}/data/fineweb10B
 
 install(TARGETS ${check_programs} RUNTIME_DEPENDENCY_SET check_libraries RUNTIME COMPONENT check EXCLUDE_FROM_ALL)
 install(PROGRAMS scripts/gpu_check.sh scripts/compare_peers.sh DESTINATION . COMPONENT check EXCLUDE_FROM_ALL)
-install(FILES scripts/gpu_check_train.sh scripts/cuda_env.sh DESTINATION . COMPONENT check EXCLUDE_FROM_ALL)
+install(FILES scripts/gpu_check_steps.sh scripts/gpu_check_tests.sh scripts/gpu_check_train.sh scripts/cuda_env.sh
+  DESTINATION . COMPONENT check EXCLUDE_FROM_ALL)
 install(DIRECTORY data/kjv DESTINATION ${tree}/data COMPONENT check EXCLUDE_FROM_ALL
   FILES_MATCHING PATTERN *.bin PATTERN dataset.json)
 install(FILES tests/runs/golden_kjv.json DESTINATION ${tree}/tests/runs COMPONENT check EXCLUDE_FROM_ALL)

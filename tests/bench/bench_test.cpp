@@ -1,10 +1,9 @@
-// The bench's own arithmetic, its guards, and the report's rule that nothing passes unproven.
+// The bench's own arithmetic and its guards.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "tests/bench/ceilings.h"
-#include "tests/bench/check_results.h"
 #include "tests/bench/run_case.h"
 
 namespace speedrun::bench {
@@ -132,113 +131,6 @@ TEST_F(RunCaseTest, AWrongProductIsNoCeiling) {
     warning.clear();
     EXPECT_TRUE(measure_backend(backend_, *stream_, DType::f32, 1, warning).library_product);
     EXPECT_EQ(warning, "");
-}
-
-// ---- the report
-
-constexpr const char* kLog =
-    "[ RUN      ] A.one\n[       OK ] A.one (1 ms)\n[ RUN      ] A.two\nboom\n[  FAILED  ] A.two, where "
-    "GetParam() = 1 (2 ms)\n[ RUN      ] A.three\nillegal address\n";
-
-StepEnd gtest_end(int exit_code, const std::string& json, const std::string& log) {
-    StepEnd end;
-    end.stage = "tests";
-    end.name = "all";
-    end.exit_code = exit_code;
-    end.is_gtest = true;
-    end.gtest_json = json;
-    end.log = log;
-    return end;
-}
-
-std::string gtest_json(const std::string& tests) {
-    return R"({"testsuites":[{"name":"A","testsuite":[)" + tests + "]}]}";
-}
-
-TEST(MergeTest, CudnnsTimeStandsBesideOurs) {
-    const auto op = [](const char* attention, double ms) {
-        return Json({{"kind", "op"},
-                     {"name", "attention.gpt2.forward"},
-                     {"dtype", "bf16"},
-                     {"products", "library"},
-                     {"attention", attention},
-                     {"status", "passed"},
-                     {"median_ms", ms}})
-            .dump();
-    };
-    const Json report = merge_records({op("hand", 2.0), op("cudnn", 1.0), op("hand", 1.5)}, {});
-    ASSERT_EQ(report["ops"].size(), 2u);
-    EXPECT_EQ(report["ops"][0]["median_ms"], 1.5);
-    EXPECT_EQ(report["ops"][1]["median_ms"], 1.0);
-    EXPECT_NE(print_report(report).find("attention.gpt2.forward (cuDNN)"), std::string::npos);
-}
-
-TEST(StepRecordTest, CountsWhatGtestWrote) {
-    const Json record = step_record(
-        gtest_end(1,
-                  gtest_json(R"({"name":"one","result":"COMPLETED"},{"name":"two","result":"SKIPPED"},)"
-                             R"({"name":"three","result":"COMPLETED","failures":[{"failure":"f.cc:1"}]})"),
-                  ""));
-    EXPECT_EQ(record["status"], "failed");
-    EXPECT_EQ(record["tests"], Json::parse(R"({"passed":1,"failed":1,"skipped":1})"));
-    EXPECT_EQ(record["failures"][0]["name"], "A.three");
-    EXPECT_EQ(record["failures"][0]["message"], "f.cc:1");
-}
-
-TEST(StepRecordTest, ACrashNamesTheTestThatItHappenedIn) {
-    const Json record = step_record(gtest_end(139, "", kLog));
-    EXPECT_EQ(record["status"], "failed");
-    EXPECT_EQ(record["failures"][0]["name"], "A.two");
-    const std::string message = record["message"];
-    EXPECT_NE(message.find("A.three"), std::string::npos) << message;
-    EXPECT_NE(message.find("exit code 139"), std::string::npos) << message;
-    EXPECT_NE(message.find("illegal address"), std::string::npos) << message;
-}
-
-TEST(StepRecordTest, NothingPassesUnproven) {
-    const std::string passed = gtest_json(R"({"name":"one","result":"COMPLETED"})");
-    EXPECT_EQ(step_record(gtest_end(0, passed, ""))["status"], "passed");
-    EXPECT_EQ(step_record(gtest_end(0, gtest_json(R"({"name":"one","result":"SKIPPED"})"), ""))["status"],
-              "skipped");
-    EXPECT_EQ(step_record(gtest_end(77, "", "skipped: no GPU\n"))["status"], "skipped");
-    EXPECT_EQ(step_record(gtest_end(77, "", "skipped: no GPU\n"))["message"], "skipped: no GPU");
-    EXPECT_EQ(step_record(gtest_end(0, gtest_json(""), ""))["status"], "failed");
-    EXPECT_EQ(step_record(gtest_end(0, "", ""))["status"], "failed");
-    EXPECT_EQ(step_record(gtest_end(1, passed, ""))["status"], "failed");
-    EXPECT_EQ(step_record(gtest_end(124, passed, ""))["status"], "failed");
-    // A failure of an earlier round of --gtest_repeat, of which the last round's JSON knows nothing.
-    EXPECT_EQ(step_record(gtest_end(0, passed, "[ RUN      ] A.one\n[  FAILED  ] A.one (1 ms)\n"))["status"],
-              "failed");
-}
-
-TEST(MergeTest, WhatDidNotRunIsNotPassed) {
-    const std::string step = R"({"kind":"step","stage":"tests","step":"all","status":"passed"})";
-    const Json complete = merge_records({step}, {"tests"});
-    EXPECT_EQ(complete["result"], "passed");
-    EXPECT_EQ(complete["stages"]["ops"], "not run");
-    const Json incomplete = merge_records({step}, {"tests", "ops"});
-    EXPECT_EQ(incomplete["result"], "incomplete");
-    EXPECT_EQ(merge_records({}, {"tests"})["result"], "incomplete");
-    EXPECT_NE(print_report(incomplete).find("ops       not run"), std::string::npos);
-}
-
-TEST(MergeTest, TheLaterRecordOfAStepCountsAndDamagedLinesAreTold) {
-    const Json report = merge_records({R"({"kind":"step","stage":"tests","step":"all","status":"failed"})",
-                                       R"({"kind":"step","stage":"tests","step":"all","status":"passed"})",
-                                       R"({"kind":"step","stage":"te)"},
-                                      {"tests"});
-    EXPECT_EQ(report["result"], "passed");
-    EXPECT_EQ(report["steps"].size(), 1u);
-    EXPECT_EQ(report["damaged_lines"], 1);
-}
-
-TEST(MergeTest, AFailedOperationFailsTheReport) {
-    const Json report =
-        merge_records({R"({"kind":"step","stage":"ops","step":"all","status":"passed"})",
-                       R"({"kind":"op","name":"x","dtype":"bf16","status":"failed","failure":"boom"})"},
-                      {"ops"});
-    EXPECT_EQ(report["result"], "failed");
-    EXPECT_NE(print_report(report).find("boom"), std::string::npos);
 }
 
 }  // namespace

@@ -35,15 +35,16 @@ expect 2 'unknown stage' sh "$check" --bin "$bin" results no_such_stage
 # Every operation, and a report of it.
 mkdir results
 for dtype in bf16 f32; do
-    expect 0 'of .* operations' "$bin/op_bench" --scale small --seconds 0.002 --dtype "$dtype" --json results/ops.jsonl
+    expect 0 'of .* operations' "$bin/op_bench" --scale small --seconds 0.002 --dtype "$dtype" --json "$dtype.jsonl"
+    expect 0 "ops $dtype: passed" "$bin/gpu_report" step --results results/results.jsonl --stage ops --step "$dtype" \
+        --ops "$dtype.jsonl"
 done
-expect 0 'ops all: passed' "$bin/gpu_report" step --results results/results.jsonl --stage ops --step all
 expect 0 'product.recipe.qkv.forward' "$bin/gpu_report" merge --expect ops --json report.json results
-grep -q '"damaged_lines": 0' report.json || fail 'a line of ops.jsonl is no JSON'
+grep -q '"damaged_lines": 0' report.json || fail 'a line of the results is no JSON'
 [ "$(grep -c '"kind": "op"' report.json)" -ge 100 ] || fail 'operations are missing in the report'
 expect 1 'result: incomplete' "$bin/gpu_report" merge --expect ops,tests results
 
-# A test that fails, one that crashes, and the stages around them.
+# A test that fails, and one that crashes.
 mkdir fake
 ln -s "$bin/op_bench" "$bin/gpu_report" fake/
 cat >fake/kernels_tests <<'T'

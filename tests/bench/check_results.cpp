@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cctype>
 #include <sstream>
 
 namespace speedrun::bench {
@@ -11,8 +11,13 @@ namespace {
 
 constexpr size_t kMaxFailures = 200, kMaxMessage = 2000;
 
+// At most kMaxMessage bytes, none of them a control character: messages go to terminals.
 std::string shortened(const std::string& text) {
-    return text.size() <= kMaxMessage ? text : text.substr(0, kMaxMessage) + " ...";
+    std::string out = text.size() <= kMaxMessage ? text : text.substr(0, kMaxMessage) + " ...";
+    for (char& c : out) {
+        if (std::iscntrl(static_cast<unsigned char>(c)) && c != '\n' && c != '\t') c = '?';
+    }
+    return out;
 }
 
 struct Tests {
@@ -80,6 +85,30 @@ Tests read_gtest_json(const std::string& text) {
     return tests;
 }
 
+struct Operations {
+    Json ops = Json::array(), ceilings = Json::array();
+    int num_failed = 0, num_damaged = 0;
+};
+
+// What op_bench wrote, one JSON object a line. A line that the report cannot print is damaged.
+Operations read_operations(const std::string& text) {
+    Operations operations;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+        if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+        const Json record = Json::parse(line, nullptr, false);
+        const auto kind = record.is_object() ? record.find("kind") : record.end();
+        const bool is_op = kind != record.end() && *kind == "op";
+        if ((!is_op && (kind == record.end() || *kind != "ceilings")) || !is_printable(record)) {
+            ++operations.num_damaged;
+            continue;
+        }
+        (is_op ? operations.ops : operations.ceilings).push_back(record);
+        if (is_op && record.value("status", "") != "passed") ++operations.num_failed;
+    }
+    return operations;
+}
+
 std::string last_lines(const std::string& text, int count) {
     const size_t last = text.find_last_not_of('\n');
     if (last == std::string::npos) return "";
@@ -126,10 +155,25 @@ Json step_record(const StepEnd& end) {
             }
         }
     }
+    Operations operations;
+    if (end.is_bench) {
+        operations = read_operations(end.bench_lines);
+        if (operations.num_failed > 0) fail(fmt::format("{} operations failed", operations.num_failed));
+        if (operations.num_damaged > 0)
+            fail(fmt::format("{} lines of its results cannot be read", operations.num_damaged));
+        if (operations.ops.empty() && end.exit_code != 77) {
+            if (operations.ceilings.empty()) {
+                fail("no operation was timed");
+            } else if (status != "failed") {
+                status = "skipped";
+                message = "every case was left out";
+            }
+        }
+    }
     if (end.exit_code == 77 && status != "failed") {
         status = "skipped";
         message = last_lines(end.log, 1);
-    } else if (end.exit_code == 124 || end.exit_code == 137) {
+    } else if ((end.exit_code == 124 || end.exit_code == 137) && end.seconds >= end.limit_seconds) {
         fail(fmt::format("stopped at its limit of {:.0f} s; last lines: {}", end.limit_seconds,
                          last_lines(end.log, 2)));
     } else if (end.exit_code != 0 && (tests.failed == 0 || !tests.unfinished.empty())) {
@@ -150,88 +194,18 @@ Json step_record(const StepEnd& end) {
     if (end.is_gtest)
         record["tests"] = {{"passed", tests.passed}, {"failed", tests.failed}, {"skipped", tests.skipped}};
     if (!tests.failures.empty()) record["failures"] = tests.failures;
+    if (end.is_bench) {
+        record["ceilings"] = operations.ceilings;
+        record["ops"] = operations.ops;
+    }
     if (!end.run.is_null()) record["run"] = end.run;
     if (!end.peers.is_null()) record["peers"] = end.peers;
+    if (!is_printable(record)) {  // figures of other types than the page has room for
+        for (const char* key : {"run", "peers"}) record.erase(key);
+        record["status"] = "failed";
+        record["message"] = shortened("its figures cannot be read; " + message);
+    }
     return record;
-}
-
-namespace {
-
-// Replaces the entry that has the same values of these keys, or appends.
-void put(Json& list, const Json& entry, const std::vector<const char*>& keys) {
-    for (Json& old : list) {
-        const bool same = std::all_of(keys.begin(), keys.end(), [&](const char* key) {
-            return old.value(key, "") == entry.value(key, "");
-        });
-        if (same) {
-            old = entry;
-            return;
-        }
-    }
-    list.push_back(entry);
-}
-
-// Of a stage, from the states of its steps.
-std::string stage_status(const std::vector<std::string>& states) {
-    const auto has = [&](const char* state) { return std::count(states.begin(), states.end(), state) > 0; };
-    if (states.empty()) return "not run";
-    if (has("failed")) return "failed";
-    if (!has("passed")) return has("skipped") ? "skipped" : "not run";
-    return has("not run") ? "incomplete" : "passed";
-}
-
-}  // namespace
-
-Json merge_records(const std::vector<std::string>& lines, const std::vector<std::string>& expected) {
-    Json device = Json::object(), steps = Json::array(), ops = Json::array(), ceilings = Json::array();
-    int num_damaged = 0;
-    for (const std::string& line : lines) {
-        if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-        const Json record = Json::parse(line, nullptr, false);
-        const std::string kind = record.is_object() ? record.value("kind", "") : "";
-        if (kind == "device") {
-            device.update(record);
-        } else if (kind == "step") {
-            put(steps, record, {"stage", "step"});
-        } else if (kind == "op") {
-            put(ops, record, {"name", "dtype", "products", "attention"});
-        } else if (kind == "ceilings") {
-            ceilings.push_back(record);
-        } else {
-            ++num_damaged;  // the last line of a process that was killed, say
-        }
-    }
-    device.erase("kind");
-
-    std::vector<std::string> stages = {"device", "tests", "step",     "ops",
-                                       "train",  "ranks", "sanitize", "peer"};
-    for (const std::string& stage : expected) stages.push_back(stage);
-    for (const Json& step : steps) stages.push_back(step.value("stage", ""));
-    Json states = Json::object();
-    bool failed = false, complete = true;
-    for (const std::string& stage : stages) {
-        if (states.contains(stage)) continue;
-        std::vector<std::string> of_steps;
-        for (const Json& step : steps) {
-            if (step.value("stage", "") == stage) of_steps.push_back(step.value("status", "failed"));
-        }
-        if (stage == "ops" && !of_steps.empty()) {
-            for (const Json& op : ops) of_steps.push_back(op.value("status", "failed"));
-        }
-        states[stage] = stage_status(of_steps);
-        failed |= states[stage] == "failed";
-        const bool wanted = std::count(expected.begin(), expected.end(), stage) > 0 || !of_steps.empty();
-        complete &= states[stage] == "passed" || !wanted;
-    }
-    return {{"result", failed     ? "failed"
-                       : complete ? "passed"
-                                  : "incomplete"},
-            {"device", device},
-            {"stages", states},
-            {"steps", steps},
-            {"ceilings", ceilings},
-            {"ops", ops},
-            {"damaged_lines", num_damaged}};
 }
 
 }  // namespace speedrun::bench

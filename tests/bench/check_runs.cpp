@@ -20,15 +20,16 @@ Json read_json(const std::string& path) {
     return Json::parse(file);
 }
 
-std::vector<Json> read_steps(const std::string& folder) {
-    std::ifstream file(folder + "/metrics.jsonl");
-    if (!file) throw std::runtime_error(folder + "/metrics.jsonl is not there");
+// Of a run's metrics.jsonl.
+std::vector<Json> read_steps(const std::string& path) {
+    std::ifstream file(path);
+    if (!file) throw std::runtime_error(path + " is not there");
     std::vector<Json> steps;
     for (std::string line; std::getline(file, line);) {
         const Json record = Json::parse(line);
         if (record.at("event") == "step") steps.push_back(record);
     }
-    if (steps.empty()) throw std::runtime_error(folder + ": no step was taken");
+    if (steps.empty()) throw std::runtime_error(path + ": no step was taken");
     return steps;
 }
 
@@ -117,7 +118,7 @@ Checked check_run(const RunCheck& check) {
         const Json summary = read_json(check.folder + "/summary.json");
         if (summary.at("status") != "done")
             throw std::runtime_error("the run ended " + summary.at("status").get<std::string>());
-        const std::vector<Json> steps = read_steps(check.folder);
+        const std::vector<Json> steps = read_steps(check.folder + "/metrics.jsonl");
         read_figures(check, summary, steps, checked.figures);
         if (!check.losses.empty()) compare_losses(check, steps, checked);
         if (!check.same_as.empty()) compare_runs(check, steps, checked);

@@ -8,11 +8,12 @@
 namespace speedrun::bench {
 
 struct RunCheck {
-    std::string folder{};   // of the run
-    double floor_ms = 0;    // of a step; 0: none known
-    std::string losses{};   // file {"losses": […]} that the run's first losses agree with; empty: none
-    double tolerance = 0;   // of a loss, relative
-    std::string same_as{};  // folder of a run of the same losses and gradient norms, bit for bit; empty: none
+    std::string folder{};  // of the run
+    double floor_ms = 0;   // of a step; 0: none known
+    std::string losses{};  // file {"losses": […]} that the run's first losses agree with; empty: none
+    double tolerance = 0;  // of a loss, relative
+    std::string
+        same_as{};  // metrics.jsonl of a run of the same losses and gradient norms, bit for bit; empty: none
     bool must_reach_target = false;
 };
 

@@ -89,9 +89,10 @@ TEST_F(CheckRunTest, RepetitionsMustBeEqualInEveryBit) {
     write_run("same", {5, 4, 3, 2, 2, 2, 2, 2}, "done");
     write_run("other", {5, 4, 3, 2, 2, 2, 2, 2 + 1e-15}, "done");
     write_run("longer", {5, 4, 3, 2, 2, 2, 2, 2, 2}, "done");
-    EXPECT_EQ(check_run({.folder = path("run"), .same_as = path("same")}).failure, "");
+    EXPECT_EQ(check_run({.folder = path("run"), .same_as = path("same/metrics.jsonl")}).failure, "");
     for (const char* name : {"other", "longer", "absent"})
-        EXPECT_NE(check_run({.folder = path("run"), .same_as = path(name)}).failure, "") << name;
+        EXPECT_NE(check_run({.folder = path("run"), .same_as = path(name) + "/metrics.jsonl"}).failure, "")
+            << name;
 }
 
 TEST_F(CheckRunTest, WhatIsMissingOrUnfinishedFails) {

@@ -143,6 +143,10 @@ std::string print_report(const Json& report) {
     std::string out;
     for (const auto& [key, value] : report.at("device").items())
         out += fmt::format("{}: {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    const Json calls = report.value("calls", Json::array());
+    for (size_t i = 0; i < calls.size() && calls.size() > 1; ++i)
+        out += fmt::format("call {}: {}, {}\n", i + 1, text_of(calls[i], "date"),
+                           text_of(calls[i], "nvidia_smi"));
     out += "\n";
     print_steps(report, out);
     out += "\n";
@@ -152,6 +156,14 @@ std::string print_report(const Json& report) {
     if (report.value("damaged_lines", 0) > 0)
         out += fmt::format("{} result lines could not be read\n", report.value("damaged_lines", 0));
     out += fmt::format("\nresult: {}\n", report.value("result", "failed"));
+    return out;
+}
+
+std::string print_states(const Json& report) {
+    std::string out;
+    for (const Json& step : report.at("steps"))
+        out +=
+            fmt::format("{} {} {}\n", text_of(step, "stage"), text_of(step, "step"), text_of(step, "status"));
     return out;
 }
 

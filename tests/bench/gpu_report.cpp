@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -21,54 +22,113 @@ std::string content_of(const std::string& path) {
     return content.str();
 }
 
-void write(const std::string& path, const std::string& text, std::ios::openmode mode) {
-    std::ofstream file(path, mode);
+// Replaces the file as a whole: on a full disk the one before stays.
+void write(const std::string& path, const std::string& text) {
+    const std::string part = path + ".part";
+    std::ofstream file(part, std::ios::trunc);
     file << text << std::flush;
-    if (!file) throw_data("{}: cannot be written to", path);
+    file.close();
+    std::error_code error;
+    if (file) std::filesystem::rename(part, path, error);
+    if (file && !error) return;
+    std::filesystem::remove(part, error);
+    throw_data("{}: cannot be written to", path);
 }
 
-// One line; bytes that are no UTF-8 (of a log) are replaced.
-std::string line_of(const Json& record) {
-    return record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+// Appends a line, or nothing: what a full disk took of it is cut off again, and half a line that a killed
+// process left is ended first. Bytes that are no UTF-8 (of a log) are replaced.
+void append(const std::string& path, const Json& record) {
+    std::string line = record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    const std::string before = content_of(path);
+    if (!before.empty() && before.back() != '\n') line = "\n" + line;
+    std::ofstream file(path, std::ios::app);
+    file << line << std::flush;
+    file.close();
+    if (file) return;
+    std::error_code ignored;
+    std::filesystem::resize_file(path, before.size(), ignored);
+    throw_data("{}: cannot be written to", path);
+}
+
+Json facts_of(const std::vector<std::string>& facts) {
+    Json record = {{"kind", "device"}};
+    for (const std::string& fact : facts) {
+        const size_t equals = fact.find('=');
+        if (equals == std::string::npos) throw_usage("'{}' is not key=value", fact);
+        record[fact.substr(0, equals)] = fact.substr(equals + 1);
+    }
+    return record;
 }
 
 struct Options {
-    std::string results, gtest, log, json, table, peers;
+    std::string results, gtest, log, ops, json, table, states, peers;
     RunCheck run;
     std::vector<std::string> facts, folders, expected;
     StepEnd step;
 };
 
-int merge(const Options& options) {
+Json report_of(const std::vector<std::string>& files, const std::vector<std::string>& expected) {
     std::vector<std::string> lines;
-    for (const std::string& folder : options.folders) {
-        for (const char* name : {"/results.jsonl", "/ops.jsonl"}) {
-            std::istringstream content(content_of(folder + name));
-            for (std::string line; std::getline(content, line);) lines.push_back(line);
-        }
+    for (const std::string& file : files) {
+        std::istringstream content(content_of(file));
+        for (std::string line; std::getline(content, line);) lines.push_back(line);
     }
-    const Json report = merge_records(lines, options.expected);
+    return merge_records(lines, expected);
+}
+
+int merge(const Options& options) {
+    std::vector<std::string> files;
+    for (const std::string& folder : options.folders) files.push_back(folder + "/results.jsonl");
+    const Json report = report_of(files, options.expected);
     const std::string page = print_report(report);
-    if (!options.json.empty())
-        write(options.json, report.dump(1, ' ', false, Json::error_handler_t::replace) + "\n",
-              std::ios::trunc);
-    if (!options.table.empty()) write(options.table, page, std::ios::trunc);
     fmt::print("{}", page);
+    std::fflush(stdout);
+    if (!options.states.empty()) write(options.states, print_states(report));
+    if (!options.json.empty())
+        write(options.json, report.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+    if (!options.table.empty()) write(options.table, page);
     return report.at("result") == "passed" ? 0 : 1;
 }
 
-int run(int argc, char** argv) {
-    CLI::App app("Collects the results of a check on a GPU and merges them into one report.");
-    app.footer(
-        "Exit codes: 0 done, and all that was asked for passed; 1 something failed or did not run;\n"
-        "            2 bad usage; 3 a file cannot be written.");
-    app.require_subcommand(1);
-    Options options;
+int append_step(Options& options) {
+    StepEnd& step = options.step;
+    step.is_gtest = !options.gtest.empty();
+    if (step.is_gtest) step.gtest_json = content_of(options.gtest);
+    step.is_bench = !options.ops.empty();
+    if (step.is_bench) step.bench_lines = content_of(options.ops);
+    if (!options.log.empty()) step.log = content_of(options.log);
+    if (!options.run.folder.empty()) {
+        const Checked checked = check_run(options.run);
+        step.run = checked.figures;
+        step.failure = checked.failure;
+    }
+    if (!options.peers.empty()) {
+        const Checked checked = check_peers(options.peers);
+        step.peers = checked.figures;
+        step.failure = checked.failure;
+    }
+    const Json record = step_record(step);
+    append(options.results, record);
+    fmt::print("{} {}: {} {}\n", step.stage, step.name, record.value("status", ""),
+               record.value("message", ""));
+    return 0;
+}
+
+// Results of two builds or cards are no one report.
+int check_origin(const Options& options) {
+    const Json report = report_of({options.results}, {});
+    if (report.at("device").empty() && report.at("steps").empty()) return 0;
+    const std::string difference = other_origin(report.at("device"), facts_of(options.facts));
+    if (difference.empty()) return 0;
+    throw_usage("{} holds results of another build or card: {}", options.results, difference);
+}
+
+void define_step(CLI::App& app, Options& options) {
     CLI::App* step = app.add_subcommand("step", "append the record of a step that has ended");
     step->add_option("--results", options.results, "file of records, one JSON object a line")->required();
     step->add_option("--stage", options.step.stage)->required();
     step->add_option("--step", options.step.name)->required();
-    step->add_option("--exit-code", options.step.exit_code, "124 and 137: stopped at its limit; 77: skipped");
+    step->add_option("--exit-code", options.step.exit_code, "124, 137: stopped at its limit; 77: skipped");
     step->add_option("--seconds", options.step.seconds, "that it took");
     step->add_option("--limit", options.step.limit_seconds, "that it was given");
     step->add_option("--gtest", options.gtest,
@@ -77,23 +137,41 @@ int run(int argc, char** argv) {
     step->add_option("--status", options.step.status, "overrules what the rest says")
         ->check(CLI::IsMember({"passed", "failed", "skipped", "not run"}));
     step->add_option("--message", options.step.message);
+    step->add_option("--ops", options.ops, "it was op_bench, which wrote this file");
     step->add_option("--run", options.run.folder, "it was a run of speedrun: its folder");
     step->add_option("--floor-ms", options.run.floor_ms, "of one step of that run");
     step->add_option("--losses", options.run.losses, "file whose losses its first ones must agree with");
     step->add_option("--tolerance", options.run.tolerance, "of a loss, relative");
     step->add_option("--same-as", options.run.same_as,
-                     "folder of a run whose curve it must repeat, bit for bit");
+                     "metrics.jsonl of a run whose curve it must repeat, bit for bit");
     step->add_flag("--target", options.run.must_reach_target, "it must have reached its target loss");
     step->add_option("--peers", options.peers, "it was compare_peers.sh, which wrote this JSON file");
+}
+
+int run(int argc, char** argv) {
+    CLI::App app("Collects the results of a check on a GPU and merges them into one report.");
+    app.footer(
+        "Exit codes: 0 done, and all that was asked for passed; 1 something failed or did not run;\n"
+        "            2 bad usage, another build or card; 3 a file cannot be written.");
+    app.require_subcommand(1);
+    Options options;
+    define_step(app, options);
     CLI::App* device = app.add_subcommand("device", "append facts about machine and build");
     device->add_option("--results", options.results, "file of records")->required();
     device->add_option("facts", options.facts, "key=value")->required();
+    CLI::App* again = app.add_subcommand("again", "forget the steps of a stage that failed or were skipped");
+    again->add_option("--results", options.results, "file of records")->required();
+    again->add_option("--stage", options.step.stage)->required();
+    CLI::App* origin = app.add_subcommand(
+        "origin", "fail if the results come from another build (programs) or card than these facts say");
+    origin->add_option("--results", options.results, "file of records")->required();
+    origin->add_option("facts", options.facts, "key=value: programs, card, git_sha")->required();
     CLI::App* merged = app.add_subcommand(
         "merge", "print one page and write one JSON report of the records in these folders");
-    merged->add_option("folders", options.folders, "with results.jsonl and ops.jsonl, oldest first")
-        ->required();
+    merged->add_option("folders", options.folders, "with results.jsonl, oldest first")->required();
     merged->add_option("--json", options.json, "the report");
     merged->add_option("--table", options.table, "the page, as printed");
+    merged->add_option("--states", options.states, "a line for each step: stage, step, status");
     merged->add_option("--expect", options.expected, "stages that were asked for, separated by commas")
         ->delimiter(',');
     try {
@@ -102,34 +180,16 @@ int run(int argc, char** argv) {
         return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::usage);
     }
     if (merged->parsed()) return merge(options);
+    if (origin->parsed()) return check_origin(options);
     if (device->parsed()) {
-        Json record = {{"kind", "device"}};
-        for (const std::string& fact : options.facts) {
-            const size_t equals = fact.find('=');
-            if (equals == std::string::npos) throw_usage("'{}' is not key=value", fact);
-            record[fact.substr(0, equals)] = fact.substr(equals + 1);
-        }
-        write(options.results, line_of(record), std::ios::app);
+        append(options.results, facts_of(options.facts));
         return 0;
     }
-    options.step.is_gtest = !options.gtest.empty();
-    if (options.step.is_gtest) options.step.gtest_json = content_of(options.gtest);
-    if (!options.log.empty()) options.step.log = content_of(options.log);
-    if (!options.run.folder.empty()) {
-        const Checked checked = check_run(options.run);
-        options.step.run = checked.figures;
-        options.step.failure = checked.failure;
+    if (again->parsed()) {
+        append(options.results, {{"kind", "again"}, {"stage", options.step.stage}});
+        return 0;
     }
-    if (!options.peers.empty()) {
-        const Checked checked = check_peers(options.peers);
-        options.step.peers = checked.figures;
-        options.step.failure = checked.failure;
-    }
-    const Json record = step_record(options.step);
-    write(options.results, line_of(record), std::ios::app);
-    fmt::print("{} {}: {} {}\n", options.step.stage, options.step.name, record.value("status", ""),
-               record.value("message", ""));
-    return 0;
+    return append_step(options);
 }
 
 }  // namespace

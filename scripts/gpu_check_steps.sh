@@ -1,0 +1,174 @@
+# Sourced by gpu_check.sh: how a step is chosen, run, stopped and recorded, and how time and disk are shared out. Uses bin, device,
+# out, work, expected, step_seconds, grace and call_end.
+# shellcheck shell=sh disable=SC2154,SC2034
+merged=1 step_stage='' step_name='' running='' planning=0 put_off=0 is_full=0 rc=none
+stage_end=$call_end
+
+# merge: writes the report anew; merged: 0 all passed, 1 not so, 3 it could not be written.
+merge() {
+    "$bin/gpu_report" merge --expect "$expected" --states "$work/states" --json "$out/gpu_check.json" --table "$out/report.txt" \
+        "$out" "$work" >"$work/page" 2>"$work/why"
+    merged=$?
+    if [ "$merged" = 3 ] && make_room; then merge; fi
+}
+
+# OUT_DIR's disk is full: gives up the space kept for this and most of the log; fails where that is done already.
+make_room() {
+    [ "$is_full" = 0 ] || return 1
+    is_full=1
+    rm -f "$out/reserve"
+    tail -c 20000 "$out/check.log" >"$work/end_of_log" 2>/dev/null && cat "$work/end_of_log" 2>/dev/null >"$out/check.log"
+    append step --stage device --step disk --status failed --message "no space left in $out: check.log was shortened"
+}
+
+# append COMMAND OPTION...: of gpu_report, to the results; without room for them, to those of this call alone.
+append() {
+    "$bin/gpu_report" "$@" --results "$out/results.jsonl" 2>"$work/why" && return
+    make_room
+    "$bin/gpu_report" "$@" --results "$out/results.jsonl" 2>"$work/why" && return
+    "$bin/gpu_report" "$@" --results "$work/results.jsonl"
+}
+
+# record STAGE STEP STATUS MESSAGE: of a step that was no program.
+record() {
+    append step --stage "$1" --step "$2" --status "$3" --message "$4"
+    merge
+}
+
+# state_of STAGE STEP: how it ended, in this call or an earlier one; nothing where it was never planned.
+state_of() {
+    sed -n "s|^$1 $2 ||p" "$work/states"
+}
+
+# due STAGE STEP: whether it is to be done now; what follows is about this step. While planning nothing is, but is noted as "not
+# run": so a call that is killed leaves no step untold.
+due() {
+    step_stage=$1 step_name=$2
+    due_state=$(state_of "$1" "$2")
+    if [ "$planning" = 1 ]; then
+        [ -n "$due_state" ] ||
+            append step --stage "$1" --step "$2" --status 'not run' --message 'not begun yet' >/dev/null
+        return 1
+    fi
+    [ -z "$due_state" ] || [ "$due_state" = 'not run' ]
+}
+
+# A stage begins no step once it has used 60% of the time that was left: one that hangs leaves time for the others. What is put off
+# so comes after them.
+begin_stage() {
+    now=$(date +%s)
+    stage_end=$((now + (call_end - now) * 6 / 10))
+    [ "$1" = first ] || stage_end=$call_end
+}
+
+# Ends what is left of the step, children with process groups of their own included. A subshell, for the caller may have set -f.
+end_session() (
+    session=$(cat "$work/session" 2>/dev/null)
+    [ -n "$session" ] || exit 0
+    set +f
+    for round in 1 2; do # what was started during the first
+        for stat in /proc/[0-9]*/stat; do
+            { read -r stat_line <"$stat"; } 2>/dev/null || continue
+            # After the name: state, parent, group, session.
+            # shellcheck disable=SC2086  # fields are words
+            set -- ${stat_line##*) }
+            [ "${4:-}" = "$session" ] || continue
+            pid=${stat%/stat}
+            kill -KILL "${pid#/proc/}" 2>/dev/null
+        done
+    done
+    rm -f "$work/session"
+)
+
+# run MINIMUM LIMIT COMMAND...: for LIMIT seconds at most; not at all where less than MINIMUM is left of the call. Sets rc ("none": it
+# was not begun), took, limit and log, the first and last 2 MB of its output; records nothing.
+run() {
+    minimum=$1 own_limit=$2
+    shift 2
+    [ "$device" = cuda ] || minimum=2
+    [ "$own_limit" -le "$step_seconds" ] || own_limit=$step_seconds
+    [ "$minimum" -le "$own_limit" ] || minimum=$own_limit
+    rc=none took=0 limit=$own_limit log=$work/log why_not='no time was left'
+    true >"$log"
+    start=$(date +%s)
+    left=$((call_end - start))
+    [ "$left" -ge "$minimum" ] || return 0
+    if [ "$start" -ge "$stage_end" ]; then
+        put_off=1 why_not='put off: the stage has had its share of the time'
+        return 0
+    fi
+    [ "$limit" -le "$left" ] || limit=$left
+    rm -f "$work/pipe" "$work/was_read"
+    mkfifo "$work/pipe" || { why_not="$work: no pipe can be made there" && return 0; }
+    { head -c 2000000 >"$log"; tail -c 2000000 >"$work/end_of_log"; touch "$work/was_read"; } <"$work/pipe" 2>/dev/null &
+    reader=$!
+    running=$step_name
+    # shellcheck disable=SC2016  # for the inner shell
+    (exec setsid sh -c 'echo $$ >"$1" && shift && exec "$@"' sh "$work/session" timeout -k "$grace" "$limit" "$@") \
+        </dev/null >"$work/pipe" 2>&1 &
+    wait $!
+    rc=$?
+    end_session
+    # A process that has left the session may hold the pipe open: it is not waited for.
+    for round in 1 2 3 4 5 6 7 8 9 10; do
+        [ ! -f "$work/was_read" ] || break
+        sleep 0.1
+    done
+    kill "$reader" 2>/dev/null
+    wait "$reader"
+    running=''
+    took=$(($(date +%s) - start))
+    cat "$work/end_of_log" >>"$log" 2>/dev/null
+    keep_log "$@"
+}
+
+# keep_log COMMAND...: what it printed, in check.log, which stays below 8 MB.
+keep_log() {
+    [ -n "$out" ] || return 0
+    {
+        echo "==== exit code $rc after $took s (limit $limit s): $*"
+        if [ "$(wc -c <"$log")" -le 200000 ]; then
+            cat "$log"
+        else
+            head -c 100000 "$log"
+            printf '\n[...]\n'
+            tail -c 100000 "$log"
+        fi
+    } 2>/dev/null >>"$out/check.log"
+    [ "$(wc -c <"$out/check.log")" -gt 8000000 ] || return 0
+    tail -c 4000000 "$out/check.log" >"$work/end_of_log" && cat "$work/end_of_log" >"$out/check.log"
+}
+
+# finish OPTION...: records how the step that is due has ended, as run() left it; options as of `gpu_report step`.
+finish() {
+    if [ "$rc" = none ]; then
+        record "$step_stage" "$step_name" 'not run' "$why_not"
+        return
+    fi
+    if [ "$limit" -lt "$own_limit" ] && [ "$took" -ge "$limit" ]; then
+        case $rc in 124 | 137) set -- --status 'not run' --message "the call ended after $took s of its $own_limit s" ;; esac
+    fi
+    append step --stage "$step_stage" --step "$step_name" --exit-code "$rc" --seconds "$took" --limit "$limit" --log "$log" "$@"
+    merge
+}
+
+# gtest_step MINIMUM LIMIT PROGRAM OPTION...: the step that is due, a program with tests.
+gtest_step() {
+    gtest_minimum=$1 gtest_limit=$2 program=$3
+    shift 3
+    rm -f "$work/gtest.json"
+    run "$gtest_minimum" "$gtest_limit" "$program" "--gtest_output=json:$work/gtest.json" "$@"
+    finish --gtest "$work/gtest.json"
+}
+
+# stop EXIT_CODE: the call was told to end.
+stop() {
+    trap '' INT TERM
+    if [ -n "$running" ]; then
+        end_session
+        append step --stage "$step_stage" --step "$step_name" --status 'not run' --seconds "$(($(date +%s) - start))" \
+            --message 'the call was stopped'
+    fi
+    merge
+    exit "$1"
+}

@@ -1,0 +1,291 @@
+#!/bin/sh
+# gpu_check.sh with stand-ins for the programs: stages that hang, crash, print garbage or fill the disk leave all others to
+# report, and several short calls make one whole report in which nothing was done twice.
+# Usage: gpu_check_test.sh GPU_REPORT SOURCE_DIR
+set -u
+gpu_report=$1 source=$2
+work=$(mktemp -d)
+trap 'kill_hung; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+export CALLS="$work/calls" HUNG="$work/hung" FAULTS='' SLOW='' TMPDIR="$work"
+
+# shellcheck disable=SC2317  # called by the trap
+kill_hung() {
+    [ ! -f "$HUNG" ] || while read -r pid; do kill -KILL "$pid" 2>/dev/null; done <"$HUNG"
+    rm -f "$HUNG"
+}
+fail() { echo "FAILED: $1"; sed 's/^/    /' out; failures=$((failures + 1)); }
+# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT (a grep pattern).
+expect() {
+    code=$1; text=$2; shift 2
+    "$@" >out 2>&1 </dev/null
+    got=$?
+    if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
+    grep -q -e "$text" out || fail "no '$text' in the output of: $*"
+}
+# states OUT_DIR: stage, step and status of each step in the report, which must be JSON.
+states() {
+    if command -v python3 >/dev/null 2>&1; then
+        python3 -c 'import json, sys
+for step in json.load(open(sys.argv[1], encoding="utf-8"))["steps"]: print(step["stage"], step["step"], step["status"])' \
+            "$1/gpu_check.json" >out 2>&1 || fail "$1/gpu_check.json is not whole"
+    else
+        "$gpu_report" merge --states out "$1" >/dev/null
+    fi
+}
+# expect_states OUT_DIR: its steps are those on standard input, no more and no less.
+expect_states() {
+    cat >expected
+    states "$1"
+    diff expected out >difference || { cp difference out && fail "the steps of $1 differ from what is expected"; }
+}
+
+# ---- a bundle of stand-ins. FAULTS: a list of name:fault; SLOW: a name. A name is that of a run, a group of operations, or tests.
+mkdir -p bundle/bin bundle/share/speedrun/data/kjv
+cp "$source"/scripts/gpu_check*.sh "$source/scripts/cuda_env.sh" bundle/
+ln -s "$source/configs" bundle/share/speedrun/configs
+touch bundle/share/speedrun/data/kjv/dataset.json
+echo git_sha=first >bundle/manifest.txt
+ln -s "$gpu_report" bundle/bin/gpu_report
+cat >bundle/bin/fault <<'F'
+# fault NAME: what FAULTS says of it. Sourced.
+fault() {
+    echo "$1" >>"$CALLS"
+    [ "$SLOW" != "$1" ] || sleep 30
+    case " $FAULTS " in
+    *" $1:hang "*) # deaf to TERM, and so is its child, in a process group of its own
+        trap '' TERM
+        timeout 60 sh -c 'trap "" TERM; echo $$ >>"$HUNG"; while :; do sleep 1; done' &
+        echo $$ >>"$HUNG"
+        while :; do sleep 1; done
+        ;;
+    *" $1:crash "*) kill -SEGV $$ ;;
+    *" $1:garbage "*)
+        printf '[ RUN      ] Some.test\377\376\033[2J\001\n'
+        case $1 in step-*) bytes=100000000 ;; *) bytes=5000000 ;; esac
+        head -c "$bytes" /dev/zero | tr '\000' '\377'
+        printf '\377\001{"kind":"op"}\n{"kind":"op","name":5,"status":[]}\n\000[[[[{\n' >"$2"
+        ;;
+    *" $1:full_disk "*) cat /dev/zero >"$SPEEDRUN_CACHE_DIR/much" ;;
+    *) return 0 ;;
+    esac
+    exit
+}
+value_of() { while [ "$1" != "$name" ]; do shift; done; echo "$2"; }
+F
+cat >bundle/bin/kernels_tests <<'F'
+#!/bin/sh
+. "${0%/*}/fault"
+json=$(printf '%s\n' "$@" | sed -n 's/^--gtest_output=json://p')
+case "$*" in
+*list_tests*) printf 'Good.\n  one\nBad.\n  two\n' && exit ;;
+*filter=*) suite=${*##*filter=} && fault "${suite%.*}" "$json" ;;
+*shuffle*) fault shuffled "$json" ;;
+*) fault tests "$json" ;;
+esac
+printf '[ RUN      ] Good.one\n[       OK ] Good.one (0 ms)\n'
+printf '{"testsuites":[{"name":"Good","testsuite":[{"name":"one","result":"COMPLETED"}]}' >"$json"
+case " $FAULTS " in *" tests:truncated "*) case "$*" in *filter* | *shuffle*) ;; *) exit ;; esac ;; esac
+echo ']}' >>"$json"
+F
+cat >bundle/bin/op_bench <<'F'
+#!/bin/sh
+. "${0%/*}/fault"
+name=--filter group=$(value_of "$@")
+name=--json json=$(value_of "$@")
+group=${group#^}
+fault "$group" "$json"
+echo '{"kind":"ceilings","gb_per_s":1,"tflops":1}' >>"$json"
+case " $FAULTS " in *" $group:truncated "*) printf '{"kind":"op","na' >>"$json" && exit ;; esac
+printf '{"kind":"op","name":"%s.case","dtype":"bf16","status":"passed","median_ms":1}\n' "$group" >>"$json"
+F
+cat >bundle/bin/speedrun <<'F'
+#!/bin/sh
+. "${0%/*}/fault"
+name=--out folder=$(value_of "$@")
+name=--name run=$(value_of "$@")
+mkdir -p "$folder/$run"
+fault "$run" "$folder/$run/summary.json"
+for step in 0 1 2 3 4 5 6 7; do
+    echo '{"event":"step","step":'$step',"loss":'$((9 - step))',"grad_norm":1,"step_ms":1,"optimizer_ms":1,"tokens":64}'
+done >"$folder/$run/metrics.jsonl"
+echo '{"status":"done","steps":8,"train_ms":8,"startup_ms":1,"step_ms":{"p99":1},"flops_per_s":1,"ceiling_flops_per_s":1,
+    "memory_bytes":1,"val_loss":1,"target_loss":2,"target_reached":true,"time_to_target_ms":5}' >"$folder/$run/summary.json"
+F
+cat >bundle/bin/make_tokens <<'F'
+#!/bin/sh
+mkdir -p "$1" && touch "$1/dataset.json"
+F
+cat >bundle/compare_peers.sh <<'F'
+#!/bin/sh
+for config in "$@"; do :; done
+name=--json
+. "${0%/*}/bin/fault"
+json=$(value_of "$@")
+fault "peer-${config##*/}" "$json"
+echo '{"result":"passed","peers":[{"name":"x"}],"failures":[]}' >"$json"
+F
+chmod +x bundle/bin/*
+check="$work/bundle/gpu_check.sh"
+
+# ---- faults in every stage: each step is told, JSON and log stay whole, nothing is left running.
+FAULTS='tests:truncated Bad:crash step-modern,library,no_graph:hang step-modern,hand:crash step-gpt2,library:garbage
+ product:garbage optimizer:hang utility:truncated train-kjv_again:crash peer-124m_modern.json:garbage peer-gpt2_124m.json:crash'
+FAULTS=$(echo "$FAULTS" | tr '\n' ' ')
+expect 1 'result: failed' sh "$check" --device cpu --step-seconds 2 faults
+expect_states faults <<'T'
+tests all failed
+tests shuffled_twice passed
+step modern,library passed
+step modern,library,no_graph failed
+step modern,hand failed
+step modern,library,8_microbatches passed
+step gpt2,library failed
+step gpt2,library,no_graph passed
+step gpt2,hand passed
+step gpt2,library,8_microbatches passed
+ops product failed
+ops attention passed
+ops pointwise passed
+ops optimizer failed
+ops utility failed
+train kjv passed
+train kjv_again failed
+train 124m_first_steps_f32 passed
+train 124m_20 passed
+ranks mpirun skipped
+sanitize memcheck not run
+sanitize racecheck not run
+sanitize synccheck not run
+sanitize initcheck not run
+peer modern failed
+peer gpt2 failed
+device present passed
+tests alone:Good passed
+tests alone:Bad failed
+T
+expect 0 'the tests did not reach their end' cat faults/report.txt
+expect 0 'stopped at its limit of 2 s' cat faults/report.txt
+expect 0 'exit code 139' cat faults/report.txt
+expect 0 'cannot be read' cat faults/report.txt
+[ "$(wc -c <faults/check.log)" -lt 8000000 ] || fail 'check.log has no bound'
+[ "$(wc -c <faults/gpu_check.json)" -lt 1000000 ] || fail 'gpu_check.json has no bound'
+[ ! -e faults/reserve ] || fail 'the reserved space is left'
+[ -s "$HUNG" ] || fail 'nothing has hung'
+while read -r pid; do
+    case $(cat "/proc/$pid/stat" 2>/dev/null) in '' | *') Z '*) ;; *) fail "process $pid is left running" ;; esac
+done <"$HUNG"
+rm -f "$HUNG"
+
+# Failed and skipped steps are done once more when asked for, those that passed are not; the failed suites are forgotten.
+FAULTS=''
+: >"$CALLS"
+expect 1 'not run: 4 steps' sh "$check" --device cpu --again tests faults tests step
+states faults
+[ "$(grep '^tests ' out | tr '\n' ';')" = 'tests shuffled_twice passed;tests alone:Good passed;tests all passed;' ] ||
+    fail 'tests: not repeated as asked for'
+[ "$(cat "$CALLS")" = tests ] || { cp "$CALLS" out && fail 'more was repeated than asked for'; }
+
+# A stage of which everything hangs leaves time for the next one, and comes back to the rest after it.
+FAULTS='tests:hang Good:hang'
+expect 1 'tests alone:Bad: not run put off' sh "$check" --device cpu --seconds 13 --step-seconds 2 share tests ops
+# Started in this order: the first two use up the stage's share.
+[ "$(grep -n -x product "$CALLS" | tail -n 1 | cut -d : -f 1)" -lt "$(grep -n -x shuffled "$CALLS" | tail -n 1 | cut -d : -f 1)" ] ||
+    { cp "$CALLS" out && fail 'a stage that hangs has taken all of the time'; }
+rm -f "$HUNG"
+
+# ---- short calls: stopped, killed, cut off by its end, and one that does the rest, each with a read-only copy of what the one before
+# left.
+: >"$CALLS"
+copy() { rm -rf "$2" && cp -R "$1" "$2" && chmod -R a-w "$2"; }
+# interrupt SIGNAL COMMAND...: sends it the signal once a stand-in hangs; sets got.
+interrupt() {
+    signal=$1
+    shift
+    rm -f "$HUNG"
+    "$@" >out 2>&1 </dev/null &
+    command=$!
+    for tenths in $(seq 300); do
+        [ ! -s "$HUNG" ] || break
+        sleep 0.1
+    done
+    kill "-$signal" "$command" && wait "$command"
+    got=$?
+    echo "after $tenths tenths of a second" >>out
+}
+FAULTS=step-modern,library:hang
+interrupt TERM sh "$check" --device cpu short step ops train
+[ "$got" = 143 ] || fail "exit code $got of a call that was stopped"
+expect 0 'the call was stopped' cat short/report.txt
+copy short short2
+FAULTS=step-modern,hand:hang
+interrupt KILL sh "$check" --device cpu short2 step ops train
+kill_hung
+states short2
+grep -q '^step modern,hand not run' out || fail 'a killed call has not left what it had not done'
+grep -q '^step modern,library passed' out || fail 'a killed call has lost what it had done'
+copy short2 short3
+FAULTS='' SLOW=step-gpt2,library
+expect 1 'step gpt2,library: not run the call ended after' sh "$check" --device cpu --seconds 9 short3 step ops train
+copy short3 short4
+SLOW=''
+expect 0 'result: passed' sh "$check" --device cpu short4 step ops train
+expect 0 'step gpt2,library,8_microbatches .* ms\|call 4: ' cat short4/report.txt
+states short4
+[ "$(grep -c 'passed$' out)" = 18 ] || fail 'steps are missing after the last call'
+for twice in step-modern,library step-modern,hand step-gpt2,library; do
+    [ "$(grep -c -x "$twice" "$CALLS")" = 2 ] || { cp "$CALLS" out && fail "$twice: not begun twice"; }
+done
+[ "$(sort "$CALLS" | uniq -d | wc -l)" = 3 ] || { sort "$CALLS" | uniq -c >out && fail 'steps were done twice'; }
+cp "$CALLS" before
+expect 0 'result: passed' sh "$check" --device cpu short4 step ops train
+cmp -s before "$CALLS" || fail 'a finished check was repeated'
+
+# Results of other programs are refused, with both named; --fresh forgets them.
+echo '# another build' >>bundle/bin/op_bench
+echo git_sha=second >bundle/manifest.txt
+expect 2 "git_sha: recorded 'first', now 'second'; programs: recorded '" sh "$check" --device cpu short4 ops
+expect 2 'another OUT_DIR, or --fresh' sh "$check" --device cpu short4 ops
+expect 1 'ops product: not run no time was left' sh "$check" --device cpu --fresh --seconds 0 short4 ops
+
+# ---- a full disk: a small one, where it may be mounted.
+mkdir small
+cat >on_small_disk <<'F'
+mount -t tmpfs -o size=3m none small || exit 77
+sh "$CHECK" --device cpu small ops train >page 2>&1
+code=$?
+cp -R small copied
+exit $code
+F
+export CHECK="$check"
+for isolate in 'unshare -m' 'unshare -Urm' ''; do
+    # shellcheck disable=SC2086  # a command of words
+    [ -n "$isolate" ] && $isolate sh -c 'mount -t tmpfs -o size=1m none small' >/dev/null 2>&1 && break
+done
+if [ -z "$isolate" ]; then
+    echo 'a full disk: skipped, no file system may be mounted here'
+else
+    FAULTS=attention:full_disk
+    # shellcheck disable=SC2086
+    $isolate sh on_small_disk
+    [ $? = 1 ] || fail 'another exit code than 1 on a full disk'
+    expect 0 'no space left in' cat page
+    expect_states copied <<'T'
+ops product passed
+ops attention failed
+ops pointwise passed
+ops optimizer passed
+ops utility passed
+train kjv passed
+train kjv_again passed
+train 124m_first_steps_f32 passed
+train 124m_20 passed
+device present passed
+device disk failed
+T
+    cp page out
+fi
+
+[ "$failures" -eq 0 ] || { echo "$failures failed" && exit 1; }
+echo "all passed"
