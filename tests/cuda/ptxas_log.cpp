@@ -17,15 +17,15 @@ int64_t number_before(const std::string& line, const std::string& words) {
     return std::regex_search(line, match, std::regex("(\\d+) " + words)) ? std::stoll(match[1]) : 0;
 }
 
-void read_log(const std::filesystem::path& path, const std::string& architecture,
-              std::map<std::string, KernelResources>& kernels) {
+void read_log(const std::filesystem::path& path,
+              std::map<std::string, std::map<std::string, KernelResources>>& kernels) {
     static const std::regex kEntry("Compiling entry function '([^']+)' for '([^']+)'");
     std::ifstream file(path);
     KernelResources* current = nullptr;
     for (std::string line; std::getline(file, line);) {
         std::smatch match;
         if (std::regex_search(line, match, kEntry)) {
-            current = match[2] == architecture ? &kernels[match[1]] : nullptr;
+            current = &kernels[match[2]][match[1]];
         } else if (current && line.find("stack frame") != std::string::npos) {
             current->stack_bytes = number_before(line, "bytes stack frame");
             current->spill_bytes =
@@ -51,12 +51,11 @@ size_t parameters_begin(const std::string& name) {
 
 }  // namespace
 
-std::map<std::string, KernelResources> read_ptxas_logs(const std::string& folder,
-                                                       const std::string& architecture) {
-    std::map<std::string, KernelResources> kernels;
+std::map<std::string, std::map<std::string, KernelResources>> read_ptxas_logs(const std::string& folder) {
+    std::map<std::string, std::map<std::string, KernelResources>> kernels;
     if (!std::filesystem::is_directory(folder)) return kernels;
     for (const auto& entry : std::filesystem::directory_iterator(folder))
-        if (entry.path().extension() == ".ptxas") read_log(entry.path(), architecture, kernels);
+        if (entry.path().extension() == ".ptxas") read_log(entry.path(), kernels);
     return kernels;
 }
 

@@ -15,9 +15,8 @@ struct KernelResources {
     bool operator==(const KernelResources&) const = default;
 };
 
-// By mangled name, of all logs in the folder, for one architecture ("sm_90a"). Empty where there are none.
-std::map<std::string, KernelResources> read_ptxas_logs(const std::string& folder,
-                                                       const std::string& architecture);
+// By architecture ("sm_90a"), then by mangled name, of all logs in the folder. Empty where there are none.
+std::map<std::string, std::map<std::string, KernelResources>> read_ptxas_logs(const std::string& folder);
 
 // The readable name, without the namespace, return type and parameters: "norm_forward_kernel<Bf16, 8>".
 std::string short_name(const std::string& mangled);

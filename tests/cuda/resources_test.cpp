@@ -1,27 +1,19 @@
-// Compile gate: no kernel spills or keeps an array in local memory on Hopper, and what each uses is the
-// committed table kernels/cuda/resources_sm_90a.txt. After a change that is meant:
+// Compile gate: what each kernel uses on Hopper is the committed table kernels/cuda/resources_sm_90a.txt.
+// After a change that is meant:
 //   SPEEDRUN_UPDATE_RESOURCES=1 build/release/cuda_host_tests --gtest_filter='Resources.*'
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <set>
-#include <sstream>
 
+#include "tests/cuda/committed_table.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/cuda/ptxas_log.h"
 #include "tests/runs/run_fixture.h"
 
 namespace speedrun::testing {
 namespace {
-
-const std::string kTable = SPEEDRUN_RESOURCES_FOLDER "/resources_sm_90a.txt";
-
-std::map<std::string, KernelResources> built() {
-    return read_ptxas_logs(SPEEDRUN_PTXAS_FOLDER, "sm_90a");
-}
 
 std::string version_line() {
     return fmt::format("# CUDA {}.{}, sm_90a", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
@@ -84,19 +76,8 @@ class Resources : public RunFixture {
     }
 };
 
-TEST_F(Resources, NoSpillsAndNoLocalMemory) {
-    const auto kernels = built();
-    if (kernels.empty()) GTEST_SKIP() << "this build has no code for sm_90a (SPEEDRUN_CUDA_ARCHITECTURES)";
-    EXPECT_GT(kernels.size(), 50u);
-    for (const auto& [name, used] : kernels) {
-        EXPECT_EQ(used.spill_bytes, 0) << short_name(name);
-        EXPECT_EQ(used.stack_bytes, 0) << short_name(name);
-        EXPECT_GT(used.registers, 0) << short_name(name) << ": ptxas's line was not understood";
-    }
-}
-
 TEST_F(Resources, AreTheCommittedTable) {
-    const auto kernels = built();
+    const auto kernels = read_ptxas_logs(SPEEDRUN_PTXAS_FOLDER)["sm_90a"];
     if (kernels.empty()) GTEST_SKIP() << "this build has no code for sm_90a (SPEEDRUN_CUDA_ARCHITECTURES)";
     const auto launched = launches();
     int64_t num_launched = 0;
@@ -108,45 +89,8 @@ TEST_F(Resources, AreTheCommittedTable) {
         EXPECT_LE(launch.shared_bytes, kSharedOfBlock) << short_name(name);
     }
     EXPECT_GT(num_launched, 60) << "the runs no longer launch what they should";
-    const std::string table = table_of(kernels, launched);
-    if (std::getenv("SPEEDRUN_UPDATE_RESOURCES")) {
-        std::ofstream(kTable) << table;
-        GTEST_SKIP() << "wrote " << kTable;
-    }
-    std::ifstream file(kTable);
-    ASSERT_TRUE(file) << kTable;
-    std::stringstream committed;
-    committed << file.rdbuf();
-    if (committed.str().rfind(version_line() + "\n", 0) != 0) {
-        GTEST_SKIP() << kTable << " was made by another compiler than " << version_line();
-    }
-    std::istringstream expected(committed.str()), actual(table);
-    std::set<std::string> missing, extra;
-    for (std::string line; std::getline(expected, line);) missing.insert(line);
-    for (std::string line; std::getline(actual, line);)
-        if (missing.erase(line) == 0) extra.insert(line);
-    std::string difference;
-    for (const std::string& line : missing) difference += "- " + line + "\n";
-    for (const std::string& line : extra) difference += "+ " + line + "\n";
-    EXPECT_EQ(difference, "") << "If that is meant, see the head of resources_test.cpp.";
-}
-
-TEST(PtxasLog, IsUnderstood) {
-    const std::string folder = ::testing::TempDir() + "ptxas_logs";
-    (void)std::system(("mkdir -p " + folder).c_str());
-    std::ofstream(folder + "/a.o.ptxas")
-        << "ptxas info    : Compiling entry function '_ZN8speedrun5helloIfEEvPT_' for 'sm_90a'\n"
-           "ptxas info    : Function properties for _ZN8speedrun5helloIfEEvPT_\n"
-           "    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
-           "ptxas info    : Used 31 registers, used 1 barriers, 8 bytes cumulative stack size, 64 bytes "
-           "smem\n"
-           "ptxas info    : Compiling entry function 'other' for 'sm_80'\n"
-           "ptxas info    : Used 99 registers\n";
-    const auto kernels = read_ptxas_logs(folder, "sm_90a");
-    ASSERT_EQ(kernels.size(), 1u);
-    const KernelResources expected{31, 8, 16, 64};
-    EXPECT_EQ(kernels.begin()->second, expected);
-    EXPECT_EQ(short_name(kernels.begin()->first), "hello<float>");
+    compare_with_committed(SPEEDRUN_RESOURCES_FOLDER "/resources_sm_90a.txt", table_of(kernels, launched),
+                           "SPEEDRUN_UPDATE_RESOURCES");
 }
 
 }  // namespace
