@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs the Debian/Ubuntu packages that speedrun is built from, where they are missing; says which. Uses sudo only
 # if it is not run as root. Nothing else is installed and nothing is downloaded besides these packages.
-# Usage: install_dependencies.sh [tests]    tests: also what only tests use (an emulator of older processors, 12 MB to download)
+# Usage: install_dependencies.sh [tests]    tests: also what only tests use: an emulator of older processors (12 MB to
+# download) and, beside a CUDA toolkit that lacks it, NVIDIA's disassembler (7 MB by pip, into build/disassembler)
 set -eu
 
 packages="g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libspdlog-dev libfmt-dev libcli11-dev
@@ -31,4 +32,14 @@ oldest=$(printf '3.25\n%s\n' "$have" | sort -V | head -n 1)
 if [ "$oldest" != "3.25" ]; then
     echo "error: cmake $have is too old, 3.25 is needed (on Ubuntu 22.04: pip install cmake)" >&2
     exit 1
+fi
+
+[ "${1:-}" = tests ] || exit 0
+nvcc=$(command -v nvcc || true)
+disassembler=$(dirname "$0")/../build/disassembler
+if [ -n "$nvcc" ] && [ -z "$(PATH=$PATH:$(dirname "$nvcc"):$disassembler/nvidia/cu13/bin command -v nvdisasm)" ]; then
+    echo "installing: nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm into build/disassembler"
+    python3 -m pip install --quiet --disable-pip-version-check --no-deps --retries 0 --timeout 10 --target "$disassembler" \
+        'nvidia-cuda-cuobjdump==13.*' 'nvidia-cuda-nvdisasm==13.*' 2>/dev/null ||
+        echo "note: that failed; the test that needs them will be skipped"
 fi
