@@ -1,6 +1,7 @@
 // What all product kernels share: the problem, the tile of a block, and how an element of c is written.
 #pragma once
 
+#include "kernels/cuda/architecture.h"
 #include "kernels/cuda/launch.h"
 
 namespace speedrun::product {

@@ -1,6 +1,6 @@
 // The bf16 product on tensor cores: tiles of a and b come through a ring of stages by asynchronous copies,
 // two of them under way while one is multiplied. 128 registers a thread and 96 KiB a block let two blocks
-// share a multiprocessor of 227 KiB.
+// share a multiprocessor of 227 KiB; one with less of it holds one block, and leaves it more registers.
 #pragma once
 
 #include "kernels/cuda/matmul.cuh"
@@ -63,8 +63,12 @@ __device__ inline void fetch_tile(Bf16* tile, const Bf16* matrix, int64_t stride
     }
 }
 
+// Blocks that registers are to allow on a multiprocessor. On sm_100 loads of single elements spill at 128.
+template <bool kAligned>
+constexpr int kBlocks = kSm90 || (kSm100 && kAligned) ? 2 : 1;
+
 template <bool kTransposeA, bool kTransposeB, bool kAligned, class Out>
-__global__ void __launch_bounds__(kThreads, 2) matmul_mma_kernel(Arguments<Bf16, Out> p) {
+__global__ void __launch_bounds__(kThreads, kBlocks<kAligned>) matmul_mma_kernel(Arguments<Bf16, Out> p) {
     constexpr int kTileElements = kTile * kStep, kWidthA = kTransposeA ? kTile : kStep,
                   kWidthB = kTransposeB ? kStep : kTile;
     constexpr int kRowTiles = kWarpRows / 16, kColTiles = kWarpCols / 8;
@@ -106,7 +110,11 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_mma_kernel(Arguments<Bf16,
         fetch(step + kStages - 1);
         const Bf16* tile_a = stages + (step - begin) % kStages * 2 * kTileElements;
         const Bf16* tile_b = tile_a + kTileElements;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200
+#pragma unroll 2  // all of them spill where both tiles are transposed in loading
+#else
 #pragma unroll
+#endif
         for (int k = 0; k < kStep; k += 16) {
             uint32_t fragment_a[kRowTiles][4], fragment_b[kColTiles / 2][4];
 #pragma unroll

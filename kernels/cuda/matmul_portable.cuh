@@ -20,7 +20,10 @@ __device__ inline void load_small_tile(float* tile, const float* matrix, int64_t
     }
 }
 
-__global__ void __launch_bounds__(kThreads) matmul_f32_kernel(Arguments<float, float> p) {
+// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses, on sm_80 and sm_89 four,
+// and spills.
+constexpr int kSmallBlocks = kArchitecture < 900 ? 3 : 0;
+__global__ void __launch_bounds__(kThreads, kSmallBlocks) matmul_f32_kernel(Arguments<float, float> p) {
     const auto tile_a = shared_memory<float>(0);
     const auto tile_b = shared_memory<float>(kSmallStep * kSmallPitch * 4);
     const auto [tile_row, tile_col] = tile_of_block(p.symmetric, (p.n + kSmallTile - 1) / kSmallTile);

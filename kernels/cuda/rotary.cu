@@ -3,6 +3,7 @@
 // second, which the rotation pairs. Floor, real of b bytes: forward 4·T·H·D·b (q and k read and written),
 // with the mix 3·T·H·D·b more, backward 6·T·H·D·b; cos and sin come from L2. Legend: T tokens, H heads, D
 // head size, P positions · W elements of a chunk · G lanes of a group.
+#include "kernels/cuda/architecture.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector.cuh"
@@ -53,8 +54,14 @@ __device__ __forceinline__ void mix_value(const Arguments<Real>& a, int64_t row,
 
 enum class Pass { forward, forward_and_mix, backward };
 
+// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses. On sm_120 it chooses so
+// many that the mix of single elements spills.
+template <int W, Pass kPass>
+constexpr int kBlocks = kSm120&& W == 1 && kPass == Pass::forward_and_mix ? 4 : 0;
+
 template <class Real, int W, Pass kPass>
-__global__ void __launch_bounds__(tiles::kRowThreads) qk_norm_rotary_kernel(Arguments<Real> a) {
+__global__ void __launch_bounds__(tiles::kRowThreads, kBlocks<W, kPass>)
+    qk_norm_rotary_kernel(Arguments<Real> a) {
     const int64_t vector = (int64_t{blockIdx.x} * tiles::kRowThreads + threadIdx.x) / a.group;
     constexpr bool kBackward = kPass == Pass::backward;
     bool live = vector < a.vectors;  // the others still take part in the sums of their warp

@@ -26,6 +26,8 @@ void read_log(const std::filesystem::path& path,
         std::smatch match;
         if (std::regex_search(line, match, kEntry)) {
             current = &kernels[match[2]][match[1]];
+        } else if (line.find("warning") != std::string::npos) {
+            current = nullptr;  // names its own function, which another line counts
         } else if (current && line.find("stack frame") != std::string::npos) {
             current->stack_bytes = number_before(line, "bytes stack frame");
             current->spill_bytes =

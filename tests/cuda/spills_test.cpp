@@ -40,6 +40,7 @@ TEST(PtxasLog, IsUnderstood) {
            "    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
            "ptxas info    : Used 31 registers, used 1 barriers, 8 bytes cumulative stack size, 64 bytes "
            "smem\n"
+           "ptxas warning : Local memory used for function 'other', size of stack frame: 8 bytes\n"
            "ptxas info    : Compiling entry function 'other' for 'sm_80'\n"
            "ptxas info    : Used 99 registers\n";
     const auto architectures = read_ptxas_logs(folder);
