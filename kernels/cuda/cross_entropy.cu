@@ -1,18 +1,20 @@
 // Cross-entropy, losses and gradients in one kernel, a block per row.
 //
 // With a softcap c the capped logits lie in ±c, so c stands in for the maximum and one pass sums the
-// exponentials. With q = 2/(e^(2z/c) + 1): c·tanh(z/c) − c = −c·q, and the cap's slope 1 − tanh² = q·(2 − q),
-// without cancellation. The products of exponential and slope wait in shared memory for the sum, where they
-// fit; otherwise the row is read again (from L2) and computed again. Without a softcap (or with a large one):
-// the maximum is kept as the row is read, sums are rescaled when it rises, and the gradient reads the row
-// again.
+// exponentials. With g = 1/(e^(2z/c) + 1): c·tanh(z/c) − c = −2c·g, and the cap's slope 1 − tanh² = 4g·(1 −
+// g), without cancellation above. The products e^(−2c·g)·g·(1 − g) wait in shared memory for the sum: those
+// of the first chunks of the row, as many as leave room for a second block on the multiprocessor, which loads
+// while this one stores. The others are read again (from L2) and computed again, to the same bits. Without a
+// softcap (or with a large one): the maximum is kept as the row is read, sums are rescaled when it rises, and
+// the gradient reads the row again.
 //
 // Floor, real of b bytes: 2·T·V·b (logits read, dlogits written), T·V·b without gradient. With softcap 3
-// special-function operations an element: 3·T·V / (16 per clock and SM). Legend: T rows, V columns of which
-// the first `vocab` are real · W elements of a chunk · z a logit · c softcap.
+// special-function operations an element and pass: up to 6·T·V / (16 per clock and SM). Legend: T rows, V
+// columns of which the first `vocab` are real · W elements of a chunk · z a logit · c softcap.
 #include <limits>
 
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/op_checks.h"
@@ -21,7 +23,8 @@ namespace speedrun {
 
 namespace {
 
-enum class Method : uint8_t { capped_cached, capped, online };
+// bounded: capped so low that the cap stands in for the maximum.
+enum class Method : uint8_t { bounded, online };
 
 template <class Real>
 struct Arguments {
@@ -33,11 +36,16 @@ struct Arguments {
     bool has_gradient;
 };
 
-__device__ __forceinline__ float cap_gap(float z, float inverse_cap) {  // q; e^x may be infinite
-    return __fdividef(2.0f, __expf(2.0f * z * inverse_cap) + 1.0f);
+// e^x, a rounding of x·log₂e away from it; 0 where that is not a normal number.
+__device__ __forceinline__ float exp_approx(float x) {
+    return ptx::exp2_approx(x * 1.4426950408889634f);
+}
+// g of a logit; e^x may be infinite. scale: 2·log₂e/c, 0 where there is no cap.
+__device__ __forceinline__ float cap_gap(float z, float scale) {
+    return ptx::reciprocal_approx(ptx::exp2_approx(z * scale) + 1.0f);
 }
 
-// The value of place `chunk`·W + i of the row between the passes. Vectors of four lie `chunks` apart, so that
+// The values of a row's first `chunks` chunks between the passes. Vectors of four lie `chunks` apart, so that
 // neighbouring threads touch neighbouring words.
 template <int W>
 struct Cache {
@@ -47,7 +55,12 @@ struct Cache {
     };
     int64_t chunks;
 
-    static int64_t bytes(int64_t chunks) { return chunks * W * int64_t{sizeof(float)}; }
+    // As many of a row as fit, in whole warps.
+    static int64_t chunks_of(int64_t row_chunks) {
+        const int64_t room = tiles::kLossCacheBytes / (W * int64_t{sizeof(float)});
+        return row_chunks <= room ? row_chunks : room / tiles::kWarp * tiles::kWarp;
+    }
+    int64_t bytes() const { return chunks * W * int64_t{sizeof(float)}; }
     __device__ __forceinline__ void store(int64_t chunk, const Vector<W>& x) const {
         const auto parts = shared_memory<Part>(kReduceSharedBytes, chunks * (W / kPart));
 #pragma unroll
@@ -72,8 +85,8 @@ struct Cache {
 };
 
 template <class Real, int W, Method kMethod>
-__global__ void __launch_bounds__(tiles::kLossThreads)
-    cross_entropy_kernel(Arguments<Real> a, int64_t chunks) {
+__global__ void __launch_bounds__(tiles::kLossThreads, 2)
+    cross_entropy_kernel(Arguments<Real> a, int64_t chunks, Cache<W> cache) {
     constexpr bool kOnline = kMethod == Method::online;
     const int64_t row = blockIdx.x;
     const int32_t target = a.targets[row];
@@ -95,9 +108,9 @@ __global__ void __launch_bounds__(tiles::kLossThreads)
     const Real* const in = a.logits.at(row);
     const float target_logit =
         to_float(in[target]);  // before dlogits, which may be the same memory, are written
-    const float inverse_cap = kOnline && a.softcap == 0.0f ? 0.0f : 1.0f / a.softcap;
     const bool capped = !kOnline || a.softcap > 0.0f;
-    const Cache<W> cache{chunks};
+    const float scale = capped ? 2.8853900817779268f / a.softcap : 0.0f;        // 2·log₂e/c
+    const float exponent = -2.8853900817779268f * (capped ? a.softcap : 0.0f);  // −2c·log₂e
 
     float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;  // of this thread
     for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
@@ -107,60 +120,59 @@ __global__ void __launch_bounds__(tiles::kLossThreads)
             float highest = maximum;
 #pragma unroll
             for (int i = 0; i < W; ++i) {
-                if (capped) z[i] = a.softcap * (1.0f - cap_gap(z[i], inverse_cap));
+                if (capped) z[i] = a.softcap * (1.0f - 2.0f * cap_gap(z[i], scale));
                 if (i < part.count) highest = fmaxf(highest, z[i]);  // leaves a NaN out, but the sum keeps it
             }
-            sum *= __expf(maximum - highest);
+            sum *= exp_approx(maximum - highest);
             maximum = highest;
 #pragma unroll
-            for (int i = 0; i < W; ++i) sum += i < part.count ? __expf(z[i] - maximum) : 0.0f;
+            for (int i = 0; i < W; ++i) sum += i < part.count ? exp_approx(z[i] - maximum) : 0.0f;
         } else {
 #pragma unroll
             for (int i = 0; i < W; ++i) {
-                const float q = cap_gap(z[i], inverse_cap), e = __expf(-a.softcap * q);
+                const float g = cap_gap(z[i], scale), e = ptx::exp2_approx(exponent * g);
                 sum += i < part.count ? e : 0.0f;
-                z[i] = e * (q * (2.0f - q));
+                z[i] = e * (g * (1.0f - g));
             }
-            if constexpr (kMethod == Method::capped_cached) cache.store(chunk, z);
+            if (chunk < cache.chunks) cache.store(chunk, z);
         }
     }
     const float top = kOnline ? block_max(maximum) : 0.0f;
-    const float total = block_sum(kOnline ? sum * __expf(maximum - top) : sum);
+    const float total = block_sum(kOnline ? sum * exp_approx(maximum - top) : sum);
 
-    const float target_gap = capped ? cap_gap(target_logit, inverse_cap) : 0.0f;
+    const float target_gap = capped ? cap_gap(target_logit, scale) : 0.0f;
+    const float target_capped = capped ? a.softcap * (1.0f - 2.0f * target_gap) : target_logit;
     if (threadIdx.x == 0) {
-        const float below =
-            kOnline ? top - (capped ? a.softcap * (1.0f - target_gap) : target_logit)
-                    : a.softcap * target_gap;  // of the target under what stands in for the maximum
-        a.losses[row] = logf(total) + below;
+        // Of the target under the maximum, or what stands in for it.
+        a.losses[row] = logf(total) + (kOnline ? top - target_capped : 2.0f * a.softcap * target_gap);
     }
     if (!a.has_gradient) return;
-    const float factor = a.gradient_scale / total;
-    const float target_slope = capped ? target_gap * (2.0f - target_gap) : 1.0f;
+    const float factor = (kOnline ? 1.0f : 4.0f) * a.gradient_scale / total;
+    // Exponential times slope; what the sum has to come into yet, as the cache has it.
+    const auto term = [&](float z) {
+        if (!capped) return exp_approx(z - top);
+        const float g = cap_gap(z, scale), slope = g * (1.0f - g);
+        if constexpr (kOnline) return exp_approx(a.softcap * (1.0f - 2.0f * g) - top) * (4.0f * slope);
+        return ptx::exp2_approx(exponent * g) * slope;
+    };
     for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
         const Chunk<W> part = chunk_at(chunk, a.vocab);
         Vector<W> d;
-        if constexpr (kMethod == Method::capped_cached) {
+        if (chunk < cache.chunks) {
             d = cache.load(chunk);
         } else {
             d = part.load(in + chunk * W);
 #pragma unroll
-            for (int i = 0; i < W; ++i) {
-                if (capped) {
-                    const float q = cap_gap(d[i], inverse_cap);
-                    d[i] = __expf(kOnline ? a.softcap * (1.0f - q) - top : -a.softcap * q) * (q * (2.0f - q));
-                } else {
-                    d[i] = __expf(d[i] - top);
-                }
-            }
+            for (int i = 0; i < W; ++i) d[i] = term(d[i]);
         }
 #pragma unroll
-        for (int i = 0; i < W; ++i) {
-            d[i] *= factor;
-            if (chunk * W + i == target) d[i] -= a.gradient_scale * target_slope;
-            if (i >= part.count) d[i] = 0.0f;  // padding
-        }
+        for (int i = 0; i < W; ++i) d[i] = i < part.count ? d[i] * factor : 0.0f;  // padding
         chunk_at(chunk, a.padded).store(out + chunk * W, d);
+    }
+    // The target's own, by the thread that has stored its chunk.
+    if (threadIdx.x == target / W % blockDim.x) {
+        const float slope = capped ? 4.0f * target_gap * (1.0f - target_gap) : 1.0f;
+        out[target] = from_float<Real>(term(target_logit) * factor - a.gradient_scale * slope);
     }
 }
 
@@ -183,14 +195,13 @@ void CudaOps::cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor
                                         targets.as<int32_t>(), options.vocab_size,     cols,
                                         options.softcap,       options.gradient_scale, dlogits.present()};
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {dlogits, logits}), [&]<int W>() {
-            const int64_t chunks = (cols + W - 1) / W, cache = Cache<W>::bytes(chunks);
+            const int64_t chunks = (cols + W - 1) / W;
             const bool bounded = options.softcap > 0.0f && options.softcap <= tiles::kLossMaxSoftcap;
-            const bool cached = bounded && dlogits.present() && cache <= tiles::kLossCacheBytes;
-            auto* kernel = cached    ? cross_entropy_kernel<Real, W, Method::capped_cached>
-                           : bounded ? cross_entropy_kernel<Real, W, Method::capped>
-                                     : cross_entropy_kernel<Real, W, Method::online>;
-            launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes + (cached ? cache : 0),
-                   stream, arguments, chunks);
+            const Cache<W> cache{bounded && dlogits.present() ? Cache<W>::chunks_of(chunks) : 0};
+            auto* kernel = bounded ? cross_entropy_kernel<Real, W, Method::bounded>
+                                   : cross_entropy_kernel<Real, W, Method::online>;
+            launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes + cache.bytes(),
+                   stream, arguments, chunks, cache);
         });
     });
 }

@@ -32,6 +32,10 @@ inline float exp2_approx(float x) {
     return std::exp2(x);
 }
 
+inline float reciprocal_approx(float x) {
+    return 1.0f / x;
+}
+
 inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     struct Registers {
         uint32_t a[4], b[2];
@@ -123,6 +127,13 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
 __device__ inline float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// 1/x within 1 ulp; 1/∞ = 0, as is that of |x| > 2^126.
+__device__ inline float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
