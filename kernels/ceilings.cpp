@@ -24,7 +24,7 @@ bool is_cpu(const Device& device) {
 double shortest_ms(Device& device, Stream& stream, const std::function<void()>& call, int rounds,
                    double seconds) {
     using Clock = std::chrono::steady_clock;
-    const auto begin = device.create_event(), end = device.create_event();
+    const auto begin = device.create_event(EventKind::timed), end = device.create_event(EventKind::timed);
     double shortest = std::numeric_limits<double>::max();
     const auto until = Clock::now() + std::chrono::duration<double>(seconds);
     for (int round = 0; round < rounds || (round < kMostRounds && Clock::now() < until); ++round) {

@@ -130,7 +130,7 @@ void MeteredOps::start() {
 
 const Event* MeteredOps::record(Stream& stream) {
     if (!device_) return nullptr;
-    if (events_used_ == events_.size()) events_.push_back(device_->create_event());
+    if (events_used_ == events_.size()) events_.push_back(device_->create_event(EventKind::timed));
     Event& event = *events_[events_used_++];
     stream.record(event);
     return &event;

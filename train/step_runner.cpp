@@ -58,17 +58,18 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
                  gradient_memory(ranks, microbatches_, steps_every_step(config.optimizers))),
       optimizers_(config.optimizers, model_.table(), ranks, model_.parameters(), gradients_, runtime),
       uploaded_(runtime.device().create_event()),
-      clock_start_(runtime.device().create_event()),
-      copied_(runtime.device().create_event()),
-      idle_until_(runtime.device().create_event()),
+      clock_start_(runtime.device().create_event(EventKind::timed)),
+      copied_(runtime.device().create_event(EventKind::timed)),
+      idle_until_(runtime.device().create_event(EventKind::timed)),
       staging_(runtime.device(),
                (4 + config.model.num_ngrams()) * config.batch.microbatch_tokens * size_of(DType::i32)) {
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), optimizers_.statistics().bytes());
         slot.statistics = slot.memory.as<float>();
-        slot.backward_done = runtime.device().create_event();
-        slot.reduce_done = runtime.device().create_event();
-        slot.step_done = runtime.device().create_event();
+        slot.backward_done = runtime.device().create_event(EventKind::timed);
+        slot.reduce_done =
+            runtime.device().create_event(ranks.size() > 1 ? EventKind::timed : EventKind::order);
+        slot.step_done = runtime.device().create_event(EventKind::timed);
         for (auto* count : {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange})
             count->done = runtime.device().create_event();
     }

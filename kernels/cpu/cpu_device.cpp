@@ -92,7 +92,7 @@ void CpuEvent::synchronize() {
     if (state_) state_->wait();
 }
 
-double CpuEvent::elapsed_ms_since(const Event& start) const {
+double CpuEvent::measured_ms_since(const Event& start) const {
     const auto& first = static_cast<const CpuEvent&>(start);
     if (!state_ || !first.state_) return 0.0;
     state_->wait();
@@ -133,7 +133,7 @@ void CpuStream::wait(const Event& event) {
 }
 
 void CpuStream::synchronize() {
-    CpuEvent event;
+    CpuEvent event(EventKind::order);
     record(event);
     event.synchronize();
     std::exception_ptr error;

@@ -33,11 +33,14 @@ struct CpuEventState {
 
 class CpuEvent final : public Event {
   public:
+    explicit CpuEvent(EventKind kind) : Event(kind) {}
+
     bool complete() const override;
     void synchronize() override;
-    double elapsed_ms_since(const Event& start) const override;
 
   private:
+    double measured_ms_since(const Event& start) const override;
+
     friend class CpuStream;
     std::shared_ptr<CpuEventState> state_;  // of the latest record(); null before the first
 };
@@ -89,7 +92,6 @@ class CpuDevice final : public Device {
 
     const char* kind() const override { return "cpu"; }
     std::unique_ptr<Stream> create_stream(const std::string& name) override;
-    std::unique_ptr<Event> create_event() override { return std::make_unique<CpuEvent>(); }
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
     void rehearse(bool on) override;
@@ -104,6 +106,7 @@ class CpuDevice final : public Device {
     TraceSink* trace() const { return trace_; }
 
   private:
+    std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CpuEvent>(kind); }
     void* allocate(int64_t bytes) override;
     void release(void* data, int64_t bytes) noexcept override;
 

@@ -186,7 +186,7 @@ cublasStatus_t CublasLt::run(const Plan& plan, const cublasLtMatmulAlgo_t& algor
 double CublasLt::median_ms(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
                            void* result, CudaStream& stream) {
     std::vector<double> times;
-    CudaEvent begin(false), end(false);
+    CudaEvent begin(false, EventKind::timed), end(false, EventKind::timed);
     for (int i = 0; i <= kTimedRuns; ++i) {  // the first one warms up
         stream.record(begin);
         if (run(plan, algorithm, product, result, stream) != CUBLAS_STATUS_SUCCESS) return 1e30;

@@ -61,8 +61,10 @@ void wait_for(uint32_t& word, uint32_t value) {
 
 }  // namespace
 
-CudaEvent::CudaEvent(bool dry) {
-    if (!dry) check(cudaEventCreateWithFlags(&event_, cudaEventDefault), "cudaEventCreate");
+CudaEvent::CudaEvent(bool dry, EventKind kind) : Event(kind) {
+    if (dry) return;
+    check(cudaEventCreateWithFlags(&event_, timed() ? cudaEventDefault : cudaEventDisableTiming),
+          "cudaEventCreate");
 }
 
 CudaEvent::~CudaEvent() {
@@ -81,7 +83,7 @@ void CudaEvent::synchronize() {
     if (event_ && recorded_) check(cudaEventSynchronize(event_), "cudaEventSynchronize");
 }
 
-double CudaEvent::elapsed_ms_since(const Event& start) const {
+double CudaEvent::measured_ms_since(const Event& start) const {
     const auto& first = static_cast<const CudaEvent&>(start);
     if (!event_ || !recorded_ || !first.recorded_) return 0.0;
     float ms = 0.0f;
@@ -188,8 +190,8 @@ void CudaStream::run_host_work(const std::function<void()>& work) noexcept {
 
 void CudaStream::begin_span(const char* label) {
     if (!device_.times_operations() || !stream_) return;
-    spans_.push_back(
-        {label, std::make_unique<CudaEvent>(false), std::make_unique<CudaEvent>(false), trace_tag()});
+    spans_.push_back({label, std::make_unique<CudaEvent>(false, EventKind::timed),
+                      std::make_unique<CudaEvent>(false, EventKind::timed), trace_tag()});
     record(*spans_.back().begin);
 }
 
@@ -260,7 +262,7 @@ void CudaDevice::set_trace(TraceSink* sink) {
         "CUPTI cannot be used ({}): the timeline is made of event pairs around each operation, without CUDA "
         "graphs",
         why);
-    if (!origin_) origin_ = std::make_unique<CudaEvent>(false);
+    if (!origin_) origin_ = std::make_unique<CudaEvent>(false, EventKind::timed);
     CudaStream stream("trace", *this);
     stream.record(*origin_);
     origin_->synchronize();

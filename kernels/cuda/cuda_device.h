@@ -23,18 +23,19 @@ class CudaDevice;
 
 class CudaEvent final : public Event {
   public:
-    explicit CudaEvent(bool dry);
+    CudaEvent(bool dry, EventKind kind);
     ~CudaEvent() override;
     CudaEvent(const CudaEvent&) = delete;
     CudaEvent& operator=(const CudaEvent&) = delete;
 
     bool complete() const override;
     void synchronize() override;
-    double elapsed_ms_since(const Event& start) const override;
 
     cudaEvent_t handle() const { return event_; }
 
   private:
+    double measured_ms_since(const Event& start) const override;
+
     friend class CudaStream;
     cudaEvent_t event_ = nullptr;  // null on a dry device
     bool recorded_ = false;
@@ -104,7 +105,6 @@ class CudaDevice final : public Device {
     const char* kind() const override { return "cuda"; }
     // Streams named "reduce" and "gather" get the highest priority: what others wait for goes first.
     std::unique_ptr<Stream> create_stream(const std::string& name) override;
-    std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(dry_); }
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
     std::unique_ptr<Graph> record_graph(Stream& stream, const std::function<void()>& body) override;
@@ -124,6 +124,9 @@ class CudaDevice final : public Device {
     int64_t host_time_ns(const CudaEvent& event) const;
 
   private:
+    std::unique_ptr<Event> make_event(EventKind kind) override {
+        return std::make_unique<CudaEvent>(dry_, kind);
+    }
     void* allocate(int64_t bytes) override;
     void release(void* data, int64_t bytes) noexcept override;
     void* allocate_host(int64_t bytes) override;

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/device/memory_table.h"
 #include "kernels/device/tensor.h"
@@ -19,15 +20,31 @@ namespace speedrun {
 
 class Device;
 
+// What an event is for. On a GPU a time stamp costs each record a little, so only those whose times are read
+// have one.
+enum class EventKind : uint8_t { order, timed };
+
 // A point in a stream's work. Semantics of cudaEvent: waiting on an event that was never recorded is no wait,
 // and a wait refers to the latest record() that was enqueued before it. Host calls come from one thread.
 class Event {
   public:
+    explicit Event(EventKind kind) : kind_(kind) {}
     virtual ~Event() = default;
     virtual bool complete() const = 0;  // true too when never recorded
     virtual void synchronize() = 0;     // blocks the calling thread
-    // Milliseconds between two completed events; 0 if one of them was never recorded.
-    virtual double elapsed_ms_since(const Event& start) const = 0;
+    // Milliseconds between two completed events; 0 if one of them was never recorded. Throws an internal
+    // error unless both are timed.
+    double elapsed_ms_since(const Event& start) const {
+        if (!timed() || !start.timed())
+            throw_internal("a time was asked of an event that was made with EventKind::order");
+        return measured_ms_since(start);
+    }
+    bool timed() const { return kind_ == EventKind::timed; }
+
+  private:
+    virtual double measured_ms_since(const Event& start) const = 0;
+
+    const EventKind kind_;
 };
 
 class Stream {
@@ -113,7 +130,7 @@ class Device {
     virtual ~Device() = default;
     virtual const char* kind() const = 0;  // "cpu", "cuda"
     virtual std::unique_ptr<Stream> create_stream(const std::string& name) = 0;
-    virtual std::unique_ptr<Event> create_event() = 0;
+    std::unique_ptr<Event> create_event(EventKind kind = EventKind::order) { return make_event(kind); }
     // Enqueues a copy between host and device memory, either way. Host memory must outlive the copy.
     virtual void copy(void* destination, const void* source, int64_t bytes, Stream& stream) = 0;
     // Runs `body`, which enqueues work on `stream`, and records that work instead of executing it. What body
@@ -145,6 +162,7 @@ class Device {
   protected:
     friend class Buffer;
     friend class HostBuffer;
+    virtual std::unique_ptr<Event> make_event(EventKind kind) = 0;
     virtual void* allocate(int64_t bytes) = 0;
     virtual void release(void* data, int64_t bytes) noexcept = 0;
     virtual void* allocate_host(int64_t bytes);

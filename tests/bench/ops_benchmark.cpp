@@ -71,7 +71,8 @@ void run(benchmark::State& state, const Case& c, Bench& bench) {
     std::unique_ptr<PreparedCase> prepared;
     try {
         prepared = std::make_unique<PreparedCase>(c, bench.backend, *bench.stream, bench.real);
-        const auto begin = bench.backend.device->create_event(), end = bench.backend.device->create_event();
+        const auto begin = bench.backend.device->create_event(EventKind::timed),
+                   end = bench.backend.device->create_event(EventKind::timed);
         for (const auto& call : prepared->calls()) call();
         bench.stream->synchronize();
         size_t next = 0;

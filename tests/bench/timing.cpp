@@ -26,8 +26,8 @@ void settle(Stream& stream) {
 Timer::Timer(Device& device, Stream& stream, std::function<void()> head_start)
     : stream_(stream), head_start_(std::move(head_start)) {
     for (int i = 0; i < kBatch; ++i) {
-        begin_.push_back(device.create_event());
-        end_.push_back(device.create_event());
+        begin_.push_back(device.create_event(EventKind::timed));
+        end_.push_back(device.create_event(EventKind::timed));
     }
 }
 

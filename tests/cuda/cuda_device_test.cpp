@@ -153,6 +153,20 @@ TEST_F(CudaDeviceTest, GraphRepeatsItsWorkAndKeepsItsEvents) {
     EXPECT_FALSE(dry.record_graph(*dry.create_stream("compute"), [] { FAIL(); }));
 }
 
+TEST_F(CudaDeviceTest, OnlyTimedEventsAreMadeWithTimes) {
+    CudaDevice device;
+    const auto stream = device.create_stream("compute");
+    const auto order = device.create_event(), timed = device.create_event(EventKind::timed);
+    const FakeEvents before = fake_gpu_events();
+    stream->record(*order);
+    stream->record(*timed);
+    stream->synchronize();
+    EXPECT_EQ(fake_gpu_events().records - before.records, 2);
+    EXPECT_EQ(fake_gpu_events().timed_records - before.timed_records, 1);
+    const std::string message = message_of([&] { timed->elapsed_ms_since(*order); }, ExitCode::failure);
+    EXPECT_NE(message.find("EventKind::order"), std::string::npos) << message;
+}
+
 // A graph has the address of its scratch memory: growing must not free that.
 TEST_F(CudaDeviceTest, ScratchMemoryOfAGraphStays) {
     CudaDevice device;

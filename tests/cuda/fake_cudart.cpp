@@ -37,6 +37,7 @@ struct State {
     std::map<const void*, int64_t> allowed_shared;
     std::map<std::string, FakeLaunch> launches;
     std::map<cudaStream_t, FakeGraph> recording;
+    FakeEvents events;
     std::atomic<void (*)(const FakeWork&)> listener = nullptr;
 };
 
@@ -144,6 +145,11 @@ void set_fake_gpu_listener(void (*listener)(const FakeWork&)) {
 void enqueue_on_fake_gpu(void* stream, std::function<void()> work) {
     enqueue(static_cast<cudaStream_t>(stream),
             [work = std::move(work)](cudaStream_t on) { stream_of(on).submit("library", work); });
+}
+
+FakeEvents fake_gpu_events() {
+    std::lock_guard lock(state().mutex);
+    return state().events;
 }
 
 int64_t fake_gpu_pieces_of_work() {
@@ -388,8 +394,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     graph_under_way = nullptr;
     return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
-    *event = reinterpret_cast<cudaEvent_t>(new CpuEvent);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+    *event = reinterpret_cast<cudaEvent_t>(
+        new CpuEvent((flags & cudaEventDisableTiming) != 0 ? EventKind::order : EventKind::timed));
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -401,6 +408,10 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     {
         std::lock_guard lock(state().mutex);
         recording = state().recording.count(stream) > 0;
+        FakeEvents& events = state().events;
+        const bool timed = event_of(event).timed();
+        ++(recording ? events.captured_records : events.records);
+        if (timed) ++(recording ? events.captured_timed_records : events.timed_records);
     }
     if (recording != (flags == cudaEventRecordExternal)) return cudaErrorStreamCaptureIsolation;
     enqueue(stream, [event](cudaStream_t on) { stream_of(on).record(event_of(event)); });
@@ -414,6 +425,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+    if (!event_of(begin).timed() || !event_of(end).timed()) return cudaErrorInvalidResourceHandle;
     *ms = static_cast<float>(event_of(end).elapsed_ms_since(event_of(begin)));
     return cudaSuccess;
 }

@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention_library.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/runs/run_fixture.h"
+#include "train/batch_sources.h"
 #include "train/step_bench.h"
 
 namespace speedrun::testing {
@@ -67,6 +68,61 @@ TEST_F(FakeRunTest, BothFamiliesAndBothTypesLaunchLegally) {
                 c.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
             EXPECT_NO_THROW(run(c, std::string(preset) + precision)) << preset << " " << precision;
         }
+    }
+}
+
+struct NoSink final : TraceSink {
+    void span(const std::string&, const char*, int64_t, int64_t, int) override {}
+};
+
+// A step's clock is two times: the end of backward and of the step. Nothing else takes one, unless a trace is
+// made of event pairs.
+TEST_F(FakeRunTest, OnlyATraceTimesOperations) {
+    const Config c = gpu_config();
+    Runtime runtime(runtime_options(c));
+    StepRunner runner(c, runtime);
+    const FakeEvents start = fake_gpu_events();
+    runner.warm_up();
+    ASSERT_TRUE(runner.has_graphs());
+    runner.initialize(1);
+    SyntheticBatches source(c);
+    runner.start_clock();
+    int64_t step = 0;
+    const auto events_of_a_step = [&] {
+        const FakeEvents before = fake_gpu_events();
+        runner.enqueue(step++, source);
+        runner.collect();
+        const FakeEvents after = fake_gpu_events();
+        return std::pair(after.records - before.records, after.timed_records - before.timed_records);
+    };
+    const auto [records, timed] = events_of_a_step();
+    EXPECT_EQ(timed, 2);
+    EXPECT_GT(records, 10);
+    EXPECT_EQ(fake_gpu_events().captured_timed_records, start.captured_timed_records);
+
+    NoSink sink;
+    runtime.device().set_trace(&sink);
+    if (runtime.device().trace_limits().empty()) GTEST_SKIP() << "CUPTI serves the trace";
+    runner.use_graphs(false);
+    EXPECT_GT(events_of_a_step().second, 100) << "a pair around each operation";
+    runtime.synchronize();
+    runtime.device().set_trace(nullptr);
+    EXPECT_EQ(events_of_a_step().second, 2);
+}
+
+// A graph records what other streams wait for: a gradient that is complete, once, in the last microbatch.
+TEST_F(FakeRunTest, GraphsRecordOnlyWhatIsWaitedFor) {
+    const Config c = gpu_config();
+    for (const Launch launch : {Launch::ready, Launch::after_backward}) {
+        Runtime runtime(runtime_options(c));
+        Ranks ranks;
+        ranks.plan.launch = launch;
+        StepRunner runner(c, runtime, ranks);
+        const FakeEvents before = fake_gpu_events();
+        runner.warm_up();
+        ASSERT_TRUE(runner.has_graphs());
+        const int64_t regions = launch == Launch::ready ? runner.optimizers().layout().size() : 0;
+        EXPECT_EQ(fake_gpu_events().captured_records - before.captured_records, regions);
     }
 }
 

@@ -242,7 +242,7 @@ void barrier_waits_for_all(World& world) {
     Device& device = *own_device;
     const auto stream = device.create_stream("reduce");
     const auto communicator = world.connect("barrier", flat_mesh(world).group(world.rank(), kEverybody));
-    const auto before = device.create_event(), after = device.create_event();
+    const auto before = device.create_event(EventKind::timed), after = device.create_event(EventKind::timed);
     stream->record(*before);
     stream->synchronize();
     world.barrier();

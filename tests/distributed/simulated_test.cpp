@@ -21,7 +21,8 @@ using namespace std::chrono_literals;
 double overlapped_ms(World& world, Communicator& communicator) {
     CpuDevice device(1);
     const auto compute = device.create_stream("compute"), reduce = device.create_stream("reduce");
-    const auto begin = device.create_event(), end = device.create_event(), ready = device.create_event();
+    const auto begin = device.create_event(EventKind::timed), end = device.create_event(EventKind::timed),
+               ready = device.create_event();
     std::vector<float> values(1000, 1.0f);
     world.barrier();
     compute->record(*begin);
@@ -65,7 +66,8 @@ StepTimes scheduled_step(World& world, Communicator& reducing, Communicator& gat
     CpuDevice device(1);
     const auto compute = device.create_stream("compute"), reduce = device.create_stream("reduce"),
                gather = device.create_stream("gather");
-    const auto begin = device.create_event(), reduced = device.create_event(), next = device.create_event();
+    const auto begin = device.create_event(EventKind::timed), reduced = device.create_event(EventKind::timed),
+               next = device.create_event(EventKind::timed);
     std::vector<float> gradients(200, 1.0f), values(200, 1.0f);
     const auto part = [&](std::vector<float>& of) {
         return Tensor(of.data() + 100 * reducing.index(), DType::f32, {100});

@@ -95,7 +95,8 @@ TEST_P(StreamTest, UnrecordedEventIsNoWait) {
     submit(*b_, [&] { ran = true; });
     b_->synchronize();
     EXPECT_TRUE(ran);
-    EXPECT_EQ(event->elapsed_ms_since(*event), 0.0);
+    const auto timed = device().create_event(EventKind::timed);
+    EXPECT_EQ(timed->elapsed_ms_since(*timed), 0.0);
 }
 
 TEST_P(StreamTest, WaitRefersToTheLatestRecordBeforeIt) {
@@ -140,13 +141,24 @@ TEST_P(StreamTest, EventMayGoBeforeItsWait) {
 }
 
 TEST_P(StreamTest, ElapsedTime) {
-    const auto begin = device().create_event(), end = device().create_event();
+    const auto begin = device().create_event(EventKind::timed), end = device().create_event(EventKind::timed);
     a_->record(*begin);
     submit(*a_, [] { std::this_thread::sleep_for(20ms); });
     a_->record(*end);
     end->synchronize();
     EXPECT_GE(end->elapsed_ms_since(*begin), 19.0);
     EXPECT_LT(end->elapsed_ms_since(*begin), 5000.0);
+}
+
+TEST_P(StreamTest, OnlyTimedEventsTellATime) {
+    const auto order = device().create_event(), timed = device().create_event(EventKind::timed);
+    for (Event* event : {order.get(), timed.get()}) {
+        a_->record(*event);
+        event->synchronize();
+    }
+    EXPECT_THROW(timed->elapsed_ms_since(*order), Error);
+    EXPECT_THROW(order->elapsed_ms_since(*timed), Error);
+    EXPECT_EQ(timed->elapsed_ms_since(*timed), 0.0);
 }
 
 TEST_P(StreamTest, ErrorSkipsLaterWorkAndFiresItsEvents) {

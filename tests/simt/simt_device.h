@@ -45,7 +45,6 @@ class SimtDevice final : public Device {
     std::unique_ptr<Stream> create_stream(const std::string& name) override {
         return std::make_unique<SimtStream>(cpu_.create_stream(name), options_);
     }
-    std::unique_ptr<Event> create_event() override { return cpu_.create_event(); }
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override {
         cpu_.copy(destination, source, bytes, static_cast<SimtStream&>(stream).cpu());
     }
@@ -56,6 +55,7 @@ class SimtDevice final : public Device {
     int64_t available_bytes() const override { return cpu_.available_bytes(); }
 
   private:
+    std::unique_ptr<Event> make_event(EventKind kind) override { return cpu_.create_event(kind); }
     void* allocate(int64_t bytes) override;
     void release(void* data, int64_t bytes) noexcept override;
 

@@ -2,9 +2,11 @@
 
 namespace speedrun {
 
-GradientSync::GradientSync(const ParameterTable& table, Launch launch, const RegionLayout& layout,
-                           GradientStore& gradients, Reducer& reducer, Runtime& runtime, Listener listener)
+GradientSync::GradientSync(const ParameterTable& table, Launch launch, bool awaits_release,
+                           const RegionLayout& layout, GradientStore& gradients, Reducer& reducer,
+                           Runtime& runtime, Listener listener)
     : when_(launch),
+      awaits_release_(awaits_release),
       layout_(layout),
       gradients_(gradients),
       reducer_(reducer),
@@ -45,7 +47,7 @@ void GradientSync::ready(const Parameter& p) {
     for (const int id : layout_.regions_of(p)) {
         if (!syncs(layout_[id]) || --pending_[id] > 0) continue;
         pending_[id] = static_cast<int>(layout_[id].pieces.size());
-        runtime_.compute().record(*raw_[id]);
+        if (when_ == Launch::ready) runtime_.compute().record(*raw_[id]);
         if (timeline_) timeline_->ready(runtime_.compute(), id);
         completed.push_back(id);
     }
@@ -57,7 +59,7 @@ void GradientSync::released(const Parameter& p) {
         const Region& region = layout_[*id];
         if (!microbatch_.last || !due(region) || --unreleased_[*id] > 0) continue;
         unreleased_[*id] = static_cast<int>(region.pieces.size());
-        runtime_.compute().record(*released_[*id]);
+        if (awaits_release_) runtime_.compute().record(*released_[*id]);
         listener_.released(region);
     }
 }
@@ -87,7 +89,7 @@ void GradientSync::launch_waiting(const Event& backward_done) {
 void GradientSync::launch(const Region& region) {
     Stream& stream = runtime_.reduce();
     if (timeline_) timeline_->mark(stream, Phase::reduce, region.id);
-    stream.wait(*raw_[region.id]);
+    if (when_ == Launch::ready) stream.wait(*raw_[region.id]);  // otherwise it waits for all of backward
     const bool final = microbatch_.last && due(region);
     reducer_.reduce(region, microbatch_.fresh[static_cast<size_t>(region.group)], final, stream);
     if (gradients_.memory().accumulators) stream.record(*free_[region.id]);

@@ -28,8 +28,8 @@ class GradientSync {
         std::function<void(const Region&)> released;
     };
 
-    // What it is given must outlive it.
-    GradientSync(const ParameterTable& table, Launch launch, const RegionLayout& layout,
+    // What it is given must outlive it. awaits_release: await_release() will be called.
+    GradientSync(const ParameterTable& table, Launch launch, bool awaits_release, const RegionLayout& layout,
                  GradientStore& gradients, Reducer& reducer, Runtime& runtime, Listener listener);
 
     void begin_microbatch(const Microbatch& microbatch);
@@ -59,6 +59,7 @@ class GradientSync {
     void launch(const Region& region);
 
     const Launch when_;
+    const bool awaits_release_;
     const RegionLayout& layout_;
     GradientStore& gradients_;
     Reducer& reducer_;

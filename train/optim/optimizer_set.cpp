@@ -21,6 +21,12 @@ std::vector<int> step_order(const RegionLayout& layout, StepOrder order) {
     return regions;
 }
 
+// One rank has every gradient at hand, so it can refuse the whole step if one of them is not finite; several
+// would have to wait for the last reduction, and refuse region by region.
+bool steps_by_norm_of_all(const OptimizersConfig& config, const Ranks& ranks) {
+    return ranks.plan.optimizer_step != OptimizerStep::in_backward && (config.clip > 0 || ranks.size() == 1);
+}
+
 }  // namespace
 
 OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
@@ -34,14 +40,15 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
       runtime_(runtime),
       layout_(parameters.layout()),
       reducer_(ranks, parameters, gradients, runtime),
-      sync_(table, ranks.plan.launch, layout_, gradients, reducer_, runtime,
+      in_backward_(ranks.plan.optimizer_step == OptimizerStep::in_backward),
+      by_norm_of_all_(steps_by_norm_of_all(config, ranks)),
+      sync_(table, ranks.plan.launch, !by_norm_of_all_, layout_, gradients, reducer_, runtime,
             {.reduced = [this](const Region& region) { take_norm(region); },
              .released =
                  [this](const Region& region) {
                      if (in_backward_) step_region(region);
                  }}),
       unsharder_(table, parameters, reducer_, runtime),
-      in_backward_(ranks.plan.optimizer_step == OptimizerStep::in_backward),
       order_(step_order(layout_, ranks.plan.step_order)),
       regions_of_unit_(static_cast<size_t>(table.num_units())) {
     if (ranks.size() >
@@ -100,12 +107,6 @@ void OptimizerSet::take_norm(const Region& region) {
     stream.record(*reduced_[region.id]);
 }
 
-bool OptimizerSet::by_norm_of_all() const {
-    // One rank has every gradient at hand, so it can refuse the whole step if one of them is not finite;
-    // several would have to wait for the last reduction, and refuse region by region.
-    return !in_backward_ && (config_.clip > 0 || ranks_.size() == 1);
-}
-
 void OptimizerSet::step_region(const Region& region) {
     Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
     StepContext context{.step = microbatch_.step / config_.groups[region.group].every,
@@ -113,7 +114,7 @@ void OptimizerSet::step_region(const Region& region) {
                         .grad_scale = statistic(kCoefficient),
                         .stream = &optimizer};
     if (timeline_) timeline_->mark(optimizer, Phase::step, region.id);
-    if (!by_norm_of_all()) {
+    if (!by_norm_of_all_) {
         optimizer.wait(*reduced_[region.id]);
         sync_.await_release(region, optimizer);
         context.grad_scale = statistic(region_scales_ + 2 * region.id);
@@ -163,7 +164,7 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
                          static_cast<float>(config_.clip), norm_, reduce);
     reduce.record(reduce_done);
 
-    if (by_norm_of_all()) runtime_.optimizer().wait(reduce_done);
+    if (by_norm_of_all_) runtime_.optimizer().wait(reduce_done);
     for (const int id : order_) {
         if (!in_backward_ && sync_.due(layout_[id])) step_region(layout_[id]);
     }

@@ -76,7 +76,6 @@ class OptimizerSet {
     const Reducer& reducer() const { return reducer_; }
 
   private:
-    bool by_norm_of_all() const;
     void take_norm(const Region& region);
     void step_region(const Region& region);
 
@@ -89,9 +88,9 @@ class OptimizerSet {
     Runtime& runtime_;
     const RegionLayout& layout_;
     Reducer reducer_;
+    const bool in_backward_, by_norm_of_all_;
     GradientSync sync_;
     Unsharder unsharder_;
-    const bool in_backward_;
     Microbatch microbatch_;
     std::vector<std::unique_ptr<Optimizer>> optimizers_;
     Buffer statistics_;
