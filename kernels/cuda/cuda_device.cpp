@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/graph_waits.h"
 
 namespace speedrun {
 
@@ -308,6 +309,11 @@ std::unique_ptr<Graph> CudaDevice::record_graph(Stream& stream, const std::funct
     auto& cuda_stream = static_cast<CudaStream&>(stream);
     if (times_operations())
         throw_internal("a graph cannot be recorded while stream {} is traced", stream.name());
+    if (!graph_fault_) {
+        graph_fault_ = "";  // for the graph of the test
+        graph_fault_ = find_graph_wait_fault(*this);
+    }
+    if (!graph_fault_->empty()) return nullptr;
     // Relaxed: other threads (the loader's, a communicator's) may call CUDA meanwhile.
     check(cudaStreamBeginCapture(cuda_stream.handle(), cudaStreamCaptureModeRelaxed),
           "cudaStreamBeginCapture");
@@ -328,6 +334,11 @@ std::unique_ptr<Graph> CudaDevice::record_graph(Stream& stream, const std::funct
     }
     check(ended, "cudaStreamEndCapture");
     return std::make_unique<CudaGraph>(graph);
+}
+
+std::vector<std::string> CudaDevice::notes() const {
+    if (!graph_fault_ || graph_fault_->empty()) return {};
+    return {*graph_fault_ + ": steps are enqueued call by call, as with --set cuda.graph=false"};
 }
 
 void* CudaDevice::allocate_host(int64_t bytes) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -107,13 +108,17 @@ class CudaDevice final : public Device {
     std::unique_ptr<Stream> create_stream(const std::string& name) override;
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
-    std::unique_ptr<Graph> record_graph(Stream& stream, const std::function<void()>& body) override;
     // With CUPTI every kernel and copy is a span, inside graphs too, given out when the trace ends. Without
     // it spans are operations, measured with event pairs and given out when their stream is synchronised.
     // Host work is timed on the host either way.
     void set_trace(TraceSink* sink) override;
     std::string trace_limits() const override { return trace_limits_; }
     int64_t available_bytes() const override;
+
+    // A recorded stream waits for events of others, so that the first call finds out whether this driver's
+    // graphs do; where they do not, it records nothing and a note says so. Milliseconds.
+    std::unique_ptr<Graph> record_graph(Stream& stream, const std::function<void()>& body) override;
+    std::vector<std::string> notes() const override;
 
     int index() const { return index_; }
     TraceSink* trace() const { return trace_; }
@@ -136,6 +141,8 @@ class CudaDevice final : public Device {
 
     const int index_;
     const bool dry_;
+    int max_shared_memory_ = 227 << 10;
+    std::optional<std::string> graph_fault_;  // empty: graphs can be used; nothing: not known yet
     // Freeing waits for all streams of the process. Where its ranks are threads, one of these may be waiting
     // for us: then memory that was released stays until the device goes.
     static std::atomic<int> num_devices_;

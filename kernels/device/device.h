@@ -154,6 +154,8 @@ class Device {
     // What the timeline cannot show, one sentence: of the one that set_trace() began (then it needs work
     // enqueued call by call, not by graphs) or of the one that it ended. Empty: it shows everything.
     virtual std::string trace_limits() const { return {}; }
+    // What the user should know of this device, one sentence each.
+    virtual std::vector<std::string> notes() const { return {}; }
     // Memory that further buffers may take, in bytes; −1 where that is not known (no such device here).
     virtual int64_t available_bytes() const = 0;
 

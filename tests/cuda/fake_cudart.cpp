@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -357,12 +358,25 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 // The flag of an event's wait and record has to fit: inside a recording external, outside not.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
     bool recording = false;
+    GraphWaits graph_waits{};
     {
         std::lock_guard lock(state().mutex);
         recording = state().recording.count(stream) > 0;
+        graph_waits = state().gpu.graph_waits;
+        state().events.captured_waits += recording;
     }
     if (recording != (flags == cudaEventWaitExternal)) return cudaErrorStreamCaptureIsolation;
-    enqueue(stream, [event](cudaStream_t on) { stream_of(on).wait(event_of(event)); });
+    if (recording && graph_waits == GraphWaits::at_capture) {
+        enqueue(stream, [then = event_of(event)](cudaStream_t on) { stream_of(on).wait(then); });
+    } else if (recording && graph_waits == GraphWaits::never_end) {
+        enqueue(stream, [](cudaStream_t on) {
+            stream_of(on).submit("wait", [] {
+                for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+            });
+        });
+    } else {
+        enqueue(stream, [event](cudaStream_t on) { stream_of(on).wait(event_of(event)); });
+    }
     return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {

@@ -12,11 +12,17 @@
 
 namespace speedrun::testing {
 
+// When a graph's wait for an event from outside looks which record it is for. CUDA, as far as is known: at
+// launch. The others are faults.
+enum class GraphWaits : uint8_t { at_launch, at_capture, never_end };
+
 struct FakeGpu {
     int count = 1;
     int driver_version = 13000;  // 0: no driver
     int64_t memory_bytes = int64_t{1} << 33;
     bool refuses_launches = false;
+    int64_t shared_memory = 227 << 10;  // dynamic, that a block may have
+    GraphWaits graph_waits = GraphWaits::at_launch;
 };
 
 struct FakeLaunch {

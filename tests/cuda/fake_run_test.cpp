@@ -59,6 +59,23 @@ TEST_F(FakeRunTest, GraphsLaunchTheSameKernelsAsCalls) {
     }
 }
 
+// On a driver whose graphs do not wait, nothing is recorded and the run says so.
+TEST_F(FakeRunTest, GraphsThatDoNotWaitAreNotUsed) {
+    for (const GraphWaits waits : {GraphWaits::at_launch, GraphWaits::at_capture}) {
+        set_fake_gpu({.graph_waits = waits});
+        const Config c = gpu_config();
+        Runtime runtime(runtime_options(c));
+        StepRunner runner(c, runtime);
+        runner.warm_up();
+        const bool good = waits == GraphWaits::at_launch;
+        EXPECT_EQ(runner.has_graphs(), good);
+        ASSERT_EQ(runtime.notes().size(), good ? 0u : 1u);
+        if (!good) {
+            EXPECT_NE(runtime.notes()[0].find("as with --set cuda.graph=false"), std::string::npos);
+        }
+    }
+}
+
 TEST_F(FakeRunTest, BothFamiliesAndBothTypesLaunchLegally) {
     for (const char* precision : {"f32", "bf16"}) {
         for (const char* preset : {"modern", "gpt2"}) {

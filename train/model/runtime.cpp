@@ -77,6 +77,7 @@ MeteredOps& Runtime::meter() {
 
 std::vector<std::string> Runtime::notes() const {
     std::vector<std::string> all = notes_;
+    for (std::string& note : device_->notes()) all.push_back(std::move(note));
     for (std::string& note : ops_->notes()) all.push_back(std::move(note));
     return all;
 }

@@ -1,0 +1,72 @@
+// Does a graph wait for an event that was recorded anew before its launch? On the fake GPU, which can get it
+// wrong in two ways, and on a real one (not yet run on a GPU). Each in a process of its own with a limit in
+// time: a wait that never ends would hold up every test after it.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cuda_device.h"
+
+#if SPEEDRUN_FAKE_GPU
+#include "tests/cuda/fake_gpu.h"
+#endif
+
+namespace speedrun::testing {
+namespace {
+
+constexpr int kGood = 0, kFault = 1;
+constexpr unsigned kLimitSeconds = 60;  // the start of CUDA included
+
+// Ends the process.
+void test_graph_waits() {
+    alarm(kLimitSeconds);
+    std::vector<std::string> faults;
+    {
+        CudaDevice device;
+        const auto stream = device.create_stream("compute");
+        const auto graph = device.record_graph(*stream, [] {});  // the first one: tests before it records
+        faults = device.notes();
+        if (!graph != !faults.empty())
+            faults.push_back("a fault was found, but a graph recorded, or neither");
+    }
+    for (const std::string& fault : faults) std::fprintf(stderr, "%s\n", fault.c_str());
+    std::exit(faults.empty() ? kGood : kFault);
+}
+
+class GraphWaitsDeathTest : public ::testing::Test {
+  protected:
+    GraphWaitsDeathTest() { ::testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
+};
+
+TEST_F(GraphWaitsDeathTest, FollowTheLatestRecord) {
+    EXPECT_EXIT(test_graph_waits(), ::testing::ExitedWithCode(kGood), "");
+}
+
+#if SPEEDRUN_FAKE_GPU
+
+TEST_F(GraphWaitsDeathTest, ThoseOfTheCaptureAreFound) {
+    EXPECT_EXIT(
+        {
+            set_fake_gpu({.graph_waits = GraphWaits::at_capture});
+            test_graph_waits();
+        },
+        ::testing::ExitedWithCode(kFault), "does not wait for an event that was recorded after it");
+}
+
+TEST_F(GraphWaitsDeathTest, ThoseThatNeverEndAreFound) {
+    EXPECT_EXIT(
+        {
+            set_fake_gpu({.graph_waits = GraphWaits::never_end});
+            test_graph_waits();
+        },
+        ::testing::ExitedWithCode(static_cast<int>(ExitCode::usage)), "--set cuda.graph=false");
+}
+
+#endif
+
+}  // namespace
+}  // namespace speedrun::testing
