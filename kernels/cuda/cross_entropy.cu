@@ -11,6 +11,7 @@
 // Floor, real of b bytes: 2·T·V·b (logits read, dlogits written), T·V·b without gradient. With softcap 3
 // special-function operations an element and pass: up to 6·T·V / (16 per clock and SM). Legend: T rows, V
 // columns of which the first `vocab` are real · W elements of a chunk · z a logit · c softcap.
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cuda/cuda_ops.h"
@@ -55,9 +56,9 @@ struct Cache {
     };
     int64_t chunks;
 
-    // As many of a row as fit, in whole warps.
-    static int64_t chunks_of(int64_t row_chunks) {
-        const int64_t room = tiles::kLossCacheBytes / (W * int64_t{sizeof(float)});
+    // As many of a row as fit into so many bytes, in whole warps.
+    static int64_t chunks_of(int64_t row_chunks, int64_t bytes) {
+        const int64_t room = bytes / (W * int64_t{sizeof(float)});
         return row_chunks <= room ? row_chunks : room / tiles::kWarp * tiles::kWarp;
     }
     int64_t bytes() const { return chunks * W * int64_t{sizeof(float)}; }
@@ -197,7 +198,9 @@ void CudaOps::cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {dlogits, logits}), [&]<int W>() {
             const int64_t chunks = (cols + W - 1) / W;
             const bool bounded = options.softcap > 0.0f && options.softcap <= tiles::kLossMaxSoftcap;
-            const Cache<W> cache{bounded && dlogits.present() ? Cache<W>::chunks_of(chunks) : 0};
+            const int64_t room =
+                std::min(tiles::kLossCacheBytes, max_shared_memory(stream) - kReduceSharedBytes);
+            const Cache<W> cache{bounded && dlogits.present() ? Cache<W>::chunks_of(chunks, room) : 0};
             auto* kernel = bounded ? cross_entropy_kernel<Real, W, Method::bounded>
                                    : cross_entropy_kernel<Real, W, Method::online>;
             launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes + cache.bytes(),

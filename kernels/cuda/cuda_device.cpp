@@ -220,6 +220,8 @@ CudaDevice::CudaDevice(int index, bool dry) : index_(index), dry_(dry), host_(1)
                     info.gpus.size());
     }
     check(cudaSetDevice(index), "cudaSetDevice");
+    check(cudaDeviceGetAttribute(&max_shared_memory_, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
+          "cudaDeviceGetAttribute");
     ++num_devices_;
 }
 

@@ -121,6 +121,8 @@ class CudaDevice final : public Device {
     std::vector<std::string> notes() const override;
 
     int index() const { return index_; }
+    // Dynamic shared memory that a block may have, in bytes; on a dry device that of an H100.
+    int64_t max_shared_memory() const { return max_shared_memory_; }
     TraceSink* trace() const { return trace_; }
     bool times_operations() const { return trace_ && !activities_; }
     ActivityTrace* activities() const { return activities_.get(); }

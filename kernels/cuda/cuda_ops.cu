@@ -93,7 +93,18 @@ void end_launch(const LaunchSite& site) {
     nvtxRangePop();
 }
 
+int64_t max_shared_memory(Stream& stream) {
+    return static_cast<CudaStream&>(stream).device().max_shared_memory();
+}
+
 void allow_shared_memory(const void* kernel, int64_t bytes, const LaunchSite& site) {
+    constexpr double kKiB = 1 << 10;
+    if (const int64_t limit = max_shared_memory(site.stream); bytes > limit) {
+        throw_usage(
+            "{}, launched at {}:{}, needs {:.1f} KiB of shared memory; this GPU lets a block have {:.1f}",
+            label_of(kernel, site), site.file, site.line, static_cast<double>(bytes) / kKiB,
+            static_cast<double>(limit) / kKiB);
+    }
     static std::mutex mutex;
     static std::map<std::pair<int, const void*>, int64_t> allowed;  // by device: attributes are a context's
     const int device = static_cast<CudaStream&>(site.stream).device().index();

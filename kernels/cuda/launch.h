@@ -24,6 +24,15 @@
 
 namespace speedrun {
 
+#if !SPEEDRUN_SIMT
+// The most dynamic shared memory that a block may have on this stream's GPU, in bytes: 227 KiB on an H100,
+// 163 on an A100, 99 on a 4090. A kernel may keep more in it where there is more, but must give the same
+// bits.
+int64_t max_shared_memory(Stream& stream);
+#else
+using simt::max_shared_memory;
+#endif
+
 // The stream of a launch, and where the launch was written: errors name it.
 struct LaunchSite {
     Stream& stream;
@@ -70,7 +79,7 @@ struct LaunchTarget {
 LaunchTarget begin_launch(const LaunchSite& site, const void* kernel);
 void end_launch(const LaunchSite& site);
 // Lets launches of `kernel` take this much dynamic shared memory from here on: never less than before, since
-// a recorded graph may launch it with more.
+// a recorded graph may launch it with more. Throws a usage error where the GPU has less than that.
 void allow_shared_memory(const void* kernel, int64_t bytes, const LaunchSite& site);
 // Throws an internal error that names kernel, place and cause unless `error` is success.
 void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site);

@@ -1,6 +1,7 @@
 // Every tile size of the kernels in this folder that are not matrix products or attention (those keep theirs
-// beside the fragments that they fit). Grids depend on sizes of tensors alone, never on the device: results
-// have the same bits on every card.
+// beside the fragments that they fit). Grids depend on sizes of tensors alone, never on the device, and what
+// is kept in shared memory, if the device has as much, is what would be computed again: results have the same
+// bits on every card.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +31,8 @@ constexpr int kSortTile = 1024;  // keys that a block counts and places
 constexpr int kEmbeddingThreads = 128;
 constexpr int kEmbeddingAhead = 4;  // rows loaded before the first of them is added
 
-constexpr int kLossThreads = 512;  // cross-entropy: one block per row, two on a multiprocessor
-#if SPEEDRUN_SIMT
-constexpr int64_t kLossCacheBytes = 2 << 10;  // so small that tests meet both sides
-#else
-constexpr int64_t kLossCacheBytes = 96 << 10;  // values kept from the sum to the gradient: what every GPU has
-#endif
+constexpr int kLossThreads = 512;              // cross-entropy: one block per row, two on a multiprocessor
+constexpr int64_t kLossCacheBytes = 96 << 10;  // of a row, from sum to gradient, where there is room
 constexpr float kLossMaxSoftcap = 40.0f;  // e^(−2c) must not underflow where c stands in for the maximum
 
 }  // namespace speedrun::tiles

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <thread>
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/stream_memory.h"
 #include "tests/cuda/fake_gpu.h"
+#include "tests/cuda/message_of.h"
 
 namespace speedrun::testing {
 namespace {
@@ -16,17 +19,6 @@ class CudaDeviceTest : public ::testing::Test {
   protected:
     ~CudaDeviceTest() override { set_fake_gpu({}); }
 };
-
-std::string message_of(const std::function<void()>& body, ExitCode code) {
-    try {
-        body();
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), code) << error.what();
-        return error.what();
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return "";
-}
 
 TEST_F(CudaDeviceTest, QueryTellsWhyThereIsNoGpu) {
     EXPECT_EQ(query_cuda().unavailable, "");
@@ -106,19 +98,6 @@ TEST_F(CudaDeviceTest, NothingIsFreedWhileARankBesideUsMayWait) {
     EXPECT_EQ(fake_gpu_allocated_bytes(), before);
 }
 
-// A launch that the hardware would refuse names the kernel and the line that launched it.
-TEST_F(CudaDeviceTest, RefusedLaunchNamesKernelAndPlace) {
-    CudaDevice device;
-    CudaOps ops(device);
-    const auto stream = device.create_stream("compute");
-    const Buffer x(device, "x", MemoryCategory::activations, 64);
-    set_fake_gpu({.refuses_launches = true});
-    const std::string message =
-        message_of([&] { ops.fill(x.tensor(DType::f32, {16}), 0.0f, *stream); }, ExitCode::failure);
-    EXPECT_NE(message.find("utilities.cu:"), std::string::npos) << message;
-    EXPECT_NE(message.find("cudaErrorInvalidConfiguration"), std::string::npos) << message;
-}
-
 // The recorded part runs at each launch and only then, and its events order other streams each time.
 TEST_F(CudaDeviceTest, GraphRepeatsItsWorkAndKeepsItsEvents) {
     CudaDevice device;
@@ -182,26 +161,6 @@ TEST_F(CudaDeviceTest, ScratchMemoryOfAGraphStays) {
         device.record_graph(*stream, [&] { EXPECT_EQ(memory.at(*stream, kMore).data(), recorded); });
     EXPECT_NE(memory.at(*stream, kMost).data(), recorded);
     EXPECT_EQ(fake_gpu_allocated_bytes(), none + kMore + kMost);
-}
-
-// A recorded launch needs what its kernel was allowed then.
-TEST_F(CudaDeviceTest, AllowedSharedMemoryNeverShrinks) {
-    CudaDevice device;
-    CudaOps ops(device);
-    const auto stream = device.create_stream("compute");
-    constexpr int64_t kLength = 32, kWide = 128, kNarrow = 112;
-    const Buffer x(device, "x", MemoryCategory::activations, 4 * kLength * kWide);
-    const Buffer y(device, "y", MemoryCategory::activations, 4 * kLength);
-    int64_t allowed = 0;
-    for (const int64_t dim : {kWide, kNarrow}) {
-        const Tensor rows = x.tensor(DType::f32, {kLength, dim});
-        ops.attention_forward(rows, y.tensor(DType::f32, {1, kLength}), rows, rows, rows,
-                              y.tensor(DType::i32, {kLength}), {kLength, 1, dim, 0, 0.1f}, *stream);
-        const int64_t now = fake_gpu_allowed_shared("attention_forward_kernelIf");
-        EXPECT_GT(now, 48 << 10);
-        EXPECT_GE(now, allowed) << "head dimension " << dim;
-        allowed = now;
-    }
 }
 
 TEST_F(CudaDeviceTest, AsksForAHardwareQueuePerStream) {

@@ -21,7 +21,6 @@ namespace {
 
 constexpr int64_t kAlignment = 256;           // cudaMalloc's
 constexpr int64_t kUnaskedShared = 48 << 10;  // dynamic shared memory that every kernel may have
-constexpr int64_t kMaxShared = 227 << 10;     // compute capability 9.0
 constexpr int64_t kMaxGridX = (int64_t{1} << 31) - 1, kMaxGridYZ = 65535, kMaxThreads = 1024;
 
 constexpr int64_t kTouched = 64 << 20;  // larger pieces of memory are left alone: nothing reads them
@@ -222,9 +221,9 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
 }
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > kMaxShared)
-        return cudaErrorInvalidValue;
     std::lock_guard lock(state().mutex);
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > state().gpu.shared_memory)
+        return cudaErrorInvalidValue;
     state().allowed_shared[function] = value;
     return cudaSuccess;
 }
@@ -267,6 +266,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->multiProcessorCount = 132;
     properties->totalGlobalMem = static_cast<size_t>(state().gpu.memory_bytes);
     properties->l2CacheSize = 50 << 20;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+    if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return cudaErrorInvalidValue;
+    std::lock_guard lock(state().mutex);
+    *value = static_cast<int>(state().gpu.shared_memory);
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {

@@ -36,8 +36,8 @@ void set_fake_gpu(const FakeGpu& gpu);
 int64_t fake_gpu_allocated_bytes();
 int64_t fake_gpu_allocations();  // calls of cudaMalloc so far
 // By mangled name of the kernel. Every launch was checked against the limits of compute capability 9.0:
-// threads, grid, and dynamic shared memory against what the kernel's attribute allows; a breach fails the
-// launch.
+// threads, grid, and dynamic shared memory against what the kernel's attribute and the GPU allow; a breach
+// fails the launch.
 std::map<std::string, FakeLaunch> fake_gpu_launches();
 void forget_fake_gpu_launches();
 // Dynamic shared memory that launches of a kernel, by part of its mangled name, may take now; 0: none asked.

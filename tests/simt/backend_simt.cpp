@@ -9,21 +9,26 @@ namespace speedrun::testing {
 
 namespace {
 
+constexpr int64_t kLargeCard = 227 << 10;
+
 // The fixture runs every call with one thread, again, and with two, and compares the bits: here the number of
-// threads chooses the order in which those of a block run.
-Backend make_simt(simt::Order order, bool dry) {
+// threads chooses the order in which those of a block run, and whether the card has little shared memory or
+// as much as an H100.
+Backend make_simt(simt::Order order, int num_threads, bool dry) {
+    simt::Options options{order};
+    if (num_threads > 1) options.shared_memory = kLargeCard;
     Backend backend;
-    backend.device = std::make_unique<simt::SimtDevice>(simt::Options{order}, dry);
+    backend.device = std::make_unique<simt::SimtDevice>(options, dry);
     backend.ops = make_cuda_ops(*backend.device);
     return backend;
 }
 
 Backend make_forward_reverse(int num_threads, bool dry) {
-    return make_simt(num_threads == 1 ? simt::Order::forward : simt::Order::reverse, dry);
+    return make_simt(num_threads == 1 ? simt::Order::forward : simt::Order::reverse, num_threads, dry);
 }
 
 Backend make_random_forward(int num_threads, bool dry) {
-    return make_simt(num_threads == 1 ? simt::Order::random : simt::Order::forward, dry);
+    return make_simt(num_threads == 1 ? simt::Order::random : simt::Order::forward, num_threads, dry);
 }
 
 void submit_simt(Stream& stream, std::function<void()> work) {

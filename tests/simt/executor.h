@@ -19,6 +19,9 @@ struct Options {
     Order order = Order::forward;
     uint64_t seed = 1;
     Watch* watch = nullptr;  // sees every launch; in a watched build also each access
+    // What kernels that keep more where there is more are told that a block may have: little, so that small
+    // tensors meet both ways. A launch may take what a block of compute capability 9.0 can have.
+    int64_t shared_memory = (2 << 10) + 128;
 };
 
 struct Launch {

@@ -69,6 +69,11 @@ void submit(Stream& stream, Launch launch) {
     cpu_stream(stream).submit(label, [launch = std::move(launch), options] { execute(launch, options); });
 }
 
+int64_t max_shared_memory(Stream& stream) {
+    auto* const simt_stream = dynamic_cast<SimtStream*>(&stream);
+    return simt_stream ? simt_stream->options().shared_memory : Options{}.shared_memory;
+}
+
 void poison(Stream& stream, void* data, int64_t bytes) {
     cpu_stream(stream).submit("poison", [=] { std::memset(data, 0xff, static_cast<size_t>(bytes)); });
 }

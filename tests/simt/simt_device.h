@@ -27,6 +27,7 @@ class SimtStream final : public Stream {
         stream_->set_trace_tag(trace_tag());
         return static_cast<CpuStream&>(*stream_);
     }
+    const Options& options() const { return options_; }
     Options next_options() {
         options_.seed = options_.seed * 6364136223846793005u + 1442695040888963407u;
         return options_;
@@ -71,6 +72,8 @@ std::vector<DeviceRange> device_memory();
 
 // Enqueues a launch. On a stream that is not a SimtStream it runs in the order `forward`.
 void submit(Stream& stream, Launch launch);
+// What the stream's device says that a block may have, in bytes.
+int64_t max_shared_memory(Stream& stream);
 // Enqueues filling memory with the poison pattern: workspaces hold nothing from one operation to the next.
 void poison(Stream& stream, void* data, int64_t bytes);
 
