@@ -9,9 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
-#include "kernels/cuda/algorithm_cache.h"
 #include "kernels/cuda/cublaslt_api.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -307,24 +305,6 @@ TEST_P(CublasLtTest, RefusedProductFallsBackToTheHandWrittenKernel) {
     EXPECT_EQ(products, 0);
     EXPECT_EQ(fake_gpu_pieces_of_work(), launches + 1);
     EXPECT_EQ(ops.flops(), 2 * 16 * 16 * 16);
-}
-
-TEST(AlgorithmCache, KeepsWholeLinesOfItsOwner) {
-    const std::string file = fmt::format("{}algorithm_cache_{}/a/b.txt", ::testing::TempDir(), getpid());
-    const AlgorithmWords words{1, 2, 3, 0xffffffffffffffffu, 5, 6, 7, 8};
-    {
-        AlgorithmCache cache(file, "gpu 1");
-        EXPECT_FALSE(cache.find("key"));
-        cache.store("key", words);
-        EXPECT_TRUE(cache.save());
-    }
-    std::ofstream(file, std::ios::app) << "damaged 1 2 three\n";
-    EXPECT_EQ(AlgorithmCache(file, "gpu 1").find("key"), words);
-    EXPECT_FALSE(AlgorithmCache(file, "gpu 1").find("damaged"));
-    EXPECT_FALSE(AlgorithmCache(file, "gpu 2").find("key")) << "another GPU's or version's";
-    AlgorithmCache nowhere("/proc/no/such/folder/file.txt", "gpu 1");
-    nowhere.store("key", words);
-    EXPECT_FALSE(nowhere.save());
 }
 
 }  // namespace
