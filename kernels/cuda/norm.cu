@@ -164,9 +164,7 @@ void CudaOps::norm_parameters(Tensor dgain, Tensor dbias, Tensor dy, Tensor s, T
         launch(norm_parameters_kernel<Real>, grid, tiles::kColumnThreads, 0, stream, partial, Rows<Real>(dy),
                Rows<Real>(s), optional(mean), optional(rstd), rows, cols, kind == NormKind::layernorm);
     });
-    if (dgain.present()) add_chunks(dgain.as<float>(), partial, chunks, 2 * cols, cols, accumulate, stream);
-    if (dbias.present())
-        add_chunks(dbias.as<float>(), partial + cols, chunks, 2 * cols, cols, accumulate, stream);
+    add_chunks(optional(dgain), optional(dbias), partial, chunks, 2, cols, accumulate, stream);
 }
 
 }  // namespace speedrun

@@ -56,29 +56,57 @@ void reduce(float* out, float* partial, MapShape shape, bool accumulate, Body bo
            accumulate);
 }
 
-// ---- sums down columns: chunks of rows write partial [chunks][…], of which column c is added in order of
-// the chunks
+// ---- sums down columns: chunks of rows write partial [chunks][sums][cols], whose chunks are then added
 
 inline int64_t column_chunks(int64_t rows) {
     return std::max<int64_t>(1, std::min(rows / tiles::kColumnRows, tiles::kColumnMaxChunks));
 }
 
-// out[c] (+)= Σ over chunks of partial[chunk · stride + c].
+// A warp per group of chunks, a lane per column: group g adds chunks g, g + G, … of its G groups, several
+// loads in flight, then the groups are added in order. The order depends on the number of chunks alone.
+constexpr int kAddChunksThreads = tiles::kWarp * tiles::kChunkGroups;
+constexpr int64_t kAddChunksSharedBytes = kAddChunksThreads * 4;
+
+// to[c] (+)= Σ over chunks of partial[chunk][k][c]; to: out for k = 0, second for k = 1, none where it is
+// null. k is blockIdx.y.
 template <bool kAccumulate>
-__global__ void __launch_bounds__(tiles::kColumnThreads)
-    add_chunks_kernel(float* out, const float* partial, int64_t chunks, int64_t stride, int64_t cols) {
-    const int64_t col = int64_t{blockIdx.x} * tiles::kColumnThreads + threadIdx.x;
-    if (col >= cols) return;
-    float sum = kAccumulate ? out[col] : 0.0f;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * stride + col];
-    out[col] = sum;
+__global__ void __launch_bounds__(kAddChunksThreads)
+    add_chunks_kernel(float* out, float* second, const float* partial, int64_t chunks, int64_t cols) {
+    float* const to = blockIdx.y == 0 ? out : second;
+    if (!to) return;
+    constexpr int kGroups = tiles::kChunkGroups, kAhead = tiles::kChunksAhead;
+    const auto sums = shared_memory<float>(0, kAddChunksThreads);
+    const int64_t col = int64_t{blockIdx.x} * tiles::kWarp + lane_index(), stride = gridDim.y * cols;
+    if (col < cols) {
+        const float* const from = partial + blockIdx.y * cols + col;
+        float sum = 0.0f;
+#pragma unroll 1
+        for (int64_t first = warp_index(); first < chunks; first += kGroups * kAhead) {
+            float loaded[kAhead];
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) {
+                const int64_t chunk = first + j * kGroups;
+                loaded[j] = chunk < chunks ? from[chunk * stride] : 0.0f;
+            }
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) sum += loaded[j];
+        }
+        sums[threadIdx.x] = sum;
+    }
+    __syncthreads();
+    if (warp_index() > 0 || col >= cols) return;
+    float sum = sums[lane_index()];
+#pragma unroll
+    for (int group = 1; group < kGroups; ++group) sum += sums[group * tiles::kWarp + lane_index()];
+    to[col] = kAccumulate ? to[col] + sum : sum;
 }
 
-inline void add_chunks(float* out, const float* partial, int64_t chunks, int64_t stride, int64_t cols,
-                       bool accumulate, LaunchSite site) {
+// sums: how many of them partial has of each chunk, 1 or 2; `second` may be null for both.
+inline void add_chunks(float* out, float* second, const float* partial, int64_t chunks, unsigned sums,
+                       int64_t cols, bool accumulate, LaunchSite site) {
     launch(accumulate ? add_chunks_kernel<true> : add_chunks_kernel<false>,
-           grid_of(cols, tiles::kColumnThreads), tiles::kColumnThreads, 0, site, out, partial, chunks, stride,
-           cols);
+           dim3(grid_of(cols, tiles::kWarp), sums), kAddChunksThreads, kAddChunksSharedBytes, site, out,
+           second, partial, chunks, cols);
 }
 
 }  // namespace speedrun

@@ -18,7 +18,9 @@ constexpr int64_t kReduceMaxBlocks = 1024;  // … and blocks at most; the secon
 
 constexpr int kColumnThreads = 128;        // column sums: a thread owns a column …
 constexpr int64_t kColumnRows = 64;        // … of this many rows at least …
-constexpr int64_t kColumnMaxChunks = 256;  // … in chunks of rows, at most; the second stage adds the chunks
+constexpr int64_t kColumnMaxChunks = 256;  // … in chunks of rows, at most: enough blocks for 132 SMs at C=768
+constexpr int kChunkGroups = 16;  // the second stage: warps of a block, each for every 16th chunk …
+constexpr int kChunksAhead = 8;   // … with this many loaded before the first is added
 
 constexpr int kRowThreads = 256;  // norm, rotary: a warp per row, or several head vectors per warp
 

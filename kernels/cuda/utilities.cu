@@ -243,7 +243,7 @@ void CudaOps::column_sum(Tensor out, Tensor x, bool accumulate, Stream& stream) 
         launch(column_sum_kernel<Real>, dim3(blocks, static_cast<unsigned>(chunks)), tiles::kColumnThreads, 0,
                stream, partial, Rows<Real>(x), rows, cols);
     });
-    add_chunks(out.as<float>(), partial, chunks, cols, cols, accumulate, stream);
+    add_chunks(out.as<float>(), nullptr, partial, chunks, 1, cols, accumulate, stream);
 }
 
 }  // namespace speedrun

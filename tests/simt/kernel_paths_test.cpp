@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/tiles.h"
+
 namespace speedrun::testing {
 namespace {
 
@@ -124,6 +126,29 @@ TEST_P(KernelPathsTest, NormOfLongRows) {
             expect_close(out[2], gradients.dgain, reduction(DType::f32, cols), "dgain");
         }
     }
+}
+
+// Sums of gains and biases over more chunks than a block has groups for them.
+TEST_P(KernelPathsTest, NormParametersOfManyRows) {
+    const int64_t rows = tiles::kColumnRows * (tiles::kChunkGroups + 5) + 3, cols = 40;
+    const Matrix x = random_matrix(rows, cols, 1, dtype()), dy = random_matrix(rows, cols, 2, dtype());
+    const Matrix gain = random_matrix(1, cols, 3, DType::f32), before = random_matrix(1, cols, 4, DType::f32);
+    const auto expected = reference::norm_backward(dy, x, gain, NormKind::layernorm);
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor y = h.output(dtype(), {rows, cols}), ds = h.output(dtype(), {rows, cols});
+        const Tensor mean = h.output(DType::f32, {rows}), rstd = h.output(DType::f32, {rows});
+        const Tensor dgain = h.output(DType::f32, {cols}), dbias = h.inout(before, DType::f32, {cols});
+        const Tensor in = h.input(x, dtype()), g = h.input(gain, DType::f32, {cols});
+        const Tensor upstream = h.input(dy, dtype());
+        h.ops().norm_forward(y, {}, mean, rstd, in, {}, g, {}, NormKind::layernorm, h.stream());
+        h.ops().norm_backward(ds, dgain, {}, upstream, in, mean, rstd, g, {}, false, NormKind::layernorm,
+                              h.stream());
+        h.ops().norm_backward(ds, {}, dbias, upstream, in, mean, rstd, {}, {}, true, NormKind::layernorm,
+                              h.stream());
+        return {h.read(dgain), h.read(dbias)};
+    });
+    expect_close(out[0], expected.dgain, reduction(DType::f32, rows), "dgain");
+    expect_close(out[1], reference::plus(expected.dbias, before), reduction(DType::f32, rows), "dbias");
 }
 
 // Rows in and out of registers, unaligned ones, and more rows than the blocks take at once.
