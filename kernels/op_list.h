@@ -17,6 +17,7 @@
 #define SPEEDRUN_EACH_OP(X)                                                                                  \
     X(embedding_forward, "wrgrg",                                                                            \
       (Tensor a, Tensor b, Tensor c, Tensor d, Tensor e, Stream& s), (a, b, c, d, e, s))                     \
+    X(sort_ids, "wr", (Tensor a, Tensor b, int64_t c, Stream& s), (a, b, c, s))                              \
     X(embedding_backward, "srr", (Tensor a, Tensor b, Tensor c, bool d, Stream& s), (a, b, c, d, s))         \
     X(matmul, "arrr",                                                                                        \
       (Tensor a, Tensor b, Tensor c, Tensor d, const MatmulOptions& o, Stream& s),                           \

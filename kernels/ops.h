@@ -99,8 +99,12 @@ class Ops {
     // real [V,C]; position_table: real [P,C], optional.
     virtual void embedding_forward(Tensor out, Tensor index, Tensor table, Tensor position,
                                    Tensor position_table, Stream& stream) = 0;
-    // dtable[v] (+)= Σ_{t: index[t]=v} dout[t].  dtable: f32 [V,C]; dout: real [T,C]. Sums in order of t.
-    virtual void embedding_backward(Tensor dtable, Tensor index, Tensor dout, bool accumulate,
+    // order[1] = the t from 0 to T−1, sorted by index[t], equal ones in order of t; order[0] = index[t] of
+    // those. order: i32 [2,T]; index: i32 [T], each in [0, limit).
+    virtual void sort_ids(Tensor order, Tensor index, int64_t limit, Stream& stream) = 0;
+    // dtable[v] (+)= Σ_{t: index[t]=v} dout[t], in an order that depends on index alone.  dtable: f32 [V,C];
+    // order: what sort_ids made of index; dout: real [T,C].
+    virtual void embedding_backward(Tensor dtable, Tensor order, Tensor dout, bool accumulate,
                                     Stream& stream) = 0;
 
     // ---- matrix products

@@ -18,6 +18,7 @@ class CpuOps final : public Ops {
     ~CpuOps() override;
 
     void embedding_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Stream&) override;
+    void sort_ids(Tensor, Tensor, int64_t, Stream&) override;
     void embedding_backward(Tensor, Tensor, Tensor, bool, Stream&) override;
     void matmul(Tensor, Tensor, Tensor, Tensor, const MatmulOptions&, Stream&) override;
     void column_sum(Tensor, Tensor, bool, Stream&) override;

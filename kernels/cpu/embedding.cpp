@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
@@ -52,13 +53,32 @@ void CpuOps::embedding_forward(Tensor out, Tensor index, Tensor table, Tensor po
     });
 }
 
-void CpuOps::embedding_backward(Tensor dtable, Tensor index, Tensor dout, bool accumulate, Stream& stream) {
+void CpuOps::sort_ids(Tensor order, Tensor index, int64_t limit, Stream& stream) {
+    const int64_t count = index.numel();
+    expect(index, DType::i32, {count}, "sort_ids index");
+    expect(order, DType::i32, {2, count}, "sort_ids order");
+    auto* const places = static_cast<int32_t*>(workspace(stream, limit * int64_t{sizeof(int32_t)}));
+    cpu::submit(stream, "sort_ids", [=] {  // by counting, which keeps the order of equal ids
+        const int32_t* ids = index.as<int32_t>();
+        int32_t *const sorted = order.as<int32_t>(), *const tokens = sorted + count;
+        std::fill(places, places + limit, 0);
+        for (int64_t t = 0; t < count; ++t) ++places[checked(ids[t], limit, "token", t)];
+        std::exclusive_scan(places, places + limit, places, 0);
+        for (int64_t t = 0; t < count; ++t) {
+            const int32_t place = places[ids[t]]++;
+            sorted[place] = ids[t];
+            tokens[place] = static_cast<int32_t>(t);
+        }
+    });
+}
+
+void CpuOps::embedding_backward(Tensor dtable, Tensor order, Tensor dout, bool accumulate, Stream& stream) {
     const int64_t rows = dout.rows(), cols = dout.cols();
-    expect(index, DType::i32, {rows}, "embedding index");
+    expect(order, DType::i32, {2, rows}, "embedding order");
     expect(dtable, DType::f32, {dtable.rows(), cols}, "embedding dtable");
     cpu::submit(stream, "embedding_backward", [=] {
-        const int32_t* ids = index.as<int32_t>();
-        for (int64_t t = 0; t < rows; ++t) checked(ids[t], dtable.rows(), "token", t);
+        const int32_t *ids = order.as<int32_t>(), *tokens = ids + rows;
+        for (int64_t i = 0; i < rows; ++i) checked(ids[i], dtable.rows(), "token", tokens[i]);
         // Each thread owns a range of columns and walks all tokens in order: no atomics, one order of
         // summation.
         const int64_t vectors = (cols + cpu::kLanes - 1) / cpu::kLanes;
@@ -73,11 +93,11 @@ void CpuOps::embedding_backward(Tensor dtable, Tensor index, Tensor dout, bool a
                         std::fill(row + begin, row + end, 0.0f);
                     }
                 }
-                for (int64_t t = 0; t < rows; ++t) {
-                    float* sum = dtable.as<float>() + ids[t] * dtable.row_stride + begin;
-                    const Real* row = dout.as<Real>() + t * dout.row_stride + begin;
-                    cpu::for_vectors(end - begin, [&](int64_t i, auto width) {
-                        cpu::store(sum + i, cpu::load(sum + i, width) + cpu::load(row + i, width), width);
+                for (int64_t i = 0; i < rows; ++i) {
+                    float* sum = dtable.as<float>() + ids[i] * dtable.row_stride + begin;
+                    const Real* row = dout.as<Real>() + tokens[i] * dout.row_stride + begin;
+                    cpu::for_vectors(end - begin, [&](int64_t c, auto width) {
+                        cpu::store(sum + c, cpu::load(sum + c, width) + cpu::load(row + c, width), width);
                     });
                 }
             });

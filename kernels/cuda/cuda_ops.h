@@ -2,7 +2,7 @@
 // stem as its CPU twin. Under SPEEDRUN_SIMT the same class runs on a device of tests/simt.
 //
 // What the host cannot see without waiting cannot throw: an index outside its table gives NaN (embedding
-// forward, cross-entropy) or is left out (embedding backward); foreign memory is never touched.
+// forward, cross-entropy) or is left out (sort_ids and embedding backward); foreign memory is never touched.
 #pragma once
 
 #include <memory>
@@ -23,6 +23,7 @@ class CudaOps final : public Ops {
     ~CudaOps() override;
 
     void embedding_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Stream&) override;
+    void sort_ids(Tensor, Tensor, int64_t, Stream&) override;
     void embedding_backward(Tensor, Tensor, Tensor, bool, Stream&) override;
     void matmul(Tensor, Tensor, Tensor, Tensor, const MatmulOptions&, Stream&) override;
     void column_sum(Tensor, Tensor, bool, Stream&) override;

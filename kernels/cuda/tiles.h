@@ -29,9 +29,10 @@ constexpr int64_t kNormuonRows = 32;   // rows of a chunk at least, where lines 
 
 constexpr int kSortThreads = 256;  // embedding backward: threads = values of an 8-bit digit
 constexpr int kSortDigitBits = 8;
-constexpr int kSortTile = 1024;  // keys that a block counts and places
-constexpr int kEmbeddingThreads = 128;
-constexpr int kEmbeddingAhead = 4;  // rows loaded before the first of them is added
+constexpr int kSortTile = 1024;            // keys that a block counts and places
+constexpr int kEmbeddingThreads = 256;     // at most: a thread per four columns
+constexpr int kEmbeddingAhead = 8;         // rows loaded before the first of them is added
+constexpr int64_t kEmbeddingSegment = 64;  // sorted tokens that a block adds up where all have one id
 
 constexpr int kLossThreads = 512;              // cross-entropy: one block per row, two on a multiprocessor
 constexpr int64_t kLossCacheBytes = 96 << 10;  // of a row, from sum to gradient, where there is room

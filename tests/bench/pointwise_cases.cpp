@@ -34,15 +34,25 @@ void add_embedding(std::vector<Case>& cases, const ModelShape& s, bool positions
                          };
                      }});
     if (positions) return;
-    cases.push_back({fmt::format("pointwise.{}.embedding_backward", s.name), "embedding_backward", shape, 0,
-                     kPointwise, [=](CaseMemory& m) -> Enqueue {
-                         const Tensor dtable = m.uncounted_input(DType::f32, {vocab, width});
-                         m.count(2 * distinct * width * size_of(DType::f32));
-                         m.check(dtable);
-                         const Tensor index = m.indices(ids), dout = m.input({tokens, width});
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.embedding_backward(dtable, index, dout, true, stream);
-                         };
+    cases.push_back(
+        {fmt::format("pointwise.{}.embedding_backward", s.name), "embedding_backward", shape, 0, kPointwise,
+         [=](CaseMemory& m) -> Enqueue {
+             const Tensor dtable = m.uncounted_input(DType::f32, {vocab, width});
+             m.count(2 * distinct * width * size_of(DType::f32));
+             m.check(dtable);
+             const Tensor index = m.indices(ids), dout = m.input({tokens, width});
+             const Tensor order = m.workspace(DType::i32, {2, tokens});
+             m.count(order.bytes() - index.bytes());  // what is read in its stead
+             m.setup([=](Ops& ops, Stream& stream) { ops.sort_ids(order, index, vocab, stream); });
+             return
+                 [=](Ops& ops, Stream& stream) { ops.embedding_backward(dtable, order, dout, true, stream); };
+         }});
+    cases.push_back({fmt::format("pointwise.{}.sort_ids", s.name), "sort_ids",
+                     fmt::format("{} below {}", tokens, vocab), 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
+                         // As f32, in which what was not written is NaN and an id next to nothing.
+                         const Tensor index = m.indices(ids), written = m.output(DType::f32, {2, tokens});
+                         const Tensor order(written.data, DType::i32, {2, tokens});
+                         return [=](Ops& ops, Stream& stream) { ops.sort_ids(order, index, vocab, stream); };
                      }});
 }
 

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <numeric>
+
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -44,14 +47,63 @@ TEST_P(EmbeddingTest, Backward) {
                 const Outputs out = run([&](Harness& h) -> Outputs {
                     const Tensor dtable =
                         accumulate ? h.inout(before, DType::f32) : h.output(DType::f32, {kVocab, cols});
-                    h.ops().embedding_backward(dtable, h.input(index), h.input(dout, dtype()), accumulate,
-                                               h.stream());
+                    const Tensor order = h.output(DType::i32, {2, rows});
+                    h.ops().sort_ids(order, h.input(index), kVocab, h.stream());
+                    h.ops().embedding_backward(dtable, order, h.input(dout, dtype()), accumulate, h.stream());
                     return {h.read(dtable)};
                 });
                 Matrix expected = reference::embedding_backward(kVocab, index, dout);
                 if (accumulate) expected = reference::plus(expected, before);
                 expect_close(out[0], expected, reduction(DType::f32, rows), "dtable");
             }
+        }
+    }
+}
+
+// Tokens of which half, and all, are one: runs long enough for a backend to add them in pieces.
+TEST_P(EmbeddingTest, BackwardOfFrequentTokens) {
+    const int64_t rows = 1003;
+    for (int64_t cols : {48, 33}) {
+        for (int64_t share : {2, 1}) {
+            SCOPED_TRACE(fmt::format("C={} every {}", cols, share));
+            Indices index = random_indices(rows, kVocab, 1);
+            for (size_t t = 0; t < index.size(); t += static_cast<size_t>(share)) index[t] = 13;
+            const Matrix dout = random_matrix(rows, cols, 2, dtype());
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor dtable = h.output(DType::f32, {kVocab, cols});
+                const Tensor order = h.output(DType::i32, {2, rows});
+                h.ops().sort_ids(order, h.input(index), kVocab, h.stream());
+                h.ops().embedding_backward(dtable, order, h.input(dout, dtype()), false, h.stream());
+                return {h.read(dtable)};
+            });
+            expect_close(out[0], reference::embedding_backward(kVocab, index, dout),
+                         reduction(DType::f32, rows), "dtable");
+        }
+    }
+}
+
+// One id, ids of one digit and of four for a radix sort, its tiles partly filled; equal ids stay in order.
+TEST_P(EmbeddingTest, SortsIds) {
+    for (int64_t count : {1, 7, 1024, 2500}) {
+        for (int64_t limit : {1, 20, 256, 66000, 20000000}) {
+            SCOPED_TRACE(fmt::format("T={} limit={}", count, limit));
+            Indices index = random_indices(count, limit, 1);
+            for (size_t t = 0; t < index.size(); t += 3) index[t] = static_cast<int32_t>(limit - 1);
+            Indices tokens(static_cast<size_t>(count));
+            std::iota(tokens.begin(), tokens.end(), 0);
+            std::stable_sort(tokens.begin(), tokens.end(),
+                             [&](int32_t a, int32_t b) { return index[size_t(a)] < index[size_t(b)]; });
+            Matrix expected(2, count);
+            for (int64_t i = 0; i < count; ++i) {
+                expected(0, i) = index[static_cast<size_t>(tokens[static_cast<size_t>(i)])];
+                expected(1, i) = tokens[static_cast<size_t>(i)];
+            }
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor order = h.output(DType::i32, {2, count});
+                h.ops().sort_ids(order, h.input(index), limit, h.stream());
+                return {h.read(order)};
+            });
+            expect_same_bits(out[0], expected, "order");
         }
     }
 }
@@ -71,10 +123,21 @@ TEST_P(EmbeddingTest, ShapeErrors) {
         {"table", "48", "32"});
     expect_error(
         [&](Harness& h) {
-            h.ops().embedding_backward(h.output(DType::bf16, {9, 48}), h.input(Indices(5)),
+            h.ops().embedding_backward(h.output(DType::bf16, {9, 48}), h.output(DType::i32, {2, 5}),
                                        h.output(dtype(), {5, 48}), false, h.stream());
         },
         {"dtable", "f32", "bf16[9,48]"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().embedding_backward(h.output(DType::f32, {9, 48}), h.input(Indices(5)),
+                                       h.output(dtype(), {5, 48}), false, h.stream());
+        },
+        {"order", "i32[2,5]", "i32[5]"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().sort_ids(h.output(DType::i32, {2, 4}), h.input(Indices(5)), 9, h.stream());
+        },
+        {"order", "i32[2,5]", "i32[2,4]"});
 }
 
 }  // namespace

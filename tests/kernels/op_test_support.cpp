@@ -87,9 +87,13 @@ Matrix Harness::read(const Tensor& tensor) {
             const char* element = host.data() + (r * tensor.row_stride + c) * size_of(tensor.dtype);
             float f32 = 0.0f;
             Bf16 bf16{};
+            int32_t i32 = 0;
             if (tensor.dtype == DType::f32) std::memcpy(&f32, element, sizeof f32);
             if (tensor.dtype == DType::bf16) std::memcpy(static_cast<void*>(&bf16), element, sizeof bf16);
-            values(r, c) = tensor.dtype == DType::f32 ? f32 : static_cast<float>(bf16);
+            if (tensor.dtype == DType::i32) std::memcpy(&i32, element, sizeof i32);
+            values(r, c) = f32;
+            if (tensor.dtype == DType::bf16) values(r, c) = static_cast<float>(bf16);
+            if (tensor.dtype == DType::i32) values(r, c) = i32;
         }
     }
     return values;

@@ -132,6 +132,7 @@ TEST_F(StepBenchTest, HasEveryOperationOfTheStepAndTheFlopsOfThePlan) {
                                                  {"norm_forward", microbatches * (2 * layers + 2)},
                                                  {"norm_backward", microbatches * (2 * layers + 2)},
                                                  {"embedding_forward", microbatches},
+                                                 {"sort_ids", microbatches},
                                                  {"embedding_backward", microbatches},
                                                  {"cross_entropy", microbatches},
                                                  {"sum", microbatches}};

@@ -45,6 +45,7 @@ Activations::Activations(const ModelConfig& model, const MemoryConfig& memory, i
     batch = {ids("batch.tokens"), ids("batch.targets"), ids("batch.positions"), ids("batch.first_key"), {}};
     for (int64_t n = 2; n <= model.max_ngram; ++n)
         batch.ngrams.push_back(ids(fmt::format("batch.{}-grams", n)));
+    order = make(runtime, "order of ids", DType::i32, {2, T}, MemoryCategory::data);
 
     embedding = act("embedding", {T, C});
     embedding_mean = f32("embedding_mean", {T});

@@ -57,6 +57,7 @@ class Activations {
     bool keeps_products() const { return kept_ != Origin::input; }  // of checkpointed blocks
 
     BatchTensors batch;
+    Tensor order;                           // i32 (2, T) what sort_ids made of the ids at hand, for backward
     Tensor embedding;                       // (T, C) sum of embeddings, before its norm
     Tensor embedding_mean, embedding_rstd;  // (T)
     Tensor first;                           // (T, C) what enters block 0

@@ -6,6 +6,8 @@ namespace speedrun {
 
 void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale,
                                     GradientStore& gradients) {
+    // Once for all tables that are looked up by token: the blocks' value embeddings and the first one.
+    ops_.sort_ids(act_.order, act_.batch.tokens, table_.find("embed.weight").shape[0], stream_);
     enter(static_cast<int>(config_.num_layers) + 1, Pass::backward);
     backward_head(loss_sum, accumulate, gradient_scale, gradients);
     for (int64_t i = config_.num_layers; i-- > 0;) {
@@ -69,7 +71,7 @@ void Transformer::backward_block(int64_t index, GradientStore& gradients) {
                           parameters_.compute(mix), accumulate_mix, false, stream_);
         gradients.ready(mix);
         const bool accumulate_table = gradients.accumulates(table);
-        ops_.embedding_backward(gradients.of(table), act_.batch.tokens, dy, accumulate_table, stream_);
+        ops_.embedding_backward(gradients.of(table), act_.order, dy, accumulate_table, stream_);
         gradients.ready(table);
     }
     if (config_.qk_norm || config_.position == "rotary") {
@@ -103,21 +105,26 @@ void Transformer::backward_embedding(GradientStore& gradients) {
         ops_.norm_backward(dx, {}, {}, dx, act_.embedding, act_.embedding_mean, act_.embedding_rstd, {}, {},
                            false, norm_kind_, stream_);
     }
-    const auto add_gradient = [&](const Parameter& table, Tensor index) {
+    const auto add_gradient = [&](const Parameter& table) {
         const bool accumulate = gradients.accumulates(table);
-        ops_.embedding_backward(gradients.of(table), index, dx, accumulate, stream_);
+        ops_.embedding_backward(gradients.of(table), act_.order, dx, accumulate, stream_);
     };
+    const Parameter& embed = table_.find("embed.weight");
+    add_gradient(embed);
+    gradients.ready(embed);
+    // From here on act_.order is of other ids than tokens.
     if (const Parameter* ngrams = parameter("ngram_embed.weight")) {
-        for (const Tensor& rows : act_.batch.ngrams) add_gradient(*ngrams, rows);
+        for (const Tensor& rows : act_.batch.ngrams) {
+            ops_.sort_ids(act_.order, rows, ngrams->shape[0], stream_);
+            add_gradient(*ngrams);
+        }
         gradients.ready(*ngrams);
     }
     if (const Parameter* position = parameter("position.weight")) {
-        add_gradient(*position, act_.batch.positions);
+        ops_.sort_ids(act_.order, act_.batch.positions, position->shape[0], stream_);
+        add_gradient(*position);
         gradients.ready(*position);
     }
-    const Parameter& embed = table_.find("embed.weight");
-    add_gradient(embed, act_.batch.tokens);
-    gradients.ready(embed);
 }
 
 }  // namespace speedrun

@@ -1,0 +1,88 @@
+// What tests/kernels does not ask of the embedding's kernels: the order of their sums, and ids outside the
+// table (which the host cannot see, and so cannot throw for).
+#include <algorithm>
+
+#include "kernels/cuda/tiles.h"
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(EmbeddingPathsTest);
+
+// Σ over each id's tokens as kernels/cuda/embedding.cu adds them, to the bit: in order of t, but a whole
+// segment of sorted tokens that have one id enters as a sum of its own.
+Matrix embedding_sums(const Indices& ids, const Matrix& dout, int64_t vocab, float before) {
+    std::vector<size_t> tokens;
+    for (size_t t = 0; t < ids.size(); ++t) {
+        if (ids[t] >= 0 && ids[t] < vocab) tokens.push_back(t);
+    }
+    std::stable_sort(tokens.begin(), tokens.end(), [&](size_t a, size_t b) { return ids[a] < ids[b]; });
+    const auto segment = static_cast<size_t>(tiles::kEmbeddingSegment);
+    const int64_t cols = dout.cols;
+    std::vector<float> sums(static_cast<size_t>(vocab * cols), before);
+    for (int64_t c = 0; c < cols; ++c) {
+        const auto row = [&](size_t place) {
+            return static_cast<float>(dout(static_cast<int64_t>(tokens[place]), c));
+        };
+        for (size_t place = 0; place < tokens.size();) {
+            const int32_t id = ids[tokens[place]];
+            float& sum = sums[static_cast<size_t>(id * cols + c)];
+            const size_t end = place + segment;
+            if (place % segment == 0 && end <= tokens.size() && ids[tokens[end - 1]] == id) {
+                float partial = 0.0f;
+                for (; place < end; ++place) partial += row(place);
+                sum += partial;
+            } else {
+                sum += row(place++);
+            }
+        }
+    }
+    Matrix result(vocab, cols);
+    result.values.assign(sums.begin(), sums.end());
+    return result;
+}
+
+// Three tiles of tokens, ids of three digits, one id for a third of all tokens: the ends of its run lie
+// inside of segments. Ids outside of the table are left out.
+TEST_P(EmbeddingPathsTest, EmbeddingBackwardAddsInOrder) {
+    const int64_t rows = 2500, cols = 24, vocab = 66000;
+    Indices index = random_indices(rows, vocab, 1);
+    for (size_t t = 0; t < index.size(); ++t) {
+        if (t % 3 == 0) index[t] = 65999;
+        if (t % 7 == 0) index[t] = static_cast<int32_t>(t % 5 * 256);
+    }
+    const Matrix dout = random_matrix(rows, cols, 2, dtype());
+    Indices damaged = index;
+    damaged[10] = -1;
+    damaged[11] = static_cast<int32_t>(vocab);
+    damaged[12] = 0x7fffffff;
+    for (bool accumulate : {false, true}) {
+        for (const Indices& ids : {index, damaged, Indices(static_cast<size_t>(rows), 9)}) {
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor dtable = accumulate ? h.inout(Matrix(vocab, cols, 0.5), DType::f32)
+                                                 : h.output(DType::f32, {vocab, cols});
+                const Tensor order = h.output(DType::i32, {2, rows});
+                h.ops().sort_ids(order, h.input(ids), vocab, h.stream());
+                h.ops().embedding_backward(dtable, order, h.input(dout, dtype()), accumulate, h.stream());
+                return {h.read(dtable)};
+            });
+            expect_same_bits(out[0], embedding_sums(ids, dout, vocab, accumulate ? 0.5f : 0.0f), "dtable");
+        }
+    }
+}
+
+TEST_P(EmbeddingPathsTest, EmbeddingForwardOutsideTheTableIsNan) {
+    const Matrix table = random_matrix(9, 48, 1, dtype());
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor y = h.output(dtype(), {4, 48});
+        h.ops().embedding_forward(y, h.input(Indices{-1, 3, 9, 0x7fffffff}), h.input(table, dtype()), {}, {},
+                                  h.stream());
+        return {h.read(y)};
+    });
+    for (int64_t t : {0, 2, 3}) expect_all_nan(reference::row_block(out[0], t, 1), "row outside");
+    expect_same_bits(reference::row_block(out[0], 1, 1), reference::row_block(table, 3, 1), "row inside");
+}
+
+}  // namespace
+}  // namespace speedrun::testing
