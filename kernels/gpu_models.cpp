@@ -22,10 +22,10 @@ constexpr KernelModel kKernels[] = {
     // Library products: QKV, output and MLP in 23.1 ms where the rate alone takes 20.9. Memory: a short inner
     // dimension, or an f32 sum read and written behind the product, leaves little to hide the bytes behind.
     {"matmul", Engine::library, 0.905, 0.55, 1, "assumed: cuBLASLt as others traced it"},
-    {"column_sum", Engine::mma, 1, 0.56, 2, "assumed by count: chunks added four loads at a time"},
+    {"column_sum", Engine::mma, 1, 0.80, 2, "assumed"},
+    {"sort_ids", Engine::mma, 1, 0.10, 6, "assumed: two digits, three kernels each"},
     {"embedding_forward", Engine::mma, 1, 0.80, 1, "assumed"},
-    {"embedding_backward", Engine::mma, 1, 0.24, 7,
-     "assumed by count: the most frequent token's rows in one block, sorted anew"},
+    {"embedding_backward", Engine::mma, 1, 0.60, 2, "assumed: rows gathered, runs of frequent tokens split"},
     {"norm_forward", Engine::mma, 1, 0.76, 1, "assumed by count"},
     {"norm_backward", Engine::mma, 1, 0.76, 1, "assumed by count"},
     {"mix_norm_forward", Engine::mma, 1, 0.76, 1, "assumed by count"},
@@ -39,7 +39,8 @@ constexpr KernelModel kKernels[] = {
     {"attention_forward", Engine::mma, 0.36, 0.80, 1, "assumed by count: softmax beside no product"},
     // Seven products where four are counted, in two kernels.
     {"attention_backward", Engine::mma, 0.23, 0.80, 4, "assumed by count: 7 products for 4 counted"},
-    {"cross_entropy", Engine::mma, 1, 0.61, 1, "assumed by count, with softcap: 47 instructions an element"},
+    {"cross_entropy", Engine::mma, 1, 0.78, 1,
+     "assumed by count, with softcap: 35 instructions an element, two blocks a multiprocessor"},
     {"adamw_step", Engine::mma, 1, 0.80, 1, "assumed"},
     {"muon_momentum", Engine::mma, 1, 0.80, 1, "assumed"},
     // Share of mma.sync's rate that a busy block reaches; that few blocks leave most of the card idle comes

@@ -110,9 +110,7 @@ void Transformer::backward_embedding(GradientStore& gradients) {
         ops_.embedding_backward(gradients.of(table), act_.order, dx, accumulate, stream_);
     };
     const Parameter& embed = table_.find("embed.weight");
-    add_gradient(embed);
-    gradients.ready(embed);
-    // From here on act_.order is of other ids than tokens.
+    add_gradient(embed);  // while act_.order is of tokens; announced last, as declared first
     if (const Parameter* ngrams = parameter("ngram_embed.weight")) {
         for (const Tensor& rows : act_.batch.ngrams) {
             ops_.sort_ids(act_.order, rows, ngrams->shape[0], stream_);
@@ -125,6 +123,7 @@ void Transformer::backward_embedding(GradientStore& gradients) {
         add_gradient(*position);
         gradients.ready(*position);
     }
+    gradients.ready(embed);
 }
 
 }  // namespace speedrun
