@@ -52,7 +52,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       microbatches_(config.batch.tokens_per_step / (config.batch.microbatch_tokens * ranks.num_data_ranks())),
       model_(
           config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime,
-          region_rules(ranks, ParameterTable(config.model, config.batch.sequence_length), config.optimizers),
+          bucket_rules(ranks, ParameterTable(config.model, config.batch.sequence_length), config.optimizers),
           config.data.document_mask, config.memory),
       gradients_(model_.table(), model_.parameters().layout(), runtime,
                  gradient_memory(ranks, microbatches_, steps_every_step(config.optimizers))),
@@ -214,7 +214,7 @@ void StepRunner::report_divergence(const Slot& slot) {
     const double loss = static_cast<double>(slot.statistics[OptimizerSet::kLossTotal]) /
                         static_cast<double>(config_.batch.tokens_per_step);
     std::string culprit = "every gradient's norm is finite, but not that of all";
-    const RegionLayout& layout = optimizers_.layout();
+    const BucketLayout& layout = optimizers_.layout();
     for (const int id : layout.backward_order()) {
         if (std::isfinite(slot.statistics[OptimizerSet::kNormTerms + id])) continue;
         culprit = "first bad gradient: " + layout[id].name();
@@ -262,7 +262,7 @@ void StepRunner::trace(Timeline* timeline) {
     optimizers_.trace(timeline);
 }
 
-void StepRunner::snapshot(const std::function<void(const Region&, Stream&)>& copy) {
+void StepRunner::snapshot(const std::function<void(const Bucket&, Stream&)>& copy) {
     optimizers_.copy_state(copy);
     runtime_.copy().record(*copied_);
     snapshot_at_ = enqueued_;

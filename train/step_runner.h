@@ -90,7 +90,7 @@ class StepRunner {
     double validate(const ValidationLoader& loader);
     // Behind the step enqueued last: OptimizerSet::copy_state. The result of the next step says how long
     // training waited for it.
-    void snapshot(const std::function<void(const Region&, Stream&)>& copy);
+    void snapshot(const std::function<void(const Bucket&, Stream&)>& copy);
     // How long the device has had nothing to do since the step enqueued last; 0 if it is still at it.
     double idle_ms();
     // Waits until the last snapshot is there.

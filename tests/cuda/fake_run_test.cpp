@@ -138,8 +138,8 @@ TEST_F(FakeRunTest, GraphsRecordOnlyWhatIsWaitedFor) {
         const FakeEvents before = fake_gpu_events();
         runner.warm_up();
         ASSERT_TRUE(runner.has_graphs());
-        const int64_t regions = launch == Launch::ready ? runner.optimizers().layout().size() : 0;
-        EXPECT_EQ(fake_gpu_events().captured_records - before.captured_records, regions);
+        const int64_t buckets = launch == Launch::ready ? runner.optimizers().layout().size() : 0;
+        EXPECT_EQ(fake_gpu_events().captured_records - before.captured_records, buckets);
     }
 }
 

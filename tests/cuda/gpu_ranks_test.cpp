@@ -89,11 +89,12 @@ class GpuNcclTest : public ::testing::Test {
         reduce_->reduce_scatter(to, from, *stream_);
         reduce_->barrier(*stream_);
         gather_->all_gather(from, to, *stream_);
-        gather_->all_to_all(to, from, *stream_);
+        gather_->all_to_all(to, from, kAll, *stream_);
         gather_->broadcast(to, 0, *stream_);
     }
 
     static constexpr int64_t kCount = 100'003;
+    inline static const Exchange kAll{{{0, 0, kCount}}, {{0, 0, kCount}}};
     std::unique_ptr<Device> device_;
     std::unique_ptr<World> world_, nccl_;
     std::unique_ptr<Communicator> reduce_, gather_;

@@ -108,6 +108,53 @@ void sums_bf16(World& world) {
     sums_of<Bf16>(world);
 }
 
+// Part i of each member's output <- its part of member i's input.
+Exchange even_exchange(int members, int64_t count) {
+    Exchange exchange;
+    for (int i = 0; i < members; ++i) {
+        exchange.sends.push_back({i, i * count, count});
+        exchange.receives.push_back({i, i * count, count});
+    }
+    return exchange;
+}
+
+// Member a sends b (a + 1) slices to member b, none to some: the k-th with a + b + k elements, which come in
+// another order than they lie, and leave what lies between them alone.
+void uneven_slices(World& world) {
+    const auto device = conformance_device()();
+    const auto stream = device->create_stream("exchange");
+    const auto communicator = world.connect("slices", flat_mesh(world).group(world.rank(), kEverybody));
+    const int n = world.size(), rank = world.rank();
+    const auto value = [](int from, int to, int64_t k, int64_t e) {
+        return static_cast<float>(((from * 16 + to) * 64 + k) * 64 + e);
+    };
+    Exchange exchange;
+    std::vector<float> input, expected;
+    int64_t sent = 0;
+    for (int peer = n - 1; peer >= 0; --peer) {
+        for (int64_t k = 0; k < peer * (rank + 1); ++k) {
+            const int64_t count = rank + peer + k;
+            exchange.sends.push_back({peer, static_cast<int64_t>(input.size()), count});
+            for (int64_t e = 0; e < count; ++e) input.push_back(value(rank, peer, k, e));
+            sent += peer == rank ? 0 : count * 4;
+        }
+        for (int64_t k = 0; k < rank * (peer + 1); ++k) {
+            expected.push_back(-1);  // between the slices
+            const int64_t count = rank + peer + k;
+            exchange.receives.push_back({peer, static_cast<int64_t>(expected.size()), count});
+            for (int64_t e = 0; e < count; ++e) expected.push_back(value(peer, rank, k, e));
+        }
+    }
+    expected.push_back(-1);
+    std::vector<float> output(expected.size(), -1);
+    input.push_back(0);
+    for (int round = 0; round < 3; ++round)
+        communicator->all_to_all(view(output), view(input), exchange, *stream);
+    stream->synchronize();
+    EXPECT_EQ(first_difference(output, expected), -1);
+    EXPECT_EQ(communicator->counts()[static_cast<size_t>(Collective::all_to_all)].bytes_sent, 3 * sent);
+}
+
 template <class T>
 void moves_of(World& world) {
     const std::unique_ptr<Device> own_device = conformance_device()();
@@ -129,7 +176,8 @@ void moves_of(World& world) {
         std::copy(part.begin(), part.end(), in_place.begin() + rank * count);
         communicator->all_gather(view(in_place), view(in_place, rank * count, count), *stream);
         std::vector<T> row = rank_values<T>(rank, n * count, 4), received(row.size());
-        communicator->all_to_all(view(received), view(row), *stream);
+        const Exchange even = even_exchange(n, count);
+        communicator->all_to_all(view(received), view(row), even, *stream);
         stream->synchronize();
         EXPECT_EQ(first_difference(gathered, all), -1);
         EXPECT_EQ(first_difference(in_place, all), -1) << "in place";
@@ -266,7 +314,8 @@ void counts_are_the_formulas(World& world) {
     communicator->reduce_scatter(view(part), view(whole), *stream);
     communicator->all_gather(view(whole), view(part), *stream);
     communicator->all_reduce(view(whole), *stream);
-    communicator->all_to_all(view(other), view(whole), *stream);
+    const Exchange even = even_exchange(n, count);
+    communicator->all_to_all(view(other), view(whole), even, *stream);
     communicator->barrier(*stream);
     stream->synchronize();
     const CollectiveCounts counts = communicator->counts();
@@ -393,7 +442,13 @@ void wrong_sizes_throw(World& world) {
     EXPECT_THROW(communicator->all_reduce(view(integers), *stream), Error);
     EXPECT_THROW(communicator->all_reduce(view(halves), *stream, Reduction::max), Error);
     EXPECT_THROW(communicator->broadcast(view(part), static_cast<int>(n), *stream), Error);
-    EXPECT_THROW(communicator->all_to_all(fits, fits, *stream), Error) << "overlap";
+    EXPECT_THROW(communicator->all_to_all(fits, fits, even_exchange(world.size(), 4), *stream), Error)
+        << "overlap";
+    std::vector<float> other(whole.size());
+    for (const Slice& wrong : {Slice{0, 4 * n, 2}, Slice{0, -1, 2}, Slice{world.size(), 0, 1}}) {
+        EXPECT_THROW(communicator->all_to_all(view(other), view(whole), {{wrong}, {}}, *stream), Error);
+        EXPECT_THROW(communicator->all_to_all(view(other), view(whole), {{}, {wrong}}, *stream), Error);
+    }
     EXPECT_THROW(communicator->all_gather(fits, view(whole, 4 * ((world.rank() + 1) % n) + 1, 4), *stream),
                  Error)
         << "overlap";
@@ -424,6 +479,7 @@ const std::vector<ConformanceCase>& conformance_cases() {
         {"maxima", maxima},
         {"moves_f32", moves_f32},
         {"moves_bf16", moves_bf16},
+        {"uneven_slices", uneven_slices},
         {"groups_and_streams_at_once", groups_and_streams_at_once},
         {"later_launch_completes_first", later_launch_completes_first},
         {"barrier_waits_for_all", barrier_waits_for_all},

@@ -125,8 +125,8 @@ TEST(PlacementTest, IllegalCombinationsSayWhy) {
     plan.reduce_dtype = DType::i32;
     expect_refused(plan, "f32 or bf16, not i32");
     plan = plan_of(Strategy::ddp);
-    plan.coalesce_below_bytes = -1;
-    expect_refused(plan, "coalescing below -1 bytes");
+    plan.bucket_bytes = -1;
+    expect_refused(plan, "parallel.bucket_bytes is -1");
 }
 
 TEST(PlacementTest, WordsOfTheConfig) {

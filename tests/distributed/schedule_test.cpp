@@ -4,18 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "kernels/device/error.h"
+#include "train/optim/optimizer_set.h"
 
 namespace speedrun::testing {
 namespace {
-
-Parameter parameter(std::vector<int64_t> shape, int unit = 1, int id = 0) {
-    Parameter p;
-    p.id = id;
-    p.name = fmt::format("p{}", id);
-    p.shape = std::move(shape);
-    p.unit = unit;
-    return p;
-}
 
 ParallelPlan plan_of(Strategy strategy, std::optional<Accumulate> accumulate = {},
                      std::optional<Reshard> reshard = {}) {
@@ -36,92 +28,129 @@ std::vector<std::string> lines(const std::vector<PlannedCollective>& planned) {
     return all;
 }
 
-std::vector<std::string> lines(const Parameter& p, const ParallelPlan& plan, const Mesh& mesh) {
-    return lines(parameter_collectives(p, plan, mesh, 4));
-}
+// A small model of the engine's kind under a plan.
+struct Planned {
+    Ranks ranks;
+    ParameterTable table;
+    BucketLayout layout;
+    std::vector<ScheduleRow> rows;
+
+    Planned(const ParallelPlan& plan, const Mesh& mesh, const char* optimizer = "adamw",
+            const ModelConfig& model = small_model())
+        : ranks{.world = nullptr, .mesh = mesh, .plan = plan},
+          table(model, 16),
+          layout(table, bucket_rules(ranks, table, groups(optimizer))),
+          rows(bucket_schedule(layout, ranks)) {}
+
+    static ModelConfig small_model() {
+        ModelConfig model;
+        model.preset = "modern";
+        model.apply_preset();
+        model.num_layers = 3;
+        model.model_dim = 48;
+        model.num_heads = 3;
+        model.vocab_size = 257;
+        return model;
+    }
+    static OptimizersConfig groups(const char* optimizer) {
+        OptimizersConfig config;
+        OptimizerGroupConfig matrices, rest;
+        matrices.type = optimizer;
+        matrices.params = {"blocks.*.weight"};
+        rest.type = "adamw";
+        rest.params = {"*"};
+        config.groups = {matrices, rest};
+        return config;
+    }
+    int64_t count(Collective kind, When when) const {
+        int64_t found = 0;
+        for (const ScheduleRow& row : rows)
+            for (const PlannedCollective& c : row.collectives)
+                found += row.bucket >= 0 && c.kind == kind && c.when == when;
+        return found;
+    }
+    const ScheduleRow& row_of(const char* name) const {
+        const int bucket = layout.bucket_of(table.find(name)).id;
+        for (const ScheduleRow& row : rows)
+            if (row.bucket == bucket) return row;
+        return rows.back();
+    }
+};
 
 using Lines = std::vector<std::string>;
 
-// vocab 257 x width 48 over 8 ranks: 33 rows each, padded to 264; f32 264*48*4 = 50688, bf16 half of that.
-TEST(ScheduleTest, EveryStrategyOnUnevenRows) {
-    const Parameter p = parameter({257, 48});
-    const Mesh mesh({1, 8, 1, 1});
-    EXPECT_EQ(lines(p, plan_of(Strategy::ddp), mesh),
-              Lines({"all_reduce shard f32 49344 last microbatch"}));  // unpadded
-    EXPECT_EQ(lines(p, plan_of(Strategy::zero1), mesh),
-              Lines({"reduce_scatter shard f32 50688 last microbatch",
-                     "all_gather shard bf16 25344 after the step"}));
-    EXPECT_EQ(lines(p, plan_of(Strategy::zero2), mesh),
-              Lines({"reduce_scatter shard f32 50688 every microbatch",
-                     "all_gather shard bf16 25344 after the step"}));
+// The head, 257 rows padded to 320 of 48 values, a bucket of its own: over 7 ranks 2208 values each (a
+// multiple of 16), 15456 in all; f32 61824 bytes, bf16 half of that.
+TEST(ScheduleTest, EveryStrategyOnOneBucket) {
+    const Mesh mesh({1, 7, 1, 1});
+    const auto of = [&](Strategy strategy, std::optional<Accumulate> accumulate = {},
+                        std::optional<Reshard> reshard = {}) {
+        return lines(Planned(plan_of(strategy, accumulate, reshard), mesh).row_of("head.weight").collectives);
+    };
+    EXPECT_EQ(of(Strategy::ddp), Lines({"all_reduce shard f32 61440 last microbatch"}));  // unpadded
+    EXPECT_EQ(of(Strategy::zero1), Lines({"reduce_scatter shard f32 61824 last microbatch",
+                                          "all_gather shard bf16 30912 after the step"}));
+    EXPECT_EQ(of(Strategy::zero2), Lines({"reduce_scatter shard f32 61824 every microbatch",
+                                          "all_gather shard bf16 30912 after the step"}));
     EXPECT_EQ(
-        lines(p, plan_of(Strategy::zero3), mesh),
-        Lines({"all_gather shard bf16 25344 before forward", "all_gather shard bf16 25344 before backward",
-               "reduce_scatter shard f32 50688 every microbatch"}));
-    EXPECT_EQ(lines(p, plan_of(Strategy::zero3, Accumulate::local, Reshard::no), mesh),
-              Lines({"all_gather shard bf16 25344 before forward",
-                     "reduce_scatter shard f32 50688 last microbatch"}));
-    const auto planned = parameter_collectives(p, plan_of(Strategy::zero1), mesh, 4);
-    EXPECT_EQ(planned[0].padding_bytes, 7 * 48 * 4);
-    EXPECT_EQ(planned[0].wire_bytes(), 50688.0 * 7 / 8);
-    EXPECT_EQ(planned[0].describe(), "reduce_scatter over shard (8 ranks), f32, 0.05 MiB, last microbatch");
+        of(Strategy::zero3, {}, Reshard::yes),
+        Lines({"all_gather shard bf16 30912 before forward", "all_gather shard bf16 30912 before backward",
+               "reduce_scatter shard f32 61824 every microbatch"}));
+    EXPECT_EQ(of(Strategy::zero3, Accumulate::local, Reshard::no),
+              Lines({"all_gather shard bf16 30912 after the step",
+                     "reduce_scatter shard f32 61824 last microbatch"}));
+    const Planned planned(plan_of(Strategy::zero1), mesh);
+    const PlannedCollective& scatter = planned.row_of("head.weight").collectives[0];
+    EXPECT_EQ(scatter.padding_bytes, 96 * 4);
+    EXPECT_EQ(scatter.sent_bytes, 61824.0 * 6 / 7);
+    EXPECT_EQ(scatter.describe(), "reduce_scatter over shard (7 ranks), f32, 0.06 MiB, last microbatch");
 }
 
-// R 4 x S 8: what is summed over the replicas is one shard, 33 rows, and only after the last microbatch.
+// R 4 x S 7: what is summed over the replicas is one part, 2208 values, and only after the last microbatch.
 TEST(ScheduleTest, HsdpInBothModes) {
-    const Parameter p = parameter({257, 48});
-    const Mesh mesh({4, 8, 1, 1});
-    const std::string gather = "all_gather shard bf16 25344 before forward",
-                      again = "all_gather shard bf16 25344 before backward",
-                      copies = "all_reduce replicate f32 6336 last microbatch";
-    EXPECT_EQ(lines(p, plan_of(Strategy::zero3, Accumulate::reduce_scatter), mesh),
-              Lines({gather, again, "reduce_scatter shard f32 50688 every microbatch", copies}));
-    EXPECT_EQ(lines(p, plan_of(Strategy::zero3, Accumulate::local), mesh),
-              Lines({gather, again, "reduce_scatter shard f32 50688 last microbatch", copies}));
-    EXPECT_EQ(lines(p, plan_of(Strategy::zero1), mesh),
-              Lines({"reduce_scatter shard f32 50688 last microbatch", copies,
-                     "all_gather shard bf16 25344 after the step"}));
-    EXPECT_EQ(lines(p, plan_of(Strategy::ddp), mesh),
-              Lines({"all_reduce replicate x shard f32 49344 last microbatch"}));
+    const Mesh mesh({4, 7, 1, 1});
+    const auto of = [&](Strategy strategy, std::optional<Accumulate> accumulate = {}) {
+        return lines(Planned(plan_of(strategy, accumulate), mesh).row_of("head.weight").collectives);
+    };
+    const std::string gather = "all_gather shard bf16 30912 before forward",
+                      copies = "all_reduce replicate f32 8832 last microbatch";
+    EXPECT_EQ(of(Strategy::zero3, Accumulate::reduce_scatter),
+              Lines({gather, "reduce_scatter shard f32 61824 every microbatch", copies}));
+    EXPECT_EQ(of(Strategy::zero3, Accumulate::local),
+              Lines({gather, "reduce_scatter shard f32 61824 last microbatch", copies}));
+    EXPECT_EQ(of(Strategy::zero1), Lines({"reduce_scatter shard f32 61824 last microbatch", copies,
+                                          "all_gather shard bf16 30912 after the step"}));
+    EXPECT_EQ(of(Strategy::ddp), Lines({"all_reduce replicate x shard f32 61440 last microbatch"}));
 }
 
 TEST(ScheduleTest, OneRankNeedsNothing) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3})
-        EXPECT_EQ(lines(parameter({257, 48}), plan_of(strategy), Mesh()), Lines()) << row_of(strategy).name;
+        for (const ScheduleRow& row : Planned(plan_of(strategy), Mesh()).rows)
+            EXPECT_EQ(lines(row.collectives), Lines()) << row.name;
 }
 
 TEST(ScheduleTest, ContextFoldsIntoShard) {
-    EXPECT_EQ(lines(parameter({257, 48}), plan_of(Strategy::zero1), Mesh({1, 4, 2, 1})),
-              Lines({"reduce_scatter shard x context f32 50688 last microbatch",
-                     "all_gather shard x context bf16 25344 after the step"}));
+    AxisPlacements partial, cut;
+    for (const Axis axis : {Axis::shard, Axis::context}) {
+        partial[static_cast<size_t>(axis)] = Placement::partial();
+        cut[static_cast<size_t>(axis)] = Placement::shard(0);
+    }
+    EXPECT_EQ(lines(collectives_between(partial, cut, 15456, 96, Mesh({1, 4, 2, 1}), DType::f32,
+                                        When::last_microbatch)),
+              Lines({"reduce_scatter shard x context f32 61824 last microbatch"}));
 }
 
-TEST(ScheduleTest, TensorCutsMatricesAndSumsNormsUnderSequenceParallelism) {
-    const Mesh mesh({1, 2, 1, 2});
-    Parameter matrix = parameter({96, 48}), norm = parameter({48});
-    matrix.tensor_parallel_dim = 1;  // 96 x 24 on each
-    norm.full_precision = true;
-    ParallelPlan plan = plan_of(Strategy::zero1);
-    EXPECT_EQ(lines(matrix, plan, mesh), Lines({"reduce_scatter shard f32 9216 last microbatch",
-                                                "all_gather shard bf16 4608 after the step"}));
-    EXPECT_EQ(lines(norm, plan, mesh), Lines({"reduce_scatter shard f32 192 last microbatch",
-                                              "all_gather shard f32 192 after the step"}));
-    plan.sequence_parallel = true;
-    EXPECT_EQ(lines(norm, plan, mesh), Lines({"all_reduce tensor f32 192 last microbatch",
-                                              "reduce_scatter shard f32 192 last microbatch",
-                                              "all_gather shard f32 192 after the step"}));
-    EXPECT_EQ(lines(matrix, plan, mesh).size(), 2u);
-}
-
-TEST(ScheduleTest, ScalarsAndEmptyShapes) {
-    const Mesh mesh({1, 8, 1, 1});
-    EXPECT_EQ(lines(parameter({}), plan_of(Strategy::zero2), mesh),
-              Lines({"reduce_scatter shard f32 32 every microbatch",
-                     "all_gather shard bf16 16 after the step"}));  // 1 of 8 is real
-    EXPECT_EQ(parameter_collectives(parameter({}), plan_of(Strategy::zero2), mesh, 4)[0].padding_bytes, 28);
-    Parameter wrong = parameter({48});
-    wrong.tensor_parallel_dim = 1;
-    EXPECT_THROW(lines(wrong, plan_of(Strategy::zero2), mesh), Error);
+// Under sequence parallelism a norm's gain is summed over tensor, then cut.
+TEST(ScheduleTest, TensorIsSummedFirst) {
+    const ParameterPlacement norm = [] {
+        ParallelPlan plan = plan_of(Strategy::zero1);
+        plan.sequence_parallel = true;
+        return place_parameter(plan, -1);
+    }();
+    EXPECT_EQ(
+        lines(collectives_between(norm.accumulated, norm.state, 64, 16, Mesh({1, 2, 1, 2}), DType::f32,
+                                  When::last_microbatch)),
+        Lines({"all_reduce tensor f32 256 last microbatch", "reduce_scatter shard f32 256 last microbatch"}));
 }
 
 // What the derivation does not know must not be a silent skip.
@@ -132,87 +161,110 @@ TEST(ScheduleTest, UnknownChangeThrows) {
     columns[static_cast<size_t>(Axis::shard)] = Placement::shard(1);
     tensor_rows[static_cast<size_t>(Axis::tensor)] = Placement::shard(0);
     const auto derive = [&](const AxisPlacements& from, const AxisPlacements& to) {
-        return collectives_between(from, to, {8, 8}, mesh, DType::f32, When::after_step);
+        return collectives_between(from, to, 64, 0, mesh, DType::f32, When::after_step);
     };
     EXPECT_EQ(derive(rows, full).size(), 1u);
     EXPECT_THROW(derive(rows, columns), Error);
     EXPECT_THROW(derive(tensor_rows, full), Error);
 }
 
-// L blocks + root, one microbatch: forward AG L+1; backward AG L+1, L or 0; RS L+1.
-TEST(ScheduleTest, Zero3CountsOfTheSpec) {
+// L blocks and two units at the ends (embeddings, head), one microbatch: gathers before forward L+2, before
+// backward L+1 (nothing reads the embeddings again), less one that is kept, or none; reductions L+2. The
+// vectors of all units are one bucket more where there are any.
+TEST(ScheduleTest, Zero3CountsOfTheSpecOnModels) {
     constexpr int kBlocks = 3;
-    std::vector<Parameter> parameters;
-    for (int unit = 1; unit <= kBlocks + 1; ++unit)
-        parameters.push_back(parameter({256, 256}, unit, unit - 1));
     const auto count = [&](Reshard reshard, Collective kind, When when) {
-        int64_t found = 0;
-        for (const ScheduleRow& row :
-             build_schedule(parameters, plan_of(Strategy::zero3, {}, reshard), Mesh({1, 4, 1, 1})))
-            for (const PlannedCollective& c : row.collectives) found += c.kind == kind && c.when == when;
-        return found;
+        return Planned(plan_of(Strategy::zero3, {}, reshard), Mesh({1, 4, 1, 1}), "muon").count(kind, when);
     };
-    for (const Reshard reshard : {Reshard::yes, Reshard::except_last, Reshard::no}) {
-        EXPECT_EQ(count(reshard, Collective::all_gather, When::before_forward), kBlocks + 1);
-        EXPECT_EQ(count(reshard, Collective::reduce_scatter, When::every_microbatch), kBlocks + 1);
+    for (const Reshard reshard : {Reshard::yes, Reshard::except_last}) {
+        EXPECT_EQ(count(reshard, Collective::all_gather, When::before_forward), kBlocks + 2);
+        EXPECT_EQ(count(reshard, Collective::reduce_scatter, When::every_microbatch), kBlocks + 2);
     }
     EXPECT_EQ(count(Reshard::yes, Collective::all_gather, When::before_backward), kBlocks + 1);
     EXPECT_EQ(count(Reshard::except_last, Collective::all_gather, When::before_backward), kBlocks);
     EXPECT_EQ(count(Reshard::no, Collective::all_gather, When::before_backward), 0);
+    EXPECT_EQ(count(Reshard::no, Collective::all_gather, When::after_step), kBlocks + 2);
+    ModelConfig gpt2 = Planned::small_model();
+    gpt2.preset = "gpt2";
+    gpt2.apply_preset();  // one group, tied: embeddings, blocks, and the vectors of all units
+    const Planned vectors(plan_of(Strategy::zero3, {}, Reshard::yes), Mesh({1, 4, 1, 1}), "adamw", gpt2);
+    EXPECT_EQ(vectors.count(Collective::all_gather, When::before_forward), 1 + kBlocks + 1);
 }
 
 // Volume per rank and step for P bytes over N ranks: RS (N-1)/N P, AG the same, AR twice.
 TEST(ScheduleTest, BytesPerStep) {
-    const std::vector<Parameter> parameters{parameter({256, 512}), parameter({512, 256}, 2, 1)};
     const Mesh mesh({1, 4, 1, 1});
-    const double full = 2 * 256 * 512 * 4.0;
     const auto bytes = [&](const ParallelPlan& plan, int microbatches) {
-        return step_wire_bytes(build_schedule(parameters, plan, mesh), microbatches);
+        const Planned planned(plan, mesh);
+        double padded = 0;
+        for (const Bucket& bucket : planned.layout.all())
+            padded += static_cast<double>(planned.layout.padded(bucket)) * 4;
+        auto sent = step_wire_bytes(planned.rows, microbatches);
+        sent[static_cast<size_t>(Collective::all_reduce)] -= 2 * 3.0 / 4 * 8;  // loss and stop
+        if (planned.layout.sharded())
+            sent[static_cast<size_t>(Collective::all_reduce)] -= 2 * 3.0 / 4 * planned.layout.size() * 4;
+        for (double& kind : sent) kind /= padded;
+        return sent;
     };
     const auto at = [](Collective kind) { return static_cast<size_t>(kind); };
-    EXPECT_EQ(bytes(plan_of(Strategy::ddp), 3)[at(Collective::all_reduce)], full * 2 * 3 / 4);
-    EXPECT_EQ(bytes(plan_of(Strategy::zero1), 3)[at(Collective::reduce_scatter)], full * 3 / 4);
-    EXPECT_EQ(bytes(plan_of(Strategy::zero1), 3)[at(Collective::all_gather)], full / 2 * 3 / 4);
-    EXPECT_EQ(bytes(plan_of(Strategy::zero2), 3)[at(Collective::reduce_scatter)], 3 * full * 3 / 4);
-    EXPECT_EQ(bytes(plan_of(Strategy::zero3, {}, Reshard::yes), 3)[at(Collective::all_gather)],
-              3 * 2 * full / 2 * 3 / 4);
+    EXPECT_NEAR(bytes(plan_of(Strategy::ddp), 3)[at(Collective::all_reduce)], 2 * 3.0 / 4, 1e-12);
+    EXPECT_NEAR(bytes(plan_of(Strategy::zero1), 3)[at(Collective::reduce_scatter)], 3.0 / 4, 1e-12);
+    EXPECT_NEAR(bytes(plan_of(Strategy::zero1), 3)[at(Collective::all_gather)], 3.0 / 8, 1e-12);
+    EXPECT_NEAR(bytes(plan_of(Strategy::zero1), 3)[at(Collective::all_reduce)], 0, 1e-12);
+    EXPECT_NEAR(bytes(plan_of(Strategy::zero2), 3)[at(Collective::reduce_scatter)], 3 * 3.0 / 4, 1e-12);
 }
 
-TEST(ScheduleTest, SmallParametersShareOneRowPerUnit) {
-    std::vector<Parameter> parameters{parameter({256, 256}, 1, 0), parameter({48}, 1, 1),
-                                      parameter({100}, 1, 2),      parameter({48}, 2, 3),
-                                      parameter({127, 128}, 2, 4),  // 65024 bytes: below 64 KiB
-                                      parameter({128, 128}, 2, 5),  // exactly 64 KiB: by itself
-                                      parameter({7}, 2, 6)};
-    parameters[6].full_precision = true;
-    const Mesh mesh({1, 8, 1, 1});
-    ParallelPlan plan = plan_of(Strategy::zero1);
-    auto rows = build_schedule(parameters, plan, mesh);
-    ASSERT_EQ(rows.size(), 5u);
-    EXPECT_EQ(rows[1].name, "unit 1: 2 small parameters");
-    EXPECT_EQ(rows[1].parameters, std::vector<int>({1, 2}));
-    EXPECT_EQ(lines(rows[1].collectives),
-              Lines({"reduce_scatter shard f32 608 last microbatch",  // (48 + 104) * 4
-                     "all_gather shard bf16 304 after the step"}));
-    EXPECT_EQ(rows[1].collectives[0].padding_bytes, 16);
-    EXPECT_EQ(rows[2].parameters, std::vector<int>({3, 4}));
-    EXPECT_EQ(rows[3].name, "p5");
-    EXPECT_EQ(rows[4].name, "p6");  // gathered in another type
+// 124M parameters under Muon with three tables of embeddings, whose gradients come last whatever one does.
+TEST(ScheduleTest, MuonScalesTo1024Ranks) {
+    ModelConfig model = Planned::small_model();
+    model.num_layers = 12;
+    model.model_dim = 768;
+    model.num_heads = 6;
+    model.vocab_size = 50304;
+    model.value_embeddings = 2;
+    for (const int ranks : {8, 64, 1024}) {
+        const Planned planned(plan_of(Strategy::zero1), Mesh({1, ranks, 1, 1}), "muon", model);
+        double sent = 0, early = 0, late = 0;
+        for (const double kind : step_wire_bytes(planned.rows, 1)) sent += kind;
+        const double formula = static_cast<double>(planned.table.numel()) * (4 + 2) * (ranks - 1) / ranks;
+        EXPECT_LT(sent, 1.1 * formula) << ranks << " ranks";
+        EXPECT_GT(sent, formula);
+        // What the end of backward through the first block has to wait for.
+        for (const Bucket& bucket : planned.layout.all()) {
+            const Parameter& first = *bucket.pieces.front().parameter;
+            if (first.unit > 0) (first.unit == 1 ? late : early) += static_cast<double>(bucket.count);
+        }
+        EXPECT_LT(late, 0.2 * (early + late)) << ranks << " ranks";
+    }
+}
 
-    // Parameters that step at another pace do not travel together.
-    rows = build_schedule(parameters, plan, mesh, [](const Parameter& p) { return p.id % 2; });
-    EXPECT_EQ(rows[1].parameters, std::vector<int>({1}));
-    plan.coalesce_below_bytes = 0;
-    EXPECT_EQ(build_schedule(parameters, plan, mesh).size(), parameters.size());
+TEST(BucketTargetTest, AdvisesShardGroupsForManyRanks) {
+    const ParallelPlan plan = plan_of(Strategy::zero1);
+    constexpr int64_t kElements = 124 << 20;  // buckets of 31 MiB
+    EXPECT_EQ(ranks_that_fit(plan, 8, kElements), 8);
+    EXPECT_EQ(ranks_that_fit(plan, 64, kElements), 64);
+    EXPECT_EQ(ranks_that_fit(plan, 1024, kElements), 64);
+    EXPECT_EQ(ranks_that_fit(plan, 96, 8 << 20), 8) << "of 2 MiB";
+}
+
+TEST(BucketTargetTest, FollowsTheRanksAndKeepsSeveralBuckets) {
+    ParallelPlan plan = plan_of(Strategy::zero1);
+    EXPECT_EQ(bucket_target(plan, 1, 1 << 30), 0) << "nothing is sent";
+    EXPECT_EQ(bucket_target(plan, 8, 1 << 30), 8 * (512 << 10) / 4);
+    EXPECT_EQ(bucket_target(plan, 1024, 1 << 30), (1 << 30) / 16) << "or nothing overlaps";
+    plan.bucket_bytes = 4000;
+    EXPECT_EQ(bucket_target(plan, 8, 1 << 30), 1000);
+    plan.bucket_bytes = 1;
+    EXPECT_EQ(bucket_target(plan, 8, 1 << 30), 1) << "each parameter by itself";
 }
 
 TEST(NetworkModelTest, LatencyAndBandwidth) {
     const NetworkModel network{1e-3, 1e6};
-    EXPECT_DOUBLE_EQ(network.seconds(Collective::reduce_scatter, 4, 4000), 1e-3 + 3e-3);
-    EXPECT_DOUBLE_EQ(network.seconds(Collective::all_reduce, 4, 4000), 1e-3 + 6e-3);
-    EXPECT_DOUBLE_EQ(network.seconds(Collective::barrier, 4, 0), 1e-3);
-    EXPECT_EQ(network.seconds(Collective::all_reduce, 1, 4000), 0);
-    EXPECT_DOUBLE_EQ((NetworkModel{1e-3, 0}).seconds(Collective::all_reduce, 4, 4000), 1e-3);
+    EXPECT_DOUBLE_EQ(network.seconds(wire_bytes(Collective::reduce_scatter, 4, 4000), 4), 1e-3 + 3e-3);
+    EXPECT_DOUBLE_EQ(network.seconds(wire_bytes(Collective::all_reduce, 4, 4000), 4), 1e-3 + 6e-3);
+    EXPECT_DOUBLE_EQ(network.seconds(0, 4), 1e-3);
+    EXPECT_EQ(network.seconds(4000, 1), 0);
+    EXPECT_DOUBLE_EQ((NetworkModel{1e-3, 0}).seconds(4000, 4), 1e-3);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST(SimulatedWorldTest, HidesBehindAnotherStream) {
 }
 
 // One step of 3 layers: 25 ms of compute per layer forward and again backward, 10 ms for each reduction and
-// each gather, on the streams of the engine and ordered like its regions.
+// each gather, on the streams of the engine and ordered like its buckets.
 struct StepTimes {
     double reduced_ms = 1e9;  // forward, backward and the last reduction
     double next_ms = 1e9;     // and until the next forward may begin
@@ -152,7 +152,8 @@ TEST(SimulatedWorldTest, BandwidthCountsWireBytes) {
         communicator->all_reduce(whole_bf16, *stream);
         communicator->reduce_scatter(part_f32, whole_f32, *stream);
         communicator->all_gather(whole_f32, part_f32, *stream);
-        communicator->all_to_all(other_f32, whole_f32, *stream);
+        const Exchange halves{{{0, 0, kPart}, {1, kPart, kPart}}, {{0, 0, kPart}, {1, kPart, kPart}}};
+        communicator->all_to_all(other_f32, whole_f32, halves, *stream);
         communicator->broadcast(whole_f32, 0, *stream);
         communicator->barrier(*stream);
         stream->synchronize();

@@ -87,7 +87,7 @@ for file in config.json environment.json metrics.jsonl summary.json run.log trac
     [ -s "logs/first/$file" ] || fail "no logs/first/$file"
 done
 expect 0 "mean of steps 2, 3" "$speedrun" trace logs/first/trace.json
-expect 0 '"regions"' "$speedrun" trace logs/first --json --step 3
+expect 0 '"buckets"' "$speedrun" trace logs/first --json --step 3
 expect 0 "compute busy" "$speedrun" trace logs/first --step 2 --svg first.svg --title "a step"
 grep -q "a step" first.svg || fail "no picture of the timeline"
 expect 2 "the trace has ranks 0" "$speedrun" trace logs/first --rank 1

@@ -83,7 +83,7 @@ for file in config.json environment.json metrics.jsonl summary.json run.log trac
 done
 [ -z "$(ls logs/two/trace_rank* 2>/dev/null)" ] || fail "the timelines of the ranks were not put together"
 expect 0 "embed.weight" "$speedrun" trace logs/two --rank 1
-expect 0 "regions more" "$speedrun" trace logs/two --rank 1 --top 3
+expect 0 "buckets more" "$speedrun" trace logs/two --rank 1 --top 3
 has logs/two/metrics.jsonl '"comm_ms":[0-9.]*[1-9].*"bytes":{[^}]*"all_reduce":[1-9]'
 [ "$(number two ranks)" = 2 ] || fail "the summary has $(number two ranks) ranks"
 has logs/two/summary.json '"mesh": "replicate 1 x shard 2'

@@ -1,4 +1,4 @@
-// The timeline of a run of several ranks, what is read back from it, and the order in which regions are
+// The timeline of a run of several ranks, what is read back from it, and the order in which buckets are
 // stepped.
 #include <array>
 #include <cmath>
@@ -49,7 +49,7 @@ class TraceTest : public RunFixture {
     std::string path_of(const std::string& name) const {
         return (folder_ / "logs" / name / "trace.json").string();
     }
-    // A file with these events, each {phase, stream, region, step, begin, end, communicates} of rank 0.
+    // A file with these events, each {phase, stream, bucket, step, begin, end, communicates} of rank 0.
     std::string write_trace(const std::vector<std::string>& lines) const {
         const std::string path = (folder_ / "made.json").string();
         std::ofstream file(path);
@@ -65,11 +65,11 @@ class TraceTest : public RunFixture {
         return path;
     }
     static std::string span(int thread, const char* phase, int step, double begin_ms, double end_ms,
-                            const char* region = "") {
+                            const char* bucket = "") {
         return fmt::format(
-            R"({{"name":"x","cat":"{}","ph":"X","pid":0,"tid":{},"ts":{},"dur":{},"args":{{"step":{},"phase":"{}","region":"{}"}}}})",
+            R"({{"name":"x","cat":"{}","ph":"X","pid":0,"tid":{},"ts":{},"dur":{},"args":{{"step":{},"phase":"{}","bucket":"{}"}}}})",
             thread == 1 ? "work" : "communication", thread, begin_ms * 1e3, (end_ms - begin_ms) * 1e3, step,
-            phase, region);
+            phase, bucket);
     }
 };
 
@@ -86,7 +86,7 @@ const Json* slice_at(const SlicesOfThread& slices, const Json& flow) {
     return found;
 }
 
-TEST_F(TraceTest, ArrowsFollowEachRegionThroughItsStep) {
+TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
     // Validation in between is no step: nobody's arrow ends there.
     train(two_ranks({"parallel.simulate_latency_us=200", "parallel.simulate_jitter_us=300", "eval.every=3"}),
           "run");
@@ -113,8 +113,8 @@ TEST_F(TraceTest, ArrowsFollowEachRegionThroughItsStep) {
     const Config c = two_ranks();
     const ParameterTable table(c.model, c.batch.sequence_length);
     const Ranks ranks = plan_ranks(c, 2);
-    const RegionLayout layout(table, region_rules(ranks, table, c.optimizers));
-    // Every region of every traced step of both ranks; after the last one, no forward waits any more.
+    const BucketLayout layout(table, bucket_rules(ranks, table, c.optimizers));
+    // Every bucket of every traced step of both ranks; after the last one, no forward waits any more.
     ASSERT_EQ(flows.size(), static_cast<size_t>(2 * layout.size() * (kLast - kFirst + 1)));
     std::map<std::string, int> chains;
     for (const auto& [id, points] : flows) {
@@ -131,7 +131,7 @@ TEST_F(TraceTest, ArrowsFollowEachRegionThroughItsStep) {
             const Json& args = (*slice)["args"];
             if (step < 0) step = args["step"];
             EXPECT_EQ(args["step"], args["phase"] == "forward" ? step + 1 : step) << point;
-            EXPECT_TRUE(!args.contains("region") || args["region"] == point["name"]) << point;
+            EXPECT_TRUE(!args.contains("bucket") || args["bucket"] == point["name"]) << point;
         }
         EXPECT_EQ(points.back()["bp"], "e");
         ++chains[chain];
@@ -142,8 +142,8 @@ TEST_F(TraceTest, ArrowsFollowEachRegionThroughItsStep) {
 
     // Bytes of the spans, of the step lines and of the plan are the same, and the totals are their sum.
     std::map<std::string, double> planned, traced;
-    for (const ScheduleRow& row : region_schedule(layout, ranks))
-        for (const PlannedCollective& one : row.collectives) planned[name_of(one.kind)] += one.wire_bytes();
+    for (const ScheduleRow& row : bucket_schedule(layout, ranks))
+        for (const PlannedCollective& one : row.collectives) planned[name_of(one.kind)] += one.sent_bytes;
     for (const Json& e : all)
         if (e["ph"] == "X" && e["pid"] == 0 && e["args"].contains("bytes"))
             traced[e["name"]] += e["args"]["bytes"].get<double>() / (kLast - kFirst + 1);
@@ -155,7 +155,7 @@ TEST_F(TraceTest, ArrowsFollowEachRegionThroughItsStep) {
         ++steps;
         EXPECT_EQ(line["bytes"].size(), planned.size());
         for (const auto& [kind, bytes] : planned) EXPECT_EQ(line["bytes"][kind], std::llround(bytes)) << kind;
-        // Two collectives of each region, none shorter than the network's latency.
+        // Two collectives of each bucket, none shorter than the network's latency.
         EXPECT_GE(line["comm_ms"].get<double>(), 0.2 * 2 * layout.size());
     }
     std::ifstream file(folder_ / "logs" / "run" / "summary.json");
@@ -168,10 +168,10 @@ TEST_F(TraceTest, ArrowsFollowEachRegionThroughItsStep) {
         const OverlapTable overlap = measure_overlap(trace, rank, std::nullopt);
         EXPECT_EQ(overlap.steps, (std::vector<int64_t>{2, 3, 4}));
         EXPECT_EQ(overlap.gather_steps, 2);
-        EXPECT_EQ(overlap.regions.size(), static_cast<size_t>(layout.size()) + 1);
-        for (const RegionOverlap& region : overlap.regions) {
-            EXPECT_GE(region.times.reduce_ms, 0.2) << region.region;
-            EXPECT_GE(region.times.exposed_ms(), -1e-9) << region.region;
+        EXPECT_EQ(overlap.buckets.size(), static_cast<size_t>(layout.size()) + 1);
+        for (const BucketOverlap& bucket : overlap.buckets) {
+            EXPECT_GE(bucket.times.reduce_ms, 0.2) << bucket.bucket;
+            EXPECT_GE(bucket.times.exposed_ms(), -1e-9) << bucket.bucket;
         }
         EXPECT_LT(draw_timeline(trace, rank, 3, "a title").size(), 200000u);
     }
@@ -181,7 +181,7 @@ TEST_F(TraceTest, ArrowsFollowEachRegionThroughItsStep) {
 TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
     const Config c = two_ranks();
     const ParameterTable table(c.model, c.batch.sequence_length);
-    const RegionLayout layout(table, region_rules(plan_ranks(c, 2), table, c.optimizers));
+    const BucketLayout layout(table, bucket_rules(plan_ranks(c, 2), table, c.optimizers));
     std::vector<std::string> declared;
     for (const int id : layout.backward_order()) declared.insert(declared.begin(), layout[id].name());
     const std::vector<std::string> reverse(declared.rbegin(), declared.rend());
@@ -195,9 +195,9 @@ TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
             for (const char* phase : {"step", "gather"}) {
                 std::vector<std::string> seen;
                 for (const TraceSpan& span : trace.spans) {
-                    if (span.rank != 1 || span.step != kFirst || span.phase != phase || span.region.empty())
+                    if (span.rank != 1 || span.step != kFirst || span.phase != phase || span.bucket.empty())
                         continue;
-                    if (seen.empty() || seen.back() != span.region) seen.push_back(span.region);
+                    if (seen.empty() || seen.back() != span.bucket) seen.push_back(span.bucket);
                 }
                 EXPECT_EQ(seen, std::string(order) == "forward" ? declared : reverse) << name << " " << phase;
             }
@@ -215,8 +215,8 @@ TEST_F(TraceTest, HiddenIsWhatComputeWasBusyBeside) {
         span(4, "gather", 1, 50, 60, "w"),  // the trace ends here: does not count
     }));
     const OverlapTable both = measure_overlap(trace, 0, std::nullopt);
-    ASSERT_EQ(both.regions.size(), 1u);
-    const CommunicationTimes& t = both.regions[0].times;
+    ASSERT_EQ(both.buckets.size(), 1u);
+    const CommunicationTimes& t = both.buckets[0].times;
     EXPECT_NEAR(t.reduce_ms, 8, 1e-9);
     EXPECT_NEAR(t.reduce_hidden_ms, 5.5, 1e-9);
     EXPECT_NEAR(t.gather_ms, 8, 1e-9);
@@ -228,13 +228,13 @@ TEST_F(TraceTest, HiddenIsWhatComputeWasBusyBeside) {
     const OverlapTable second = measure_overlap(trace, 0, 1);
     EXPECT_NEAR(second.total.reduce_ms, 6, 1e-9);
     EXPECT_EQ(second.gather_steps, 0);
-    EXPECT_EQ(Json::parse(to_json(both))["regions"][0]["region"], "w");
+    EXPECT_EQ(Json::parse(to_json(both))["buckets"][0]["bucket"], "w");
     EXPECT_NE(to_text(both, 0).find("hidden 59%"), std::string::npos) << to_text(both, 0);  // 9.5 of 16
     EXPECT_THROW(measure_overlap(trace, 3, std::nullopt), Error);
     EXPECT_THROW(measure_overlap(trace, 0, 7), Error);
 }
 
-// A picture stays small: 10000 spans, each of another kind or region than the one before.
+// A picture stays small: 10000 spans, each of another kind or bucket than the one before.
 TEST_F(TraceTest, PicturesOfManySpansAreSmall) {
     std::vector<std::string> lines;
     for (int i = 0; i < 10000; ++i)

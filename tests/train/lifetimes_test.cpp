@@ -1,4 +1,4 @@
-// Which stages need which regions, and the memory that regions share by it.
+// Which stages need which buckets, and the memory that buckets share by it.
 #include "train/model/lifetimes.h"
 
 #include <gtest/gtest.h>
@@ -19,21 +19,21 @@ ModelConfig model_of(const std::string& preset, int64_t layers) {
     return model;
 }
 
-RegionRules cut_in(int parts) {
-    RegionRules rules;
+BucketRules cut_in(int parts) {
+    BucketRules rules;
     rules.parts = parts;
     return rules;
 }
 
-const Region& region_of(const RegionLayout& layout, const ParameterTable& table, const char* name) {
-    return layout[layout.regions_of(table.find(name)).front()];
+const Bucket& bucket_of(const BucketLayout& layout, const ParameterTable& table, const char* name) {
+    return layout.bucket_of(table.find(name));
 }
 
 std::vector<std::pair<int, int>> reads(const char* preset, const char* name, Reshard reshard) {
     const ParameterTable table(model_of(preset, 2), 16);  // units 0 to 3, stages 0 to 7
-    const RegionLayout layout(table, cut_in(2));
+    const BucketLayout layout(table, cut_in(2));
     std::vector<std::pair<int, int>> pairs;
-    for (const Lifetime& read : reads_of(region_of(layout, table, name), Stages(table.num_units()), reshard))
+    for (const Lifetime& read : reads_of(bucket_of(layout, table, name), Stages(table.num_units()), reshard))
         pairs.emplace_back(read.first, read.last);
     return pairs;
 }
@@ -54,8 +54,8 @@ TEST(LifetimeTest, ReadsFollowTheTwoPasses) {
 TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
     const auto of = [](const char* preset, const char* name) {
         const ParameterTable table(model_of(preset, 2), 16);
-        const RegionLayout layout(table, cut_in(2));
-        const Lifetime lifetime = gradient_of(region_of(layout, table, name), Stages(table.num_units()));
+        const BucketLayout layout(table, cut_in(2));
+        const Lifetime lifetime = gradient_of(bucket_of(layout, table, name), Stages(table.num_units()));
         return std::pair(lifetime.first, lifetime.last);
     };
     EXPECT_EQ(of("modern", "blocks.1.mlp.up.weight"), std::pair(5, 5));
@@ -63,23 +63,22 @@ TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
     EXPECT_EQ(of("gpt2", "embed.weight"), std::pair(4, 7)) << "the head's contribution comes first";
 }
 
-// Regions that live together never share a byte; those that share are in each other's lists.
+// Buckets that live together never share a byte; those that share are in each other's lists.
 TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
     for (const char* preset : {"modern", "gpt2"}) {
         const ParameterTable table(model_of(preset, 5), 16);
         const Stages stages(table.num_units());
         for (const Reshard reshard : {Reshard::no, Reshard::yes, Reshard::except_last}) {
-            RegionRules rules = cut_in(4);
-            rules.cut_matrices = true;
+            BucketRules rules = cut_in(4);
             rules.whole_matrix = {true, false};
             for (const Parameter& p : table.all()) rules.group_of.push_back(p.is_matrix() ? 0 : 1);
-            const RegionLayout layout(table, rules);
+            const BucketLayout layout(table, rules);
             std::vector<std::vector<Lifetime>> lifetimes;
-            for (const Region& region : layout.all()) lifetimes.push_back(reads_of(region, stages, reshard));
+            for (const Bucket& bucket : layout.all()) lifetimes.push_back(reads_of(bucket, stages, reshard));
             const std::vector<int64_t> bytes(lifetimes.size(), 2);
             const SharedMemory memory = share_memory(layout, lifetimes, bytes);
             int64_t sum = 0;
-            for (const Region& a : layout.all()) {
+            for (const Bucket& a : layout.all()) {
                 sum += layout.padded(a) * 2;
                 EXPECT_LE(memory.offset[a.id] + layout.padded(a) * 2, memory.bytes);
                 const std::vector<int>& sharing = memory.overlap[a.id];
@@ -105,10 +104,10 @@ TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
 TEST(SharedMemoryTest, RingDoesNotGrowWithDepth) {
     const auto bytes_of = [](int64_t layers) {
         const ParameterTable table(model_of("modern", layers), 16);
-        const RegionLayout layout(table, cut_in(2));
+        const BucketLayout layout(table, cut_in(2));
         std::vector<std::vector<Lifetime>> lifetimes;
-        for (const Region& region : layout.all()) {
-            Lifetime lifetime = gradient_of(region, Stages(table.num_units()));
+        for (const Bucket& bucket : layout.all()) {
+            Lifetime lifetime = gradient_of(bucket, Stages(table.num_units()));
             ++lifetime.last;
             lifetimes.push_back({lifetime});
         }

@@ -1,8 +1,9 @@
-// One optimizer over some parameters of a table, fed with gradients from the host.
+// An optimizer for each of some parameters of a table, fed with gradients from the host.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,11 +23,10 @@ class OptimizerHarness {
           gradients_(table_, parameters_.layout(), runtime_),
           reducer_(Ranks{}, parameters_, gradients_, runtime_),
           scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)) {
-        std::vector<const Region*> members;
-        for (const std::string& name : names) members.push_back(&region(name));
-        optimizer_ = make_optimizer(group, members, parameters_, gradients_, reducer_, runtime_);
-        optimizer_->reset(runtime_.compute());
-        runtime_.synchronize();
+        for (const std::string& name : names)
+            optimizers_[name] =
+                make_optimizer(group, {&bucket(name)}, parameters_, gradients_, reducer_, runtime_);
+        reset();
     }
 
     void set(const std::string& name, const Values& values) {
@@ -38,14 +38,18 @@ class OptimizerHarness {
               double grad_scale = 1) {
         write(gradients_.flat(table_.find(name)), gradient);
         write(scale_.tensor(DType::f32, {1}), {grad_scale});
-        optimizer_->step(region(name), {.step = step,
-                                        .lr_factor = lr_factor,
-                                        .grad_scale = scale_.tensor(DType::f32, {1}),
-                                        .stream = &runtime_.optimizer()});
+        const StepContext context{.step = step,
+                                  .lr_factor = lr_factor,
+                                  .grad_scale = scale_.tensor(DType::f32, {1}),
+                                  .stream = &runtime_.optimizer()};
+        Optimizer& optimizer = *optimizers_.at(name);
+        optimizer.begin(bucket(name), context);
+        optimizer.compute_updates(context);
+        optimizer.finish(bucket(name), context);
         runtime_.synchronize();
     }
     void reset() {
-        optimizer_->reset(runtime_.compute());
+        for (auto& [name, optimizer] : optimizers_) optimizer->reset(runtime_.compute());
         runtime_.synchronize();
     }
     const Parameter& parameter(const std::string& name) const { return table_.find(name); }
@@ -60,9 +64,9 @@ class OptimizerHarness {
     }
 
   private:
-    const Region& region(const std::string& name) const {  // alone, each parameter is one
-        const RegionLayout& layout = parameters_.layout();
-        return layout[layout.regions_of(table_.find(name)).front()];
+    const Bucket& bucket(const std::string& name) const {  // alone, each parameter is one
+        const BucketLayout& layout = parameters_.layout();
+        return layout.bucket_of(table_.find(name));
     }
     void write(const Tensor& tensor, const Values& values) {
         const std::vector<float> host(values.begin(), values.end());
@@ -76,7 +80,7 @@ class OptimizerHarness {
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;
-    std::unique_ptr<Optimizer> optimizer_;
+    std::map<std::string, std::unique_ptr<Optimizer>> optimizers_;  // one for each, stepped by itself
     Buffer scale_;
 };
 

@@ -86,7 +86,7 @@ class OptimizerSetTest : public ::testing::Test {
     OptimizerSetTest()
         : config_(two_groups()),
           model_(tiny()),
-          harness_(model_, 16, 8, "f32", region_rules(ranks_, ParameterTable(model_, 8), config_)) {
+          harness_(model_, 16, 8, "f32", bucket_rules(ranks_, ParameterTable(model_, 8), config_)) {
         harness_.randomize(0.3, 1);
     }
     static OptimizersConfig two_groups() {
@@ -136,8 +136,8 @@ TEST_F(OptimizerSetTest, NormIsOverAllParametersAndEveryParameterMoves) {
     for (const Parameter& p : harness_.table().all()) {
         const double norm = norm_of(harness_.gradient(p));
         squares += norm * norm;
-        EXPECT_NEAR(statistic(set, OptimizerSet::kNormTerms + set.layout().regions_of(p).front()),
-                    norm * norm, 1e-5 * norm * norm)
+        EXPECT_NEAR(statistic(set, OptimizerSet::kNormTerms + set.layout().bucket_of(p).id), norm * norm,
+                    1e-5 * norm * norm)
             << p.name;
         EXPECT_NE(master(p), before[p.id]) << p.name;
     }
@@ -179,7 +179,7 @@ TEST_F(OptimizerSetTest, EveryNormIsThatOfAllGradientsAsOneVector) {
             EXPECT_NEAR(statistic(set, OptimizerSet::kGradNorm), expected, 1e-6 * expected);
             EXPECT_NEAR(statistic(set, OptimizerSet::kCoefficient), share == 0.3 ? 0.3 : 1, 1e-6);
             for (const Parameter& p : harness_.table().all()) {
-                const int64_t index = OptimizerSet::kNormTerms + set.layout().regions_of(p).front();
+                const int64_t index = OptimizerSet::kNormTerms + set.layout().bucket_of(p).id;
                 EXPECT_NEAR(statistic(set, index), terms[p.id], 1e-5 * terms[p.id]) << p.name;
             }
         }
@@ -252,7 +252,7 @@ TEST_F(OptimizerSetTest, GroupsThatStepEverySecondStep) {
     const std::vector<Values> once = masters();
     for (const Parameter& p : harness_.table().all()) {
         EXPECT_EQ(once[p.id] == start[p.id], groups[p.id] == slow) << p.name;
-        const double square = statistic(set, OptimizerSet::kNormTerms + set.layout().regions_of(p).front());
+        const double square = statistic(set, OptimizerSet::kNormTerms + set.layout().bucket_of(p).id);
         EXPECT_EQ(square == 0, groups[p.id] == slow) << p.name;
     }
     std::vector<Values> first;

@@ -36,8 +36,8 @@ void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, StepRunne
     runtime.synchronize();
     const OptimizerSet& optimizers = runner.optimizers();
     std::vector<float> numbers;
-    for (const Region& region : optimizers.layout().all()) {
-        for (const StatePiece& piece : state_pieces(optimizers, region)) {
+    for (const Bucket& bucket : optimizers.layout().all()) {
+        for (const StatePiece& piece : state_pieces(optimizers, bucket)) {
             numbers.resize(static_cast<size_t>(piece.count()));
             reader.read(piece.tensor.name, piece.begin, piece.count(), numbers.data());
             runtime.device().copy(piece.values.data, numbers.data(), piece.values.bytes(), runtime.compute());
@@ -60,11 +60,11 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
       tensors_(checkpoint_tensors(runner.model().table(), config.optimizers)) {
     const OptimizerSet& optimizers = runner.optimizers();
     int64_t numbers = 0;
-    for (const Region& region : optimizers.layout().all()) {
-        of_region_.emplace_back();
-        if (!writes_region(ranks, region)) continue;
-        for (StatePiece& piece : state_pieces(optimizers, region)) {
-            of_region_.back().push_back(pieces_.size());
+    for (const Bucket& bucket : optimizers.layout().all()) {
+        of_bucket_.emplace_back();
+        if (!writes_bucket(ranks, bucket)) continue;
+        for (StatePiece& piece : state_pieces(optimizers, bucket)) {
+            of_bucket_.back().push_back(pieces_.size());
             offset_.push_back(numbers);
             numbers += piece.count();
             pieces_.push_back(std::move(piece));
@@ -79,8 +79,8 @@ void Checkpointer::snapshot(int64_t steps) {
     const Clock::time_point begin = Clock::now();
     settle(true);  // the snapshot's memory is free again
     wait_ms_ += std::min(ms_since(begin), runner_.idle_ms());
-    runner_.snapshot([this](const Region& region, Stream& stream) {
-        for (const size_t i : of_region_[static_cast<size_t>(region.id)]) {
+    runner_.snapshot([this](const Bucket& bucket, Stream& stream) {
+        for (const size_t i : of_bucket_[static_cast<size_t>(bucket.id)]) {
             const Tensor& values = pieces_[i].values;
             runtime_.device().copy(snapshot_.as<float>() + offset_[i], values.data, values.bytes(), stream);
         }

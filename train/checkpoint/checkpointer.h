@@ -76,8 +76,8 @@ class Checkpointer {
     const Report report_;
     FileSystem& system_;
     const std::vector<CheckpointTensor> tensors_;
-    std::vector<StatePiece> pieces_;              // that this rank writes, by region
-    std::vector<std::vector<size_t>> of_region_;  // indices of pieces_
+    std::vector<StatePiece> pieces_;              // that this rank writes, by bucket
+    std::vector<std::vector<size_t>> of_bucket_;  // indices of pieces_
     std::vector<int64_t> offset_;                 // of each piece in the snapshot, in numbers
     HostBuffer snapshot_;                         // of all pieces; only with checkpoint.every
     HostBuffer staging_;                          // of kMostNumbersFetched

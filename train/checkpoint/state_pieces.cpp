@@ -54,17 +54,16 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
     return tensors;
 }
 
-std::vector<StatePiece> state_pieces(const OptimizerSet& optimizers, const Region& region) {
+std::vector<StatePiece> state_pieces(const OptimizerSet& optimizers, const Bucket& bucket) {
     std::vector<StatePiece> pieces;
-    for (const StatePart& part : optimizers.state(region)) {
-        if (part.begin >= 0) {
-            pieces.push_back(
-                {tensor_of(part.kind, *region.pieces.front().parameter), part.begin, part.values});
+    for (const StatePart& part : optimizers.state(bucket)) {
+        if (part.parameter) {
+            pieces.push_back({tensor_of(part.kind, *part.parameter), part.begin, part.values});
             continue;
         }
-        for (const Piece& piece : optimizers.layout().part_pieces(region)) {
+        for (const Piece& piece : optimizers.layout().part_pieces(bucket)) {
             const Parameter& p = *piece.parameter;
-            const int64_t at = scaled(piece.in_region, part.kind, p),
+            const int64_t at = scaled(piece.in_bucket, part.kind, p),
                           count = scaled(piece.count, part.kind, p);
             auto* const data = static_cast<float*>(part.values.data);
             pieces.push_back({tensor_of(part.kind, p), scaled(piece.in_parameter, part.kind, p),
@@ -74,9 +73,9 @@ std::vector<StatePiece> state_pieces(const OptimizerSet& optimizers, const Regio
     return pieces;
 }
 
-bool writes_region(const Ranks& ranks, const Region& region) {
-    const int copies = ranks.size() / region.parts;
-    return region.id % copies == ranks.rank() / region.parts;
+bool writes_bucket(const Ranks& ranks, const Bucket& bucket) {
+    const int copies = ranks.size() / bucket.parts;
+    return bucket.id % copies == ranks.rank() / bucket.parts;
 }
 
 }  // namespace speedrun

@@ -31,10 +31,10 @@ PieceName parse_piece_name(const std::string& name);
 // All tensors of a checkpoint of this model and these optimizers, in order of declaration.
 std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table, const OptimizersConfig& config);
 
-// This rank's pieces of a region.
-std::vector<StatePiece> state_pieces(const OptimizerSet& optimizers, const Region& region);
+// This rank's pieces of a bucket.
+std::vector<StatePiece> state_pieces(const OptimizerSet& optimizers, const Bucket& bucket);
 
-// Does this rank write the region's pieces? Ranks that hold the same parts take turns, region by region.
-bool writes_region(const Ranks& ranks, const Region& region);
+// Does this rank write the bucket's pieces? Ranks that hold the same parts take turns, bucket by bucket.
+bool writes_bucket(const Ranks& ranks, const Bucket& bucket);
 
 }  // namespace speedrun

@@ -177,12 +177,12 @@ int run_command_line(int argc, char** argv) {
 
     TraceOptions trace;
     CLI::App* trace_command = app.add_subcommand(
-        "trace", "what share of each region's communication a traced run hid behind computing");
+        "trace", "what share of each bucket's communication a traced run hid behind computing");
     trace_command->add_option("file", trace.file, "trace.json of train --trace, or its run folder")
         ->required();
     trace_command->add_option("--rank", trace.rank, "of this rank")->capture_default_str();
     trace_command->add_option("--step", trace.step, "of this step alone; default: mean of all traced");
-    trace_command->add_option("--top", trace.top, "only the N regions with the most exposed time")
+    trace_command->add_option("--top", trace.top, "only the N buckets with the most exposed time")
         ->check(CLI::PositiveNumber);
     trace_command->add_flag("--json", trace.json, "as JSON");
     trace_command->add_option("--svg", trace.svg, "also draw the streams into this file");

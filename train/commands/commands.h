@@ -68,7 +68,7 @@ struct TraceOptions {
     std::string file;  // trace.json, or the run folder that has it
     int rank = 0;
     std::optional<int64_t> step;  // one of those traced; all
-    int top = 0;                  // so many regions only; 0: all
+    int top = 0;                  // so many buckets only; 0: all
     bool json = false;
     std::string svg, title;  // a picture to write, and what stands above it
 };

@@ -8,6 +8,7 @@
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
 #include "train/distributed/joint_check.h"
+#include "train/distributed/matrix_owners.h"
 #include "train/distributed/resolve_ranks.h"
 #include "train/distributed/schedule.h"
 #include "train/distributed/simulated_world.h"
@@ -97,7 +98,35 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
 
 // The jitter counts with its mean.
 double network_ms(const SimulatedNetwork& network, const PlannedCollective& c) {
-    return 1e3 * (network.model.seconds(c.kind, c.group_size, c.payload_bytes) + network.jitter_s / 2);
+    return 1e3 * (network.model.seconds(c.sent_bytes, c.group_size) + network.jitter_s / 2);
+}
+
+// Who orthogonalises, where ranks share the matrices.
+void print_owners(const BucketLayout& layout, const OptimizersConfig& optimizers) {
+    for (size_t group = 0; group < optimizers.groups.size(); ++group) {
+        if (!needs_whole_matrices(optimizers.groups[group])) continue;
+        const MatrixOwners owners(layout, static_cast<int>(group));
+        if (owners.loads().size() == 1) continue;
+        std::printf(
+            "%s of group %zu: %zu matrices on %zu ranks, the largest load %.2f times the least that it "
+            "could be\n",
+            optimizers.groups[group].type.c_str(), group, owners.all().size(), owners.loads().size(),
+            owners.imbalance());
+    }
+}
+
+// Where a bucket is too small for so many ranks, fewer should share it, and copies be summed.
+void print_advice(const Ranks& ranks, const ParameterTable& table) {
+    const int shard = ranks.mesh.size(Axis::shard), replicate = ranks.mesh.size(Axis::replicate);
+    const int fitting = ranks_that_fit(ranks.plan, shard, table.numel());
+    if (fitting == shard || ranks.plan.strategy == Strategy::ddp) return;
+    std::printf(
+        "advice: over %d ranks, buckets of %.1f MiB are mostly latency: --set parallel.replicate=%d cuts "
+        "them "
+        "among %d ranks only, and sums the parts over the copies\n",
+        shard,
+        static_cast<double>(bucket_target(ranks.plan, shard, table.numel()) * size_of(DType::f32)) / kMiB,
+        replicate * shard / fitting, fitting);
 }
 
 // What the ranks send each other in an optimizer step: when, over which of them, and how much.
@@ -106,8 +135,8 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
         std::printf("communication: one rank, none\n");
         return;
     }
-    const RegionLayout layout(table, region_rules(ranks, table, config.optimizers));
-    const std::vector<ScheduleRow> rows = region_schedule(layout, ranks);
+    const BucketLayout layout(table, bucket_rules(ranks, table, config.optimizers));
+    const std::vector<ScheduleRow> rows = bucket_schedule(layout, ranks);
     std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh.world_size(),
                 ranks.mesh.describe().c_str(), row_of(ranks.plan.strategy).name,
                 ranks.plan.launch == Launch::ready ? "a gradient is ready" : "backward has ended");
@@ -139,6 +168,8 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
             std::printf(" %s %.3f MiB,", name_of(static_cast<Collective>(kind)), bytes[kind] / kMiB);
     }
     std::printf(" in all %.3f MiB\n", total / kMiB);
+    print_owners(layout, config.optimizers);
+    print_advice(ranks, table);
     if (!network) return;
     std::printf(
         "on the simulated network (%g us, %s, jitter up to %g us): %.1f ms of reductions and %.1f ms of "

@@ -174,8 +174,11 @@ void ParallelConfig::fields(FieldVisitor& v) {
     v.choice("reshard_after_forward", reshard_after_forward, {"auto", "true", "false", "except_last"},
              "zero3: free gathered parameters after forward and gather them again for backward; true, false, "
              "or except_last (auto): but for those that backward needs first");
-    v.field("coalesce_below_bytes", coalesce_below_bytes,
-            "smaller gradients of a block are reduced as one; 0: none", {0, 1e9});
+    v.field(
+        "bucket_bytes", bucket_bytes,
+        "f32 gradients that are reduced as one, in the order of backward; a larger one goes alone; 1: all "
+        "do; 0: half a MiB for each rank (latency times bandwidth), at most 1/16 of all",
+        {0, 1e12});
     v.choice("step_order", step_order, {"reverse", "forward"},
              "order in which parameters are stepped and gathered: that in which backward completes them, or "
              "as declared, to measure the difference");

@@ -113,7 +113,7 @@ struct ParallelConfig {
     std::string reduce_dtype = "f32";
     std::string optimizer_step = "after_backward";
     std::string reshard_after_forward = "auto";
-    int64_t coalesce_below_bytes = 64 << 10;
+    int64_t bucket_bytes = 0;
     std::string step_order = "reverse";
     int64_t replicate = 1;
     std::string shard = "auto";

@@ -29,7 +29,8 @@ struct NetworkModel {
     double latency_s = 0;
     double bytes_per_s = 0;  // out of one rank; 0: no limit
 
-    double seconds(Collective collective, int n, int64_t payload) const;
+    // Of a collective over n ranks in which one sends so many bytes.
+    double seconds(double wire_bytes, int n) const;
 };
 
 // What a communicator has done so far.

@@ -33,6 +33,16 @@ void check_parts(const Tensor& part, const Tensor& whole, int n, int index, Coll
                        name_of(kind));
 }
 
+void check_slices(const std::vector<Slice>& slices, const Tensor& of, int n, const char* verb) {
+    for (const Slice& slice : slices) {
+        const bool inside = slice.begin >= 0 && slice.count >= 0 && slice.begin + slice.count <= of.numel();
+        if (!inside || slice.member < 0 || slice.member >= n) {
+            throw_internal("all_to_all: {} elements {} to {} of {}, member {} of {}", verb, slice.begin,
+                           slice.begin + slice.count, of.describe(), slice.member, n);
+        }
+    }
+}
+
 std::vector<std::string> split_lines(const std::string& text) {
     std::vector<std::string> lines;
     for (size_t begin = 0; begin < text.size();) {
@@ -48,6 +58,10 @@ std::vector<std::string> split_lines(const std::string& text) {
 std::string CollectiveCall::describe() const {
     const bool parts = kind != Collective::all_reduce && kind != Collective::broadcast;
     if (kind == Collective::barrier) return name_of(kind);
+    if (kind == Collective::all_to_all) {
+        return fmt::format("{} of {}, {} slices out and {} in", name_of(kind), name_of(dtype),
+                           exchange->sends.size(), exchange->receives.size());
+    }
     return fmt::format("{}{} of {}[{}]{}", name_of(kind), reduction == Reduction::max ? " (max)" : "",
                        name_of(dtype), count, parts ? " per rank" : "");
 }
@@ -76,19 +90,24 @@ void Communicator::all_gather(const Tensor& output, const Tensor& input, Stream&
     count_and_enqueue({Collective::all_gather, output.data, input.data, input.numel(), input.dtype}, stream);
 }
 
-void Communicator::all_to_all(const Tensor& output, const Tensor& input, Stream& stream) {
+void Communicator::all_to_all(const Tensor& output, const Tensor& input, const Exchange& exchange,
+                              Stream& stream) {
     check(output, "the output", Collective::all_to_all);
     check(input, "the input", Collective::all_to_all);
     const auto* const in = static_cast<const char*>(input.data);
     const auto* const out = static_cast<const char*>(output.data);
     const bool apart = !in || !out || in + input.bytes() <= out || out + output.bytes() <= in;
-    if (input.dtype != output.dtype || input.numel() != output.numel() || input.numel() % size() != 0 ||
-        !apart) {
-        throw_internal(
-            "all_to_all: {} to {} over {} ranks: want equal sizes, a multiple of the ranks, no overlap",
-            input.describe(), output.describe(), size());
+    if (input.dtype != output.dtype || !apart) {
+        throw_internal("all_to_all: {} to {}: want one type, no overlap", input.describe(),
+                       output.describe());
     }
-    count_and_enqueue({Collective::all_to_all, output.data, input.data, input.numel() / size(), input.dtype},
+    check_slices(exchange.sends, input, size(), "sends");
+    check_slices(exchange.receives, output, size(), "receives");
+    count_and_enqueue({.kind = Collective::all_to_all,
+                       .output = output.data,
+                       .input = input.data,
+                       .dtype = input.dtype,
+                       .exchange = &exchange},
                       stream);
 }
 
@@ -107,6 +126,13 @@ void Communicator::barrier(Stream& stream) {
 void Communicator::count_and_enqueue(const CollectiveCall& call, Stream& stream) {
     ++calls_[static_cast<size_t>(call.kind)];
     enqueue(call, stream);
+}
+
+int64_t Communicator::sent_bytes(const CollectiveCall& call) const {
+    int64_t elements = 0;
+    for (const Slice& slice : call.exchange->sends)
+        if (slice.member != index()) elements += slice.count;
+    return elements * size_of(call.dtype);
 }
 
 CollectiveCounts Communicator::counts() const {

@@ -25,8 +25,19 @@
 
 namespace speedrun {
 
+// What a member sends in an all_to_all and where it receives: `count` elements from `begin` on, of the input
+// for (or of the output from) the member with this index. Slices between two members arrive in the order in
+// which both list them.
+struct Slice {
+    int member = 0;
+    int64_t begin = 0, count = 0;
+};
+struct Exchange {
+    std::vector<Slice> sends, receives;
+};
+
 // One collective as an implementation sees it; arguments are checked. `count` is in elements: of the buffer
-// for all_reduce and broadcast, of one member's part for the others.
+// for all_reduce and broadcast, of one member's part for the others; 0 for all_to_all.
 struct CollectiveCall {
     Collective kind = Collective::barrier;
     void* output = nullptr;
@@ -35,6 +46,7 @@ struct CollectiveCall {
     DType dtype = DType::f32;
     int root = 0;                          // index in the group; broadcast only
     Reduction reduction = Reduction::sum;  // max: all_reduce of f32 only
+    const Exchange* exchange = nullptr;    // all_to_all only
 
     std::string describe() const;  // "reduce_scatter of f32[96] per rank"
 };
@@ -61,8 +73,9 @@ class Communicator {
     void reduce_scatter(const Tensor& output, const Tensor& input, Stream& stream);
     // output [n k] <- the inputs [k] of all members, in order. input may be part `index` of output.
     void all_gather(const Tensor& output, const Tensor& input, Stream& stream);
-    // Part i of output [n k] <- part `index` of member i's input [n k]. The two must not overlap.
-    void all_to_all(const Tensor& output, const Tensor& input, Stream& stream);
+    // Slices of output [any] <- slices of the members' inputs [any], this one's own among them. Input and
+    // output must not overlap; `exchange` must outlive the work.
+    void all_to_all(const Tensor& output, const Tensor& input, const Exchange& exchange, Stream& stream);
     // values <- those of member `root`.
     void broadcast(const Tensor& values, int root, Stream& stream);
     // Work enqueued later on the stream runs after all members have come here.
@@ -80,6 +93,8 @@ class Communicator {
 
   protected:
     virtual void enqueue(const CollectiveCall& call, Stream& stream) = 0;
+    // Bytes that this member sends to others in an all_to_all.
+    int64_t sent_bytes(const CollectiveCall& call) const;
     void count_sent(Collective kind, int64_t bytes) { sent_[static_cast<size_t>(kind)] += bytes; }
     // For implementations on host memory: runs the work on the stream's own thread, and counts its time.
     void run_on_host(Collective kind, const char* label, Stream& stream, std::function<void()> work);

@@ -3,7 +3,7 @@
 namespace speedrun {
 
 GradientSync::GradientSync(const ParameterTable& table, Launch launch, bool awaits_release,
-                           const RegionLayout& layout, GradientStore& gradients, Reducer& reducer,
+                           const BucketLayout& layout, GradientStore& gradients, Reducer& reducer,
                            Runtime& runtime, Listener listener)
     : when_(launch),
       awaits_release_(awaits_release),
@@ -12,14 +12,14 @@ GradientSync::GradientSync(const ParameterTable& table, Launch launch, bool awai
       reducer_(reducer),
       runtime_(runtime),
       listener_(std::move(listener)),
-      completes_(table.all().size()),
+      completes_(table.all().size(), kNone),
       microbatch_done_(runtime.device().create_event()) {
-    for (const Region& region : layout.all()) {
-        pending_.push_back(static_cast<int>(region.pieces.size()));
+    for (const Bucket& bucket : layout.all()) {
+        pending_.push_back(static_cast<int>(bucket.pieces.size()));
         unreleased_.push_back(pending_.back());
         for (auto* events : {&raw_, &free_, &released_}) events->push_back(runtime.device().create_event());
     }
-    gradients.listen_begin([this](const Region& region) { await_memory(region); });
+    gradients.listen_begin([this](const Bucket& bucket) { await_memory(bucket); });
 }
 
 void GradientSync::begin_microbatch(const Microbatch& microbatch) {
@@ -28,49 +28,49 @@ void GradientSync::begin_microbatch(const Microbatch& microbatch) {
     gradients_.begin_microbatch(microbatch_.fresh);
 }
 
-// Is a region's gradient sent on after this microbatch?
-bool GradientSync::syncs(const Region& region) const {
-    return (microbatch_.last && due(region)) || (gradients_.memory().accumulators && region.parts > 1);
+// Is a bucket's gradient sent on after this microbatch?
+bool GradientSync::syncs(const Bucket& bucket) const {
+    return (microbatch_.last && due(bucket)) || (gradients_.memory().accumulators && bucket.parts > 1);
 }
 
-// Backward is about to write where other regions, or the microbatch before, may not have been reduced yet.
-void GradientSync::await_memory(const Region& region) {
-    for (const int id : gradients_.sharing(region)) runtime_.compute().wait(*free_[id]);
-    // Between small parameters lies padding, which is reduced and stepped with them.
-    if (region.rows == 0 && region.pieces.size() > 1)
-        runtime_.ops().fill(gradients_.whole(region), 0.0f, runtime_.compute());
+// Backward is about to write where other buckets, or the microbatch before, may not have been reduced yet.
+void GradientSync::await_memory(const Bucket& bucket) {
+    for (const int id : gradients_.sharing(bucket)) runtime_.compute().wait(*free_[id]);
+    // Gaps between parameters are reduced and stepped with them.
+    const auto whole = static_cast<float*>(gradients_.whole(bucket).data);
+    for (size_t i = 1; i < bucket.pieces.size(); ++i) {
+        const int64_t begin = bucket.pieces[i - 1].in_bucket + bucket.pieces[i - 1].count;
+        const int64_t count = bucket.pieces[i].in_bucket - begin;
+        if (count > 0)
+            runtime_.ops().fill(Tensor(whole + begin, DType::f32, {count}), 0.0f, runtime_.compute());
+    }
 }
 
 void GradientSync::ready(const Parameter& p) {
-    std::vector<int>& completed = completes_[p.id];
-    completed.clear();
-    for (const int id : layout_.regions_of(p)) {
-        if (!syncs(layout_[id]) || --pending_[id] > 0) continue;
-        pending_[id] = static_cast<int>(layout_[id].pieces.size());
-        if (when_ == Launch::ready) runtime_.compute().record(*raw_[id]);
-        if (timeline_) timeline_->ready(runtime_.compute(), id);
-        completed.push_back(id);
-    }
+    const Bucket& bucket = layout_.bucket_of(p);
+    if (!syncs(bucket)) return;
+    completes_[p.id] = --pending_[bucket.id] == 0 ? bucket.id : kNone;
+    if (completes_[p.id] == kNone) return;
+    pending_[bucket.id] = static_cast<int>(bucket.pieces.size());
+    if (when_ == Launch::ready) runtime_.compute().record(*raw_[bucket.id]);
+    if (timeline_) timeline_->ready(runtime_.compute(), bucket.id);
 }
 
 void GradientSync::released(const Parameter& p) {
-    const std::vector<int>& regions = layout_.regions_of(p);
-    for (auto id = regions.rbegin(); id != regions.rend(); ++id) {
-        const Region& region = layout_[*id];
-        if (!microbatch_.last || !due(region) || --unreleased_[*id] > 0) continue;
-        unreleased_[*id] = static_cast<int>(region.pieces.size());
-        if (awaits_release_) runtime_.compute().record(*released_[*id]);
-        listener_.released(region);
-    }
+    const Bucket& bucket = layout_.bucket_of(p);
+    if (!microbatch_.last || !due(bucket) || --unreleased_[bucket.id] > 0) return;
+    unreleased_[bucket.id] = static_cast<int>(bucket.pieces.size());
+    if (awaits_release_) runtime_.compute().record(*released_[bucket.id]);
+    listener_.released(bucket);
 }
 
 void GradientSync::reduce(const Parameter& p) {
-    for (const int id : completes_[p.id]) {
-        if (when_ == Launch::after_backward) {
-            waiting_.push_back(id);
-        } else {
-            launch(layout_[id]);
-        }
+    const int id = completes_[p.id];
+    if (id == kNone || !syncs(layout_[id])) return;
+    if (when_ == Launch::after_backward) {
+        waiting_.push_back(id);
+    } else {
+        launch(layout_[id]);
     }
 }
 
@@ -86,18 +86,18 @@ void GradientSync::launch_waiting(const Event& backward_done) {
     waiting_.clear();
 }
 
-void GradientSync::launch(const Region& region) {
+void GradientSync::launch(const Bucket& bucket) {
     Stream& stream = runtime_.reduce();
-    if (timeline_) timeline_->mark(stream, Phase::reduce, region.id);
-    if (when_ == Launch::ready) stream.wait(*raw_[region.id]);  // otherwise it waits for all of backward
-    const bool final = microbatch_.last && due(region);
-    reducer_.reduce(region, microbatch_.fresh[static_cast<size_t>(region.group)], final, stream);
-    if (gradients_.memory().accumulators) stream.record(*free_[region.id]);
-    if (final) listener_.reduced(region);
+    if (timeline_) timeline_->mark(stream, Phase::reduce, bucket.id);
+    if (when_ == Launch::ready) stream.wait(*raw_[bucket.id]);  // otherwise it waits for all of backward
+    const bool final = microbatch_.last && due(bucket);
+    reducer_.reduce(bucket, microbatch_.fresh[static_cast<size_t>(bucket.group)], final, stream);
+    if (gradients_.memory().accumulators) stream.record(*free_[bucket.id]);
+    if (final) listener_.reduced(bucket);
 }
 
-void GradientSync::stepped(const Region& region, Stream& stream) {
-    if (!gradients_.memory().accumulators) stream.record(*free_[region.id]);
+void GradientSync::stepped(const Bucket& bucket, Stream& stream) {
+    if (!gradients_.memory().accumulators) stream.record(*free_[bucket.id]);
 }
 
 }  // namespace speedrun

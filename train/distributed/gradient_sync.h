@@ -1,7 +1,7 @@
-// GradientSync: what happens to a region's gradient from its completion by backward until the optimizer may
-// read it. Backward announces parameters; when all of a region's are final, an event is recorded on compute
-// and the region's reduction is launched on the reduce stream, at once or when backward has ended. Ordered by
-// events alone; memory that regions share is written again only when it has been read.
+// GradientSync: what happens to a bucket's gradient from its completion by backward until the optimizer may
+// read it. Backward announces parameters; when all of a bucket's are final, an event is recorded on compute
+// and the bucket's reduction is launched on the reduce stream, at once or when backward has ended. Ordered by
+// events alone; memory that buckets share is written again only when it has been read.
 #pragma once
 
 #include <functional>
@@ -23,13 +23,13 @@ class GradientSync {
     };
     struct Listener {
         // The gradient that the optimizer will read has been enqueued on the reduce stream.
-        std::function<void(const Region&)> reduced;
+        std::function<void(const Bucket&)> reduced;
         // So has the last read of its values by backward, after that. In the order of the steps.
-        std::function<void(const Region&)> released;
+        std::function<void(const Bucket&)> released;
     };
 
     // What it is given must outlive it. awaits_release: await_release() will be called.
-    GradientSync(const ParameterTable& table, Launch launch, bool awaits_release, const RegionLayout& layout,
+    GradientSync(const ParameterTable& table, Launch launch, bool awaits_release, const BucketLayout& layout,
                  GradientStore& gradients, Reducer& reducer, Runtime& runtime, Listener listener);
 
     void begin_microbatch(const Microbatch& microbatch);
@@ -37,7 +37,7 @@ class GradientSync {
     void ready(const Parameter& p);
     // So has the last read of its value by backward: p may be stepped from there on.
     void released(const Parameter& p);
-    // Enqueues, on other streams than compute, the reduction of the regions that p completed; under
+    // Enqueues, on other streams than compute, the reduction of the buckets that p completed; under
     // `launch: after_backward` they wait for the end of backward. After ready().
     void reduce(const Parameter& p);
     // After a microbatch that is not the last; after the last, backward_done is its event.
@@ -45,32 +45,33 @@ class GradientSync {
     void launch_waiting(const Event& backward_done);
 
     bool last_microbatch() const { return microbatch_.last; }
-    bool due(const Region& region) const { return microbatch_.due[static_cast<size_t>(region.group)]; }
-    // Makes the stream wait until backward reads the region's values no more.
-    void await_release(const Region& region, Stream& stream) const { stream.wait(*released_[region.id]); }
-    // The region has been stepped on this stream: where the optimizer reads what backward wrote, that memory
+    bool due(const Bucket& bucket) const { return microbatch_.due[static_cast<size_t>(bucket.group)]; }
+    // Makes the stream wait until backward reads the bucket's values no more.
+    void await_release(const Bucket& bucket, Stream& stream) const { stream.wait(*released_[bucket.id]); }
+    // The bucket has been stepped on this stream: where the optimizer reads what backward wrote, that memory
     // is free from here on.
-    void stepped(const Region& region, Stream& stream);
+    void stepped(const Bucket& bucket, Stream& stream);
     void trace(Timeline* timeline) { timeline_ = timeline; }
 
   private:
-    bool syncs(const Region& region) const;
-    void await_memory(const Region& region);
-    void launch(const Region& region);
+    bool syncs(const Bucket& bucket) const;
+    void await_memory(const Bucket& bucket);
+    void launch(const Bucket& bucket);
 
     const Launch when_;
     const bool awaits_release_;
-    const RegionLayout& layout_;
+    const BucketLayout& layout_;
     GradientStore& gradients_;
     Reducer& reducer_;
     Runtime& runtime_;
     const Listener listener_;
     Microbatch microbatch_;
-    // By region: parameters whose gradient is not ready, and whose value backward still reads.
+    // By bucket: parameters whose gradient is not ready, and whose value backward still reads.
     std::vector<int> pending_, unreleased_;
-    std::vector<std::vector<int>> completes_;                    // by parameter: regions it completed
-    std::vector<int> waiting_;                                   // regions that are launched after backward
-    std::vector<std::unique_ptr<Event>> raw_, free_, released_;  // by region
+    static constexpr int kNone = -1;
+    std::vector<int> completes_;                                 // by parameter: the bucket that it completes
+    std::vector<int> waiting_;                                   // buckets that are launched after backward
+    std::vector<std::unique_ptr<Event>> raw_, free_, released_;  // by bucket
     std::unique_ptr<Event> microbatch_done_;
     Timeline* timeline_ = nullptr;
 };

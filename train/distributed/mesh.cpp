@@ -58,6 +58,13 @@ int Mesh::world_size() const {
     return size({Axis::replicate, Axis::shard, Axis::context, Axis::tensor});
 }
 
+AxisSet Mesh::larger_than_one(AxisSet axes) const {
+    AxisSet larger;
+    for (const Axis axis : kAxes)
+        if (axes.contains(axis) && size(axis) > 1) larger.add(axis);
+    return larger;
+}
+
 int Mesh::size(AxisSet axes) const {
     int product = 1;
     for (const Axis axis : kAxes) {

@@ -57,6 +57,7 @@ class Mesh {
     int world_size() const;
     int size(Axis axis) const { return sizes_[static_cast<size_t>(axis)]; }
     int size(AxisSet axes) const;
+    AxisSet larger_than_one(AxisSet axes) const;
     MeshCoordinates coordinates(int rank) const;
     int rank(const MeshCoordinates& coordinates) const;
     // All ranks that differ from `rank` on these axes alone. No axis: the rank by itself.

@@ -52,7 +52,7 @@ class MessageCommunicator final : public Communicator {
                 return gather(call, {call.count * size(), size()}, what);
             }
             case Collective::all_to_all:
-                return exchange(call, part, what);
+                return exchange(call, what);
             case Collective::broadcast:
                 return broadcast(call, part, what);
             case Collective::barrier:
@@ -129,16 +129,32 @@ class MessageCommunicator final : public Communicator {
         watch_.wait(*messages, what);
     }
 
-    void exchange(const CollectiveCall& call, int64_t part, const std::string& what) {
+    void exchange(const CollectiveCall& call, const std::string& what) {
+        const int64_t element = size_of(call.dtype);
         char* const output = static_cast<char*>(call.output);
         const char* const input = static_cast<const char*>(call.input);
-        copy(output + index() * part, input + index() * part, part);
         const auto messages = channel_->start(kDataTag);
-        for_each_peer([&](int i, int peer) { messages->receive(peer, output + i * part, part); });
-        for_each_peer([&](int i, int peer) {
-            messages->send(peer, input + i * part, part);
-            count_sent(call.kind, part);
-        });
+        std::vector<const Slice*> kept;  // what this member has for itself
+        for (const Slice& slice : call.exchange->sends)
+            if (slice.member == index()) kept.push_back(&slice);
+        size_t copied = 0;
+        for (const Slice& slice : call.exchange->receives) {
+            if (slice.member != index()) {
+                messages->receive(group().ranks[static_cast<size_t>(slice.member)],
+                                  output + slice.begin * element, slice.count * element);
+            } else if (copied < kept.size() && kept[copied]->count == slice.count) {
+                copy(output + slice.begin * element, input + kept[copied++]->begin * element,
+                     slice.count * element);
+            } else {
+                throw_internal("{}: {} elements from itself do not match what it sends", what, slice.count);
+            }
+        }
+        for (const Slice& slice : call.exchange->sends) {
+            if (slice.member == index()) continue;
+            messages->send(group().ranks[static_cast<size_t>(slice.member)], input + slice.begin * element,
+                           slice.count * element);
+        }
+        count_sent(call.kind, sent_bytes(call));
         watch_.wait(*messages, what);
     }
 

@@ -75,6 +75,7 @@ class NcclCommunicator final : public Communicator {
         launch(call, static_cast<cudaStream_t>(native_gpu_stream(stream)));
         if (watched) watch_->end(comm_, stream);
         end_gpu_span(stream);
+        if (call.kind == Collective::all_to_all) return count_sent(call.kind, sent_bytes(call));
         const bool whole = call.kind == Collective::all_reduce || call.kind == Collective::broadcast;
         const int64_t payload = call.count * size_of(call.dtype) * (whole ? 1 : size());
         count_sent(call.kind, std::llround(wire_bytes(call.kind, size(), payload)));
@@ -105,14 +106,16 @@ class NcclCommunicator final : public Communicator {
                              "ncclAllGather");
             case Collective::all_to_all: {
                 // Not ncclAlltoAll, which came with 2.28.
-                const int64_t part = call.count * size_of(call.dtype);
+                const int64_t element = size_of(call.dtype);
                 check(api_.group_start(), "ncclGroupStart");
-                for (int i = 0; i < size(); ++i) {
-                    check(api_.send(static_cast<const char*>(call.input) + i * part, count, type, i, comm_,
-                                    stream),
+                for (const Slice& slice : call.exchange->sends) {
+                    check(api_.send(static_cast<const char*>(call.input) + slice.begin * element,
+                                    static_cast<size_t>(slice.count), type, slice.member, comm_, stream),
                           "ncclSend");
-                    check(api_.receive(static_cast<char*>(call.output) + i * part, count, type, i, comm_,
-                                       stream),
+                }
+                for (const Slice& slice : call.exchange->receives) {
+                    check(api_.receive(static_cast<char*>(call.output) + slice.begin * element,
+                                       static_cast<size_t>(slice.count), type, slice.member, comm_, stream),
                           "ncclRecv");
                 }
                 return check(api_.group_end(), "ncclGroupEnd");

@@ -156,8 +156,9 @@ ParallelPlan resolve_plan(ParallelPlan plan) {
         if (dtype != DType::f32 && dtype != DType::bf16)
             throw_usage("parallel: gradients and parameters are f32 or bf16, not {}", name_of(dtype));
     }
-    if (plan.coalesce_below_bytes < 0)
-        throw_usage("parallel: coalescing below {} bytes; 0 turns it off", plan.coalesce_below_bytes);
+    if (plan.bucket_bytes < 0)
+        throw_usage("parallel.bucket_bytes is {}: want a size, or 0 for one that fits the ranks",
+                    plan.bucket_bytes);
     return plan;
 }
 

@@ -18,7 +18,7 @@
 #include "kernels/device/dtype.h"
 #include "train/distributed/collective.h"
 #include "train/distributed/mesh.h"
-#include "train/model/region_layout.h"
+#include "train/model/bucket_layout.h"
 
 namespace speedrun {
 
@@ -66,9 +66,9 @@ struct ParallelPlan {
     std::optional<Reshard> reshard_after_forward;
     DType reduce_dtype = DType::f32;
     DType compute_dtype = DType::f32;
-    int64_t coalesce_below_bytes = 64 << 10;  // smaller gradients share one flat buffer per unit
-    bool global_clip = false;                 // does optimizers.clip scale by the norm of all gradients?
-    bool sequence_parallel = false;           // does the tensor axis shard the sequence outside of matrices?
+    int64_t bucket_bytes = 0;        // of gradients that are reduced as one; 0: from the number of ranks
+    bool global_clip = false;        // does optimizers.clip scale by the norm of all gradients?
+    bool sequence_parallel = false;  // does the tensor axis shard the sequence outside of matrices?
 };
 
 // A row of the table: placements on the axes that shard the optimizer (shard, context); copies along

@@ -25,7 +25,7 @@ ParallelPlan plan_of(const Config& config) {
         plan.reshard_after_forward = parse_reshard(parallel.reshard_after_forward);
     plan.optimizer_step = parse_optimizer_step(parallel.optimizer_step);
     plan.reduce_dtype = parallel.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
-    plan.coalesce_below_bytes = parallel.coalesce_below_bytes;
+    plan.bucket_bytes = parallel.bucket_bytes;
     plan.global_clip = config.optimizers.clip > 0;
     return resolve_plan(plan);
 }

@@ -2,41 +2,24 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 
 #include "kernels/device/error.h"
-#include "train/distributed/even_split.h"
+#include "train/distributed/matrix_owners.h"
+#include "train/model/lifetimes.h"
 
 namespace speedrun {
 
 namespace {
 
 constexpr AxisSet kDataAxes{Axis::replicate, Axis::shard, Axis::context};
-
-// Rows of dimension 0 and elements of each, after the tensor axis has taken its part.
-struct LocalShape {
-    int64_t rows = 1;
-    int64_t row_numel = 1;
-};
-
-LocalShape after_tensor(std::vector<int64_t> shape, Placement on_tensor, const Mesh& mesh) {
-    if (on_tensor.kind == Placement::Kind::shard) {
-        const auto dim = static_cast<size_t>(on_tensor.dim);
-        if (dim >= shape.size())
-            throw_internal("placement: Shard({}) of a tensor of {} dimensions", dim, shape.size());
-        shape[dim] = EvenSplit{shape[dim], mesh.size(Axis::tensor)}.per_part();
-    }
-    LocalShape local;
-    if (!shape.empty()) local.rows = shape[0];
-    for (size_t d = 1; d < shape.size(); ++d) local.row_numel *= shape[d];
-    return local;
-}
+constexpr AxisSet kRankAxes{Axis::replicate, Axis::shard};
+constexpr int64_t kElementsPerRank = (512 << 10) / 4;  // of an f32 bucket: latency times bandwidth
 
 Placement at(const AxisPlacements& placements, Axis axis) {
     return placements[static_cast<size_t>(axis)];
 }
 
-// The ranks over which the data axes cut dimension 0.
+// The ranks over which the data axes cut.
 int cut_of(const AxisPlacements& placements, const Mesh& mesh) {
     int cut = 1;
     for (const Axis axis : {Axis::replicate, Axis::shard, Axis::context}) {
@@ -57,10 +40,75 @@ AxisSet axes_of(Collective kind, AxisSet among, const AxisPlacements& from, cons
     return axes;
 }
 
-std::vector<PlannedCollective> concatenate(std::initializer_list<std::vector<PlannedCollective>> lists) {
-    std::vector<PlannedCollective> all;
-    for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
-    return all;
+AxisPlacements on(const AxisSet& axes, Placement placement) {
+    AxisPlacements placements{};
+    for (const Axis axis : kAxes)
+        if (axes.contains(axis)) placements[static_cast<size_t>(axis)] = placement;
+    return placements;
+}
+
+// What place_parameter() says of the strategy; but under ddp the state of whole matrices is cut all the same.
+ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
+    ParameterPlacement placement = place_parameter(ranks.plan, -1);
+    if (ranks.plan.strategy == Strategy::ddp)
+        placement.state = on(bucket.parts == 1 ? AxisSet{} : kRankAxes, Placement::shard(0));
+    return placement;
+}
+
+// Collectives of one row, put together change by change.
+class RowBuilder {
+  public:
+    RowBuilder(ScheduleRow& row, const Ranks& ranks, int64_t elements, int64_t padding)
+        : row_(row), ranks_(ranks), elements_(elements), padding_(padding) {}
+
+    void change(const AxisPlacements& from, const AxisPlacements& to, DType dtype, When when) {
+        for (const PlannedCollective& collective :
+             collectives_between(from, to, elements_, padding_, ranks_.mesh, dtype, when))
+            row_.collectives.push_back(collective);
+    }
+
+  private:
+    ScheduleRow& row_;
+    const Ranks& ranks_;
+    const int64_t elements_, padding_;
+};
+
+ScheduleRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, const Ranks& ranks) {
+    const ParameterPlacement placement = place(bucket, ranks);
+    const DType dtype = bucket.full_precision ? DType::f32 : ranks.plan.compute_dtype;
+    const DType reduce = ranks.plan.reduce_dtype;
+    const std::optional<Reshard>& stored_in_parts = layout.rules().stored_in_parts;
+    ScheduleRow row{.name = bucket.name(), .bucket = bucket.id, .collectives = {}};
+    const int64_t elements = layout.padded(bucket);
+    RowBuilder add(row, ranks, elements, elements - bucket.count);
+    if (stored_in_parts) {
+        const auto reads = reads_of(bucket, Stages(layout.num_units()), *stored_in_parts);
+        const When when = *stored_in_parts == Reshard::no ? When::after_step : When::before_forward;
+        add.change(placement.stored, placement.computed, dtype, when);
+        if (reads.size() > 1) add.change(placement.stored, placement.computed, dtype, When::before_backward);
+    }
+    add.change(placement.gradient, placement.accumulated, reduce, When::every_microbatch);
+    add.change(placement.accumulated, placement.state, reduce, When::last_microbatch);
+    if (!stored_in_parts) add.change(placement.state, placement.computed, dtype, When::after_step);
+    return row;
+}
+
+// Slices of matrices, to their owners and back.
+void add_exchanges(ScheduleRow& row, const Bucket& bucket, const MatrixOwners& owners, const Ranks& ranks) {
+    const DType dtype = ranks.plan.compute_dtype;
+    const PlannedCollective exchange{.kind = Collective::all_to_all,
+                                     .axes = ranks.plan.strategy == Strategy::ddp
+                                                 ? ranks.mesh.larger_than_one(kRankAxes)
+                                                 : AxisSet{Axis::shard},
+                                     .group_size = bucket.parts,
+                                     .dtype = dtype,
+                                     .payload_bytes = bucket.count * size_of(dtype),
+                                     .padding_bytes = 0,
+                                     .sent_bytes = owners.sent_bytes(bucket, size_of(dtype)),
+                                     .when = When::in_step};
+    const auto after = std::find_if(row.collectives.begin(), row.collectives.end(),
+                                    [](const PlannedCollective& c) { return c.when == When::after_step; });
+    row.collectives.insert(after, 2, exchange);
 }
 
 }  // namespace
@@ -82,29 +130,25 @@ std::string PlannedCollective::describe() const {
 }
 
 std::vector<PlannedCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
-                                                   const std::vector<int64_t>& shape, const Mesh& mesh,
+                                                   int64_t elements, int64_t padding, const Mesh& mesh,
                                                    DType dtype, When when) {
-    const LocalShape local = after_tensor(shape, at(to, Axis::tensor), mesh);
-    const auto bytes = [&](int64_t rows) { return rows * local.row_numel * size_of(dtype); };
     std::vector<PlannedCollective> planned;
-    const auto add = [&](Collective kind, AxisSet among, int64_t payload_rows, int64_t padding_rows) {
-        const AxisSet axes = axes_of(kind, among, from, to, mesh);
-        if (!axes.empty())
-            planned.push_back(
-                {kind, axes, mesh.size(axes), dtype, bytes(payload_rows), bytes(padding_rows), when});
-    };
-    const EvenSplit before{local.rows, cut_of(from, mesh)}, after{local.rows, cut_of(to, mesh)};
-    add(Collective::all_reduce, {Axis::tensor}, before.per_part(), 0);
-    add(Collective::reduce_scatter, kDataAxes, after.padded(), after.padding());
-    add(Collective::all_reduce, kDataAxes, after.per_part(), 0);
-    add(Collective::all_gather, kDataAxes, before.padded(), before.padding());
-
     AxisSet covered;
-    for (const PlannedCollective& c : planned) {
-        for (const Axis axis : kAxes) {
-            if (c.axes.contains(axis)) covered.add(axis);
-        }
-    }
+    const auto add = [&](Collective kind, AxisSet among, int cut) {
+        const AxisSet axes = axes_of(kind, among, from, to, mesh);
+        if (axes.empty()) return;
+        if (elements % cut != 0) throw_internal("schedule: {} elements over {} ranks", elements, cut);
+        const int64_t payload = elements / cut * size_of(dtype);
+        const int ranks = mesh.size(axes);
+        planned.push_back({kind, axes, ranks, dtype, payload, cut == 1 ? padding * size_of(dtype) : 0,
+                           wire_bytes(kind, ranks, payload), when});
+        for (const Axis axis : kAxes)
+            if (axes.contains(axis)) covered.add(axis);
+    };
+    add(Collective::all_reduce, {Axis::tensor}, cut_of(from, mesh));
+    add(Collective::reduce_scatter, kDataAxes, 1);
+    add(Collective::all_reduce, kDataAxes, cut_of(to, mesh));
+    add(Collective::all_gather, kDataAxes, 1);
     for (const Axis axis : kAxes) {
         const auto needed = collective_between(at(from, axis), at(to, axis));
         if (needed && mesh.size(axis) > 1 && !covered.contains(axis)) {
@@ -115,60 +159,75 @@ std::vector<PlannedCollective> collectives_between(const AxisPlacements& from, c
     return planned;
 }
 
-std::vector<PlannedCollective> parameter_collectives(const Parameter& parameter, const ParallelPlan& plan,
-                                                     const Mesh& mesh, int last_unit) {
-    const ParameterPlacement place = place_parameter(plan, parameter.tensor_parallel_dim);
-    const DType gather_dtype = parameter.full_precision ? DType::f32 : plan.compute_dtype;
-    const auto change = [&](const AxisPlacements& from, const AxisPlacements& to, DType dtype, When when) {
-        return collectives_between(from, to, parameter.shape, mesh, dtype, when);
-    };
-    const Reshard reshard = plan.reshard_after_forward.value();
-    const bool freed =
-        reshard == Reshard::yes || (reshard == Reshard::except_last && parameter.unit != last_unit);
-    return concatenate({
-        change(place.stored, place.computed, gather_dtype, When::before_forward),
-        freed ? change(place.stored, place.computed, gather_dtype, When::before_backward)
-              : std::vector<PlannedCollective>{},
-        change(place.gradient, place.accumulated, plan.reduce_dtype, When::every_microbatch),
-        change(place.accumulated, place.state, plan.reduce_dtype, When::last_microbatch),
-        change(place.state, place.stored, gather_dtype, When::after_step),
-    });
-}
-
 std::string ScheduleRow::describe() const {
     std::string text = name;
     for (const PlannedCollective& collective : collectives) text += "; " + collective.describe();
     return text;
 }
 
-std::vector<ScheduleRow> build_schedule(const std::vector<Parameter>& parameters, const ParallelPlan& plan,
-                                        const Mesh& mesh, const std::function<int(const Parameter&)>& kind) {
-    int last_unit = 0;
-    for (const Parameter& p : parameters) last_unit = std::max(last_unit, p.unit);
-
+std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, Ranks ranks) {
+    ranks.plan = resolve_plan(ranks.plan);
     std::vector<ScheduleRow> rows;
-    using Key = std::tuple<int, int, bool,
-                           int>;  // what must be equal to share a buffer: unit, kind, dtype, tensor placement
-    std::map<Key, size_t> shared;  // row by key
-    for (const Parameter& p : parameters) {
-        const std::vector<PlannedCollective> collectives = parameter_collectives(p, plan, mesh, last_unit);
-        const bool small = p.numel() * size_of(plan.reduce_dtype) < plan.coalesce_below_bytes;
-        const Key key{p.unit, kind ? kind(p) : 0, p.full_precision, p.tensor_parallel_dim};
-        const auto found = small ? shared.find(key) : shared.end();
-        if (found == shared.end()) {
-            if (small) shared[key] = rows.size();
-            rows.push_back({p.name, {p.id}, collectives});
-            continue;
-        }
-        ScheduleRow& row = rows[found->second];
-        row.parameters.push_back(p.id);
-        row.name = fmt::format("unit {}: {} small parameters", p.unit, row.parameters.size());
-        for (size_t i = 0; i < collectives.size(); ++i) {
-            row.collectives[i].payload_bytes += collectives[i].payload_bytes;
-            row.collectives[i].padding_bytes += collectives[i].padding_bytes;
-        }
+    std::map<int, MatrixOwners> owners;  // by group
+    for (const int id : layout.backward_order()) {
+        const Bucket& bucket = layout[id];
+        rows.push_back(row_of_bucket(layout, bucket, ranks));
+        if (bucket.parts == 1 || !layout.whole_matrix(bucket.group)) continue;
+        if (!owners.count(bucket.group)) owners[bucket.group] = MatrixOwners(layout, bucket.group);
+        add_exchanges(rows.back(), bucket, owners[bucket.group], ranks);
     }
+    rows.push_back({.name = "loss, stop, norms", .bucket = -1, .collectives = {}});
+    const auto sum = [&](AxisSet axes, int64_t values) {
+        RowBuilder(rows.back(), ranks, values, 0)
+            .change(on(axes, Placement::partial()), {}, DType::f32, When::last_microbatch);
+    };
+    sum(loss_axes(), 2);
+    if (layout.sharded()) sum(norm_axes(ranks), layout.size());
     return rows;
+}
+
+AxisSet loss_axes() {
+    return kRankAxes;
+}
+
+AxisSet norm_axes(const Ranks& ranks) {
+    return ranks.plan.strategy == Strategy::ddp ? kRankAxes : AxisSet{Axis::shard};
+}
+
+BucketRules bucket_rules(const Ranks& ranks) {
+    const ParallelPlan plan = resolve_plan(ranks.plan);
+    BucketRules rules;
+    const auto group_of = [&](AxisSet axes) { return ranks.mesh.group(ranks.rank(), axes); };
+    const Group all = group_of(kRankAxes), shard = group_of({Axis::shard});
+    if (plan.strategy == Strategy::ddp) {
+        rules.matrix_parts = all.size();
+        rules.matrix_index = all.index;
+        return rules;
+    }
+    rules.parts = shard.size();
+    rules.index = shard.index;
+    if (plan.strategy == Strategy::zero3 && rules.parts > 1)
+        rules.stored_in_parts = plan.reshard_after_forward.value();
+    return rules;
+}
+
+// A ring of n ranks takes n times the latency for what it sends in the time of the bytes, so that buckets
+// smaller than n x latency x bandwidth (some 20 us x 25 GB/s, half a MiB) are mostly latency; but a step
+// needs several of them, or nothing overlaps.
+int64_t bucket_target(const ParallelPlan& plan, int num_ranks, int64_t elements) {
+    if (num_ranks == 1) return 0;
+    if (plan.bucket_bytes > 0) return std::max<int64_t>(1, plan.bucket_bytes / size_of(DType::f32));
+    constexpr int64_t kLeastBuckets = 16;
+    return std::min(num_ranks * kElementsPerRank, elements / kLeastBuckets);
+}
+
+int ranks_that_fit(const ParallelPlan& plan, int num_ranks, int64_t elements) {
+    const int64_t target = bucket_target(plan, num_ranks, elements);
+    // Twice as many cost as much in latency as in bytes.
+    int fitting = num_ranks;
+    for (int ranks = num_ranks; ranks > 1 && fitting * kElementsPerRank > 2 * target; --ranks)
+        if (num_ranks % ranks == 0) fitting = ranks;
+    return fitting;
 }
 
 std::array<double, kNumCollectives> step_wire_bytes(const std::vector<ScheduleRow>& rows,
@@ -176,7 +235,7 @@ std::array<double, kNumCollectives> step_wire_bytes(const std::vector<ScheduleRo
     std::array<double, kNumCollectives> bytes{};
     for (const ScheduleRow& row : rows) {
         for (const PlannedCollective& c : row.collectives)
-            bytes[static_cast<size_t>(c.kind)] += c.wire_bytes() * times_per_step(c.when, num_microbatches);
+            bytes[static_cast<size_t>(c.kind)] += c.sent_bytes * times_per_step(c.when, num_microbatches);
     }
     return bytes;
 }

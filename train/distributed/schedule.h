@@ -1,13 +1,13 @@
-// The collectives of one optimizer step, derived from placements: what `plan` prints and gradient sync
-// carries out.
+// The collectives of one optimizer step, derived from placements: one list, which `plan` prints, the Reducer
+// carries out and traces quote.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "train/distributed/placement.h"
-#include "train/model/parameter_table.h"
+#include "train/distributed/ranks.h"
+#include "train/model/bucket_layout.h"
 
 namespace speedrun {
 
@@ -29,42 +29,45 @@ struct PlannedCollective {
     DType dtype;
     int64_t payload_bytes;  // of the whole tensor over the group, padding included
     int64_t padding_bytes;  // of these, zeros where the tensor is cut; 0 for sums of shards
+    double sent_bytes;      // by a rank, mean over the group
     When when;
 
-    double wire_bytes() const { return speedrun::wire_bytes(kind, group_size, payload_bytes); }
     std::string describe() const;  // "reduce_scatter over shard (8 ranks), f32, 1.50 MiB, last microbatch"
 };
 
-// The collectives of one change of placement of a tensor of this shape, in the order in which they run: first
-// all_reduce over tensor alone, then reduce_scatter (so that what follows is small), all_reduce, all_gather.
-// Axes with the same change form one group; axes of size 1 need none. Dimension 0 is cut with padding
-// (EvenSplit). Throws for a change that no parameter makes: from one dimension to another, or on tensor
-// anything but a sum.
+// The collectives of one change of placement of `elements` values, `padding` of them zeros at the end, in
+// the order in which they run: first all_reduce over tensor alone, then reduce_scatter (so that what follows
+// is small), all_reduce, all_gather. Axes with the same change form one group; axes of size 1 need none. Cuts
+// are even: `elements` is a multiple of the ranks that cut. Throws for a change that no bucket makes: from
+// one dimension to another, or on tensor anything but a sum.
 std::vector<PlannedCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
-                                                   const std::vector<int64_t>& shape, const Mesh& mesh,
+                                                   int64_t elements, int64_t padding, const Mesh& mesh,
                                                    DType dtype, When when);
 
-// All collectives of one parameter in one optimizer step. Gradients travel in reduce_dtype; parameters in
-// compute_dtype, or f32 if they are computed with in full precision. `last_unit`: of the model, for
-// "except_last".
-std::vector<PlannedCollective> parameter_collectives(const Parameter& parameter, const ParallelPlan& plan,
-                                                     const Mesh& mesh, int last_unit);
-
-// One line of the schedule: a parameter, or the small ones of a unit that share one flat buffer.
+// What a bucket, or the statistics of a step, make the ranks send.
 struct ScheduleRow {
-    std::string name;             // of the parameter; "unit 3: 5 small parameters"
-    std::vector<int> parameters;  // ids, ascending
+    std::string name;
+    int bucket = -1;  // -1: the statistics
     std::vector<PlannedCollective> collectives;
 
     std::string describe() const;
 };
 
-// The rows in the order of their first parameter's declaration. Small parameters share a row only within a
-// unit and where `kind` (say, the optimizer group) is the same: they travel together, so they must be due
-// together.
-std::vector<ScheduleRow> build_schedule(const std::vector<Parameter>& parameters, const ParallelPlan& plan,
-                                        const Mesh& mesh,
-                                        const std::function<int(const Parameter&)>& kind = {});
+// A row for each bucket, as backward completes them, and one for the statistics.
+std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, Ranks ranks);
+
+// How the ranks share memory under a plan; without the optimizers' groups.
+BucketRules bucket_rules(const Ranks& ranks);
+
+// Elements of a full bucket under a plan, of a model with so many: 0 (each parameter is one) for one rank.
+int64_t bucket_target(const ParallelPlan& plan, int num_ranks, int64_t elements);
+// The most ranks, a divisor of num_ranks, for which such buckets are not mostly latency.
+int ranks_that_fit(const ParallelPlan& plan, int num_ranks, int64_t elements);
+
+// The statistics of a step: axes over which the loss is summed, and those over which the terms of the norm
+// are, which differ where ranks hold parts.
+AxisSet loss_axes();
+AxisSet norm_axes(const Ranks& ranks);
 
 // Bytes that a rank sends per optimizer step of this many microbatches, mean over the ranks, by kind of
 // collective.

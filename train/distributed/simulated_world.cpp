@@ -33,12 +33,16 @@ class SimulatedCommunicator final : public Communicator {
     }
 
     double seconds(const CollectiveCall& call) {
-        const bool whole = call.kind == Collective::all_reduce || call.kind == Collective::broadcast;
-        const int64_t payload = call.count * size_of(call.dtype) * (whole ? 1 : size());
         const uint32_t random = philox4x32(counter_, philox_key(network_.seed))[0];
         ++counter_[0];
         constexpr double kWords = 4294967296.0;  // 2^32
-        return network_.model.seconds(call.kind, size(), payload) + network_.jitter_s * (random / kWords);
+        return network_.model.seconds(wire_bytes_of(call), size()) + network_.jitter_s * (random / kWords);
+    }
+
+    double wire_bytes_of(const CollectiveCall& call) const {
+        if (call.kind == Collective::all_to_all) return static_cast<double>(sent_bytes(call));
+        const bool whole = call.kind == Collective::all_reduce || call.kind == Collective::broadcast;
+        return wire_bytes(call.kind, size(), call.count * size_of(call.dtype) * (whole ? 1 : size()));
     }
 
     const std::unique_ptr<Communicator> inner_;

@@ -1,5 +1,6 @@
 #include "train/distributed/staged_world.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "train/distributed/wrapped_world.h"
@@ -25,6 +26,13 @@ class StagedCommunicator final : public Communicator {
         int64_t input = 0, input_bytes = 0, output = 0, output_bytes = 0, total = 0;
     };
 
+    // Elements up to the end of the last slice.
+    static int64_t extent(const std::vector<Slice>& slices) {
+        int64_t end = 0;
+        for (const Slice& slice : slices) end = std::max(end, slice.begin + slice.count);
+        return end;
+    }
+
     Layout layout(const CollectiveCall& call) const {
         const int64_t part = call.count * size_of(call.dtype), whole = part * size(), own = part * index();
         const bool is_root = index() == call.root;
@@ -35,8 +43,12 @@ class StagedCommunicator final : public Communicator {
                 return {0, whole, own, part, whole};
             case Collective::all_gather:
                 return {own, part, 0, whole, whole};
-            case Collective::all_to_all:
-                return {0, whole, whole, whole, 2 * whole};
+            case Collective::all_to_all: {
+                const int64_t in = extent(call.exchange->sends) * size_of(call.dtype),
+                              out = extent(call.exchange->receives) * size_of(call.dtype);
+                const int64_t behind = (in + 63) / 64 * 64;
+                return {0, in, behind, out, behind + out};
+            }
             case Collective::broadcast:
                 return {0, is_root ? part : 0, 0, is_root ? 0 : part, part};
             case Collective::barrier:
@@ -56,8 +68,23 @@ class StagedCommunicator final : public Communicator {
         staged.output = host + at.output;
         if (at.input_bytes > 0) device_.copy(host + at.input, call.input, at.input_bytes, stream);
         inner_->count_and_enqueue(staged, stream);
-        if (at.output_bytes > 0) device_.copy(call.output, host + at.output, at.output_bytes, stream);
+        if (call.kind == Collective::all_to_all) {
+            take_received(call, host + at.output, stream);
+        } else if (at.output_bytes > 0) {
+            device_.copy(call.output, host + at.output, at.output_bytes, stream);
+        }
         stream.record(*idle_);
+    }
+
+    // Between the slices lies what the collective must not touch.
+    void take_received(const CollectiveCall& call, const char* staged, Stream& stream) {
+        const int64_t element = size_of(call.dtype);
+        for (const Slice& slice : call.exchange->receives) {
+            const int64_t begin = slice.begin * element;
+            if (slice.count > 0)
+                device_.copy(static_cast<char*>(call.output) + begin, staged + begin, slice.count * element,
+                             stream);
+        }
     }
 
     const std::unique_ptr<Communicator> inner_;

@@ -177,9 +177,7 @@ class ThreadCommunicator final : public Communicator {
                     copy(call.output, i * part, calls[static_cast<size_t>(i)].input, 0, part);
                 break;
             case Collective::all_to_all:
-                for (int i = 0; i < size(); ++i)
-                    copy(call.output, i * part, calls[static_cast<size_t>(i)].input, index() * part, part);
-                break;
+                return exchange(call, calls);
             case Collective::broadcast:
                 copy(call.output, 0, calls[static_cast<size_t>(call.root)].input, 0, part);
                 count_sent(call.kind, index() == call.root ? (size() - 1) * part : 0);
@@ -188,6 +186,28 @@ class ThreadCommunicator final : public Communicator {
                 return;
         }
         count_sent(call.kind, (size() - 1) * part);
+    }
+
+    void exchange(const CollectiveCall& call, const std::vector<CollectiveCall>& calls) {
+        const int64_t element = size_of(call.dtype);
+        std::vector<size_t> taken(calls.size());  // slices that have come from each member
+        for (const Slice& slice : call.exchange->receives) {
+            const auto member = static_cast<size_t>(slice.member);
+            const CollectiveCall& from = calls[member];
+            const std::vector<Slice>& sends = from.exchange->sends;
+            size_t& at = taken[member];
+            while (at < sends.size() && sends[at].member != index()) ++at;
+            if (at == sends.size() || sends[at].count != slice.count) {
+                throw Error(ExitCode::communication,
+                            fmt::format("'{}': rank {} wants {} elements of rank {}, which sends {}", name(),
+                                        group().ranks[static_cast<size_t>(index())], slice.count,
+                                        group().ranks[member], at == sends.size() ? 0 : sends[at].count));
+            }
+            copy(call.output, slice.begin * element, from.input, sends[at].begin * element,
+                 slice.count * element);
+            ++at;
+        }
+        count_sent(call.kind, sent_bytes(call));
     }
 
     // The second half of all_reduce: every member holds the sum of its own chunk.

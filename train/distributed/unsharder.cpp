@@ -13,8 +13,8 @@ Unsharder::Unsharder(const ParameterTable& table, ParameterStore& parameters, Re
       stages_(table.num_units()),
       here_(layout_.all().size(), kNone) {
     if (!active()) return;
-    for (const Region& region : layout_.all()) {
-        reads_.push_back(reads_of(region, stages_, *layout_.rules().stored_in_parts));
+    for (const Bucket& bucket : layout_.all()) {
+        reads_.push_back(reads_of(bucket, stages_, *layout_.rules().stored_in_parts));
         gathered_.push_back(runtime.device().create_event());
     }
     for (int stage = 0; stage < stages_.count(); ++stage)
@@ -27,7 +27,7 @@ int Unsharder::lifetime_at(int id, int stage) const {
     return kNone;
 }
 
-void Unsharder::enter(int unit, Pass pass, const std::function<const Event&(const Region&)>& updated) {
+void Unsharder::enter(int unit, Pass pass, const std::function<const Event&(const Bucket&)>& updated) {
     if (!active()) return;
     const int stage = stages_.of(unit, pass);
     Stream& compute = runtime_.compute();
@@ -36,19 +36,19 @@ void Unsharder::enter(int unit, Pass pass, const std::function<const Event&(cons
     runtime_.gather().wait(*stage_reached_[stage]);
     // A validation ends with forward, so that what is here may be of an earlier stage than memory tells.
     if (stage == 0 && *layout_.rules().stored_in_parts != Reshard::no) forget();
-    for (const Region& region : layout_.all()) {
-        const int lifetime = lifetime_at(region.id, stage);
+    for (const Bucket& bucket : layout_.all()) {
+        const int lifetime = lifetime_at(bucket.id, stage);
         if (lifetime == kNone) continue;
-        if (here_[region.id] != lifetime) fetch(region, lifetime, updated(region));
-        compute.wait(*gathered_[region.id]);
+        if (here_[bucket.id] != lifetime) fetch(bucket, lifetime, updated(bucket));
+        compute.wait(*gathered_[bucket.id]);
         if (timeline_)
-            timeline_->use(compute, pass == Pass::forward ? Phase::forward : Phase::backward, region.id);
+            timeline_->use(compute, pass == Pass::forward ? Phase::forward : Phase::backward, bucket.id);
     }
-    for (const Region& region : layout_.all()) {  // ahead, but never what this stage still reads
-        const int lifetime = lifetime_at(region.id, stage + 1);
-        if (lifetime == kNone || here_[region.id] == lifetime || lifetime_at(region.id, stage) != kNone)
+    for (const Bucket& bucket : layout_.all()) {  // ahead, but never what this stage still reads
+        const int lifetime = lifetime_at(bucket.id, stage + 1);
+        if (lifetime == kNone || here_[bucket.id] == lifetime || lifetime_at(bucket.id, stage) != kNone)
             continue;
-        fetch(region, lifetime, updated(region));
+        fetch(bucket, lifetime, updated(bucket));
     }
 }
 
@@ -56,13 +56,13 @@ void Unsharder::forget() {
     std::fill(here_.begin(), here_.end(), kNone);
 }
 
-void Unsharder::fetch(const Region& region, int lifetime, const Event& updated) {
+void Unsharder::fetch(const Bucket& bucket, int lifetime, const Event& updated) {
     Stream& gather = runtime_.gather();
-    if (timeline_) timeline_->mark(gather, Phase::gather, region.id);
+    if (timeline_) timeline_->mark(gather, Phase::gather, bucket.id);
     gather.wait(updated);
-    reducer_.gather(region, gather);
-    gather.record(*gathered_[region.id]);
-    here_[region.id] = lifetime;
+    reducer_.gather(bucket, gather);
+    gather.record(*gathered_[bucket.id]);
+    here_[bucket.id] = lifetime;
 }
 
 }  // namespace speedrun

@@ -20,25 +20,25 @@ class Unsharder {
     bool active() const { return parameters_.stored_in_parts(); }
 
     // Before the work of a unit's stage is enqueued: compute waits for what it reads, and the gathers of the
-    // next stage are enqueued. updated(region): the event of its last step.
-    void enter(int unit, Pass pass, const std::function<const Event&(const Region&)>& updated);
+    // next stage are enqueued. updated(bucket): the event of its last step.
+    void enter(int unit, Pass pass, const std::function<const Event&(const Bucket&)>& updated);
     void trace(Timeline* timeline) { timeline_ = timeline; }
     // What has been gathered is out of date.
     void forget();
 
   private:
     static constexpr int kNone = -1;
-    void fetch(const Region& region, int lifetime, const Event& updated);
+    void fetch(const Bucket& bucket, int lifetime, const Event& updated);
     int lifetime_at(int id, int stage) const;  // kNone: not read then
 
-    const RegionLayout& layout_;
+    const BucketLayout& layout_;
     ParameterStore& parameters_;
     Reducer& reducer_;
     Runtime& runtime_;
     const Stages stages_;
-    std::vector<std::vector<Lifetime>> reads_;           // by region
-    std::vector<int> here_;                              // by region: the lifetime it is gathered for
-    std::vector<std::unique_ptr<Event>> gathered_;       // by region
+    std::vector<std::vector<Lifetime>> reads_;           // by bucket
+    std::vector<int> here_;                              // by bucket: the lifetime it is gathered for
+    std::vector<std::unique_ptr<Event>> gathered_;       // by bucket
     std::vector<std::unique_ptr<Event>> stage_reached_;  // by compute
     Timeline* timeline_ = nullptr;
 };

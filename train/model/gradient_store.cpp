@@ -7,11 +7,11 @@ namespace speedrun {
 namespace {
 
 // With a ring, a gradient stays for one more stage, in which it is reduced while backward goes on.
-SharedMemory place_gradients(const ParameterTable& table, const RegionLayout& layout, bool ring) {
+SharedMemory place_gradients(const ParameterTable& table, const BucketLayout& layout, bool ring) {
     const Stages stages(table.num_units());
     std::vector<std::vector<Lifetime>> lifetimes;
-    for (const Region& region : layout.all()) {
-        Lifetime lifetime = gradient_of(region, stages);
+    for (const Bucket& bucket : layout.all()) {
+        Lifetime lifetime = gradient_of(bucket, stages);
         if (ring) {
             ++lifetime.last;
         } else {
@@ -24,7 +24,7 @@ SharedMemory place_gradients(const ParameterTable& table, const RegionLayout& la
 
 }  // namespace
 
-GradientStore::GradientStore(const ParameterTable& table, const RegionLayout& layout, Runtime& runtime,
+GradientStore::GradientStore(const ParameterTable& table, const BucketLayout& layout, Runtime& runtime,
                              const GradientMemory& memory)
     : table_(table),
       layout_(layout),
@@ -34,19 +34,18 @@ GradientStore::GradientStore(const ParameterTable& table, const RegionLayout& la
               MemoryCategory::gradients, place_.bytes),
       begun_(table.size()),
       ready_(table.size()),
-      region_open_(layout.all().size()) {
+      bucket_open_(layout.all().size()) {
     if (!memory.accumulators) return;
     int64_t bytes = 0;
-    for (const Region& region : layout.all()) {
+    for (const Bucket& bucket : layout.all()) {
         accumulator_offset_.push_back(bytes);
-        bytes += (region.part * size_of(DType::f32) + 63) / 64 * 64;
+        bytes += (bucket.part * size_of(DType::f32) + 63) / 64 * 64;
     }
     accumulators_ = Buffer(runtime.device(), "f32 gradient parts", MemoryCategory::gradients, bytes);
 }
 
 int64_t GradientStore::offset_of(const Parameter& p) const {
-    const Region& first = layout_[layout_.regions_of(p).front()];
-    return place_.offset[first.id] + (layout_.offset_of(p) - first.offset) * size_of(DType::f32);
+    return place_.offset[layout_.bucket_of(p).id] + layout_.in_bucket(p) * size_of(DType::f32);
 }
 
 Tensor GradientStore::of(const Parameter& p) const {
@@ -58,40 +57,38 @@ Tensor GradientStore::flat(const Parameter& p) const {
     return buffer_.tensor(DType::f32, {p.numel()}, offset_of(p));
 }
 
-Tensor GradientStore::whole(const Region& region) const {
-    return buffer_.tensor(DType::f32, {layout_.padded(region)}, place_.offset[region.id]);
+Tensor GradientStore::whole(const Bucket& bucket) const {
+    return buffer_.tensor(DType::f32, {layout_.padded(bucket)}, place_.offset[bucket.id]);
 }
 
-Tensor GradientStore::padded_part(const Region& region) const {
-    return buffer_.tensor(DType::f32, {region.part},
-                          place_.offset[region.id] + region.index * region.part * size_of(DType::f32));
+Tensor GradientStore::padded_part(const Bucket& bucket) const {
+    return buffer_.tensor(DType::f32, {bucket.part},
+                          place_.offset[bucket.id] + bucket.index * bucket.part * size_of(DType::f32));
 }
 
-Tensor GradientStore::accumulated_part(const Region& region) const {
-    if (!memory_.accumulators) return padded_part(region);
-    return accumulators_.tensor(DType::f32, {region.part}, accumulator_offset_[region.id]);
+Tensor GradientStore::accumulated_part(const Bucket& bucket) const {
+    if (!memory_.accumulators) return padded_part(bucket);
+    return accumulators_.tensor(DType::f32, {bucket.part}, accumulator_offset_[bucket.id]);
 }
 
-Tensor GradientStore::part(const Region& region) const {
-    return Tensor(accumulated_part(region).data, DType::f32, {layout_.valid(region)});
+Tensor GradientStore::part(const Bucket& bucket) const {
+    return Tensor(accumulated_part(bucket).data, DType::f32, {layout_.valid(bucket)});
 }
 
 void GradientStore::begin_microbatch(const std::vector<bool>& fresh) {
     std::fill(ready_.begin(), ready_.end(), false);
-    std::fill(region_open_.begin(), region_open_.end(), false);
+    std::fill(bucket_open_.begin(), bucket_open_.end(), false);
     for (const Parameter& p : table_.all()) {
-        const int group = layout_[layout_.regions_of(p).front()].group;
+        const int group = layout_.bucket_of(p).group;
         if (memory_.reused() || fresh.empty() || fresh[group]) begun_[p.id] = false;
     }
 }
 
 bool GradientStore::accumulates(const Parameter& p) {
     if (memory_.reused()) {
-        for (const int id : layout_.regions_of(p)) {
-            if (region_open_[id]) continue;
-            region_open_[id] = true;
-            if (begin_listener_) begin_listener_(layout_[id]);
-        }
+        const Bucket& bucket = layout_.bucket_of(p);
+        if (!bucket_open_[bucket.id] && begin_listener_) begin_listener_(bucket);
+        bucket_open_[bucket.id] = true;
     }
     const bool begun = begun_[p.id];
     begun_[p.id] = true;

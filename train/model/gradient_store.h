@@ -4,8 +4,8 @@
 #include <functional>
 #include <vector>
 
+#include "train/model/bucket_layout.h"
 #include "train/model/lifetimes.h"
-#include "train/model/region_layout.h"
 #include "train/model/runtime.h"
 
 namespace speedrun {
@@ -25,7 +25,7 @@ struct GradientMemory {
 class GradientStore {
   public:
     // As `layout`, which must outlive it, lays parameters out.
-    GradientStore(const ParameterTable& table, const RegionLayout& layout, Runtime& runtime,
+    GradientStore(const ParameterTable& table, const BucketLayout& layout, Runtime& runtime,
                   const GradientMemory& memory = {});
 
     const GradientMemory& memory() const { return memory_; }
@@ -33,16 +33,16 @@ class GradientStore {
     // The gradient in the parameter's shape, and flat [n].
     Tensor of(const Parameter& p) const;
     Tensor flat(const Parameter& p) const;
-    // A region's gradient of this microbatch (or of all so far, where nothing else accumulates) with its
+    // A bucket's gradient of this microbatch (or of all so far, where nothing else accumulates) with its
     // padding, flat, and this rank's part of it.
-    Tensor whole(const Region& region) const;
-    Tensor padded_part(const Region& region) const;
+    Tensor whole(const Bucket& bucket) const;
+    Tensor padded_part(const Bucket& bucket) const;
     // This rank's part of the sum over microbatches: as the optimizer reads it, and with its padding. The
     // same memory as padded_part() where there are no accumulators.
-    Tensor part(const Region& region) const;
-    Tensor accumulated_part(const Region& region) const;
-    // Regions in the same memory as this one, itself included.
-    const std::vector<int>& sharing(const Region& region) const { return place_.overlap[region.id]; }
+    Tensor part(const Bucket& bucket) const;
+    Tensor accumulated_part(const Bucket& bucket) const;
+    // Buckets in the same memory as this one, itself included.
+    const std::vector<int>& sharing(const Bucket& bucket) const { return place_.overlap[bucket.id]; }
 
     // Before a microbatch. Forgets the gradients of the groups with fresh[group]: the next contribution to
     // each overwrites. With memory().reused() it forgets all of them.
@@ -56,8 +56,8 @@ class GradientStore {
     void ready(const Parameter& p, bool still_read = false);
     // Called by backward when it has enqueued its last read of p's value: from there on p may be stepped.
     void released(const Parameter& p);
-    // Who is told, where memory is reused, before the first contribution of a microbatch to a region.
-    void listen_begin(std::function<void(const Region&)> listener) { begin_listener_ = std::move(listener); }
+    // Who is told, where memory is reused, before the first contribution of a microbatch to a bucket.
+    void listen_begin(std::function<void(const Bucket&)> listener) { begin_listener_ = std::move(listener); }
     // Who is told by ready(); one listener at a time.
     void listen(std::function<void(const Parameter&)> listener) { listener_ = std::move(listener); }
     // Who is told by released(), and by ready() where nothing follows.
@@ -72,13 +72,13 @@ class GradientStore {
     int64_t offset_of(const Parameter& p) const;  // bytes
 
     const ParameterTable& table_;
-    const RegionLayout& layout_;
+    const BucketLayout& layout_;
     const GradientMemory memory_;
     SharedMemory place_;
     Buffer buffer_, accumulators_;
-    std::vector<int64_t> accumulator_offset_;        // bytes, by region
-    std::vector<bool> begun_, ready_, region_open_;  // by parameter id; by region, of this microbatch
-    std::function<void(const Region&)> begin_listener_;
+    std::vector<int64_t> accumulator_offset_;        // bytes, by bucket
+    std::vector<bool> begun_, ready_, bucket_open_;  // by parameter id; by bucket, of this microbatch
+    std::function<void(const Bucket&)> begin_listener_;
     std::function<void(const Parameter&)> listener_, released_listener_;
 };
 

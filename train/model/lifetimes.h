@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "train/model/region_layout.h"
+#include "train/model/bucket_layout.h"
 
 namespace speedrun {
 
@@ -30,24 +30,23 @@ struct Lifetime {
     int first = 0, last = 0;
 };
 
-// The stages at which compute reads a region's values: one lifetime, or one per pass if the gathered values
-// are freed in between. Reshard::yes frees every region after forward; except_last keeps what the first
+// The stages at which compute reads a bucket's values: one lifetime, or one per pass if the gathered values
+// are freed in between. Reshard::yes frees every bucket after forward; except_last keeps what the first
 // stage of backward reads; no keeps all of them until they are stepped.
-std::vector<Lifetime> reads_of(const Region& region, const Stages& stages, Reshard reshard);
+std::vector<Lifetime> reads_of(const Bucket& bucket, const Stages& stages, Reshard reshard);
 // The stages from the first contribution to its gradient to the last.
-Lifetime gradient_of(const Region& region, const Stages& stages);
+Lifetime gradient_of(const Bucket& bucket, const Stages& stages);
 
-// Where each region lies in memory that regions share: byte offsets, and the bytes in all. Regions of one
-// cluster keep their distances.
+// Where each bucket lies in memory that buckets share: byte offsets, and the bytes in all.
 struct SharedMemory {
-    std::vector<int64_t> offset;            // bytes, by region
-    std::vector<std::vector<int>> overlap;  // by region: those in the same bytes, itself included
+    std::vector<int64_t> offset;            // bytes, by bucket
+    std::vector<std::vector<int>> overlap;  // by bucket: those in the same bytes, itself included
     int64_t bytes = 0;
 };
 
-// First fit, larger clusters first or earlier ones, whichever needs less. lifetimes, element_bytes: by
-// region.
-SharedMemory share_memory(const RegionLayout& layout, const std::vector<std::vector<Lifetime>>& lifetimes,
+// First fit, larger buckets first or earlier ones, whichever needs less. lifetimes, element_bytes: by
+// bucket.
+SharedMemory share_memory(const BucketLayout& layout, const std::vector<std::vector<Lifetime>>& lifetimes,
                           const std::vector<int64_t>& element_bytes);
 
 }  // namespace speedrun

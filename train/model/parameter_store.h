@@ -1,24 +1,24 @@
 // The values of all parameters on the device: f32 masters, and the copies that compute reads. Of a parameter
-// whose optimizer state is shared among ranks (regions of several parts), a rank holds the master of its part
-// alone. Where parameters are stored in parts (RegionRules), so are the copies: compute reads memory into
-// which they are gathered for as long as they are needed, and which regions therefore share.
+// whose optimizer state is shared among ranks (buckets of several parts), a rank holds the master of its part
+// alone. Where parameters are stored in parts (BucketRules), so are the copies: compute reads memory into
+// which they are gathered for as long as they are needed, and which buckets therefore share.
 #pragma once
 
 #include <vector>
 
+#include "train/model/bucket_layout.h"
 #include "train/model/lifetimes.h"
-#include "train/model/region_layout.h"
 #include "train/model/runtime.h"
 
 namespace speedrun {
 
 class ParameterStore {
   public:
-    ParameterStore(const ParameterTable& table, const RegionRules& rules, Runtime& runtime);
+    ParameterStore(const ParameterTable& table, const BucketRules& rules, Runtime& runtime);
     ParameterStore(const ParameterTable& table, Runtime& runtime)
-        : ParameterStore(table, RegionRules{}, runtime) {}
+        : ParameterStore(table, BucketRules{}, runtime) {}
 
-    const RegionLayout& layout() const { return layout_; }
+    const BucketLayout& layout() const { return layout_; }
 
     bool stored_in_parts() const { return layout_.rules().stored_in_parts.has_value(); }
 
@@ -30,16 +30,16 @@ class ParameterStore {
     // holds only a part of it.
     Tensor master(const Parameter& p) const;
 
-    // This rank's part of a region, without padding: the master, and its place in the compute copy.
-    Tensor master_part(const Region& region) const;
-    Tensor compute_part(const Region& region) const;
-    Tensor master_padded_part(const Region& region) const;
-    // The whole region as compute reads it, padding included, and this rank's part: of that, or (stored in
+    // This rank's part of a bucket, without padding: the master, and its place in the compute copy.
+    Tensor master_part(const Bucket& bucket) const;
+    Tensor compute_part(const Bucket& bucket) const;
+    Tensor master_padded_part(const Bucket& bucket) const;
+    // The whole bucket as compute reads it, padding included, and this rank's part: of that, or (stored in
     // parts) on its own.
-    Tensor compute_whole(const Region& region) const;
-    Tensor compute_padded_part(const Region& region) const;
-    DType dtype_of(const Region& region) const {
-        return region.full_precision ? DType::f32 : runtime_.real();
+    Tensor compute_whole(const Bucket& bucket) const;
+    Tensor compute_padded_part(const Bucket& bucket) const;
+    DType dtype_of(const Bucket& bucket) const {
+        return bucket.full_precision ? DType::f32 : runtime_.real();
     }
 
     // Enqueues the initial values of this rank's parts on the compute stream: a function of (seed, parameter,
@@ -57,22 +57,22 @@ class ParameterStore {
   private:
     DType dtype_of(const Parameter& p) const;
     void initialize_piece(const Piece& piece, const Tensor& values, uint64_t seed);
-    void publish_part(const Region& region, Stream& stream);
-    int64_t master_offset(const Region& region) const {
-        return master_offset_[static_cast<size_t>(region.id)];
+    void publish_part(const Bucket& bucket, Stream& stream);
+    int64_t master_offset(const Bucket& bucket) const {
+        return master_offset_[static_cast<size_t>(bucket.id)];
     }
 
     void place_gathered();
 
     const ParameterTable& table_;
     Runtime& runtime_;
-    const RegionLayout layout_;
-    Buffer masters_;   // per region: all of it where compute reads f32 and has it all, else this rank's part
-    Buffer copies_;    // laid out as the regions; where parameters are stored in parts, those one by one
+    const BucketLayout layout_;
+    Buffer masters_;   // per bucket: all of it where compute reads f32 and has it all, else this rank's part
+    Buffer copies_;    // laid out as the buckets; where parameters are stored in parts, those one by one
     Buffer gathered_;  // of parameters stored in parts
     SharedMemory gathered_place_;         // in gathered_
-    std::vector<int64_t> master_offset_;  // bytes, by region
-    std::vector<int64_t> copy_offset_;    // bytes, by region: of the part, if parameters are stored in parts
+    std::vector<int64_t> master_offset_;  // bytes, by bucket
+    std::vector<int64_t> copy_offset_;    // bytes, by bucket: of the part, if parameters are stored in parts
 };
 
 }  // namespace speedrun

@@ -11,7 +11,7 @@
 namespace speedrun {
 
 Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
-                         const RegionRules& rules, bool documents, const MemoryConfig& memory)
+                         const BucketRules& rules, bool documents, const MemoryConfig& memory)
     : config_(config),
       tokens_(tokens),
       sequence_length_(sequence_length),

@@ -18,7 +18,7 @@ class Transformer {
     // memory. Without documents the batch's first_key must be the start of each token's sequence. `memory`:
     // what blocks keep for backward; it changes no bit of any result.
     Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
-                const RegionRules& rules = {}, bool documents = true, const MemoryConfig& memory = {});
+                const BucketRules& rules = {}, bool documents = true, const MemoryConfig& memory = {});
 
     const ParameterTable& table() const { return table_; }
     ParameterStore& parameters() { return parameters_; }

@@ -2,39 +2,39 @@
 
 namespace speedrun {
 
-Adamw::Adamw(const OptimizerGroupConfig& group, const std::vector<const Region*>& members,
+Adamw::Adamw(const OptimizerGroupConfig& group, const std::vector<const Bucket*>& members,
              ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
     : group_(group), parameters_(parameters), gradients_(gradients), runtime_(runtime) {
     int64_t bytes = 0;
-    for (const Region* region : members) {
-        offset_[region->id] = bytes;
-        bytes += 2 * parameters.layout().valid(*region) * size_of(DType::f32);
+    for (const Bucket* bucket : members) {
+        offset_[bucket->id] = bytes;
+        bytes += 2 * parameters.layout().valid(*bucket) * size_of(DType::f32);
     }
     moments_ = Buffer(runtime.device(), "adamw moments", MemoryCategory::optimizer_state, bytes);
 }
 
-void Adamw::step(const Region& region, const StepContext& context) {
-    if (parameters_.layout().valid(region) == 0) return;  // this rank's part is padding
+void Adamw::begin(const Bucket& bucket, const StepContext& context) {
+    if (parameters_.layout().valid(bucket) == 0) return;  // this rank's part is padding
     const AdamwOptions options{.learning_rate = static_cast<float>(group_.lr * context.lr_factor),
                                .beta1 = static_cast<float>(group_.beta1),
                                .beta2 = static_cast<float>(group_.beta2),
                                .epsilon = static_cast<float>(group_.epsilon),
                                .weight_decay = static_cast<float>(group_.weight_decay),
                                .step = context.step + 1};
-    runtime_.ops().adamw_step(parameters_.compute_part(region), parameters_.master_part(region),
-                              moment(region, 0), moment(region, 1), gradients_.part(region),
+    runtime_.ops().adamw_step(parameters_.compute_part(bucket), parameters_.master_part(bucket),
+                              moment(bucket, 0), moment(bucket, 1), gradients_.part(bucket),
                               context.grad_scale, options, *context.stream);
 }
 
-Tensor Adamw::moment(const Region& region, int which) const {
-    const int64_t count = parameters_.layout().valid(region);
-    return moments_.tensor(DType::f32, {count}, offset_.at(region.id) + which * count * size_of(DType::f32));
+Tensor Adamw::moment(const Bucket& bucket, int which) const {
+    const int64_t count = parameters_.layout().valid(bucket);
+    return moments_.tensor(DType::f32, {count}, offset_.at(bucket.id) + which * count * size_of(DType::f32));
 }
 
-std::vector<StatePart> Adamw::state(const Region& region) const {
+std::vector<StatePart> Adamw::state(const Bucket& bucket) const {
     std::vector<StatePart> parts;
     for (const StateKind& kind : state_kinds())
-        parts.push_back({kind, moment(region, static_cast<int>(parts.size()))});
+        parts.push_back({kind, moment(bucket, static_cast<int>(parts.size()))});
     return parts;
 }
 

@@ -3,7 +3,6 @@
 #include "train/optim/adamw.h"
 #include "train/optim/muon.h"
 #include "train/optim/optimizer_set.h"
-#include "train/optim/row_muon.h"
 
 namespace speedrun {
 
@@ -39,11 +38,12 @@ std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConf
     return group_of;
 }
 
-RegionRules region_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config) {
-    RegionRules rules = region_rules(ranks);
+BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config) {
+    BucketRules rules = bucket_rules(ranks);
     rules.group_of = assign_groups(table, config);
     for (const OptimizerGroupConfig& group : config.groups)
         rules.whole_matrix.push_back(needs_whole_matrices(group));
+    rules.target = bucket_target(ranks.plan, ranks.mesh.world_size(), table.numel());
     return rules;
 }
 
@@ -52,12 +52,11 @@ std::vector<StateKind> state_kinds(const OptimizerGroupConfig& group, int64_t ro
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
-                                          const std::vector<const Region*>& members,
+                                          const std::vector<const Bucket*>& members,
                                           ParameterStore& parameters, GradientStore& gradients,
                                           Reducer& reducer, Runtime& runtime) {
-    if (group.type == "muon" && parameters.layout().rules().cut_matrices)
-        return std::make_unique<RowMuon>(group, members, parameters, gradients, reducer, runtime);
-    if (group.type == "muon") return std::make_unique<Muon>(group, members, parameters, gradients, runtime);
+    if (group.type == "muon")
+        return std::make_unique<Muon>(group, members, parameters, gradients, reducer, runtime);
     return std::make_unique<Adamw>(group, members, parameters, gradients, runtime);
 }
 

@@ -9,93 +9,208 @@ namespace speedrun {
 
 namespace {
 
-int64_t lines_of(const Region& region) {  // second moments of each matrix
-    return std::max(region.rows, region.cols);
+// Matrices that are orthogonalised in one go are at most so large together: it bounds the workspace.
+constexpr int64_t kBatchElements = 32 << 20;
+
+int64_t lines_of(int64_t rows, int64_t cols) {  // second moments of a matrix
+    return std::max(rows, cols);
+}
+
+Tensor slice(const Tensor& flat, int64_t begin, int64_t count) {
+    char* const data = static_cast<char*>(flat.data);
+    return {data ? data + begin * size_of(flat.dtype) : nullptr, flat.dtype, {count}};
+}
+
+int64_t batch_of(int64_t count, int64_t numel) {
+    return std::clamp<int64_t>(kBatchElements / numel, 1, std::max<int64_t>(1, count));
 }
 
 }  // namespace
 
-Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Region*>& members,
-           ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
-    : group_(group), parameters_(parameters), gradients_(gradients), runtime_(runtime) {
-    int64_t bytes = 0, line_bytes = 0, largest = 0, workspace = 0;
-    for (const Region* region : members) {
-        const int64_t matrices = matrices_of(*region), count = matrices * region->rows * region->cols;
-        offset_[region->id] = {bytes, line_bytes};
-        bytes += count * size_of(DType::f32);
-        line_bytes += matrices * lines_of(*region) * size_of(DType::f32);
-        largest = std::max(largest, count);
-        if (matrices > 0) {
-            workspace =
-                std::max(workspace, Ops::polar_express_workspace(matrices, region->rows, region->cols));
+Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Bucket*>& members,
+           ParameterStore& parameters, GradientStore& gradients, Reducer& reducer, Runtime& runtime)
+    : group_(group),
+      parameters_(parameters),
+      gradients_(gradients),
+      reducer_(reducer),
+      runtime_(runtime),
+      exchanges_(members.front()->parts > 1) {
+    place(MatrixOwners(parameters.layout(), members), members);
+}
+
+// Slots of the banks go to the matrices in the order of backward; what is stored follows the buckets.
+void Muon::place(const MatrixOwners& owners, const std::vector<const Bucket*>& members) {
+    const BucketLayout& layout = parameters_.layout();
+    const int index = members.front()->index;
+    for (const OwnedMatrix& owned : owners.all()) {
+        if (owned.owner != index) continue;
+        Bank& bank = banks_[{owned.matrix.rows, owned.matrix.cols}];
+        bank.rows = owned.matrix.rows;
+        bank.cols = owned.matrix.cols;
+        ++bank.count;
+    }
+    int64_t line_bytes = 0;
+    for (auto& [shape, bank] : banks_) {
+        bank.first = owned_elements_;
+        owned_elements_ += (bank.count * bank.numel() + 31) / 32 * 32;  // 64 bytes of bf16
+        bank.second_moment = line_bytes;
+        line_bytes += bank.count * lines_of(bank.rows, bank.cols) * size_of(DType::f32);
+        bank.count = 0;
+    }
+    int64_t momentum = 0, stored = 0;
+    std::map<int, int64_t> first_stored;  // by bucket: in the updates
+    for (const Bucket* bucket : members) {
+        members_[bucket->id].momentum = momentum;
+        momentum += layout.valid(*bucket) * size_of(DType::f32);
+        first_stored[bucket->id] = stored;
+        stored += bucket->part;
+    }
+    for (const OwnedMatrix& owned : owners.all()) {
+        const Bucket& bucket = layout[owned.bucket];
+        const Matrix& m = owned.matrix;
+        Member& member = members_.at(bucket.id);
+        int64_t in_banks = 0;
+        if (owned.owner == index) {
+            Bank& bank = banks_.at({m.rows, m.cols});
+            in_banks = bank.first + bank.count * bank.numel();
+            const bool next = !member.owned.empty() && member.owned.back().parameter == m.parameter &&
+                              member.owned.back().number + member.owned.back().count == m.number;
+            if (next) {
+                ++member.owned.back().count;
+            } else {
+                member.owned.push_back({m.parameter, m.number, bank.count, 1, &bank});
+            }
+            ++bank.count;
+        }
+        const auto own = MatrixOwners::stored(bucket, m, index);
+        const int64_t in_part = own.begin - index * bucket.part;
+        const int64_t in_update = exchanges_ ? first_stored.at(bucket.id) + in_part : in_banks;
+        if (own.count > 0) add_run(member, {in_part, in_update, own.count, m.rows, m.cols});
+        if (!exchanges_) continue;
+        if (own.count > 0) member.to_owners.sends.push_back({owned.owner, in_update, own.count});
+        for (int rank = 0; owned.owner == index && rank < bucket.parts; ++rank) {
+            const auto theirs = MatrixOwners::stored(bucket, m, rank);
+            if (theirs.count > 0)
+                member.to_owners.receives.push_back({rank, in_banks + theirs.begin - m.first, theirs.count});
         }
     }
-    momentum_ = Buffer(runtime.device(), "muon momentum", MemoryCategory::optimizer_state, bytes);
+    for (auto& [id, member] : members_)
+        member.from_owners = {member.to_owners.receives, member.to_owners.sends};
+    allocate(momentum, exchanges_ ? stored : 0);
     if (group_.normuon) {
         second_moment_ =
-            Buffer(runtime.device(), "normuon second moment", MemoryCategory::optimizer_state, line_bytes);
+            Buffer(runtime_.device(), "normuon second moment", MemoryCategory::optimizer_state, line_bytes);
     }
-    update_ =
-        Buffer(runtime.device(), "muon update", MemoryCategory::workspace, largest * size_of(runtime.real()));
-    workspace_ = Buffer(runtime.device(), "polar express", MemoryCategory::workspace,
-                        workspace * size_of(runtime.real()));
 }
 
-Tensor Muon::momentum_of(const Region& region) const {
-    return momentum_.tensor(DType::f32, {matrices_of(region) * region.rows * region.cols},
-                            offset_.at(region.id).momentum);
-}
-
-Tensor Muon::second_moment_of(const Region& region) const {
-    return second_moment_.tensor(DType::f32, {matrices_of(region), lines_of(region)},
-                                 offset_.at(region.id).second_moment);
-}
-
-int64_t Muon::matrices_of(const Region& region) const {
-    return parameters_.layout().valid(region) / (region.rows * region.cols);
-}
-
-void Muon::step(const Region& region, const StepContext& context) {
-    const int64_t num_matrices = matrices_of(region), rows = region.rows, cols = region.cols;
-    if (num_matrices == 0) return;  // other ranks own the matrices of this region
-    Ops& ops = runtime_.ops();
-    Stream& stream = *context.stream;
-    const int64_t count = num_matrices * rows * cols;
-    const Tensor update = update_.tensor(runtime_.real(), {count});
-    const MuonMomentumOptions momentum{.momentum = static_cast<float>(muon_momentum_at(group_, context.step)),
-                                       .nesterov = group_.nesterov};
-    ops.muon_momentum(update, momentum_of(region), gradients_.part(region), context.grad_scale, momentum,
-                      stream);
-    const int64_t workspace = Ops::polar_express_workspace(num_matrices, rows, cols);
-    const Tensor matrices = update_.tensor(runtime_.real(), {num_matrices, rows, cols});
-    ops.polar_express(matrices, workspace_.tensor(runtime_.real(), {workspace}), stream);
-    if (group_.normuon) {
-        ops.normuon_scale(matrices, second_moment_of(region), context.grad_scale,
-                          {.beta2 = static_cast<float>(group_.beta2)}, stream);
+void Muon::add_run(Member& member, const Run& run) const {
+    if (!member.runs.empty()) {
+        Run& last = member.runs.back();
+        if (last.rows == run.rows && last.cols == run.cols && last.in_part + last.count == run.in_part &&
+            last.in_update + last.count == run.in_update) {
+            last.count += run.count;
+            return;
+        }
     }
-    const double shape_scale =
-        std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
-    const double lr = group_.lr * context.lr_factor;
-    // Decay is lr·wd, without the shape's factor; muon_apply multiplies its decay by its learning rate.
-    const MuonApplyOptions apply{.learning_rate = static_cast<float>(lr * shape_scale),
-                                 .weight_decay = static_cast<float>(group_.weight_decay / shape_scale),
-                                 .cautious = group_.cautious};
-    ops.muon_apply(parameters_.compute_part(region), parameters_.master_part(region), update,
-                   context.grad_scale, apply, stream);
+    member.runs.push_back(run);
+}
+
+void Muon::allocate(int64_t momentum, int64_t stored) {
+    Device& device = runtime_.device();
+    const int64_t real = size_of(runtime_.real());
+    int64_t workspace = 0;
+    for (const auto& [shape, bank] : banks_) {
+        const int64_t batch = batch_of(bank.count, bank.numel());
+        workspace = std::max(workspace, Ops::polar_express_workspace(batch, bank.rows, bank.cols));
+    }
+    momentum_ = Buffer(device, "muon momentum", MemoryCategory::optimizer_state, momentum);
+    updates_ = Buffer(device, "muon updates", MemoryCategory::workspace, stored * real);
+    matrices_ = Buffer(device, "muon matrices", MemoryCategory::workspace, owned_elements_ * real);
+    workspace_ = Buffer(device, "polar express", MemoryCategory::workspace, workspace * real);
+}
+
+Tensor Muon::momentum_of(const Bucket& bucket) const {
+    return momentum_.tensor(DType::f32, {parameters_.layout().valid(bucket)},
+                            members_.at(bucket.id).momentum);
+}
+
+Tensor Muon::all_of(const Buffer& buffer) const {
+    return buffer.tensor(runtime_.real(), {buffer.bytes() / size_of(runtime_.real())});
+}
+
+Tensor Muon::update_slice(const Run& run) const {
+    const Buffer& buffer = exchanges_ ? updates_ : matrices_;
+    return buffer.tensor(runtime_.real(), {run.count}, run.in_update * size_of(runtime_.real()));
+}
+
+Tensor Muon::second_moment_of(const Bank& bank, int64_t first, int64_t count) const {
+    const int64_t lines = lines_of(bank.rows, bank.cols);
+    return second_moment_.tensor(DType::f32, {count, lines},
+                                 bank.second_moment + first * lines * size_of(DType::f32));
+}
+
+void Muon::begin(const Bucket& bucket, const StepContext& context) {
+    const Member& member = members_.at(bucket.id);
+    const MuonMomentumOptions options{.momentum = static_cast<float>(muon_momentum_at(group_, context.step)),
+                                      .nesterov = group_.nesterov};
+    for (const Run& run : member.runs) {
+        runtime_.ops().muon_momentum(update_slice(run), slice(momentum_of(bucket), run.in_part, run.count),
+                                     slice(gradients_.part(bucket), run.in_part, run.count),
+                                     context.grad_scale, options, *context.stream);
+    }
+    if (exchanges_)
+        reducer_.exchange(bucket, all_of(matrices_), all_of(updates_), member.to_owners, *context.stream);
+}
+
+void Muon::compute_updates(const StepContext& context) {
+    for (const auto& [shape, bank] : banks_) {
+        const int64_t batch = batch_of(bank.count, bank.numel());
+        for (int64_t first = 0; first < bank.count; first += batch) {
+            const int64_t count = std::min(batch, bank.count - first);
+            const Tensor matrices =
+                matrices_.tensor(runtime_.real(), {count, bank.rows, bank.cols},
+                                 (bank.first + first * bank.numel()) * size_of(runtime_.real()));
+            const int64_t workspace = Ops::polar_express_workspace(count, bank.rows, bank.cols);
+            runtime_.ops().polar_express(matrices, workspace_.tensor(runtime_.real(), {workspace}),
+                                         *context.stream);
+            if (!group_.normuon) continue;
+            runtime_.ops().normuon_scale(matrices, second_moment_of(bank, first, count), context.grad_scale,
+                                         {.beta2 = static_cast<float>(group_.beta2)}, *context.stream);
+        }
+    }
+}
+
+void Muon::finish(const Bucket& bucket, const StepContext& context) {
+    const Member& member = members_.at(bucket.id);
+    if (exchanges_)
+        reducer_.exchange(bucket, all_of(updates_), all_of(matrices_), member.from_owners, *context.stream);
+    for (const Run& run : member.runs) {
+        const double shape_scale =
+            std::sqrt(std::max(1.0, static_cast<double>(run.rows) / static_cast<double>(run.cols)));
+        const double lr = group_.lr * context.lr_factor;
+        // Decay is lr·wd, without the shape's factor; muon_apply multiplies its decay by its learning rate.
+        const MuonApplyOptions options{.learning_rate = static_cast<float>(lr * shape_scale),
+                                       .weight_decay = static_cast<float>(group_.weight_decay / shape_scale),
+                                       .cautious = group_.cautious};
+        runtime_.ops().muon_apply(slice(parameters_.compute_part(bucket), run.in_part, run.count),
+                                  slice(parameters_.master_part(bucket), run.in_part, run.count),
+                                  update_slice(run), context.grad_scale, options, *context.stream);
+    }
 }
 
 std::vector<StateKind> Muon::state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols) {
     std::vector<StateKind> kinds = {{"muon_momentum"}};
-    if (group.normuon) kinds.push_back({"normuon_v", rows * cols, std::max(rows, cols)});
+    if (group.normuon) kinds.push_back({"normuon_v", rows * cols, lines_of(rows, cols)});
     return kinds;
 }
 
-std::vector<StatePart> Muon::state(const Region& region) const {
-    const std::vector<StateKind> kinds = state_kinds(group_, region.rows, region.cols);
-    std::vector<StatePart> parts = {{kinds[0], momentum_of(region)}};
-    if (group_.normuon) {
-        const Tensor moment = second_moment_of(region);
-        parts.push_back({kinds[1], moment.reshaped({moment.numel()})});
+std::vector<StatePart> Muon::state(const Bucket& bucket) const {
+    std::vector<StatePart> parts = {{state_kinds(group_, 0, 0)[0], momentum_of(bucket)}};
+    if (!group_.normuon) return parts;
+    for (const Owned& owned : members_.at(bucket.id).owned) {
+        const StateKind kind = state_kinds(group_, owned.bank->rows, owned.bank->cols)[1];
+        const Tensor lines = second_moment_of(*owned.bank, owned.slot, owned.count);
+        parts.push_back({kind, lines.reshaped({lines.numel()}), owned.parameter, owned.number * kind.values});
     }
     return parts;
 }

@@ -3,39 +3,81 @@
 // matrix. With `normuon` the lines of the factor are then scaled by their second moments (Li et al. 2025;
 // equations in kernels/ops.h), which keeps its norm. The step is lr · √max(1, rows/cols), with decoupled
 // weight decay.
+//
+// Momentum is elementwise and works on what this rank stores; the polar factor needs whole matrices. So each
+// bucket's slices go to the matrices' owners (MatrixOwners), in the compute type, as soon as its gradient is
+// reduced; when all have come, an owner orthogonalises its matrices, those of one shape together; and the
+// slices of the factors go back. One rank owns everything it stores, and sends nothing.
 #pragma once
 
 #include <map>
+#include <vector>
 
+#include "train/distributed/matrix_owners.h"
+#include "train/distributed/reducer.h"
 #include "train/optim/optimizer.h"
 
 namespace speedrun {
 
 class Muon final : public Optimizer {
   public:
-    Muon(const OptimizerGroupConfig& group, const std::vector<const Region*>& members,
-         ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
-    void step(const Region& region, const StepContext& context) override;
+    Muon(const OptimizerGroupConfig& group, const std::vector<const Bucket*>& members,
+         ParameterStore& parameters, GradientStore& gradients, Reducer& reducer, Runtime& runtime);
+    bool at_once() const override { return false; }
+    void begin(const Bucket& bucket, const StepContext& context) override;
+    void compute_updates(const StepContext& context) override;
+    void finish(const Bucket& bucket, const StepContext& context) override;
     void reset(Stream& stream) override;
-    std::vector<StatePart> state(const Region& region) const override;
+    std::vector<StatePart> state(const Bucket& bucket) const override;
     static std::vector<StateKind> state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols);
 
   private:
-    int64_t matrices_of(const Region& region) const;      // that this rank steps
-    Tensor momentum_of(const Region& region) const;       // flat
-    Tensor second_moment_of(const Region& region) const;  // (matrices, lines); with normuon only
+    // Matrices of one shape that this rank owns, one after the other.
+    struct Bank {
+        int64_t rows = 0, cols = 0;
+        int64_t count = 0;
+        int64_t first = 0;          // of its elements in the banks' memory
+        int64_t second_moment = 0;  // bytes, in that memory
+        int64_t numel() const { return rows * cols; }
+    };
+    // What this rank stores of neighbouring matrices of one shape.
+    struct Run {
+        int64_t in_part, in_update, count;
+        int64_t rows, cols;
+    };
+    // Matrices of one parameter that this rank owns, side by side in their bank.
+    struct Owned {
+        const Parameter* parameter;
+        int64_t number, slot, count;  // of the first matrix, in the stack and in the bank; of matrices
+        const Bank* bank;
+    };
+    struct Member {
+        int64_t momentum = 0;  // bytes, in that memory
+        std::vector<Run> runs;
+        std::vector<Owned> owned;
+        Exchange to_owners, from_owners;  // between the stored slices' updates and the banks
+    };
+
+    void place(const MatrixOwners& owners, const std::vector<const Bucket*>& members);
+    void add_run(Member& member, const Run& run) const;
+    void allocate(int64_t momentum, int64_t stored);
+    Tensor momentum_of(const Bucket& bucket) const;  // flat, this rank's part
+    Tensor update_slice(const Run& run) const;       // flat
+    Tensor all_of(const Buffer& buffer) const;       // flat, in the compute type
+    Tensor second_moment_of(const Bank& bank, int64_t first, int64_t count) const;  // (count, lines)
 
     const OptimizerGroupConfig group_;
     ParameterStore& parameters_;
     GradientStore& gradients_;
+    Reducer& reducer_;
     Runtime& runtime_;
-    // Bytes into momentum_ and second_moment_.
-    struct Offset {
-        int64_t momentum, second_moment;
-    };
+    const bool exchanges_;
+    std::map<std::pair<int64_t, int64_t>, Bank> banks_;  // by rows and columns
+    std::map<int, Member> members_;                      // by bucket id
+    int64_t owned_elements_ = 0;
     Buffer momentum_, second_moment_;  // the latter with normuon only
-    Buffer update_, workspace_;        // serve one region at a time
-    std::map<int, Offset> offset_;     // by region id
+    Buffer updates_;                   // of what is stored here; empty where nothing is exchanged
+    Buffer matrices_, workspace_;      // the banks; of polar_express
 };
 
 }  // namespace speedrun

@@ -1,5 +1,5 @@
-// What every optimizer offers: one step of one region of parameters, enqueued. Implementations: adamw.h,
-// muon.h.
+// What every optimizer offers: a step of its buckets of parameters, enqueued, each of this rank's part.
+// Implementations: adamw.h, muon.h.
 #pragma once
 
 #include <memory>
@@ -24,27 +24,35 @@ struct StateKind {
 };
 struct StatePart {
     StateKind kind;
-    Tensor values;  // f32 [k], of this rank's part of a region; k may be 0
-    // Not of this rank's part, but of a whole matrix: numbers of the region's parameter that lie before.
-    int64_t begin = -1;
+    Tensor values;  // f32 [k], of this rank's part of a bucket; k may be 0
+    // Not of this rank's part, but of whole matrices of this parameter: how many of its numbers lie before.
+    const Parameter* parameter = nullptr;
+    int64_t begin = 0;
 };
 
 class Optimizer {
   public:
     virtual ~Optimizer() = default;
-    // Steps this rank's part of a region: its gradient, master and compute copy.
-    virtual void step(const Region& region, const StepContext& context) = 0;
+    // Does begin() do all of a bucket's step? Otherwise its master and compute copy change in finish().
+    virtual bool at_once() const = 0;
+    // Called for each bucket, in the order in which they were given, as soon as its gradient is reduced,
+    // which is read no more afterwards.
+    virtual void begin(const Bucket& bucket, const StepContext& context) = 0;
+    // Between: called when all buckets have begun.
+    virtual void compute_updates(const StepContext&) {}
+    // Called for each bucket, in that order.
+    virtual void finish(const Bucket&, const StepContext&) {}
     // Enqueues the state of step 0.
     virtual void reset(Stream& stream) = 0;
-    // Everything that step() reads and changes besides the master, for this rank's part of a region: what a
+    // Everything that a step reads and changes besides the master, for this rank's part of a bucket: what a
     // checkpoint holds.
-    virtual std::vector<StatePart> state(const Region& region) const = 0;
+    virtual std::vector<StatePart> state(const Bucket& bucket) const = 0;
 };
 
-// An optimizer of this group's type for these regions, which the type can train (see assign_groups), in the
+// An optimizer of this group's type for these buckets, which the type can train (see assign_groups), in the
 // order in which they are stepped. What it is given must outlive it.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
-                                          const std::vector<const Region*>& members,
+                                          const std::vector<const Bucket*>& members,
                                           ParameterStore& parameters, GradientStore& gradients,
                                           Reducer& reducer, Runtime& runtime);
 // The kinds of state that it has of matrices rows x cols (0 x 0: of what is not a matrix), in the order of

@@ -15,14 +15,14 @@ VectorNorm vector_norm(const std::string& clip_norm) {
     throw_internal("optimizers.clip_norm {} is none of 1, 2, 3, inf", clip_norm);
 }
 
-std::vector<int> step_order(const RegionLayout& layout, StepOrder order) {
-    std::vector<int> regions = layout.backward_order();
-    if (order == StepOrder::forward) std::reverse(regions.begin(), regions.end());
-    return regions;
+std::vector<int> step_order(const BucketLayout& layout, StepOrder order) {
+    std::vector<int> buckets = layout.backward_order();
+    if (order == StepOrder::forward) std::reverse(buckets.begin(), buckets.end());
+    return buckets;
 }
 
 // One rank has every gradient at hand, so it can refuse the whole step if one of them is not finite; several
-// would have to wait for the last reduction, and refuse region by region.
+// would have to wait for the last reduction, and refuse bucket by bucket.
 bool steps_by_norm_of_all(const OptimizersConfig& config, const Ranks& ranks) {
     return ranks.plan.optimizer_step != OptimizerStep::in_backward && (config.clip > 0 || ranks.size() == 1);
 }
@@ -43,42 +43,35 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
       in_backward_(ranks.plan.optimizer_step == OptimizerStep::in_backward),
       by_norm_of_all_(steps_by_norm_of_all(config, ranks)),
       sync_(table, ranks.plan.launch, !by_norm_of_all_, layout_, gradients, reducer_, runtime,
-            {.reduced = [this](const Region& region) { take_norm(region); },
+            {.reduced = [this](const Bucket& bucket) { take_norm(bucket); },
              .released =
-                 [this](const Region& region) {
-                     if (in_backward_) step_region(region);
+                 [this](const Bucket& bucket) {
+                     if (in_backward_) step_bucket(bucket);
                  }}),
       unsharder_(table, parameters, reducer_, runtime),
       order_(step_order(layout_, ranks.plan.step_order)),
-      regions_of_unit_(static_cast<size_t>(table.num_units())) {
-    if (ranks.size() >
-        1) {  // before anything is sent: who disagrees would wait for ever, or sum apples and pears
-        std::vector<std::string> lines;
-        for (const ScheduleRow& row : region_schedule(layout_, ranks)) lines.push_back(row.describe());
-        lines.push_back(fmt::format("steps from {}", layout_[order_.front()].name()));
-        expect_same_on_all_ranks(*ranks.world, "schedule", lines);
-    }
+      buckets_of_unit_(static_cast<size_t>(table.num_units())) {
     for (size_t g = 0; g < config.groups.size(); ++g) {
-        std::vector<const Region*> members;
+        std::vector<const Bucket*> members;
         for (const int id : order_) {
             if (layout_[id].group == static_cast<int>(g)) members.push_back(&layout_[id]);
         }
         optimizers_.push_back(
             make_optimizer(config.groups[g], members, parameters, gradients, reducer_, runtime));
     }
-    // Behind the terms that the host reads: this rank's own, and a norm and a scale of each region.
+    // Behind the terms that the host reads: this rank's own, and a norm and a scale of each bucket.
     local_terms_ = kNormTerms + layout_.size();
-    region_scales_ = local_terms_ + layout_.size();
-    num_statistics_ = region_scales_ + 2 * layout_.size();
+    bucket_scales_ = local_terms_ + layout_.size();
+    num_statistics_ = bucket_scales_ + 2 * layout_.size();
     statistics_ = Buffer(runtime.device(), "step statistics", MemoryCategory::workspace,
                          num_statistics_ * size_of(DType::f32));
     Device& device = runtime.device();
-    for (const Region& region : layout_.all()) {
+    for (const Bucket& bucket : layout_.all()) {
         for (auto* events : {&reduced_, &stepped_, &gathered_, &copied_})
             events->push_back(device.create_event());
-        for (const Piece& piece : region.pieces) {
-            std::vector<int>& regions = regions_of_unit_[piece.parameter->unit];
-            if (regions.empty() || regions.back() != region.id) regions.push_back(region.id);
+        for (const Piece& piece : bucket.pieces) {
+            std::vector<int>& buckets = buckets_of_unit_[piece.parameter->unit];
+            if (buckets.empty() || buckets.back() != bucket.id) buckets.push_back(bucket.id);
         }
     }
     read_ = device.create_event();
@@ -95,41 +88,72 @@ void OptimizerSet::begin_microbatch(const Microbatch& microbatch) {
     sync_.begin_microbatch(gradients);
 }
 
-void OptimizerSet::take_norm(const Region& region) {
+void OptimizerSet::take_norm(const Bucket& bucket) {
     Stream& stream = runtime_.reduce();
     stream.wait(*read_);  // the host has read what the step before wrote to the statistics
-    const Tensor term = statistic(local_terms_ + region.id);
-    if (layout_.valid(region) > 0) {
-        runtime_.ops().norm_term(term, gradients_.part(region), norm_, stream);
+    const Tensor term = statistic(local_terms_ + bucket.id);
+    if (layout_.valid(bucket) > 0) {
+        runtime_.ops().norm_term(term, gradients_.part(bucket), norm_, stream);
     } else {
         runtime_.ops().fill(term, 0.0f, stream);
     }
-    stream.record(*reduced_[region.id]);
+    stream.record(*reduced_[bucket.id]);
 }
 
-void OptimizerSet::step_region(const Region& region) {
-    Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
-    StepContext context{.step = microbatch_.step / config_.groups[region.group].every,
-                        .lr_factor = microbatch_.lr_factor,
-                        .grad_scale = statistic(kCoefficient),
-                        .stream = &optimizer};
-    if (timeline_) timeline_->mark(optimizer, Phase::step, region.id);
+void OptimizerSet::step_bucket(const Bucket& bucket) {
+    Stream& optimizer = runtime_.optimizer();
+    StepContext context = context_of(bucket, statistic(kCoefficient));
+    if (timeline_) timeline_->mark(optimizer, Phase::step, bucket.id);
     if (!by_norm_of_all_) {
-        optimizer.wait(*reduced_[region.id]);
-        sync_.await_release(region, optimizer);
-        context.grad_scale = statistic(region_scales_ + 2 * region.id);
-        runtime_.ops().clip_coefficient(context.grad_scale, statistic(region_scales_ + 2 * region.id + 1),
-                                        statistic(local_terms_ + region.id), 0.0f, norm_, optimizer);
+        optimizer.wait(*reduced_[bucket.id]);
+        sync_.await_release(bucket, optimizer);
+        context.grad_scale = statistic(bucket_scales_ + 2 * bucket.id);
+        runtime_.ops().clip_coefficient(context.grad_scale, statistic(bucket_scales_ + 2 * bucket.id + 1),
+                                        statistic(local_terms_ + bucket.id), 0.0f, norm_, optimizer);
     }
-    optimizer.wait(*copied_[region.id]);  // a checkpoint has read what the step changes
-    optimizers_[region.group]->step(region, context);
-    optimizer.record(*stepped_[region.id]);
-    sync_.stepped(region, optimizer);
-    if (region.parts == 1 || unsharder_.active()) return;
-    if (timeline_) timeline_->mark(gather, Phase::gather, region.id);
-    gather.wait(*stepped_[region.id]);
-    reducer_.gather(region, gather);
-    gather.record(*gathered_[region.id]);
+    optimizer.wait(*copied_[bucket.id]);  // a checkpoint has read what the step changes
+    optimizers_[bucket.group]->begin(bucket, context);
+    sync_.stepped(bucket, optimizer);
+    if (optimizers_[bucket.group]->at_once()) publish(bucket);
+}
+
+// Its new values go to the ranks that lack them.
+void OptimizerSet::publish(const Bucket& bucket) {
+    Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
+    optimizer.record(*stepped_[bucket.id]);
+    if (bucket.parts == 1 || unsharder_.active()) return;
+    if (timeline_) timeline_->mark(gather, Phase::gather, bucket.id);
+    gather.wait(*stepped_[bucket.id]);
+    reducer_.gather(bucket, gather);
+    gather.record(*gathered_[bucket.id]);
+}
+
+// The second half of what did not end at once, behind the norm of all gradients: ranks that share a matrix
+// must all refuse its step, or none.
+void OptimizerSet::finish_steps(const Event& reduce_done) {
+    Stream& optimizer = runtime_.optimizer();
+    for (size_t group = 0; group < optimizers_.size(); ++group) {
+        std::vector<int> due;
+        for (const int id : order_)
+            if (layout_[id].group == static_cast<int>(group) && sync_.due(layout_[id])) due.push_back(id);
+        if (optimizers_[group]->at_once() || due.empty()) continue;
+        if (!by_norm_of_all_) optimizer.wait(reduce_done);
+        const StepContext context = context_of(layout_[due.front()], statistic(kCoefficient));
+        if (timeline_) timeline_->mark(optimizer, Phase::step);
+        optimizers_[group]->compute_updates(context);
+        for (const int id : due) {
+            if (timeline_) timeline_->mark(optimizer, Phase::step, id);
+            optimizers_[group]->finish(layout_[id], context);
+            publish(layout_[id]);
+        }
+    }
+}
+
+StepContext OptimizerSet::context_of(const Bucket& bucket, const Tensor& grad_scale) const {
+    return {.step = microbatch_.step / config_.groups[bucket.group].every,
+            .lr_factor = microbatch_.lr_factor,
+            .grad_scale = grad_scale,
+            .stream = &runtime_.optimizer()};
 }
 
 void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
@@ -147,16 +171,17 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
     const int64_t count = layout_.size();
     if (timeline_) timeline_->mark(reduce, Phase::statistics);
     reduce.wait(*read_);
-    for (const Region& region : layout_.all()) {  // those that wait for a later step have no gradient
-        if (!sync_.due(region)) ops.fill(statistic(local_terms_ + region.id), 0.0f, reduce);
+    for (const Bucket& bucket : layout_.all()) {  // those that wait for a later step have no gradient
+        if (!sync_.due(bucket)) ops.fill(statistic(local_terms_ + bucket.id), 0.0f, reduce);
     }
     ops.cast(statistic(kNormTerms, count), statistic(local_terms_, count), reduce);
     reducer_.sum_over_all(statistic(kLossTotal, 2), reduce);
     if (reducer_.sharded()) {
-        // Of a gradient that all of them have, one rank's term counts.
-        const auto whole = std::count_if(layout_.all().begin(), layout_.all().end(),
-                                         [](const Region& region) { return region.parts == 1; });
-        if (whole > 0 && ranks_.data_rank() > 0) ops.fill(statistic(kNormTerms, whole), 0.0f, reduce);
+        // Gradients that all of them have count once.
+        for (const Bucket& bucket : layout_.all()) {
+            if (bucket.parts == 1 && ranks_.data_rank() > 0)
+                ops.fill(statistic(kNormTerms + bucket.id), 0.0f, reduce);
+        }
         reducer_.reduce_over_parts(statistic(kNormTerms, count),
                                    norm_ == VectorNorm::infinity ? Reduction::max : Reduction::sum, reduce);
     }
@@ -166,11 +191,9 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
 
     if (by_norm_of_all_) runtime_.optimizer().wait(reduce_done);
     for (const int id : order_) {
-        if (!in_backward_ && sync_.due(layout_[id])) step_region(layout_[id]);
+        if (!in_backward_ && sync_.due(layout_[id])) step_bucket(layout_[id]);
     }
-    if (layout_.rules().cut_matrices) {  // some were changed after their turn, with the last of their bank
-        for (const Region& region : layout_.all()) runtime_.optimizer().record(*stepped_[region.id]);
-    }
+    finish_steps(reduce_done);
     unsharder_.forget();
 }
 
@@ -190,10 +213,10 @@ void OptimizerSet::read_statistics(float* host, const Event& reduce_done, Event&
 void OptimizerSet::await_unit(int unit, Pass pass) {
     if (unsharder_.active()) {
         return unsharder_.enter(
-            unit, pass, [this](const Region& region) -> const Event& { return *stepped_[region.id]; });
+            unit, pass, [this](const Bucket& bucket) -> const Event& { return *stepped_[bucket.id]; });
     }
     if (pass == Pass::backward) return;
-    for (const int id : regions_of_unit_[unit]) {
+    for (const int id : buckets_of_unit_[unit]) {
         runtime_.compute().wait(layout_[id].parts > 1 ? *gathered_[id] : *stepped_[id]);
         if (timeline_) timeline_->use(runtime_.compute(), Phase::forward, id);
     }
@@ -204,31 +227,30 @@ void OptimizerSet::trace(Timeline* timeline) {
     sync_.trace(timeline);
     unsharder_.trace(timeline);
     if (!timeline) return;
-    std::vector<TracedRegion> regions;
-    for (const Region& region : layout_.all()) regions.push_back({region.name(), {}});
+    std::vector<TracedBucket> buckets;
+    for (const Bucket& bucket : layout_.all()) buckets.push_back({bucket.name(), {}});
     if (ranks_.size() > 1) {
-        const std::vector<ScheduleRow> rows = region_schedule(layout_, ranks_);  // as backward completes them
-        const std::vector<int> order = layout_.backward_order();
-        for (size_t i = 0; i < order.size(); ++i) {
-            for (const PlannedCollective& collective : rows[i].collectives)
-                regions[static_cast<size_t>(order[i])].sent.emplace_back(
-                    name_of(collective.kind), std::llround(collective.wire_bytes()));
+        for (const ScheduleRow& row : reducer_.schedule()) {
+            if (row.bucket < 0) continue;
+            for (const PlannedCollective& collective : row.collectives)
+                buckets[static_cast<size_t>(row.bucket)].sent.emplace_back(
+                    name_of(collective.kind), std::llround(collective.sent_bytes));
         }
     }
-    timeline->describe(std::move(regions));
+    timeline->describe(std::move(buckets));
 }
 
 void OptimizerSet::reset() {
     for (auto& optimizer : optimizers_) optimizer->reset(runtime_.compute());
 }
 
-std::vector<StatePart> OptimizerSet::state(const Region& region) const {
-    std::vector<StatePart> parts = {{{"master"}, parameters_.master_part(region)}};
-    for (const StatePart& part : optimizers_[region.group]->state(region)) parts.push_back(part);
+std::vector<StatePart> OptimizerSet::state(const Bucket& bucket) const {
+    std::vector<StatePart> parts = {{{"master"}, parameters_.master_part(bucket)}};
+    for (const StatePart& part : optimizers_[bucket.group]->state(bucket)) parts.push_back(part);
     return parts;
 }
 
-void OptimizerSet::copy_state(const std::function<void(const Region&, Stream&)>& copy) {
+void OptimizerSet::copy_state(const std::function<void(const Bucket&, Stream&)>& copy) {
     Stream& stream = runtime_.copy();
     for (const int id : order_) {
         stream.wait(*stepped_[id]);
@@ -241,14 +263,14 @@ void OptimizerSet::gather_all() {
     runtime_.synchronize();
     unsharder_.forget();
     if (unsharder_.active()) return;  // gathered when they are needed
-    for (const Region& region : layout_.all()) reducer_.gather(region, runtime_.gather());
+    for (const Bucket& bucket : layout_.all()) reducer_.gather(bucket, runtime_.gather());
     runtime_.synchronize();
 }
 
 double OptimizerSet::count_nonfinite(const Parameter& p) {
     Stream& stream = runtime_.gather();
     if (unsharder_.active()) {
-        for (const int id : layout_.regions_of(p)) reducer_.gather(layout_[id], stream);
+        reducer_.gather(layout_.bucket_of(p), stream);
         unsharder_.forget();
     }
     float bad = 0;
@@ -264,24 +286,18 @@ void OptimizerSet::read_master(const Parameter& p, void* host) {
     const auto copy = [&](void* to, const void* from, int64_t elements) {
         runtime_.device().copy(to, from, elements * size_of(DType::f32), stream);
     };
-    const bool in_parts = layout_[layout_.regions_of(p).front()].parts > 1;
+    const Bucket& bucket = layout_.bucket_of(p);
+    const bool in_parts = bucket.parts > 1;
     const bool read_in_f32 = p.full_precision || runtime_.real() == DType::f32;  // by compute, all of it
     if (!in_parts || (read_in_f32 && !parameters_.stored_in_parts())) {
         copy(host, in_parts ? parameters_.compute_flat(p).data : parameters_.master(p).data, p.numel());
         return stream.synchronize();
     }
-    for (const int id : layout_.regions_of(p)) {
-        const Region& region = layout_[id];
-        const Buffer whole(runtime_.device(), "gathered master", MemoryCategory::workspace,
-                           layout_.padded(region) * size_of(DType::f32));
-        reducer_.gather_master(region, whole.tensor(DType::f32, {layout_.padded(region)}), stream);
-        for (const Piece& piece : region.pieces) {
-            if (piece.parameter != &p) continue;
-            copy(static_cast<float*>(host) + piece.in_parameter,
-                 static_cast<const float*>(whole.data()) + piece.in_region, piece.count);
-        }
-        stream.synchronize();
-    }
+    const Buffer whole(runtime_.device(), "gathered master", MemoryCategory::workspace,
+                       layout_.padded(bucket) * size_of(DType::f32));
+    reducer_.gather_master(bucket, whole.tensor(DType::f32, {layout_.padded(bucket)}), stream);
+    copy(host, static_cast<const float*>(whole.data()) + layout_.in_bucket(p), p.numel());
+    stream.synchronize();
 }
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// All optimizers of a run: which group takes which parameter, and what happens to each region from the moment
+// All optimizers of a run: which group takes which parameter, and what happens to each bucket from the moment
 // its gradient is complete: reduced over the ranks on the reduce stream, stepped in reverse order of
 // declaration on the optimizer stream, gathered on the gather stream, awaited by the next forward unit by
 // unit. Ordered by events alone.
@@ -21,12 +21,12 @@ namespace speedrun {
 std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConfig& config);
 
 // How the parameters of these groups lie in memory when these ranks share it.
-RegionRules region_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config);
+BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config);
 
 class OptimizerSet {
   public:
     // Statistics of a step on the device, f32. Sums over all ranks, once read: [loss sum of this rank, loss
-    // sum, ranks that ask to stop, gradient norm, clip coefficient, the norm_term of each region].
+    // sum, ranks that ask to stop, gradient norm, clip coefficient, the norm_term of each bucket].
     static constexpr int64_t kLossSum = 0, kLossTotal = 1, kStop = 2, kGradNorm = 3, kCoefficient = 4,
                              kNormTerms = 5;
 
@@ -44,7 +44,7 @@ class OptimizerSet {
     // Where backward announces gradients, and the end of a microbatch.
     GradientSync& sync() { return sync_; }
     // After the last microbatch: enqueues the norm, and (unless backward has done so) the step of every
-    // region that is due, in the plan's step_order. A region waits for its own reduction alone, unless the
+    // bucket that is due, in the plan's step_order. A bucket waits for its own reduction alone, unless the
     // gradients are clipped by the norm of all of them. stop: this rank asks to end the run.
     void step(bool stop, Event& backward_done, Event& reduce_done);
     // Enqueues the copy of the statistics to the host; `done` is recorded behind it.
@@ -54,12 +54,12 @@ class OptimizerSet {
     void await_unit(int unit, Pass pass);
     // Enqueues the state of step 0 on the compute stream.
     void reset();
-    // What a checkpoint holds of a region, for this rank's part: the master, then its optimizer's state.
-    std::vector<StatePart> state(const Region& region) const;
-    // Calls `copy`, which enqueues reads of the state, for every region on the copy stream behind the last
-    // step; the next step of a region waits for its copy alone.
-    void copy_state(const std::function<void(const Region&, Stream&)>& copy);
-    // The compute copies of all regions from all ranks, after the masters have been set. Waits.
+    // What a checkpoint holds of a bucket, for this rank's part: the master, then its optimizer's state.
+    std::vector<StatePart> state(const Bucket& bucket) const;
+    // Calls `copy`, which enqueues reads of the state, for every bucket on the copy stream behind the last
+    // step; the next step of a bucket waits for its copy alone.
+    void copy_state(const std::function<void(const Bucket&, Stream&)>& copy);
+    // The compute copies of all buckets from all ranks, after the masters have been set. Waits.
     void gather_all();
     // Values of p, as compute reads them, that are not finite. All ranks ask for the same. Waits.
     double count_nonfinite(const Parameter& p);
@@ -72,12 +72,15 @@ class OptimizerSet {
     Tensor statistic(int64_t index, int64_t count = 1) const {
         return statistics_.tensor(DType::f32, {count}, index * size_of(DType::f32));
     }
-    const RegionLayout& layout() const { return layout_; }
+    const BucketLayout& layout() const { return layout_; }
     const Reducer& reducer() const { return reducer_; }
 
   private:
-    void take_norm(const Region& region);
-    void step_region(const Region& region);
+    void take_norm(const Bucket& bucket);
+    void step_bucket(const Bucket& bucket);
+    void finish_steps(const Event& reduce_done);
+    void publish(const Bucket& bucket);
+    StepContext context_of(const Bucket& bucket, const Tensor& grad_scale) const;
 
     const OptimizersConfig config_;
     const VectorNorm norm_;  // of all gradients together: limited and logged
@@ -86,7 +89,7 @@ class OptimizerSet {
     ParameterStore& parameters_;
     GradientStore& gradients_;
     Runtime& runtime_;
-    const RegionLayout& layout_;
+    const BucketLayout& layout_;
     Reducer reducer_;
     const bool in_backward_, by_norm_of_all_;
     GradientSync sync_;
@@ -95,10 +98,10 @@ class OptimizerSet {
     std::vector<std::unique_ptr<Optimizer>> optimizers_;
     Buffer statistics_;
     int64_t num_statistics_ = 0, local_terms_ = 0,
-            region_scales_ = 0;     // the latter two: indices behind kNormTerms
-    const std::vector<int> order_;  // of regions, as they are stepped and gathered
-    std::vector<std::vector<int>> regions_of_unit_;
-    std::vector<std::unique_ptr<Event>> reduced_, stepped_, gathered_, copied_;  // by region
+            bucket_scales_ = 0;     // the latter two: indices behind kNormTerms
+    const std::vector<int> order_;  // of buckets, as they are stepped and gathered
+    std::vector<std::vector<int>> buckets_of_unit_;
+    std::vector<std::unique_ptr<Event>> reduced_, stepped_, gathered_, copied_;  // by bucket
     std::unique_ptr<Event> read_;
     Timeline* timeline_ = nullptr;
 };

@@ -56,10 +56,10 @@ std::vector<int64_t> chosen_steps(const Trace& trace, int rank, std::optional<in
     return {*step};
 }
 
-RegionOverlap& row_of(std::vector<RegionOverlap>& rows, const std::string& region) {
-    for (RegionOverlap& row : rows)
-        if (row.region == region) return row;
-    rows.push_back({.region = region, .bytes = 0, .times = {}});
+BucketOverlap& row_of(std::vector<BucketOverlap>& rows, const std::string& bucket) {
+    for (BucketOverlap& row : rows)
+        if (row.bucket == bucket) return row;
+    rows.push_back({.bucket = bucket, .bytes = 0, .times = {}});
     return rows.back();
 }
 
@@ -96,14 +96,14 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
     const auto num_steps = static_cast<double>(table.steps.size());
     const auto num_gathers = static_cast<double>(std::max<int64_t>(1, table.gather_steps));
     std::vector<Interval> communication;
-    RegionOverlap statistics{.region = kStatistics, .bytes = 0, .times = {}};
+    BucketOverlap statistics{.bucket = kStatistics, .bytes = 0, .times = {}};
     std::vector<const TraceSpan*> spans;
     for (const TraceSpan& span : trace.spans)
         if (span.rank == rank && span.communicates && chosen(span.step)) spans.push_back(&span);
     std::stable_sort(spans.begin(), spans.end(),
                      [](const auto* a, const auto* b) { return a->begin_ms < b->begin_ms; });
     for (const TraceSpan* span : spans) {
-        RegionOverlap& row = span->region.empty() ? statistics : row_of(table.regions, span->region);
+        BucketOverlap& row = span->bucket.empty() ? statistics : row_of(table.buckets, span->bucket);
         const bool gather = span->phase == "gather";
         row.bytes += span->bytes;
         if (gather && span->step == last_traced) continue;
@@ -114,8 +114,8 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
         (gather ? row.times.gather_hidden_ms : row.times.reduce_hidden_ms) +=
             hidden / (gather ? num_gathers : num_steps);
     }
-    if (statistics.times.total_ms() > 0) table.regions.push_back(statistics);
-    for (RegionOverlap& row : table.regions) {
+    if (statistics.times.total_ms() > 0) table.buckets.push_back(statistics);
+    for (BucketOverlap& row : table.buckets) {
         row.bytes /= static_cast<int64_t>(table.steps.size());
         table.total += row.times;
     }
@@ -134,7 +134,7 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
 }
 
 std::string to_text(const OverlapTable& table, int top) {
-    std::vector<RegionOverlap> rows = table.regions;
+    std::vector<BucketOverlap> rows = table.buckets;
     if (top > 0) {
         std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
             return a.times.exposed_ms() > b.times.exposed_ms();
@@ -142,7 +142,7 @@ std::string to_text(const OverlapTable& table, int top) {
         rows.resize(std::min(rows.size(), static_cast<size_t>(top)));
     }
     size_t width = 6;
-    for (const RegionOverlap& row : rows) width = std::max(width, row.region.size());
+    for (const BucketOverlap& row : rows) width = std::max(width, row.bucket.size());
     const auto share = [](double hidden, double ms) {
         return ms > 0 ? fmt::format("{:>6.0f}%", 100 * hidden / ms) : fmt::format("{:>7}", "-");
     };
@@ -156,13 +156,13 @@ std::string to_text(const OverlapTable& table, int top) {
         "rank {}, mean of steps {}: compute busy {:.3f} ms{}\n{:<{}} {:>9} {:>10} {:>7} {:>10} {:>7} "
         "{:>10}\n",
         table.rank, list(table.steps), table.compute_ms,
-        table.step_ms > 0 ? fmt::format(" of {:.3f} ms", table.step_ms) : "", "region", width, "sent KiB",
+        table.step_ms > 0 ? fmt::format(" of {:.3f} ms", table.step_ms) : "", "bucket", width, "sent KiB",
         "reduce ms", "hidden", "gather ms", "hidden", "exposed ms");
     int64_t bytes = 0;
-    for (const RegionOverlap& row : table.regions) bytes += row.bytes;
-    for (const RegionOverlap& row : rows) text += line(row.region, row.bytes, row.times);
-    if (rows.size() < table.regions.size())
-        text += fmt::format("... and {} regions more\n", table.regions.size() - rows.size());
+    for (const BucketOverlap& row : table.buckets) bytes += row.bytes;
+    for (const BucketOverlap& row : rows) text += line(row.bucket, row.bytes, row.times);
+    if (rows.size() < table.buckets.size())
+        text += fmt::format("... and {} buckets more\n", table.buckets.size() - rows.size());
     text += line("total", bytes, table.total);
     const double total = table.total.total_ms();
     return text +
@@ -180,12 +180,12 @@ std::string to_json(const OverlapTable& table) {
                     {"gather_hidden_ms", t.gather_hidden_ms},
                     {"exposed_ms", t.exposed_ms()}};
     };
-    Json regions = Json::array();
-    for (const RegionOverlap& row : table.regions) {
+    Json buckets = Json::array();
+    for (const BucketOverlap& row : table.buckets) {
         Json entry = times(row.times);
-        entry["region"] = row.region;
+        entry["bucket"] = row.bucket;
         entry["bytes"] = row.bytes;
-        regions.push_back(std::move(entry));
+        buckets.push_back(std::move(entry));
     }
     const Json json = {{"rank", table.rank},
                        {"steps", table.steps},
@@ -193,7 +193,7 @@ std::string to_json(const OverlapTable& table) {
                        {"compute_ms", table.compute_ms},
                        {"stalled_ms", table.stalled_ms},
                        {"total", times(table.total)},
-                       {"regions", regions}};
+                       {"buckets", buckets}};
     return json.dump(2) + "\n";
 }
 

@@ -1,4 +1,4 @@
-// Overlap: which share of each region's reduction and gather was hidden behind computing.
+// Overlap: which share of each bucket's reduction and gather was hidden behind computing.
 #pragma once
 
 #include <optional>
@@ -19,8 +19,8 @@ struct CommunicationTimes {
     double exposed_ms() const { return total_ms() - reduce_hidden_ms - gather_hidden_ms; }
 };
 
-struct RegionOverlap {
-    std::string region;
+struct BucketOverlap {
+    std::string bucket;
     int64_t bytes = 0;  // sent per step
     CommunicationTimes times;
 };
@@ -30,7 +30,7 @@ struct OverlapTable {
     std::vector<int64_t> steps;
     // Gathers of the last traced step are left out: the trace ends with it, so nothing could run beside them.
     int64_t gather_steps = 0;
-    std::vector<RegionOverlap> regions;  // in the order of their first reduction, the statistics last
+    std::vector<BucketOverlap> buckets;  // in the order of their first reduction, the statistics last
     CommunicationTimes total;
     double step_ms = 0;     // from the first work of a step to that of the next; 0: one step only
     double compute_ms = 0;  // the compute stream was busy
@@ -40,7 +40,7 @@ struct OverlapTable {
 // Of one rank; of one step or all of them. Usage errors that list what there is.
 OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t> step);
 
-// The table for people. top > 0: only so many regions, those with the most exposed time first.
+// The table for people. top > 0: only so many buckets, those with the most exposed time first.
 std::string to_text(const OverlapTable& table, int top);
 std::string to_json(const OverlapTable& table);
 

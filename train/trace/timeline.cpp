@@ -46,22 +46,22 @@ bool is_communication(const std::string& label) {
     return std::find(kLabels.begin(), kLabels.end(), label) != kLabels.end() || label.starts_with("nccl");
 }
 
-void Timeline::add(Stream& stream, Point point, Phase phase, int region) {
+void Timeline::add(Stream& stream, Point point, Phase phase, int bucket) {
     std::lock_guard lock(mutex_);
-    marks_.push_back({point, phase, region, step_, stream.name()});
+    marks_.push_back({point, phase, bucket, step_, stream.name()});
     stream.set_trace_tag(static_cast<int>(marks_.size()));
 }
 
-void Timeline::mark(Stream& stream, Phase phase, int region) {
-    add(stream, Point::work, phase, region);
+void Timeline::mark(Stream& stream, Phase phase, int bucket) {
+    add(stream, Point::work, phase, bucket);
 }
 
-void Timeline::ready(Stream& compute, int region) {
-    add(compute, Point::ready, Phase::backward, region);
+void Timeline::ready(Stream& compute, int bucket) {
+    add(compute, Point::ready, Phase::backward, bucket);
 }
 
-void Timeline::use(Stream& compute, Phase phase, int region) {
-    add(compute, Point::use, phase, region);
+void Timeline::use(Stream& compute, Phase phase, int bucket) {
+    add(compute, Point::use, phase, bucket);
 }
 
 void Timeline::span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns, int tag) {
@@ -80,12 +80,12 @@ std::string Timeline::event_of(const Span& span, int thread) const {
     if (span.tag > 0) {
         const Mark& mark = marks_[static_cast<size_t>(span.tag - 1)];
         args = fmt::format(R"("step":{},"phase":"{}")", mark.step, name_of(mark.phase));
-        if (mark.point == Point::work && mark.region >= 0) {
-            const TracedRegion& region = regions_.at(static_cast<size_t>(mark.region));
-            args += fmt::format(R"(,"region":{})", quoted(region.name));
-            const auto sent = std::find_if(region.sent.begin(), region.sent.end(),
+        if (mark.point == Point::work && mark.bucket >= 0) {
+            const TracedBucket& bucket = buckets_.at(static_cast<size_t>(mark.bucket));
+            args += fmt::format(R"(,"bucket":{})", quoted(bucket.name));
+            const auto sent = std::find_if(bucket.sent.begin(), bucket.sent.end(),
                                            [&](const auto& one) { return one.first == span.label; });
-            if (sent != region.sent.end()) args += fmt::format(R"(,"bytes":{})", sent->second);
+            if (sent != bucket.sent.end()) args += fmt::format(R"(,"bytes":{})", sent->second);
         }
     }
     return fmt::format(
@@ -116,16 +116,16 @@ std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted)
         Phase phase;
     };
     std::vector<std::string> events;
-    std::map<int, std::vector<Stop>> open;  // by region
+    std::map<int, std::vector<Stop>> open;  // by bucket
     int64_t next_id = 0;
-    const auto close = [&](int region) {
-        std::vector<Stop>& stops = open[region];
+    const auto close = [&](int bucket) {
+        std::vector<Stop>& stops = open[bucket];
         for (size_t i = 0; stops.size() > 1 && i < stops.size(); ++i) {
             const char* const phase = i == 0 ? "s" : i + 1 < stops.size() ? "t" : "f";
             // Numbers, as readers want them, that no two ranks share.
             events.push_back(
                 fmt::format(R"({{"name":{},"cat":"flow","ph":"{}","id":{},"pid":{},"tid":{},"ts":{:.3f}{}}})",
-                            quoted(regions_.at(static_cast<size_t>(region)).name), phase,
+                            quoted(buckets_.at(static_cast<size_t>(bucket)).name), phase,
                             (int64_t{rank_.rank} << 32) + next_id, rank_.rank,
                             first_thread() + row_of_stream(stops[i].span->stream),
                             microseconds(stops[i].time_ns), i + 1 == stops.size() ? R"(,"bp":"e")" : ""));
@@ -135,27 +135,27 @@ std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted)
     };
     for (size_t i = 0; i < marks_.size(); ++i) {
         const Mark& mark = marks_[i];
-        if (mark.region < 0) continue;
-        std::vector<Stop>& stops = open[mark.region];
+        if (mark.bucket < 0) continue;
+        std::vector<Stop>& stops = open[mark.bucket];
         const int tag = static_cast<int>(i) + 1;
         const auto [before, behind] = boundary(mark.stream, tag);
         if (mark.point == Point::ready) {
-            close(mark.region);
+            close(mark.bucket);
             // Just inside: the end itself belongs to the next span.
             if (before) stops.push_back({before, std::max(before->begin_ns, before->end_ns - 1), mark.phase});
         } else if (mark.point == Point::use) {
             // Nobody waits for what is only reduced so far.
             if (stops.empty() || stops.back().phase < Phase::step) continue;
             if (behind) stops.push_back({behind, behind->begin_ns, mark.phase});
-            close(mark.region);
+            close(mark.bucket);
         } else if (behind && behind->tag == tag) {
             // What is gathered again without a step in between does not come from the reduction.
             if (mark.phase == Phase::gather && !stops.empty() && stops.back().phase != Phase::step)
-                close(mark.region);
+                close(mark.bucket);
             stops.push_back({behind, behind->begin_ns, mark.phase});
         }
     }
-    for (size_t region = 0; region < regions_.size(); ++region) close(static_cast<int>(region));
+    for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) close(static_cast<int>(bucket));
     return events;
 }
 

@@ -2,9 +2,9 @@
 // Perfetto and chrome://tracing).
 //
 // A span is one piece of work on a stream. While the host enqueues, it marks the streams: "from here on, this
-// stream's work is the reduction of region 7". The mark's number travels with the work
-// (Stream::set_trace_tag), so that a span knows its step, phase and region, and no clock is needed to tell
-// what belongs together. Arrows (flow events) follow a region from mark to mark: from the last work of its
+// stream's work is the reduction of bucket 7". The mark's number travels with the work
+// (Stream::set_trace_tag), so that a span knows its step, phase and bucket, and no clock is needed to tell
+// what belongs together. Arrows (flow events) follow a bucket from mark to mark: from the last work of its
 // gradient (`ready`) to its reduction, its step, its gather, and the first work of the next forward that
 // waited for it.
 #pragma once
@@ -35,7 +35,7 @@ const char* name_of(Phase phase);
 bool is_communication(const std::string& label);
 
 // What is reduced, stepped and gathered as one, as the reader of a trace wants to know it.
-struct TracedRegion {
+struct TracedBucket {
     std::string name;
     std::vector<std::pair<std::string, int64_t>> sent;  // by label of the collective: bytes that a rank sends
 };
@@ -53,21 +53,21 @@ class Timeline final : public TraceSink {
   public:
     // Called by the host thread, in the order in which it enqueues.
     void describe(TracedRank rank) { rank_ = std::move(rank); }
-    void describe(std::vector<TracedRegion> regions) { regions_ = std::move(regions); }
+    void describe(std::vector<TracedBucket> buckets) { buckets_ = std::move(buckets); }
     void begin_step(int64_t step) { step_ = step; }
-    // Work enqueued on this stream from here on is this phase, of this region (-1: of none in particular).
-    void mark(Stream& stream, Phase phase, int region = -1);
-    // The work before on the compute stream completes the gradient of the region.
-    void ready(Stream& compute, int region);
-    // The work behind on the compute stream has waited for the region.
-    void use(Stream& compute, Phase phase, int region);
+    // Work enqueued on this stream from here on is this phase, of this bucket (-1: of none in particular).
+    void mark(Stream& stream, Phase phase, int bucket = -1);
+    // The work before on the compute stream completes the gradient of the bucket.
+    void ready(Stream& compute, int bucket);
+    // The work behind on the compute stream has waited for the bucket.
+    void use(Stream& compute, Phase phase, int bucket);
 
     void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns,
               int tag = 0) override;
     size_t size() const;
 
     // One file per rank: complete ("X") events in microseconds from the origin, one process per rank, one
-    // thread per stream, args {step, phase, region, bytes}; flows ("s", "t", "f"). One event a line. Throws
+    // thread per stream, args {step, phase, bucket, bytes}; flows ("s", "t", "f"). One event a line. Throws
     // if writing fails. Nothing may be enqueued any more.
     void write(const std::string& path) const;
 
@@ -76,7 +76,7 @@ class Timeline final : public TraceSink {
     struct Mark {
         Point point;
         Phase phase;
-        int region;
+        int bucket;
         int64_t step;
         std::string stream;
     };
@@ -86,7 +86,7 @@ class Timeline final : public TraceSink {
         int64_t begin_ns, end_ns;
         int tag;
     };
-    void add(Stream& stream, Point point, Phase phase, int region);
+    void add(Stream& stream, Point point, Phase phase, int bucket);
     std::string event_of(const Span& span, int thread) const;
     std::vector<std::string> flows(const std::vector<const Span*>& sorted) const;
     // Some readers tell threads apart by their number alone, whatever the process.
@@ -96,7 +96,7 @@ class Timeline final : public TraceSink {
     }
 
     TracedRank rank_;
-    std::vector<TracedRegion> regions_;
+    std::vector<TracedBucket> buckets_;
     int64_t step_ = 0;
     mutable std::mutex mutex_;  // of what follows
     std::vector<Mark> marks_;   // mark i is tag i + 1

@@ -35,7 +35,7 @@ size_t kind_of(const TraceSpan& span) {
 struct Bar {
     double x, end;
     size_t kind;
-    std::string region;
+    std::string bucket;
 };
 
 constexpr double kLeft = 80, kWidth = 1100, kTop = 56, kRow = 26, kBar = 20, kPixel = 0.75;
@@ -59,7 +59,7 @@ std::string text_at(double x, double y, const char* attributes, const std::strin
 void append(std::vector<Bar>& bars, Bar bar) {
     if (!bars.empty()) {
         Bar& last = bars.back();
-        const bool same = last.kind == bar.kind && last.region == bar.region && bar.x - last.end < kPixel;
+        const bool same = last.kind == bar.kind && last.bucket == bar.bucket && bar.x - last.end < kPixel;
         if (same || bar.end <= last.end) {
             last.end = std::max(last.end, bar.end);
             return;
@@ -85,7 +85,7 @@ std::string draw_row(const std::vector<Bar>& bars, double y) {
     constexpr double kLetter = 5.6;
     for (const Bar& bar : bars) {
         const auto letters = static_cast<size_t>(std::max(0.0, (bar.end - bar.x - 4) / kLetter));
-        std::string name = bar.region.empty() ? kKinds[bar.kind].name : bar.region;
+        std::string name = bar.bucket.empty() ? kKinds[bar.kind].name : bar.bucket;
         if (letters < 5) continue;
         if (name.size() > letters) name = name.substr(0, letters - 1) + "…";
         labels += text_at(bar.x + 3, y + 14, " class=\"l\"", name);
@@ -142,7 +142,7 @@ std::string draw_timeline(const Trace& trace, int rank, std::optional<int64_t> s
         std::vector<Bar> bars;
         for (const TraceSpan* span : spans) {
             if (span->stream != streams[row] || span->end_ms <= begin || span->begin_ms >= end) continue;
-            append(bars, {x_of(span->begin_ms), x_of(span->end_ms), kind_of(*span), span->region});
+            append(bars, {x_of(span->begin_ms), x_of(span->end_ms), kind_of(*span), span->bucket});
         }
         svg += text_at(8, y + 14, "", streams[row]);
         svg += draw_row(bars, y);

@@ -36,7 +36,7 @@ TraceSpan span_of(const SortedJson& event, const std::map<std::pair<int, int>, s
     const SortedJson& args = event.at("args");
     span.step = args.value("step", int64_t{-1});
     span.phase = args.value("phase", "");
-    span.region = args.value("region", "");
+    span.bucket = args.value("bucket", "");
     span.bytes = args.value("bytes", int64_t{0});
     return span;
 }

@@ -11,7 +11,7 @@ namespace speedrun {
 struct TraceSpan {
     int rank = 0;
     std::string stream, label;
-    std::string phase, region;  // empty: not said
+    std::string phase, bucket;  // empty: not said
     bool communicates = false;  // else it works
     int64_t step = -1;          // -1: not said
     int64_t bytes = 0;

@@ -1,0 +1,182 @@
+// Every element of every parameter lies in exactly one bucket, and buckets close as backward goes.
+#include "train/model/bucket_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "train/distributed/matrix_owners.h"
+#include "train/optim/optimizer_set.h"
+
+namespace speedrun::testing {
+namespace {
+
+ModelConfig odd_model() {
+    ModelConfig model;
+    model.preset = "gpt2";
+    model.apply_preset();
+    model.num_layers = 3;
+    model.model_dim = 48;
+    model.num_heads = 3;
+    model.vocab_size = 257;
+    return model;
+}
+
+constexpr int64_t kTarget = 20000;
+
+// Group 0: the blocks' matrices, which their optimizer needs whole.
+BucketRules rules_for(const ParameterTable& table, int parts, int index = 0, int64_t target = kTarget) {
+    BucketRules rules;
+    rules.parts = parts;
+    rules.index = index;
+    rules.target = target;
+    for (const Parameter& p : table.all())
+        rules.group_of.push_back(p.is_matrix() && p.unit > 0 && p.unit < 4 ? 0 : 1);
+    rules.whole_matrix = {true, false};
+    return rules;
+}
+
+TEST(BucketLayoutTest, CoversEveryElementOnce) {
+    const ParameterTable table(odd_model(), 16);
+    for (const int64_t target : {int64_t{0}, int64_t{1000}, kTarget, int64_t{1} << 40}) {
+        for (const int parts : {1, 2, 3, 4, 8}) {
+            std::map<int, std::set<int64_t>> seen;  // by parameter: elements
+            for (int index = 0; index < parts; ++index) {
+                const BucketLayout layout(table, rules_for(table, parts, index, target));
+                int64_t end = 0;
+                for (const Bucket& bucket : layout.all()) {
+                    EXPECT_GE(bucket.offset, end) << "buckets overlap";
+                    end = bucket.offset + layout.padded(bucket);
+                    EXPECT_LE(bucket.count, layout.padded(bucket));
+                    for (const Piece& piece : layout.part_pieces(bucket)) {
+                        const Parameter& p = *piece.parameter;
+                        EXPECT_LE(piece.in_bucket + piece.count, layout.valid(bucket));
+                        EXPECT_EQ(index * bucket.part + piece.in_bucket,
+                                  layout.in_bucket(p) + piece.in_parameter)
+                            << p.name << " is not contiguous";
+                        for (int64_t i = 0; i < piece.count; ++i)
+                            EXPECT_TRUE(seen[p.id].insert(piece.in_parameter + i).second)
+                                << p.name << " twice";
+                    }
+                }
+                EXPECT_LE(end, layout.elements());
+            }
+            for (const Parameter& p : table.all())
+                EXPECT_EQ(static_cast<int64_t>(seen[p.id].size()), p.numel()) << p.name << " over " << parts;
+        }
+    }
+}
+
+// Neighbours in the order of backward, of one group and type, until there are enough of them.
+TEST(BucketLayoutTest, ClosesBucketsAsBackwardGoes) {
+    const ParameterTable table(odd_model(), 16);
+    const BucketLayout layout(table, rules_for(table, 4));
+    std::map<std::pair<int, bool>, int> last;  // by group and type: the earliest parameter so far
+    int full = 0;
+    for (const int id : layout.backward_order()) {
+        const Bucket& bucket = layout[id];
+        const bool alone = bucket.pieces.size() == 1;
+        full += bucket.count >= kTarget;
+        for (const Piece& piece : bucket.pieces) {
+            const Parameter& p = *piece.parameter;
+            EXPECT_EQ(p.full_precision, bucket.full_precision) << bucket.name();
+            EXPECT_EQ(&layout.bucket_of(p), &bucket);
+            EXPECT_TRUE(alone || p.numel() < kTarget) << p.name << " is a bucket of its own";
+        }
+        if (!alone) {
+            EXPECT_LT(bucket.count - bucket.pieces.front().count, kTarget) << bucket.name() << " was full";
+        }
+        const std::pair key(bucket.group, bucket.full_precision);
+        if (!alone && last.count(key)) {
+            EXPECT_LT(bucket.pieces.back().parameter->id, last[key]) << bucket.name();
+        }
+        if (!alone) last[key] = static_cast<int>(bucket.first_parameter());
+    }
+    EXPECT_GE(full, 3) << "the blocks are not one bucket";
+    // One rank has nothing to send: every parameter is one.
+    EXPECT_EQ(BucketLayout(table, rules_for(table, 1, 0, 0)).size(), table.size());
+}
+
+// zero3: what a unit reads arrives in one piece, and the vectors of all units in another.
+TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
+    const ParameterTable table(odd_model(), 16);
+    BucketRules rules = rules_for(table, 4);
+    rules.group_of.clear();
+    rules.stored_in_parts = Reshard::yes;
+    const BucketLayout layout(table, rules);
+    int of_matrices = 0;
+    for (const Bucket& bucket : layout.all()) {
+        of_matrices += !bucket.full_precision;
+        for (const Piece& piece : bucket.pieces)
+            EXPECT_TRUE(bucket.full_precision ||
+                        piece.parameter->unit == bucket.pieces.front().parameter->unit)
+                << bucket.name();
+    }
+    EXPECT_EQ(of_matrices, 4) << "embeddings and head are tied, three blocks";
+    EXPECT_EQ(layout.size(), 5) << "and one of vectors";
+}
+
+TEST(BucketLayoutTest, PaddingIsLittle) {
+    ModelConfig model = odd_model();
+    model.num_layers = 12;
+    model.model_dim = 768;
+    model.num_heads = 12;
+    model.vocab_size = 50257;
+    const ParameterTable table(model, 1024);
+    for (const int parts : {8, 64, 1024}) {
+        const BucketLayout layout(table, rules_for(table, parts, 0, 8 << 20));
+        EXPECT_LT(static_cast<double>(layout.elements()), 1.005 * static_cast<double>(table.numel()))
+            << parts << " ranks";
+    }
+}
+
+TEST(BucketLayoutTest, BackwardCompletesTheLastDeclaredFirst) {
+    const ParameterTable table(odd_model(), 16);
+    const BucketLayout layout(table, rules_for(table, 4));
+    const std::vector<int> order = layout.backward_order();
+    EXPECT_EQ(order.size(), layout.all().size());
+    for (size_t i = 1; i < order.size(); ++i)
+        EXPECT_GT(layout[order[i - 1]].first_parameter(), layout[order[i]].first_parameter());
+}
+
+// ---- owners
+
+TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
+    const ParameterTable table(odd_model(), 16);
+    for (const int parts : {2, 3, 8, 40}) {
+        const BucketLayout layout(table, rules_for(table, parts));
+        const MatrixOwners owners(layout, 0);
+        EXPECT_EQ(owners.all().size(), 3u * (4 + 2)) << "q, k, v, out, up, down";
+        std::vector<double> loads(static_cast<size_t>(parts));
+        for (const OwnedMatrix& owned : owners.all()) {
+            ASSERT_GE(owned.owner, 0);
+            ASSERT_LT(owned.owner, parts);
+            loads[static_cast<size_t>(owned.owner)] +=
+                orthogonalisation_flops(owned.matrix.rows, owned.matrix.cols);
+            int64_t stored = 0;
+            for (int rank = 0; rank < parts; ++rank)
+                stored += MatrixOwners::stored(layout[owned.bucket], owned.matrix, rank).count;
+            EXPECT_EQ(stored, owned.matrix.numel());
+        }
+        EXPECT_EQ(loads, owners.loads());
+        EXPECT_LE(owners.imbalance(), 4.0 / 3) << "Graham's bound";
+    }
+}
+
+// 124M: 48 matrices of 768 x 768 and 24 of three times their work.
+TEST(MatrixOwnersTest, LoadsAreEvenWhereMatricesAreMany) {
+    ModelConfig model = odd_model();
+    model.num_layers = 12;
+    model.model_dim = 768;
+    model.num_heads = 12;
+    model.vocab_size = 50257;
+    const ParameterTable table(model, 1024);
+    for (const int parts : {2, 4, 8, 16, 64, 1024}) {
+        const BucketLayout layout(table, rules_for(table, parts, 0, 8 << 20));
+        EXPECT_LE(MatrixOwners(layout, 0).imbalance(), 1.15) << parts << " ranks";
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing
