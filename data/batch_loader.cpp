@@ -21,7 +21,7 @@ void resize(Batch& batch, int64_t rows, int64_t sequence_length) {
     batch.targets.resize(total);
     batch.positions.resize(total);
     batch.first_key.resize(total);
-    batch.valid_targets = 0;
+    batch.valid_targets = batch.step_targets = 0;
 }
 
 // Positions and first_key of the row whose tokens stand at row_begin … row_begin+sequence_length-1.
@@ -100,7 +100,8 @@ void BatchLoader::fill(int64_t step, int64_t first_row, int64_t num_rows, Batch&
         std::copy(window.begin() + 1, window.end(), batch.targets.begin() + row * S);
         index_row(batch, row * S, S, dataset_.separator(), options_.document_mask);
     }
-    batch.valid_targets = num_rows * S;
+    batch.valid_targets = num_rows * S;  // a window holds the target of its last token too
+    batch.step_targets = options_.rows_per_step * S;
 }
 
 ValidationLoader::ValidationLoader(const TokenDataset& dataset, const ValidationLoaderOptions& options)

@@ -43,6 +43,7 @@ SyntheticBatches::SyntheticBatches(const Config& config) {
             batch.first_key.push_back(static_cast<int32_t>(t / length * length));
         }
         batch.valid_targets = count;
+        batch.step_targets = config.batch.tokens_per_step;
         batches_.push_back(std::move(batch));
     }
 }

@@ -14,7 +14,7 @@ namespace {
 // Endless zeros: every token is 0 and counts.
 class DummySource final : public BatchSource {
   public:
-    DummySource(int64_t tokens, int64_t sequence_length) {
+    DummySource(int64_t tokens, int64_t sequence_length, int64_t step_targets) {
         batch_.tokens.assign(tokens, 0);
         batch_.targets.assign(tokens, 0);
         for (int64_t t = 0; t < tokens; ++t) {
@@ -22,6 +22,7 @@ class DummySource final : public BatchSource {
             batch_.first_key.push_back(static_cast<int32_t>(t / sequence_length * sequence_length));
         }
         batch_.valid_targets = tokens;
+        batch_.step_targets = step_targets;
     }
     const Batch& next() override { return batch_; }
 
@@ -96,32 +97,47 @@ void StepRunner::upload(const Batch& batch) {
     runtime_.compute().record(*uploaded_);
 }
 
-void StepRunner::run_microbatches(int64_t step, BatchSource& source) {
+int64_t StepRunner::run_microbatches(int64_t step, BatchSource& source) {
     const int64_t count = microbatches_;
+    int64_t step_targets = 0, here = 0;
     for (int64_t m = 0; m < count; ++m) {
-        upload(source.next());
+        const Batch& batch = source.next();
+        if (m == 0) step_targets = batch.step_targets;
+        here += batch.valid_targets;
+        if (step_targets < 1) throw_data("step {}: none of its targets counts, so there is no loss", step);
+        if (batch.step_targets != step_targets)
+            throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
+                           batch.step_targets, m, step_targets);
+        upload(batch);
         run_microbatch({.step = step,
                         .lr_factor = learning_rate_factor(config_.schedule, step),
                         .first = m == 0,
-                        .last = m == count - 1});
+                        .last = m == count - 1},
+                       step_targets);
     }
+    if (here > step_targets || (ranks_.num_data_ranks() == 1 && here < step_targets))
+        throw_internal("step {}: {} targets count on this rank, in all {} are announced", step, here,
+                       step_targets);
+    return step_targets;
 }
 
-// Microbatches with the same key enqueue the same work: which gradients begin anew, and which are final.
-StepRunner::GraphKey StepRunner::key_of(const OptimizerSet::Microbatch& microbatch) const {
-    return {microbatch.first, microbatch.last, microbatch.step % phases_};
+// Microbatches with the same key enqueue the same work: which gradients begin anew, which are final, and what
+// their losses are divided by.
+StepRunner::GraphKey StepRunner::key_of(const OptimizerSet::Microbatch& microbatch,
+                                        int64_t step_targets) const {
+    return {microbatch.first, microbatch.last, microbatch.step % phases_, step_targets};
 }
 
-void StepRunner::run_microbatch(const OptimizerSet::Microbatch& microbatch) {
-    const auto graph = use_graphs_ ? graphs_.find(key_of(microbatch)) : graphs_.end();
-    if (graph == graphs_.end()) return enqueue_model(microbatch);
+void StepRunner::run_microbatch(const OptimizerSet::Microbatch& microbatch, int64_t step_targets) {
+    const auto graph = use_graphs_ ? graphs_.find(key_of(microbatch, step_targets)) : graphs_.end();
+    if (graph == graphs_.end()) return enqueue_model(microbatch, step_targets);
     optimizers_.begin_microbatch(microbatch);
     graph->second.graph->launch(runtime_.compute());
     for (const Parameter* p : graph->second.ready_order) optimizers_.sync().reduce(*p);
 }
 
-void StepRunner::enqueue_model(const OptimizerSet::Microbatch& microbatch) {
-    const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(config_.batch.tokens_per_step));
+void StepRunner::enqueue_model(const OptimizerSet::Microbatch& microbatch, int64_t step_targets) {
+    const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(step_targets));
     optimizers_.begin_microbatch(microbatch);
     if (timeline_) timeline_->mark(runtime_.compute(), Phase::forward);
     model_.forward();
@@ -134,23 +150,25 @@ void StepRunner::enqueue_model(const OptimizerSet::Microbatch& microbatch) {
 
 // After a step has run call by call: every shape has been met, every event recorded once, and the gradients
 // have begun, which is what a microbatch that is not the first finds. A graph cannot wait for what the other
-// streams do with its own results, which are enqueued after its launch.
+// streams do with its own results, which are enqueued after its launch. Every target counts in a recorded
+// step, as in all that the loader hands out; a step that masks some finds no graph and runs call by call.
 void StepRunner::record_graphs() {
     if (gradients_.memory().reused() || model_.parameters().stored_in_parts() ||
         ranks_.plan.optimizer_step == OptimizerStep::in_backward)
         return;
-    const int64_t count = microbatches_;
+    const int64_t count = microbatches_, all_targets = config_.batch.tokens_per_step;
     for (int64_t step = 0; step < phases_; ++step) {
         for (int64_t m = 0; m < count; ++m) {
             const OptimizerSet::Microbatch microbatch{
                 .step = step, .lr_factor = 1, .first = m == 0, .last = m == count - 1};
-            if (graphs_.count(key_of(microbatch))) continue;
+            const GraphKey key = key_of(microbatch, all_targets);
+            if (graphs_.count(key)) continue;
             std::vector<const Parameter*> order;
             recording_ = &order;
-            auto graph =
-                runtime_.device().record_graph(runtime_.compute(), [&] { enqueue_model(microbatch); });
+            auto graph = runtime_.device().record_graph(runtime_.compute(),
+                                                        [&] { enqueue_model(microbatch, all_targets); });
             recording_ = nullptr;
-            if (graph) graphs_[key_of(microbatch)] = {std::move(graph), std::move(order)};
+            if (graph) graphs_[key] = {std::move(graph), std::move(order)};
         }
     }
 }
@@ -168,7 +186,7 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     slot.step = step;
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
     if (timeline_) timeline_->begin_step(step);
-    run_microbatches(step, source);
+    slot.targets = run_microbatches(step, source);
     enqueue_optimizer(slot, stop);
     ++enqueued_;
 }
@@ -189,8 +207,7 @@ StepResult StepRunner::collect() {
     StepResult result;
     result.step = slot.step;
     result.lr_factor = slot.lr_factor;
-    result.loss = static_cast<double>(slot.statistics[OptimizerSet::kLossTotal]) /
-                  static_cast<double>(config_.batch.tokens_per_step);
+    result.loss = slot.loss();
     result.grad_norm = slot.statistics[OptimizerSet::kGradNorm];
     result.stop = slot.statistics[OptimizerSet::kStop] > 0;
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_divergence(slot);
@@ -211,8 +228,6 @@ StepResult StepRunner::collect() {
 // before.
 void StepRunner::report_divergence(const Slot& slot) {
     runtime_.synchronize();
-    const double loss = static_cast<double>(slot.statistics[OptimizerSet::kLossTotal]) /
-                        static_cast<double>(config_.batch.tokens_per_step);
     std::string culprit = "every gradient's norm is finite, but not that of all";
     const BucketLayout& layout = optimizers_.layout();
     for (const int id : layout.backward_order()) {
@@ -233,14 +248,15 @@ void StepRunner::report_divergence(const Slot& slot) {
         fmt::format(
             "diverged at step {}: loss {}, gradient norm {}; {}. Lower the learning rate of its group or set "
             "optimizers.clip.",
-            slot.step, loss, slot.statistics[OptimizerSet::kGradNorm], culprit));
+            slot.step, slot.loss(), slot.statistics[OptimizerSet::kGradNorm], culprit));
 }
 
 void StepRunner::warm_up() {
     // Other ranks have connections to set up, whose collectives want to run.
     const bool rehearsal = ranks_.size() == 1;
     if (rehearsal) runtime_.device().rehearse(true);
-    DummySource source(config_.batch.microbatch_tokens, config_.batch.sequence_length);
+    DummySource source(config_.batch.microbatch_tokens, config_.batch.sequence_length,
+                       config_.batch.tokens_per_step);
     const int64_t before = runtime_.ops().flops();
     run_microbatches(phases_ - 1, source);  // at which every group is stepped
     recomputed_flops_per_step_ = model_.recomputed_flops();

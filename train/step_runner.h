@@ -15,7 +15,9 @@
 
 namespace speedrun {
 
-// Where a step's batches come from, one microbatch per call; the reference holds until the next call.
+// Where a step's batches come from, one microbatch per call; the reference holds until the next call. Each
+// states Batch::step_targets, the same on all ranks: the runner throws a data error where it is 0, and an
+// internal error where microbatches of a step contradict each other.
 class BatchSource {
   public:
     virtual ~BatchSource() = default;
@@ -24,7 +26,7 @@ class BatchSource {
 
 struct StepResult {
     int64_t step = 0;
-    double loss = 0;       // nats per token, of the parameters before the step
+    double loss = 0;       // nats per valid target, of the parameters before the step
     double grad_norm = 0;  // global, before clipping
     double lr_factor = 0;
     double step_ms = 0;          // from the end of the step before (or clock start) to the end of this one
@@ -86,7 +88,8 @@ class StepRunner {
     StepResult collect();
     int64_t uncollected() const { return enqueued_ - collected_; }
 
-    // Mean loss over the validation stream, in nats per token, shared among the ranks. Synchronises.
+    // Mean loss over the targets of the validation stream, in nats per target, shared among the ranks.
+    // Synchronises.
     double validate(const ValidationLoader& loader);
     // Behind the step enqueued last: OptimizerSet::copy_state. The result of the next step says how long
     // training waited for it.
@@ -107,27 +110,34 @@ class StepRunner {
   private:
     struct Slot {
         int64_t step = 0;
+        int64_t targets = 0;  // valid ones, of all ranks
         double lr_factor = 0;
         HostBuffer memory;
         float* statistics = nullptr;  // in memory
         std::unique_ptr<Event> backward_done, reduce_done, step_done;
         Reducer::Counts counts;  // since the ranks connected
+
+        double loss() const {
+            return static_cast<double>(statistics[OptimizerSet::kLossTotal]) / static_cast<double>(targets);
+        }
     };
 
     void upload(const Batch& batch);
-    // first, last of the step; the step among those of a period of all optimizer groups.
-    using GraphKey = std::tuple<bool, bool, int64_t>;
+    // first, last of the step; the step among those of a period of all optimizer groups; valid targets of the
+    // step.
+    using GraphKey = std::tuple<bool, bool, int64_t, int64_t>;
     struct RecordedMicrobatch {
         std::unique_ptr<Graph> graph;
         std::vector<const Parameter*> ready_order;  // in which backward announces the gradients
     };
 
-    void run_microbatches(int64_t step, BatchSource& source);
+    // Returns the valid targets of the step, on all ranks.
+    int64_t run_microbatches(int64_t step, BatchSource& source);
     // Forward and backward of the uploaded batch. The first of a step overwrites gradients and loss sum, the
-    // last announces each gradient.
-    void run_microbatch(const OptimizerSet::Microbatch& microbatch);
-    void enqueue_model(const OptimizerSet::Microbatch& microbatch);
-    GraphKey key_of(const OptimizerSet::Microbatch& microbatch) const;
+    // last announces each gradient. Gradients are those of the sum of losses / step_targets.
+    void run_microbatch(const OptimizerSet::Microbatch& microbatch, int64_t step_targets);
+    void enqueue_model(const OptimizerSet::Microbatch& microbatch, int64_t step_targets);
+    GraphKey key_of(const OptimizerSet::Microbatch& microbatch, int64_t step_targets) const;
     void record_graphs();
     void enqueue_optimizer(Slot& slot, bool stop);
     [[noreturn]] void report_divergence(const Slot& slot);

@@ -1,5 +1,7 @@
 // Whole runs on the fake GPU: kernels do nothing there, so losses mean nothing, but everything that the host
 // does for a run on a GPU happens: streams, events, graphs, copies, memory.
+#include <atomic>
+
 #include "kernels/cuda/attention_library.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/runs/run_fixture.h"
@@ -125,6 +127,57 @@ TEST_F(FakeRunTest, OnlyATraceTimesOperations) {
     runtime.synchronize();
     runtime.device().set_trace(nullptr);
     EXPECT_EQ(events_of_a_step().second, 2);
+}
+
+// Kernels since the last look, of recorded graphs and by themselves.
+struct Launched {
+    std::atomic<int64_t> in_graphs = 0, alone = 0;
+} launched;
+
+// The last target of each of the first two microbatches does not count.
+class MaskedBatches final : public BatchSource {
+  public:
+    explicit MaskedBatches(const Config& config) : all_(config), total_(config.batch.tokens_per_step) {}
+    const Batch& next() override {
+        batch_ = all_.next();
+        const bool masked = made_++ % 3 < 2;
+        if (masked) batch_.targets.back() = -1;
+        batch_.valid_targets -= masked;
+        batch_.step_targets = total_ - 2;
+        return batch_;
+    }
+
+  private:
+    SyntheticBatches all_;
+    const int64_t total_;
+    int64_t made_ = 0;
+    Batch batch_;
+};
+
+// A graph holds what its losses are divided by: a step of fewer targets launches the same kernels by itself.
+TEST_F(FakeRunTest, GraphsAreOfStepsWhoseTargetsAllCount) {
+    const Config c = gpu_config();
+    Runtime runtime(runtime_options(c));
+    StepRunner runner(c, runtime);
+    runner.warm_up();
+    ASSERT_TRUE(runner.has_graphs());
+    runner.initialize(1);
+    set_fake_gpu_listener([](const FakeWork& work) {
+        if (work.kernel) ++(work.graph ? launched.in_graphs : launched.alone);
+    });
+    auto kernels_of = [&, step = int64_t{0}](BatchSource& source) mutable {
+        launched.in_graphs = launched.alone = 0;
+        runner.enqueue(step++, source);
+        runner.collect();
+        return std::pair(launched.in_graphs.load(), launched.alone.load());
+    };
+    SyntheticBatches whole(c);
+    MaskedBatches masked(c);
+    const auto [in_graphs, alone] = kernels_of(whole);
+    EXPECT_GT(in_graphs, alone) << "forward and backward outweigh the optimizer";
+    EXPECT_EQ(kernels_of(masked), std::pair(int64_t{0}, in_graphs + alone));
+    EXPECT_EQ(kernels_of(whole), std::pair(in_graphs, alone));
+    set_fake_gpu_listener(nullptr);
 }
 
 // A graph records what other streams wait for: a gradient that is complete, once, in the last microbatch.

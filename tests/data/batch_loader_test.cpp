@@ -46,6 +46,8 @@ TEST_F(BatchLoaderTest, RowsAreWindowsWithTheirNextTokens) {
         const Batch batch = fill(loader, step, 0, 4);
         ASSERT_EQ(batch.tokens.size(), 32u);
         EXPECT_EQ(batch.valid_targets, 32);
+        EXPECT_EQ(batch.step_targets, 32);
+        EXPECT_EQ(fill(loader, step, 1, 2).step_targets, 32) << "of the step, whoever asks for which rows";
         for (int32_t i = 0; i < 32; ++i) {
             const size_t at = static_cast<size_t>(i);
             EXPECT_EQ(batch.tokens[at], batch.tokens[at - at % 8] + i % 8);

@@ -22,6 +22,7 @@ void expect_equal(const Batch& actual, const Batch& expected) {
     EXPECT_EQ(actual.positions, expected.positions);
     EXPECT_EQ(actual.first_key, expected.first_key);
     EXPECT_EQ(actual.valid_targets, expected.valid_targets);
+    EXPECT_EQ(actual.step_targets, expected.step_targets);
 }
 
 TEST_F(PrefetcherTest, EqualsDirectFill) {

@@ -90,22 +90,26 @@ class RowSource final : public BatchSource {
     const Batch& next() override {
         const int64_t step = made_ / accumulation_, microbatch = made_ % accumulation_;
         ++made_;
+        Batch whole;
+        for (int64_t row = 0; row < kRows; ++row) add_row(whole, step, row, row);
         batch_ = {};
         for (int64_t i = 0; i < rows_; ++i)
-            add_row(step, (microbatch * ranks_.size() + ranks_.data_rank()) * rows_ + i, i);
+            add_row(batch_, step, (microbatch * ranks_.size() + ranks_.data_rank()) * rows_ + i, i);
+        batch_.step_targets = whole.valid_targets;
         return batch_;
     }
 
   private:
-    void add_row(int64_t step, int64_t row, int64_t at) {
+    static void add_row(Batch& batch, int64_t step, int64_t row, int64_t at) {
         std::mt19937_64 random(static_cast<uint64_t>(step * 1000 + row));
         auto first = static_cast<int32_t>(at * kSequence);
         for (int64_t t = 0; t < kSequence; ++t) {
             if (random() % 5 == 0) first = static_cast<int32_t>(at * kSequence + t);
-            batch_.tokens.push_back(static_cast<int32_t>(random() % 257));
-            batch_.targets.push_back(random() % 8 == 0 ? -1 : static_cast<int32_t>(random() % 257));
-            batch_.positions.push_back(static_cast<int32_t>(t));
-            batch_.first_key.push_back(first);
+            batch.tokens.push_back(static_cast<int32_t>(random() % 257));
+            batch.targets.push_back(random() % 8 == 0 ? -1 : static_cast<int32_t>(random() % 257));
+            batch.valid_targets += batch.targets.back() != -1;
+            batch.positions.push_back(static_cast<int32_t>(t));
+            batch.first_key.push_back(first);
         }
     }
 

@@ -7,6 +7,7 @@
 #include "train/distributed/self_world.h"
 #include "train/distributed/simulated_world.h"
 #include "train/distributed/staged_world.h"
+#include "train/distributed/wrapped_world.h"
 
 namespace speedrun::testing {
 namespace {
@@ -61,6 +62,50 @@ TEST(ThreadWorldTest, HsdpExampleOn32Ranks) {
     for (const ConformanceCase& conformance : conformance_cases()) {
         if (conformance.name == "hsdp_example") run_ranks(32, conformance.run);
     }
+}
+
+// Counts the texts that the host gathers.
+class CountingWorld final : public WrappedWorld {
+  public:
+    using WrappedWorld::WrappedWorld;
+    std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
+        return inner_.connect(name, group);
+    }
+    std::vector<std::string> all_gather(const std::string& text) override {
+        std::vector<std::string> texts = inner_.all_gather(text);
+        for (const std::string& one : texts) gathered += one.size();
+        return texts;
+    }
+    size_t gathered = 0;
+};
+
+// A schedule of a large model on a thousand ranks would otherwise be gigabytes on every one of them.
+TEST(SameOnAllRanksTest, GathersHashesAndTheTwoTextsThatDiffer) {
+    constexpr size_t kRanks = 6, kHash = 64;
+    const std::vector<std::string> plan(1000, std::string(99, 'x'));
+    constexpr size_t kText = 1000 * 100;
+    run_ranks(kRanks, [&](World& inner) {
+        CountingWorld world(inner);
+        expect_same_on_all_ranks(world, "plan", plan);
+        EXPECT_EQ(world.gathered, kRanks * kHash);
+
+        // Two ranks differ, each at another line: the first of them is named, with its own.
+        std::vector<std::string> other = plan;
+        if (world.rank() == 3) other[700] = "third";
+        if (world.rank() == 5) other[2] = "fifth";
+        world.gathered = 0;
+        try {
+            expect_same_on_all_ranks(world, "plan", other);
+            ADD_FAILURE() << "rank " << world.rank() << " saw no difference";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::usage);
+            EXPECT_NE(std::string(error.what())
+                          .find("plan: rank 3 differs from rank 0 at line 701: 'third' instead of 'xxx"),
+                      std::string::npos)
+                << error.what();
+        }
+        EXPECT_EQ(world.gathered, kRanks * kHash + 2 * kText - 100 + 6);
+    });
 }
 
 }  // namespace

@@ -95,6 +95,7 @@ expect 2 "the trace has steps 2, 3" "$speedrun" trace logs/first --step 9
 expect 3 "config.json: not a trace" "$speedrun" trace logs/first/config.json
 expect 3 "nowhere.json" "$speedrun" trace nowhere.json
 expect 2 "attempt at track 'kjv'" "$speedrun" train tiny.json --set record.track=kjv --set parallel.simulate_latency_us=5
+expect 0 "of gathers per step" "$speedrun" plan tiny.json --ranks 2 --set batch.microbatch_tokens=128 --set record.track=kjv --set parallel.simulate_latency_us=5
 expect 2 "simulate_gbytes_per_s" "$speedrun" plan tiny.json --set parallel.simulate_gbytes_per_s=-1
 expect 2 "exists" "$speedrun" train tiny.json --name first
 expect 0 "^result: done" "$speedrun" train --set eval.every=2 tiny.json --name quiet --quiet --seed 5 --set schedule.steps=2

@@ -38,9 +38,14 @@ expect 2 "model.num_layers: 1 there, 2 here.*" train --name x --resume logs/whol
 expect 0 "continues after step 18 from logs/whole" train --name part --resume logs/whole/checkpoints/step-00000018
 cmp -s logs/whole/checkpoints/step-00000020/rank-00000.safetensors logs/part/checkpoints/step-00000020/rank-00000.safetensors || fail "part differs from whole"
 cp -r logs/whole logs/again && rm -r logs/again/checkpoints/step-00000020
-echo '{"event":"step","st' >>logs/again/metrics.jsonl # cut short by the end of its process
+# What is no event of a step or validation goes: a step that no 64 bits hold, an event without a name, and a line cut short by
+# the end of its process.
+echo '{"event":"step","step":92233720368547758080,"loss":1,"step_ms":1}' >>logs/again/metrics.jsonl
+echo '{"event":7,"step":2,"loss":1}' >>logs/again/metrics.jsonl
+echo '{"event":"step","st' >>logs/again/metrics.jsonl
 expect 0 "continues after step 18" train --name again --resume auto
 same whole again
+[ "$(wc -l <logs/again/metrics.jsonl)" -eq "$(wc -l <logs/whole/metrics.jsonl)" ] || fail "damaged lines of metrics are kept"
 [ -s logs/again/environment_from_step_18.json ] || fail "where the run was continued is not recorded"
 expect 0 "^result: done" train --name again --resume auto --set eval.every=3 --set checkpoint.keep=5
 same whole again

@@ -112,8 +112,11 @@ class ResumeTest : public RunFixture {
              two = Json::parse(bytes_of(b + "/checkpoint.json"));
         one.erase("measured");
         two.erase("measured");
-        one["config"].erase("checkpoint");  // how often a run saves changes nothing in it
-        two["config"].erase("checkpoint");
+        // How often a run saves changes nothing in it, nor does what it keeps for backward.
+        for (const char* key : {"checkpoint", "memory"}) {
+            one["config"].erase(key);
+            two["config"].erase(key);
+        }
         EXPECT_EQ(one, two);
     }
     // All numbers are equal, whoever wrote which.
@@ -181,6 +184,23 @@ TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
         EXPECT_EQ(curve_from(whole, 3), expected);
         EXPECT_EQ(metrics(whole).size(), 12u);
         expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), ways.ranks);
+    }
+}
+
+// What a run keeps for backward may change where it is continued, here on a machine with less memory.
+TEST_F(ResumeTest, ContinuesBitwiseWithOtherActivationCheckpointing) {
+    for (const char* precision : {"f32", "bf16"}) {
+        const std::string whole = std::string("whole_") + precision;
+        const Ways ways{1, 1, "ddp", "normuon", precision};
+        const Config none = config_of(ways, {"checkpoint.every=3", "memory.activation_checkpointing=none"});
+        EXPECT_EQ(train(none, 1, whole), "");
+        for (const char* kept : {"full", "selective"}) {
+            const std::string later = whole + "_" + kept;
+            const Config other = config_of(ways, {"memory.activation_checkpointing=" + std::string(kept)});
+            EXPECT_EQ(train(other, 1, later, checkpoint(whole, 3)), "");
+            EXPECT_EQ(curve_from(later, 0), curve_from(whole, 3));
+            expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), 1);
+        }
     }
 }
 

@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "data/dataset.h"
 #include "kernels/device/error.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
@@ -247,6 +249,42 @@ TEST_F(CheckpointTest, SaysWhatIsDamaged) {
     put(second, good);
     fs::remove(folder(5) + "/SHA256SUMS");
     expect_text({"SHA256SUMS: cannot be opened"});
+}
+
+// A checkpoint.json whose hash is right, with numbers that nothing can be done with.
+TEST_F(CheckpointTest, NumbersThatAreNoneAreErrors) {
+    using Json = nlohmann::json;
+    save(real_file_system(), 5);
+    const std::string path = folder(5) + "/checkpoint.json", sums_path = folder(5) + "/SHA256SUMS";
+    const std::string good = content(path), good_hash = sha256_file(path), sums = content(sums_path);
+    const auto damage_of = [&](const std::string& text) {
+        put(path, text);
+        std::string changed = sums;
+        changed.replace(changed.find(good_hash), good_hash.size(), sha256_file(path));
+        put(sums_path, changed);
+        return damage(folder(5));
+    };
+    const std::vector<Json> bad = {9.2e19, -9.3e18, 1e300, 5.5, "5", nullptr, Json::array(), UINT64_MAX};
+    for (const char* key : {"/step", "/tokens", "/loader/next_row", "/seed", "/ranks", "/format_version",
+                            "/files/0/bytes", "/tensors/0/shape/1"}) {
+        for (const Json& value : bad) {
+            Json json = Json::parse(good);
+            json[Json::json_pointer(key)] = value;
+            const std::string text = damage_of(json.dump());
+            EXPECT_NE(text.find(path + ": expected a whole number, got "), std::string::npos) << key << text;
+        }
+    }
+    Json json = Json::parse(good);
+    json["step"] = -5;
+    EXPECT_NE(damage_of(json.dump()).find("not below 0, got -5"), std::string::npos);
+    json = Json::parse(good);
+    json["tensors"][0]["shape"] = {1LL << 40, 1LL << 40};
+    EXPECT_NE(damage_of(json.dump()).find("no tensor has the shape [1099511627776,1099511627776]"),
+              std::string::npos);
+    EXPECT_NE(damage_of(std::string(1'000'000, '[')).find("nested deeper than 64"), std::string::npos);
+    json = Json::parse(good);
+    json["step"] = 5.0;  // as other writers of JSON may put it
+    EXPECT_EQ(damage_of(json.dump()), "nothing");
 }
 
 // Files whose hashes are right, but which are not the model's.

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -41,7 +42,9 @@ class Batches final : public BatchSource {
     }
     const Batch& next() override {
         batch_.tokens = part(expected_["tokens"][step_]);
-        batch_.targets = part(expected_["targets"][step_++]);
+        batch_.targets = part(expected_["targets"][step_]);
+        batch_.valid_targets = valid(batch_.targets);
+        batch_.step_targets = valid(expected_["targets"][step_++].get<std::vector<int32_t>>());
         return batch_;
     }
 
@@ -50,6 +53,9 @@ class Batches final : public BatchSource {
         const auto all = values.get<std::vector<int32_t>>();
         return {all.begin() + static_cast<ptrdiff_t>(first_),
                 all.begin() + static_cast<ptrdiff_t>(first_ + size_)};
+    }
+    static int64_t valid(const std::vector<int32_t>& targets) {
+        return std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target != -1; });
     }
     const Json& expected_;
     const size_t length_, size_, first_;

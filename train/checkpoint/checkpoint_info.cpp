@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "data/dataset.h"
+#include "data/json_text.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -20,6 +20,24 @@ constexpr const char *kInfoFile = "checkpoint.json", *kSumsFile = "SHA256SUMS",
                      *kFormat = "speedrun-checkpoint";
 constexpr int64_t kFormatVersion = 1;
 
+int64_t count_of(const Json& json) {
+    const int64_t count = whole_number(json);
+    if (count < 0) throw JsonError("expected a whole number not below 0, got " + shown(json));
+    return count;
+}
+
+// Sizes whose product is a number too.
+std::vector<int64_t> shape_of(const Json& json) {
+    std::vector<int64_t> shape;
+    int64_t numel = 1;
+    for (const Json& dim : json.get_ref<const Json::array_t&>()) {
+        shape.push_back(count_of(dim));
+        if (__builtin_mul_overflow(numel, shape.back(), &numel))
+            throw JsonError("no tensor has the shape " + shown(json));
+    }
+    return shape;
+}
+
 Json json_of(const CheckpointFile& file) {
     return {{"file", file.name}, {"bytes", file.bytes}, {"sha256_of_tensors", file.tensors}};
 }
@@ -27,7 +45,7 @@ Json json_of(const CheckpointFile& file) {
 CheckpointFile file_of(const Json& json) {
     CheckpointFile file;
     file.name = json.at("file").get<std::string>();
-    file.bytes = json.at("bytes").get<int64_t>();
+    file.bytes = count_of(json.at("bytes"));
     file.tensors = json.at("sha256_of_tensors").get<std::map<std::string, std::string>>();
     return file;
 }
@@ -53,21 +71,20 @@ MeasuredTimes times_of(const Json& json) {
 
 CheckpointInfo info_of(const Json& json) {
     CheckpointInfo info;
-    info.step = json.at("step").get<int64_t>();
-    info.tokens = json.at("tokens").get<int64_t>();
-    info.next_row = json.at("loader").at("next_row").get<int64_t>();
-    info.seed = json.at("seed").get<int64_t>();
+    info.step = count_of(json.at("step"));
+    info.tokens = count_of(json.at("tokens"));
+    info.next_row = count_of(json.at("loader").at("next_row"));
+    info.seed = whole_number(json.at("seed"));
     info.next_lr_factor = json.at("schedule").at("next_lr_factor").get<double>();
     info.train_loss = json.at("train_loss").get<double>();
     info.precision = json.at("precision").get<std::string>();
-    info.ranks = json.at("ranks").get<int64_t>();
+    info.ranks = count_of(json.at("ranks"));
     info.mesh = json.at("mesh").get<std::string>();
     info.strategy = json.at("strategy").get<std::string>();
     info.written_by = json.at("written_by").get<std::string>();
     info.config = json.at("config").dump(2);
     for (const Json& tensor : json.at("tensors"))
-        info.tensors.push_back(
-            {tensor.at("name").get<std::string>(), tensor.at("shape").get<std::vector<int64_t>>()});
+        info.tensors.push_back({tensor.at("name").get<std::string>(), shape_of(tensor.at("shape"))});
     for (const Json& file : json.at("files")) info.files.push_back(file_of(file));
     info.measured = times_of(json.at("measured"));
     return info;
@@ -178,17 +195,20 @@ CheckpointInfo read_checkpoint_info(const std::string& folder) {
     const auto sums = read_sums(sums_path);
     const std::string expected = sum_of(sums, sums_path, kInfoFile), actual = sha256_file(path);
     if (actual != expected) throw_data("{}: SHA-256 is {}, {} says {}", path, actual, sums_path, expected);
-    std::ifstream file(path);
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
     CheckpointInfo info;
     try {
-        const Json json = Json::parse(file);
-        const auto version = json.at("format_version").get<int64_t>();
+        const Json json = parse_json<Json>(text.str());
+        const int64_t version = whole_number(json.at("format_version"));
         if (json.at("format").get<std::string>() != kFormat || version != kFormatVersion) {
             throw_data("{}: is {} version {}, this program reads {} version {}", path,
                        json.at("format").dump(), version, kFormat, kFormatVersion);
         }
         info = info_of(json);
     } catch (const Json::exception& error) {
+        throw_data("{}: {}", path, error.what());
+    } catch (const JsonError& error) {
         throw_data("{}: {}", path, error.what());
     }
     for (CheckpointFile& f : info.files) f.sha256 = sum_of(sums, sums_path, f.name);

@@ -20,9 +20,17 @@ namespace fs = std::filesystem;
 
 // What changes no number that is trained, or none that anybody could want unchanged: a run on other ranks
 // must cut its steps otherwise.
-constexpr std::array<const char*, 10> kFree = {
-    "eval.",  "checkpoint.", "parallel.", "record.",         "cuda.",
-    "device", "threads",     "data.val.", "data.val_tokens", "batch.microbatch_tokens"};
+constexpr std::array<const char*, 11> kFree = {"eval.",
+                                               "checkpoint.",
+                                               "parallel.",
+                                               "record.",
+                                               "cuda.",
+                                               "memory.",
+                                               "device",
+                                               "threads",
+                                               "data.val.",
+                                               "data.val_tokens",
+                                               "batch.microbatch_tokens"};
 
 bool is_free(const std::string& key) {
     return std::any_of(kFree.begin(), kFree.end(), [&](const std::string& free) {

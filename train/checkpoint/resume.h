@@ -32,8 +32,8 @@ std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::strin
                                                   const Config& config);
 
 // Keys of the resolved configs whose values differ and change what is trained: "schedule.steps: 100 there,
-// 200 here". A resumed run may change the others: where and with how many ranks it runs, how often it
-// validates and saves.
+// 200 here". A resumed run may change the others: where and with how many ranks it runs, what it keeps for
+// backward, how often it validates and saves.
 std::vector<std::string> training_differences(const Config& there, const Config& here);
 
 }  // namespace speedrun

@@ -132,6 +132,12 @@ void install_signal_handlers() {
 
 // Everything that can be refused is refused before the folder is made.
 void check_run(const Config& config, const TrainOptions& options) {
+    if (config.parallel.simulates() && !config.record.track.empty()) {
+        throw_usage(
+            "parallel.simulate_*: an attempt at track '{}' cannot run on a simulated network; drop the "
+            "simulate keys, or measure with --set record.track=",
+            config.record.track);
+    }
     const ParameterTable table(config.model, config.batch.sequence_length);
     assign_groups(table, config.optimizers);
     // A continued run has its weights from its checkpoint.

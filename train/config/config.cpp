@@ -311,12 +311,6 @@ void Config::validate() const {
                 checkpoint.every, i, optimizers.groups[i].every);
         }
     }
-    if (parallel.simulates() && !record.track.empty()) {
-        throw_usage(
-            "parallel.simulate_*: an attempt at track '{}' cannot run on a simulated network; drop the "
-            "simulate keys, or measure with --set record.track=",
-            record.track);
-    }
     if (schedule.warmup_steps > schedule.steps) {
         throw_usage("schedule.warmup_steps {} exceeds schedule.steps {}", schedule.warmup_steps,
                     schedule.steps);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "data/sha256.h"
 #include "train/distributed/host_task.h"
 
 namespace speedrun {
@@ -191,20 +192,26 @@ double World::max(double value) {
 void expect_same_on_all_ranks(World& world, const std::string& title, const std::vector<std::string>& lines) {
     std::string text;
     for (const std::string& line : lines) text += line + '\n';
-    const std::vector<std::string> texts = world.all_gather(text);
-    for (size_t rank = 1; rank < texts.size(); ++rank) {
-        if (texts[rank] == texts[0]) continue;
-        const std::vector<std::string> first = split_lines(texts[0]), other = split_lines(texts[rank]);
-        size_t at = 0;
-        while (at < std::min(first.size(), other.size()) && first[at] == other[at]) ++at;
-        const auto line = [at](const std::vector<std::string>& all) {
-            return at < all.size() ? all[at] : "nothing more";
-        };
-        throw_usage(
-            "{}: rank {} differs from rank 0 at line {}: '{}' instead of '{}'; all ranks need the same "
-            "config and binary",
-            title, rank, at + 1, line(other), line(first));
-    }
+    Sha256 sha256;
+    sha256.update(text.data(), text.size());
+    const std::vector<std::string> hashes = world.all_gather(sha256.hex());
+    const auto different = std::find_if(hashes.begin(), hashes.end(),
+                                        [&](const std::string& hash) { return hash != hashes[0]; });
+    if (different == hashes.end()) return;
+    const auto rank = static_cast<size_t>(different - hashes.begin()),
+               own = static_cast<size_t>(world.rank());
+    // All ranks see the same hashes, so that all know whose texts are wanted.
+    const std::vector<std::string> texts = world.all_gather(own == 0 || own == rank ? text : "");
+    const std::vector<std::string> first = split_lines(texts[0]), other = split_lines(texts[rank]);
+    size_t at = 0;
+    while (at < std::min(first.size(), other.size()) && first[at] == other[at]) ++at;
+    const auto line = [at](const std::vector<std::string>& all) {
+        return at < all.size() ? all[at] : "nothing more";
+    };
+    throw_usage(
+        "{}: rank {} differs from rank 0 at line {}: '{}' instead of '{}'; all ranks need the same "
+        "config and binary",
+        title, rank, at + 1, line(other), line(first));
 }
 
 }  // namespace speedrun

@@ -6,8 +6,8 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "data/json_text.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -64,10 +64,15 @@ std::vector<double> RunFolder::keep_steps_before(int64_t step) {
         std::ifstream from(path);
         std::ofstream to(kept);
         for (std::string line; std::getline(from, line);) {
-            const Json json = Json::parse(line, nullptr, false);
-            if (!json.is_object() || !json.contains("step") || json["step"].get<int64_t>() >= step) continue;
-            if (json.value("event", "") == "step") step_ms.push_back(json.value("step_ms", 0.0));
-            to << line << '\n';
+            try {
+                const Json json = parse_json<Json>(line);
+                if (whole_number(json.at("step")) >= step) continue;
+                if (json.at("event").get<std::string>() == "step")
+                    step_ms.push_back(json.at("step_ms").get<double>());
+                to << line << '\n';
+            } catch (const Json::exception&) {  // cut short by the end of its process, or damaged since
+            } catch (const JsonError&) {
+            }
         }
         to.close();
         if (!to) throw Error(ExitCode::failure, failure("metrics.jsonl.part"));
