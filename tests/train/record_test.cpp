@@ -172,8 +172,8 @@ TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
 }
 
 TEST_F(RecordTest, TheDataMustBeTheTracks) {
-    const std::string train = dir_.write_tokens("t.bin", counting_tokens(100)),
-                      val = dir_.write_tokens("v.bin", counting_tokens(11));
+    const std::string train = write_tokens(dir_.file("t.bin"), counting_tokens(100)),
+                      val = write_tokens(dir_.file("v.bin"), counting_tokens(11));
     Track t = track();
     t.shards[0].sha256 = sha256_file(train);
     t.shards[1].sha256 = sha256_file(val);
