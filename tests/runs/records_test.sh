@@ -4,9 +4,7 @@
 set -u
 speedrun=$1 mpiexec=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+. "$here/../expect.sh"
 . "$here/tiny_run.sh"
 
 has() { grep -q -e "$2" "$1" || fail "no '$2' in $1"; }
