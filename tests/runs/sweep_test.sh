@@ -48,7 +48,7 @@ done
 column grid time_to_target_s | tr ' ' '\n' | sed '$d' >times
 sort -g -c times || fail "the table is not sorted by time to target: $(cat times)"
 
-# The same table from known numbers: first validation at or below the target, runs that miss it last and by loss.
+# Makes the table from known numbers: first validation at or below the target, runs that miss it last and by loss.
 number=0
 for run in logs/grid/*/; do
     number=$((number + 1))

@@ -51,7 +51,7 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
     const Comparison c = compare_run_sets(base, folder);
     EXPECT_NEAR(c.ratio, 15.002 / 10.002, 1e-9);
     EXPECT_TRUE(c.in_turns && c.same_machine && c.warnings.empty());
-    // Of the two records alone nothing says that they were measured in turns.
+    // Nothing in the records of two attempts says that these were measured in turns.
     plan_.name = "other";
     result = make_result();
     for (RecordRun& run : result.record.runs) run.began_utc = "2027" + run.began_utc.substr(4);
