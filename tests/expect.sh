@@ -17,3 +17,12 @@ expect() {
     if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
     grep -q -e "$text" out || fail "no '$text' in the output of: $*"
 }
+# wait_until COMMAND...: tries it until it succeeds; a failure after a minute, which a busy machine may need.
+wait_until() {
+    tries=0
+    until "$@" >/dev/null 2>&1; do
+        if [ $tries -ge 600 ]; then fail "waited a minute for: $*"; return; fi
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+}

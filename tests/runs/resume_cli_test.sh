@@ -60,8 +60,7 @@ same whole again
 # A signal: the step is finished, a checkpoint is saved, and the run goes on from there.
 "$speedrun" train tiny.json --name long --set schedule.steps=1000000 >out 2>&1 &
 pid=$!
-tries=0
-until [ -s logs/long/metrics.jsonl ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+wait_until test -s logs/long/metrics.jsonl
 kill -INT $pid
 wait $pid
 got=$?
@@ -93,8 +92,7 @@ fi
 # The run's folder is removed while it trains.
 "$speedrun" train tiny.json --name gone --set schedule.steps=1000000 >out 2>&1 &
 pid=$!
-tries=0
-until [ -s logs/gone/metrics.jsonl ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+wait_until test -s logs/gone/metrics.jsonl
 rm -r logs/gone
 kill -TERM $pid
 wait $pid

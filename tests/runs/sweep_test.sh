@@ -105,10 +105,7 @@ echo \$\$ >pid
 exec "$speedrun" "\$@"
 J
 chmod +x noted
-wait_for() { # PATTERN FILE
-    tries=0
-    until grep -q -e "$1" "$2" 2>/dev/null || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
-}
+wait_for() { wait_until grep -q -e "$1" "$2"; } # PATTERN FILE
 sweep tiny.json schedule.steps=1000000,3 --name killed --speedrun ./noted >out 2>&1 &
 wait_for '"step":1' "logs/killed/steps=1000000/metrics.jsonl"
 kill -KILL "$(cat pid)"
