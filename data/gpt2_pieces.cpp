@@ -44,7 +44,7 @@ const std::array<Kind, 128> kAscii = [] {
     return kinds;
 }();
 
-// Of the character at `at`, which is below text.size().
+// Class and length of the character at `at`, which is below text.size().
 Character character(std::string_view text, size_t at) {
     const auto first = static_cast<unsigned char>(text[at]);
     if (first < kAscii.size()) return {kAscii[first], 1};
@@ -74,8 +74,8 @@ size_t contraction(std::string_view text) {
     return two == "re" || two == "ve" || two == "ll" ? 3 : 0;
 }
 
-// Of the spaces that begin the text, all if the text ends with them; else all but the last one, which goes
-// with what follows if it is ' ', and else stands alone.
+// Length of the spaces that begin the text: all of them if the text ends with them; else all but the last
+// one, which goes with what follows if it is ' ', and else stands alone.
 size_t spaces(std::string_view text) {
     size_t end = 0, before_last = 0;
     while (end < text.size()) {

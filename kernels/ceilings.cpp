@@ -68,7 +68,7 @@ double LargeProduct::rate(const Product& product, int rounds, double seconds) {
     return 2 * n * n * n / (ms * 1e-3);
 }
 
-// As Linux tells it: sysconf reports the host's on some virtual machines.
+// Reads Linux's own files: sysconf reports the host's cache on some virtual machines.
 int64_t last_cache_bytes() {
     int64_t largest = 8 << 20;
     for (int index = 0; index < 5; ++index) {

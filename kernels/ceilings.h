@@ -49,7 +49,7 @@ struct CeilingSizes {
 // On a CPU the two buffers are four times the last cache together.
 CeilingSizes ceiling_sizes(const Device& device);
 
-// Of the CPU's last level, as Linux tells it.
+// Bytes of the CPU's last level of cache, as Linux tells them.
 int64_t last_cache_bytes();
 
 // Bytes read and written per second by the device's copy or the operation cast, whichever is faster.

@@ -131,9 +131,9 @@ class Ops {
     virtual void norm_backward(Tensor ds, Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean,
                                Tensor rstd, Tensor gain, Tensor dresidual, bool accumulate, NormKind kind,
                                Stream& stream) = 0;
-    // The same through a mix with z (the first embedding): entered = x (+ delta); s = c₀·entered + c₁·z; y =
-    // norm(s) (· gain) (+ bias). entered and s are rounded to the real type before anything reads them, as if
-    // sum, mix and norm were operations of their own. sum: real [T,C] receives s; entered: real [T,C],
+    // Norm of a sum that is mixed with z (the first embedding): entered = x (+ delta); s = c₀·entered + c₁·z;
+    // y = norm(s) (· gain) (+ bias). entered and s are rounded to the real type before anything reads them,
+    // as if sum, mix and norm were operations of their own. sum: real [T,C] receives s; entered: real [T,C],
     // receives x + delta and is given exactly when delta is (it may alias x, not sum). The rest as above.
     virtual void mix_norm_forward(Tensor y, Tensor sum, Tensor entered, Tensor mean, Tensor rstd, Tensor x,
                                   Tensor delta, const MixWith& mix, Tensor gain, Tensor bias, NormKind kind,

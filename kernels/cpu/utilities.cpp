@@ -31,7 +31,8 @@ float reduce(const Real* x, int64_t count, Term&& term) {
     return total;
 }
 
-// As bits, magnitudes are in the order of their values, and a NaN is above infinity: no maximum loses it.
+// Compares magnitudes as the integers that their bits are: in the order of their values, with a NaN above
+// infinity, so that no maximum loses it.
 template <class Real>
 float largest_magnitude(const Real* x, int64_t count) {
     std::array<uint32_t, cpu::kReductionChunks> partial;

@@ -13,8 +13,8 @@ namespace speedrun {
 class AttentionLibrary {
   public:
     virtual ~AttentionLibrary() = default;
-    // As Ops::attention_forward and attention_backward, sizes and types already checked. False, with nothing
-    // enqueued, if it has no kernel for this attention.
+    // Do what Ops::attention_forward and attention_backward do, sizes and types already checked. Return
+    // false, with nothing enqueued, if there is no kernel for this attention.
     virtual bool forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, const AttentionOptions& options,
                          Stream& stream) = 0;
     virtual bool backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o, Tensor lse, Tensor q,

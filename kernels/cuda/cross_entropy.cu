@@ -56,7 +56,8 @@ struct Cache {
     };
     int64_t chunks;
 
-    // As many of a row as fit into so many bytes, in whole warps.
+    // The number of a row's chunks that a block keeps in `bytes` of shared memory: all of them if they fit,
+    // else a multiple of the warp's size.
     static int64_t chunks_of(int64_t row_chunks, int64_t bytes) {
         const int64_t room = bytes / (W * int64_t{sizeof(float)});
         return row_chunks <= room ? row_chunks : room / tiles::kWarp * tiles::kWarp;
@@ -144,7 +145,8 @@ __global__ void __launch_bounds__(tiles::kLossThreads, 2)
     const float target_gap = capped ? cap_gap(target_logit, scale) : 0.0f;
     const float target_capped = capped ? a.softcap * (1.0f - 2.0f * target_gap) : target_logit;
     if (threadIdx.x == 0) {
-        // Of the target under the maximum, or what stands in for it.
+        // log(Σ exp(z − top)) + top − z of the target. Without a running maximum the softcap takes its place,
+        // which no capped logit exceeds: the target's stays 2·softcap·target_gap below it.
         a.losses[row] = logf(total) + (kOnline ? top - target_capped : 2.0f * a.softcap * target_gap);
     }
     if (!a.has_gradient) return;
@@ -177,7 +179,7 @@ __global__ void __launch_bounds__(tiles::kLossThreads, 2)
     }
 }
 
-// As few threads as do the row in the same number of rounds.
+// The least number of threads that go over a row in as few rounds as kLossThreads would.
 int block_threads(int64_t chunks) {
     const int64_t rounds = (chunks + tiles::kLossThreads - 1) / tiles::kLossThreads;
     const int64_t threads = (chunks + rounds - 1) / rounds;

@@ -121,11 +121,11 @@ CublasLt::Plan CublasLt::make_plan(const Product& product) const {
     api_.check(api_.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, product.options.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, product.options.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    // Of the epilogues only the bias is used. CUBLASLT_EPILOGUE_GELU_AUX_BIAS and DGELU would save the gpt2
-    // family one pass over [T,4D] per layer forward and two backward (2.4 of some 50 ms a microbatch of the
-    // 124M model at 3.0 TB/s, by count, not measured), but take f32 sums where ops.h has activations of
-    // values rounded to the compute type: they would be operations of their own, a product that writes two
-    // tensors, in every backend.
+    // Only one of the library's epilogues is used, the bias. CUBLASLT_EPILOGUE_GELU_AUX_BIAS and DGELU would
+    // save the gpt2 family one pass over [T,4D] per layer forward and two backward (2.4 of some 50 ms a
+    // microbatch of the 124M model at 3.0 TB/s, by count, not measured), but take f32 sums where ops.h has
+    // activations of values rounded to the compute type: they would be operations of their own, a product
+    // that writes two tensors, in every backend.
     if (product.bias.present()) {
         const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
         const int32_t type = cuda_type(product.bias.dtype);

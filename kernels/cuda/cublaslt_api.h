@@ -35,7 +35,7 @@ struct CublasLtApi {
 // reason in `why`, if they are not to be had.
 bool load_cublaslt(CublasLtApi& api, std::string& why);
 
-// As make_cublaslt, with these functions.
+// Does what make_cublaslt does, with these functions.
 class MatmulLibrary;
 struct CublasLtOptions;
 std::unique_ptr<MatmulLibrary> make_cublaslt(Device& device, const CublasLtOptions& options,

@@ -49,8 +49,9 @@ void enqueue_wait(cudaStream_t stream, uint32_t* word, uint32_t value) {
     if (result != CUDA_SUCCESS) throw_internal("cuStreamWaitValue32: error {}", static_cast<int>(result));
 }
 
-// Of a host thread, for a word that a stream writes. No call of CUDA, which might wait for another thread
-// that frees memory or loads a kernel, and so for all streams: for this one, that waits for us.
+// Makes a host thread wait for a word that a stream writes. Calls nothing of CUDA: that might wait for
+// another thread that frees memory or loads a kernel, which waits for all streams, this one included, and
+// this one waits for us.
 void wait_for(uint32_t& word, uint32_t value) {
     constexpr int kSpins = 200;
     constexpr std::chrono::microseconds kNap(20);

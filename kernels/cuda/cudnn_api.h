@@ -58,7 +58,7 @@ class CudnnApi {
 // libcudnn.so.9, looked for where the loader looks, opened for the current GPU, whose compute capability is
 // given (90 for 9.0). Null, with the reason in `why`, if it is not to be had.
 std::unique_ptr<CudnnApi> load_cudnn(int compute_capability, std::string& why);
-// The same for a GPU that need not be there: `properties` as cuDNN writes them down
+// Loads it for a GPU that need not be there: `properties` as cuDNN writes them down
 // (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, cuDNN 9.8). Its graphs are planned, and cannot be executed.
 std::unique_ptr<CudnnApi> load_cudnn_for(const std::string& properties, int compute_capability,
                                          std::string& why);

@@ -12,8 +12,8 @@ namespace speedrun {
 class MatmulLibrary {
   public:
     virtual ~MatmulLibrary() = default;
-    // As Ops::matmul, sizes and types already checked. False, with nothing enqueued, if it has no kernel for
-    // this product.
+    // Does what Ops::matmul does, sizes and types already checked. Returns false, with nothing enqueued, if
+    // there is no kernel for this product.
     virtual bool matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options,
                         Stream& stream) = 0;
 };

@@ -22,7 +22,7 @@ __device__ inline void load_a(uint32_t (&a)[4], const Bf16* tile, int i, int k) 
     const int lane = ptx::lane_id();
     ptx::ldmatrix_x4(a, tile + chunk_offset<kWidth>(i + (lane & 15), k / 8 + (lane >> 4)));
 }
-// The same of a tile stored [k][i].
+// Loads that fragment of a from a tile stored [k][i].
 template <int kWidth>
 __device__ inline void load_a_transposed(uint32_t (&a)[4], const Bf16* tile, int i, int k) {
     const int lane = ptx::lane_id();
@@ -36,7 +36,7 @@ __device__ inline void load_b(uint32_t (&b)[4], const Bf16* tile, int j, int k) 
     ptx::ldmatrix_x4(
         b, tile + chunk_offset<kWidth>(j + (lane & 7) + (lane >> 4) * 8, k / 8 + ((lane >> 3) & 1)));
 }
-// The same of a tile stored [k][j].
+// Loads that fragment of b from a tile stored [k][j].
 template <int kWidth>
 __device__ inline void load_b_transposed(uint32_t (&b)[4], const Bf16* tile, int j, int k) {
     const int lane = ptx::lane_id();

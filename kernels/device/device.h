@@ -174,7 +174,7 @@ class Device {
     void* reserve_addresses(int64_t bytes);
 
     MemoryTable memory_;
-    // Of a dry device: beyond what x86-64 and ARM give to a process.
+    // Where a dry device puts its next buffer: addresses above all that x86-64 and ARM give to a process.
     uintptr_t next_address_ = uintptr_t{1} << 56;
 };
 

@@ -52,7 +52,7 @@ struct Tensor {
 // Throws unless the tensor has exactly this dtype and shape; `name` and the actual values go into the
 // message.
 void expect(const Tensor& tensor, DType dtype, std::initializer_list<int64_t> dims, const char* name);
-// The same, any floating dtype.
+// Throws unless the tensor has these dimensions and some floating dtype.
 void expect_shape(const Tensor& tensor, std::initializer_list<int64_t> dims, const char* name);
 
 }  // namespace speedrun

@@ -5,20 +5,7 @@
 set -u
 bin=$1
 check=$2/scripts/gpu_check.sh
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
-
-fail() { echo "FAILED: $1"; sed 's/^/    /' out; failures=$((failures + 1)); }
-# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT (a grep pattern).
-expect() {
-    code=$1; text=$2; shift 2
-    "$@" >out 2>&1 </dev/null
-    got=$?
-    if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
-    grep -q -e "$text" out || fail "no '$text' in the output of: $*"
-}
+. "$2/tests/expect.sh"
 
 # Usage.
 expect 0 'Exit codes' "$bin/op_bench" --help

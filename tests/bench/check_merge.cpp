@@ -73,7 +73,7 @@ void collect_operations(Json& steps, Json& ops, Json& ceilings) {
     }
 }
 
-// Of a stage, from the states of its steps.
+// State of a stage, from the states of its steps.
 std::string stage_status(const std::vector<std::string>& states) {
     const auto has = [&](const char* state) { return std::count(states.begin(), states.end(), state) > 0; };
     if (states.empty()) return "not run";

@@ -20,7 +20,7 @@ Json read_json(const std::string& path) {
     return Json::parse(file);
 }
 
-// Of a run's metrics.jsonl.
+// Lines of a run's metrics.jsonl that are of a step.
 std::vector<Json> read_steps(const std::string& path) {
     std::ifstream file(path);
     if (!file) throw std::runtime_error(path + " is not there");

@@ -1,12 +1,12 @@
 // What a check on a GPU takes for a good run, and what not.
 #include "tests/bench/check_runs.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+
+#include "tests/temp_dir.h"
 
 namespace speedrun::bench {
 namespace {
@@ -15,14 +15,9 @@ namespace fs = std::filesystem;
 
 class CheckRunTest : public ::testing::Test {
   protected:
-    void SetUp() override {
-        folder_ = fs::temp_directory_path() / fmt::format("speedrun_check_runs_{}", getpid());
-        fs::create_directories(folder_);
-        write_run("run", {5, 4, 3, 2, 2, 2, 2, 2}, "done");
-    }
-    void TearDown() override { fs::remove_all(folder_); }
+    void SetUp() override { write_run("run", {5, 4, 3, 2, 2, 2, 2, 2}, "done"); }
 
-    std::string path(const std::string& name) const { return (folder_ / name).string(); }
+    std::string path(const std::string& name) const { return dir_.file(name); }
 
     // Steps of 1024 tokens; the first three take 100 ms, the others 10 ms.
     void write_run(const std::string& name, const std::vector<double>& losses, const char* status) {
@@ -58,7 +53,7 @@ class CheckRunTest : public ::testing::Test {
         return path("losses.json");
     }
 
-    fs::path folder_;
+    const TempDir dir_;
 };
 
 TEST_F(CheckRunTest, FiguresAreThoseOfTheMedianStep) {

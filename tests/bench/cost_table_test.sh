@@ -3,18 +3,7 @@
 # Usage: cost_table_test.sh SPEEDRUN REPOSITORY
 set -u
 speedrun=$1 script=$2/scripts/cost_table.sh
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-fail() { echo "FAILED: $1"; sed 's/^/    /' "$work/out"; failures=$((failures + 1)); }
-expect() {
-    code=$1 text=$2
-    shift 2
-    "$@" >"$work/out" 2>&1 </dev/null
-    got=$?
-    if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
-    grep -q -e "$text" "$work/out" || fail "no '$text' in the output of: $*"
-}
+. "$2/tests/expect.sh"
 
 expect 0 'Usage: cost_table.sh' "$script" --help
 expect 2 "not a number" "$script" --steps some

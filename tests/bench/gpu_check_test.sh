@@ -4,10 +4,7 @@
 # Usage: gpu_check_test.sh GPU_REPORT SOURCE_DIR
 set -u
 gpu_report=$1 source=$2
-work=$(mktemp -d)
-trap 'kill_hung; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
+. "$source/tests/expect.sh"
 export CALLS="$work/calls" HUNG="$work/hung" FAULTS='' SLOW='' TMPDIR="$work"
 
 # shellcheck disable=SC2317  # called by the trap
@@ -15,15 +12,7 @@ kill_hung() {
     [ ! -f "$HUNG" ] || while read -r pid; do kill -KILL "$pid" 2>/dev/null; done <"$HUNG"
     rm -f "$HUNG"
 }
-fail() { echo "FAILED: $1"; sed 's/^/    /' out; failures=$((failures + 1)); }
-# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT (a grep pattern).
-expect() {
-    code=$1; text=$2; shift 2
-    "$@" >out 2>&1 </dev/null
-    got=$?
-    if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
-    grep -q -e "$text" out || fail "no '$text' in the output of: $*"
-}
+trap 'kill_hung; rm -rf "$work"' EXIT
 # states OUT_DIR: stage, step and status of each step in the report, which must be JSON.
 states() {
     if command -v python3 >/dev/null 2>&1; then

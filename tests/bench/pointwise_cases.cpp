@@ -49,7 +49,7 @@ void add_embedding(std::vector<Case>& cases, const ModelShape& s, bool positions
          }});
     cases.push_back({fmt::format("pointwise.{}.sort_ids", s.name), "sort_ids",
                      fmt::format("{} below {}", tokens, vocab), 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
-                         // As f32, in which what was not written is NaN and an id next to nothing.
+                         // Made as f32, in which what was not written is NaN and an id next to nothing.
                          const Tensor index = m.indices(ids), written = m.output(DType::f32, {2, tokens});
                          const Tensor order(written.data, DType::i32, {2, tokens});
                          return [=](Ops& ops, Stream& stream) { ops.sort_ids(order, index, vocab, stream); };

@@ -24,7 +24,7 @@ double count_nonfinite(const Tensor& tensor, Backend& backend, Stream& stream) {
     return found;
 }
 
-// The same by the host, at both ends of the tensor: it does not rest on a kernel that may be wrong.
+// Looks at both ends of the tensor on the host: that does not rest on a kernel that may be wrong.
 bool sample_is_finite(const Tensor& tensor, Backend& backend, Stream& stream) {
     const int64_t count = std::min(tensor.numel(), kHostSample), size = size_of(tensor.dtype);
     std::vector<char> host(static_cast<size_t>(count * size));

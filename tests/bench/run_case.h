@@ -24,7 +24,7 @@ class PreparedCase {
 
     const std::vector<std::function<void()>>& calls() const { return calls_; }
     int sets() const { return static_cast<int>(sets_.size()); }
-    // Of one call: the least that it moves, as the tensors were handed out, and as MeteredOps tells it.
+    // Cost of one call: the least that it moves, as the tensors were handed out, and as MeteredOps tells it.
     int64_t bytes() const { return sets_.front()->bytes(); }
     const OpCost& cost() const { return cost_; }
     // After all calls have run at least once: throws unless every output was written and is finite.
@@ -49,7 +49,7 @@ struct Measurement {
 Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& timer, DType real,
                      const TimingOptions& options);
 
-// Of all_operations(), those that are not in `timed`.
+// Members of all_operations() that are not in `timed`.
 std::vector<std::string> operations_without_case(const std::set<std::string>& timed);
 
 // Milliseconds that the expectation means for this case.

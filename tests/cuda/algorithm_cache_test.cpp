@@ -1,9 +1,7 @@
 // The file that remembers cuBLASLt's algorithms: whose it is, where it lies, and ranks that save at once.
 #include "kernels/cuda/algorithm_cache.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "kernels/cuda/matmul_library.h"
+#include "tests/temp_dir.h"
 
 namespace speedrun::testing {
 namespace {
@@ -23,7 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(AlgorithmCache, KeepsWholeLinesOfItsOwner) {
-    const std::string file = fmt::format("{}algorithm_cache_{}/a/b.txt", ::testing::TempDir(), getpid());
+    const TempDir dir;
+    const std::string file = dir.file("a/b.txt");
     const AlgorithmWords words{1, 2, 3, 0xffffffffffffffffu, 5, 6, 7, 8};
     {
         AlgorithmCache cache(file, "gpu 1");
@@ -42,13 +42,13 @@ TEST(AlgorithmCache, KeepsWholeLinesOfItsOwner) {
 
 // Ranks that are threads of one process save at the same time.
 TEST(AlgorithmCache, ThreadsMaySaveAtOnce) {
-    const fs::path folder = fmt::format("{}algorithm_cache_threads_{}", ::testing::TempDir(), getpid());
+    const TempDir folder;
     constexpr int kThreads = 4, kTimes = 100;
     std::atomic<int> failed = 0;
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
         threads.emplace_back([&] {
-            AlgorithmCache cache(folder / "file.txt", "gpu 1");
+            AlgorithmCache cache(folder.file("file.txt"), "gpu 1");
             for (int i = 0; i < kTimes; ++i) {
                 cache.store("key", {});
                 failed += !cache.save();
@@ -57,9 +57,8 @@ TEST(AlgorithmCache, ThreadsMaySaveAtOnce) {
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(failed, 0);
-    EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1)
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1)
         << "a file under a temporary name is left";
-    fs::remove_all(folder);
 }
 
 TEST(AlgorithmCache, FolderIsTheFirstThatIsNamed) {

@@ -3,18 +3,17 @@
 // strides and epilogues; which algorithm is fast, and that the library takes them on a card, it cannot prove.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 
 #include "kernels/cuda/cublaslt_api.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/kernels/op_test_support.h"
+#include "tests/temp_dir.h"
 
 namespace speedrun::testing {
 namespace {
@@ -152,8 +151,6 @@ class CublasLtTest : public ::testing::TestWithParam<DType> {
                                   const cublasLtMatmulAlgo_t*,
                                   cublasLtMatmulHeuristicResult_t*) { return CUBLAS_STATUS_SUCCESS; };
         api_.matmul = fake_matmul;
-        file_ = fmt::format("{}cublaslt_cache_{}/algorithms.txt", ::testing::TempDir(), getpid());
-        std::filesystem::remove(file_);
         products = 0;
         algorithms.clear();
     }
@@ -175,7 +172,8 @@ class CublasLtTest : public ::testing::TestWithParam<DType> {
     }
 
     CublasLtApi api_;
-    std::string file_;
+    const TempDir dir_;
+    const std::string file_ = dir_.file("algorithms.txt");
 };
 INSTANTIATE_TEST_SUITE_P(Types, CublasLtTest, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(name_of(info.param)); });

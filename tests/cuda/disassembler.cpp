@@ -1,12 +1,13 @@
 #include "tests/cuda/disassembler.h"
 
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
 #include <stdexcept>
+
+#include "tests/temp_dir.h"
 
 namespace speedrun::testing {
 namespace {
@@ -36,22 +37,6 @@ std::string output_of(const std::string& command) {
     return output;
 }
 
-// Gone with everything in it at the end.
-struct TemporaryFolder {
-    TemporaryFolder() {
-        std::string name = (fs::temp_directory_path() / "speedrun_sass_XXXXXX").string();
-        if (!mkdtemp(name.data())) throw std::runtime_error("cannot make a folder like " + name);
-        path = name;
-    }
-    TemporaryFolder(const TemporaryFolder&) = delete;
-    TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-    ~TemporaryFolder() {
-        std::error_code ignored;
-        fs::remove_all(path, ignored);
-    }
-    fs::path path;
-};
-
 }  // namespace
 
 std::string find_disassembler() {
@@ -69,11 +54,11 @@ std::string find_disassembler() {
 
 std::map<std::string, SassListing> disassemble(const std::string& tools, const std::string& library,
                                                const std::string& architecture) {
-    const TemporaryFolder folder;
-    output_of(fmt::format("cd {} && {} -xelf .{}. {} 2>&1", quoted(folder.path), quoted(tools + "/cuobjdump"),
-                          architecture, quoted(fs::absolute(library))));
+    const TempDir folder;
+    output_of(fmt::format("cd {} && {} -xelf .{}. {} 2>&1", quoted(folder.path()),
+                          quoted(tools + "/cuobjdump"), architecture, quoted(fs::absolute(library))));
     std::map<std::string, SassListing> kernels;
-    for (const auto& entry : fs::directory_iterator(folder.path)) {
+    for (const auto& entry : fs::directory_iterator(folder.path())) {
         // Without its analysis of data flow, which takes a quarter of the time and changes no line that is
         // read here.
         std::istringstream listing(

@@ -46,7 +46,7 @@ uint32_t id_of(const void* handle) {
     return state().ids.emplace(handle, static_cast<uint32_t>(state().ids.size()) + 7).first->second;
 }
 
-// As CUPTI does, from a thread of its own.
+// Hands the buffer over from a thread of its own, as CUPTI does.
 void deliver() {
     State& all = state();
     if (!all.buffer) return;

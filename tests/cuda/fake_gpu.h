@@ -42,7 +42,8 @@ std::map<std::string, FakeLaunch> fake_gpu_launches();
 void forget_fake_gpu_launches();
 // Dynamic shared memory that launches of a kernel, by part of its mangled name, may take now; 0: none asked.
 int64_t fake_gpu_allowed_shared(const std::string& kernel);
-// So far: records, those of them that take the time, and what was captured for graphs.
+// Counts since the process began: records, those of them that take the time, and what was captured for
+// graphs.
 struct FakeEvents {
     int64_t records = 0, timed_records = 0;
     int64_t captured_records = 0, captured_timed_records = 0, captured_waits = 0;

@@ -22,7 +22,7 @@ struct SassListing {
     std::map<std::string, int64_t> labels;
 };
 
-// Of each section .text.NAME, by NAME (mangled).
+// Listing of each section .text.NAME, by NAME (mangled).
 std::map<std::string, SassListing> read_sass(std::istream& listing);
 
 // Instructions by kind. NOPs, which only pad, are left out.

@@ -2,10 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-
 #include "tests/cuda/ptxas_log.h"
+#include "tests/temp_dir.h"
 
 namespace speedrun::testing {
 namespace {
@@ -32,18 +30,18 @@ TEST(Spills, AreNone) {
 }
 
 TEST(PtxasLog, IsUnderstood) {
-    const std::string folder = ::testing::TempDir() + "ptxas_logs";
-    (void)std::system(("mkdir -p " + folder).c_str());
-    std::ofstream(folder + "/a.o.ptxas")
-        << "ptxas info    : Compiling entry function '_ZN8speedrun5helloIfEEvPT_' for 'sm_90a'\n"
-           "ptxas info    : Function properties for _ZN8speedrun5helloIfEEvPT_\n"
-           "    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
-           "ptxas info    : Used 31 registers, used 1 barriers, 8 bytes cumulative stack size, 64 bytes "
-           "smem\n"
-           "ptxas warning : Local memory used for function 'other', size of stack frame: 8 bytes\n"
-           "ptxas info    : Compiling entry function 'other' for 'sm_80'\n"
-           "ptxas info    : Used 99 registers\n";
-    const auto architectures = read_ptxas_logs(folder);
+    const TempDir folder;
+    folder.write(
+        "a.o.ptxas",
+        "ptxas info    : Compiling entry function '_ZN8speedrun5helloIfEEvPT_' for 'sm_90a'\n"
+        "ptxas info    : Function properties for _ZN8speedrun5helloIfEEvPT_\n"
+        "    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
+        "ptxas info    : Used 31 registers, used 1 barriers, 8 bytes cumulative stack size, 64 bytes "
+        "smem\n"
+        "ptxas warning : Local memory used for function 'other', size of stack frame: 8 bytes\n"
+        "ptxas info    : Compiling entry function 'other' for 'sm_80'\n"
+        "ptxas info    : Used 99 registers\n");
+    const auto architectures = read_ptxas_logs(folder.path());
     ASSERT_EQ(architectures.size(), 2u);
     const auto& kernels = architectures.at("sm_90a");
     ASSERT_EQ(kernels.size(), 1u);

@@ -32,9 +32,9 @@ class BatchLoaderTest : public testing::Test {
   protected:
     const TempDir dir_;
     // Tokens count through both shards, so a window that crossed a shard would not be noticed: leave a gap.
-    const TokenDataset dataset_{{dir_.write_tokens("a.bin", counting_tokens(103)),
-                                 dir_.write_tokens("short.bin", counting_tokens(4, 5000)),
-                                 dir_.write_tokens("b.bin", counting_tokens(57, 1000))},
+    const TokenDataset dataset_{{write_tokens(dir_.file("a.bin"), counting_tokens(103)),
+                                 write_tokens(dir_.file("short.bin"), counting_tokens(4, 5000)),
+                                 write_tokens(dir_.file("b.bin"), counting_tokens(57, 1000))},
                                 kVocab,
                                 kSeparator};
 };
@@ -149,7 +149,7 @@ TEST(BatchLoader, ReportsTokensOutsideTheVocabulary) {
     const TempDir dir;
     std::vector<uint16_t> tokens = counting_tokens(20);
     tokens[13] = 500;
-    const TokenDataset dataset({dir.write_tokens("a.bin", tokens)}, 500, 0);
+    const TokenDataset dataset({write_tokens(dir.file("a.bin"), tokens)}, 500, 0);
     const BatchLoader loader(dataset, {.sequence_length = 4, .rows_per_step = 1, .shuffle = false});
     fill(loader, 0, 0, 1);
     expect_error(ExitCode::data, {"a.bin", "token 13 is 500", "vocab_size is 500"},
@@ -160,8 +160,8 @@ TEST(BatchLoader, FirstKeyIsTheLastSeparatorOfTheRow) {
     const TempDir dir;
     constexpr uint16_t X = 9;  // the separator
     // Rows of six: separator first; last; consecutive ones, and none at all.
-    const TokenDataset dataset({dir.write_tokens("a.bin", {X, 1, 2, X, 3, 4, 5, 6, 7, 8, 1, X, 1,
-                                                           X, X, 2, X, X, 1, 2, 3, 4, 5, 6, 7})},
+    const TokenDataset dataset({write_tokens(dir.file("a.bin"), {X, 1, 2, X, 3, 4, 5, 6, 7, 8, 1, X, 1,
+                                                                 X, X, 2, X, X, 1, 2, 3, 4, 5, 6, 7})},
                                10, X);
     BatchLoaderOptions options{.sequence_length = 6, .rows_per_step = 4, .shuffle = false};
     const Batch batch = fill(BatchLoader(dataset, options), 0, 0, 4);
@@ -175,7 +175,7 @@ TEST(BatchLoader, FirstKeyIsTheLastSeparatorOfTheRow) {
 
 TEST(BatchLoader, BatchesAreReused) {
     const TempDir dir;
-    const TokenDataset dataset({dir.write_tokens("a.bin", counting_tokens(100))}, kVocab, kSeparator);
+    const TokenDataset dataset({write_tokens(dir.file("a.bin"), counting_tokens(100))}, kVocab, kSeparator);
     const BatchLoader loader(dataset, {.sequence_length = 8, .rows_per_step = 4, .seed = 1});
     Batch batch;
     loader.fill(0, 0, 4, batch);

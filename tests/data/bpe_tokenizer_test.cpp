@@ -42,7 +42,7 @@ TEST(Gpt2Pieces, FollowThePattern) {
     EXPECT_EQ(pieces_of("a\xff\xfe!b \xc3"), "a|\xff\xfe!|b| \xc3");  // bytes that are no UTF-8
 }
 
-// Of both formats; the texts are whole documents.
+// Reads vocabularies of both formats; the texts are whole documents.
 TEST(Gpt2Tokenizer, AgreesWithTiktokenAndTokenizers) {
     const Json fixture = Json::parse(read_text(kFixtures + "small_cases.json"));
     for (const char* file : {"small.tiktoken", "small_tokenizer.json"}) {

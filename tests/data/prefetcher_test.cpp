@@ -12,7 +12,7 @@ namespace {
 class PrefetcherTest : public testing::Test {
   protected:
     const TempDir dir_;
-    const TokenDataset dataset_{{dir_.write_tokens("a.bin", counting_tokens(1000))}, 60000, 5};
+    const TokenDataset dataset_{{write_tokens(dir_.file("a.bin"), counting_tokens(1000))}, 60000, 5};
     const BatchLoader loader_{dataset_, {.sequence_length = 8, .rows_per_step = 24, .seed = 11}};
 };
 
@@ -72,7 +72,7 @@ TEST(Prefetcher, RethrowsAfterTheGoodBatches) {
     const TempDir dir;
     std::vector<uint16_t> tokens = counting_tokens(41);
     tokens[22] = 600;
-    const TokenDataset dataset({dir.write_tokens("a.bin", tokens)}, 600, 0);
+    const TokenDataset dataset({write_tokens(dir.file("a.bin"), tokens)}, 600, 0);
     const BatchLoader loader(dataset, {.sequence_length = 4, .rows_per_step = 1, .shuffle = false});
     Prefetcher prefetcher(loader, {.rows_per_microbatch = 1, .microbatches_per_step = 1});
     for (int32_t step = 0; step < 5; ++step) EXPECT_EQ(prefetcher.next().tokens[0], 4 * step);

@@ -24,7 +24,7 @@ std::string raw_shard(int32_t magic, int32_t version, int32_t count, size_t byte
 TEST(Shard, WritesAndReads) {
     const TempDir dir;
     const std::vector<uint16_t> tokens = {1, 2, 50256, 65535, 0};
-    const std::string path = dir.write_tokens("a.bin", tokens);
+    const std::string path = write_tokens(dir.file("a.bin"), tokens);
     const Shard shard(path);
     shard.will_need();
     EXPECT_EQ(shard.path(), path);
@@ -36,7 +36,7 @@ TEST(Shard, WritesAndReads) {
 
 TEST(Shard, HasTheDocumentedLayout) {
     const TempDir dir;
-    const std::string path = dir.write_tokens("a.bin", {0x0102, 0x0304});
+    const std::string path = write_tokens(dir.file("a.bin"), {0x0102, 0x0304});
     std::string expected = raw_shard(20240520, 1, 2, 1028);
     expected[1024] = 2, expected[1025] = 1, expected[1026] = 4, expected[1027] = 3;
     EXPECT_EQ(read_text(path), expected);
@@ -44,16 +44,16 @@ TEST(Shard, HasTheDocumentedLayout) {
 
 TEST(Shard, MayBeEmpty) {
     const TempDir dir;
-    EXPECT_EQ(Shard(dir.write_tokens("a.bin", {})).size(), 0);
+    EXPECT_EQ(Shard(write_tokens(dir.file("a.bin"), {})).size(), 0);
 }
 
 TEST(Shard, Moves) {
     const TempDir dir;
-    Shard first(dir.write_tokens("a.bin", {1, 2, 3}));
+    Shard first(write_tokens(dir.file("a.bin"), {1, 2, 3}));
     Shard second(std::move(first));
     EXPECT_EQ(first.size(), 0);
     EXPECT_EQ(second.tokens()[2], 3);
-    Shard third(dir.write_tokens("b.bin", {9}));
+    Shard third(write_tokens(dir.file("b.bin"), {9}));
     third = std::move(second);
     EXPECT_EQ(third.size(), 3);
     EXPECT_EQ(third.tokens()[0], 1);
@@ -62,8 +62,8 @@ TEST(Shard, Moves) {
 
 TEST(Shard, ReplacesAFileThatIsMapped) {
     const TempDir dir;
-    const Shard old(dir.write_tokens("a.bin", {1, 2, 3}));
-    dir.write_tokens("a.bin", {7});
+    const Shard old(write_tokens(dir.file("a.bin"), {1, 2, 3}));
+    write_tokens(dir.file("a.bin"), {7});
     EXPECT_EQ(old.tokens()[2], 3);  // the mapping keeps the old file alive
     EXPECT_EQ(Shard(dir.file("a.bin")).size(), 1);
 }

@@ -1,51 +1,26 @@
-// Helpers of the data tests: a temporary folder, small files, and checks of what an error says.
+// Helpers of the data tests: small files, and checks of what an error says.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
 #include <numeric>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "data/shard.h"
 #include "kernels/device/error.h"
+#include "tests/temp_dir.h"
 
 namespace speedrun {
 
-// A folder that exists as long as the object.
-class TempDir {
-  public:
-    TempDir() : path_((std::filesystem::temp_directory_path() / "speedrun_test_XXXXXX").string()) {
-        if (::mkdtemp(path_.data()) == nullptr) throw_internal("mkdtemp {}", path_);
-    }
-    ~TempDir() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    TempDir(const TempDir&) = delete;
-    TempDir& operator=(const TempDir&) = delete;
-
-    const std::string& path() const { return path_; }
-    std::string file(const std::string& name) const { return path_ + "/" + name; }
-
-    std::string write(const std::string& name, std::string_view content) const {
-        std::ofstream(file(name), std::ios::binary) << content;
-        return file(name);
-    }
-    std::string write_tokens(const std::string& name, const std::vector<uint16_t>& tokens) const {
-        write_shard(file(name), tokens);
-        return file(name);
-    }
-
-  private:
-    std::string path_;
-};
+// The path of a shard with these tokens.
+inline std::string write_tokens(const std::string& path, const std::vector<uint16_t>& tokens) {
+    write_shard(path, tokens);
+    return path;
+}
 
 inline std::string read_text(const std::string& path) {
     std::ifstream file(path, std::ios::binary);

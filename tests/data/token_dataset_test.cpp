@@ -9,9 +9,10 @@ namespace {
 
 TEST(TokenDataset, ReadsAStreamAcrossShards) {
     const TempDir dir;
-    const TokenDataset dataset({dir.write_tokens("a.bin", counting_tokens(5)), dir.write_tokens("b.bin", {}),
-                                dir.write_tokens("c.bin", counting_tokens(4, 5))},
-                               100, 99);
+    const TokenDataset dataset(
+        {write_tokens(dir.file("a.bin"), counting_tokens(5)), write_tokens(dir.file("b.bin"), {}),
+         write_tokens(dir.file("c.bin"), counting_tokens(4, 5))},
+        100, 99);
     EXPECT_EQ(dataset.num_shards(), 3);
     EXPECT_EQ(dataset.num_tokens(), 9);
     EXPECT_EQ(dataset.separator(), 99);
@@ -29,7 +30,7 @@ TEST(TokenDataset, ReadsAStreamAcrossShards) {
 
 TEST(TokenDataset, WindowsStayInTheirShard) {
     const TempDir dir;
-    const TokenDataset dataset({dir.write_tokens("a.bin", counting_tokens(5))}, 100, 99);
+    const TokenDataset dataset({write_tokens(dir.file("a.bin"), counting_tokens(5))}, 100, 99);
     EXPECT_EQ(dataset.window(0, 1, 4)[3], 4);
     EXPECT_EQ(dataset.window(0, 5, 0).size(), 0u);
     expect_error(ExitCode::failure, {"a.bin", "4 tokens at 2", "has 5"}, [&] { dataset.window(0, 2, 4); });
@@ -39,7 +40,7 @@ TEST(TokenDataset, WindowsStayInTheirShard) {
 
 TEST(TokenDataset, ReportsTokensOutsideTheVocabularyWhenTheyAreRead) {
     const TempDir dir;
-    const TokenDataset dataset({dir.write_tokens("a.bin", {1, 2, 9, 10, 3, 65535})}, 10, 0);
+    const TokenDataset dataset({write_tokens(dir.file("a.bin"), {1, 2, 9, 10, 3, 65535})}, 10, 0);
     EXPECT_EQ(dataset.window(0, 0, 3)[2], 9);
     expect_error(ExitCode::data, {"a.bin", "token 3 is 10", "vocab_size is 10"},
                  [&] { dataset.window(0, 1, 5); });
@@ -51,7 +52,7 @@ TEST(TokenDataset, ReportsTokensOutsideTheVocabularyWhenTheyAreRead) {
 
 TEST(TokenDataset, ChecksItsArguments) {
     const TempDir dir;
-    const std::string file = dir.write_tokens("a.bin", counting_tokens(5));
+    const std::string file = write_tokens(dir.file("a.bin"), counting_tokens(5));
     expect_error(ExitCode::usage, {"vocab_size 256", "separator token 256"},
                  [&] { TokenDataset dataset({file}, 256, 256); });
     expect_error(ExitCode::data, {"without shard files"}, [&] { TokenDataset dataset({}, 257, 256); });

@@ -12,10 +12,10 @@ using Ints = std::vector<int32_t>;
 class ValidationLoaderTest : public testing::Test {
   protected:
     const TempDir dir_;
-    const TokenDataset dataset_{
-        {dir_.write_tokens("a.bin", counting_tokens(5)), dir_.write_tokens("b.bin", counting_tokens(18, 5))},
-        100,
-        kSeparator};
+    const TokenDataset dataset_{{write_tokens(dir_.file("a.bin"), counting_tokens(5)),
+                                 write_tokens(dir_.file("b.bin"), counting_tokens(18, 5))},
+                                100,
+                                kSeparator};
 };
 
 // For every row length, number of targets and rows per batch: the targets in order are 1, 2, …, val_tokens.
@@ -76,10 +76,10 @@ TEST_F(ValidationLoaderTest, RowsPastTheEndArePadding) {
 TEST_F(ValidationLoaderTest, RejectsTooLittleData) {
     expect_error(ExitCode::data, {"val_tokens is 23", "22 targets"},
                  [&] { ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = 23}); });
-    const TokenDataset empty({dir_.write_tokens("empty.bin", {})}, 100, kSeparator);
+    const TokenDataset empty({write_tokens(dir_.file("empty.bin"), {})}, 100, kSeparator);
     expect_error(ExitCode::data, {"empty", "empty.bin", "0 tokens"},
                  [&] { ValidationLoader loader(empty, {.sequence_length = 4}); });
-    const TokenDataset single({dir_.write_tokens("single.bin", {1})}, 100, kSeparator);
+    const TokenDataset single({write_tokens(dir_.file("single.bin"), {1})}, 100, kSeparator);
     expect_error(ExitCode::data, {"1 tokens"},
                  [&] { ValidationLoader loader(single, {.sequence_length = 4}); });
     expect_error(ExitCode::usage, {"sequence_length is 0"},

@@ -36,7 +36,7 @@ TEST_F(VerifyTest, GoodDataIsGood) {
     EXPECT_EQ(verify_dataset(out_), out_ + ": dataset 'out', 3 shards with 14 tokens, as prepared");
     verify_shards({shard(0), shard(1), shard(2)}, kHashedAtStart);
     const TempDir without_json;
-    verify_shards({without_json.write_tokens("x.bin", counting_tokens(3))}, kHashedAtStart);
+    verify_shards({write_tokens(without_json.file("x.bin"), counting_tokens(3))}, kHashedAtStart);
     verify_shards({}, kHashedAtStart);
 }
 

@@ -3,29 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "kernels/cpu/cpu_device.h"
+#include "tests/distributed/conformance_cases.h"
 #include "tests/distributed/rank_values.h"
-#include "train/distributed/host_task.h"
-#include "train/distributed/mesh.h"
 
 namespace speedrun::testing {
 
 namespace {
-
-constexpr AxisSet kEverybody{Axis::replicate, Axis::shard};
-
-Mesh flat_mesh(const World& world) {
-    return Mesh({1, world.size(), 1, 1});
-}
-
-// Two replicas where that is possible.
-Mesh square_mesh(const World& world) {
-    const int replicas = world.size() % 2 == 0 ? 2 : 1;
-    return Mesh({replicas, world.size() / replicas, 1, 1});
-}
 
 // Nothing, less than a rank each, odd, and more than one slice of the message world's pipeline (256 KiB) per
 // rank.
@@ -67,7 +52,7 @@ void sums_of(World& world) {
     }
 }
 
-// Of values that are not negative: the largest, and a NaN or infinity wherever it is.
+// Largest of values that are not negative, and a NaN or infinity wherever it is.
 void maxima(World& world) {
     const auto device = conformance_device()();
     const auto stream = device->create_stream("reduce");
@@ -198,110 +183,6 @@ void moves_bf16(World& world) {
     moves_of<Bf16>(world);
 }
 
-// Two groups of a mesh and the whole world at once, each on a stream of its own, launched in another order on
-// every rank and finishing in another order than launched.
-void groups_and_streams_at_once(World& world) {
-    const Mesh mesh = square_mesh(world);
-    const int rank = world.rank();
-    struct Lane {
-        AxisSet axes;
-        Group group;
-        std::unique_ptr<Communicator> communicator;
-        std::unique_ptr<Stream> stream;
-        std::vector<std::vector<float>> buffers;
-    };
-    constexpr int kRounds = 20;
-    const std::unique_ptr<Device> own_device = conformance_device()();
-    Device& device = *own_device;
-    std::vector<Lane> lanes(3);
-    lanes[0].axes = {Axis::shard};
-    lanes[1].axes = {Axis::replicate};
-    lanes[2].axes = kEverybody;
-    for (size_t l = 0; l < lanes.size(); ++l) {
-        Lane& lane = lanes[l];
-        lane.group = mesh.group(rank, lane.axes);
-        lane.communicator = world.connect(fmt::format("lane{}", l), lane.group);
-        lane.stream = device.create_stream(fmt::format("stream{}", l));
-        for (int round = 0; round < kRounds; ++round)
-            lane.buffers.push_back(rank_values<float>(
-                rank, 50 + 13 * round, static_cast<uint32_t>(100 * l) + static_cast<uint32_t>(round)));
-    }
-    for (int round = 0; round < kRounds; ++round) {
-        for (size_t turn = 0; turn < lanes.size(); ++turn) {
-            Lane& lane = lanes[(turn + static_cast<size_t>(rank + round)) % lanes.size()];
-            const auto delay = std::chrono::microseconds(
-                philox4x32({static_cast<uint32_t>(round), static_cast<uint32_t>(turn),
-                            static_cast<uint32_t>(rank), 9},
-                           {})[0] %
-                500);
-            enqueue_on_host(*lane.stream, "delay", [delay] { std::this_thread::sleep_for(delay); });
-            lane.communicator->all_reduce(view(lane.buffers[static_cast<size_t>(round)]), *lane.stream);
-        }
-    }
-    for (Lane& lane : lanes) lane.stream->synchronize();
-    for (size_t l = 0; l < lanes.size(); ++l) {
-        for (int round = 0; round < kRounds; ++round) {
-            EXPECT_EQ(first_difference(
-                          lanes[l].buffers[static_cast<size_t>(round)],
-                          expected_sum<float>(lanes[l].group.ranks, 50 + 13 * round,
-                                              static_cast<uint32_t>(100 * l) + static_cast<uint32_t>(round))),
-                      -1)
-                << "lane " << l << " round " << round << " rank " << rank;
-        }
-    }
-}
-
-// A collective that cannot begin on one stream does not hold up one that was launched after it on another.
-void later_launch_completes_first(World& world) {
-    const std::unique_ptr<Device> own_device = conformance_device()();
-    Device& device = *own_device;
-    const Group group = flat_mesh(world).group(world.rank(), kEverybody);
-    const auto slow = world.connect("slow", group), fast = world.connect("fast", group);
-    const auto slow_stream = device.create_stream("slow"), fast_stream = device.create_stream("fast"),
-               gate = device.create_stream("gate");
-    const auto opened = device.create_event(), fast_done = device.create_event(),
-               slow_done = device.create_event();
-    std::vector<float> a(1000, 1.0f), b(1000, 2.0f);
-    std::atomic<bool> open = false;
-    if (world.rank() == 0) {
-        enqueue_on_host(*gate, "gate", [&] {
-            while (!open) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        });
-        gate->record(*opened);
-        slow_stream->wait(*opened);
-    }
-    slow->all_reduce(view(a), *slow_stream);
-    slow_stream->record(*slow_done);
-    fast->all_reduce(view(b), *fast_stream);
-    fast_stream->record(*fast_done);
-    fast_done->synchronize();
-    EXPECT_EQ(b[999], 2.0f * static_cast<float>(world.size()));
-    world.barrier();  // nobody opens the gate before all have seen this
-    EXPECT_FALSE(slow_done->complete());
-    world.barrier();
-    open = true;
-    slow_stream->synchronize();
-    EXPECT_EQ(a[999], static_cast<float>(world.size()));
-}
-
-// No member passes a barrier before the last has come: a counter that all raise before it is full after it.
-void barrier_waits_for_all(World& world) {
-    const std::unique_ptr<Device> own_device = conformance_device()();
-    Device& device = *own_device;
-    const auto stream = device.create_stream("reduce");
-    const auto communicator = world.connect("barrier", flat_mesh(world).group(world.rank(), kEverybody));
-    const auto before = device.create_event(EventKind::timed), after = device.create_event(EventKind::timed);
-    stream->record(*before);
-    stream->synchronize();
-    world.barrier();
-    if (world.rank() == world.size() - 1)
-        enqueue_on_host(*stream, "late", [] { std::this_thread::sleep_for(std::chrono::milliseconds(60)); });
-    communicator->barrier(*stream);
-    stream->record(*after);
-    stream->synchronize();
-    EXPECT_GE(after->elapsed_ms_since(*before), 60.0);
-}
-
 void counts_are_the_formulas(World& world) {
     const std::unique_ptr<Device> own_device = conformance_device()();
     Device& device = *own_device;
@@ -340,90 +221,6 @@ void counts_are_the_formulas(World& world) {
     EXPECT_DOUBLE_EQ(world.sum(grown(Collective::all_reduce)),
                      n * wire_bytes(Collective::all_reduce, n, 202));
     EXPECT_DOUBLE_EQ(world.sum(grown(Collective::broadcast)), n * wire_bytes(Collective::broadcast, n, 132));
-}
-
-// spec: two microbatches on R x S ranks, mean over all of both; g of rank r in microbatch m at element e is
-// an integer, so every sum is exact whatever the order, and equality means that nothing was lost or weighted
-// twice.
-void hsdp_example(World& world) {
-    if (world.size() % 4 != 0) return;
-    const int replicas = world.size() == 32 ? 4 : 2;
-    const Mesh mesh({replicas, world.size() / replicas, 1, 1});
-    const int64_t shard = 3, count = shard * mesh.size(Axis::shard);
-    const auto g = [](int rank, int m, int64_t e) {
-        return static_cast<float>((rank + 1) * (m == 0 ? 1 : 10) + e);
-    };
-    const std::unique_ptr<Device> own_device = conformance_device()();
-    Device& device = *own_device;
-    const auto stream = device.create_stream("reduce");
-    const Group shards = mesh.group(world.rank(), {Axis::shard}),
-                copies = mesh.group(world.rank(), {Axis::replicate});
-    const auto over_shard = world.connect("shard", shards),
-               over_replicate = world.connect("replicate", copies);
-
-    std::vector<float> mean(static_cast<size_t>(shard));  // wanted: shards.index's part
-    for (int64_t e = 0; e < shard; ++e) {
-        float sum = 0;
-        for (int rank = 0; rank < world.size(); ++rank)
-            for (int m = 0; m < 2; ++m) sum += g(rank, m, shards.index * shard + e);
-        mean[static_cast<size_t>(e)] = sum / static_cast<float>(world.size());
-    }
-    for (const bool keeps_shard : {true, false}) {  // accumulate: reduce_scatter, local
-        std::vector<float> full(static_cast<size_t>(count)), piece(static_cast<size_t>(shard)),
-            held(static_cast<size_t>(shard));
-        for (int m = 0; m < 2; ++m) {
-            for (int64_t e = 0; e < count; ++e) {
-                const float value = g(world.rank(), m, e);
-                full[static_cast<size_t>(e)] =
-                    keeps_shard || m == 0 ? value : full[static_cast<size_t>(e)] + value;
-            }
-            if (!keeps_shard && m == 0) continue;
-            over_shard->reduce_scatter(view(piece), view(full), *stream);
-            stream->synchronize();
-            for (size_t e = 0; e < held.size(); ++e) held[e] += piece[e];
-            if (!keeps_shard) continue;
-            // The partial shard: the sum over this replica's ranks of the microbatches so far.
-            float so_far = 0;
-            for (const int rank : shards.ranks)
-                for (int k = 0; k <= m; ++k) so_far += g(rank, k, shards.index * shard);
-            EXPECT_EQ(held[0], so_far) << "after microbatch " << m;
-        }
-        over_replicate->all_reduce(view(held), *stream);
-        stream->synchronize();
-        for (size_t e = 0; e < held.size(); ++e)
-            EXPECT_EQ(held[e] / static_cast<float>(shards.size() * copies.size()), mean[e]);
-    }
-}
-
-void host_exchanges(World& world) {
-    const int n = world.size(), rank = world.rank();
-    const std::vector<std::string> texts = world.all_gather(
-        std::string(static_cast<size_t>(rank * rank * 1000), static_cast<char>('a' + rank % 26)));
-    ASSERT_EQ(texts.size(), static_cast<size_t>(n));
-    for (int i = 0; i < n; ++i)
-        EXPECT_EQ(texts[static_cast<size_t>(i)],
-                  std::string(static_cast<size_t>(i * i * 1000), static_cast<char>('a' + i % 26)));
-    EXPECT_EQ(world.sum(rank + 0.5), n * (n - 1) / 2.0 + n * 0.5);
-    EXPECT_EQ(world.min(10.0 - rank), 10.0 - (n - 1));
-    EXPECT_EQ(world.max(-1.0 - rank), -1.0);
-    EXPECT_GE(world.local_size(), 1);
-    EXPECT_LT(world.local_rank(), world.local_size());
-
-    expect_same_on_all_ranks(world, "plan", {"a", "b"});
-    if (n == 1) return;
-    std::vector<std::string> plan{"reduce_scatter of w1", "reduce_scatter of w2", "all_gather of w1"};
-    if (rank == n - 1) std::swap(plan[1], plan[2]);
-    try {
-        expect_same_on_all_ranks(world, "plan", plan);
-        ADD_FAILURE() << "rank " << rank << " saw no difference";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        EXPECT_EQ(std::string(error.what()),
-                  fmt::format("plan: rank {} differs from rank 0 at line 2: 'all_gather of w1' instead of "
-                              "'reduce_scatter of w2'; all ranks "
-                              "need the same config and binary",
-                              n - 1));
-    }
 }
 
 void wrong_sizes_throw(World& world) {

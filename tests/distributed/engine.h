@@ -52,9 +52,9 @@ struct Delays {
 
 // One rank's run; a world of the mode's ranks, or none for one rank alone.
 Curve train(const Mode& mode, World* world);
-// Of rank 0, after checking that all ranks agree in every bit; bytes_sent becomes the sum of all ranks.
+// Curve of rank 0, after checking that all ranks agree in every bit; bytes_sent becomes the sum of all ranks.
 Curve train_ranks(const Mode& mode, const Delays& delays = {});
-// The same training with one rank and one microbatch, in the classic order.
+// Curve of the same training with one rank and one microbatch, in the classic order.
 const Curve& one_rank(const Mode& mode);
 
 }  // namespace speedrun::testing

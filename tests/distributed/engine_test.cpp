@@ -28,7 +28,7 @@ TEST_P(EngineTest, TenStepsEqualOneRanks) {
     // Sums over ranks in another order than over one rank's tokens: f32 rounding. bf16 rounds each rank's
     // products separately, 2^-9 each, which means over the tokens of a step and ten steps of training stay
     // within 1%.
-    // The same holds where f32 gradients travel in bf16.
+    // That holds, too, where f32 gradients travel in bf16.
     const bool bf16 = std::string(mode.precision) == "bf16" || mode.reduce_dtype == DType::bf16;
     const double tolerance = bf16 ? 1e-2 : 1e-5;
     EXPECT_LT(worst(curve.losses, expected.losses), tolerance);

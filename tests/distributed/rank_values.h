@@ -12,7 +12,7 @@
 
 namespace speedrun::testing {
 
-// Of `rank`, element e: a sign, a mantissa and an exponent within 2^±10, so that another order of summation
+// Element e of `rank`: a sign, a mantissa and an exponent within 2^±10, so that another order of summation
 // gives other bits.
 inline float rank_value(int rank, int64_t e, uint32_t salt) {
     const auto random =

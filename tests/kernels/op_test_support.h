@@ -111,8 +111,8 @@ inline Tolerance reduction(DType output, int64_t terms) {
     tolerance.scaled += 8 * std::sqrt(static_cast<double>(terms)) * kF32Roundoff;
     return tolerance;
 }
-// The same, where the kernel may round intermediate results (probabilities, the normed vector) to bf16, which
-// errs by an ulp or two of the typical value whatever the size of the result.
+// A sum of `terms` products where the kernel may round intermediate results (probabilities, the normed
+// vector) to bf16, which errs by an ulp or two of the typical value whatever the size of the result.
 inline Tolerance reduction_of_rounded(DType real, int64_t terms) {
     Tolerance tolerance = reduction(real, terms);
     if (real == DType::bf16) tolerance.scaled += 2 * kBf16Ulp;

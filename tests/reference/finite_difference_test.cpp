@@ -97,7 +97,7 @@ TEST(FiniteDifference, ResidualBesideNorm) {
     expect_gradient(delta, ds, loss, "delta");
 }
 
-// The same with the mix between sum and norm. The gradient of x is that of delta.
+// Differences through the mix between sum and norm. The gradient of x is that of delta.
 TEST(FiniteDifference, MixBeforeNorm) {
     for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
         Matrix x = random(3, 8, 1), delta = random(3, 8, 2), z = random(3, 8, 3), c = random(1, 2, 4);

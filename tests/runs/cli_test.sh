@@ -4,9 +4,7 @@
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+. "$here/../expect.sh"
 . "$here/tiny_run.sh"
 
 # Help and usage.
@@ -165,8 +163,7 @@ grep -q '"status": "diverged"' logs/wild/summary.json || fail "the summary does 
 # A signal: the step is finished, the weights are saved, 143.
 "$speedrun" train tiny.json --name stopped --set schedule.steps=1000000 >out 2>&1 &
 pid=$!
-tries=0
-until [ -s logs/stopped/metrics.jsonl ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+wait_until test -s logs/stopped/metrics.jsonl
 kill -TERM $pid
 wait $pid
 got=$?

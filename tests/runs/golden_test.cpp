@@ -31,17 +31,16 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
     for (size_t at; (at = text.find("DATA")) != std::string::npos;) text.replace(at, 4, data.string());
     const Config config = parse_config(text, "golden", {"device=" + run_device()});
 
-    const fs::path out = fs::temp_directory_path() / ("speedrun_golden_" + std::to_string(getpid()));
+    const TempDir out;
     std::vector<double> losses;
     {
         Runtime runtime(runtime_options(config));
-        RunFolder folder(out.string(), "golden");
+        RunFolder folder(out.path(), "golden");
         const RunSummary summary = Trainer(config, runtime, {}, folder, {.quiet = true}).run();
         std::ifstream metrics(folder.path() + "/metrics.jsonl");
         for (std::string line; std::getline(metrics, line);) losses.push_back(Json::parse(line)["loss"]);
         EXPECT_EQ(losses.back(), *summary.val_loss);
     }
-    fs::remove_all(out);
     if (const char* path = std::getenv("SPEEDRUN_WRITE_GOLDEN"))
         std::ofstream(path) << Json(losses).dump(1) << "\n";
 

@@ -4,9 +4,7 @@
 set -u
 speedrun=$(realpath "$1")
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+. "$here/../expect.sh"
 . "$here/tiny_run.sh"
 
 expect 0 train "$speedrun" prepare --input text.txt --tokenizer bytes --out tiny --val-every 10 --document-marker '%%'

@@ -6,9 +6,7 @@ speedrun=$1
 seed=${2:-1}
 seconds=${3:-12}
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+. "$here/../expect.sh"
 . "$here/tiny_run.sh"
 
 losses() { grep -o '"loss":[0-9.e-]*' "logs/$1/metrics.jsonl"; }

@@ -4,9 +4,7 @@
 set -u
 mpiexec=$1 speedrun=$2
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+. "$here/../expect.sh"
 . "$here/tiny_run.sh"
 ab=$here/../../scripts/overlap_ab.sh
 

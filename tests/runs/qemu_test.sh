@@ -6,9 +6,7 @@ set -u
 speedrun=$(realpath "$1")
 here=$(cd "$(dirname "$0")" && pwd)
 command -v qemu-x86_64 >/dev/null || { echo "skipped: no qemu-x86_64 (apt-get install qemu-user)"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+. "$here/../expect.sh"
 . "$here/tiny_run.sh"
 unset SPEEDRUN_ISA # the emulated processor says what it has
 

@@ -4,9 +4,7 @@
 set -u
 mpiexec=$1 speedrun=$2 engine=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+. "$here/../expect.sh"
 . "$here/tiny_run.sh"
 
 ranks() { n=$1; shift; timeout 100 "$mpiexec" -np "$n" --oversubscribe --bind-to none "$speedrun" "$@"; }
@@ -19,8 +17,7 @@ start() {
     run=$1; n=$2; shift 2
     "$mpiexec" -np "$n" --oversubscribe --bind-to none "$speedrun" train tiny.json --name "$run" --set schedule.steps=1000000 "$@" >out 2>&1 &
     launcher=$!
-    tries=0
-    until [ -s "logs/$run/metrics.jsonl" ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+    wait_until test -s "logs/$run/metrics.jsonl"
 }
 # The process of one of the ranks, under the one that stands in for it.
 some_rank() {
@@ -121,8 +118,7 @@ stopped term
 
 # A rank that dies ends the run. What two had saved until then, four continue.
 start killed 2 --set batch.microbatch_tokens=128 --set parallel.timeout_s=3 --set checkpoint.every=2
-tries=0
-until ls -d logs/killed/checkpoints/step-* >/dev/null 2>&1 || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+wait_until sh -c 'ls -d logs/killed/checkpoints/step-*'
 kill -KILL "$(some_rank)"
 ended 5
 has out "died of signal 9\|is lost"

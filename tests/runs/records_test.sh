@@ -4,9 +4,7 @@
 set -u
 speedrun=$1 mpiexec=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+. "$here/../expect.sh"
 . "$here/tiny_run.sh"
 
 has() { grep -q -e "$2" "$1" || fail "no '$2' in $1"; }
@@ -104,8 +102,7 @@ long="records attempt tiny.json --runs 2 --set schedule.steps=2000 --against $fa
 # shellcheck disable=SC2086
 "$speedrun" $long >out 2>&1 &
 pid=$!
-tries=0
-until [ -s logs/attempts/long/candidate-seed1/metrics.jsonl ] || [ $tries -ge 300 ]; do sleep 0.05; tries=$((tries + 1)); done
+wait_until test -s logs/attempts/long/candidate-seed1/metrics.jsonl
 kill -INT $pid
 wait $pid
 got=$?

@@ -4,9 +4,7 @@
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+. "$here/../expect.sh"
 . "$here/tiny_run.sh"
 
 losses() { grep -o '"event":"step","step":[0-9]*,"loss":[0-9.e-]*' "logs/$1/metrics.jsonl"; }
@@ -67,8 +65,7 @@ same whole again
 # A signal: the step is finished, a checkpoint is saved, and the run goes on from there.
 "$speedrun" train tiny.json --name long --set schedule.steps=1000000 >out 2>&1 &
 pid=$!
-tries=0
-until [ -s logs/long/metrics.jsonl ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+wait_until test -s logs/long/metrics.jsonl
 kill -INT $pid
 wait $pid
 got=$?
@@ -100,8 +97,7 @@ fi
 # The run's folder is removed while it trains.
 "$speedrun" train tiny.json --name gone --set schedule.steps=1000000 >out 2>&1 &
 pid=$!
-tries=0
-until [ -s logs/gone/metrics.jsonl ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+wait_until test -s logs/gone/metrics.jsonl
 rm -r logs/gone
 kill -TERM $pid
 wait $pid

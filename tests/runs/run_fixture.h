@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +12,7 @@
 
 #include "data/dataset.h"
 #include "data/shard.h"
+#include "tests/temp_dir.h"
 #include "train/config/config_json.h"
 #include "train/memory_plan.h"
 #include "train/trainer.h"
@@ -38,14 +38,7 @@ constexpr int kVocab = 32, kSeparator = 31;
 
 class RunFixture : public ::testing::Test {
   protected:
-    void SetUp() override {
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("speedrun_trainer_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::create_directories(folder_);
-        write_counting_shards();
-    }
-    void TearDown() override { fs::remove_all(folder_); }
+    void SetUp() override { write_counting_shards(); }
 
     // Documents that count upwards modulo 31 from a random start in steps of 1, 2 or 3: after two tokens
     // everything that follows is certain, so the loss of a model that has learned it goes towards the share
@@ -120,7 +113,8 @@ class RunFixture : public ::testing::Test {
         return values;
     }
 
-    fs::path folder_;
+    const TempDir dir_;
+    const fs::path folder_ = dir_.path();
 };
 
 }  // namespace speedrun::testing

@@ -32,7 +32,7 @@ class StepModelTest : public RunFixture {
     static StepModel model(const Config& config, const char* gpu = "h100") {
         return model_step(config, kAlone, find_gpu_model(gpu));
     }
-    // Of real steps of this process, as MeteredOps notes them.
+    // Counts of real steps of this process, as MeteredOps notes them.
     static std::map<std::string, Counts> run_counts(const Config& config) {
         Runtime runtime(runtime_options(config));
         StepBenchOptions options;

@@ -4,9 +4,7 @@
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
+. "$here/../expect.sh"
 . "$here/tiny_run.sh"
 script=$here/../../scripts/sweep.sh
 sweep() { sh "$script" --speedrun "$speedrun" "$@"; }
@@ -50,7 +48,7 @@ done
 column grid time_to_target_s | tr ' ' '\n' | sed '$d' >times
 sort -g -c times || fail "the table is not sorted by time to target: $(cat times)"
 
-# The same table from known numbers: first validation at or below the target, runs that miss it last and by loss.
+# Makes the table from known numbers: first validation at or below the target, runs that miss it last and by loss.
 number=0
 for run in logs/grid/*/; do
     number=$((number + 1))
@@ -107,10 +105,7 @@ echo \$\$ >pid
 exec "$speedrun" "\$@"
 J
 chmod +x noted
-wait_for() { # PATTERN FILE
-    tries=0
-    until grep -q -e "$1" "$2" 2>/dev/null || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done
-}
+wait_for() { wait_until grep -q -e "$1" "$2"; } # PATTERN FILE
 sweep tiny.json schedule.steps=1000000,3 --name killed --speedrun ./noted >out 2>&1 &
 wait_for '"step":1' "logs/killed/steps=1000000/metrics.jsonl"
 kill -KILL "$(cat pid)"

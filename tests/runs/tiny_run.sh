@@ -1,17 +1,4 @@
-# For scripts that test the command line, in an empty folder: checks of what a command does, text.txt to learn and
-# tiny.json to learn it with.
-failures=0
-
-fail() { echo "FAILED: $1"; sed 's/^/    /' out; failures=$((failures + 1)); }
-# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT (a grep pattern).
-expect() {
-    code=$1; text=$2; shift 2
-    "$@" >out 2>&1 </dev/null
-    got=$?
-    if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
-    grep -q -e "$text" out || fail "no '$text' in the output of: $*"
-}
-
+# For scripts that test the command line, in an empty folder (../expect.sh): text.txt to learn and tiny.json to learn it with.
 i=0
 while [ $i -lt 400 ]; do
     echo "chapter $i: the quick brown fox jumps over the lazy dog, and over $i more."

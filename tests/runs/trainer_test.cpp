@@ -60,8 +60,8 @@ TEST_F(TrainerTest, AccumulationEqualsOneBatch) {
     run(config({"schedule.steps=10", "batch.tokens_per_step=2048", "batch.microbatch_tokens=512"}), "parts");
     const std::vector<double> whole = curve("whole"), parts = curve("parts");
     ASSERT_EQ(whole.size(), parts.size());
-    // The same sums in another order: f32 rounding, amplified by ten steps of Muon (its polar factor is of a
-    // matrix whose small singular values carry little more than rounding).
+    // Both sum the same terms in another order: f32 rounding, amplified by ten steps of Muon (its polar
+    // factor is of a matrix whose small singular values carry little more than rounding).
     for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 2e-3 * std::abs(whole[i])) << i;
     // The first step's loss and norm have seen no update.
     EXPECT_NEAR(parts[0], whole[0], 1e-6 * whole[0]);

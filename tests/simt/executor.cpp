@@ -2,107 +2,35 @@
 
 #include <fmt/format.h>
 
-#include <boost/context/fiber.hpp>
-#include <boost/context/pooled_fixedsize_stack.hpp>
-#include <deque>
-#include <exception>
-#include <iterator>
-#include <memory>
-#include <random>
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "kernels/device/error.h"
-#include "tests/simt/simt_device.h"
-#include "tests/simt/watch.h"
+#include "tests/simt/execution.h"
 
 namespace speedrun::simt {
 
 namespace {
 
-constexpr size_t kStackBytes = 128 << 10;
 constexpr int64_t kMaxSharedBytes = 227 << 10;  // that a block of compute capability 9.0 can have
 constexpr unsigned kMaxThreads = 1024;
 constexpr int64_t kRedZoneWords = 64;
 constexpr uint32_t kRedZone =
     0xfffafffbu;  // a NaN as f32, as two bf16, and nothing that a kernel would write
-constexpr std::byte kPoison{0xff};
-
-struct Thread {
-    enum class State : uint8_t { fresh, ready, at_barrier, at_exchange, done };
-    struct Copy {
-        void* to;
-        const void* from;
-        int bytes, valid;
-    };
-
-    Position position;
-    State state = State::fresh;
-    Where where;                           // of the call that it waits in
-    Exchange* exchange = nullptr;          // that it waits in
-    boost::context::fiber fiber;           // its suspended self, where it waits or is ready again
-    std::deque<std::vector<Copy>> copies;  // groups of asynchronous copies; the last one is open
-};
-
-class Executor {
-  public:
-    void run(const Launch& launch, const Options& options);
-
-    void barrier(Where where);
-    Exchange& arrive(uint32_t mask, const void* value, size_t bytes, Where where);
-    void leave(Exchange& exchange);
-    [[noreturn]] void fail(const std::string& what, const Where* where) const;
-    void note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction);
-    void note_mma();
-    void warp_barrier(uint32_t mask, Where where);
-    Thread& self() { return *running_; }
-
-    Statistics statistics;
-
-  private:
-    void run_block(dim3 index);
-    void run_thread(Thread& thread);
-    void carry();  // body of a fiber: runs fresh threads, one after the other
-    void suspend();
-    void finished(Thread& thread);
-    Thread* pick();
-    void make_ready(const std::vector<Thread*>& ascending);
-    void check_red_zones() const;
-    std::string stuck() const;
-
-    const Launch* launch_ = nullptr;
-    Options options_;
-    std::vector<DeviceRange> device_memory_;  // where a watch looks
-    std::mt19937_64 random_;
-    boost::context::pooled_fixedsize_stack stacks_{kStackBytes, 16};
-
-    std::vector<Thread> threads_;
-    std::vector<Thread*> ready_;  // a stack: the last one runs next, unless the order is random
-    std::vector<uint32_t> shared_;
-    Thread* running_ = nullptr;
-    Thread* next_ = nullptr;
-    bool carrier_idle_ = false;
-    unsigned num_at_barrier_ = 0, num_done_ = 0;
-    Where barrier_where_;  // of the thread that came first, barrier_first_
-    unsigned barrier_first_ = 0;
-    std::vector<std::vector<Exchange*>> open_;  // by warp: exchanges that lanes still wait for
-    std::vector<std::unique_ptr<Exchange>> exchanges_;
-    std::vector<Exchange*> free_exchanges_;
-    std::exception_ptr error_;
-
-    boost::context::fiber scheduler_;
-    std::vector<boost::context::fiber> idle_;  // last: unwinds while the rest is still there
-};
-
-Executor& executor() {
-    thread_local Executor instance;
-    return instance;
-}
 
 std::string short_name(const char* file) {
     const std::string name(file);
     const size_t at = std::min(name.rfind("kernels/cuda/"), name.rfind("tests/simt/"));
     return at == std::string::npos ? name : name.substr(at);
+}
+
+}  // namespace
+
+Executor& executor() {
+    thread_local Executor instance;
+    return instance;
 }
 
 void Executor::fail(const std::string& what, const Where* where) const {
@@ -291,126 +219,6 @@ void Executor::make_ready(const std::vector<Thread*>& ascending) {
     }
 }
 
-void Executor::barrier(Where where) {
-    if (options_.watch && options_.watch->is_removed(*launch_, where)) return;
-    Thread& thread = *running_;
-    if (num_done_ > 0)
-        fail("waits at a barrier that other threads cannot reach: they left the kernel", &where);
-    if (num_at_barrier_ == 0) {
-        barrier_where_ = where;
-        barrier_first_ = thread.position.linear;
-    } else if (barrier_where_.line() != where.line() ||
-               std::strcmp(barrier_where_.file_name(), where.file_name()) != 0) {
-        fail(fmt::format("waits at another barrier than thread {}, which waits at line {}", barrier_first_,
-                         barrier_where_.line()),
-             &where);
-    }
-    thread.where = where;
-    thread.state = Thread::State::at_barrier;
-    if (++num_at_barrier_ == threads_.size()) {
-        ++statistics.barriers;
-        if (options_.watch) options_.watch->block_barrier();
-        num_at_barrier_ = 0;
-        std::vector<Thread*> all;
-        for (Thread& other : threads_) {
-            other.state = Thread::State::ready;
-            all.push_back(&other);
-        }
-        make_ready(all);
-    }
-    suspend();
-}
-
-Exchange& Executor::arrive(uint32_t mask, const void* value, size_t bytes, Where where) {
-    Thread& thread = *running_;
-    const unsigned warp = thread.position.linear / kWarpSize, lane = thread.position.linear % kWarpSize;
-    const unsigned first = warp * kWarpSize;
-    if (!(mask >> lane & 1u)) fail("is not in the mask of its own exchange", &where);
-    Exchange* exchange = nullptr;
-    for (Exchange* other : open_[warp]) {
-        if (other->mask == mask) exchange = other;
-        if (other->mask != mask && (other->mask & mask) != 0)
-            fail("lanes of a warp exchange with different masks", &where);
-    }
-    if (!exchange) {
-        for (unsigned i = 0; i < kWarpSize; ++i) {
-            if (!(mask >> i & 1u)) continue;
-            if (first + i >= threads_.size())
-                fail("the mask names lanes that the block does not have", &where);
-            if (threads_[first + i].state == Thread::State::done)
-                fail(fmt::format("exchanges with lane {}, which left the kernel", i), &where);
-        }
-        if (free_exchanges_.empty()) {
-            exchanges_.push_back(std::make_unique<Exchange>());
-            free_exchanges_.push_back(exchanges_.back().get());
-        }
-        exchange = free_exchanges_.back();
-        free_exchanges_.pop_back();
-        exchange->mask = mask;
-        exchange->arrived = exchange->left = 0;
-        exchange->bytes = bytes;
-        exchange->where = where;
-        open_[warp].push_back(exchange);
-    }
-    if (exchange->bytes != bytes || exchange->where.line() != where.line() ||
-        std::strcmp(exchange->where.file_name(), where.file_name()) != 0) {
-        fail(fmt::format("lanes of a warp are in different exchanges: others at line {}",
-                         exchange->where.line()),
-             &where);
-    }
-    if (bytes > 0) std::memcpy(exchange->data[lane], value, bytes);
-    exchange->arrived |= 1u << lane;
-    thread.where = where;
-    thread.state = Thread::State::at_exchange;
-    if (exchange->arrived == mask) {
-        ++statistics.exchanges;
-        // Shuffles do not order memory, and a barrier of a part of the warp counts for nothing: stricter than
-        // CUDA's.
-        if (options_.watch && bytes == 0 && mask == ~0u) options_.watch->warp_barrier(warp);
-        std::erase(open_[warp], exchange);
-        std::vector<Thread*> lanes;
-        for (unsigned i = 0; i < kWarpSize; ++i) {
-            if (!(mask >> i & 1u)) continue;
-            threads_[first + i].state = Thread::State::ready;
-            lanes.push_back(&threads_[first + i]);
-        }
-        make_ready(lanes);
-    }
-    suspend();
-    return *exchange;
-}
-
-void Executor::warp_barrier(uint32_t mask, Where where) {
-    if (options_.watch && options_.watch->is_removed(*launch_, where)) return;
-    leave(arrive(mask, nullptr, 0, where));
-}
-
-void Executor::leave(Exchange& exchange) {
-    exchange.left |= 1u << (running_->position.linear % kWarpSize);
-    if (exchange.left == exchange.mask) free_exchanges_.push_back(&exchange);
-}
-
-void Executor::note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction) {
-    if (!running_ || !options_.watch) return;
-    const Position& p = running_->position;
-    const auto at = reinterpret_cast<uintptr_t>(address), shared = reinterpret_cast<uintptr_t>(p.shared);
-    Access access{kind, false, at, static_cast<int>(bytes), instruction, p.linear};
-    if (at - shared < static_cast<uintptr_t>(p.shared_bytes)) {
-        access.shared = true;
-        access.address = at - shared;
-    } else {
-        const auto range = std::upper_bound(device_memory_.begin(), device_memory_.end(), at,
-                                            [](uintptr_t a, const DeviceRange& r) { return a < r.begin; });
-        if (range == device_memory_.begin() || at >= std::prev(range)->end) return;
-    }
-    if (bytes > 16) fail(fmt::format("moves {} bytes in one piece: no instruction does", bytes), nullptr);
-    options_.watch->access(access);
-}
-
-void Executor::note_mma() {
-    if (running_ && options_.watch) options_.watch->mma(running_->position.linear);
-}
-
 void Executor::check_red_zones() const {
     const auto* bytes = reinterpret_cast<const std::byte*>(shared_.data());
     std::vector<uint32_t> zone(static_cast<size_t>(kRedZoneWords), kRedZone);
@@ -443,76 +251,12 @@ std::string Executor::stuck() const {
     return "nobody can go on";
 }
 
-}  // namespace
-
 void fail(const char* what, Where where) {
     executor().fail(what, &where);
 }
 
 void fail_index(int64_t index, int64_t low, int64_t high, Where /*where*/) {
     executor().fail(fmt::format("index {} of shared memory is outside [{}, {})", index, low, high), nullptr);
-}
-
-void barrier(Where where) {
-    executor().barrier(where);
-}
-
-void warp_barrier(uint32_t mask, Where where) {
-    executor().warp_barrier(mask, where);
-}
-
-void note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction) {
-    if (position) executor().note_access(kind, address, bytes, instruction);
-}
-
-void count_mma() {
-    executor().note_mma();
-}
-
-const Exchange& arrive(uint32_t mask, const void* value, size_t bytes, Where where) {
-    return executor().arrive(mask, value, bytes, where);
-}
-
-void leave(const Exchange& exchange) {
-    executor().leave(const_cast<Exchange&>(exchange));
-}
-
-void copy_async(void* shared, const void* global, int bytes, int valid_bytes) {
-    Thread& thread = executor().self();
-    const auto* const to = static_cast<const std::byte*>(shared);
-    const Position& p = thread.position;
-    if (to < p.shared || to + bytes > p.shared + p.shared_bytes)
-        executor().fail("an asynchronous copy ends outside the shared memory", nullptr);
-    if (reinterpret_cast<uintptr_t>(shared) % static_cast<uintptr_t>(bytes) != 0 ||
-        reinterpret_cast<uintptr_t>(global) % static_cast<uintptr_t>(bytes) != 0)
-        executor().fail("an asynchronous copy is not aligned to its size", nullptr);
-    std::memset(shared, static_cast<int>(kPoison), static_cast<size_t>(bytes));
-    if (thread.copies.empty()) thread.copies.emplace_back();
-    thread.copies.back().push_back({shared, global, bytes, valid_bytes});
-    const void* const instruction = __builtin_return_address(0);
-    if (valid_bytes > 0)
-        executor().note_access(Access::Kind::read, global, static_cast<size_t>(bytes), instruction);
-    executor().note_access(Access::Kind::copy_begin, shared, static_cast<size_t>(bytes), instruction);
-}
-
-void copy_async_commit() {
-    Thread& thread = executor().self();
-    if (thread.copies.empty()) thread.copies.emplace_back();
-    thread.copies.emplace_back();  // the new open group
-}
-
-void copy_async_wait(int groups_in_flight) {
-    Thread& thread = executor().self();
-    while (static_cast<int>(thread.copies.size()) - 1 > groups_in_flight) {
-        for (const Thread::Copy& copy : thread.copies.front()) {
-            std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.valid));
-            std::memset(static_cast<std::byte*>(copy.to) + copy.valid, 0,
-                        static_cast<size_t>(copy.bytes - copy.valid));
-            executor().note_access(Access::Kind::copy_end, copy.to, static_cast<size_t>(copy.bytes),
-                                   __builtin_return_address(0));
-        }
-        thread.copies.pop_front();
-    }
 }
 
 void execute(const Launch& launch, const Options& options) {

@@ -27,7 +27,7 @@ TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
                                       h.stream());
                 return {h.read(losses), h.read(dlogits)};
             });
-            // As in cross_entropy_test.cpp; the error of tanh counts `softcap` times.
+            // Tolerance of cross_entropy_test.cpp, where the error of tanh counts `softcap` times.
             const double cap = std::max(15.0, static_cast<double>(softcap)) / 15.0;
             expect_close(out[0], reference::cross_entropy_losses(logits, targets, options),
                          {16 * kF32Roundoff, 0, 1e-5 * cap}, "losses");
@@ -131,7 +131,7 @@ TEST_P(KernelPathsTest, MixNormOfLongAndManyRows) {
         const auto mix = reference::mix_backward(out[2], x, z, c);
         expect_close(out[3], mix.dx, few_operations(dtype()), "dx");
         expect_close(out[4], mix.dz, few_operations(dtype()), "dz");
-        // As in mix_norm_test.cpp.
+        // Tolerance of mix_norm_test.cpp.
         const double terms = static_cast<double>(rows * cols);
         expect_close(out[5], mix.dcoefficients, {16 * kF32Roundoff, 0, 32 * std::sqrt(terms) * kF32Roundoff},
                      "dc");

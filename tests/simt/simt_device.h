@@ -49,7 +49,7 @@ class SimtDevice final : public Device {
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override {
         cpu_.copy(destination, source, bytes, static_cast<SimtStream&>(stream).cpu());
     }
-    // Of streams made from here on; it has to outlive them.
+    // Watches the streams that are made from here on; the watch has to outlive them.
     void set_watch(Watch* watch) { options_.watch = watch; }
     bool dry() const override { return cpu_.dry(); }
     void set_trace(TraceSink* sink) override { cpu_.set_trace(sink); }

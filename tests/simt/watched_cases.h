@@ -12,7 +12,7 @@ namespace speedrun::simt {
 
 // Both models with heads of 64 and 128, all sizes multiples of 32 bytes, as those of the 124M models are.
 bench::Shapes watched_shapes();
-// So small that one run takes milliseconds, with sizes that divide nothing.
+// Sizes that divide nothing, small enough for one run to take milliseconds.
 bench::Shapes tiny_shapes();
 
 // Runs one case once, watched from the call of the operation to its end, and returns the least bytes that it

@@ -1,7 +1,6 @@
 // Checkpoints as files: what is damaged is found and named, and whenever the process dies or the disk
 // refuses, there is a good one.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +12,7 @@
 
 #include "data/dataset.h"
 #include "kernels/device/error.h"
+#include "tests/temp_dir.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
 #include "train/checkpoint/safetensors.h"
@@ -65,17 +65,6 @@ class BadFileSystem final : public FileSystem {
 // A model of two parameters and one kind of state, written by two ranks.
 class CheckpointTest : public ::testing::Test {
   protected:
-    void SetUp() override {
-        run_ = (fs::temp_directory_path() /
-                ("speedrun_checkpoint_" +
-                 std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()) + "_" +
-                 std::to_string(getpid())))
-                   .string();
-        fs::remove_all(run_);
-        fs::create_directories(run_);
-    }
-    void TearDown() override { fs::remove_all(run_); }
-
     static std::vector<CheckpointTensor> tensors() {
         return {{"master/a", {4, 6}}, {"adamw_m/a", {4, 6}}, {"master/b", {5}}};
     }
@@ -156,7 +145,8 @@ class CheckpointTest : public ::testing::Test {
         return result;
     }
 
-    std::string run_;
+    const TempDir dir_;
+    const std::string run_ = dir_.path();
 };
 
 using Steps = std::vector<int64_t>;

@@ -2,12 +2,9 @@
 #include "train/config/config_json.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 
 #include "kernels/device/error.h"
+#include "tests/temp_dir.h"
 
 namespace speedrun {
 namespace {
@@ -223,11 +220,8 @@ TEST(ConfigRoundTripTest, ResolvedConfigReadsBackTheSame) {
 }
 
 TEST(ConfigRoundTripTest, FilesAreReadLikeText) {
-    const auto path =
-        std::filesystem::temp_directory_path() / ("speedrun_config_" + std::to_string(getpid()) + ".json");
-    std::ofstream(path) << config_text(R"("seed": 12)");
-    const Config config = read_config(path.string(), {"threads=3"});
-    std::filesystem::remove(path);
+    const TempDir dir;
+    const Config config = read_config(dir.write("config.json", config_text(R"("seed": 12)")), {"threads=3"});
     EXPECT_EQ(config.seed, 12);
     EXPECT_EQ(config.threads, 3);
 }

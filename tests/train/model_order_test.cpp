@@ -53,7 +53,7 @@ void expect_accumulation_is_exact(const ModelConfig& model, int64_t rows, int64_
     const std::vector<Values> halves = gradients_of(model, batch, rows, rows / 2, sequence_length, memory);
     const ParameterTable table(model, sequence_length);
     for (const Parameter& p : table.all()) {
-        // The same terms, summed in another order: some tens of roundings of 6e-8 relative to the largest
+        // Both sum the same terms, in another order: some tens of roundings of 6e-8 relative to the largest
         // element.
         const double error = largest_of(difference_of(halves[p.id], whole[p.id]));
         EXPECT_LT(error / largest_of(whole[p.id]), 5e-6) << model.preset << " " << p.name;

@@ -55,8 +55,8 @@ class NormuonTest : public ::testing::Test {
     OptimizerFixture fixture_ = load_muon_fixture();
 };
 
-// As without: the lines' factors are smooth functions of the polar factor's elements and add nothing to its
-// error.
+// Tolerance of Muon without the factors of lines: these are smooth functions of the polar factor's elements
+// and add nothing to its error.
 TEST_F(NormuonTest, TenStepsAgreeInF32) {
     OptimizerHarness h = harness();
     fixture_.group.normuon = false;

@@ -145,7 +145,7 @@ TEST_F(OptimizerSetTest, NormIsOverAllParametersAndEveryParameterMoves) {
     EXPECT_EQ(statistic(set, OptimizerSet::kCoefficient), 1);
 }
 
-// As torch.nn.utils.clip_grad_norm_ defines it: the p-norm of all gradients as one vector.
+// Norm as torch.nn.utils.clip_grad_norm_ defines it: the p-norm of all gradients as one vector.
 TEST_F(OptimizerSetTest, EveryNormIsThatOfAllGradientsAsOneVector) {
     const std::vector<Values> before = masters();
     for (const char* norm : {"1", "2", "3", "inf"}) {

@@ -51,7 +51,7 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
     const Comparison c = compare_run_sets(base, folder);
     EXPECT_NEAR(c.ratio, 15.002 / 10.002, 1e-9);
     EXPECT_TRUE(c.in_turns && c.same_machine && c.warnings.empty());
-    // Of the two records alone nothing says that they were measured in turns.
+    // Nothing in the records of two attempts says that these were measured in turns.
     plan_.name = "other";
     result = make_result();
     for (RecordRun& run : result.record.runs) run.began_utc = "2027" + run.began_utc.substr(4);
@@ -172,8 +172,8 @@ TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
 }
 
 TEST_F(RecordTest, TheDataMustBeTheTracks) {
-    const std::string train = dir_.write_tokens("t.bin", counting_tokens(100)),
-                      val = dir_.write_tokens("v.bin", counting_tokens(11));
+    const std::string train = write_tokens(dir_.file("t.bin"), counting_tokens(100)),
+                      val = write_tokens(dir_.file("v.bin"), counting_tokens(11));
     Track t = track();
     t.shards[0].sha256 = sha256_file(train);
     t.shards[1].sha256 = sha256_file(val);

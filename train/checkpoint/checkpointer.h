@@ -29,7 +29,7 @@ class Checkpointer {
     // Receives what the run's log should say, and (`problem`) the user too. On all ranks.
     using Report = std::function<void(const std::string& text, bool problem)>;
 
-    // Of the run in this folder; all ranks make theirs. What it is given must outlive it.
+    // Saves the run in folder `run`; all ranks make theirs. What it is given must outlive it.
     Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, StepRunner& runner,
                  std::string run, Report report, FileSystem& system = real_file_system());
     ~Checkpointer() { set_hurry(true); }

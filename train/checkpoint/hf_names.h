@@ -13,7 +13,7 @@ struct HfName {
     bool transposed = false;  // [inputs, outputs] there
 };
 
-// Of a parameter of the gpt2 family; throws an internal error for any other.
+// Name of a parameter of the gpt2 family; throws an internal error for any other.
 HfName hf_name(const Parameter& p);
 
 // A parameter's shape there: transposed, without the padding of the vocabulary.

@@ -84,7 +84,7 @@ Candidates named(const std::string& folder, const std::string& run) {
     return result;
 }
 
-// As the first rank sees the folders.
+// Candidates as the first rank sees the folders.
 Candidates find_candidates(World& world, const std::string& resume, const std::string& run) {
     Candidates found;
     check_together(world, [&] {

@@ -12,7 +12,7 @@ CheckpointTensor tensor_of(const StateKind& kind, const Parameter& p) {
             alike ? p.shape : std::vector<int64_t>{p.numel() / kind.elements, kind.values}};
 }
 
-// Of a number of elements of a parameter, how many numbers of state.
+// Numbers of state of so many elements of a parameter.
 int64_t scaled(int64_t elements, const StateKind& kind, const Parameter& p) {
     if (elements % kind.elements != 0) {
         throw_internal("{} of {}: a piece of {} elements, not a multiple of {}", kind.name, p.name, elements,

@@ -19,7 +19,7 @@ struct AttemptSide {
     std::string name, record;  // record: the folder whose config it is, in the candidate's track
 };
 
-// The same on all ranks, but for what only the first one looks up.
+// What an attempt compares: equal on all ranks, but for what only the first one looks up.
 struct Attempt {
     std::vector<int64_t> seeds;
     AttemptSide candidate;

@@ -179,6 +179,7 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "f32 gradients that are reduced as one, in the order of backward; a larger one goes alone; 1: all "
         "do; 0: half a MiB for each rank (latency times bandwidth), at most 1/16 of all",
         {0, 1e12});
+    v.retired("coalesce_below_bytes", 65536);
     v.choice("step_order", step_order, {"reverse", "forward"},
              "order in which parameters are stepped and gathered: that in which backward completes them, or "
              "as declared, to measure the difference");

@@ -172,7 +172,7 @@ struct Config {
     int64_t threads = 0;
     int64_t seed = 1;
 
-    // Of each rank, where this many work on different tokens.
+    // Microbatches of each rank, where this many work on different tokens.
     int64_t microbatches_per_step(int64_t num_data_ranks = 1) const {
         return batch.tokens_per_step / (batch.microbatch_tokens * num_data_ranks);
     }

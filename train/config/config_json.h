@@ -12,7 +12,7 @@ namespace speedrun {
 // string) and validates. A string "$schema" is ignored. Throws a usage error naming the key, for unknown keys
 // with the nearest known one.
 Config read_config(const std::string& path, const std::vector<std::string>& settings);
-// The same from text; `origin` names it in messages.
+// Reads it from text; `origin` names it in messages.
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& settings);
 // Every option with its resolved value, as indented JSON; reading it again gives the same config.

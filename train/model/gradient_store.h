@@ -24,7 +24,7 @@ struct GradientMemory {
 
 class GradientStore {
   public:
-    // As `layout`, which must outlive it, lays parameters out.
+    // Lays gradients out as `layout`, which must outlive it, lays out parameters.
     GradientStore(const ParameterTable& table, const BucketLayout& layout, Runtime& runtime,
                   const GradientMemory& memory = {});
 

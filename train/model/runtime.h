@@ -44,7 +44,7 @@ class Runtime {
     // every new shape.
     std::vector<std::string> notes() const;
     void synchronize();  // all streams; rethrows the first of their errors
-    // The same without errors: for destructors, before memory goes that enqueued work still uses.
+    // Synchronizes without errors: for destructors, before memory goes that enqueued work still uses.
     void drain() noexcept;
 
   private:

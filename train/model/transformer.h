@@ -38,8 +38,8 @@ class Transformer {
     void forward();
     // After forward: the losses of all tokens, and their sum into loss_sum (f32 [1]).
     void loss(Tensor loss_sum, bool accumulate);
-    // The same and backward: gradients of gradient_scale · Σ losses; announces each parameter as it is
-    // complete.
+    // Computes the loss and goes backward: gradients of gradient_scale · Σ losses; announces each parameter
+    // as it is complete.
     void loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale, GradientStore& gradients);
     // After forward: logits of one row (real [1, V]) for sampling; capped if the model caps them.
     Tensor logits_of(int64_t row);

@@ -81,7 +81,7 @@ std::string utc_date() {
     return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
 }
 
-// Of environment.json, what makes a machine.
+// Members of environment.json that make a machine.
 Json hardware_of(const Json& environment) {
     Json hardware;
     for (const char* key : {"host", "os", "ranks", "memory_bytes"})

@@ -17,7 +17,7 @@ struct Window {
     }
 };
 
-// Of each step but the first: from the end of all operations of the step before to that of its own.
+// Window of each step but the first: from the end of all operations of the step before to that of its own.
 std::vector<Window> windows_of(const std::vector<TimedCall>& calls) {
     std::vector<double> ends;
     const int64_t first = calls.empty() ? 0 : calls.front().step;
@@ -31,7 +31,7 @@ std::vector<Window> windows_of(const std::vector<TimedCall>& calls) {
     return windows;
 }
 
-// Of one period: its rows by name and totals, added to what is there.
+// Rows by name, and totals, of the periods that were added.
 struct Sums {
     std::map<std::string, OperationRow> rows;
     std::map<std::string, double> compute_ms;  // the part of a row's floor that products set

@@ -39,7 +39,8 @@ struct StepProfile {
 std::vector<size_t> middle_half(const std::vector<double>& values);
 double mean_of_middle_half(const std::vector<double>& values);
 
-// Of the calls of consecutive steps, of which the first does not count: it only says when the second begins.
+// Profile of the calls of consecutive steps, of which the first does not count: it only says when the second
+// begins.
 // Steps are taken `period` at a time (the steps after which all optimizer groups have had their turn), and of
 // these periods the middle half by time. Throws unless there is at least one whole period behind the first
 // step.

@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of statistics: another compiler may order a sum otherwise, another Boost may evaluate the distribution
-// otherwise, in the last digits. Everything else is compared letter by letter.
+// Relative difference that statistics may have: another compiler may order a sum otherwise, another Boost may
+// evaluate the distribution otherwise, in the last digits. Everything else is compared letter by letter.
 constexpr double kTolerance = 1e-9;
 
 // Numbers, and whether rules are met: what has to stay when a later build says it in other words.
@@ -115,7 +115,7 @@ void check_record_before(const fs::path& folder, const Record& record, std::vect
     for (const std::string& other : record_folders(track.string())) {
         const std::string path = other + "/record.json";
         const Record older = record_from_json(read_text_file(path), path);
-        // Of one day, nothing tells which was first.
+        // Nothing tells which of two records of one day was first.
         if (older.date < record.date && read_record(other).is_record)
             problems.push_back(fmt::format("record_before: none, but {} is older", other));
     }

@@ -24,7 +24,8 @@ struct StepMetrics {
     double optimizer_ms = 0;     // after backward had ended
     double data_ms = 0;          // the host waited for batches
     double comm_exposed_ms = 0;  // the device waited for communication
-    // Of the first rank: time in collectives, beside computing or not, and the bytes that it sent, by kind.
+    // Figures of the first rank: time in collectives, beside computing or not, and the bytes that it sent, by
+    // kind.
     double comm_ms = 0;
     std::map<std::string, int64_t> bytes;
     double checkpoint_stall_ms = 0;  // training waited for the checkpoint of the step before

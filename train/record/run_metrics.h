@@ -23,7 +23,7 @@ struct RunMetrics {
 // Reads the text of a metrics.jsonl. Throws a data error that names origin and line if a line is not one of a
 // run's, or if steps go backwards.
 RunMetrics read_metrics(const std::string& text, const std::string& origin);
-// The same of a run that was ended in the middle of a line: that one is left out.
+// Reads those of a run that was ended in the middle of a line: that one is left out.
 RunMetrics read_unfinished_metrics(const std::string& text, const std::string& origin);
 
 // The lines of every `every`-th step, of the first and the last, and all that are not of a step; unchanged.

@@ -33,7 +33,7 @@ std::optional<TestResult> test_mean_below(const std::vector<double>& sample, dou
 // (1947); df after Satterthwaite (1946).
 std::optional<TestResult> test_mean_less(const std::vector<double>& a, const std::vector<double>& b);
 
-// The same without a direction: p of |t|.
+// p of |t|: the test without a direction.
 double two_sided(const TestResult& test);
 
 // Two one-sided tests on differences of pairs. Alternative: the mean difference lies within (-margin,

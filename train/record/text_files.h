@@ -10,7 +10,7 @@ std::string read_text_file(const std::string& path);
 // Throws an error (exit code 1) that names the file if it cannot be written.
 void write_text_file(const std::string& path, const std::string& text);
 
-// The same bytes for the same text and zlib: no time, no file name.
+// Compresses to the same bytes whenever text and zlib are the same: no time, no file name.
 std::string gzip(const std::string& text);
 // Throws a data error that names `origin` unless it is one whole gzip stream of at most 256 MiB of text.
 std::string gunzip(const std::string& bytes, const std::string& origin);

@@ -30,7 +30,7 @@ struct Track {
 
 // The text of a track.json. Throws a data error that names origin and key.
 Track parse_track(const std::string& text, const std::string& origin);
-// The same of a folder's; a usage error that lists the tracks there are if `folder` (for
+// Reads a folder's track.json; a usage error that lists the tracks there are if `folder` (for
 // example records/kjv) has no track.json.
 Track read_track(const std::string& folder);
 
@@ -44,7 +44,7 @@ struct TrackClaim {
 // track's, and a usage error if the validation is not over all of its tokens or the target is another.
 std::vector<ShardInfo> expect_data_of_track(const Track& track, const TrackClaim& claim);
 
-// The same for hashes that a record lists: what is wrong, or "".
+// Compares the hashes that a record lists with the track's: what is wrong, or "".
 std::string data_problem(const Track& track, const std::vector<ShardInfo>& shards);
 
 }  // namespace speedrun

@@ -12,7 +12,7 @@ class TrainClock {
   public:
     // Segments of training time: whoever starts or stops it has synchronised the device right before.
     void start() { begin_ = std::chrono::steady_clock::now(); }
-    // Of a run that is continued: what it had trained before.
+    // Continues a run: `finished_ms` is what it had trained before.
     void continue_from(double finished_ms) { finished_ms_ = finished_ms; }
     void stop() { finished_ms_ += current_ms(); }
     // Time of all finished segments: what a segment's own time is added to.

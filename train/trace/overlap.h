@@ -37,7 +37,7 @@ struct OverlapTable {
     double stalled_ms = 0;  // it was idle while this rank communicated
 };
 
-// Of one rank; of one step or all of them. Usage errors that list what there is.
+// Overlap on one rank, in one step or all of them. Usage errors that list what there is.
 OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t> step);
 
 // The table for people. top > 0: only so many buckets, those with the most exposed time first.

@@ -1,0 +1,52 @@
+// What the stand-ins for the functions of CUDA share.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_device.h"
+#include "tests/cuda/fake_gpu.h"
+
+namespace speedrun::testing::fake_cuda {
+
+// What a graph does when it is launched on a stream.
+using FakeGraph = std::vector<std::function<void(cudaStream_t)>>;
+
+struct State {
+    std::mutex mutex;
+    FakeGpu gpu;
+    std::map<void*, int64_t> memory;
+    int64_t allocations = 0, pieces = 0;
+    std::map<const void*, std::string> kernels;
+    std::map<const void*, int64_t> allowed_shared;
+    std::map<std::string, FakeLaunch> launches;
+    std::map<cudaStream_t, FakeGraph> recording;
+    FakeEvents events;
+    std::atomic<void (*)(const FakeWork&)> listener = nullptr;
+};
+
+State& state();
+
+inline CpuStream& stream_of(cudaStream_t handle) {
+    return *reinterpret_cast<CpuStream*>(handle);
+}
+
+inline CpuEvent& event_of(cudaEvent_t handle) {
+    return *reinterpret_cast<CpuEvent*>(handle);
+}
+
+// Does it now or, if the stream is being recorded, at every launch of the graph.
+void enqueue(cudaStream_t stream, std::function<void(cudaStream_t)> work);
+bool any_recording();
+// Tells the listener, if there is one, of a launch or, without a kernel, a copy.
+void tell(const char* kernel, cudaStream_t stream);
+
+extern thread_local const void* graph_under_way;  // that this thread launches; null: none
+
+}  // namespace speedrun::testing::fake_cuda

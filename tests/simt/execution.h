@@ -1,0 +1,91 @@
+// The executor behind executor.h, for the files that it is made of.
+#pragma once
+
+#include <boost/context/fiber.hpp>
+#include <boost/context/pooled_fixedsize_stack.hpp>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/simt/executor.h"
+#include "tests/simt/simt_device.h"
+#include "tests/simt/watch.h"
+
+namespace speedrun::simt {
+
+constexpr size_t kStackBytes = 128 << 10;
+constexpr std::byte kPoison{0xff};  // of shared memory that nothing has written
+
+struct Thread {
+    enum class State : uint8_t { fresh, ready, at_barrier, at_exchange, done };
+    struct Copy {
+        void* to;
+        const void* from;
+        int bytes, valid;
+    };
+
+    Position position;
+    State state = State::fresh;
+    Where where;                           // of the call that it waits in
+    boost::context::fiber fiber;           // its suspended self, where it waits or is ready again
+    std::deque<std::vector<Copy>> copies;  // groups of asynchronous copies; the last one is open
+};
+
+class Executor {
+  public:
+    void run(const Launch& launch, const Options& options);
+
+    void barrier(Where where);
+    Exchange& arrive(uint32_t mask, const void* value, size_t bytes, Where where);
+    void leave(Exchange& exchange);
+    [[noreturn]] void fail(const std::string& what, const Where* where) const;
+    void note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction);
+    void note_mma();
+    void warp_barrier(uint32_t mask, Where where);
+    Thread& self() { return *running_; }
+
+    Statistics statistics;
+
+  private:
+    void run_block(dim3 index);
+    void run_thread(Thread& thread);
+    void carry();  // body of a fiber: runs fresh threads, one after the other
+    void suspend();
+    void finished(Thread& thread);
+    Thread* pick();
+    void make_ready(const std::vector<Thread*>& ascending);
+    void check_red_zones() const;
+    std::string stuck() const;
+
+    const Launch* launch_ = nullptr;
+    Options options_;
+    std::vector<DeviceRange> device_memory_;  // where a watch looks
+    std::mt19937_64 random_;
+    boost::context::pooled_fixedsize_stack stacks_{kStackBytes, 16};
+
+    std::vector<Thread> threads_;
+    std::vector<Thread*> ready_;  // a stack: the last one runs next, unless the order is random
+    std::vector<uint32_t> shared_;
+    Thread* running_ = nullptr;
+    Thread* next_ = nullptr;
+    bool carrier_idle_ = false;
+    unsigned num_at_barrier_ = 0, num_done_ = 0;
+    Where barrier_where_;  // of the thread that came first, barrier_first_
+    unsigned barrier_first_ = 0;
+    std::vector<std::vector<Exchange*>> open_;  // by warp: exchanges that lanes still wait for
+    std::vector<std::unique_ptr<Exchange>> exchanges_;
+    std::vector<Exchange*> free_exchanges_;
+    std::exception_ptr error_;
+
+    boost::context::fiber scheduler_;
+    std::vector<boost::context::fiber> idle_;  // last: unwinds while the rest is still there
+};
+
+// The calling thread's own.
+Executor& executor();
+
+}  // namespace speedrun::simt

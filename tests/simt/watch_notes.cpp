@@ -1,0 +1,40 @@
+// What a watch is told: accesses to shared memory and to the device's buffers, and tensor-core products.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "tests/simt/execution.h"
+
+namespace speedrun::simt {
+
+void Executor::note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction) {
+    if (!running_ || !options_.watch) return;
+    const Position& p = running_->position;
+    const auto at = reinterpret_cast<uintptr_t>(address), shared = reinterpret_cast<uintptr_t>(p.shared);
+    Access access{kind, false, at, static_cast<int>(bytes), instruction, p.linear};
+    if (at - shared < static_cast<uintptr_t>(p.shared_bytes)) {
+        access.shared = true;
+        access.address = at - shared;
+    } else {
+        const auto range = std::upper_bound(device_memory_.begin(), device_memory_.end(), at,
+                                            [](uintptr_t a, const DeviceRange& r) { return a < r.begin; });
+        if (range == device_memory_.begin() || at >= std::prev(range)->end) return;
+    }
+    if (bytes > 16) fail(fmt::format("moves {} bytes in one piece: no instruction does", bytes), nullptr);
+    options_.watch->access(access);
+}
+
+void Executor::note_mma() {
+    if (running_ && options_.watch) options_.watch->mma(running_->position.linear);
+}
+
+void note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction) {
+    if (position) executor().note_access(kind, address, bytes, instruction);
+}
+
+void count_mma() {
+    executor().note_mma();
+}
+
+}  // namespace speedrun::simt

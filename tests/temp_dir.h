@@ -1,0 +1,42 @@
+// A folder of a test's own. Gone with everything in it when the object goes: at the end of a test that
+// passes, fails or throws.
+#pragma once
+
+#include <stdlib.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace speedrun {
+
+class TempDir {
+  public:
+    TempDir() : path_((std::filesystem::temp_directory_path() / "speedrun_test_XXXXXX").string()) {
+        if (::mkdtemp(path_.data()) == nullptr)
+            throw std::system_error(errno, std::generic_category(), "mkdtemp " + path_);
+    }
+    ~TempDir() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    TempDir(const TempDir&) = delete;
+    TempDir& operator=(const TempDir&) = delete;
+
+    const std::string& path() const { return path_; }
+    std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+    // The path of the file.
+    std::string write(const std::string& name, std::string_view content) const {
+        std::ofstream(file(name), std::ios::binary) << content;
+        return file(name);
+    }
+
+  private:
+    std::string path_;
+};
+
+}  // namespace speedrun
