@@ -178,7 +178,7 @@ TEST_F(LossMeanTest, OfAValidationIsOverTheTargetsThatCount) {
     const TempDir dir;
     std::vector<uint16_t> tokens;
     for (int t = 0; t < 200; ++t) tokens.push_back(static_cast<uint16_t>(t * t % kVocab));
-    const TokenDataset data({dir.write_tokens("val.bin", tokens)}, kVocab, 0);
+    const TokenDataset data({write_tokens(dir.file("val.bin"), tokens)}, kVocab, 0);
     const ValidationLoader loader(data, {kSequence, kTargets, false});
     Batch batch;
     loader.fill(0, kRows, batch);
