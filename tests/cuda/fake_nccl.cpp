@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,13 @@ using namespace speedrun::testing;
 
 namespace {
 
+// Between a member and `peer`.
+struct Message {
+    int peer;
+    void* data;
+    size_t bytes;
+};
+
 // The members of one communicator, each on a thread of its own.
 struct Hub {
     std::mutex mutex;
@@ -25,6 +33,28 @@ struct Hub {
     int64_t round = 0;
     bool aborted = false;
     std::vector<std::vector<const void*>> sent;  // by member: what it gives, to each member or to all
+
+    std::map<std::pair<int, int>, std::deque<Message>> posted;  // by sender and receiver, in their order
+
+    // Until all of both have come; a receive of another size aborts, where NCCL's behaviour is undefined.
+    void pass(int rank, const std::vector<Message>& sends, const std::vector<Message>& receives) {
+        std::unique_lock lock(mutex);
+        for (const Message& message : sends) posted[{rank, message.peer}].push_back(message);
+        changed.notify_all();
+        for (const Message& message : receives) {
+            std::deque<Message>& from = posted[{message.peer, rank}];
+            changed.wait(lock, [&] { return !from.empty() || aborted; });
+            aborted = aborted || from.front().bytes != message.bytes;
+            if (!aborted && message.bytes > 0) std::memcpy(message.data, from.front().data, message.bytes);
+            if (!aborted) from.pop_front();
+            changed.notify_all();
+        }
+        changed.wait(lock, [&] {
+            return aborted || std::all_of(sends.begin(), sends.end(), [&](const Message& message) {
+                       return posted[{rank, message.peer}].empty();
+                   });
+        });
+    }
 
     // False: it was aborted.
     bool meet() {
@@ -62,15 +92,17 @@ FakeNccl settings() {
 struct ncclComm {
     std::shared_ptr<Hub> hub;
     int rank = 0;
-    std::vector<const void*> sends;  // of the group under way, by peer
-    std::vector<void*> receives;
-    size_t bytes = 0;
-    cudaStream_t stream = nullptr;
 };
 
 namespace {
 
-thread_local ncclComm* in_group = nullptr;
+// The sends and receives between ncclGroupStart and ncclGroupEnd.
+struct Group {
+    ncclComm* comm = nullptr;
+    cudaStream_t stream = nullptr;
+    std::vector<Message> sends, receives;
+};
+thread_local Group group;
 
 size_t size_of_type(ncclDataType_t type) {
     return type == ncclBfloat16 ? 2 : 4;
@@ -244,36 +276,33 @@ ncclResult_t ncclBroadcast(const void* input, void* output, size_t count, ncclDa
 }
 
 ncclResult_t ncclGroupStart() {
-    in_group = nullptr;
+    group = {};
     return ncclSuccess;
 }
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    in_group = comm;
-    comm->sends.resize(static_cast<size_t>(comm->hub->size));
-    comm->sends[static_cast<size_t>(peer)] = data;
-    comm->bytes = count * size_of_type(type);
-    comm->stream = stream;
+    if (peer < 0 || peer >= comm->hub->size) return ncclInvalidArgument;
+    group.comm = comm;
+    group.stream = stream;
+    group.sends.push_back({peer, const_cast<void*>(data), count * size_of_type(type)});
     return ncclSuccess;
 }
 ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t) {
-    if (in_group != comm || comm->bytes != count * size_of_type(type)) return ncclInvalidUsage;
-    comm->receives.resize(static_cast<size_t>(comm->hub->size));
-    comm->receives[static_cast<size_t>(peer)] = data;
+                      cudaStream_t stream) {
+    if (peer < 0 || peer >= comm->hub->size) return ncclInvalidArgument;
+    group.comm = comm;
+    group.stream = stream;
+    group.receives.push_back({peer, data, count * size_of_type(type)});
     return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
-    if (!in_group) return ncclInvalidUsage;
-    ncclComm* const comm = in_group;
-    in_group = nullptr;
-    const size_t bytes = comm->bytes;
-    return collective(comm, comm->stream, std::move(comm->sends), nullptr, 0,
-                      [receives = std::move(comm->receives), bytes, rank = static_cast<size_t>(comm->rank)](
-                          const Inputs& inputs, std::vector<char>&) {
-                          for (size_t i = 0; i < receives.size() && bytes > 0; ++i)
-                              std::memcpy(receives[i], inputs[i][rank], bytes);
-                      });
+    if (!group.comm) return ncclSuccess;  // nothing was asked for
+    const FakeNccl now = settings();
+    if (now.refuses) return ncclSystemError;
+    now.enqueue(group.stream, [hub = group.comm->hub, rank = group.comm->rank, sends = group.sends,
+                               receives = group.receives] { hub->pass(rank, sends, receives); });
+    group = {};
+    return ncclSuccess;
 }
 
 }  // extern "C"
