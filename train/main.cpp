@@ -2,8 +2,8 @@
 #include <exception>
 
 #include "kernels/device/error.h"
+#include "train/comm/supervisor.h"
 #include "train/commands/cli.h"
-#include "train/distributed/supervisor.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "train/distributed/resolve_ranks.h"
+#include "train/sharding/resolve_ranks.h"
 #include "train/step_runner.h"
 
 namespace speedrun {

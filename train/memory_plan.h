@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "train/distributed/ranks.h"
-#include "train/model/runtime.h"
+#include "train/runtime/runtime.h"
+#include "train/sharding/ranks.h"
 
 namespace speedrun {
 

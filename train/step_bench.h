@@ -4,9 +4,9 @@
 #include <string>
 
 #include "train/config/config.h"
-#include "train/distributed/ranks.h"
-#include "train/model/runtime.h"
 #include "train/record/op_profile.h"
+#include "train/runtime/runtime.h"
+#include "train/sharding/ranks.h"
 
 namespace speedrun {
 

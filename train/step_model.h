@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "train/config/config.h"
-#include "train/distributed/ranks.h"
 #include "train/measured_kernels.h"
+#include "train/sharding/ranks.h"
 
 namespace speedrun {
 

@@ -11,11 +11,11 @@
 
 #include "data/prefetcher.h"
 #include "train/checkpoint/checkpointer.h"
-#include "train/distributed/clock_offset.h"
-#include "train/distributed/ranks.h"
+#include "train/comm/clock_offset.h"
 #include "train/record/progress.h"
 #include "train/record/run_folder.h"
 #include "train/record/train_clock.h"
+#include "train/sharding/ranks.h"
 #include "train/step_runner.h"
 #include "train/trace/timeline.h"
 

@@ -6,7 +6,7 @@
 #include "tests/cuda/fake_gpu.h"
 #include "tests/cuda/rank_runs.h"
 #include "tests/distributed/conformance.h"
-#include "train/distributed/staged_world.h"
+#include "train/comm/staged_world.h"
 
 namespace speedrun::testing {
 namespace {

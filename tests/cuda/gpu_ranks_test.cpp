@@ -5,8 +5,8 @@
 #include <cmath>
 #include "kernels/cuda/cuda_info.h"
 #include "tests/cuda/rank_runs.h"
-#include "train/distributed/nccl_world.h"
-#include "train/distributed/self_world.h"
+#include "train/comm/nccl_world.h"
+#include "train/comm/self_world.h"
 
 namespace speedrun::testing {
 namespace {

@@ -8,8 +8,8 @@
 #include "tests/cuda/rank_runs.h"
 #include "tests/distributed/conformance.h"
 #include "tests/distributed/rank_values.h"
-#include "train/distributed/nccl_world.h"
-#include "train/distributed/self_world.h"
+#include "train/comm/nccl_world.h"
+#include "train/comm/self_world.h"
 
 namespace speedrun::testing {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/runs/run_fixture.h"
-#include "train/distributed/device_world.h"
-#include "train/distributed/resolve_ranks.h"
+#include "train/comm/device_world.h"
+#include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
 

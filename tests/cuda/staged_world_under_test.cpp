@@ -1,7 +1,7 @@
 // Makes mpi_conformance a test of the staged world on a GPU (the fake runtime's, where that is linked).
 #include "kernels/cuda/cuda_device.h"
 #include "tests/distributed/conformance.h"
-#include "train/distributed/staged_world.h"
+#include "train/comm/staged_world.h"
 
 namespace speedrun::testing {
 namespace {

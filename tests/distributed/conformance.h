@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "train/distributed/communicator.h"
+#include "train/comm/communicator.h"
 
 namespace speedrun::testing {
 

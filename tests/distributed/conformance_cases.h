@@ -1,8 +1,8 @@
 // What the files of the conformance cases share, and the cases that are not in conformance.cpp.
 #pragma once
 
-#include "train/distributed/communicator.h"
-#include "train/distributed/mesh.h"
+#include "train/comm/communicator.h"
+#include "train/comm/mesh.h"
 
 namespace speedrun::testing {
 

@@ -9,7 +9,7 @@
 #include "tests/distributed/conformance.h"
 #include "tests/distributed/conformance_cases.h"
 #include "tests/distributed/rank_values.h"
-#include "train/distributed/host_task.h"
+#include "train/comm/host_task.h"
 
 namespace speedrun::testing {
 

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "tests/distributed/rank_threads.h"
+#include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
-#include "train/distributed/simulated_world.h"
 #include "train/step_runner.h"
 
 namespace speedrun::testing {

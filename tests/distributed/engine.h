@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "train/config/config.h"
-#include "train/distributed/ranks.h"
+#include "train/sharding/ranks.h"
 
 namespace speedrun::testing {
 

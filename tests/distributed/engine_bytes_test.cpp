@@ -6,9 +6,9 @@
 #include "kernels/device/error.h"
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"
-#include "train/distributed/matrix_owners.h"
-#include "train/model/lifetimes.h"
 #include "train/optim/optimizer_set.h"
+#include "train/sharding/lifetimes.h"
+#include "train/sharding/matrix_owners.h"
 
 namespace speedrun::testing {
 namespace {

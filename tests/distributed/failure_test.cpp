@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "tests/distributed/rank_threads.h"
-#include "train/distributed/world.h"
+#include "train/comm/world.h"
 
 namespace speedrun::testing {
 namespace {

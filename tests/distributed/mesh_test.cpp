@@ -1,10 +1,10 @@
 // Coordinates, groups and the reading of section `parallel`.
-#include "train/distributed/mesh.h"
+#include "train/comm/mesh.h"
 
 #include <gtest/gtest.h>
 
 #include "kernels/device/error.h"
-#include "train/distributed/even_split.h"
+#include "train/comm/even_split.h"
 
 namespace speedrun::testing {
 namespace {

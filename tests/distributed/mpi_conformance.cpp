@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/distributed/conformance.h"
-#include "train/distributed/world.h"
+#include "train/comm/world.h"
 
 namespace {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
-#include "train/distributed/mesh.h"
-#include "train/distributed/supervisor.h"
-#include "train/distributed/world.h"
+#include "train/comm/mesh.h"
+#include "train/comm/supervisor.h"
+#include "train/comm/world.h"
 
 namespace {
 

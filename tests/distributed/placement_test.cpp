@@ -1,5 +1,5 @@
 // The rule of placement, the table of strategies, and what is refused.
-#include "train/distributed/placement.h"
+#include "train/sharding/placement.h"
 
 #include <gtest/gtest.h>
 

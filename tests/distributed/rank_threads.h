@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "train/distributed/thread_world.h"
+#include "tests/distributed/thread_world.h"
 
 namespace speedrun::testing {
 

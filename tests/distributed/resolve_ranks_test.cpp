@@ -1,5 +1,5 @@
 // From config to ranks: mesh and batch sizes, shares of the cores, and errors that all ranks meet together.
-#include "train/distributed/resolve_ranks.h"
+#include "train/sharding/resolve_ranks.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 
 #include "kernels/device/error.h"
 #include "tests/distributed/rank_threads.h"
-#include "train/distributed/joint_check.h"
-#include "train/distributed/world.h"
+#include "train/comm/joint_check.h"
+#include "train/comm/world.h"
 
 namespace speedrun::testing {
 namespace {

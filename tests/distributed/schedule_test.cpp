@@ -1,5 +1,5 @@
 // Collectives derived for single parameters and for a model, with the bytes worked out by hand.
-#include "train/distributed/schedule.h"
+#include "train/sharding/schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/distributed/rank_threads.h"
 #include "tests/distributed/virtual_clock.h"
-#include "train/distributed/host_task.h"
-#include "train/distributed/simulated_world.h"
+#include "train/comm/host_task.h"
+#include "train/comm/simulated_world.h"
 
 namespace speedrun::testing {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "train/distributed/host_task.h"
-#include "train/distributed/wrapped_world.h"
+#include "train/comm/host_task.h"
+#include "train/comm/wrapped_world.h"
 
 namespace speedrun::testing {
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "train/distributed/communicator.h"
+#include "train/comm/communicator.h"
 
 namespace speedrun::testing {
 

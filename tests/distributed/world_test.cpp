@@ -4,10 +4,10 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/distributed/conformance.h"
 #include "tests/distributed/rank_threads.h"
-#include "train/distributed/self_world.h"
-#include "train/distributed/simulated_world.h"
-#include "train/distributed/staged_world.h"
-#include "train/distributed/wrapped_world.h"
+#include "train/comm/self_world.h"
+#include "train/comm/simulated_world.h"
+#include "train/comm/staged_world.h"
+#include "train/comm/wrapped_world.h"
 
 namespace speedrun::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include "tests/distributed/rank_threads.h"
 #include "tests/runs/run_fixture.h"
 #include "train/checkpoint/resume.h"
-#include "train/distributed/resolve_ranks.h"
+#include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
 namespace {

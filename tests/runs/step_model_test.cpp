@@ -5,7 +5,7 @@
 #include <map>
 
 #include "tests/runs/run_fixture.h"
-#include "train/distributed/resolve_ranks.h"
+#include "train/sharding/resolve_ranks.h"
 #include "train/step_bench.h"
 
 namespace speedrun::testing {

@@ -6,10 +6,10 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/runs/run_fixture.h"
-#include "train/distributed/clock_offset.h"
-#include "train/distributed/reducer.h"
-#include "train/distributed/resolve_ranks.h"
-#include "train/distributed/simulated_world.h"
+#include "train/comm/clock_offset.h"
+#include "train/comm/simulated_world.h"
+#include "train/sharding/reducer.h"
+#include "train/sharding/resolve_ranks.h"
 #include "train/trace/overlap.h"
 #include "train/trace/timeline_svg.h"
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "train/config/config_json.h"
-#include "train/model/parameter_table.h"
+#include "train/parameters/parameter_table.h"
 #include "train/record/track.h"
 
 namespace speedrun {

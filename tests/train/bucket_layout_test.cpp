@@ -1,13 +1,13 @@
 // Every element of every parameter lies in exactly one bucket, and buckets close as backward goes.
-#include "train/model/bucket_layout.h"
+#include "train/sharding/bucket_layout.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 
-#include "train/distributed/matrix_owners.h"
 #include "train/optim/optimizer_set.h"
+#include "train/sharding/matrix_owners.h"
 
 namespace speedrun::testing {
 namespace {

@@ -16,8 +16,8 @@
 #include "train/checkpoint/hf_names.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/config/config_json.h"
-#include "train/distributed/resolve_ranks.h"
 #include "train/memory_plan.h"
+#include "train/sharding/resolve_ranks.h"
 #include "train/step_runner.h"
 
 namespace speedrun::testing {

@@ -1,5 +1,5 @@
 // Which stages need which buckets, and the memory that buckets share by it.
-#include "train/model/lifetimes.h"
+#include "train/sharding/lifetimes.h"
 
 #include <gtest/gtest.h>
 

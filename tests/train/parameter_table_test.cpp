@@ -1,5 +1,5 @@
 // What the model declares, how many elements that is, and how they start.
-#include "train/model/parameter_table.h"
+#include "train/parameters/parameter_table.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "train/model/parameter_table.h"
+#include "train/parameters/parameter_table.h"
 
 namespace speedrun {
 

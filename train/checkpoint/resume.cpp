@@ -8,9 +8,9 @@
 #include <sstream>
 
 #include "train/checkpoint/state_pieces.h"
+#include "train/comm/joint_check.h"
 #include "train/config/config_json.h"
 #include "train/config/config_keys.h"
-#include "train/distributed/joint_check.h"
 
 namespace speedrun {
 

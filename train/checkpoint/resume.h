@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "train/checkpoint/checkpoint_reader.h"
+#include "train/comm/communicator.h"
 #include "train/config/config.h"
-#include "train/distributed/communicator.h"
 
 namespace speedrun {
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "train/model/parameter_store.h"
+#include "train/sharding/parameter_store.h"
 
 namespace speedrun {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "train/comm/communicator.h"
 #include "train/commands/commands.h"
 #include "train/config/config.h"
-#include "train/distributed/communicator.h"
 #include "train/record/attempt.h"
 #include "train/record/track.h"
 

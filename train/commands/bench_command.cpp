@@ -2,12 +2,12 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "train/comm/world.h"
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
-#include "train/distributed/resolve_ranks.h"
-#include "train/distributed/world.h"
 #include "train/memory_plan.h"
 #include "train/record/build_info.h"
+#include "train/sharding/resolve_ranks.h"
 #include "train/step_bench.h"
 
 namespace speedrun {

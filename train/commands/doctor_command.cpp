@@ -6,8 +6,8 @@
 
 #include "kernels/cpu/isa.h"
 #include "kernels/device/error.h"
+#include "train/comm/message_channel.h"
 #include "train/commands/commands.h"
-#include "train/distributed/message_channel.h"
 #include "train/record/environment.h"
 #include "train/record/machine.h"
 

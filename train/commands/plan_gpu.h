@@ -3,7 +3,7 @@
 
 #include "train/commands/commands.h"
 #include "train/config/config.h"
-#include "train/distributed/ranks.h"
+#include "train/sharding/ranks.h"
 
 namespace speedrun {
 

@@ -7,11 +7,11 @@
 #include <sstream>
 
 #include "kernels/device/error.h"
+#include "train/comm/joint_check.h"
+#include "train/comm/world.h"
 #include "train/commands/attempt_config.h"
 #include "train/commands/commands.h"
 #include "train/commands/train_run.h"
-#include "train/distributed/joint_check.h"
-#include "train/distributed/world.h"
 #include "train/record/environment.h"
 #include "train/record/progress.h"
 #include "train/record/record_text.h"

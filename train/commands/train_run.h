@@ -3,9 +3,9 @@
 
 #include <functional>
 
+#include "train/comm/communicator.h"
 #include "train/commands/commands.h"
 #include "train/config/config.h"
-#include "train/distributed/communicator.h"
 
 namespace speedrun {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "train/config/config.h"
-#include "train/model/runtime.h"
+#include "train/runtime/runtime.h"
 
 namespace speedrun {
 

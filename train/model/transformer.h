@@ -7,8 +7,8 @@
 
 #include "data/batch.h"
 #include "train/model/activations.h"
-#include "train/model/gradient_store.h"
-#include "train/model/parameter_store.h"
+#include "train/sharding/gradient_store.h"
+#include "train/sharding/parameter_store.h"
 
 namespace speedrun {
 

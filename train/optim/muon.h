@@ -13,9 +13,9 @@
 #include <map>
 #include <vector>
 
-#include "train/distributed/matrix_owners.h"
-#include "train/distributed/reducer.h"
 #include "train/optim/optimizer.h"
+#include "train/sharding/matrix_owners.h"
+#include "train/sharding/reducer.h"
 
 namespace speedrun {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "train/distributed/reducer.h"
+#include "train/sharding/reducer.h"
 
 namespace speedrun {
 

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "train/distributed/gradient_sync.h"
-#include "train/distributed/unsharder.h"
 #include "train/optim/optimizer.h"
+#include "train/sharding/gradient_sync.h"
+#include "train/sharding/unsharder.h"
 #include "train/trace/timeline.h"
 
 namespace speedrun {

@@ -1,0 +1,147 @@
+// Communicator and World: what every way of talking between ranks offers.
+//
+// A World is the set of all ranks; it connects communicators and does the few small exchanges that the host
+// needs. A Communicator enqueues collectives over one group of ranks on a Stream, like any other work.
+//
+// Every sum has ONE order: element e of the result is x_0[e] + x_1[e] + ... + x_(n-1)[e] over the members of
+// the group in their order, accumulated in f32 from left to right and rounded once to the tensor's type. So
+// results are bitwise equal on all ranks, from run to run, and from one implementation on host memory to
+// another, whatever the sizes.
+//
+// Goals: streams and errors behave as for all other work; a peer that is gone or hangs ends everybody (exit
+// code 5). Non-goals: averages (the scale is the caller's), groups that change, messages between two ranks.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "kernels/device/error.h"
+#include "train/comm/collective.h"
+#include "train/comm/mesh.h"
+
+namespace speedrun {
+
+// What a member sends in an all_to_all and where it receives: `count` elements from `begin` on, of the input
+// for (or of the output from) the member with this index. Slices between two members arrive in the order in
+// which both list them.
+struct Slice {
+    int member = 0;
+    int64_t begin = 0, count = 0;
+};
+struct Exchange {
+    std::vector<Slice> sends, receives;
+};
+
+// One collective as an implementation sees it; arguments are checked. `count` is in elements: of the buffer
+// for all_reduce and broadcast, of one member's part for the others; 0 for all_to_all.
+struct CollectiveCall {
+    Collective kind = Collective::barrier;
+    void* output = nullptr;
+    const void* input = nullptr;  // == output for all_reduce and broadcast
+    int64_t count = 0;
+    DType dtype = DType::f32;
+    int root = 0;                          // index in the group; broadcast only
+    Reduction reduction = Reduction::sum;  // max: all_reduce of f32 only
+    const Exchange* exchange = nullptr;    // all_to_all only
+
+    std::string describe() const;  // "reduce_scatter of f32[96] per rank"
+};
+
+// Must outlive the work that was enqueued through it. All members enqueue the same collectives in the same
+// order; use one communicator on one stream. Tensors are contiguous, f32 or bf16; wrong sizes throw when
+// enqueuing.
+class Communicator {
+  public:
+    Communicator(std::string name, Group group) : name_(std::move(name)), group_(std::move(group)) {}
+    virtual ~Communicator() = default;
+    Communicator(const Communicator&) = delete;
+    Communicator& operator=(const Communicator&) = delete;
+
+    const std::string& name() const { return name_; }
+    const Group& group() const { return group_; }
+    int size() const { return group_.size(); }
+    int index() const { return group_.index; }
+
+    // values <- sum over the members, or the largest (f32, none negative). In place, any size.
+    void all_reduce(const Tensor& values, Stream& stream, Reduction reduction = Reduction::sum);
+    // output [k] <- part `index` of the sum over the members of input [n k]. output may be that part of
+    // input.
+    void reduce_scatter(const Tensor& output, const Tensor& input, Stream& stream);
+    // output [n k] <- the inputs [k] of all members, in order. input may be part `index` of output.
+    void all_gather(const Tensor& output, const Tensor& input, Stream& stream);
+    // Slices of output [any] <- slices of the members' inputs [any], this one's own among them. Input and
+    // output must not overlap; `exchange` must outlive the work.
+    void all_to_all(const Tensor& output, const Tensor& input, const Exchange& exchange, Stream& stream);
+    // values <- those of member `root`.
+    void broadcast(const Tensor& values, int root, Stream& stream);
+    // Work enqueued later on the stream runs after all members have come here.
+    void barrier(Stream& stream);
+
+    // For communicators that wrap another: a call whose arguments were checked.
+    void count_and_enqueue(const CollectiveCall& call, Stream& stream);
+
+    // By kind of collective. Calls count when enqueued, bytes and time when sent: exact after the stream is
+    // synchronised.
+    virtual CollectiveCounts counts() const;
+    // `into` <- the sum of the counts of these (null: none) as of all that is enqueued on the stream so far,
+    // once what is enqueued next runs.
+    static void count_at(CollectiveCounts& into, std::vector<const Communicator*> all, Stream& stream);
+
+  protected:
+    virtual void enqueue(const CollectiveCall& call, Stream& stream) = 0;
+    // Bytes that this member sends to others in an all_to_all.
+    int64_t sent_bytes(const CollectiveCall& call) const;
+    void count_sent(Collective kind, int64_t bytes) { sent_[static_cast<size_t>(kind)] += bytes; }
+    // For implementations on host memory: runs the work on the stream's own thread, and counts its time.
+    void run_on_host(Collective kind, const char* label, Stream& stream, std::function<void()> work);
+
+  private:
+    const std::string name_;
+    const Group group_;
+    std::array<std::atomic<int64_t>, kNumCollectives> calls_{}, sent_{}, busy_ns_{};
+};
+
+struct WorldOptions {
+    // How long a rank waits for a peer, without any progress, before it takes it for lost. 0 or less: usage
+    // error.
+    double timeout_s = 60;
+};
+
+// All ranks of a run. Host calls come from one thread, in the same order on all ranks.
+class World {
+  public:
+    virtual ~World() = default;
+    virtual int rank() const = 0;
+    virtual int size() const = 0;
+    virtual int local_rank() const = 0;  // among the ranks of this host
+    virtual int local_size() const = 0;
+
+    // Connects the members of each group; collective over all ranks, each naming its own group. Throws, with
+    // the names, if another rank connects something else.
+    virtual std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) = 0;
+    // The texts of all ranks, by rank.
+    virtual std::vector<std::string> all_gather(const std::string& text) = 0;
+    // Tells every rank why the run ends and ends it with this exit code; the first reason given counts.
+    virtual void abort(ExitCode code, const std::string& reason) = 0;
+    // Waits for all ranks; afterwards this rank may leave. Called once, when all went well.
+    virtual void finish() = 0;
+
+    // Over the values of all ranks, in rank order.
+    double sum(double value);
+    double min(double value);
+    double max(double value);
+    void barrier() { all_gather({}); }
+
+  private:
+    std::vector<double> gather(double value);
+};
+
+// Throws on every rank, naming the first rank and line that differ from rank 0's, unless all ranks pass the
+// same lines.
+void expect_same_on_all_ranks(World& world, const std::string& title, const std::vector<std::string>& lines);
+
+}  // namespace speedrun

@@ -1,0 +1,43 @@
+#include "train/comm/joint_check.h"
+
+#include <algorithm>
+
+namespace speedrun {
+
+namespace {
+
+constexpr char kFine = '0';  // then the exit code as one digit, and the text
+
+std::string outcome_of(const std::function<void()>& check) {
+    try {
+        check();
+        return {kFine};
+    } catch (const Error& error) {
+        return fmt::format("{}{}", static_cast<int>(error.code()), error.what());
+    } catch (const std::exception& error) {
+        return fmt::format("{}{}", static_cast<int>(ExitCode::failure), error.what());
+    }
+}
+
+}  // namespace
+
+void check_together(World& world, const std::function<void()>& check) {
+    const std::vector<std::string> outcomes = world.all_gather(outcome_of(check));
+    const auto failed = [](const std::string& outcome) { return outcome.front() != kFine; };
+    const auto first = std::find_if(outcomes.begin(), outcomes.end(), failed);
+    if (first == outcomes.end()) return;
+    const auto code = static_cast<ExitCode>(first->front() - kFine);
+    if (std::all_of(outcomes.begin(), outcomes.end(), [&](const auto& o) { return o == *first; }))
+        throw JointError(code, first->substr(1));
+    std::string text;
+    for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+        if (!failed(outcomes[rank])) continue;
+        // What many ranks say is said once, by the lowest.
+        const auto before = outcomes.begin() + static_cast<std::ptrdiff_t>(rank);
+        if (std::find(outcomes.begin(), before, outcomes[rank]) != before) continue;
+        text += fmt::format("{}rank {}: {}", text.empty() ? "" : "\n", rank, outcomes[rank].substr(1));
+    }
+    throw JointError(code, text);
+}
+
+}  // namespace speedrun

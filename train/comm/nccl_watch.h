@@ -1,0 +1,78 @@
+// NcclWatch: ends the run when a collective of NCCL fails or does not come to its end. Nobody else would
+// notice: the host waits for a stream, and the stream for a peer that is gone.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "train/comm/nccl_api.h"
+
+namespace speedrun {
+
+class NcclWatch {
+  public:
+    // on_lost: called once, from the watch's thread, with the reason; then all communicators are aborted.
+    NcclWatch(const NcclApi& api, Device& device, double timeout_s,
+              std::function<void(const std::string&)> on_lost);
+    ~NcclWatch();
+    NcclWatch(const NcclWatch&) = delete;
+    NcclWatch& operator=(const NcclWatch&) = delete;
+
+    // Watches the communicator until it is taken back; false then: it has been aborted, and is no more.
+    // blame: finds out, from the watch's thread, who is missing in its group; empty: nobody.
+    void add(ncclComm_t comm, const std::string& name, std::function<std::string()> blame);
+    [[nodiscard]] bool remove(ncclComm_t comm);
+
+    // Around the enqueuing of a collective. The time runs while the host is between the two, and on the
+    // stream from when the collective is next.
+    void begin(ncclComm_t comm, const std::string& what, Stream& stream);
+    void end(ncclComm_t comm, Stream& stream);
+
+    // Throws the reason, exit code 5, after something was lost.
+    void throw_if_lost() const;
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    struct Collective {
+        std::string what;
+        std::unique_ptr<Event> next, done;  // on the stream
+        bool enqueued = false;
+        std::optional<Clock::time_point> since;  // its time runs
+    };
+    struct Watched {
+        ncclComm_t comm;
+        std::string name;
+        std::function<std::string()> blame;
+        std::deque<Collective> under_way;  // oldest first
+    };
+
+    void run();
+    std::string look(Watched& watched);  // what is wrong; empty: nothing
+    std::string late(Watched& watched);  // the same, of time alone
+    Watched& find(ncclComm_t comm);
+    std::unique_ptr<Event> event();
+
+    const NcclApi& api_;
+    Device& device_;
+    const double timeout_s_;
+    const std::function<void(const std::string&)> on_lost_;
+    mutable std::mutex mutex_;  // guards all below
+    std::condition_variable changed_;
+    bool stop_ = false, blaming_ = false;
+    std::string lost_;
+    std::list<Watched> watched_;
+    std::vector<std::unique_ptr<Event>> spare_;
+    std::thread thread_;  // last: starts when all else is ready
+};
+
+}  // namespace speedrun

@@ -1,0 +1,221 @@
+#include "train/comm/nccl_world.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "train/comm/nccl_watch.h"
+#include "train/comm/wrapped_world.h"
+
+namespace speedrun {
+
+namespace {
+
+const NcclApi& loaded_api() {
+    std::string why;
+    const NcclApi* const api = load_nccl(why);
+    if (!api) throw_usage("NCCL cannot be used: {}", why);
+    return *api;
+}
+
+ncclDataType_t nccl_type(DType dtype) {
+    return dtype == DType::bf16 ? ncclBfloat16 : ncclFloat32;
+}
+
+class NcclCommunicator final : public Communicator {
+  public:
+    NcclCommunicator(std::string name, const Group& group, const NcclApi& api, ncclComm_t comm,
+                     std::shared_ptr<NcclWatch> watch, std::unique_ptr<Communicator> roll_call,
+                     Device& device)
+        : Communicator(std::move(name), group),
+          api_(api),
+          comm_(comm),
+          watch_(std::move(watch)),
+          roll_call_(std::move(roll_call)),
+          device_(device) {
+        watch_->add(comm_, this->name(), [this] { return find_missing(); });
+    }
+
+    ~NcclCommunicator() override {
+        if (!watch_->remove(comm_)) return;  // it has been aborted
+        // Destroying waits for the others, who do not come when something goes wrong here.
+        if (std::uncaught_exceptions() > 0)
+            api_.comm_abort(comm_);
+        else
+            api_.comm_destroy(comm_);
+    }
+
+  private:
+    // All whose collective does not end come here. The host's communicator can tell who does not.
+    std::string find_missing() const {
+        try {
+            CpuDevice host(1);
+            const auto stream = host.create_stream("roll call");
+            roll_call_->barrier(*stream);
+            stream->synchronize();
+        } catch (const std::exception& error) {
+            return error.what();
+        }
+        return "";
+    }
+
+    void enqueue(const CollectiveCall& call, Stream& stream) override {
+        watch_->throw_if_lost();
+        if (call.kind == Collective::barrier && word_.bytes() == 0)
+            word_ = Buffer(device_, "barrier of " + name(), MemoryCategory::workspace, sizeof(float));
+        begin_gpu_span(stream, name_of(call.kind));
+        const bool watched = !is_recorded(stream);
+        if (watched) watch_->begin(comm_, call.describe(), stream);
+        launch(call, static_cast<cudaStream_t>(native_gpu_stream(stream)));
+        if (watched) watch_->end(comm_, stream);
+        end_gpu_span(stream);
+        if (call.kind == Collective::all_to_all) return count_sent(call.kind, sent_bytes(call));
+        const bool whole = call.kind == Collective::all_reduce || call.kind == Collective::broadcast;
+        const int64_t payload = call.count * size_of(call.dtype) * (whole ? 1 : size());
+        count_sent(call.kind, std::llround(wire_bytes(call.kind, size(), payload)));
+    }
+
+    void launch(const CollectiveCall& call, cudaStream_t stream) {
+        const auto count = static_cast<size_t>(call.count);
+        const ncclDataType_t type = nccl_type(call.dtype);
+        const auto check = [&](ncclResult_t result, const char* function) {
+            api_.check(result, fmt::format("{} ({} on '{}')", function, call.describe(), name()));
+        };
+        switch (call.kind) {
+            case Collective::all_reduce:
+                // Values that are not negative order as their bits do, and so no NaN is lost.
+                if (call.reduction == Reduction::max) {
+                    return check(
+                        api_.all_reduce(call.input, call.output, count, ncclUint32, ncclMax, comm_, stream),
+                        "ncclAllReduce");
+                }
+                return check(api_.all_reduce(call.input, call.output, count, type, ncclSum, comm_, stream),
+                             "ncclAllReduce");
+            case Collective::reduce_scatter:
+                return check(
+                    api_.reduce_scatter(call.input, call.output, count, type, ncclSum, comm_, stream),
+                    "ncclReduceScatter");
+            case Collective::all_gather:
+                return check(api_.all_gather(call.input, call.output, count, type, comm_, stream),
+                             "ncclAllGather");
+            case Collective::all_to_all: {
+                // Not ncclAlltoAll, which came with 2.28.
+                const int64_t element = size_of(call.dtype);
+                check(api_.group_start(), "ncclGroupStart");
+                for (const Slice& slice : call.exchange->sends) {
+                    check(api_.send(static_cast<const char*>(call.input) + slice.begin * element,
+                                    static_cast<size_t>(slice.count), type, slice.member, comm_, stream),
+                          "ncclSend");
+                }
+                for (const Slice& slice : call.exchange->receives) {
+                    check(api_.receive(static_cast<char*>(call.output) + slice.begin * element,
+                                       static_cast<size_t>(slice.count), type, slice.member, comm_, stream),
+                          "ncclRecv");
+                }
+                return check(api_.group_end(), "ncclGroupEnd");
+            }
+            case Collective::broadcast:
+                return check(api_.broadcast(call.input, call.output, count, type, call.root, comm_, stream),
+                             "ncclBroadcast");
+            case Collective::barrier:
+                return check(
+                    api_.all_reduce(word_.data(), word_.data(), 1, ncclFloat32, ncclSum, comm_, stream),
+                    "ncclAllReduce");
+        }
+    }
+
+    const NcclApi& api_;
+    const ncclComm_t comm_;
+    const std::shared_ptr<NcclWatch> watch_;
+    const std::unique_ptr<Communicator> roll_call_;
+    Device& device_;
+    Buffer word_;  // of barriers
+};
+
+class NcclWorld final : public WrappedWorld {
+  public:
+    NcclWorld(World& inner, Device& device, const NcclOptions& options)
+        : WrappedWorld(inner),
+          api_(loaded_api()),
+          device_(device),
+          options_(options),
+          watch_(std::make_shared<NcclWatch>(
+              api_, device, options.timeout_s, [&inner](const std::string& reason) {
+                  std::fprintf(stderr, "error: rank %d: %s\n", inner.rank(), reason.c_str());
+                  inner.abort(ExitCode::communication, reason);  // of ranks that are processes: no return
+              })) {}
+
+    std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
+        expect_same_on_all_ranks(inner_, "communicators", {name});
+        std::string text;
+        if (group.index == 0) {
+            ncclUniqueId id;
+            api_.check(api_.get_unique_id(&id), "ncclGetUniqueId");
+            text.assign(id.internal, sizeof id.internal);
+        }
+        const std::string first = inner_.all_gather(text).at(static_cast<size_t>(group.ranks.front()));
+        ncclUniqueId id;
+        if (first.size() != sizeof id.internal)
+            throw_internal("'{}': rank {} gave no id of NCCL", name, group.ranks.front());
+        std::memcpy(id.internal, first.data(), first.size());
+        auto roll_call = inner_.connect("roll call of " + name, group);
+        return std::make_unique<NcclCommunicator>(name, group, api_, open(name, group, id), watch_,
+                                                  std::move(roll_call), device_);
+    }
+
+  private:
+    // On a thread of its own: NCCL waits for the whole group, and not in vain for ever.
+    ncclComm_t open(const std::string& name, const Group& group, const ncclUniqueId& id) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 1;
+        if (options_.max_ctas > 0) config.maxCTAs = options_.max_ctas;
+        std::promise<ncclComm_t> promise;
+        std::future<ncclComm_t> opened = promise.get_future();
+        std::thread([&device = device_, &api = api_, config, id, name, size = group.size(),
+                     index = group.index, promise = std::move(promise)]() mutable {
+            try {
+                use_gpu(device);
+                ncclComm_t comm = nullptr;
+                api.check(api.comm_init(&comm, size, id, index, &config),
+                          fmt::format("ncclCommInitRankConfig on '{}'", name));
+                promise.set_value(comm);
+            } catch (...) {
+                promise.set_exception(std::current_exception());
+            }
+        }).detach();
+        if (opened.wait_for(std::chrono::duration<double>(options_.timeout_s)) != std::future_status::ready)
+            throw Error(ExitCode::communication,
+                        fmt::format("NCCL did not connect '{}' (ranks {}) within {:g} s: a rank hangs or is "
+                                    "gone",
+                                    name, group.describe(), options_.timeout_s));
+        return opened.get();
+    }
+
+    const NcclApi& api_;
+    Device& device_;
+    const NcclOptions options_;
+    const std::shared_ptr<NcclWatch> watch_;
+};
+
+}  // namespace
+
+std::string nccl_unavailable() {
+    std::string why;
+    return load_nccl(why) ? "" : why;
+}
+
+std::string nccl_version() {
+    return loaded_api().version();
+}
+
+std::unique_ptr<World> make_nccl_world(World& world, Device& device, const NcclOptions& options) {
+    return std::make_unique<NcclWorld>(world, device, options);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,84 @@
+#include "train/comm/supervisor.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/device/error.h"
+#include "train/comm/message_channel.h"
+
+namespace speedrun {
+
+namespace {
+
+void leave_to_the_child() {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+        if (std::signal(signal, SIG_IGN) == SIG_ERR)
+            throw_internal("signal {}: {}", signal, std::strerror(errno));
+    }
+}
+
+const char* rank_text() {
+    for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+        if (const char* const rank = std::getenv(variable)) return rank;
+    }
+    return "?";
+}
+
+int wait_for(pid_t child) {
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0) {
+        if (errno != EINTR) throw_internal("waitpid: {}", std::strerror(errno));
+    }
+    return status;
+}
+
+// What the launcher is told of a child that ended like this. `returned`: did the rank come to its end?
+int exit_code_of(int status, bool returned) {
+    if (WIFEXITED(status) && (returned || WEXITSTATUS(status) != 0)) return WEXITSTATUS(status);
+    if (WIFEXITED(status)) {
+        std::fprintf(stderr, "error: rank %s left before its end\n", rank_text());
+        return static_cast<int>(ExitCode::communication);
+    }
+    const int signal = WTERMSIG(status);
+    // Somebody wants us to stop: a user, or the launcher because another rank has died. That one has the
+    // story.
+    constexpr int kStopped = 128;
+    if (signal == SIGTERM || signal == SIGINT) return kStopped + signal;
+    std::fprintf(stderr, "error: rank %s died of signal %d (%s)%s\n", rank_text(), signal, strsignal(signal),
+                 signal == SIGKILL ? "; if nobody killed it, the host may be out of memory" : "");
+    return static_cast<int>(ExitCode::communication);
+}
+
+}  // namespace
+
+int run_supervised(const std::function<int()>& rank) {
+    if (!launched_with_mpi()) return rank();
+    void* const shared =
+        mmap(nullptr, sizeof(bool), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) throw_usage("cannot map memory: {}", std::strerror(errno));
+    volatile bool& returned = *static_cast<bool*>(shared);  // zero, so false; the child sets it
+    const pid_t parent = getpid();
+    const pid_t child = fork();
+    if (child < 0) throw_usage("cannot start a process: {}", std::strerror(errno));
+    if (child > 0) {
+        leave_to_the_child();
+        const int status = wait_for(child);  // before `returned` is read
+        return exit_code_of(status, returned);
+    }
+    // The second check is for a parent that was gone before the first took effect.
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+        std::_Exit(static_cast<int>(ExitCode::communication));
+    const int code = rank();
+    returned = true;
+    return code;
+}
+
+}  // namespace speedrun

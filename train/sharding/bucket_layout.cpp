@@ -1,0 +1,133 @@
+#include "train/sharding/bucket_layout.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr int64_t kAlignedElements = 16;  // 64 bytes of f32, 32 of bf16
+
+int64_t aligned_elements(int64_t elements) {
+    return (elements + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+}
+
+int64_t elements_of(const std::vector<const Parameter*>& members) {
+    int64_t elements = 0;
+    for (const Parameter* p : members) elements += aligned_elements(p->numel());
+    return elements;
+}
+
+}  // namespace
+
+std::string Bucket::name() const {
+    const std::string& first = pieces.front().parameter->name;
+    return pieces.size() == 1 ? first : fmt::format("{} + {} more", first, pieces.size() - 1);
+}
+
+BucketLayout::BucketLayout(const ParameterTable& table, const BucketRules& rules)
+    : table_(table), rules_(rules), in_bucket_(table.all().size()), bucket_of_(table.all().size()) {
+    for (const std::vector<const Parameter*>& members : fill()) add(members);
+}
+
+// From the last parameter to the first; the result ascends, by bucket and in each.
+std::vector<std::vector<const Parameter*>> BucketLayout::fill() const {
+    using Members = std::vector<const Parameter*>;
+    using Key = std::tuple<int, bool, int>;  // what members share: group, compute type, unit (zero3)
+    std::vector<Members> closed;
+    std::map<Key, Members> open;
+    for (auto p = table_.all().rbegin(); p != table_.all().rend(); ++p) {
+        // The vectors of all units are so little that they travel as one.
+        const bool by_unit = rules_.stored_in_parts && !p->full_precision;
+        if (!by_unit && p->numel() >= rules_.target) {
+            closed.push_back({&*p});
+            continue;
+        }
+        Members& members = open[{group_of(*p), p->full_precision, by_unit ? p->unit : -1}];
+        members.push_back(&*p);
+        if (by_unit || elements_of(members) < rules_.target) continue;
+        closed.push_back(std::move(members));
+        members.clear();
+    }
+    for (auto& [key, members] : open)
+        if (!members.empty()) closed.push_back(std::move(members));
+    for (Members& members : closed) std::reverse(members.begin(), members.end());
+    std::sort(closed.begin(), closed.end(),
+              [](const Members& a, const Members& b) { return a.front()->id < b.front()->id; });
+    return closed;
+}
+
+void BucketLayout::add(const std::vector<const Parameter*>& members) {
+    Bucket bucket;
+    bucket.id = size();
+    bucket.group = group_of(*members.front());
+    bucket.full_precision = members.front()->full_precision;
+    bucket.offset = elements_;
+    const bool of_matrices = whole_matrix(bucket.group) && rules_.matrix_parts > 0;
+    bucket.parts = of_matrices ? rules_.matrix_parts : rules_.parts;
+    bucket.index = of_matrices ? rules_.matrix_index : rules_.index;
+    for (const Parameter* p : members) {
+        const int64_t first = aligned_elements(bucket.count);
+        in_bucket_[p->id] = first;
+        bucket_of_[p->id] = bucket.id;
+        bucket.pieces.push_back({p, 0, first, p->numel()});
+        bucket.count = first + p->numel();
+    }
+    bucket.part =
+        bucket.parts == 1 ? bucket.count : aligned_elements((bucket.count + bucket.parts - 1) / bucket.parts);
+    elements_ = aligned_elements(elements_ + padded(bucket));
+    buckets_.push_back(std::move(bucket));
+}
+
+bool BucketLayout::sharded() const {
+    return std::any_of(buckets_.begin(), buckets_.end(), [](const Bucket& b) { return b.parts > 1; });
+}
+
+int BucketLayout::group_of(const Parameter& p) const {
+    return rules_.group_of.empty() ? 0 : rules_.group_of[p.id];
+}
+
+bool BucketLayout::whole_matrix(int group) const {
+    return !rules_.whole_matrix.empty() && rules_.whole_matrix[group];
+}
+
+int64_t BucketLayout::valid(const Bucket& bucket) const {
+    return std::clamp<int64_t>(bucket.count - bucket.index * bucket.part, 0, bucket.part);
+}
+
+std::vector<Piece> BucketLayout::part_pieces(const Bucket& bucket) const {
+    const int64_t begin = bucket.index * bucket.part, end = begin + bucket.part;
+    std::vector<Piece> result;
+    for (const Piece& piece : bucket.pieces) {
+        const int64_t first = std::max(piece.in_bucket, begin),
+                      last = std::min(piece.in_bucket + piece.count, end);
+        if (first < last)
+            result.push_back(
+                {piece.parameter, piece.in_parameter + first - piece.in_bucket, first - begin, last - first});
+    }
+    return result;
+}
+
+std::vector<Matrix> BucketLayout::matrices(const Bucket& bucket) const {
+    std::vector<Matrix> all;
+    for (const Piece& piece : bucket.pieces) {
+        const Parameter& p = *piece.parameter;
+        if (!p.is_matrix()) throw_internal("{} is no matrix", p.name);
+        const int64_t rows = p.shape[0] / p.matrices, cols = p.shape[1];
+        for (int64_t m = 0; m < p.matrices; ++m)
+            all.push_back({&p, m, piece.in_bucket + m * rows * cols, rows, cols});
+    }
+    return all;
+}
+
+std::vector<int> BucketLayout::backward_order() const {
+    std::vector<int> order;
+    for (int id = size() - 1; id >= 0; --id) order.push_back(id);
+    return order;
+}
+
+}  // namespace speedrun

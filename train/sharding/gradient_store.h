@@ -1,0 +1,85 @@
+// Gradients of all parameters, f32, and the announcement of each one's completion.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "train/runtime/runtime.h"
+#include "train/sharding/bucket_layout.h"
+#include "train/sharding/lifetimes.h"
+
+namespace speedrun {
+
+// What is kept of gradients.
+struct GradientMemory {
+    // The gradients of a microbatch share memory by the stages of backward: a ring. What is not reduced (or
+    // stepped) before its memory comes round again makes compute wait.
+    bool ring = false;
+    // This rank's parts of the sums over microbatches have memory of their own; the full gradient of a
+    // microbatch is used up when it has been added to them.
+    bool accumulators = false;
+    // Is memory that backward writes read by other streams in between?
+    bool reused() const { return ring || accumulators; }
+};
+
+class GradientStore {
+  public:
+    // Lays gradients out as `layout`, which must outlive it, lays out parameters.
+    GradientStore(const ParameterTable& table, const BucketLayout& layout, Runtime& runtime,
+                  const GradientMemory& memory = {});
+
+    const GradientMemory& memory() const { return memory_; }
+
+    // The gradient in the parameter's shape, and flat [n].
+    Tensor of(const Parameter& p) const;
+    Tensor flat(const Parameter& p) const;
+    // A bucket's gradient of this microbatch (or of all so far, where nothing else accumulates) with its
+    // padding, flat, and this rank's part of it.
+    Tensor whole(const Bucket& bucket) const;
+    Tensor padded_part(const Bucket& bucket) const;
+    // This rank's part of the sum over microbatches: as the optimizer reads it, and with its padding. The
+    // same memory as padded_part() where there are no accumulators.
+    Tensor part(const Bucket& bucket) const;
+    Tensor accumulated_part(const Bucket& bucket) const;
+    // Buckets in the same memory as this one, itself included.
+    const std::vector<int>& sharing(const Bucket& bucket) const { return place_.overlap[bucket.id]; }
+
+    // Before a microbatch. Forgets the gradients of the groups with fresh[group]: the next contribution to
+    // each overwrites. With memory().reused() it forgets all of them.
+    void begin_microbatch(const std::vector<bool>& fresh);
+    void begin_step() { begin_microbatch({}); }  // of all groups
+    // Asked by backward right before it enqueues a contribution: must that be added (true), or is it the
+    // first of the step and overwrites (false)?
+    bool accumulates(const Parameter& p);
+    // Called by backward when the last contribution of this microbatch to p has been enqueued on compute.
+    // Unless `still_read`, backward reads the parameter's value no more; otherwise released() follows.
+    void ready(const Parameter& p, bool still_read = false);
+    // Called by backward when it has enqueued its last read of p's value: from there on p may be stepped.
+    void released(const Parameter& p);
+    // Who is told, where memory is reused, before the first contribution of a microbatch to a bucket.
+    void listen_begin(std::function<void(const Bucket&)> listener) { begin_listener_ = std::move(listener); }
+    // Who is told by ready(); one listener at a time.
+    void listen(std::function<void(const Parameter&)> listener) { listener_ = std::move(listener); }
+    // Who is told by released(), and by ready() where nothing follows.
+    void listen_released(std::function<void(const Parameter&)> listener) {
+        released_listener_ = std::move(listener);
+    }
+    // Throws, naming them, if parameters were not announced since the last check: a gradient that never came
+    // must never be a silent skip.
+    void expect_all_ready();
+
+  private:
+    int64_t offset_of(const Parameter& p) const;  // bytes
+
+    const ParameterTable& table_;
+    const BucketLayout& layout_;
+    const GradientMemory memory_;
+    SharedMemory place_;
+    Buffer buffer_, accumulators_;
+    std::vector<int64_t> accumulator_offset_;        // bytes, by bucket
+    std::vector<bool> begun_, ready_, bucket_open_;  // by parameter id; by bucket, of this microbatch
+    std::function<void(const Bucket&)> begin_listener_;
+    std::function<void(const Parameter&)> listener_, released_listener_;
+};
+
+}  // namespace speedrun

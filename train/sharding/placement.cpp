@@ -1,0 +1,181 @@
+#include "train/sharding/placement.h"
+
+#include <span>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+using enum Axis;
+
+constexpr Placement kFull = Placement::replicate();
+constexpr Placement kCut = Placement::shard(0);
+constexpr std::array<StrategyRow, 4> kRows{{
+    // strategy      name     stored state  local  reduce_scatter  default accumulate           default
+    // reshard
+    {Strategy::ddp, "ddp", kFull, kFull, true, false, Accumulate::local, Reshard::no},
+    {Strategy::zero1, "zero1", kFull, kCut, true, false, Accumulate::local, Reshard::no},
+    {Strategy::zero2, "zero2", kFull, kCut, false, true, Accumulate::reduce_scatter, Reshard::no},
+    {Strategy::zero3, "zero3", kCut, kCut, true, true, Accumulate::reduce_scatter, Reshard::except_last},
+}};
+
+AxisPlacements on_axes(Placement replicated, Placement sharded, Placement on_tensor) {
+    AxisPlacements placements;
+    placements[static_cast<size_t>(replicate)] = replicated;
+    placements[static_cast<size_t>(shard)] = sharded;
+    placements[static_cast<size_t>(context)] = sharded;  // folded into shard
+    placements[static_cast<size_t>(tensor)] = on_tensor;
+    return placements;
+}
+
+template <class T>
+struct Word {
+    const char* text;
+    T value;
+};
+
+template <class T>
+T parse(const char* key, const std::string& text, std::span<const Word<T>> words) {
+    std::string choices;
+    for (const Word<T>& word : words) {
+        if (text == word.text) return word.value;
+        choices += (choices.empty() ? "" : ", ") + std::string(word.text);
+    }
+    throw_usage("parallel.{} is '{}': want one of {}", key, text, choices);
+}
+
+void check_accumulate(const StrategyRow& row, Accumulate accumulate) {
+    if (accumulate == Accumulate::reduce_scatter && !row.allows_reduce_scatter) {
+        throw_usage(
+            "parallel.accumulate is reduce_scatter, but {} keeps gradients full until the last microbatch; "
+            "use local, or "
+            "strategy zero2 or zero3",
+            row.name);
+    }
+    if (accumulate == Accumulate::local && !row.allows_local) {
+        throw_usage(
+            "parallel.accumulate is local, but {} keeps no full gradients between microbatches; use "
+            "reduce_scatter, or "
+            "strategy zero1",
+            row.name);
+    }
+}
+
+}  // namespace
+
+std::string Placement::describe() const {
+    if (kind == Kind::shard) return fmt::format("Shard({})", dim);
+    return kind == Kind::partial ? "Partial" : "Replicate";
+}
+
+std::optional<Collective> collective_between(Placement from, Placement to) {
+    using Kind = Placement::Kind;
+    if (from == to) return std::nullopt;
+    if (to.kind == Kind::partial)
+        throw_usage("placement: {} cannot become Partial, the sum would count it once per rank",
+                    from.describe());
+    if (from.kind == Kind::partial)
+        return to.kind == Kind::shard ? Collective::reduce_scatter : Collective::all_reduce;
+    if (from.kind == Kind::replicate) return std::nullopt;
+    return to.kind == Kind::replicate ? Collective::all_gather : Collective::all_to_all;
+}
+
+const StrategyRow& row_of(Strategy strategy) {
+    return kRows[static_cast<size_t>(strategy)];
+}
+
+Strategy parse_strategy(const std::string& text) {
+    std::array<Word<Strategy>, kRows.size()> words{};
+    for (size_t i = 0; i < kRows.size(); ++i) words[i] = {kRows[i].name, kRows[i].strategy};
+    return parse<Strategy>("strategy", text, words);
+}
+
+Accumulate parse_accumulate(const std::string& text) {
+    constexpr std::array<Word<Accumulate>, 2> kWords{
+        {{"local", Accumulate::local}, {"reduce_scatter", Accumulate::reduce_scatter}}};
+    return parse<Accumulate>("accumulate", text, kWords);
+}
+
+Launch parse_launch(const std::string& text) {
+    constexpr std::array<Word<Launch>, 2> kWords{
+        {{"ready", Launch::ready}, {"after_backward", Launch::after_backward}}};
+    return parse<Launch>("launch", text, kWords);
+}
+
+StepOrder parse_step_order(const std::string& text) {
+    constexpr std::array<Word<StepOrder>, 2> kWords{
+        {{"reverse", StepOrder::reverse}, {"forward", StepOrder::forward}}};
+    return parse<StepOrder>("step_order", text, kWords);
+}
+
+OptimizerStep parse_optimizer_step(const std::string& text) {
+    constexpr std::array<Word<OptimizerStep>, 2> kWords{
+        {{"after_backward", OptimizerStep::after_backward}, {"in_backward", OptimizerStep::in_backward}}};
+    return parse<OptimizerStep>("optimizer_step", text, kWords);
+}
+
+Reshard parse_reshard(const std::string& text) {
+    constexpr std::array<Word<Reshard>, 3> kWords{
+        {{"true", Reshard::yes}, {"false", Reshard::no}, {"except_last", Reshard::except_last}}};
+    return parse<Reshard>("reshard_after_forward", text, kWords);
+}
+
+ParallelPlan resolve_plan(ParallelPlan plan) {
+    const StrategyRow& row = row_of(plan.strategy);
+    if (!plan.accumulate) plan.accumulate = row.default_accumulate;
+    if (!plan.reshard_after_forward) plan.reshard_after_forward = row.default_reshard;
+    check_accumulate(row, *plan.accumulate);
+    if (*plan.reshard_after_forward != Reshard::no && row.stored == kFull) {
+        throw_usage(
+            "parallel.reshard_after_forward is set, but {} stores parameters full: there is nothing to free "
+            "and gather "
+            "again; use false, or strategy zero3",
+            row.name);
+    }
+    if (plan.optimizer_step == OptimizerStep::in_backward && plan.global_clip) {
+        throw_usage(
+            "parallel.optimizer_step is in_backward and optimizers.clip is on: clipping needs the norm of "
+            "all gradients, "
+            "which is known only after backward; set optimizers.clip to 0, or optimizer_step to "
+            "after_backward");
+    }
+    if (plan.optimizer_step == OptimizerStep::in_backward && plan.launch == Launch::after_backward) {
+        throw_usage(
+            "parallel.optimizer_step is in_backward, but parallel.launch is after_backward: no gradient is "
+            "reduced while "
+            "backward runs; set launch to ready");
+    }
+    if (plan.optimizer_step == OptimizerStep::in_backward && plan.step_order == StepOrder::forward) {
+        throw_usage(
+            "parallel.optimizer_step is in_backward, but parallel.step_order is forward: backward completes "
+            "gradients in reverse order; set step_order to reverse");
+    }
+    for (const DType dtype : {plan.reduce_dtype, plan.compute_dtype}) {
+        if (dtype != DType::f32 && dtype != DType::bf16)
+            throw_usage("parallel: gradients and parameters are f32 or bf16, not {}", name_of(dtype));
+    }
+    if (plan.bucket_bytes < 0)
+        throw_usage("parallel.bucket_bytes is {}: want a size, or 0 for one that fits the ranks",
+                    plan.bucket_bytes);
+    return plan;
+}
+
+ParameterPlacement place_parameter(const ParallelPlan& plan, int tensor_parallel_dim) {
+    const StrategyRow& row = row_of(plan.strategy);
+    const bool cut_by_tensor = tensor_parallel_dim >= 0;
+    const Placement weight = cut_by_tensor ? Placement::shard(tensor_parallel_dim) : kFull;
+    const Placement raw = !cut_by_tensor && plan.sequence_parallel ? Placement::partial() : weight;
+    const bool keeps_shard = plan.accumulate.value() == Accumulate::reduce_scatter;
+
+    ParameterPlacement place;
+    place.stored = on_axes(kFull, row.stored, weight);
+    place.computed = on_axes(kFull, kFull, weight);
+    place.gradient = on_axes(Placement::partial(), Placement::partial(), raw);
+    place.accumulated = on_axes(Placement::partial(), keeps_shard ? row.state : Placement::partial(), raw);
+    place.state = on_axes(kFull, row.state, weight);
+    return place;
+}
+
+}  // namespace speedrun

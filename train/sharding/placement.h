@@ -1,0 +1,102 @@
+// Where the numbers of a parameter live, and the one table of strategies. A value is placed on each mesh
+// axis:
+//     Replicate    every rank of the axis has all of it,
+//     Shard(dim)   every rank has its part of dimension dim (EvenSplit, padded with zeros),
+//     Partial      every rank has a term; the value is the sum over the axis.
+// Collectives follow from changes of placement and from nothing else (collective_between). The rule for
+// gradients: an axis that shards a broadcast dimension of the operation's input (batch: replicate, shard;
+// sequence: context, and tensor under sequence parallelism) makes the raw gradient Partial; one that shards
+// the weight makes it Shard; otherwise it is Replicate, and summing it would multiply it by the size of the
+// axis.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "kernels/device/dtype.h"
+#include "train/comm/collective.h"
+#include "train/comm/mesh.h"
+#include "train/sharding/bucket_layout.h"
+
+namespace speedrun {
+
+struct Placement {
+    enum class Kind : uint8_t { replicate, shard, partial } kind = Kind::replicate;
+    int dim = 0;  // of shard
+
+    static constexpr Placement replicate() { return {Kind::replicate, 0}; }
+    static constexpr Placement shard(int dim) { return {Kind::shard, dim}; }
+    static constexpr Placement partial() { return {Kind::partial, 0}; }
+    constexpr bool operator==(const Placement&) const = default;
+    std::string describe() const;  // "Replicate", "Shard(0)", "Partial"
+};
+
+// The collective that takes one axis from a placement to another; none for no change and for Replicate ->
+// Shard, which is a local slice. Partial -> Shard: reduce_scatter. Partial -> Replicate: all_reduce. Shard ->
+// Replicate: all_gather. Shard(i) -> Shard(j): all_to_all. Usage error: anything else -> Partial, which would
+// count terms twice.
+std::optional<Collective> collective_between(Placement from, Placement to);
+
+using AxisPlacements = std::array<Placement, kNumAxes>;  // by Axis
+
+// The life of a parameter in one optimizer step.
+struct ParameterPlacement {
+    AxisPlacements stored;       // between steps
+    AxisPlacements computed;     // what forward and backward read
+    AxisPlacements gradient;     // raw, as backward leaves it after each microbatch
+    AxisPlacements accumulated;  // what is kept from one microbatch to the next
+    AxisPlacements state;        // optimizer state, and the gradient that the optimizer reads
+};
+
+enum class Strategy : uint8_t { ddp, zero1, zero2, zero3 };
+enum class Accumulate : uint8_t { local, reduce_scatter };  // the full gradient, or only the rank's shard
+enum class Launch : uint8_t { ready, after_backward };
+enum class StepOrder : uint8_t { reverse, forward };  // of declaration
+enum class OptimizerStep : uint8_t { after_backward, in_backward };
+
+// Section `parallel` beyond the mesh. Not given (nullopt): what the strategy's row says.
+struct ParallelPlan {
+    Strategy strategy = Strategy::ddp;
+    std::optional<Accumulate> accumulate;
+    Launch launch = Launch::ready;
+    StepOrder step_order = StepOrder::reverse;
+    OptimizerStep optimizer_step = OptimizerStep::after_backward;
+    std::optional<Reshard> reshard_after_forward;
+    DType reduce_dtype = DType::f32;
+    DType compute_dtype = DType::f32;
+    int64_t bucket_bytes = 0;        // of gradients that are reduced as one; 0: from the number of ranks
+    bool global_clip = false;        // does optimizers.clip scale by the norm of all gradients?
+    bool sequence_parallel = false;  // does the tensor axis shard the sequence outside of matrices?
+};
+
+// A row of the table: placements on the axes that shard the optimizer (shard, context); copies along
+// replicate.
+struct StrategyRow {
+    Strategy strategy;
+    const char* name;
+    Placement stored;
+    Placement state;
+    bool allows_local;           // accumulate the full gradient locally
+    bool allows_reduce_scatter;  // reduce each microbatch's gradient, accumulate the shard
+    Accumulate default_accumulate;
+    Reshard default_reshard;
+};
+const StrategyRow& row_of(Strategy strategy);
+
+// From the words of the config; usage errors list the choices.
+Strategy parse_strategy(const std::string& text);
+Accumulate parse_accumulate(const std::string& text);
+Launch parse_launch(const std::string& text);
+StepOrder parse_step_order(const std::string& text);
+OptimizerStep parse_optimizer_step(const std::string& text);
+Reshard parse_reshard(const std::string& text);
+
+// The plan with nothing left open. Usage errors that say why, for every combination that cannot be right.
+ParallelPlan resolve_plan(ParallelPlan plan);
+
+// Placements of one parameter under a resolved plan. tensor_parallel_dim: as in Parameter, -1 for none.
+ParameterPlacement place_parameter(const ParallelPlan& plan, int tensor_parallel_dim);
+
+}  // namespace speedrun

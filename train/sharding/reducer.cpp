@@ -1,0 +1,169 @@
+#include "train/sharding/reducer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/device/device.h"
+
+namespace speedrun {
+
+GradientMemory gradient_memory(const Ranks& ranks, int64_t microbatches, bool every_step) {
+    const ParallelPlan plan = resolve_plan(ranks.plan);
+    const bool in_backward = plan.optimizer_step == OptimizerStep::in_backward;
+    const bool used_up_at_once = in_backward && microbatches == 1 && every_step;
+    GradientMemory memory;
+    memory.accumulators = plan.accumulate.value() == Accumulate::reduce_scatter &&
+                          ranks.mesh.size(Axis::shard) > 1 && !used_up_at_once;
+    memory.ring = plan.launch == Launch::ready && (memory.accumulators || used_up_at_once);
+    return memory;
+}
+
+Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& gradients, Runtime& runtime)
+    : ranks_(ranks),
+      parameters_(parameters),
+      gradients_(gradients),
+      ops_(runtime.ops()),
+      schedule_(bucket_schedule(parameters.layout(), ranks)),
+      rows_(parameters.layout().all().size()) {
+    for (const ScheduleRow& row : schedule_)
+        if (row.bucket >= 0) rows_[static_cast<size_t>(row.bucket)] = &row;
+    if (ranks.plan.reduce_dtype != DType::f32 && ranks.mesh.world_size() > 1) {
+        int64_t largest = 0;
+        for (const Bucket& bucket : parameters.layout().all())
+            largest = std::max(largest, parameters.layout().padded(bucket));
+        wire_ = Buffer(runtime.device(), "gradients to reduce", MemoryCategory::workspace,
+                       largest * size_of(ranks.plan.reduce_dtype));
+    }
+    if (ranks.size() == 1) return;
+    // Who disagrees would wait for ever, or sum apples and pears.
+    std::vector<std::string> lines;
+    for (const ScheduleRow& row : schedule_) lines.push_back(row.describe());
+    lines.push_back(fmt::format("steps in {} order",
+                                ranks.plan.step_order == StepOrder::reverse ? "reverse" : "forward"));
+    expect_same_on_all_ranks(*ranks.world, "schedule", lines);
+    for (const ScheduleRow& row : schedule_)
+        for (const PlannedCollective& collective : row.collectives) connect(collective);
+}
+
+Reducer::Lane Reducer::lane_of(Collective kind) {
+    if (kind == Collective::all_gather) return Lane::gather;
+    return kind == Collective::all_to_all ? Lane::exchange : Lane::reduce;
+}
+
+void Reducer::connect(const PlannedCollective& collective) {
+    constexpr std::array<const char*, 3> kNames{"reduce", "gather", "exchange"};
+    const Lane lane = lane_of(collective.kind);
+    const std::string axes = collective.axes.describe();
+    std::unique_ptr<Communicator>& communicator = communicators_[{lane, axes}];
+    if (communicator) return;
+    communicator = ranks_.world->connect(fmt::format("{} over {}", kNames[static_cast<size_t>(lane)], axes),
+                                         ranks_.mesh.group(ranks_.rank(), collective.axes));
+}
+
+Communicator* Reducer::over(AxisSet axes, Lane lane) const {
+    const auto found = communicators_.find({lane, axes.describe()});
+    return found == communicators_.end() ? nullptr : found->second.get();
+}
+
+Communicator* Reducer::of(const Bucket& bucket, Collective kind) const {
+    for (const PlannedCollective& collective : row_of(bucket).collectives)
+        if (collective.kind == kind) return over(collective.axes, lane_of(kind));
+    return nullptr;
+}
+
+void Reducer::sum(Communicator& group, const Tensor& values, Stream& stream) {
+    if (!wire_.data()) return group.all_reduce(values, stream);
+    const Tensor wire = wire_.tensor(ranks_.plan.reduce_dtype, {values.numel()});
+    ops_.cast(wire, values, stream);
+    group.all_reduce(wire, stream);
+    ops_.cast(values, wire, stream);
+}
+
+void Reducer::scatter_sum(Communicator& group, const Tensor& part, const Tensor& whole, Stream& stream) {
+    if (!wire_.data()) return group.reduce_scatter(part, whole, stream);
+    const Tensor wire = wire_.tensor(ranks_.plan.reduce_dtype, {whole.numel()});
+    const Tensor own = wire.reshaped({group.size(), part.numel()}).row_slice(group.index(), 1);
+    ops_.cast(wire, whole, stream);
+    group.reduce_scatter(own.reshaped({part.numel()}), wire, stream);
+    ops_.cast(part, own.reshaped({part.numel()}), stream);
+}
+
+void Reducer::scatter(Communicator& group, const Bucket& bucket, bool first, Stream& stream) {
+    const Tensor whole = gradients_.whole(bucket), part = gradients_.accumulated_part(bucket);
+    if (!gradients_.memory().accumulators || first) return scatter_sum(group, part, whole, stream);
+    const Tensor raw = gradients_.padded_part(bucket);
+    scatter_sum(group, raw, whole, stream);
+    const int64_t rows = std::gcd(part.numel(), int64_t{64});  // for as many threads
+    const auto matrix = [&](const Tensor& t) { return t.reshaped({rows, t.numel() / rows}); };
+    ops_.add(matrix(part), matrix(part), matrix(raw), stream);
+}
+
+void Reducer::reduce(const Bucket& bucket, bool first, bool last, Stream& stream) {
+    for (const PlannedCollective& collective : row_of(bucket).collectives) {
+        if (lane_of(collective.kind) != Lane::reduce) continue;
+        if (collective.when == When::last_microbatch && !last) continue;
+        Communicator* const group = over(collective.axes, Lane::reduce);
+        if (!group) continue;
+        if (collective.kind == Collective::reduce_scatter) {
+            scatter(*group, bucket, first, stream);
+        } else {
+            sum(*group, bucket.parts == 1 ? gradients_.whole(bucket) : gradients_.accumulated_part(bucket),
+                stream);
+        }
+    }
+}
+
+void Reducer::sum_over_all(const Tensor& values, Stream& stream) {
+    if (Communicator* const all = over(ranks_.mesh.larger_than_one(loss_axes()), Lane::reduce))
+        all->all_reduce(values, stream);
+}
+
+void Reducer::reduce_over_parts(const Tensor& values, Reduction reduction, Stream& stream) {
+    if (Communicator* const parts = over(ranks_.mesh.larger_than_one(norm_axes(ranks_)), Lane::reduce))
+        parts->all_reduce(values, stream, reduction);
+}
+
+void Reducer::gather(const Bucket& bucket, Stream& stream) {
+    if (Communicator* const parts = of(bucket, Collective::all_gather))
+        parts->all_gather(parameters_.compute_whole(bucket), parameters_.compute_padded_part(bucket), stream);
+}
+
+void Reducer::gather_master(const Bucket& bucket, const Tensor& whole, Stream& stream) {
+    Communicator* const parts = of(bucket, Collective::all_gather);
+    if (!parts) throw_internal("{}: its master is not shared among ranks", bucket.name());
+    parts->all_gather(whole, parameters_.master_padded_part(bucket), stream);
+}
+
+void Reducer::exchange(const Bucket& bucket, const Tensor& output, const Tensor& input,
+                       const Exchange& slices, Stream& stream) {
+    if (Communicator* const parts = of(bucket, Collective::all_to_all))
+        parts->all_to_all(output, input, slices, stream);
+}
+
+int64_t Reducer::bytes_sent() const {
+    int64_t sum = 0;
+    for (const CollectiveCount& count : counts()) sum += count.bytes_sent;
+    return sum;
+}
+
+CollectiveCounts Reducer::counts() const {
+    CollectiveCounts sum{};
+    for (const auto& [key, communicator] : communicators_) sum = sum + communicator->counts();
+    return sum;
+}
+
+void Reducer::count(Counts& into, Runtime& runtime) const {
+    const auto count = [&](Count& to, Lane lane, Stream& stream) {
+        std::vector<const Communicator*> all;
+        for (const auto& [key, communicator] : communicators_)
+            if (key.first == lane) all.push_back(communicator.get());
+        if (all.empty()) return;
+        Communicator::count_at(to.counts, std::move(all), stream);
+        stream.record(*to.done);
+    };
+    count(into.reduce, Lane::reduce, runtime.reduce());
+    count(into.gather, Lane::gather, runtime.gather());
+    count(into.exchange, Lane::exchange, runtime.optimizer());
+}
+
+}  // namespace speedrun

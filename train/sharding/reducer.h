@@ -1,0 +1,88 @@
+// Reducer: carries out the schedule, the list of each bucket's collectives that its placements ask for.
+//   reduce_scatter   of a bucket's gradient into this rank's part: of each microbatch, then added to the part
+//                    (accumulate: reduce_scatter), or of their sum
+//   all_reduce       of the part over `replicate`, or of the whole bucket where nothing is cut
+//   all_gather       of the compute copy
+//   all_to_all       of matrices to their owners, and of their updates back
+// A communicator for each set of axes and each stream. All sums; the scale is the loss's.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "train/sharding/gradient_store.h"
+#include "train/sharding/parameter_store.h"
+#include "train/sharding/schedule.h"
+
+namespace speedrun {
+
+// What is kept of gradients under a plan, with so many microbatches per step. every_step: does each optimizer
+// group step every step?
+GradientMemory gradient_memory(const Ranks& ranks, int64_t microbatches, bool every_step);
+
+class Reducer {
+  public:
+    // Compares the schedule with the other ranks', then connects to them: all ranks make theirs at the same
+    // time. Alone, nothing is ever enqueued.
+    Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
+
+    // Do ranks hold different parts of the optimizer's state?
+    bool sharded() const { return parameters_.layout().sharded(); }
+    const std::vector<ScheduleRow>& schedule() const { return schedule_; }
+
+    // After a microbatch (the first or last of its step) has left a bucket's raw gradient: after the last,
+    // the gradient that the optimizer reads is the sum over all ranks and microbatches, all of it or this
+    // rank's part.
+    void reduce(const Bucket& bucket, bool first, bool last, Stream& stream);
+    // values (f32) summed over all ranks; reduced over the ranks that hold the parts of the state.
+    void sum_over_all(const Tensor& values, Stream& stream);
+    void reduce_over_parts(const Tensor& values, Reduction reduction, Stream& stream);
+    // The compute copy of the bucket, from all parts.
+    void gather(const Bucket& bucket, Stream& stream);
+    // whole (f32, padded) <- the masters of the bucket, from all parts; on the stream of gather.
+    void gather_master(const Bucket& bucket, const Tensor& whole, Stream& stream);
+    // Slices of a bucket's matrices, among the ranks that share its state; on the optimizer's stream.
+    void exchange(const Bucket& bucket, const Tensor& output, const Tensor& input, const Exchange& slices,
+                  Stream& stream);
+
+    // What this rank has done so far; exact while nothing is in flight.
+    CollectiveCounts counts() const;
+    int64_t bytes_sent() const;
+    // The same as of all that has been enqueued so far on the stream, which must be one that it communicates
+    // on, once `done`, which is recorded behind it.
+    struct Count {
+        CollectiveCounts counts{};
+        std::unique_ptr<Event> done;
+    };
+    struct Counts {
+        Count reduce, gather, exchange;  // by stream; the last is the optimizer's
+    };
+    void count(Counts& into, Runtime& runtime) const;
+
+  private:
+    // Each on a stream of its own: NCCL runs the collectives of one communicator one after the other.
+    enum class Lane : uint8_t { reduce, gather, exchange };
+    static Lane lane_of(Collective kind);
+
+    const ScheduleRow& row_of(const Bucket& bucket) const { return *rows_[static_cast<size_t>(bucket.id)]; }
+    void connect(const PlannedCollective& collective);
+    // Null: there are no other ranks.
+    Communicator* over(AxisSet axes, Lane lane) const;
+    // The communicator of the bucket's collective of this kind; null: it has none.
+    Communicator* of(const Bucket& bucket, Collective kind) const;
+    // Sums in the plan's reduce_dtype: over all members in place, and this rank's part of whole into part.
+    void sum(Communicator& group, const Tensor& values, Stream& stream);
+    void scatter_sum(Communicator& group, const Tensor& part, const Tensor& whole, Stream& stream);
+    void scatter(Communicator& group, const Bucket& bucket, bool first, Stream& stream);
+
+    const Ranks ranks_;
+    ParameterStore& parameters_;
+    GradientStore& gradients_;
+    Ops& ops_;
+    const std::vector<ScheduleRow> schedule_;
+    std::vector<const ScheduleRow*> rows_;  // by bucket
+    Buffer wire_;  // gradients in reduce_dtype, one bucket at a time; empty if that is f32
+    std::map<std::pair<Lane, std::string>, std::unique_ptr<Communicator>> communicators_;  // by axes' names
+};
+
+}  // namespace speedrun

@@ -1,0 +1,118 @@
+#include "train/sharding/resolve_ranks.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <sstream>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+ParallelPlan plan_of(const Config& config) {
+    ParallelPlan plan;
+    plan.strategy = parse_strategy(config.parallel.strategy);
+    const ParallelConfig& parallel = config.parallel;
+    plan.launch = parse_launch(parallel.launch);
+    plan.step_order = parse_step_order(parallel.step_order);
+    if (parallel.accumulate != "auto") plan.accumulate = parse_accumulate(parallel.accumulate);
+    if (parallel.reshard_after_forward != "auto")
+        plan.reshard_after_forward = parse_reshard(parallel.reshard_after_forward);
+    plan.optimizer_step = parse_optimizer_step(parallel.optimizer_step);
+    plan.reduce_dtype = parallel.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
+    plan.bucket_bytes = parallel.bucket_bytes;
+    plan.global_clip = config.optimizers.clip > 0;
+    return resolve_plan(plan);
+}
+
+// "host 0 1 5"
+std::string to_text(const CoreSet& set) {
+    std::string text = set.host;
+    for (const int core : set.cores) text += fmt::format(" {}", core);
+    return text;
+}
+
+CoreSet from_text(const std::string& text) {
+    std::istringstream words(text);
+    CoreSet set;
+    words >> set.host;
+    for (int core = 0; words >> core;) set.cores.push_back(core);
+    return set;
+}
+
+}  // namespace
+
+void validate_ranks(const Config& config, const Mesh& mesh) {
+    const int64_t ranks = mesh.size({Axis::replicate, Axis::shard});
+    const BatchConfig& b = config.batch;
+    const int64_t at_once = b.microbatch_tokens * ranks;
+    if (b.tokens_per_step % at_once == 0) return;
+    // What one rank takes of a step has to be whole microbatches of whole sequences.
+    const int64_t rows = b.tokens_per_step / b.sequence_length;
+    std::string advice = fmt::format("set batch.tokens_per_step to a multiple of {}", at_once);
+    if (rows % ranks == 0) {
+        int64_t fitting = std::min(rows / ranks, b.microbatch_tokens / b.sequence_length);
+        while (rows / ranks % fitting != 0) --fitting;
+        advice += fmt::format(", or --set batch.microbatch_tokens={}", fitting * b.sequence_length);
+    } else {
+        advice += fmt::format("; {} sequences cannot be shared by {} ranks", rows, ranks);
+    }
+    throw_usage(
+        "batch.tokens_per_step {} is not a multiple of batch.microbatch_tokens {} x {} ranks = {}: {}",
+        b.tokens_per_step, b.microbatch_tokens, ranks, at_once, advice);
+}
+
+Ranks plan_ranks(const Config& config, int num_ranks) {
+    Ranks ranks{.world = nullptr, .mesh = resolve_mesh(config.parallel, num_ranks), .plan = plan_of(config)};
+    validate_ranks(config, ranks.mesh);
+    return ranks;
+}
+
+Ranks resolve_ranks(const Config& config, World& world) {
+    Ranks ranks = plan_ranks(config, world.size());
+    ranks.world = &world;
+    return ranks;
+}
+
+CoreSet available_cores() {
+    std::array<char, 256> host{};
+    if (gethostname(host.data(), host.size() - 1) != 0) throw_internal("the host has no name");
+    CoreSet set{.host = host.data(), .cores = {}};
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0) return set;  // more cores than it can tell of
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+        if (CPU_ISSET(core, &cores)) set.cores.push_back(core);
+    }
+    return set;
+}
+
+int share_of_cores(const std::vector<CoreSet>& processes, size_t own) {
+    double share = 0;
+    for (const int core : processes[own].cores) {
+        int users = 0;
+        for (const CoreSet& process : processes) {
+            users += process.host == processes[own].host &&
+                     std::binary_search(process.cores.begin(), process.cores.end(), core);
+        }
+        share += 1.0 / users;
+    }
+    constexpr double kRounding = 1e-6;  // three thirds make one
+    return std::max(1, static_cast<int>(share + kRounding));
+}
+
+int threads_of_rank(const Ranks& ranks) {
+    if (!ranks.world || ranks.size() == 1) return 0;
+    std::vector<CoreSet> processes;
+    for (const std::string& text : ranks.world->all_gather(to_text(available_cores())))
+        processes.push_back(from_text(text));
+    if (std::getenv("OMP_NUM_THREADS")) return 0;
+    return share_of_cores(processes, static_cast<size_t>(ranks.rank()));
+}
+
+}  // namespace speedrun

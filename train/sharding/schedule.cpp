@@ -1,0 +1,243 @@
+#include "train/sharding/schedule.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/device/error.h"
+#include "train/sharding/lifetimes.h"
+#include "train/sharding/matrix_owners.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr AxisSet kDataAxes{Axis::replicate, Axis::shard, Axis::context};
+constexpr AxisSet kRankAxes{Axis::replicate, Axis::shard};
+constexpr int64_t kElementsPerRank = (512 << 10) / 4;  // of an f32 bucket: latency times bandwidth
+
+Placement at(const AxisPlacements& placements, Axis axis) {
+    return placements[static_cast<size_t>(axis)];
+}
+
+// The ranks over which the data axes cut.
+int cut_of(const AxisPlacements& placements, const Mesh& mesh) {
+    int cut = 1;
+    for (const Axis axis : {Axis::replicate, Axis::shard, Axis::context}) {
+        if (at(placements, axis).kind == Placement::Kind::shard) cut *= mesh.size(axis);
+    }
+    return cut;
+}
+
+// The axes of `among` on which the change needs this collective.
+AxisSet axes_of(Collective kind, AxisSet among, const AxisPlacements& from, const AxisPlacements& to,
+                const Mesh& mesh) {
+    AxisSet axes;
+    for (const Axis axis : kAxes) {
+        if (among.contains(axis) && mesh.size(axis) > 1 &&
+            collective_between(at(from, axis), at(to, axis)) == kind)
+            axes.add(axis);
+    }
+    return axes;
+}
+
+AxisPlacements on(const AxisSet& axes, Placement placement) {
+    AxisPlacements placements{};
+    for (const Axis axis : kAxes)
+        if (axes.contains(axis)) placements[static_cast<size_t>(axis)] = placement;
+    return placements;
+}
+
+// What place_parameter() says of the strategy; but under ddp the state of whole matrices is cut all the same.
+ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
+    ParameterPlacement placement = place_parameter(ranks.plan, -1);
+    if (ranks.plan.strategy == Strategy::ddp)
+        placement.state = on(bucket.parts == 1 ? AxisSet{} : kRankAxes, Placement::shard(0));
+    return placement;
+}
+
+// Collectives of one row, put together change by change.
+class RowBuilder {
+  public:
+    RowBuilder(ScheduleRow& row, const Ranks& ranks, int64_t elements, int64_t padding)
+        : row_(row), ranks_(ranks), elements_(elements), padding_(padding) {}
+
+    void change(const AxisPlacements& from, const AxisPlacements& to, DType dtype, When when) {
+        for (const PlannedCollective& collective :
+             collectives_between(from, to, elements_, padding_, ranks_.mesh, dtype, when))
+            row_.collectives.push_back(collective);
+    }
+
+  private:
+    ScheduleRow& row_;
+    const Ranks& ranks_;
+    const int64_t elements_, padding_;
+};
+
+ScheduleRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, const Ranks& ranks) {
+    const ParameterPlacement placement = place(bucket, ranks);
+    const DType dtype = bucket.full_precision ? DType::f32 : ranks.plan.compute_dtype;
+    const DType reduce = ranks.plan.reduce_dtype;
+    const std::optional<Reshard>& stored_in_parts = layout.rules().stored_in_parts;
+    ScheduleRow row{.name = bucket.name(), .bucket = bucket.id, .collectives = {}};
+    const int64_t elements = layout.padded(bucket);
+    RowBuilder add(row, ranks, elements, elements - bucket.count);
+    if (stored_in_parts) {
+        const auto reads = reads_of(bucket, Stages(layout.num_units()), *stored_in_parts);
+        const When when = *stored_in_parts == Reshard::no ? When::after_step : When::before_forward;
+        add.change(placement.stored, placement.computed, dtype, when);
+        if (reads.size() > 1) add.change(placement.stored, placement.computed, dtype, When::before_backward);
+    }
+    add.change(placement.gradient, placement.accumulated, reduce, When::every_microbatch);
+    add.change(placement.accumulated, placement.state, reduce, When::last_microbatch);
+    if (!stored_in_parts) add.change(placement.state, placement.computed, dtype, When::after_step);
+    return row;
+}
+
+// Slices of matrices, to their owners and back.
+void add_exchanges(ScheduleRow& row, const Bucket& bucket, const MatrixOwners& owners, const Ranks& ranks) {
+    const DType dtype = ranks.plan.compute_dtype;
+    const PlannedCollective exchange{.kind = Collective::all_to_all,
+                                     .axes = ranks.plan.strategy == Strategy::ddp
+                                                 ? ranks.mesh.larger_than_one(kRankAxes)
+                                                 : AxisSet{Axis::shard},
+                                     .group_size = bucket.parts,
+                                     .dtype = dtype,
+                                     .payload_bytes = bucket.count * size_of(dtype),
+                                     .padding_bytes = 0,
+                                     .sent_bytes = owners.sent_bytes(bucket, size_of(dtype)),
+                                     .when = When::in_step};
+    const auto after = std::find_if(row.collectives.begin(), row.collectives.end(),
+                                    [](const PlannedCollective& c) { return c.when == When::after_step; });
+    row.collectives.insert(after, 2, exchange);
+}
+
+}  // namespace
+
+int times_per_step(When when, int num_microbatches) {
+    return when <= When::every_microbatch ? num_microbatches : 1;
+}
+
+const char* name_of(When when) {
+    constexpr std::array<const char*, 6> kNames{"before forward",  "before backward", "every microbatch",
+                                                "last microbatch", "in the step",     "after the step"};
+    return kNames[static_cast<size_t>(when)];
+}
+
+std::string PlannedCollective::describe() const {
+    return fmt::format("{} over {} ({} ranks), {}, {:.2f} MiB, {}", name_of(kind), axes.describe(),
+                       group_size, name_of(dtype), static_cast<double>(payload_bytes) / (1 << 20),
+                       name_of(when));
+}
+
+std::vector<PlannedCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
+                                                   int64_t elements, int64_t padding, const Mesh& mesh,
+                                                   DType dtype, When when) {
+    std::vector<PlannedCollective> planned;
+    AxisSet covered;
+    const auto add = [&](Collective kind, AxisSet among, int cut) {
+        const AxisSet axes = axes_of(kind, among, from, to, mesh);
+        if (axes.empty()) return;
+        if (elements % cut != 0) throw_internal("schedule: {} elements over {} ranks", elements, cut);
+        const int64_t payload = elements / cut * size_of(dtype);
+        const int ranks = mesh.size(axes);
+        planned.push_back({kind, axes, ranks, dtype, payload, cut == 1 ? padding * size_of(dtype) : 0,
+                           wire_bytes(kind, ranks, payload), when});
+        for (const Axis axis : kAxes)
+            if (axes.contains(axis)) covered.add(axis);
+    };
+    add(Collective::all_reduce, {Axis::tensor}, cut_of(from, mesh));
+    add(Collective::reduce_scatter, kDataAxes, 1);
+    add(Collective::all_reduce, kDataAxes, cut_of(to, mesh));
+    add(Collective::all_gather, kDataAxes, 1);
+    for (const Axis axis : kAxes) {
+        const auto needed = collective_between(at(from, axis), at(to, axis));
+        if (needed && mesh.size(axis) > 1 && !covered.contains(axis)) {
+            throw_internal("schedule: no {} of parameters over {} ({} to {})", name_of(*needed),
+                           name_of(axis), at(from, axis).describe(), at(to, axis).describe());
+        }
+    }
+    return planned;
+}
+
+std::string ScheduleRow::describe() const {
+    std::string text = name;
+    for (const PlannedCollective& collective : collectives) text += "; " + collective.describe();
+    return text;
+}
+
+std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, Ranks ranks) {
+    ranks.plan = resolve_plan(ranks.plan);
+    std::vector<ScheduleRow> rows;
+    std::map<int, MatrixOwners> owners;  // by group
+    for (const int id : layout.backward_order()) {
+        const Bucket& bucket = layout[id];
+        rows.push_back(row_of_bucket(layout, bucket, ranks));
+        if (bucket.parts == 1 || !layout.whole_matrix(bucket.group)) continue;
+        if (!owners.count(bucket.group)) owners[bucket.group] = MatrixOwners(layout, bucket.group);
+        add_exchanges(rows.back(), bucket, owners[bucket.group], ranks);
+    }
+    rows.push_back({.name = "loss, stop, norms", .bucket = -1, .collectives = {}});
+    const auto sum = [&](AxisSet axes, int64_t values) {
+        RowBuilder(rows.back(), ranks, values, 0)
+            .change(on(axes, Placement::partial()), {}, DType::f32, When::last_microbatch);
+    };
+    sum(loss_axes(), 2);
+    if (layout.sharded()) sum(norm_axes(ranks), layout.size());
+    return rows;
+}
+
+AxisSet loss_axes() {
+    return kRankAxes;
+}
+
+AxisSet norm_axes(const Ranks& ranks) {
+    return ranks.plan.strategy == Strategy::ddp ? kRankAxes : AxisSet{Axis::shard};
+}
+
+BucketRules bucket_rules(const Ranks& ranks) {
+    const ParallelPlan plan = resolve_plan(ranks.plan);
+    BucketRules rules;
+    const auto group_of = [&](AxisSet axes) { return ranks.mesh.group(ranks.rank(), axes); };
+    const Group all = group_of(kRankAxes), shard = group_of({Axis::shard});
+    if (plan.strategy == Strategy::ddp) {
+        rules.matrix_parts = all.size();
+        rules.matrix_index = all.index;
+        return rules;
+    }
+    rules.parts = shard.size();
+    rules.index = shard.index;
+    if (plan.strategy == Strategy::zero3 && rules.parts > 1)
+        rules.stored_in_parts = plan.reshard_after_forward.value();
+    return rules;
+}
+
+// A ring of n ranks takes n times the latency for what it sends in the time of the bytes, so that buckets
+// smaller than n x latency x bandwidth (some 20 us x 25 GB/s, half a MiB) are mostly latency; but a step
+// needs several of them, or nothing overlaps.
+int64_t bucket_target(const ParallelPlan& plan, int num_ranks, int64_t elements) {
+    if (num_ranks == 1) return 0;
+    if (plan.bucket_bytes > 0) return std::max<int64_t>(1, plan.bucket_bytes / size_of(DType::f32));
+    constexpr int64_t kLeastBuckets = 16;
+    return std::min(num_ranks * kElementsPerRank, elements / kLeastBuckets);
+}
+
+int ranks_that_fit(const ParallelPlan& plan, int num_ranks, int64_t elements) {
+    const int64_t target = bucket_target(plan, num_ranks, elements);
+    // Twice as many cost as much in latency as in bytes.
+    int fitting = num_ranks;
+    for (int ranks = num_ranks; ranks > 1 && fitting * kElementsPerRank > 2 * target; --ranks)
+        if (num_ranks % ranks == 0) fitting = ranks;
+    return fitting;
+}
+
+std::array<double, kNumCollectives> step_wire_bytes(const std::vector<ScheduleRow>& rows,
+                                                    int num_microbatches) {
+    std::array<double, kNumCollectives> bytes{};
+    for (const ScheduleRow& row : rows) {
+        for (const PlannedCollective& c : row.collectives)
+            bytes[static_cast<size_t>(c.kind)] += c.sent_bytes * times_per_step(c.when, num_microbatches);
+    }
+    return bytes;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,77 @@
+// The collectives of one optimizer step, derived from placements: one list, which `plan` prints, the Reducer
+// carries out and traces quote.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/sharding/bucket_layout.h"
+#include "train/sharding/placement.h"
+#include "train/sharding/ranks.h"
+
+namespace speedrun {
+
+enum class When : uint8_t {
+    before_forward,
+    before_backward,
+    every_microbatch,
+    last_microbatch,
+    in_step,
+    after_step
+};
+const char* name_of(When when);
+int times_per_step(When when, int num_microbatches);
+
+struct PlannedCollective {
+    Collective kind;
+    AxisSet axes;  // of the group
+    int group_size;
+    DType dtype;
+    int64_t payload_bytes;  // of the whole tensor over the group, padding included
+    int64_t padding_bytes;  // of these, zeros where the tensor is cut; 0 for sums of shards
+    double sent_bytes;      // by a rank, mean over the group
+    When when;
+
+    std::string describe() const;  // "reduce_scatter over shard (8 ranks), f32, 1.50 MiB, last microbatch"
+};
+
+// The collectives of one change of placement of `elements` values, `padding` of them zeros at the end, in
+// the order in which they run: first all_reduce over tensor alone, then reduce_scatter (so that what follows
+// is small), all_reduce, all_gather. Axes with the same change form one group; axes of size 1 need none. Cuts
+// are even: `elements` is a multiple of the ranks that cut. Throws for a change that no bucket makes: from
+// one dimension to another, or on tensor anything but a sum.
+std::vector<PlannedCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
+                                                   int64_t elements, int64_t padding, const Mesh& mesh,
+                                                   DType dtype, When when);
+
+// What a bucket, or the statistics of a step, make the ranks send.
+struct ScheduleRow {
+    std::string name;
+    int bucket = -1;  // -1: the statistics
+    std::vector<PlannedCollective> collectives;
+
+    std::string describe() const;
+};
+
+// A row for each bucket, as backward completes them, and one for the statistics.
+std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, Ranks ranks);
+
+// How the ranks share memory under a plan; without the optimizers' groups.
+BucketRules bucket_rules(const Ranks& ranks);
+
+// Elements of a full bucket under a plan, of a model with so many: 0 (each parameter is one) for one rank.
+int64_t bucket_target(const ParallelPlan& plan, int num_ranks, int64_t elements);
+// The most ranks, a divisor of num_ranks, for which such buckets are not mostly latency.
+int ranks_that_fit(const ParallelPlan& plan, int num_ranks, int64_t elements);
+
+// The statistics of a step: axes over which the loss is summed, and those over which the terms of the norm
+// are, which differ where ranks hold parts.
+AxisSet loss_axes();
+AxisSet norm_axes(const Ranks& ranks);
+
+// Bytes that a rank sends per optimizer step of this many microbatches, mean over the ranks, by kind of
+// collective.
+std::array<double, kNumCollectives> step_wire_bytes(const std::vector<ScheduleRow>& rows,
+                                                    int num_microbatches);
+
+}  // namespace speedrun

@@ -1,0 +1,46 @@
+// Unsharder: parameters that are stored in parts (zero3), gathered for as long as compute reads them. What a
+// stage of a microbatch (lifetimes.h) reads is gathered while the stage before it computes, into memory that
+// is free from there on.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "train/sharding/reducer.h"
+#include "train/trace/timeline.h"
+
+namespace speedrun {
+
+class Unsharder {
+  public:
+    // What it is given must outlive it.
+    Unsharder(const ParameterTable& table, ParameterStore& parameters, Reducer& reducer, Runtime& runtime);
+
+    bool active() const { return parameters_.stored_in_parts(); }
+
+    // Before the work of a unit's stage is enqueued: compute waits for what it reads, and the gathers of the
+    // next stage are enqueued. updated(bucket): the event of its last step.
+    void enter(int unit, Pass pass, const std::function<const Event&(const Bucket&)>& updated);
+    void trace(Timeline* timeline) { timeline_ = timeline; }
+    // What has been gathered is out of date.
+    void forget();
+
+  private:
+    static constexpr int kNone = -1;
+    void fetch(const Bucket& bucket, int lifetime, const Event& updated);
+    int lifetime_at(int id, int stage) const;  // kNone: not read then
+
+    const BucketLayout& layout_;
+    ParameterStore& parameters_;
+    Reducer& reducer_;
+    Runtime& runtime_;
+    const Stages stages_;
+    std::vector<std::vector<Lifetime>> reads_;           // by bucket
+    std::vector<int> here_;                              // by bucket: the lifetime it is gathered for
+    std::vector<std::unique_ptr<Event>> gathered_;       // by bucket
+    std::vector<std::unique_ptr<Event>> stage_reached_;  // by compute
+    Timeline* timeline_ = nullptr;
+};
+
+}  // namespace speedrun
