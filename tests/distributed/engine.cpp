@@ -7,7 +7,6 @@
 #include "tests/distributed/rank_threads.h"
 #include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
-#include "train/step_runner.h"
 
 namespace speedrun::testing {
 
@@ -76,6 +75,11 @@ ParallelPlan plan_of(const Mode& mode) {
     return resolve_plan(plan);
 }
 
+Layout::Layout(const Mode& mode)
+    : ranks{.world = nullptr, .mesh = Mesh({mode.replicate, mode.shard, 1, 1}), .plan = plan_of(mode)},
+      table(config_of(mode).model, config_of(mode).batch.sequence_length),
+      buckets(table, bucket_rules(ranks, table, config_of(mode).optimizers)) {}
+
 namespace {
 
 // The rows of a step are the same whoever works on them; documents end anywhere, one target in eight does not
@@ -121,7 +125,7 @@ class RowSource final : public BatchSource {
 
 }  // namespace
 
-Curve train(const Mode& mode, World* world) {
+Curve train(const Mode& mode, World* world, const Watch& watch) {
     const Config config = config_of(mode);
     Ranks ranks;
     ranks.world = world;
@@ -132,6 +136,7 @@ Curve train(const Mode& mode, World* world) {
     StepRunner runner(config, runtime, ranks);
     runner.warm_up();
     runner.initialize(3);
+    if (watch) watch(runner, runtime);
     RowSource source(mode, ranks);
     Curve curve;
     runner.start_clock();

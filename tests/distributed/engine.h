@@ -2,6 +2,7 @@
 // rows with uneven documents, in every way of sharing the work.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "train/config/config.h"
 #include "train/sharding/ranks.h"
+#include "train/step_runner.h"
 
 namespace speedrun::testing {
 
@@ -38,6 +40,15 @@ void PrintTo(const Mode& mode, std::ostream* out);
 ParallelPlan plan_of(const Mode& mode);
 Config config_of(const Mode& mode);
 
+// What the engine of this mode has, without ranks that talk.
+struct Layout {
+    Ranks ranks;
+    ParameterTable table;
+    BucketLayout buckets;
+
+    explicit Layout(const Mode& mode);
+};
+
 struct Curve {
     std::vector<double> losses, norms;
     std::vector<std::vector<float>> masters;  // by parameter
@@ -50,8 +61,11 @@ struct Delays {
     uint64_t seed = 0;
 };
 
+// Given the engine before its first step, when nothing is in flight.
+using Watch = std::function<void(StepRunner&, Runtime&)>;
+
 // One rank's run; a world of the mode's ranks, or none for one rank alone.
-Curve train(const Mode& mode, World* world);
+Curve train(const Mode& mode, World* world, const Watch& watch = {});
 // Curve of rank 0, after checking that all ranks agree in every bit; bytes_sent becomes the sum of all ranks.
 Curve train_ranks(const Mode& mode, const Delays& delays = {});
 // Curve of the same training with one rank and one microbatch, in the classic order.

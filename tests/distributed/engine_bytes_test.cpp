@@ -6,23 +6,11 @@
 #include "kernels/device/error.h"
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"
-#include "train/optim/optimizer_set.h"
 #include "train/sharding/lifetimes.h"
 #include "train/sharding/matrix_owners.h"
 
 namespace speedrun::testing {
 namespace {
-
-struct Layout {
-    Ranks ranks;
-    ParameterTable table;
-    BucketLayout buckets;
-
-    explicit Layout(const Mode& mode, const Config& config)
-        : ranks{.world = nullptr, .mesh = Mesh({mode.replicate, mode.shard, 1, 1}), .plan = plan_of(mode)},
-          table(config.model, config.batch.sequence_length),
-          buckets(table, bucket_rules(ranks, table, config.optimizers)) {}
-};
 
 // What a rank sends on average to bring matrices to their owners and their updates back: all but what an
 // owner stores of its own.
@@ -99,7 +87,7 @@ TEST(EngineBytesTest, EqualTheFormula) {
     modes.push_back(modes[6]);
     modes.back().reduce_dtype = DType::bf16;
     for (const Mode& mode : modes) {
-        const Layout layout(mode, config_of(mode));
+        const Layout layout(mode);
         double planned = 0;
         for (const double kind : step_wire_bytes(bucket_schedule(layout.buckets, layout.ranks),
                                                  static_cast<int>(mode.accumulation)))
@@ -121,7 +109,7 @@ std::map<std::string, int64_t> memory_of(Strategy strategy, int shard, const cha
 // What backward has to hold of gradients at once if each stays for the stage behind its last contribution.
 int64_t ring_bytes(Strategy strategy, const char* optimizer) {
     const Mode mode{strategy, 1, 4, 1, optimizer, Launch::ready};
-    const Layout layout(mode, config_of(mode));
+    const Layout layout(mode);
     const Stages stages(layout.table.num_units());
     int64_t most = 0;
     for (int stage = 0; stage < stages.count(); ++stage) {
@@ -178,7 +166,7 @@ TEST(EngineMemoryTest, StepsInBackwardNeedTheRingAlone) {
         mode.optimizer_step = OptimizerStep::in_backward;
         const int64_t held = train_ranks(mode).memory["gradients"], ring = ring_bytes(strategy, "adamw");
         EXPECT_LE(held, ring + ring / 10) << row_of(strategy).name << ": and what does not fit without gaps";
-        const Layout layout(mode, config_of(mode));
+        const Layout layout(mode);
         EXPECT_LT(held, layout.buckets.elements() * 4 * 3 / 4);
     }
 }
