@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <sstream>
 
+#include "kernels/device/error.h"
 #include "tests/distributed/rank_threads.h"
 #include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
@@ -18,11 +20,18 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.accumulate) *out << (*mode.accumulate == Accumulate::local ? "_local" : "_scatter");
     if (mode.reshard) *out << "_reshard" << static_cast<int>(*mode.reshard);
     if (mode.optimizer_step == OptimizerStep::in_backward) *out << "_in_backward";
+    if (mode.step_order == StepOrder::forward) *out << "_forward";
     if (mode.reduce_dtype != DType::f32) *out << "_reduce_" << name_of(mode.reduce_dtype);
     if (mode.every > 1) *out << "_every" << mode.every;
     if (std::string(mode.clip_norm) != "2") *out << "_norm_" << mode.clip_norm;
     if (std::string(mode.family) != "recipe") *out << "_" << mode.family;
     if (std::string(mode.checkpointing) != "none") *out << "_" << mode.checkpointing;
+}
+
+std::string name_of(const Mode& mode) {
+    std::ostringstream name;
+    PrintTo(mode, &name);
+    return name.str();
 }
 
 Config config_of(const Mode& mode) {
@@ -35,10 +44,13 @@ Config config_of(const Mode& mode) {
         "threads": 1
     })",
                                  "test", {});
+    if (mode.rows % (mode.ranks() * mode.accumulation) != 0)
+        throw_internal("{} rows are no multiple of {} ranks x {}", mode.rows, mode.ranks(),
+                       mode.accumulation);
     config.device = "cpu";
     config.precision = mode.precision;
-    config.batch.tokens_per_step = kRows * kSequence;
-    config.batch.microbatch_tokens = kRows * kSequence / (mode.ranks() * mode.accumulation);
+    config.batch.tokens_per_step = mode.rows * kSequence;
+    config.batch.microbatch_tokens = mode.rows * kSequence / (mode.ranks() * mode.accumulation);
     config.optimizers.clip = mode.clip;
     config.optimizers.clip_norm = mode.clip_norm;
     config.memory.activation_checkpointing = mode.checkpointing;
@@ -59,6 +71,9 @@ Config config_of(const Mode& mode) {
     rest.params = {"*"};
     rest.lr = 0.003;
     rest.every = mode.every;
+    // Keys' biases have a gradient of 0 but for rounding, which AdamW would blow up to whole steps; others
+    // are above 1e-5.
+    matrices.epsilon = rest.epsilon = 1e-6;
     config.optimizers.groups = {matrices, rest};
     return config;
 }
@@ -69,7 +84,9 @@ ParallelPlan plan_of(const Mode& mode) {
     plan.launch = mode.launch;
     plan.accumulate = mode.accumulate;
     plan.reshard_after_forward = mode.reshard;
+    plan.step_order = mode.step_order;
     plan.optimizer_step = mode.optimizer_step;
+    plan.global_clip = mode.clip > 0;
     plan.reduce_dtype = mode.reduce_dtype;
     plan.compute_dtype = std::string(mode.precision) == "f32" ? DType::f32 : DType::bf16;
     return resolve_plan(plan);
@@ -87,7 +104,8 @@ namespace {
 class RowSource final : public BatchSource {
   public:
     RowSource(const Mode& mode, const Ranks& ranks)
-        : rows_(kRows / (mode.ranks() * mode.accumulation)),
+        : rows_of_step_(mode.rows),
+          rows_(rows_of_step_ / (mode.ranks() * mode.accumulation)),
           accumulation_(mode.accumulation),
           ranks_(ranks) {}
 
@@ -95,7 +113,7 @@ class RowSource final : public BatchSource {
         const int64_t step = made_ / accumulation_, microbatch = made_ % accumulation_;
         ++made_;
         Batch whole;
-        for (int64_t row = 0; row < kRows; ++row) add_row(whole, step, row, row);
+        for (int64_t row = 0; row < rows_of_step_; ++row) add_row(whole, step, row, row);
         batch_ = {};
         for (int64_t i = 0; i < rows_; ++i)
             add_row(batch_, step, (microbatch * ranks_.size() + ranks_.data_rank()) * rows_ + i, i);
@@ -117,7 +135,7 @@ class RowSource final : public BatchSource {
         }
     }
 
-    const int64_t rows_, accumulation_;
+    const int64_t rows_of_step_, rows_, accumulation_;
     const Ranks& ranks_;
     int64_t made_ = 0;
     Batch batch_;
@@ -139,6 +157,14 @@ Curve train(const Mode& mode, World* world, const Watch& watch) {
     if (watch) watch(runner, runtime);
     RowSource source(mode, ranks);
     Curve curve;
+    const auto read_masters = [&](std::vector<std::vector<float>>& masters) {
+        for (const Parameter& p : runner.model().table().all()) {
+            masters.emplace_back(p.numel());
+            runner.read_master(p, masters.back().data());
+        }
+    };
+    for (const Parameter& p : runner.model().table().all()) curve.names.push_back(p.name);
+    read_masters(curve.start);
     runner.start_clock();
     const int64_t held = runtime.device().memory().total();
     const int64_t sent_before = runner.bytes_sent();
@@ -154,10 +180,7 @@ Curve train(const Mode& mode, World* world, const Watch& watch) {
     collect();
     curve.bytes_sent = runner.bytes_sent() - sent_before;
     EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
-    for (const Parameter& p : runner.model().table().all()) {
-        curve.masters.emplace_back(p.numel());
-        runner.read_master(p, curve.masters.back().data());
-    }
+    read_masters(curve.masters);
     EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
     for (int i = 0; i < kNumMemoryCategories; ++i) {
         const auto category = static_cast<MemoryCategory>(i);
@@ -194,13 +217,14 @@ Curve train_ranks(const Mode& mode, const Delays& delays) {
 
 const Curve& one_rank(const Mode& mode) {
     static std::map<std::string, Curve> known;
-    const std::string key = fmt::format("{} {} {} {} {} {}", mode.optimizer, mode.precision, mode.clip,
-                                        mode.clip_norm, mode.every, mode.family);
+    const std::string key = fmt::format("{} {} {} {} {} {} {}", mode.optimizer, mode.precision, mode.clip,
+                                        mode.clip_norm, mode.every, mode.family, mode.rows);
     if (!known.count(key)) {
         Mode alone{Strategy::ddp, 1, 1, 1, mode.optimizer, Launch::ready, mode.precision, mode.clip};
         alone.every = mode.every;
         alone.clip_norm = mode.clip_norm;
         alone.family = mode.family;
+        alone.rows = mode.rows;
         known[key] = train(alone, nullptr);
     }
     return known[key];

@@ -2,6 +2,7 @@
 // rows with uneven documents, in every way of sharing the work.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <optional>
@@ -14,7 +15,7 @@
 
 namespace speedrun::testing {
 
-constexpr int64_t kSequence = 16, kRows = 24, kSteps = 10;
+constexpr int64_t kSequence = 16, kSteps = 10;
 
 struct Mode {
     Strategy strategy;
@@ -32,11 +33,14 @@ struct Mode {
     const char* clip_norm = "2";
     const char* family = "recipe";  // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings
     const char* checkpointing = "none";
+    StepOrder step_order = StepOrder::reverse;
+    int64_t rows = 24;  // of a step: a multiple of ranks x accumulation
 
     int ranks() const { return replicate * shard; }
 };
 
 void PrintTo(const Mode& mode, std::ostream* out);
+std::string name_of(const Mode& mode);  // as PrintTo says: letters, digits and _
 ParallelPlan plan_of(const Mode& mode);
 Config config_of(const Mode& mode);
 
@@ -51,7 +55,8 @@ struct Layout {
 
 struct Curve {
     std::vector<double> losses, norms;
-    std::vector<std::vector<float>> masters;  // by parameter
+    std::vector<std::string> names;                  // of the parameters
+    std::vector<std::vector<float>> start, masters;  // by parameter: before the steps, and after
     int64_t bytes_sent = 0;
     std::map<std::string, int64_t> memory;  // by category
 };
@@ -70,5 +75,14 @@ Curve train(const Mode& mode, World* world, const Watch& watch = {});
 Curve train_ranks(const Mode& mode, const Delays& delays = {});
 // Curve of the same training with one rank and one microbatch, in the classic order.
 const Curve& one_rank(const Mode& mode);
+
+// What a mode chooses, as numbers from 0 to 15: strategy, replicate, shard, accumulation, muon, launch,
+// step_order, optimizer_step, accumulate, reshard, every, family (recipe, modern, gpt2), clip.
+constexpr size_t kNumChoices = 13;
+using Choices = std::array<int, kNumChoices>;
+Choices choices_of(const Mode& mode);
+// Few modes in which every two choices meet that a legal config can have together; f32, always the same ones.
+// all: the whole product of these choices instead, as far as it is legal.
+std::vector<Mode> combined_modes(bool all);
 
 }  // namespace speedrun::testing

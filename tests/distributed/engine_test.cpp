@@ -1,12 +1,13 @@
-// The engine on several ranks against one: loss and gradient norm of ten steps, for every strategy, number of
-// ranks, accumulation, optimizer and launch mode.
+// The engine on several ranks against one: loss and gradient norm of ten steps and what parameters have
+// learned in them, for every way to share the work.
 #include "tests/distributed/engine.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
+#include <cstdlib>
+#include <set>
 
 namespace speedrun::testing {
 namespace {
@@ -16,6 +17,22 @@ double worst(const std::vector<double>& actual, const std::vector<double>& expec
     double result = 0;
     for (size_t i = 0; i < expected.size(); ++i)
         result = std::max(result, std::abs(actual[i] - expected[i]) / std::abs(expected[i]));
+    return result;
+}
+
+// Euclidean distance over Euclidean movement since the start, of each parameter: AdamW may turn around single
+// elements whose gradient is next to nothing. The worst of all parameters, with its name.
+std::pair<double, std::string> worst_master(const Curve& actual, const Curve& expected) {
+    std::pair<double, std::string> result{0, "none"};
+    for (size_t p = 0; p < expected.masters.size(); ++p) {
+        double distance = 0, movement = 0;
+        for (size_t i = 0; i < expected.masters[p].size(); ++i) {
+            distance += std::pow(double{actual.masters[p][i]} - expected.masters[p][i], 2);
+            movement += std::pow(double{expected.masters[p][i]} - expected.start[p][i], 2);
+        }
+        EXPECT_GT(movement, 0) << expected.names[p] << " has learned nothing";
+        result = std::max(result, {std::sqrt(distance / movement), expected.names[p]});
+    }
     return result;
 }
 
@@ -31,9 +48,17 @@ TEST_P(EngineTest, TenStepsEqualOneRanks) {
     // That holds, too, where f32 gradients travel in bf16.
     const bool bf16 = std::string(mode.precision) == "bf16" || mode.reduce_dtype == DType::bf16;
     const double tolerance = bf16 ? 1e-2 : 1e-5;
+    // What parameters have learned sums that up, Muon and AdamW make small gradients as large as others: 2e-5
+    // at most was measured in f32, 2.3e-2 in bf16.
+    const double master_tolerance = bf16 ? 5e-2 : 1e-4;
     EXPECT_LT(worst(curve.losses, expected.losses), tolerance);
     EXPECT_LT(worst(curve.norms, expected.norms), tolerance);
-    EXPECT_LT(curve.losses.back(), curve.losses.front()) << "ten steps should teach something";
+    EXPECT_EQ(curve.start, expected.start);
+    const auto [deviation, parameter] = worst_master(curve, expected);
+    EXPECT_LT(deviation, master_tolerance) << parameter;
+    // Half as many steps do not always, as each step has other tokens.
+    EXPECT_TRUE(mode.every > 1 || curve.losses.back() < curve.losses.front())
+        << "ten steps should teach something";
     EXPECT_TRUE(mode.clip == 0 || curve.norms.front() > mode.clip) << "nothing was clipped";
 }
 
@@ -97,13 +122,17 @@ std::vector<Mode> all_modes() {
         modes.push_back(mode);
     }
     modes.push_back({Strategy::zero3, 2, 2, 3, "muon", Launch::ready, "f32", 0, Accumulate::local});
+    if (kFewer) return modes;
+    const char* const whole = std::getenv("SPEEDRUN_ALL_MODES");
+    std::set<std::string> names;
+    for (const Mode& mode : modes) names.insert(name_of(mode));
+    for (const Mode& mode : combined_modes(whole && std::string(whole) == "1")) {
+        if (names.insert(name_of(mode)).second) modes.push_back(mode);
+    }
     return modes;
 }
-INSTANTIATE_TEST_SUITE_P(Modes, EngineTest, ::testing::ValuesIn(all_modes()), [](const auto& info) {
-    std::ostringstream name;
-    PrintTo(info.param, &name);
-    return name.str();
-});
+INSTANTIATE_TEST_SUITE_P(Modes, EngineTest, ::testing::ValuesIn(all_modes()),
+                         [](const auto& info) { return name_of(info.param); });
 
 // What blocks keep for backward and what they compute again is nobody else's business.
 TEST(EngineCheckpointingTest, ChangesNoBit) {

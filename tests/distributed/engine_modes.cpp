@@ -1,0 +1,168 @@
+// Choices of config combined: the whole product of what is legal, or few modes of it with every pair of
+// choices (pairwise covering, built greedily: Cohen, Dalal, Fredman, Patton 1997).
+#include <array>
+#include <random>
+#include <string>
+
+#include "kernels/device/error.h"
+#include "tests/distributed/engine.h"
+
+namespace speedrun::testing {
+namespace {
+
+constexpr int kSizes[] = {2, 3, 4, 5, 7, 8};
+
+// Few different numbers: one rank has to train on each.
+int64_t rows_for(int64_t shares) {
+    for (const int64_t rows : {24, 30, 36, 42, 48}) {
+        if (rows % shares == 0) return rows;
+    }
+    throw_internal("no number of rows is a multiple of {}", shares);
+}
+
+bool legal(const Mode& mode) {
+    try {
+        plan_of(mode);
+        return true;
+    } catch (const Error&) {
+        return false;
+    }
+}
+
+// Ways to share the work, whatever is trained on how many ranks. What a strategy does by itself is not given.
+std::vector<Mode> legal_plans() {
+    std::vector<Mode> plans;
+    const auto add = [&](Mode mode, Accumulate accumulate, Reshard reshard) {
+        const StrategyRow& row = row_of(mode.strategy);
+        if (accumulate != row.default_accumulate) mode.accumulate = accumulate;
+        if (reshard != row.default_reshard) mode.reshard = reshard;
+        if (legal(mode)) plans.push_back(mode);
+    };
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        for (const Launch launch : {Launch::ready, Launch::after_backward}) {
+            for (const StepOrder order : {StepOrder::reverse, StepOrder::forward}) {
+                for (const OptimizerStep step : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
+                    for (const double clip : {0.0, 0.2}) {
+                        Mode mode{strategy, 1, 2, 1, "adamw", launch, "f32", clip};
+                        mode.step_order = order;
+                        mode.optimizer_step = step;
+                        for (const Accumulate accumulate : {Accumulate::local, Accumulate::reduce_scatter}) {
+                            for (const Reshard reshard : {Reshard::yes, Reshard::no, Reshard::except_last})
+                                add(mode, accumulate, reshard);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    return plans;
+}
+
+std::vector<Mode> whole_product() {
+    std::vector<Mode> modes;
+    const auto add = [&](Mode mode) {
+        for (const char* optimizer : {"adamw", "muon"}) {
+            for (const char* family : {"recipe", "modern", "gpt2"}) {
+                for (const int64_t every : {1, 2}) {
+                    mode.optimizer = optimizer;
+                    mode.family = family;
+                    mode.every = every;
+                    modes.push_back(mode);
+                }
+            }
+        }
+    };
+    for (Mode mode : legal_plans()) {
+        for (const int replicate : {1, 2}) {
+            for (const int shard : kSizes) {
+                for (const int64_t accumulation : {1, 3}) {
+                    mode.replicate = replicate;
+                    mode.shard = shard;
+                    mode.accumulation = accumulation;
+                    mode.rows = rows_for(mode.ranks() * accumulation);
+                    add(mode);
+                }
+            }
+        }
+    }
+    return modes;
+}
+
+// Pairs of choices as bits.
+class Pairs {
+  public:
+    void add(const Mode& mode) {
+        visit(mode, [&](size_t bit) { bits_[bit] = true; });
+    }
+    // Of these that the mode has.
+    int count(const Mode& mode) const {
+        int result = 0;
+        visit(mode, [&](size_t bit) { result += bits_[bit] ? 1 : 0; });
+        return result;
+    }
+    void remove(const Mode& mode) {
+        visit(mode, [&](size_t bit) { bits_[bit] = false; });
+    }
+
+  private:
+    static constexpr size_t kValues = 16;  // of a choice: 0 ... 15
+    static void visit(const Mode& mode, const auto& to) {
+        const Choices choices = choices_of(mode);
+        for (size_t i = 0; i < choices.size(); ++i) {
+            for (size_t j = 0; j < i; ++j)
+                to(((i * choices.size() + j) * kValues + static_cast<size_t>(choices[i])) * kValues +
+                   static_cast<size_t>(choices[j]));
+        }
+    }
+
+    std::vector<bool> bits_ = std::vector<bool>(kNumChoices * kNumChoices * kValues * kValues);
+};
+
+}  // namespace
+
+Choices choices_of(const Mode& mode) {
+    const ParallelPlan plan = plan_of(mode);
+    const std::string family = mode.family;
+    return {static_cast<int>(mode.strategy),
+            mode.replicate,
+            mode.shard,
+            static_cast<int>(mode.accumulation),
+            std::string(mode.optimizer) == "muon",
+            static_cast<int>(mode.launch),
+            static_cast<int>(mode.step_order),
+            static_cast<int>(mode.optimizer_step),
+            static_cast<int>(plan.accumulate.value()),
+            static_cast<int>(plan.reshard_after_forward.value()),
+            static_cast<int>(mode.every),
+            family == "recipe" ? 0 : (family == "modern" ? 1 : 2),
+            mode.clip > 0};
+}
+
+std::vector<Mode> combined_modes(bool all) {
+    const std::vector<Mode> product = whole_product();
+    if (all) return product;
+    Pairs missing;
+    for (const Mode& mode : product) missing.add(mode);
+    std::vector<Mode> modes;
+    std::mt19937_64 random(1);
+    constexpr int kCandidates = 100;
+    // The most of the missing pairs among some drawn: a few more modes than the fewest, in no time.
+    for (int drawn_in_vain = 0; drawn_in_vain < kCandidates;) {
+        const Mode* best = nullptr;
+        int most = 0;
+        for (int i = 0; i < kCandidates; ++i) {
+            const Mode& mode = product[random() % product.size()];
+            if (const int pairs = missing.count(mode); pairs > most) {
+                most = pairs;
+                best = &mode;
+            }
+        }
+        drawn_in_vain = best ? 0 : drawn_in_vain + 1;
+        if (!best) continue;
+        missing.remove(*best);
+        modes.push_back(*best);
+    }
+    return modes;
+}
+
+}  // namespace speedrun::testing
