@@ -48,18 +48,18 @@ TEST_P(EngineTest, TenStepsEqualOneRanks) {
     // That holds, too, where f32 gradients travel in bf16.
     const bool bf16 = std::string(mode.precision) == "bf16" || mode.reduce_dtype == DType::bf16;
     const double tolerance = bf16 ? 1e-2 : 1e-5;
-    // What parameters have learned sums that up, Muon and AdamW make small gradients as large as others: 2e-5
-    // at most was measured in f32, 2.3e-2 in bf16.
-    const double master_tolerance = bf16 ? 5e-2 : 1e-4;
+    // Over ten steps these add up in the parameters, and AdamW and Muon make small gradients as large as
+    // others: measured were 1.1e-4 at most in f32 (GPT-2's positions under AdamW; all others below
+    // 5e-5), 2.3e-2 in bf16. A gradient that is missing or counted twice is above 1e-2.
+    const double master_tolerance = bf16 ? 5e-2 : 1e-3;
     EXPECT_LT(worst(curve.losses, expected.losses), tolerance);
     EXPECT_LT(worst(curve.norms, expected.norms), tolerance);
     EXPECT_EQ(curve.start, expected.start);
     const auto [deviation, parameter] = worst_master(curve, expected);
     EXPECT_LT(deviation, master_tolerance) << parameter;
-    // Half as many steps do not always, as each step has other tokens.
-    EXPECT_TRUE(mode.every > 1 || curve.losses.back() < curve.losses.front())
-        << "ten steps should teach something";
-    EXPECT_TRUE(mode.clip == 0 || curve.norms.front() > mode.clip) << "nothing was clipped";
+    EXPECT_LT(curve.losses.back(), curve.losses.front()) << "ten steps should teach something";
+    EXPECT_TRUE(mode.clip == 0 || *std::max_element(curve.norms.begin(), curve.norms.end()) > mode.clip)
+        << "nothing was clipped";
 }
 
 // Sanitizers make a mode take seconds: there, fewer.
