@@ -69,6 +69,31 @@ TEST_F(FakeRanksTest, StagedRunHoldsWhatThePlanSaysAndSendsWhatItMust) {
     }
 }
 
+// Two microbatches a step, whose graphs are replayed: the reductions behind them are those of the same step
+// without graphs, one for each bucket, after the last.
+TEST_F(FakeRanksTest, GraphsReduceWhatCallsReduce) {
+    for (const char* strategy : {"ddp", "zero1"}) {
+        std::map<bool, CollectiveCounts> sent;
+        for (const bool graph : {false, true}) {
+            const Config c = ranks_config({"device=cuda", std::string("parallel.strategy=") + strategy,
+                                           graph ? "cuda.graph=true" : "cuda.graph=false"});
+            curve_on_ranks(
+                2, fmt::format("{}_{}", strategy, graph), c,
+                [&](const DeviceWorld&, Trainer& trainer) {
+                    EXPECT_EQ(trainer.runner().has_graphs(), graph);
+                },
+                [&](Trainer& trainer) { sent[graph] = trainer.runner().optimizers().reducer().counts(); });
+        }
+        for (const Collective kind :
+             {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
+            const auto at = static_cast<size_t>(kind);
+            EXPECT_EQ(sent[true][at].calls, sent[false][at].calls) << strategy << " " << name_of(kind);
+            EXPECT_EQ(sent[true][at].bytes_sent, sent[false][at].bytes_sent) << strategy;
+        }
+        EXPECT_GT(sent[true][static_cast<size_t>(Collective::all_reduce)].calls, 0);
+    }
+}
+
 // Staging is the same code on any device: on the CPU the numbers are real, and must be those of ranks that
 // read each other's memory.
 TEST_F(FakeRanksTest, StagedNumbersAreThoseOfTheWorldBeneath) {

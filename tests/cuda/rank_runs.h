@@ -13,10 +13,12 @@ namespace speedrun::testing {
 
 class RankRuns : public RunFixture {
   protected:
-    // What rank 0 has written. `look` is called on every rank before the run begins, one after the other.
+    // What rank 0 has written. `look` is called on every rank before the run begins, `after` when it has
+    // ended, one after the other.
     std::vector<double> curve_on_ranks(
         int size, const std::string& name, const Config& config,
-        const std::function<void(const DeviceWorld&, Trainer&)>& look = [](const DeviceWorld&, Trainer&) {}) {
+        const std::function<void(const DeviceWorld&, Trainer&)>& look = [](const DeviceWorld&, Trainer&) {},
+        const std::function<void(Trainer&)>& after = [](Trainer&) {}) {
         const std::string path = (folder_ / "logs" / name).string();
         std::mutex mutex;
         run_ranks(size, [&](World& world) {
@@ -34,6 +36,8 @@ class RankRuns : public RunFixture {
             }
             const RunSummary summary = trainer.run();
             EXPECT_EQ(summary.ranks, size);
+            std::lock_guard lock(mutex);
+            after(trainer);
         });
         return curve(name);
     }
