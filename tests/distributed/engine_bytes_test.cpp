@@ -8,6 +8,7 @@
 #include "tests/distributed/rank_threads.h"
 #include "train/sharding/lifetimes.h"
 #include "train/sharding/matrix_owners.h"
+#include "train/step_runner.h"
 
 namespace speedrun::testing {
 namespace {
@@ -156,6 +157,31 @@ TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
         } else {
             EXPECT_LT(share(ddp, "optimizer state"), 1) << "matrices have one owner each";
         }
+    }
+}
+
+// `plan` makes one rank of many on a device that allocates nothing: every buffer is there and as large.
+TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
+    std::vector<Mode> modes;
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        modes.push_back({strategy, 1, 3, 2, "muon", Launch::ready, "bf16"});
+        modes.push_back({strategy, 2, 2, 1, "adamw", Launch::ready});
+        modes.push_back({strategy, 2, 2, 1, "muon", Launch::ready, "bf16"});
+        modes.back().reduce_dtype = DType::bf16;
+    }
+    modes[1].optimizer_step = modes[4].optimizer_step = OptimizerStep::in_backward;
+    modes[4].accumulation = 1;
+    for (const Mode& mode : modes) {
+        const Config config = config_of(mode);
+        Runtime runtime({.device = "cpu", .precision = mode.precision, .threads = 1, .dry = true});
+        StepRunner runner(config, runtime, Layout(mode).ranks);
+        runner.warm_up();
+        std::map<std::string, int64_t> planned;
+        for (int i = 0; i < kNumMemoryCategories; ++i) {
+            const auto category = static_cast<MemoryCategory>(i);
+            planned[std::string(name_of(category))] = runtime.device().memory().total(category);
+        }
+        EXPECT_EQ(planned, train_ranks(mode).memory) << ::testing::PrintToString(mode);
     }
 }
 
