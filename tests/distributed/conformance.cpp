@@ -281,7 +281,6 @@ const std::vector<ConformanceCase>& conformance_cases() {
         {"later_launch_completes_first", later_launch_completes_first},
         {"barrier_waits_for_all", barrier_waits_for_all},
         {"counts_are_the_formulas", counts_are_the_formulas},
-        {"hsdp_example", hsdp_example},
         {"host_exchanges", host_exchanges},
         {"wrong_sizes_throw", wrong_sizes_throw},
     };

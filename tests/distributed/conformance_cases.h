@@ -22,7 +22,6 @@ inline Mesh square_mesh(const World& world) {
 void groups_and_streams_at_once(World& world);
 void later_launch_completes_first(World& world);
 void barrier_waits_for_all(World& world);
-void hsdp_example(World& world);
 void host_exchanges(World& world);
 
 }  // namespace speedrun::testing

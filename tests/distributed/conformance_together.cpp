@@ -117,59 +117,6 @@ void barrier_waits_for_all(World& world) {
     EXPECT_GE(after->elapsed_ms_since(*before), 60.0);
 }
 
-// spec: two microbatches on R x S ranks, mean over all of both; g of rank r in microbatch m at element e is
-// an integer, so every sum is exact whatever the order, and equality means that nothing was lost or weighted
-// twice.
-void hsdp_example(World& world) {
-    if (world.size() % 4 != 0) return;
-    const int replicas = world.size() == 32 ? 4 : 2;
-    const Mesh mesh({replicas, world.size() / replicas, 1, 1});
-    const int64_t shard = 3, count = shard * mesh.size(Axis::shard);
-    const auto g = [](int rank, int m, int64_t e) {
-        return static_cast<float>((rank + 1) * (m == 0 ? 1 : 10) + e);
-    };
-    const std::unique_ptr<Device> own_device = conformance_device()();
-    Device& device = *own_device;
-    const auto stream = device.create_stream("reduce");
-    const Group shards = mesh.group(world.rank(), {Axis::shard}),
-                copies = mesh.group(world.rank(), {Axis::replicate});
-    const auto over_shard = world.connect("shard", shards),
-               over_replicate = world.connect("replicate", copies);
-
-    std::vector<float> mean(static_cast<size_t>(shard));  // wanted: shards.index's part
-    for (int64_t e = 0; e < shard; ++e) {
-        float sum = 0;
-        for (int rank = 0; rank < world.size(); ++rank)
-            for (int m = 0; m < 2; ++m) sum += g(rank, m, shards.index * shard + e);
-        mean[static_cast<size_t>(e)] = sum / static_cast<float>(world.size());
-    }
-    for (const bool keeps_shard : {true, false}) {  // accumulate: reduce_scatter, local
-        std::vector<float> full(static_cast<size_t>(count)), piece(static_cast<size_t>(shard)),
-            held(static_cast<size_t>(shard));
-        for (int m = 0; m < 2; ++m) {
-            for (int64_t e = 0; e < count; ++e) {
-                const float value = g(world.rank(), m, e);
-                full[static_cast<size_t>(e)] =
-                    keeps_shard || m == 0 ? value : full[static_cast<size_t>(e)] + value;
-            }
-            if (!keeps_shard && m == 0) continue;
-            over_shard->reduce_scatter(view(piece), view(full), *stream);
-            stream->synchronize();
-            for (size_t e = 0; e < held.size(); ++e) held[e] += piece[e];
-            if (!keeps_shard) continue;
-            // The partial shard: the sum over this replica's ranks of the microbatches so far.
-            float so_far = 0;
-            for (const int rank : shards.ranks)
-                for (int k = 0; k <= m; ++k) so_far += g(rank, k, shards.index * shard);
-            EXPECT_EQ(held[0], so_far) << "after microbatch " << m;
-        }
-        over_replicate->all_reduce(view(held), *stream);
-        stream->synchronize();
-        for (size_t e = 0; e < held.size(); ++e)
-            EXPECT_EQ(held[e] / static_cast<float>(shards.size() * copies.size()), mean[e]);
-    }
-}
-
 void host_exchanges(World& world) {
     const int n = world.size(), rank = world.rank();
     const std::vector<std::string> texts = world.all_gather(

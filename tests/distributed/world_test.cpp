@@ -58,12 +58,6 @@ INSTANTIATE_TEST_SUITE_P(Worlds, WorldTest,
                              return std::get<0>(info.param).name + "_" + std::get<1>(info.param).name;
                          });
 
-TEST(ThreadWorldTest, HsdpExampleOn32Ranks) {
-    for (const ConformanceCase& conformance : conformance_cases()) {
-        if (conformance.name == "hsdp_example") run_ranks(32, conformance.run);
-    }
-}
-
 // Counts the texts that the host gathers.
 class CountingWorld final : public WrappedWorld {
   public:

@@ -1,0 +1,113 @@
+// The Reducer by itself: gradients made of integers, so that every sum is exact whatever its order, and
+// equality means that nothing was lost or weighted twice.
+#include "train/sharding/reducer.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/distributed/rank_threads.h"
+#include "train/optim/optimizer_set.h"
+
+namespace speedrun::testing {
+namespace {
+
+ModelConfig tiny() {
+    ModelConfig model;
+    model.preset = "gpt2";
+    model.apply_preset();
+    model.num_layers = 1;
+    model.model_dim = 16;
+    model.num_heads = 2;
+    model.vocab_size = 40;
+    return model;
+}
+
+OptimizersConfig adamw() {
+    OptimizerGroupConfig all;
+    all.type = "adamw";
+    all.params = {"*"};
+    OptimizersConfig config;
+    config.groups = {all};
+    return config;
+}
+
+float gradient(int rank, int64_t microbatch, int64_t element) {
+    return static_cast<float>((rank + 1) * (microbatch == 0 ? 1 : 10) + element % 97);
+}
+
+// What one rank of the example has: everything between backward and the optimizer.
+struct Rank {
+    Ranks ranks;
+    Runtime runtime{{.device = "cpu", .precision = "f32", .threads = 1, .communicates = true}};
+    ParameterTable table{tiny(), 16};
+    ParameterStore parameters;
+    GradientStore gradients;
+    Reducer reducer;
+
+    Rank(World& world, const Mesh& mesh, const ParallelPlan& plan)
+        : ranks{&world, mesh, plan},
+          parameters(table, bucket_rules(ranks, table, adamw()), runtime),
+          gradients(table, parameters.layout(), runtime, gradient_memory(ranks, 2, true)),
+          reducer(ranks, parameters, gradients, runtime) {}
+
+    // A microbatch's gradient of a bucket, as backward leaves it, and what follows.
+    void run(const Bucket& bucket, int64_t microbatch) {
+        const bool keeps_part = gradients.memory().accumulators;
+        auto* const whole = static_cast<float*>(gradients.whole(bucket).data);
+        for (int64_t e = 0; e < bucket.count; ++e) {
+            const float before = keeps_part || microbatch == 0 ? 0 : whole[e];
+            whole[e] = before + gradient(ranks.rank(), microbatch, e);
+        }
+        reducer.reduce(bucket, microbatch == 0, microbatch == 1, runtime.reduce());
+        runtime.reduce().synchronize();
+    }
+    // This rank's part of the gradient against the sum over these ranks and the first microbatches.
+    void expect_sum(const Bucket& bucket, const std::vector<int>& over, int64_t microbatches) {
+        const auto* const part = static_cast<const float*>(gradients.part(bucket).data);
+        for (int64_t e = 0; e < parameters.layout().valid(bucket); ++e) {
+            float sum = 0;
+            for (const int rank : over)
+                for (int64_t m = 0; m < microbatches; ++m)
+                    sum += gradient(rank, m, bucket.index * bucket.part + e);
+            ASSERT_EQ(part[e], sum) << bucket.name() << " element " << e << " after " << microbatches;
+        }
+    }
+};
+
+// The spec's example of HSDP, R 4 x S 8 and two microbatches: between them a rank holds the sum over its
+// shard group alone, and after the second the sum of both over all ranks.
+TEST(ReducerTest, HsdpExampleOfTheSpec) {
+#ifdef SPEEDRUN_FEWER_MODES
+    const Mesh mesh({2, 4, 1, 1});
+#else
+    const Mesh mesh({4, 8, 1, 1});
+#endif
+    for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        for (const Launch launch : {Launch::ready, Launch::after_backward}) {
+            ParallelPlan plan;
+            plan.strategy = strategy;
+            plan.launch = launch;
+            plan = resolve_plan(plan);
+            run_ranks(mesh.world_size(), [&](World& world) {
+                Rank rank(world, mesh, plan);
+                const std::vector<int> shard = mesh.group(world.rank(), {Axis::shard}).ranks,
+                                       all = mesh.group(world.rank(), {Axis::replicate, Axis::shard}).ranks;
+                for (int64_t microbatch = 0; microbatch < 2; ++microbatch) {
+                    for (const int id : rank.parameters.layout().backward_order()) {
+                        const Bucket& bucket = rank.parameters.layout()[id];
+                        rank.run(bucket, microbatch);
+                        if (microbatch == 1) {
+                            rank.expect_sum(bucket, all, 2);
+                        } else if (*plan.accumulate == Accumulate::reduce_scatter) {
+                            rank.expect_sum(bucket, shard, 1);
+                        } else {
+                            EXPECT_EQ(rank.reducer.bytes_sent(), 0) << "nothing before the last";
+                        }
+                    }
+                }
+            });
+        }
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing
