@@ -90,7 +90,6 @@ void OptimizerSet::begin_microbatch(const Microbatch& microbatch) {
 
 void OptimizerSet::take_norm(const Bucket& bucket) {
     Stream& stream = runtime_.reduce();
-    stream.wait(*read_);  // the host has read what the step before wrote to the statistics
     const Tensor term = statistic(local_terms_ + bucket.id);
     if (layout_.valid(bucket) > 0) {
         runtime_.ops().norm_term(term, gradients_.part(bucket), norm_, stream);
@@ -170,7 +169,7 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
 
     const int64_t count = layout_.size();
     if (timeline_) timeline_->mark(reduce, Phase::statistics);
-    reduce.wait(*read_);
+    reduce.wait(*read_);  // the host has read the terms of the step before
     for (const Bucket& bucket : layout_.all()) {  // those that wait for a later step have no gradient
         if (!sync_.due(bucket)) ops.fill(statistic(local_terms_ + bucket.id), 0.0f, reduce);
     }

@@ -1,0 +1,156 @@
+// A test of the tests: removes the waits of the engine's streams one by one, wherever one is enqueued, and
+// trains with random delays of the network (as EngineOrderTest does). Each must change a bit or end in an
+// error; what does not is listed with its reason.
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "kernels/cpu/cpu_device.h"
+#include "tests/distributed/engine.h"
+#include "tests/distributed/rank_threads.h"
+#include "train/comm/simulated_world.h"
+
+namespace speedrun {
+namespace {
+
+std::mutex mutex;
+std::set<const void*> callers;  // of Stream::wait
+std::atomic<const void*> removed = nullptr;
+
+}  // namespace
+
+// What CpuStream does in this build, of events that have been recorded.
+bool wait_is_removed(const void* caller) {
+    const std::lock_guard lock(mutex);
+    callers.insert(caller);
+    return caller == removed;
+}
+
+// Where streams meet they dawdle at random, now and then for longer than a step takes, so that each is the
+// slower one at some time.
+void dawdle(CpuStream& stream) {
+    thread_local std::minstd_rand random(7);
+    const auto draw = random();
+    const int64_t microseconds = draw % 97 == 0 ? 20'000 : draw % 5 == 0 ? (draw / 97) % 1'500 : 0;
+    if (microseconds == 0) return;
+    stream.submit("dawdle",
+                  [microseconds] { std::this_thread::sleep_for(std::chrono::microseconds(microseconds)); });
+}
+
+namespace testing {
+namespace {
+
+// "speedrun::GradientSync::launch(speedrun::Bucket const&)"
+std::string function_of(const void* address) {
+    Dl_info info{};
+    if (dladdr(address, &info) == 0 || !info.dli_sname) return "unknown";
+    int status = 0;
+    char* const name = abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status);
+    const std::string text = status == 0 ? name : info.dli_sname;
+    std::free(name);
+    return text;
+}
+
+std::string name_of(const void* caller) {
+    Dl_info info{};
+    dladdr(caller, &info);
+    const auto offset = static_cast<const char*>(caller) - static_cast<const char*>(info.dli_saddr);
+    return fmt::format("{} + {}", function_of(caller), offset);
+}
+
+std::vector<Mode> modes() {
+    std::vector<Mode> modes;
+    for (const Strategy strategy : {Strategy::zero3, Strategy::zero2, Strategy::zero1, Strategy::ddp}) {
+        for (const OptimizerStep step : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
+            Mode mode{strategy, 1, 3, step == OptimizerStep::in_backward ? 1 : 2, "muon", Launch::ready};
+            mode.optimizer_step = step;
+            modes.push_back(mode);
+        }
+    }
+    modes.push_back({Strategy::zero1, 1, 3, 2, "adamw", Launch::after_backward});
+    modes.push_back({Strategy::zero1, 1, 3, 1, "adamw", Launch::ready});
+    modes.back().optimizer_step = OptimizerStep::in_backward;  // which must not overtake backward's reads
+    modes.push_back({Strategy::zero1, 1, 3, 1, "muon", Launch::ready, "f32", 0.2});  // clipped
+    return modes;
+}
+
+// Waits that nothing here can show to be needed, by function: how many.
+const std::map<std::string, int> kNotShown{// Of the coefficient that refuses a step: it differs from the last
+                                           // one's only if a gradient is not finite.
+                                           {"speedrun::OptimizerSet::finish_steps", 1},
+                                           // Of the host's copy of a step's statistics, which would have to
+                                           // take as long as the whole next step: before
+                                           // its loss, and before its norms.
+                                           {"speedrun::OptimizerSet::step", 2}};
+
+// Of all ranks; empty: one of them ended with an error.
+std::vector<Curve> curves_of(const Mode& mode, uint64_t seed) {
+    std::vector<Curve> curves(static_cast<size_t>(mode.ranks()));
+    try {
+        run_ranks(mode.ranks(), [&](World& world) {
+            const auto slow = make_simulated_world(
+                world, {.model = {}, .jitter_s = 2e-3, .seed = seed + static_cast<uint64_t>(world.rank())});
+            curves[static_cast<size_t>(world.rank())] = train(mode, slow.get());
+        });
+    } catch (const std::exception&) {
+        return {};
+    }
+    return curves;
+}
+
+bool same(const std::vector<Curve>& curves, const Curve& expected) {
+    for (const Curve& curve : curves)
+        if (curve.losses != expected.losses || curve.norms != expected.norms ||
+            curve.masters != expected.masters)
+            return false;
+    return !curves.empty();
+}
+
+TEST(MissingWaitsTest, EachIsNoticed) {
+    const std::vector<Mode> all = modes();
+    std::vector<Curve> expected;
+    std::map<const void*, std::vector<size_t>> users;  // by caller: modes
+    for (size_t i = 0; i < all.size(); ++i) {
+        callers.clear();
+        const std::vector<Curve> curves = curves_of(all[i], 10);
+        ASSERT_TRUE(!curves.empty() && same(curves, curves[0])) << "with all waits";
+        expected.push_back(curves[0]);
+        for (const void* caller : callers) users[caller].push_back(i);
+    }
+    std::map<std::string, int> unseen;  // by function
+    for (const auto& [caller, used_by] : users) {
+        removed = caller;
+        bool noticed = false;
+        const std::string name = function_of(caller), function = name.substr(0, name.find('('));
+        const uint64_t last = kNotShown.count(function) ? 10 : 60;
+        for (uint64_t seed = 10; seed <= last && !noticed; seed += 10) {
+            for (const size_t mode : used_by) {
+                noticed = noticed || !same(curves_of(all[mode], seed), expected[mode]);
+                if (noticed) break;
+            }
+        }
+        removed = nullptr;
+        unseen[function] += !noticed;
+        std::printf("%s %s\n", noticed ? "noticed " : "not seen", name_of(caller).c_str());
+    }
+    EXPECT_GE(users.size(), 14u) << "all of the engine's waits are here";
+    for (const auto& [function, count] : unseen) {
+        const auto explained = kNotShown.find(function);
+        EXPECT_LE(count, explained == kNotShown.end() ? 0 : explained->second)
+            << function << ": waits that nobody would miss";
+    }
+}
+
+}  // namespace
+}  // namespace testing
+}  // namespace speedrun
