@@ -169,7 +169,7 @@ void OptimizerSet::step(bool stop, Event& backward_done, Event& reduce_done) {
 
     const int64_t count = layout_.size();
     if (timeline_) timeline_->mark(reduce, Phase::statistics);
-    reduce.wait(*read_);  // the host has read the terms of the step before
+    reduce.wait(*read_);                          // the host has read the terms of the step before
     for (const Bucket& bucket : layout_.all()) {  // those that wait for a later step have no gradient
         if (!sync_.due(bucket)) ops.fill(statistic(local_terms_ + bucket.id), 0.0f, reduce);
     }
