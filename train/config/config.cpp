@@ -177,7 +177,8 @@ void ParallelConfig::fields(FieldVisitor& v) {
     v.field(
         "bucket_bytes", bucket_bytes,
         "f32 gradients that are reduced as one, in the order of backward; a larger one goes alone; 1: all "
-        "do; 0: half a MiB for each rank (latency times bandwidth), at most 1/16 of all",
+        "do; 0: half a MiB for each rank (latency times bandwidth), at most 1/16 of all; zero3: a block's, "
+        "whatever its size",
         {0, 1e12});
     v.retired("coalesce_below_bytes", 65536);
     v.choice("step_order", step_order, {"reverse", "forward"},
