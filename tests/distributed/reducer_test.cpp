@@ -5,21 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "tests/distributed/rank_threads.h"
+#include "tests/train/small_model.h"
 #include "train/optim/optimizer_set.h"
 
 namespace speedrun::testing {
 namespace {
-
-ModelConfig tiny() {
-    ModelConfig model;
-    model.preset = "gpt2";
-    model.apply_preset();
-    model.num_layers = 1;
-    model.model_dim = 16;
-    model.num_heads = 2;
-    model.vocab_size = 40;
-    return model;
-}
 
 OptimizersConfig adamw() {
     OptimizerGroupConfig all;
@@ -38,7 +28,7 @@ float gradient(int rank, int64_t microbatch, int64_t element) {
 struct Rank {
     Ranks ranks;
     Runtime runtime{{.device = "cpu", .precision = "f32", .threads = 1, .communicates = true}};
-    ParameterTable table{tiny(), 16};
+    ParameterTable table{model_of("gpt2", {.layers = 1, .width = 16, .heads = 2, .vocabulary = 40}), 16};
     ParameterStore parameters;
     GradientStore gradients;
     Reducer reducer;

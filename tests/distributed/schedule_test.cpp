@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/device/error.h"
+#include "tests/train/small_model.h"
 #include "train/optim/optimizer_set.h"
 
 namespace speedrun::testing {
@@ -43,14 +44,7 @@ struct Planned {
           rows(bucket_schedule(layout, ranks)) {}
 
     static ModelConfig small_model() {
-        ModelConfig model;
-        model.preset = "modern";
-        model.apply_preset();
-        model.num_layers = 3;
-        model.model_dim = 48;
-        model.num_heads = 3;
-        model.vocab_size = 257;
-        return model;
+        return model_of("modern", {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
     }
     static OptimizersConfig groups(const char* optimizer) {
         OptimizersConfig config;
@@ -216,11 +210,7 @@ TEST(ScheduleTest, BytesPerStep) {
 
 // 124M parameters under Muon with three tables of embeddings, whose gradients come last whatever one does.
 TEST(ScheduleTest, MuonScalesTo1024Ranks) {
-    ModelConfig model = Planned::small_model();
-    model.num_layers = 12;
-    model.model_dim = 768;
-    model.num_heads = 6;
-    model.vocab_size = 50304;
+    ModelConfig model = model_of("modern", {.layers = 12, .width = 768, .heads = 6, .vocabulary = 50304});
     model.value_embeddings = 2;
     for (const int ranks : {8, 64, 1024}) {
         const Planned planned(plan_of(Strategy::zero1), Mesh({1, ranks, 1, 1}), "muon", model);

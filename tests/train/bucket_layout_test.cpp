@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "tests/train/small_model.h"
 #include "train/optim/optimizer_set.h"
 #include "train/sharding/matrix_owners.h"
 
@@ -13,14 +14,11 @@ namespace speedrun::testing {
 namespace {
 
 ModelConfig odd_model() {
-    ModelConfig model;
-    model.preset = "gpt2";
-    model.apply_preset();
-    model.num_layers = 3;
-    model.model_dim = 48;
-    model.num_heads = 3;
-    model.vocab_size = 257;
-    return model;
+    return model_of("gpt2", {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
+}
+
+ModelConfig gpt2_124m() {
+    return model_of("gpt2", {.layers = 12, .width = 768, .heads = 12, .vocabulary = 50257});
 }
 
 constexpr int64_t kTarget = 20000;
@@ -118,12 +116,7 @@ TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
 }
 
 TEST(BucketLayoutTest, PaddingIsLittle) {
-    ModelConfig model = odd_model();
-    model.num_layers = 12;
-    model.model_dim = 768;
-    model.num_heads = 12;
-    model.vocab_size = 50257;
-    const ParameterTable table(model, 1024);
+    const ParameterTable table(gpt2_124m(), 1024);
     for (const int parts : {8, 64, 1024}) {
         const BucketLayout layout(table, rules_for(table, parts, 0, 8 << 20));
         EXPECT_LT(static_cast<double>(layout.elements()), 1.005 * static_cast<double>(table.numel()))
@@ -166,12 +159,7 @@ TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
 
 // 124M: 48 matrices of 768 x 768 and 24 of three times their work.
 TEST(MatrixOwnersTest, LoadsAreEvenWhereMatricesAreMany) {
-    ModelConfig model = odd_model();
-    model.num_layers = 12;
-    model.model_dim = 768;
-    model.num_heads = 12;
-    model.vocab_size = 50257;
-    const ParameterTable table(model, 1024);
+    const ParameterTable table(gpt2_124m(), 1024);
     for (const int parts : {2, 4, 8, 16, 64, 1024}) {
         const BucketLayout layout(table, rules_for(table, parts, 0, 8 << 20));
         EXPECT_LE(MatrixOwners(layout, 0).imbalance(), 1.15) << parts << " ranks";

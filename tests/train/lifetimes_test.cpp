@@ -5,18 +5,13 @@
 
 #include <algorithm>
 
+#include "tests/train/small_model.h"
+
 namespace speedrun::testing {
 namespace {
 
-ModelConfig model_of(const std::string& preset, int64_t layers) {
-    ModelConfig model;
-    model.preset = preset;
-    model.apply_preset();
-    model.num_layers = layers;
-    model.model_dim = 48;
-    model.num_heads = 3;
-    model.vocab_size = 257;
-    return model;
+ModelConfig odd_model(const std::string& preset, int64_t layers) {
+    return model_of(preset, {.layers = layers, .width = 48, .heads = 3, .vocabulary = 257});
 }
 
 BucketRules cut_in(int parts) {
@@ -30,7 +25,7 @@ const Bucket& bucket_of(const BucketLayout& layout, const ParameterTable& table,
 }
 
 std::vector<std::pair<int, int>> reads(const char* preset, const char* name, Reshard reshard) {
-    const ParameterTable table(model_of(preset, 2), 16);  // units 0 to 3, stages 0 to 7
+    const ParameterTable table(odd_model(preset, 2), 16);  // units 0 to 3, stages 0 to 7
     const BucketLayout layout(table, cut_in(2));
     std::vector<std::pair<int, int>> pairs;
     for (const Lifetime& read : reads_of(bucket_of(layout, table, name), Stages(table.num_units()), reshard))
@@ -53,7 +48,7 @@ TEST(LifetimeTest, ReadsFollowTheTwoPasses) {
 
 TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
     const auto of = [](const char* preset, const char* name) {
-        const ParameterTable table(model_of(preset, 2), 16);
+        const ParameterTable table(odd_model(preset, 2), 16);
         const BucketLayout layout(table, cut_in(2));
         const Lifetime lifetime = gradient_of(bucket_of(layout, table, name), Stages(table.num_units()));
         return std::pair(lifetime.first, lifetime.last);
@@ -66,7 +61,7 @@ TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
 // Buckets that live together never share a byte; those that share are in each other's lists.
 TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
     for (const char* preset : {"modern", "gpt2"}) {
-        const ParameterTable table(model_of(preset, 5), 16);
+        const ParameterTable table(odd_model(preset, 5), 16);
         const Stages stages(table.num_units());
         for (const Reshard reshard : {Reshard::no, Reshard::yes, Reshard::except_last}) {
             BucketRules rules = cut_in(4);
@@ -103,7 +98,7 @@ TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
 // Deeper models need no larger ring.
 TEST(SharedMemoryTest, RingDoesNotGrowWithDepth) {
     const auto bytes_of = [](int64_t layers) {
-        const ParameterTable table(model_of("modern", layers), 16);
+        const ParameterTable table(odd_model("modern", layers), 16);
         const BucketLayout layout(table, cut_in(2));
         std::vector<std::vector<Lifetime>> lifetimes;
         for (const Bucket& bucket : layout.all()) {

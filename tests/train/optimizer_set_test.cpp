@@ -7,19 +7,13 @@
 #include <cmath>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/small_model.h"
 
 namespace speedrun::testing {
 namespace {
 
 ModelConfig tiny(const std::string& preset = "modern") {
-    ModelConfig model;
-    model.preset = preset;
-    model.apply_preset();
-    model.num_layers = 2;
-    model.model_dim = 16;
-    model.num_heads = 2;
-    model.vocab_size = 40;
-    return model;
+    return model_of(preset, {.layers = 2, .width = 16, .heads = 2, .vocabulary = 40});
 }
 
 OptimizerGroupConfig group(const std::string& type, const std::vector<std::string>& params) {
