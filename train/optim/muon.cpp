@@ -42,58 +42,16 @@ Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Bucket*>& 
 void Muon::place(const MatrixOwners& owners, const std::vector<const Bucket*>& members) {
     const BucketLayout& layout = parameters_.layout();
     const int index = members.front()->index;
-    for (const OwnedMatrix& owned : owners.all()) {
-        if (owned.owner != index) continue;
-        Bank& bank = banks_[{owned.matrix.rows, owned.matrix.cols}];
-        bank.rows = owned.matrix.rows;
-        bank.cols = owned.matrix.cols;
-        ++bank.count;
-    }
-    int64_t line_bytes = 0;
-    for (auto& [shape, bank] : banks_) {
-        bank.first = owned_elements_;
-        owned_elements_ += (bank.count * bank.numel() + 31) / 32 * 32;  // 64 bytes of bf16
-        bank.second_moment = line_bytes;
-        line_bytes += bank.count * lines_of(bank.rows, bank.cols) * size_of(DType::f32);
-        bank.count = 0;
-    }
+    const int64_t line_bytes = size_banks(owners, index);
     int64_t momentum = 0, stored = 0;
-    std::map<int, int64_t> first_stored;  // by bucket: in the updates
     for (const Bucket* bucket : members) {
-        members_[bucket->id].momentum = momentum;
+        Member& member = members_[bucket->id];
+        member.momentum = momentum;
+        member.stored = stored;
         momentum += layout.valid(*bucket) * size_of(DType::f32);
-        first_stored[bucket->id] = stored;
         stored += bucket->part;
     }
-    for (const OwnedMatrix& owned : owners.all()) {
-        const Bucket& bucket = layout[owned.bucket];
-        const Matrix& m = owned.matrix;
-        Member& member = members_.at(bucket.id);
-        int64_t in_banks = 0;
-        if (owned.owner == index) {
-            Bank& bank = banks_.at({m.rows, m.cols});
-            in_banks = bank.first + bank.count * bank.numel();
-            const bool next = !member.owned.empty() && member.owned.back().parameter == m.parameter &&
-                              member.owned.back().number + member.owned.back().count == m.number;
-            if (next) {
-                ++member.owned.back().count;
-            } else {
-                member.owned.push_back({m.parameter, m.number, bank.count, 1, &bank});
-            }
-            ++bank.count;
-        }
-        const auto own = MatrixOwners::stored(bucket, m, index);
-        const int64_t in_part = own.begin - index * bucket.part;
-        const int64_t in_update = exchanges_ ? first_stored.at(bucket.id) + in_part : in_banks;
-        if (own.count > 0) add_run(member, {in_part, in_update, own.count, m.rows, m.cols});
-        if (!exchanges_) continue;
-        if (own.count > 0) member.to_owners.sends.push_back({owned.owner, in_update, own.count});
-        for (int rank = 0; owned.owner == index && rank < bucket.parts; ++rank) {
-            const auto theirs = MatrixOwners::stored(bucket, m, rank);
-            if (theirs.count > 0)
-                member.to_owners.receives.push_back({rank, in_banks + theirs.begin - m.first, theirs.count});
-        }
-    }
+    for (const OwnedMatrix& owned : owners.all()) add_matrix(owned, layout[owned.bucket]);
     for (auto& [id, member] : members_)
         member.from_owners = {member.to_owners.receives, member.to_owners.sends};
     allocate(momentum, exchanges_ ? stored : 0);
@@ -103,7 +61,54 @@ void Muon::place(const MatrixOwners& owners, const std::vector<const Bucket*>& m
     }
 }
 
-void Muon::add_run(Member& member, const Run& run) const {
+// Where each shape's bank lies; the bytes of the second moments.
+int64_t Muon::size_banks(const MatrixOwners& owners, int index) {
+    std::map<std::pair<int64_t, int64_t>, int64_t> counts;
+    for (const OwnedMatrix& owned : owners.all())
+        if (owned.owner == index) ++counts[{owned.matrix.rows, owned.matrix.cols}];
+    int64_t line_bytes = 0;
+    for (const auto& [shape, count] : counts) {
+        const auto [rows, cols] = shape;
+        banks_[shape] = {.rows = rows, .cols = cols, .first = owned_elements_, .second_moment = line_bytes};
+        owned_elements_ += (count * rows * cols + 31) / 32 * 32;  // 64 bytes of bf16
+        line_bytes += count * lines_of(rows, cols) * size_of(DType::f32);
+    }
+    return line_bytes;
+}
+
+// What this rank stores of a matrix, and its place in a bank if it is the owner.
+void Muon::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
+    const Matrix& m = owned.matrix;
+    Member& member = members_.at(bucket.id);
+    const bool owner = owned.owner == bucket.index;
+    const int64_t in_banks = owner ? take_slot(member, m) : 0;
+    const auto own = MatrixOwners::stored(bucket, m, bucket.index);
+    const int64_t in_part = own.begin - bucket.index * bucket.part;
+    const int64_t in_update = exchanges_ ? member.stored + in_part : in_banks;
+    if (own.count > 0) add_run(member, {in_part, in_update, own.count, m.rows, m.cols});
+    if (!exchanges_) return;
+    if (own.count > 0) member.to_owners.sends.push_back({owned.owner, in_update, own.count});
+    for (int rank = 0; owner && rank < bucket.parts; ++rank) {
+        const auto theirs = MatrixOwners::stored(bucket, m, rank);
+        if (theirs.count > 0)
+            member.to_owners.receives.push_back({rank, in_banks + theirs.begin - m.first, theirs.count});
+    }
+}
+
+// The next slot of its shape's bank: where it begins in the banks' memory.
+int64_t Muon::take_slot(Member& member, const Matrix& m) {
+    Bank& bank = banks_.at({m.rows, m.cols});
+    const int64_t slot = bank.count++;
+    Owned* const last = member.owned.empty() ? nullptr : &member.owned.back();
+    if (last && last->parameter == m.parameter && last->number + last->count == m.number) {
+        ++last->count;
+    } else {
+        member.owned.push_back({m.parameter, m.number, slot, 1, &bank});
+    }
+    return bank.first + slot * bank.numel();
+}
+
+void Muon::add_run(Member& member, const Run& run) {
     if (!member.runs.empty()) {
         Run& last = member.runs.back();
         if (last.rows == run.rows && last.cols == run.cols && last.in_part + last.count == run.in_part &&

@@ -53,13 +53,17 @@ class Muon final : public Optimizer {
     };
     struct Member {
         int64_t momentum = 0;  // bytes, in that memory
+        int64_t stored = 0;    // of its part, in the updates: elements
         std::vector<Run> runs;
         std::vector<Owned> owned;
         Exchange to_owners, from_owners;  // between the stored slices' updates and the banks
     };
 
     void place(const MatrixOwners& owners, const std::vector<const Bucket*>& members);
-    void add_run(Member& member, const Run& run) const;
+    int64_t size_banks(const MatrixOwners& owners, int index);
+    void add_matrix(const OwnedMatrix& owned, const Bucket& bucket);
+    int64_t take_slot(Member& member, const Matrix& m);
+    static void add_run(Member& member, const Run& run);
     void allocate(int64_t momentum, int64_t stored);
     Tensor momentum_of(const Bucket& bucket) const;  // flat, this rank's part
     Tensor update_slice(const Run& run) const;       // flat
