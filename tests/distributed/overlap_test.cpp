@@ -180,9 +180,6 @@ int reductions_of(const Mode& mode) {
 std::vector<Mode> modes() {
     std::vector<Mode> modes;
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-#ifdef SPEEDRUN_FEWER_MODES
-        if (strategy == Strategy::zero1 || strategy == Strategy::zero2) continue;
-#endif
         for (const char* optimizer : {"adamw", "muon"})
             modes.push_back({strategy, 1, 2, 1, optimizer, Launch::ready});
         modes.push_back({strategy, 1, 2, 2, "muon", Launch::ready});
