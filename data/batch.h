@@ -16,8 +16,8 @@ struct Batch {
     // documents: token i attends to first_key[i] … i.
     std::vector<int32_t> first_key;
     int64_t valid_targets = 0;  // how many targets are not -1
-    // Of a training batch: the same of its whole step, over all microbatches and ranks. The step's loss is
-    // the mean over them, however they are spread over the batches.
+    // Targets that count in the whole step that a training batch belongs to, over all microbatches and ranks:
+    // the step's loss is the mean over them, however they are spread.
     int64_t step_targets = 0;
 };
 

@@ -94,7 +94,7 @@ class Pairs {
     void add(const Mode& mode) {
         visit(mode, [&](size_t bit) { bits_[bit] = true; });
     }
-    // Of these that the mode has.
+    // The choices among these that the mode has.
     int count(const Mode& mode) const {
         int result = 0;
         visit(mode, [&](size_t bit) { result += bits_[bit] ? 1 : 0; });

@@ -85,15 +85,14 @@ std::vector<Mode> modes() {
 }
 
 // Waits that nothing here can show to be needed, by function: how many.
-const std::map<std::string, int> kNotShown{// Of the coefficient that refuses a step: it differs from the last
-                                           // one's only if a gradient is not finite.
-                                           {"speedrun::OptimizerSet::finish_steps", 1},
-                                           // Of the host's copy of a step's statistics, which would have to
-                                           // take as long as the whole next step: before
-                                           // its loss, and before its norms.
+//   finish_steps   guards the coefficient that refuses a step, which changes only if a gradient is not
+//   finite. step           guards the host's copy of a step's statistics (loss, norms), which would have to
+//   take as long
+//                  as the whole next step.
+const std::map<std::string, int> kNotShown{{"speedrun::OptimizerSet::finish_steps", 1},
                                            {"speedrun::OptimizerSet::step", 2}};
 
-// Of all ranks; empty: one of them ended with an error.
+// What each rank trained; empty if one of them ended with an error.
 std::vector<Curve> curves_of(const Mode& mode, uint64_t seed) {
     std::vector<Curve> curves(static_cast<size_t>(mode.ranks()));
     try {

@@ -42,7 +42,7 @@ class TraceTest : public RunFixture {
             trainer.run();
         });
     }
-    // Of all buckets, or those whose optimizer needs whole matrices, or the others.
+    // Names of all buckets; or of those alone whose optimizer needs whole matrices, or does not.
     static std::vector<std::string> names(const BucketLayout& layout, StepOrder order,
                                           std::optional<bool> whole_matrix) {
         std::vector<std::string> names;

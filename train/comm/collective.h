@@ -29,7 +29,7 @@ struct NetworkModel {
     double latency_s = 0;
     double bytes_per_s = 0;  // out of one rank; 0: no limit
 
-    // Of a collective over n ranks in which one sends so many bytes.
+    // How long a collective over n ranks takes in which one sends so many bytes.
     double seconds(double wire_bytes, int n) const;
 };
 

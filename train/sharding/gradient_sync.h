@@ -24,7 +24,7 @@ class GradientSync {
     struct Listener {
         // The gradient that the optimizer will read has been enqueued on the reduce stream.
         std::function<void(const Bucket&)> reduced;
-        // So has the last read of its values by backward, after that. In the order of the steps.
+        // Backward's last read of its values has been enqueued too, after that. In the order of the steps.
         std::function<void(const Bucket&)> released;
     };
 
@@ -35,7 +35,7 @@ class GradientSync {
     void begin_microbatch(const Microbatch& microbatch);
     // The last contribution of this microbatch to the gradient of p has been enqueued on compute.
     void ready(const Parameter& p);
-    // So has the last read of its value by backward: p may be stepped from there on.
+    // Backward's last read of p's value has been enqueued: p may be stepped from there on.
     void released(const Parameter& p);
     // Enqueues, on other streams than compute, the reduction of the buckets that p completed; under
     // `launch: after_backward` they wait for the end of backward. After ready().

@@ -21,9 +21,9 @@ struct OwnedMatrix {
 class MatrixOwners {
   public:
     MatrixOwners() = default;
-    // Of these buckets, which hold matrices alone.
+    // Assigns the matrices of these buckets, which hold nothing else.
     MatrixOwners(const BucketLayout& layout, std::vector<const Bucket*> buckets);
-    // Of a group whose optimizer needs whole matrices.
+    // Assigns those of a group whose optimizer needs whole matrices.
     MatrixOwners(const BucketLayout& layout, int group);
 
     // In the order of backward: buckets from the last to the first, ascending in each.
@@ -50,7 +50,7 @@ class MatrixOwners {
     double largest_ = 0;
 };
 
-// Of orthogonalising one matrix by Polar Express: five iterations of products on its smaller side.
+// Work of orthogonalising one matrix by Polar Express: five iterations of products on its smaller side.
 double orthogonalisation_flops(int64_t rows, int64_t cols);
 
 }  // namespace speedrun

@@ -48,8 +48,8 @@ class Reducer {
     // What this rank has done so far; exact while nothing is in flight.
     CollectiveCounts counts() const;
     int64_t bytes_sent() const;
-    // The same as of all that has been enqueued so far on the stream, which must be one that it communicates
-    // on, once `done`, which is recorded behind it.
+    // These counts as of all that has been enqueued so far on the stream, which must be one that it
+    // communicates on, once `done`, which is recorded behind it.
     struct Count {
         CollectiveCounts counts{};
         std::unique_ptr<Event> done;

@@ -1,0 +1,94 @@
+// One value of one gradient that is not finite, on one rank: a matrix whose slices several ranks store must
+// be stepped by all of them or by none.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/distributed/rank_threads.h"
+#include "tests/train/small_model.h"
+#include "train/optim/optimizer_set.h"
+
+namespace speedrun::testing {
+namespace {
+
+OptimizersConfig muon_and_adamw() {
+    OptimizerGroupConfig matrices, rest;
+    matrices.type = "muon";
+    matrices.params = {"blocks.*.weight"};
+    rest.type = "adamw";
+    rest.params = {"*"};
+    OptimizersConfig config;
+    config.groups = {matrices, rest};
+    return config;
+}
+
+class RankUnderTest {
+  public:
+    RankUnderTest(World& world, const ParallelPlan& plan)
+        : ranks_{&world, Mesh({1, world.size(), 1, 1}), plan},
+          parameters_(table_, bucket_rules(ranks_, table_, muon_and_adamw()), runtime_),
+          gradients_(table_, parameters_.layout(), runtime_, gradient_memory(ranks_, 1, true)),
+          set_(muon_and_adamw(), table_, ranks_, parameters_, gradients_, runtime_) {
+        parameters_.initialize(3);
+        set_.reset();
+        runtime_.synchronize();
+        gradients_.listen([this](const Parameter& p) { set_.sync().ready(p), set_.sync().reduce(p); });
+        gradients_.listen_released([this](const Parameter& p) { set_.sync().released(p); });
+    }
+
+    // bad: of this parameter, the last value is not a number on this rank.
+    void step(int64_t step, const std::string& bad = "") {
+        set_.begin_microbatch({.step = step});
+        for (auto p = table_.all().rbegin(); p != table_.all().rend(); ++p) {
+            gradients_.accumulates(*p);
+            runtime_.compute().synchronize();  // its memory is free
+            auto* const values = static_cast<float*>(gradients_.flat(*p).data);
+            for (int64_t i = 0; i < p->numel(); ++i)
+                values[i] = 0.1f + 0.01f * static_cast<float>((i * 7 + p->id) % 13);
+            if (p->name == bad) values[p->numel() - 1] = std::nanf("");
+            gradients_.ready(*p);
+        }
+        set_.step(false, *backward_done_, *reduce_done_);
+        runtime_.synchronize();
+    }
+    std::vector<float> master(const std::string& name) {
+        const Parameter& p = table_.find(name);
+        std::vector<float> values(static_cast<size_t>(p.numel()));
+        set_.read_master(p, values.data());
+        return values;
+    }
+
+  private:
+    Ranks ranks_;
+    Runtime runtime_{{.device = "cpu", .precision = "f32", .threads = 1, .communicates = true}};
+    ParameterTable table_{model_of("modern", {.layers = 2, .width = 24, .heads = 2, .vocabulary = 40}), 16};
+    ParameterStore parameters_;
+    GradientStore gradients_;
+    OptimizerSet set_;
+    std::unique_ptr<Event> backward_done_ = runtime_.device().create_event(),
+                           reduce_done_ = runtime_.device().create_event();
+};
+
+TEST(RefusedStepTest, NotFiniteInOneSliceStopsTheWholeMatrix) {
+    const std::string bad = "blocks.1.mlp.up.weight";
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        for (const OptimizerStep when : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
+            ParallelPlan plan;
+            plan.strategy = strategy;
+            plan.optimizer_step = when;
+            plan = resolve_plan(plan);
+            run_ranks(3, [&](World& world) {
+                RankUnderTest rank(world, plan);
+                const std::vector<float> start = rank.master(bad);
+                rank.step(0);
+                const std::vector<float> before = rank.master(bad);
+                EXPECT_NE(before, start) << row_of(strategy).name;
+                rank.step(1, world.rank() == 0 ? bad : "");
+                EXPECT_EQ(rank.master(bad), before) << row_of(strategy).name << " rank " << world.rank();
+            });
+        }
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing
