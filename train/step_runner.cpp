@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "train/optim/groups.h"
 #include "train/optim/schedule.h"
 
 namespace speedrun {
@@ -57,7 +58,18 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
           config.data.document_mask, config.memory),
       gradients_(model_.table(), model_.parameters().layout(), runtime,
                  gradient_memory(ranks, microbatches_, steps_every_step(config.optimizers))),
-      optimizers_(config.optimizers, model_.table(), ranks, model_.parameters(), gradients_, runtime),
+      reducer_(ranks, model_.parameters(), gradients_, runtime),
+      recorder_(runtime.device(), runtime.compute()),
+      updates_(config.optimizers,
+               make_optimizers(config.optimizers, ranks.plan.step_order, model_.parameters(), gradients_,
+                               reducer_, runtime),
+               {.table = model_.table(),
+                .ranks = ranks_,
+                .parameters = model_.parameters(),
+                .gradients = gradients_,
+                .reducer = reducer_,
+                .runtime = runtime,
+                .recorder = recorder_}),
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event(EventKind::timed)),
       copied_(runtime.device().create_event(EventKind::timed)),
@@ -65,8 +77,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       staging_(runtime.device(),
                (4 + config.model.num_ngrams()) * config.batch.microbatch_tokens * size_of(DType::i32)) {
     for (Slot& slot : slots_) {
-        slot.memory = HostBuffer(runtime.device(), optimizers_.statistics().bytes());
-        slot.statistics = slot.memory.as<float>();
+        slot.memory = HostBuffer(runtime.device(), updates_.statistics().host_bytes());
         slot.backward_done = runtime.device().create_event(EventKind::timed);
         slot.reduce_done =
             runtime.device().create_event(ranks.size() > 1 ? EventKind::timed : EventKind::order);
@@ -74,16 +85,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
         for (auto* count : {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange})
             count->done = runtime.device().create_event();
     }
-    model_.before_unit([this](int unit, Pass pass) { optimizers_.await_unit(unit, pass); });
-    gradients_.listen([this](const Parameter& p) {
-        optimizers_.sync().ready(p);
-        if (recording_) {
-            recording_->push_back(&p);  // the other streams' part follows every launch of the graph
-        } else {
-            optimizers_.sync().reduce(p);
-        }
-    });
-    gradients_.listen_released([this](const Parameter& p) { optimizers_.sync().released(p); });
+    model_.observe(&updates_);
 }
 
 void StepRunner::upload(const Batch& batch) {
@@ -123,60 +125,51 @@ int64_t StepRunner::run_microbatches(int64_t step, BatchSource& source) {
 
 // Microbatches with the same key enqueue the same work: which gradients begin anew, which are final, and what
 // their losses are divided by.
-StepRunner::GraphKey StepRunner::key_of(const OptimizerSet::Microbatch& microbatch,
+StepRunner::GraphKey StepRunner::key_of(const UpdatePipeline::Microbatch& microbatch,
                                         int64_t step_targets) const {
     return {microbatch.first, microbatch.last, microbatch.step % phases_, step_targets};
 }
 
-void StepRunner::run_microbatch(const OptimizerSet::Microbatch& microbatch, int64_t step_targets) {
+void StepRunner::run_microbatch(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) {
     const auto graph = use_graphs_ ? graphs_.find(key_of(microbatch, step_targets)) : graphs_.end();
     if (graph == graphs_.end()) return enqueue_model(microbatch, step_targets);
-    optimizers_.begin_microbatch(microbatch);
-    graph->second.graph->launch(runtime_.compute());
-    for (const Parameter* p : graph->second.ready_order) optimizers_.sync().reduce(*p);
+    updates_.begin_microbatch(microbatch);
+    graph->second->launch(runtime_.compute());
+    gradients_.contributed();
 }
 
-void StepRunner::enqueue_model(const OptimizerSet::Microbatch& microbatch, int64_t step_targets) {
+void StepRunner::enqueue_model(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) {
     const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(step_targets));
-    optimizers_.begin_microbatch(microbatch);
+    updates_.begin_microbatch(microbatch);
     if (timeline_) timeline_->mark(runtime_.compute(), Phase::forward);
     model_.forward();
     if (timeline_) timeline_->mark(runtime_.compute(), Phase::backward);
-    model_.loss_and_backward(optimizers_.statistic(OptimizerSet::kLossSum), !microbatch.first, gradient_scale,
-                             gradients_);
+    model_.loss_and_backward(updates_.statistics().loss_sum(), !microbatch.first, gradient_scale, gradients_);
     gradients_.expect_all_ready();
-    optimizers_.sync().end_microbatch();
+    updates_.end_microbatch();
 }
 
 // After a step has run call by call: every shape has been met, every event recorded once, and the gradients
-// have begun, which is what a microbatch that is not the first finds. A graph cannot wait for what the other
-// streams do with its own results, which are enqueued after its launch. Every target counts in a recorded
-// step, as in all that the loader hands out; a step that masks some finds no graph and runs call by call.
+// have begun, which is what a microbatch that is not the first finds. Every target counts in a recorded step,
+// as in all that the loader hands out; a step that masks some finds no graph and runs call by call.
 void StepRunner::record_graphs() {
-    if (gradients_.memory().reused() || model_.parameters().stored_in_parts() ||
-        ranks_.plan.optimizer_step == OptimizerStep::in_backward)
-        return;
     const int64_t count = microbatches_, all_targets = config_.batch.tokens_per_step;
     for (int64_t step = 0; step < phases_; ++step) {
         for (int64_t m = 0; m < count; ++m) {
-            const OptimizerSet::Microbatch microbatch{
+            const UpdatePipeline::Microbatch microbatch{
                 .step = step, .lr_factor = 1, .first = m == 0, .last = m == count - 1};
             const GraphKey key = key_of(microbatch, all_targets);
             if (graphs_.count(key)) continue;
-            std::vector<const Parameter*> order;
-            recording_ = &order;
-            auto graph = runtime_.device().record_graph(runtime_.compute(),
-                                                        [&] { enqueue_model(microbatch, all_targets); });
-            recording_ = nullptr;
-            if (graph) graphs_[key] = {std::move(graph), std::move(order)};
+            auto recording = recorder_.record([&] { enqueue_model(microbatch, all_targets); });
+            if (recording) graphs_[key] = std::move(recording);
         }
     }
 }
 
 void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
-    optimizers_.step(stop, *slot.backward_done, *slot.reduce_done);
-    optimizers_.read_statistics(slot.statistics, *slot.reduce_done, *slot.step_done);
-    optimizers_.reducer().count(slot.counts, runtime_);
+    updates_.step(stop, *slot.backward_done, *slot.reduce_done);
+    updates_.read_statistics(slot.memory.as<float>(), *slot.reduce_done, *slot.step_done);
+    reducer_.count(slot.counts, runtime_);
 }
 
 void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
@@ -208,8 +201,8 @@ StepResult StepRunner::collect() {
     result.step = slot.step;
     result.lr_factor = slot.lr_factor;
     result.loss = slot.loss();
-    result.grad_norm = slot.statistics[OptimizerSet::kGradNorm];
-    result.stop = slot.statistics[OptimizerSet::kStop] > 0;
+    result.grad_norm = slot.numbers().grad_norm();
+    result.stop = slot.numbers().stop();
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_divergence(slot);
     result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
     result.step_ms = result.clock_ms - last_clock_ms_;
@@ -229,14 +222,14 @@ StepResult StepRunner::collect() {
 void StepRunner::report_divergence(const Slot& slot) {
     runtime_.synchronize();
     std::string culprit = "every gradient's norm is finite, but not that of all";
-    const BucketLayout& layout = optimizers_.layout();
+    const BucketLayout& layout = updates_.layout();
     for (const int id : layout.backward_order()) {
-        if (std::isfinite(slot.statistics[OptimizerSet::kNormTerms + id])) continue;
+        if (std::isfinite(slot.numbers().norm_term(id))) continue;
         culprit = "first bad gradient: " + layout[id].name();
         break;
     }
     for (const Parameter& p : model_.table().all()) {
-        const double bad = optimizers_.count_nonfinite(p);
+        const double bad = updates_.count_nonfinite(p);
         if (bad > 0) {
             culprit = fmt::format("first bad parameter: {} ({:.0f} of {} values are not finite)", p.name, bad,
                                   p.numel());
@@ -248,7 +241,7 @@ void StepRunner::report_divergence(const Slot& slot) {
         fmt::format(
             "diverged at step {}: loss {}, gradient norm {}; {}. Lower the learning rate of its group or set "
             "optimizers.clip.",
-            slot.step, slot.loss(), slot.statistics[OptimizerSet::kGradNorm], culprit));
+            slot.step, slot.loss(), slot.numbers().grad_norm(), culprit));
 }
 
 void StepRunner::warm_up() {
@@ -269,17 +262,17 @@ void StepRunner::warm_up() {
 
 void StepRunner::initialize(uint64_t seed) {
     model_.parameters().initialize(seed);
-    optimizers_.reset();
-    optimizers_.gather_all();
+    updates_.reset();
+    updates_.gather_all();
 }
 
 void StepRunner::trace(Timeline* timeline) {
     timeline_ = timeline;
-    optimizers_.trace(timeline);
+    updates_.trace(timeline);
 }
 
 void StepRunner::snapshot(const std::function<void(const Bucket&, Stream&)>& copy) {
-    optimizers_.copy_state(copy);
+    updates_.copy_state(copy);
     runtime_.copy().record(*copied_);
     snapshot_at_ = enqueued_;
 }
@@ -299,31 +292,31 @@ void StepRunner::await_snapshot() {
 
 void StepRunner::publish_state() {
     model_.parameters().publish_parts();
-    optimizers_.gather_all();
+    updates_.gather_all();
 }
 
 void StepRunner::assign(const std::vector<std::vector<float>>& values) {
     model_.parameters().assign(values);
-    optimizers_.gather_all();
+    updates_.gather_all();
 }
 
 void StepRunner::start_clock() {
     runtime_.synchronize();
     runtime_.compute().record(*clock_start_);
     last_clock_ms_ = 0;
-    last_counts_ = optimizers_.reducer().counts();
+    last_counts_ = reducer_.counts();
 }
 
 double StepRunner::validate(const ValidationLoader& loader) {
     const int64_t rows = config_.batch.microbatch_tokens / config_.batch.sequence_length;
-    const Tensor loss_sum = optimizers_.statistic(OptimizerSet::kLossSum);
+    const Tensor loss_sum = updates_.statistics().loss_sum();
     double total = 0;
     Batch batch;
     if (timeline_) {
         timeline_->mark(runtime_.compute(), Phase::validation);
         timeline_->mark(runtime_.gather(), Phase::validation);
     }
-    optimizers_.trace(nullptr);  // what validation waits for is not what the next step waits for
+    updates_.trace(nullptr);  // what validation waits for is not what the next step waits for
     // Batches of all ranks in turn; those behind the last row are padding, so that all ranks run as many.
     for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {
         loader.fill(row + rows * ranks_.data_rank(), rows, batch);
@@ -335,7 +328,7 @@ double StepRunner::validate(const ValidationLoader& loader) {
         runtime_.compute().synchronize();
         total += sum;
     }
-    optimizers_.trace(timeline_);
+    updates_.trace(timeline_);
     if (ranks_.world) total = ranks_.world->sum(total);
     return total / static_cast<double>(loader.num_targets());
 }

@@ -11,7 +11,9 @@
 
 #include "data/batch_loader.h"
 #include "train/model/transformer.h"
-#include "train/optim/optimizer_set.h"
+#include "train/runtime/graph_recorder.h"
+#include "train/sharding/read_master.h"
+#include "train/sharding/update_pipeline.h"
 
 namespace speedrun {
 
@@ -65,7 +67,8 @@ class StepRunner {
     void assign(const std::vector<std::vector<float>>& values);
 
     // Forward and backward of later steps: as recorded graphs where warm_up() could record them, or call by
-    // call (needed while a timeline cannot look into graphs). Same bits either way.
+    // call (needed while a timeline cannot look into graphs). Bits are equal either way, and both may be in
+    // one run.
     void use_graphs(bool use) { use_graphs_ = use; }
     bool has_graphs() const { return !graphs_.empty(); }
 
@@ -91,21 +94,23 @@ class StepRunner {
     // Mean loss over the targets of the validation stream, in nats per target, shared among the ranks.
     // Synchronises.
     double validate(const ValidationLoader& loader);
-    // Behind the step enqueued last: OptimizerSet::copy_state. The result of the next step says how long
+    // Behind the step enqueued last: UpdatePipeline::copy_state. The result of the next step says how long
     // training waited for it.
     void snapshot(const std::function<void(const Bucket&, Stream&)>& copy);
     // How long the device has had nothing to do since the step enqueued last; 0 if it is still at it.
     double idle_ms();
     // Waits until the last snapshot is there.
     void await_snapshot();
-    // After the state has been written to (masters, OptimizerSet::state): what compute reads follows it.
+    // After the state has been written to (masters, UpdatePipeline::state): what compute reads follows it.
     // Waits; all ranks.
     void publish_state();
-    OptimizerSet& optimizers() { return optimizers_; }
+    UpdatePipeline& updates() { return updates_; }
     // The f32 values of a parameter, on the host; all ranks ask for the same. Waits.
-    void read_master(const Parameter& p, void* host) { optimizers_.read_master(p, host); }
+    void read_master(const Parameter& p, float* host) {
+        speedrun::read_master(p, model_.parameters(), reducer_, runtime_, host);
+    }
     // To other ranks, so far.
-    int64_t bytes_sent() const { return optimizers_.reducer().bytes_sent(); }
+    int64_t bytes_sent() const { return reducer_.bytes_sent(); }
 
   private:
     struct Slot {
@@ -113,31 +118,25 @@ class StepRunner {
         int64_t targets = 0;  // valid ones, of all ranks
         double lr_factor = 0;
         HostBuffer memory;
-        float* statistics = nullptr;  // in memory
         std::unique_ptr<Event> backward_done, reduce_done, step_done;
         Reducer::Counts counts;  // since the ranks connected
 
-        double loss() const {
-            return static_cast<double>(statistics[OptimizerSet::kLossTotal]) / static_cast<double>(targets);
-        }
+        StepNumbers numbers() const { return StepNumbers(memory.as<float>()); }
+        double loss() const { return numbers().loss_sum() / static_cast<double>(targets); }
     };
 
     void upload(const Batch& batch);
     // first, last of the step; the step among those of a period of all optimizer groups; valid targets of the
     // step.
     using GraphKey = std::tuple<bool, bool, int64_t, int64_t>;
-    struct RecordedMicrobatch {
-        std::unique_ptr<Graph> graph;
-        std::vector<const Parameter*> ready_order;  // in which backward announces the gradients
-    };
 
     // Returns the valid targets of the step, on all ranks.
     int64_t run_microbatches(int64_t step, BatchSource& source);
     // Forward and backward of the uploaded batch. The first of a step overwrites gradients and loss sum, the
     // last announces each gradient. Gradients are those of the sum of losses / step_targets.
-    void run_microbatch(const OptimizerSet::Microbatch& microbatch, int64_t step_targets);
-    void enqueue_model(const OptimizerSet::Microbatch& microbatch, int64_t step_targets);
-    GraphKey key_of(const OptimizerSet::Microbatch& microbatch, int64_t step_targets) const;
+    void run_microbatch(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
+    void enqueue_model(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
+    GraphKey key_of(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) const;
     void record_graphs();
     void enqueue_optimizer(Slot& slot, bool stop);
     [[noreturn]] void report_divergence(const Slot& slot);
@@ -149,11 +148,12 @@ class StepRunner {
     const int64_t microbatches_;  // of this rank, per step
     Transformer model_;
     GradientStore gradients_;
-    OptimizerSet optimizers_;
+    Reducer reducer_;
+    GraphRecorder recorder_;
+    UpdatePipeline updates_;
     std::unique_ptr<Event> uploaded_, clock_start_, copied_, idle_until_;
     HostBuffer staging_;  // of one microbatch's tokens, targets, positions, first keys and n-grams
-    std::map<GraphKey, RecordedMicrobatch> graphs_;
-    std::vector<const Parameter*>* recording_ = nullptr;  // the order of the graph that is being recorded
+    std::map<GraphKey, std::unique_ptr<GraphRecorder::Recording>> graphs_;
     bool use_graphs_ = true;
     Timeline* timeline_ = nullptr;
     std::array<Slot, 2> slots_;

@@ -117,6 +117,11 @@ void CpuStream::push(Task task) {
 }
 
 void CpuStream::submit(const char* label, std::function<void()> work) {
+    if (recording_) {
+        recording_->calls_.emplace_back(
+            [label, work = std::move(work)](CpuStream& on) { on.submit(label, work); });
+        return;
+    }
     if (device_.idle()) return;
     push({TaskKind::work, label, std::move(work), nullptr, trace_tag()});
 }
@@ -127,6 +132,10 @@ void dawdle(CpuStream& stream);
 #endif
 
 void CpuStream::record(Event& event) {
+    if (recording_) {
+        recording_->calls_.emplace_back([&event](CpuStream& on) { on.record(event); });
+        return;
+    }
     auto state = std::make_shared<CpuEventState>();
     static_cast<CpuEvent&>(event).state_ = state;
     push({TaskKind::signal, "record", {}, std::move(state)});
@@ -136,6 +145,10 @@ void CpuStream::record(Event& event) {
 }
 
 void CpuStream::wait(const Event& event) {
+    if (recording_) {
+        recording_->calls_.emplace_back([&event](CpuStream& on) { on.wait(event); });
+        return;
+    }
     const auto& state = static_cast<const CpuEvent&>(event).state_;
 #ifdef SPEEDRUN_REMOVABLE_WAITS
     dawdle(*this);
@@ -145,6 +158,7 @@ void CpuStream::wait(const Event& event) {
 }
 
 void CpuStream::synchronize() {
+    if (recording_) throw_internal("stream {} cannot be waited for while a graph records it", name_);
     CpuEvent event(EventKind::order);
     record(event);
     event.synchronize();
@@ -154,6 +168,10 @@ void CpuStream::synchronize() {
         error = std::exchange(error_, nullptr);
     }
     if (error) std::rethrow_exception(error);
+}
+
+void CpuGraph::launch(Stream& stream) {
+    for (const auto& call : calls_) call(static_cast<CpuStream&>(stream));
 }
 
 void CpuStream::run() {
@@ -192,6 +210,16 @@ CpuDevice::~CpuDevice() = default;
 
 std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {
     return std::make_unique<CpuStream>(name, *this);
+}
+
+bool CpuDevice::begin_graph(Stream& stream) {
+    if (!graphs_allowed_ || dry_) return false;
+    static_cast<CpuStream&>(stream).recording_ = std::make_unique<CpuGraph>();
+    return true;
+}
+
+std::unique_ptr<Graph> CpuDevice::end_graph(Stream& stream) {
+    return std::move(static_cast<CpuStream&>(stream).recording_);
 }
 
 void CpuDevice::rehearse(bool on) {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "kernels/device/device.h"
 
@@ -45,6 +46,18 @@ class CpuEvent final : public Event {
     std::shared_ptr<CpuEventState> state_;  // of the latest record(); null before the first
 };
 
+class CpuStream;
+
+// The calls to a stream that were recorded; a launch makes them again.
+class CpuGraph final : public Graph {
+  public:
+    void launch(Stream& stream) override;
+
+  private:
+    friend class CpuStream;
+    std::vector<std::function<void(CpuStream&)>> calls_;
+};
+
 // Runs its tasks in order on a thread of its own. After a task has thrown, later tasks are skipped (their
 // events still fire, so that nobody waits for ever) until synchronize() has rethrown the error.
 class CpuStream final : public Stream {
@@ -63,6 +76,7 @@ class CpuStream final : public Stream {
     void submit(const char* label, std::function<void()> work);
 
   private:
+    friend class CpuDevice;  // records
     enum class TaskKind : uint8_t { work, signal, wait, stop };
     struct Task {
         TaskKind kind;
@@ -80,8 +94,9 @@ class CpuStream final : public Stream {
     std::mutex mutex_;
     std::condition_variable pushed_;
     std::deque<Task> queue_;
-    std::exception_ptr error_;  // guarded by mutex_
-    std::thread thread_;        // last: starts when all else is ready
+    std::exception_ptr error_;             // guarded by mutex_
+    std::unique_ptr<CpuGraph> recording_;  // what is enqueued goes there
+    std::thread thread_;                   // last: starts when all else is ready
 };
 
 class CpuDevice final : public Device {
@@ -94,6 +109,11 @@ class CpuDevice final : public Device {
     std::unique_ptr<Stream> create_stream(const std::string& name) override;
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
+    // Off unless asked for: calls cost so little here that graphs save nothing. They are for tests, which can
+    // compare all bits of a run by graphs with those of one by calls.
+    void allow_graphs(bool allowed) { graphs_allowed_ = allowed; }
+    bool begin_graph(Stream& stream) override;
+    std::unique_ptr<Graph> end_graph(Stream& stream) override;
     void rehearse(bool on) override;
     bool idle() const { return dry_ || rehearsing_; }  // nothing is run
     void set_trace(TraceSink* sink) override { trace_ = sink; }
@@ -112,6 +132,7 @@ class CpuDevice final : public Device {
 
     const int num_threads_;
     const bool dry_;
+    bool graphs_allowed_ = false;
     bool rehearsing_ = false;  // read and changed by the thread that enqueues
     std::map<void*, int64_t> allocated_;
     std::unique_ptr<cpu::Team> team_;

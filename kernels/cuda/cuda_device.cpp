@@ -307,8 +307,8 @@ class CudaGraph final : public Graph {
 
 }  // namespace
 
-std::unique_ptr<Graph> CudaDevice::record_graph(Stream& stream, const std::function<void()>& body) {
-    if (dry_) return nullptr;
+bool CudaDevice::begin_graph(Stream& stream) {
+    if (dry_) return false;
     auto& cuda_stream = static_cast<CudaStream&>(stream);
     if (times_operations())
         throw_internal("a graph cannot be recorded while stream {} is traced", stream.name());
@@ -316,24 +316,22 @@ std::unique_ptr<Graph> CudaDevice::record_graph(Stream& stream, const std::funct
         graph_fault_ = "";  // for the graph of the test
         graph_fault_ = find_graph_wait_fault(*this);
     }
-    if (!graph_fault_->empty()) return nullptr;
+    if (!graph_fault_->empty()) return false;
     // Relaxed: other threads (the loader's, a communicator's) may call CUDA meanwhile.
     check(cudaStreamBeginCapture(cuda_stream.handle(), cudaStreamCaptureModeRelaxed),
           "cudaStreamBeginCapture");
     cuda_stream.recording_ = true;
-    std::exception_ptr error;
-    try {
-        body();
-    } catch (...) {
-        error = std::current_exception();
-    }
+    return true;
+}
+
+std::unique_ptr<Graph> CudaDevice::end_graph(Stream& stream) {
+    auto& cuda_stream = static_cast<CudaStream&>(stream);
     cuda_stream.recording_ = false;
     cudaGraph_t graph = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(cuda_stream.handle(), &graph);
-    if (error) {
+    if (ended != cudaSuccess) {
         if (graph) cudaGraphDestroy(graph);
         cudaGetLastError();
-        std::rethrow_exception(error);
     }
     check(ended, "cudaStreamEndCapture");
     return std::make_unique<CudaGraph>(graph);

@@ -117,7 +117,8 @@ class CudaDevice final : public Device {
 
     // A recorded stream waits for events of others, so that the first call finds out whether this driver's
     // graphs do; where they do not, it records nothing and a note says so. Milliseconds.
-    std::unique_ptr<Graph> record_graph(Stream& stream, const std::function<void()>& body) override;
+    bool begin_graph(Stream& stream) override;
+    std::unique_ptr<Graph> end_graph(Stream& stream) override;
     std::vector<std::string> notes() const override;
 
     int index() const { return index_; }

@@ -5,10 +5,12 @@
 #include <random>
 #include <sstream>
 
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/device/error.h"
 #include "tests/distributed/rank_threads.h"
 #include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
+#include "train/optim/groups.h"
 
 namespace speedrun::testing {
 
@@ -26,6 +28,7 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (std::string(mode.clip_norm) != "2") *out << "_norm_" << mode.clip_norm;
     if (std::string(mode.family) != "recipe") *out << "_" << mode.family;
     if (std::string(mode.checkpointing) != "none") *out << "_" << mode.checkpointing;
+    if (mode.graphs) *out << "_graphs";
 }
 
 std::string name_of(const Mode& mode) {
@@ -99,13 +102,14 @@ Layout::Layout(const Mode& mode)
 namespace {
 
 // The rows of a step are the same whoever works on them; documents end anywhere, one target in eight does not
-// count. Low targets are frequent, which can be learned.
+// count unless the mode says otherwise. Low targets are frequent, which can be learned.
 class RowSource final : public BatchSource {
   public:
     RowSource(const Mode& mode, const Ranks& ranks)
         : rows_of_step_(mode.rows),
           rows_(rows_of_step_ / (mode.ranks() * mode.accumulation)),
           accumulation_(mode.accumulation),
+          masks_(mode.masked && !mode.graphs),
           ranks_(ranks) {}
 
     const Batch& next() override {
@@ -121,7 +125,7 @@ class RowSource final : public BatchSource {
     }
 
   private:
-    static void add_row(Batch& batch, int64_t step, int64_t row, int64_t at) {
+    void add_row(Batch& batch, int64_t step, int64_t row, int64_t at) const {
         std::mt19937_64 random(static_cast<uint64_t>(step * 1000 + row));
         auto first = static_cast<int32_t>(at * kSequence);
         for (int64_t t = 0; t < kSequence; ++t) {
@@ -129,7 +133,7 @@ class RowSource final : public BatchSource {
             batch.tokens.push_back(static_cast<int32_t>(random() % 257));
             const uint64_t below = 1 + random() % 257;
             const auto low = static_cast<int32_t>(random() % below);
-            batch.targets.push_back(random() % 8 == 0 ? -1 : low);
+            batch.targets.push_back(random() % 8 == 0 && masks_ ? -1 : low);
             batch.valid_targets += batch.targets.back() != -1;
             batch.positions.push_back(static_cast<int32_t>(t));
             batch.first_key.push_back(first);
@@ -137,6 +141,7 @@ class RowSource final : public BatchSource {
     }
 
     const int64_t rows_of_step_, rows_, accumulation_;
+    const bool masks_;
     const Ranks& ranks_;
     int64_t made_ = 0;
     Batch batch_;
@@ -152,8 +157,10 @@ Curve train(const Mode& mode, World* world, const Watch& watch) {
     ranks.plan = plan_of(mode);
     Runtime runtime(
         {.device = "cpu", .precision = mode.precision, .threads = 1, .communicates = mode.ranks() > 1});
+    static_cast<CpuDevice&>(runtime.device()).allow_graphs(mode.graphs);
     StepRunner runner(config, runtime, ranks);
     runner.warm_up();
+    EXPECT_EQ(runner.has_graphs(), mode.graphs);
     runner.initialize(3);
     if (watch) watch(runner, runtime);
     RowSource source(mode, ranks);
@@ -175,6 +182,7 @@ Curve train(const Mode& mode, World* world, const Watch& watch) {
         curve.norms.push_back(result.grad_norm);
     };
     for (int64_t step = 0; step < kSteps; ++step) {
+        runner.use_graphs(step % 5 != 3);
         runner.enqueue(step, source);
         if (runner.uncollected() == 2) collect();
     }
@@ -218,14 +226,16 @@ Curve train_ranks(const Mode& mode, const Delays& delays) {
 
 const Curve& one_rank(const Mode& mode) {
     static std::map<std::string, Curve> known;
-    const std::string key = fmt::format("{} {} {} {} {} {} {}", mode.optimizer, mode.precision, mode.clip,
-                                        mode.clip_norm, mode.every, mode.family, mode.rows);
+    const std::string key =
+        fmt::format("{} {} {} {} {} {} {} {}", mode.optimizer, mode.precision, mode.clip, mode.clip_norm,
+                    mode.every, mode.family, mode.rows, mode.masked && !mode.graphs);
     if (!known.count(key)) {
         Mode alone{Strategy::ddp, 1, 1, 1, mode.optimizer, Launch::ready, mode.precision, mode.clip};
         alone.every = mode.every;
         alone.clip_norm = mode.clip_norm;
         alone.family = mode.family;
         alone.rows = mode.rows;
+        alone.masked = mode.masked && !mode.graphs;
         known[key] = train(alone, nullptr);
     }
     return known[key];

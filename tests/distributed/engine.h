@@ -34,7 +34,9 @@ struct Mode {
     const char* family = "recipe";  // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings
     const char* checkpointing = "none";
     StepOrder step_order = StepOrder::reverse;
-    int64_t rows = 24;  // of a step: a multiple of ranks x accumulation
+    int64_t rows = 24;    // of a step: a multiple of ranks x accumulation
+    bool masked = true;   // one target in eight does not count; never with graphs
+    bool graphs = false;  // but for one step in five, which is by calls
 
     int ranks() const { return replicate * shard; }
 };
@@ -77,8 +79,8 @@ Curve train_ranks(const Mode& mode, const Delays& delays = {});
 const Curve& one_rank(const Mode& mode);
 
 // What a mode chooses, as numbers from 0 to 15: strategy, replicate, shard, accumulation, muon, launch,
-// step_order, optimizer_step, accumulate, reshard, every, family (recipe, modern, gpt2), clip.
-constexpr size_t kNumChoices = 13;
+// step_order, optimizer_step, accumulate, reshard, every, family (recipe, modern, gpt2), clip, graphs.
+constexpr size_t kNumChoices = 14;
 using Choices = std::array<int, kNumChoices>;
 Choices choices_of(const Mode& mode);
 // Few modes in which every two choices meet that a legal config can have together; f32, always the same ones.

@@ -64,10 +64,13 @@ std::vector<Mode> whole_product() {
         for (const char* optimizer : {"adamw", "muon"}) {
             for (const char* family : {"recipe", "modern", "gpt2"}) {
                 for (const int64_t every : {1, 2}) {
-                    mode.optimizer = optimizer;
-                    mode.family = family;
-                    mode.every = every;
-                    modes.push_back(mode);
+                    for (const bool graphs : {false, true}) {
+                        mode.optimizer = optimizer;
+                        mode.family = family;
+                        mode.every = every;
+                        mode.graphs = graphs;
+                        modes.push_back(mode);
+                    }
                 }
             }
         }
@@ -135,7 +138,8 @@ Choices choices_of(const Mode& mode) {
             static_cast<int>(plan.reshard_after_forward.value()),
             static_cast<int>(mode.every),
             family == "recipe" ? 0 : (family == "modern" ? 1 : 2),
-            mode.clip > 0};
+            mode.clip > 0,
+            mode.graphs};
 }
 
 std::vector<Mode> combined_modes(bool all) {

@@ -22,7 +22,8 @@ enum Factor {
     reshard,
     every,
     family,
-    clip
+    clip,
+    graphs
 };
 constexpr auto kForward = static_cast<int>(StepOrder::forward);
 constexpr auto kInBackward = static_cast<int>(OptimizerStep::in_backward);
@@ -43,7 +44,8 @@ const std::vector<int> kValues[kNumChoices] = {{kDdp, kZero1, kZero2, kZero3},  
                                                {0, 1, 2},                       // reshard
                                                {1, 2},                          // every
                                                {0, 1, 2},                       // family
-                                               {0, 1}};                         // clip
+                                               {0, 1},                          // clip
+                                               {0, 1}};                         // graphs
 
 // By the reasons that resolve_plan gives.
 bool refused(int a, int of_a, int b, int of_b) {

@@ -134,6 +134,51 @@ std::vector<Mode> all_modes() {
 INSTANTIATE_TEST_SUITE_P(Modes, EngineTest, ::testing::ValuesIn(all_modes()),
                          [](const auto& info) { return name_of(info.param); });
 
+std::vector<Mode> recorded_modes() {
+    std::vector<Mode> modes;
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        for (const char* optimizer : {"adamw", "muon"}) {
+            for (const int64_t accumulation : {1, 3}) {
+                Mode mode{strategy, 1, 4, accumulation, optimizer, Launch::ready};
+                modes.push_back(mode);
+                if (kFewer && accumulation == 3) continue;
+                mode.optimizer_step = OptimizerStep::in_backward;
+                modes.push_back(mode);
+            }
+        }
+        if (kFewer) continue;
+        modes.push_back({strategy, 2, 2, 3, "adamw", Launch::after_backward});
+        Mode every{strategy, 1, 2, 1, "muon", Launch::ready};
+        every.every = 2;
+        modes.push_back(every);
+        modes.push_back({strategy, 1, 1, 3, "adamw", Launch::ready});  // alone
+    }
+    for (const Reshard reshard : {Reshard::yes, Reshard::no}) {
+        Mode mode{Strategy::zero3, 1, 2, 3, "adamw", Launch::ready};
+        mode.reshard = reshard;
+        modes.push_back(mode);
+    }
+    return modes;
+}
+
+// Recorded steps, on ranks whose network is slow by chance, and steps by calls between them: every bit is
+// that of steps by calls.
+TEST(EngineGraphsTest, ChangeNoBit) {
+    uint64_t seed = 0;
+    for (Mode mode : recorded_modes()) {
+        SCOPED_TRACE(::testing::PrintToString(mode));
+        mode.masked = false;
+        const Curve calls = train_ranks(mode);
+        mode.graphs = true;
+        const Curve graphs = train_ranks(mode, {.jitter_s = 0.0003, .seed = ++seed});
+        EXPECT_EQ(graphs.losses, calls.losses);
+        EXPECT_EQ(graphs.norms, calls.norms);
+        EXPECT_EQ(graphs.masters, calls.masters);
+        EXPECT_EQ(graphs.bytes_sent, calls.bytes_sent);
+        EXPECT_EQ(graphs.memory, calls.memory);
+    }
+}
+
 // What blocks keep for backward and what they compute again is nobody else's business.
 TEST(EngineCheckpointingTest, ChangesNoBit) {
     Mode modes[] = {{Strategy::ddp, 1, 1, 3, "adamw", Launch::ready},

@@ -89,8 +89,8 @@ std::vector<Mode> modes() {
 //   finite. step           guards the host's copy of a step's statistics (loss, norms), which would have to
 //   take as long
 //                  as the whole next step.
-const std::map<std::string, int> kNotShown{{"speedrun::OptimizerSet::finish_steps", 1},
-                                           {"speedrun::OptimizerSet::step", 2}};
+const std::map<std::string, int> kNotShown{{"speedrun::UpdatePipeline::finish_steps", 1},
+                                           {"speedrun::UpdatePipeline::step", 2}};
 
 // What each rank trained; empty if one of them ended with an error.
 std::vector<Curve> curves_of(const Mode& mode, uint64_t seed) {

@@ -6,7 +6,9 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/train/small_model.h"
-#include "train/optim/optimizer_set.h"
+#include "train/optim/groups.h"
+#include "train/sharding/read_master.h"
+#include "train/sharding/update_pipeline.h"
 
 namespace speedrun::testing {
 namespace {
@@ -28,17 +30,26 @@ class RankUnderTest {
         : ranks_{&world, Mesh({1, world.size(), 1, 1}), plan},
           parameters_(table_, bucket_rules(ranks_, table_, muon_and_adamw()), runtime_),
           gradients_(table_, parameters_.layout(), runtime_, gradient_memory(ranks_, 1, true)),
-          set_(muon_and_adamw(), table_, ranks_, parameters_, gradients_, runtime_) {
+          reducer_(ranks_, parameters_, gradients_, runtime_),
+          recorder_(runtime_.device(), runtime_.compute()),
+          updates_(
+              muon_and_adamw(),
+              make_optimizers(muon_and_adamw(), plan.step_order, parameters_, gradients_, reducer_, runtime_),
+              {.table = table_,
+               .ranks = ranks_,
+               .parameters = parameters_,
+               .gradients = gradients_,
+               .reducer = reducer_,
+               .runtime = runtime_,
+               .recorder = recorder_}) {
         parameters_.initialize(3);
-        set_.reset();
+        updates_.reset();
         runtime_.synchronize();
-        gradients_.listen([this](const Parameter& p) { set_.sync().ready(p), set_.sync().reduce(p); });
-        gradients_.listen_released([this](const Parameter& p) { set_.sync().released(p); });
     }
 
     // bad: of this parameter, the last value is not a number on this rank.
     void step(int64_t step, const std::string& bad = "") {
-        set_.begin_microbatch({.step = step});
+        updates_.begin_microbatch({.step = step});
         for (auto p = table_.all().rbegin(); p != table_.all().rend(); ++p) {
             gradients_.accumulates(*p);
             runtime_.compute().synchronize();  // its memory is free
@@ -48,13 +59,13 @@ class RankUnderTest {
             if (p->name == bad) values[p->numel() - 1] = std::nanf("");
             gradients_.ready(*p);
         }
-        set_.step(false, *backward_done_, *reduce_done_);
+        updates_.step(false, *backward_done_, *reduce_done_);
         runtime_.synchronize();
     }
     std::vector<float> master(const std::string& name) {
         const Parameter& p = table_.find(name);
         std::vector<float> values(static_cast<size_t>(p.numel()));
-        set_.read_master(p, values.data());
+        read_master(p, parameters_, reducer_, runtime_, values.data());
         return values;
     }
 
@@ -64,7 +75,9 @@ class RankUnderTest {
     ParameterTable table_{model_of("modern", {.layers = 2, .width = 24, .heads = 2, .vocabulary = 40}), 16};
     ParameterStore parameters_;
     GradientStore gradients_;
-    OptimizerSet set_;
+    Reducer reducer_;
+    GraphRecorder recorder_;
+    UpdatePipeline updates_;
     std::unique_ptr<Event> backward_done_ = runtime_.device().create_event(),
                            reduce_done_ = runtime_.device().create_event();
 };

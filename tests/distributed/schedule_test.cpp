@@ -5,7 +5,7 @@
 
 #include "kernels/device/error.h"
 #include "tests/train/small_model.h"
-#include "train/optim/optimizer_set.h"
+#include "train/optim/groups.h"
 
 namespace speedrun::testing {
 namespace {

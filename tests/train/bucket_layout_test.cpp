@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tests/train/small_model.h"
-#include "train/optim/optimizer_set.h"
+#include "train/optim/groups.h"
 #include "train/sharding/matrix_owners.h"
 
 namespace speedrun::testing {

@@ -37,24 +37,33 @@ struct Outcome {
     }
 };
 
+// Every parameter becomes NaN where backward releases it.
+class Poisoner final : public PassObserver {
+  public:
+    explicit Poisoner(ModelHarness& harness) : harness_(harness) {}
+    void released(const Parameter& p) override {
+        harness_.runtime.ops().fill(harness_.model.parameters().compute_flat(p),
+                                    std::numeric_limits<float>::quiet_NaN(), harness_.runtime.compute());
+    }
+
+  private:
+    ModelHarness& harness_;
+};
+
 // Two microbatches. Poisoned: every parameter becomes NaN where backward releases it in the second.
 Outcome run(const ModelConfig& model, const MemoryConfig& memory, const std::string& precision,
             bool poison = false) {
     ModelHarness h(model, kTokens, kSequence, precision, {}, memory);
     h.randomize(0.2, 5);
     h.gradients.begin_step();
+    Poisoner poisoner(h);
     Outcome outcome;
     const int64_t flops_before = h.runtime.ops().flops();
     for (const uint64_t seed : {1, 2}) {
-        if (poison && seed == 2) {
-            h.gradients.listen_released([&](const Parameter& p) {
-                h.runtime.ops().fill(h.model.parameters().compute_flat(p),
-                                     std::numeric_limits<float>::quiet_NaN(), h.runtime.compute());
-            });
-        }
+        if (poison && seed == 2) h.gradients.observe(&poisoner);
         outcome.losses.push_back(h.backward(random_batch(model, kRows, kSequence, true, seed), 0.05f));
     }
-    h.gradients.listen_released({});
+    h.gradients.observe(nullptr);
     outcome.flops = h.runtime.ops().flops() - flops_before;
     outcome.recomputed_flops = h.model.recomputed_flops();
     for (const Parameter& p : h.table().all()) outcome.gradients.push_back(h.gradient(p));

@@ -186,7 +186,7 @@ TEST_F(HfGpt2Test, LogitsAgreeWithPyTorch) {
 // What the library saved, read and written again, is the same in name, shape and every bit.
 TEST_F(HfGpt2Test, ComesBackBitForBit) {
     const auto values = weights();
-    const ReadMaster read = [&](const Parameter& p, void* host) {
+    const ReadMaster read = [&](const Parameter& p, float* host) {
         std::memcpy(host, values[static_cast<size_t>(p.id)].data(),
                     static_cast<size_t>(p.numel()) * sizeof(float));
     };
@@ -210,7 +210,7 @@ TEST_F(HfGpt2Test, ComesBackBitForBit) {
                 ASSERT_EQ(rounded[i].bits, Bf16(exact[i]).bits);
         }
         const auto again = weights(folder);
-        const ReadMaster read_again = [&](const Parameter& p, void* host) {
+        const ReadMaster read_again = [&](const Parameter& p, float* host) {
             std::memcpy(host, again[static_cast<size_t>(p.id)].data(),
                         static_cast<size_t>(p.numel()) * sizeof(float));
         };

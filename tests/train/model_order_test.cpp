@@ -88,15 +88,37 @@ struct Announcement {
     Values gradient;  // when it was announced
 };
 
-std::vector<Announcement> announcements_of(ModelHarness& h, const HostBatch& batch) {
+// Waits for compute at every announcement: everything that backward has enqueued by then, and nothing later,
+// is in.
+class Listener final : public PassObserver {
+  public:
+    explicit Listener(ModelHarness& harness) : harness_(harness) {}
+    void ready(const Parameter& p) override { heard.push_back({&p, harness_.gradient(p)}); }
+
     std::vector<Announcement> heard;
-    // The listener waits for compute: everything that backward has enqueued by then, and nothing later, is
-    // in.
-    h.gradients.listen([&](const Parameter& p) { heard.push_back({&p, h.gradient(p)}); });
+
+  private:
+    ModelHarness& harness_;
+};
+
+std::vector<Announcement> announcements_of(ModelHarness& h, const HostBatch& batch) {
+    Listener listener(h);
+    h.gradients.observe(&listener);
     h.backward(batch, 0.05f);
-    h.gradients.listen({});
-    return heard;
+    h.gradients.observe(nullptr);
+    return listener.heard;
 }
+
+class StagesEntered final : public PassObserver {
+  public:
+    explicit StagesEntered(const Stages& stages) : stages_(stages) {}
+    void entered(int unit, Pass pass) override { entered_stages.push_back(stages_.of(unit, pass)); }
+
+    std::vector<int> entered_stages;
+
+  private:
+    const Stages& stages_;
+};
 
 class AnnouncementTest : public ::testing::TestWithParam<const char*> {
   protected:
@@ -142,14 +164,17 @@ TEST_P(AnnouncementTest, ReverseOrderOfUnits) {
 
 TEST_P(AnnouncementTest, UnitsAreEnteredInOrderBeforeTheirUse) {
     const Stages stages(harness_.table().num_units());
-    std::vector<int> entered, expected(static_cast<size_t>(stages.count()));
+    std::vector<int> expected(static_cast<size_t>(stages.count()));
     std::iota(expected.begin(), expected.end(), 0);
-    harness_.model.before_unit([&](int unit, Pass pass) { entered.push_back(stages.of(unit, pass)); });
+    StagesEntered observer(stages);
+    std::vector<int>& entered = observer.entered_stages;
+    harness_.model.observe(&observer);
     harness_.forward_loss(batch(1));
     EXPECT_EQ(entered, std::vector<int>(expected.begin(), expected.begin() + stages.count() / 2));
     entered.clear();
     harness_.backward(batch(1), 1);
     EXPECT_EQ(entered, expected);
+    harness_.model.observe(nullptr);
 }
 
 TEST_P(AnnouncementTest, BrokenPromisesAreNoticed) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/train/model_harness.h"
-#include "train/optim/optimizer.h"
+#include "train/optim/groups.h"
 
 namespace speedrun::testing {
 

@@ -34,10 +34,10 @@ bool ready(std::future_status status) {
 
 void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, StepRunner& runner) {
     runtime.synchronize();
-    const OptimizerSet& optimizers = runner.optimizers();
+    const UpdatePipeline& updates = runner.updates();
     std::vector<float> numbers;
-    for (const Bucket& bucket : optimizers.layout().all()) {
-        for (const StatePiece& piece : state_pieces(optimizers, bucket)) {
+    for (const Bucket& bucket : updates.layout().all()) {
+        for (const StatePiece& piece : state_pieces(updates, bucket)) {
             numbers.resize(static_cast<size_t>(piece.count()));
             reader.read(piece.tensor.name, piece.begin, piece.count(), numbers.data());
             runtime.device().copy(piece.values.data, numbers.data(), piece.values.bytes(), runtime.compute());
@@ -58,12 +58,12 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
       report_(std::move(report)),
       system_(system),
       tensors_(checkpoint_tensors(runner.model().table(), config.optimizers)) {
-    const OptimizerSet& optimizers = runner.optimizers();
+    const UpdatePipeline& updates = runner.updates();
     int64_t numbers = 0;
-    for (const Bucket& bucket : optimizers.layout().all()) {
+    for (const Bucket& bucket : updates.layout().all()) {
         of_bucket_.emplace_back();
         if (!writes_bucket(ranks, bucket)) continue;
-        for (StatePiece& piece : state_pieces(optimizers, bucket)) {
+        for (StatePiece& piece : state_pieces(updates, bucket)) {
             of_bucket_.back().push_back(pieces_.size());
             offset_.push_back(numbers);
             numbers += piece.count();

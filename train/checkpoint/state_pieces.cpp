@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "train/optim/groups.h"
+
 namespace speedrun {
 
 namespace {
@@ -54,14 +56,14 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
     return tensors;
 }
 
-std::vector<StatePiece> state_pieces(const OptimizerSet& optimizers, const Bucket& bucket) {
+std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket& bucket) {
     std::vector<StatePiece> pieces;
-    for (const StatePart& part : optimizers.state(bucket)) {
+    for (const StatePart& part : updates.state(bucket)) {
         if (part.parameter) {
             pieces.push_back({tensor_of(part.kind, *part.parameter), part.begin, part.values});
             continue;
         }
-        for (const Piece& piece : optimizers.layout().part_pieces(bucket)) {
+        for (const Piece& piece : updates.layout().part_pieces(bucket)) {
             const Parameter& p = *piece.parameter;
             const int64_t at = scaled(piece.in_bucket, part.kind, p),
                           count = scaled(piece.count, part.kind, p);

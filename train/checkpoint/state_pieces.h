@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "train/checkpoint/checkpoint_info.h"
-#include "train/optim/optimizer_set.h"
+#include "train/sharding/update_pipeline.h"
 
 namespace speedrun {
 
@@ -32,7 +32,7 @@ PieceName parse_piece_name(const std::string& name);
 std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table, const OptimizersConfig& config);
 
 // This rank's pieces of a bucket.
-std::vector<StatePiece> state_pieces(const OptimizerSet& optimizers, const Bucket& bucket);
+std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket& bucket);
 
 // Does this rank write the bucket's pieces? Ranks that hold the same parts take turns, bucket by bucket.
 bool writes_bucket(const Ranks& ranks, const Bucket& bucket);

@@ -23,7 +23,7 @@ void save_weights(const std::string& folder, const ParameterTable& table, const 
     std::vector<NamedTensor> tensors;
     for (const Parameter& p : table.all()) {
         NamedTensor tensor{p.name, DType::f32, p.shape, std::vector<char>(p.numel() * size_of(DType::f32))};
-        read(p, tensor.bytes.data());
+        read(p, reinterpret_cast<float*>(tensor.bytes.data()));
         if (write) tensors.push_back(std::move(tensor));
     }
     if (!write) return;

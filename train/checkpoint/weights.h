@@ -9,7 +9,7 @@
 namespace speedrun {
 
 // Copies the f32 values of a parameter to the host and waits for them.
-using ReadMaster = std::function<void(const Parameter& p, void* host)>;
+using ReadMaster = std::function<void(const Parameter& p, float* host)>;
 
 // Reads all parameters (with several ranks, all call it) and, if `write`, writes folder/model.safetensors;
 // the folder is made if it is not there.

@@ -54,7 +54,7 @@ int run_import(const ImportOptions& options) {
     const auto values = read_hf_weights(options.folder, table, config.model);
     RunFolder run(options.out, options.name.empty() ? name_of_folder(options.folder) : options.name);
     run.write_config(config_to_json(config));
-    save_weights(run.path() + "/checkpoints/final", table, [&](const Parameter& p, void* host) {
+    save_weights(run.path() + "/checkpoints/final", table, [&](const Parameter& p, float* host) {
         const std::vector<float>& from = values[static_cast<size_t>(p.id)];
         std::memcpy(host, from.data(), from.size() * sizeof(float));
     });
@@ -68,7 +68,7 @@ int run_import(const ImportOptions& options) {
 
 int run_export(const ExportOptions& options) {
     const FinishedRun run = open_finished_run(options.run, {"device=cpu"}, true);
-    const ReadMaster read = [&](const Parameter& p, void* host) { run.runner->read_master(p, host); };
+    const ReadMaster read = [&](const Parameter& p, float* host) { run.runner->read_master(p, host); };
     write_hf_gpt2(
         options.folder, run.config.model, run.runner->model().table(), read,
         {.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32, .separator = separator_of(run.config)});

@@ -11,6 +11,7 @@
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
 #include "train/memory_plan.h"
+#include "train/optim/groups.h"
 #include "train/record/environment.h"
 #include "train/sharding/matrix_owners.h"
 #include "train/sharding/resolve_ranks.h"

@@ -18,6 +18,7 @@
 #include "train/commands/train_run.h"
 #include "train/config/config_json.h"
 #include "train/memory_plan.h"
+#include "train/optim/groups.h"
 #include "train/record/build_info.h"
 #include "train/record/environment.h"
 #include "train/sharding/resolve_ranks.h"
@@ -252,7 +253,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         StepRunner& runner = trainer.runner();
         save_weights(
             folder.path() + "/checkpoints/final", runner.model().table(),
-            [&](const Parameter& p, void* host) { runner.read_master(p, host); }, ranks.first());
+            [&](const Parameter& p, float* host) { runner.read_master(p, host); }, ranks.first());
         say(time_table(summary));
         folder.log(result_line(summary));
         if (speaks && options.print_result) std::printf("%s\n", result_line(summary).c_str());

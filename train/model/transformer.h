@@ -30,9 +30,8 @@ class Transformer {
     using PutIds = std::function<void(const Tensor&, std::span<const int32_t>)>;
     void put_batch(const Batch& batch, const PutIds& put) const;
 
-    // Called before the first use of a unit's parameters in a pass, so that updates can be awaited and
-    // parameters gathered. A validation has no backward passes.
-    void before_unit(std::function<void(int, Pass)> hook) { before_unit_ = std::move(hook); }
+    // Who is told that a pass enters a unit, from here on; null: nobody.
+    void observe(PassObserver* observer) { observer_ = observer; }
 
     // Forward up to what the head reads; `batch()` holds the tokens.
     void forward();
@@ -52,7 +51,7 @@ class Transformer {
 
   private:
     void enter(int unit, Pass pass) {
-        if (before_unit_) before_unit_(unit, pass);
+        if (observer_) observer_->entered(unit, pass);
     }
     const Parameter* parameter(const std::string& name) const;
     Tensor weight(const std::string& name) const;    // compute copy
@@ -101,7 +100,7 @@ class Transformer {
     Activations act_;
     Buffer rotary_;
     Tensor rotary_cos_, rotary_sin_;  // (S, D/2)
-    std::function<void(int, Pass)> before_unit_;
+    PassObserver* observer_ = nullptr;
     int64_t recomputed_flops_ = 0;
 };
 

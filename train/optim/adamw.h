@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "train/optim/optimizer.h"
+#include "train/sharding/optimizer.h"
 
 namespace speedrun {
 

@@ -1,8 +1,9 @@
+#include "train/optim/groups.h"
+
 #include <fnmatch.h>
 
 #include "train/optim/adamw.h"
 #include "train/optim/muon.h"
-#include "train/optim/optimizer_set.h"
 
 namespace speedrun {
 
@@ -58,6 +59,20 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
     if (group.type == "muon")
         return std::make_unique<Muon>(group, members, parameters, gradients, reducer, runtime);
     return std::make_unique<Adamw>(group, members, parameters, gradients, runtime);
+}
+
+std::vector<std::unique_ptr<Optimizer>> make_optimizers(const OptimizersConfig& config, StepOrder order,
+                                                        ParameterStore& parameters, GradientStore& gradients,
+                                                        Reducer& reducer, Runtime& runtime) {
+    const BucketLayout& layout = parameters.layout();
+    std::vector<std::vector<const Bucket*>> members(config.groups.size());
+    for (const int id : order == StepOrder::reverse ? layout.backward_order() : layout.forward_order())
+        members[static_cast<size_t>(layout[id].group)].push_back(&layout[id]);
+    std::vector<std::unique_ptr<Optimizer>> optimizers;
+    for (size_t g = 0; g < members.size(); ++g)
+        optimizers.push_back(
+            make_optimizer(config.groups[g], members[g], parameters, gradients, reducer, runtime));
+    return optimizers;
 }
 
 }  // namespace speedrun

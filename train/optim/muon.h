@@ -13,8 +13,8 @@
 #include <map>
 #include <vector>
 
-#include "train/optim/optimizer.h"
 #include "train/sharding/matrix_owners.h"
+#include "train/sharding/optimizer.h"
 #include "train/sharding/reducer.h"
 
 namespace speedrun {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "kernels/device/error.h"
@@ -122,6 +123,12 @@ std::vector<Matrix> BucketLayout::matrices(const Bucket& bucket) const {
             all.push_back({&p, m, piece.in_bucket + m * rows * cols, rows, cols});
     }
     return all;
+}
+
+std::vector<int> BucketLayout::forward_order() const {
+    std::vector<int> order(static_cast<size_t>(size()));
+    std::iota(order.begin(), order.end(), 0);
+    return order;
 }
 
 std::vector<int> BucketLayout::backward_order() const {

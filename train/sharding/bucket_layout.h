@@ -91,6 +91,7 @@ class BucketLayout {
     bool whole_matrix(int group) const;
     // Buckets in the order in which backward completes them: from the last declared to the first.
     std::vector<int> backward_order() const;
+    std::vector<int> forward_order() const;  // the other way round
 
   private:
     int group_of(const Parameter& p) const;

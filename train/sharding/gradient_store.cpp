@@ -87,7 +87,7 @@ void GradientStore::begin_microbatch(const std::vector<bool>& fresh) {
 bool GradientStore::accumulates(const Parameter& p) {
     if (memory_.reused()) {
         const Bucket& bucket = layout_.bucket_of(p);
-        if (!bucket_open_[bucket.id] && begin_listener_) begin_listener_(bucket);
+        if (!bucket_open_[bucket.id] && observer_) observer_->begun(bucket);
         bucket_open_[bucket.id] = true;
     }
     const bool begun = begun_[p.id];
@@ -99,13 +99,17 @@ void GradientStore::ready(const Parameter& p, bool still_read) {
     if (!begun_[p.id]) throw_internal("gradient of {} announced before any contribution", p.name);
     if (ready_[p.id]) throw_internal("gradient of {} announced twice in one microbatch", p.name);
     ready_[p.id] = true;
-    if (listener_) listener_(p);
+    if (observer_) observer_->ready(p);
     if (!still_read) released(p);
 }
 
 void GradientStore::released(const Parameter& p) {
     if (!ready_[p.id]) throw_internal("{} released before its gradient was announced", p.name);
-    if (released_listener_) released_listener_(p);
+    if (observer_) observer_->released(p);
+}
+
+void GradientStore::contributed() {
+    std::fill(begun_.begin(), begun_.end(), true);
 }
 
 void GradientStore::expect_all_ready() {

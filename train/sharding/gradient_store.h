@@ -1,12 +1,12 @@
 // Gradients of all parameters, f32, and the announcement of each one's completion.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "train/runtime/runtime.h"
 #include "train/sharding/bucket_layout.h"
 #include "train/sharding/lifetimes.h"
+#include "train/sharding/pass_observer.h"
 
 namespace speedrun {
 
@@ -56,14 +56,10 @@ class GradientStore {
     void ready(const Parameter& p, bool still_read = false);
     // Called by backward when it has enqueued its last read of p's value: from there on p may be stepped.
     void released(const Parameter& p);
-    // Who is told, where memory is reused, before the first contribution of a microbatch to a bucket.
-    void listen_begin(std::function<void(const Bucket&)> listener) { begin_listener_ = std::move(listener); }
-    // Who is told by ready(); one listener at a time.
-    void listen(std::function<void(const Parameter&)> listener) { listener_ = std::move(listener); }
-    // Who is told by released(), and by ready() where nothing follows.
-    void listen_released(std::function<void(const Parameter&)> listener) {
-        released_listener_ = std::move(listener);
-    }
+    // Who is told, from here on; null: nobody.
+    void observe(PassObserver* observer) { observer_ = observer; }
+    // All contributions of a microbatch have been enqueued otherwise than by backward: by a recorded graph.
+    void contributed();
     // Throws, naming them, if parameters were not announced since the last check: a gradient that never came
     // must never be a silent skip.
     void expect_all_ready();
@@ -78,8 +74,7 @@ class GradientStore {
     Buffer buffer_, accumulators_;
     std::vector<int64_t> accumulator_offset_;        // bytes, by bucket
     std::vector<bool> begun_, ready_, bucket_open_;  // by parameter id; by bucket, of this microbatch
-    std::function<void(const Bucket&)> begin_listener_;
-    std::function<void(const Parameter&)> listener_, released_listener_;
+    PassObserver* observer_ = nullptr;
 };
 
 }  // namespace speedrun

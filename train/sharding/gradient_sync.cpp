@@ -2,24 +2,21 @@
 
 namespace speedrun {
 
-GradientSync::GradientSync(const ParameterTable& table, Launch launch, bool awaits_release,
-                           const BucketLayout& layout, GradientStore& gradients, Reducer& reducer,
-                           Runtime& runtime, Listener listener)
+GradientSync::GradientSync(Launch launch, bool awaits_release, const BucketLayout& layout,
+                           GradientStore& gradients, Reducer& reducer, Runtime& runtime,
+                           GraphRecorder& recorder)
     : when_(launch),
       awaits_release_(awaits_release),
       layout_(layout),
       gradients_(gradients),
       reducer_(reducer),
       runtime_(runtime),
-      listener_(std::move(listener)),
-      completes_(table.all().size(), kNone),
-      microbatch_done_(runtime.device().create_event()) {
+      recorder_(recorder) {
     for (const Bucket& bucket : layout.all()) {
         pending_.push_back(static_cast<int>(bucket.pieces.size()));
         unreleased_.push_back(pending_.back());
         for (auto* events : {&raw_, &free_, &released_}) events->push_back(runtime.device().create_event());
     }
-    gradients.listen_begin([this](const Bucket& bucket) { await_memory(bucket); });
 }
 
 void GradientSync::begin_microbatch(const Microbatch& microbatch) {
@@ -28,14 +25,13 @@ void GradientSync::begin_microbatch(const Microbatch& microbatch) {
     gradients_.begin_microbatch(microbatch_.fresh);
 }
 
-// Is a bucket's gradient sent on after this microbatch?
-bool GradientSync::syncs(const Bucket& bucket) const {
-    return (microbatch_.last && due(bucket)) || (gradients_.memory().accumulators && bucket.parts > 1);
+bool GradientSync::reduces(const Bucket& bucket) const {
+    return final(bucket) || (gradients_.memory().accumulators && bucket.parts > 1);
 }
 
-// Backward is about to write where other buckets, or the microbatch before, may not have been reduced yet.
+// Other buckets in this memory, or its gradient of the microbatch before, may not have been reduced yet.
 void GradientSync::await_memory(const Bucket& bucket) {
-    for (const int id : gradients_.sharing(bucket)) runtime_.compute().wait(*free_[id]);
+    for (const int id : gradients_.sharing(bucket)) recorder_.await(*free_[id]);
     // Gaps between parameters are reduced and stepped with them.
     const auto whole = static_cast<float*>(gradients_.whole(bucket).data);
     for (size_t i = 1; i < bucket.pieces.size(); ++i) {
@@ -46,54 +42,29 @@ void GradientSync::await_memory(const Bucket& bucket) {
     }
 }
 
-void GradientSync::ready(const Parameter& p) {
+const Bucket* GradientSync::ready(const Parameter& p) {
     const Bucket& bucket = layout_.bucket_of(p);
-    if (!syncs(bucket)) return;
-    completes_[p.id] = --pending_[bucket.id] == 0 ? bucket.id : kNone;
-    if (completes_[p.id] == kNone) return;
+    if (!reduces(bucket) || --pending_[bucket.id] > 0) return nullptr;
     pending_[bucket.id] = static_cast<int>(bucket.pieces.size());
     if (when_ == Launch::ready) runtime_.compute().record(*raw_[bucket.id]);
     if (timeline_) timeline_->ready(runtime_.compute(), bucket.id);
+    return &bucket;
 }
 
-void GradientSync::released(const Parameter& p) {
+const Bucket* GradientSync::released(const Parameter& p) {
     const Bucket& bucket = layout_.bucket_of(p);
-    if (!microbatch_.last || !due(bucket) || --unreleased_[bucket.id] > 0) return;
+    if (!final(bucket) || --unreleased_[bucket.id] > 0) return nullptr;
     unreleased_[bucket.id] = static_cast<int>(bucket.pieces.size());
     if (awaits_release_) runtime_.compute().record(*released_[bucket.id]);
-    listener_.released(bucket);
+    return &bucket;
 }
 
-void GradientSync::reduce(const Parameter& p) {
-    const int id = completes_[p.id];
-    if (id == kNone || !syncs(layout_[id])) return;
-    if (when_ == Launch::after_backward) {
-        waiting_.push_back(id);
-    } else {
-        launch(layout_[id]);
-    }
-}
-
-void GradientSync::end_microbatch() {
-    if (microbatch_.last || waiting_.empty()) return;
-    runtime_.compute().record(*microbatch_done_);
-    launch_waiting(*microbatch_done_);
-}
-
-void GradientSync::launch_waiting(const Event& backward_done) {
-    runtime_.reduce().wait(backward_done);
-    for (const int id : waiting_) launch(layout_[id]);
-    waiting_.clear();
-}
-
-void GradientSync::launch(const Bucket& bucket) {
+void GradientSync::reduce(const Bucket& bucket) {
     Stream& stream = runtime_.reduce();
     if (timeline_) timeline_->mark(stream, Phase::reduce, bucket.id);
-    if (when_ == Launch::ready) stream.wait(*raw_[bucket.id]);  // otherwise it waits for all of backward
-    const bool final = microbatch_.last && due(bucket);
-    reducer_.reduce(bucket, microbatch_.fresh[static_cast<size_t>(bucket.group)], final, stream);
+    if (when_ == Launch::ready) stream.wait(*raw_[bucket.id]);
+    reducer_.reduce(bucket, microbatch_.fresh[static_cast<size_t>(bucket.group)], final(bucket), stream);
     if (gradients_.memory().accumulators) stream.record(*free_[bucket.id]);
-    if (final) listener_.reduced(bucket);
 }
 
 void GradientSync::stepped(const Bucket& bucket, Stream& stream) {

@@ -5,11 +5,12 @@
 namespace speedrun {
 
 Unsharder::Unsharder(const ParameterTable& table, ParameterStore& parameters, Reducer& reducer,
-                     Runtime& runtime)
+                     Runtime& runtime, GraphRecorder& recorder)
     : layout_(parameters.layout()),
       parameters_(parameters),
       reducer_(reducer),
       runtime_(runtime),
+      recorder_(recorder),
       stages_(table.num_units()),
       here_(layout_.all().size(), kNone) {
     if (!active()) return;
@@ -27,28 +28,33 @@ int Unsharder::lifetime_at(int id, int stage) const {
     return kNone;
 }
 
-void Unsharder::enter(int unit, Pass pass, const std::function<const Event&(const Bucket&)>& updated) {
-    if (!active()) return;
+void Unsharder::enter(int unit, Pass pass, const Updated& updated) {
     const int stage = stages_.of(unit, pass);
     Stream& compute = runtime_.compute();
     // What only the stages before this one read may be overwritten when compute has come here.
     compute.record(*stage_reached_[stage]);
-    runtime_.gather().wait(*stage_reached_[stage]);
-    // A validation ends with forward, so that what is here may be of an earlier stage than memory tells.
-    if (stage == 0 && *layout_.rules().stored_in_parts != Reshard::no) forget();
+    recorder_.on_others([this, stage, &updated] { fetch_for(stage, updated); });
     for (const Bucket& bucket : layout_.all()) {
-        const int lifetime = lifetime_at(bucket.id, stage);
-        if (lifetime == kNone) continue;
-        if (here_[bucket.id] != lifetime) fetch(bucket, lifetime, updated(bucket));
-        compute.wait(*gathered_[bucket.id]);
+        if (lifetime_at(bucket.id, stage) == kNone) continue;
+        recorder_.await(*gathered_[bucket.id]);
         if (timeline_)
             timeline_->use(compute, pass == Pass::forward ? Phase::forward : Phase::backward, bucket.id);
     }
-    for (const Bucket& bucket : layout_.all()) {  // ahead, but never what this stage still reads
-        const int lifetime = lifetime_at(bucket.id, stage + 1);
-        if (lifetime == kNone || here_[bucket.id] == lifetime || lifetime_at(bucket.id, stage) != kNone)
-            continue;
-        fetch(bucket, lifetime, updated(bucket));
+}
+
+// What this stage reads and is not here yet, then ahead what the next one reads, but never what this one
+// still does.
+void Unsharder::fetch_for(int stage, const Updated& updated) {
+    runtime_.gather().wait(*stage_reached_[stage]);
+    // A validation ends with forward, so that what is here may be of an earlier stage than memory tells.
+    if (stage == 0 && *layout_.rules().stored_in_parts != Reshard::no) forget();
+    for (const int ahead : {0, 1}) {
+        for (const Bucket& bucket : layout_.all()) {
+            const int lifetime = lifetime_at(bucket.id, stage + ahead);
+            if (lifetime == kNone || here_[bucket.id] == lifetime) continue;
+            if (ahead > 0 && lifetime_at(bucket.id, stage) != kNone) continue;
+            fetch(bucket, lifetime, *updated[bucket.id]);
+        }
     }
 }
 

@@ -3,10 +3,10 @@
 // is free from there on.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 
+#include "train/runtime/graph_recorder.h"
 #include "train/sharding/reducer.h"
 #include "train/trace/timeline.h"
 
@@ -15,19 +15,23 @@ namespace speedrun {
 class Unsharder {
   public:
     // What it is given must outlive it.
-    Unsharder(const ParameterTable& table, ParameterStore& parameters, Reducer& reducer, Runtime& runtime);
+    Unsharder(const ParameterTable& table, ParameterStore& parameters, Reducer& reducer, Runtime& runtime,
+              GraphRecorder& recorder);
 
     bool active() const { return parameters_.stored_in_parts(); }
 
+    // By bucket: the event of its last step.
+    using Updated = std::vector<std::unique_ptr<Event>>;
     // Before the work of a unit's stage is enqueued: compute waits for what it reads, and the gathers of the
-    // next stage are enqueued. updated(bucket): the event of its last step.
-    void enter(int unit, Pass pass, const std::function<const Event&(const Bucket&)>& updated);
+    // next stage are enqueued.
+    void enter(int unit, Pass pass, const Updated& updated);
     void trace(Timeline* timeline) { timeline_ = timeline; }
     // What has been gathered is out of date.
     void forget();
 
   private:
     static constexpr int kNone = -1;
+    void fetch_for(int stage, const Updated& updated);
     void fetch(const Bucket& bucket, int lifetime, const Event& updated);
     int lifetime_at(int id, int stage) const;  // kNone: not read then
 
@@ -35,6 +39,7 @@ class Unsharder {
     ParameterStore& parameters_;
     Reducer& reducer_;
     Runtime& runtime_;
+    GraphRecorder& recorder_;
     const Stages stages_;
     std::vector<std::vector<Lifetime>> reads_;           // by bucket
     std::vector<int> here_;                              // by bucket: the lifetime it is gathered for

@@ -1,8 +1,7 @@
 // What every optimizer offers: a step of its buckets of parameters, enqueued, each of this rank's part.
-// Implementations: adamw.h, muon.h.
+// Implementations: train/optim.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "train/sharding/reducer.h"
@@ -48,19 +47,5 @@ class Optimizer {
     // checkpoint holds.
     virtual std::vector<StatePart> state(const Bucket& bucket) const = 0;
 };
-
-// An optimizer of this group's type for these buckets, which the type can train (see assign_groups), in the
-// order in which they are stepped. What it is given must outlive it.
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
-                                          const std::vector<const Bucket*>& members,
-                                          ParameterStore& parameters, GradientStore& gradients,
-                                          Reducer& reducer, Runtime& runtime);
-// The kinds of state that it has of matrices rows x cols (0 x 0: of what is not a matrix), in the order of
-// Optimizer::state.
-std::vector<StateKind> state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols);
-// Does an optimizer of this type need whole matrices?
-inline bool needs_whole_matrices(const OptimizerGroupConfig& group) {
-    return group.type == "muon";
-}
 
 }  // namespace speedrun

@@ -1,0 +1,56 @@
+// GraphRecorder: what a microbatch enqueues, as graphs of the compute stream with the work of other streams
+// between them.
+//
+// A graph that waits for an event waits for the latest record that was enqueued before its launch. So work of
+// other streams that follows work of a graph is enqueued behind that graph's launch, and where compute has to
+// wait for such work, one graph ends and the next begins.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/device/device.h"
+
+namespace speedrun {
+
+class GraphRecorder {
+  public:
+    class Recording {
+      public:
+        // Enqueues everything anew.
+        void launch(Stream& compute) const;
+        size_t num_graphs() const { return parts_.size(); }
+
+      private:
+        friend class GraphRecorder;
+        struct Part {
+            std::unique_ptr<Graph> graph;
+            std::vector<std::function<void()>> others;  // after its launch
+        };
+        std::vector<Part> parts_;
+    };
+
+    // Both must outlive it.
+    GraphRecorder(Device& device, Stream& compute) : device_(device), compute_(compute) {}
+
+    // What body enqueues on compute, and gives to on_others(). Null, without having run body, where the
+    // device records nothing.
+    std::unique_ptr<Recording> record(const std::function<void()>& body);
+
+    // Work for streams other than compute that follows what compute has been given so far: done at once, or
+    // at each launch of the recording under way. It must hold for every launch.
+    void on_others(std::function<void()> work);
+    // Compute waits for an event that other streams record.
+    void await(const Event& event);
+
+  private:
+    void end_part();
+
+    Device& device_;
+    Stream& compute_;
+    std::unique_ptr<Recording> recording_;       // under way
+    std::vector<std::function<void()>> others_;  // since its last part began
+};
+
+}  // namespace speedrun

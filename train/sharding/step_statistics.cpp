@@ -1,0 +1,87 @@
+#include "train/sharding/step_statistics.h"
+
+namespace speedrun {
+
+namespace {
+
+VectorNorm vector_norm(const std::string& clip_norm) {
+    if (clip_norm == "1") return VectorNorm::one;
+    if (clip_norm == "2") return VectorNorm::two;
+    if (clip_norm == "3") return VectorNorm::three;
+    if (clip_norm == "inf") return VectorNorm::infinity;
+    throw_internal("optimizers.clip_norm {} is none of 1, 2, 3, inf", clip_norm);
+}
+
+}  // namespace
+
+StepStatistics::StepStatistics(const OptimizersConfig& config, const Ranks& ranks, const BucketLayout& layout,
+                               const GradientStore& gradients, Reducer& reducer, Runtime& runtime)
+    : norm_(vector_norm(config.clip_norm)),
+      clip_(config.clip),
+      ranks_(ranks),
+      layout_(layout),
+      gradients_(gradients),
+      reducer_(reducer),
+      runtime_(runtime),
+      own_terms_(StepNumbers::kNormTerms + layout.size()),
+      own_scales_(own_terms_ + layout.size()),
+      memory_(runtime.device(), "step statistics", MemoryCategory::workspace,
+              (own_scales_ + 2 * layout.size()) * size_of(DType::f32)),
+      read_(runtime.device().create_event()) {}
+
+void StepStatistics::take_norm(const Bucket& bucket) {
+    Stream& stream = runtime_.reduce();
+    const Tensor term = at(own_terms_ + bucket.id);
+    if (layout_.valid(bucket) > 0) {
+        runtime_.ops().norm_term(term, gradients_.part(bucket), norm_, stream);
+    } else {
+        runtime_.ops().fill(term, 0.0f, stream);
+    }
+}
+
+Tensor StepStatistics::own_scale(const Bucket& bucket, Stream& stream) {
+    const Tensor scale = at(own_scales_ + 2 * bucket.id), norm = at(own_scales_ + 2 * bucket.id + 1);
+    runtime_.ops().clip_coefficient(scale, norm, at(own_terms_ + bucket.id), 0.0f, norm_, stream);
+    return scale;
+}
+
+void StepStatistics::take_loss(bool stop) {
+    Stream& compute = runtime_.compute();
+    compute.wait(*read_);
+    runtime_.ops().cast(at(StepNumbers::kLossTotal), loss_sum(), compute);
+    runtime_.ops().fill(at(StepNumbers::kStop), stop ? 1.0f : 0.0f, compute);
+}
+
+void StepStatistics::combine(const std::vector<bool>& due) {
+    Ops& ops = runtime_.ops();
+    Stream& reduce = runtime_.reduce();
+    const int64_t count = layout_.size();
+    const Tensor terms = at(StepNumbers::kNormTerms, count);
+    reduce.wait(*read_);
+    for (const Bucket& bucket : layout_.all())
+        if (!due[static_cast<size_t>(bucket.id)]) ops.fill(at(own_terms_ + bucket.id), 0.0f, reduce);
+    ops.cast(terms, at(own_terms_, count), reduce);
+    reducer_.sum_over_all(at(StepNumbers::kLossTotal, 2), reduce);
+    if (reducer_.sharded()) {
+        // Gradients that all of them have count once.
+        for (const Bucket& bucket : layout_.all())
+            if (bucket.parts == 1 && ranks_.data_rank() > 0)
+                ops.fill(at(StepNumbers::kNormTerms + bucket.id), 0.0f, reduce);
+        reducer_.reduce_over_parts(terms, norm_ == VectorNorm::infinity ? Reduction::max : Reduction::sum,
+                                   reduce);
+    }
+    ops.clip_coefficient(coefficient(), at(StepNumbers::kGradNorm), terms, static_cast<float>(clip_), norm_,
+                         reduce);
+}
+
+void StepStatistics::read(float* host, Stream& stream) {
+    if (!runtime_.device().dry()) {
+        // Not the first: the next backward writes it, on compute.
+        const int64_t first = StepNumbers::kLossTotal;
+        const Tensor values = at(first, StepNumbers::kNormTerms + layout_.size() - first);
+        runtime_.device().copy(host + first, values.data, values.bytes(), stream);
+    }
+    stream.record(*read_);
+}
+
+}  // namespace speedrun
