@@ -154,7 +154,7 @@ void StepRunner::enqueue_model(const OptimizerSet::Microbatch& microbatch, int64
 // step, as in all that the loader hands out; a step that masks some finds no graph and runs call by call.
 void StepRunner::record_graphs() {
     if (gradients_.memory().reused() || model_.parameters().stored_in_parts() ||
-        ranks_.plan.optimizer_step == OptimizerStep::in_backward)
+        ranks_.plan().optimizer_step == OptimizerStep::in_backward)
         return;
     const int64_t count = microbatches_, all_targets = config_.batch.tokens_per_step;
     for (int64_t step = 0; step < phases_; ++step) {
@@ -336,7 +336,7 @@ double StepRunner::validate(const ValidationLoader& loader) {
         total += sum;
     }
     optimizers_.trace(timeline_);
-    if (ranks_.world) total = ranks_.world->sum(total);
+    if (ranks_.world()) total = ranks_.world()->sum(total);
     return total / static_cast<double>(loader.num_targets());
 }
 

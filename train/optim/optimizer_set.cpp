@@ -24,7 +24,8 @@ std::vector<int> step_order(const BucketLayout& layout, StepOrder order) {
 // One rank has every gradient at hand, so it can refuse the whole step if one of them is not finite; several
 // would have to wait for the last reduction, and refuse bucket by bucket.
 bool steps_by_norm_of_all(const OptimizersConfig& config, const Ranks& ranks) {
-    return ranks.plan.optimizer_step != OptimizerStep::in_backward && (config.clip > 0 || ranks.size() == 1);
+    return ranks.plan().optimizer_step != OptimizerStep::in_backward &&
+           (config.clip > 0 || ranks.size() == 1);
 }
 
 }  // namespace
@@ -40,16 +41,16 @@ OptimizerSet::OptimizerSet(const OptimizersConfig& config, const ParameterTable&
       runtime_(runtime),
       layout_(parameters.layout()),
       reducer_(ranks, parameters, gradients, runtime),
-      in_backward_(ranks.plan.optimizer_step == OptimizerStep::in_backward),
+      in_backward_(ranks.plan().optimizer_step == OptimizerStep::in_backward),
       by_norm_of_all_(steps_by_norm_of_all(config, ranks)),
-      sync_(table, ranks.plan.launch, !by_norm_of_all_, layout_, gradients, reducer_, runtime,
+      sync_(table, ranks.plan().launch, !by_norm_of_all_, layout_, gradients, reducer_, runtime,
             {.reduced = [this](const Bucket& bucket) { take_norm(bucket); },
              .released =
                  [this](const Bucket& bucket) {
                      if (in_backward_) step_bucket(bucket);
                  }}),
       unsharder_(table, parameters, reducer_, runtime),
-      order_(step_order(layout_, ranks.plan.step_order)),
+      order_(step_order(layout_, ranks.plan().step_order)),
       buckets_of_unit_(static_cast<size_t>(table.num_units())) {
     for (size_t g = 0; g < config.groups.size(); ++g) {
         std::vector<const Bucket*> members;
