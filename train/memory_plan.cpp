@@ -17,9 +17,9 @@ int num_gpus() {
 
 // Ranks of this host that live in the same memory as this one: at most so many.
 int64_t ranks_on_device(const Ranks& ranks, const Device& device) {
-    if (!ranks.world) return 1;
+    if (!ranks.world()) return 1;
     const int devices = std::string_view(device.kind()) == "cpu" ? 1 : num_gpus();
-    return (ranks.world->local_size() + devices - 1) / devices;
+    return (ranks.world()->local_size() + devices - 1) / devices;
 }
 
 }  // namespace
@@ -39,15 +39,13 @@ RuntimeOptions runtime_options(const Config& config, const Ranks& ranks) {
     options.communicates = ranks.size() > 1;
     const int threads = threads_of_rank(ranks);
     if (options.threads == 0) options.threads = threads;
-    if (ranks.size() > 1 && config.device != "cpu") options.gpu = ranks.world->local_rank() % num_gpus();
+    if (ranks.size() > 1 && config.device != "cpu") options.gpu = ranks.world()->local_rank() % num_gpus();
     return options;
 }
 
 MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
-    Ranks alone = ranks;  // the shapes of one of them; nothing is said to the others
-    alone.world = nullptr;
     Runtime runtime(dry_runtime_options(config));
-    StepRunner runner(config, runtime, alone);
+    StepRunner runner(config, runtime, ranks.without_world());
     runner.warm_up();
     return {.table = runtime.device().memory().print(),
             .bytes = runtime.device().memory().total(),

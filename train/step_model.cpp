@@ -9,15 +9,13 @@
 namespace speedrun {
 
 std::vector<OpCost> step_operations(Config config, const Ranks& ranks, DType real, int64_t& period) {
-    Ranks alone = ranks;  // the shapes of one of them; nothing is said to the others
-    alone.world = nullptr;
     RuntimeOptions options = dry_runtime_options(config);
     options.device = "cpu";  // the one choice that is a device's:
     config.memory.logits_at_once = config.memory.logits_on("cuda");
     options.precision = real == DType::bf16 ? "bf16" : "f32";
     Runtime runtime(options);
     MeteredOps& meter = runtime.meter();
-    StepRunner runner(config, runtime, alone);
+    StepRunner runner(config, runtime, ranks.without_world());
     SyntheticBatches batches(config);
     runner.warm_up();
     period = runner.period();

@@ -61,7 +61,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       reducer_(ranks, model_.parameters(), gradients_, runtime),
       recorder_(runtime.device(), runtime.compute()),
       updates_(config.optimizers,
-               make_optimizers(config.optimizers, ranks.plan.step_order, model_.parameters(), gradients_,
+               make_optimizers(config.optimizers, ranks.plan().step_order, model_.parameters(), gradients_,
                                reducer_, runtime),
                {.table = model_.table(),
                 .ranks = ranks_,
@@ -329,7 +329,7 @@ double StepRunner::validate(const ValidationLoader& loader) {
         total += sum;
     }
     updates_.trace(timeline_);
-    if (ranks_.world) total = ranks_.world->sum(total);
+    if (ranks_.world()) total = ranks_.world()->sum(total);
     return total / static_cast<double>(loader.num_targets());
 }
 

@@ -99,8 +99,8 @@ CheckpointInfo Trainer::checkpoint_info() const {
     info.train_loss = summary_.train_loss.value_or(0);
     info.precision = std::string(name_of(runtime_.real()));
     info.ranks = ranks_.size();
-    info.mesh = ranks_.mesh.describe();
-    info.strategy = row_of(ranks_.plan.strategy).name;
+    info.mesh = ranks_.mesh().describe();
+    info.strategy = row_of(ranks_.plan().strategy).name;
     info.written_by = build_info().git_sha;
     info.config = config_to_json(config_);
     info.measured = {.train_ms = train_ms_,
@@ -241,8 +241,8 @@ void Trainer::trace(int64_t step) {
 // Where the timelines of all ranks begin, and what their clocks have in common.
 void Trainer::describe_timeline() {
     TracedRank rank{.rank = ranks_.rank(), .host = read_environment().host};
-    if (ranks_.world) {
-        const ClockOffset clock = align_clocks(*ranks_.world, steady_now_ns, boot_id());
+    if (ranks_.world()) {
+        const ClockOffset clock = align_clocks(*ranks_.world(), steady_now_ns, boot_id());
         rank.clock_offset_ns = clock.offset_ns;
         rank.clock_error_ns = clock.error_ns;
         rank.origin_ns = clock.origin_ns;
@@ -265,9 +265,9 @@ void Trainer::write_timeline() {
         if (ranks_.first()) merge_timelines(parts, folder_.path() + "/trace.json");
     };
     try {
-        if (!ranks_.world) return write(), merge();
-        check_together(*ranks_.world, write);
-        check_together(*ranks_.world, merge);
+        if (!ranks_.world()) return write(), merge();
+        check_together(*ranks_.world(), write);
+        check_together(*ranks_.world(), merge);
     } catch (const Error& error) {  // the same on all ranks; what they learned is still to be saved
         const std::string text = fmt::format("the timeline is not written: {}", error.what());
         folder_.log(text);
@@ -280,8 +280,8 @@ void Trainer::finish(RunSummary& s) {
     runtime_.device().set_trace(nullptr);
     progress_->finish();
     s.ranks = ranks_.size();
-    s.mesh = ranks_.mesh.describe();
-    s.strategy = row_of(ranks_.plan.strategy).name;
+    s.mesh = ranks_.mesh().describe();
+    s.strategy = row_of(ranks_.plan().strategy).name;
     s.parameters = runner_.model().table().numel();
     s.train_ms = clock_.finished_ms();
     if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;

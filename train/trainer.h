@@ -59,7 +59,7 @@ class Trainer {
     bool signalled() const { return options_.stop_signal && options_.stop_signal->load() != 0; }
     // Alone we end at once. Many ranks have to end at the same step: one whose result says so, see collect().
     bool stopped() const { return ranks_.size() > 1 ? ranks_stop_ : signalled(); }
-    double over_ranks(double value) const { return ranks_.world ? ranks_.world->sum(value) : value; }
+    double over_ranks(double value) const { return ranks_.world() ? ranks_.world()->sum(value) : value; }
     void describe_timeline();
     void write_timeline();
     void finish(RunSummary& summary);

@@ -106,10 +106,10 @@ TEST_F(FakeRanksTest, StagedNumbersAreThoseOfTheWorldBeneath) {
     const std::vector<double> plain = curve_on_ranks(2, "plain", c), alone = curve_on_ranks(1, "alone", c);
     std::vector<double> staged;
     run_ranks(2, [&](World& world) {
-        Ranks ranks = resolve_ranks(c, world);
-        Runtime runtime(runtime_options(c, ranks));
+        const Ranks of_world = resolve_ranks(c, world);
+        Runtime runtime(runtime_options(c, of_world));
         const auto staged_world = make_staged_world(world, runtime.device());
-        ranks.world = staged_world.get();
+        const Ranks ranks = of_world.with_world(*staged_world);
         RunFolder run_folder = ranks.first() ? RunFolder((folder_ / "logs").string(), "staged")
                                              : RunFolder::silent((folder_ / "logs" / "staged").string());
         Trainer(c, runtime, ranks, run_folder, {.quiet = true}).run();

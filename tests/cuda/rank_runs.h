@@ -24,9 +24,8 @@ class RankRuns : public RunFixture {
         run_ranks(size, [&](World& world) {
             Ranks ranks = resolve_ranks(config, world);
             Runtime runtime(runtime_options(config, ranks));
-            ranks.plan.compute_dtype = runtime.real();
             const DeviceWorld device_world = make_device_world(world, runtime.device(), config.parallel);
-            if (device_world.world) ranks.world = device_world.world.get();
+            if (device_world.world) ranks = ranks.with_world(*device_world.world);
             RunFolder run_folder =
                 ranks.first() ? RunFolder((folder_ / "logs").string(), name) : RunFolder::silent(path);
             Trainer trainer(config, runtime, ranks, run_folder, {.quiet = true});

@@ -90,12 +90,19 @@ ParallelPlan plan_of(const Mode& mode) {
     plan.optimizer_step = mode.optimizer_step;
     plan.global_clip = mode.clip > 0;
     plan.reduce_dtype = mode.reduce_dtype;
-    plan.compute_dtype = std::string(mode.precision) == "f32" ? DType::f32 : DType::bf16;
     return resolve_plan(plan);
 }
 
+Mesh mesh_of(const Mode& mode) {
+    return Mesh({mode.replicate, mode.shard, 1, 1});
+}
+
+DType compute_type_of(const Mode& mode) {
+    return std::string(mode.precision) == "f32" ? DType::f32 : DType::bf16;
+}
+
 Layout::Layout(const Mode& mode)
-    : ranks{.world = nullptr, .mesh = Mesh({mode.replicate, mode.shard, 1, 1}), .plan = plan_of(mode)},
+    : ranks(mesh_of(mode), plan_of(mode)),
       table(config_of(mode).model, config_of(mode).batch.sequence_length),
       buckets(table, bucket_rules(ranks, table, config_of(mode).optimizers)) {}
 
@@ -151,10 +158,7 @@ class RowSource final : public BatchSource {
 
 Curve train(const Mode& mode, World* world, const Watch& watch) {
     const Config config = config_of(mode);
-    Ranks ranks;
-    ranks.world = world;
-    ranks.mesh = Mesh({mode.replicate, mode.shard, 1, 1});
-    ranks.plan = plan_of(mode);
+    const Ranks ranks(mesh_of(mode), plan_of(mode), world);
     Runtime runtime(
         {.device = "cpu", .precision = mode.precision, .threads = 1, .communicates = mode.ranks() > 1});
     static_cast<CpuDevice&>(runtime.device()).allow_graphs(mode.graphs);

@@ -44,6 +44,8 @@ struct Mode {
 void PrintTo(const Mode& mode, std::ostream* out);
 std::string name_of(const Mode& mode);  // as PrintTo says: letters, digits and _
 ParallelPlan plan_of(const Mode& mode);
+Mesh mesh_of(const Mode& mode);
+DType compute_type_of(const Mode& mode);
 Config config_of(const Mode& mode);
 
 // What the engine of this mode has, without ranks that talk.

@@ -90,9 +90,8 @@ TEST(EngineBytesTest, EqualTheFormula) {
     for (const Mode& mode : modes) {
         const Layout layout(mode);
         double planned = 0;
-        for (const double kind : step_wire_bytes(bucket_schedule(layout.buckets, layout.ranks),
-                                                 static_cast<int>(mode.accumulation)))
-            planned += kind;
+        const auto rows = bucket_schedule(layout.buckets, layout.ranks, compute_type_of(mode));
+        for (const double kind : step_wire_bytes(rows, static_cast<int>(mode.accumulation))) planned += kind;
         const double bytes = bytes_per_step(mode, layout);
         EXPECT_NEAR(planned, bytes, 1e-6) << ::testing::PrintToString(mode);
         EXPECT_NEAR(static_cast<double>(train_ranks(mode).bytes_sent), kSteps * mode.ranks() * bytes, 1e-6)

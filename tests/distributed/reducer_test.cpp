@@ -34,7 +34,7 @@ struct Rank {
     Reducer reducer;
 
     Rank(World& world, const Mesh& mesh, const ParallelPlan& plan)
-        : ranks{&world, mesh, plan},
+        : ranks(mesh, plan, &world),
           parameters(table, bucket_rules(ranks, table, adamw()), runtime),
           gradients(table, parameters.layout(), runtime, gradient_memory(ranks, 2, true)),
           reducer(ranks, parameters, gradients, runtime) {}

@@ -27,7 +27,7 @@ OptimizersConfig muon_and_adamw() {
 class RankUnderTest {
   public:
     RankUnderTest(World& world, const ParallelPlan& plan)
-        : ranks_{&world, Mesh({1, world.size(), 1, 1}), plan},
+        : ranks_(Mesh({1, world.size(), 1, 1}), plan, &world),
           parameters_(table_, bucket_rules(ranks_, table_, muon_and_adamw()), runtime_),
           gradients_(table_, parameters_.layout(), runtime_, gradient_memory(ranks_, 1, true)),
           reducer_(ranks_, parameters_, gradients_, runtime_),

@@ -1,4 +1,5 @@
-// From config to ranks: mesh and batch sizes, shares of the cores, and errors that all ranks meet together.
+// Ranks as a value, and from config to them: mesh and batch sizes, shares of the cores, and errors that all
+// ranks meet together.
 #include "train/sharding/resolve_ranks.h"
 
 #include <gtest/gtest.h>
@@ -32,6 +33,43 @@ std::string refusal(const Config& config, int ranks) {
     return "none";
 }
 
+TEST(RanksTest, PlanIsResolvedWhateverItIsMadeOf) {
+    const Ranks alone;
+    EXPECT_EQ(alone.world(), nullptr);
+    EXPECT_EQ(alone.mesh().world_size(), 1);
+    EXPECT_EQ(alone.plan().accumulate, Accumulate::local);
+    ParallelPlan plan;
+    plan.strategy = Strategy::zero3;
+    const Ranks planned(Mesh({1, 2, 1, 1}), plan);
+    EXPECT_EQ(planned.plan().accumulate, Accumulate::reduce_scatter);
+    EXPECT_EQ(planned.plan().reshard_after_forward, Reshard::except_last);
+    plan.accumulate = Accumulate::local;
+    plan.strategy = Strategy::zero2;
+    EXPECT_THROW(Ranks(Mesh(), plan), Error) << "what resolve_plan refuses";
+}
+
+TEST(RanksTest, AWorldHasAsManyRanksAsTheMesh) {
+    run_ranks(2, [](World& world) {
+        const Ranks planned(Mesh({1, 2, 1, 1}), {}), three(Mesh({3, 1, 1, 1}), {});
+        const Ranks running = planned.with_world(world);
+        EXPECT_EQ(running.world(), &world);
+        EXPECT_EQ(running.rank(), world.rank());
+        EXPECT_EQ(running.size(), 2);
+        EXPECT_EQ(planned.world(), nullptr) << "the value that it was made of stays";
+        EXPECT_EQ(running.without_world().world(), nullptr);
+        EXPECT_EQ(running.without_world().mesh().world_size(), 2);
+        try {
+            three.with_world(world);
+            ADD_FAILURE() << "two ranks as a mesh of three";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::failure);
+            EXPECT_STREQ(error.what(),
+                         "a world of 2 ranks for a mesh of 3 (replicate 3 x shard 1 x context 1 x tensor 1)");
+        }
+        EXPECT_THROW(Ranks(Mesh(), {}, &world), Error);
+    });
+}
+
 TEST(ResolveRanksTest, MeshAndPlanComeFromTheConfig) {
     Config config = config_of(64, 128, 1024);
     config.parallel.replicate = 2;
@@ -39,12 +77,12 @@ TEST(ResolveRanksTest, MeshAndPlanComeFromTheConfig) {
     config.parallel.launch = "after_backward";
     config.optimizers.clip = 1;
     const Ranks ranks = plan_ranks(config, 8);
-    EXPECT_EQ(ranks.mesh.describe(), "replicate 2 x shard 4 x context 1 x tensor 1");
+    EXPECT_EQ(ranks.mesh().describe(), "replicate 2 x shard 4 x context 1 x tensor 1");
     EXPECT_EQ(ranks.num_data_ranks(), 8);
-    EXPECT_EQ(ranks.plan.strategy, Strategy::zero1);
-    EXPECT_EQ(ranks.plan.launch, Launch::after_backward);
-    EXPECT_TRUE(ranks.plan.global_clip);
-    EXPECT_TRUE(ranks.plan.accumulate.has_value());  // resolved
+    EXPECT_EQ(ranks.plan().strategy, Strategy::zero1);
+    EXPECT_EQ(ranks.plan().launch, Launch::after_backward);
+    EXPECT_TRUE(ranks.plan().global_clip);
+    EXPECT_TRUE(ranks.plan().accumulate.has_value());  // resolved
     EXPECT_EQ(config.microbatches_per_step(ranks.num_data_ranks()), 1);
     EXPECT_EQ(config.microbatches_per_step(), 8);
 }

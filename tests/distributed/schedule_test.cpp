@@ -16,7 +16,6 @@ ParallelPlan plan_of(Strategy strategy, std::optional<Accumulate> accumulate = {
     plan.strategy = strategy;
     plan.accumulate = accumulate;
     plan.reshard_after_forward = reshard;
-    plan.compute_dtype = DType::bf16;
     return resolve_plan(plan);
 }
 
@@ -29,7 +28,7 @@ std::vector<std::string> lines(const std::vector<PlannedCollective>& planned) {
     return all;
 }
 
-// A small model of the engine's kind under a plan.
+// A small model of the engine's kind under a plan, computing in bf16.
 struct Planned {
     Ranks ranks;
     ParameterTable table;
@@ -38,10 +37,10 @@ struct Planned {
 
     Planned(const ParallelPlan& plan, const Mesh& mesh, const char* optimizer = "adamw",
             const ModelConfig& model = small_model())
-        : ranks{.world = nullptr, .mesh = mesh, .plan = plan},
+        : ranks(mesh, plan),
           table(model, 16),
           layout(table, bucket_rules(ranks, table, groups(optimizer))),
-          rows(bucket_schedule(layout, ranks)) {}
+          rows(bucket_schedule(layout, ranks, DType::bf16)) {}
 
     static ModelConfig small_model() {
         return model_of("modern", {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});

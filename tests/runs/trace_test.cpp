@@ -158,7 +158,7 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
 
     // Bytes of the spans, of the step lines and of the plan are the same, and the totals are their sum.
     std::map<std::string, double> planned, traced;
-    for (const ScheduleRow& row : bucket_schedule(layout, ranks))
+    for (const ScheduleRow& row : bucket_schedule(layout, ranks, DType::f32))
         for (const PlannedCollective& one : row.collectives) planned[name_of(one.kind)] += one.sent_bytes;
     for (const Json& e : all)
         if (e["ph"] == "X" && e["pid"] == 0 && e["args"].contains("bytes"))

@@ -43,7 +43,7 @@ class UpdatePipelineTest : public ::testing::Test {
             : reducer(ranks, h.model.parameters(), h.gradients, h.runtime),
               recorder(h.runtime.device(), h.runtime.compute()),
               updates(config,
-                      make_optimizers(config, ranks.plan.step_order, h.model.parameters(), h.gradients,
+                      make_optimizers(config, ranks.plan().step_order, h.model.parameters(), h.gradients,
                                       reducer, h.runtime),
                       {.table = h.table(),
                        .ranks = ranks,

@@ -124,7 +124,7 @@ void Checkpointer::begin(CheckpointInfo info) {
 void Checkpointer::save(CheckpointInfo info) {
     settle(true);
     const double saved = saved_ == info.step ? 1 : 0;  // the first rank alone knows if that failed
-    if ((ranks_.size() > 1 ? ranks_.world->min(saved) : saved) > 0) return;
+    if ((ranks_.size() > 1 ? ranks_.world()->min(saved) : saved) > 0) return;
     runtime_.synchronize();
     begin(std::move(info));
     outcome_ = outcome_of([this] { return write_from_device(info_.step); });
@@ -136,7 +136,7 @@ void Checkpointer::finish() {
     settle(true);
     settle_commit(true);
     if (ranks_.size() == 1) return;
-    for (const std::string& problem : ranks_.world->all_gather(problem_)) {
+    for (const std::string& problem : ranks_.world()->all_gather(problem_)) {
         if (problem_.empty()) problem_ = problem;
     }
 }
@@ -190,7 +190,7 @@ void Checkpointer::settle(bool wait) {
             outcome_ = outcome_of([this] { return writing_.get(); });
         const std::string own = outcome_.empty() ? std::string{kBusy} : outcome_;
         const auto outcomes =
-            ranks_.size() > 1 ? ranks_.world->all_gather(own) : std::vector<std::string>{own};
+            ranks_.size() > 1 ? ranks_.world()->all_gather(own) : std::vector<std::string>{own};
         const auto is = [](char kind) { return [kind](const std::string& o) { return o.front() == kind; }; };
         if (std::any_of(outcomes.begin(), outcomes.end(), is(kBusy))) {
             if (wait) continue;

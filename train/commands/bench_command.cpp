@@ -149,9 +149,8 @@ int run_bench(const BenchOptions& options) {
         }
         Config config = read_config(options.config, options.settings);
         if (options.threads) config.threads = *options.threads;
-        Ranks ranks = resolve_ranks(config, *world);
+        const Ranks ranks = resolve_ranks(config, *world);
         Runtime runtime(runtime_options(config, ranks));
-        ranks.plan.compute_dtype = runtime.real();
         require_memory(config, runtime.device(), ranks);
         StepBenchOptions steps;
         steps.steps = options.steps;

@@ -118,29 +118,30 @@ void print_owners(const BucketLayout& layout, const OptimizersConfig& optimizers
 
 // Where a bucket is too small for so many ranks, fewer should share it, and copies be summed.
 void print_advice(const Ranks& ranks, const ParameterTable& table) {
-    const int shard = ranks.mesh.size(Axis::shard), replicate = ranks.mesh.size(Axis::replicate);
-    const int fitting = ranks_that_fit(ranks.plan, shard, table.numel());
-    if (fitting == shard || ranks.plan.strategy == Strategy::ddp) return;
+    const int shard = ranks.mesh().size(Axis::shard), replicate = ranks.mesh().size(Axis::replicate);
+    const int fitting = ranks_that_fit(ranks.plan(), shard, table.numel());
+    if (fitting == shard || ranks.plan().strategy == Strategy::ddp) return;
     std::printf(
         "advice: over %d ranks, buckets of %.1f MiB are mostly latency: --set parallel.replicate=%d cuts "
         "them "
         "among %d ranks only, and sums the parts over the copies\n",
         shard,
-        static_cast<double>(bucket_target(ranks.plan, shard, table.numel()) * size_of(DType::f32)) / kMiB,
+        static_cast<double>(bucket_target(ranks.plan(), shard, table.numel()) * size_of(DType::f32)) / kMiB,
         replicate * shard / fitting, fitting);
 }
 
 // What the ranks send each other in an optimizer step: when, over which of them, and how much.
-void print_communication(const Config& config, const Ranks& ranks, const ParameterTable& table) {
-    if (ranks.mesh.world_size() == 1) {
+void print_communication(const Config& config, const Ranks& ranks, const ParameterTable& table,
+                         DType compute) {
+    if (ranks.mesh().world_size() == 1) {
         std::printf("communication: one rank, none\n");
         return;
     }
     const BucketLayout layout(table, bucket_rules(ranks, table, config.optimizers));
-    const std::vector<ScheduleRow> rows = bucket_schedule(layout, ranks);
-    std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh.world_size(),
-                ranks.mesh.describe().c_str(), row_of(ranks.plan.strategy).name,
-                ranks.plan.launch == Launch::ready ? "a gradient is ready" : "backward has ended");
+    const std::vector<ScheduleRow> rows = bucket_schedule(layout, ranks, compute);
+    std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh().world_size(),
+                ranks.mesh().describe().c_str(), row_of(ranks.plan().strategy).name,
+                ranks.plan().launch == Launch::ready ? "a gradient is ready" : "backward has ended");
     const std::optional<SimulatedNetwork> network = simulated_network(config.parallel);
     const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
     double reduce_ms = 0, gather_ms = 0;
@@ -184,17 +185,16 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
 
 int print_plan(const PlanOptions& options, int num_ranks) {
     const Config config = read_config(options.config, options.settings);
-    Ranks ranks = plan_ranks(config, num_ranks);
+    const Ranks ranks = plan_ranks(config, num_ranks);
     if (!options.gpu.empty()) return print_gpu_plan(options, config, ranks);
     std::printf("%s", config_to_json(config).c_str());
 
     const MemoryPlan plan = plan_memory(config, ranks);
-    ranks.plan.compute_dtype = plan.real;
     const ParameterTable table(config.model, config.batch.sequence_length);
     print_parameters(table, config.optimizers);
     print_batch(config, ranks);
     const auto of_all_ranks = [&](int64_t flops) {
-        return static_cast<double>(flops) * static_cast<double>(ranks.mesh.world_size());
+        return static_cast<double>(flops) * static_cast<double>(ranks.mesh().world_size());
     };
     const double flops = of_all_ranks(plan.flops_per_step);
     std::printf("work: %.3f GFLOP per step, %.3f MFLOP per token\n", flops * 1e-9,
@@ -205,7 +205,7 @@ int print_plan(const PlanOptions& options, int num_ranks) {
                     again * 1e-9, 100 * again / flops);
     }
     std::printf("computing: %s\n", Runtime(dry_runtime_options(config)).description().c_str());
-    print_communication(config, ranks, table);
+    print_communication(config, ranks, table, plan.real);
     std::printf("\nmemory per rank (%s, %s)\n%s", plan.device.c_str(),
                 std::string(name_of(plan.real)).c_str(), plan.table.c_str());
     return print_fit(config, ranks, plan);

@@ -24,7 +24,7 @@ std::vector<std::string> gpu_notes(const Config& config, const Ranks& ranks) {
     std::vector<std::string> notes = {
         "modelled, not measured: operations one after the other, without the copies of tokens to the GPU",
         "attention is counted without documents, which hide keys"};
-    if (ranks.mesh.world_size() > 1)
+    if (ranks.mesh().world_size() > 1)
         notes.push_back("what the ranks send each other takes no time here: see plan without --gpu");
     if (config.cuda.attention == "cudnn")
         notes.push_back("attention is modelled as our own kernels, not as cuDNN's");
@@ -35,7 +35,7 @@ void print_gpu_text(const PlanOptions& options, const Config& config, const Rank
                     const StepModel& model) {
     const Speed speed = speed_of(model, config, ranks);
     const std::string of_ranks =
-        ranks.mesh.world_size() > 1 ? fmt::format("one of {} GPUs", ranks.mesh.world_size()) : "one GPU";
+        ranks.mesh().world_size() > 1 ? fmt::format("one of {} GPUs", ranks.mesh().world_size()) : "one GPU";
     std::printf("%s on %s (modelled), %s, %s: steps of %lld tokens (%lld microbatches of %lld)\n",
                 options.config.c_str(), gpu.title, of_ranks.c_str(), std::string(name_of(model.real)).c_str(),
                 static_cast<long long>(config.batch.tokens_per_step),
@@ -60,7 +60,8 @@ void print_gpu_text(const PlanOptions& options, const Config& config, const Rank
         "step; "
         "%.3f ms between kernels\n",
         model.ms, model.ms / static_cast<double>(model.microbatches), speed.tokens_per_s,
-        ranks.mesh.world_size() > 1 ? fmt::format(" ({:.0f} a GPU)", speed.tokens_per_s_of_one).c_str() : "",
+        ranks.mesh().world_size() > 1 ? fmt::format(" ({:.0f} a GPU)", speed.tokens_per_s_of_one).c_str()
+                                      : "",
         model.floor_ms, 100 * speed.share_of_floor, model.gap_ms);
     for (const std::string& note : gpu_notes(config, ranks)) std::printf("note: %s\n", note.c_str());
 }
@@ -79,7 +80,7 @@ void print_gpu_json(const PlanOptions& options, const Config& config, const Rank
                    {"launch_gap_us", gpu.launch_gap_us},
                    {"source", gpu.source}}},
                  {"dtype", name_of(model.real)},
-                 {"ranks", ranks.mesh.world_size()},
+                 {"ranks", ranks.mesh().world_size()},
                  {"tokens_per_step", config.batch.tokens_per_step},
                  {"microbatches", model.microbatches},
                  {"step",

@@ -56,7 +56,7 @@ std::string header(const Config& config, const Ranks& ranks, const Runtime& runt
     const ModelConfig& m = config.model;
     const std::string who = ranks.size() > 1
                                 ? fmt::format("{} ranks ({}, {}), each ", ranks.size(),
-                                              row_of(ranks.plan.strategy).name, ranks.mesh.describe())
+                                              row_of(ranks.plan().strategy).name, ranks.mesh().describe())
                                 : "";
     return fmt::format(
         "{}: {} model, {:.2f}M parameters ({} layer{} x {}), {} steps of {} tokens ({} microbatches), {}{}",
@@ -212,14 +212,13 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     std::unique_ptr<Runtime> runtime;
     check_together(world, [&] {
         runtime = std::make_unique<Runtime>(runtime_choice);
-        ranks.plan.compute_dtype = runtime->real();
         require_memory(config, runtime->device(), ranks);
     });
     expect_same_on_all_ranks(world, "build and precision",
                              {build_info().git_sha, std::string(name_of(runtime->real()))});
 
     const DeviceWorld device_world = make_device_world(world, runtime->device(), config.parallel);
-    if (device_world.world) ranks.world = device_world.world.get();
+    if (device_world.world) ranks = ranks.with_world(*device_world.world);
 
     const std::string name = options.name.empty() ? default_name(options.config) : options.name;
     const ResumePoint point = find_resume_point(world, options.resume, options.out + "/" + name, config);

@@ -44,7 +44,7 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
     rules.group_of = assign_groups(table, config);
     for (const OptimizerGroupConfig& group : config.groups)
         rules.whole_matrix.push_back(needs_whole_matrices(group));
-    rules.target = bucket_target(ranks.plan, ranks.mesh.world_size(), table.numel());
+    rules.target = bucket_target(ranks.plan(), ranks.mesh().world_size(), table.numel());
     return rules;
 }
 

@@ -152,10 +152,8 @@ ParallelPlan resolve_plan(ParallelPlan plan) {
             "parallel.optimizer_step is in_backward, but parallel.step_order is forward: backward completes "
             "gradients in reverse order; set step_order to reverse");
     }
-    for (const DType dtype : {plan.reduce_dtype, plan.compute_dtype}) {
-        if (dtype != DType::f32 && dtype != DType::bf16)
-            throw_usage("parallel: gradients and parameters are f32 or bf16, not {}", name_of(dtype));
-    }
+    if (plan.reduce_dtype != DType::f32 && plan.reduce_dtype != DType::bf16)
+        throw_usage("parallel: gradients are reduced in f32 or bf16, not {}", name_of(plan.reduce_dtype));
     if (plan.bucket_bytes < 0)
         throw_usage("parallel.bucket_bytes is {}: want a size, or 0 for one that fits the ranks",
                     plan.bucket_bytes);

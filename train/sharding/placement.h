@@ -65,7 +65,6 @@ struct ParallelPlan {
     OptimizerStep optimizer_step = OptimizerStep::after_backward;
     std::optional<Reshard> reshard_after_forward;
     DType reduce_dtype = DType::f32;
-    DType compute_dtype = DType::f32;
     int64_t bucket_bytes = 0;        // of gradients that are reduced as one; 0: from the number of ranks
     bool global_clip = false;        // does optimizers.clip scale by the norm of all gradients?
     bool sequence_parallel = false;  // does the tensor axis shard the sequence outside of matrices?

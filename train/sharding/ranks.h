@@ -7,17 +7,37 @@
 
 namespace speedrun {
 
-struct Ranks {
-    World* world = nullptr;  // null: one rank, alone (tests, plan); must outlive what is built on it
-    Mesh mesh;
-    ParallelPlan plan;  // resolved
+// Value that nobody changes, only replaces as a whole. It holds what the config says; what the device says,
+// the compute type above all, is in Runtime.
+class Ranks {
+  public:
+    // One rank, alone.
+    Ranks() : Ranks(Mesh(), ParallelPlan()) {}
+    // Ranks of a mesh under a plan, which need not be resolved yet (usage errors: those of resolve_plan).
+    // world: what they talk through, which must outlive what is built on it; null: one rank alone, or ranks
+    // of which none runs. Throws unless the world has as many ranks as the mesh.
+    Ranks(const Mesh& mesh, const ParallelPlan& plan, World* world = nullptr);
 
-    int rank() const { return world ? world->rank() : 0; }
-    int size() const { return world ? world->size() : 1; }
+    // Copy that talks through another world of as many ranks, made for their devices or slowed down.
+    Ranks with_world(World& world) const { return Ranks(mesh_, plan_, &world); }
+    // Copy that nobody runs: shapes and sizes are those of rank 0, and nothing is said to the others.
+    Ranks without_world() const { return Ranks(mesh_, plan_); }
+
+    World* world() const { return world_; }
+    const Mesh& mesh() const { return mesh_; }
+    const ParallelPlan& plan() const { return plan_; }  // resolved
+
+    int rank() const { return world_ ? world_->rank() : 0; }
+    int size() const { return world_ ? world_->size() : 1; }
     bool first() const { return rank() == 0; }
     // Ranks that work on different tokens: all of them, while context and tensor are 1.
-    int num_data_ranks() const { return mesh.size(Axis::replicate) * mesh.size(Axis::shard); }
-    int data_rank() const { return rank() / (mesh.size(Axis::context) * mesh.size(Axis::tensor)); }
+    int num_data_ranks() const { return mesh_.size(Axis::replicate) * mesh_.size(Axis::shard); }
+    int data_rank() const { return rank() / (mesh_.size(Axis::context) * mesh_.size(Axis::tensor)); }
+
+  private:
+    World* world_;
+    Mesh mesh_;
+    ParallelPlan plan_;
 };
 
 }  // namespace speedrun

@@ -8,12 +8,12 @@
 namespace speedrun {
 
 GradientMemory gradient_memory(const Ranks& ranks, int64_t microbatches, bool every_step) {
-    const ParallelPlan plan = resolve_plan(ranks.plan);
+    const ParallelPlan& plan = ranks.plan();
     const bool in_backward = plan.optimizer_step == OptimizerStep::in_backward;
     const bool used_up_at_once = in_backward && microbatches == 1 && every_step;
     GradientMemory memory;
     memory.accumulators = plan.accumulate.value() == Accumulate::reduce_scatter &&
-                          ranks.mesh.size(Axis::shard) > 1 && !used_up_at_once;
+                          ranks.mesh().size(Axis::shard) > 1 && !used_up_at_once;
     memory.ring = plan.launch == Launch::ready && (memory.accumulators || used_up_at_once);
     return memory;
 }
@@ -23,24 +23,24 @@ Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& 
       parameters_(parameters),
       gradients_(gradients),
       ops_(runtime.ops()),
-      schedule_(bucket_schedule(parameters.layout(), ranks)),
+      schedule_(bucket_schedule(parameters.layout(), ranks, runtime.real())),
       rows_(parameters.layout().all().size()) {
     for (const ScheduleRow& row : schedule_)
         if (row.bucket >= 0) rows_[static_cast<size_t>(row.bucket)] = &row;
-    if (ranks.plan.reduce_dtype != DType::f32 && ranks.mesh.world_size() > 1) {
+    if (ranks.plan().reduce_dtype != DType::f32 && ranks.mesh().world_size() > 1) {
         int64_t largest = 0;
         for (const Bucket& bucket : parameters.layout().all())
             largest = std::max(largest, parameters.layout().padded(bucket));
         wire_ = Buffer(runtime.device(), "gradients to reduce", MemoryCategory::workspace,
-                       largest * size_of(ranks.plan.reduce_dtype));
+                       largest * size_of(ranks.plan().reduce_dtype));
     }
     if (ranks.size() == 1) return;
     // Who disagrees would wait for ever, or sum apples and pears.
     std::vector<std::string> lines;
     for (const ScheduleRow& row : schedule_) lines.push_back(row.describe());
     lines.push_back(fmt::format("steps in {} order",
-                                ranks.plan.step_order == StepOrder::reverse ? "reverse" : "forward"));
-    expect_same_on_all_ranks(*ranks.world, "schedule", lines);
+                                ranks.plan().step_order == StepOrder::reverse ? "reverse" : "forward"));
+    expect_same_on_all_ranks(*ranks.world(), "schedule", lines);
     for (const ScheduleRow& row : schedule_)
         for (const PlannedCollective& collective : row.collectives) connect(collective);
 }
@@ -56,8 +56,8 @@ void Reducer::connect(const PlannedCollective& collective) {
     const std::string axes = collective.axes.describe();
     std::unique_ptr<Communicator>& communicator = communicators_[{lane, axes}];
     if (communicator) return;
-    communicator = ranks_.world->connect(fmt::format("{} over {}", kNames[static_cast<size_t>(lane)], axes),
-                                         ranks_.mesh.group(ranks_.rank(), collective.axes));
+    communicator = ranks_.world()->connect(fmt::format("{} over {}", kNames[static_cast<size_t>(lane)], axes),
+                                           ranks_.mesh().group(ranks_.rank(), collective.axes));
 }
 
 Communicator* Reducer::over(AxisSet axes, Lane lane) const {
@@ -73,7 +73,7 @@ Communicator* Reducer::of(const Bucket& bucket, Collective kind) const {
 
 void Reducer::sum(Communicator& group, const Tensor& values, Stream& stream) {
     if (!wire_.data()) return group.all_reduce(values, stream);
-    const Tensor wire = wire_.tensor(ranks_.plan.reduce_dtype, {values.numel()});
+    const Tensor wire = wire_.tensor(ranks_.plan().reduce_dtype, {values.numel()});
     ops_.cast(wire, values, stream);
     group.all_reduce(wire, stream);
     ops_.cast(values, wire, stream);
@@ -81,7 +81,7 @@ void Reducer::sum(Communicator& group, const Tensor& values, Stream& stream) {
 
 void Reducer::scatter_sum(Communicator& group, const Tensor& part, const Tensor& whole, Stream& stream) {
     if (!wire_.data()) return group.reduce_scatter(part, whole, stream);
-    const Tensor wire = wire_.tensor(ranks_.plan.reduce_dtype, {whole.numel()});
+    const Tensor wire = wire_.tensor(ranks_.plan().reduce_dtype, {whole.numel()});
     const Tensor own = wire.reshaped({group.size(), part.numel()}).row_slice(group.index(), 1);
     ops_.cast(wire, whole, stream);
     group.reduce_scatter(own.reshaped({part.numel()}), wire, stream);
@@ -114,12 +114,12 @@ void Reducer::reduce(const Bucket& bucket, bool first, bool last, Stream& stream
 }
 
 void Reducer::sum_over_all(const Tensor& values, Stream& stream) {
-    if (Communicator* const all = over(ranks_.mesh.larger_than_one(loss_axes()), Lane::reduce))
+    if (Communicator* const all = over(ranks_.mesh().larger_than_one(loss_axes()), Lane::reduce))
         all->all_reduce(values, stream);
 }
 
 void Reducer::reduce_over_parts(const Tensor& values, Reduction reduction, Stream& stream) {
-    if (Communicator* const parts = over(ranks_.mesh.larger_than_one(norm_axes(ranks_)), Lane::reduce))
+    if (Communicator* const parts = over(ranks_.mesh().larger_than_one(norm_axes(ranks_)), Lane::reduce))
         parts->all_reduce(values, stream, reduction);
 }
 

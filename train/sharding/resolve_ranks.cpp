@@ -27,7 +27,7 @@ ParallelPlan plan_of(const Config& config) {
     plan.reduce_dtype = parallel.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
     plan.bucket_bytes = parallel.bucket_bytes;
     plan.global_clip = config.optimizers.clip > 0;
-    return resolve_plan(plan);
+    return plan;
 }
 
 // "host 0 1 5"
@@ -68,15 +68,14 @@ void validate_ranks(const Config& config, const Mesh& mesh) {
 }
 
 Ranks plan_ranks(const Config& config, int num_ranks) {
-    Ranks ranks{.world = nullptr, .mesh = resolve_mesh(config.parallel, num_ranks), .plan = plan_of(config)};
-    validate_ranks(config, ranks.mesh);
+    const Mesh mesh = resolve_mesh(config.parallel, num_ranks);
+    const Ranks ranks(mesh, plan_of(config));
+    validate_ranks(config, mesh);
     return ranks;
 }
 
 Ranks resolve_ranks(const Config& config, World& world) {
-    Ranks ranks = plan_ranks(config, world.size());
-    ranks.world = &world;
-    return ranks;
+    return plan_ranks(config, world.size()).with_world(world);
 }
 
 CoreSet available_cores() {
@@ -107,9 +106,9 @@ int share_of_cores(const std::vector<CoreSet>& processes, size_t own) {
 }
 
 int threads_of_rank(const Ranks& ranks) {
-    if (!ranks.world || ranks.size() == 1) return 0;
+    if (!ranks.world() || ranks.size() == 1) return 0;
     std::vector<CoreSet> processes;
-    for (const std::string& text : ranks.world->all_gather(to_text(available_cores())))
+    for (const std::string& text : ranks.world()->all_gather(to_text(available_cores())))
         processes.push_back(from_text(text));
     if (std::getenv("OMP_NUM_THREADS")) return 0;
     return share_of_cores(processes, static_cast<size_t>(ranks.rank()));

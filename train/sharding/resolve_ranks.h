@@ -8,8 +8,8 @@
 
 namespace speedrun {
 
-// The ranks of this world, as section `parallel` wants them. The plan's compute_dtype is f32 until the caller
-// has a device and sets it. Usage errors: those of resolve_mesh, resolve_plan and validate_ranks.
+// The ranks of this world, as section `parallel` wants them. Usage errors: those of resolve_mesh,
+// resolve_plan and validate_ranks.
 Ranks resolve_ranks(const Config& config, World& world);
 
 // The same for this many ranks, none of which runs: what `plan` looks at.

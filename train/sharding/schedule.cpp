@@ -49,8 +49,8 @@ AxisPlacements on(const AxisSet& axes, Placement placement) {
 
 // What place_parameter() says of the strategy; but under ddp the state of whole matrices is cut all the same.
 ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
-    ParameterPlacement placement = place_parameter(ranks.plan, -1);
-    if (ranks.plan.strategy == Strategy::ddp)
+    ParameterPlacement placement = place_parameter(ranks.plan(), -1);
+    if (ranks.plan().strategy == Strategy::ddp)
         placement.state = on(bucket.parts == 1 ? AxisSet{} : kRankAxes, Placement::shard(0));
     return placement;
 }
@@ -63,7 +63,7 @@ class RowBuilder {
 
     void change(const AxisPlacements& from, const AxisPlacements& to, DType dtype, When when) {
         for (const PlannedCollective& collective :
-             collectives_between(from, to, elements_, padding_, ranks_.mesh, dtype, when))
+             collectives_between(from, to, elements_, padding_, ranks_.mesh(), dtype, when))
             row_.collectives.push_back(collective);
     }
 
@@ -73,10 +73,11 @@ class RowBuilder {
     const int64_t elements_, padding_;
 };
 
-ScheduleRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, const Ranks& ranks) {
+ScheduleRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, const Ranks& ranks,
+                          DType compute) {
     const ParameterPlacement placement = place(bucket, ranks);
-    const DType dtype = bucket.full_precision ? DType::f32 : ranks.plan.compute_dtype;
-    const DType reduce = ranks.plan.reduce_dtype;
+    const DType dtype = bucket.full_precision ? DType::f32 : compute;
+    const DType reduce = ranks.plan().reduce_dtype;
     const std::optional<Reshard>& stored_in_parts = layout.rules().stored_in_parts;
     ScheduleRow row{.name = bucket.name(), .bucket = bucket.id, .collectives = {}};
     const int64_t elements = layout.padded(bucket);
@@ -94,17 +95,17 @@ ScheduleRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, cons
 }
 
 // Slices of matrices, to their owners and back.
-void add_exchanges(ScheduleRow& row, const Bucket& bucket, const MatrixOwners& owners, const Ranks& ranks) {
-    const DType dtype = ranks.plan.compute_dtype;
+void add_exchanges(ScheduleRow& row, const Bucket& bucket, const MatrixOwners& owners, const Ranks& ranks,
+                   DType compute) {
     const PlannedCollective exchange{.kind = Collective::all_to_all,
-                                     .axes = ranks.plan.strategy == Strategy::ddp
-                                                 ? ranks.mesh.larger_than_one(kRankAxes)
+                                     .axes = ranks.plan().strategy == Strategy::ddp
+                                                 ? ranks.mesh().larger_than_one(kRankAxes)
                                                  : AxisSet{Axis::shard},
                                      .group_size = bucket.parts,
-                                     .dtype = dtype,
-                                     .payload_bytes = bucket.count * size_of(dtype),
+                                     .dtype = compute,
+                                     .payload_bytes = bucket.count * size_of(compute),
                                      .padding_bytes = 0,
-                                     .sent_bytes = owners.sent_bytes(bucket, size_of(dtype)),
+                                     .sent_bytes = owners.sent_bytes(bucket, size_of(compute)),
                                      .when = When::in_step};
     const auto after = std::find_if(row.collectives.begin(), row.collectives.end(),
                                     [](const PlannedCollective& c) { return c.when == When::after_step; });
@@ -165,16 +166,15 @@ std::string ScheduleRow::describe() const {
     return text;
 }
 
-std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, Ranks ranks) {
-    ranks.plan = resolve_plan(ranks.plan);
+std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, const Ranks& ranks, DType compute) {
     std::vector<ScheduleRow> rows;
     std::map<int, MatrixOwners> owners;  // by group
     for (const int id : layout.backward_order()) {
         const Bucket& bucket = layout[id];
-        rows.push_back(row_of_bucket(layout, bucket, ranks));
+        rows.push_back(row_of_bucket(layout, bucket, ranks, compute));
         if (bucket.parts == 1 || !layout.whole_matrix(bucket.group)) continue;
         if (!owners.count(bucket.group)) owners[bucket.group] = MatrixOwners(layout, bucket.group);
-        add_exchanges(rows.back(), bucket, owners[bucket.group], ranks);
+        add_exchanges(rows.back(), bucket, owners[bucket.group], ranks, compute);
     }
     rows.push_back({.name = "loss, stop, norms", .bucket = -1, .collectives = {}});
     const auto sum = [&](AxisSet axes, int64_t values) {
@@ -191,13 +191,13 @@ AxisSet loss_axes() {
 }
 
 AxisSet norm_axes(const Ranks& ranks) {
-    return ranks.plan.strategy == Strategy::ddp ? kRankAxes : AxisSet{Axis::shard};
+    return ranks.plan().strategy == Strategy::ddp ? kRankAxes : AxisSet{Axis::shard};
 }
 
 BucketRules bucket_rules(const Ranks& ranks) {
-    const ParallelPlan plan = resolve_plan(ranks.plan);
+    const ParallelPlan& plan = ranks.plan();
     BucketRules rules;
-    const auto group_of = [&](AxisSet axes) { return ranks.mesh.group(ranks.rank(), axes); };
+    const auto group_of = [&](AxisSet axes) { return ranks.mesh().group(ranks.rank(), axes); };
     const Group all = group_of(kRankAxes), shard = group_of({Axis::shard});
     if (plan.strategy == Strategy::ddp) {
         rules.matrix_parts = all.size();

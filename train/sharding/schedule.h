@@ -53,8 +53,9 @@ struct ScheduleRow {
     std::string describe() const;
 };
 
-// A row for each bucket, as backward completes them, and one for the statistics.
-std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, Ranks ranks);
+// A row for each bucket, as backward completes them, and one for the statistics. compute: the type that the
+// device computes in, in which parameters are gathered (but for full-precision ones) and matrices exchanged.
+std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, const Ranks& ranks, DType compute);
 
 // How the ranks share memory under a plan; without the optimizers' groups.
 BucketRules bucket_rules(const Ranks& ranks);

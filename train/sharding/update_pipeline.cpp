@@ -10,7 +10,8 @@ namespace {
 // One rank has every gradient at hand, so it can refuse the whole step if one of them is not finite; several
 // would have to wait for the last reduction, and refuse bucket by bucket.
 bool steps_by_norm_of_all(const OptimizersConfig& config, const Ranks& ranks) {
-    return ranks.plan.optimizer_step != OptimizerStep::in_backward && (config.clip > 0 || ranks.size() == 1);
+    return ranks.plan().optimizer_step != OptimizerStep::in_backward &&
+           (config.clip > 0 || ranks.size() == 1);
 }
 
 }  // namespace
@@ -26,14 +27,14 @@ UpdatePipeline::UpdatePipeline(const OptimizersConfig& config,
       runtime_(context.runtime),
       recorder_(context.recorder),
       layout_(parameters_.layout()),
-      in_backward_(ranks_.plan.optimizer_step == OptimizerStep::in_backward),
+      in_backward_(ranks_.plan().optimizer_step == OptimizerStep::in_backward),
       by_norm_of_all_(steps_by_norm_of_all(config, ranks_)),
-      sync_(ranks_.plan.launch, !by_norm_of_all_, layout_, gradients_, reducer_, runtime_, recorder_),
+      sync_(ranks_.plan().launch, !by_norm_of_all_, layout_, gradients_, reducer_, runtime_, recorder_),
       unsharder_(context.table, parameters_, reducer_, runtime_, recorder_),
       statistics_(config, ranks_, layout_, gradients_, reducer_, runtime_),
       optimizers_(std::move(optimizers)),
-      order_(ranks_.plan.step_order == StepOrder::reverse ? layout_.backward_order()
-                                                          : layout_.forward_order()),
+      order_(ranks_.plan().step_order == StepOrder::reverse ? layout_.backward_order()
+                                                            : layout_.forward_order()),
       buckets_of_unit_(static_cast<size_t>(context.table.num_units())) {
     Device& device = runtime_.device();
     for (const Bucket& bucket : layout_.all()) {
@@ -76,7 +77,7 @@ void UpdatePipeline::ready(const Parameter& p) {
     const Bucket* const bucket = sync_.ready(p);
     if (!bucket) return;
     recorder_.on_others([this, bucket] {
-        if (ranks_.plan.launch == Launch::ready) {
+        if (ranks_.plan().launch == Launch::ready) {
             reduce(*bucket);
         } else {
             waiting_.push_back(bucket);
@@ -90,7 +91,8 @@ void UpdatePipeline::released(const Parameter& p) {
 }
 
 void UpdatePipeline::end_microbatch() {
-    if (microbatch_.last || ranks_.plan.launch == Launch::ready || !gradients_.memory().accumulators) return;
+    if (microbatch_.last || ranks_.plan().launch == Launch::ready || !gradients_.memory().accumulators)
+        return;
     runtime_.compute().record(*microbatch_done_);
     recorder_.on_others([this] { reduce_waiting(*microbatch_done_); });
 }
