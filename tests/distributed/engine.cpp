@@ -70,9 +70,13 @@ Config config_of(const Mode& mode) {
     OptimizerGroupConfig matrices, rest;
     matrices.type = mode.optimizer;
     matrices.params = {"blocks.*.weight"};
-    matrices.lr = matrices.type == "muon" ? 0.02 : 0.003;
+    matrices.lr = 0.003;
     rest.params = {"*"};
     rest.lr = 0.003;
+    // Faster, GPT-2 comes by its eighth step to where one rank's norms differ by 6e-5 between one microbatch
+    // and two: nothing could be told from them.
+    if (family == "gpt2") rest.lr = matrices.lr = 0.001;
+    if (matrices.type == "muon") matrices.lr = 0.02;
     rest.every = mode.every;
     // Keys' biases have a gradient of 0 but for rounding, which AdamW would blow up to whole steps.
     matrices.epsilon = rest.epsilon = 1e-5;

@@ -84,13 +84,12 @@ std::vector<Mode> modes() {
     return modes;
 }
 
-// Waits that nothing here can show to be needed, by function: how many.
-//   finish_steps   guards the coefficient that refuses a step, which changes only if a gradient is not
-//   finite. step           guards the host's copy of a step's statistics (loss, norms), which would have to
-//   take as long
-//                  as the whole next step.
+// Waits that nothing here can show to be needed, by function: how many. That of finish_steps guards the
+// coefficient that refuses a step, which changes only if a gradient is not finite. Those of the statistics
+// guard the host's copy of them, which would have to take as long as the whole next step.
 const std::map<std::string, int> kNotShown{{"speedrun::UpdatePipeline::finish_steps", 1},
-                                           {"speedrun::UpdatePipeline::step", 2}};
+                                           {"speedrun::StepStatistics::take_loss", 1},
+                                           {"speedrun::StepStatistics::combine", 1}};
 
 // What each rank trained; empty if one of them ended with an error.
 std::vector<Curve> curves_of(const Mode& mode, uint64_t seed) {

@@ -40,13 +40,10 @@ void GraphRecorder::on_others(std::function<void()> work) {
     others_.push_back(std::move(work));
 }
 
-void GraphRecorder::await(const Event& event) {
-    if (!others_.empty()) {
-        end_part();
-        if (!device_.begin_graph(compute_))
-            throw_internal("stream {}: a second graph is not recorded", compute_.name());
-    }
-    compute_.wait(event);
+void GraphRecorder::cut() {
+    end_part();
+    if (!device_.begin_graph(compute_))
+        throw_internal("stream {}: a second graph is not recorded", compute_.name());
 }
 
 }  // namespace speedrun

@@ -41,10 +41,15 @@ class GraphRecorder {
     // Work for streams other than compute that follows what compute has been given so far: done at once, or
     // at each launch of the recording under way. It must hold for every launch.
     void on_others(std::function<void()> work);
-    // Compute waits for an event that other streams record.
-    void await(const Event& event);
+    // Compute waits for an event that other streams record. Inlined, so that the wait is its caller's: the
+    // test of the engine's waits removes them caller by caller.
+    [[gnu::always_inline]] void await(const Event& event) {
+        if (!others_.empty()) cut();
+        compute_.wait(event);
+    }
 
   private:
+    void cut();  // one graph ends, the next begins
     void end_part();
 
     Device& device_;

@@ -33,28 +33,33 @@ void Unsharder::enter(int unit, Pass pass, const Updated& updated) {
     Stream& compute = runtime_.compute();
     // What only the stages before this one read may be overwritten when compute has come here.
     compute.record(*stage_reached_[stage]);
-    recorder_.on_others([this, stage, &updated] { fetch_for(stage, updated); });
+    recorder_.on_others([this, stage, &updated] { fetch_missing(stage, updated); });
     for (const Bucket& bucket : layout_.all()) {
         if (lifetime_at(bucket.id, stage) == kNone) continue;
         recorder_.await(*gathered_[bucket.id]);
         if (timeline_)
             timeline_->use(compute, pass == Pass::forward ? Phase::forward : Phase::backward, bucket.id);
     }
+    recorder_.on_others([this, stage, &updated] { fetch_ahead(stage, updated); });
 }
 
-// What this stage reads and is not here yet, then ahead what the next one reads, but never what this one
-// still does.
-void Unsharder::fetch_for(int stage, const Updated& updated) {
+void Unsharder::fetch_missing(int stage, const Updated& updated) {
     runtime_.gather().wait(*stage_reached_[stage]);
     // A validation ends with forward, so that what is here may be of an earlier stage than memory tells.
     if (stage == 0 && *layout_.rules().stored_in_parts != Reshard::no) forget();
-    for (const int ahead : {0, 1}) {
-        for (const Bucket& bucket : layout_.all()) {
-            const int lifetime = lifetime_at(bucket.id, stage + ahead);
-            if (lifetime == kNone || here_[bucket.id] == lifetime) continue;
-            if (ahead > 0 && lifetime_at(bucket.id, stage) != kNone) continue;
-            fetch(bucket, lifetime, *updated[bucket.id]);
-        }
+    for (const Bucket& bucket : layout_.all()) {
+        const int lifetime = lifetime_at(bucket.id, stage);
+        if (lifetime != kNone && here_[bucket.id] != lifetime) fetch(bucket, lifetime, *updated[bucket.id]);
+    }
+}
+
+// What the next stage reads, but never where this one still does.
+void Unsharder::fetch_ahead(int stage, const Updated& updated) {
+    for (const Bucket& bucket : layout_.all()) {
+        const int lifetime = lifetime_at(bucket.id, stage + 1);
+        if (lifetime == kNone || here_[bucket.id] == lifetime || lifetime_at(bucket.id, stage) != kNone)
+            continue;
+        fetch(bucket, lifetime, *updated[bucket.id]);
     }
 }
 

@@ -31,7 +31,8 @@ class Unsharder {
 
   private:
     static constexpr int kNone = -1;
-    void fetch_for(int stage, const Updated& updated);
+    void fetch_missing(int stage, const Updated& updated);
+    void fetch_ahead(int stage, const Updated& updated);
     void fetch(const Bucket& bucket, int lifetime, const Event& updated);
     int lifetime_at(int id, int stage) const;  // kNone: not read then
 
