@@ -24,7 +24,7 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const Config& config, const Ranks& ranks = {});
 
 // The largest batch.microbatch_tokens whose plan needs at most this many bytes; 0 if none does. Every value
-// tried divides a rank's part of tokens_per_step into whole sequences.
+// tried divides a rank's share of tokens_per_step into whole sequences.
 int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks = {});
 
 // Would the run fit into so many bytes, if its blocks kept nothing but their input?

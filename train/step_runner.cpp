@@ -291,7 +291,7 @@ void StepRunner::await_snapshot() {
 }
 
 void StepRunner::publish_state() {
-    model_.parameters().publish_parts();
+    model_.parameters().publish_shards();
     updates_.gather_all();
 }
 

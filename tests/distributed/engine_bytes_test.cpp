@@ -23,8 +23,8 @@ double exchanged_per_step(const Mode& mode, const Layout& layout) {
         const Bucket& bucket = layout.buckets[owned.bucket];
         int64_t foreign = 0;  // elements
         for (int64_t i = owned.matrix.first; i < owned.matrix.first + owned.matrix.numel(); ++i)
-            foreign += i / bucket.part != owned.owner;
-        bytes += 2.0 * static_cast<double>(foreign * size) / bucket.parts;
+            foreign += i / bucket.shard_size != owned.owner;
+        bytes += 2.0 * static_cast<double>(foreign * size) / bucket.num_shards;
     }
     return bytes;
 }
@@ -32,7 +32,7 @@ double exchanged_per_step(const Mode& mode, const Layout& layout) {
 // What a rank sends per step on average: (n-1)/n of the whole for each reduce_scatter, all_gather and
 // all_to_all, twice that for an all_reduce.
 double bytes_per_step(const Mode& mode, const Layout& layout) {
-    const int all = mode.ranks(), parts = mode.shard, copies = mode.replicate;
+    const int all = mode.ranks(), shards = mode.shard, copies = mode.replicate;
     const auto share = [](int ranks, int64_t bytes) {
         return static_cast<double>(bytes) * (ranks - 1) / ranks;
     };
@@ -42,12 +42,12 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
     const double reduces = plan.accumulate == Accumulate::reduce_scatter ? microbatches : 1;
     double bytes = 2 * share(all, 2 * 4);  // loss and stop
     if (layout.buckets.sharded())
-        bytes += 2 * share(ddp ? all : parts, layout.buckets.size() * 4);  // squares
+        bytes += 2 * share(ddp ? all : shards, layout.buckets.size() * 4);  // squares
     for (const Bucket& bucket : layout.buckets.all()) {
         const int64_t gradient = layout.buckets.padded(bucket) * size_of(mode.reduce_dtype);
         const bool f32 = bucket.full_precision || std::string(mode.precision) == "f32";
         const int64_t values = layout.buckets.padded(bucket) * (f32 ? 4 : 2);
-        if (ddp && bucket.parts > 1) {
+        if (ddp && bucket.num_shards > 1) {
             bytes += share(all, gradient) + share(all, values);  // muon's state is cut all the same
         } else if (ddp) {
             bytes += 2 * share(all, gradient);
@@ -61,9 +61,9 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
             const bool again = zero3 && read_again && *plan.reshard_after_forward != Reshard::no &&
                                !(in_last_unit && *plan.reshard_after_forward == Reshard::except_last);
             const bool kept = !zero3 || *plan.reshard_after_forward == Reshard::no;
-            bytes += reduces * share(parts, gradient);
-            bytes += 2 * share(copies, gradient / parts);
-            bytes += (kept ? 1 : microbatches) * (again ? 2 : 1) * share(parts, values);
+            bytes += reduces * share(shards, gradient);
+            bytes += 2 * share(copies, gradient / shards);
+            bytes += (kept ? 1 : microbatches) * (again ? 2 : 1) * share(shards, values);
         }
     }
     if (std::string(mode.optimizer) == "muon") bytes += exchanged_per_step(mode, layout);
@@ -146,7 +146,7 @@ TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
         EXPECT_LT(share(zero3, "parameters"), share(zero1, "parameters"));
         const int64_t ring = ring_bytes(Strategy::zero2, optimizer);
         EXPECT_LE(zero2["gradients"], ring + ring / 10 + alone["gradients"] * 3 / 10)
-            << "two stages' gradients and the rank's parts";
+            << "two stages' gradients and the rank's shards";
         EXPECT_LT(zero2["gradients"], zero1["gradients"]);
         if (std::string(optimizer) == "adamw") {
             EXPECT_LT(share(ddp, "master weights"), 1.001) << "gaps";

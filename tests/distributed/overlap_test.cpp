@@ -34,14 +34,14 @@ class Standstills final : public TraceSink {
         runner.trace(&timeline_);
         runtime.device().set_trace(this);
     }
-    // Null for all but reductions of gradients and gathers of what is stored in parts.
+    // Null for all but reductions of gradients and gathers of what is stored sharded.
     const char* label_of(const CollectiveCall& call) const {
         if (!runner_) return nullptr;
         const ParameterStore& parameters = runner_->model().parameters();
         for (const Bucket& bucket : parameters.layout().all()) {
             if (call.kind == Collective::reduce_scatter || call.kind == Collective::all_reduce) {
                 if (call.input == runner_->gradients().whole(bucket).data) return kReduction;
-            } else if (call.kind == Collective::all_gather && parameters.stored_in_parts()) {
+            } else if (call.kind == Collective::all_gather && parameters.stored_sharded()) {
                 if (call.output == parameters.compute_whole(bucket).data) return kGather;
             }
         }
@@ -171,7 +171,7 @@ int reductions_of(const Mode& mode) {
     const Layout layout(mode);
     int64_t count = 0;
     for (const Bucket& bucket : layout.buckets.all())
-        count += bucket.parts > 1 && *plan_of(mode).accumulate == Accumulate::reduce_scatter
+        count += bucket.num_shards > 1 && *plan_of(mode).accumulate == Accumulate::reduce_scatter
                      ? mode.accumulation
                      : 1;
     return static_cast<int>(count * kSteps);
@@ -228,8 +228,8 @@ TEST(OverlapTest, GathersOfStoredPartsRunBesideTheStageBefore) {
         const Layout layout(mode);
         int first = 0, gathers = 0;
         for (const Bucket& bucket : layout.buckets.all()) {
-            for (const Lifetime& read : reads_of(bucket, Stages(layout.table.num_units()),
-                                                 *layout.buckets.rules().stored_in_parts)) {
+            for (const Lifetime& read :
+                 reads_of(bucket, Stages(layout.table.num_units()), *layout.buckets.rules().stored_sharded)) {
                 first += read.first == 0;
                 ++gathers;
             }

@@ -41,24 +41,24 @@ struct Rank {
 
     // A microbatch's gradient of a bucket, as backward leaves it, and what follows.
     void run(const Bucket& bucket, int64_t microbatch) {
-        const bool keeps_part = gradients.memory().accumulators;
+        const bool keeps_shard = gradients.memory().accumulators;
         auto* const whole = static_cast<float*>(gradients.whole(bucket).data);
         for (int64_t e = 0; e < bucket.count; ++e) {
-            const float before = keeps_part || microbatch == 0 ? 0 : whole[e];
+            const float before = keeps_shard || microbatch == 0 ? 0 : whole[e];
             whole[e] = before + gradient(ranks.rank(), microbatch, e);
         }
         reducer.reduce(bucket, microbatch == 0, microbatch == 1, runtime.reduce());
         runtime.reduce().synchronize();
     }
-    // This rank's part of the gradient against the sum over these ranks and the first microbatches.
+    // This rank's shard of the gradient against the sum over these ranks and the first microbatches.
     void expect_sum(const Bucket& bucket, const std::vector<int>& over, int64_t microbatches) {
-        const auto* const part = static_cast<const float*>(gradients.part(bucket).data);
+        const auto* const shard = static_cast<const float*>(gradients.shard(bucket).data);
         for (int64_t e = 0; e < parameters.layout().valid(bucket); ++e) {
             float sum = 0;
             for (const int rank : over)
                 for (int64_t m = 0; m < microbatches; ++m)
-                    sum += gradient(rank, m, bucket.index * bucket.part + e);
-            ASSERT_EQ(part[e], sum) << bucket.name() << " element " << e << " after " << microbatches;
+                    sum += gradient(rank, m, bucket.index * bucket.shard_size + e);
+            ASSERT_EQ(shard[e], sum) << bucket.name() << " element " << e << " after " << microbatches;
         }
     }
 };

@@ -99,7 +99,7 @@ TEST(ScheduleTest, EveryStrategyOnOneBucket) {
     EXPECT_EQ(scatter.describe(), "reduce_scatter over shard (7 ranks), f32, 0.06 MiB, last microbatch");
 }
 
-// R 4 x S 7: what is summed over the replicas is one part, 2208 values, and only after the last microbatch.
+// R 4 x S 7: what is summed over the replicas is one shard, 2208 values, and only after the last microbatch.
 TEST(ScheduleTest, HsdpInBothModes) {
     const Mesh mesh({4, 7, 1, 1});
     const auto of = [&](Strategy strategy, std::optional<Accumulate> accumulate = {}) {

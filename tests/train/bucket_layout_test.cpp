@@ -24,9 +24,9 @@ ModelConfig gpt2_124m() {
 constexpr int64_t kTarget = 20000;
 
 // Group 0: the blocks' matrices, which their optimizer needs whole.
-BucketRules rules_for(const ParameterTable& table, int parts, int index = 0, int64_t target = kTarget) {
+BucketRules rules_for(const ParameterTable& table, int shards, int index = 0, int64_t target = kTarget) {
     BucketRules rules;
-    rules.parts = parts;
+    rules.num_shards = shards;
     rules.index = index;
     rules.target = target;
     for (const Parameter& p : table.all())
@@ -38,19 +38,19 @@ BucketRules rules_for(const ParameterTable& table, int parts, int index = 0, int
 TEST(BucketLayoutTest, CoversEveryElementOnce) {
     const ParameterTable table(odd_model(), 16);
     for (const int64_t target : {int64_t{0}, int64_t{1000}, kTarget, int64_t{1} << 40}) {
-        for (const int parts : {1, 2, 3, 4, 8}) {
+        for (const int shards : {1, 2, 3, 4, 8}) {
             std::map<int, std::set<int64_t>> seen;  // by parameter: elements
-            for (int index = 0; index < parts; ++index) {
-                const BucketLayout layout(table, rules_for(table, parts, index, target));
+            for (int index = 0; index < shards; ++index) {
+                const BucketLayout layout(table, rules_for(table, shards, index, target));
                 int64_t end = 0;
                 for (const Bucket& bucket : layout.all()) {
                     EXPECT_GE(bucket.offset, end) << "buckets overlap";
                     end = bucket.offset + layout.padded(bucket);
                     EXPECT_LE(bucket.count, layout.padded(bucket));
-                    for (const Piece& piece : layout.part_pieces(bucket)) {
+                    for (const Piece& piece : layout.shard_pieces(bucket)) {
                         const Parameter& p = *piece.parameter;
                         EXPECT_LE(piece.in_bucket + piece.count, layout.valid(bucket));
-                        EXPECT_EQ(index * bucket.part + piece.in_bucket,
+                        EXPECT_EQ(index * bucket.shard_size + piece.in_bucket,
                                   layout.in_bucket(p) + piece.in_parameter)
                             << p.name << " is not contiguous";
                         for (int64_t i = 0; i < piece.count; ++i)
@@ -61,7 +61,7 @@ TEST(BucketLayoutTest, CoversEveryElementOnce) {
                 EXPECT_LE(end, layout.elements());
             }
             for (const Parameter& p : table.all())
-                EXPECT_EQ(static_cast<int64_t>(seen[p.id].size()), p.numel()) << p.name << " over " << parts;
+                EXPECT_EQ(static_cast<int64_t>(seen[p.id].size()), p.numel()) << p.name << " over " << shards;
         }
     }
 }
@@ -101,7 +101,7 @@ TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
     const ParameterTable table(odd_model(), 16);
     BucketRules rules = rules_for(table, 4);
     rules.group_of.clear();
-    rules.stored_in_parts = Reshard::yes;
+    rules.stored_sharded = Reshard::yes;
     const BucketLayout layout(table, rules);
     int of_matrices = 0;
     for (const Bucket& bucket : layout.all()) {
@@ -117,10 +117,10 @@ TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
 
 TEST(BucketLayoutTest, PaddingIsLittle) {
     const ParameterTable table(gpt2_124m(), 1024);
-    for (const int parts : {8, 64, 1024}) {
-        const BucketLayout layout(table, rules_for(table, parts, 0, 8 << 20));
+    for (const int shards : {8, 64, 1024}) {
+        const BucketLayout layout(table, rules_for(table, shards, 0, 8 << 20));
         EXPECT_LT(static_cast<double>(layout.elements()), 1.005 * static_cast<double>(table.numel()))
-            << parts << " ranks";
+            << shards << " ranks";
     }
 }
 
@@ -137,18 +137,18 @@ TEST(BucketLayoutTest, BackwardCompletesTheLastDeclaredFirst) {
 
 TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
     const ParameterTable table(odd_model(), 16);
-    for (const int parts : {2, 3, 8, 40}) {
-        const BucketLayout layout(table, rules_for(table, parts));
+    for (const int shards : {2, 3, 8, 40}) {
+        const BucketLayout layout(table, rules_for(table, shards));
         const MatrixOwners owners(layout, 0);
         EXPECT_EQ(owners.all().size(), 3u * (4 + 2)) << "q, k, v, out, up, down";
-        std::vector<double> loads(static_cast<size_t>(parts));
+        std::vector<double> loads(static_cast<size_t>(shards));
         for (const OwnedMatrix& owned : owners.all()) {
             ASSERT_GE(owned.owner, 0);
-            ASSERT_LT(owned.owner, parts);
+            ASSERT_LT(owned.owner, shards);
             loads[static_cast<size_t>(owned.owner)] +=
                 orthogonalisation_flops(owned.matrix.rows, owned.matrix.cols);
             int64_t stored = 0;
-            for (int rank = 0; rank < parts; ++rank)
+            for (int rank = 0; rank < shards; ++rank)
                 stored += MatrixOwners::stored(layout[owned.bucket], owned.matrix, rank).count;
             EXPECT_EQ(stored, owned.matrix.numel());
         }
@@ -160,9 +160,9 @@ TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
 // 124M: 48 matrices of 768 x 768 and 24 of three times their work.
 TEST(MatrixOwnersTest, LoadsAreEvenWhereMatricesAreMany) {
     const ParameterTable table(gpt2_124m(), 1024);
-    for (const int parts : {2, 4, 8, 16, 64, 1024}) {
-        const BucketLayout layout(table, rules_for(table, parts, 0, 8 << 20));
-        EXPECT_LE(MatrixOwners(layout, 0).imbalance(), 1.15) << parts << " ranks";
+    for (const int shards : {2, 4, 8, 16, 64, 1024}) {
+        const BucketLayout layout(table, rules_for(table, shards, 0, 8 << 20));
+        EXPECT_LE(MatrixOwners(layout, 0).imbalance(), 1.15) << shards << " ranks";
     }
 }
 

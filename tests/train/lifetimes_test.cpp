@@ -14,9 +14,9 @@ ModelConfig odd_model(const std::string& preset, int64_t layers) {
     return model_of(preset, {.layers = layers, .width = 48, .heads = 3, .vocabulary = 257});
 }
 
-BucketRules cut_in(int parts) {
+BucketRules cut_in(int shards) {
     BucketRules rules;
-    rules.parts = parts;
+    rules.num_shards = shards;
     return rules;
 }
 

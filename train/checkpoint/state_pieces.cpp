@@ -58,17 +58,17 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
 
 std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket& bucket) {
     std::vector<StatePiece> pieces;
-    for (const StatePart& part : updates.state(bucket)) {
-        if (part.parameter) {
-            pieces.push_back({tensor_of(part.kind, *part.parameter), part.begin, part.values});
+    for (const StateShard& shard : updates.state(bucket)) {
+        if (shard.parameter) {
+            pieces.push_back({tensor_of(shard.kind, *shard.parameter), shard.begin, shard.values});
             continue;
         }
-        for (const Piece& piece : updates.layout().part_pieces(bucket)) {
+        for (const Piece& piece : updates.layout().shard_pieces(bucket)) {
             const Parameter& p = *piece.parameter;
-            const int64_t at = scaled(piece.in_bucket, part.kind, p),
-                          count = scaled(piece.count, part.kind, p);
-            auto* const data = static_cast<float*>(part.values.data);
-            pieces.push_back({tensor_of(part.kind, p), scaled(piece.in_parameter, part.kind, p),
+            const int64_t at = scaled(piece.in_bucket, shard.kind, p),
+                          count = scaled(piece.count, shard.kind, p);
+            auto* const data = static_cast<float*>(shard.values.data);
+            pieces.push_back({tensor_of(shard.kind, p), scaled(piece.in_parameter, shard.kind, p),
                               Tensor(data ? data + at : nullptr, DType::f32, {count})});
         }
     }
@@ -76,8 +76,8 @@ std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket
 }
 
 bool writes_bucket(const Ranks& ranks, const Bucket& bucket) {
-    const int copies = ranks.size() / bucket.parts;
-    return bucket.id % copies == ranks.rank() / bucket.parts;
+    const int copies = ranks.size() / bucket.num_shards;
+    return bucket.id % copies == ranks.rank() / bucket.num_shards;
 }
 
 }  // namespace speedrun

@@ -34,7 +34,7 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table, co
 // This rank's pieces of a bucket.
 std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket& bucket);
 
-// Does this rank write the bucket's pieces? Ranks that hold the same parts take turns, bucket by bucket.
+// Does this rank write the bucket's pieces? Ranks that hold the same shards take turns, bucket by bucket.
 bool writes_bucket(const Ranks& ranks, const Bucket& bucket);
 
 }  // namespace speedrun

@@ -157,14 +157,14 @@ void ScheduleConfig::fields(FieldVisitor& v) {
 
 void ParallelConfig::fields(FieldVisitor& v) {
     v.choice("strategy", strategy, {"ddp", "zero1", "zero2", "zero3"},
-             "what a rank holds only its part of; ddp: nothing (but matrices of muon have one owner each); "
+             "what a rank holds only its shard of; ddp: nothing (but matrices of muon have one owner each); "
              "zero1: optimizer state; zero2: gradients too; zero3: parameters too");
     v.choice("launch", launch, {"ready", "after_backward"},
              "when a gradient's reduction starts: as soon as it is final, or when backward has ended");
     v.choice(
         "accumulate", accumulate, {"auto", "local", "reduce_scatter"},
         "gradients between microbatches; local: each rank its own, reduced after the last; "
-        "reduce_scatter: each microbatch's is reduced and added to the rank's part; auto: the latter for "
+        "reduce_scatter: each microbatch's is reduced and added to the rank's shard; auto: the latter for "
         "zero2 and zero3");
     v.choice("reduce_dtype", reduce_dtype, {"f32", "bf16"},
              "in which gradients travel; they are accumulated in f32");
@@ -183,7 +183,7 @@ void ParallelConfig::fields(FieldVisitor& v) {
     v.retired("coalesce_below_bytes", 65536);
     v.choice("step_order", step_order, {"reverse", "forward"},
              "order in which parameters are stepped and gathered: that in which backward completes them, or "
-             "as declared, to measure the difference");
+             "as declared, to measure the difference; muon's updates come back as declared either way");
     v.field("replicate", replicate, "mesh axis: copies of the sharded model", {1, 65536});
     v.field("shard", shard, "mesh axis: ranks that share one copy; \"auto\": the rest of the ranks");
     v.field("context", context, "mesh axis: ranks that share a sequence; only 1 so far", {1, 65536});

@@ -14,15 +14,15 @@ Adamw::Adamw(const OptimizerGroupConfig& group, const std::vector<const Bucket*>
 }
 
 void Adamw::begin(const Bucket& bucket, const StepContext& context) {
-    if (parameters_.layout().valid(bucket) == 0) return;  // this rank's part is padding
+    if (parameters_.layout().valid(bucket) == 0) return;  // this rank's shard is padding
     const AdamwOptions options{.learning_rate = static_cast<float>(group_.lr * context.lr_factor),
                                .beta1 = static_cast<float>(group_.beta1),
                                .beta2 = static_cast<float>(group_.beta2),
                                .epsilon = static_cast<float>(group_.epsilon),
                                .weight_decay = static_cast<float>(group_.weight_decay),
                                .step = context.step + 1};
-    runtime_.ops().adamw_step(parameters_.compute_part(bucket), parameters_.master_part(bucket),
-                              moment(bucket, 0), moment(bucket, 1), gradients_.part(bucket),
+    runtime_.ops().adamw_step(parameters_.compute_shard(bucket), parameters_.master_shard(bucket),
+                              moment(bucket, 0), moment(bucket, 1), gradients_.shard(bucket),
                               context.grad_scale, options, *context.stream);
 }
 
@@ -31,11 +31,11 @@ Tensor Adamw::moment(const Bucket& bucket, int which) const {
     return moments_.tensor(DType::f32, {count}, offset_.at(bucket.id) + which * count * size_of(DType::f32));
 }
 
-std::vector<StatePart> Adamw::state(const Bucket& bucket) const {
-    std::vector<StatePart> parts;
+std::vector<StateShard> Adamw::state(const Bucket& bucket) const {
+    std::vector<StateShard> shards;
     for (const StateKind& kind : state_kinds())
-        parts.push_back({kind, moment(bucket, static_cast<int>(parts.size()))});
-    return parts;
+        shards.push_back({kind, moment(bucket, static_cast<int>(shards.size()))});
+    return shards;
 }
 
 void Adamw::reset(Stream& stream) {

@@ -14,7 +14,7 @@ class Adamw final : public Optimizer {
     bool at_once() const override { return true; }
     void begin(const Bucket& bucket, const StepContext& context) override;
     void reset(Stream& stream) override;
-    std::vector<StatePart> state(const Bucket& bucket) const override;
+    std::vector<StateShard> state(const Bucket& bucket) const override;
     static std::vector<StateKind> state_kinds() { return {{"adamw_m"}, {"adamw_v"}}; }
 
   private:

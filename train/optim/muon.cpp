@@ -34,7 +34,7 @@ Muon::Muon(const OptimizerGroupConfig& group, const std::vector<const Bucket*>& 
       gradients_(gradients),
       reducer_(reducer),
       runtime_(runtime),
-      exchanges_(members.front()->parts > 1) {
+      exchanges_(members.front()->num_shards > 1) {
     place(MatrixOwners(parameters.layout(), members), members);
 }
 
@@ -49,7 +49,7 @@ void Muon::place(const MatrixOwners& owners, const std::vector<const Bucket*>& m
         member.momentum = momentum;
         member.stored = stored;
         momentum += layout.valid(*bucket) * size_of(DType::f32);
-        stored += bucket->part;
+        stored += bucket->shard_size;
     }
     for (const OwnedMatrix& owned : owners.all()) add_matrix(owned, layout[owned.bucket]);
     for (auto& [id, member] : members_)
@@ -83,12 +83,12 @@ void Muon::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
     const bool owner = owned.owner == bucket.index;
     const int64_t in_banks = owner ? take_slot(member, m) : 0;
     const auto own = MatrixOwners::stored(bucket, m, bucket.index);
-    const int64_t in_part = own.begin - bucket.index * bucket.part;
-    const int64_t in_update = exchanges_ ? member.stored + in_part : in_banks;
-    if (own.count > 0) add_run(member, {in_part, in_update, own.count, m.rows, m.cols});
+    const int64_t in_shard = own.begin - bucket.index * bucket.shard_size;
+    const int64_t in_update = exchanges_ ? member.stored + in_shard : in_banks;
+    if (own.count > 0) add_run(member, {in_shard, in_update, own.count, m.rows, m.cols});
     if (!exchanges_) return;
     if (own.count > 0) member.to_owners.sends.push_back({owned.owner, in_update, own.count});
-    for (int rank = 0; owner && rank < bucket.parts; ++rank) {
+    for (int rank = 0; owner && rank < bucket.num_shards; ++rank) {
         const auto theirs = MatrixOwners::stored(bucket, m, rank);
         if (theirs.count > 0)
             member.to_owners.receives.push_back({rank, in_banks + theirs.begin - m.first, theirs.count});
@@ -111,7 +111,7 @@ int64_t Muon::take_slot(Member& member, const Matrix& m) {
 void Muon::add_run(Member& member, const Run& run) {
     if (!member.runs.empty()) {
         Run& last = member.runs.back();
-        if (last.rows == run.rows && last.cols == run.cols && last.in_part + last.count == run.in_part &&
+        if (last.rows == run.rows && last.cols == run.cols && last.in_shard + last.count == run.in_shard &&
             last.in_update + last.count == run.in_update) {
             last.count += run.count;
             return;
@@ -159,8 +159,8 @@ void Muon::begin(const Bucket& bucket, const StepContext& context) {
     const MuonMomentumOptions options{.momentum = static_cast<float>(muon_momentum_at(group_, context.step)),
                                       .nesterov = group_.nesterov};
     for (const Run& run : member.runs) {
-        runtime_.ops().muon_momentum(update_slice(run), slice(momentum_of(bucket), run.in_part, run.count),
-                                     slice(gradients_.part(bucket), run.in_part, run.count),
+        runtime_.ops().muon_momentum(update_slice(run), slice(momentum_of(bucket), run.in_shard, run.count),
+                                     slice(gradients_.shard(bucket), run.in_shard, run.count),
                                      context.grad_scale, options, *context.stream);
     }
     if (exchanges_)
@@ -197,8 +197,8 @@ void Muon::finish(const Bucket& bucket, const StepContext& context) {
         const MuonApplyOptions options{.learning_rate = static_cast<float>(lr * shape_scale),
                                        .weight_decay = static_cast<float>(group_.weight_decay / shape_scale),
                                        .cautious = group_.cautious};
-        runtime_.ops().muon_apply(slice(parameters_.compute_part(bucket), run.in_part, run.count),
-                                  slice(parameters_.master_part(bucket), run.in_part, run.count),
+        runtime_.ops().muon_apply(slice(parameters_.compute_shard(bucket), run.in_shard, run.count),
+                                  slice(parameters_.master_shard(bucket), run.in_shard, run.count),
                                   update_slice(run), context.grad_scale, options, *context.stream);
     }
 }
@@ -209,15 +209,16 @@ std::vector<StateKind> Muon::state_kinds(const OptimizerGroupConfig& group, int6
     return kinds;
 }
 
-std::vector<StatePart> Muon::state(const Bucket& bucket) const {
-    std::vector<StatePart> parts = {{state_kinds(group_, 0, 0)[0], momentum_of(bucket)}};
-    if (!group_.normuon) return parts;
+std::vector<StateShard> Muon::state(const Bucket& bucket) const {
+    std::vector<StateShard> shards = {{state_kinds(group_, 0, 0)[0], momentum_of(bucket)}};
+    if (!group_.normuon) return shards;
     for (const Owned& owned : members_.at(bucket.id).owned) {
         const StateKind kind = state_kinds(group_, owned.bank->rows, owned.bank->cols)[1];
         const Tensor lines = second_moment_of(*owned.bank, owned.slot, owned.count);
-        parts.push_back({kind, lines.reshaped({lines.numel()}), owned.parameter, owned.number * kind.values});
+        shards.push_back(
+            {kind, lines.reshaped({lines.numel()}), owned.parameter, owned.number * kind.values});
     }
-    return parts;
+    return shards;
 }
 
 void Muon::reset(Stream& stream) {

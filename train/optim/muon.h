@@ -28,7 +28,7 @@ class Muon final : public Optimizer {
     void compute_updates(const StepContext& context) override;
     void finish(const Bucket& bucket, const StepContext& context) override;
     void reset(Stream& stream) override;
-    std::vector<StatePart> state(const Bucket& bucket) const override;
+    std::vector<StateShard> state(const Bucket& bucket) const override;
     static std::vector<StateKind> state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols);
 
   private:
@@ -42,7 +42,7 @@ class Muon final : public Optimizer {
     };
     // What this rank stores of neighbouring matrices of one shape.
     struct Run {
-        int64_t in_part, in_update, count;
+        int64_t in_shard, in_update, count;
         int64_t rows, cols;
     };
     // Matrices of one parameter that this rank owns, side by side in their bank.
@@ -53,7 +53,7 @@ class Muon final : public Optimizer {
     };
     struct Member {
         int64_t momentum = 0;  // bytes, in that memory
-        int64_t stored = 0;    // of its part, in the updates: elements
+        int64_t stored = 0;    // of its shard, in the updates: elements
         std::vector<Run> runs;
         std::vector<Owned> owned;
         Exchange to_owners, from_owners;  // between the stored slices' updates and the banks
@@ -65,7 +65,7 @@ class Muon final : public Optimizer {
     int64_t take_slot(Member& member, const Matrix& m);
     static void add_run(Member& member, const Run& run);
     void allocate(int64_t momentum, int64_t stored);
-    Tensor momentum_of(const Bucket& bucket) const;  // flat, this rank's part
+    Tensor momentum_of(const Bucket& bucket) const;  // flat, this rank's shard
     Tensor update_slice(const Run& run) const;       // flat
     Tensor all_of(const Buffer& buffer) const;       // flat, in the compute type
     Tensor second_moment_of(const Bank& bank, int64_t first, int64_t count) const;  // (count, lines)

@@ -43,7 +43,7 @@ std::vector<std::vector<const Parameter*>> BucketLayout::fill() const {
     std::map<Key, Members> open;
     for (auto p = table_.all().rbegin(); p != table_.all().rend(); ++p) {
         // The vectors of all units are so little that they travel as one.
-        const bool by_unit = rules_.stored_in_parts && !p->full_precision;
+        const bool by_unit = rules_.stored_sharded && !p->full_precision;
         if (!by_unit && p->numel() >= rules_.target) {
             closed.push_back({&*p});
             continue;
@@ -68,8 +68,8 @@ void BucketLayout::add(const std::vector<const Parameter*>& members) {
     bucket.group = group_of(*members.front());
     bucket.full_precision = members.front()->full_precision;
     bucket.offset = elements_;
-    const bool of_matrices = whole_matrix(bucket.group) && rules_.matrix_parts > 0;
-    bucket.parts = of_matrices ? rules_.matrix_parts : rules_.parts;
+    const bool of_matrices = whole_matrix(bucket.group) && rules_.matrix_shards > 0;
+    bucket.num_shards = of_matrices ? rules_.matrix_shards : rules_.num_shards;
     bucket.index = of_matrices ? rules_.matrix_index : rules_.index;
     for (const Parameter* p : members) {
         const int64_t first = aligned_elements(bucket.count);
@@ -78,14 +78,15 @@ void BucketLayout::add(const std::vector<const Parameter*>& members) {
         bucket.pieces.push_back({p, 0, first, p->numel()});
         bucket.count = first + p->numel();
     }
-    bucket.part =
-        bucket.parts == 1 ? bucket.count : aligned_elements((bucket.count + bucket.parts - 1) / bucket.parts);
+    bucket.shard_size = bucket.num_shards == 1
+                            ? bucket.count
+                            : aligned_elements((bucket.count + bucket.num_shards - 1) / bucket.num_shards);
     elements_ = aligned_elements(elements_ + padded(bucket));
     buckets_.push_back(std::move(bucket));
 }
 
 bool BucketLayout::sharded() const {
-    return std::any_of(buckets_.begin(), buckets_.end(), [](const Bucket& b) { return b.parts > 1; });
+    return std::any_of(buckets_.begin(), buckets_.end(), [](const Bucket& b) { return b.num_shards > 1; });
 }
 
 int BucketLayout::group_of(const Parameter& p) const {
@@ -97,11 +98,11 @@ bool BucketLayout::whole_matrix(int group) const {
 }
 
 int64_t BucketLayout::valid(const Bucket& bucket) const {
-    return std::clamp<int64_t>(bucket.count - bucket.index * bucket.part, 0, bucket.part);
+    return std::clamp<int64_t>(bucket.count - bucket.index * bucket.shard_size, 0, bucket.shard_size);
 }
 
-std::vector<Piece> BucketLayout::part_pieces(const Bucket& bucket) const {
-    const int64_t begin = bucket.index * bucket.part, end = begin + bucket.part;
+std::vector<Piece> BucketLayout::shard_pieces(const Bucket& bucket) const {
+    const int64_t begin = bucket.index * bucket.shard_size, end = begin + bucket.shard_size;
     std::vector<Piece> result;
     for (const Piece& piece : bucket.pieces) {
         const int64_t first = std::max(piece.in_bucket, begin),

@@ -4,11 +4,11 @@
 // A bucket is a contiguous piece of the gradient memory, and the same piece of the compute copies. It holds
 // whole parameters of one optimizer group and one compute type, neighbours in the order in which backward
 // completes them, and is closed when it has the target size, so that the last layers are on the wire while
-// earlier ones still compute. Where parameters are stored in parts (zero3) a unit's parameters are one
+// earlier ones still compute. Where parameters are stored sharded (zero3) a unit's parameters are one
 // bucket, which is gathered and reduced whole.
 //
-// Ranks that share the optimizer's state cut a bucket into `parts` equal parts, anywhere: a cut may go
-// through a parameter. What the last parts lack is padding, which is zero and stays zero, as do the gaps
+// Ranks that share the optimizer's state cut a bucket into `num_shards` equal shards, anywhere: a cut may go
+// through a parameter. What the last shards lack is padding, which is zero and stays zero, as do the gaps
 // that align parameters.
 #pragma once
 
@@ -21,20 +21,20 @@
 
 namespace speedrun {
 
-// When ranks that store only their parts of the parameters free what they have gathered: not before the
+// When ranks that store only their shards of the parameters free what they have gathered: not before the
 // step, after forward, or after forward but for what backward reads first.
 enum class Reshard : uint8_t { no, yes, except_last };
 
 struct BucketRules {
-    int parts = 1, index = 0;  // ranks that share the optimizer state, and which of them this one is
-    int matrix_parts = 0, matrix_index = 0;  // the same for optimizers of whole matrices; 0 parts: as above
-    std::vector<int> group_of;               // optimizer group by parameter id; empty: all in one
-    std::vector<bool> whole_matrix;          // by group: its optimizer needs whole matrices; empty: none does
-    int64_t target = 0;                      // elements of a full bucket; 0: each parameter is one
-    std::optional<Reshard> stored_in_parts;  // parameters: each rank stores its parts alone and gathers
+    int num_shards = 1, index = 0;  // ranks that share the optimizer state, and which of them this one is
+    int matrix_shards = 0, matrix_index = 0;  // the same for optimizers of whole matrices; 0: as above
+    std::vector<int> group_of;                // optimizer group by parameter id; empty: all in one
+    std::vector<bool> whole_matrix;         // by group: its optimizer needs whole matrices; empty: none does
+    int64_t target = 0;                     // elements of a full bucket; 0: each parameter is one
+    std::optional<Reshard> stored_sharded;  // parameters: each rank stores its shards alone and gathers
 };
 
-// `count` elements of a parameter from `in_parameter` on, at `in_bucket` of a bucket (or of a part of one).
+// `count` elements of a parameter from `in_parameter` on, at `in_bucket` of a bucket (or of a shard of one).
 struct Piece {
     const Parameter* parameter;
     int64_t in_parameter, in_bucket, count;
@@ -53,12 +53,12 @@ struct Matrix {
 struct Bucket {
     int id = 0;
     int group = 0;
-    bool full_precision = false;  // computed with in f32
-    int64_t offset = 0;           // elements, in the gradient memory
-    int64_t count = 0;            // elements, without the padding at the end
-    int parts = 1, index = 0;     // ranks that share its optimizer state, and which of them this one is
-    int64_t part = 0;             // elements of each part
-    std::vector<Piece> pieces;    // whole parameters, ascending
+    bool full_precision = false;    // computed with in f32
+    int64_t offset = 0;             // elements, in the gradient memory
+    int64_t count = 0;              // elements, without the padding at the end
+    int num_shards = 1, index = 0;  // ranks that share its optimizer state, and which of them this one is
+    int64_t shard_size = 0;         // elements of each shard
+    std::vector<Piece> pieces;      // whole parameters, ascending
 
     int64_t first_parameter() const { return pieces.front().parameter->id; }
     std::string name() const;  // "blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.weight + 5 more"
@@ -71,17 +71,17 @@ class BucketLayout {
 
     const BucketRules& rules() const { return rules_; }
     int num_units() const { return table_.num_units(); }
-    // Do ranks hold different parts of the optimizer's state?
+    // Do ranks hold different shards of the optimizer's state?
     bool sharded() const;
     const std::vector<Bucket>& all() const { return buckets_; }  // ascending by their first parameter
     const Bucket& operator[](int id) const { return buckets_[static_cast<size_t>(id)]; }
     int size() const { return static_cast<int>(buckets_.size()); }
     int64_t elements() const { return elements_; }  // of the gradient memory
-    int64_t padded(const Bucket& bucket) const { return bucket.part * bucket.parts; }
-    // Elements of this rank's part that are not padding.
+    int64_t padded(const Bucket& bucket) const { return bucket.shard_size * bucket.num_shards; }
+    // Elements of this rank's shard that are not padding.
     int64_t valid(const Bucket& bucket) const;
-    // What lies in this rank's part; in_bucket counts from the part's begin.
-    std::vector<Piece> part_pieces(const Bucket& bucket) const;
+    // What lies in this rank's shard; in_bucket counts from the shard's begin.
+    std::vector<Piece> shard_pieces(const Bucket& bucket) const;
     const Bucket& bucket_of(const Parameter& p) const { return (*this)[bucket_of_[p.id]]; }
     // Where a parameter begins in its bucket, in elements; it is contiguous.
     int64_t in_bucket(const Parameter& p) const { return in_bucket_[p.id]; }

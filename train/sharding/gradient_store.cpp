@@ -39,9 +39,9 @@ GradientStore::GradientStore(const ParameterTable& table, const BucketLayout& la
     int64_t bytes = 0;
     for (const Bucket& bucket : layout.all()) {
         accumulator_offset_.push_back(bytes);
-        bytes += (bucket.part * size_of(DType::f32) + 63) / 64 * 64;
+        bytes += (bucket.shard_size * size_of(DType::f32) + 63) / 64 * 64;
     }
-    accumulators_ = Buffer(runtime.device(), "f32 gradient parts", MemoryCategory::gradients, bytes);
+    accumulators_ = Buffer(runtime.device(), "f32 gradient shards", MemoryCategory::gradients, bytes);
 }
 
 int64_t GradientStore::offset_of(const Parameter& p) const {
@@ -61,18 +61,18 @@ Tensor GradientStore::whole(const Bucket& bucket) const {
     return buffer_.tensor(DType::f32, {layout_.padded(bucket)}, place_.offset[bucket.id]);
 }
 
-Tensor GradientStore::padded_part(const Bucket& bucket) const {
-    return buffer_.tensor(DType::f32, {bucket.part},
-                          place_.offset[bucket.id] + bucket.index * bucket.part * size_of(DType::f32));
+Tensor GradientStore::padded_shard(const Bucket& bucket) const {
+    return buffer_.tensor(DType::f32, {bucket.shard_size},
+                          place_.offset[bucket.id] + bucket.index * bucket.shard_size * size_of(DType::f32));
 }
 
-Tensor GradientStore::accumulated_part(const Bucket& bucket) const {
-    if (!memory_.accumulators) return padded_part(bucket);
-    return accumulators_.tensor(DType::f32, {bucket.part}, accumulator_offset_[bucket.id]);
+Tensor GradientStore::accumulated_shard(const Bucket& bucket) const {
+    if (!memory_.accumulators) return padded_shard(bucket);
+    return accumulators_.tensor(DType::f32, {bucket.shard_size}, accumulator_offset_[bucket.id]);
 }
 
-Tensor GradientStore::part(const Bucket& bucket) const {
-    return Tensor(accumulated_part(bucket).data, DType::f32, {layout_.valid(bucket)});
+Tensor GradientStore::shard(const Bucket& bucket) const {
+    return Tensor(accumulated_shard(bucket).data, DType::f32, {layout_.valid(bucket)});
 }
 
 void GradientStore::begin_microbatch(const std::vector<bool>& fresh) {

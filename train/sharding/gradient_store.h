@@ -15,7 +15,7 @@ struct GradientMemory {
     // The gradients of a microbatch share memory by the stages of backward: a ring. What is not reduced (or
     // stepped) before its memory comes round again makes compute wait.
     bool ring = false;
-    // This rank's parts of the sums over microbatches have memory of their own; the full gradient of a
+    // This rank's shards of the sums over microbatches have memory of their own; the full gradient of a
     // microbatch is used up when it has been added to them.
     bool accumulators = false;
     // Is memory that backward writes read by other streams in between?
@@ -34,13 +34,13 @@ class GradientStore {
     Tensor of(const Parameter& p) const;
     Tensor flat(const Parameter& p) const;
     // A bucket's gradient of this microbatch (or of all so far, where nothing else accumulates) with its
-    // padding, flat, and this rank's part of it.
+    // padding, flat, and this rank's shard of it.
     Tensor whole(const Bucket& bucket) const;
-    Tensor padded_part(const Bucket& bucket) const;
-    // This rank's part of the sum over microbatches: as the optimizer reads it, and with its padding. The
-    // same memory as padded_part() where there are no accumulators.
-    Tensor part(const Bucket& bucket) const;
-    Tensor accumulated_part(const Bucket& bucket) const;
+    Tensor padded_shard(const Bucket& bucket) const;
+    // This rank's shard of the sum over microbatches: as the optimizer reads it, and with its padding. The
+    // same memory as padded_shard() where there are no accumulators.
+    Tensor shard(const Bucket& bucket) const;
+    Tensor accumulated_shard(const Bucket& bucket) const;
     // Buckets in the same memory as this one, itself included.
     const std::vector<int>& sharing(const Bucket& bucket) const { return place_.overlap[bucket.id]; }
 

@@ -26,7 +26,7 @@ void GradientSync::begin_microbatch(const Microbatch& microbatch) {
 }
 
 bool GradientSync::reduces(const Bucket& bucket) const {
-    return final(bucket) || (gradients_.memory().accumulators && bucket.parts > 1);
+    return final(bucket) || (gradients_.memory().accumulators && bucket.num_shards > 1);
 }
 
 // Other buckets in this memory, or its gradient of the microbatch before, may not have been reduced yet.

@@ -31,7 +31,7 @@ MatrixOwners::MatrixOwners(const BucketLayout& layout, std::vector<const Bucket*
     std::sort(buckets.begin(), buckets.end(), [](const Bucket* a, const Bucket* b) { return a->id > b->id; });
     for (const Bucket* bucket : buckets)
         for (const Matrix& matrix : layout.matrices(*bucket)) all_.push_back({matrix, bucket->id, 0});
-    loads_.assign(buckets.empty() ? 1 : static_cast<size_t>(buckets.front()->parts), 0.0);
+    loads_.assign(buckets.empty() ? 1 : static_cast<size_t>(buckets.front()->num_shards), 0.0);
     assign();
 }
 
@@ -59,8 +59,8 @@ double MatrixOwners::imbalance() const {
 }
 
 MatrixOwners::Span MatrixOwners::stored(const Bucket& bucket, const Matrix& matrix, int index) {
-    const int64_t begin = std::max(matrix.first, index * bucket.part),
-                  end = std::min(matrix.first + matrix.numel(), (index + 1) * bucket.part);
+    const int64_t begin = std::max(matrix.first, index * bucket.shard_size),
+                  end = std::min(matrix.first + matrix.numel(), (index + 1) * bucket.shard_size);
     return {begin, std::max<int64_t>(0, end - begin)};
 }
 
@@ -70,7 +70,7 @@ double MatrixOwners::sent_bytes(const Bucket& bucket, int64_t element_bytes) con
         if (owned.bucket != bucket.id) continue;
         elements += owned.matrix.numel() - stored(bucket, owned.matrix, owned.owner).count;
     }
-    return static_cast<double>(elements * element_bytes) / bucket.parts;
+    return static_cast<double>(elements * element_bytes) / bucket.num_shards;
 }
 
 }  // namespace speedrun

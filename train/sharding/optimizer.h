@@ -1,4 +1,4 @@
-// What every optimizer offers: a step of its buckets of parameters, enqueued, each of this rank's part.
+// What every optimizer offers: a step of its buckets of parameters, enqueued: of this rank's shards.
 // Implementations: train/optim.
 #pragma once
 
@@ -21,10 +21,10 @@ struct StateKind {
     const char* name;  // "adamw_m"; lives for ever
     int64_t elements = 1, values = 1;
 };
-struct StatePart {
+struct StateShard {
     StateKind kind;
-    Tensor values;  // f32 [k], of this rank's part of a bucket; k may be 0
-    // Not of this rank's part, but of whole matrices of this parameter: how many of its numbers lie before.
+    Tensor values;  // f32 [k], of this rank's shard of a bucket; k may be 0
+    // Not of this rank's shard, but of whole matrices of this parameter: how many of its numbers lie before.
     const Parameter* parameter = nullptr;
     int64_t begin = 0;
 };
@@ -43,9 +43,9 @@ class Optimizer {
     virtual void finish(const Bucket&, const StepContext&) {}
     // Enqueues the state of step 0.
     virtual void reset(Stream& stream) = 0;
-    // Everything that a step reads and changes besides the master, for this rank's part of a bucket: what a
+    // Everything that a step reads and changes besides the master, for this rank's shard of a bucket: what a
     // checkpoint holds.
-    virtual std::vector<StatePart> state(const Bucket& bucket) const = 0;
+    virtual std::vector<StateShard> state(const Bucket& bucket) const = 0;
 };
 
 }  // namespace speedrun

@@ -22,19 +22,19 @@ ParameterStore::ParameterStore(const ParameterTable& table, const BucketRules& r
     int64_t bytes = 0, copy_bytes = 0;
     for (const Bucket& bucket : layout_.all()) {
         const bool copied = dtype_of(bucket) != DType::f32;
-        const bool in_parts = copied || stored_in_parts();
+        const bool sharded = copied || stored_sharded();
         bytes = aligned(bytes);
         master_offset_.push_back(bytes);
-        bytes += (in_parts ? bucket.part : layout_.padded(bucket)) * size_of(DType::f32);
-        copy_offset_.push_back(stored_in_parts() ? copy_bytes : bucket.offset * size_of(runtime.real()));
-        if (copied) copy_bytes = aligned(copy_bytes + bucket.part * size_of(runtime.real()));
+        bytes += (sharded ? bucket.shard_size : layout_.padded(bucket)) * size_of(DType::f32);
+        copy_offset_.push_back(stored_sharded() ? copy_bytes : bucket.offset * size_of(runtime.real()));
+        if (copied) copy_bytes = aligned(copy_bytes + bucket.shard_size * size_of(runtime.real()));
     }
     masters_ = Buffer(runtime.device(), "f32 masters", MemoryCategory::master_weights, bytes);
     if (copy_bytes > 0) {
         copies_ = Buffer(runtime.device(), "compute copies", MemoryCategory::parameters,
-                         stored_in_parts() ? copy_bytes : layout_.elements() * size_of(runtime.real()));
+                         stored_sharded() ? copy_bytes : layout_.elements() * size_of(runtime.real()));
     }
-    if (stored_in_parts()) place_gathered();
+    if (stored_sharded()) place_gathered();
 }
 
 void ParameterStore::place_gathered() {
@@ -42,7 +42,7 @@ void ParameterStore::place_gathered() {
     std::vector<std::vector<Lifetime>> lifetimes;
     std::vector<int64_t> element_bytes;
     for (const Bucket& bucket : layout_.all()) {
-        lifetimes.push_back(reads_of(bucket, stages, *layout_.rules().stored_in_parts));
+        lifetimes.push_back(reads_of(bucket, stages, *layout_.rules().stored_sharded));
         for (Lifetime& lifetime : lifetimes.back()) --lifetime.first;  // gathered one stage ahead
         element_bytes.push_back(size_of(dtype_of(bucket)));
     }
@@ -58,7 +58,7 @@ DType ParameterStore::dtype_of(const Parameter& p) const {
 Tensor ParameterStore::compute(const Parameter& p) const {
     const Bucket& bucket = layout_.bucket_of(p);
     const int64_t in_bucket = layout_.in_bucket(p) * size_of(dtype_of(p));
-    if (stored_in_parts())
+    if (stored_sharded())
         return shaped(gathered_, dtype_of(p), p.shape, gathered_place_.offset[bucket.id] + in_bucket);
     if (dtype_of(p) != DType::f32)
         return shaped(copies_, dtype_of(p), p.shape, copy_offset_[bucket.id] + in_bucket);
@@ -71,72 +71,75 @@ Tensor ParameterStore::compute_flat(const Parameter& p) const {
 
 Tensor ParameterStore::master(const Parameter& p) const {
     const Bucket& bucket = layout_.bucket_of(p);
-    if (bucket.parts > 1) throw_internal("{}: this rank holds a part of the master only", p.name);
+    if (bucket.num_shards > 1) throw_internal("{}: this rank holds a shard of the master only", p.name);
     return masters_.tensor(DType::f32, {p.numel()},
                            master_offset(bucket) + layout_.in_bucket(p) * size_of(DType::f32));
 }
 
-Tensor ParameterStore::master_padded_part(const Bucket& bucket) const {
-    const bool all_here = dtype_of(bucket) == DType::f32 && !stored_in_parts();
-    const int64_t begin = all_here ? bucket.index * bucket.part : 0;
-    return masters_.tensor(DType::f32, {bucket.part}, master_offset(bucket) + begin * size_of(DType::f32));
+Tensor ParameterStore::master_padded_shard(const Bucket& bucket) const {
+    const bool all_here = dtype_of(bucket) == DType::f32 && !stored_sharded();
+    const int64_t begin = all_here ? bucket.index * bucket.shard_size : 0;
+    return masters_.tensor(DType::f32, {bucket.shard_size},
+                           master_offset(bucket) + begin * size_of(DType::f32));
 }
 
-Tensor ParameterStore::master_part(const Bucket& bucket) const {
-    return Tensor(master_padded_part(bucket).data, DType::f32, {layout_.valid(bucket)});
+Tensor ParameterStore::master_shard(const Bucket& bucket) const {
+    return Tensor(master_padded_shard(bucket).data, DType::f32, {layout_.valid(bucket)});
 }
 
 Tensor ParameterStore::compute_whole(const Bucket& bucket) const {
     const int64_t count = layout_.padded(bucket);
-    if (stored_in_parts())
+    if (stored_sharded())
         return gathered_.tensor(dtype_of(bucket), {count}, gathered_place_.offset[bucket.id]);
     if (dtype_of(bucket) == DType::f32) return masters_.tensor(DType::f32, {count}, master_offset(bucket));
     return copies_.tensor(dtype_of(bucket), {count}, copy_offset_[bucket.id]);
 }
 
-Tensor ParameterStore::compute_padded_part(const Bucket& bucket) const {
-    if (stored_in_parts()) {
-        if (dtype_of(bucket) == DType::f32) return master_padded_part(bucket);
-        return copies_.tensor(dtype_of(bucket), {bucket.part}, copy_offset_[bucket.id]);
+Tensor ParameterStore::compute_padded_shard(const Bucket& bucket) const {
+    if (stored_sharded()) {
+        if (dtype_of(bucket) == DType::f32) return master_padded_shard(bucket);
+        return copies_.tensor(dtype_of(bucket), {bucket.shard_size}, copy_offset_[bucket.id]);
     }
     const Tensor whole = compute_whole(bucket);
-    return whole.reshaped({bucket.parts, bucket.part}).row_slice(bucket.index, 1).reshaped({bucket.part});
+    return whole.reshaped({bucket.num_shards, bucket.shard_size})
+        .row_slice(bucket.index, 1)
+        .reshaped({bucket.shard_size});
 }
 
-Tensor ParameterStore::compute_part(const Bucket& bucket) const {
-    return Tensor(compute_padded_part(bucket).data, dtype_of(bucket), {layout_.valid(bucket)});
+Tensor ParameterStore::compute_shard(const Bucket& bucket) const {
+    return Tensor(compute_padded_shard(bucket).data, dtype_of(bucket), {layout_.valid(bucket)});
 }
 
 void ParameterStore::initialize(uint64_t seed) {
     for (const Bucket& bucket : layout_.all()) {
-        const Tensor part = master_part(bucket);
-        for (const Piece& piece : layout_.part_pieces(bucket)) {
-            const Tensor values(part.data ? static_cast<float*>(part.data) + piece.in_bucket : nullptr,
+        const Tensor shard = master_shard(bucket);
+        for (const Piece& piece : layout_.shard_pieces(bucket)) {
+            const Tensor values(shard.data ? static_cast<float*>(shard.data) + piece.in_bucket : nullptr,
                                 DType::f32, {piece.count});
             initialize_piece(piece, values, seed);
         }
     }
-    publish_parts();
+    publish_shards();
 }
 
-void ParameterStore::publish_parts() {
-    for (const Bucket& bucket : layout_.all()) publish_part(bucket, runtime_.compute());
+void ParameterStore::publish_shards() {
+    for (const Bucket& bucket : layout_.all()) publish_shard(bucket, runtime_.compute());
 }
 
 void ParameterStore::assign(const std::vector<std::vector<float>>& values) {
     for (const Bucket& bucket : layout_.all()) {
-        const Tensor part = master_part(bucket);
-        for (const Piece& piece : layout_.part_pieces(bucket)) {
+        const Tensor shard = master_shard(bucket);
+        for (const Piece& piece : layout_.shard_pieces(bucket)) {
             const std::vector<float>& from = values.at(static_cast<size_t>(piece.parameter->id));
             if (static_cast<int64_t>(from.size()) != piece.parameter->numel()) {
                 throw_internal("{}: {} values for {} elements", piece.parameter->name, from.size(),
                                piece.parameter->numel());
             }
-            runtime_.device().copy(static_cast<float*>(part.data) + piece.in_bucket,
+            runtime_.device().copy(static_cast<float*>(shard.data) + piece.in_bucket,
                                    from.data() + piece.in_parameter, piece.count * size_of(DType::f32),
                                    runtime_.compute());
         }
-        publish_part(bucket, runtime_.compute());
+        publish_shard(bucket, runtime_.compute());
     }
     runtime_.compute().synchronize();
 }
@@ -163,9 +166,9 @@ void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, 
     }
 }
 
-void ParameterStore::publish_part(const Bucket& bucket, Stream& stream) {
+void ParameterStore::publish_shard(const Bucket& bucket, Stream& stream) {
     if (dtype_of(bucket) == DType::f32 || layout_.valid(bucket) == 0) return;
-    runtime_.ops().cast(compute_part(bucket), master_part(bucket), stream);
+    runtime_.ops().cast(compute_shard(bucket), master_shard(bucket), stream);
 }
 
 void ParameterStore::publish(const Parameter& p, Stream& stream) {

@@ -1,7 +1,7 @@
 // The values of all parameters on the device: f32 masters, and the copies that compute reads. Of a parameter
-// whose optimizer state is shared among ranks (buckets of several parts), a rank holds the master of its part
-// alone. Where parameters are stored in parts (BucketRules), so are the copies: compute reads memory into
-// which they are gathered for as long as they are needed, and which buckets therefore share.
+// whose optimizer state is shared among ranks (buckets of several shards), a rank holds the master of its
+// shard alone. Where parameters are stored sharded (BucketRules), so are the copies: compute reads memory
+// into which they are gathered for as long as they are needed, and which buckets therefore share.
 #pragma once
 
 #include <vector>
@@ -20,36 +20,36 @@ class ParameterStore {
 
     const BucketLayout& layout() const { return layout_; }
 
-    bool stored_in_parts() const { return layout_.rules().stored_in_parts.has_value(); }
+    bool stored_sharded() const { return layout_.rules().stored_sharded.has_value(); }
 
     // What forward and backward read: the compute type, or f32 for full-precision parameters. Shape of the
     // table.
     Tensor compute(const Parameter& p) const;
     Tensor compute_flat(const Parameter& p) const;
     // The f32 master, flat [n]. The same memory as the compute copy where that is f32. Throws if this rank
-    // holds only a part of it.
+    // holds only a shard of it.
     Tensor master(const Parameter& p) const;
 
-    // This rank's part of a bucket, without padding: the master, and its place in the compute copy.
-    Tensor master_part(const Bucket& bucket) const;
-    Tensor compute_part(const Bucket& bucket) const;
-    Tensor master_padded_part(const Bucket& bucket) const;
-    // The whole bucket as compute reads it, padding included, and this rank's part: of that, or (stored in
-    // parts) on its own.
+    // This rank's shard of a bucket, without padding: the master, and its place in the compute copy.
+    Tensor master_shard(const Bucket& bucket) const;
+    Tensor compute_shard(const Bucket& bucket) const;
+    Tensor master_padded_shard(const Bucket& bucket) const;
+    // The whole bucket as compute reads it, padding included, and this rank's shard: of that, or (stored
+    // sharded) on its own.
     Tensor compute_whole(const Bucket& bucket) const;
-    Tensor compute_padded_part(const Bucket& bucket) const;
+    Tensor compute_padded_shard(const Bucket& bucket) const;
     DType dtype_of(const Bucket& bucket) const {
         return bucket.full_precision ? DType::f32 : runtime_.real();
     }
 
-    // Enqueues the initial values of this rank's parts on the compute stream: a function of (seed, parameter,
-    // element) alone, whatever the layout.
+    // Enqueues the initial values of this rank's shards on the compute stream: a function of (seed,
+    // parameter, element) alone, whatever the layout.
     void initialize(uint64_t seed);
-    // Enqueues the rounding of this rank's parts of the masters to their compute copies, on the compute
+    // Enqueues the rounding of this rank's shards of the masters to their compute copies, on the compute
     // stream.
-    void publish_parts();
-    // The masters become these host values, by parameter id, each rank its parts; and so do its parts of what
-    // compute reads. Waits.
+    void publish_shards();
+    // The masters become these host values, by parameter id, each rank its shards; and so do its shards of
+    // what compute reads. Waits.
     void assign(const std::vector<std::vector<float>>& values);
     // Enqueues the rounding of one master to its compute copy; as master().
     void publish(const Parameter& p, Stream& stream);
@@ -57,7 +57,7 @@ class ParameterStore {
   private:
     DType dtype_of(const Parameter& p) const;
     void initialize_piece(const Piece& piece, const Tensor& values, uint64_t seed);
-    void publish_part(const Bucket& bucket, Stream& stream);
+    void publish_shard(const Bucket& bucket, Stream& stream);
     int64_t master_offset(const Bucket& bucket) const {
         return master_offset_[static_cast<size_t>(bucket.id)];
     }
@@ -67,12 +67,12 @@ class ParameterStore {
     const ParameterTable& table_;
     Runtime& runtime_;
     const BucketLayout layout_;
-    Buffer masters_;   // per bucket: all of it where compute reads f32 and has it all, else this rank's part
-    Buffer copies_;    // laid out as the buckets; where parameters are stored in parts, those one by one
-    Buffer gathered_;  // of parameters stored in parts
+    Buffer masters_;   // per bucket: all of it where compute reads f32 and has it all, else this rank's shard
+    Buffer copies_;    // laid out as the buckets; where parameters are stored sharded, those one by one
+    Buffer gathered_;  // of parameters stored sharded
     SharedMemory gathered_place_;         // in gathered_
     std::vector<int64_t> master_offset_;  // bytes, by bucket
-    std::vector<int64_t> copy_offset_;    // bytes, by bucket: of the part, if parameters are stored in parts
+    std::vector<int64_t> copy_offset_;    // bytes, by bucket: of the shard, if parameters are stored sharded
 };
 
 }  // namespace speedrun

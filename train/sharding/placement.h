@@ -1,7 +1,7 @@
 // Where the numbers of a parameter live, and the one table of strategies. A value is placed on each mesh
 // axis:
 //     Replicate    every rank of the axis has all of it,
-//     Shard(dim)   every rank has its part of dimension dim (EvenSplit, padded with zeros),
+//     Shard(dim)   every rank has its shard of dimension dim (EvenSplit, padded with zeros),
 //     Partial      every rank has a term; the value is the sum over the axis.
 // Collectives follow from changes of placement and from nothing else (collective_between). The rule for
 // gradients: an axis that shards a broadcast dimension of the operation's input (batch: replicate, shard;

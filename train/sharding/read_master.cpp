@@ -11,10 +11,10 @@ void read_master(const Parameter& p, const ParameterStore& parameters, Reducer& 
     };
     const BucketLayout& layout = parameters.layout();
     const Bucket& bucket = layout.bucket_of(p);
-    const bool in_parts = bucket.parts > 1;
+    const bool sharded = bucket.num_shards > 1;
     const bool read_in_f32 = p.full_precision || runtime.real() == DType::f32;  // by compute, all of it
-    if (!in_parts) return copy(parameters.master(p).data);
-    if (read_in_f32 && !parameters.stored_in_parts()) return copy(parameters.compute_flat(p).data);
+    if (!sharded) return copy(parameters.master(p).data);
+    if (read_in_f32 && !parameters.stored_sharded()) return copy(parameters.compute_flat(p).data);
     const Buffer whole(runtime.device(), "gathered master", MemoryCategory::workspace,
                        layout.padded(bucket) * size_of(DType::f32));
     reducer.gather_master(bucket, whole.tensor(DType::f32, {layout.padded(bucket)}), stream);

@@ -79,23 +79,23 @@ void Reducer::sum(Communicator& group, const Tensor& values, Stream& stream) {
     ops_.cast(values, wire, stream);
 }
 
-void Reducer::scatter_sum(Communicator& group, const Tensor& part, const Tensor& whole, Stream& stream) {
-    if (!wire_.data()) return group.reduce_scatter(part, whole, stream);
+void Reducer::scatter_sum(Communicator& group, const Tensor& shard, const Tensor& whole, Stream& stream) {
+    if (!wire_.data()) return group.reduce_scatter(shard, whole, stream);
     const Tensor wire = wire_.tensor(ranks_.plan().reduce_dtype, {whole.numel()});
-    const Tensor own = wire.reshaped({group.size(), part.numel()}).row_slice(group.index(), 1);
+    const Tensor own = wire.reshaped({group.size(), shard.numel()}).row_slice(group.index(), 1);
     ops_.cast(wire, whole, stream);
-    group.reduce_scatter(own.reshaped({part.numel()}), wire, stream);
-    ops_.cast(part, own.reshaped({part.numel()}), stream);
+    group.reduce_scatter(own.reshaped({shard.numel()}), wire, stream);
+    ops_.cast(shard, own.reshaped({shard.numel()}), stream);
 }
 
 void Reducer::scatter(Communicator& group, const Bucket& bucket, bool first, Stream& stream) {
-    const Tensor whole = gradients_.whole(bucket), part = gradients_.accumulated_part(bucket);
-    if (!gradients_.memory().accumulators || first) return scatter_sum(group, part, whole, stream);
-    const Tensor raw = gradients_.padded_part(bucket);
+    const Tensor whole = gradients_.whole(bucket), shard = gradients_.accumulated_shard(bucket);
+    if (!gradients_.memory().accumulators || first) return scatter_sum(group, shard, whole, stream);
+    const Tensor raw = gradients_.padded_shard(bucket);
     scatter_sum(group, raw, whole, stream);
-    const int64_t rows = std::gcd(part.numel(), int64_t{64});  // for as many threads
+    const int64_t rows = std::gcd(shard.numel(), int64_t{64});  // for as many threads
     const auto matrix = [&](const Tensor& t) { return t.reshaped({rows, t.numel() / rows}); };
-    ops_.add(matrix(part), matrix(part), matrix(raw), stream);
+    ops_.add(matrix(shard), matrix(shard), matrix(raw), stream);
 }
 
 void Reducer::reduce(const Bucket& bucket, bool first, bool last, Stream& stream) {
@@ -107,7 +107,8 @@ void Reducer::reduce(const Bucket& bucket, bool first, bool last, Stream& stream
         if (collective.kind == Collective::reduce_scatter) {
             scatter(*group, bucket, first, stream);
         } else {
-            sum(*group, bucket.parts == 1 ? gradients_.whole(bucket) : gradients_.accumulated_part(bucket),
+            sum(*group,
+                bucket.num_shards == 1 ? gradients_.whole(bucket) : gradients_.accumulated_shard(bucket),
                 stream);
         }
     }
@@ -118,26 +119,27 @@ void Reducer::sum_over_all(const Tensor& values, Stream& stream) {
         all->all_reduce(values, stream);
 }
 
-void Reducer::reduce_over_parts(const Tensor& values, Reduction reduction, Stream& stream) {
-    if (Communicator* const parts = over(ranks_.mesh().larger_than_one(norm_axes(ranks_)), Lane::reduce))
-        parts->all_reduce(values, stream, reduction);
+void Reducer::reduce_over_shards(const Tensor& values, Reduction reduction, Stream& stream) {
+    if (Communicator* const shards = over(ranks_.mesh().larger_than_one(norm_axes(ranks_)), Lane::reduce))
+        shards->all_reduce(values, stream, reduction);
 }
 
 void Reducer::gather(const Bucket& bucket, Stream& stream) {
-    if (Communicator* const parts = of(bucket, Collective::all_gather))
-        parts->all_gather(parameters_.compute_whole(bucket), parameters_.compute_padded_part(bucket), stream);
+    if (Communicator* const shards = of(bucket, Collective::all_gather))
+        shards->all_gather(parameters_.compute_whole(bucket), parameters_.compute_padded_shard(bucket),
+                           stream);
 }
 
 void Reducer::gather_master(const Bucket& bucket, const Tensor& whole, Stream& stream) {
-    Communicator* const parts = of(bucket, Collective::all_gather);
-    if (!parts) throw_internal("{}: its master is not shared among ranks", bucket.name());
-    parts->all_gather(whole, parameters_.master_padded_part(bucket), stream);
+    Communicator* const shards = of(bucket, Collective::all_gather);
+    if (!shards) throw_internal("{}: its master is not shared among ranks", bucket.name());
+    shards->all_gather(whole, parameters_.master_padded_shard(bucket), stream);
 }
 
 void Reducer::exchange(const Bucket& bucket, const Tensor& output, const Tensor& input,
                        const Exchange& slices, Stream& stream) {
-    if (Communicator* const parts = of(bucket, Collective::all_to_all))
-        parts->all_to_all(output, input, slices, stream);
+    if (Communicator* const shards = of(bucket, Collective::all_to_all))
+        shards->all_to_all(output, input, slices, stream);
 }
 
 int64_t Reducer::bytes_sent() const {

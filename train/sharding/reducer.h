@@ -1,7 +1,8 @@
 // Reducer: carries out the schedule, the list of each bucket's collectives that its placements ask for.
-//   reduce_scatter   of a bucket's gradient into this rank's part: of each microbatch, then added to the part
+//   reduce_scatter   of a bucket's gradient into this rank's shard: of each microbatch, then added to the
+//   shard
 //                    (accumulate: reduce_scatter), or of their sum
-//   all_reduce       of the part over `replicate`, or of the whole bucket where nothing is cut
+//   all_reduce       of the shard over `replicate`, or of the whole bucket where nothing is cut
 //   all_gather       of the compute copy
 //   all_to_all       of matrices to their owners, and of their updates back
 // A communicator for each set of axes and each stream. All sums; the scale is the loss's.
@@ -26,20 +27,20 @@ class Reducer {
     // time. Alone, nothing is ever enqueued.
     Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
 
-    // Do ranks hold different parts of the optimizer's state?
+    // Do ranks hold different shards of the optimizer's state?
     bool sharded() const { return parameters_.layout().sharded(); }
     const std::vector<ScheduleRow>& schedule() const { return schedule_; }
 
     // After a microbatch (the first or last of its step) has left a bucket's raw gradient: after the last,
     // the gradient that the optimizer reads is the sum over all ranks and microbatches, all of it or this
-    // rank's part.
+    // rank's shard.
     void reduce(const Bucket& bucket, bool first, bool last, Stream& stream);
-    // values (f32) summed over all ranks; reduced over the ranks that hold the parts of the state.
+    // values (f32) summed over all ranks; reduced over the ranks that hold the shards of the state.
     void sum_over_all(const Tensor& values, Stream& stream);
-    void reduce_over_parts(const Tensor& values, Reduction reduction, Stream& stream);
-    // The compute copy of the bucket, from all parts.
+    void reduce_over_shards(const Tensor& values, Reduction reduction, Stream& stream);
+    // The compute copy of the bucket, from all shards.
     void gather(const Bucket& bucket, Stream& stream);
-    // whole (f32, padded) <- the masters of the bucket, from all parts; on the stream of gather.
+    // whole (f32, padded) <- the masters of the bucket, from all shards; on the stream of gather.
     void gather_master(const Bucket& bucket, const Tensor& whole, Stream& stream);
     // Slices of a bucket's matrices, among the ranks that share its state; on the optimizer's stream.
     void exchange(const Bucket& bucket, const Tensor& output, const Tensor& input, const Exchange& slices,
@@ -70,9 +71,9 @@ class Reducer {
     Communicator* over(AxisSet axes, Lane lane) const;
     // The communicator of the bucket's collective of this kind; null: it has none.
     Communicator* of(const Bucket& bucket, Collective kind) const;
-    // Sums in the plan's reduce_dtype: over all members in place, and this rank's part of whole into part.
+    // Sums in the plan's reduce_dtype: over all members in place, and this rank's shard of whole into shard.
     void sum(Communicator& group, const Tensor& values, Stream& stream);
-    void scatter_sum(Communicator& group, const Tensor& part, const Tensor& whole, Stream& stream);
+    void scatter_sum(Communicator& group, const Tensor& shard, const Tensor& whole, Stream& stream);
     void scatter(Communicator& group, const Bucket& bucket, bool first, Stream& stream);
 
     const Ranks ranks_;

@@ -51,7 +51,7 @@ AxisPlacements on(const AxisSet& axes, Placement placement) {
 ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
     ParameterPlacement placement = place_parameter(ranks.plan(), -1);
     if (ranks.plan().strategy == Strategy::ddp)
-        placement.state = on(bucket.parts == 1 ? AxisSet{} : kRankAxes, Placement::shard(0));
+        placement.state = on(bucket.num_shards == 1 ? AxisSet{} : kRankAxes, Placement::shard(0));
     return placement;
 }
 
@@ -78,19 +78,19 @@ ScheduleRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, cons
     const ParameterPlacement placement = place(bucket, ranks);
     const DType dtype = bucket.full_precision ? DType::f32 : compute;
     const DType reduce = ranks.plan().reduce_dtype;
-    const std::optional<Reshard>& stored_in_parts = layout.rules().stored_in_parts;
+    const std::optional<Reshard>& stored_sharded = layout.rules().stored_sharded;
     ScheduleRow row{.name = bucket.name(), .bucket = bucket.id, .collectives = {}};
     const int64_t elements = layout.padded(bucket);
     RowBuilder add(row, ranks, elements, elements - bucket.count);
-    if (stored_in_parts) {
-        const auto reads = reads_of(bucket, Stages(layout.num_units()), *stored_in_parts);
-        const When when = *stored_in_parts == Reshard::no ? When::after_step : When::before_forward;
+    if (stored_sharded) {
+        const auto reads = reads_of(bucket, Stages(layout.num_units()), *stored_sharded);
+        const When when = *stored_sharded == Reshard::no ? When::after_step : When::before_forward;
         add.change(placement.stored, placement.computed, dtype, when);
         if (reads.size() > 1) add.change(placement.stored, placement.computed, dtype, When::before_backward);
     }
     add.change(placement.gradient, placement.accumulated, reduce, When::every_microbatch);
     add.change(placement.accumulated, placement.state, reduce, When::last_microbatch);
-    if (!stored_in_parts) add.change(placement.state, placement.computed, dtype, When::after_step);
+    if (!stored_sharded) add.change(placement.state, placement.computed, dtype, When::after_step);
     return row;
 }
 
@@ -101,7 +101,7 @@ void add_exchanges(ScheduleRow& row, const Bucket& bucket, const MatrixOwners& o
                                      .axes = ranks.plan().strategy == Strategy::ddp
                                                  ? ranks.mesh().larger_than_one(kRankAxes)
                                                  : AxisSet{Axis::shard},
-                                     .group_size = bucket.parts,
+                                     .group_size = bucket.num_shards,
                                      .dtype = compute,
                                      .payload_bytes = bucket.count * size_of(compute),
                                      .padding_bytes = 0,
@@ -172,7 +172,7 @@ std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, const Ranks
     for (const int id : layout.backward_order()) {
         const Bucket& bucket = layout[id];
         rows.push_back(row_of_bucket(layout, bucket, ranks, compute));
-        if (bucket.parts == 1 || !layout.whole_matrix(bucket.group)) continue;
+        if (bucket.num_shards == 1 || !layout.whole_matrix(bucket.group)) continue;
         if (!owners.count(bucket.group)) owners[bucket.group] = MatrixOwners(layout, bucket.group);
         add_exchanges(rows.back(), bucket, owners[bucket.group], ranks, compute);
     }
@@ -200,14 +200,14 @@ BucketRules bucket_rules(const Ranks& ranks) {
     const auto group_of = [&](AxisSet axes) { return ranks.mesh().group(ranks.rank(), axes); };
     const Group all = group_of(kRankAxes), shard = group_of({Axis::shard});
     if (plan.strategy == Strategy::ddp) {
-        rules.matrix_parts = all.size();
+        rules.matrix_shards = all.size();
         rules.matrix_index = all.index;
         return rules;
     }
-    rules.parts = shard.size();
+    rules.num_shards = shard.size();
     rules.index = shard.index;
-    if (plan.strategy == Strategy::zero3 && rules.parts > 1)
-        rules.stored_in_parts = plan.reshard_after_forward.value();
+    if (plan.strategy == Strategy::zero3 && rules.num_shards > 1)
+        rules.stored_sharded = plan.reshard_after_forward.value();
     return rules;
 }
 

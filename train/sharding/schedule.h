@@ -66,7 +66,7 @@ int64_t bucket_target(const ParallelPlan& plan, int num_ranks, int64_t elements)
 int ranks_that_fit(const ParallelPlan& plan, int num_ranks, int64_t elements);
 
 // The statistics of a step: axes over which the loss is summed, and those over which the terms of the norm
-// are, which differ where ranks hold parts.
+// are, which differ where ranks hold shards.
 AxisSet loss_axes();
 AxisSet norm_axes(const Ranks& ranks);
 

@@ -33,7 +33,7 @@ void StepStatistics::take_norm(const Bucket& bucket) {
     Stream& stream = runtime_.reduce();
     const Tensor term = at(own_terms_ + bucket.id);
     if (layout_.valid(bucket) > 0) {
-        runtime_.ops().norm_term(term, gradients_.part(bucket), norm_, stream);
+        runtime_.ops().norm_term(term, gradients_.shard(bucket), norm_, stream);
     } else {
         runtime_.ops().fill(term, 0.0f, stream);
     }
@@ -65,10 +65,10 @@ void StepStatistics::combine(const std::vector<bool>& due) {
     if (reducer_.sharded()) {
         // Gradients that all of them have count once.
         for (const Bucket& bucket : layout_.all())
-            if (bucket.parts == 1 && ranks_.data_rank() > 0)
+            if (bucket.num_shards == 1 && ranks_.data_rank() > 0)
                 ops.fill(at(StepNumbers::kNormTerms + bucket.id), 0.0f, reduce);
-        reducer_.reduce_over_parts(terms, norm_ == VectorNorm::infinity ? Reduction::max : Reduction::sum,
-                                   reduce);
+        reducer_.reduce_over_shards(terms, norm_ == VectorNorm::infinity ? Reduction::max : Reduction::sum,
+                                    reduce);
     }
     ops.clip_coefficient(coefficient(), at(StepNumbers::kGradNorm), terms, static_cast<float>(clip_), norm_,
                          reduce);

@@ -15,7 +15,7 @@ Unsharder::Unsharder(const ParameterTable& table, ParameterStore& parameters, Re
       here_(layout_.all().size(), kNone) {
     if (!active()) return;
     for (const Bucket& bucket : layout_.all()) {
-        reads_.push_back(reads_of(bucket, stages_, *layout_.rules().stored_in_parts));
+        reads_.push_back(reads_of(bucket, stages_, *layout_.rules().stored_sharded));
         gathered_.push_back(runtime.device().create_event());
     }
     for (int stage = 0; stage < stages_.count(); ++stage)
@@ -46,7 +46,7 @@ void Unsharder::enter(int unit, Pass pass, const Updated& updated) {
 void Unsharder::fetch_missing(int stage, const Updated& updated) {
     runtime_.gather().wait(*stage_reached_[stage]);
     // A validation ends with forward, so that what is here may be of an earlier stage than memory tells.
-    if (stage == 0 && *layout_.rules().stored_in_parts != Reshard::no) forget();
+    if (stage == 0 && *layout_.rules().stored_sharded != Reshard::no) forget();
     for (const Bucket& bucket : layout_.all()) {
         const int lifetime = lifetime_at(bucket.id, stage);
         if (lifetime != kNone && here_[bucket.id] != lifetime) fetch(bucket, lifetime, *updated[bucket.id]);

@@ -1,4 +1,4 @@
-// Unsharder: parameters that are stored in parts (zero3), gathered for as long as compute reads them. What a
+// Unsharder: parameters that are stored sharded (zero3), gathered for as long as compute reads them. What a
 // stage of a microbatch (lifetimes.h) reads is gathered while the stage before it computes, into memory that
 // is free from there on.
 #pragma once
@@ -18,7 +18,7 @@ class Unsharder {
     Unsharder(const ParameterTable& table, ParameterStore& parameters, Reducer& reducer, Runtime& runtime,
               GraphRecorder& recorder);
 
-    bool active() const { return parameters_.stored_in_parts(); }
+    bool active() const { return parameters_.stored_sharded(); }
 
     // By bucket: the event of its last step.
     using Updated = std::vector<std::unique_ptr<Event>>;

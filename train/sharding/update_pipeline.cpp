@@ -64,7 +64,7 @@ void UpdatePipeline::entered(int unit, Pass pass) {
     if (unsharder_.active()) return unsharder_.enter(unit, pass, stepped_);
     if (pass == Pass::backward) return;
     for (const int id : buckets_of_unit_[unit]) {
-        recorder_.await(layout_[id].parts > 1 ? *gathered_[id] : *stepped_[id]);
+        recorder_.await(layout_[id].num_shards > 1 ? *gathered_[id] : *stepped_[id]);
         if (timeline_) timeline_->use(runtime_.compute(), Phase::forward, id);
     }
 }
@@ -129,7 +129,7 @@ void UpdatePipeline::step_bucket(const Bucket& bucket) {
 void UpdatePipeline::publish(const Bucket& bucket) {
     Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
     optimizer.record(*stepped_[bucket.id]);
-    if (bucket.parts == 1 || unsharder_.active()) return;
+    if (bucket.num_shards == 1 || unsharder_.active()) return;
     if (timeline_) timeline_->mark(gather, Phase::gather, bucket.id);
     gather.wait(*stepped_[bucket.id]);
     reducer_.gather(bucket, gather);
@@ -218,10 +218,10 @@ void UpdatePipeline::reset() {
     for (auto& optimizer : optimizers_) optimizer->reset(runtime_.compute());
 }
 
-std::vector<StatePart> UpdatePipeline::state(const Bucket& bucket) const {
-    std::vector<StatePart> parts = {{{"master"}, parameters_.master_part(bucket)}};
-    for (const StatePart& part : optimizers_[bucket.group]->state(bucket)) parts.push_back(part);
-    return parts;
+std::vector<StateShard> UpdatePipeline::state(const Bucket& bucket) const {
+    std::vector<StateShard> shards = {{{"master"}, parameters_.master_shard(bucket)}};
+    for (const StateShard& shard : optimizers_[bucket.group]->state(bucket)) shards.push_back(shard);
+    return shards;
 }
 
 void UpdatePipeline::copy_state(const std::function<void(const Bucket&, Stream&)>& copy) {

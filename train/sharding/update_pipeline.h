@@ -59,8 +59,8 @@ class UpdatePipeline final : public PassObserver {
 
     // Enqueues the state of step 0 on the compute stream.
     void reset();
-    // What a checkpoint holds of a bucket, for this rank's part: the master, then its optimizer's state.
-    std::vector<StatePart> state(const Bucket& bucket) const;
+    // What a checkpoint holds of a bucket, for this rank's shard: the master, then its optimizer's state.
+    std::vector<StateShard> state(const Bucket& bucket) const;
     // Calls `copy`, which enqueues reads of the state, for every bucket on the copy stream behind the last
     // step; the next step of a bucket waits for its copy alone.
     void copy_state(const std::function<void(const Bucket&, Stream&)>& copy);
