@@ -25,7 +25,7 @@ class PrefetchedBatches final : public BatchSource {
     Prefetcher& prefetcher_;
 };
 
-// The same few microbatches again and again: token ids with the frequencies of text (id i about in proportion
+// Repeats a few microbatches: token ids with the frequencies of text (id i about in proportion
 // to 1/(i + 3)), each sequence a document of its own.
 class SyntheticBatches final : public BatchSource {
   public:

@@ -17,8 +17,8 @@ class MeasuredKernels {
         double share_of_floor = 0;  // floor over median, by the report's own rates
     };
 
-    // Of the cases that passed in this compute type: those of our own attention, and of matrix products by
-    // the library or by hand. Of cases with one name the last. Data error if the file cannot be read or has
+    // Reads the cases that passed in this compute type: our own attention, and matrix products by the library
+    // or by hand. The last of cases with one name counts. Data error if the file cannot be read or has
     // none; lines that are no JSON, as a killed run leaves them, are passed over.
     MeasuredKernels(const std::string& path, DType real, bool hand_products);
 

@@ -15,7 +15,7 @@ inline constexpr double kMiB = 1024.0 * 1024.0;
 struct MemoryPlan {
     std::string table;  // of the device's memory of one rank, by category
     int64_t bytes = 0;
-    // Of one rank: the model's own, and what activation checkpointing adds to them.
+    // One rank's: the model's own, and what activation checkpointing adds to them.
     int64_t flops_per_step = 0, recomputed_flops_per_step = 0;
     std::string device;  // "cpu", "cuda"
     DType real = DType::f32;
@@ -36,7 +36,7 @@ void require_memory(const Config& config, const Device& device, const Ranks& ran
 
 // Collective over the ranks if they are a world: its ranks on one host share cores and GPUs.
 RuntimeOptions runtime_options(const Config& config, const Ranks& ranks = {});
-// Of a device that allocates and runs nothing.
+// Options of a device that allocates and runs nothing.
 RuntimeOptions dry_runtime_options(const Config& config);
 
 }  // namespace speedrun

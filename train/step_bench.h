@@ -24,8 +24,8 @@ struct StepBench {
     int64_t flops_per_step = 0,
             recomputed_flops_per_step = 0;  // as the plan has them: without the optimizer's
     int64_t memory_bytes = 0;               // of the device's memory table, as the plan has it
-    // Of the process, when the first steps had run and no ceiling had been measured; less what it held before
-    // it built anything. On a CPU the memory that was really touched, beside memory_bytes.
+    // Resident memory of the process when the first steps had run and no ceiling had been measured, less what
+    // it held before it built anything. On a CPU the memory that was really touched, beside memory_bytes.
     int64_t resident_bytes = 0;
     std::string limits;  // what the figures leave out, one sentence; empty: nothing
 };

@@ -23,7 +23,7 @@ int64_t steady_now_ns();
 // (`kernel`: its boot id; empty: not known).
 ClockOffset align_clocks(World& world, const std::function<int64_t()>& now, const std::string& kernel);
 
-// Of this machine, "" if it does not say.
+// This machine's boot id; "" if it does not say.
 std::string boot_id();
 
 }  // namespace speedrun

@@ -12,7 +12,7 @@ namespace speedrun {
 // resolve_plan and validate_ranks.
 Ranks resolve_ranks(const Config& config, World& world);
 
-// The same for this many ranks, none of which runs: what `plan` looks at.
+// This many ranks, none of which runs: what `plan` looks at.
 Ranks plan_ranks(const Config& config, int num_ranks);
 
 // Usage error, with the sizes that would do, unless the ranks can share a step's tokens in whole
@@ -26,8 +26,8 @@ struct CoreSet {
 };
 CoreSet available_cores();
 
-// Threads for process `own` of these: a core that several may use counts for each by its share. At least 1.
-// So right for launchers that tie ranks to cores and for those that do not.
+// Threads for process `own` of these, at least 1: a core that several may use counts for each by its share,
+// so that the number is right whether the launcher ties ranks to cores or not.
 int share_of_cores(const std::vector<CoreSet>& processes, size_t own);
 
 // Threads that this rank may use beside the others; collective over the ranks. 0, "decide yourself", for a
