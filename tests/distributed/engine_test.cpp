@@ -136,17 +136,21 @@ INSTANTIATE_TEST_SUITE_P(Modes, EngineTest, ::testing::ValuesIn(all_modes()),
 
 std::vector<Mode> recorded_modes() {
     std::vector<Mode> modes;
+    if (kFewer) {
+        modes = {{Strategy::zero2, 1, 2, 3, "muon", Launch::ready},
+                 {Strategy::zero3, 1, 2, 1, "adamw", Launch::ready}};
+        modes.back().optimizer_step = OptimizerStep::in_backward;
+        return modes;
+    }
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         for (const char* optimizer : {"adamw", "muon"}) {
             for (const int64_t accumulation : {1, 3}) {
                 Mode mode{strategy, 1, 4, accumulation, optimizer, Launch::ready};
                 modes.push_back(mode);
-                if (kFewer && accumulation == 3) continue;
                 mode.optimizer_step = OptimizerStep::in_backward;
                 modes.push_back(mode);
             }
         }
-        if (kFewer) continue;
         modes.push_back({strategy, 2, 2, 3, "adamw", Launch::after_backward});
         Mode every{strategy, 1, 2, 1, "muon", Launch::ready};
         every.every = 2;
