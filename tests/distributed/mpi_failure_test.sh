@@ -25,7 +25,13 @@ esac
 
 # Open MPI's mpirun kills all ranks as soon as one is dead, before they can find out. Told to go on, it leaves that to us;
 # its own status is then 0, so each rank's is noted.
-case $mode in *_unaided) OMPI_MCA_orte_enable_recovery=1 && export OMPI_MCA_orte_enable_recovery ;; esac
+options="--oversubscribe --bind-to none"
+case $mode in
+*_unaided)
+    OMPI_MCA_orte_enable_recovery=1 && export OMPI_MCA_orte_enable_recovery
+    "$mpiexec" --version | grep -q 'Open MPI) [5-9]' && options="$options --runtime-options recoverable"
+    ;;
+esac
 
 failures=0
 fail() {
@@ -34,7 +40,8 @@ fail() {
 }
 
 begin=$(date +%s)
-timeout 40 "$mpiexec" -np 4 --oversubscribe --bind-to none sh -c '
+# shellcheck disable=SC2086 # options are words
+timeout 40 "$mpiexec" -np 4 $options sh -c '
     "$0" "${1%_unaided}"
     status=$?
     echo $status >"$2/status.$OMPI_COMM_WORLD_RANK"
