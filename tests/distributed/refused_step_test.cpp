@@ -13,17 +13,6 @@
 namespace speedrun::testing {
 namespace {
 
-OptimizersConfig muon_and_adamw() {
-    OptimizerGroupConfig matrices, rest;
-    matrices.type = "muon";
-    matrices.params = {"blocks.*.weight"};
-    rest.type = "adamw";
-    rest.params = {"*"};
-    OptimizersConfig config;
-    config.groups = {matrices, rest};
-    return config;
-}
-
 class RankUnderTest {
   public:
     RankUnderTest(World& world, const ParallelPlan& plan)

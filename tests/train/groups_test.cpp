@@ -9,17 +9,6 @@
 namespace speedrun::testing {
 namespace {
 
-ModelConfig tiny(const std::string& preset = "modern") {
-    return model_of(preset, {.layers = 2, .width = 16, .heads = 2, .vocabulary = 40});
-}
-
-OptimizerGroupConfig group(const std::string& type, const std::vector<std::string>& params) {
-    OptimizerGroupConfig g;
-    g.type = type;
-    g.params = params;
-    return g;
-}
-
 std::string assignment_error(const ModelConfig& model, const std::vector<OptimizerGroupConfig>& groups) {
     OptimizersConfig config;
     config.groups = groups;
@@ -33,10 +22,10 @@ std::string assignment_error(const ModelConfig& model, const std::vector<Optimiz
 }
 
 TEST(AssignGroupsTest, TheFirstGroupThatMatchesTakesAParameter) {
-    const ParameterTable table(tiny(), 8);
+    const ParameterTable table(tiny_model(), 8);
     OptimizersConfig config;
-    config.groups = {group("adamw", {"*.out.*", "embed.weight"}), group("muon", {"blocks.?.*.weight"}),
-                     group("adamw", {"*"})};
+    config.groups = {optimizer_group("adamw", {"*.out.*", "embed.weight"}),
+                     optimizer_group("muon", {"blocks.?.*.weight"}), optimizer_group("adamw", {"*"})};
     const std::vector<int> group_of = assign_groups(table, config);
     for (const Parameter& p : table.all()) {
         const int expected = p.name.ends_with("attn.out.weight") || p.name == "embed.weight" ? 0
@@ -47,23 +36,24 @@ TEST(AssignGroupsTest, TheFirstGroupThatMatchesTakesAParameter) {
 }
 
 TEST(AssignGroupsTest, ParametersThatNoGroupTakesAreAllNamed) {
-    const std::string message = assignment_error(tiny(), {group("muon", {"blocks.*"})});
+    const std::string message = assignment_error(tiny_model(), {optimizer_group("muon", {"blocks.*"})});
     EXPECT_NE(message.find("no group takes embed.weight, head.weight"), std::string::npos) << message;
     EXPECT_EQ(message.find("blocks."), std::string::npos) << message;
     // Patterns cover whole names.
-    EXPECT_NE(assignment_error(tiny(), {group("adamw", {"blocks"})}).find("blocks.0.attn.qkv.weight"),
+    EXPECT_NE(assignment_error(tiny_model(), {optimizer_group("adamw", {"blocks"})})
+                  .find("blocks.0.attn.qkv.weight"),
               std::string::npos);
 }
 
 TEST(AssignGroupsTest, GroupThatTakesNothingIsAnError) {
-    const std::string message =
-        assignment_error(tiny(), {group("adamw", {"*"}), group("muon", {"blocks.*"})});
+    const std::string message = assignment_error(
+        tiny_model(), {optimizer_group("adamw", {"*"}), optimizer_group("muon", {"blocks.*"})});
     EXPECT_NE(message.find("optimizers.groups[1]"), std::string::npos) << message;
 }
 
 TEST(AssignGroupsTest, MuonTakesNoVectors) {
-    const std::string message =
-        assignment_error(tiny("gpt2"), {group("muon", {"blocks.*"}), group("adamw", {"*"})});
+    const std::string message = assignment_error(
+        tiny_model("gpt2"), {optimizer_group("muon", {"blocks.*"}), optimizer_group("adamw", {"*"})});
     EXPECT_NE(message.find("optimizers.groups[0]"), std::string::npos) << message;
     EXPECT_NE(message.find("blocks.0.attn_norm.gain"), std::string::npos) << message;
 }

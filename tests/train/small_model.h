@@ -1,7 +1,8 @@
-// Models of few parameters, of either family.
+// Models of few parameters, of either family, and optimizer groups for them.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "train/config/config.h"
 
@@ -20,6 +21,23 @@ inline ModelConfig model_of(const std::string& preset, const ModelSizes& sizes) 
     model.num_heads = sizes.heads;
     model.vocab_size = sizes.vocabulary;
     return model;
+}
+
+inline ModelConfig tiny_model(const std::string& preset = "modern") {
+    return model_of(preset, {.layers = 2, .width = 16, .heads = 2, .vocabulary = 40});
+}
+
+inline OptimizerGroupConfig optimizer_group(const std::string& type, const std::vector<std::string>& params) {
+    OptimizerGroupConfig group;
+    group.type = type;
+    group.params = params;
+    return group;
+}
+
+inline OptimizersConfig muon_and_adamw() {
+    OptimizersConfig config;
+    config.groups = {optimizer_group("muon", {"blocks.*.weight"}), optimizer_group("adamw", {"*"})};
+    return config;
 }
 
 }  // namespace speedrun::testing

@@ -13,29 +13,13 @@
 namespace speedrun::testing {
 namespace {
 
-ModelConfig tiny(const std::string& preset = "modern") {
-    return model_of(preset, {.layers = 2, .width = 16, .heads = 2, .vocabulary = 40});
-}
-
-OptimizerGroupConfig group(const std::string& type, const std::vector<std::string>& params) {
-    OptimizerGroupConfig g;
-    g.type = type;
-    g.params = params;
-    return g;
-}
-
 class UpdatePipelineTest : public ::testing::Test {
   protected:
     UpdatePipelineTest()
-        : config_(two_groups()),
-          model_(tiny()),
+        : config_(muon_and_adamw()),
+          model_(tiny_model()),
           harness_(model_, 16, 8, "f32", bucket_rules(ranks_, ParameterTable(model_, 8), config_)) {
         harness_.randomize(0.3, 1);
-    }
-    static OptimizersConfig two_groups() {
-        OptimizersConfig config;
-        config.groups = {group("muon", {"blocks.*.weight"}), group("adamw", {"*"})};
-        return config;
     }
     // The updates of one run, and what it reports.
     struct Run {

@@ -23,8 +23,9 @@ struct StateKind {
 };
 struct StateShard {
     StateKind kind;
-    Tensor values;  // f32 [k], of this rank's shard of a bucket; k may be 0
-    // Not of this rank's shard, but of whole matrices of this parameter: how many of its numbers lie before.
+    Tensor values;  // f32 [k]; k may be 0
+    // Null: `values` are the state of this rank's shard of the bucket. Else they are the state of whole
+    // matrices of this parameter, and `begin` is where they lie in the parameter's state, in numbers.
     const Parameter* parameter = nullptr;
     int64_t begin = 0;
 };
