@@ -17,11 +17,15 @@ namespace speedrun {
 
 namespace {
 
-int64_t now_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(
-               std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-}
+class SteadyClock final : public CpuClock {
+  public:
+    int64_t now_ns() override {
+        return std::chrono::duration_cast<std::chrono::nanoseconds>(
+                   std::chrono::steady_clock::now().time_since_epoch())
+            .count();
+    }
+};
+constinit SteadyClock steady_clock;
 
 constexpr int64_t kPage = 4096, kHugePage = 2 << 20;
 
@@ -68,18 +72,19 @@ int default_threads() {
 
 }  // namespace
 
-void CpuEventState::signal() {
+void CpuEventState::signal(int64_t now_ns) {
     {
         std::lock_guard lock(mutex);
-        time_ns = now_ns();
+        time_ns = now_ns;
         done = true;
     }
     signalled.notify_all();
 }
 
-void CpuEventState::wait() {
+int64_t CpuEventState::wait() {
     std::unique_lock lock(mutex);
     signalled.wait(lock, [this] { return done; });
+    return time_ns;
 }
 
 bool CpuEvent::complete() const {
@@ -95,9 +100,7 @@ void CpuEvent::synchronize() {
 double CpuEvent::measured_ms_since(const Event& start) const {
     const auto& first = static_cast<const CpuEvent&>(start);
     if (!state_ || !first.state_) return 0.0;
-    state_->wait();
-    first.state_->wait();
-    return static_cast<double>(state_->time_ns - first.state_->time_ns) * 1e-6;
+    return static_cast<double>(state_->wait() - first.state_->wait()) * 1e-6;
 }
 
 CpuStream::CpuStream(std::string name, CpuDevice& device)
@@ -187,14 +190,16 @@ void CpuStream::run() {
             failed = error_ != nullptr;
         }
         if (task.kind == TaskKind::stop) return;
-        if (task.kind == TaskKind::signal) task.event->signal();
-        if (task.kind == TaskKind::wait) task.event->wait();
+        CpuClock& clock = device_.clock();
+        if (task.kind == TaskKind::signal) task.event->signal(clock.now_ns());
+        if (task.kind == TaskKind::wait) clock.waited_for(task.event->wait());
         if (task.kind != TaskKind::work || failed) continue;
         try {
             TraceSink* trace = device_.trace();
-            const int64_t begin = trace ? now_ns() : 0;
+            const int64_t begin = trace ? clock.now_ns() : 0;
             task.work();
-            if (trace) trace->span(name_, task.label, begin, now_ns(), task.tag);
+            clock.ran(name_, task.label);
+            if (trace) trace->span(name_, task.label, begin, clock.now_ns(), task.tag);
         } catch (...) {
             std::lock_guard lock(mutex_);
             error_ = std::current_exception();
@@ -203,7 +208,7 @@ void CpuStream::run() {
 }
 
 CpuDevice::CpuDevice(int num_threads, bool dry)
-    : num_threads_(num_threads > 0 ? num_threads : default_threads()), dry_(dry) {
+    : num_threads_(num_threads > 0 ? num_threads : default_threads()), dry_(dry), clock_(&steady_clock) {
     if (num_threads_ > 1 && !dry) team_ = std::make_unique<cpu::Team>(num_threads_);
 }
 CpuDevice::~CpuDevice() = default;

@@ -21,6 +21,18 @@ namespace cpu {
 class Team;
 }
 
+// What a device's streams take for the time; asked by their threads, each for its own stream. Traces and
+// timed events have it from here, so that tests can let pass what time they like.
+class CpuClock {
+  public:
+    virtual ~CpuClock() = default;
+    virtual int64_t now_ns() = 0;
+    // A piece of work has run on the stream.
+    virtual void ran(const std::string& /*stream*/, const char* /*label*/) {}
+    // The stream has waited for an event that was recorded at that time.
+    virtual void waited_for(int64_t /*time_ns*/) {}
+};
+
 // Completion of one record(): shared by the event, the stream that will signal it and those that wait for it.
 struct CpuEventState {
     std::mutex mutex;
@@ -28,8 +40,8 @@ struct CpuEventState {
     bool done = false;
     int64_t time_ns = 0;
 
-    void signal();
-    void wait();
+    void signal(int64_t now_ns);
+    int64_t wait();  // the time of the record
 };
 
 class CpuEvent final : public Event {
@@ -117,6 +129,9 @@ class CpuDevice final : public Device {
     void rehearse(bool on) override;
     bool idle() const { return dry_ || rehearsing_; }  // nothing is run
     void set_trace(TraceSink* sink) override { trace_ = sink; }
+    // While no work is in flight; the machine's own clock until then. `clock` must outlive the device.
+    void set_clock(CpuClock& clock) { clock_ = &clock; }
+    CpuClock& clock() const { return *clock_; }
     int64_t available_bytes() const override;
 
     int num_threads() const { return num_threads_; }
@@ -137,6 +152,7 @@ class CpuDevice final : public Device {
     std::map<void*, int64_t> allocated_;
     std::unique_ptr<cpu::Team> team_;
     TraceSink* trace_ = nullptr;  // changed only while no work is in flight
+    CpuClock* clock_;             // likewise
 };
 
 }  // namespace speedrun

@@ -160,12 +160,14 @@ class RowSource final : public BatchSource {
 
 }  // namespace
 
-Curve train(const Mode& mode, World* world, const Watch& watch) {
+Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock) {
     const Config config = config_of(mode);
     const Ranks ranks(mesh_of(mode), plan_of(mode), world);
     Runtime runtime(
         {.device = "cpu", .precision = mode.precision, .threads = 1, .communicates = mode.ranks() > 1});
-    static_cast<CpuDevice&>(runtime.device()).allow_graphs(mode.graphs);
+    auto& device = static_cast<CpuDevice&>(runtime.device());
+    device.allow_graphs(mode.graphs);
+    if (clock) device.set_clock(*clock);
     StepRunner runner(config, runtime, ranks);
     runner.warm_up();
     EXPECT_EQ(runner.has_graphs(), mode.graphs);

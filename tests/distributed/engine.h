@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/cpu_device.h"
 #include "train/config/config.h"
 #include "train/sharding/ranks.h"
 #include "train/step_runner.h"
@@ -73,8 +74,9 @@ struct Delays {
 // Given the engine before its first step, when nothing is in flight.
 using Watch = std::function<void(StepRunner&, Runtime&)>;
 
-// One rank's run; a world of the mode's ranks, or none for one rank alone.
-Curve train(const Mode& mode, World* world, const Watch& watch = {});
+// One rank's run; a world of the mode's ranks, or none for one rank alone. clock: of its device; null: the
+// machine's.
+Curve train(const Mode& mode, World* world, const Watch& watch = {}, CpuClock* clock = nullptr);
 // Curve of rank 0, after checking that all ranks agree in every bit; bytes_sent becomes the sum of all ranks.
 Curve train_ranks(const Mode& mode, const Delays& delays = {});
 // Curve of the same training with one rank and one microbatch, in the classic order.

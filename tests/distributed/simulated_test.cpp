@@ -1,7 +1,6 @@
 // The simulated network: takes the time that its model says, hides behind other streams, and changes no bit.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <thread>
 
@@ -17,8 +16,8 @@ namespace {
 // Keeps a stream from running what is enqueued while this lives, so that a wait that orders nothing is seen.
 class Gate {
   public:
-    explicit Gate(ClockedStream& stream) {
-        enqueue_on_host(*stream, "gate", [open = open_] { open->wait(false); });
+    explicit Gate(Stream& stream) {
+        enqueue_on_host(stream, "gate", [open = open_] { open->wait(false); });
     }
     ~Gate() {
         *open_ = true;
@@ -46,108 +45,68 @@ class VirtualNetwork {
     const std::unique_ptr<World> clocked_, world_;
 };
 
+class VirtualTimeTest : public ::testing::Test {
+  protected:
+    // Streams and events of one rank, in virtual time.
+    struct Rank {
+        Rank() : device(1) {
+            device.set_clock(clock);
+            compute->record(*start);
+        }
+        std::unique_ptr<Event> event() { return device.create_event(EventKind::timed); }
+        double ms(const Event& event) const { return event.elapsed_ms_since(*start); }
+
+        VirtualClock clock;
+        CpuDevice device;
+        const std::unique_ptr<Stream> compute = device.create_stream("compute"),
+                                      reduce = device.create_stream("reduce");
+        const std::unique_ptr<Event> start = event();
+    };
+    static void work(Stream& stream, double ms) {
+        enqueue_on_host(stream, "work",
+                        [ms] { pass_virtual_time(std::chrono::duration<double>(ms * 1e-3)); });
+    }
+};
+
 // 3 pieces of compute of 40 ms, each followed by a collective of 40 ms on another stream: serial 240 ms, and
 // 160 ms when all collectives but the last hide behind compute.
-TEST(SimulatedWorldTest, HidesBehindAnotherStream) {
+TEST_F(VirtualTimeTest, HidesBehindAnotherStream) {
     run_ranks(2, [](World& threads) {
         VirtualNetwork network(threads, 40e-3);
         const auto communicator = network.connect("gradients");
-        CpuDevice device(1);
+        Rank rank;
         std::vector<float> values(1000, 1.0f);
-        ClockedStream compute(device, "compute"), reduce(device, "reduce");
-        ClockedEvent ready(device), computed(device), end(device);
+        const auto ready = rank.event(), computed = rank.event(), end = rank.event();
         {
-            const Gate gate(compute);
+            const Gate gate(*rank.compute);
             for (int layer = 0; layer < 3; ++layer) {
-                compute.work(40);
-                compute.record(ready);
-                reduce.wait(ready);
-                communicator->all_reduce(Tensor(values.data(), DType::f32, {1000}), *reduce);
+                work(*rank.compute, 40);
+                rank.compute->record(*ready);
+                rank.reduce->wait(*ready);
+                communicator->all_reduce(Tensor(values.data(), DType::f32, {1000}), *rank.reduce);
             }
-            compute.record(computed);
-            reduce.record(end);
+            rank.compute->record(*computed);
+            rank.reduce->record(*end);
         }
-        reduce.synchronize();
-        compute.synchronize();
+        rank.reduce->synchronize();
+        rank.compute->synchronize();
         EXPECT_EQ(values[0], 8.0f);  // doubled three times
-        EXPECT_DOUBLE_EQ(computed.ms(), 120);
-        EXPECT_DOUBLE_EQ(end.ms(), 160);
+        EXPECT_DOUBLE_EQ(rank.ms(*computed), 120);
+        EXPECT_DOUBLE_EQ(rank.ms(*end), 160);
     });
 }
 
-TEST(SimulatedWorldTest, CollectiveBeginsWithItsLastMember) {
+TEST_F(VirtualTimeTest, CollectiveBeginsWithItsLastMember) {
     run_ranks(2, [](World& threads) {
         VirtualNetwork network(threads, 5e-3);
         const auto communicator = network.connect("gradients");
-        CpuDevice device(1);
-        ClockedStream stream(device, "reduce");
-        ClockedEvent end(device);
-        stream.work(threads.rank() == 0 ? 10 : 30);
-        communicator->barrier(*stream);
-        stream.record(end);
-        stream.synchronize();
-        EXPECT_DOUBLE_EQ(end.ms(), 35);
-    });
-}
-
-// One step of 3 layers: 25 ms of compute per layer forward and again backward, 10 ms for each reduction and
-// each gather, on the streams of the engine and ordered like its buckets.
-struct StepTimes {
-    double reduced_ms;  // forward, backward and the last reduction
-    double next_ms;     // and until the next forward may begin
-};
-
-StepTimes scheduled_step(Communicator& reducing, Communicator& gathering, bool when_ready) {
-    constexpr int kLayers = 3;
-    CpuDevice device(1);
-    std::vector<float> gradients(200, 1.0f), values(200, 1.0f);
-    ClockedStream compute(device, "compute"), reduce(device, "reduce"), gather(device, "gather");
-    ClockedEvent reduced(device), next(device);
-    const auto part = [&](std::vector<float>& of) {
-        return Tensor(of.data() + 100 * reducing.index(), DType::f32, {100});
-    };
-    const auto whole = [](std::vector<float>& of) { return Tensor(of.data(), DType::f32, {200}); };
-    std::array<ClockedEvent, kLayers> raw{ClockedEvent(device), ClockedEvent(device), ClockedEvent(device)},
-        stepped{ClockedEvent(device), ClockedEvent(device), ClockedEvent(device)};
-    const auto communicate = [&](size_t layer) {
-        reduce.wait(raw[layer]);
-        reducing.reduce_scatter(part(gradients), whole(gradients), *reduce);
-        reduce.record(stepped[layer]);  // a step that takes no time
-        gather.wait(stepped[layer]);
-        gathering.all_gather(whole(values), part(values), *gather);
-    };
-    {
-        const Gate gate(compute);
-        for (size_t layer = 0; layer < kLayers; ++layer) compute.work(25);
-        for (size_t layer = kLayers; layer-- > 0;) {
-            compute.work(25);
-            compute.record(raw[layer]);
-            if (when_ready) communicate(layer);
-        }
-        if (!when_ready) {  // all of them behind the end of backward
-            reduce.wait(raw[0]);
-            for (size_t layer = kLayers; layer-- > 0;) communicate(layer);
-        }
-        reduce.record(reduced);
-        gather.record(next);
-    }
-    for (ClockedStream* stream : {&compute, &reduce, &gather}) stream->synchronize();
-    return {reduced.ms(), next.ms()};
-}
-
-// 6 x 25 ms of compute, and behind it the last layer's reduction alone, 160 ms; then its gather, 170. Serial:
-// 180 with all reductions, 210 with all gathers. When reductions wait for the end of backward, their 30 ms
-// are all exposed, and the last gather: 190.
-TEST(SimulatedWorldTest, ThreeLayersOverlapIdeally) {
-    run_ranks(2, [](World& threads) {
-        VirtualNetwork network(threads, 10e-3);
-        const auto reducing = network.connect("gradients"), gathering = network.connect("values");
-        const StepTimes times = scheduled_step(*reducing, *gathering, true);
-        EXPECT_DOUBLE_EQ(times.reduced_ms, 160);
-        EXPECT_DOUBLE_EQ(times.next_ms, 170);
-        const StepTimes late = scheduled_step(*reducing, *gathering, false);
-        EXPECT_DOUBLE_EQ(late.reduced_ms, 180);
-        EXPECT_DOUBLE_EQ(late.next_ms, 190);
+        Rank rank;
+        const auto end = rank.event();
+        work(*rank.reduce, threads.rank() == 0 ? 10 : 30);
+        communicator->barrier(*rank.reduce);
+        rank.reduce->record(*end);
+        rank.reduce->synchronize();
+        EXPECT_DOUBLE_EQ(rank.ms(*end), 35);
     });
 }
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <cstring>
+#include <vector>
 
 #include "train/comm/host_task.h"
 #include "train/comm/wrapped_world.h"
@@ -11,27 +12,36 @@ namespace speedrun::testing {
 
 namespace {
 
-thread_local double now_ms = 0;  // of the stream whose thread this is
+thread_local int64_t now = 0;  // ns, of the stream whose thread this is
 
 // Exchanges the members' times through a communicator of its own, so that the counts of the other are those
 // of the calls made through it.
 class ClockedCommunicator final : public Communicator {
   public:
     ClockedCommunicator(std::unique_ptr<Communicator> inner, std::unique_ptr<Communicator> times)
-        : Communicator(inner->name(), inner->group()), inner_(std::move(inner)), times_(std::move(times)) {}
+        : Communicator(inner->name(), inner->group()),
+          inner_(std::move(inner)),
+          times_(std::move(times)),
+          arrived_(static_cast<size_t>(times_->size())) {}
 
     CollectiveCounts counts() const override { return inner_->counts(); }
 
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
-        enqueue_on_host(stream, "arrive", [this] { latest_ms_ = static_cast<float>(now_ms); });
-        times_->all_reduce(Tensor(&latest_ms_, DType::f32, {1}), stream, Reduction::max);
-        enqueue_on_host(stream, "begin", [this] { now_ms = latest_ms_; });
+        enqueue_on_host(stream, "arrive", [this] { own_ = now; });
+        // A gather changes no bit, whatever they mean.
+        const auto words = [](int64_t* times, int64_t count) {
+            return Tensor(times, DType::f32, {2 * count});
+        };
+        times_->all_gather(words(arrived_.data(), times_->size()), words(&own_, 1), stream);
+        enqueue_on_host(stream, "begin",
+                        [this] { now = *std::max_element(arrived_.begin(), arrived_.end()); });
         inner_->count_and_enqueue(call, stream);
     }
 
     const std::unique_ptr<Communicator> inner_, times_;
-    float latest_ms_ = 0;
+    int64_t own_ = 0;
+    std::vector<int64_t> arrived_;  // by member
 };
 
 class ClockedWorld final : public WrappedWorld {
@@ -47,26 +57,19 @@ class ClockedWorld final : public WrappedWorld {
 }  // namespace
 
 void pass_virtual_time(std::chrono::duration<double> time) {
-    now_ms += std::chrono::duration<double, std::milli>(time).count();
+    now += std::llround(time.count() * 1e9);
 }
 
-void ClockedStream::work(double ms) {
-    enqueue_on_host(*stream_, "work", [ms] { now_ms += ms; });
+int64_t VirtualClock::now_ns() {
+    return now;
 }
 
-void ClockedStream::record(ClockedEvent& event) {
-    event.ms_ = std::make_shared<double>(std::numeric_limits<double>::quiet_NaN());
-    enqueue_on_host(*stream_, "note the time", [time = event.ms_] { *time = now_ms; });
-    stream_->record(*event.event_);
+void VirtualClock::ran(const std::string& stream, const char* label) {
+    if (cost_) now += std::llround(cost_(stream, label) * 1e6);
 }
 
-void ClockedStream::wait(const ClockedEvent& event) {
-    if (!event.ms_) return;  // no wait, as Event says
-    stream_->wait(*event.event_);
-    enqueue_on_host(*stream_, "take the time", [this, time = event.ms_] {
-        if (std::isnan(*time)) throw_internal("stream {} did not wait for an event", stream_->name());
-        now_ms = std::max(now_ms, *time);
-    });
+void VirtualClock::waited_for(int64_t time_ns) {
+    now = std::max(now, time_ns);
 }
 
 std::unique_ptr<World> make_clocked_world(World& world) {

@@ -1,0 +1,239 @@
+// The engine hides as much communication as its schedule allows, in time. Compute and network take virtual
+// time (tests/distributed/virtual_clock.h), so that neither the machine's speed nor its load matters; what
+// the schedule allows is computed from the durations in the trace of the same run.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/distributed/engine.h"
+#include "tests/distributed/rank_threads.h"
+#include "tests/distributed/virtual_clock.h"
+#include "tests/temp_dir.h"
+#include "train/comm/simulated_world.h"
+#include "train/trace/timeline.h"
+
+namespace speedrun::testing {
+namespace {
+
+using Json = nlohmann::json;
+
+// A time in ms from the trace's origin; what begins and ends within this is the same time.
+constexpr double kSameTime = 1e-5;
+
+struct Span {
+    std::string label, phase, bucket;
+    int64_t step;
+    double begin, end;
+};
+
+// The trace of one rank, as its file says.
+struct TracedRun {
+    std::map<std::string, std::vector<Span>> streams;  // in the order of time
+    std::map<std::string, std::vector<double>> ready;  // by bucket: when backward has completed its gradient
+    std::map<std::string, std::vector<double>> used;   // when compute first reads what was stepped
+
+    explicit TracedRun(const std::string& path) {
+        std::map<int, std::string> stream_of;
+        const Json events = Json::parse(std::ifstream(path)).at("traceEvents");
+        for (const Json& e : events)
+            if (e["name"] == "thread_name") stream_of[e["tid"]] = e["args"]["name"];
+        for (const Json& e : events) {
+            const double at = e.value("ts", 0.0) * 1e-3;
+            if (e["ph"] == "X" && e["args"].contains("step")) {
+                const Json& args = e["args"];
+                streams[stream_of[e["tid"]]].push_back({e["name"], args["phase"], args.value("bucket", ""),
+                                                        args["step"], at,
+                                                        at + e["dur"].get<double>() * 1e-3});
+            } else if (e["ph"] == "s" && stream_of[e["tid"]] == "compute") {
+                ready[e["name"]].push_back(at + 1e-6);  // the arrow begins just inside the span
+            } else if (e["ph"] == "f") {
+                used[e["name"]].push_back(at);
+            }
+        }
+    }
+
+    const std::vector<Span>& on(const std::string& stream) const {
+        static const std::vector<Span> kNone;
+        const auto found = streams.find(stream);
+        return found == streams.end() ? kNone : found->second;
+    }
+    double compute_busy(double begin, double end) const {
+        double sum = 0;
+        for (const Span& s : on("compute"))
+            sum += std::max(0.0, std::min(end, s.end) - std::max(begin, s.begin));
+        return sum;
+    }
+};
+
+struct Hidden {
+    double total = 0, found = 0, allowed = 0;  // ms of communication, and of it behind compute
+};
+
+// By rank: what a phase's collectives on a stream hide, and what they would if each began when the last
+// member has ended the collective before it on this stream and has what this one needs: earliest(rank, span).
+std::vector<Hidden> hidden_on(const std::vector<TracedRun>& ranks, const char* stream, const char* phase,
+                              const std::function<double(const TracedRun&, const Span&)>& earliest) {
+    std::vector<std::vector<Span>> calls(ranks.size());
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+        for (const Span& s : ranks[rank].on(stream))
+            if (s.label == "network") calls[rank].push_back(s);
+        EXPECT_EQ(calls[rank].size(), calls[0].size());
+    }
+    std::vector<Hidden> sums(ranks.size());
+    double free = 0;
+    for (size_t i = 0; i < calls[0].size(); ++i) {
+        double begin = free;
+        for (size_t rank = 0; rank < ranks.size(); ++rank) {
+            const Span& s = calls[rank][i];
+            begin = std::max(begin, s.phase == phase ? earliest(ranks[rank], s) : s.begin);
+        }
+        free = begin + calls[0][i].end - calls[0][i].begin;
+        if (calls[0][i].phase != phase) continue;
+        for (size_t rank = 0; rank < ranks.size(); ++rank) {
+            const Span& s = calls[rank][i];
+            sums[rank].total += s.end - s.begin;
+            sums[rank].found += ranks[rank].compute_busy(s.begin, s.end);
+            sums[rank].allowed += ranks[rank].compute_busy(begin, free);
+        }
+    }
+    return sums;
+}
+
+// A reduction needs the latest gradient of its bucket that backward has completed when it runs.
+std::vector<Hidden> hidden_reductions(const std::vector<TracedRun>& ranks) {
+    return hidden_on(ranks, "reduce", "reduce", [](const TracedRun& run, const Span& s) {
+        double latest = -1;
+        for (const double at : run.ready.at(s.bucket))
+            if (at <= s.begin + kSameTime) latest = at;
+        EXPECT_GE(latest, 0) << s.bucket << " is reduced before backward has completed it";
+        return latest;
+    });
+}
+
+// A gather needs the step of its bucket.
+std::vector<Hidden> hidden_gathers(const std::vector<TracedRun>& ranks) {
+    return hidden_on(ranks, "gather", "gather", [](const TracedRun& run, const Span& s) {
+        double stepped = 0;
+        for (const Span& step : run.on("optimizer"))
+            if (step.bucket == s.bucket && step.end <= s.begin + kSameTime) stepped = step.end;
+        return stepped;
+    });
+}
+
+// When the last of what compute first reads at this time had come, if it read something; else -1.
+double came(const TracedRun& run, double at) {
+    double last = -1;
+    for (const auto& [bucket, times] : run.used) {
+        if (std::none_of(times.begin(), times.end(),
+                         [&](double used) { return std::abs(used - at) < kSameTime; }))
+            continue;
+        for (const char* const stream : {"optimizer", "gather"})
+            for (const Span& s : run.on(stream))
+                if (s.bucket == bucket && s.end <= at + kSameTime) last = std::max(last, s.end);
+    }
+    return last;
+}
+
+// How long compute stood still in a phase for anything but what it was about to read. Not in the first step,
+// before which the values come, untraced.
+double idle_for_nothing_ms(const TracedRun& run, const char* phase) {
+    double sum = 0, last_end = 0;
+    for (const Span& s : run.on("compute")) {
+        if (s.step > 0 && s.phase == phase && s.begin > last_end + kSameTime)
+            sum += s.begin - std::max(last_end, came(run, s.begin));
+        last_end = s.end;
+    }
+    return sum;
+}
+
+// How long the optimizer stood still before the steps of buckets that had been reduced.
+double idle_optimizer_ms(const TracedRun& run) {
+    double sum = 0, last_end = 0;
+    for (const Span& s : run.on("optimizer")) {
+        if (s.phase == "step") {
+            double reduced = 0;
+            for (const Span& from : run.on("reduce"))
+                if (from.bucket == s.bucket && from.end <= s.begin + kSameTime) reduced = from.end;
+            sum += s.begin - std::max(last_end, reduced);
+        }
+        last_end = s.end;
+    }
+    return sum;
+}
+
+// A piece of compute takes 1 ms, one of an optimizer's step 0.1 ms; the network takes 2 ms and its bytes.
+double cost_ms(const std::string& stream, const char* label) {
+    if (is_communication(label)) return 0;
+    return stream == "compute" ? 1.0 : stream == "optimizer" ? 0.1 : 0.0;
+}
+constexpr NetworkModel kNetwork{2e-3, 20e6};
+
+std::vector<TracedRun> train_traced(const Mode& mode) {
+    const TempDir dir;
+    const auto path = [&](int rank) { return dir.file(std::to_string(rank)); };
+    run_ranks(mode.ranks(), [&](World& threads) {
+        const auto clocked = make_clocked_world(threads);
+        const auto world = make_simulated_world(*clocked, {kNetwork, 0, 1}, pass_virtual_time);
+        VirtualClock clock(cost_ms);
+        Timeline timeline;
+        const auto watch = [&](StepRunner& runner, Runtime& runtime) {
+            runner.trace(&timeline);
+            runtime.device().set_trace(&timeline);
+        };
+        train(mode, world.get(), watch, &clock);
+        timeline.write(path(threads.rank()));
+    });
+    std::vector<TracedRun> runs;
+    for (int rank = 0; rank < mode.ranks(); ++rank) runs.emplace_back(path(rank));
+    return runs;
+}
+
+std::vector<Mode> modes() {
+    std::vector<Mode> modes;
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3})
+        for (const char* optimizer : {"adamw", "muon"})
+            modes.push_back({strategy, 1, 2, 1, optimizer, Launch::ready});
+    return modes;
+}
+
+TEST(OverlapTimeTest, HidesWhatTheScheduleAllows) {
+    for (const Mode& mode : modes()) {
+        SCOPED_TRACE(::testing::PrintToString(mode));
+        const std::vector<TracedRun> ranks = train_traced(mode);
+        for (const Hidden& reductions : hidden_reductions(ranks)) {
+            EXPECT_GT(reductions.allowed, 0.9 * reductions.total) << "this network leaves much exposed";
+            EXPECT_GE(reductions.found, reductions.allowed - kSameTime);
+        }
+        for (const Hidden& gathers : hidden_gathers(ranks)) {
+            // Under ddp too, the owners of Muon's matrices give their values to the others.
+            EXPECT_EQ(gathers.total > 0,
+                      mode.strategy != Strategy::ddp || mode.optimizer == std::string("muon"));
+            EXPECT_GE(gathers.found, gathers.allowed - kSameTime);
+        }
+        for (const TracedRun& run : ranks) {
+            EXPECT_LT(idle_for_nothing_ms(run, "forward"), kSameTime);
+            // Muon's steps end behind the norm of all gradients.
+            if (mode.optimizer == std::string("adamw")) {
+                EXPECT_LT(idle_optimizer_ms(run), kSameTime);
+            }
+            // Where buckets share memory, or values are gathered again, backward may have to wait.
+            if (mode.strategy == Strategy::ddp || mode.strategy == Strategy::zero1) {
+                EXPECT_LT(idle_for_nothing_ms(run, "backward"), kSameTime);
+            }
+        }
+    }
+}
+
+// What the test is worth: reductions that wait for the end of backward hide less than they could.
+TEST(OverlapTimeTest, ReductionsAfterBackwardHideLess) {
+    for (Mode mode : modes()) {
+        mode.launch = Launch::after_backward;
+        SCOPED_TRACE(::testing::PrintToString(mode));
+        for (const Hidden& reductions : hidden_reductions(train_traced(mode)))
+            EXPECT_LT(reductions.found, reductions.allowed / 2);
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing
