@@ -16,6 +16,7 @@ endforeach()
 
 install(TARGETS speedrun RUNTIME_DEPENDENCY_SET libraries RUNTIME COMPONENT runtime)
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 install(DIRECTORY configs DESTINATION ${tree} COMPONENT runtime)
 install(PROGRAMS data/kjv/prepare.sh DESTINATION ${tree}/data/kjv COMPONENT runtime)
 install(PROGRAMS data/fineweb10B/download.sh DESTINATION ${tree}/data/fineweb10B COMPONENT runtime)

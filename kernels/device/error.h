@@ -10,7 +10,7 @@
 
 namespace speedrun {
 
-// The process exit codes that scripts rely on (see README.md).
+// The process exit codes that scripts rely on (see docs/files.md).
 enum class ExitCode : int { done = 0, failure = 1, usage = 2, data = 3, diverged = 4, communication = 5 };
 
 class Error : public std::runtime_error {

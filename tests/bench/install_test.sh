@@ -15,8 +15,8 @@ for component in runtime libraries; do
 done
 mv "$work/first" "$work/prefix"
 cd "$work"
-for file in bin/speedrun share/doc/speedrun/README.md share/doc/speedrun/LICENSE share/speedrun/configs/kjv.json \
-    share/speedrun/data/kjv/prepare.sh; do
+for file in bin/speedrun share/doc/speedrun/README.md share/doc/speedrun/docs/training.md share/doc/speedrun/LICENSE \
+    share/speedrun/configs/kjv.json share/speedrun/data/kjv/prepare.sh; do
     [ -s "prefix/$file" ] || fail "no $file"
 done
 [ ! -e prefix/bin/kernels_tests ] || fail "tests are installed"
