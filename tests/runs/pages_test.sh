@@ -1,0 +1,91 @@
+#!/bin/sh
+# What the pages for people say beside commands (those are readme_test.sh's): README.md keeps to the size of a front page, every
+# link leads to a file and a heading that are there, also those in comments and messages, and the figures of the race are those
+# of the records. Usage: pages_test.sh SPEEDRUN SOURCE_ROOT
+set -u
+speedrun=$(realpath "$1") root=$2
+max_lines=120 max_words=1200
+failures=0
+fail() { echo "FAILED: $1"; failures=$((failures + 1)); }
+
+# Text of a page without blocks of code.
+prose_of() {
+    awk '/^ *```/ { inside = !inside; next } !inside' "$1"
+}
+# Anchors of a page's headings, as GitHub makes them: lower case, without punctuation, a hyphen for each blank.
+anchors_of() {
+    prose_of "$1" | sed -n 's/^##* *//p' | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'
+}
+# Targets of a page's links and pictures that are no addresses of the web.
+links_of() {
+    prose_of "$1" | sed 's/`[^`]*`//g' | grep -o '\]([^)]*)' | sed 's/^](//; s/)$//' | grep -vE '^(https?|mailto):'
+}
+# Links of the page $1, a line each, that lead nowhere.
+broken_links() {
+    links_of "$1" | while IFS= read -r link; do
+        case $link in
+        \#*) target=$1 ;;
+        *) target=$(dirname "$1")/${link%%#*} ;;
+        esac
+        if [ ! -e "$target" ]; then
+            echo "$link"
+        else
+            case $link in *\#*) anchors_of "$target" | grep -qxF -- "${link#*\#}" || echo "$link" ;; esac
+        fi
+    done
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# That it finds what is wrong.
+cat >"$work/sample.md" <<'J'
+# A page, with a heading
+[a](sample.md), [b](missing.md) and ![c](#a-page-with-a-heading); `[d](not_a_link.md)`
+[e](sample.md#no-such-heading) [f](https://example.org/x) [g](sample.md#a-page-with-a-heading)
+```
+[h](nor_this.md)
+# Nor is this a heading
+```
+[i](#nor-is-this-a-heading)
+J
+[ "$(broken_links "$work/sample.md" | tr '\n' ' ')" = 'missing.md sample.md#no-such-heading #nor-is-this-a-heading ' ] ||
+    fail "the broken links of a sample are said to be: $(broken_links "$work/sample.md" | tr '\n' ' ')"
+
+[ "$(wc -l <"$root/README.md")" -le $max_lines ] || fail "README.md has more than $max_lines lines: move some of it to docs/"
+[ "$(wc -w <"$root/README.md")" -le $max_words ] || fail "README.md has more than $max_words words (wc -w): move some of it to docs/"
+
+find "$root" -name '*.md' -not -path "$root/build/*" -not -path "$root/logs/*" -not -path "$root/.git/*" >"$work/pages"
+[ "$(wc -l <"$work/pages")" -ge 40 ] || fail "only $(wc -l <"$work/pages") pages are found"
+while IFS= read -r page; do
+    for link in $(broken_links "$page"); do fail "${page#"$root/"}: the link $link leads nowhere"; done
+done <"$work/pages"
+for page in "$root"/docs/*.md; do
+    grep -qF "](docs/${page##*/})" "$root/README.md" || fail "README.md does not lead to docs/${page##*/}"
+done
+# What comments, scripts and messages call docs/<page>.md.
+grep -rhoE 'docs/[a-z_]+\.md' "$root/train" "$root/kernels" "$root/data" "$root/scripts" "$root/tests" "$root/configs" | sort -u >"$work/named"
+while IFS= read -r page; do
+    [ -f "$root/$page" ] || fail "$page is named in the code or in a script, and is not there: grep -rn $page"
+done <"$work/named"
+
+# docs/records.md shows the leaderboard as it is printed, README.md its seconds and factors.
+cd "$root" || exit 1
+if "$speedrun" records list records/kjv --markdown >"$work/board" 2>&1; then
+    [ "$(wc -l <"$work/board")" -ge 3 ] || fail "no records: $(cat "$work/board")"
+    sed 's|](records/|](../records/|' "$work/board" >"$work/lines"
+    while IFS= read -r line; do
+        grep -qxF -- "$line" docs/records.md || fail "docs/records.md lacks the line (see: speedrun records list records/kjv --markdown)
+    $line"
+    done <"$work/lines"
+    sed -n 's/^| \(\[[a-z_]*\]([^)]*)\) | \([0-9.]*\) [^|]* | [^|]* | [^|]* | \([^ ]*\) .*/| \1 | \2 | \3 |/p' "$work/board" >"$work/rows"
+    [ "$(wc -l <"$work/rows")" -eq $(($(wc -l <"$work/board") - 2)) ] || fail "the leaderboard cannot be read: $(cat "$work/board")"
+    while IFS= read -r row; do
+        grep -qF -- "$row" README.md || fail "README.md lacks a row that begins: $row"
+    done <"$work/rows"
+else
+    fail "records cannot be listed: $(cat "$work/board")"
+fi
+
+[ $failures -eq 0 ] && echo "$(wc -l <"$work/pages") pages: links, figures and the size of README.md are right"
+exit $failures
