@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "train/sharding/resolve_ranks.h"
+#include "train/comm/host_cores.h"
 #include "train/step_runner.h"
 
 namespace speedrun {
@@ -37,7 +37,7 @@ RuntimeOptions runtime_options(const Config& config, const Ranks& ranks) {
     RuntimeOptions options = dry_runtime_options(config);
     options.dry = false;
     options.communicates = ranks.size() > 1;
-    const int threads = threads_of_rank(ranks);
+    const int threads = ranks.world() ? threads_of_rank(*ranks.world()) : 0;
     if (options.threads == 0) options.threads = threads;
     if (ranks.size() > 1 && config.device != "cpu") options.gpu = ranks.world()->local_rank() % num_gpus();
     return options;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/batch_loader.h"
+#include "train/checkpoint/run_state.h"
 #include "train/model/transformer.h"
 #include "train/runtime/graph_recorder.h"
 #include "train/sharding/read_master.h"
@@ -42,11 +43,11 @@ struct StepResult {
 
 inline const Ranks kAlone{};
 
-class StepRunner {
+class StepRunner final : public RunState {
   public:
     // All ranks make theirs at the same time. By default one rank, alone.
     StepRunner(const Config& config, Runtime& runtime, const Ranks& ranks = kAlone);
-    ~StepRunner() { runtime_.drain(); }
+    ~StepRunner() override { runtime_.drain(); }
     StepRunner(const StepRunner&) = delete;
     StepRunner& operator=(const StepRunner&) = delete;
 
@@ -94,17 +95,12 @@ class StepRunner {
     // Mean loss over the targets of the validation stream, in nats per target, shared among the ranks.
     // Synchronises.
     double validate(const ValidationLoader& loader);
-    // Behind the step enqueued last: UpdatePipeline::copy_state. The result of the next step says how long
-    // training waited for it.
-    void snapshot(const std::function<void(const Bucket&, Stream&)>& copy);
-    // How long the device has had nothing to do since the step enqueued last; 0 if it is still at it.
-    double idle_ms();
-    // Waits until the last snapshot is there.
-    void await_snapshot();
-    // After the state has been written to (masters, UpdatePipeline::state): what compute reads follows it.
-    // Waits; all ranks.
-    void publish_state();
-    UpdatePipeline& updates() { return updates_; }
+    const ParameterTable& table() const override { return model_.table(); }
+    UpdatePipeline& updates() override { return updates_; }
+    void snapshot(const std::function<void(const Bucket&, Stream&)>& copy) override;
+    void await_snapshot() override;
+    double idle_ms() override;
+    void publish_state() override;
     // The f32 values of a parameter, on the host; all ranks ask for the same. Waits.
     void read_master(const Parameter& p, float* host) {
         speedrun::read_master(p, model_.parameters(), reducer_, runtime_, host);

@@ -16,7 +16,7 @@
 #if SPEEDRUN_SIMT
 #include <tuple>
 
-#include "tests/simt/simt_device.h"
+#include SPEEDRUN_SIMT_HEADER  // of the executor
 #else
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>

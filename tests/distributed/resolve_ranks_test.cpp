@@ -98,29 +98,6 @@ TEST(ResolveRanksTest, BatchesThatRanksCannotShareNameTheFix) {
               "set batch.tokens_per_step to a multiple of 1280; 12 sequences cannot be shared by 5 ranks");
 }
 
-TEST(ResolveRanksTest, CoresAreShared) {
-    const CoreSet all{"a", {0, 1, 2, 3, 4, 5, 6, 7}}, elsewhere{"b", {0, 1, 2, 3}};
-    EXPECT_EQ(share_of_cores({all}, 0), 8);
-    EXPECT_EQ(share_of_cores({all, all, all}, 1), 2);  // 8/3
-    EXPECT_EQ(share_of_cores({all, elsewhere, all, elsewhere}, 1), 2);
-    // Tied to cores of their own, or to half of the host each.
-    EXPECT_EQ(share_of_cores({{"a", {0, 1}}, {"a", {2, 3}}}, 1), 2);
-    const CoreSet low{"a", {0, 1, 2, 3}}, high{"a", {4, 5, 6, 7}};
-    EXPECT_EQ(share_of_cores({low, low, high, high}, 3), 2);
-    // Three on three cores: a third of each, thrice, is one.
-    const CoreSet three{"a", {0, 1, 2}};
-    EXPECT_EQ(share_of_cores({three, three, three}, 2), 1);
-    // More ranks than cores, and a host that does not tell.
-    const CoreSet one{"a", {5}};
-    EXPECT_EQ(share_of_cores({one, one, one}, 0), 1);
-    EXPECT_EQ(share_of_cores({{"a", {}}}, 0), 1);
-}
-
-TEST(ResolveRanksTest, ThisProcessHasCores) {
-    EXPECT_FALSE(available_cores().host.empty());
-    EXPECT_FALSE(available_cores().cores.empty());
-}
-
 // What each rank's check throws ("" for nothing), as "code text" of what all of them then get.
 std::set<std::string> outcomes(const std::vector<std::string>& texts, ExitCode code) {
     std::mutex mutex;

@@ -32,9 +32,9 @@ bool ready(std::future_status status) {
 
 }  // namespace
 
-void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, StepRunner& runner) {
+void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState& state) {
     runtime.synchronize();
-    const UpdatePipeline& updates = runner.updates();
+    const UpdatePipeline& updates = state.updates();
     std::vector<float> numbers;
     for (const Bucket& bucket : updates.layout().all()) {
         for (const StatePiece& piece : state_pieces(updates, bucket)) {
@@ -44,21 +44,21 @@ void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, StepRunne
             runtime.compute().synchronize();
         }
     }
-    runner.publish_state();
+    state.publish_state();
 }
 
-Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, StepRunner& runner,
+Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, RunState& state,
                            std::string run, Report report, FileSystem& system)
     : every_(config.checkpoint.every),
       keep_(config.checkpoint.keep),
       ranks_(ranks),
       runtime_(runtime),
-      runner_(runner),
+      state_(state),
       run_(std::move(run)),
       report_(std::move(report)),
       system_(system),
-      tensors_(checkpoint_tensors(runner.model().table(), config.optimizers)) {
-    const UpdatePipeline& updates = runner.updates();
+      tensors_(checkpoint_tensors(state.table(), config.optimizers)) {
+    const UpdatePipeline& updates = state.updates();
     int64_t numbers = 0;
     for (const Bucket& bucket : updates.layout().all()) {
         of_bucket_.emplace_back();
@@ -78,8 +78,8 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
 void Checkpointer::snapshot(int64_t steps) {
     const Clock::time_point begin = Clock::now();
     settle(true);  // the snapshot's memory is free again
-    wait_ms_ += std::min(ms_since(begin), runner_.idle_ms());
-    runner_.snapshot([this](const Bucket& bucket, Stream& stream) {
+    wait_ms_ += std::min(ms_since(begin), state_.idle_ms());
+    state_.snapshot([this](const Bucket& bucket, Stream& stream) {
         for (const size_t i : of_bucket_[static_cast<size_t>(bucket.id)]) {
             const Tensor& values = pieces_[i].values;
             runtime_.device().copy(snapshot_.as<float>() + offset_[i], values.data, values.bytes(), stream);
@@ -93,7 +93,7 @@ void Checkpointer::collected(int64_t steps, const std::function<CheckpointInfo()
     if (snapshot_steps_ != steps) return;
     snapshot_steps_ = -1;
     settle(true);
-    runner_.await_snapshot();  // the device has the next step to do meanwhile
+    state_.await_snapshot();  // the device has the next step to do meanwhile
     begin(info());
     if (ranks_.size() > 1) {
         writing_ = std::async(std::launch::async, [this, steps] { return write_from_snapshot(steps); });

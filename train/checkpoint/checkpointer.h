@@ -17,12 +17,12 @@
 
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
-#include "train/step_runner.h"
+#include "train/checkpoint/run_state.h"
 
 namespace speedrun {
 
 // The state of a checkpoint into model and optimizers; all ranks, nothing in flight. The reader is indexed.
-void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, StepRunner& runner);
+void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState& state);
 
 class Checkpointer {
   public:
@@ -30,8 +30,8 @@ class Checkpointer {
     using Report = std::function<void(const std::string& text, bool problem)>;
 
     // Saves the run in folder `run`; all ranks make theirs. What it is given must outlive it.
-    Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, StepRunner& runner,
-                 std::string run, Report report, FileSystem& system = real_file_system());
+    Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, RunState& state, std::string run,
+                 Report report, FileSystem& system = real_file_system());
     ~Checkpointer() { set_hurry(true); }
     Checkpointer(const Checkpointer&) = delete;
     Checkpointer& operator=(const Checkpointer&) = delete;
@@ -71,7 +71,7 @@ class Checkpointer {
     const int64_t every_, keep_;
     const Ranks ranks_;
     Runtime& runtime_;
-    StepRunner& runner_;
+    RunState& state_;
     const std::string run_;
     const Report report_;
     FileSystem& system_;

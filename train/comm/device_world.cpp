@@ -4,10 +4,10 @@
 #include <string_view>
 
 #include "kernels/cuda/cuda_stream.h"
+#include "train/comm/host_cores.h"
 #include "train/comm/joint_check.h"
 #include "train/comm/nccl_world.h"
 #include "train/comm/staged_world.h"
-#include "train/sharding/resolve_ranks.h"
 
 namespace speedrun {
 

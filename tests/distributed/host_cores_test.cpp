@@ -1,0 +1,33 @@
+// Ranks of one host share its cores.
+#include "train/comm/host_cores.h"
+
+#include <gtest/gtest.h>
+
+namespace speedrun::testing {
+namespace {
+
+TEST(HostCoresTest, CoresAreShared) {
+    const CoreSet all{"a", {0, 1, 2, 3, 4, 5, 6, 7}}, elsewhere{"b", {0, 1, 2, 3}};
+    EXPECT_EQ(share_of_cores({all}, 0), 8);
+    EXPECT_EQ(share_of_cores({all, all, all}, 1), 2);  // 8/3
+    EXPECT_EQ(share_of_cores({all, elsewhere, all, elsewhere}, 1), 2);
+    // Tied to cores of their own, or to half of the host each.
+    EXPECT_EQ(share_of_cores({{"a", {0, 1}}, {"a", {2, 3}}}, 1), 2);
+    const CoreSet low{"a", {0, 1, 2, 3}}, high{"a", {4, 5, 6, 7}};
+    EXPECT_EQ(share_of_cores({low, low, high, high}, 3), 2);
+    // Three on three cores: a third of each, thrice, is one.
+    const CoreSet three{"a", {0, 1, 2}};
+    EXPECT_EQ(share_of_cores({three, three, three}, 2), 1);
+    // More ranks than cores, and a host that does not tell.
+    const CoreSet one{"a", {5}};
+    EXPECT_EQ(share_of_cores({one, one, one}, 0), 1);
+    EXPECT_EQ(share_of_cores({{"a", {}}}, 0), 1);
+}
+
+TEST(HostCoresTest, ThisProcessHasCores) {
+    EXPECT_FALSE(available_cores().host.empty());
+    EXPECT_FALSE(available_cores().cores.empty());
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,26 @@
+// The CPU cores of a host, and what each of several ranks may use of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/comm/communicator.h"
+
+namespace speedrun {
+
+// The CPU cores that a process may run on, and the host they belong to.
+struct CoreSet {
+    std::string host;
+    std::vector<int> cores;  // ascending
+};
+CoreSet available_cores();
+
+// Threads for process `own` of these, at least 1: a core that several may use counts for each by its share,
+// so that the number is right whether the launcher ties ranks to cores or not.
+int share_of_cores(const std::vector<CoreSet>& processes, size_t own);
+
+// Threads that this rank may use beside the others; collective over the world. 0, "decide yourself", for a
+// rank alone and where OMP_NUM_THREADS decides.
+int threads_of_rank(World& world);
+
+}  // namespace speedrun
