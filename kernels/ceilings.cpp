@@ -16,7 +16,7 @@ constexpr int kRounds = 5, kMostRounds = 100;
 constexpr double kSeconds = 0.3;
 
 bool is_cpu(const Device& device) {
-    return std::string_view(device.kind()) == "cpu";
+    return device.kind() == DeviceKind::cpu;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "train/config/choices.h"
 
 namespace speedrun {
 
@@ -44,9 +45,10 @@ MeasuredKernels::MeasuredKernels(const std::string& path, DType real, bool hand_
                       .flops = number_of(line, "flops"),
                       .bytes = number_of(line, "bytes"),
                       .share_of_floor = number_of(line, "share_of_floor")};
-        const bool by_hand = text_of(line, "products") == "hand";
+        const bool by_hand = text_of(line, "products") == word_of(Products::hand);
         if (measured.op == "matmul" && by_hand != hand_products) continue;
-        if (text_of(line, "attention") == "cudnn" || measured.share_of_floor <= 0) continue;
+        if (text_of(line, "attention") == word_of(AttentionKind::cudnn) || measured.share_of_floor <= 0)
+            continue;
         cases_[measured.name] = std::move(measured);
     }
     if (cases_.empty()) throw_data("{}: no operation in {} has passed there", path, name_of(real));

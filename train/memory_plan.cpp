@@ -1,7 +1,7 @@
 #include "train/memory_plan.h"
 
 #include <algorithm>
-#include <string_view>
+#include <optional>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "train/comm/host_cores.h"
@@ -18,7 +18,7 @@ int num_gpus() {
 // Ranks of this host that live in the same memory as this one: at most so many.
 int64_t ranks_on_device(const Ranks& ranks, const Device& device) {
     if (!ranks.world()) return 1;
-    const int devices = std::string_view(device.kind()) == "cpu" ? 1 : num_gpus();
+    const int devices = device.kind() == DeviceKind::cpu ? 1 : num_gpus();
     return (ranks.world()->local_size() + devices - 1) / devices;
 }
 
@@ -28,8 +28,7 @@ RuntimeOptions dry_runtime_options(const Config& config) {
     return {.device = config.device,
             .precision = config.precision,
             .threads = static_cast<int>(config.threads),
-            .products = config.cuda.products,
-            .attention = config.cuda.attention,
+            .libraries = config.cuda,
             .dry = true};
 }
 
@@ -39,7 +38,8 @@ RuntimeOptions runtime_options(const Config& config, const Ranks& ranks) {
     options.communicates = ranks.size() > 1;
     const int threads = ranks.world() ? threads_of_rank(*ranks.world()) : 0;
     if (options.threads == 0) options.threads = threads;
-    if (ranks.size() > 1 && config.device != "cpu") options.gpu = ranks.world()->local_rank() % num_gpus();
+    if (ranks.size() > 1 && config.device != DeviceKind::cpu)
+        options.gpu = ranks.world()->local_rank() % num_gpus();
     return options;
 }
 
@@ -67,7 +67,7 @@ int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks) {
 }
 
 bool fits_with_full_checkpointing(Config config, int64_t bytes, const Ranks& ranks) {
-    config.memory = {.activation_checkpointing = "full", .checkpointed_blocks = "all"};
+    config.memory = {.activation_checkpointing = Checkpointing::full, .checkpointed_blocks = "all"};
     return plan_memory(config, ranks).bytes <= bytes;
 }
 
@@ -82,7 +82,7 @@ void require_memory(const Config& config, const Device& device, const Ranks& ran
     const bool keep_less = fits_with_full_checkpointing(config, available, ranks);
     throw_usage("out of memory: {} {:.1f} MiB of {} memory, and {:.1f} MiB are free{}. {}{}\n{}",
                 sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.bytes) / kMiB,
-                device.kind(), static_cast<double>(free) / kMiB,
+                word_of(std::optional(device.kind())), static_cast<double>(free) / kMiB,
                 sharing > 1 ? fmt::format(" for {} ranks", sharing) : std::string(),
                 tokens > 0
                     ? fmt::format("It fits with --set batch.microbatch_tokens={} (now {}).", tokens,

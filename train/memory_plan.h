@@ -17,7 +17,7 @@ struct MemoryPlan {
     int64_t bytes = 0;
     // One rank's: the model's own, and what activation checkpointing adds to them.
     int64_t flops_per_step = 0, recomputed_flops_per_step = 0;
-    std::string device;  // "cpu", "cuda"
+    DeviceKind device = DeviceKind::cpu;
     DType real = DType::f32;
 };
 

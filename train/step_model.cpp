@@ -10,9 +10,9 @@ namespace speedrun {
 
 std::vector<OpCost> step_operations(Config config, const Ranks& ranks, DType real, int64_t& period) {
     RuntimeOptions options = dry_runtime_options(config);
-    options.device = "cpu";  // the one choice that is a device's:
-    config.memory.logits_at_once = config.memory.logits_on("cuda");
-    options.precision = real == DType::bf16 ? "bf16" : "f32";
+    options.device = DeviceKind::cpu;  // the one choice that is a device's:
+    config.memory.logits_at_once = config.memory.logits_on(DeviceKind::cuda);
+    options.precision = real;
     Runtime runtime(options);
     MeteredOps& meter = runtime.meter();
     StepRunner runner(config, runtime, ranks.without_world());
@@ -31,7 +31,7 @@ std::vector<OpCost> step_operations(Config config, const Ranks& ranks, DType rea
 }
 
 DType gpu_compute_type(const Config& config) {
-    return config.precision == "f32" ? DType::f32 : DType::bf16;
+    return config.precision.value_or(DType::bf16);
 }
 
 StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& gpu,
@@ -45,7 +45,7 @@ StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& g
     std::map<std::string, ModelledOperation> rows;
     std::map<std::string, double> compute_ms;  // the part of a row's floor that products set
     for (const OpCost& cost : costs) {
-        const KernelModel& kernel = kernel_model(cost.op, config.cuda.products == "hand");
+        const KernelModel& kernel = kernel_model(cost.op, config.cuda.products == Products::hand);
         const MeasuredKernels::Case* const found = measured ? measured->nearest(cost) : nullptr;
         const ModelledCall call =
             model_call(cost, model.real, gpu, kernel, found ? found->share_of_floor : 0);

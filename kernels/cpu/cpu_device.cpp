@@ -213,7 +213,7 @@ CpuDevice::CpuDevice(int num_threads, bool dry)
 }
 CpuDevice::~CpuDevice() = default;
 
-std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {
+std::unique_ptr<Stream> CpuDevice::make_stream(const std::string& name, StreamPriority /*priority*/) {
     return std::make_unique<CpuStream>(name, *this);
 }
 

@@ -117,8 +117,7 @@ class CpuDevice final : public Device {
     explicit CpuDevice(int num_threads = 0, bool dry = false);
     ~CpuDevice() override;
 
-    const char* kind() const override { return "cpu"; }
-    std::unique_ptr<Stream> create_stream(const std::string& name) override;
+    DeviceKind kind() const override { return DeviceKind::cpu; }
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
     // Off unless asked for: calls cost so little here that graphs save nothing. They are for tests, which can
@@ -141,6 +140,7 @@ class CpuDevice final : public Device {
     TraceSink* trace() const { return trace_; }
 
   private:
+    std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) override;
     std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CpuEvent>(kind); }
     void* allocate(int64_t bytes) override;
     void release(void* data, int64_t bytes) noexcept override;

@@ -66,7 +66,7 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
     CudaBackend backend;
     backend.device = make_cuda_device(options.gpu, options.dry);
     std::unique_ptr<MatmulLibrary> library;
-    if (options.products == "library") {
+    if (options.libraries.products == Products::library) {
         std::string why;
         const CublasLtOptions library_options{.tune = true,
                                               .cache_file = options.dry ? "" : cache_file(options)};
@@ -78,7 +78,7 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
                             why));
     }
     std::unique_ptr<AttentionLibrary> attention;
-    if (options.attention == "cudnn") {
+    if (options.libraries.attention == AttentionKind::cudnn) {
         if (!built_with_cudnn()) {
             throw_usage(
                 "attention 'cudnn' was asked for, but this build has no cuDNN: it needs the headers of cuDNN "

@@ -29,11 +29,18 @@ struct CudaInfo {
 // Never throws; a machine without driver or GPU, and a build without CUDA, is an answer, not an error.
 CudaInfo query_cuda();
 
+enum class Products : uint8_t { library, hand };     // cuBLASLt where it can be had, or our kernels
+enum class AttentionKind : uint8_t { hand, cudnn };  // our kernels, or cuDNN where it can be had and serves
+
+struct CudaLibraries {
+    Products products = Products::library;
+    AttentionKind attention = AttentionKind::hand;
+};
+
 struct CudaOptions {
-    int gpu = 0;                       // counted from 0
-    bool dry = false;                  // needs no GPU
-    std::string products = "library";  // "library": cuBLASLt where it can be had; "hand": our kernels
-    std::string attention = "hand";    // "hand": our kernels; "cudnn": cuDNN where it can be had and serves
+    int gpu = 0;       // counted from 0
+    bool dry = false;  // needs no GPU
+    CudaLibraries libraries = {};
 };
 
 struct CudaBackend {

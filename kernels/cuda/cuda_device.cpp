@@ -94,12 +94,13 @@ double CudaEvent::measured_ms_since(const Event& start) const {
     return ms;
 }
 
-CudaStream::CudaStream(std::string name, CudaDevice& device) : name_(std::move(name)), device_(device) {
+CudaStream::CudaStream(std::string name, StreamPriority priority, CudaDevice& device)
+    : name_(std::move(name)), device_(device) {
     if (device_.dry()) return;
     int lowest = 0, highest = 0;  // numerically greatest and least
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
-    const bool urgent = name_ == "reduce" || name_ == "gather";
-    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, urgent ? highest : lowest),
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                       priority == StreamPriority::high ? highest : lowest),
           "cudaStreamCreateWithPriority");
     device_.streams_.push_back(this);
 }
@@ -235,8 +236,8 @@ CudaDevice::~CudaDevice() {
     for (void* data : released_host_) cudaFreeHost(data);
 }
 
-std::unique_ptr<Stream> CudaDevice::create_stream(const std::string& name) {
-    return std::make_unique<CudaStream>(name, *this);
+std::unique_ptr<Stream> CudaDevice::make_stream(const std::string& name, StreamPriority priority) {
+    return std::make_unique<CudaStream>(name, priority, *this);
 }
 
 void CudaDevice::copy(void* destination, const void* source, int64_t bytes, Stream& stream) {

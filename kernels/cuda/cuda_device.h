@@ -44,7 +44,7 @@ class CudaEvent final : public Event {
 
 class CudaStream final : public Stream {
   public:
-    CudaStream(std::string name, CudaDevice& device);
+    CudaStream(std::string name, StreamPriority priority, CudaDevice& device);
     ~CudaStream() override;
     CudaStream(const CudaStream&) = delete;
     CudaStream& operator=(const CudaStream&) = delete;
@@ -103,9 +103,7 @@ class CudaDevice final : public Device {
     explicit CudaDevice(int index = 0, bool dry = false);
     ~CudaDevice() override;
 
-    const char* kind() const override { return "cuda"; }
-    // Streams named "reduce" and "gather" get the highest priority: what others wait for goes first.
-    std::unique_ptr<Stream> create_stream(const std::string& name) override;
+    DeviceKind kind() const override { return DeviceKind::cuda; }
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
     // With CUPTI every kernel and copy is a span, inside graphs too, given out when the trace ends. Without
@@ -132,6 +130,7 @@ class CudaDevice final : public Device {
     int64_t host_time_ns(const CudaEvent& event) const;
 
   private:
+    std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) override;
     std::unique_ptr<Event> make_event(EventKind kind) override {
         return std::make_unique<CudaEvent>(dry_, kind);
     }

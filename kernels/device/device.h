@@ -20,6 +20,10 @@ namespace speedrun {
 
 class Device;
 
+enum class DeviceKind : uint8_t { cpu, cuda };
+// Of two streams with work the device begins that of the higher priority. A CPU makes no difference.
+enum class StreamPriority : uint8_t { normal, high };
+
 // What an event is for. On a GPU a time stamp costs each record a little, so only those whose times are read
 // have one.
 enum class EventKind : uint8_t { order, timed };
@@ -128,8 +132,12 @@ class Graph {
 class Device {
   public:
     virtual ~Device() = default;
-    virtual const char* kind() const = 0;  // "cpu", "cuda"
-    virtual std::unique_ptr<Stream> create_stream(const std::string& name) = 0;
+    virtual DeviceKind kind() const = 0;
+    // The name is for traces.
+    std::unique_ptr<Stream> create_stream(const std::string& name,
+                                          StreamPriority priority = StreamPriority::normal) {
+        return make_stream(name, priority);
+    }
     std::unique_ptr<Event> create_event(EventKind kind = EventKind::order) { return make_event(kind); }
     // Enqueues a copy between host and device memory, either way. Host memory must outlive the copy.
     virtual void copy(void* destination, const void* source, int64_t bytes, Stream& stream) = 0;
@@ -168,6 +176,7 @@ class Device {
   protected:
     friend class Buffer;
     friend class HostBuffer;
+    virtual std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) = 0;
     virtual std::unique_ptr<Event> make_event(EventKind kind) = 0;
     virtual void* allocate(int64_t bytes) = 0;
     virtual void release(void* data, int64_t bytes) noexcept = 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/ceilings.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/device/device.h"
 #include "kernels/ops.h"
 
@@ -31,14 +32,8 @@ struct Backend {
     nlohmann::ordered_json description;  // of device and library versions
 };
 
-// Who does the work, as CudaOptions has it.
-struct Libraries {
-    std::string products = "library";  // "library" or "hand"
-    std::string attention = "hand";    // "hand" or "cudnn"
-};
-
 Backend make_cpu_backend(int num_threads);
 // Throws a usage error where the build has no CUDA or the machine no GPU, saying which.
-Backend make_cuda_backend(const Libraries& libraries);
+Backend make_cuda_backend(const CudaLibraries& libraries);
 
 }  // namespace speedrun::bench

@@ -4,21 +4,21 @@
 
 #include "kernels/cuda/attention_library.h"
 #include "tests/bench/backend.h"
+#include "train/config/choices.h"
 
 namespace speedrun::bench {
 
-Backend make_cuda_backend(const Libraries& libraries) {
+Backend make_cuda_backend(const CudaLibraries& libraries) {
     const CudaInfo info = query_cuda();
     if (!info.unavailable.empty()) throw_usage("no NVIDIA GPU/driver found: {}", info.unavailable);
     const CudaGpu& gpu = info.gpus.front();
     Backend backend;
-    const bool cudnn = libraries.attention == "cudnn";
+    const bool cudnn = libraries.attention == AttentionKind::cudnn;
     if (cudnn && !built_with_cudnn()) {
         backend.missing = "this build has no cuDNN";
         return backend;
     }
-    CudaBackend cuda =
-        ::speedrun::make_cuda_backend({.products = libraries.products, .attention = libraries.attention});
+    CudaBackend cuda = ::speedrun::make_cuda_backend({.libraries = libraries});
     for (const std::string& note : cuda.notes) {
         if (cudnn && note.find("cuDNN") != std::string::npos) backend.missing = note;
     }
@@ -27,10 +27,11 @@ Backend make_cuda_backend(const Libraries& libraries) {
     backend.cache_bytes = gpu.l2_bytes;
     backend.head_start_bytes = int64_t{2} << 30;
     backend.ceilings = ceiling_sizes(*backend.device);
-    backend.library_matmul = libraries.products == "library" && cuda.notes.empty();
-    if (libraries.products == "hand") {
+    backend.library_matmul = libraries.products == Products::library && cuda.notes.empty();
+    if (libraries.products == Products::hand) {
         // The library is the ceiling of our own kernels too; it works on the same GPU's memory and streams.
-        auto library = std::make_shared<CudaBackend>(::speedrun::make_cuda_backend({.products = "library"}));
+        auto library = std::make_shared<CudaBackend>(
+            ::speedrun::make_cuda_backend({.libraries = {.products = Products::library}}));
         backend.probes = {{"library", [library](Tensor c, Tensor a, Tensor b, Stream& stream) {
                                if (!library->notes.empty()) throw_internal("{}", library->notes.front());
                                library->ops->matmul(c, a, b, {}, {.transpose_b = true}, stream);
@@ -44,8 +45,8 @@ Backend make_cuda_backend(const Libraries& libraries) {
                            {"l2_bytes", gpu.l2_bytes},
                            {"driver_cuda", info.driver_version},
                            {"runtime_cuda", info.runtime_version},
-                           {"products", libraries.products},
-                           {"attention", libraries.attention},
+                           {"products", word_of(libraries.products)},
+                           {"attention", word_of(libraries.attention)},
                            {"notes", cuda.notes}};
     return backend;
 }

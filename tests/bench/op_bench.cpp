@@ -9,6 +9,7 @@
 #include "kernels/metered_ops.h"
 #include "tests/bench/guarded_main.h"
 #include "tests/bench/report.h"
+#include "train/config/choices.h"
 
 namespace speedrun::bench {
 namespace {
@@ -17,7 +18,7 @@ constexpr int kSkipped = 77;  // what scripts and ctest take for a skip
 
 struct Options {
     std::string device = "cpu", scale = "full", filter, json, dtype = "bf16";
-    Libraries libraries;
+    std::string products = word_of(CudaLibraries().products), attention = word_of(CudaLibraries().attention);
     double seconds = 0.3;
     int threads = 0;
     bool list = false;
@@ -43,14 +44,16 @@ int run(const Options& options) {
         for (const Case& c : cases) fmt::print("{:<44}{:>22}  {}\n", c.name, c.shape, c.op);
         return 0;
     }
-    const DType real = options.dtype == "f32" ? DType::f32 : DType::bf16;
+    const DType real = choice_of<DType>(options.dtype);
+    const CudaLibraries libraries{choice_of<Products>(options.products),
+                                  choice_of<AttentionKind>(options.attention)};
     Backend backend =
-        options.device == "cuda" ? make_cuda_backend(options.libraries) : make_cpu_backend(options.threads);
+        options.device == "cuda" ? make_cuda_backend(libraries) : make_cpu_backend(options.threads);
     if (!backend.missing.empty()) {
         std::fprintf(stderr, "skipped: %s\n", backend.missing.c_str());
         return kSkipped;
     }
-    Report report(options.json, options.scale, real, options.libraries);
+    Report report(options.json, options.scale, real, libraries);
     const bool small = options.scale == "small";
     if (small) backend.cache_bytes = 0;
     const auto stream = backend.device->create_stream("compute");
@@ -74,7 +77,7 @@ int run(const Options& options) {
         const Measurement measurement = run_case(c, backend, *stream, timer, real, timing);
         // Our own kernels have stood in: no figure of cuDNN's.
         if (const auto notes = backend.ops->notes();
-            options.libraries.attention == "cudnn" && notes.size() > num_notes) {
+            libraries.attention == AttentionKind::cudnn && notes.size() > num_notes) {
             fmt::print("{:<44}left out: {}\n", c.name, notes.back());
             continue;
         }
@@ -112,13 +115,12 @@ int main_with(int argc, char** argv) {
     app.add_option("--dtype", options.dtype, "compute type")
         ->check(CLI::IsMember({"bf16", "f32"}))
         ->capture_default_str();
-    app.add_option("--products", options.libraries.products,
-                   "cuda: matrix products by cuBLASLt or by our own kernels")
-        ->check(CLI::IsMember({"library", "hand"}))
+    app.add_option("--products", options.products, "cuda: matrix products by cuBLASLt or by our own kernels")
+        ->check(CLI::IsMember(words_of<Products>()))
         ->capture_default_str();
-    app.add_option("--attention", options.libraries.attention,
+    app.add_option("--attention", options.attention,
                    "cuda: attention by our own kernels or by cuDNN, which serves undivided sequences")
-        ->check(CLI::IsMember({"hand", "cudnn"}))
+        ->check(CLI::IsMember(words_of<AttentionKind>()))
         ->capture_default_str();
     app.add_option("--seconds", options.seconds, "measured time of a case at most (but three calls at least)")
         ->check(CLI::Range(0.0, 60.0))

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "train/config/choices.h"
+
 namespace speedrun::bench {
 
 namespace {
@@ -16,8 +18,8 @@ std::string milliseconds(double ms) {
 
 }  // namespace
 
-Report::Report(std::string path, std::string scale, DType real, Libraries libraries)
-    : path_(std::move(path)), scale_(std::move(scale)), real_(real), libraries_(std::move(libraries)) {
+Report::Report(std::string path, std::string scale, DType real, CudaLibraries libraries)
+    : path_(std::move(path)), scale_(std::move(scale)), real_(real), libraries_(libraries) {
     append("");
 }
 
@@ -33,8 +35,8 @@ void Report::header(const Backend& backend, const BackendCeilings& ceilings, con
                                    {"device", backend.description},
                                    {"scale", scale_},
                                    {"dtype", name_of(real_)},
-                                   {"products", libraries_.products},
-                                   {"attention", libraries_.attention},
+                                   {"products", word_of(libraries_.products)},
+                                   {"attention", word_of(libraries_.attention)},
                                    {"gb_per_s", ceilings.bytes_per_s / 1e9},
                                    {"copy_by", ceilings.copy_by},
                                    {"tflops", ceilings.flops_per_s / 1e12},
@@ -57,8 +59,8 @@ void Report::result(const Case& c, const Measurement& m, const Ceilings& ceiling
     nlohmann::ordered_json json = {
         {"kind", "op"},     {"name", c.name},          {"op", c.op},
         {"shape", c.shape}, {"dtype", name_of(real_)}, {"status", m.failure.empty() ? "passed" : "failed"}};
-    json["products"] = libraries_.products;
-    json["attention"] = libraries_.attention;
+    json["products"] = word_of(libraries_.products);
+    json["attention"] = word_of(libraries_.attention);
     if (!m.failure.empty()) {
         json["failure"] = m.failure;
         append(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");

@@ -12,7 +12,7 @@ namespace speedrun::bench {
 class Report {
   public:
     // path: of the JSON lines, appended to; empty: none. Throws a data error if it cannot be written.
-    Report(std::string path, std::string scale, DType real, Libraries libraries);
+    Report(std::string path, std::string scale, DType real, CudaLibraries libraries);
 
     void header(const Backend& backend, const BackendCeilings& ceilings, const std::string& warning);
     void result(const Case& c, const Measurement& measurement, const Ceilings& ceilings);
@@ -22,7 +22,7 @@ class Report {
 
     const std::string path_, scale_;
     const DType real_;
-    const Libraries libraries_;
+    const CudaLibraries libraries_;
 };
 
 }  // namespace speedrun::bench

@@ -5,7 +5,7 @@
 
 namespace speedrun::bench {
 
-Backend make_cuda_backend(const Libraries& /*libraries*/) {
+Backend make_cuda_backend(const CudaLibraries& /*libraries*/) {
     Backend backend;
     backend.device = std::make_unique<simt::SimtDevice>(simt::Options{simt::Order::forward});
     backend.ops = make_cuda_ops(*backend.device);

@@ -163,6 +163,14 @@ TEST_F(CudaDeviceTest, ScratchMemoryOfAGraphStays) {
     EXPECT_EQ(fake_gpu_allocated_bytes(), none + kMore + kMost);
 }
 
+TEST_F(CudaDeviceTest, StreamsHaveThePriorityThatIsAskedFor) {
+    CudaDevice device;
+    const auto normal = device.create_stream("reduce"),
+               high = device.create_stream("copy", StreamPriority::high);
+    EXPECT_EQ(fake_gpu_priority(static_cast<CudaStream&>(*normal).handle()), 0);
+    EXPECT_EQ(fake_gpu_priority(static_cast<CudaStream&>(*high).handle()), -5);
+}
+
 TEST_F(CudaDeviceTest, AsksForAHardwareQueuePerStream) {
     query_cuda();
     EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");

@@ -344,14 +344,14 @@ TEST_F(CudnnTest, WithoutCudnnTheUserIsTold) {
     if (built_with_cudnn()) {
         std::string why;
         if (load_cudnn(90, why)) GTEST_SKIP() << "cuDNN and a GPU are there";
-        const CudaBackend backend = make_cuda_backend({.products = "hand", .attention = "cudnn"});
+        const CudaBackend backend = make_cuda_backend({.libraries = {Products::hand, AttentionKind::cudnn}});
         ASSERT_EQ(backend.notes.size(), 1u);
         EXPECT_NE(backend.notes[0].find("cuDNN cannot be used (" + why), std::string::npos)
             << backend.notes[0];
         return;
     }
     try {
-        make_cuda_backend({.products = "hand", .attention = "cudnn"});
+        make_cuda_backend({.libraries = {Products::hand, AttentionKind::cudnn}});
         FAIL() << "nothing was thrown";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::usage);

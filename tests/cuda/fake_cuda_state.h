@@ -26,6 +26,7 @@ struct State {
     std::map<const void*, std::string> kernels;
     std::map<const void*, int64_t> allowed_shared;
     std::map<std::string, FakeLaunch> launches;
+    std::map<cudaStream_t, int> priorities;
     std::map<cudaStream_t, FakeGraph> recording;
     FakeEvents events;
     std::atomic<void (*)(const FakeWork&)> listener = nullptr;

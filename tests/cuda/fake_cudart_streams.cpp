@@ -59,11 +59,17 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     *greatest = -5;
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int priority) {
     *stream = reinterpret_cast<cudaStream_t>(new CpuStream("fake GPU", host()));
+    std::lock_guard lock(state().mutex);
+    state().priorities[*stream] = priority;
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    {
+        std::lock_guard lock(state().mutex);
+        state().priorities.erase(stream);
+    }
     delete &stream_of(stream);
     return cudaSuccess;
 }

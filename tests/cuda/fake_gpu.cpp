@@ -89,6 +89,11 @@ FakeEvents fake_gpu_events() {
     return state().events;
 }
 
+int fake_gpu_priority(void* stream) {
+    std::lock_guard lock(state().mutex);
+    return state().priorities.at(static_cast<cudaStream_t>(stream));
+}
+
 int64_t fake_gpu_pieces_of_work() {
     std::lock_guard lock(state().mutex);
     return state().pieces;

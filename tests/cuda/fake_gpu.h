@@ -49,6 +49,8 @@ struct FakeEvents {
     int64_t captured_records = 0, captured_timed_records = 0, captured_waits = 0;
 };
 FakeEvents fake_gpu_events();
+// With which a stream (a cudaStream_t) was made: from 0, the lowest, to -5.
+int fake_gpu_priority(void* stream);
 // Copies and launches so far.
 int64_t fake_gpu_pieces_of_work();
 

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "kernels/cuda/attention_library.h"
+#include "kernels/cuda/cuda_device.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/runs/run_fixture.h"
 #include "train/batch_sources.h"
@@ -79,13 +80,13 @@ TEST_F(FakeRunTest, GraphsThatDoNotWaitAreNotUsed) {
 }
 
 TEST_F(FakeRunTest, BothFamiliesAndBothTypesLaunchLegally) {
-    for (const char* precision : {"f32", "bf16"}) {
+    for (const DType precision : {DType::f32, DType::bf16}) {
         for (const char* preset : {"modern", "gpt2"}) {
             Config c =
                 gpu_config({std::string("precision=") + precision, std::string("model.preset=") + preset});
             if (std::string(preset) == "gpt2")
                 c.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
-            EXPECT_NO_THROW(run(c, std::string(preset) + precision)) << preset << " " << precision;
+            EXPECT_NO_THROW(run(c, std::string(preset) + precision)) << preset << " " << name_of(precision);
         }
     }
 }
@@ -256,13 +257,26 @@ TEST_F(FakeRunTest, TooSmallAGpuIsRefusedWithWhatWouldFit) {
 
 TEST_F(FakeRunTest, AutoTakesTheGpuAndFallsBackWithAMessage) {
     Config c = gpu_config();
-    c.device = "auto";
-    EXPECT_STREQ(Runtime(runtime_options(c)).device().kind(), "cuda");
+    c.device = {};
+    EXPECT_EQ(Runtime(runtime_options(c)).device().kind(), DeviceKind::cuda);
     set_fake_gpu({.driver_version = 0});
     Runtime runtime(runtime_options(c));
-    EXPECT_STREQ(runtime.device().kind(), "cpu");
+    EXPECT_EQ(runtime.device().kind(), DeviceKind::cpu);
     ASSERT_EQ(runtime.notes().size(), 1u);
     EXPECT_EQ(runtime.notes()[0], "no GPU (no NVIDIA driver is installed): running on the CPU");
+}
+
+TEST_F(FakeRunTest, WhatOtherRanksWaitForGoesFirst) {
+    RuntimeOptions options = runtime_options(gpu_config());
+    options.communicates = true;
+    Runtime runtime(options);
+    const auto priority = [](Stream& stream) {
+        return fake_gpu_priority(static_cast<CudaStream&>(stream).handle());
+    };
+    for (Stream* stream : {&runtime.compute(), &runtime.optimizer(), &runtime.copy()})
+        EXPECT_EQ(priority(*stream), 0) << stream->name();
+    for (Stream* stream : {&runtime.reduce(), &runtime.gather()})
+        EXPECT_EQ(priority(*stream), -5) << stream->name();
 }
 
 TEST_F(FakeRunTest, MissingLibraryIsANoteNotAnError) {

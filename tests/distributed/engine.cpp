@@ -15,9 +15,9 @@
 namespace speedrun::testing {
 
 void PrintTo(const Mode& mode, std::ostream* out) {
-    *out << row_of(mode.strategy).name << "_" << mode.replicate << "x" << mode.shard << "_accumulate"
-         << mode.accumulation << "_" << mode.optimizer << "_"
-         << (mode.launch == Launch::ready ? "ready" : "after_backward") << "_" << mode.precision
+    *out << word_of(mode.strategy) << "_" << mode.replicate << "x" << mode.shard << "_accumulate"
+         << mode.accumulation << "_" << word_of(mode.optimizer) << "_"
+         << (mode.launch == Launch::ready ? "ready" : "after_backward") << "_" << name_of(mode.precision)
          << (mode.clip > 0 ? "_clip" : "");
     if (mode.accumulate) *out << (*mode.accumulate == Accumulate::local ? "_local" : "_scatter");
     if (mode.reshard) *out << "_reshard" << static_cast<int>(*mode.reshard);
@@ -25,9 +25,9 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.step_order == StepOrder::forward) *out << "_forward";
     if (mode.reduce_dtype != DType::f32) *out << "_reduce_" << name_of(mode.reduce_dtype);
     if (mode.every > 1) *out << "_every" << mode.every;
-    if (std::string(mode.clip_norm) != "2") *out << "_norm_" << mode.clip_norm;
+    if (mode.clip_norm != VectorNorm::two) *out << "_norm_" << word_of(mode.clip_norm);
     if (std::string(mode.family) != "recipe") *out << "_" << mode.family;
-    if (std::string(mode.checkpointing) != "none") *out << "_" << mode.checkpointing;
+    if (mode.checkpointing != Checkpointing::none) *out << "_" << word_of(mode.checkpointing);
     if (mode.graphs) *out << "_graphs";
 }
 
@@ -50,7 +50,7 @@ Config config_of(const Mode& mode) {
     if (mode.rows % (mode.ranks() * mode.accumulation) != 0)
         throw_internal("{} rows are no multiple of {} ranks x {}", mode.rows, mode.ranks(),
                        mode.accumulation);
-    config.device = "cpu";
+    config.device = DeviceKind::cpu;
     config.precision = mode.precision;
     config.batch.tokens_per_step = mode.rows * kSequence;
     config.batch.microbatch_tokens = mode.rows * kSequence / (mode.ranks() * mode.accumulation);
@@ -64,7 +64,7 @@ Config config_of(const Mode& mode) {
         config.model.max_ngram = 0;
     }
     if (family == "gpt2") {
-        config.model.preset = "gpt2";
+        config.model.preset = Family::gpt2;
         config.model.apply_preset();
     }
     OptimizerGroupConfig matrices, rest;
@@ -76,7 +76,7 @@ Config config_of(const Mode& mode) {
     // Faster, GPT-2 comes by its eighth step to where one rank's norms differ by 6e-5 between one microbatch
     // and two: nothing could be told from them.
     if (family == "gpt2") rest.lr = matrices.lr = 0.001;
-    if (matrices.type == "muon") matrices.lr = 0.02;
+    if (matrices.type == OptimizerKind::muon) matrices.lr = 0.02;
     rest.every = mode.every;
     // Keys' biases have a gradient of 0 but for rounding, which AdamW would blow up to whole steps.
     matrices.epsilon = rest.epsilon = 1e-5;
@@ -99,10 +99,6 @@ ParallelPlan plan_of(const Mode& mode) {
 
 Mesh mesh_of(const Mode& mode) {
     return Mesh({mode.replicate, mode.shard, 1, 1});
-}
-
-DType compute_type_of(const Mode& mode) {
-    return std::string(mode.precision) == "f32" ? DType::f32 : DType::bf16;
 }
 
 Layout::Layout(const Mode& mode)
@@ -163,8 +159,10 @@ class RowSource final : public BatchSource {
 Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock) {
     const Config config = config_of(mode);
     const Ranks ranks(mesh_of(mode), plan_of(mode), world);
-    Runtime runtime(
-        {.device = "cpu", .precision = mode.precision, .threads = 1, .communicates = mode.ranks() > 1});
+    Runtime runtime({.device = DeviceKind::cpu,
+                     .precision = mode.precision,
+                     .threads = 1,
+                     .communicates = mode.ranks() > 1});
     auto& device = static_cast<CpuDevice&>(runtime.device());
     device.allow_graphs(mode.graphs);
     if (clock) device.set_clock(*clock);
@@ -237,8 +235,8 @@ Curve train_ranks(const Mode& mode, const Delays& delays) {
 const Curve& one_rank(const Mode& mode) {
     static std::map<std::string, Curve> known;
     const std::string key =
-        fmt::format("{} {} {} {} {} {} {} {}", mode.optimizer, mode.precision, mode.clip, mode.clip_norm,
-                    mode.every, mode.family, mode.rows, mode.masked && !mode.graphs);
+        fmt::format("{} {} {} {} {} {} {} {}", word_of(mode.optimizer), name_of(mode.precision), mode.clip,
+                    word_of(mode.clip_norm), mode.every, mode.family, mode.rows, mode.masked && !mode.graphs);
     if (!known.count(key)) {
         Mode alone{Strategy::ddp, 1, 1, 1, mode.optimizer, Launch::ready, mode.precision, mode.clip};
         alone.every = mode.every;

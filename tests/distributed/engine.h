@@ -22,18 +22,18 @@ struct Mode {
     Strategy strategy;
     int replicate, shard;
     int64_t accumulation;
-    const char* optimizer;  // of the matrices
+    OptimizerKind optimizer;  // of the matrices
     Launch launch;
-    const char* precision = "f32";
+    DType precision = DType::f32;
     double clip = 0;
     std::optional<Accumulate> accumulate = {};
     std::optional<Reshard> reshard = {};
     OptimizerStep optimizer_step = OptimizerStep::after_backward;
     DType reduce_dtype = DType::f32;
     int64_t every = 1;  // of the group beside the matrices
-    const char* clip_norm = "2";
+    VectorNorm clip_norm = VectorNorm::two;
     const char* family = "recipe";  // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings
-    const char* checkpointing = "none";
+    Checkpointing checkpointing = Checkpointing::none;
     StepOrder step_order = StepOrder::reverse;
     int64_t rows = 24;    // of a step: a multiple of ranks x accumulation
     bool masked = true;   // one target in eight does not count; never with graphs
@@ -46,7 +46,6 @@ void PrintTo(const Mode& mode, std::ostream* out);
 std::string name_of(const Mode& mode);  // as PrintTo says: letters, digits and _
 ParallelPlan plan_of(const Mode& mode);
 Mesh mesh_of(const Mode& mode);
-DType compute_type_of(const Mode& mode);
 Config config_of(const Mode& mode);
 
 // What the engine of this mode has, without ranks that talk.

@@ -16,7 +16,7 @@ namespace {
 // What a rank sends on average to bring matrices to their owners and their updates back: all but what an
 // owner stores of its own.
 double exchanged_per_step(const Mode& mode, const Layout& layout) {
-    const int64_t size = std::string(mode.precision) == "f32" ? 4 : 2;
+    const int64_t size = mode.precision == DType::f32 ? 4 : 2;
     double bytes = 0;
     const MatrixOwners owners(layout.buckets, 0);
     for (const OwnedMatrix& owned : owners.all()) {
@@ -45,7 +45,7 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
         bytes += 2 * share(ddp ? all : shards, layout.buckets.size() * 4);  // squares
     for (const Bucket& bucket : layout.buckets.all()) {
         const int64_t gradient = layout.buckets.padded(bucket) * size_of(mode.reduce_dtype);
-        const bool f32 = bucket.full_precision || std::string(mode.precision) == "f32";
+        const bool f32 = bucket.full_precision || mode.precision == DType::f32;
         const int64_t values = layout.buckets.padded(bucket) * (f32 ? 4 : 2);
         if (ddp && bucket.num_shards > 1) {
             bytes += share(all, gradient) + share(all, values);  // muon's state is cut all the same
@@ -66,7 +66,7 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
             bytes += (kept ? 1 : microbatches) * (again ? 2 : 1) * share(shards, values);
         }
     }
-    if (std::string(mode.optimizer) == "muon") bytes += exchanged_per_step(mode, layout);
+    if (mode.optimizer == OptimizerKind::muon) bytes += exchanged_per_step(mode, layout);
     return bytes;
 }
 
@@ -74,23 +74,24 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
 TEST(EngineBytesTest, EqualTheFormula) {
     const auto scatter = Accumulate::reduce_scatter;
     std::vector<Mode> modes{
-        {Strategy::ddp, 1, 4, 3, "muon", Launch::ready},
-        {Strategy::ddp, 2, 2, 1, "adamw", Launch::ready},
-        {Strategy::zero1, 1, 4, 3, "muon", Launch::ready},
-        {Strategy::zero1, 1, 4, 1, "adamw", Launch::ready, "bf16"},
-        {Strategy::zero1, 2, 2, 1, "muon", Launch::after_backward},
-        {Strategy::zero2, 1, 4, 3, "muon", Launch::ready, "bf16"},
-        {Strategy::zero2, 2, 2, 3, "adamw", Launch::ready},
-        {Strategy::zero3, 1, 4, 3, "muon", Launch::ready, "bf16"},
-        {Strategy::zero3, 2, 2, 3, "muon", Launch::ready},
-        {Strategy::zero3, 1, 4, 3, "adamw", Launch::ready, "f32", 0, scatter, Reshard::yes},
-        {Strategy::zero3, 1, 4, 3, "adamw", Launch::ready, "f32", 0, Accumulate::local, Reshard::no}};
+        {Strategy::ddp, 1, 4, 3, OptimizerKind::muon, Launch::ready},
+        {Strategy::ddp, 2, 2, 1, OptimizerKind::adamw, Launch::ready},
+        {Strategy::zero1, 1, 4, 3, OptimizerKind::muon, Launch::ready},
+        {Strategy::zero1, 1, 4, 1, OptimizerKind::adamw, Launch::ready, DType::bf16},
+        {Strategy::zero1, 2, 2, 1, OptimizerKind::muon, Launch::after_backward},
+        {Strategy::zero2, 1, 4, 3, OptimizerKind::muon, Launch::ready, DType::bf16},
+        {Strategy::zero2, 2, 2, 3, OptimizerKind::adamw, Launch::ready},
+        {Strategy::zero3, 1, 4, 3, OptimizerKind::muon, Launch::ready, DType::bf16},
+        {Strategy::zero3, 2, 2, 3, OptimizerKind::muon, Launch::ready},
+        {Strategy::zero3, 1, 4, 3, OptimizerKind::adamw, Launch::ready, DType::f32, 0, scatter, Reshard::yes},
+        {Strategy::zero3, 1, 4, 3, OptimizerKind::adamw, Launch::ready, DType::f32, 0, Accumulate::local,
+         Reshard::no}};
     modes.push_back(modes[6]);
     modes.back().reduce_dtype = DType::bf16;
     for (const Mode& mode : modes) {
         const Layout layout(mode);
         double planned = 0;
-        const auto rows = bucket_schedule(layout.buckets, layout.ranks, compute_type_of(mode));
+        const auto rows = bucket_schedule(layout.buckets, layout.ranks, mode.precision);
         for (const double kind : step_wire_bytes(rows, static_cast<int>(mode.accumulation))) planned += kind;
         const double bytes = bytes_per_step(mode, layout);
         EXPECT_NEAR(planned, bytes, 1e-6) << ::testing::PrintToString(mode);
@@ -99,15 +100,15 @@ TEST(EngineBytesTest, EqualTheFormula) {
     }
 }
 
-std::map<std::string, int64_t> memory_of(Strategy strategy, int shard, const char* optimizer,
+std::map<std::string, int64_t> memory_of(Strategy strategy, int shard, OptimizerKind optimizer,
                                          OptimizerStep step = OptimizerStep::after_backward) {
-    Mode mode{strategy, 1, shard, 1, optimizer, Launch::ready, "bf16"};
+    Mode mode{strategy, 1, shard, 1, optimizer, Launch::ready, DType::bf16};
     mode.optimizer_step = step;
     return train_ranks(mode).memory;
 }
 
 // What backward has to hold of gradients at once if each stays for the stage behind its last contribution.
-int64_t ring_bytes(Strategy strategy, const char* optimizer) {
+int64_t ring_bytes(Strategy strategy, OptimizerKind optimizer) {
     const Mode mode{strategy, 1, 4, 1, optimizer, Launch::ready};
     const Layout layout(mode);
     const Stages stages(layout.table.num_units());
@@ -126,7 +127,7 @@ int64_t ring_bytes(Strategy strategy, const char* optimizer) {
 
 // What the strategies are for: what ranks share falls with their number.
 TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
-    for (const char* optimizer : {"adamw", "muon"}) {
+    for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::muon}) {
         auto alone = memory_of(Strategy::ddp, 1, optimizer), ddp = memory_of(Strategy::ddp, 4, optimizer),
              zero1 = memory_of(Strategy::zero1, 4, optimizer),
              zero2 = memory_of(Strategy::zero2, 4, optimizer),
@@ -148,7 +149,7 @@ TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
         EXPECT_LE(zero2["gradients"], ring + ring / 10 + alone["gradients"] * 3 / 10)
             << "two stages' gradients and the rank's shards";
         EXPECT_LT(zero2["gradients"], zero1["gradients"]);
-        if (std::string(optimizer) == "adamw") {
+        if (optimizer == OptimizerKind::adamw) {
             EXPECT_LT(share(ddp, "master weights"), 1.001) << "gaps";
             EXPECT_GE(share(ddp, "master weights"), 1);
             EXPECT_LT(share(ddp, "optimizer state"), 1.001);
@@ -163,16 +164,16 @@ TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
 TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
     std::vector<Mode> modes;
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-        modes.push_back({strategy, 1, 3, 2, "muon", Launch::ready, "bf16"});
-        modes.push_back({strategy, 2, 2, 1, "adamw", Launch::ready});
-        modes.push_back({strategy, 2, 2, 1, "muon", Launch::ready, "bf16"});
+        modes.push_back({strategy, 1, 3, 2, OptimizerKind::muon, Launch::ready, DType::bf16});
+        modes.push_back({strategy, 2, 2, 1, OptimizerKind::adamw, Launch::ready});
+        modes.push_back({strategy, 2, 2, 1, OptimizerKind::muon, Launch::ready, DType::bf16});
         modes.back().reduce_dtype = DType::bf16;
     }
     modes[1].optimizer_step = modes[4].optimizer_step = OptimizerStep::in_backward;
     modes[4].accumulation = 1;
     for (const Mode& mode : modes) {
         const Config config = config_of(mode);
-        Runtime runtime({.device = "cpu", .precision = mode.precision, .threads = 1, .dry = true});
+        Runtime runtime({.device = DeviceKind::cpu, .precision = mode.precision, .threads = 1, .dry = true});
         StepRunner runner(config, runtime, Layout(mode).ranks);
         runner.warm_up();
         std::map<std::string, int64_t> planned;
@@ -187,10 +188,11 @@ TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
 // A run that steps in backward never holds all gradients.
 TEST(EngineMemoryTest, StepsInBackwardNeedTheRingAlone) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-        Mode mode{strategy, 1, 4, 1, "adamw", Launch::ready};
+        Mode mode{strategy, 1, 4, 1, OptimizerKind::adamw, Launch::ready};
         mode.optimizer_step = OptimizerStep::in_backward;
-        const int64_t held = train_ranks(mode).memory["gradients"], ring = ring_bytes(strategy, "adamw");
-        EXPECT_LE(held, ring + ring / 10) << row_of(strategy).name << ": and what does not fit without gaps";
+        const int64_t held = train_ranks(mode).memory["gradients"],
+                      ring = ring_bytes(strategy, OptimizerKind::adamw);
+        EXPECT_LE(held, ring + ring / 10) << word_of(strategy) << ": and what does not fit without gaps";
         const Layout layout(mode);
         EXPECT_LT(held, layout.buckets.elements() * 4 * 3 / 4);
     }
@@ -201,7 +203,7 @@ TEST(EngineMemoryTest, StepsInBackwardNeedTheRingAlone) {
 TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         for (const OptimizerStep step : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
-            Mode mode{strategy, 1, 3, 2, "muon", Launch::ready};
+            Mode mode{strategy, 1, 3, 2, OptimizerKind::muon, Launch::ready};
             mode.optimizer_step = step;
             if (step == OptimizerStep::in_backward) mode.accumulation = 1;
 #ifdef SPEEDRUN_FEWER_MODES
@@ -222,7 +224,7 @@ TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
 TEST(EngineOrderTest, RanksThatPlanDifferentThingsAreToldSo) {
     std::vector<std::string> messages(2);
     run_ranks(2, [&](World& world) {
-        const char* const optimizer = world.rank() == 0 ? "adamw" : "muon";
+        const OptimizerKind optimizer = world.rank() == 0 ? OptimizerKind::adamw : OptimizerKind::muon;
         try {
             train({Strategy::zero1, 1, 2, 1, optimizer, Launch::ready}, &world);
         } catch (const Error& error) {

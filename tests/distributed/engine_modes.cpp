@@ -43,7 +43,7 @@ std::vector<Mode> legal_plans() {
             for (const StepOrder order : {StepOrder::reverse, StepOrder::forward}) {
                 for (const OptimizerStep step : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
                     for (const double clip : {0.0, 0.2}) {
-                        Mode mode{strategy, 1, 2, 1, "adamw", launch, "f32", clip};
+                        Mode mode{strategy, 1, 2, 1, OptimizerKind::adamw, launch, DType::f32, clip};
                         mode.step_order = order;
                         mode.optimizer_step = step;
                         for (const Accumulate accumulate : {Accumulate::local, Accumulate::reduce_scatter}) {
@@ -61,7 +61,7 @@ std::vector<Mode> legal_plans() {
 std::vector<Mode> whole_product() {
     std::vector<Mode> modes;
     const auto add = [&](Mode mode) {
-        for (const char* optimizer : {"adamw", "muon"}) {
+        for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::muon}) {
             for (const char* family : {"recipe", "modern", "gpt2"}) {
                 for (const int64_t every : {1, 2}) {
                     for (const bool graphs : {false, true}) {
@@ -130,7 +130,7 @@ Choices choices_of(const Mode& mode) {
             mode.replicate,
             mode.shard,
             static_cast<int>(mode.accumulation),
-            std::string(mode.optimizer) == "muon",
+            mode.optimizer == OptimizerKind::muon,
             static_cast<int>(mode.launch),
             static_cast<int>(mode.step_order),
             static_cast<int>(mode.optimizer_step),

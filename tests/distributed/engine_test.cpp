@@ -46,7 +46,7 @@ TEST_P(EngineTest, TenStepsEqualOneRanks) {
     // products separately, 2^-9 each, which means over the tokens of a step and ten steps of training stay
     // within 1%.
     // That holds, too, where f32 gradients travel in bf16.
-    const bool bf16 = std::string(mode.precision) == "bf16" || mode.reduce_dtype == DType::bf16;
+    const bool bf16 = mode.precision == DType::bf16 || mode.reduce_dtype == DType::bf16;
     const double tolerance = bf16 ? 1e-2 : 1e-5;
     // Over ten steps these add up in the parameters, and AdamW and Muon make small gradients as large as
     // others: measured were 1.1e-4 at most in f32 (GPT-2's positions under AdamW; all others below
@@ -74,54 +74,58 @@ std::vector<Mode> all_modes() {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         for (const int shard : kFewer ? std::vector<int>{2} : std::vector<int>{1, 2, 4, 8}) {
             for (const int64_t accumulation : kFewer ? std::vector<int64_t>{3} : std::vector<int64_t>{1, 3}) {
-                for (const char* optimizer : {"adamw", "muon"}) {
+                for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::muon}) {
                     for (const Launch launch : {Launch::ready, Launch::after_backward})
                         modes.push_back({strategy, 1, shard, accumulation, optimizer, launch});
                 }
             }
         }
-        modes.push_back({strategy, 2, 2, 3, "muon", Launch::ready});
-        modes.push_back({strategy, 1, 3, 1, "muon", Launch::ready});
-        Mode every{strategy, 1, 3, 1, "muon", Launch::ready};
+        modes.push_back({strategy, 2, 2, 3, OptimizerKind::muon, Launch::ready});
+        modes.push_back({strategy, 1, 3, 1, OptimizerKind::muon, Launch::ready});
+        Mode every{strategy, 1, 3, 1, OptimizerKind::muon, Launch::ready};
         every.every = 2;
         modes.push_back(every);
-        Mode in_backward{strategy, 1, 4, 1, "muon", Launch::ready};
+        Mode in_backward{strategy, 1, 4, 1, OptimizerKind::muon, Launch::ready};
         in_backward.optimizer_step = OptimizerStep::in_backward;
         modes.push_back(in_backward);
         if (kFewer) continue;
-        modes.push_back({strategy, 2, 2, 1, "adamw", Launch::after_backward});
-        modes.push_back({strategy, 4, 2, 1, "muon", Launch::ready});
-        modes.push_back({strategy, 1, 4, 1, "muon", Launch::ready, "f32", 0.2});
-        modes.push_back({strategy, 1, 4, 3, "muon", Launch::ready, "bf16"});
+        modes.push_back({strategy, 2, 2, 1, OptimizerKind::adamw, Launch::after_backward});
+        modes.push_back({strategy, 4, 2, 1, OptimizerKind::muon, Launch::ready});
+        modes.push_back({strategy, 1, 4, 1, OptimizerKind::muon, Launch::ready, DType::f32, 0.2});
+        modes.push_back({strategy, 1, 4, 3, OptimizerKind::muon, Launch::ready, DType::bf16});
         in_backward.shard = 2;
         in_backward.accumulation = 3;
         modes.push_back(in_backward);
-        Mode bf16{strategy, 2, 2, 3, "adamw", Launch::ready};
+        Mode bf16{strategy, 2, 2, 3, OptimizerKind::adamw, Launch::ready};
         bf16.reduce_dtype = DType::bf16;
         modes.push_back(bf16);
     }
-    const std::pair<const char*, double> limits[] = {{"1", 10}, {"2", 0.2}, {"3", 0.05}, {"inf", 0.01}};
+    const std::pair<VectorNorm, double> limits[] = {{VectorNorm::one, 10},
+                                                    {VectorNorm::two, 0.2},
+                                                    {VectorNorm::three, 0.05},
+                                                    {VectorNorm::infinity, 0.01}};
     for (const auto& [norm, limit] : limits) {
         const auto add = [&, norm = norm, limit = limit](Strategy strategy, int replicate, int shard,
-                                                         const char* optimizer) {
-            Mode mode{strategy, replicate, shard, 1, optimizer, Launch::ready, "f32", limit};
+                                                         OptimizerKind optimizer) {
+            Mode mode{strategy, replicate, shard, 1, optimizer, Launch::ready, DType::f32, limit};
             mode.clip_norm = norm;
             modes.push_back(mode);
         };
-        if (kFewer && std::string(norm) != "inf") continue;
-        add(Strategy::ddp, 1, 2, "muon");  // some gradients on all ranks, some on their owner
+        if (kFewer && norm != VectorNorm::infinity) continue;
+        add(Strategy::ddp, 1, 2, OptimizerKind::muon);  // some gradients on all ranks, some on their owner
         if (kFewer) continue;
-        add(Strategy::ddp, 1, 4, "adamw");
-        add(Strategy::zero1, 1, 4, "adamw");
-        add(Strategy::zero1, 2, 2, "adamw");
-        add(Strategy::zero3, 1, 4, "adamw");
+        add(Strategy::ddp, 1, 4, OptimizerKind::adamw);
+        add(Strategy::zero1, 1, 4, OptimizerKind::adamw);
+        add(Strategy::zero1, 2, 2, OptimizerKind::adamw);
+        add(Strategy::zero3, 1, 4, OptimizerKind::adamw);
     }
     for (const Reshard reshard : {Reshard::yes, Reshard::no}) {
-        Mode mode{Strategy::zero3, 1, 4, 3, "muon", Launch::ready};
+        Mode mode{Strategy::zero3, 1, 4, 3, OptimizerKind::muon, Launch::ready};
         mode.reshard = reshard;
         modes.push_back(mode);
     }
-    modes.push_back({Strategy::zero3, 2, 2, 3, "muon", Launch::ready, "f32", 0, Accumulate::local});
+    modes.push_back(
+        {Strategy::zero3, 2, 2, 3, OptimizerKind::muon, Launch::ready, DType::f32, 0, Accumulate::local});
     if (kFewer) return modes;
     const char* const whole = std::getenv("SPEEDRUN_ALL_MODES");
     std::set<std::string> names;
@@ -137,13 +141,13 @@ INSTANTIATE_TEST_SUITE_P(Modes, EngineTest, ::testing::ValuesIn(all_modes()),
 std::vector<Mode> recorded_modes() {
     std::vector<Mode> modes;
     if (kFewer) {
-        modes = {{Strategy::zero2, 1, 2, 3, "muon", Launch::ready},
-                 {Strategy::zero3, 1, 2, 1, "adamw", Launch::ready}};
+        modes = {{Strategy::zero2, 1, 2, 3, OptimizerKind::muon, Launch::ready},
+                 {Strategy::zero3, 1, 2, 1, OptimizerKind::adamw, Launch::ready}};
         modes.back().optimizer_step = OptimizerStep::in_backward;
         return modes;
     }
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-        for (const char* optimizer : {"adamw", "muon"}) {
+        for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::muon}) {
             for (const int64_t accumulation : {1, 3}) {
                 Mode mode{strategy, 1, 4, accumulation, optimizer, Launch::ready};
                 modes.push_back(mode);
@@ -151,14 +155,14 @@ std::vector<Mode> recorded_modes() {
                 modes.push_back(mode);
             }
         }
-        modes.push_back({strategy, 2, 2, 3, "adamw", Launch::after_backward});
-        Mode every{strategy, 1, 2, 1, "muon", Launch::ready};
+        modes.push_back({strategy, 2, 2, 3, OptimizerKind::adamw, Launch::after_backward});
+        Mode every{strategy, 1, 2, 1, OptimizerKind::muon, Launch::ready};
         every.every = 2;
         modes.push_back(every);
-        modes.push_back({strategy, 1, 1, 3, "adamw", Launch::ready});  // alone
+        modes.push_back({strategy, 1, 1, 3, OptimizerKind::adamw, Launch::ready});  // alone
     }
     for (const Reshard reshard : {Reshard::yes, Reshard::no}) {
-        Mode mode{Strategy::zero3, 1, 2, 3, "adamw", Launch::ready};
+        Mode mode{Strategy::zero3, 1, 2, 3, OptimizerKind::adamw, Launch::ready};
         mode.reshard = reshard;
         modes.push_back(mode);
     }
@@ -185,19 +189,19 @@ TEST(EngineGraphsTest, ChangeNoBit) {
 
 // What blocks keep for backward and what they compute again is nobody else's business.
 TEST(EngineCheckpointingTest, ChangesNoBit) {
-    Mode modes[] = {{Strategy::ddp, 1, 1, 3, "adamw", Launch::ready},
-                    {Strategy::zero3, 1, 2, 1, "adamw", Launch::ready, "bf16"},
-                    {Strategy::ddp, 1, 2, 1, "muon", Launch::ready, "bf16"},
-                    {Strategy::ddp, 1, 1, 3, "muon", Launch::ready, "bf16"},
-                    {Strategy::zero1, 1, 2, 3, "adamw", Launch::ready},
-                    {Strategy::zero3, 1, 2, 3, "muon", Launch::ready}};
+    Mode modes[] = {{Strategy::ddp, 1, 1, 3, OptimizerKind::adamw, Launch::ready},
+                    {Strategy::zero3, 1, 2, 1, OptimizerKind::adamw, Launch::ready, DType::bf16},
+                    {Strategy::ddp, 1, 2, 1, OptimizerKind::muon, Launch::ready, DType::bf16},
+                    {Strategy::ddp, 1, 1, 3, OptimizerKind::muon, Launch::ready, DType::bf16},
+                    {Strategy::zero1, 1, 2, 3, OptimizerKind::adamw, Launch::ready},
+                    {Strategy::zero3, 1, 2, 3, OptimizerKind::muon, Launch::ready}};
     modes[0].family = modes[1].family = "gpt2";
     modes[2].family = "modern";
     modes[5].optimizer_step = OptimizerStep::in_backward;
     for (Mode mode : modes) {
         if (kFewer && mode.strategy != Strategy::zero3) continue;
         const Curve expected = train_ranks(mode);
-        for (const char* checkpointing : {"selective", "full"}) {
+        for (const Checkpointing checkpointing : {Checkpointing::selective, Checkpointing::full}) {
             mode.checkpointing = checkpointing;
             SCOPED_TRACE(::testing::PrintToString(mode));
             Curve curve = train_ranks(mode);

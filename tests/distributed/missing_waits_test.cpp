@@ -72,15 +72,17 @@ std::vector<Mode> modes() {
     std::vector<Mode> modes;
     for (const Strategy strategy : {Strategy::zero3, Strategy::zero2, Strategy::zero1, Strategy::ddp}) {
         for (const OptimizerStep step : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
-            Mode mode{strategy, 1, 3, step == OptimizerStep::in_backward ? 1 : 2, "muon", Launch::ready};
+            Mode mode{strategy,     1, 3, step == OptimizerStep::in_backward ? 1 : 2, OptimizerKind::muon,
+                      Launch::ready};
             mode.optimizer_step = step;
             modes.push_back(mode);
         }
     }
-    modes.push_back({Strategy::zero1, 1, 3, 2, "adamw", Launch::after_backward});
-    modes.push_back({Strategy::zero1, 1, 3, 1, "adamw", Launch::ready});
+    modes.push_back({Strategy::zero1, 1, 3, 2, OptimizerKind::adamw, Launch::after_backward});
+    modes.push_back({Strategy::zero1, 1, 3, 1, OptimizerKind::adamw, Launch::ready});
     modes.back().optimizer_step = OptimizerStep::in_backward;  // which must not overtake backward's reads
-    modes.push_back({Strategy::zero1, 1, 3, 1, "muon", Launch::ready, "f32", 0.2});  // clipped
+    modes.push_back(
+        {Strategy::zero1, 1, 3, 1, OptimizerKind::muon, Launch::ready, DType::f32, 0.2});  // clipped
     return modes;
 }
 

@@ -180,10 +180,10 @@ int reductions_of(const Mode& mode) {
 std::vector<Mode> modes() {
     std::vector<Mode> modes;
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-        for (const char* optimizer : {"adamw", "muon"})
+        for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::muon})
             modes.push_back({strategy, 1, 2, 1, optimizer, Launch::ready});
-        modes.push_back({strategy, 1, 2, 2, "muon", Launch::ready});
-        modes.push_back({strategy, 1, 2, 1, "adamw", Launch::ready});
+        modes.push_back({strategy, 1, 2, 2, OptimizerKind::muon, Launch::ready});
+        modes.push_back({strategy, 1, 2, 1, OptimizerKind::adamw, Launch::ready});
         modes.back().optimizer_step = OptimizerStep::in_backward;
     }
     return modes;

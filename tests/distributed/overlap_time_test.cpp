@@ -192,7 +192,7 @@ std::vector<TracedRun> train_traced(const Mode& mode) {
 std::vector<Mode> modes() {
     std::vector<Mode> modes;
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3})
-        for (const char* optimizer : {"adamw", "muon"})
+        for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::muon})
             modes.push_back({strategy, 1, 2, 1, optimizer, Launch::ready});
     return modes;
 }
@@ -208,13 +208,13 @@ TEST(OverlapTimeTest, HidesWhatTheScheduleAllows) {
         for (const Hidden& gathers : hidden_gathers(ranks)) {
             // Under ddp too, the owners of Muon's matrices give their values to the others.
             EXPECT_EQ(gathers.total > 0,
-                      mode.strategy != Strategy::ddp || mode.optimizer == std::string("muon"));
+                      mode.strategy != Strategy::ddp || mode.optimizer == OptimizerKind::muon);
             EXPECT_GE(gathers.found, gathers.allowed - kSameTime);
         }
         for (const TracedRun& run : ranks) {
             EXPECT_LT(idle_for_nothing_ms(run, "forward"), kSameTime);
             // Muon's steps end behind the norm of all gradients.
-            if (mode.optimizer == std::string("adamw")) {
+            if (mode.optimizer == OptimizerKind::adamw) {
                 EXPECT_LT(idle_optimizer_ms(run), kSameTime);
             }
             // Where buckets share memory, or values are gathered again, backward may have to wait.

@@ -59,11 +59,11 @@ TEST(PlacementTest, TableOfStrategies) {
         const ParameterPlacement place = place_parameter(resolve_plan(plan), -1);
         for (const Axis axis : {Axis::shard, Axis::context}) {
             const auto i = static_cast<size_t>(axis);
-            EXPECT_EQ(place.stored[i], row.stored) << row_of(row.strategy).name;
+            EXPECT_EQ(place.stored[i], row.stored) << word_of(row.strategy);
             EXPECT_EQ(place.computed[i], kReplicate);
             EXPECT_EQ(place.gradient[i], kPartial);
-            EXPECT_EQ(place.accumulated[i], row.accumulated) << row_of(row.strategy).name;
-            EXPECT_EQ(place.state[i], row.state) << row_of(row.strategy).name;
+            EXPECT_EQ(place.accumulated[i], row.accumulated) << word_of(row.strategy);
+            EXPECT_EQ(place.state[i], row.state) << word_of(row.strategy);
         }
         const auto r = static_cast<size_t>(Axis::replicate);
         EXPECT_EQ(place.stored[r], kReplicate);
@@ -127,21 +127,6 @@ TEST(PlacementTest, IllegalCombinationsSayWhy) {
     plan = plan_of(Strategy::ddp);
     plan.bucket_bytes = -1;
     expect_refused(plan, "parallel.bucket_bytes is -1");
-}
-
-TEST(PlacementTest, WordsOfTheConfig) {
-    EXPECT_EQ(parse_strategy("zero3"), Strategy::zero3);
-    EXPECT_EQ(parse_accumulate("reduce_scatter"), Accumulate::reduce_scatter);
-    EXPECT_EQ(parse_launch("after_backward"), Launch::after_backward);
-    EXPECT_EQ(parse_optimizer_step("in_backward"), OptimizerStep::in_backward);
-    EXPECT_EQ(parse_reshard("except_last"), Reshard::except_last);
-    EXPECT_EQ(parse_reshard("false"), Reshard::no);
-    try {
-        parse_strategy("fsdp");
-        ADD_FAILURE();
-    } catch (const Error& error) {
-        EXPECT_STREQ(error.what(), "parallel.strategy is 'fsdp': want one of ddp, zero1, zero2, zero3");
-    }
 }
 
 }  // namespace

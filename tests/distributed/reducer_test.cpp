@@ -13,7 +13,7 @@ namespace {
 
 OptimizersConfig adamw() {
     OptimizerGroupConfig all;
-    all.type = "adamw";
+    all.type = OptimizerKind::adamw;
     all.params = {"*"};
     OptimizersConfig config;
     config.groups = {all};
@@ -27,8 +27,9 @@ float gradient(int rank, int64_t microbatch, int64_t element) {
 // What one rank of the example has: everything between backward and the optimizer.
 struct Rank {
     Ranks ranks;
-    Runtime runtime{{.device = "cpu", .precision = "f32", .threads = 1, .communicates = true}};
-    ParameterTable table{model_of("gpt2", {.layers = 1, .width = 16, .heads = 2, .vocabulary = 40}), 16};
+    Runtime runtime{{.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true}};
+    ParameterTable table{model_of(Family::gpt2, {.layers = 1, .width = 16, .heads = 2, .vocabulary = 40}),
+                         16};
     ParameterStore parameters;
     GradientStore gradients;
     Reducer reducer;

@@ -60,8 +60,10 @@ class RankUnderTest {
 
   private:
     Ranks ranks_;
-    Runtime runtime_{{.device = "cpu", .precision = "f32", .threads = 1, .communicates = true}};
-    ParameterTable table_{model_of("modern", {.layers = 2, .width = 24, .heads = 2, .vocabulary = 40}), 16};
+    Runtime runtime_{
+        {.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true}};
+    ParameterTable table_{model_of(Family::modern, {.layers = 2, .width = 24, .heads = 2, .vocabulary = 40}),
+                          16};
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;
@@ -84,9 +86,9 @@ TEST(RefusedStepTest, NotFiniteInOneSliceStopsTheWholeMatrix) {
                 const std::vector<float> start = rank.master(bad);
                 rank.step(0);
                 const std::vector<float> before = rank.master(bad);
-                EXPECT_NE(before, start) << row_of(strategy).name;
+                EXPECT_NE(before, start) << word_of(strategy);
                 rank.step(1, world.rank() == 0 ? bad : "");
-                EXPECT_EQ(rank.master(bad), before) << row_of(strategy).name << " rank " << world.rank();
+                EXPECT_EQ(rank.master(bad), before) << word_of(strategy) << " rank " << world.rank();
             });
         }
     }

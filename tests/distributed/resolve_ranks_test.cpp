@@ -73,8 +73,8 @@ TEST(RanksTest, AWorldHasAsManyRanksAsTheMesh) {
 TEST(ResolveRanksTest, MeshAndPlanComeFromTheConfig) {
     Config config = config_of(64, 128, 1024);
     config.parallel.replicate = 2;
-    config.parallel.strategy = "zero1";
-    config.parallel.launch = "after_backward";
+    config.parallel.strategy = Strategy::zero1;
+    config.parallel.launch = Launch::after_backward;
     config.optimizers.clip = 1;
     const Ranks ranks = plan_ranks(config, 8);
     EXPECT_EQ(ranks.mesh().describe(), "replicate 2 x shard 4 x context 1 x tensor 1");

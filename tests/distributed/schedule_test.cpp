@@ -35,7 +35,7 @@ struct Planned {
     BucketLayout layout;
     std::vector<ScheduleRow> rows;
 
-    Planned(const ParallelPlan& plan, const Mesh& mesh, const char* optimizer = "adamw",
+    Planned(const ParallelPlan& plan, const Mesh& mesh, OptimizerKind optimizer = OptimizerKind::adamw,
             const ModelConfig& model = small_model())
         : ranks(mesh, plan),
           table(model, 16),
@@ -43,14 +43,14 @@ struct Planned {
           rows(bucket_schedule(layout, ranks, DType::bf16)) {}
 
     static ModelConfig small_model() {
-        return model_of("modern", {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
+        return model_of(Family::modern, {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
     }
-    static OptimizersConfig groups(const char* optimizer) {
+    static OptimizersConfig groups(OptimizerKind optimizer) {
         OptimizersConfig config;
         OptimizerGroupConfig matrices, rest;
         matrices.type = optimizer;
         matrices.params = {"blocks.*.weight"};
-        rest.type = "adamw";
+        rest.type = OptimizerKind::adamw;
         rest.params = {"*"};
         config.groups = {matrices, rest};
         return config;
@@ -167,7 +167,8 @@ TEST(ScheduleTest, UnknownChangeThrows) {
 TEST(ScheduleTest, Zero3CountsOfTheSpecOnModels) {
     constexpr int kBlocks = 3;
     const auto count = [&](Reshard reshard, Collective kind, When when) {
-        return Planned(plan_of(Strategy::zero3, {}, reshard), Mesh({1, 4, 1, 1}), "muon").count(kind, when);
+        return Planned(plan_of(Strategy::zero3, {}, reshard), Mesh({1, 4, 1, 1}), OptimizerKind::muon)
+            .count(kind, when);
     };
     for (const Reshard reshard : {Reshard::yes, Reshard::except_last}) {
         EXPECT_EQ(count(reshard, Collective::all_gather, When::before_forward), kBlocks + 2);
@@ -178,9 +179,10 @@ TEST(ScheduleTest, Zero3CountsOfTheSpecOnModels) {
     EXPECT_EQ(count(Reshard::no, Collective::all_gather, When::before_backward), 0);
     EXPECT_EQ(count(Reshard::no, Collective::all_gather, When::after_step), kBlocks + 2);
     ModelConfig gpt2 = Planned::small_model();
-    gpt2.preset = "gpt2";
+    gpt2.preset = Family::gpt2;
     gpt2.apply_preset();  // one group, tied: embeddings, blocks, and the vectors of all units
-    const Planned vectors(plan_of(Strategy::zero3, {}, Reshard::yes), Mesh({1, 4, 1, 1}), "adamw", gpt2);
+    const Planned vectors(plan_of(Strategy::zero3, {}, Reshard::yes), Mesh({1, 4, 1, 1}),
+                          OptimizerKind::adamw, gpt2);
     EXPECT_EQ(vectors.count(Collective::all_gather, When::before_forward), 1 + kBlocks + 1);
 }
 
@@ -209,10 +211,11 @@ TEST(ScheduleTest, BytesPerStep) {
 
 // 124M parameters under Muon with three tables of embeddings, whose gradients come last whatever one does.
 TEST(ScheduleTest, MuonScalesTo1024Ranks) {
-    ModelConfig model = model_of("modern", {.layers = 12, .width = 768, .heads = 6, .vocabulary = 50304});
+    ModelConfig model =
+        model_of(Family::modern, {.layers = 12, .width = 768, .heads = 6, .vocabulary = 50304});
     model.value_embeddings = 2;
     for (const int ranks : {8, 64, 1024}) {
-        const Planned planned(plan_of(Strategy::zero1), Mesh({1, ranks, 1, 1}), "muon", model);
+        const Planned planned(plan_of(Strategy::zero1), Mesh({1, ranks, 1, 1}), OptimizerKind::muon, model);
         double sent = 0, early = 0, late = 0;
         for (const double kind : step_wire_bytes(planned.rows, 1)) sent += kind;
         const double formula = static_cast<double>(planned.table.numel()) * (4 + 2) * (ranks - 1) / ranks;

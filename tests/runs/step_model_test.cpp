@@ -71,7 +71,8 @@ TEST_F(StepModelTest, HeadTakesAMicrobatchAtOnce) {
         more.insert(more.end(),
                     {"model.vocab_size=50304", "batch.microbatch_tokens=4096", "batch.tokens_per_step=8192"});
         const Config c = config(more);
-        EXPECT_EQ(c.memory.logits_on("cpu"), c.memory.logits_at_once > 0 ? c.memory.logits_at_once : 1 << 26);
+        EXPECT_EQ(c.memory.logits_on(DeviceKind::cpu),
+                  c.memory.logits_at_once > 0 ? c.memory.logits_at_once : 1 << 26);
         return counts_of(model(c).operations).at("cross_entropy").calls;
     };
     EXPECT_EQ(calls({}), 2);

@@ -42,10 +42,7 @@ class SimtDevice final : public Device {
   public:
     explicit SimtDevice(Options options, bool dry = false) : cpu_(1, dry), options_(options) {}
 
-    const char* kind() const override { return "simt"; }
-    std::unique_ptr<Stream> create_stream(const std::string& name) override {
-        return std::make_unique<SimtStream>(cpu_.create_stream(name), options_);
-    }
+    DeviceKind kind() const override { return DeviceKind::cuda; }
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override {
         cpu_.copy(destination, source, bytes, static_cast<SimtStream&>(stream).cpu());
     }
@@ -56,6 +53,9 @@ class SimtDevice final : public Device {
     int64_t available_bytes() const override { return cpu_.available_bytes(); }
 
   private:
+    std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) override {
+        return std::make_unique<SimtStream>(cpu_.create_stream(name, priority), options_);
+    }
     std::unique_ptr<Event> make_event(EventKind kind) override { return cpu_.create_event(kind); }
     void* allocate(int64_t bytes) override;
     void release(void* data, int64_t bytes) noexcept override;

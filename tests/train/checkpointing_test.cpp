@@ -13,7 +13,7 @@ constexpr int64_t kSequence = 8, kRows = 2, kTokens = kSequence * kRows;
 
 ModelConfig family(const std::string& name) {
     ModelConfig model;
-    model.preset = name == "gpt2" ? "gpt2" : "modern";
+    model.preset = name == "gpt2" ? Family::gpt2 : Family::modern;
     model.apply_preset();
     model.num_layers = 4;
     model.model_dim = 48;
@@ -26,6 +26,8 @@ ModelConfig family(const std::string& name) {
     return model;
 }
 const char* const kFamilies[] = {"gpt2", "modern", "recipe"};
+constexpr Checkpointing kCheckpointings[] = {Checkpointing::none, Checkpointing::selective,
+                                             Checkpointing::full};
 
 struct Outcome {
     std::vector<double> losses;
@@ -51,8 +53,7 @@ class Poisoner final : public PassObserver {
 };
 
 // Two microbatches. Poisoned: every parameter becomes NaN where backward releases it in the second.
-Outcome run(const ModelConfig& model, const MemoryConfig& memory, const std::string& precision,
-            bool poison = false) {
+Outcome run(const ModelConfig& model, const MemoryConfig& memory, DType precision, bool poison = false) {
     ModelHarness h(model, kTokens, kSequence, precision, {}, memory);
     h.randomize(0.2, 5);
     h.gradients.begin_step();
@@ -71,14 +72,14 @@ Outcome run(const ModelConfig& model, const MemoryConfig& memory, const std::str
 }
 
 TEST(CheckpointingTest, GradientsAreEqualInEveryBit) {
-    for (const char* precision : {"f32", "bf16"}) {
+    for (const DType precision : {DType::f32, DType::bf16}) {
         for (const char* name : kFamilies) {
             const ModelConfig model = family(name);
             const Outcome expected = run(model, {}, precision);
-            for (const char* mode : {"selective", "full"}) {
+            for (const Checkpointing mode : {Checkpointing::selective, Checkpointing::full}) {
                 for (const char* blocks : {"all", "0", "1", "3"})
                     EXPECT_EQ(run(model, {mode, blocks}, precision), expected)
-                        << name << " " << precision << " " << mode << " " << blocks;
+                        << name << " " << name_of(precision) << " " << word_of(mode) << " " << blocks;
             }
         }
     }
@@ -88,15 +89,15 @@ TEST(CheckpointingTest, GradientsAreEqualInEveryBit) {
 TEST(CheckpointingTest, NothingIsReadAfterItsRelease) {
     for (const char* name : kFamilies) {
         const ModelConfig model = family(name);
-        const Outcome expected = run(model, {}, "f32");
-        for (const char* mode : {"none", "selective", "full"})
-            EXPECT_EQ(run(model, {mode, "all"}, "f32", true), expected) << name << " " << mode;
+        const Outcome expected = run(model, {}, DType::f32);
+        for (const Checkpointing mode : kCheckpointings)
+            EXPECT_EQ(run(model, {mode, "all"}, DType::f32, true), expected) << name << " " << word_of(mode);
     }
 }
 
 // Bytes of what blocks hold, alone and together.
-int64_t block_bytes(const ModelConfig& model, const MemoryConfig& memory, const std::string& precision) {
-    Runtime runtime({.device = "cpu", .precision = precision, .threads = 1, .dry = true});
+int64_t block_bytes(const ModelConfig& model, const MemoryConfig& memory, DType precision) {
+    Runtime runtime({.device = DeviceKind::cpu, .precision = precision, .threads = 1, .dry = true});
     const Activations activations(model, memory, kTokens, runtime);
     int64_t bytes = 0;
     for (const MemoryTable::Entry& entry : runtime.device().memory().entries())
@@ -105,27 +106,28 @@ int64_t block_bytes(const ModelConfig& model, const MemoryConfig& memory, const 
 }
 
 TEST(CheckpointingTest, MemoryIsThatOfTheFormula) {
-    for (const char* precision : {"f32", "bf16"}) {
+    for (const DType precision : {DType::f32, DType::bf16}) {
         for (const char* name : kFamilies) {
             const ModelConfig model = family(name);
-            const int64_t r = std::string(precision) == "f32" ? 4 : 2, T = kTokens, C = model.model_dim,
+            const int64_t r = precision == DType::f32 ? 4 : 2, T = kTokens, C = model.model_dim,
                           F = model.mlp_ratio * C, H = model.num_heads, m = model.mix_first_embedding;
-            const auto held = [&](const std::string& mode, int64_t y) {
-                if (mode == "none") return r * T * ((8 + m + 2 * y) * C + 2 * F) + 4 * T * (4 + 3 * H);
-                if (mode == "selective") return r * T * ((6 + y) * C + F) + 4 * T * 3 * H;
+            const auto held = [&](Checkpointing mode, int64_t y) {
+                if (mode == Checkpointing::none)
+                    return r * T * ((8 + m + 2 * y) * C + 2 * F) + 4 * T * (4 + 3 * H);
+                if (mode == Checkpointing::selective) return r * T * ((6 + y) * C + F) + 4 * T * 3 * H;
                 return r * T * (1 + y) * C;
             };
-            for (const std::string mode : {"none", "selective", "full"}) {
+            for (const Checkpointing mode : kCheckpointings) {
                 for (const int64_t n : {0, 1, 3, 4}) {
                     int64_t expected = -r * T * C, any = 0;  // `first` enters block 0
                     for (int64_t i = 0; i < model.num_layers; ++i) {
                         const int64_t y = i >= model.num_layers - model.value_embeddings;
-                        expected += held(i < n ? mode : "none", y);
+                        expected += held(i < n ? mode : Checkpointing::none, y);
                         if (i < n) any |= y;
                     }
-                    if (n > 0) expected += held("none", any) - held(mode, any);
+                    if (n > 0) expected += held(Checkpointing::none, any) - held(mode, any);
                     EXPECT_EQ(block_bytes(model, {mode, std::to_string(n)}, precision), expected)
-                        << name << " " << precision << " " << mode << " " << n;
+                        << name << " " << name_of(precision) << " " << word_of(mode) << " " << n;
                 }
             }
         }
@@ -135,8 +137,10 @@ TEST(CheckpointingTest, MemoryIsThatOfTheFormula) {
 TEST(CheckpointingTest, WorkGrowsByWhatIsRepeated) {
     for (const char* name : kFamilies) {
         const ModelConfig model = family(name);
-        const Outcome none = run(model, {}, "f32"), selective = run(model, {"selective", "all"}, "f32"),
-                      full = run(model, {"full", "all"}, "f32"), two = run(model, {"full", "2"}, "f32");
+        const Outcome none = run(model, {}, DType::f32),
+                      selective = run(model, {Checkpointing::selective, "all"}, DType::f32),
+                      full = run(model, {Checkpointing::full, "all"}, DType::f32),
+                      two = run(model, {Checkpointing::full, "2"}, DType::f32);
         EXPECT_EQ(none.recomputed_flops, 0);
         EXPECT_EQ(selective.recomputed_flops, 0);
         EXPECT_EQ(selective.flops, none.flops);
@@ -152,12 +156,12 @@ TEST(CheckpointingTest, WorkGrowsByWhatIsRepeated) {
 }
 
 TEST(CheckpointingTest, BlocksThatAreNotThereAreRefused) {
-    EXPECT_EQ(MemoryConfig({"full", "all"}).num_checkpointed_blocks(4), 4);
-    EXPECT_EQ(MemoryConfig({"full", "3"}).num_checkpointed_blocks(4), 3);
-    EXPECT_EQ(MemoryConfig({"none", "3"}).num_checkpointed_blocks(4), 0);
+    EXPECT_EQ(MemoryConfig({Checkpointing::full, "all"}).num_checkpointed_blocks(4), 4);
+    EXPECT_EQ(MemoryConfig({Checkpointing::full, "3"}).num_checkpointed_blocks(4), 3);
+    EXPECT_EQ(MemoryConfig({Checkpointing::none, "3"}).num_checkpointed_blocks(4), 0);
     for (const char* blocks : {"5", "-1", "some", "2.5", ""}) {
         try {
-            MemoryConfig({"none", blocks}).num_checkpointed_blocks(4);
+            MemoryConfig({Checkpointing::none, blocks}).num_checkpointed_blocks(4);
             FAIL() << blocks;
         } catch (const Error& error) {
             EXPECT_EQ(error.code(), ExitCode::usage);

@@ -113,11 +113,14 @@ TEST(ConfigValuesTest, Ranges) {
     expect_parts(error_of(R"("seed": -1)"), {"seed: -1 is outside"});
     expect_parts(error_of("", {"optimizers.clip_norm=4"}),
                  {"optimizers.clip_norm: expected 1 | 2 | 3 | inf, got 4"});
+    expect_parts(error_of(R"("model": {"preset": "llama"})"),
+                 {"model.preset: expected modern | gpt2, got \"llama\""});
 }
 
 TEST(ConfigValuesTest, AcceptedForms) {
     for (const char* norm : {"1", "2", "3", "inf"})
-        EXPECT_EQ(parse("", {std::string("optimizers.clip_norm=") + norm}).optimizers.clip_norm, norm);
+        EXPECT_EQ(parse("", {std::string("optimizers.clip_norm=") + norm}).optimizers.clip_norm,
+                  choice_of<VectorNorm>(norm));
     EXPECT_EQ(parse(R"("memory": {"checkpointed_blocks": 2})").memory.checkpointed_blocks, "2");
     EXPECT_EQ(parse(R"("schedule": {"steps": 2e3})").schedule.steps, 2000);
     EXPECT_EQ(parse(R"("data": {"train": "one.bin"})").data.train, std::vector<std::string>{"one.bin"});
@@ -147,7 +150,7 @@ TEST(ConfigSettingsTest, JsonStringsAndIndices) {
     EXPECT_EQ(config.data.train, std::vector<std::string>{"data/*.bin"});
     EXPECT_EQ(config.data.val, (std::vector<std::string>{"a", "b"}));
     EXPECT_EQ(config.optimizers.groups[0].lr, 0.1);
-    EXPECT_EQ(config.optimizers.groups[0].type, "muon");
+    EXPECT_EQ(config.optimizers.groups[0].type, OptimizerKind::muon);
     EXPECT_EQ(config.optimizers.groups[1].params.size(), 2u);
     EXPECT_EQ(config.record.track, "laptop=fast");
     EXPECT_EQ(config.eval.every, 5);
@@ -181,9 +184,9 @@ TEST(ConfigPresetTest, KeysBesideThePresetWinWhateverTheOrder) {
     for (const char* model : {R"("model": {"preset": "gpt2", "norm": "rmsnorm", "logit_softcap": 30})",
                               R"("model": {"logit_softcap": 30, "norm": "rmsnorm", "preset": "gpt2"})"}) {
         const Config config = parse(model);
-        EXPECT_EQ(config.model.norm, "rmsnorm");
+        EXPECT_EQ(config.model.norm, NormKind::rmsnorm);
         EXPECT_EQ(config.model.logit_softcap, 30);
-        EXPECT_EQ(config.model.position, "learned");  // the rest is GPT-2's
+        EXPECT_EQ(config.model.position, PositionKind::learned);  // the rest is GPT-2's
         EXPECT_TRUE(config.model.tied_head && config.model.biases && config.model.norm_parameters);
         EXPECT_FALSE(config.model.qk_norm || config.model.norm_embedding ||
                      config.model.zero_init_projections);
@@ -195,8 +198,8 @@ TEST(ConfigPresetTest, PresetBySetting) {
          {std::vector<std::string>{"model.preset=gpt2", "model.biases=false"},
           {"model.biases=false", "model.preset=gpt2"}}) {
         const Config config = parse(R"("model": {"activation": "relu_squared"})", settings);
-        EXPECT_EQ(config.model.activation, "relu_squared");
-        EXPECT_EQ(config.model.norm, "layernorm");
+        EXPECT_EQ(config.model.activation, Activation::relu_squared);
+        EXPECT_EQ(config.model.norm, NormKind::layernorm);
         EXPECT_FALSE(config.model.biases);
     }
 }
@@ -269,14 +272,14 @@ TEST(ConfigValidationTest, AbsurdSizes) {
 TEST(ConfigValidationTest, Parallel) {
     const Config config = parse(
         R"("parallel": {"strategy": "zero1", "launch": "after_backward", "shard": 8, "timeout_s": 2.5})");
-    EXPECT_EQ(config.parallel.strategy, "zero1");
-    EXPECT_EQ(config.parallel.launch, "after_backward");
+    EXPECT_EQ(config.parallel.strategy, Strategy::zero1);
+    EXPECT_EQ(config.parallel.launch, Launch::after_backward);
     EXPECT_EQ(config.parallel.shard, "8");
     EXPECT_EQ(config.parallel.timeout_s, 2.5);
     expect_parts(error_of(R"("parallel": {"strategy": "zero4"})"),
                  {"parallel.strategy: expected ddp | zero1 | zero2 | zero3, got \"zero4\""});
     EXPECT_EQ(parse(R"("parallel": {"reshard_after_forward": false})").parallel.reshard_after_forward,
-              "false");
+              Reshard::no);
     expect_parts(error_of(R"("optimizers": {"groups": [{"params": ["*"], "every": 0}]})"),
                  {"every: 0 is outside"});
     expect_parts(error_of(R"("parallel": {"timeout_s": 0})"), {"parallel.timeout_s: 0 is outside"});

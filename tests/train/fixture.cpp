@@ -44,7 +44,7 @@ ModelFixture load_model_fixture(const std::string& name) {
     const Json json = load(name);
     const Json& model = json.at("model");
     ModelFixture fixture;
-    fixture.model.preset = model.at("preset");
+    fixture.model.preset = choice_of<Family>(model.at("preset").get<std::string>());
     fixture.model.apply_preset();
     fixture.model.num_layers = model.at("num_layers");
     fixture.model.model_dim = model.at("model_dim");
@@ -72,7 +72,7 @@ ModelFixture load_model_fixture(const std::string& name) {
 OptimizerFixture load_adamw_fixture() {
     const Json json = load("adamw");
     OptimizerFixture fixture = optimizer_settings(json);
-    fixture.group.type = "adamw";
+    fixture.group.type = OptimizerKind::adamw;
     fixture.group.beta1 = json.at("beta1");
     fixture.group.beta2 = json.at("beta2");
     fixture.group.epsilon = json.at("epsilon");
@@ -83,7 +83,7 @@ OptimizerFixture load_adamw_fixture() {
 OptimizerFixture load_muon_fixture() {
     const Json json = load("muon");
     OptimizerFixture fixture = optimizer_settings(json);
-    fixture.group.type = "muon";
+    fixture.group.type = OptimizerKind::muon;
     fixture.group.momentum = json.at("momentum");
     fixture.group.momentum_start = json.at("momentum_start");
     fixture.group.momentum_warmup_steps = json.at("momentum_warmup_steps");

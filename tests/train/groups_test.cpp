@@ -24,8 +24,9 @@ std::string assignment_error(const ModelConfig& model, const std::vector<Optimiz
 TEST(AssignGroupsTest, TheFirstGroupThatMatchesTakesAParameter) {
     const ParameterTable table(tiny_model(), 8);
     OptimizersConfig config;
-    config.groups = {optimizer_group("adamw", {"*.out.*", "embed.weight"}),
-                     optimizer_group("muon", {"blocks.?.*.weight"}), optimizer_group("adamw", {"*"})};
+    config.groups = {optimizer_group(OptimizerKind::adamw, {"*.out.*", "embed.weight"}),
+                     optimizer_group(OptimizerKind::muon, {"blocks.?.*.weight"}),
+                     optimizer_group(OptimizerKind::adamw, {"*"})};
     const std::vector<int> group_of = assign_groups(table, config);
     for (const Parameter& p : table.all()) {
         const int expected = p.name.ends_with("attn.out.weight") || p.name == "embed.weight" ? 0
@@ -36,24 +37,27 @@ TEST(AssignGroupsTest, TheFirstGroupThatMatchesTakesAParameter) {
 }
 
 TEST(AssignGroupsTest, ParametersThatNoGroupTakesAreAllNamed) {
-    const std::string message = assignment_error(tiny_model(), {optimizer_group("muon", {"blocks.*"})});
+    const std::string message =
+        assignment_error(tiny_model(), {optimizer_group(OptimizerKind::muon, {"blocks.*"})});
     EXPECT_NE(message.find("no group takes embed.weight, head.weight"), std::string::npos) << message;
     EXPECT_EQ(message.find("blocks."), std::string::npos) << message;
     // Patterns cover whole names.
-    EXPECT_NE(assignment_error(tiny_model(), {optimizer_group("adamw", {"blocks"})})
+    EXPECT_NE(assignment_error(tiny_model(), {optimizer_group(OptimizerKind::adamw, {"blocks"})})
                   .find("blocks.0.attn.qkv.weight"),
               std::string::npos);
 }
 
 TEST(AssignGroupsTest, GroupThatTakesNothingIsAnError) {
     const std::string message = assignment_error(
-        tiny_model(), {optimizer_group("adamw", {"*"}), optimizer_group("muon", {"blocks.*"})});
+        tiny_model(),
+        {optimizer_group(OptimizerKind::adamw, {"*"}), optimizer_group(OptimizerKind::muon, {"blocks.*"})});
     EXPECT_NE(message.find("optimizers.groups[1]"), std::string::npos) << message;
 }
 
 TEST(AssignGroupsTest, MuonTakesNoVectors) {
     const std::string message = assignment_error(
-        tiny_model("gpt2"), {optimizer_group("muon", {"blocks.*"}), optimizer_group("adamw", {"*"})});
+        tiny_model(Family::gpt2),
+        {optimizer_group(OptimizerKind::muon, {"blocks.*"}), optimizer_group(OptimizerKind::adamw, {"*"})});
     EXPECT_NE(message.find("optimizers.groups[0]"), std::string::npos) << message;
     EXPECT_NE(message.find("blocks.0.attn_norm.gain"), std::string::npos) << message;
 }

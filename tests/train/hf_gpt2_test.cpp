@@ -138,7 +138,7 @@ NamedTensor& tensor_of(std::vector<NamedTensor>& tensors, const std::string& nam
 // the root of the gradient's square, so that its relative error, about 1e-5, is that of the step, at most lr;
 // ten of them are 3e-7, and 2e-6 leaves room for elements whose gradient nearly cancels.
 TEST_F(HfGpt2Test, TenStepsOfAdamwAgreeWithPyTorch) {
-    Runtime runtime({.device = "cpu", .precision = "f32", .threads = 1});
+    Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
     StepRunner runner(config(), runtime);
     Batches batches(expected_);
     expect_ten_steps(runner, batches);
@@ -158,7 +158,7 @@ TEST_F(HfGpt2Test, SoDoTwoRanks) {
 
 TEST_F(HfGpt2Test, LogitsAgreeWithPyTorch) {
     const Config c = config();
-    Runtime runtime({.device = "cpu", .precision = "f32", .threads = 1});
+    Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
     StepRunner runner(c, runtime);
     runner.assign(weights());
     Transformer& model = runner.model();

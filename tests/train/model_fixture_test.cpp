@@ -14,7 +14,7 @@ class ModelFixtureTest : public ::testing::TestWithParam<const char*> {
   protected:
     void SetUp() override { fixture_ = load_model_fixture(GetParam()); }
 
-    ModelHarness harness(const std::string& precision) const {
+    ModelHarness harness(DType precision) const {
         return ModelHarness(fixture_.model, static_cast<int64_t>(fixture_.tokens.size()),
                             fixture_.sequence_length, precision);
     }
@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, ModelFixtureTest,
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(ModelFixtureTest, TableDeclaresTheFixturesParameters) {
-    ModelHarness h = harness("f32");
+    ModelHarness h = harness(DType::f32);
     EXPECT_EQ(static_cast<size_t>(h.table().size()), fixture_.parameters.size());
     for (const Parameter& p : h.table().all()) {
         ASSERT_TRUE(fixture_.parameters.count(p.name)) << p.name;
@@ -61,7 +61,7 @@ TEST_P(ModelFixtureTest, TableDeclaresTheFixturesParameters) {
 // up, so that 1e-5 is ten times what is to be expected. Gradients: the same errors, but an element is a sum
 // in which larger terms cancel, so that its error is measured against the largest element of its parameter.
 TEST_P(ModelFixtureTest, F32AgreesWithPyTorch) {
-    ModelHarness h = harness("f32");
+    ModelHarness h = harness(DType::f32);
     h.load(fixture_);
     h.gradients.begin_step();
     const double loss =
@@ -78,7 +78,7 @@ TEST_P(ModelFixtureTest, F32AgreesWithPyTorch) {
 // times that is allowed; a wrong term would be an error of order 1. In single elements cancellation can leave
 // nothing but rounding, so the norm is compared.
 TEST_P(ModelFixtureTest, Bf16AgreesWithPyTorch) {
-    ModelHarness h = harness("bf16");
+    ModelHarness h = harness(DType::bf16);
     h.load(fixture_);
     h.gradients.begin_step();
     const double loss =
@@ -89,21 +89,21 @@ TEST_P(ModelFixtureTest, Bf16AgreesWithPyTorch) {
 
 // loss() alone, as validation calls it, is the same computation.
 TEST_P(ModelFixtureTest, LossWithoutBackwardIsTheSame) {
-    for (const char* precision : {"f32", "bf16"}) {
+    for (const DType precision : {DType::f32, DType::bf16}) {
         ModelHarness h = harness(precision);
         h.load(fixture_);
         const double forward = h.forward_loss(batch_of(fixture_));
         const Values losses = h.read(h.model.losses());
         h.gradients.begin_step();
-        EXPECT_EQ(h.backward(batch_of(fixture_), 1), forward) << precision;
-        EXPECT_EQ(h.read(h.model.losses()), losses) << precision;
+        EXPECT_EQ(h.backward(batch_of(fixture_), 1), forward) << name_of(precision);
+        EXPECT_EQ(h.read(h.model.losses()), losses) << name_of(precision);
     }
 }
 
 // The gradient of what scales the loss scales, and a new step starts from nothing: same bits, since 1/4 is
 // exact.
 TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
-    ModelHarness h = harness("f32");
+    ModelHarness h = harness(DType::f32);
     h.load(fixture_);
     h.gradients.begin_step();
     h.backward(batch_of(fixture_), 1);
@@ -121,7 +121,7 @@ TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
 // The logits that sampling reads, against the loss of the same position: −log softmax over the real
 // vocabulary.
 TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
-    ModelHarness h = harness("f32");
+    ModelHarness h = harness(DType::f32);
     h.load(fixture_);
     h.forward_loss(batch_of(fixture_));
     const double cap = h.model.softcap();

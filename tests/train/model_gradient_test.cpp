@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kRows = 3, kSequence = 10;
 
-ModelConfig small(const std::string& preset) {
+ModelConfig small(Family preset) {
     ModelConfig model;
     model.preset = preset;
     model.apply_preset();
@@ -27,7 +27,7 @@ ModelConfig small(const std::string& preset) {
 }
 
 ModelConfig modern_with_all() {
-    ModelConfig model = small("modern");
+    ModelConfig model = small(Family::modern);
     model.mix_first_embedding = true;
     model.value_embeddings = 2;
     model.max_ngram = 3;
@@ -40,10 +40,10 @@ ModelConfig modern_with_all() {
 
 // Switches of both families crossed.
 ModelConfig crossed() {
-    ModelConfig model = small("modern");
+    ModelConfig model = small(Family::modern);
     model.norm_parameters = true;  // RMSNorm with a gain, and no bias
-    model.activation = "gelu_tanh";
-    model.position = "learned";
+    model.activation = Activation::gelu_tanh;
+    model.position = PositionKind::learned;
     model.max_ngram = 2;
     model.ngram_rows = 7;
     model.tied_head = true;
@@ -54,9 +54,9 @@ ModelConfig crossed() {
 }
 
 ModelConfig crossed_back() {
-    ModelConfig model = small("gpt2");
-    model.activation = "relu_squared";
-    model.position = "rotary";
+    ModelConfig model = small(Family::gpt2);
+    model.activation = Activation::relu_squared;
+    model.position = PositionKind::rotary;
     model.norm_parameters = false;  // LayerNorm without, but linear layers with biases
     model.norm_embedding = true;
     model.tied_head = false;
@@ -75,8 +75,8 @@ struct Case {
 class ModelGradientTest : public ::testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(Models, ModelGradientTest,
-                         ::testing::Values(Case{"gpt2", [] { return small("gpt2"); }},
-                                           Case{"modern", [] { return small("modern"); }},
+                         ::testing::Values(Case{"gpt2", [] { return small(Family::gpt2); }},
+                                           Case{"modern", [] { return small(Family::modern); }},
                                            Case{"modern_with_all", modern_with_all}, Case{"crossed", crossed},
                                            Case{"crossed_back", crossed_back}),
                          [](const auto& info) { return std::string(info.param.name); });

@@ -41,8 +41,8 @@ HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_
 
 // One thread: the models are so small that handing work out costs more than the work.
 ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t sequence_length,
-                           const std::string& precision, const BucketRules& rules, const MemoryConfig& memory)
-    : runtime({.device = "cpu", .precision = precision, .threads = 1}),
+                           DType precision, const BucketRules& rules, const MemoryConfig& memory)
+    : runtime({.device = DeviceKind::cpu, .precision = precision, .threads = 1}),
       model(config, tokens, sequence_length, runtime, rules, true, memory),
       gradients(model.table(), model.parameters().layout(), runtime),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {}

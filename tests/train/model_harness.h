@@ -23,7 +23,7 @@ HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_
 
 struct ModelHarness {
     ModelHarness(const ModelConfig& model, int64_t tokens, int64_t sequence_length,
-                 const std::string& precision = "f32", const BucketRules& rules = {},
+                 DType precision = DType::f32, const BucketRules& rules = {},
                  const MemoryConfig& memory = {});
     ~ModelHarness();  // after a failure the stream may still be at work in the memory that ends here
 

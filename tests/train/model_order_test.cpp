@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kSequence = 8;
 
-ModelConfig model_config(const std::string& preset) {
+ModelConfig model_config(Family preset) {
     ModelConfig model;
     model.preset = preset;
     model.apply_preset();
@@ -22,7 +22,7 @@ ModelConfig model_config(const std::string& preset) {
     model.model_dim = 32;
     model.num_heads = 2;
     model.vocab_size = 100;
-    if (preset == "modern") {
+    if (preset == Family::modern) {
         model.mix_first_embedding = true;
         model.value_embeddings = 2;
         model.max_ngram = 3;
@@ -35,7 +35,7 @@ ModelConfig model_config(const std::string& preset) {
 // Gradients of the same four rows, in microbatches of this many rows.
 std::vector<Values> gradients_of(const ModelConfig& model, const HostBatch& batch, int64_t rows,
                                  int64_t rows_at_once, int64_t sequence_length, const MemoryConfig& memory) {
-    ModelHarness h(model, rows_at_once * sequence_length, sequence_length, "f32", {}, memory);
+    ModelHarness h(model, rows_at_once * sequence_length, sequence_length, DType::f32, {}, memory);
     h.randomize(0.2, 5);
     h.gradients.begin_step();
     for (int64_t row = 0; row < rows; row += rows_at_once) {
@@ -56,23 +56,23 @@ void expect_accumulation_is_exact(const ModelConfig& model, int64_t rows, int64_
         // Both sum the same terms, in another order: some tens of roundings of 6e-8 relative to the largest
         // element.
         const double error = largest_of(difference_of(halves[p.id], whole[p.id]));
-        EXPECT_LT(error / largest_of(whole[p.id]), 5e-6) << model.preset << " " << p.name;
+        EXPECT_LT(error / largest_of(whole[p.id]), 5e-6) << word_of(model.preset) << " " << p.name;
     }
 }
 
 TEST(AccumulationTest, TwoMicrobatchesEqualOneDoubleBatch) {
-    for (const char* preset : {"gpt2", "modern"})
+    for (const Family preset : {Family::gpt2, Family::modern})
         expect_accumulation_is_exact(model_config(preset), 4, kSequence);
 }
 
 // The head runs in two chunks on the whole batch and in one on each half.
 TEST(AccumulationTest, HeadInChunksEqualsHeadAtOnce) {
-    for (const char* preset : {"gpt2", "modern"}) {
+    for (const Family preset : {Family::gpt2, Family::modern}) {
         ModelConfig model = model_config(preset);
         model.num_layers = 1;
         model.value_embeddings = std::min<int64_t>(model.value_embeddings, 1);
         const MemoryConfig memory{.logits_at_once = 64 * model.padded_vocab_size()};
-        ModelHarness whole(model, 128, 16, "f32", {}, memory);
+        ModelHarness whole(model, 128, 16, DType::f32, {}, memory);
         for (const MemoryTable::Entry& entry : whole.runtime.device().memory().entries()) {
             if (entry.name != "logits") continue;
             ASSERT_EQ(entry.bytes, 64 * model.padded_vocab_size() * 4) << "the head does not run in chunks";
@@ -122,7 +122,8 @@ class StagesEntered final : public PassObserver {
 
 class AnnouncementTest : public ::testing::TestWithParam<const char*> {
   protected:
-    AnnouncementTest() : model_(model_config(GetParam())), harness_(model_, 4 * kSequence, kSequence) {
+    AnnouncementTest()
+        : model_(model_config(choice_of<Family>(GetParam()))), harness_(model_, 4 * kSequence, kSequence) {
         harness_.randomize(0.2, 7);
         harness_.gradients.begin_step();
     }

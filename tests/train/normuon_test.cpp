@@ -18,7 +18,7 @@ class NormuonTest : public ::testing::Test {
         fixture_.group.normuon = true;
         fixture_.group.beta2 = 0.8;
     }
-    OptimizerHarness harness() const { return muon_harness(fixture_, "f32"); }
+    OptimizerHarness harness() const { return muon_harness(fixture_, DType::f32); }
     // The way of one parameter, step by step; `matrices` of them are stacked in it.
     std::vector<Values> reference_steps(const OptimizerFixture::Entry& entry, int64_t matrices,
                                         int64_t cols) {

@@ -18,12 +18,12 @@ class AdamwFixtureTest : public ::testing::Test {
   protected:
     OptimizerHarness harness() const {
         ModelConfig model;
-        model.preset = "gpt2";
+        model.preset = Family::gpt2;
         model.apply_preset();
         model.num_layers = 1;
         model.model_dim = 8;
         // Beside another one, so that the moments do not begin at offset 0.
-        OptimizerHarness h(model, 12, fixture_.group, {"embed.weight", kMatrix}, "f32");
+        OptimizerHarness h(model, 12, fixture_.group, {"embed.weight", kMatrix}, DType::f32);
         h.set(kMatrix, entry().start);
         return h;
     }
@@ -70,9 +70,9 @@ TEST_F(AdamwFixtureTest, StepWithoutFiniteScaleChangesNothing) {
 
 class MuonFixtureTest : public ::testing::Test {
   protected:
-    OptimizerHarness harness(const std::string& precision) const { return muon_harness(fixture_, precision); }
+    OptimizerHarness harness(DType precision) const { return muon_harness(fixture_, precision); }
     // ‖error‖ relative to ‖what the steps so far have moved‖.
-    void expect_agreement(const std::string& precision, double tolerance) const {
+    void expect_agreement(DType precision, double tolerance) const {
         OptimizerHarness h = harness(precision);
         for (int step = 0; step < 10; ++step) {
             for (const auto& [name, entry] : fixture_.parameters) {
@@ -92,17 +92,17 @@ class MuonFixtureTest : public ::testing::Test {
 // The polar factor stretches the smallest singular values of the square matrices by up to a thousand, and the
 // rounding errors (6e-8 relative to the largest) with them: 6e-5 of single directions, less of the norm.
 TEST_F(MuonFixtureTest, TenStepsAgreeInF32) {
-    expect_agreement("f32", 5e-5);
+    expect_agreement(DType::f32, 5e-5);
 }
 
 // In bf16 the update errs by up to the polynomials' band of 14 % (see tests/kernels/muon_test.cpp), but not
 // always in the same direction: over ten steps less than half of that remains of the way.
 TEST_F(MuonFixtureTest, TenStepsAgreeInBf16) {
-    expect_agreement("bf16", 0.07);
+    expect_agreement(DType::bf16, 0.07);
 }
 
 TEST_F(MuonFixtureTest, GradientsAreScaledAndBadScalesChangeNothing) {
-    OptimizerHarness plain = harness("f32"), other = harness("f32");
+    OptimizerHarness plain = harness(DType::f32), other = harness(DType::f32);
     for (const auto& [name, entry] : fixture_.parameters) {
         plain.step(name, entry.gradients[0], 0, 1);
         other.step(name, times(entry.gradients[0], 8), 0, 1, 0.125);

@@ -16,8 +16,8 @@ namespace speedrun::testing {
 class OptimizerHarness {
   public:
     OptimizerHarness(const ModelConfig& model, int64_t sequence_length, const OptimizerGroupConfig& group,
-                     const std::vector<std::string>& names, const std::string& precision)
-        : runtime_({.device = "cpu", .precision = precision, .threads = 1}),
+                     const std::vector<std::string>& names, DType precision)
+        : runtime_({.device = DeviceKind::cpu, .precision = precision, .threads = 1}),
           table_(model, sequence_length),
           parameters_(table_, runtime_),
           gradients_(table_, parameters_.layout(), runtime_),
@@ -85,7 +85,7 @@ class OptimizerHarness {
 };
 
 // Over the parameters of a Muon fixture, at their start.
-inline OptimizerHarness muon_harness(const OptimizerFixture& fixture, const std::string& precision) {
+inline OptimizerHarness muon_harness(const OptimizerFixture& fixture, DType precision) {
     ModelConfig model;
     model.apply_preset();
     model.num_layers = 1;

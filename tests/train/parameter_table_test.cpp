@@ -12,7 +12,7 @@
 namespace speedrun::testing {
 namespace {
 
-ModelConfig model_config(const std::string& preset, int64_t layers, int64_t width, int64_t vocab) {
+ModelConfig model_config(Family preset, int64_t layers, int64_t width, int64_t vocab) {
     ModelConfig model;
     model.preset = preset;
     model.apply_preset();
@@ -30,7 +30,7 @@ std::vector<std::string> names_of(const ParameterTable& table) {
 }
 
 TEST(ParameterTableTest, NamesOfGpt2) {
-    const ParameterTable table(model_config("gpt2", 1, 64, 257), 32);
+    const ParameterTable table(model_config(Family::gpt2, 1, 64, 257), 32);
     const std::vector<std::string> expected = {"embed.weight",
                                                "position.weight",
                                                "blocks.0.attn_norm.gain",
@@ -51,7 +51,7 @@ TEST(ParameterTableTest, NamesOfGpt2) {
 }
 
 TEST(ParameterTableTest, NamesOfModernWithAllSwitches) {
-    ModelConfig model = model_config("modern", 2, 64, 257);
+    ModelConfig model = model_config(Family::modern, 2, 64, 257);
     model.mix_first_embedding = true;
     model.value_embeddings = 1;
     const ParameterTable table(model, 32);
@@ -73,7 +73,7 @@ TEST(ParameterTableTest, NamesOfModernWithAllSwitches) {
 }
 
 TEST(ParameterTableTest, ShapesAndUnits) {
-    const ParameterTable table(model_config("gpt2", 3, 64, 257), 32);
+    const ParameterTable table(model_config(Family::gpt2, 3, 64, 257), 32);
     EXPECT_EQ(table.num_units(), 5);
     int last_unit = 0;
     std::set<std::string> names;
@@ -101,7 +101,7 @@ TEST(ParameterTableTest, ShapesAndUnits) {
 // GPT-2 124M. Embedding 50304·768, positions 1024·768, twelve blocks of 12·768² + 13·768, final norm 2·768.
 // The usual 124,439,808 has the 47 rows of padding less.
 TEST(ParameterTableTest, CountsOfGpt2) {
-    ModelConfig model = model_config("gpt2", 12, 768, 50257);
+    ModelConfig model = model_config(Family::gpt2, 12, 768, 50257);
     model.num_heads = 12;
     EXPECT_EQ(model.padded_vocab_size(), 50304);
     const int64_t count = ParameterTable(model, 1024).numel();
@@ -111,7 +111,7 @@ TEST(ParameterTableTest, CountsOfGpt2) {
 
 // Without norms' and linear layers' vectors and without positions, but with a head of its own.
 TEST(ParameterTableTest, CountsOfModern) {
-    const int64_t count = ParameterTable(model_config("modern", 12, 768, 50257), 1024).numel();
+    const int64_t count = ParameterTable(model_config(Family::modern, 12, 768, 50257), 1024).numel();
     EXPECT_EQ(count, 2 * 50304 * 768 + 12 * 12 * 768 * 768);
 }
 
@@ -144,7 +144,7 @@ void expect_uniform(ModelHarness& h, const std::string& name, double bound) {
 }
 
 TEST(InitialValuesTest, Gpt2) {
-    ModelHarness h(model_config("gpt2", 2, 64, 257), 32, 32);
+    ModelHarness h(model_config(Family::gpt2, 2, 64, 257), 32, 32);
     for (const char* name :
          {"embed.weight", "position.weight", "blocks.0.attn.qkv.weight", "blocks.1.mlp.up.weight"}) {
         expect_deviation(h, name, 0.02);
@@ -157,7 +157,7 @@ TEST(InitialValuesTest, Gpt2) {
 }
 
 TEST(InitialValuesTest, Modern) {
-    ModelConfig model = model_config("modern", 2, 64, 257);
+    ModelConfig model = model_config(Family::modern, 2, 64, 257);
     model.mix_first_embedding = true;
     model.value_embeddings = 1;
     model.max_ngram = 3;
@@ -177,7 +177,7 @@ TEST(InitialValuesTest, Modern) {
 }
 
 TEST(InitialValuesTest, ModernWithoutZerosScaled) {
-    ModelConfig model = model_config("modern", 2, 64, 257);
+    ModelConfig model = model_config(Family::modern, 2, 64, 257);
     model.zero_init_projections = false;
     model.init_scale = 2;
     ModelHarness h(model, 32, 32);
@@ -189,7 +189,7 @@ TEST(InitialValuesTest, ModernWithoutZerosScaled) {
 // At the start every logit of the modern model is 0 (its head is), so that the loss is exactly ln of the
 // vocabulary: padding rows would show.
 TEST(InitialValuesTest, FirstLossIsLogOfTheVocabulary) {
-    const ModelConfig model = model_config("modern", 2, 64, 257);
+    const ModelConfig model = model_config(Family::modern, 2, 64, 257);
     ModelHarness h(model, 32, 32);
     h.model.parameters().initialize(3);
     HostBatch batch = random_batch(model, 1, 32, true, 1);
@@ -198,7 +198,7 @@ TEST(InitialValuesTest, FirstLossIsLogOfTheVocabulary) {
 }
 
 TEST(InitialValuesTest, ReproducibleAndDifferentBetweenSeedsAndParameters) {
-    const ModelConfig model = model_config("gpt2", 2, 64, 257);
+    const ModelConfig model = model_config(Family::gpt2, 2, 64, 257);
     ModelHarness h(model, 32, 32), other(model, 64, 32);
     const std::string first = "blocks.0.attn.qkv.weight", second = "blocks.1.attn.qkv.weight";
     const Values values = initial_values(h, first, 7);
@@ -217,7 +217,7 @@ TEST(InitialValuesTest, ReproducibleAndDifferentBetweenSeedsAndParameters) {
 }
 
 TEST(InitialValuesTest, ComputeCopiesAreRoundedMasters) {
-    ModelHarness h(model_config("gpt2", 2, 64, 257), 32, 32, "bf16");
+    ModelHarness h(model_config(Family::gpt2, 2, 64, 257), 32, 32, DType::bf16);
     h.model.parameters().initialize(7);
     for (const Parameter& p : h.table().all()) {
         Values expected = h.read(h.model.parameters().master(p));

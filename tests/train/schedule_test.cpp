@@ -8,7 +8,7 @@
 namespace speedrun {
 namespace {
 
-ScheduleConfig schedule(const std::string& decay, int64_t warmup = 0) {
+ScheduleConfig schedule(Decay decay, int64_t warmup = 0) {
     return {.steps = 100,
             .warmup_steps = warmup,
             .decay = decay,
@@ -17,7 +17,7 @@ ScheduleConfig schedule(const std::string& decay, int64_t warmup = 0) {
 }
 
 TEST(LearningRateTest, WarmUpEndsAtTheTop) {
-    const ScheduleConfig s = schedule("linear", 10);
+    const ScheduleConfig s = schedule(Decay::linear, 10);
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 0), 0.1);  // never a step of nothing
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 4), 0.5);
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 9), 1.0);
@@ -26,13 +26,13 @@ TEST(LearningRateTest, WarmUpEndsAtTheTop) {
 
 TEST(LearningRateTest, ConstantStaysConstant) {
     for (int64_t step : {0, 59, 60, 99})
-        EXPECT_EQ(learning_rate_factor(schedule("constant"), step), 1.0) << step;
+        EXPECT_EQ(learning_rate_factor(schedule(Decay::constant), step), 1.0) << step;
 }
 
 // Steps 60 … 99 are the last 40 %: 40 left is still the top, and the value after the last step would be the
 // floor.
 TEST(LearningRateTest, LinearCooldown) {
-    const ScheduleConfig s = schedule("linear");
+    const ScheduleConfig s = schedule(Decay::linear);
     EXPECT_EQ(learning_rate_factor(s, 0), 1.0);
     EXPECT_EQ(learning_rate_factor(s, 60), 1.0);
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 61), 0.1 + 0.9 * 39 / 40);
@@ -43,7 +43,7 @@ TEST(LearningRateTest, LinearCooldown) {
 }
 
 TEST(LearningRateTest, CosineCooldown) {
-    const ScheduleConfig s = schedule("cosine");
+    const ScheduleConfig s = schedule(Decay::cosine);
     EXPECT_EQ(learning_rate_factor(s, 60), 1.0);
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 70),
                      0.1 + 0.9 * (0.5 + 0.5 * std::sqrt(0.5)));  // a quarter of the way
@@ -52,7 +52,7 @@ TEST(LearningRateTest, CosineCooldown) {
 }
 
 TEST(LearningRateTest, CooldownFromTheStartAndNone) {
-    ScheduleConfig s = schedule("linear");
+    ScheduleConfig s = schedule(Decay::linear);
     s.cooldown_fraction = 1;
     s.final_lr_fraction = 0;
     EXPECT_EQ(learning_rate_factor(s, 0), 1.0);
@@ -64,7 +64,7 @@ TEST(LearningRateTest, CooldownFromTheStartAndNone) {
 }
 
 TEST(LearningRateTest, WarmUpIntoTheCooldownNeverExceedsTheTop) {
-    const ScheduleConfig s = schedule("linear", 80);
+    const ScheduleConfig s = schedule(Decay::linear, 80);
     for (int64_t step = 0; step < 100; ++step) EXPECT_LE(learning_rate_factor(s, step), 1.0) << step;
 }
 

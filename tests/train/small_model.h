@@ -12,7 +12,7 @@ struct ModelSizes {
     int64_t layers, width, heads, vocabulary;
 };
 
-inline ModelConfig model_of(const std::string& preset, const ModelSizes& sizes) {
+inline ModelConfig model_of(Family preset, const ModelSizes& sizes) {
     ModelConfig model;
     model.preset = preset;
     model.apply_preset();
@@ -23,11 +23,11 @@ inline ModelConfig model_of(const std::string& preset, const ModelSizes& sizes) 
     return model;
 }
 
-inline ModelConfig tiny_model(const std::string& preset = "modern") {
+inline ModelConfig tiny_model(Family preset = Family::modern) {
     return model_of(preset, {.layers = 2, .width = 16, .heads = 2, .vocabulary = 40});
 }
 
-inline OptimizerGroupConfig optimizer_group(const std::string& type, const std::vector<std::string>& params) {
+inline OptimizerGroupConfig optimizer_group(OptimizerKind type, const std::vector<std::string>& params) {
     OptimizerGroupConfig group;
     group.type = type;
     group.params = params;
@@ -36,7 +36,8 @@ inline OptimizerGroupConfig optimizer_group(const std::string& type, const std::
 
 inline OptimizersConfig muon_and_adamw() {
     OptimizersConfig config;
-    config.groups = {optimizer_group("muon", {"blocks.*.weight"}), optimizer_group("adamw", {"*"})};
+    config.groups = {optimizer_group(OptimizerKind::muon, {"blocks.*.weight"}),
+                     optimizer_group(OptimizerKind::adamw, {"*"})};
     return config;
 }
 

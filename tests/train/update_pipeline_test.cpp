@@ -18,7 +18,7 @@ class UpdatePipelineTest : public ::testing::Test {
     UpdatePipelineTest()
         : config_(muon_and_adamw()),
           model_(tiny_model()),
-          harness_(model_, 16, 8, "f32", bucket_rules(ranks_, ParameterTable(model_, 8), config_)) {
+          harness_(model_, 16, 8, DType::f32, bucket_rules(ranks_, ParameterTable(model_, 8), config_)) {
         harness_.randomize(0.3, 1);
     }
     // The updates of one run, and what it reports.
@@ -111,7 +111,7 @@ TEST_F(UpdatePipelineTest, EveryNormIsThatOfAllGradientsAsOneVector) {
                 }
                 return std::isinf(power) ? largest : sum;
             };
-            config_.clip_norm = norm;
+            config_.clip_norm = choice_of<VectorNorm>(norm);
             config_.clip = 0;
             step(*make(), 0);  // for the gradients
             Values terms;
@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Norms, EveryNormTest, ::testing::Values("1", "2", "3", 
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(EveryNormTest, NonFiniteGradientStopsAllParameters) {
-    config_.clip_norm = GetParam();
+    config_.clip_norm = choice_of<VectorNorm>(GetParam());
     const auto made = make();
     Run& run = *made;
     const Parameter& embed = harness_.table().find("embed.weight");

@@ -155,7 +155,7 @@ CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
 // wait for that one; so the writer takes a thirtieth of it, and all of it as soon as somebody waits for the
 // writer.
 void Checkpointer::leave_cores_to_training(Clock::duration worked) {
-    if (std::string_view(runtime_.device().kind()) != "cpu") return;
+    if (runtime_.device().kind() != DeviceKind::cpu) return;
     constexpr int kRests = 29;
     constexpr Clock::duration kLongest =
         std::chrono::milliseconds(200);  // other processes may have had the core

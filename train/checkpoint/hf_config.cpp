@@ -71,6 +71,10 @@ class Problems {
     void compare(const char* key, const T& here, const T& expected) {
         if (here != expected) add(fmt::format("{} is {}, expected {}", key, here, expected));
     }
+    template <class E>
+    void compare_words(const char* key, E here, E expected) {
+        compare(key, std::string(word_of(here)), std::string(word_of(expected)));
+    }
     void add(const std::string& text) { text_ += (text_.empty() ? "" : "; ") + text; }
     const std::string& text() const { return text_; }
 
@@ -102,7 +106,7 @@ HfGpt2 read_hf_config(const std::string& folder) {
 
     HfGpt2 result;
     ModelConfig& model = result.model;
-    model.preset = "gpt2";
+    model.preset = Family::gpt2;
     model.apply_preset();
     model.num_layers = reader.size("n_layer", 1, 1000);
     model.model_dim = reader.size("n_embd", 8, 65536);
@@ -140,13 +144,13 @@ void expect_hf_fits(const std::string& folder, const ModelConfig& model, int64_t
 
 std::string gpt2_problems(const ModelConfig& model) {
     ModelConfig plain = model;
-    plain.preset = "gpt2";
+    plain.preset = Family::gpt2;
     plain.apply_preset();
     Problems problems;
-    problems.compare("model.norm", model.norm, plain.norm);
+    problems.compare_words("model.norm", model.norm, plain.norm);
     problems.compare("model.norm_parameters", model.norm_parameters, plain.norm_parameters);
-    problems.compare("model.activation", model.activation, plain.activation);
-    problems.compare("model.position", model.position, plain.position);
+    problems.compare_words("model.activation", model.activation, plain.activation);
+    problems.compare_words("model.position", model.position, plain.position);
     problems.compare("model.qk_norm", model.qk_norm, plain.qk_norm);
     problems.compare("model.biases", model.biases, plain.biases);
     problems.compare("model.logit_softcap", model.logit_softcap, plain.logit_softcap);

@@ -32,8 +32,8 @@ std::string nccl_obstacle(World& world, const Device& device) {
 }  // namespace
 
 DeviceWorld make_device_world(World& world, Device& device, const ParallelConfig& config) {
-    if (world.size() == 1 || std::string_view(device.kind()) != "cuda") return {};
-    const bool wants_staged = config.communicator == "staged";
+    if (world.size() == 1 || device.kind() != DeviceKind::cuda) return {};
+    const bool wants_staged = config.communicator == CommunicatorKind::staged;
     const std::string obstacle =
         wants_staged ? "parallel.communicator is 'staged'" : nccl_obstacle(world, device);
     if (obstacle.empty()) {
@@ -41,7 +41,7 @@ DeviceWorld make_device_world(World& world, Device& device, const ParallelConfig
                                   .timeout_s = config.timeout_s};
         return {make_nccl_world(world, device, options), "ranks talk through NCCL " + nccl_version()};
     }
-    if (config.communicator == "nccl") {
+    if (config.communicator == CommunicatorKind::nccl) {
         throw JointError(
             ExitCode::usage,
             fmt::format("parallel.communicator: 'nccl' cannot be used: {}; use 'staged' or 'auto'",

@@ -5,6 +5,7 @@
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
 #include "train/commands/records_cli.h"
+#include "train/config/choices.h"
 
 namespace speedrun {
 
@@ -173,7 +174,7 @@ int run_command_line(int argc, char** argv) {
     export_command->add_option("folder", export_options.folder, "folder to make")->required();
     export_command->add_option("--dtype", export_options.dtype, "element type")
         ->capture_default_str()
-        ->check(CLI::IsMember({"f32", "bf16"}));
+        ->check(CLI::IsMember(words_of<DType>()));
 
     TraceOptions trace;
     CLI::App* trace_command = app.add_subcommand(

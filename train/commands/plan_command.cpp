@@ -41,7 +41,7 @@ void print_parameters(const ParameterTable& table, const OptimizersConfig& optim
             values += p.numel();
         }
         std::printf("  group %zu  %-6s lr %-8g %4lld tensors %12lld values\n", g,
-                    optimizers.groups[g].type.c_str(), optimizers.groups[g].lr,
+                    word_of(optimizers.groups[g].type), optimizers.groups[g].lr,
                     static_cast<long long>(tensors), static_cast<long long>(values));
     }
 }
@@ -80,7 +80,7 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
         return 0;
     }
     // On the CPU the program itself lives in the same memory.
-    const int64_t process = plan.device == "cpu" ? current_rss_bytes() : 0;
+    const int64_t process = plan.device == DeviceKind::cpu ? current_rss_bytes() : 0;
     const bool fits = plan.bytes + process <= available;
     std::printf("  program itself about %.1f MiB; of %.1f MiB available: ",
                 static_cast<double>(process) / kMiB, static_cast<double>(available) / kMiB);
@@ -111,7 +111,7 @@ void print_owners(const BucketLayout& layout, const OptimizersConfig& optimizers
         std::printf(
             "%s of group %zu: %zu matrices on %zu ranks, the largest load %.2f times the least that it "
             "could be\n",
-            optimizers.groups[group].type.c_str(), group, owners.all().size(), owners.loads().size(),
+            word_of(optimizers.groups[group].type), group, owners.all().size(), owners.loads().size(),
             owners.imbalance());
     }
 }
@@ -140,7 +140,7 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
     const BucketLayout layout(table, bucket_rules(ranks, table, config.optimizers));
     const std::vector<ScheduleRow> rows = bucket_schedule(layout, ranks, compute);
     std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh().world_size(),
-                ranks.mesh().describe().c_str(), row_of(ranks.plan().strategy).name,
+                ranks.mesh().describe().c_str(), word_of(ranks.plan().strategy),
                 ranks.plan().launch == Launch::ready ? "a gradient is ready" : "backward has ended");
     const std::optional<SimulatedNetwork> network = simulated_network(config.parallel);
     const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
@@ -206,7 +206,7 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     }
     std::printf("computing: %s\n", Runtime(dry_runtime_options(config)).description().c_str());
     print_communication(config, ranks, table, plan.real);
-    std::printf("\nmemory per rank (%s, %s)\n%s", plan.device.c_str(),
+    std::printf("\nmemory per rank (%s, %s)\n%s", word_of(std::optional(plan.device)),
                 std::string(name_of(plan.real)).c_str(), plan.table.c_str());
     return print_fit(config, ranks, plan);
 }

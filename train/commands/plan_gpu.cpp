@@ -26,7 +26,7 @@ std::vector<std::string> gpu_notes(const Config& config, const Ranks& ranks) {
         "attention is counted without documents, which hide keys"};
     if (ranks.mesh().world_size() > 1)
         notes.push_back("what the ranks send each other takes no time here: see plan without --gpu");
-    if (config.cuda.attention == "cudnn")
+    if (config.cuda.attention == AttentionKind::cudnn)
         notes.push_back("attention is modelled as our own kernels, not as cuDNN's");
     return notes;
 }
@@ -111,7 +111,7 @@ int print_gpu_plan(const PlanOptions& options, const Config& config, const Ranks
     GpuModel gpu = find_gpu_model(options.gpu);
     std::optional<MeasuredKernels> measured;
     if (!options.measured.empty()) {
-        measured.emplace(options.measured, gpu_compute_type(config), config.cuda.products == "hand");
+        measured.emplace(options.measured, gpu_compute_type(config), config.cuda.products == Products::hand);
         gpu = measured->with_rates(gpu);
     }
     const StepModel model = model_step(config, ranks, gpu, measured ? &*measured : nullptr);

@@ -56,11 +56,11 @@ std::string header(const Config& config, const Ranks& ranks, const Runtime& runt
     const ModelConfig& m = config.model;
     const std::string who = ranks.size() > 1
                                 ? fmt::format("{} ranks ({}, {}), each ", ranks.size(),
-                                              row_of(ranks.plan().strategy).name, ranks.mesh().describe())
+                                              word_of(ranks.plan().strategy), ranks.mesh().describe())
                                 : "";
     return fmt::format(
         "{}: {} model, {:.2f}M parameters ({} layer{} x {}), {} steps of {} tokens ({} microbatches), {}{}",
-        folder, m.preset, static_cast<double>(table.numel()) * 1e-6, m.num_layers,
+        folder, word_of(m.preset), static_cast<double>(table.numel()) * 1e-6, m.num_layers,
         m.num_layers > 1 ? "s" : "", m.model_dim, config.schedule.steps, config.batch.tokens_per_step,
         config.microbatches_per_step(ranks.num_data_ranks()), who, runtime.description());
 }

@@ -13,11 +13,11 @@ double ModelConfig::resolved_attention_scale() const {
 }
 
 void ModelConfig::apply_preset() {
-    const bool modern = preset == "modern";
-    norm = modern ? "rmsnorm" : "layernorm";
+    const bool modern = preset == Family::modern;
+    norm = modern ? NormKind::rmsnorm : NormKind::layernorm;
     norm_parameters = !modern;
-    activation = modern ? "relu_squared" : "gelu_tanh";
-    position = modern ? "rotary" : "learned";
+    activation = modern ? Activation::relu_squared : Activation::gelu_tanh;
+    position = modern ? PositionKind::rotary : PositionKind::learned;
     qk_norm = modern;
     tied_head = !modern;
     biases = !modern;
@@ -27,18 +27,17 @@ void ModelConfig::apply_preset() {
 }
 
 void ModelConfig::fields(FieldVisitor& v) {
-    v.choice("preset", preset, {"modern", "gpt2"},
-             "family that sets the switches below; keys given beside it win");
+    v.choice("preset", preset, "family that sets the switches below; keys given beside it win");
     v.field("num_layers", num_layers, "number of blocks", {1, 1000});
     v.field("model_dim", model_dim, "width of the residual stream, a multiple of num_heads", {8, 65536});
     v.field("num_heads", num_heads, "attention heads", {1, 1024});
     v.field("mlp_ratio", mlp_ratio, "width of the MLP as a multiple of model_dim", {1, 64});
     v.field("vocab_size", vocab_size, "tokens of the tokenizer; matrices are padded to a multiple of 64",
             {2, 65536});
-    v.choice("norm", norm, {"rmsnorm", "layernorm"}, "normalisation before attention, MLP and head");
+    v.choice("norm", norm, "normalisation before attention, MLP and head");
     v.field("norm_parameters", norm_parameters, "norms have a learned gain (and a bias, if biases)");
-    v.choice("activation", activation, {"relu_squared", "gelu_tanh"}, "nonlinearity of the MLP");
-    v.choice("position", position, {"rotary", "learned"}, "rotary angles on q and k, or a learned embedding");
+    v.choice("activation", activation, "nonlinearity of the MLP");
+    v.choice("position", position, "rotary angles on q and k, or a learned embedding");
     v.field("rotary_base", rotary_base, "base of the rotary frequencies", {1, 1e9});
     v.field("qk_norm", qk_norm, "RMS-normalise each head's q and k");
     v.field("tied_head", tied_head, "the head shares the embedding's matrix");
@@ -81,7 +80,7 @@ void BatchConfig::fields(FieldVisitor& v) {
 }
 
 void MemoryConfig::fields(FieldVisitor& v) {
-    v.choice("activation_checkpointing", activation_checkpointing, {"none", "selective", "full"},
+    v.choice("activation_checkpointing", activation_checkpointing,
              "what a block keeps for backward, which computes the rest again; none: everything; selective: "
              "what products and attention gave; full: what entered it");
     v.field("checkpointed_blocks", checkpointed_blocks,
@@ -93,9 +92,9 @@ void MemoryConfig::fields(FieldVisitor& v) {
         {0, 1e12});
 }
 
-int64_t MemoryConfig::logits_on(std::string_view device_kind) const {
+int64_t MemoryConfig::logits_on(DeviceKind device) const {
     if (logits_at_once > 0) return logits_at_once;
-    return int64_t{1} << (device_kind == "cuda" ? 31 : 26);
+    return int64_t{1} << (device == DeviceKind::cuda ? 31 : 26);
 }
 
 int64_t MemoryConfig::num_checkpointed_blocks(int64_t num_layers) const {
@@ -108,11 +107,11 @@ int64_t MemoryConfig::num_checkpointed_blocks(int64_t num_layers) const {
                         checkpointed_blocks, num_layers);
         }
     }
-    return activation_checkpointing == "none" ? 0 : count;
+    return activation_checkpointing == Checkpointing::none ? 0 : count;
 }
 
 void OptimizerGroupConfig::fields(FieldVisitor& v) {
-    v.choice("type", type, {"adamw", "muon"}, "optimizer of the group");
+    v.choice("type", type, "optimizer of the group");
     v.field("params", params,
             "name patterns (*, ?) of its parameters; the first group that matches takes a parameter");
     v.field("lr", lr, "learning rate at the top of the schedule", {0, 1e3});
@@ -137,7 +136,7 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
 
 void OptimizersConfig::fields(FieldVisitor& v) {
     v.field("clip", clip, "largest global gradient norm; 0: no clipping", {0, 1e9});
-    v.choice("clip_norm", clip_norm, {"1", "2", "3", "inf"},
+    v.choice("clip_norm", clip_norm,
              "p of that norm, which is logged as grad_norm; inf: the largest magnitude");
     v.list(
         "groups", "optimizers and their parameters; together they cover every parameter", groups.size(),
@@ -148,7 +147,7 @@ void OptimizersConfig::fields(FieldVisitor& v) {
 void ScheduleConfig::fields(FieldVisitor& v) {
     v.field("steps", steps, "optimizer steps of the run", {0, 1e12});
     v.field("warmup_steps", warmup_steps, "steps of linear warm-up", {0, 1e12});
-    v.choice("decay", decay, {"linear", "cosine", "constant"}, "shape of the cooldown");
+    v.choice("decay", decay, "shape of the cooldown");
     v.field("cooldown_fraction", cooldown_fraction, "share of the steps, at the end, that cools down",
             {0, 1});
     v.field("final_lr_fraction", final_lr_fraction, "learning rate at the end, as a share of the top",
@@ -156,22 +155,21 @@ void ScheduleConfig::fields(FieldVisitor& v) {
 }
 
 void ParallelConfig::fields(FieldVisitor& v) {
-    v.choice("strategy", strategy, {"ddp", "zero1", "zero2", "zero3"},
+    v.choice("strategy", strategy,
              "what a rank holds only its shard of; ddp: nothing (but matrices of muon have one owner each); "
              "zero1: optimizer state; zero2: gradients too; zero3: parameters too");
-    v.choice("launch", launch, {"ready", "after_backward"},
+    v.choice("launch", launch,
              "when a gradient's reduction starts: as soon as it is final, or when backward has ended");
     v.choice(
-        "accumulate", accumulate, {"auto", "local", "reduce_scatter"},
+        "accumulate", accumulate,
         "gradients between microbatches; local: each rank its own, reduced after the last; "
         "reduce_scatter: each microbatch's is reduced and added to the rank's shard; auto: the latter for "
         "zero2 and zero3");
-    v.choice("reduce_dtype", reduce_dtype, {"f32", "bf16"},
-             "in which gradients travel; they are accumulated in f32");
-    v.choice("optimizer_step", optimizer_step, {"after_backward", "in_backward"},
+    v.choice("reduce_dtype", reduce_dtype, "in which gradients travel; they are accumulated in f32");
+    v.choice("optimizer_step", optimizer_step,
              "in_backward: step each parameter as soon as its gradient is reduced, whose memory is then used "
              "again");
-    v.choice("reshard_after_forward", reshard_after_forward, {"auto", "true", "false", "except_last"},
+    v.choice("reshard_after_forward", reshard_after_forward,
              "zero3: free gathered parameters after forward and gather them again for backward; true, false, "
              "or except_last (auto): but for those that backward needs first");
     v.field(
@@ -181,7 +179,7 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "whatever its size",
         {0, 1e12});
     v.retired("coalesce_below_bytes", 65536);
-    v.choice("step_order", step_order, {"reverse", "forward"},
+    v.choice("step_order", step_order,
              "order in which parameters are stepped and gathered: that in which backward completes them, or "
              "as declared, to measure the difference; muon's updates come back as declared either way");
     v.field("replicate", replicate, "mesh axis: copies of the sharded model", {1, 65536});
@@ -189,7 +187,7 @@ void ParallelConfig::fields(FieldVisitor& v) {
     v.field("context", context, "mesh axis: ranks that share a sequence; only 1 so far", {1, 65536});
     v.field("tensor", tensor, "mesh axis: ranks that share a matrix; only 1 so far", {1, 65536});
     v.choice(
-        "communicator", communicator, {"auto", "nccl", "staged"},
+        "communicator", communicator,
         "between GPUs: NCCL, or staged through the host's memory, so that ranks may share a GPU; auto: NCCL "
         "where it is installed and each rank has a GPU of its own");
     v.field("nccl_max_ctas", nccl_max_ctas,
@@ -225,9 +223,9 @@ void RecordConfig::fields(FieldVisitor& v) {
 }
 
 void CudaConfig::fields(FieldVisitor& v) {
-    v.choice("products", products, {"library", "hand"},
+    v.choice("products", products,
              "matrix products by cuBLASLt where it is installed, or by our own kernels");
-    v.choice("attention", attention, {"hand", "cudnn"},
+    v.choice("attention", attention,
              "attention by our own kernels, or by cuDNN where it serves: bf16, head sizes 64 and 128, "
              "data.document_mask off");
     v.field("graph", graph, "launch forward and backward as one recorded CUDA graph");
@@ -246,10 +244,8 @@ void Config::fields(FieldVisitor& v) {
               [this](FieldVisitor& s) { checkpoint.fields(s); });
     v.section("record", "record attempt", [this](FieldVisitor& s) { record.fields(s); });
     v.section("cuda", "what only a GPU knows", [this](FieldVisitor& s) { cuda.fields(s); });
-    v.choice("precision", precision, {"auto", "f32", "bf16"},
-             "compute type; auto: bf16 where the hardware has it");
-    v.choice("device", device, {"auto", "cpu", "cuda"},
-             "auto: a GPU if there is one that this build can use");
+    v.choice("precision", precision, "compute type; auto: bf16 where the hardware has it");
+    v.choice("device", device, "auto: a GPU if there is one that this build can use");
     v.field("threads", threads, "threads of a rank for the CPU; 0: all cores, or its share of them",
             {0, 4096});
     v.field("seed", seed, "of initial weights and data order", {0, 9e15});
@@ -269,7 +265,7 @@ void Config::validate() const {
         throw_usage("model.model_dim {} is not a multiple of model.num_heads {}", model.model_dim,
                     model.num_heads);
     }
-    if (model.position == "rotary" && model.head_dim() % 2 != 0) {
+    if (model.position == PositionKind::rotary && model.head_dim() % 2 != 0) {
         throw_usage("model: rotary positions need an even head size, not {} (= model_dim {} / num_heads {})",
                     model.head_dim(), model.model_dim, model.num_heads);
     }

@@ -2,25 +2,26 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "train/config/choices.h"
 #include "train/config/field_visitor.h"
 
 namespace speedrun {
 
 struct ModelConfig {
-    std::string preset = "modern";
+    Family preset = Family::modern;
     int64_t num_layers = 4;
     int64_t model_dim = 256;
     int64_t num_heads = 4;
     int64_t mlp_ratio = 4;
     int64_t vocab_size = 257;
-    std::string norm = "rmsnorm";
+    NormKind norm = NormKind::rmsnorm;
     bool norm_parameters = false;
-    std::string activation = "relu_squared";
-    std::string position = "rotary";
+    Activation activation = Activation::relu_squared;
+    PositionKind position = PositionKind::rotary;
     double rotary_base = 10000;
     bool qk_norm = true;
     bool tied_head = false;
@@ -63,7 +64,7 @@ struct BatchConfig {
 };
 
 struct MemoryConfig {
-    std::string activation_checkpointing = "none";
+    Checkpointing activation_checkpointing = Checkpointing::none;
     std::string checkpointed_blocks = "all";
     int64_t logits_at_once = 0;  // 0: as suits the device, see logits_on()
     void fields(FieldVisitor& v);
@@ -71,13 +72,13 @@ struct MemoryConfig {
     // program's: 2^26, of which more gain nothing. A GPU reads and writes the head's f32 gradient once per
     // chunk, which costs more than the logits' memory: the batch, as far as 32-bit offsets of a library
     // reach.
-    int64_t logits_on(std::string_view device_kind) const;
+    int64_t logits_on(DeviceKind device) const;
     // The first so many of num_layers blocks; 0 under "none". Throws a usage error if there are not so many.
     int64_t num_checkpointed_blocks(int64_t num_layers) const;
 };
 
 struct OptimizerGroupConfig {
-    std::string type = "adamw";
+    OptimizerKind type = OptimizerKind::adamw;
     std::vector<std::string> params;
     double lr = 0.001;
     double weight_decay = 0;
@@ -92,7 +93,7 @@ struct OptimizerGroupConfig {
 
 struct OptimizersConfig {
     double clip = 0;
-    std::string clip_norm = "2";
+    VectorNorm clip_norm = VectorNorm::two;
     std::vector<OptimizerGroupConfig> groups;
     void fields(FieldVisitor& v);
 };
@@ -100,26 +101,30 @@ struct OptimizersConfig {
 struct ScheduleConfig {
     int64_t steps = 1000;
     int64_t warmup_steps = 0;
-    std::string decay = "linear";
+    Decay decay = Decay::linear;
     double cooldown_fraction = 0.5;
     double final_lr_fraction = 0.1;
     void fields(FieldVisitor& v);
 };
 
-struct ParallelConfig {
-    std::string strategy = "ddp";
-    std::string launch = "ready";
-    std::string accumulate = "auto";
-    std::string reduce_dtype = "f32";
-    std::string optimizer_step = "after_backward";
-    std::string reshard_after_forward = "auto";
-    int64_t bucket_bytes = 0;
-    std::string step_order = "reverse";
+// How ranks share a step, beside the mesh: the part of section `parallel` that the schedule follows from.
+struct SharingConfig {
+    Strategy strategy = Strategy::ddp;
+    Launch launch = Launch::ready;
+    std::optional<Accumulate> accumulate;
+    DType reduce_dtype = DType::f32;
+    OptimizerStep optimizer_step = OptimizerStep::after_backward;
+    std::optional<Reshard> reshard_after_forward;
+    int64_t bucket_bytes = 0;  // of gradients that are reduced as one; 0: from the number of ranks
+    StepOrder step_order = StepOrder::reverse;
+};
+
+struct ParallelConfig : SharingConfig {
     int64_t replicate = 1;
     std::string shard = "auto";
     int64_t context = 1;
     int64_t tensor = 1;
-    std::string communicator = "auto";
+    std::optional<CommunicatorKind> communicator;
     int64_t nccl_max_ctas = 0;
     double timeout_s = 60;
     double simulate_latency_us = 0, simulate_gbytes_per_s = 0, simulate_jitter_us = 0;
@@ -148,9 +153,7 @@ struct RecordConfig {
     void fields(FieldVisitor& v);
 };
 
-struct CudaConfig {
-    std::string products = "library";
-    std::string attention = "hand";
+struct CudaConfig : CudaLibraries {
     bool graph = true;
     void fields(FieldVisitor& v);
 };
@@ -167,8 +170,8 @@ struct Config {
     CheckpointConfig checkpoint;
     RecordConfig record;
     CudaConfig cuda;
-    std::string precision = "auto";
-    std::string device = "auto";
+    std::optional<DType> precision;
+    std::optional<DeviceKind> device;
     int64_t threads = 0;
     int64_t seed = 1;
 

@@ -103,7 +103,7 @@ class Reader final : public FieldVisitor {
         if (!strings) wrong(name, "a list of strings", *json, doc);
         value = list.get<std::vector<std::string>>();
     }
-    void choice(const char* name, std::string& value, const std::vector<std::string>& choices,
+    void one_of(const char* name, std::string& value, const std::vector<std::string>& choices,
                 const char* doc) override {
         const Json* json = find(name);
         if (!json) return;
@@ -174,7 +174,7 @@ class Writer final : public FieldVisitor {
     void field(const char* name, std::vector<std::string>& value, const char*) override {
         json[name] = value;
     }
-    void choice(const char* name, std::string& value, const std::vector<std::string>&, const char*) override {
+    void one_of(const char* name, std::string& value, const std::vector<std::string>&, const char*) override {
         json[name] = value;
     }
     void section(const char* name, const char*, const Fields& fields) override {
@@ -213,7 +213,7 @@ class Describer final : public FieldVisitor {
     void field(const char* name, std::vector<std::string>&, const char* doc) override {
         line(name, "[]", doc);
     }
-    void choice(const char* name, std::string& value, const std::vector<std::string>& choices,
+    void one_of(const char* name, std::string& value, const std::vector<std::string>& choices,
                 const char* doc) override {
         std::string all;
         for (const std::string& c : choices) all += (all.empty() ? "" : "|") + c;
@@ -313,7 +313,9 @@ Config parse_config(const std::string& text, const std::string& origin,
     if (root.is_object() && root.contains("model") && root["model"].is_object() &&
         root["model"].contains("preset")) {
         const Json& preset = root["model"]["preset"];
-        if (preset.is_string()) config.model.preset = preset.get<std::string>();
+        const Word<Family>* const family =
+            preset.is_string() ? find_word<Family>(preset.get<std::string>()) : nullptr;
+        if (family) config.model.preset = family->value;  // else the reader complains
     }
     config.model.apply_preset();
     Reader reader(root, "");

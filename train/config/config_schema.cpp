@@ -41,7 +41,7 @@ class SchemaWriter final : public FieldVisitor {
     void field(const char* name, std::vector<std::string>& value, const char* doc) override {
         add(name, {{"type", {"array", "string"}}, {"items", {{"type", "string"}}}}, value, doc);
     }
-    void choice(const char* name, std::string& value, const std::vector<std::string>& choices,
+    void one_of(const char* name, std::string& value, const std::vector<std::string>& choices,
                 const char* doc) override {
         Json all = choices;
         for (const std::string& choice : choices) {  // true is read as "true", 2 as "2"
@@ -90,7 +90,7 @@ class SchemaWriter final : public FieldVisitor {
 
 Json gpt2_values() {
     Config config;
-    const std::string preset = std::exchange(config.model.preset, "gpt2");
+    const Family preset = std::exchange(config.model.preset, Family::gpt2);
     config.model.apply_preset();
     config.model.preset = preset;  // of this key the default is the default
     return Json::parse(config_to_json(config));

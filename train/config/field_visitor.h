@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "train/config/choice.h"
+
 namespace speedrun {
 
 struct Limits {
@@ -25,9 +27,12 @@ class FieldVisitor {
     virtual void field(const char* name, bool& value, const char* doc) = 0;
     virtual void field(const char* name, std::string& value, const char* doc) = 0;
     virtual void field(const char* name, std::vector<std::string>& value, const char* doc) = 0;
-    // A string out of a list.
-    virtual void choice(const char* name, std::string& value, const std::vector<std::string>& choices,
-                        const char* doc) = 0;
+    template <class E>
+    void choice(const char* name, E& value, const char* doc) {
+        std::string word = word_of(value);
+        one_of(name, word, words_of<E>(), doc);
+        value = choice_of<E>(word);
+    }
     // An option that is gone. Resolved configs of older builds, records' among them, may still name it with
     // the value that left it off, which is read and forgotten; nothing writes or documents it.
     virtual void retired(const char* /*name*/, int64_t /*off*/) {}
@@ -37,6 +42,11 @@ class FieldVisitor {
     virtual void list(const char* name, const char* doc, size_t size,
                       const std::function<void(size_t)>& resize,
                       const std::function<void(size_t, FieldVisitor&)>& element) = 0;
+
+  protected:
+    // A word out of a list. Whoever changes it leaves one of them there.
+    virtual void one_of(const char* name, std::string& word, const std::vector<std::string>& words,
+                        const char* doc) = 0;
 };
 
 }  // namespace speedrun

@@ -29,7 +29,7 @@ Tensor Activations::make(Runtime& runtime, const std::string& name, DType dtype,
 
 Activations::Activations(const ModelConfig& model, const MemoryConfig& memory, int64_t tokens,
                          Runtime& runtime)
-    : kept_(memory.activation_checkpointing == "full" ? Origin::input : Origin::product),
+    : kept_(memory.activation_checkpointing == Checkpointing::full ? Origin::input : Origin::product),
       num_checkpointed_(memory.num_checkpointed_blocks(model.num_layers)) {
     const int64_t T = tokens, C = model.model_dim, F = model.mlp_ratio * C, V = model.padded_vocab_size();
     const DType real = runtime.real();

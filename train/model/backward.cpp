@@ -74,7 +74,7 @@ void Transformer::backward_block(int64_t index, GradientStore& gradients) {
         ops_.embedding_backward(gradients.of(table), act_.order, dy, accumulate_table, stream_);
         gradients.ready(table);
     }
-    if (config_.qk_norm || config_.position == "rotary") {
+    if (config_.qk_norm || config_.position == PositionKind::rotary) {
         ops_.qk_norm_rotary_backward(dq, dk, q, k, b.qk_rstd, rotary_cos_, rotary_sin_, act_.batch.positions,
                                      rotary_options(), stream_);
     }

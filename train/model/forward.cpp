@@ -5,7 +5,7 @@ namespace speedrun {
 
 void Transformer::forward() {
     enter(0, Pass::forward);
-    const Tensor positions = config_.position == "learned" ? act_.batch.positions : Tensor{};
+    const Tensor positions = config_.position == PositionKind::learned ? act_.batch.positions : Tensor{};
     ops_.embedding_forward(act_.embedding, act_.batch.tokens, weight("embed.weight"), positions,
                            optional("position.weight"), stream_);
     for (const Tensor& rows : act_.batch.ngrams) {
@@ -92,7 +92,7 @@ void Transformer::attention(int64_t index) {
     const Tensor q = query(b.qkv), k = key(b.qkv);
     const ValueMix mix = value_mix(index);
     const bool mixed = mix.mixed.present();
-    if (config_.qk_norm || config_.position == "rotary" || mixed) {
+    if (config_.qk_norm || config_.position == PositionKind::rotary || mixed) {
         ops_.qk_norm_rotary_forward(q, k, b.qk_rstd, rotary_cos_, rotary_sin_, act_.batch.positions, mix,
                                     rotary_options(), stream_);
     }

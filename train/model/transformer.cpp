@@ -19,12 +19,12 @@ Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequ
       runtime_(runtime),
       ops_(runtime.ops()),
       stream_(runtime.compute()),
-      norm_kind_(config.norm == "rmsnorm" ? NormKind::rmsnorm : NormKind::layernorm),
-      activation_(config.activation == "relu_squared" ? Activation::relu_squared : Activation::gelu_tanh),
+      norm_kind_(config.norm),
+      activation_(config.activation),
       table_(config, sequence_length),
       parameters_(table_, rules, runtime),
       act_(config, memory, tokens, runtime) {
-    if (config.position == "rotary") fill_rotary_tables();
+    if (config.position == PositionKind::rotary) fill_rotary_tables();
 }
 
 void Transformer::fill_rotary_tables() {
@@ -96,7 +96,7 @@ RotaryOptions Transformer::rotary_options() const {
     return {.num_heads = config_.num_heads,
             .head_dim = config_.head_dim(),
             .normalize = config_.qk_norm,
-            .rotate = config_.position == "rotary"};
+            .rotate = config_.position == PositionKind::rotary};
 }
 
 Tensor Transformer::gradient_of(const std::string& name, bool& accumulate, GradientStore& gradients) const {

@@ -22,7 +22,7 @@ std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConf
             continue;
         }
         ++members[group_of[p.id]];
-        if (config.groups[group_of[p.id]].type == "muon" && !p.is_matrix()) {
+        if (config.groups[group_of[p.id]].type == OptimizerKind::muon && !p.is_matrix()) {
             throw_usage(
                 "optimizers.groups[{}]: muon trains matrices only, but its params match the vector {}",
                 group_of[p.id], p.name);
@@ -49,16 +49,26 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
 }
 
 std::vector<StateKind> state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols) {
-    return group.type == "muon" ? Muon::state_kinds(group, rows, cols) : Adamw::state_kinds();
+    switch (group.type) {
+        case OptimizerKind::adamw:
+            return Adamw::state_kinds();
+        case OptimizerKind::muon:
+            return Muon::state_kinds(group, rows, cols);
+    }
+    throw_internal("no such optimizer");
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
                                           const std::vector<const Bucket*>& members,
                                           ParameterStore& parameters, GradientStore& gradients,
                                           Reducer& reducer, Runtime& runtime) {
-    if (group.type == "muon")
-        return std::make_unique<Muon>(group, members, parameters, gradients, reducer, runtime);
-    return std::make_unique<Adamw>(group, members, parameters, gradients, runtime);
+    switch (group.type) {
+        case OptimizerKind::adamw:
+            return std::make_unique<Adamw>(group, members, parameters, gradients, runtime);
+        case OptimizerKind::muon:
+            return std::make_unique<Muon>(group, members, parameters, gradients, reducer, runtime);
+    }
+    throw_internal("no such optimizer");
 }
 
 std::vector<std::unique_ptr<Optimizer>> make_optimizers(const OptimizersConfig& config, StepOrder order,

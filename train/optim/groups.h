@@ -29,7 +29,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerGroupConfig& group,
 std::vector<StateKind> state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols);
 // Does an optimizer of this type need whole matrices?
 inline bool needs_whole_matrices(const OptimizerGroupConfig& group) {
-    return group.type == "muon";
+    return group.type == OptimizerKind::muon;
 }
 
 // The optimizer of each group, for its buckets in the order in which this plan steps them.

@@ -12,10 +12,11 @@ double learning_rate_factor(const ScheduleConfig& schedule, int64_t step) {
         warm_up = static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
     const double cooldown = schedule.cooldown_fraction * static_cast<double>(schedule.steps);
     const double left = static_cast<double>(schedule.steps - step);
-    if (schedule.decay == "constant" || cooldown <= 0 || left >= cooldown) return warm_up;
+    if (schedule.decay == Decay::constant || cooldown <= 0 || left >= cooldown) return warm_up;
     const double share =
         std::max(0.0, left / cooldown);  // 1 where the cooldown starts, 0 after the last step
-    const double shape = schedule.decay == "cosine" ? 0.5 - 0.5 * std::cos(std::numbers::pi * share) : share;
+    const double shape =
+        schedule.decay == Decay::cosine ? 0.5 - 0.5 * std::cos(std::numbers::pi * share) : share;
     return warm_up * (schedule.final_lr_fraction + (1.0 - schedule.final_lr_fraction) * shape);
 }
 

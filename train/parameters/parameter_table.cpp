@@ -35,7 +35,7 @@ ParameterTable::ParameterTable(const ModelConfig& model, int64_t sequence_length
     // GPT-2: deviation 0.02, residual projections divided by √(2L) (Radford et al. 2019, section 2.3).
     // Modern: uniform with half the deviation of 1/√fan-in, projections zero, embeddings of deviation 1
     // because a norm follows.
-    const bool classic = model.preset == "gpt2";
+    const bool classic = model.preset == Family::gpt2;
     const auto linear = [&](int64_t fan_in) {
         return classic ? normal(0.02 * scale)
                        : uniform(scale * std::sqrt(3.0) * 0.5 / std::sqrt(static_cast<double>(fan_in)));
@@ -50,7 +50,7 @@ ParameterTable::ParameterTable(const ModelConfig& model, int64_t sequence_length
     Parameter& embed = declare_table("embed.weight", vocab, width, embedding, 0);
     embed.tensor_parallel_dim = 0;
     embed.also_head = model.tied_head;
-    if (model.position == "learned")
+    if (model.position == PositionKind::learned)
         declare_table("position.weight", sequence_length, width, normal(0.02 * scale), 0);
     // Zero: the model begins without n-grams, and rows that no text has reached add nothing.
     if (model.max_ngram >= 2)

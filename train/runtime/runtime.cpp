@@ -4,7 +4,6 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cuda/cuda_backend.h"
 
 namespace speedrun {
 
@@ -15,8 +14,8 @@ constexpr int kAmpere = 8;  // the first compute capability with bf16 tensor cor
 }  // namespace
 
 Runtime::Runtime(const RuntimeOptions& options) {
-    bool cuda = options.device == "cuda";
-    if (options.device == "auto") {
+    bool cuda = options.device == DeviceKind::cuda;
+    if (!options.device) {
         const CudaInfo info = query_cuda();
         cuda = info.unavailable.empty();
         if (!cuda && info.runtime_version > 0)  // a build without CUDA has nothing to say
@@ -31,12 +30,13 @@ Runtime::Runtime(const RuntimeOptions& options) {
     optimizer_ = device_->create_stream("optimizer");
     copy_ = device_->create_stream("copy");
     if (!options.communicates) return;
-    reduce_ = device_->create_stream("reduce");
-    gather_ = device_->create_stream("gather");
+    // What other ranks wait for goes first.
+    reduce_ = device_->create_stream("reduce", StreamPriority::high);
+    gather_ = device_->create_stream("gather", StreamPriority::high);
 }
 
 void Runtime::make_cpu(const RuntimeOptions& options) {
-    const bool bf16 = options.precision == "bf16" || (options.precision == "auto" && cpu_has_bf16());
+    const bool bf16 = options.precision.value_or(cpu_has_bf16() ? DType::bf16 : DType::f32) == DType::bf16;
     if (bf16 && !cpu_has_bf16()) {
         notes_.push_back(fmt::format(
             "bf16 at CPU level {}: the same values and rounding as with bf16 instructions, by f32 products; "
@@ -52,18 +52,16 @@ void Runtime::make_cpu(const RuntimeOptions& options) {
 }
 
 void Runtime::make_cuda(const RuntimeOptions& options) {
-    CudaBackend backend = make_cuda_backend({.gpu = options.gpu,
-                                             .dry = options.dry,
-                                             .products = options.products,
-                                             .attention = options.attention});
+    CudaBackend backend =
+        make_cuda_backend({.gpu = options.gpu, .dry = options.dry, .libraries = options.libraries});
     const CudaInfo info = query_cuda();  // of a dry device on a machine without GPUs: none
     const bool known = options.gpu < static_cast<int>(info.gpus.size());
     const bool has_bf16 = !known || info.gpus[options.gpu].major >= kAmpere;
-    if (options.precision == "bf16" && !has_bf16) {
+    if (options.precision == DType::bf16 && !has_bf16) {
         throw_usage("precision: 'bf16' was asked for, but {} has no bf16 tensor cores; use 'f32' or 'auto'",
                     info.gpus[options.gpu].name);
     }
-    real_ = options.precision != "f32" && has_bf16 ? DType::bf16 : DType::f32;
+    real_ = options.precision != DType::f32 && has_bf16 ? DType::bf16 : DType::f32;
     device_ = std::move(backend.device);
     ops_ = std::move(backend.ops);
     for (std::string& note : backend.notes) notes_.push_back(std::move(note));

@@ -2,22 +2,23 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/metered_ops.h"
 
 namespace speedrun {
 
 struct RuntimeOptions {
-    std::string device = "auto";       // "auto" | "cpu" | "cuda"
-    std::string precision = "auto";    // "auto" | "f32" | "bf16"
+    std::optional<DeviceKind> device;  // nothing: a GPU if there is one that this build can use
+    std::optional<DType> precision;    // of computing, f32 or bf16; nothing: bf16 where the hardware has it
     int threads = 0;                   // of the CPU; 0: all cores
     int gpu = 0;                       // counted from 0
-    std::string products = "library";  // on a GPU: "library" | "hand"
-    bool communicates = false;         // with other ranks: on streams of its own
-    std::string attention = "hand";    // on a GPU: "hand" | "cudnn"
-    bool dry = false;                  // allocate and run nothing (`plan`)
+    CudaLibraries libraries = {};
+    bool communicates = false;  // with other ranks: on streams of its own
+    bool dry = false;           // allocate and run nothing (`plan`)
 };
 
 class Runtime {

@@ -17,13 +17,10 @@
 #include <string>
 #include <vector>
 
+#include "train/config/choices.h"
 #include "train/parameters/parameter_table.h"
 
 namespace speedrun {
-
-// When ranks that store only their shards of the parameters free what they have gathered: not before the
-// step, after forward, or after forward but for what backward reads first.
-enum class Reshard : uint8_t { no, yes, except_last };
 
 struct BucketRules {
     int num_shards = 1, index = 0;  // ranks that share the optimizer state, and which of them this one is

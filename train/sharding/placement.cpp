@@ -1,7 +1,5 @@
 #include "train/sharding/placement.h"
 
-#include <span>
-
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -13,12 +11,11 @@ using enum Axis;
 constexpr Placement kFull = Placement::replicate();
 constexpr Placement kCut = Placement::shard(0);
 constexpr std::array<StrategyRow, 4> kRows{{
-    // strategy      name     stored state  local  reduce_scatter  default accumulate           default
-    // reshard
-    {Strategy::ddp, "ddp", kFull, kFull, true, false, Accumulate::local, Reshard::no},
-    {Strategy::zero1, "zero1", kFull, kCut, true, false, Accumulate::local, Reshard::no},
-    {Strategy::zero2, "zero2", kFull, kCut, false, true, Accumulate::reduce_scatter, Reshard::no},
-    {Strategy::zero3, "zero3", kCut, kCut, true, true, Accumulate::reduce_scatter, Reshard::except_last},
+    // strategy       stored state  local  reduce_scatter  default accumulate  default reshard
+    {Strategy::ddp, kFull, kFull, true, false, Accumulate::local, Reshard::no},
+    {Strategy::zero1, kFull, kCut, true, false, Accumulate::local, Reshard::no},
+    {Strategy::zero2, kFull, kCut, false, true, Accumulate::reduce_scatter, Reshard::no},
+    {Strategy::zero3, kCut, kCut, true, true, Accumulate::reduce_scatter, Reshard::except_last},
 }};
 
 AxisPlacements on_axes(Placement replicated, Placement sharded, Placement on_tensor) {
@@ -30,36 +27,20 @@ AxisPlacements on_axes(Placement replicated, Placement sharded, Placement on_ten
     return placements;
 }
 
-template <class T>
-struct Word {
-    const char* text;
-    T value;
-};
-
-template <class T>
-T parse(const char* key, const std::string& text, std::span<const Word<T>> words) {
-    std::string choices;
-    for (const Word<T>& word : words) {
-        if (text == word.text) return word.value;
-        choices += (choices.empty() ? "" : ", ") + std::string(word.text);
-    }
-    throw_usage("parallel.{} is '{}': want one of {}", key, text, choices);
-}
-
 void check_accumulate(const StrategyRow& row, Accumulate accumulate) {
     if (accumulate == Accumulate::reduce_scatter && !row.allows_reduce_scatter) {
         throw_usage(
             "parallel.accumulate is reduce_scatter, but {} keeps gradients full until the last microbatch; "
             "use local, or "
             "strategy zero2 or zero3",
-            row.name);
+            word_of(row.strategy));
     }
     if (accumulate == Accumulate::local && !row.allows_local) {
         throw_usage(
             "parallel.accumulate is local, but {} keeps no full gradients between microbatches; use "
             "reduce_scatter, or "
             "strategy zero1",
-            row.name);
+            word_of(row.strategy));
     }
 }
 
@@ -86,42 +67,6 @@ const StrategyRow& row_of(Strategy strategy) {
     return kRows[static_cast<size_t>(strategy)];
 }
 
-Strategy parse_strategy(const std::string& text) {
-    std::array<Word<Strategy>, kRows.size()> words{};
-    for (size_t i = 0; i < kRows.size(); ++i) words[i] = {kRows[i].name, kRows[i].strategy};
-    return parse<Strategy>("strategy", text, words);
-}
-
-Accumulate parse_accumulate(const std::string& text) {
-    constexpr std::array<Word<Accumulate>, 2> kWords{
-        {{"local", Accumulate::local}, {"reduce_scatter", Accumulate::reduce_scatter}}};
-    return parse<Accumulate>("accumulate", text, kWords);
-}
-
-Launch parse_launch(const std::string& text) {
-    constexpr std::array<Word<Launch>, 2> kWords{
-        {{"ready", Launch::ready}, {"after_backward", Launch::after_backward}}};
-    return parse<Launch>("launch", text, kWords);
-}
-
-StepOrder parse_step_order(const std::string& text) {
-    constexpr std::array<Word<StepOrder>, 2> kWords{
-        {{"reverse", StepOrder::reverse}, {"forward", StepOrder::forward}}};
-    return parse<StepOrder>("step_order", text, kWords);
-}
-
-OptimizerStep parse_optimizer_step(const std::string& text) {
-    constexpr std::array<Word<OptimizerStep>, 2> kWords{
-        {{"after_backward", OptimizerStep::after_backward}, {"in_backward", OptimizerStep::in_backward}}};
-    return parse<OptimizerStep>("optimizer_step", text, kWords);
-}
-
-Reshard parse_reshard(const std::string& text) {
-    constexpr std::array<Word<Reshard>, 3> kWords{
-        {{"true", Reshard::yes}, {"false", Reshard::no}, {"except_last", Reshard::except_last}}};
-    return parse<Reshard>("reshard_after_forward", text, kWords);
-}
-
 ParallelPlan resolve_plan(ParallelPlan plan) {
     const StrategyRow& row = row_of(plan.strategy);
     if (!plan.accumulate) plan.accumulate = row.default_accumulate;
@@ -132,7 +77,7 @@ ParallelPlan resolve_plan(ParallelPlan plan) {
             "parallel.reshard_after_forward is set, but {} stores parameters full: there is nothing to free "
             "and gather "
             "again; use false, or strategy zero3",
-            row.name);
+            word_of(row.strategy));
     }
     if (plan.optimizer_step == OptimizerStep::in_backward && plan.global_clip) {
         throw_usage(

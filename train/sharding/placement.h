@@ -18,6 +18,7 @@
 #include "kernels/device/dtype.h"
 #include "train/comm/collective.h"
 #include "train/comm/mesh.h"
+#include "train/config/config.h"
 #include "train/sharding/bucket_layout.h"
 
 namespace speedrun {
@@ -50,22 +51,9 @@ struct ParameterPlacement {
     AxisPlacements state;        // optimizer state, and the gradient that the optimizer reads
 };
 
-enum class Strategy : uint8_t { ddp, zero1, zero2, zero3 };
-enum class Accumulate : uint8_t { local, reduce_scatter };  // the full gradient, or only the rank's shard
-enum class Launch : uint8_t { ready, after_backward };
-enum class StepOrder : uint8_t { reverse, forward };  // of declaration
-enum class OptimizerStep : uint8_t { after_backward, in_backward };
-
-// Section `parallel` beyond the mesh. Not given (nullopt): what the strategy's row says.
-struct ParallelPlan {
-    Strategy strategy = Strategy::ddp;
-    std::optional<Accumulate> accumulate;
-    Launch launch = Launch::ready;
-    StepOrder step_order = StepOrder::reverse;
-    OptimizerStep optimizer_step = OptimizerStep::after_backward;
-    std::optional<Reshard> reshard_after_forward;
-    DType reduce_dtype = DType::f32;
-    int64_t bucket_bytes = 0;        // of gradients that are reduced as one; 0: from the number of ranks
+// How ranks share a step, with what another section adds to it. What the config leaves open (nullopt) is
+// what the strategy's row says.
+struct ParallelPlan : SharingConfig {
     bool global_clip = false;        // does optimizers.clip scale by the norm of all gradients?
     bool sequence_parallel = false;  // does the tensor axis shard the sequence outside of matrices?
 };
@@ -74,7 +62,6 @@ struct ParallelPlan {
 // replicate.
 struct StrategyRow {
     Strategy strategy;
-    const char* name;
     Placement stored;
     Placement state;
     bool allows_local;           // accumulate the full gradient locally
@@ -83,14 +70,6 @@ struct StrategyRow {
     Reshard default_reshard;
 };
 const StrategyRow& row_of(Strategy strategy);
-
-// From the words of the config; usage errors list the choices.
-Strategy parse_strategy(const std::string& text);
-Accumulate parse_accumulate(const std::string& text);
-Launch parse_launch(const std::string& text);
-StepOrder parse_step_order(const std::string& text);
-OptimizerStep parse_optimizer_step(const std::string& text);
-Reshard parse_reshard(const std::string& text);
 
 // The plan with nothing left open. Usage errors that say why, for every combination that cannot be right.
 ParallelPlan resolve_plan(ParallelPlan plan);

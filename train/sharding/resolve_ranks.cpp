@@ -9,17 +9,7 @@ namespace speedrun {
 namespace {
 
 ParallelPlan plan_of(const Config& config) {
-    ParallelPlan plan;
-    plan.strategy = parse_strategy(config.parallel.strategy);
-    const ParallelConfig& parallel = config.parallel;
-    plan.launch = parse_launch(parallel.launch);
-    plan.step_order = parse_step_order(parallel.step_order);
-    if (parallel.accumulate != "auto") plan.accumulate = parse_accumulate(parallel.accumulate);
-    if (parallel.reshard_after_forward != "auto")
-        plan.reshard_after_forward = parse_reshard(parallel.reshard_after_forward);
-    plan.optimizer_step = parse_optimizer_step(parallel.optimizer_step);
-    plan.reduce_dtype = parallel.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
-    plan.bucket_bytes = parallel.bucket_bytes;
+    ParallelPlan plan{config.parallel};
     plan.global_clip = config.optimizers.clip > 0;
     return plan;
 }

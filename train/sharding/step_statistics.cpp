@@ -2,21 +2,9 @@
 
 namespace speedrun {
 
-namespace {
-
-VectorNorm vector_norm(const std::string& clip_norm) {
-    if (clip_norm == "1") return VectorNorm::one;
-    if (clip_norm == "2") return VectorNorm::two;
-    if (clip_norm == "3") return VectorNorm::three;
-    if (clip_norm == "inf") return VectorNorm::infinity;
-    throw_internal("optimizers.clip_norm {} is none of 1, 2, 3, inf", clip_norm);
-}
-
-}  // namespace
-
 StepStatistics::StepStatistics(const OptimizersConfig& config, const Ranks& ranks, const BucketLayout& layout,
                                const GradientStore& gradients, Reducer& reducer, Runtime& runtime)
-    : norm_(vector_norm(config.clip_norm)),
+    : norm_(config.clip_norm),
       clip_(config.clip),
       ranks_(ranks),
       layout_(layout),

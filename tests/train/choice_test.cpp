@@ -1,0 +1,49 @@
+// Options that are one word out of a list.
+#include "train/config/choice.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "train/config/choices.h"
+
+namespace speedrun::testing {
+namespace {
+
+template <class E>
+class WordsTest : public ::testing::Test {};
+using Choices =
+    ::testing::Types<Family, NormKind, Activation, PositionKind, Checkpointing, OptimizerKind, VectorNorm,
+                     Decay, Strategy, std::optional<Accumulate>, Launch, StepOrder, OptimizerStep,
+                     std::optional<Reshard>, std::optional<CommunicatorKind>, std::optional<DeviceKind>,
+                     DType, std::optional<DType>, Products, AttentionKind>;
+TYPED_TEST_SUITE(WordsTest, Choices);
+
+TYPED_TEST(WordsTest, EachWordIsOneValueAndBack) {
+    std::set<std::string> words;
+    for (const Word<TypeParam>& word : kWords<TypeParam>) {
+        EXPECT_TRUE(choice_of<TypeParam>(word.text) == word.value) << word.text;
+        EXPECT_STREQ(word_of(word.value), word.text) << "another word has this value";
+        words.insert(word.text);
+    }
+    EXPECT_EQ(words.size(), words_of<TypeParam>().size());
+}
+
+TEST(ChoiceTest, OtherWordsAreRefusedWithTheList) {
+    EXPECT_EQ(find_word<Strategy>("fsdp"), nullptr);
+    try {
+        const Strategy strategy = choice_of<Strategy>("fsdp");
+        FAIL() << word_of(strategy);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        EXPECT_STREQ(error.what(), "'fsdp' is none of ddp, zero1, zero2, zero3");
+    }
+}
+
+// A value that the list leaves out, in a type that has more.
+TEST(ChoiceTest, ValuesWithoutAWordAreRefused) {
+    EXPECT_THROW(word_of(DType::i32), Error);
+}
+
+}  // namespace
+}  // namespace speedrun::testing

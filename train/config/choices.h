@@ -1,0 +1,120 @@
+// What the options of a config that are words out of a list can be: an enum and a table of words for each.
+// Enums of operations, devices and libraries are in kernels/. Where a value may be left open, its type is an
+// optional and the word for nothing is auto.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/ops.h"
+#include "train/config/choice.h"
+
+namespace speedrun {
+
+// ---- model
+
+enum class Family : uint8_t { modern, gpt2 };
+template <>
+inline constexpr Word<Family> kWords<Family>[] = {{"modern", Family::modern}, {"gpt2", Family::gpt2}};
+
+template <>
+inline constexpr Word<NormKind> kWords<NormKind>[] = {{"rmsnorm", NormKind::rmsnorm},
+                                                      {"layernorm", NormKind::layernorm}};
+
+template <>
+inline constexpr Word<Activation> kWords<Activation>[] = {{"relu_squared", Activation::relu_squared},
+                                                          {"gelu_tanh", Activation::gelu_tanh}};
+
+enum class PositionKind : uint8_t { rotary, learned };
+template <>
+inline constexpr Word<PositionKind> kWords<PositionKind>[] = {{"rotary", PositionKind::rotary},
+                                                              {"learned", PositionKind::learned}};
+
+// ---- memory
+
+enum class Checkpointing : uint8_t { none, selective, full };
+template <>
+inline constexpr Word<Checkpointing> kWords<Checkpointing>[] = {
+    {"none", Checkpointing::none}, {"selective", Checkpointing::selective}, {"full", Checkpointing::full}};
+
+// ---- optimizers and schedule
+
+enum class OptimizerKind : uint8_t { adamw, muon };
+template <>
+inline constexpr Word<OptimizerKind> kWords<OptimizerKind>[] = {{"adamw", OptimizerKind::adamw},
+                                                                {"muon", OptimizerKind::muon}};
+
+template <>
+inline constexpr Word<VectorNorm> kWords<VectorNorm>[] = {
+    {"1", VectorNorm::one}, {"2", VectorNorm::two}, {"3", VectorNorm::three}, {"inf", VectorNorm::infinity}};
+
+enum class Decay : uint8_t { linear, cosine, constant };
+template <>
+inline constexpr Word<Decay> kWords<Decay>[] = {
+    {"linear", Decay::linear}, {"cosine", Decay::cosine}, {"constant", Decay::constant}};
+
+// ---- parallel
+
+enum class Strategy : uint8_t { ddp, zero1, zero2, zero3 };
+template <>
+inline constexpr Word<Strategy> kWords<Strategy>[] = {{"ddp", Strategy::ddp},
+                                                      {"zero1", Strategy::zero1},
+                                                      {"zero2", Strategy::zero2},
+                                                      {"zero3", Strategy::zero3}};
+
+enum class Accumulate : uint8_t { local, reduce_scatter };  // the full gradient, or only the rank's shard
+template <>
+inline constexpr Word<std::optional<Accumulate>> kWords<std::optional<Accumulate>>[] = {
+    {"auto", std::nullopt}, {"local", Accumulate::local}, {"reduce_scatter", Accumulate::reduce_scatter}};
+
+enum class Launch : uint8_t { ready, after_backward };
+template <>
+inline constexpr Word<Launch> kWords<Launch>[] = {{"ready", Launch::ready},
+                                                  {"after_backward", Launch::after_backward}};
+
+enum class StepOrder : uint8_t { reverse, forward };  // of declaration
+template <>
+inline constexpr Word<StepOrder> kWords<StepOrder>[] = {{"reverse", StepOrder::reverse},
+                                                        {"forward", StepOrder::forward}};
+
+enum class OptimizerStep : uint8_t { after_backward, in_backward };
+template <>
+inline constexpr Word<OptimizerStep> kWords<OptimizerStep>[] = {
+    {"after_backward", OptimizerStep::after_backward}, {"in_backward", OptimizerStep::in_backward}};
+
+// When ranks that store only their shards of the parameters free what they have gathered: not before the
+// step, after forward, or after forward but for what backward reads first.
+enum class Reshard : uint8_t { no, yes, except_last };
+template <>
+inline constexpr Word<std::optional<Reshard>> kWords<std::optional<Reshard>>[] = {
+    {"auto", std::nullopt},
+    {"true", Reshard::yes},
+    {"false", Reshard::no},
+    {"except_last", Reshard::except_last}};
+
+enum class CommunicatorKind : uint8_t { nccl, staged };
+template <>
+inline constexpr Word<std::optional<CommunicatorKind>> kWords<std::optional<CommunicatorKind>>[] = {
+    {"auto", std::nullopt}, {"nccl", CommunicatorKind::nccl}, {"staged", CommunicatorKind::staged}};
+
+// ---- device
+
+template <>
+inline constexpr Word<std::optional<DeviceKind>> kWords<std::optional<DeviceKind>>[] = {
+    {"auto", std::nullopt}, {"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}};
+
+template <>  // of gradients that travel, and of exported weights
+inline constexpr Word<DType> kWords<DType>[] = {{"f32", DType::f32}, {"bf16", DType::bf16}};
+template <>  // of computing
+inline constexpr Word<std::optional<DType>> kWords<std::optional<DType>>[] = {
+    {"auto", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}};
+
+template <>
+inline constexpr Word<Products> kWords<Products>[] = {{"library", Products::library},
+                                                      {"hand", Products::hand}};
+template <>
+inline constexpr Word<AttentionKind> kWords<AttentionKind>[] = {{"hand", AttentionKind::hand},
+                                                                {"cudnn", AttentionKind::cudnn}};
+
+}  // namespace speedrun
