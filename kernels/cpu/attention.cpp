@@ -5,7 +5,7 @@
 #include "kernels/cpu/attention_f32.h"
 #include "kernels/cpu/attention_forward.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/op_checks.h"
+#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 

@@ -1,4 +1,4 @@
-// CpuOps: the operations of kernels/ops.h on a CpuDevice. One .cpp per operation family, same stem as
+// CpuOps: the operations of kernels/ops/ops.h on a CpuDevice. One .cpp per operation family, same stem as
 // elsewhere.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 namespace speedrun {
 

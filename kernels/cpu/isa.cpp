@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/level.h"
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 namespace speedrun {
 

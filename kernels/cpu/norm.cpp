@@ -5,7 +5,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduction.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/op_checks.h"
+#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 

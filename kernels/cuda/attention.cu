@@ -22,7 +22,7 @@
 #include "kernels/cuda/attention_portable.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/op_checks.h"
+#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 

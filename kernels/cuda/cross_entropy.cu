@@ -18,7 +18,7 @@
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector.cuh"
-#include "kernels/op_checks.h"
+#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 

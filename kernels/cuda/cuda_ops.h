@@ -1,5 +1,5 @@
-// CudaOps: the operations of kernels/ops.h as hand-written CUDA kernels. One .cu per operation family, same
-// stem as its CPU twin. Under SPEEDRUN_SIMT the same class runs on a device of tests/simt.
+// CudaOps: the operations of kernels/ops/ops.h as hand-written CUDA kernels. One .cu per operation family,
+// same stem as its CPU twin. Under SPEEDRUN_SIMT the same class runs on a device of tests/simt.
 //
 // What the host cannot see without waiting cannot throw: an index outside its table gives NaN (embedding
 // forward, cross-entropy) or is left out (sort_ids and embedding backward); foreign memory is never touched.
@@ -10,7 +10,7 @@
 #include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/matmul_library.h"
 #include "kernels/cuda/stream_memory.h"
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 namespace speedrun {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 namespace speedrun {
 

@@ -5,7 +5,7 @@
 // rows, C columns of a matrix.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduction.cuh"
-#include "kernels/op_checks.h"
+#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 

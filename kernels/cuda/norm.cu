@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/op_checks.h"
+#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 

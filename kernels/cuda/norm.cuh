@@ -9,7 +9,7 @@
 #pragma once
 
 #include "kernels/cuda/reduction.cuh"
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 namespace speedrun::norm {
 

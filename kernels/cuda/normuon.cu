@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduction.cuh"
-#include "kernels/op_checks.h"
+#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 

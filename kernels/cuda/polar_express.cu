@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/matmul.h"
-#include "kernels/op_checks.h"
+#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 

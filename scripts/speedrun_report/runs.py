@@ -1,4 +1,4 @@
-"""Reads what a run left behind: a folder as train/record/run_folder.h writes it."""
+"""Reads what a run left behind: a folder as train/runlog/run_folder.h writes it."""
 
 import gzip
 import json
@@ -98,7 +98,7 @@ class Run:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Nearest rank, as StepTimes::percentile of train/record/train_clock.cpp."""
+    """Nearest rank, as StepTimes::percentile of train/runlog/train_clock.cpp."""
     ordered = sorted(values)
     rank = math.ceil(share * len(ordered))
     return ordered[min(max(rank, 1), len(ordered)) - 1]

@@ -1,4 +1,4 @@
-"""Reads records/<track>: record.json as train/record/record_json.cpp writes it, and the metrics of its runs."""
+"""Reads records/<track>: record.json as train/records/record_json.cpp writes it, and the metrics of its runs."""
 
 import hashlib
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .runs import DataError, Place, Run, UsageError, is_run_folder, read_json, read_metrics, read_run
 
-SCHEMA = 1  # kRecordSchema of train/record/record.h
+SCHEMA = 1  # kRecordSchema of train/records/record.h
 
 
 @dataclass

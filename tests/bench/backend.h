@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ceilings.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/device/device.h"
-#include "kernels/ops.h"
+#include "kernels/ops/ceilings.h"
+#include "kernels/ops/ops.h"
 
 namespace speedrun::bench {
 

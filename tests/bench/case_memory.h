@@ -8,7 +8,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 namespace speedrun::bench {
 

@@ -1,5 +1,5 @@
-// What is timed: every operation of kernels/ops.h at the shapes that the 124M models run it at, with the work
-// that it cannot avoid and what others have published for it.
+// What is timed: every operation of kernels/ops/ops.h at the shapes that the 124M models run it at, with the
+// work that it cannot avoid and what others have published for it.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ using Enqueue = std::function<void(Ops&, Stream&)>;
 
 struct Case {
     std::string name;  // group.shape.what: "product.recipe.qkv.forward"
-    std::string op;    // the operation of kernels/ops.h that is timed
+    std::string op;    // the operation of kernels/ops/ops.h that is timed
     std::string shape;
     double flops = 0;  // of products and attention, the least; 0: bound by memory
     std::vector<Published> published;

@@ -1,9 +1,9 @@
-// The ceilings of kernels/ceilings.h on a bench's device, with products from elsewhere among those tried.
+// The ceilings of kernels/ops/ceilings.h on a bench's device, with products from elsewhere among those tried.
 #pragma once
 
 #include <string>
 
-#include "kernels/ceilings.h"
+#include "kernels/ops/ceilings.h"
 #include "tests/bench/backend.h"
 
 namespace speedrun::bench {

@@ -1,4 +1,4 @@
-// Times every operation of kernels/ops.h and prints it beside its floor and what others have published.
+// Times every operation of kernels/ops/ops.h and prints it beside its floor and what others have published.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -6,7 +6,7 @@
 #include <regex>
 #include <set>
 
-#include "kernels/metered_ops.h"
+#include "kernels/ops/metered_ops.h"
 #include "tests/bench/guarded_main.h"
 #include "tests/bench/report.h"
 #include "train/config/choices.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ceilings.h"
-#include "kernels/metered_ops.h"
+#include "kernels/ops/ceilings.h"
+#include "kernels/ops/metered_ops.h"
 #include "tests/bench/backend.h"
 #include "tests/bench/cases.h"
 #include "tests/bench/timing.h"

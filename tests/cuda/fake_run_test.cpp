@@ -6,8 +6,8 @@
 #include "kernels/cuda/cuda_device.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/runs/run_fixture.h"
-#include "train/batch_sources.h"
-#include "train/step_bench.h"
+#include "train/engine/batch_sources.h"
+#include "train/engine/step_bench.h"
 
 namespace speedrun::testing {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "train/config/config.h"
+#include "train/engine/step_runner.h"
 #include "train/sharding/ranks.h"
-#include "train/step_runner.h"
 
 namespace speedrun::testing {
 

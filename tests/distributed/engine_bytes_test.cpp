@@ -6,9 +6,9 @@
 #include "kernels/device/error.h"
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"
+#include "train/engine/step_runner.h"
 #include "train/sharding/lifetimes.h"
 #include "train/sharding/matrix_owners.h"
-#include "train/step_runner.h"
 
 namespace speedrun::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/device/device.h"
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 namespace speedrun::testing {
 

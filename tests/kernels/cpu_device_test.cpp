@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 namespace speedrun::testing {
 namespace {

@@ -96,7 +96,7 @@ TEST_P(MatmulTest, StridedRows) {
 }
 
 // A product long in K and small in M and N: the library splits the sum among threads, so only reruns with the
-// same number of threads promise the same bits (kernels/ops.h).
+// same number of threads promise the same bits (kernels/ops/ops.h).
 TEST_P(MatmulTest, LongSumIsDeterministic) {
     const auto runner = [this](const std::function<Outputs(Harness&)>& body) { return run(body, {2, 2, 2}); };
     check(runner, {48, 48, 4099}, dtype(), DType::f32, true, false, Extra::accumulate, false);

@@ -1,13 +1,13 @@
-// Every operation of kernels/ops.h in float64, from its formula in the plainest way: no blocking, no fusion,
-// no recomputation. Arguments and options mean what they mean there; "accumulate", aliases and strides are
-// left to the tests, and a backward function takes the inputs of its forward, never its outputs or
-// statistics. Goal: a reader can hold each function against the paper. Non-goal: speed.
+// Every operation of kernels/ops/ops.h in float64, from its formula in the plainest way: no blocking, no
+// fusion, no recomputation. Arguments and options mean what they mean there; "accumulate", aliases and
+// strides are left to the tests, and a backward function takes the inputs of its forward, never its outputs
+// or statistics. Goal: a reader can hold each function against the paper. Non-goal: speed.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 #include "tests/reference/matrix.h"
 
 namespace speedrun::reference {

@@ -105,7 +105,7 @@ def copy_run(run: Path, name: str) -> Path:
 
 
 def make_record(track: Path, name: str, candidates: list[Path], baselines: list[Path], before: str | None = None) -> Path:
-    """A record folder in the layout of train/record/record_json.cpp. Its statistics are invented: they are only shown."""
+    """A record folder in the layout of train/records/record_json.cpp. Its statistics are invented: they are only shown."""
     folder = track / f"2026-01-02_{name}"
     folder.mkdir(parents=True)
     entries = []

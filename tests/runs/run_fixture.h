@@ -14,8 +14,8 @@
 #include "data/shard.h"
 #include "tests/temp_dir.h"
 #include "train/config/config_json.h"
-#include "train/memory_plan.h"
-#include "train/trainer.h"
+#include "train/engine/memory_plan.h"
+#include "train/engine/trainer.h"
 
 namespace speedrun::testing {
 

@@ -1,12 +1,12 @@
 // The bench of a step: what its table says of made-up times, and of real steps of tiny models. No time is
 // held to anything but itself.
-#include "train/step_bench.h"
+#include "train/engine/step_bench.h"
 
 #include <algorithm>
 #include <map>
 
 #include "tests/runs/run_fixture.h"
-#include "train/batch_sources.h"
+#include "train/engine/batch_sources.h"
 
 namespace speedrun::testing {
 namespace {

@@ -1,12 +1,12 @@
 // A modelled step: its counts are those of a real step, and its times follow the GPU's and the kernels'
 // figures.
-#include "train/step_model.h"
+#include "train/engine/step_model.h"
 
 #include <map>
 
 #include "tests/runs/run_fixture.h"
+#include "train/engine/step_bench.h"
 #include "train/sharding/resolve_ranks.h"
-#include "train/step_bench.h"
 
 namespace speedrun::testing {
 namespace {

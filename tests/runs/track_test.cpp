@@ -8,7 +8,7 @@
 
 #include "train/config/config_json.h"
 #include "train/parameters/parameter_table.h"
-#include "train/record/track.h"
+#include "train/records/track.h"
 
 namespace speedrun {
 namespace {

@@ -1,4 +1,4 @@
-// Every operation of kernels/ops.h as tests/bench times it, at shapes small enough to execute thread by
+// Every operation of kernels/ops/ops.h as tests/bench times it, at shapes small enough to execute thread by
 // thread, under a watch.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Recordings of one stream among others: what they do at each launch, and where they are cut.
-#include "train/runtime/graph_recorder.h"
+#include "kernels/runtime/graph_recorder.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Exchange with the transformers library: a GPT-2 that it saved (fixtures/hf_gpt2, by
 // fixtures/generate_hf.py) computes and trains here as there, comes back bit for bit, and what does not fit
 // is named.
-#include "train/checkpoint/hf_gpt2.h"
+#include "train/hf/hf_gpt2.h"
 
 #include <gtest/gtest.h>
 
@@ -13,12 +13,12 @@
 
 #include "tests/data/test_files.h"
 #include "tests/distributed/rank_threads.h"
-#include "train/checkpoint/hf_names.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/config/config_json.h"
-#include "train/memory_plan.h"
+#include "train/engine/memory_plan.h"
+#include "train/engine/step_runner.h"
+#include "train/hf/hf_names.h"
 #include "train/sharding/resolve_ranks.h"
-#include "train/step_runner.h"
 
 namespace speedrun::testing {
 namespace {

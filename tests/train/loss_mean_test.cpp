@@ -9,9 +9,9 @@
 #include "tests/distributed/rank_threads.h"
 #include "tests/train/model_harness.h"
 #include "train/config/config_json.h"
-#include "train/memory_plan.h"
+#include "train/engine/memory_plan.h"
+#include "train/engine/step_runner.h"
 #include "train/sharding/resolve_ranks.h"
-#include "train/step_runner.h"
 
 namespace speedrun::testing {
 namespace {

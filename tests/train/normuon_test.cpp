@@ -7,7 +7,7 @@
 
 #include "tests/reference/reference.h"
 #include "tests/train/optimizer_harness.h"
-#include "train/optim/schedule.h"
+#include "train/optim/lr_schedule.h"
 
 namespace speedrun::testing {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "tests/data/test_files.h"
 #include "tests/train/metrics_text.h"
-#include "train/record/attempt.h"
-#include "train/record/record_text.h"
+#include "train/records/attempt.h"
+#include "train/records/record_text.h"
 
 namespace speedrun {
 

@@ -5,9 +5,9 @@
 
 #include "data/sha256.h"
 #include "tests/train/record_fixture.h"
-#include "train/record/record_verify.h"
-#include "train/record/run_set.h"
-#include "train/record/text_files.h"
+#include "train/records/record_verify.h"
+#include "train/records/run_set.h"
+#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace {

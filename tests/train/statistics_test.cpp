@@ -1,5 +1,5 @@
 // What is computed from runs: their statistics against SciPy's, and the result that their metrics tell.
-#include "train/record/statistics.h"
+#include "train/records/statistics.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 
 #include "tests/data/test_files.h"
 #include "tests/train/metrics_text.h"
-#include "train/record/run_metrics.h"
-#include "train/record/text_files.h"
+#include "train/records/run_metrics.h"
+#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace {

@@ -8,8 +8,8 @@
 #include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "train/config/config_json.h"
-#include "train/record/build_info.h"
-#include "train/record/environment.h"
+#include "train/runlog/build_info.h"
+#include "train/runlog/environment.h"
 
 namespace speedrun {
 

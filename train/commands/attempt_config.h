@@ -9,8 +9,8 @@
 #include "train/comm/communicator.h"
 #include "train/commands/commands.h"
 #include "train/config/config.h"
-#include "train/record/attempt.h"
-#include "train/record/track.h"
+#include "train/records/attempt.h"
+#include "train/records/track.h"
 
 namespace speedrun {
 

@@ -5,10 +5,10 @@
 #include "train/comm/world.h"
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
-#include "train/memory_plan.h"
-#include "train/record/build_info.h"
+#include "train/engine/memory_plan.h"
+#include "train/engine/step_bench.h"
+#include "train/runlog/build_info.h"
 #include "train/sharding/resolve_ranks.h"
-#include "train/step_bench.h"
 
 namespace speedrun {
 

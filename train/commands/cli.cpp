@@ -82,7 +82,8 @@ int run_command_line(int argc, char** argv) {
         "= the\n"
         "slower of both at the share of them that the operation's kernels reach, and a gap for each kernel. "
         "Rows\n"
-        "are sorted by the difference. Shares are assumed where they say so (kernels/gpu_models.cpp). One "
+        "are sorted by the difference. Shares are assumed where they say so (kernels/ops/gpu_models.cpp). "
+        "One "
         "GPU;\n"
         "with --ranks one of so many, without the time of what they send each other. Needs no GPU.");
 

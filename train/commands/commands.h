@@ -32,7 +32,7 @@ struct PlanOptions {
     bool options_help = false;  // list every option instead
     bool schema = false;        // print the JSON Schema of configs instead
     int ranks = 0;              // to plan for; 0: those that a launcher started, else 1
-    std::string gpu;            // a modelled step on this GPU instead (kernels/gpu_models.h)
+    std::string gpu;            // a modelled step on this GPU instead (kernels/ops/gpu_models.h)
     bool json = false;          // of that
     std::string measured;       // ops.jsonl of a report, in place of what is assumed
 };

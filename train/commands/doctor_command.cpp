@@ -8,8 +8,8 @@
 #include "kernels/device/error.h"
 #include "train/comm/message_channel.h"
 #include "train/commands/commands.h"
-#include "train/record/environment.h"
-#include "train/record/machine.h"
+#include "train/runlog/environment.h"
+#include "train/runlog/machine.h"
 
 namespace speedrun {
 

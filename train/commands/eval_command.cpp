@@ -9,7 +9,7 @@
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
 #include "train/config/config_json.h"
-#include "train/memory_plan.h"
+#include "train/engine/memory_plan.h"
 
 namespace speedrun {
 

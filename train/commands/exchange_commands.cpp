@@ -4,11 +4,11 @@
 #include <filesystem>
 
 #include "data/dataset.h"
-#include "train/checkpoint/hf_gpt2.h"
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
 #include "train/config/config_json.h"
-#include "train/record/run_folder.h"
+#include "train/hf/hf_gpt2.h"
+#include "train/runlog/run_folder.h"
 
 namespace speedrun {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "train/step_runner.h"
+#include "train/engine/step_runner.h"
 
 namespace speedrun {
 

@@ -10,13 +10,13 @@
 #include "train/commands/plan_gpu.h"
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
-#include "train/memory_plan.h"
+#include "train/engine/memory_plan.h"
+#include "train/engine/step_runner.h"
 #include "train/optim/groups.h"
-#include "train/record/environment.h"
+#include "train/runlog/environment.h"
 #include "train/sharding/matrix_owners.h"
 #include "train/sharding/resolve_ranks.h"
 #include "train/sharding/schedule.h"
-#include "train/step_runner.h"
 
 namespace speedrun {
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "train/step_model.h"
+#include "train/engine/step_model.h"
 
 namespace speedrun {
 

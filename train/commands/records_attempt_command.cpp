@@ -12,10 +12,10 @@
 #include "train/commands/attempt_config.h"
 #include "train/commands/commands.h"
 #include "train/commands/train_run.h"
-#include "train/record/environment.h"
-#include "train/record/progress.h"
-#include "train/record/record_text.h"
-#include "train/record/train_clock.h"
+#include "train/records/record_text.h"
+#include "train/runlog/environment.h"
+#include "train/runlog/progress.h"
+#include "train/runlog/train_clock.h"
 
 namespace speedrun {
 

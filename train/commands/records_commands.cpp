@@ -5,9 +5,9 @@
 #include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
-#include "train/record/record_text.h"
-#include "train/record/record_verify.h"
-#include "train/record/run_set.h"
+#include "train/records/record_text.h"
+#include "train/records/record_verify.h"
+#include "train/records/run_set.h"
 
 namespace speedrun {
 

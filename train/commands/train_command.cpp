@@ -7,7 +7,6 @@
 
 #include "data/dataset.h"
 #include "data/verify.h"
-#include "train/checkpoint/hf_gpt2.h"
 #include "train/checkpoint/resume.h"
 #include "train/checkpoint/weights.h"
 #include "train/comm/device_world.h"
@@ -17,12 +16,13 @@
 #include "train/commands/commands.h"
 #include "train/commands/train_run.h"
 #include "train/config/config_json.h"
-#include "train/memory_plan.h"
+#include "train/engine/memory_plan.h"
+#include "train/engine/trainer.h"
+#include "train/hf/hf_gpt2.h"
 #include "train/optim/groups.h"
-#include "train/record/build_info.h"
-#include "train/record/environment.h"
+#include "train/runlog/build_info.h"
+#include "train/runlog/environment.h"
 #include "train/sharding/resolve_ranks.h"
-#include "train/trainer.h"
 
 namespace speedrun {
 

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 #include "train/config/choice.h"
 
 namespace speedrun {

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/runtime/runtime.h"
 #include "train/config/config.h"
-#include "train/runtime/runtime.h"
 
 namespace speedrun {
 

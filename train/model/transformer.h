@@ -1,5 +1,5 @@
 // The model: one description, two families (see ModelConfig). Forward and backward are written out block by
-// block; every line enqueues one operation of kernels/ops.h on the compute stream.
+// block; every line enqueues one operation of kernels/ops/ops.h on the compute stream.
 #pragma once
 
 #include <functional>

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "train/optim/schedule.h"
+#include "train/optim/lr_schedule.h"
 
 namespace speedrun {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "train/runtime/runtime.h"
+#include "kernels/runtime/runtime.h"
 #include "train/sharding/bucket_layout.h"
 #include "train/sharding/lifetimes.h"
 #include "train/sharding/pass_observer.h"

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "train/runtime/runtime.h"
+#include "kernels/runtime/runtime.h"
 #include "train/sharding/bucket_layout.h"
 #include "train/sharding/lifetimes.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "train/runtime/graph_recorder.h"
+#include "kernels/runtime/graph_recorder.h"
 #include "train/sharding/reducer.h"
 #include "train/trace/timeline.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "train/runtime/graph_recorder.h"
+#include "kernels/runtime/graph_recorder.h"
 #include "train/sharding/gradient_sync.h"
 #include "train/sharding/optimizer.h"
 #include "train/sharding/step_statistics.h"

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Holds the tree to ARCHITECTURE.md: folders listed there from the top include only what is listed below them.
+
+Usage: check_layers.py [ROOT]      (default: the repository of this script)
+
+Fails, naming every place, on
+- an #include of a folder further up, of one that the list lacks, or of tests/ (two folders that include each other are
+  one of these: the list has an order);
+- a source or script of more than 400 lines;
+- a source of train/, kernels/ or data/ that has no test of its stem and no line in tests/covered_by.txt; a line there
+  without such a source or without its test.
+Exit: 0 all holds, 1 something does not, 2 bad usage.
+"""
+import fnmatch
+import re
+import sys
+from pathlib import Path
+
+LAYERED = ("train", "kernels", "data")
+CODE = (".cpp", ".h", ".cu", ".cuh")
+MOST_LINES = 400
+COVERED_BY = "tests/covered_by.txt"
+
+
+def layers(root):
+    """Paths from the top, as the first block of ARCHITECTURE.md lists them."""
+    block = (root / "ARCHITECTURE.md").read_text().split("```")[1]
+    return [line.split()[0] for line in block.splitlines() if line[:1].strip()]
+
+
+def layer_of(path, order):
+    """Index of the layer that a path lies in; None: of none."""
+    inside = [i for i, layer in enumerate(order) if path == layer or (layer.endswith("/") and path.startswith(layer))]
+    return max(inside, key=lambda i: len(order[i]), default=None)
+
+
+def files(root, folders, suffixes):
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in suffixes or path.name == "CMakeLists.txt" and "CMakeLists.txt" in suffixes:
+                yield path.relative_to(root).as_posix()
+
+
+def upward_includes(root):
+    order = layers(root)
+    for path in files(root, LAYERED, CODE):
+        own = layer_of(path, order)
+        if own is None:
+            yield f"{path}: lies in no layer of ARCHITECTURE.md"
+            continue
+        for number, line in enumerate((root / path).read_text().splitlines(), 1):
+            included = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+            if not included:
+                continue
+            other = layer_of(included[1], order)
+            if other is None:
+                yield f"{path}:{number}: includes {included[1]}, which lies in no layer"
+            elif other < own:
+                yield f"{path}:{number}: includes {included[1]}, but {order[own]} lies below {order[other]}"
+
+
+def long_files(root):
+    folders = (*LAYERED, "tests", "scripts")
+    for path in files(root, folders, (*CODE, ".py", ".sh", ".cmake", "CMakeLists.txt")):
+        lines = len((root / path).read_text().splitlines())
+        if lines > MOST_LINES:
+            yield f"{path}: {lines} lines, at most {MOST_LINES}"
+
+
+def untested_sources(root):
+    tests = {path.stem for path in (root / "tests").rglob("*_test.*")}
+    rest = [path for path in files(root, LAYERED, (".cpp", ".cu")) if f"{Path(path).stem}_test" not in tests]
+    covered = set()
+    for number, line in enumerate((root / COVERED_BY).read_text().splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        pattern, _, test = line.partition(": ")
+        sources = fnmatch.filter(rest, pattern)
+        covered.update(sources)
+        if not sources:
+            yield f"{COVERED_BY}:{number}: no source without a test of its own is {pattern}"
+        if not (root / test).is_file():
+            yield f"{COVERED_BY}:{number}: there is no test {test!r}"
+    for path in rest:
+        if path not in covered:
+            yield f"{path}: no test is named {Path(path).stem}_test, and {COVERED_BY} says of none"
+
+
+def main(arguments):
+    if len(arguments) > 1 or any(a.startswith("-") for a in arguments):
+        print(__doc__, file=sys.stdout if arguments and arguments[0] in ("-h", "--help") else sys.stderr)
+        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    root = Path(arguments[0] if arguments else __file__).resolve()
+    root = root if arguments else root.parent.parent
+    problems = [p for check in (upward_includes, long_files, untested_sources) for p in check(root)]
+    print("\n".join(problems) or "layers, lengths and tests are as they should be")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,42 @@
+#!/bin/sh
+# scripts/check_layers.py: this tree passes, and each fault planted in a small one is named.
+# Usage: layers_test.sh ROOT
+root=$1
+command -v python3 >/dev/null || {
+    echo "skipped: there is no python3"
+    exit 77
+}
+# shellcheck source=tests/expect.sh
+. "$root/tests/expect.sh"
+check=$root/scripts/check_layers.py
+
+expect 0 'as they should be' python3 "$check" "$root"
+
+mkdir -p train/top train/low kernels data tests scripts
+# shellcheck disable=SC2016  # not for the shell
+printf '```\ntrain/top/   uses\ntrain/low/   is used\n             by others\nkernels/\ndata/\n```\n' >ARCHITECTURE.md
+printf '#include "train/low/b.h"\n' >train/top/a.cpp
+printf '#include <vector>\n' >train/low/b.h
+: >tests/a_test.cpp
+printf '# nothing else\n' >tests/covered_by.txt
+expect 0 'as they should be' python3 "$check" .
+printf '#include "train/top/a.h"\n' >train/low/b.h
+expect 1 'train/low/b.h:1: includes train/top/a.h, but train/low/ lies below train/top/' python3 "$check" .
+printf '#include "tests/a.h"\n' >train/low/b.h
+expect 1 'train/low/b.h:1: includes tests/a.h, which lies in no layer' python3 "$check" .
+: >train/low/b.h
+mkdir train/new && : >train/new/c.h
+expect 1 'train/new/c.h: lies in no layer' python3 "$check" .
+rm -r train/new
+: >train/low/b.cpp
+expect 1 'train/low/b.cpp: no test is named b_test' python3 "$check" .
+printf 'train/low/*.cpp: tests/a_test.cpp\n' >tests/covered_by.txt
+expect 0 'as they should be' python3 "$check" .
+printf 'train/low/*.cpp: tests/gone_test.cpp\n' >tests/covered_by.txt
+expect 1 "covered_by.txt:1: there is no test 'tests/gone_test.cpp'" python3 "$check" .
+printf 'train/low/b.cpp: tests/a_test.cpp\ntrain/low/d.cpp: tests/a_test.cpp\n' >tests/covered_by.txt
+expect 1 'covered_by.txt:2: no source' python3 "$check" .
+printf 'train/low/b.cpp: tests/a_test.cpp\n' >tests/covered_by.txt
+yes 'true' | head -401 >scripts/long.sh
+expect 1 'scripts/long.sh: 401 lines, at most 400' python3 "$check" .
+exit $failures

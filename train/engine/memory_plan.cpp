@@ -1,0 +1,95 @@
+#include "train/engine/memory_plan.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "train/comm/host_cores.h"
+#include "train/engine/step_runner.h"
+
+namespace speedrun {
+
+namespace {
+
+int num_gpus() {
+    return std::max(1, static_cast<int>(query_cuda().gpus.size()));
+}
+
+// Ranks of this host that live in the same memory as this one: at most so many.
+int64_t ranks_on_device(const Ranks& ranks, const Device& device) {
+    if (!ranks.world()) return 1;
+    const int devices = device.kind() == DeviceKind::cpu ? 1 : num_gpus();
+    return (ranks.world()->local_size() + devices - 1) / devices;
+}
+
+}  // namespace
+
+RuntimeOptions dry_runtime_options(const Config& config) {
+    return {.device = config.device,
+            .precision = config.precision,
+            .threads = static_cast<int>(config.threads),
+            .libraries = config.cuda,
+            .dry = true};
+}
+
+RuntimeOptions runtime_options(const Config& config, const Ranks& ranks) {
+    RuntimeOptions options = dry_runtime_options(config);
+    options.dry = false;
+    options.communicates = ranks.size() > 1;
+    const int threads = ranks.world() ? threads_of_rank(*ranks.world()) : 0;
+    if (options.threads == 0) options.threads = threads;
+    if (ranks.size() > 1 && config.device != DeviceKind::cpu)
+        options.gpu = ranks.world()->local_rank() % num_gpus();
+    return options;
+}
+
+MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
+    Runtime runtime(dry_runtime_options(config));
+    StepRunner runner(config, runtime, ranks.without_world());
+    runner.warm_up();
+    return {.table = runtime.device().memory().print(),
+            .bytes = runtime.device().memory().total(),
+            .flops_per_step = runner.flops_per_step(),
+            .recomputed_flops_per_step = runner.recomputed_flops_per_step(),
+            .device = runtime.device().kind(),
+            .real = runtime.real()};
+}
+
+int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks) {
+    const int64_t sequence = config.batch.sequence_length;
+    const int64_t rows_per_step = config.batch.tokens_per_step / sequence;
+    for (int64_t rows = config.batch.microbatch_tokens / sequence - 1; rows > 0; --rows) {
+        if (rows_per_step % (rows * ranks.num_data_ranks()) != 0) continue;
+        config.batch.microbatch_tokens = rows * sequence;
+        if (plan_memory(config, ranks).bytes <= bytes) return config.batch.microbatch_tokens;
+    }
+    return 0;
+}
+
+bool fits_with_full_checkpointing(Config config, int64_t bytes, const Ranks& ranks) {
+    config.memory = {.activation_checkpointing = Checkpointing::full, .checkpointed_blocks = "all"};
+    return plan_memory(config, ranks).bytes <= bytes;
+}
+
+void require_memory(const Config& config, const Device& device, const Ranks& ranks) {
+    const int64_t free = device.available_bytes();
+    if (free < 0) return;
+    const int64_t sharing = ranks_on_device(ranks, device);
+    const int64_t available = free / sharing;
+    const MemoryPlan plan = plan_memory(config, ranks);
+    if (plan.bytes <= available) return;
+    const int64_t tokens = largest_microbatch(config, available, ranks);
+    const bool keep_less = fits_with_full_checkpointing(config, available, ranks);
+    throw_usage("out of memory: {} {:.1f} MiB of {} memory, and {:.1f} MiB are free{}. {}{}\n{}",
+                sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.bytes) / kMiB,
+                word_of(std::optional(device.kind())), static_cast<double>(free) / kMiB,
+                sharing > 1 ? fmt::format(" for {} ranks", sharing) : std::string(),
+                tokens > 0
+                    ? fmt::format("It fits with --set batch.microbatch_tokens={} (now {}).", tokens,
+                                  config.batch.microbatch_tokens)
+                    : std::string("No batch.microbatch_tokens fits: lower model.num_layers, model.model_dim "
+                                  "or batch.sequence_length."),
+                keep_less ? " It fits with --set memory.activation_checkpointing=full." : "", plan.table);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,42 @@
+// What a run will hold, known before it holds anything: the whole machine is built on a device that allocates
+// and runs nothing, so shapes, memory and operations are the run's own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/runtime/runtime.h"
+#include "train/sharding/ranks.h"
+
+namespace speedrun {
+
+inline constexpr double kMiB = 1024.0 * 1024.0;
+
+struct MemoryPlan {
+    std::string table;  // of the device's memory of one rank, by category
+    int64_t bytes = 0;
+    // One rank's: the model's own, and what activation checkpointing adds to them.
+    int64_t flops_per_step = 0, recomputed_flops_per_step = 0;
+    DeviceKind device = DeviceKind::cpu;
+    DType real = DType::f32;
+};
+
+MemoryPlan plan_memory(const Config& config, const Ranks& ranks = {});
+
+// The largest batch.microbatch_tokens whose plan needs at most this many bytes; 0 if none does. Every value
+// tried divides a rank's share of tokens_per_step into whole sequences.
+int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks = {});
+
+// Would the run fit into so many bytes, if its blocks kept nothing but their input?
+bool fits_with_full_checkpointing(Config config, int64_t bytes, const Ranks& ranks = {});
+
+// Throws a usage error, with the table and the setting that would fit, if the run needs more memory than this
+// rank's share of what the device has left.
+void require_memory(const Config& config, const Device& device, const Ranks& ranks = {});
+
+// Collective over the ranks if they are a world: its ranks on one host share cores and GPUs.
+RuntimeOptions runtime_options(const Config& config, const Ranks& ranks = {});
+// Options of a device that allocates and runs nothing.
+RuntimeOptions dry_runtime_options(const Config& config);
+
+}  // namespace speedrun

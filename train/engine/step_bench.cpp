@@ -1,0 +1,152 @@
+#include "train/engine/step_bench.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "data/dataset.h"
+#include "train/engine/batch_sources.h"
+#include "train/runlog/environment.h"
+
+namespace speedrun {
+
+namespace {
+
+// The dataset's batches, or made-up ones where no shard is to be found. What is there but damaged is an
+// error.
+class Batches {
+  public:
+    explicit Batches(const Config& config) {
+        if (!found(config.data.train)) {
+            source_ = std::make_unique<SyntheticBatches>(config);
+            return;
+        }
+        dataset_.emplace(open_dataset(config, config.data.train, "data.train"));
+        loader_.emplace(*dataset_, loader_options(config));
+        prefetcher_.emplace(
+            *loader_, PrefetcherOptions{.rows_per_microbatch =
+                                            config.batch.microbatch_tokens / config.batch.sequence_length,
+                                        .microbatches_per_step = config.microbatches_per_step()});
+        source_ = std::make_unique<PrefetchedBatches>(*prefetcher_);
+    }
+    BatchSource& source() { return *source_; }
+    const char* name() const { return dataset_ ? "dataset" : "synthetic"; }
+
+  private:
+    static bool found(const std::vector<std::string>& patterns) {
+        if (patterns.empty()) return false;
+        try {
+            return !expand_globs(patterns).empty();
+        } catch (const Error& error) {
+            if (error.code() != ExitCode::data) throw;
+            return false;
+        }
+    }
+
+    std::optional<TokenDataset> dataset_;
+    std::optional<BatchLoader> loader_;
+    std::optional<Prefetcher> prefetcher_;
+    std::unique_ptr<BatchSource> source_;
+};
+
+// Runs steps as the trainer does, one enqueued ahead of the one collected.
+class StepLoop {
+  public:
+    StepLoop(StepRunner& runner, BatchSource& source) : runner_(runner), source_(source) {}
+
+    // Times of the steps in ms. enqueued: called with each step's number after it is enqueued.
+    std::vector<double> run(int64_t count, const std::function<void(int64_t)>& enqueued = {}) {
+        std::vector<double> times;
+        runner_.start_clock();
+        for (int64_t i = 0; i < count; ++i) {
+            runner_.enqueue(next_, source_);
+            if (enqueued) enqueued(next_);
+            ++next_;
+            if (runner_.uncollected() == 2) times.push_back(runner_.collect().step_ms);
+        }
+        while (runner_.uncollected() > 0) times.push_back(runner_.collect().step_ms);
+        return times;
+    }
+
+  private:
+    StepRunner& runner_;
+    BatchSource& source_;
+    int64_t next_ = 0;
+};
+
+// Means of whole periods, without the first step.
+void add_periods(const std::vector<double>& times, int64_t period, std::vector<double>& means) {
+    for (size_t i = 1; i + period <= times.size(); i += period) {
+        double sum = 0;
+        for (size_t k = i; k < i + period; ++k) sum += times[k];
+        means.push_back(sum / static_cast<double>(period));
+    }
+}
+
+std::vector<TimedCall> timed_calls(const std::vector<MeteredOps::Call>& calls,
+                                   const std::vector<int64_t>& step_ends, int64_t first_step) {
+    std::vector<TimedCall> timed;
+    int64_t step = 0;
+    for (size_t i = 0; i < calls.size(); ++i) {
+        while (static_cast<int64_t>(i) >= step_ends[step]) ++step;
+        const Event& origin = *calls.front().begin;
+        timed.push_back({calls[i].cost, first_step + step, calls[i].begin->elapsed_ms_since(origin),
+                         calls[i].end->elapsed_ms_since(origin)});
+    }
+    return timed;
+}
+
+}  // namespace
+
+StepBench bench_steps(const Config& config, Runtime& runtime, const Ranks& ranks,
+                      const StepBenchOptions& options) {
+    if (ranks.size() > 1) throw_usage("bench: one rank is timed, not {}", ranks.size());
+    StepBench result;
+    const int64_t resident_before = current_rss_bytes();
+    MeteredOps& meter = runtime.meter();
+    Batches batches(config);
+    result.data = batches.name();
+    StepRunner runner(config, runtime, ranks);
+    const CeilingSizes sizes =
+        options.ceilings.product > 0 ? options.ceilings : ceiling_sizes(runtime.device());
+    const auto measure = [&] {
+        measure_ceilings(runtime.device(), runtime.ops(), runtime.compute(), runtime.real(), sizes,
+                         result.ceilings);
+    };
+    runner.warm_up();
+    result.flops_per_step = runner.flops_per_step();
+    result.recomputed_flops_per_step = runner.recomputed_flops_per_step();
+    runner.initialize(static_cast<uint64_t>(config.seed));
+    StepLoop loop(runner, batches.source());
+    if (options.warmup > 0) loop.run(options.warmup);
+    result.memory_bytes = runtime.device().memory().total();
+    result.resident_bytes = peak_rss_bytes() - resident_before;
+    measure();
+
+    const int64_t period = runner.period();
+    const auto whole_periods = [&](int64_t steps) { return (steps + period - 1) / period * period; };
+    std::vector<double> plain;
+    const int64_t half = whole_periods((options.steps + 1) / 2);
+    add_periods(loop.run(1 + half), period, plain);
+
+    // Events cannot be put around what a graph has recorded.
+    if (runner.has_graphs())
+        result.limits = "operations are timed call by call; the steps without events use CUDA graphs";
+    runner.use_graphs(false);
+    std::vector<int64_t> step_ends;
+    meter.start();
+    loop.run(1 + whole_periods(options.steps),
+             [&](int64_t) { step_ends.push_back(static_cast<int64_t>(meter.calls().size())); });
+    meter.stop();
+    runner.use_graphs(true);
+    add_periods(loop.run(1 + half), period, plain);
+    runtime.synchronize();
+    measure();
+
+    result.plain_step_ms = mean_of_middle_half(plain);
+    result.profile = profile_steps(timed_calls(meter.calls(), step_ends, 0), period, result.ceilings);
+    return result;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,75 @@
+#include "train/engine/step_model.h"
+
+#include <algorithm>
+#include <map>
+
+#include "train/engine/batch_sources.h"
+#include "train/engine/memory_plan.h"
+
+namespace speedrun {
+
+std::vector<OpCost> step_operations(Config config, const Ranks& ranks, DType real, int64_t& period) {
+    RuntimeOptions options = dry_runtime_options(config);
+    options.device = DeviceKind::cpu;  // the one choice that is a device's:
+    config.memory.logits_at_once = config.memory.logits_on(DeviceKind::cuda);
+    options.precision = real;
+    Runtime runtime(options);
+    MeteredOps& meter = runtime.meter();
+    StepRunner runner(config, runtime, ranks.without_world());
+    SyntheticBatches batches(config);
+    runner.warm_up();
+    period = runner.period();
+    meter.start();
+    for (int64_t step = 0; step < period; ++step) {
+        runner.enqueue(step, batches);
+        runner.collect();
+    }
+    meter.stop();
+    std::vector<OpCost> costs;
+    for (const MeteredOps::Call& call : meter.calls()) costs.push_back(call.cost);
+    return costs;
+}
+
+DType gpu_compute_type(const Config& config) {
+    return config.precision.value_or(DType::bf16);
+}
+
+StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& gpu,
+                     const MeasuredKernels* measured) {
+    StepModel model;
+    model.real = gpu_compute_type(config);
+    model.microbatches = config.microbatches_per_step(ranks.num_data_ranks());
+    int64_t period = 1;
+    const std::vector<OpCost> costs = step_operations(config, ranks, model.real, period);
+    const double per_step = 1.0 / static_cast<double>(period);
+    std::map<std::string, ModelledOperation> rows;
+    std::map<std::string, double> compute_ms;  // the part of a row's floor that products set
+    for (const OpCost& cost : costs) {
+        const KernelModel& kernel = kernel_model(cost.op, config.cuda.products == Products::hand);
+        const MeasuredKernels::Case* const found = measured ? measured->nearest(cost) : nullptr;
+        const ModelledCall call =
+            model_call(cost, model.real, gpu, kernel, found ? found->share_of_floor : 0);
+        ModelledOperation& row = rows[cost.name()];
+        row.source = found ? "measured: " + found->name : kernel.source;
+        row.calls += per_step;
+        row.flops += static_cast<double>(cost.flops) * per_step;
+        row.bytes += static_cast<double>(cost.bytes) * per_step;
+        row.floor_ms += call.floor_ms * per_step;
+        row.ms += call.ms * per_step;
+        if (call.compute_bound) compute_ms[cost.name()] += call.floor_ms * per_step;
+        model.gap_ms += call.gap_ms * per_step;
+    }
+    for (auto& [name, row] : rows) {
+        row.name = name;
+        row.compute_bound = compute_ms[name] > row.floor_ms / 2;
+        model.floor_ms += row.floor_ms;
+        model.ms += row.ms;
+        model.operations.push_back(row);
+    }
+    std::stable_sort(
+        model.operations.begin(), model.operations.end(),
+        [](const ModelledOperation& a, const ModelledOperation& b) { return a.lost_ms() > b.lost_ms(); });
+    return model;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,163 @@
+// StepRunner: model, gradients and optimizers as one machine that runs optimizer steps and validations. It
+// only enqueues; results of a step are collected one step later, so that the device never waits for the host.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "data/batch_loader.h"
+#include "kernels/runtime/graph_recorder.h"
+#include "train/checkpoint/run_state.h"
+#include "train/model/transformer.h"
+#include "train/sharding/read_master.h"
+#include "train/sharding/update_pipeline.h"
+
+namespace speedrun {
+
+// Where a step's batches come from, one microbatch per call; the reference holds until the next call. Each
+// states Batch::step_targets, the same on all ranks: the runner throws a data error where it is 0, and an
+// internal error where microbatches of a step contradict each other.
+class BatchSource {
+  public:
+    virtual ~BatchSource() = default;
+    virtual const Batch& next() = 0;
+};
+
+struct StepResult {
+    int64_t step = 0;
+    double loss = 0;       // nats per valid target, of the parameters before the step
+    double grad_norm = 0;  // global, before clipping
+    double lr_factor = 0;
+    double step_ms = 0;          // from the end of the step before (or clock start) to the end of this one
+    double optimizer_ms = 0;     // of that, after backward had ended
+    double comm_exposed_ms = 0;  // of that, until all gradients were reduced over the ranks
+    CollectiveCounts communication{};  // of this rank, since the step before; its gathers are of this step
+    double copy_stall_ms = 0;  // after backward had ended, until a snapshot of the step before was taken
+    double clock_ms = 0;       // from the clock's start to the end of this step
+    bool stop = false;         // a rank asked to stop; all ranks learn it of the same step
+};
+
+inline const Ranks kAlone{};
+
+class StepRunner final : public RunState {
+  public:
+    // All ranks make theirs at the same time. By default one rank, alone.
+    StepRunner(const Config& config, Runtime& runtime, const Ranks& ranks = kAlone);
+    ~StepRunner() override { runtime_.drain(); }
+    StepRunner(const StepRunner&) = delete;
+    StepRunner& operator=(const StepRunner&) = delete;
+
+    Transformer& model() { return model_; }
+    GradientStore& gradients() { return gradients_; }
+    int64_t tokens_per_step() const { return config_.batch.tokens_per_step; }
+    // Floating-point operations of one step: known after warm_up(). Those of the model, which utilisation is
+    // measured by (MFU: Chowdhery et al. 2022, appendix B), and what activation checkpointing adds to them.
+    int64_t flops_per_step() const { return flops_per_step_; }
+    int64_t recomputed_flops_per_step() const { return recomputed_flops_per_step_; }
+
+    // Runs every shape of operation once on dummy data, or only enqueues it where there is nothing to warm (a
+    // CPU without other ranks): call before initialize(), which overwrites all it touched.
+    void warm_up();
+    // Initial parameters and optimizer state of this seed.
+    void initialize(uint64_t seed);
+    // After it: other parameters, host values by parameter id. All ranks give the same.
+    void assign(const std::vector<std::vector<float>>& values);
+
+    // Forward and backward of later steps: as recorded graphs where warm_up() could record them, or call by
+    // call (needed while a timeline cannot look into graphs). Bits are equal either way, and both may be in
+    // one run.
+    void use_graphs(bool use) { use_graphs_ = use; }
+    bool has_graphs() const { return !graphs_.empty(); }
+
+    // Marks the steps enqueued from here on in this timeline; null: no longer.
+    void trace(Timeline* timeline);
+
+    // After so many steps, has every optimizer group stepped on all gradients there were? Those that groups
+    // of `every: k` have summed up in between are in no checkpoint.
+    bool between_periods(int64_t steps) const { return steps % phases_ == 0; }
+    // The steps after which all groups are where they were; more than 1 with groups of `every: k`.
+    int64_t period() const { return phases_; }
+
+    // Marks the begin of timed work; everything before has been synchronised.
+    void start_clock();
+    // Enqueues optimizer step `step`. At most two steps may be uncollected. stop: this rank asks to end the
+    // run.
+    void enqueue(int64_t step, BatchSource& source, bool stop = false);
+    // Waits for the oldest uncollected step. Throws Error(diverged), naming the first bad parameter, if its
+    // loss or gradient is not finite; the parameters are then still those before that step.
+    StepResult collect();
+    int64_t uncollected() const { return enqueued_ - collected_; }
+
+    // Mean loss over the targets of the validation stream, in nats per target, shared among the ranks.
+    // Synchronises.
+    double validate(const ValidationLoader& loader);
+    const ParameterTable& table() const override { return model_.table(); }
+    UpdatePipeline& updates() override { return updates_; }
+    void snapshot(const std::function<void(const Bucket&, Stream&)>& copy) override;
+    void await_snapshot() override;
+    double idle_ms() override;
+    void publish_state() override;
+    // The f32 values of a parameter, on the host; all ranks ask for the same. Waits.
+    void read_master(const Parameter& p, float* host) {
+        speedrun::read_master(p, model_.parameters(), reducer_, runtime_, host);
+    }
+    // To other ranks, so far.
+    int64_t bytes_sent() const { return reducer_.bytes_sent(); }
+
+  private:
+    struct Slot {
+        int64_t step = 0;
+        int64_t targets = 0;  // valid ones, of all ranks
+        double lr_factor = 0;
+        HostBuffer memory;
+        std::unique_ptr<Event> backward_done, reduce_done, step_done;
+        Reducer::Counts counts;  // since the ranks connected
+
+        StepNumbers numbers() const { return StepNumbers(memory.as<float>()); }
+        double loss() const { return numbers().loss_sum() / static_cast<double>(targets); }
+    };
+
+    void upload(const Batch& batch);
+    // first, last of the step; the step among those of a period of all optimizer groups; valid targets of the
+    // step.
+    using GraphKey = std::tuple<bool, bool, int64_t, int64_t>;
+
+    // Returns the valid targets of the step, on all ranks.
+    int64_t run_microbatches(int64_t step, BatchSource& source);
+    // Forward and backward of the uploaded batch. The first of a step overwrites gradients and loss sum, the
+    // last announces each gradient. Gradients are those of the sum of losses / step_targets.
+    void run_microbatch(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
+    void enqueue_model(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
+    GraphKey key_of(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) const;
+    void record_graphs();
+    void enqueue_optimizer(Slot& slot, bool stop);
+    [[noreturn]] void report_divergence(const Slot& slot);
+
+    const Config config_;
+    Runtime& runtime_;
+    const Ranks ranks_;
+    const int64_t phases_;        // steps after which all optimizer groups are where they were
+    const int64_t microbatches_;  // of this rank, per step
+    Transformer model_;
+    GradientStore gradients_;
+    Reducer reducer_;
+    GraphRecorder recorder_;
+    UpdatePipeline updates_;
+    std::unique_ptr<Event> uploaded_, clock_start_, copied_, idle_until_;
+    HostBuffer staging_;  // of one microbatch's tokens, targets, positions, first keys and n-grams
+    std::map<GraphKey, std::unique_ptr<GraphRecorder::Recording>> graphs_;
+    bool use_graphs_ = true;
+    Timeline* timeline_ = nullptr;
+    std::array<Slot, 2> slots_;
+    int64_t enqueued_ = 0, collected_ = 0;
+    int64_t snapshot_at_ = -1;  // steps enqueued when the last snapshot was
+    double last_clock_ms_ = 0;
+    CollectiveCounts last_counts_{};  // of the step collected last
+    int64_t flops_per_step_ = 0, recomputed_flops_per_step_ = 0;
+};
+
+}  // namespace speedrun

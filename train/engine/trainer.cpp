@@ -1,0 +1,305 @@
+#include "train/engine/trainer.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "kernels/ops/ceilings.h"
+#include "train/comm/joint_check.h"
+#include "train/config/config_json.h"
+#include "train/engine/batch_sources.h"
+#include "train/hf/hf_gpt2.h"
+#include "train/optim/lr_schedule.h"
+#include "train/runlog/build_info.h"
+#include "train/runlog/environment.h"
+
+namespace speedrun {
+
+namespace {
+
+// FLOP/s of a large product in the compute type: what MFU is a share of. Smaller on a CPU than the one that
+// `bench` measures: a run starts with it. Under an emulator products of 1024 take minutes, and one of 256,
+// which takes a millisecond on a processor, has to do.
+double measure_product_ceiling(Runtime& runtime) {
+    const auto rate = [&](int64_t size, int rounds) {
+        return LargeProduct(runtime.device(), runtime.ops(), runtime.compute(), runtime.real(), size)
+            .rate(rounds);
+    };
+    if (runtime.threads() == 0) return rate(8192, 4);
+    constexpr double kEmulated = 1e8;  // FLOP/s; a core with AVX2 has a hundred times that
+    const double small = rate(256, 1);
+    return small < kEmulated ? small : rate(1024, 4);
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, RunFolder& folder,
+                 const TrainerOptions& options)
+    : config_(config),
+      runtime_(runtime),
+      ranks_(ranks),
+      folder_(folder),
+      options_(options),
+      train_data_(open_dataset(config, config.data.train, "data.train")),
+      val_data_(open_dataset(config, config.data.val, "data.val")),
+      loader_(train_data_, loader_options(config)),
+      val_loader_(val_data_,
+                  {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask}),
+      runner_(config, runtime, ranks),
+      ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)),
+      checkpointer_(
+          config, ranks, runtime, runner_, folder.path(),
+          [this](const std::string& text, bool problem) { report(text, problem); },
+          options.file_system ? *options.file_system : real_file_system()) {
+    if (options.warm_up) runner_.warm_up();
+    flops_per_step_ = over_ranks(static_cast<double>(runner_.flops_per_step()));
+    progress_.emplace(config.schedule.steps, options.quiet || !ranks.first(), ranks.size(), flops_per_step_,
+                      ceiling_flops_per_s_);
+    runner_.initialize(static_cast<uint64_t>(config.seed));
+    if (const std::string& from = config.model.init_from; !from.empty() && !options.resume)
+        runner_.assign(read_hf_weights(from, runner_.model().table(), config.model));
+    first_step_ = resume(options.resume);
+    prefetcher_ = std::make_unique<Prefetcher>(
+        loader_, PrefetcherOptions{
+                     .rows_per_microbatch = config.batch.microbatch_tokens / config.batch.sequence_length,
+                     .microbatches_per_step = config.microbatches_per_step(ranks.num_data_ranks()),
+                     .rank = ranks.data_rank(),
+                     .num_ranks = ranks.num_data_ranks(),
+                     .start_step = first_step_});
+    summary_.startup_ms = process_age_ms() - options.began_ms;
+}
+
+int64_t Trainer::resume(const CheckpointReader* from) {
+    const int64_t step = from ? from->info().step : 0;
+    if (from) load_checkpoint(*from, runtime_, runner_);
+    // Only now that nothing can be refused any more: what the run wrote after that step.
+    for (const double ms : folder_.keep_steps_before(step))
+        step_times_.add(static_cast<int64_t>(step_times_.size()), ms);
+    if (!from) return step;
+    const CheckpointInfo& info = from->info();
+    checkpointer_.continue_from(step);
+    clock_.continue_from(info.measured.train_ms);
+    train_ms_ = info.measured.train_ms;
+    summary_.steps = step;
+    summary_.tokens = info.tokens;
+    summary_.train_loss = info.train_loss;
+    summary_.data_ms = info.measured.data_ms;
+    summary_.optimizer_ms = info.measured.optimizer_ms;
+    summary_.comm_exposed_ms = info.measured.comm_exposed_ms;
+    summary_.time_to_target_ms = info.measured.time_to_target_ms;
+    return step;
+}
+
+CheckpointInfo Trainer::checkpoint_info() const {
+    CheckpointInfo info;
+    info.step = summary_.steps;
+    info.tokens = summary_.tokens;
+    info.next_row = info.step * loader_.options().rows_per_step;
+    info.seed = config_.seed;
+    info.next_lr_factor = learning_rate_factor(config_.schedule, info.step);
+    info.train_loss = summary_.train_loss.value_or(0);
+    info.precision = std::string(name_of(runtime_.real()));
+    info.ranks = ranks_.size();
+    info.mesh = ranks_.mesh().describe();
+    info.strategy = word_of(ranks_.plan().strategy);
+    info.written_by = build_info().git_sha;
+    info.config = config_to_json(config_);
+    info.measured = {.train_ms = train_ms_,
+                     .data_ms = summary_.data_ms,
+                     .optimizer_ms = summary_.optimizer_ms,
+                     .comm_exposed_ms = summary_.comm_exposed_ms,
+                     .time_to_target_ms = summary_.time_to_target_ms};
+    return info;
+}
+
+void Trainer::report(const std::string& text, bool problem) {
+    folder_.log((problem ? "warning: " : "") + text);
+    if (!problem || !ranks_.first()) return;
+    if (progress_) progress_->finish();
+    std::fprintf(stderr, "warning: %s\n", text.c_str());
+}
+
+std::string Trainer::problem() const {
+    return checkpointer_.problem().empty() ? folder_.problem() : checkpointer_.problem();
+}
+
+RunSummary Trainer::run() {
+    PrefetchedBatches batches(*prefetcher_);
+    start_clock();
+    try {
+        for (int64_t step = first_step_;
+             step < config_.schedule.steps && !(stopped() && runner_.between_periods(step)); ++step) {
+            if (step > 0 && config_.eval.every > 0 && step % config_.eval.every == 0) {
+                stop_clock();
+                validate(step);
+                start_clock();
+            }
+            trace(step);
+            runner_.enqueue(step, batches, signalled());
+            if (checkpointer_.due(step + 1) && runner_.between_periods(step + 1))
+                checkpointer_.snapshot(step + 1);
+            if (runner_.uncollected() == 2) collect();  // while this step runs, log the one before
+        }
+        stop_clock();
+        trace(summary_.steps);
+        summary_.status = stopped() ? "stopped" : "done";
+        if ((stopped() || config_.checkpoint.last) && runner_.between_periods(summary_.steps))
+            checkpointer_.save(checkpoint_info());
+        validate(summary_.steps);
+    } catch (const Error& error) {
+        if (error.code() != ExitCode::diverged) throw;
+        summary_.status = "diverged";
+        summary_.message = error.what();
+        clock_.stop();
+        checkpointer_.finish();
+        finish(summary_);
+        // Loss and norm are those of all ranks, so all of them are here.
+        throw JointError(error.code(), error.what());
+    }
+    checkpointer_.finish();
+    finish(summary_);
+    return summary_;
+}
+
+void Trainer::collect() {
+    const StepResult result = runner_.collect();
+    ranks_stop_ = ranks_stop_ || result.stop;
+    StepMetrics metrics;
+    metrics.step = result.step;
+    metrics.loss = result.loss;
+    metrics.grad_norm = result.grad_norm;
+    metrics.lr = config_.optimizers.groups.front().lr * result.lr_factor;
+    metrics.step_ms = result.step_ms;
+    metrics.train_ms = clock_.finished_ms() + result.clock_ms;
+    metrics.comm_exposed_ms = result.comm_exposed_ms;
+    for (size_t kind = 0; kind < result.communication.size(); ++kind) {
+        const CollectiveCount& count = result.communication[kind];
+        metrics.comm_ms += static_cast<double>(count.busy_ns) * 1e-6;
+        if (count.bytes_sent > 0) metrics.bytes[name_of(static_cast<Collective>(kind))] = count.bytes_sent;
+    }
+    metrics.optimizer_ms = result.optimizer_ms - result.comm_exposed_ms;
+    metrics.data_ms = prefetcher_->wait_ms() - waited_ms_;
+    metrics.checkpoint_stall_ms = result.copy_stall_ms + checkpointer_.take_wait_ms();
+    metrics.tokens = (result.step + 1) * config_.batch.tokens_per_step;
+    metrics.tokens_per_s = static_cast<double>(config_.batch.tokens_per_step) / (result.step_ms * 1e-3);
+    waited_ms_ = prefetcher_->wait_ms();
+
+    step_times_.add(result.step, result.step_ms);
+    summary_.steps = result.step + 1;
+    summary_.tokens = metrics.tokens;
+    summary_.train_loss = result.loss;
+    summary_.data_ms += metrics.data_ms;
+    summary_.optimizer_ms += metrics.optimizer_ms;
+    summary_.comm_exposed_ms += metrics.comm_exposed_ms;
+    summary_.comm_ms += metrics.comm_ms;
+    for (const auto& [kind, bytes] : metrics.bytes) summary_.bytes[kind] += bytes;
+    summary_.checkpoint_stall_ms += metrics.checkpoint_stall_ms;
+    train_ms_ = metrics.train_ms;
+    folder_.write_step(metrics);
+    progress_->step(metrics);
+    checkpointer_.collected(summary_.steps, [this] { return checkpoint_info(); });
+}
+
+// The host's clock first: what delays the host between the two counts, and no step ends after its segment.
+void Trainer::start_clock() {
+    runtime_.synchronize();
+    clock_.start();
+    runner_.start_clock();
+}
+
+void Trainer::stop_clock() {
+    while (runner_.uncollected() > 0) collect();
+    runtime_.synchronize();
+    clock_.stop();
+}
+
+void Trainer::validate(int64_t step) {
+    const double loss = runner_.validate(val_loader_);
+    summary_.val_loss = loss;
+    if (config_.record.target_loss > 0 && loss <= config_.record.target_loss && !summary_.time_to_target_ms) {
+        summary_.time_to_target_ms = clock_.finished_ms();
+    }
+    folder_.write_validation(step, loss, clock_.finished_ms());
+    folder_.log(fmt::format("step {}: validation loss {:.6f} after {:.3f} s of training", step, loss,
+                            clock_.finished_ms() * 1e-3));
+    progress_->validation(step, loss, clock_.finished_ms());
+}
+
+// The timeline is switched on and off between steps, while nothing is in flight.
+void Trainer::trace(int64_t step) {
+    if (step == options_.trace_first || (step == options_.trace_last + 1 && options_.trace_first >= 0)) {
+        runtime_.synchronize();
+        const bool traced = step == options_.trace_first;
+        if (traced) describe_timeline();
+        runtime_.device().set_trace(traced ? &timeline_ : nullptr);
+        runner_.trace(traced ? &timeline_ : nullptr);
+        const std::string limits = runtime_.device().trace_limits();
+        if (!limits.empty()) folder_.log(limits);
+        runner_.use_graphs(!traced || limits.empty());
+    }
+}
+
+// Where the timelines of all ranks begin, and what their clocks have in common.
+void Trainer::describe_timeline() {
+    TracedRank rank{.rank = ranks_.rank(), .host = read_environment().host};
+    if (ranks_.world()) {
+        const ClockOffset clock = align_clocks(*ranks_.world(), steady_now_ns, boot_id());
+        rank.clock_offset_ns = clock.offset_ns;
+        rank.clock_error_ns = clock.error_ns;
+        rank.origin_ns = clock.origin_ns;
+    } else {
+        rank.origin_ns = steady_now_ns();
+    }
+    timeline_.describe(std::move(rank));
+    traced_ = true;
+}
+
+// Every rank writes its own file into the run's folder, all at once; the first one joins them. All hosts of a
+// run see the same files.
+void Trainer::write_timeline() {
+    if (!traced_) return;
+    std::vector<std::string> parts;
+    for (int rank = 0; rank < ranks_.size(); ++rank)
+        parts.push_back(fmt::format("{}/trace_rank{}.json", folder_.path(), rank));
+    const auto write = [&] { timeline_.write(parts[static_cast<size_t>(ranks_.rank())]); };
+    const auto merge = [&] {
+        if (ranks_.first()) merge_timelines(parts, folder_.path() + "/trace.json");
+    };
+    try {
+        if (!ranks_.world()) return write(), merge();
+        check_together(*ranks_.world(), write);
+        check_together(*ranks_.world(), merge);
+    } catch (const Error& error) {  // the same on all ranks; what they learned is still to be saved
+        const std::string text = fmt::format("the timeline is not written: {}", error.what());
+        folder_.log(text);
+        progress_->message(text);
+    }
+}
+
+void Trainer::finish(RunSummary& s) {
+    runtime_.synchronize();
+    runtime_.device().set_trace(nullptr);
+    progress_->finish();
+    s.ranks = ranks_.size();
+    s.mesh = ranks_.mesh().describe();
+    s.strategy = word_of(ranks_.plan().strategy);
+    s.parameters = runner_.model().table().numel();
+    s.train_ms = clock_.finished_ms();
+    if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;
+    if (!step_times_.empty()) {
+        s.step_p50_ms = step_times_.percentile(0.5);
+        s.step_p99_ms = step_times_.percentile(0.99);
+        s.step_max_ms = step_times_.max();
+        s.step_max_at = step_times_.max_step();
+        if (s.train_ms > 0) {
+            s.tokens_per_s = static_cast<double>(s.tokens) / (s.train_ms * 1e-3);
+            s.flops_per_s = flops_per_step_ * static_cast<double>(s.steps) / (s.train_ms * 1e-3);
+        }
+    }
+    s.ceiling_flops_per_s = ceiling_flops_per_s_;
+    s.memory_bytes = runtime_.device().memory().total();
+    s.peak_rss_bytes = peak_rss_bytes();
+    folder_.write_summary(s);
+    write_timeline();
+}
+
+}  // namespace speedrun

@@ -1,0 +1,91 @@
+// The training loop of a run: load, forward, backward, step, log. Everything it does to the outside world
+// goes through RunFolder (files) and Progress (screen). All ranks run the same loop, and decide alike; the
+// first one speaks.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "data/prefetcher.h"
+#include "train/checkpoint/checkpointer.h"
+#include "train/comm/clock_offset.h"
+#include "train/engine/step_runner.h"
+#include "train/runlog/progress.h"
+#include "train/runlog/run_folder.h"
+#include "train/runlog/train_clock.h"
+#include "train/sharding/ranks.h"
+#include "train/trace/timeline.h"
+
+namespace speedrun {
+
+struct TrainerOptions {
+    bool quiet = false;
+    bool warm_up = true;                            // off only in the test that shows that it changes nothing
+    int64_t trace_first = -1, trace_last = -1;      // steps whose timeline is written to trace.json
+    const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end, all ranks
+    const CheckpointReader* resume = nullptr;       // continue from there; needed by the constructor alone
+    FileSystem* file_system = nullptr;              // that checkpoints are written to; tests bring their own
+    double began_ms = 0;  // the process's age when the run began, for its start-up time; 0: with the process
+};
+
+class Trainer {
+  public:
+    // Opens the data, builds the model, warms up and initialises. The folder must outlive the trainer; that
+    // of a rank that is not the first is silent. Collective over the ranks, as are run() and its errors.
+    Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, RunFolder& folder,
+            const TrainerOptions& options);
+
+    // Trains to the end of the schedule (or a stop signal), validates, and returns what summary.json says.
+    // Throws JointError(diverged) after having written the summary.
+    RunSummary run();
+
+    StepRunner& runner() { return runner_; }
+    // What could not be written while training went on; of the run folder's own files, the first rank
+    // knows. Empty: nothing.
+    std::string problem() const;
+
+  private:
+    int64_t resume(const CheckpointReader* from);  // the first step to run
+    void collect();
+    CheckpointInfo checkpoint_info() const;  // after the last collected step
+    void report(const std::string& text, bool problem);
+    void validate(int64_t step);  // outside the clock
+    void start_clock();
+    void stop_clock();
+    void trace(int64_t step);
+    bool signalled() const { return options_.stop_signal && options_.stop_signal->load() != 0; }
+    // Alone we end at once. Many ranks have to end at the same step: one whose result says so, see collect().
+    bool stopped() const { return ranks_.size() > 1 ? ranks_stop_ : signalled(); }
+    double over_ranks(double value) const { return ranks_.world() ? ranks_.world()->sum(value) : value; }
+    void describe_timeline();
+    void write_timeline();
+    void finish(RunSummary& summary);
+
+    const Config config_;
+    Runtime& runtime_;
+    const Ranks ranks_;
+    RunFolder& folder_;
+    const TrainerOptions options_;
+    TokenDataset train_data_, val_data_;
+    BatchLoader loader_;
+    ValidationLoader val_loader_;
+    StepRunner runner_;
+    double ceiling_flops_per_s_ = 0;  // these two over all ranks
+    double flops_per_step_ = 0;
+    TrainClock clock_;
+    StepTimes step_times_;
+    int64_t first_step_ = 0;
+    bool ranks_stop_ = false, traced_ = false;
+    std::optional<Progress> progress_;  // once the warm-up has counted a step's operations
+    Timeline timeline_;
+    std::unique_ptr<Prefetcher> prefetcher_;
+    double waited_ms_ = 0;  // of prefetcher_, at the step before
+    Checkpointer checkpointer_;
+    RunSummary summary_;
+    double train_ms_ = 0;  // at the end of the last collected step
+};
+
+}  // namespace speedrun

@@ -1,0 +1,159 @@
+#include "train/hf/hf_gpt2.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "train/checkpoint/safetensors.h"
+#include "train/hf/hf_config.h"
+#include "train/hf/hf_names.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWeights = "/model.safetensors";
+
+std::string describe(DType dtype, const std::vector<int64_t>& shape) {
+    return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ","));
+}
+
+std::vector<float> to_floats(const NamedTensor& tensor) {
+    std::vector<float> values(tensor.bytes.size() / static_cast<size_t>(size_of(tensor.dtype)));
+    if (tensor.dtype == DType::f32) {
+        std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+    } else {
+        const auto* first = reinterpret_cast<const Bf16*>(tensor.bytes.data());
+        std::copy(first, first + values.size(), values.begin());
+    }
+    return values;
+}
+
+std::vector<char> to_bytes(const std::vector<float>& values, DType dtype) {
+    std::vector<char> bytes(values.size() * static_cast<size_t>(size_of(dtype)));
+    if (dtype == DType::f32) {
+        std::memcpy(bytes.data(), values.data(), bytes.size());
+    } else {
+        auto* to = reinterpret_cast<Bf16*>(bytes.data());
+        for (const float value : values) *to++ = Bf16(value);
+    }
+    return bytes;
+}
+
+std::vector<float> transpose(const std::vector<float>& values, int64_t rows, int64_t cols) {
+    std::vector<float> result(values.size());
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < cols; ++c)
+            result[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * cols + c)];
+    }
+    return result;
+}
+
+// The tensors of a file by the library's full names, and everything that is wrong with them.
+class Tensors {
+  public:
+    explicit Tensors(const std::string& path) : path_(path) {
+        for (NamedTensor& tensor : read_safetensors(path)) {
+            if (is_hf_mask(tensor.name)) continue;
+            // Files of the bare GPT2Model, such as OpenAI's upload, lack the prefix.
+            const bool full = tensor.name.starts_with("transformer.") || tensor.name == "lm_head.weight";
+            std::string name = full ? tensor.name : "transformer." + tensor.name;
+            tensors_.emplace(std::move(name), std::move(tensor));
+        }
+    }
+    std::vector<float> take(const Parameter& p, const ModelConfig& model) {
+        const HfName name = hf_name(p);
+        const auto found = tensors_.find(name.name);
+        if (found == tensors_.end()) return problem("missing tensor " + name.name);
+        const NamedTensor tensor = std::move(found->second);
+        tensors_.erase(found);
+        std::vector<int64_t> expected = hf_shape(p, model);
+        // A shorter sequence needs the first positions only.
+        const bool longer =
+            p.name == "position.weight" && tensor.shape.size() == 2 && tensor.shape[0] > expected[0];
+        if (longer) expected[0] = tensor.shape[0];
+        if (tensor.shape != expected || tensor.dtype == DType::i32) {
+            return problem(fmt::format("{} is {}, expected {} or bf16", name.name,
+                                       describe(tensor.dtype, tensor.shape), describe(DType::f32, expected)));
+        }
+        std::vector<float> values = to_floats(tensor);
+        if (name.transposed) values = transpose(values, expected[0], expected[1]);
+        values.resize(static_cast<size_t>(p.numel()));  // cuts positions, fills the padding with zeros
+        return values;
+    }
+    // The head of a tied model may be stored again; it has to be the same.
+    void drop_copy_of_embedding(const std::vector<float>& embedding) {
+        const auto found = tensors_.find("lm_head.weight");
+        if (found == tensors_.end()) return;
+        std::vector<float> head = to_floats(found->second);
+        head.resize(embedding.size());
+        const bool same = std::memcmp(head.data(), embedding.data(), head.size() * sizeof(float)) == 0;
+        if (!same) problem("lm_head.weight is not wte.weight, although config.json ties them");
+        tensors_.erase(found);
+    }
+    void expect_nothing_else() {
+        for (const auto& [name, tensor] : tensors_) problem("unknown tensor " + tensor.name);
+        if (!problems_.empty()) throw_data("{} is not the model of its config.json: {}", path_, problems_);
+    }
+
+  private:
+    std::vector<float> problem(const std::string& text) {
+        problems_ += (problems_.empty() ? "" : "; ") + text;
+        return {};
+    }
+
+    const std::string& path_;
+    std::map<std::string, NamedTensor> tensors_;
+    std::string problems_;
+};
+
+}  // namespace
+
+std::vector<std::vector<float>> read_hf_weights(const std::string& folder, const ParameterTable& table,
+                                                const ModelConfig& model) {
+    const std::string path = folder + kWeights;
+    if (!fs::exists(path)) {
+        throw_data(
+            "{}: not there; several files or other formats are not read, save_pretrained(DIR, "
+            "max_shard_size=\"100GB\") writes one",
+            path);
+    }
+    Tensors tensors(path);
+    std::vector<std::vector<float>> values;
+    for (const Parameter& p : table.all()) values.push_back(tensors.take(p, model));
+    if (model.tied_head)
+        tensors.drop_copy_of_embedding(values[static_cast<size_t>(table.find("embed.weight").id)]);
+    tensors.expect_nothing_else();
+    return values;
+}
+
+void write_hf_gpt2(const std::string& folder, const ModelConfig& model, const ParameterTable& table,
+                   const ReadMaster& read, const HfExport& options) {
+    if (const std::string problems = gpt2_problems(model); !problems.empty())
+        throw_usage("only a GPT-2 can be exported, and this model is none: {}", problems);
+    if (fs::exists(folder)) throw_usage("{} exists: export into a new folder", folder);
+    std::vector<NamedTensor> tensors;
+    for (const Parameter& p : table.all()) {
+        const HfName name = hf_name(p);
+        std::vector<float> values(static_cast<size_t>(p.numel()));
+        read(p, values.data());
+        if (name.transposed) values = transpose(values, p.shape[0], p.shape[1]);
+        NamedTensor tensor{name.name, options.dtype, hf_shape(p, model), {}};
+        int64_t count = 1;
+        for (const int64_t dim : tensor.shape) count *= dim;
+        values.resize(static_cast<size_t>(count));  // without the rows of padding, which are the last
+        tensor.bytes = to_bytes(values, options.dtype);
+        tensors.push_back(std::move(tensor));
+    }
+    std::error_code error;
+    if (!fs::create_directories(folder, error)) throw_usage("{} cannot be made: {}", folder, error.message());
+    write_hf_config(folder + "/config.json", model, table.find("position.weight").shape[0], options);
+    write_safetensors(folder + kWeights, tensors);
+}
+
+}  // namespace speedrun

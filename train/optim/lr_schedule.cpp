@@ -1,0 +1,29 @@
+#include "train/optim/lr_schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace speedrun {
+
+double learning_rate_factor(const ScheduleConfig& schedule, int64_t step) {
+    double warm_up = 1.0;
+    if (step < schedule.warmup_steps)
+        warm_up = static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
+    const double cooldown = schedule.cooldown_fraction * static_cast<double>(schedule.steps);
+    const double left = static_cast<double>(schedule.steps - step);
+    if (schedule.decay == Decay::constant || cooldown <= 0 || left >= cooldown) return warm_up;
+    const double share =
+        std::max(0.0, left / cooldown);  // 1 where the cooldown starts, 0 after the last step
+    const double shape =
+        schedule.decay == Decay::cosine ? 0.5 - 0.5 * std::cos(std::numbers::pi * share) : share;
+    return warm_up * (schedule.final_lr_fraction + (1.0 - schedule.final_lr_fraction) * shape);
+}
+
+double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step) {
+    if (step >= group.momentum_warmup_steps) return group.momentum;
+    const double share = static_cast<double>(step) / static_cast<double>(group.momentum_warmup_steps);
+    return group.momentum_start + share * (group.momentum - group.momentum_start);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,283 @@
+#include "train/records/attempt.h"
+
+#include <fmt/chrono.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+
+#include "data/json_text.h"
+#include "data/sha256.h"
+#include "kernels/device/error.h"
+#include "train/records/record_text.h"
+#include "train/records/text_files.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kInterrupted = ".interrupted-";
+// Lines of steps in all metrics files of a record together. A line of a run takes 71 bytes compressed (1,000
+// steps of the KJV baseline), most of them digits of losses and times, and a record is to stay below 500 kB.
+constexpr int64_t kMostStepLines = 5000;
+
+Json plan_json(const AttemptPlan& plan) {
+    Json json = {{"name", plan.name},
+                 {"track", plan.track},
+                 {"systems_only", plan.systems_only},
+                 {"seeds", plan.seeds},
+                 {"git_sha", plan.git_sha},
+                 {"binary_sha256", plan.binary_sha256},
+                 {"machine", plan.machine},
+                 {"config", Json::parse(plan.config)},
+                 {"baseline", nullptr}};
+    if (plan.baseline)
+        json["baseline"] = {{"name", plan.baseline->name},
+                            {"record", plan.baseline->record},
+                            {"config", Json::parse(plan.baseline->config)}};
+    return json;
+}
+
+Json read_json(const fs::path& path) {
+    try {
+        return parse_json<Json>(read_text_file(path.string()));
+    } catch (const JsonError& error) {
+        throw_data("{}: not valid JSON: {}", path.string(), error.what());
+    }
+}
+
+// Names the file where a key is missing or of another type.
+template <class T>
+T value_in(const Json& json, const char* pointer, const fs::path& path) {
+    try {
+        return json.at(Json::json_pointer(pointer)).get<T>();
+    } catch (const Json::exception& error) {
+        throw_data("{}: {}", path.string(), error.what());
+    }
+}
+
+void expect_same_plan(const fs::path& folder, const Json& before, const Json& now) {
+    std::string text;
+    for (const KeyDifference& d : key_differences(before.dump(), now.dump()))
+        text += fmt::format("\n  {}: {} when it began, {} now", d.key, d.before, d.after);
+    if (text.empty()) return;
+    throw_usage(
+        "{} holds an unfinished attempt that was begun otherwise:{}\nAll runs of a record are made alike: "
+        "put this "
+        "back, or begin a new attempt with another --name, or remove the folder",
+        folder.string(), text);
+}
+
+int64_t count_steps(const std::string& text) {
+    int64_t count = 0;
+    for (size_t at = 0; (at = text.find("\"event\":\"step\"", at)) != std::string::npos; ++at) ++count;
+    return count;
+}
+
+std::string utc_date() {
+    return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+}
+
+// Members of environment.json that make a machine.
+Json hardware_of(const Json& environment) {
+    Json hardware;
+    for (const char* key : {"host", "os", "ranks", "memory_bytes"})
+        hardware[key] = environment.value(key, Json());
+    hardware["cpu"] = environment.value("cpu", Json::object());
+    hardware["cpu"].erase("mhz");
+    hardware["gpus"] = environment.value("cuda", Json::object()).value("gpus", Json::array());
+    return hardware;
+}
+
+}  // namespace
+
+std::string AttemptRun::name() const {
+    return fmt::format("{}-seed{}", side, seed);
+}
+
+std::vector<AttemptRun> runs_of(const AttemptPlan& plan) {
+    std::vector<AttemptRun> runs;
+    for (size_t round = 0; round < plan.seeds.size(); ++round) {
+        std::vector<std::string> sides = {kCandidate};
+        if (plan.baseline) sides.push_back(kBaseline);
+        if (round % 2 == 1) std::reverse(sides.begin(), sides.end());
+        for (const std::string& side : sides)
+            runs.push_back({static_cast<int64_t>(runs.size()), side, plan.seeds[round]});
+    }
+    return runs;
+}
+
+AttemptFolder::AttemptFolder(const std::string& work, const AttemptPlan& plan)
+    : plan_(plan), path_((fs::path(work) / plan.name).string()) {
+    const fs::path file = fs::path(path_) / "attempt.json";
+    const Json json = plan_json(plan);
+    if (fs::exists(file)) {
+        const Json before = read_json(file);
+        date_ = value_in<std::string>(before, "/date", file);
+        expect_same_plan(path_, value_in<Json>(before, "/plan", file), json);
+        return;
+    }
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error) throw_usage("--work {}: the folder cannot be made: {}", work, error.message());
+    if (!fs::is_empty(path_)) throw_usage("{} is there and holds no attempt: take another --name", path_);
+    date_ = utc_date();
+    const fs::path part = file.string() + ".part";  // at no moment is there half a plan
+    write_text_file(part.string(), Json({{"date", date_}, {"plan", json}}).dump(2) + "\n");
+    fs::rename(part, file);
+}
+
+bool AttemptFolder::is_finished(const AttemptRun& run) const {
+    const fs::path folder = fs::path(path_) / run.name(), summary = folder / "summary.json";
+    if (!fs::exists(summary)) return false;
+    const auto status = value_in<std::string>(read_json(summary), "/status", summary);
+    if (status == "diverged") return true;
+    if (status != "done") return false;
+    const std::string metrics = (folder / "metrics.jsonl").string();
+    return read_unfinished_metrics(read_text_file(metrics), metrics)
+        .validated_at_end;  // the disk was not full
+}
+
+std::vector<AttemptRun> AttemptFolder::remaining() {
+    std::vector<AttemptRun> runs;
+    for (const AttemptRun& run : runs_of(plan_)) {
+        if (is_finished(run)) continue;
+        runs.push_back(run);
+        const std::string folder = (fs::path(path_) / run.name()).string();
+        if (!fs::exists(folder)) continue;
+        int number = 1;
+        while (fs::exists(folder + kInterrupted + std::to_string(number))) ++number;
+        fs::rename(folder, folder + kInterrupted + std::to_string(number));
+    }
+    return runs;
+}
+
+AttemptFolder::Outcome AttemptFolder::outcome(const AttemptRun& run) const {
+    const fs::path file = fs::path(path_) / run.name() / "summary.json";
+    const Json summary = read_json(file);
+    Outcome outcome{.status = value_in<std::string>(summary, "/status", file), .loss = {}};
+    if (outcome.status == "done") outcome.loss = value_in<double>(summary, "/val_loss", file);
+    outcome.startup_ms = value_in<double>(summary, "/startup_ms", file);
+    outcome.train_ms = value_in<double>(summary, "/train_ms", file);
+    return outcome;
+}
+
+double AttemptFolder::mean_run_ms(const std::string& side) const {
+    double sum = 0;
+    int count = 0;
+    for (const AttemptRun& run : runs_of(plan_)) {
+        if (run.side != side || !is_finished(run)) continue;
+        const Outcome made = outcome(run);
+        sum += made.startup_ms + made.train_ms;
+        ++count;
+    }
+    return count > 0 ? sum / count : 0;
+}
+
+std::vector<InterruptedRun> AttemptFolder::interrupted() const {
+    std::vector<std::string> folders;
+    for (const auto& entry : fs::directory_iterator(path_)) folders.push_back(entry.path().string());
+    std::sort(folders.begin(), folders.end());
+    std::vector<InterruptedRun> runs;
+    for (const AttemptRun& run : runs_of(plan_)) {
+        const std::string prefix = (fs::path(path_) / run.name()).string() + kInterrupted;
+        for (const std::string& folder : folders) {
+            if (folder.rfind(prefix, 0) != 0) continue;
+            const std::string metrics = folder + "/metrics.jsonl";
+            const int64_t steps =
+                fs::exists(metrics) ? read_unfinished_metrics(read_text_file(metrics), metrics).steps : 0;
+            runs.push_back({run.side, run.seed, steps});
+        }
+    }
+    return runs;
+}
+
+AttemptFolder::Result AttemptFolder::result() const {
+    Result result;
+    Record& record = result.record;
+    record.name = plan_.name;
+    record.track = plan_.track;
+    record.date = date_;
+    record.systems_only = plan_.systems_only;
+    constexpr std::string_view kDirty = "-dirty";
+    record.dirty = plan_.git_sha.ends_with(kDirty);
+    record.git_sha = plan_.git_sha.substr(0, plan_.git_sha.size() - (record.dirty ? kDirty.size() : 0));
+    record.binary_sha256 = plan_.binary_sha256;
+    record.config = plan_.config;
+    record.baseline = plan_.baseline;
+    const std::vector<AttemptRun> runs = runs_of(plan_);
+    const int64_t most_lines = std::max<int64_t>(2, kMostStepLines / static_cast<int64_t>(runs.size()));
+    for (const AttemptRun& run : runs) {
+        const fs::path folder = fs::path(path_) / run.name(), summary_file = folder / "summary.json",
+                       environment_file = folder / "environment.json";
+        const Json summary = read_json(summary_file), environment = read_json(environment_file);
+        const std::string text = read_text_file((folder / "metrics.jsonl").string());
+        const RunMetrics metrics = read_metrics(text, (folder / "metrics.jsonl").string());
+        RecordRun made;
+        made.side = run.side;
+        made.order = run.order;
+        made.seed = run.seed;
+        made.status = value_in<std::string>(summary, "/status", summary_file);
+        made.began_utc = value_in<std::string>(environment, "/time_utc", environment_file);
+        made.startup_ms = value_in<double>(summary, "/startup_ms", summary_file);
+        made.file = run.name() + ".jsonl.gz";
+        made.every = std::max<int64_t>(1, (count_steps(text) + most_lines - 1) / most_lines);
+        made.steps = metrics.steps;
+        made.train_ms = metrics.train_ms;
+        made.validations = metrics.validations;
+        result.files.emplace_back(made.file, gzip(thin_metrics(text, made.every)));
+        Sha256 hash;
+        hash.update(result.files.back().second.data(), result.files.back().second.size());
+        made.sha256 = hash.hex();
+        record.runs.push_back(made);
+        if (!record.hardware.empty()) continue;
+        record.hardware = hardware_of(environment).dump();
+        record.build = value_in<Json>(environment, "/build", environment_file).dump();
+    }
+    record.interrupted = interrupted();
+    return result;
+}
+
+AttemptFolder::Result record_of_baseline(const AttemptFolder::Result& result, const std::string& name) {
+    AttemptFolder::Result baseline = result;
+    Record& record = baseline.record;
+    record.name = name;
+    record.config = result.record.baseline->config;
+    record.baseline.reset();
+    record.systems_only = false;
+    record.what.clear();
+    std::erase_if(record.runs, [](const RecordRun& run) { return run.side != kBaseline; });
+    std::erase_if(record.interrupted, [](const InterruptedRun& run) { return run.side != kBaseline; });
+    for (RecordRun& run : record.runs) run.side = kCandidate;
+    for (InterruptedRun& run : record.interrupted) run.side = kCandidate;
+    std::erase_if(baseline.files, [](const auto& file) { return !file.first.starts_with(kBaseline); });
+    return baseline;
+}
+
+void expect_no_record(const std::string& out, const std::string& track, const std::string& folder_name) {
+    const fs::path folder = fs::path(out) / track / folder_name;
+    if (fs::exists(folder))
+        throw_usage("{} is there, and no record is overwritten: take another --name, or remove it",
+                    folder.string());
+}
+
+std::string write_record(const std::string& out, const AttemptFolder::Result& result) {
+    const Record& record = result.record;
+    expect_no_record(out, record.track, record.folder_name());
+    const fs::path folder = fs::path(out) / record.track / record.folder_name(),
+                   part = folder.string() + ".part";
+    std::error_code error;
+    fs::remove_all(part, error);
+    fs::create_directories(part, error);
+    if (error) throw_usage("--out {}: {} cannot be made: {}", out, part.string(), error.message());
+    for (const auto& [name, bytes] : result.files) write_text_file((part / name).string(), bytes);
+    write_text_file((part / "record.json").string(), record_to_json(record));
+    write_text_file((part / "README.md").string(), record_readme(record));
+    fs::rename(part, folder);
+    return folder.string();
+}
+
+}  // namespace speedrun

@@ -1,0 +1,171 @@
+// What follows from a record's runs: statistics, and which rules of the track are met.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/device/error.h"
+#include "train/records/record.h"
+
+namespace speedrun {
+
+namespace {
+
+std::vector<double> losses_of(const std::vector<const RecordRun*>& runs) {
+    std::vector<double> values;
+    for (const RecordRun* run : runs) values.push_back(run->loss());
+    return values;
+}
+
+std::vector<double> times_of(const std::vector<const RecordRun*>& runs) {
+    std::vector<double> values;
+    for (const RecordRun* run : runs) values.push_back(run->train_ms);
+    return values;
+}
+
+SideStatistics side_statistics(const Record& record, const std::string& side) {
+    const auto done = record.done_runs(side);
+    const auto all = std::count_if(record.runs.begin(), record.runs.end(),
+                                   [&](const RecordRun& run) { return run.side == side; });
+    return {.failed = static_cast<int64_t>(all) - static_cast<int64_t>(done.size()),
+            .loss = moments_of(losses_of(done)),
+            .train_ms = moments_of(times_of(done))};
+}
+
+const RecordRun* done_with_seed(const Record& record, const std::string& side, int64_t seed) {
+    for (const RecordRun* run : record.done_runs(side)) {
+        if (run->seed == seed) return run;
+    }
+    return nullptr;
+}
+
+// At each validation the test over the pairs; the worst of them, so that all of them hold if it does. None if
+// there are not two pairs, or runs of a pair validate at other steps.
+std::optional<TestResult> margin_test(const Record& record, double margin) {
+    std::vector<std::vector<double>> differences;  // (validations, pairs)
+    std::vector<int64_t> steps;
+    for (const RecordRun* ours : record.done_runs(kCandidate)) {
+        const RecordRun* theirs = done_with_seed(record, kBaseline, ours->seed);
+        if (!theirs) continue;
+        if (steps.empty()) {
+            for (const Validation& v : ours->validations) steps.push_back(v.step);
+            differences.resize(steps.size());
+        }
+        if (ours->validations.size() != steps.size() || theirs->validations.size() != steps.size())
+            return std::nullopt;
+        for (size_t i = 0; i < steps.size(); ++i) {
+            const Validation &a = ours->validations[i], &b = theirs->validations[i];
+            if (a.step != steps[i] || b.step != steps[i]) return std::nullopt;
+            differences[i].push_back(a.loss - b.loss);
+        }
+    }
+    std::optional<TestResult> worst;
+    for (const std::vector<double>& pairs : differences) {
+        const auto test = test_equivalent(pairs, margin);
+        if (!test) return std::nullopt;
+        if (!worst || test->p > worst->p) worst = test;
+    }
+    return worst;
+}
+
+RuleResult data_rule(const Record& record, const Track& track) {
+    std::string problem = data_problem(track, record.data);
+    const auto keys = flat_keys(record.config);
+    const auto found = keys.find("data.val_tokens");
+    const std::string scored = found == keys.end() ? "0" : found->second;
+    if (problem.empty() && scored != "0" && scored != std::to_string(track.validation_tokens))
+        problem = fmt::format("{} validation tokens are scored, not {}", scored, track.validation_tokens);
+    if (problem.empty() && record.target_loss != track.target_loss)
+        problem = fmt::format("target {}, the track's is {}", record.target_loss, track.target_loss);
+    const auto from = keys.find("model.init_from");
+    if (problem.empty() && from != keys.end() && from->second != "\"\"")
+        problem = fmt::format("starts from the weights in {}", from->second);
+    const std::string fine = fmt::format("the track's shards, all {} validation tokens, target {}",
+                                         track.validation_tokens, track.target_loss);
+    return {"data", problem.empty(), problem.empty() ? fine : problem};
+}
+
+RuleResult runs_rule(const Record& record, const Track& track) {
+    const int64_t done = record.statistics.candidate.loss.count, failed = record.statistics.candidate.failed;
+    return {"runs", done >= track.rules.min_runs && failed == 0,
+            fmt::format("{} runs with distinct seeds came to their end, {} wanted; {} diverged, 0 allowed",
+                        done, track.rules.min_runs, failed)};
+}
+
+RuleResult loss_rule(const Record& record, const Track& track) {
+    const RecordStatistics& s = record.statistics;
+    if (s.candidate.loss.count == 0) return {"loss", false, "no run came to its end"};
+    const bool below = s.candidate.loss.mean <= track.target_loss;
+    const std::string mean =
+        fmt::format("mean loss {:.4f}, target {}", s.candidate.loss.mean, track.target_loss);
+    if (!record.systems_only) {
+        const double p = s.loss_test ? s.loss_test->p : 1;
+        return {"loss", below && p < track.rules.max_loss_p,
+                fmt::format("{}; t-test that it is below: p = {:.2g}, less than {} wanted", mean, p,
+                            track.rules.max_loss_p)};
+    }
+    const double p = s.margin_test ? s.margin_test->p : 1;
+    return {"loss", below && p < track.rules.max_margin_p,
+            fmt::format("{}; systems-only, tests that it is the baseline's within {} at every "
+                        "validation: p = {:.2g}, less than {} wanted",
+                        mean, track.rules.loss_margin, p, track.rules.max_margin_p)};
+}
+
+RuleResult time_rule(const Record& record, const Track& track) {
+    const std::string& before = record.record_before;
+    if (!before.empty() && (!record.baseline || record.baseline->record != before))
+        return {"time", false, fmt::format("not measured in turns with the record before it, {}", before)};
+    if (!record.baseline) return {"time", true, "the first record of its track"};
+    const RecordStatistics& s = record.statistics;
+    if (!s.speedup) return {"time", false, "no run of each side came to its end"};
+    const double p = s.time_test ? s.time_test->p : 1;
+    return {
+        "time", p < track.rules.max_time_p,
+        fmt::format(
+            "{:.2f} s, in turns with {} of {:.2f} s; Welch's t-test that it is faster: p = {:.2g}, less than "
+            "{} wanted",
+            s.candidate.train_ms.mean * 1e-3, record.baseline->name, s.baseline->train_ms.mean * 1e-3, p,
+            track.rules.max_time_p)};
+}
+
+RuleResult build_rule(const Record& record) {
+    const bool known = record.git_sha != "unknown";
+    std::string why = "built from commit " + record.git_sha.substr(0, 12);
+    if (record.dirty) why += " and changes that are in no commit";
+    return {"build", known && !record.dirty, known ? why : "built from an unknown commit"};
+}
+
+}  // namespace
+
+std::vector<const RecordRun*> Record::done_runs(const std::string& side) const {
+    std::vector<const RecordRun*> found;
+    for (const RecordRun& run : runs) {
+        if (run.side == side && run.done()) found.push_back(&run);
+    }
+    return found;
+}
+
+void evaluate(Record& record, const Track& track) {
+    record.changes.clear();
+    if (record.baseline) {
+        for (KeyDifference& d : key_differences(record.baseline->config, record.config)) {
+            if (d.key != "seed") record.changes.push_back(std::move(d));
+        }
+    }
+    const auto ours = record.done_runs(kCandidate), theirs = record.done_runs(kBaseline);
+    RecordStatistics s;
+    s.candidate = side_statistics(record, kCandidate);
+    s.loss_test = test_mean_below(losses_of(ours), track.target_loss);
+    if (record.baseline) {
+        s.baseline = side_statistics(record, kBaseline);
+        s.time_test = test_mean_less(times_of(ours), times_of(theirs));
+        if (!ours.empty() && !theirs.empty())
+            s.speedup = s.baseline->train_ms.mean / s.candidate.train_ms.mean;
+        if (record.systems_only) s.margin_test = margin_test(record, track.rules.loss_margin);
+    }
+    record.statistics = s;
+    record.rules = {data_rule(record, track), build_rule(record), runs_rule(record, track),
+                    loss_rule(record, track), time_rule(record, track)};
+    record.is_record =
+        std::all_of(record.rules.begin(), record.rules.end(), [](const RuleResult& r) { return r.met; });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,118 @@
+// A record as its folder records/<track>/<date>_<name>/ holds it: record.json, one compressed metrics file
+// per run, README.md. What can be computed from the runs (statistics, verdict, changed keys) is computed by
+// evaluate() and written beside them, never read back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/config/config_keys.h"
+#include "train/records/run_metrics.h"
+#include "train/records/statistics.h"
+#include "train/records/track.h"
+
+namespace speedrun {
+
+inline constexpr int kRecordSchema = 1;
+inline constexpr const char* kCandidate = "candidate";
+inline constexpr const char* kBaseline = "baseline";
+
+struct RecordRun {
+    std::string side;   // kCandidate or kBaseline
+    int64_t order = 0;  // 0 ...: in which the attempt's runs were made
+    int64_t seed = 0;
+    std::string status;  // "done" or "diverged"
+    std::string began_utc;
+    double startup_ms = 0;
+    std::string file, sha256;  // of its compressed metrics, in the folder
+    int64_t every = 1;         // of the lines of steps, one in so many is kept; 1: all
+    // From its metrics.
+    int64_t steps = 0;
+    double train_ms = 0;
+    std::vector<Validation> validations;
+
+    bool done() const { return status == "done"; }
+    double loss() const { return validations.back().loss; }  // of a run that is done
+};
+
+// A run that was ended before its end, and started afresh: listed, and no part of the statistics.
+struct InterruptedRun {
+    std::string side;
+    int64_t seed = 0, steps = 0;
+};
+
+struct SideStatistics {
+    int64_t failed = 0;      // runs that diverged
+    Moments loss, train_ms;  // of those that are done
+};
+
+struct RecordStatistics {
+    SideStatistics candidate;
+    std::optional<SideStatistics> baseline;
+    std::optional<TestResult> loss_test;  // the mean loss is below the target
+    std::optional<TestResult> time_test;  // the mean time is below the baseline's
+    std::optional<TestResult>
+        margin_test;                // systems-only: losses are the baseline's, at the worst validation
+    std::optional<double> speedup;  // baseline's mean time / candidate's
+};
+
+struct RuleResult {
+    std::string rule;
+    bool met = false;
+    std::string why;
+};
+
+struct BaselineOfRecord {
+    std::string name;    // of the config
+    std::string record;  // folder in the same track whose config it is; empty: none
+    std::string config;  // resolved, JSON
+};
+
+struct Record {
+    std::string name, track, date;  // date: YYYY-MM-DD, UTC, when the attempt began
+    std::string what;               // changed, and why it is faster
+    bool systems_only = false;
+    std::string record_before;  // folder of the track's leading record when the attempt ended; empty: none
+    double target_loss = 0;
+    std::string git_sha;  // without "-dirty"
+    bool dirty = false;
+    std::string binary_sha256;
+    std::string hardware, build;  // JSON objects, of environment.json
+    std::vector<ShardInfo> data;
+    std::string config;  // resolved, JSON; its seed is not that of the runs
+    std::optional<BaselineOfRecord> baseline;
+    std::vector<RecordRun> runs;  // in order
+    std::vector<InterruptedRun> interrupted;
+
+    // By evaluate().
+    std::vector<KeyDifference> changes;  // baseline's config -> this one, seed left out
+    RecordStatistics statistics;
+    std::vector<RuleResult> rules;
+    bool is_record = false;  // all rules are met
+
+    std::string folder_name() const { return date + "_" + name; }
+    std::vector<const RecordRun*> done_runs(const std::string& side) const;
+};
+
+// Fills what follows from the runs.
+void evaluate(Record& record, const Track& track);
+
+// Its last key, sha256, is of all the others: a figure that nothing can recompute cannot change unnoticed.
+std::string record_to_json(const Record& record);
+// Not evaluated. Throws a data error that names origin and what is missing or of another type.
+Record record_from_json(const std::string& text, const std::string& origin);
+// Whether the text, which record_from_json takes, is byte by byte what was written.
+bool has_its_hash(const std::string& text);
+// FOLDER/record.json, evaluated by the rules of the track that the folder lies in. Throws as the two above,
+// and a data error if the hash is another.
+Record read_record(const std::string& folder);
+bool is_record_folder(const std::string& folder);
+// The folders of records in records/<track>, by name, so by date.
+std::vector<std::string> record_folders(const std::string& track_folder);
+// Name of the folder in it whose record meets all rules and was beaten by no other that does: records form a
+// chain, each measured against the one before it. The fastest if there are several; "" if there is none.
+std::string leading_record(const std::string& track_folder);
+
+}  // namespace speedrun

@@ -1,0 +1,245 @@
+// record.json: the Record struct as text and back.
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "data/json_text.h"
+#include "data/sha256.h"
+#include "kernels/device/error.h"
+#include "train/records/record.h"
+#include "train/records/text_files.h"
+
+namespace speedrun {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+// NaN, where there are too few runs, becomes null.
+Json to_json(const Moments& m) {
+    return {{"count", m.count}, {"mean", m.mean}, {"std", m.std}};
+}
+
+Json to_json(const std::optional<TestResult>& test) {
+    if (!test) return nullptr;
+    return {{"t", test->t}, {"df", test->df}, {"p", test->p}};
+}
+
+Json to_json(const SideStatistics& s) {
+    return {{"runs", s.loss.count},
+            {"failed", s.failed},
+            {"loss", to_json(s.loss)},
+            {"train_ms", to_json(s.train_ms)}};
+}
+
+Json to_json(const RecordStatistics& s) {
+    return {{"candidate", to_json(s.candidate)},
+            {"baseline", s.baseline ? to_json(*s.baseline) : Json(nullptr)},
+            {"loss_below_target", to_json(s.loss_test)},
+            {"time_below_baseline", to_json(s.time_test)},
+            {"loss_within_margin", to_json(s.margin_test)},
+            {"speedup", s.speedup ? Json(*s.speedup) : Json(nullptr)}};
+}
+
+Json to_json(const RecordRun& run) {
+    Json validations = Json::array();
+    for (const Validation& v : run.validations)
+        validations.push_back({{"step", v.step}, {"loss", v.loss}, {"train_ms", v.train_ms}});
+    return {{"side", run.side},
+            {"order", run.order},
+            {"seed", run.seed},
+            {"status", run.status},
+            {"loss", run.done() ? Json(run.loss()) : Json(nullptr)},
+            {"train_ms", run.train_ms},
+            {"startup_ms", run.startup_ms},
+            {"steps", run.steps},
+            {"began_utc", run.began_utc},
+            {"metrics", {{"file", run.file}, {"sha256", run.sha256}, {"every", run.every}}},
+            {"validations", validations}};
+}
+
+RecordRun run_from(const Json& json) {
+    RecordRun run;
+    run.side = json.at("side").get<std::string>();
+    run.order = whole_number(json.at("order"));
+    run.seed = whole_number(json.at("seed"));
+    run.status = json.at("status").get<std::string>();
+    run.train_ms = json.at("train_ms").get<double>();
+    run.startup_ms = json.at("startup_ms").get<double>();
+    run.steps = whole_number(json.at("steps"));
+    run.began_utc = json.at("began_utc").get<std::string>();
+    run.file = json.at("metrics").at("file").get<std::string>();
+    run.sha256 = json.at("metrics").at("sha256").get<std::string>();
+    run.every = whole_number(json.at("metrics").at("every"));
+    for (const Json& v : json.at("validations"))
+        run.validations.push_back(
+            {whole_number(v.at("step")), v.at("loss").get<double>(), v.at("train_ms").get<double>()});
+    if (run.side != kCandidate && run.side != kBaseline) throw_data("a run of side '{}'", run.side);
+    if (run.status != "done" && run.status != "diverged") throw_data("a run of status '{}'", run.status);
+    if (run.done() && run.validations.empty()) throw_data("a run that is done, without validation");
+    if (run.file.empty() || run.file.find('/') != std::string::npos) throw_data("a file '{}'", run.file);
+    return run;
+}
+
+Json baseline_json(const Record& record) {
+    if (!record.baseline) return nullptr;
+    const BaselineOfRecord& b = *record.baseline;
+    return {{"name", b.name},
+            {"record", b.record.empty() ? Json(nullptr) : Json(b.record)},
+            {"config", Json::parse(b.config)}};
+}
+
+std::string object_in(const Json& json, const char* key) {
+    const Json& value = json.at(key);
+    if (!value.is_object()) throw_data("{}: expected an object, found {}", key, shown(value));
+    return value.dump(2);
+}
+
+Record record_of(const Json& json) {
+    Record record;
+    if (const auto schema = whole_number(json.at("schema")); schema != kRecordSchema)
+        throw_data("schema {}, this build knows {}", schema, kRecordSchema);
+    const auto text = [&](const char* key) { return json.at(key).get<std::string>(); };
+    record.name = text("name");
+    record.track = text("track");
+    record.date = text("date");
+    record.what = text("what");
+    record.systems_only = json.at("systems_only").get<bool>();
+    record.record_before = text("record_before");
+    record.target_loss = json.at("target_loss").get<double>();
+    record.git_sha = text("git_sha");
+    record.dirty = json.at("dirty").get<bool>();
+    record.binary_sha256 = text("binary_sha256");
+    record.hardware = object_in(json, "hardware");
+    record.build = object_in(json, "build");
+    for (const Json& shard : json.at("data"))
+        record.data.push_back({shard.at("file").get<std::string>(), shard.at("split").get<std::string>(),
+                               whole_number(shard.at("tokens")), shard.at("sha256").get<std::string>()});
+    for (const ShardInfo& shard : record.data) {
+        if (shard.split != "train" && shard.split != "val") throw_data("data: a split '{}'", shard.split);
+    }
+    record.config = object_in(json, "config");
+    if (const Json& b = json.at("baseline"); !b.is_null()) {
+        const Json& folder = b.at("record");
+        record.baseline = {b.at("name").get<std::string>(), folder.is_null() ? "" : folder.get<std::string>(),
+                           object_in(b, "config")};
+    }
+    std::set<std::pair<std::string, int64_t>> seen;
+    for (const Json& run : json.at("runs")) {
+        record.runs.push_back(run_from(run));
+        const RecordRun& r = record.runs.back();
+        if (r.side == kBaseline && !record.baseline) throw_data("runs of a baseline, but no baseline");
+        if (!seen.insert({r.side, r.seed}).second)
+            throw_data("two runs of the {} with seed {}", r.side, r.seed);
+    }
+    for (const Json& run : json.at("interrupted"))
+        record.interrupted.push_back(
+            {run.at("side").get<std::string>(), whole_number(run.at("seed")), whole_number(run.at("steps"))});
+    return record;
+}
+
+std::string hash_of(const Json& json) {
+    const std::string text = json.dump(2);
+    Sha256 hash;
+    hash.update(text.data(), text.size());
+    return hash.hex();
+}
+
+}  // namespace
+
+std::string record_to_json(const Record& record) {
+    Json data = Json::array(), changes = Json::array(), runs = Json::array(), interrupted = Json::array(),
+         rules = Json::array();
+    for (const ShardInfo& s : record.data)
+        data.push_back({{"file", s.file}, {"split", s.split}, {"tokens", s.tokens}, {"sha256", s.sha256}});
+    for (const KeyDifference& d : record.changes)
+        changes.push_back({{"key", d.key}, {"baseline", d.before}, {"candidate", d.after}});
+    for (const RecordRun& run : record.runs) runs.push_back(to_json(run));
+    for (const InterruptedRun& run : record.interrupted)
+        interrupted.push_back({{"side", run.side}, {"seed", run.seed}, {"steps", run.steps}});
+    for (const RuleResult& rule : record.rules)
+        rules.push_back({{"rule", rule.rule}, {"met", rule.met}, {"why", rule.why}});
+    Json json = {{"schema", kRecordSchema},
+                 {"name", record.name},
+                 {"track", record.track},
+                 {"date", record.date},
+                 {"what", record.what},
+                 {"systems_only", record.systems_only},
+                 {"record_before", record.record_before},
+                 {"target_loss", record.target_loss},
+                 {"git_sha", record.git_sha},
+                 {"dirty", record.dirty},
+                 {"binary_sha256", record.binary_sha256},
+                 {"statistics", to_json(record.statistics)},
+                 {"verdict", {{"is_record", record.is_record}, {"rules", rules}}},
+                 {"runs", runs},
+                 {"interrupted", interrupted},
+                 {"baseline", baseline_json(record)},
+                 {"changes", changes},
+                 {"hardware", Json::parse(record.hardware)},
+                 {"build", Json::parse(record.build)},
+                 {"data", data},
+                 {"config", Json::parse(record.config)}};
+    json["sha256"] = hash_of(json);
+    return json.dump(2) + "\n";
+}
+
+Record record_from_json(const std::string& text, const std::string& origin) {
+    try {
+        return record_of(parse_json<Json>(text));
+    } catch (const std::exception& error) {
+        throw_data("{}: {}", origin, error.what());
+    }
+}
+
+bool has_its_hash(const std::string& text) {
+    Json json = parse_json<Json>(text);
+    // Digits beyond a double's precision would be lost by reading.
+    if (text != json.dump(2) + "\n") return false;
+    const std::string stored = json.value("sha256", "");
+    json.erase("sha256");
+    return stored == hash_of(json);
+}
+
+bool is_record_folder(const std::string& folder) {
+    return fs::exists(fs::path(folder) / "record.json");
+}
+
+std::vector<std::string> record_folders(const std::string& track_folder) {
+    std::vector<std::string> folders;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(track_folder, error)) {
+        if (is_record_folder(entry.path().string())) folders.push_back(entry.path().string());
+    }
+    std::sort(folders.begin(), folders.end());
+    return folders;
+}
+
+std::string leading_record(const std::string& track_folder) {
+    std::vector<Record> records;
+    std::set<std::string> beaten;
+    for (const std::string& folder : record_folders(track_folder)) {
+        Record record = read_record(folder);
+        if (!record.is_record) continue;
+        if (record.baseline) beaten.insert(record.baseline->record);
+        records.push_back(std::move(record));
+    }
+    std::erase_if(records, [&](const Record& record) { return beaten.count(record.folder_name()) > 0; });
+    const auto mean = [](const Record& record) { return record.statistics.candidate.train_ms.mean; };
+    const auto fastest = std::min_element(
+        records.begin(), records.end(), [&](const Record& a, const Record& b) { return mean(a) < mean(b); });
+    return fastest == records.end() ? "" : fastest->folder_name();
+}
+
+Record read_record(const std::string& folder) {
+    const std::string path = (fs::path(folder) / "record.json").string();
+    const std::string text = read_text_file(path);
+    Record record = record_from_json(text, path);
+    if (!has_its_hash(text))
+        throw_data("{}: changed since it was written; `speedrun records verify {}` says where", path, folder);
+    evaluate(record, read_track(fs::weakly_canonical(fs::path(folder)).parent_path().string()));
+    return record;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,30 @@
+// Records in words: the README of a record's folder, and the leaderboard.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/records/record.h"
+
+namespace speedrun {
+
+// Under this heading stands everything of the README that is a figure; verify compares the numbers.
+inline constexpr const char* kFiguresHeading = "## Figures";
+std::string figures_markdown(const Record& record);
+std::string record_readme(const Record& record);
+
+// "2 cores of AMD EPYC", "8 x NVIDIA H100".
+std::string hardware_text(const Record& record);
+// "44.51 ± 0.32" of milliseconds, as seconds.
+std::string seconds_text(const Moments& ms);
+std::string loss_text(const Moments& loss);
+// "0.0012"; "-" without a test.
+std::string p_text(const std::optional<TestResult>& test);
+
+// Sorts by mean time, records that meet all rules first.
+void sort_leaderboard(std::vector<Record>& records);
+enum class TableStyle { text, markdown, json };
+// One track's records in this order.
+std::string leaderboard(const std::vector<Record>& records, TableStyle style);
+
+}  // namespace speedrun

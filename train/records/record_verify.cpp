@@ -1,0 +1,164 @@
+#include "train/records/record_verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "data/dataset.h"
+#include "kernels/device/error.h"
+#include "train/records/record.h"
+#include "train/records/record_text.h"
+#include "train/records/text_files.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Relative difference that statistics may have: another compiler may order a sum otherwise, another Boost may
+// evaluate the distribution otherwise, in the last digits. Everything else is compared letter by letter.
+constexpr double kTolerance = 1e-9;
+
+// Numbers, and whether rules are met: what has to stay when a later build says it in other words.
+std::vector<std::string> figures_in(const std::string& text) {
+    static const std::regex pattern("[0-9][0-9.]*(e[-+]?[0-9]+)?|NOT MET|met:");
+    std::vector<std::string> figures;
+    for (std::sregex_iterator i(text.begin(), text.end(), pattern), end; i != end; ++i)
+        figures.push_back(i->str());
+    return figures;
+}
+
+bool same_figure(const std::string& key, const std::string& a, const std::string& b) {
+    if (a == b) return true;
+    if (key.ends_with(".why")) return figures_in(a) == figures_in(b);
+    if (key.rfind("statistics.", 0) != 0) return false;
+    char *end_a = nullptr, *end_b = nullptr;
+    const double x = std::strtod(a.c_str(), &end_a), y = std::strtod(b.c_str(), &end_b);
+    if (*end_a != 0 || *end_b != 0) return false;
+    return std::abs(x - y) <= kTolerance * std::max(std::abs(x), std::abs(y));
+}
+
+// What the run's metrics say, in place of what record.json says.
+void read_run(const fs::path& folder, const Record& record, RecordRun& run,
+              std::vector<std::string>& problems) {
+    const std::string path = (folder / run.file).string();
+    try {
+        run.sha256 = sha256_file(path);
+        const RunMetrics metrics = read_metrics(gunzip(read_text_file(path), path), path);
+        run.steps = metrics.steps;
+        run.train_ms = metrics.train_ms;
+        const auto keys = flat_keys(run.side == kCandidate ? record.config : record.baseline->config);
+        const auto wanted = keys.find("schedule.steps");
+        const bool done = metrics.validated_at_end && wanted != keys.end() &&
+                          wanted->second == std::to_string(metrics.steps);
+        run.status = done ? "done" : "diverged";
+        run.validations = metrics.validations;
+    } catch (const Error& error) {
+        problems.push_back(error.what());
+    }
+}
+
+void check_files(const fs::path& folder, const Record& record, std::vector<std::string>& problems) {
+    std::set<std::string> known = {"record.json", "README.md"};
+    for (const RecordRun& run : record.runs) {
+        if (!known.insert(run.file).second) problems.push_back(run.file + ": the metrics of two runs");
+    }
+    for (const auto& entry : fs::directory_iterator(folder)) {
+        const std::string name = entry.path().filename().string();
+        if (!known.count(name) && name.ends_with(".gz"))
+            problems.push_back(name + ": metrics of no run in record.json");
+    }
+}
+
+void check_readme(const fs::path& folder, const Record& record, std::vector<std::string>& problems) {
+    const std::string path = (folder / "README.md").string();
+    if (!fs::exists(path)) return problems.push_back("README.md: missing");
+    const std::string text = read_text_file(path);
+    const size_t begin = text.find(kFiguresHeading);
+    if (begin == std::string::npos)
+        return problems.push_back(fmt::format("README.md: no '{}'", kFiguresHeading));
+    const auto here = figures_in(text.substr(begin)), computed = figures_in(figures_markdown(record));
+    const auto [a, b] = std::mismatch(here.begin(), here.end(), computed.begin(), computed.end());
+    if (a == here.end() && b == computed.end()) return;
+    problems.push_back(fmt::format("README.md: figure {} of '{}' says {}, computed again {}",
+                                   a - here.begin() + 1, kFiguresHeading, a == here.end() ? "nothing" : *a,
+                                   b == computed.end() ? "nothing" : *b));
+}
+
+// The record that this one was measured against has the config that was measured.
+void check_baseline(const fs::path& folder, const Record& record, std::vector<std::string>& problems) {
+    if (!record.baseline || record.baseline->record.empty()) return;
+    const fs::path there = folder.parent_path() / record.baseline->record;
+    if (!is_record_folder(there.string()))
+        return problems.push_back("baseline.record: there is no record " + there.string());
+    const std::string path = (there / "record.json").string();
+    const Record predecessor = record_from_json(read_text_file(path), path);
+    for (const KeyDifference& d : key_differences(predecessor.config, record.baseline->config)) {
+        // A build with more options resolves more keys.
+        if (d.key == "seed" || d.before == "nothing" || d.after == "nothing") continue;
+        problems.push_back(
+            fmt::format("baseline.config.{}: {}, in {} it is {}", d.key, d.after, path, d.before));
+    }
+}
+
+void check_record_before(const fs::path& folder, const Record& record, std::vector<std::string>& problems) {
+    const fs::path track = folder.parent_path();
+    if (!record.record_before.empty()) {
+        if (!is_record_folder((track / record.record_before).string()))
+            problems.push_back(fmt::format("record_before: there is no record {}", record.record_before));
+        return;
+    }
+    for (const std::string& other : record_folders(track.string())) {
+        const std::string path = other + "/record.json";
+        const Record older = record_from_json(read_text_file(path), path);
+        // Nothing tells which of two records of one day was first.
+        if (older.date < record.date && read_record(other).is_record)
+            problems.push_back(fmt::format("record_before: none, but {} is older", other));
+    }
+}
+
+void check(const fs::path& folder, RecordCheck& result) {
+    const std::string path = (folder / "record.json").string();
+    const std::string text = read_text_file(path);
+    Record record = record_from_json(text, path);
+    if (!has_its_hash(text))
+        result.problems.push_back("sha256: record.json was changed since it was written");
+    const Track track = read_track(folder.parent_path().string());
+    if (record.track != track.name)
+        result.problems.push_back(fmt::format("track: {}, the folder's is {}", record.track, track.name));
+    if (folder.filename() != record.folder_name())
+        result.problems.push_back("name, date: the folder should be " + record.folder_name());
+    for (RecordRun& run : record.runs) read_run(folder, record, run, result.problems);
+    evaluate(record, track);
+    const std::string computed = record_to_json(record);
+    result.num_figures = static_cast<int64_t>(flat_keys(computed).size());
+    for (const KeyDifference& d : key_differences(text, computed)) {
+        if (d.key == "sha256" || same_figure(d.key, d.before, d.after)) continue;
+        result.problems.push_back(
+            fmt::format("{}: record.json says {}, computed again {}", d.key, d.before, d.after));
+    }
+    check_files(folder, record, result.problems);
+    check_readme(folder, record, result.problems);
+    check_baseline(folder, record, result.problems);
+    check_record_before(folder, record, result.problems);
+}
+
+}  // namespace
+
+RecordCheck verify_record(const std::string& folder) {
+    RecordCheck result{.folder = folder, .problems = {}};
+    try {
+        fs::path path = fs::weakly_canonical(folder);
+        if (!path.has_filename()) path = path.parent_path();  // "records/kjv/x/"
+        check(path, result);
+    } catch (const std::exception& error) {
+        result.problems.push_back(error.what());
+    }
+    return result;
+}
+
+}  // namespace speedrun

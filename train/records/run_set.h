@@ -1,0 +1,38 @@
+// Two sets of runs against each other: of records, or of any run folders.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/records/record.h"
+
+namespace speedrun {
+
+struct RunSet {
+    std::string name;
+    std::string config;              // resolved, JSON
+    std::string machine;             // host, processor, ranks' devices
+    std::vector<RecordRun> runs;     // with began_utc and metrics
+    std::vector<std::string> notes;  // runs left out, and why
+};
+
+// A record's folder, or run folders: comma-separated patterns. Throws a usage error if nothing is found, or
+// the runs have different configs (but for seeds) or machines.
+RunSet read_run_set(const std::string& source);
+
+struct Comparison {
+    RunSet a, b;
+    Moments time_a, time_b, loss_a, loss_b;
+    double ratio = 0;                                // mean time of a / of b
+    std::optional<TestResult> time_test, loss_test;  // Welch's, alternative: a's mean is below b's
+    std::vector<KeyDifference> differences;
+    bool in_turns = false, same_machine = false;
+    std::vector<std::string> warnings;
+};
+// If one is a record that was measured against the other, the runs of that attempt, in turns, stand for both.
+Comparison compare_run_sets(const std::string& a, const std::string& b);
+
+std::string comparison_text(const Comparison& comparison);
+std::string comparison_json(const Comparison& comparison);
+
+}  // namespace speedrun

@@ -1,0 +1,125 @@
+#include "train/records/track.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "data/json_text.h"
+#include "data/shard.h"
+#include "kernels/device/error.h"
+#include "train/records/text_files.h"
+
+namespace speedrun {
+
+namespace {
+
+using SortedJson = nlohmann::json;
+namespace fs = std::filesystem;
+
+std::string tracks_in(const fs::path& folder) {
+    std::string names;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+        if (fs::exists(entry.path() / "track.json"))
+            names += (names.empty() ? "" : ", ") + entry.path().filename().string();
+    }
+    return names.empty() ? "none" : names;
+}
+
+std::vector<ShardInfo> shards_of(const Track& track, const std::string& split) {
+    std::vector<ShardInfo> found;
+    for (const ShardInfo& shard : track.shards) {
+        if (shard.split == split) found.push_back(shard);
+    }
+    return found;
+}
+
+}  // namespace
+
+Track parse_track(const std::string& text, const std::string& origin) {
+    try {
+        const SortedJson json = parse_json<SortedJson>(text);
+        Track track;
+        track.name = json.at("name").get<std::string>();
+        for (const SortedJson& shard : json.at("dataset").at("shards"))
+            track.shards.push_back({shard.at("file").get<std::string>(), shard.at("split").get<std::string>(),
+                                    whole_number(shard.at("tokens")), shard.at("sha256").get<std::string>()});
+        track.validation_tokens = json.at("validation").at("tokens");
+        track.target_loss = json.at("target_loss");
+        track.hardware_class = json.at("hardware_class").get<std::string>();
+        const SortedJson& rules = json.at("rules");
+        track.rules.min_runs = rules.at("min_runs");
+        track.rules.max_loss_p = rules.at("max_loss_p");
+        track.rules.max_time_p = rules.at("max_time_p");
+        track.rules.loss_margin = rules.at("systems_only").at("loss_margin");
+        track.rules.max_margin_p = rules.at("systems_only").at("max_p");
+        return track;
+    } catch (const SortedJson::exception& error) {
+        throw_data("{}: {}", origin, error.what());
+    } catch (const JsonError& error) {
+        throw_data("{}: not valid JSON: {}", origin, error.what());
+    }
+}
+
+Track read_track(const std::string& folder) {
+    const std::string path = (fs::path(folder) / "track.json").string();
+    if (!fs::exists(path)) {
+        const fs::path parent = fs::path(folder).parent_path();
+        throw_usage("{}: no such track; {} has {}", path, parent.string(), tracks_in(parent));
+    }
+    return parse_track(read_text_file(path), path);
+}
+
+std::string data_problem(const Track& track, const std::vector<ShardInfo>& shards) {
+    const std::vector<ShardInfo> train = shards_of(track, "train"), val = shards_of(track, "val");
+    size_t next_val = 0;
+    for (const ShardInfo& shard : shards) {
+        const auto same = [&](const ShardInfo& s) { return s.sha256 == shard.sha256; };
+        if (shard.split == "train") {
+            if (std::none_of(train.begin(), train.end(), same))
+                return fmt::format("{}: SHA-256 {} is no training shard of track {}", shard.file,
+                                   shard.sha256, track.name);
+            continue;
+        }
+        // Validation tokens are counted from the first on, so the order matters too.
+        if (next_val >= val.size() || !same(val[next_val])) {
+            return fmt::format("{}: SHA-256 {} is not validation shard {} of track {}, {}", shard.file,
+                               shard.sha256, next_val, track.name,
+                               next_val < val.size() ? val[next_val].sha256 : "which has no more");
+        }
+        ++next_val;
+    }
+    int64_t tokens = 0;
+    for (size_t i = 0; i < next_val; ++i) tokens += val[i].tokens;
+    if (tokens <= track.validation_tokens)
+        return fmt::format("{} validation tokens, track {} scores {}", tokens, track.name,
+                           track.validation_tokens);
+    return "";
+}
+
+std::vector<ShardInfo> expect_data_of_track(const Track& track, const TrackClaim& claim) {
+    if (claim.target_loss != track.target_loss) {
+        throw_usage("record.target_loss is {}, the target of track {} is {}", claim.target_loss, track.name,
+                    track.target_loss);
+    }
+    std::vector<ShardInfo> shards;
+    int64_t val_tokens = 0;
+    for (const auto& [files, split] :
+         {std::pair{&claim.train_files, "train"}, std::pair{&claim.val_files, "val"}}) {
+        for (const std::string& file : *files) {
+            shards.push_back({file, split, Shard(file).size(), sha256_file(file)});
+            if (split == std::string("val")) val_tokens += shards.back().tokens;
+        }
+    }
+    if (const std::string problem = data_problem(track, shards); !problem.empty()) {
+        throw_data("{}: {}; the track's data is prepared as its track.json says", track.name, problem);
+    }
+    // The first token of the stream is nobody's target.
+    const int64_t scored = claim.val_tokens == 0 ? val_tokens - 1 : claim.val_tokens;
+    if (scored != track.validation_tokens) {
+        throw_usage("data.val_tokens: {} validation tokens are scored, track {} wants {}", scored, track.name,
+                    track.validation_tokens);
+    }
+    return shards;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,39 @@
+// What a person sees of a run: one live line on a terminal, a plain line every few seconds elsewhere. mpirun
+// gives its ranks a terminal even where its own output is a file, so several ranks print plain lines.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "train/runlog/run_folder.h"
+
+namespace speedrun {
+
+class Progress {
+  public:
+    // ceiling: FLOP/s of a large product on this machine, for the share that training reaches; 0: not shown.
+    // Both figures are of all ranks.
+    Progress(int64_t steps, bool quiet, int num_ranks, double flops_per_step, double ceiling_flops_per_s);
+
+    void step(const StepMetrics& metrics);
+    void validation(int64_t step, double loss, double train_ms);
+    // A line of its own, kept on the screen.
+    void message(const std::string& text);
+    // Removes the live line.
+    void finish();
+
+  private:
+    std::string line(const StepMetrics& metrics) const;
+
+    const int64_t steps_;
+    const bool quiet_, terminal_;
+    const double flops_per_step_, ceiling_;
+    bool live_ = false;
+    std::chrono::steady_clock::time_point last_{};
+};
+
+// "1:05" or "1:02:03" of seconds.
+std::string clock_text(double seconds);
+
+}  // namespace speedrun
