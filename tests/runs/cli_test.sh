@@ -14,10 +14,17 @@ expect 2 "subcommand" "$speedrun"
 expect 2 "nonsense" "$speedrun" nonsense
 expect 2 "config" "$speedrun" train
 expect 0 "schedule.steps" "$speedrun" plan --options
+expect 0 "^speedrun $(cat "$here/../../VERSION")\$" "$speedrun" --version
+for line in "build  *[A-Z][a-zA-Z]* \(unknown\|[0-9a-f]\{40\}\)" "CPU level  *a[vm]x" "libraries .*OpenSSL 3\.[0-9]" MPI NCCL CUDA; do
+    grep -q -e "^$line" out || fail "--version says nothing of $line"
+done
+mv out version
 expect 0 "^ok  *build\|^warn  *build" "$speedrun" doctor
-for line in MPI NCCL CUDA CPU "CPU level" governor memory "huge pages" disk clock; do
+for line in libraries MPI NCCL CUDA CPU "CPU level" governor memory "huge pages" disk clock; do
     grep -q -e "^\(ok\|note\|warn\) *$line" out || fail "the doctor says nothing of $line"
 done
+sed 1d version | while read -r line; do grep -q -F -e "$line" out || echo "$line"; done >differ
+[ ! -s differ ] || fail "the doctor and --version differ in: $(cat differ)"
 expect 0 '"findings"' "$speedrun" doctor --json
 expect 2 "^fail  *disk .*--out" "$speedrun" doctor --out /proc/runs
 expect 2 '"status": "fail"' "$speedrun" doctor --json --out /proc/runs

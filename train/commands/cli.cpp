@@ -4,6 +4,7 @@
 
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
+#include "train/commands/findings.h"
 #include "train/commands/records_cli.h"
 #include "train/config/choices.h"
 
@@ -30,6 +31,7 @@ int run_command_line(int argc, char** argv) {
     CLI::App app("speedrun: trains a small GPT against the clock");
     app.require_subcommand(1);
     app.footer(kFooter);
+    app.set_version_flag("--version", version_text, "version, commit, compiler, CPU level, libraries");
 
     TrainOptions train;
     CLI::App* train_command =

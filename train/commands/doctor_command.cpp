@@ -4,12 +4,9 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "kernels/cpu/isa.h"
 #include "kernels/device/error.h"
-#include "train/comm/message_channel.h"
 #include "train/commands/commands.h"
-#include "train/runlog/environment.h"
-#include "train/runlog/machine.h"
+#include "train/commands/findings.h"
 
 namespace speedrun {
 
@@ -17,59 +14,26 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-// ok: as it should be; note: a fact that limits; warn: something to mend; fail: nothing can be trained here.
-enum class Status : uint8_t { ok, note, warn, fail };
 const char* name_of(Status status) {
     constexpr std::array<const char*, 4> kNames{"ok", "note", "warn", "fail"};
     return kNames[static_cast<size_t>(status)];
 }
 
-struct Finding {
-    Status status;
-    std::string name, value, advice;
-};
-using Findings = std::vector<Finding>;
-
 double gib(int64_t bytes) {
     return static_cast<double>(bytes) / kGiB;
 }
 
-void add_build(Findings& all, const Environment& e) {
-    const bool release = e.build_type == "Release";
-    all.push_back({release ? Status::ok : Status::warn, "build",
-                   fmt::format("{} {}, {}", e.build_type, e.git_sha.substr(0, 12), e.compiler),
-                   release ? "" : "slow: build with the preset release"});
-}
-
-void add_ranks(Findings& all, const Environment& e, const Machine& m) {
-    if (e.has_mpi) {
-        all.push_back({Status::ok, "MPI", mpi_library_version(), ""});
-        all.push_back({m.launcher.empty() ? Status::warn : Status::ok, "launcher",
-                       m.launcher.empty() ? "neither mpirun nor mpiexec on PATH" : m.launcher,
-                       m.launcher.empty() ? "for several ranks install openmpi-bin" : ""});
-    } else {
-        all.push_back({Status::note, "MPI", "not in this build",
-                       "one rank only; install libopenmpi-dev and build again"});
-    }
-    all.push_back({m.has_nccl ? Status::ok : Status::note, "NCCL", m.nccl,
-                   m.has_nccl ? "" : "only ranks on several GPUs need it"});
+void add_launcher(Findings& all, const Environment& e, const Machine& m) {
+    if (!e.has_mpi) return;
+    all.push_back({m.launcher.empty() ? Status::warn : Status::ok, "launcher",
+                   m.launcher.empty() ? "neither mpirun nor mpiexec on PATH" : m.launcher,
+                   m.launcher.empty() ? "for several ranks install openmpi-bin" : ""});
 }
 
 void add_gpus(Findings& all, const Environment& e) {
-    if (!e.has_cuda) {
-        all.push_back(
-            {Status::note, "CUDA", "not in this build", "to use a GPU, build where nvcc is on PATH"});
-        return;
-    }
-    const auto version = [](int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); };
-    const bool driver = e.cuda.driver_version > 0;
-    const bool old = driver && e.cuda.driver_version / 1000 < e.cuda.runtime_version / 1000;
-    all.push_back({old ? Status::warn : Status::ok, "CUDA",
-                   fmt::format("built with {}, driver {}", version(e.cuda.runtime_version),
-                               driver ? "for " + version(e.cuda.driver_version) : "not installed"),
-                   old ? "the driver is older than the build: update it" : ""});
+    if (!e.has_cuda) return;
     if (!e.cuda.unavailable.empty()) {
-        all.push_back({driver ? Status::warn : Status::note, "GPU",
+        all.push_back({e.cuda.driver_version > 0 ? Status::warn : Status::note, "GPU",
                        fmt::format("none ({})", e.cuda.unavailable), "runs use the CPU"});
     }
     for (const CudaGpu& gpu : e.cuda.gpus) {
@@ -92,16 +56,6 @@ void add_cpu(Findings& all, const Environment& e, const Machine& m) {
             {Status::warn, "CPU limit", fmt::format("{:g} cores, by its control group", *m.core_limit),
              fmt::format("more threads than that take turns: set \"threads\": {:.0f}, or raise the limit",
                          std::max(1.0, *m.core_limit))});
-    }
-    if (e.isas.empty()) {
-        all.push_back({Status::fail, "CPU level", "no AVX2 with FMA",
-                       "runs on the CPU need a processor with AVX2: Intel since 2013, AMD since 2015"});
-    } else {
-        const bool lowered = e.isa != e.isas.back();
-        all.push_back({lowered ? Status::warn : Status::ok, "CPU level",
-                       fmt::format("{} (this processor has {}): precision auto is {}", e.isa, e.isas.back(),
-                                   cpu_has_bf16() ? "bf16" : "f32"),
-                       lowered ? "SPEEDRUN_ISA lowers it; unset it for the fastest loops" : ""});
     }
     const char* const threads = std::getenv("OMP_NUM_THREADS");
     if (threads) {
@@ -180,9 +134,8 @@ void add_clock(Findings& all, const Machine& m) {
 int run_doctor(const DoctorOptions& options) {
     const Environment e = read_environment();
     const Machine m = read_machine();
-    Findings all;
-    add_build(all, e);
-    add_ranks(all, e, m);
+    Findings all = build_findings(e, m);
+    add_launcher(all, e, m);
     add_gpus(all, e);
     add_cpu(all, e, m);
     add_memory(all, e, m);

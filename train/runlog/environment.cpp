@@ -42,6 +42,7 @@ RankPlace RankPlace::from_text(const std::string& text) {
 
 Environment read_environment() {
     Environment e;
+    e.version = build_info().version;
     e.git_sha = build_info().git_sha;
     e.compiler = build_info().compiler;
     e.build_type = build_info().build_type;
@@ -78,6 +79,7 @@ std::string environment_to_json(const Environment& e) {
     nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
     for (const RankPlace& place : e.ranks) ranks.push_back({{"host", place.host}, {"device", place.device}});
     const nlohmann::ordered_json json = {
+        {"version", e.version},
         {"git_sha", e.git_sha},
         {"build",
          {{"type", e.build_type},

@@ -17,7 +17,7 @@ struct RankPlace {
 };
 
 struct Environment {
-    std::string git_sha, compiler, build_type,
+    std::string version, git_sha, compiler, build_type,
         build_flags;  // of the build; git_sha ends in "-dirty" if it was
     bool has_mpi = false, has_cuda = false;
     std::string host, os, cpu;

@@ -13,7 +13,7 @@ endif()
 set(text "#include \"train/runlog/build_info.h\"\n
 namespace speedrun {
 const BuildInfo& build_info() {
-    static const BuildInfo info{\"${sha}\", \"${COMPILER}\", \"${BUILD_TYPE}\", \"${FLAGS}\", ${HAS_MPI}, ${HAS_CUDA}};
+    static const BuildInfo info{\"${VERSION}\", \"${sha}\", \"${COMPILER}\", \"${BUILD_TYPE}\", \"${FLAGS}\", ${HAS_MPI}, ${HAS_CUDA}};
     return info;
 }
 }  // namespace speedrun
