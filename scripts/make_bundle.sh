@@ -63,7 +63,7 @@ if [ "$cuda" = on ] && "$nvcc" --help 2>/dev/null | grep -q -e --compress-mode; 
 # shellcheck disable=SC2086  # the list of programs is words
 {
     cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-        -DCMAKE_INSTALL_LIBDIR=lib -DSPEEDRUN_MPI=OFF "-DSPEEDRUN_CUDA=$(echo "$cuda" | tr '[:lower:]' '[:upper:]')" \
+ -DSPEEDRUN_MPI=OFF "-DSPEEDRUN_CUDA=$(echo "$cuda" | tr '[:lower:]' '[:upper:]')" \
         "-DSPEEDRUN_CUDA_ARCHITECTURES=$architectures" "-DCMAKE_CUDA_FLAGS=$cuda_flags" >"$build/configure.log" 2>&1 ||
         { tail -n 20 "$build/configure.log" >&2 && die "configuring failed: $build/configure.log"; }
     cmake --build "$build" -j "${JOBS:-$(nproc)}" --target $programs >"$build/build.log" 2>&1 ||
