@@ -19,6 +19,7 @@ fail() { echo "FAILED: $1"; failures=$((failures + 1)); }
 # Whether a command is run here.
 runs_here() {
     case $1 in
+    */usr/share/speedrun/*) return 1 ;;
     speedrun\ * | build/release/speedrun\ * | scripts/sweep.sh\ * | scripts/quickstart.sh*) ;;
     "for "*"; do"*) ;;
     mpirun\ --hostfile*) return 1 ;;
@@ -37,9 +38,11 @@ elsewhere() {
     scripts/cost_table.sh*) echo "tests/bench/cost_table_test.sh: dozens of runs" ;;
     ops_benchmark* | build/release/ops_benchmark*) echo "tests/bench: each benchmark once" ;;
     scripts/compare_peers.sh*) echo "tests/bench/peers_test.sh: it needs PyTorch" ;;
-    *cpack*) echo "tests/bench/install_test.sh: it installs what is packed" ;;
+    *cpack*) echo "tests/bench/install_test.sh: it packs" ;;
     "cmake "* | "ctest "*) echo "scripts/test.sh: it builds" ;;
     scripts/install_dependencies.sh* | data/kjv/prepare.sh*) echo "scripts/quickstart.sh: its first steps" ;;
+    *"apt install ./speedrun"* | */usr/share/speedrun/*) echo "tests/bench/install_test.sh: it packs, unpacks and runs what is installed" ;;
+    "docker "*) echo "by hand: it needs Docker" ;;
     "git clone "*) echo "by hand: it downloads this repository" ;;
     "mpirun --hostfile "* | "sbatch "*) echo "by hand: it needs several hosts" ;;
     *) return 1 ;;
