@@ -24,7 +24,8 @@ for preset in "$@"; do
     printf '\n== %s: build\n' "$preset"
     log=build/$preset.log
     mkdir -p build
-    if ! { cmake --preset "$preset" -DSPEEDRUN_UNITY=ON && cmake --build --preset "$preset"; } >"$log" 2>&1; then
+    if ! { cmake --preset "$preset" -DSPEEDRUN_UNITY=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=ON &&
+        cmake --build --preset "$preset"; } >"$log" 2>&1; then
         grep -E 'error|FAILED' "$log" >&2 || true
         tail -n 30 "$log" >&2
         echo "error: the $preset build failed; the whole output is in $log" >&2
