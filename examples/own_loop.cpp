@@ -7,8 +7,8 @@
 #include <random>
 
 #include "train/config/config_json.h"
-#include "train/memory_plan.h"
-#include "train/step_runner.h"
+#include "train/engine/memory_plan.h"
+#include "train/engine/step_runner.h"
 
 using namespace speedrun;
 

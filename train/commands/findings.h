@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "train/record/environment.h"
-#include "train/record/machine.h"
+#include "train/runlog/environment.h"
+#include "train/runlog/machine.h"
 
 namespace speedrun {
 
