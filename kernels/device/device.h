@@ -21,7 +21,7 @@ namespace speedrun {
 class Device;
 
 enum class DeviceKind : uint8_t { cpu, cuda };
-// Of two streams with work the device begins that of the higher priority. A CPU makes no difference.
+// Which of two streams with work the device serves first. A CPU makes no difference.
 enum class StreamPriority : uint8_t { normal, high };
 
 // What an event is for. On a GPU a time stamp costs each record a little, so only those whose times are read

@@ -11,7 +11,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 # A second and third sign beside colour; 6 x 5 groups until one repeats.
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-# Of the parts of the training time, in the order of the stack.
+# Colours of the parts of the training time, in the order of the stack.
 PART_COLORS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00")
 TARGET_COLOR = "#8A8F98"
 

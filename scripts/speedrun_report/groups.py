@@ -115,7 +115,7 @@ def group_runs(runs: list[Run]) -> list[Group]:
     return groups
 
 
-# Of an element that a list lacks elsewhere (an optimizer group, say), what is told; the rest is mostly defaults.
+# What is told of an element that a list lacks elsewhere (an optimizer group, say); the rest is mostly defaults.
 TOLD_OF_ELEMENT = ("type", "params", "lr")
 
 

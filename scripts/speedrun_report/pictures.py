@@ -13,7 +13,7 @@ from .groups import Group
 
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X"}
 LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
-# Of a training curve, whose noise would hide the rest; all share the second, so that an SVG stays below 200 kB.
+# Points of a training curve, whose noise would hide the rest; all share the second, so that an SVG stays below 200 kB.
 MOST_POINTS = 60
 MOST_POINTS_OF_ALL = 4000
 # Longest over shortest run from which on the horizontal axis is logarithmic.

@@ -20,7 +20,7 @@ def _moments(moments: dict, scale: float, pattern: str) -> str:
     return mean_cell((mean / scale, None if deviation is None else deviation / scale), pattern)
 
 
-# Of a text: what stays of it until somebody unfolds the rest.
+# Characters of a text that show until somebody unfolds the rest.
 SHOWN = 90
 
 

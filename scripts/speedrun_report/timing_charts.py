@@ -25,7 +25,7 @@ def parts_of(run: Run) -> tuple[float, float, float, float]:
     return compute - data, data, exposed, optimizer
 
 
-# Of bars in stacks, whose parts a legend above names.
+# Layout of bars in stacks, whose parts a legend above names.
 BARS = {
     "barmode": "stack",
     "bargap": 0.35,
