@@ -268,7 +268,7 @@ void CudaDevice::set_trace(TraceSink* sink) {
         "graphs",
         why);
     if (!origin_) origin_ = std::make_unique<CudaEvent>(false, EventKind::timed);
-    CudaStream stream("trace", *this);
+    CudaStream stream("trace", StreamPriority::normal, *this);
     stream.record(*origin_);
     origin_->synchronize();
     origin_ns_ = now_ns();
