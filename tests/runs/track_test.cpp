@@ -59,8 +59,9 @@ TEST(TrackTest, RulesAreThoseOfTheSpecification) {
 
 TEST(TrackTest, BaselineIsSmallEnough) {
     const Config config = read_config((kRoot / "configs/kjv_baseline.json").string(), {});
-    EXPECT_EQ(config.model.preset, "gpt2");
-    for (const OptimizerGroupConfig& group : config.optimizers.groups) EXPECT_EQ(group.type, "adamw");
+    EXPECT_EQ(config.model.preset, Family::gpt2);
+    for (const OptimizerGroupConfig& group : config.optimizers.groups)
+        EXPECT_EQ(group.type, OptimizerKind::adamw);
     EXPECT_LE(ParameterTable(config.model, config.batch.sequence_length).numel(), 4'000'000);
 }
 
