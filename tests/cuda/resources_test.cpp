@@ -41,7 +41,7 @@ class Resources : public RunFixture {
         };
         forget_fake_gpu_launches();
         const std::string adamw = R"(optimizers.groups=[{"type":"adamw","params":["*"],"lr":0.003}])";
-        for (const DType precision : {DType::f32, DType::bf16}) {
+        for (const char* precision : {"f32", "bf16"}) {
             const std::string type = std::string("precision=") + precision;
             for (const int heads : {1, 2, 8}) {  // of sizes 128, 64 and 16
                 const std::string size = "model.num_heads=" + std::to_string(heads),
