@@ -82,8 +82,7 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
         if (!built_with_cudnn()) {
             throw_usage(
                 "attention 'cudnn' was asked for, but this build has no cuDNN: it needs the headers of cuDNN "
-                "9 "
-                "and of cudnn-frontend (pip install nvidia-cudnn-frontend), and is configured with "
+                "9 and of cudnn-frontend (pip install nvidia-cudnn-frontend), and is configured with "
                 "-DCUDNN_FRONTEND_INCLUDE_DIR=<the folder of cudnn_frontend.h>; or use attention 'hand'");
         }
         std::string why;

@@ -122,8 +122,7 @@ void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site)
     if (error == cudaErrorNoKernelImageForDevice) {
         throw_usage(
             "this build holds no code for this GPU; configure it with -DSPEEDRUN_CUDA_ARCHITECTURES=native, "
-            "or with the "
-            "preset cuda for every supported GPU");
+            "or with the preset cuda for every supported GPU");
     }
     const char* name = nullptr;
     if (cudaFuncGetName(&name, kernel) != cudaSuccess || !name) name = "a kernel";

@@ -14,8 +14,7 @@ CudaInfo query_cuda() {
 CudaBackend make_cuda_backend(const CudaOptions& /*options*/) {
     throw_usage(
         "device: 'cuda' was asked for, but this build has no CUDA backend; build it where nvcc is on PATH, "
-        "or use "
-        "'cpu' or 'auto'");
+        "or use 'cpu' or 'auto'");
 }
 
 bool built_with_cudnn() {

@@ -30,8 +30,7 @@ constexpr const char* kUsage =
     "  --small    a rehearsal in seconds; otherwise the shapes of the 124M models\n"
     "  --threads  0: all\n"
     "Everything else is Google Benchmark's. Exit codes: 0 done; 1 a case failed, or an operation has none; 2 "
-    "bad "
-    "usage.\n";
+    "bad usage.\n";
 
 // What is left in argv is Google Benchmark's.
 Options take_options(int& argc, char** argv) {

@@ -243,8 +243,7 @@ std::string Executor::stuck() const {
         }
         return fmt::format(
             "block ({},{},{}): nobody can go on: {} threads wait at a barrier, {} in an exchange with lanes "
-            "that do not "
-            "come, {} have left; thread {} waits at {}:{}",
+            "that do not come, {} have left; thread {} waits at {}:{}",
             thread.position.block.x, thread.position.block.y, thread.position.block.z, barrier, exchange,
             num_done_, thread.position.linear, short_name(thread.where.file_name()), thread.where.line());
     }

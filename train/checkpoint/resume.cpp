@@ -44,8 +44,7 @@ void check_config(const CheckpointReader& reader, const Config& config) {
     if (differences.empty()) return;
     throw_usage(
         "{} belongs to another config: {}. A resumed run goes on as if it had never stopped: put these back, "
-        "or start "
-        "a new run with another --name and without --resume",
+        "or start a new run with another --name and without --resume",
         reader.folder(), fmt::join(differences, "; "));
 }
 

@@ -133,8 +133,7 @@ Mesh resolve_mesh(const ParallelConfig& parallel, int world_size) {
     if (world_size % others != 0 || world_size / others != shard) {
         throw_usage(
             "parallel: replicate {} x shard {} x context {} x tensor {} is not the number of ranks, {}; set "
-            "parallel.shard "
-            "to \"auto\" or start another number of ranks",
+            "parallel.shard to \"auto\" or start another number of ranks",
             parallel.replicate, shard, parallel.context, parallel.tensor, world_size);
     }
     return Mesh({static_cast<int>(parallel.replicate), static_cast<int>(shard), 1, 1});

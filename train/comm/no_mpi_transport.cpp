@@ -11,8 +11,7 @@ std::string mpi_library_version() {
 std::unique_ptr<MessageTransport> make_mpi_transport() {
     throw_usage(
         "this process was started by an MPI launcher, but this build has no MPI: install one "
-        "(libopenmpi-dev) and configure "
-        "with -DSPEEDRUN_MPI=ON, or start a single process without mpirun");
+        "(libopenmpi-dev) and configure with -DSPEEDRUN_MPI=ON, or start a single process without mpirun");
 }
 
 }  // namespace speedrun

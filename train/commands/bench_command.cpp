@@ -73,9 +73,10 @@ void print_text(const BenchOptions& options, const Config& config, const Runtime
     line("+ in none", p.gaps_ms);
     line("= step", p.step_ms);
     std::printf(
-        "\nstep without events %.3f ms (events around operations: %+.1f%%): %.0f tokens/s, %.1f GFLOP/s, "
-        "%.0f%% "
-        "of the product ceiling\nsum of floors %.3f ms: %.0f%% of the step\n",
+        "\n"
+        "step without events %.3f ms (events around operations: %+.1f%%): %.0f tokens/s, %.1f GFLOP/s, "
+        "%.0f%% of the product ceiling\n"
+        "sum of floors %.3f ms: %.0f%% of the step\n",
         bench.plain_step_ms, percent(p.step_ms - bench.plain_step_ms, bench.plain_step_ms),
         whole.tokens_per_s, whole.gflops, 100 * whole.share_of_product, p.floor_ms,
         100 * whole.share_of_floor);

@@ -85,8 +85,7 @@ int run_command_line(int argc, char** argv) {
         "slower of both at the share of them that the operation's kernels reach, and a gap for each kernel. "
         "Rows\n"
         "are sorted by the difference. Shares are assumed where they say so (kernels/ops/gpu_models.cpp). "
-        "One "
-        "GPU;\n"
+        "One GPU;\n"
         "with --ranks one of so many, without the time of what they send each other. Needs no GPU.");
 
     BenchOptions bench;

@@ -51,8 +51,8 @@ void print_batch(const Config& config, const Ranks& ranks) {
     const int data_ranks = ranks.num_data_ranks();
     const std::string shared = data_ranks > 1 ? fmt::format("{} ranks x ", data_ranks) : "";
     std::printf(
-        "\nbatch: %lld tokens per step = %s%lld microbatches x %lld sequences x %lld tokens; %lld steps = "
-        "%lld "
+        "\n"
+        "batch: %lld tokens per step = %s%lld microbatches x %lld sequences x %lld tokens; %lld steps = %lld "
         "tokens\n",
         static_cast<long long>(b.tokens_per_step), shared.c_str(),
         static_cast<long long>(config.microbatches_per_step(data_ranks)),
@@ -123,8 +123,7 @@ void print_advice(const Ranks& ranks, const ParameterTable& table) {
     if (fitting == shard || ranks.plan().strategy == Strategy::ddp) return;
     std::printf(
         "advice: over %d ranks, buckets of %.1f MiB are mostly latency: --set parallel.replicate=%d cuts "
-        "them "
-        "among %d ranks only, and sums the parts over the copies\n",
+        "them among %d ranks only, and sums the parts over the copies\n",
         shard,
         static_cast<double>(bucket_target(ranks.plan(), shard, table.numel()) * size_of(DType::f32)) / kMiB,
         replicate * shard / fitting, fitting);
@@ -175,8 +174,7 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
     if (!network) return;
     std::printf(
         "on the simulated network (%g us, %s, jitter up to %g us): %.1f ms of reductions and %.1f ms of "
-        "gathers "
-        "per step, if the ranks are never late\n",
+        "gathers per step, if the ranks are never late\n",
         config.parallel.simulate_latency_us,
         network->model.bytes_per_s > 0 ? fmt::format("{:g} GB/s", network->model.bytes_per_s * 1e-9).c_str()
                                        : "any bandwidth",

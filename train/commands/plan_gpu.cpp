@@ -57,8 +57,7 @@ void print_gpu_text(const PlanOptions& options, const Config& config, const Rank
                 model.ms, model.ms - model.floor_ms);
     std::printf(
         "modelled step %.3f ms, %.3f ms a microbatch: %.0f tokens/s%s; sum of floors %.3f ms: %.0f%% of the "
-        "step; "
-        "%.3f ms between kernels\n",
+        "step; %.3f ms between kernels\n",
         model.ms, model.ms / static_cast<double>(model.microbatches), speed.tokens_per_s,
         ranks.mesh().world_size() > 1 ? fmt::format(" ({:.0f} a GPU)", speed.tokens_per_s_of_one).c_str()
                                       : "",

@@ -294,8 +294,7 @@ void Config::validate() const {
     if (const double work = rough_work(); work > kMostWork) {
         throw_usage(
             "a step would be about {:.1e} floating-point operations ({} layers x {} with mlp_ratio {}, {} "
-            "tokens), at "
-            "most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
+            "tokens), at most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
             work, model.num_layers, model.model_dim, model.mlp_ratio, batch.tokens_per_step, kMostWork);
     }
     if (optimizers.groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
@@ -304,8 +303,7 @@ void Config::validate() const {
         if (checkpoint.every % optimizers.groups[i].every != 0) {
             throw_usage(
                 "checkpoint.every {} is not a multiple of optimizers.groups[{}].every {}: in between, "
-                "gradients "
-                "wait that no checkpoint holds",
+                "gradients wait that no checkpoint holds",
                 checkpoint.every, i, optimizers.groups[i].every);
         }
     }

@@ -65,9 +65,9 @@ void expect_same_plan(const fs::path& folder, const Json& before, const Json& no
         text += fmt::format("\n  {}: {} when it began, {} now", d.key, d.before, d.after);
     if (text.empty()) return;
     throw_usage(
-        "{} holds an unfinished attempt that was begun otherwise:{}\nAll runs of a record are made alike: "
-        "put this "
-        "back, or begin a new attempt with another --name, or remove the folder",
+        "{} holds an unfinished attempt that was begun otherwise:{}\n"
+        "All runs of a record are made alike: put this back, or begin a new attempt with another --name, or "
+        "remove the folder",
         folder.string(), text);
 }
 

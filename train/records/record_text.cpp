@@ -143,8 +143,7 @@ std::string figures_markdown(const Record& record) {
     if (s.speedup)
         text += fmt::format(
             "Mean time of {} / this: {:.4f}, measured in turns on one machine. Welch's one-sided t-test that "
-            "this is "
-            "faster: p = {}.\n",
+            "this is faster: p = {}.\n",
             record.baseline->name, *s.speedup, p_text(s.time_test));
     text += fmt::format(
         "\n{}:\n\n", record.is_record ? "A record by the track's rules" : "No record by the track's rules");

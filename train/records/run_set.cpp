@@ -103,8 +103,7 @@ void warn(Comparison& c) {
     if (!c.in_turns)
         c.warnings.push_back(
             "the runs were not made in turns, so a machine that changed its speed in between counts as a "
-            "difference; "
-            "`speedrun records attempt A --against B` measures in turns");
+            "difference; `speedrun records attempt A --against B` measures in turns");
     for (const RunSet* set : {&c.a, &c.b}) {
         c.warnings.insert(c.warnings.end(), set->notes.begin(), set->notes.end());
         for (size_t i = 0; i < set->runs.size(); ++i) {

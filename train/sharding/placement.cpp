@@ -31,15 +31,13 @@ void check_accumulate(const StrategyRow& row, Accumulate accumulate) {
     if (accumulate == Accumulate::reduce_scatter && !row.allows_reduce_scatter) {
         throw_usage(
             "parallel.accumulate is reduce_scatter, but {} keeps gradients full until the last microbatch; "
-            "use local, or "
-            "strategy zero2 or zero3",
+            "use local, or strategy zero2 or zero3",
             word_of(row.strategy));
     }
     if (accumulate == Accumulate::local && !row.allows_local) {
         throw_usage(
             "parallel.accumulate is local, but {} keeps no full gradients between microbatches; use "
-            "reduce_scatter, or "
-            "strategy zero1",
+            "reduce_scatter, or strategy zero1",
             word_of(row.strategy));
     }
 }
@@ -75,8 +73,7 @@ ParallelPlan resolve_plan(ParallelPlan plan) {
     if (*plan.reshard_after_forward != Reshard::no && row.stored == kFull) {
         throw_usage(
             "parallel.reshard_after_forward is set, but {} stores parameters full: there is nothing to free "
-            "and gather "
-            "again; use false, or strategy zero3",
+            "and gather again; use false, or strategy zero3",
             word_of(row.strategy));
     }
     if (plan.optimizer_step == OptimizerStep::in_backward && plan.global_clip) {
@@ -89,8 +86,7 @@ ParallelPlan resolve_plan(ParallelPlan plan) {
     if (plan.optimizer_step == OptimizerStep::in_backward && plan.launch == Launch::after_backward) {
         throw_usage(
             "parallel.optimizer_step is in_backward, but parallel.launch is after_backward: no gradient is "
-            "reduced while "
-            "backward runs; set launch to ready");
+            "reduced while backward runs; set launch to ready");
     }
     if (plan.optimizer_step == OptimizerStep::in_backward && plan.step_order == StepOrder::forward) {
         throw_usage(

@@ -105,8 +105,7 @@ class Timeline final : public TraceSink {
 
 // Puts the files of all ranks, each as Timeline::write left it, into one, and removes them. Line by line, so
 // that any number of ranks needs no more memory than one. Throws data errors for a file that is not there or
-// was cut short; the parts then stay, and what
-// is at `path` too.
+// was cut short; the parts then stay, and what is at `path` too.
 void merge_timelines(const std::vector<std::string>& parts, const std::string& path);
 
 }  // namespace speedrun
