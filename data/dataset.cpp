@@ -170,7 +170,8 @@ std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) 
         const std::unique_ptr<glob_t, void (*)(glob_t*)> guard(&found, ::globfree);
         if (result == GLOB_NOMATCH) {
             throw_data(
-                "no file matches '{}'; data/kjv/prepare.sh or data/fineweb10B/download.sh makes a dataset",
+                "no file matches '{}'; data/kjv/prepare.sh or data/fineweb10B/download.sh makes a dataset "
+                "(installed, they lie in share/speedrun)",
                 pattern);
         }
         if (result != 0) throw_data("searching for '{}' failed: {}", pattern, errno_text());

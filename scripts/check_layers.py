@@ -92,6 +92,10 @@ def main(arguments):
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     root = Path(arguments[0] if arguments else __file__).resolve()
     root = root if arguments else root.parent.parent
+    for needed in ("ARCHITECTURE.md", COVERED_BY):
+        if not (root / needed).is_file():
+            print(f"error: {root} has no {needed}: give the root of the repository", file=sys.stderr)
+            return 2
     problems = [p for check in (upward_includes, long_files, untested_sources) for p in check(root)]
     print("\n".join(problems) or "layers, lengths and tests are as they should be")
     return 1 if problems else 0

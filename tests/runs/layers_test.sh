@@ -12,6 +12,8 @@ check=$root/scripts/check_layers.py
 
 expect 0 'as they should be' python3 "$check" "$root"
 
+expect 2 'has no ARCHITECTURE.md' python3 "$check" .
+expect 2 'Usage' python3 "$check" --unknown
 mkdir -p train/top train/low kernels data tests scripts
 # shellcheck disable=SC2016  # not for the shell
 printf '```\ntrain/top/   uses\ntrain/low/   is used\n             by others\nkernels/\ndata/\n```\n' >ARCHITECTURE.md
