@@ -10,7 +10,7 @@
 #include "tests/distributed/rank_threads.h"
 #include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
-#include "train/optim/groups.h"
+#include "train/sharding/schedule.h"
 
 namespace speedrun::testing {
 

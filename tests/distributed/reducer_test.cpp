@@ -6,7 +6,7 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/train/small_model.h"
-#include "train/optim/groups.h"
+#include "train/sharding/schedule.h"
 
 namespace speedrun::testing {
 namespace {

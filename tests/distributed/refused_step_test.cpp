@@ -6,7 +6,6 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/train/small_model.h"
-#include "train/optim/groups.h"
 #include "train/sharding/read_master.h"
 #include "train/sharding/update_pipeline.h"
 
@@ -21,16 +20,10 @@ class RankUnderTest {
           gradients_(table_, parameters_.layout(), runtime_, gradient_memory(ranks_, 1, true)),
           reducer_(ranks_, parameters_, gradients_, runtime_),
           recorder_(runtime_.device(), runtime_.compute()),
-          updates_(
-              muon_and_adamw(),
-              make_optimizers(muon_and_adamw(), plan.step_order, parameters_, gradients_, reducer_, runtime_),
-              {.table = table_,
-               .ranks = ranks_,
-               .parameters = parameters_,
-               .gradients = gradients_,
-               .reducer = reducer_,
-               .runtime = runtime_,
-               .recorder = recorder_}) {
+          updates_(muon_and_adamw(), {.table = table_,
+                                      .ranks = ranks_,
+                                      .stores = {parameters_, gradients_, reducer_, runtime_},
+                                      .recorder = recorder_}) {
         parameters_.initialize(3);
         updates_.reset();
         runtime_.synchronize();
@@ -48,7 +41,7 @@ class RankUnderTest {
             if (p->name == bad) values[p->numel() - 1] = std::nanf("");
             gradients_.ready(*p);
         }
-        updates_.step(false, *backward_done_, *reduce_done_);
+        updates_.step(*backward_done_, *reduce_done_);
         runtime_.synchronize();
     }
     std::vector<float> master(const std::string& name) {

@@ -8,7 +8,7 @@
 #include "tests/runs/run_fixture.h"
 #include "train/comm/clock_offset.h"
 #include "train/comm/simulated_world.h"
-#include "train/optim/groups.h"
+#include "train/sharding/schedule.h"
 #include "train/sharding/reducer.h"
 #include "train/sharding/resolve_ranks.h"
 #include "train/trace/overlap.h"

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "tests/train/small_model.h"
-#include "train/optim/groups.h"
 #include "train/sharding/matrix_owners.h"
+#include "train/sharding/schedule.h"
 
 namespace speedrun::testing {
 namespace {

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "train/config/config_json.h"
+
 namespace speedrun::testing {
 
 namespace {
@@ -22,14 +24,6 @@ OptimizerFixture::Entry optimizer_entry(const Json& json) {
     for (const auto& [step, values] : json.at("after").items())
         entry.after[std::stoi(step)] = values.get<Values>();
     return entry;
-}
-
-OptimizerFixture optimizer_settings(const Json& json) {
-    OptimizerFixture fixture;
-    fixture.group.lr = json.at("lr");
-    fixture.group.weight_decay = json.at("weight_decay");
-    fixture.lr_factors = json.at("lr_factors").get<Values>();
-    return fixture;
 }
 
 }  // namespace
@@ -69,29 +63,21 @@ ModelFixture load_model_fixture(const std::string& name) {
     return fixture;
 }
 
-OptimizerFixture load_adamw_fixture() {
-    const Json json = load("adamw");
-    OptimizerFixture fixture = optimizer_settings(json);
-    fixture.group.type = OptimizerKind::adamw;
-    fixture.group.beta1 = json.at("beta1");
-    fixture.group.beta2 = json.at("beta2");
-    fixture.group.epsilon = json.at("epsilon");
-    fixture.parameters[""] = optimizer_entry(json);
-    return fixture;
-}
-
-OptimizerFixture load_muon_fixture() {
-    const Json json = load("muon");
-    OptimizerFixture fixture = optimizer_settings(json);
-    fixture.group.type = OptimizerKind::muon;
-    fixture.group.momentum = json.at("momentum");
-    fixture.group.momentum_start = json.at("momentum_start");
-    fixture.group.momentum_warmup_steps = json.at("momentum_warmup_steps");
-    fixture.model_dim = json.at("model_dim");
-    fixture.mlp_ratio = json.at("mlp_ratio");
-    for (const auto& [name, entry] : json.at("parameters").items()) {
-        fixture.parameters[name] = optimizer_entry(entry);
-    }
+OptimizerFixture load_optimizer_fixture(const std::string& name) {
+    const Json json = load(name);
+    Json group = json.at("group");
+    group["type"] = name;
+    group["params"] = {"*"};
+    const Json config = {{"optimizers", {{"groups", {group}}}}};
+    OptimizerFixture fixture;
+    fixture.group = parse_config(config.dump(), name + ".json", {}).optimizers.groups.front();
+    fixture.lr_factors = json.at("lr_factors").get<Values>();
+    fixture.model_dim = json.value("model_dim", 0);
+    fixture.mlp_ratio = json.value("mlp_ratio", 0);
+    if (json.contains("start")) fixture.parameters[""] = optimizer_entry(json);
+    const Json parameters = json.value("parameters", Json::object());
+    for (const auto& [parameter, entry] : parameters.items())
+        fixture.parameters[parameter] = optimizer_entry(entry);
     return fixture;
 }
 

@@ -36,13 +36,13 @@ struct OptimizerFixture {
         std::map<int, Values> after;    // value after so many steps
     };
     OptimizerGroupConfig group;
-    int64_t model_dim = 0, mlp_ratio = 0;  // muon: the model whose table holds the parameters
+    int64_t model_dim = 0, mlp_ratio = 0;  // of matrices: the model whose table holds the parameters
     Values lr_factors;                     // of each step
     std::map<std::string, Entry> parameters;
 };
 
 ModelFixture load_model_fixture(const std::string& name);
-OptimizerFixture load_adamw_fixture();  // one parameter, under the name ""
-OptimizerFixture load_muon_fixture();
+// Of the optimizer that configs call by this name. An elementwise one has one parameter, under the name "".
+OptimizerFixture load_optimizer_fixture(const std::string& name);
 
 }  // namespace speedrun::testing

@@ -52,7 +52,7 @@ class NormuonTest : public ::testing::Test {
         return after;
     }
 
-    OptimizerFixture fixture_ = load_muon_fixture();
+    OptimizerFixture fixture_ = load_optimizer_fixture("muon");
 };
 
 // Tolerance of Muon without the factors of lines: these are smooth functions of the polar factor's elements

@@ -1,69 +1,124 @@
-// Our optimizers against PyTorch's AdamW and a float64 Muon over ten steps, through the classes that a run
-// uses; and which group takes which parameter.
+// Our optimizers over ten steps against what PyTorch says (fixtures/generate.py): those that step each element
+// by itself as functions of a shard, with no model around them; Muon through what hands it its matrices.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <list>
 
+#include "kernels/runtime/runtime.h"
 #include "tests/train/optimizer_harness.h"
+#include "train/optim/optimizers.h"
 
 namespace speedrun::testing {
 namespace {
 
-// ---- AdamW: a 12 x 8 matrix, which the position embedding of this model is
+// ---- elementwise optimizers: every one that a config can name, on a shard of 96 elements
 
-constexpr char kMatrix[] = "position.weight";
+std::vector<std::string> elementwise_optimizers() {
+    std::vector<std::string> words;
+    for (const Word<OptimizerKind>& word : kWords<OptimizerKind>)
+        if (!needs_whole_matrices({.type = word.value, .params = {}})) words.emplace_back(word.text);
+    return words;
+}
 
-class AdamwFixtureTest : public ::testing::Test {
-  protected:
-    OptimizerHarness harness() const {
-        ModelConfig model;
-        model.preset = Family::gpt2;
-        model.apply_preset();
-        model.num_layers = 1;
-        model.model_dim = 8;
-        // Beside another one, so that the moments do not begin at offset 0.
-        OptimizerHarness h(model, 12, fixture_.group, {"embed.weight", kMatrix}, DType::f32);
-        h.set(kMatrix, entry().start);
-        return h;
+// Parameters, their gradients and an optimizer's state, in memory of their own.
+class Shard {
+  public:
+    Shard(const OptimizerGroupConfig& group, const Values& start)
+        : optimizer_(std::get<0>(make_optimizer(group))), count_(static_cast<int64_t>(start.size())) {
+        for (const StateKind& kind : optimizer_->state_kinds()) {
+            EXPECT_TRUE(kind.per_element()) << kind.name;
+            state_.push_back(allocate(count_));
+            runtime_.ops().fill(state_.back(), 0.0f, runtime_.compute());
+        }
+        write(master_, start);
     }
-    const OptimizerFixture::Entry& entry() const { return fixture_.parameters.at(""); }
+    ~Shard() { runtime_.drain(); }
+    Shard(const Shard&) = delete;
+    Shard& operator=(const Shard&) = delete;
 
-    const OptimizerFixture fixture_ = load_adamw_fixture();
+    void step(const Values& gradient, int64_t step, double lr_factor, double grad_scale = 1) {
+        write(gradient_, gradient);
+        write(scale_, {grad_scale});
+        optimizer_->step({.compute = compute_, .master = master_, .gradient = gradient_, .state = state_},
+                         {.step = step,
+                          .lr_factor = lr_factor,
+                          .grad_scale = scale_,
+                          .ops = runtime_.ops(),
+                          .stream = runtime_.compute()});
+        EXPECT_EQ(values_of(compute_), values());
+    }
+    Values values() { return values_of(master_); }
+
+  private:
+    Tensor allocate(int64_t count) {
+        memory_.emplace_back(runtime_.device(), "test", MemoryCategory::workspace,
+                             count * size_of(DType::f32));
+        return memory_.back().tensor(DType::f32, {count});
+    }
+    void write(const Tensor& tensor, const Values& values) {
+        const std::vector<float> host(values.begin(), values.end());
+        ASSERT_EQ(tensor.numel(), static_cast<int64_t>(host.size()));
+        runtime_.device().copy(tensor.data, host.data(), tensor.bytes(), runtime_.compute());
+        runtime_.synchronize();
+    }
+    Values values_of(const Tensor& tensor) {
+        std::vector<float> host(static_cast<size_t>(tensor.numel()));
+        runtime_.device().copy(host.data(), tensor.data, tensor.bytes(), runtime_.compute());
+        runtime_.synchronize();
+        return Values(host.begin(), host.end());
+    }
+
+    Runtime runtime_{{.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1}};
+    const std::unique_ptr<const ElementwiseOptimizer> optimizer_;
+    const int64_t count_;
+    std::list<Buffer> memory_;
+    std::vector<Tensor> state_;
+    Tensor master_ = allocate(count_), compute_ = allocate(count_), gradient_ = allocate(count_),
+           scale_ = allocate(1);
 };
+
+class ElementwiseFixtureTest : public ::testing::TestWithParam<std::string> {
+  protected:
+    const OptimizerFixture fixture_ = load_optimizer_fixture(GetParam());
+    const OptimizerFixture::Entry& entry_ = fixture_.parameters.at("");
+};
+INSTANTIATE_TEST_SUITE_P(Optimizers, ElementwiseFixtureTest, ::testing::ValuesIn(elementwise_optimizers()),
+                         [](const auto& info) { return info.param; });
 
 // A step moves an element by at most a few lr and is computed to some 1e-6 of that (a quotient, a root, and 1
 // − β^t, which is 0.05 with f32's 6e-8); the elements are of size 1 and rounded to 6e-8 ten times. 2e-6
 // bounds the sum of both.
-TEST_F(AdamwFixtureTest, TenStepsAgreeWithPyTorch) {
-    OptimizerHarness h = harness();
-    ASSERT_EQ(entry().gradients.size(), 10u);
+TEST_P(ElementwiseFixtureTest, TenStepsAgreeWithPyTorch) {
+    Shard shard(fixture_.group, entry_.start);
+    ASSERT_EQ(entry_.gradients.size(), 10u);
     for (int step = 0; step < 10; ++step) {
-        h.step(kMatrix, entry().gradients[step], step, fixture_.lr_factors[step]);
-        EXPECT_LT(largest_of(difference_of(h.value(kMatrix), entry().after.at(step + 1))), 2e-6)
+        shard.step(entry_.gradients[step], step, fixture_.lr_factors[step]);
+        EXPECT_LT(largest_of(difference_of(shard.values(), entry_.after.at(step + 1))), 2e-6)
             << "step " << step;
     }
 }
 
 // Clipping reaches the optimizer as a factor of the gradients; a power of two loses no bit.
-TEST_F(AdamwFixtureTest, GradientsAreScaled) {
-    OptimizerHarness plain = harness(), scaled = harness();
+TEST_P(ElementwiseFixtureTest, GradientsAreScaled) {
+    Shard plain(fixture_.group, entry_.start), scaled(fixture_.group, entry_.start);
     for (int step = 0; step < 3; ++step) {
-        plain.step(kMatrix, entry().gradients[step], step, 1);
-        scaled.step(kMatrix, times(entry().gradients[step], 8), step, 1, 0.125);
+        plain.step(entry_.gradients[step], step, 1);
+        scaled.step(times(entry_.gradients[step], 8), step, 1, 0.125);
     }
-    EXPECT_EQ(scaled.value(kMatrix), plain.value(kMatrix));
+    EXPECT_EQ(scaled.values(), plain.values());
 }
 
-TEST_F(AdamwFixtureTest, StepWithoutFiniteScaleChangesNothing) {
-    OptimizerHarness plain = harness(), disturbed = harness();
-    plain.step(kMatrix, entry().gradients[0], 0, 1);
-    disturbed.step(kMatrix, entry().gradients[0], 0, 1);
-    disturbed.step(kMatrix, Values(96, std::nan("")), 1, 1, std::nan(""));
-    EXPECT_EQ(disturbed.value(kMatrix), plain.value(kMatrix));
-    plain.step(kMatrix, entry().gradients[1], 1, 1);
-    disturbed.step(kMatrix, entry().gradients[1], 1, 1);
-    EXPECT_EQ(disturbed.value(kMatrix), plain.value(kMatrix)) << "the moments were touched";
+TEST_P(ElementwiseFixtureTest, StepWithoutFiniteScaleChangesNothing) {
+    Shard plain(fixture_.group, entry_.start), disturbed(fixture_.group, entry_.start);
+    plain.step(entry_.gradients[0], 0, 1);
+    disturbed.step(entry_.gradients[0], 0, 1);
+    disturbed.step(Values(entry_.start.size(), std::nan("")), 1, 1, std::nan(""));
+    EXPECT_EQ(disturbed.values(), plain.values());
+    plain.step(entry_.gradients[1], 1, 1);
+    disturbed.step(entry_.gradients[1], 1, 1);
+    EXPECT_EQ(disturbed.values(), plain.values()) << "the state was touched";
 }
 
 // ---- Muon: square matrices stacked by three, a tall and a wide one
@@ -86,7 +141,7 @@ class MuonFixtureTest : public ::testing::Test {
         }
     }
 
-    const OptimizerFixture fixture_ = load_muon_fixture();
+    const OptimizerFixture fixture_ = load_optimizer_fixture("muon");
 };
 
 // The polar factor stretches the smallest singular values of the square matrices by up to a thousand, and the

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/train/model_harness.h"
-#include "train/optim/groups.h"
+#include "train/sharding/group_update.h"
 
 namespace speedrun::testing {
 
@@ -24,8 +24,8 @@ class OptimizerHarness {
           reducer_(Ranks{}, parameters_, gradients_, runtime_),
           scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)) {
         for (const std::string& name : names)
-            optimizers_[name] =
-                make_optimizer(group, {&bucket(name)}, parameters_, gradients_, reducer_, runtime_);
+            updates_[name] =
+                make_group_update(group, {&bucket(name)}, {parameters_, gradients_, reducer_, runtime_});
         reset();
     }
 
@@ -41,15 +41,16 @@ class OptimizerHarness {
         const StepContext context{.step = step,
                                   .lr_factor = lr_factor,
                                   .grad_scale = scale_.tensor(DType::f32, {1}),
-                                  .stream = &runtime_.optimizer()};
-        Optimizer& optimizer = *optimizers_.at(name);
-        optimizer.begin(bucket(name), context);
-        optimizer.compute_updates(context);
-        optimizer.finish(bucket(name), context);
+                                  .ops = runtime_.ops(),
+                                  .stream = runtime_.optimizer()};
+        GroupUpdate& update = *updates_.at(name);
+        update.begin(bucket(name), context);
+        update.compute_updates(context);
+        update.finish(bucket(name), context);
         runtime_.synchronize();
     }
     void reset() {
-        for (auto& [name, optimizer] : optimizers_) optimizer->reset(runtime_.compute());
+        for (auto& [name, update] : updates_) update->reset(runtime_.compute());
         runtime_.synchronize();
     }
     const Parameter& parameter(const std::string& name) const { return table_.find(name); }
@@ -80,7 +81,7 @@ class OptimizerHarness {
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;
-    std::map<std::string, std::unique_ptr<Optimizer>> optimizers_;  // one for each, stepped by itself
+    std::map<std::string, std::unique_ptr<GroupUpdate>> updates_;  // one for each, stepped by itself
     Buffer scale_;
 };
 

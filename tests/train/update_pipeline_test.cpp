@@ -26,16 +26,10 @@ class UpdatePipelineTest : public ::testing::Test {
         Run(const OptimizersConfig& config, const Ranks& ranks, ModelHarness& h)
             : reducer(ranks, h.model.parameters(), h.gradients, h.runtime),
               recorder(h.runtime.device(), h.runtime.compute()),
-              updates(config,
-                      make_optimizers(config, ranks.plan().step_order, h.model.parameters(), h.gradients,
-                                      reducer, h.runtime),
-                      {.table = h.table(),
-                       .ranks = ranks,
-                       .parameters = h.model.parameters(),
-                       .gradients = h.gradients,
-                       .reducer = reducer,
-                       .runtime = h.runtime,
-                       .recorder = recorder}),
+              updates(config, {.table = h.table(),
+                               .ranks = ranks,
+                               .stores = {h.model.parameters(), h.gradients, reducer, h.runtime},
+                               .recorder = recorder}),
               host(h.runtime.device(), updates.statistics().host_bytes()) {
             updates.reset();
             h.runtime.synchronize();
@@ -56,7 +50,7 @@ class UpdatePipelineTest : public ::testing::Test {
         finish(run);
     }
     void finish(Run& run) {
-        run.updates.step(false, *backward_done_, *reduce_done_);
+        run.updates.step(*backward_done_, *reduce_done_);
         run.updates.read_statistics(run.host.as<float>(), *reduce_done_, *step_done_);
         harness_.runtime.synchronize();
     }
@@ -180,7 +174,7 @@ TEST_F(UpdatePipelineTest, StepWithMicrobatchesToComeIsAnError) {
     const auto made = make();
     made->updates.begin_microbatch({.step = 3, .first = true, .last = false});
     try {
-        made->updates.step(false, *backward_done_, *reduce_done_);
+        made->updates.step(*backward_done_, *reduce_done_);
         FAIL() << "the step was taken";
     } catch (const Error& error) {
         EXPECT_NE(std::string(error.what()).find("step 3"), std::string::npos) << error.what();

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "train/optim/groups.h"
+#include "train/optim/optimizers.h"
 
 namespace speedrun {
 

@@ -13,6 +13,7 @@
 #include "train/engine/memory_plan.h"
 #include "train/engine/step_runner.h"
 #include "train/optim/groups.h"
+#include "train/optim/optimizers.h"
 #include "train/runlog/environment.h"
 #include "train/sharding/matrix_owners.h"
 #include "train/sharding/resolve_ranks.h"

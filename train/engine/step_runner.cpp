@@ -5,7 +5,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "train/optim/groups.h"
 #include "train/optim/lr_schedule.h"
 
 namespace speedrun {
@@ -60,16 +59,11 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
                  gradient_memory(ranks, microbatches_, steps_every_step(config.optimizers))),
       reducer_(ranks, model_.parameters(), gradients_, runtime),
       recorder_(runtime.device(), runtime.compute()),
-      updates_(config.optimizers,
-               make_optimizers(config.optimizers, ranks.plan().step_order, model_.parameters(), gradients_,
-                               reducer_, runtime),
-               {.table = model_.table(),
-                .ranks = ranks_,
-                .parameters = model_.parameters(),
-                .gradients = gradients_,
-                .reducer = reducer_,
-                .runtime = runtime,
-                .recorder = recorder_}),
+      updates_(config.optimizers, {.table = model_.table(),
+                                   .ranks = ranks_,
+                                   .stores = {model_.parameters(), gradients_, reducer_, runtime},
+                                   .recorder = recorder_}),
+      stop_signal_(updates_.statistics(), runtime),
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event(EventKind::timed)),
       copied_(runtime.device().create_event(EventKind::timed)),
@@ -167,7 +161,8 @@ void StepRunner::record_graphs() {
 }
 
 void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
-    updates_.step(stop, *slot.backward_done, *slot.reduce_done);
+    stop_signal_.send(stop);
+    updates_.step(*slot.backward_done, *slot.reduce_done);
     updates_.read_statistics(slot.memory.as<float>(), *slot.reduce_done, *slot.step_done);
     reducer_.count(slot.counts, runtime_);
 }
@@ -202,7 +197,7 @@ StepResult StepRunner::collect() {
     result.lr_factor = slot.lr_factor;
     result.loss = slot.loss();
     result.grad_norm = slot.numbers().grad_norm();
-    result.stop = slot.numbers().stop();
+    result.stop = StopSignal::received(slot.numbers());
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_divergence(slot);
     result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
     result.step_ms = result.clock_ms - last_clock_ms_;

@@ -14,6 +14,7 @@
 #include "train/checkpoint/run_state.h"
 #include "train/model/transformer.h"
 #include "train/sharding/read_master.h"
+#include "train/sharding/stop_signal.h"
 #include "train/sharding/update_pipeline.h"
 
 namespace speedrun {
@@ -147,6 +148,7 @@ class StepRunner final : public RunState {
     Reducer reducer_;
     GraphRecorder recorder_;
     UpdatePipeline updates_;
+    StopSignal stop_signal_;
     std::unique_ptr<Event> uploaded_, clock_start_, copied_, idle_until_;
     HostBuffer staging_;  // of one microbatch's tokens, targets, positions, first keys and n-grams
     std::map<GraphKey, std::unique_ptr<GraphRecorder::Recording>> graphs_;

@@ -4,6 +4,8 @@
 #include <map>
 
 #include "kernels/device/error.h"
+#include "train/optim/groups.h"
+#include "train/optim/optimizers.h"
 #include "train/sharding/lifetimes.h"
 #include "train/sharding/matrix_owners.h"
 
@@ -194,9 +196,13 @@ AxisSet norm_axes(const Ranks& ranks) {
     return ranks.plan().strategy == Strategy::ddp ? kRankAxes : AxisSet{Axis::shard};
 }
 
-BucketRules bucket_rules(const Ranks& ranks) {
+BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config) {
     const ParallelPlan& plan = ranks.plan();
     BucketRules rules;
+    rules.group_of = assign_groups(table, config);
+    for (const OptimizerGroupConfig& group : config.groups)
+        rules.whole_matrix.push_back(needs_whole_matrices(group));
+    rules.target = bucket_target(plan, ranks.mesh().world_size(), table.numel());
     const auto group_of = [&](AxisSet axes) { return ranks.mesh().group(ranks.rank(), axes); };
     const Group all = group_of(kRankAxes), shard = group_of({Axis::shard});
     if (plan.strategy == Strategy::ddp) {

@@ -57,8 +57,8 @@ struct ScheduleRow {
 // device computes in, in which parameters are gathered (but for full-precision ones) and matrices exchanged.
 std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, const Ranks& ranks, DType compute);
 
-// How the ranks share memory under a plan; without the optimizers' groups.
-BucketRules bucket_rules(const Ranks& ranks);
+// How the parameters of these groups lie in memory when these ranks share it.
+BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config);
 
 // Elements of a full bucket under a plan, of a model with so many: 0 (each parameter is one) for one rank.
 int64_t bucket_target(const ParallelPlan& plan, int num_ranks, int64_t elements);

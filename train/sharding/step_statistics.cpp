@@ -33,11 +33,10 @@ Tensor StepStatistics::own_scale(const Bucket& bucket, Stream& stream) {
     return scale;
 }
 
-void StepStatistics::take_loss(bool stop) {
+void StepStatistics::take_loss() {
     Stream& compute = runtime_.compute();
     compute.wait(*read_);
-    runtime_.ops().cast(at(StepNumbers::kLossTotal), loss_sum(), compute);
-    runtime_.ops().fill(at(StepNumbers::kStop), stop ? 1.0f : 0.0f, compute);
+    runtime_.ops().cast(at(StepNumbers::kLossTotal, 2), at(StepNumbers::kLossSum, 2), compute);
 }
 
 void StepStatistics::combine(const std::vector<bool>& due) {
@@ -64,7 +63,7 @@ void StepStatistics::combine(const std::vector<bool>& due) {
 
 void StepStatistics::read(float* host, Stream& stream) {
     if (!runtime_.device().dry()) {
-        // Not the first: the next backward writes it, on compute.
+        // Not this rank's own: the next step writes those, on compute.
         const int64_t first = StepNumbers::kLossTotal;
         const Tensor values = at(first, StepNumbers::kNormTerms + layout_.size() - first);
         runtime_.device().copy(host + first, values.data, values.bytes(), stream);

@@ -1,5 +1,5 @@
 // StepStatistics: the few numbers of a step that the host reads and gradients are scaled by: loss, gradient
-// norm, clip coefficient, whether a rank asks to stop. On the device until read; sums over all ranks.
+// norm, clip coefficient. On the device until read; sums over all ranks.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,18 @@ namespace speedrun {
 class StepNumbers {
   public:
     explicit StepNumbers(const float* values) : values_(values) {}
-    double loss_sum() const { return values_[kLossTotal]; }  // over all ranks
-    bool stop() const { return values_[kStop] > 0; }         // a rank asks to
-    double grad_norm() const { return values_[kGradNorm]; }  // before clipping
+    double loss_sum() const { return values_[kLossTotal]; }        // over all ranks
+    double passenger() const { return values_[kPassengerTotal]; }  // over all ranks
+    double grad_norm() const { return values_[kGradNorm]; }        // before clipping
     double coefficient() const { return values_[kCoefficient]; }
     // A bucket's share of the norm: Σ|g|^p, or the largest |g|; 0 if it was not due.
     double norm_term(int bucket) const { return values_[kNormTerms + bucket]; }
 
   private:
     friend class StepStatistics;
-    static constexpr int64_t kLossSum = 0, kLossTotal = 1, kStop = 2, kGradNorm = 3, kCoefficient = 4,
-                             kNormTerms = 5;
+    // Those of this rank, then, in the same order, their totals; what the host reads begins with the latter.
+    static constexpr int64_t kLossSum = 0, kPassenger = 1, kLossTotal = 2, kPassengerTotal = 3, kGradNorm = 4,
+                             kCoefficient = 5, kNormTerms = 6;
     const float* values_;
 };
 
@@ -37,14 +38,17 @@ class StepStatistics {
     // multiplied by: min(1, clip / norm), not finite where the norm is not.
     Tensor loss_sum() const { return at(StepNumbers::kLossSum); }
     Tensor coefficient() const { return at(StepNumbers::kCoefficient); }
+    // f32 [1], to be written on compute before take_loss(): a number of this rank that is summed over all of
+    // them beside the loss, in the same collective, and of whose meaning the statistics know nothing.
+    Tensor passenger() const { return at(StepNumbers::kPassenger); }
 
     // Enqueues a bucket's share of the norm, of its reduced gradient, on the reduce stream.
     void take_norm(const Bucket& bucket);
     // Enqueues, and returns f32 [1], what this bucket alone allows: 1, or not finite where its gradient is
     // not. For ranks that do not wait for the norm of all.
     Tensor own_scale(const Bucket& bucket, Stream& stream);
-    // On compute, behind backward. stop: this rank asks to end the run.
-    void take_loss(bool stop);
+    // On compute, behind backward.
+    void take_loss();
     // On the reduce stream, behind every take_norm(): sums over the ranks, norm and coefficient. due: by
     // bucket id, whether it has a norm in this step.
     void combine(const std::vector<bool>& due);

@@ -16,15 +16,13 @@ bool steps_by_norm_of_all(const OptimizersConfig& config, const Ranks& ranks) {
 
 }  // namespace
 
-UpdatePipeline::UpdatePipeline(const OptimizersConfig& config,
-                               std::vector<std::unique_ptr<Optimizer>> optimizers,
-                               const UpdateContext& context)
+UpdatePipeline::UpdatePipeline(const OptimizersConfig& config, const UpdateContext& context)
     : config_(config),
       ranks_(context.ranks),
-      parameters_(context.parameters),
-      gradients_(context.gradients),
-      reducer_(context.reducer),
-      runtime_(context.runtime),
+      parameters_(context.stores.parameters),
+      gradients_(context.stores.gradients),
+      reducer_(context.stores.reducer),
+      runtime_(context.stores.runtime),
       recorder_(context.recorder),
       layout_(parameters_.layout()),
       in_backward_(ranks_.plan().optimizer_step == OptimizerStep::in_backward),
@@ -32,7 +30,7 @@ UpdatePipeline::UpdatePipeline(const OptimizersConfig& config,
       sync_(ranks_.plan().launch, !by_norm_of_all_, layout_, gradients_, reducer_, runtime_, recorder_),
       unsharder_(context.table, parameters_, reducer_, runtime_, recorder_),
       statistics_(config, ranks_, layout_, gradients_, reducer_, runtime_),
-      optimizers_(std::move(optimizers)),
+      groups_(make_group_updates(config, ranks_.plan().step_order, context.stores)),
       order_(ranks_.plan().step_order == StepOrder::reverse ? layout_.backward_order()
                                                             : layout_.forward_order()),
       buckets_of_unit_(static_cast<size_t>(context.table.num_units())) {
@@ -120,9 +118,9 @@ void UpdatePipeline::step_bucket(const Bucket& bucket) {
         context.grad_scale = statistics_.own_scale(bucket, optimizer);
     }
     optimizer.wait(*copied_[bucket.id]);  // a checkpoint has read what the step changes
-    optimizers_[bucket.group]->begin(bucket, context);
+    groups_[bucket.group]->begin(bucket, context);
     sync_.stepped(bucket, optimizer);
-    if (optimizers_[bucket.group]->at_once()) publish(bucket);
+    if (groups_[bucket.group]->at_once()) publish(bucket);
 }
 
 // Its new values go to the ranks that lack them.
@@ -141,18 +139,18 @@ void UpdatePipeline::publish(const Bucket& bucket) {
 // buckets: they are all ready at the same time, and the next step begins when the first has come.
 void UpdatePipeline::finish_steps(const Event& reduce_done) {
     Stream& optimizer = runtime_.optimizer();
-    for (size_t group = 0; group < optimizers_.size(); ++group) {
+    for (size_t group = 0; group < groups_.size(); ++group) {
         std::vector<int> due;
         for (const int id : layout_.forward_order())
             if (layout_[id].group == static_cast<int>(group) && sync_.due(layout_[id])) due.push_back(id);
-        if (optimizers_[group]->at_once() || due.empty()) continue;
+        if (groups_[group]->at_once() || due.empty()) continue;
         if (!by_norm_of_all_) optimizer.wait(reduce_done);
         const StepContext context = context_of(layout_[due.front()], statistics_.coefficient());
         if (timeline_) timeline_->mark(optimizer, Phase::step);
-        optimizers_[group]->compute_updates(context);
+        groups_[group]->compute_updates(context);
         for (const int id : due) {
             if (timeline_) timeline_->mark(optimizer, Phase::step, id);
-            optimizers_[group]->finish(layout_[id], context);
+            groups_[group]->finish(layout_[id], context);
             publish(layout_[id]);
         }
     }
@@ -162,15 +160,16 @@ StepContext UpdatePipeline::context_of(const Bucket& bucket, const Tensor& grad_
     return {.step = microbatch_.step / config_.groups[bucket.group].every,
             .lr_factor = microbatch_.lr_factor,
             .grad_scale = grad_scale,
-            .stream = &runtime_.optimizer()};
+            .ops = runtime_.ops(),
+            .stream = runtime_.optimizer()};
 }
 
-void UpdatePipeline::step(bool stop, Event& backward_done, Event& reduce_done) {
+void UpdatePipeline::step(Event& backward_done, Event& reduce_done) {
     if (!microbatch_.last)
         throw_internal("step {}: gradients of its microbatches are not all reduced", microbatch_.step);
     Stream &compute = runtime_.compute(), &reduce = runtime_.reduce();
     if (timeline_) timeline_->mark(compute, Phase::statistics);
-    statistics_.take_loss(stop);
+    statistics_.take_loss();
     compute.record(backward_done);
     reduce_waiting(backward_done);
 
@@ -215,12 +214,12 @@ void UpdatePipeline::trace(Timeline* timeline) {
 }
 
 void UpdatePipeline::reset() {
-    for (auto& optimizer : optimizers_) optimizer->reset(runtime_.compute());
+    for (auto& group : groups_) group->reset(runtime_.compute());
 }
 
 std::vector<StateShard> UpdatePipeline::state(const Bucket& bucket) const {
     std::vector<StateShard> shards = {{{"master"}, parameters_.master_shard(bucket)}};
-    for (const StateShard& shard : optimizers_[bucket.group]->state(bucket)) shards.push_back(shard);
+    for (const StateShard& shard : groups_[bucket.group]->state(bucket)) shards.push_back(shard);
     return shards;
 }
 

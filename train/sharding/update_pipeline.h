@@ -9,29 +9,25 @@
 
 #include "kernels/runtime/graph_recorder.h"
 #include "train/sharding/gradient_sync.h"
-#include "train/sharding/optimizer.h"
+#include "train/sharding/group_update.h"
 #include "train/sharding/step_statistics.h"
 #include "train/sharding/unsharder.h"
 #include "train/trace/timeline.h"
 
 namespace speedrun {
 
-// What updates work on; all of it outlives the pipeline.
+// What the pipeline works on; all of it outlives the pipeline.
 struct UpdateContext {
     const ParameterTable& table;
     const Ranks& ranks;
-    ParameterStore& parameters;
-    GradientStore& gradients;
-    Reducer& reducer;
-    Runtime& runtime;
+    UpdateStores stores;
     GraphRecorder& recorder;
 };
 
 class UpdatePipeline final : public PassObserver {
   public:
-    // optimizers: by group of the config. Observes the gradients from here on.
-    UpdatePipeline(const OptimizersConfig& config, std::vector<std::unique_ptr<Optimizer>> optimizers,
-                   const UpdateContext& context);
+    // Observes the gradients from here on.
+    UpdatePipeline(const OptimizersConfig& config, const UpdateContext& context);
     ~UpdatePipeline() override { gradients_.observe(nullptr); }
     UpdatePipeline(const UpdatePipeline&) = delete;
     UpdatePipeline& operator=(const UpdatePipeline&) = delete;
@@ -51,8 +47,8 @@ class UpdatePipeline final : public PassObserver {
     void end_microbatch();
     // After the last microbatch: enqueues the norm, and (unless backward has done so) the step of every
     // bucket that is due, in the plan's step_order. A bucket waits for its own reduction alone, unless the
-    // gradients are clipped by the norm of all of them. stop: this rank asks to end the run.
-    void step(bool stop, Event& backward_done, Event& reduce_done);
+    // gradients are clipped by the norm of all of them.
+    void step(Event& backward_done, Event& reduce_done);
     // Enqueues the copy of the statistics to the host; `done` is recorded behind it.
     void read_statistics(float* host, const Event& reduce_done, Event& done);
     const StepStatistics& statistics() const { return statistics_; }
@@ -95,7 +91,7 @@ class UpdatePipeline final : public PassObserver {
     Unsharder unsharder_;
     StepStatistics statistics_;
     Microbatch microbatch_;
-    const std::vector<std::unique_ptr<Optimizer>> optimizers_;
+    const std::vector<std::unique_ptr<GroupUpdate>> groups_;
     const std::vector<int> order_;  // of buckets, as they are stepped and gathered
     std::vector<std::vector<int>> buckets_of_unit_;
     std::vector<const Bucket*> waiting_;  // for the end of backward, to be reduced

@@ -1,26 +1,23 @@
-// What every optimizer offers: a step of its buckets of parameters, enqueued: of this rank's shards.
-// Implementations: train/optim.
+// GroupUpdate: a step of one optimizer group, bucket by bucket, of this rank's shards: which pieces its
+// optimizer (train/optim) is given, and the memory of its state.
 #pragma once
 
+#include <memory>
 #include <vector>
 
+#include "train/optim/optimizer.h"
 #include "train/sharding/reducer.h"
 
 namespace speedrun {
 
-struct StepContext {
-    int64_t step = 0;      // of this optimizer, from 0
-    double lr_factor = 1;  // of the schedule
-    Tensor grad_scale;     // f32 [1]: gradients are multiplied by it; not finite: the step changes nothing
-    Stream* stream = nullptr;
+// What updates work on; all of it outlives them.
+struct UpdateStores {
+    ParameterStore& parameters;
+    GradientStore& gradients;
+    Reducer& reducer;
+    Runtime& runtime;
 };
 
-// What an optimizer remembers of a parameter: `values` numbers for each `elements` elements in a row. So a
-// piece of the parameter has its own piece of the state, however parameters are cut among ranks.
-struct StateKind {
-    const char* name;  // "adamw_m"; lives for ever
-    int64_t elements = 1, values = 1;
-};
 struct StateShard {
     StateKind kind;
     Tensor values;  // f32 [k]; k may be 0
@@ -30,9 +27,9 @@ struct StateShard {
     int64_t begin = 0;
 };
 
-class Optimizer {
+class GroupUpdate {
   public:
-    virtual ~Optimizer() = default;
+    virtual ~GroupUpdate() = default;
     // Does begin() do all of a bucket's step? Otherwise its master and compute copy change in finish().
     virtual bool at_once() const = 0;
     // Called for each bucket, in the order in which they were given, as soon as its gradient is reduced,
@@ -48,5 +45,13 @@ class Optimizer {
     // checkpoint holds.
     virtual std::vector<StateShard> state(const Bucket& bucket) const = 0;
 };
+
+// Of this group's buckets, in the order in which they are stepped.
+std::unique_ptr<GroupUpdate> make_group_update(const OptimizerGroupConfig& group,
+                                               const std::vector<const Bucket*>& members,
+                                               const UpdateStores& stores);
+// Of each group, for its buckets in the order in which this plan steps them.
+std::vector<std::unique_ptr<GroupUpdate>> make_group_updates(const OptimizersConfig& config, StepOrder order,
+                                                             const UpdateStores& stores);
 
 }  // namespace speedrun

@@ -1,0 +1,29 @@
+#include "train/optim/optimizers.h"
+
+#include "train/optim/adamw.h"
+#include "train/optim/muon.h"
+
+namespace speedrun {
+
+AnyOptimizer make_optimizer(const OptimizerGroupConfig& group) {
+    switch (group.type) {
+        case OptimizerKind::adamw:
+            return std::make_unique<const Adamw>(group);
+        case OptimizerKind::muon:
+            return std::make_unique<const Muon>(group);
+    }
+    throw_internal("no such optimizer");
+}
+
+bool needs_whole_matrices(const OptimizerGroupConfig& group) {
+    return std::holds_alternative<std::unique_ptr<const MatrixOptimizer>>(make_optimizer(group));
+}
+
+std::vector<StateKind> state_kinds(const OptimizerGroupConfig& group, int64_t rows, int64_t cols) {
+    const AnyOptimizer optimizer = make_optimizer(group);
+    if (const auto* elementwise = std::get_if<std::unique_ptr<const ElementwiseOptimizer>>(&optimizer))
+        return (*elementwise)->state_kinds();
+    return std::get<std::unique_ptr<const MatrixOptimizer>>(optimizer)->state_kinds(rows, cols);
+}
+
+}  // namespace speedrun

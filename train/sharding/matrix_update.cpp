@@ -1,0 +1,214 @@
+#include "train/sharding/matrix_update.h"
+
+#include <algorithm>
+
+namespace speedrun {
+
+namespace {
+
+// Matrices that are transformed in one go are at most so large together: it bounds the workspace.
+constexpr int64_t kBatchElements = 32 << 20;
+
+Tensor slice(const Tensor& flat, int64_t begin, int64_t count) {
+    char* const data = static_cast<char*>(flat.data);
+    return {data ? data + begin * size_of(flat.dtype) : nullptr, flat.dtype, {count}};
+}
+
+int64_t batch_of(int64_t count, int64_t numel) {
+    return std::clamp<int64_t>(kBatchElements / numel, 1, std::max<int64_t>(1, count));
+}
+
+}  // namespace
+
+MatrixUpdate::MatrixUpdate(std::unique_ptr<const MatrixOptimizer> optimizer,
+                           const std::vector<const Bucket*>& members, const UpdateStores& stores)
+    : optimizer_(std::move(optimizer)),
+      stores_(stores),
+      exchanges_(members.front()->num_shards > 1),
+      element_state_(optimizer_->state_kinds(0, 0), members, stores.parameters.layout(),
+                     stores.runtime.device()) {
+    place(MatrixOwners(stores.parameters.layout(), members), members);
+}
+
+// Slots of the banks go to the matrices in the order of backward; what is stored follows the buckets.
+void MatrixUpdate::place(const MatrixOwners& owners, const std::vector<const Bucket*>& members) {
+    const BucketLayout& layout = stores_.parameters.layout();
+    size_banks(owners, members.front()->index);
+    int64_t stored = 0;
+    for (const Bucket* bucket : members) {
+        members_[bucket->id].stored = stored;
+        stored += bucket->shard_size;
+    }
+    for (const OwnedMatrix& owned : owners.all()) add_matrix(owned, layout[owned.bucket]);
+    for (auto& [id, member] : members_) {
+        member.from_owners = {member.to_owners.receives, member.to_owners.sends};
+        for (Run& run : member.runs)
+            for (const Tensor& state : element_state_.of(layout[id]))
+                run.state.push_back(slice(state, run.in_shard, run.count));
+    }
+    allocate(exchanges_ ? stored : 0);
+}
+
+// Where each shape's bank lies, and the state of its matrices.
+void MatrixUpdate::size_banks(const MatrixOwners& owners, int index) {
+    std::map<std::pair<int64_t, int64_t>, int64_t> counts;
+    for (const OwnedMatrix& owned : owners.all())
+        if (owned.owner == index) ++counts[{owned.matrix.rows, owned.matrix.cols}];
+    for (const auto& [shape, count] : counts) {
+        const auto [rows, cols] = shape;
+        Bank& bank = banks_[shape];
+        bank.rows = rows;
+        bank.cols = cols;
+        bank.first = owned_elements_;
+        owned_elements_ += (count * rows * cols + 31) / 32 * 32;  // 64 bytes of bf16
+        for (const StateKind& kind : optimizer_->state_kinds(rows, cols)) {
+            if (kind.per_element()) continue;
+            bank.kinds.push_back(kind);
+            bank.state.push_back(matrix_state_numbers_);
+            matrix_state_numbers_ += count * kind.values;
+        }
+    }
+}
+
+// What this rank stores of a matrix, and its place in a bank if it is the owner.
+void MatrixUpdate::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
+    const Matrix& m = owned.matrix;
+    Member& member = members_.at(bucket.id);
+    const bool owner = owned.owner == bucket.index;
+    const int64_t in_banks = owner ? take_slot(member, m) : 0;
+    const auto own = MatrixOwners::stored(bucket, m, bucket.index);
+    const int64_t in_shard = own.begin - bucket.index * bucket.shard_size;
+    const int64_t in_update = exchanges_ ? member.stored + in_shard : in_banks;
+    if (own.count > 0) add_run(member, {in_shard, in_update, own.count, {m.rows, m.cols}});
+    if (!exchanges_) return;
+    if (own.count > 0) member.to_owners.sends.push_back({owned.owner, in_update, own.count});
+    for (int rank = 0; owner && rank < bucket.num_shards; ++rank) {
+        const auto theirs = MatrixOwners::stored(bucket, m, rank);
+        if (theirs.count > 0)
+            member.to_owners.receives.push_back({rank, in_banks + theirs.begin - m.first, theirs.count});
+    }
+}
+
+// The next slot of its shape's bank: where it begins in the banks' memory.
+int64_t MatrixUpdate::take_slot(Member& member, const Matrix& m) {
+    Bank& bank = banks_.at({m.rows, m.cols});
+    const int64_t slot = bank.count++;
+    Owned* const last = member.owned.empty() ? nullptr : &member.owned.back();
+    if (last && last->parameter == m.parameter && last->number + last->count == m.number) {
+        ++last->count;
+    } else {
+        member.owned.push_back({m.parameter, m.number, slot, 1, &bank});
+    }
+    return bank.first + slot * bank.numel();
+}
+
+void MatrixUpdate::add_run(Member& member, const Run& run) {
+    if (!member.runs.empty()) {
+        Run& last = member.runs.back();
+        if (last.matrix.rows == run.matrix.rows && last.matrix.cols == run.matrix.cols &&
+            last.in_shard + last.count == run.in_shard && last.in_update + last.count == run.in_update) {
+            last.count += run.count;
+            return;
+        }
+    }
+    member.runs.push_back(run);
+}
+
+void MatrixUpdate::allocate(int64_t stored) {
+    Device& device = stores_.runtime.device();
+    const int64_t real = size_of(stores_.runtime.real());
+    int64_t workspace = 0;
+    for (const auto& [shape, bank] : banks_) {
+        const int64_t batch = batch_of(bank.count, bank.numel());
+        workspace = std::max(workspace, optimizer_->workspace(batch, bank.rows, bank.cols));
+    }
+    updates_ = Buffer(device, "updates of matrices", MemoryCategory::workspace, stored * real);
+    matrices_ = Buffer(device, "whole matrices", MemoryCategory::workspace, owned_elements_ * real);
+    workspace_ = Buffer(device, "transform of matrices", MemoryCategory::workspace, workspace * real);
+    if (matrix_state_numbers_ > 0) {
+        matrix_state_ = Buffer(device, "state of whole matrices", MemoryCategory::optimizer_state,
+                               matrix_state_numbers_ * size_of(DType::f32));
+    }
+}
+
+OptimizerShard MatrixUpdate::shard_of(const Bucket& bucket, const Run& run) const {
+    return {.compute = slice(stores_.parameters.compute_shard(bucket), run.in_shard, run.count),
+            .master = slice(stores_.parameters.master_shard(bucket), run.in_shard, run.count),
+            .gradient = slice(stores_.gradients.shard(bucket), run.in_shard, run.count),
+            .state = run.state};
+}
+
+Tensor MatrixUpdate::all_of(const Buffer& buffer) const {
+    const DType real = stores_.runtime.real();
+    return buffer.tensor(real, {buffer.bytes() / size_of(real)});
+}
+
+Tensor MatrixUpdate::update_slice(const Run& run) const {
+    return slice(all_of(exchanges_ ? updates_ : matrices_), run.in_update, run.count);
+}
+
+Tensor MatrixUpdate::state_of(const Bank& bank, size_t kind, int64_t first, int64_t count) const {
+    const int64_t values = bank.kinds[kind].values;
+    return matrix_state_.tensor(DType::f32, {count, values},
+                                (bank.state[kind] + first * values) * size_of(DType::f32));
+}
+
+void MatrixUpdate::begin(const Bucket& bucket, const StepContext& context) {
+    const Member& member = members_.at(bucket.id);
+    for (const Run& run : member.runs) optimizer_->propose(update_slice(run), shard_of(bucket, run), context);
+    if (exchanges_)
+        stores_.reducer.exchange(bucket, all_of(matrices_), all_of(updates_), member.to_owners,
+                                 context.stream);
+}
+
+void MatrixUpdate::compute_updates(const StepContext& context) {
+    const DType real = stores_.runtime.real();
+    for (const auto& [shape, bank] : banks_) {
+        const int64_t batch = batch_of(bank.count, bank.numel());
+        for (int64_t first = 0; first < bank.count; first += batch) {
+            const int64_t count = std::min(batch, bank.count - first);
+            std::vector<Tensor> state;
+            for (size_t kind = 0; kind < bank.kinds.size(); ++kind)
+                state.push_back(state_of(bank, kind, first, count));
+            const int64_t workspace = optimizer_->workspace(count, bank.rows, bank.cols);
+            optimizer_->transform(
+                {.updates = matrices_.tensor(real, {count, bank.rows, bank.cols},
+                                             (bank.first + first * bank.numel()) * size_of(real)),
+                 .state = state,
+                 .workspace = workspace_.tensor(real, {workspace})},
+                context);
+        }
+    }
+}
+
+void MatrixUpdate::finish(const Bucket& bucket, const StepContext& context) {
+    const Member& member = members_.at(bucket.id);
+    if (exchanges_)
+        stores_.reducer.exchange(bucket, all_of(updates_), all_of(matrices_), member.from_owners,
+                                 context.stream);
+    for (const Run& run : member.runs)
+        optimizer_->apply(shard_of(bucket, run), update_slice(run), run.matrix, context);
+}
+
+std::vector<StateShard> MatrixUpdate::state(const Bucket& bucket) const {
+    std::vector<StateShard> shards;
+    for (const StateKind& kind : element_state_.kinds())
+        shards.push_back({.kind = kind, .values = element_state_.of(bucket)[shards.size()]});
+    for (const Owned& owned : members_.at(bucket.id).owned) {
+        for (size_t k = 0; k < owned.bank->kinds.size(); ++k) {
+            const StateKind& kind = owned.bank->kinds[k];
+            const Tensor values = state_of(*owned.bank, k, owned.slot, owned.count);
+            shards.push_back(
+                {kind, values.reshaped({values.numel()}), owned.parameter, owned.number * kind.values});
+        }
+    }
+    return shards;
+}
+
+void MatrixUpdate::reset(Stream& stream) {
+    Ops& ops = stores_.runtime.ops();
+    element_state_.reset(ops, stream);
+    fill_with_zeros(matrix_state_, ops, stream);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,31 @@
+#include "train/sharding/state_memory.h"
+
+namespace speedrun {
+
+StateMemory::StateMemory(const std::vector<StateKind>& kinds, const std::vector<const Bucket*>& members,
+                         const BucketLayout& layout, Device& device) {
+    int64_t bytes = 0;
+    for (const Bucket* bucket : members) bytes += layout.valid(*bucket) * size_of(DType::f32);
+    for (const StateKind& kind : kinds) {
+        if (!kind.per_element()) continue;
+        kinds_.push_back(kind);
+        memory_.emplace_back(device, kind.name, MemoryCategory::optimizer_state, bytes);
+        int64_t offset = 0;
+        for (const Bucket* bucket : members) {
+            const Tensor values = memory_.back().tensor(DType::f32, {layout.valid(*bucket)}, offset);
+            tensors_[bucket->id].push_back(values);
+            offset += values.bytes();
+        }
+    }
+}
+
+void StateMemory::reset(Ops& ops, Stream& stream) {
+    for (const Buffer& buffer : memory_) fill_with_zeros(buffer, ops, stream);
+}
+
+void fill_with_zeros(const Buffer& buffer, Ops& ops, Stream& stream) {
+    const int64_t count = buffer.bytes() / size_of(DType::f32);
+    if (count > 0) ops.fill(buffer.tensor(DType::f32, {count}), 0.0f, stream);
+}
+
+}  // namespace speedrun
