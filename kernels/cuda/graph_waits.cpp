@@ -51,7 +51,7 @@ std::string find_graph_wait_fault(Device& device) {
         std::_Exit(static_cast<int>(ExitCode::usage));
     };
     close_and_record();
-    const auto graph = device.record_graph(*tested, [&] {
+    const auto graph = device.capture_graph(*tested, [&] {
         tested->wait(*opened);
         device.copy(target.data(), source.as<void>(), source.bytes(), *tested);
     });

@@ -122,7 +122,7 @@ class HostBuffer {
     void* data_ = nullptr;
 };
 
-// Work recorded once and launched many times with one call: a CUDA graph.
+// Work captured once and launched many times with one call: a CUDA graph.
 class Graph {
   public:
     virtual ~Graph() = default;
@@ -141,19 +141,19 @@ class Device {
     std::unique_ptr<Event> create_event(EventKind kind = EventKind::order) { return make_event(kind); }
     // Enqueues a copy between host and device memory, either way. Host memory must outlive the copy.
     virtual void copy(void* destination, const void* source, int64_t bytes, Stream& stream) = 0;
-    // From here to end_graph() what is enqueued on `stream` is recorded instead of executed. What is enqueued
-    // on other streams is executed at once and is not recorded; events of `stream` keep their meaning towards
+    // From here to end_graph() what is enqueued on `stream` is captured instead of executed. What is enqueued
+    // on other streams is executed at once and is not captured; events of `stream` keep their meaning towards
     // other streams at every launch, and its waits are for the records that were enqueued before the launch.
-    // The pointers and numbers given to operations are recorded as they are. False, and nothing begins, where
-    // the device records nothing (dry, or no such thing).
+    // The pointers and numbers given to operations are captured as they are. False, and nothing begins, where
+    // the device captures nothing (dry, or no such thing).
     virtual bool begin_graph(Stream& stream) {
         (void)stream;
         return false;
     }
     virtual std::unique_ptr<Graph> end_graph(Stream& stream);
-    // All that `body` enqueues on `stream`. Null, without having run body, where the device records nothing.
-    // What body throws ends the recording and is thrown on.
-    std::unique_ptr<Graph> record_graph(Stream& stream, const std::function<void()>& body);
+    // All that `body` enqueues on `stream`. Null, without having run body, where the device captures nothing.
+    // What body throws ends the capture and is thrown on.
+    std::unique_ptr<Graph> capture_graph(Stream& stream, const std::function<void()>& body);
     // A dry device takes part in everything but allocates and runs nothing: `plan` is a run on a dry device.
     // Its buffers have addresses all the same, distinct ones that no process can touch: whoever compares two
     // tensors learns what a run would tell him.

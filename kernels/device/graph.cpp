@@ -3,10 +3,10 @@
 namespace speedrun {
 
 std::unique_ptr<Graph> Device::end_graph(Stream& stream) {
-    throw_internal("stream {} records no graph", stream.name());
+    throw_internal("stream {} captures no graph", stream.name());
 }
 
-std::unique_ptr<Graph> Device::record_graph(Stream& stream, const std::function<void()>& body) {
+std::unique_ptr<Graph> Device::capture_graph(Stream& stream, const std::function<void()>& body) {
     if (!begin_graph(stream)) return nullptr;
     try {
         body();

@@ -106,7 +106,7 @@ TEST_F(CudaDeviceTest, GraphRepeatsItsWorkAndKeepsItsEvents) {
     std::vector<int> source(4, 7), copied(4, 0), seen(4, 0);
     other->record(*stepped);
     bool ran = false;
-    const auto graph = device.record_graph(*compute, [&] {
+    const auto graph = device.capture_graph(*compute, [&] {
         ran = true;
         compute->wait(*stepped);
         device.copy(copied.data(), source.data(), 16, *compute);
@@ -125,11 +125,12 @@ TEST_F(CudaDeviceTest, GraphRepeatsItsWorkAndKeepsItsEvents) {
         other->synchronize();
         EXPECT_EQ(seen, std::vector<int>(4, value));
     }
-    EXPECT_THROW(device.record_graph(*compute, [&] { compute->synchronize(); }), Error);
-    EXPECT_THROW(device.record_graph(*compute, [&] { Buffer(device, "x", MemoryCategory::data, 8); }), Error);
+    EXPECT_THROW(device.capture_graph(*compute, [&] { compute->synchronize(); }), Error);
+    EXPECT_THROW(device.capture_graph(*compute, [&] { Buffer(device, "x", MemoryCategory::data, 8); }),
+                 Error);
     compute->synchronize();  // a failed recording leaves the stream usable
     CudaDevice dry(0, true);
-    EXPECT_FALSE(dry.record_graph(*dry.create_stream("compute"), [] { FAIL(); }));
+    EXPECT_FALSE(dry.capture_graph(*dry.create_stream("compute"), [] { FAIL(); }));
 }
 
 TEST_F(CudaDeviceTest, OnlyTimedEventsAreMadeWithTimes) {
@@ -158,7 +159,7 @@ TEST_F(CudaDeviceTest, ScratchMemoryOfAGraphStays) {
     const void* recorded = memory.at(*stream, kMore).data();
     EXPECT_EQ(fake_gpu_allocated_bytes(), none + kMore) << "grown before a graph knows it: freed";
     const auto graph =
-        device.record_graph(*stream, [&] { EXPECT_EQ(memory.at(*stream, kMore).data(), recorded); });
+        device.capture_graph(*stream, [&] { EXPECT_EQ(memory.at(*stream, kMore).data(), recorded); });
     EXPECT_NE(memory.at(*stream, kMost).data(), recorded);
     EXPECT_EQ(fake_gpu_allocated_bytes(), none + kMore + kMost);
 }

@@ -90,7 +90,7 @@ Outputs attend(const BackendFactory& backend, const Inputs& in, bool recorded) {
         h.stream().synchronize();
         h.ops().fill(gradients, 0.0f, h.stream());  // what stays so was not written by the graph
         h.ops().fill(o, 0.0f, h.stream());
-        const auto graph = h.device().record_graph(h.stream(), call);
+        const auto graph = h.device().capture_graph(h.stream(), call);
         graph->launch(h.stream());
     }
     Outputs out = {h.read(o), h.read(lse), h.read(part(gradients, 0)), h.read(part(gradients, 1)),

@@ -333,9 +333,9 @@ TEST_F(CudnnTest, RecordingAllocatesNothing) {
         t.backward(cuda, o, *stream_);
     };
     both();
-    device_.record_graph(*stream_, [] {});  // before the first one graphs are tested
+    device_.capture_graph(*stream_, [] {});  // before the first one graphs are tested
     const int64_t allocations = fake_gpu_allocations();
-    ASSERT_TRUE(device_.record_graph(*stream_, both));
+    ASSERT_TRUE(device_.capture_graph(*stream_, both));
     EXPECT_EQ(calls_.executed, 4);
     EXPECT_EQ(fake_gpu_allocations(), allocations);
 }

@@ -85,8 +85,8 @@ TEST_F(FakeRanksTest, GraphsReduceWhatTheScheduleSays) {
                 const Reducer& reducer = trainer.runner().updates().reducer();
                 const int64_t steps = c.schedule.steps + 1;  // and the warm-up's
                 std::map<Collective, int64_t> planned;
-                for (const ScheduleRow& row : reducer.schedule())
-                    for (const PlannedCollective& one : row.collectives)
+                for (const CollectiveRow& row : reducer.collectives())
+                    for (const StepCollective& one : row.collectives)
                         planned[one.kind] += times_per_step(one.when, 2) * steps;
                 const CollectiveCounts counts = reducer.counts();
                 for (const Collective kind : {Collective::all_reduce, Collective::reduce_scatter})

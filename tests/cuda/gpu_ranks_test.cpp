@@ -118,7 +118,7 @@ TEST_F(GpuNcclTest, EveryCollectiveOfOneRank) {
 TEST_F(GpuNcclTest, CollectivesRecordedInAGraph) {
     reduce_->barrier(*stream_);  // a recording may not allocate
     stream_->synchronize();
-    const auto graph = device_->record_graph(*stream_, [&] { enqueue_all(); });
+    const auto graph = device_->capture_graph(*stream_, [&] { enqueue_all(); });
     ASSERT_TRUE(graph);
     for (int launch = 0; launch < 3; ++launch)
         EXPECT_EQ(result_of([&] { graph->launch(*stream_); }), values_) << "launch " << launch;

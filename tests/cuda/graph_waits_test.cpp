@@ -28,7 +28,7 @@ void test_graph_waits() {
     {
         CudaDevice device;
         const auto stream = device.create_stream("compute");
-        const auto graph = device.record_graph(*stream, [] {});  // the first one: tests before it records
+        const auto graph = device.capture_graph(*stream, [] {});  // the first one: tests before it records
         faults = device.notes();
         if (!graph != !faults.empty())
             faults.push_back("a fault was found, but a graph recorded, or neither");

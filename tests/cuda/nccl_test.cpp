@@ -93,7 +93,7 @@ TEST_F(NcclTest, CollectivesAreRecordedInGraphs) {
         const auto stream = device.create_stream("reduce");
         std::vector<float> values(3, 1.0f);
         const auto graph =
-            device.record_graph(*stream, [&] { communicator->all_reduce(view(values), *stream); });
+            device.capture_graph(*stream, [&] { communicator->all_reduce(view(values), *stream); });
         stream->synchronize();
         EXPECT_EQ(values[2], 1.0f) << "recording executes nothing";
         for (const float wanted : {2.0f, 4.0f, 8.0f}) {

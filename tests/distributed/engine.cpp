@@ -10,7 +10,7 @@
 #include "tests/distributed/rank_threads.h"
 #include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
-#include "train/sharding/schedule.h"
+#include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
 
@@ -84,17 +84,17 @@ Config config_of(const Mode& mode) {
     return config;
 }
 
-ParallelPlan plan_of(const Mode& mode) {
-    ParallelPlan plan;
-    plan.strategy = mode.strategy;
-    plan.launch = mode.launch;
-    plan.accumulate = mode.accumulate;
-    plan.reshard_after_forward = mode.reshard;
-    plan.step_order = mode.step_order;
-    plan.optimizer_step = mode.optimizer_step;
-    plan.global_clip = mode.clip > 0;
-    plan.reduce_dtype = mode.reduce_dtype;
-    return resolve_plan(plan);
+Sharing sharing_of(const Mode& mode) {
+    Sharing sharing;
+    sharing.strategy = mode.strategy;
+    sharing.launch = mode.launch;
+    sharing.accumulate = mode.accumulate;
+    sharing.reshard_after_forward = mode.reshard;
+    sharing.step_order = mode.step_order;
+    sharing.optimizer_step = mode.optimizer_step;
+    sharing.global_clip = mode.clip > 0;
+    sharing.reduce_dtype = mode.reduce_dtype;
+    return resolve_sharing(sharing);
 }
 
 Mesh mesh_of(const Mode& mode) {
@@ -102,7 +102,7 @@ Mesh mesh_of(const Mode& mode) {
 }
 
 Layout::Layout(const Mode& mode)
-    : ranks(mesh_of(mode), plan_of(mode)),
+    : ranks(mesh_of(mode), sharing_of(mode)),
       table(config_of(mode).model, config_of(mode).batch.sequence_length),
       buckets(table, bucket_rules(ranks, table, config_of(mode).optimizers)) {}
 
@@ -158,7 +158,7 @@ class RowSource final : public BatchSource {
 
 Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock) {
     const Config config = config_of(mode);
-    const Ranks ranks(mesh_of(mode), plan_of(mode), world);
+    const Ranks ranks(mesh_of(mode), sharing_of(mode), world);
     Runtime runtime({.device = DeviceKind::cpu,
                      .precision = mode.precision,
                      .threads = 1,

@@ -44,7 +44,7 @@ struct Mode {
 
 void PrintTo(const Mode& mode, std::ostream* out);
 std::string name_of(const Mode& mode);  // as PrintTo says: letters, digits and _
-ParallelPlan plan_of(const Mode& mode);
+Sharing sharing_of(const Mode& mode);
 Mesh mesh_of(const Mode& mode);
 Config config_of(const Mode& mode);
 

@@ -37,9 +37,9 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
         return static_cast<double>(bytes) * (ranks - 1) / ranks;
     };
     const bool ddp = mode.strategy == Strategy::ddp, zero3 = mode.strategy == Strategy::zero3;
-    const ParallelPlan plan = plan_of(mode);
+    const Sharing sharing = sharing_of(mode);
     const auto microbatches = static_cast<double>(mode.accumulation);
-    const double reduces = plan.accumulate == Accumulate::reduce_scatter ? microbatches : 1;
+    const double reduces = sharing.accumulate == Accumulate::reduce_scatter ? microbatches : 1;
     double bytes = 2 * share(all, 2 * 4);  // loss and stop
     if (layout.buckets.sharded())
         bytes += 2 * share(ddp ? all : shards, layout.buckets.size() * 4);  // squares
@@ -58,9 +58,9 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
                 read_again |= p.read_by_backward || p.also_head;
                 in_last_unit |= p.unit == layout.table.num_units() - 1 || p.also_head;
             }
-            const bool again = zero3 && read_again && *plan.reshard_after_forward != Reshard::no &&
-                               !(in_last_unit && *plan.reshard_after_forward == Reshard::except_last);
-            const bool kept = !zero3 || *plan.reshard_after_forward == Reshard::no;
+            const bool again = zero3 && read_again && *sharing.reshard_after_forward != Reshard::no &&
+                               !(in_last_unit && *sharing.reshard_after_forward == Reshard::except_last);
+            const bool kept = !zero3 || *sharing.reshard_after_forward == Reshard::no;
             bytes += reduces * share(shards, gradient);
             bytes += 2 * share(copies, gradient / shards);
             bytes += (kept ? 1 : microbatches) * (again ? 2 : 1) * share(shards, values);
@@ -70,7 +70,7 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
     return bytes;
 }
 
-// Counted where they are sent; what plan prints; the formula.
+// Counted where they are sent; what sharing prints; the formula.
 TEST(EngineBytesTest, EqualTheFormula) {
     const auto scatter = Accumulate::reduce_scatter;
     std::vector<Mode> modes{
@@ -91,7 +91,7 @@ TEST(EngineBytesTest, EqualTheFormula) {
     for (const Mode& mode : modes) {
         const Layout layout(mode);
         double planned = 0;
-        const auto rows = bucket_schedule(layout.buckets, layout.ranks, mode.precision);
+        const auto rows = step_collectives(layout.buckets, layout.ranks, mode.precision);
         for (const double kind : step_wire_bytes(rows, static_cast<int>(mode.accumulation))) planned += kind;
         const double bytes = bytes_per_step(mode, layout);
         EXPECT_NEAR(planned, bytes, 1e-6) << ::testing::PrintToString(mode);
@@ -232,7 +232,7 @@ TEST(EngineOrderTest, RanksThatPlanDifferentThingsAreToldSo) {
         }
     });
     for (const std::string& message : messages) {
-        EXPECT_NE(message.find("schedule"), std::string::npos) << message;
+        EXPECT_NE(message.find("collectives of a step"), std::string::npos) << message;
         EXPECT_NE(message.find("rank 1"), std::string::npos) << message;
     }
 }

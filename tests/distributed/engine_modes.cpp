@@ -22,7 +22,7 @@ int64_t rows_for(int64_t shares) {
 
 bool legal(const Mode& mode) {
     try {
-        plan_of(mode);
+        sharing_of(mode);
         return true;
     } catch (const Error&) {
         return false;
@@ -124,7 +124,7 @@ class Pairs {
 }  // namespace
 
 Choices choices_of(const Mode& mode) {
-    const ParallelPlan plan = plan_of(mode);
+    const Sharing sharing = sharing_of(mode);
     const std::string family = mode.family;
     return {static_cast<int>(mode.strategy),
             mode.replicate,
@@ -134,8 +134,8 @@ Choices choices_of(const Mode& mode) {
             static_cast<int>(mode.launch),
             static_cast<int>(mode.step_order),
             static_cast<int>(mode.optimizer_step),
-            static_cast<int>(plan.accumulate.value()),
-            static_cast<int>(plan.reshard_after_forward.value()),
+            static_cast<int>(sharing.accumulate.value()),
+            static_cast<int>(sharing.reshard_after_forward.value()),
             static_cast<int>(mode.every),
             family == "recipe" ? 0 : (family == "modern" ? 1 : 2),
             mode.clip > 0,

@@ -47,7 +47,7 @@ const std::vector<int> kValues[kNumChoices] = {{kDdp, kZero1, kZero2, kZero3},  
                                                {0, 1},                          // clip
                                                {0, 1}};                         // graphs
 
-// By the reasons that resolve_plan gives.
+// By the reasons that resolve_sharing gives.
 bool refused(int a, int of_a, int b, int of_b) {
     if (a == strategy && b == accumulate)
         return of_a == kZero2 ? of_b == kLocal : (of_a != kZero3 && of_b == kScatter);

@@ -171,7 +171,7 @@ int reductions_of(const Mode& mode) {
     const Layout layout(mode);
     int64_t count = 0;
     for (const Bucket& bucket : layout.buckets.all())
-        count += bucket.num_shards > 1 && *plan_of(mode).accumulate == Accumulate::reduce_scatter
+        count += bucket.num_shards > 1 && *sharing_of(mode).accumulate == Accumulate::reduce_scatter
                      ? mode.accumulation
                      : 1;
     return static_cast<int>(count * kSteps);

@@ -11,15 +11,15 @@ namespace {
 constexpr Placement kReplicate = Placement::replicate(), kShard = Placement::shard(0),
                     kPartial = Placement::partial();
 
-ParallelPlan plan_of(Strategy strategy) {
-    ParallelPlan plan;
-    plan.strategy = strategy;
-    return plan;
+Sharing sharing_of(Strategy strategy) {
+    Sharing sharing;
+    sharing.strategy = strategy;
+    return sharing;
 }
 
-void expect_refused(const ParallelPlan& plan, const std::string& fragment) {
+void expect_refused(const Sharing& sharing, const std::string& fragment) {
     try {
-        resolve_plan(plan);
+        resolve_sharing(sharing);
         ADD_FAILURE() << "accepted; wanted an error with '" << fragment << "'";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::usage);
@@ -54,9 +54,9 @@ TEST(PlacementTest, TableOfStrategies) {
         {Strategy::zero3, Accumulate::local, kShard, kPartial, kShard},
     };
     for (const Row& row : table) {
-        ParallelPlan plan = plan_of(row.strategy);
-        plan.accumulate = row.accumulate;
-        const ParameterPlacement place = place_parameter(resolve_plan(plan), -1);
+        Sharing sharing = sharing_of(row.strategy);
+        sharing.accumulate = row.accumulate;
+        const ParameterPlacement place = place_parameter(resolve_sharing(sharing), -1);
         for (const Axis axis : {Axis::shard, Axis::context}) {
             const auto i = static_cast<size_t>(axis);
             EXPECT_EQ(place.stored[i], row.stored) << word_of(row.strategy);
@@ -78,9 +78,9 @@ TEST(PlacementTest, TableOfStrategies) {
 TEST(PlacementTest, TensorAxis) {
     const auto t = static_cast<size_t>(Axis::tensor);
     for (const bool sequence_parallel : {false, true}) {
-        ParallelPlan plan = resolve_plan(plan_of(Strategy::zero3));
-        plan.sequence_parallel = sequence_parallel;
-        const ParameterPlacement matrix = place_parameter(plan, 1), norm = place_parameter(plan, -1);
+        Sharing sharing = resolve_sharing(sharing_of(Strategy::zero3));
+        sharing.sequence_parallel = sequence_parallel;
+        const ParameterPlacement matrix = place_parameter(sharing, 1), norm = place_parameter(sharing, -1);
         for (const AxisPlacements& at :
              {matrix.stored, matrix.computed, matrix.gradient, matrix.accumulated, matrix.state})
             EXPECT_EQ(at[t], Placement::shard(1));
@@ -90,43 +90,43 @@ TEST(PlacementTest, TensorAxis) {
 }
 
 TEST(PlacementTest, DefaultsOfTheRow) {
-    EXPECT_EQ(resolve_plan(plan_of(Strategy::ddp)).accumulate, Accumulate::local);
-    EXPECT_EQ(resolve_plan(plan_of(Strategy::zero2)).accumulate, Accumulate::reduce_scatter);
-    EXPECT_EQ(resolve_plan(plan_of(Strategy::zero3)).reshard_after_forward, Reshard::except_last);
-    EXPECT_EQ(resolve_plan(plan_of(Strategy::zero1)).reshard_after_forward, Reshard::no);
+    EXPECT_EQ(resolve_sharing(sharing_of(Strategy::ddp)).accumulate, Accumulate::local);
+    EXPECT_EQ(resolve_sharing(sharing_of(Strategy::zero2)).accumulate, Accumulate::reduce_scatter);
+    EXPECT_EQ(resolve_sharing(sharing_of(Strategy::zero3)).reshard_after_forward, Reshard::except_last);
+    EXPECT_EQ(resolve_sharing(sharing_of(Strategy::zero1)).reshard_after_forward, Reshard::no);
 }
 
 TEST(PlacementTest, IllegalCombinationsSayWhy) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1}) {
-        ParallelPlan plan = plan_of(strategy);
-        plan.accumulate = Accumulate::reduce_scatter;
-        expect_refused(plan, "keeps gradients full until the last microbatch");
+        Sharing sharing = sharing_of(strategy);
+        sharing.accumulate = Accumulate::reduce_scatter;
+        expect_refused(sharing, "keeps gradients full until the last microbatch");
     }
-    ParallelPlan plan = plan_of(Strategy::zero2);
-    plan.accumulate = Accumulate::local;
-    expect_refused(plan, "zero2 keeps no full gradients between microbatches");
+    Sharing sharing = sharing_of(Strategy::zero2);
+    sharing.accumulate = Accumulate::local;
+    expect_refused(sharing, "zero2 keeps no full gradients between microbatches");
 
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2}) {
         for (const Reshard reshard : {Reshard::yes, Reshard::except_last}) {
-            plan = plan_of(strategy);
-            plan.reshard_after_forward = reshard;
-            expect_refused(plan, "stores parameters full: there is nothing to free");
+            sharing = sharing_of(strategy);
+            sharing.reshard_after_forward = reshard;
+            expect_refused(sharing, "stores parameters full: there is nothing to free");
         }
     }
-    plan = plan_of(Strategy::ddp);
-    plan.optimizer_step = OptimizerStep::in_backward;
-    EXPECT_NO_THROW(resolve_plan(plan));
-    plan.global_clip = true;
-    expect_refused(plan, "needs the norm of all gradients, which is known only after backward");
-    plan.global_clip = false;
-    plan.launch = Launch::after_backward;
-    expect_refused(plan, "no gradient is reduced while backward runs");
-    plan = plan_of(Strategy::ddp);
-    plan.reduce_dtype = DType::i32;
-    expect_refused(plan, "f32 or bf16, not i32");
-    plan = plan_of(Strategy::ddp);
-    plan.bucket_bytes = -1;
-    expect_refused(plan, "parallel.bucket_bytes is -1");
+    sharing = sharing_of(Strategy::ddp);
+    sharing.optimizer_step = OptimizerStep::in_backward;
+    EXPECT_NO_THROW(resolve_sharing(sharing));
+    sharing.global_clip = true;
+    expect_refused(sharing, "needs the norm of all gradients, which is known only after backward");
+    sharing.global_clip = false;
+    sharing.launch = Launch::after_backward;
+    expect_refused(sharing, "no gradient is reduced while backward runs");
+    sharing = sharing_of(Strategy::ddp);
+    sharing.reduce_dtype = DType::i32;
+    expect_refused(sharing, "f32 or bf16, not i32");
+    sharing = sharing_of(Strategy::ddp);
+    sharing.bucket_bytes = -1;
+    expect_refused(sharing, "parallel.bucket_bytes is -1");
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/train/small_model.h"
-#include "train/sharding/schedule.h"
+#include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
 namespace {
@@ -34,8 +34,8 @@ struct Rank {
     GradientStore gradients;
     Reducer reducer;
 
-    Rank(World& world, const Mesh& mesh, const ParallelPlan& plan)
-        : ranks(mesh, plan, &world),
+    Rank(World& world, const Mesh& mesh, const Sharing& sharing)
+        : ranks(mesh, sharing, &world),
           parameters(table, bucket_rules(ranks, table, adamw()), runtime),
           gradients(table, parameters.layout(), runtime, gradient_memory(ranks, 2, true)),
           reducer(ranks, parameters, gradients, runtime) {}
@@ -74,12 +74,12 @@ TEST(ReducerTest, HsdpExampleOfTheSpec) {
 #endif
     for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         for (const Launch launch : {Launch::ready, Launch::after_backward}) {
-            ParallelPlan plan;
-            plan.strategy = strategy;
-            plan.launch = launch;
-            plan = resolve_plan(plan);
+            Sharing sharing;
+            sharing.strategy = strategy;
+            sharing.launch = launch;
+            sharing = resolve_sharing(sharing);
             run_ranks(mesh.world_size(), [&](World& world) {
-                Rank rank(world, mesh, plan);
+                Rank rank(world, mesh, sharing);
                 const std::vector<int> shard = mesh.group(world.rank(), {Axis::shard}).ranks,
                                        all = mesh.group(world.rank(), {Axis::replicate, Axis::shard}).ranks;
                 for (int64_t microbatch = 0; microbatch < 2; ++microbatch) {
@@ -88,7 +88,7 @@ TEST(ReducerTest, HsdpExampleOfTheSpec) {
                         rank.run(bucket, microbatch);
                         if (microbatch == 1) {
                             rank.expect_sum(bucket, all, 2);
-                        } else if (*plan.accumulate == Accumulate::reduce_scatter) {
+                        } else if (*sharing.accumulate == Accumulate::reduce_scatter) {
                             rank.expect_sum(bucket, shard, 1);
                         } else {
                             EXPECT_EQ(rank.reducer.bytes_sent(), 0) << "nothing before the last";

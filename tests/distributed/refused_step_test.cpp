@@ -14,16 +14,16 @@ namespace {
 
 class RankUnderTest {
   public:
-    RankUnderTest(World& world, const ParallelPlan& plan)
-        : ranks_(Mesh({1, world.size(), 1, 1}), plan, &world),
+    RankUnderTest(World& world, const Sharing& sharing)
+        : ranks_(Mesh({1, world.size(), 1, 1}), sharing, &world),
           parameters_(table_, bucket_rules(ranks_, table_, muon_and_adamw()), runtime_),
           gradients_(table_, parameters_.layout(), runtime_, gradient_memory(ranks_, 1, true)),
           reducer_(ranks_, parameters_, gradients_, runtime_),
-          recorder_(runtime_.device(), runtime_.compute()),
+          capture_(runtime_.device(), runtime_.compute()),
           updates_(muon_and_adamw(), {.table = table_,
                                       .ranks = ranks_,
                                       .stores = {parameters_, gradients_, reducer_, runtime_},
-                                      .recorder = recorder_}) {
+                                      .capture = capture_}) {
         parameters_.initialize(3);
         updates_.reset();
         runtime_.synchronize();
@@ -60,7 +60,7 @@ class RankUnderTest {
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;
-    GraphRecorder recorder_;
+    GraphCapture capture_;
     UpdatePipeline updates_;
     std::unique_ptr<Event> backward_done_ = runtime_.device().create_event(),
                            reduce_done_ = runtime_.device().create_event();
@@ -70,12 +70,12 @@ TEST(RefusedStepTest, NotFiniteInOneSliceStopsTheWholeMatrix) {
     const std::string bad = "blocks.1.mlp.up.weight";
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         for (const OptimizerStep when : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
-            ParallelPlan plan;
-            plan.strategy = strategy;
-            plan.optimizer_step = when;
-            plan = resolve_plan(plan);
+            Sharing sharing;
+            sharing.strategy = strategy;
+            sharing.optimizer_step = when;
+            sharing = resolve_sharing(sharing);
             run_ranks(3, [&](World& world) {
-                RankUnderTest rank(world, plan);
+                RankUnderTest rank(world, sharing);
                 const std::vector<float> start = rank.master(bad);
                 rank.step(0);
                 const std::vector<float> before = rank.master(bad);

@@ -37,15 +37,15 @@ TEST(RanksTest, PlanIsResolvedWhateverItIsMadeOf) {
     const Ranks alone;
     EXPECT_EQ(alone.world(), nullptr);
     EXPECT_EQ(alone.mesh().world_size(), 1);
-    EXPECT_EQ(alone.plan().accumulate, Accumulate::local);
-    ParallelPlan plan;
-    plan.strategy = Strategy::zero3;
-    const Ranks planned(Mesh({1, 2, 1, 1}), plan);
-    EXPECT_EQ(planned.plan().accumulate, Accumulate::reduce_scatter);
-    EXPECT_EQ(planned.plan().reshard_after_forward, Reshard::except_last);
-    plan.accumulate = Accumulate::local;
-    plan.strategy = Strategy::zero2;
-    EXPECT_THROW(Ranks(Mesh(), plan), Error) << "what resolve_plan refuses";
+    EXPECT_EQ(alone.sharing().accumulate, Accumulate::local);
+    Sharing sharing;
+    sharing.strategy = Strategy::zero3;
+    const Ranks planned(Mesh({1, 2, 1, 1}), sharing);
+    EXPECT_EQ(planned.sharing().accumulate, Accumulate::reduce_scatter);
+    EXPECT_EQ(planned.sharing().reshard_after_forward, Reshard::except_last);
+    sharing.accumulate = Accumulate::local;
+    sharing.strategy = Strategy::zero2;
+    EXPECT_THROW(Ranks(Mesh(), sharing), Error) << "what resolve_sharing refuses";
 }
 
 TEST(RanksTest, AWorldHasAsManyRanksAsTheMesh) {
@@ -79,10 +79,10 @@ TEST(ResolveRanksTest, MeshAndPlanComeFromTheConfig) {
     const Ranks ranks = plan_ranks(config, 8);
     EXPECT_EQ(ranks.mesh().describe(), "replicate 2 x shard 4 x context 1 x tensor 1");
     EXPECT_EQ(ranks.num_data_ranks(), 8);
-    EXPECT_EQ(ranks.plan().strategy, Strategy::zero1);
-    EXPECT_EQ(ranks.plan().launch, Launch::after_backward);
-    EXPECT_TRUE(ranks.plan().global_clip);
-    EXPECT_TRUE(ranks.plan().accumulate.has_value());  // resolved
+    EXPECT_EQ(ranks.sharing().strategy, Strategy::zero1);
+    EXPECT_EQ(ranks.sharing().launch, Launch::after_backward);
+    EXPECT_TRUE(ranks.sharing().global_clip);
+    EXPECT_TRUE(ranks.sharing().accumulate.has_value());  // resolved
     EXPECT_EQ(config.microbatches_per_step(ranks.num_data_ranks()), 1);
     EXPECT_EQ(config.microbatches_per_step(), 8);
 }

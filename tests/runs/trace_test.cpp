@@ -8,9 +8,9 @@
 #include "tests/runs/run_fixture.h"
 #include "train/comm/clock_offset.h"
 #include "train/comm/simulated_world.h"
-#include "train/sharding/schedule.h"
 #include "train/sharding/reducer.h"
 #include "train/sharding/resolve_ranks.h"
+#include "train/sharding/step_collectives.h"
 #include "train/trace/overlap.h"
 #include "train/trace/timeline_svg.h"
 
@@ -159,8 +159,8 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
 
     // Bytes of the spans, of the step lines and of the plan are the same, and the totals are their sum.
     std::map<std::string, double> planned, traced;
-    for (const ScheduleRow& row : bucket_schedule(layout, ranks, DType::f32))
-        for (const PlannedCollective& one : row.collectives) planned[name_of(one.kind)] += one.sent_bytes;
+    for (const CollectiveRow& row : step_collectives(layout, ranks, DType::f32))
+        for (const StepCollective& one : row.collectives) planned[name_of(one.kind)] += one.sent_bytes;
     for (const Json& e : all)
         if (e["ph"] == "X" && e["pid"] == 0 && e["args"].contains("bytes"))
             traced[e["name"]] += e["args"]["bytes"].get<double>() / (kLast - kFirst + 1);

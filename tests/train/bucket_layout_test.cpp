@@ -8,7 +8,7 @@
 
 #include "tests/train/small_model.h"
 #include "train/sharding/matrix_owners.h"
-#include "train/sharding/schedule.h"
+#include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
 namespace {

@@ -25,11 +25,11 @@ class UpdatePipelineTest : public ::testing::Test {
     struct Run {
         Run(const OptimizersConfig& config, const Ranks& ranks, ModelHarness& h)
             : reducer(ranks, h.model.parameters(), h.gradients, h.runtime),
-              recorder(h.runtime.device(), h.runtime.compute()),
+              capture(h.runtime.device(), h.runtime.compute()),
               updates(config, {.table = h.table(),
                                .ranks = ranks,
                                .stores = {h.model.parameters(), h.gradients, reducer, h.runtime},
-                               .recorder = recorder}),
+                               .capture = capture}),
               host(h.runtime.device(), updates.statistics().host_bytes()) {
             updates.reset();
             h.runtime.synchronize();
@@ -37,7 +37,7 @@ class UpdatePipelineTest : public ::testing::Test {
         StepNumbers numbers() const { return StepNumbers(host.as<float>()); }
 
         Reducer reducer;
-        GraphRecorder recorder;
+        GraphCapture capture;
         UpdatePipeline updates;
         HostBuffer host;
     };

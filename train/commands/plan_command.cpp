@@ -17,7 +17,7 @@
 #include "train/runlog/environment.h"
 #include "train/sharding/matrix_owners.h"
 #include "train/sharding/resolve_ranks.h"
-#include "train/sharding/schedule.h"
+#include "train/sharding/step_collectives.h"
 
 namespace speedrun {
 
@@ -99,7 +99,7 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
 }
 
 // The jitter counts with its mean.
-double network_ms(const SimulatedNetwork& network, const PlannedCollective& c) {
+double network_ms(const SimulatedNetwork& network, const StepCollective& c) {
     return 1e3 * (network.model.seconds(c.sent_bytes, c.group_size) + network.jitter_s / 2);
 }
 
@@ -120,13 +120,14 @@ void print_owners(const BucketLayout& layout, const OptimizersConfig& optimizers
 // Where a bucket is too small for so many ranks, fewer should share it, and copies be summed.
 void print_advice(const Ranks& ranks, const ParameterTable& table) {
     const int shard = ranks.mesh().size(Axis::shard), replicate = ranks.mesh().size(Axis::replicate);
-    const int fitting = ranks_that_fit(ranks.plan(), shard, table.numel());
-    if (fitting == shard || ranks.plan().strategy == Strategy::ddp) return;
+    const int fitting = ranks_that_fit(ranks.sharing(), shard, table.numel());
+    if (fitting == shard || ranks.sharing().strategy == Strategy::ddp) return;
     std::printf(
         "advice: over %d ranks, buckets of %.1f MiB are mostly latency: --set parallel.replicate=%d cuts "
         "them among %d ranks only, and sums the parts over the copies\n",
         shard,
-        static_cast<double>(bucket_target(ranks.plan(), shard, table.numel()) * size_of(DType::f32)) / kMiB,
+        static_cast<double>(bucket_target(ranks.sharing(), shard, table.numel()) * size_of(DType::f32)) /
+            kMiB,
         replicate * shard / fitting, fitting);
 }
 
@@ -138,18 +139,18 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
         return;
     }
     const BucketLayout layout(table, bucket_rules(ranks, table, config.optimizers));
-    const std::vector<ScheduleRow> rows = bucket_schedule(layout, ranks, compute);
+    const std::vector<CollectiveRow> rows = step_collectives(layout, ranks, compute);
     std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh().world_size(),
-                ranks.mesh().describe().c_str(), word_of(ranks.plan().strategy),
-                ranks.plan().launch == Launch::ready ? "a gradient is ready" : "backward has ended");
+                ranks.mesh().describe().c_str(), word_of(ranks.sharing().strategy),
+                ranks.sharing().launch == Launch::ready ? "a gradient is ready" : "backward has ended");
     const std::optional<SimulatedNetwork> network = simulated_network(config.parallel);
     const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
     double reduce_ms = 0, gather_ms = 0;
     size_t width = 0;
-    for (const ScheduleRow& row : rows) width = std::max(width, row.name.size());
-    for (const ScheduleRow& row : rows) {
+    for (const CollectiveRow& row : rows) width = std::max(width, row.name.size());
+    for (const CollectiveRow& row : rows) {
         std::string name = row.name;
-        for (const PlannedCollective& collective : row.collectives) {
+        for (const StepCollective& collective : row.collectives) {
             std::string text = collective.describe();
             if (network) {
                 const double ms = network_ms(*network, collective);

@@ -56,7 +56,7 @@ std::string header(const Config& config, const Ranks& ranks, const Runtime& runt
     const ModelConfig& m = config.model;
     const std::string who = ranks.size() > 1
                                 ? fmt::format("{} ranks ({}, {}), each ", ranks.size(),
-                                              word_of(ranks.plan().strategy), ranks.mesh().describe())
+                                              word_of(ranks.sharing().strategy), ranks.mesh().describe())
                                 : "";
     return fmt::format(
         "{}: {} model, {:.2f}M parameters ({} layer{} x {}), {} steps of {} tokens ({} microbatches), {}{}",

@@ -58,11 +58,11 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       gradients_(model_.table(), model_.parameters().layout(), runtime,
                  gradient_memory(ranks, microbatches_, steps_every_step(config.optimizers))),
       reducer_(ranks, model_.parameters(), gradients_, runtime),
-      recorder_(runtime.device(), runtime.compute()),
+      capture_(runtime.device(), runtime.compute()),
       updates_(config.optimizers, {.table = model_.table(),
                                    .ranks = ranks_,
                                    .stores = {model_.parameters(), gradients_, reducer_, runtime},
-                                   .recorder = recorder_}),
+                                   .capture = capture_}),
       stop_signal_(updates_.statistics(), runtime),
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event(EventKind::timed)),
@@ -146,7 +146,7 @@ void StepRunner::enqueue_model(const UpdatePipeline::Microbatch& microbatch, int
 // After a step has run call by call: every shape has been met, every event recorded once, and the gradients
 // have begun, which is what a microbatch that is not the first finds. Every target counts in a recorded step,
 // as in all that the loader hands out; a step that masks some finds no graph and runs call by call.
-void StepRunner::record_graphs() {
+void StepRunner::capture_graphs() {
     const int64_t count = microbatches_, all_targets = config_.batch.tokens_per_step;
     for (int64_t step = 0; step < phases_; ++step) {
         for (int64_t m = 0; m < count; ++m) {
@@ -154,8 +154,8 @@ void StepRunner::record_graphs() {
                 .step = step, .lr_factor = 1, .first = m == 0, .last = m == count - 1};
             const GraphKey key = key_of(microbatch, all_targets);
             if (graphs_.count(key)) continue;
-            auto recording = recorder_.record([&] { enqueue_model(microbatch, all_targets); });
-            if (recording) graphs_[key] = std::move(recording);
+            auto captured = capture_.capture([&] { enqueue_model(microbatch, all_targets); });
+            if (captured) graphs_[key] = std::move(captured);
         }
     }
 }
@@ -252,7 +252,7 @@ void StepRunner::warm_up() {
     enqueue_optimizer(slots_[0], false);
     runtime_.synchronize();
     if (rehearsal) runtime_.device().rehearse(false);
-    if (config_.cuda.graph) record_graphs();
+    if (config_.cuda.graph) capture_graphs();
 }
 
 void StepRunner::initialize(uint64_t seed) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "data/batch_loader.h"
-#include "kernels/runtime/graph_recorder.h"
+#include "kernels/runtime/graph_capture.h"
 #include "train/checkpoint/run_state.h"
 #include "train/model/transformer.h"
 #include "train/sharding/read_master.h"
@@ -68,7 +68,7 @@ class StepRunner final : public RunState {
     // After it: other parameters, host values by parameter id. All ranks give the same.
     void assign(const std::vector<std::vector<float>>& values);
 
-    // Forward and backward of later steps: as recorded graphs where warm_up() could record them, or call by
+    // Forward and backward of later steps: as graphs where warm_up() could capture them, or call by
     // call (needed while a timeline cannot look into graphs). Bits are equal either way, and both may be in
     // one run.
     void use_graphs(bool use) { use_graphs_ = use; }
@@ -134,7 +134,7 @@ class StepRunner final : public RunState {
     void run_microbatch(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
     void enqueue_model(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
     GraphKey key_of(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) const;
-    void record_graphs();
+    void capture_graphs();
     void enqueue_optimizer(Slot& slot, bool stop);
     [[noreturn]] void report_divergence(const Slot& slot);
 
@@ -146,12 +146,12 @@ class StepRunner final : public RunState {
     Transformer model_;
     GradientStore gradients_;
     Reducer reducer_;
-    GraphRecorder recorder_;
+    GraphCapture capture_;
     UpdatePipeline updates_;
     StopSignal stop_signal_;
     std::unique_ptr<Event> uploaded_, clock_start_, copied_, idle_until_;
     HostBuffer staging_;  // of one microbatch's tokens, targets, positions, first keys and n-grams
-    std::map<GraphKey, std::unique_ptr<GraphRecorder::Recording>> graphs_;
+    std::map<GraphKey, std::unique_ptr<CapturedGraphs>> graphs_;
     bool use_graphs_ = true;
     Timeline* timeline_ = nullptr;
     std::array<Slot, 2> slots_;

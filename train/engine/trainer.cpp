@@ -100,7 +100,7 @@ CheckpointInfo Trainer::checkpoint_info() const {
     info.precision = std::string(name_of(runtime_.real()));
     info.ranks = ranks_.size();
     info.mesh = ranks_.mesh().describe();
-    info.strategy = word_of(ranks_.plan().strategy);
+    info.strategy = word_of(ranks_.sharing().strategy);
     info.written_by = build_info().git_sha;
     info.config = config_to_json(config_);
     info.measured = {.train_ms = train_ms_,
@@ -281,7 +281,7 @@ void Trainer::finish(RunSummary& s) {
     progress_->finish();
     s.ranks = ranks_.size();
     s.mesh = ranks_.mesh().describe();
-    s.strategy = word_of(ranks_.plan().strategy);
+    s.strategy = word_of(ranks_.sharing().strategy);
     s.parameters = runner_.model().table().numel();
     s.train_ms = clock_.finished_ms();
     if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;

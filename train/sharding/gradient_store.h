@@ -42,7 +42,7 @@ class GradientStore {
     Tensor shard(const Bucket& bucket) const;
     Tensor accumulated_shard(const Bucket& bucket) const;
     // Buckets in the same memory as this one, itself included.
-    const std::vector<int>& sharing(const Bucket& bucket) const { return place_.overlap[bucket.id]; }
+    const std::vector<int>& overlapping(const Bucket& bucket) const { return place_.overlap[bucket.id]; }
 
     // Before a microbatch. Forgets the gradients of the groups with fresh[group]: the next contribution to
     // each overwrites. With memory().reused() it forgets all of them.

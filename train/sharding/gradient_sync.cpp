@@ -4,14 +4,14 @@ namespace speedrun {
 
 GradientSync::GradientSync(Launch launch, bool awaits_release, const BucketLayout& layout,
                            GradientStore& gradients, Reducer& reducer, Runtime& runtime,
-                           GraphRecorder& recorder)
+                           GraphCapture& capture)
     : when_(launch),
       awaits_release_(awaits_release),
       layout_(layout),
       gradients_(gradients),
       reducer_(reducer),
       runtime_(runtime),
-      recorder_(recorder) {
+      capture_(capture) {
     for (const Bucket& bucket : layout.all()) {
         pending_.push_back(static_cast<int>(bucket.pieces.size()));
         unreleased_.push_back(pending_.back());
@@ -31,7 +31,7 @@ bool GradientSync::reduces(const Bucket& bucket) const {
 
 // Other buckets in this memory, or its gradient of the microbatch before, may not have been reduced yet.
 void GradientSync::await_memory(const Bucket& bucket) {
-    for (const int id : gradients_.sharing(bucket)) recorder_.await(*free_[id]);
+    for (const int id : gradients_.overlapping(bucket)) capture_.await(*free_[id]);
     // Gaps between parameters are reduced and stepped with them.
     const auto whole = static_cast<float*>(gradients_.whole(bucket).data);
     for (size_t i = 1; i < bucket.pieces.size(); ++i) {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/runtime/graph_recorder.h"
+#include "kernels/runtime/graph_capture.h"
 #include "train/sharding/reducer.h"
 #include "train/trace/timeline.h"
 
@@ -23,7 +23,7 @@ class GradientSync {
 
     // What it is given must outlive it. awaits_release: await_release() will be called.
     GradientSync(Launch launch, bool awaits_release, const BucketLayout& layout, GradientStore& gradients,
-                 Reducer& reducer, Runtime& runtime, GraphRecorder& recorder);
+                 Reducer& reducer, Runtime& runtime, GraphCapture& capture);
 
     void begin_microbatch(const Microbatch& microbatch);
     // Makes compute wait until the bucket's gradient may be written.
@@ -58,7 +58,7 @@ class GradientSync {
     GradientStore& gradients_;
     Reducer& reducer_;
     Runtime& runtime_;
-    GraphRecorder& recorder_;
+    GraphCapture& capture_;
     Microbatch microbatch_;
     // By bucket: parameters whose gradient is not ready, and whose value backward still reads.
     std::vector<int> pending_, unreleased_;

@@ -50,7 +50,7 @@ class GroupUpdate {
 std::unique_ptr<GroupUpdate> make_group_update(const OptimizerGroupConfig& group,
                                                const std::vector<const Bucket*>& members,
                                                const UpdateStores& stores);
-// Of each group, for its buckets in the order in which this plan steps them.
+// Of each group, for its buckets in the order in which it steps them.
 std::vector<std::unique_ptr<GroupUpdate>> make_group_updates(const OptimizersConfig& config, StepOrder order,
                                                              const UpdateStores& stores);
 

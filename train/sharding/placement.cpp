@@ -65,48 +65,48 @@ const StrategyRow& row_of(Strategy strategy) {
     return kRows[static_cast<size_t>(strategy)];
 }
 
-ParallelPlan resolve_plan(ParallelPlan plan) {
-    const StrategyRow& row = row_of(plan.strategy);
-    if (!plan.accumulate) plan.accumulate = row.default_accumulate;
-    if (!plan.reshard_after_forward) plan.reshard_after_forward = row.default_reshard;
-    check_accumulate(row, *plan.accumulate);
-    if (*plan.reshard_after_forward != Reshard::no && row.stored == kFull) {
+Sharing resolve_sharing(Sharing sharing) {
+    const StrategyRow& row = row_of(sharing.strategy);
+    if (!sharing.accumulate) sharing.accumulate = row.default_accumulate;
+    if (!sharing.reshard_after_forward) sharing.reshard_after_forward = row.default_reshard;
+    check_accumulate(row, *sharing.accumulate);
+    if (*sharing.reshard_after_forward != Reshard::no && row.stored == kFull) {
         throw_usage(
             "parallel.reshard_after_forward is set, but {} stores parameters full: there is nothing to free "
             "and gather again; use false, or strategy zero3",
             word_of(row.strategy));
     }
-    if (plan.optimizer_step == OptimizerStep::in_backward && plan.global_clip) {
+    if (sharing.optimizer_step == OptimizerStep::in_backward && sharing.global_clip) {
         throw_usage(
             "parallel.optimizer_step is in_backward and optimizers.clip is on: clipping needs the norm of "
             "all gradients, "
             "which is known only after backward; set optimizers.clip to 0, or optimizer_step to "
             "after_backward");
     }
-    if (plan.optimizer_step == OptimizerStep::in_backward && plan.launch == Launch::after_backward) {
+    if (sharing.optimizer_step == OptimizerStep::in_backward && sharing.launch == Launch::after_backward) {
         throw_usage(
             "parallel.optimizer_step is in_backward, but parallel.launch is after_backward: no gradient is "
             "reduced while backward runs; set launch to ready");
     }
-    if (plan.optimizer_step == OptimizerStep::in_backward && plan.step_order == StepOrder::forward) {
+    if (sharing.optimizer_step == OptimizerStep::in_backward && sharing.step_order == StepOrder::forward) {
         throw_usage(
             "parallel.optimizer_step is in_backward, but parallel.step_order is forward: backward completes "
             "gradients in reverse order; set step_order to reverse");
     }
-    if (plan.reduce_dtype != DType::f32 && plan.reduce_dtype != DType::bf16)
-        throw_usage("parallel: gradients are reduced in f32 or bf16, not {}", name_of(plan.reduce_dtype));
-    if (plan.bucket_bytes < 0)
+    if (sharing.reduce_dtype != DType::f32 && sharing.reduce_dtype != DType::bf16)
+        throw_usage("parallel: gradients are reduced in f32 or bf16, not {}", name_of(sharing.reduce_dtype));
+    if (sharing.bucket_bytes < 0)
         throw_usage("parallel.bucket_bytes is {}: want a size, or 0 for one that fits the ranks",
-                    plan.bucket_bytes);
-    return plan;
+                    sharing.bucket_bytes);
+    return sharing;
 }
 
-ParameterPlacement place_parameter(const ParallelPlan& plan, int tensor_parallel_dim) {
-    const StrategyRow& row = row_of(plan.strategy);
+ParameterPlacement place_parameter(const Sharing& sharing, int tensor_parallel_dim) {
+    const StrategyRow& row = row_of(sharing.strategy);
     const bool cut_by_tensor = tensor_parallel_dim >= 0;
     const Placement weight = cut_by_tensor ? Placement::shard(tensor_parallel_dim) : kFull;
-    const Placement raw = !cut_by_tensor && plan.sequence_parallel ? Placement::partial() : weight;
-    const bool keeps_shard = plan.accumulate.value() == Accumulate::reduce_scatter;
+    const Placement raw = !cut_by_tensor && sharing.sequence_parallel ? Placement::partial() : weight;
+    const bool keeps_shard = sharing.accumulate.value() == Accumulate::reduce_scatter;
 
     ParameterPlacement place;
     place.stored = on_axes(kFull, row.stored, weight);

@@ -51,9 +51,9 @@ struct ParameterPlacement {
     AxisPlacements state;        // optimizer state, and the gradient that the optimizer reads
 };
 
-// How ranks share a step, with what another section adds to it. What the config leaves open (nullopt) is
+// How ranks share a step, with what another section adds to it: who holds what, and when it travels. What the config leaves open (nullopt) is
 // what the strategy's row says.
-struct ParallelPlan : SharingConfig {
+struct Sharing : SharingConfig {
     bool global_clip = false;        // does optimizers.clip scale by the norm of all gradients?
     bool sequence_parallel = false;  // does the tensor axis shard the sequence outside of matrices?
 };
@@ -71,10 +71,10 @@ struct StrategyRow {
 };
 const StrategyRow& row_of(Strategy strategy);
 
-// The plan with nothing left open. Usage errors that say why, for every combination that cannot be right.
-ParallelPlan resolve_plan(ParallelPlan plan);
+// Nothing left open. Usage errors that say why, for every combination that cannot be right.
+Sharing resolve_sharing(Sharing sharing);
 
-// Placements of one parameter under a resolved plan. tensor_parallel_dim: as in Parameter, -1 for none.
-ParameterPlacement place_parameter(const ParallelPlan& plan, int tensor_parallel_dim);
+// Placements of one parameter under what resolve_sharing returns. tensor_parallel_dim: as in Parameter, -1 for none.
+ParameterPlacement place_parameter(const Sharing& sharing, int tensor_parallel_dim);
 
 }  // namespace speedrun

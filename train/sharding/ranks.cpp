@@ -4,8 +4,8 @@
 
 namespace speedrun {
 
-Ranks::Ranks(const Mesh& mesh, const ParallelPlan& plan, World* world)
-    : world_(world), mesh_(mesh), plan_(resolve_plan(plan)) {
+Ranks::Ranks(const Mesh& mesh, const Sharing& sharing, World* world)
+    : world_(world), mesh_(mesh), sharing_(resolve_sharing(sharing)) {
     if (world && world->size() != mesh.world_size())
         throw_internal("a world of {} ranks for a mesh of {} ({})", world->size(), mesh.world_size(),
                        mesh.describe());

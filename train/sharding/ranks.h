@@ -12,20 +12,21 @@ namespace speedrun {
 class Ranks {
   public:
     // One rank, alone.
-    Ranks() : Ranks(Mesh(), ParallelPlan()) {}
-    // Ranks of a mesh under a plan, which need not be resolved yet (usage errors: those of resolve_plan).
+    Ranks() : Ranks(Mesh(), Sharing()) {}
+    // Ranks of a mesh that share a step in this way, which need not be resolved yet (usage errors: those of
+    // resolve_sharing).
     // world: what they talk through, which must outlive what is built on it; null: one rank alone, or ranks
     // of which none runs. Throws unless the world has as many ranks as the mesh.
-    Ranks(const Mesh& mesh, const ParallelPlan& plan, World* world = nullptr);
+    Ranks(const Mesh& mesh, const Sharing& sharing, World* world = nullptr);
 
     // Copy that talks through another world of as many ranks, made for their devices or slowed down.
-    Ranks with_world(World& world) const { return Ranks(mesh_, plan_, &world); }
+    Ranks with_world(World& world) const { return Ranks(mesh_, sharing_, &world); }
     // Copy that nobody runs: shapes and sizes are those of rank 0, and nothing is said to the others.
-    Ranks without_world() const { return Ranks(mesh_, plan_); }
+    Ranks without_world() const { return Ranks(mesh_, sharing_); }
 
     World* world() const { return world_; }
     const Mesh& mesh() const { return mesh_; }
-    const ParallelPlan& plan() const { return plan_; }  // resolved
+    const Sharing& sharing() const { return sharing_; }  // resolved
 
     int rank() const { return world_ ? world_->rank() : 0; }
     int size() const { return world_ ? world_->size() : 1; }
@@ -37,7 +38,7 @@ class Ranks {
   private:
     World* world_;
     Mesh mesh_;
-    ParallelPlan plan_;
+    Sharing sharing_;
 };
 
 }  // namespace speedrun

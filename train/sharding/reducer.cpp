@@ -8,13 +8,13 @@
 namespace speedrun {
 
 GradientMemory gradient_memory(const Ranks& ranks, int64_t microbatches, bool every_step) {
-    const ParallelPlan& plan = ranks.plan();
-    const bool in_backward = plan.optimizer_step == OptimizerStep::in_backward;
+    const Sharing& sharing = ranks.sharing();
+    const bool in_backward = sharing.optimizer_step == OptimizerStep::in_backward;
     const bool used_up_at_once = in_backward && microbatches == 1 && every_step;
     GradientMemory memory;
-    memory.accumulators = plan.accumulate.value() == Accumulate::reduce_scatter &&
+    memory.accumulators = sharing.accumulate.value() == Accumulate::reduce_scatter &&
                           ranks.mesh().size(Axis::shard) > 1 && !used_up_at_once;
-    memory.ring = plan.launch == Launch::ready && (memory.accumulators || used_up_at_once);
+    memory.ring = sharing.launch == Launch::ready && (memory.accumulators || used_up_at_once);
     return memory;
 }
 
@@ -23,26 +23,26 @@ Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& 
       parameters_(parameters),
       gradients_(gradients),
       ops_(runtime.ops()),
-      schedule_(bucket_schedule(parameters.layout(), ranks, runtime.real())),
+      collectives_(step_collectives(parameters.layout(), ranks, runtime.real())),
       rows_(parameters.layout().all().size()) {
-    for (const ScheduleRow& row : schedule_)
+    for (const CollectiveRow& row : collectives_)
         if (row.bucket >= 0) rows_[static_cast<size_t>(row.bucket)] = &row;
-    if (ranks.plan().reduce_dtype != DType::f32 && ranks.mesh().world_size() > 1) {
+    if (ranks.sharing().reduce_dtype != DType::f32 && ranks.mesh().world_size() > 1) {
         int64_t largest = 0;
         for (const Bucket& bucket : parameters.layout().all())
             largest = std::max(largest, parameters.layout().padded(bucket));
         wire_ = Buffer(runtime.device(), "gradients to reduce", MemoryCategory::workspace,
-                       largest * size_of(ranks.plan().reduce_dtype));
+                       largest * size_of(ranks.sharing().reduce_dtype));
     }
     if (ranks.size() == 1) return;
     // Who disagrees would wait for ever, or sum apples and pears.
     std::vector<std::string> lines;
-    for (const ScheduleRow& row : schedule_) lines.push_back(row.describe());
+    for (const CollectiveRow& row : collectives_) lines.push_back(row.describe());
     lines.push_back(fmt::format("steps in {} order",
-                                ranks.plan().step_order == StepOrder::reverse ? "reverse" : "forward"));
-    expect_same_on_all_ranks(*ranks.world(), "schedule", lines);
-    for (const ScheduleRow& row : schedule_)
-        for (const PlannedCollective& collective : row.collectives) connect(collective);
+                                ranks.sharing().step_order == StepOrder::reverse ? "reverse" : "forward"));
+    expect_same_on_all_ranks(*ranks.world(), "collectives of a step", lines);
+    for (const CollectiveRow& row : collectives_)
+        for (const StepCollective& collective : row.collectives) connect(collective);
 }
 
 Reducer::Lane Reducer::lane_of(Collective kind) {
@@ -50,7 +50,7 @@ Reducer::Lane Reducer::lane_of(Collective kind) {
     return kind == Collective::all_to_all ? Lane::exchange : Lane::reduce;
 }
 
-void Reducer::connect(const PlannedCollective& collective) {
+void Reducer::connect(const StepCollective& collective) {
     constexpr std::array<const char*, 3> kNames{"reduce", "gather", "exchange"};
     const Lane lane = lane_of(collective.kind);
     const std::string axes = collective.axes.describe();
@@ -66,14 +66,14 @@ Communicator* Reducer::over(AxisSet axes, Lane lane) const {
 }
 
 Communicator* Reducer::of(const Bucket& bucket, Collective kind) const {
-    for (const PlannedCollective& collective : row_of(bucket).collectives)
+    for (const StepCollective& collective : row_of(bucket).collectives)
         if (collective.kind == kind) return over(collective.axes, lane_of(kind));
     return nullptr;
 }
 
 void Reducer::sum(Communicator& group, const Tensor& values, Stream& stream) {
     if (!wire_.data()) return group.all_reduce(values, stream);
-    const Tensor wire = wire_.tensor(ranks_.plan().reduce_dtype, {values.numel()});
+    const Tensor wire = wire_.tensor(ranks_.sharing().reduce_dtype, {values.numel()});
     ops_.cast(wire, values, stream);
     group.all_reduce(wire, stream);
     ops_.cast(values, wire, stream);
@@ -81,7 +81,7 @@ void Reducer::sum(Communicator& group, const Tensor& values, Stream& stream) {
 
 void Reducer::scatter_sum(Communicator& group, const Tensor& shard, const Tensor& whole, Stream& stream) {
     if (!wire_.data()) return group.reduce_scatter(shard, whole, stream);
-    const Tensor wire = wire_.tensor(ranks_.plan().reduce_dtype, {whole.numel()});
+    const Tensor wire = wire_.tensor(ranks_.sharing().reduce_dtype, {whole.numel()});
     const Tensor own = wire.reshaped({group.size(), shard.numel()}).row_slice(group.index(), 1);
     ops_.cast(wire, whole, stream);
     group.reduce_scatter(own.reshaped({shard.numel()}), wire, stream);
@@ -99,7 +99,7 @@ void Reducer::scatter(Communicator& group, const Bucket& bucket, bool first, Str
 }
 
 void Reducer::reduce(const Bucket& bucket, bool first, bool last, Stream& stream) {
-    for (const PlannedCollective& collective : row_of(bucket).collectives) {
+    for (const StepCollective& collective : row_of(bucket).collectives) {
         if (lane_of(collective.kind) != Lane::reduce) continue;
         if (collective.when == When::last_microbatch && !last) continue;
         Communicator* const group = over(collective.axes, Lane::reduce);

@@ -1,4 +1,4 @@
-// Reducer: carries out the schedule, the list of each bucket's collectives that its placements ask for.
+// Reducer: carries out the collectives of a step, which the placements of each bucket ask for.
 //   reduce_scatter   of a bucket's gradient into this rank's shard: of each microbatch, then added to the
 //   shard
 //                    (accumulate: reduce_scatter), or of their sum
@@ -13,23 +13,23 @@
 
 #include "train/sharding/gradient_store.h"
 #include "train/sharding/parameter_store.h"
-#include "train/sharding/schedule.h"
+#include "train/sharding/step_collectives.h"
 
 namespace speedrun {
 
-// What is kept of gradients under a plan, with so many microbatches per step. every_step: does each optimizer
+// What is kept of gradients, with so many microbatches per step. every_step: does each optimizer
 // group step every step?
 GradientMemory gradient_memory(const Ranks& ranks, int64_t microbatches, bool every_step);
 
 class Reducer {
   public:
-    // Compares the schedule with the other ranks', then connects to them: all ranks make theirs at the same
+    // Compares the list of collectives with the other ranks', then connects to them: all ranks make theirs at the same
     // time. Alone, nothing is ever enqueued.
     Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
 
     // Do ranks hold different shards of the optimizer's state?
     bool sharded() const { return parameters_.layout().sharded(); }
-    const std::vector<ScheduleRow>& schedule() const { return schedule_; }
+    const std::vector<CollectiveRow>& collectives() const { return collectives_; }
 
     // After a microbatch (the first or last of its step) has left a bucket's raw gradient: after the last,
     // the gradient that the optimizer reads is the sum over all ranks and microbatches, all of it or this
@@ -65,13 +65,13 @@ class Reducer {
     enum class Lane : uint8_t { reduce, gather, exchange };
     static Lane lane_of(Collective kind);
 
-    const ScheduleRow& row_of(const Bucket& bucket) const { return *rows_[static_cast<size_t>(bucket.id)]; }
-    void connect(const PlannedCollective& collective);
+    const CollectiveRow& row_of(const Bucket& bucket) const { return *rows_[static_cast<size_t>(bucket.id)]; }
+    void connect(const StepCollective& collective);
     // Null: there are no other ranks.
     Communicator* over(AxisSet axes, Lane lane) const;
     // The communicator of the bucket's collective of this kind; null: it has none.
     Communicator* of(const Bucket& bucket, Collective kind) const;
-    // Sums in the plan's reduce_dtype: over all members in place, and this rank's shard of whole into shard.
+    // Sums in reduce_dtype: over all members in place, and this rank's shard of whole into shard.
     void sum(Communicator& group, const Tensor& values, Stream& stream);
     void scatter_sum(Communicator& group, const Tensor& shard, const Tensor& whole, Stream& stream);
     void scatter(Communicator& group, const Bucket& bucket, bool first, Stream& stream);
@@ -80,8 +80,8 @@ class Reducer {
     ParameterStore& parameters_;
     GradientStore& gradients_;
     Ops& ops_;
-    const std::vector<ScheduleRow> schedule_;
-    std::vector<const ScheduleRow*> rows_;  // by bucket
+    const std::vector<CollectiveRow> collectives_;
+    std::vector<const CollectiveRow*> rows_;  // by bucket
     Buffer wire_;  // gradients in reduce_dtype, one bucket at a time; empty if that is f32
     std::map<std::pair<Lane, std::string>, std::unique_ptr<Communicator>> communicators_;  // by axes' names
 };

@@ -8,10 +8,10 @@ namespace speedrun {
 
 namespace {
 
-ParallelPlan plan_of(const Config& config) {
-    ParallelPlan plan{config.parallel};
-    plan.global_clip = config.optimizers.clip > 0;
-    return plan;
+Sharing plan_of(const Config& config) {
+    Sharing sharing{config.parallel};
+    sharing.global_clip = config.optimizers.clip > 0;
+    return sharing;
 }
 
 }  // namespace

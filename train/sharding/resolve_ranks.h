@@ -1,4 +1,4 @@
-// From the config to Ranks: the mesh and the plan.
+// From the config to Ranks: the mesh and how they share a step.
 #pragma once
 
 #include "train/sharding/ranks.h"
@@ -6,7 +6,7 @@
 namespace speedrun {
 
 // The ranks of this world, as section `parallel` wants them. Usage errors: those of resolve_mesh,
-// resolve_plan and validate_ranks.
+// resolve_sharing and validate_ranks.
 Ranks resolve_ranks(const Config& config, World& world);
 
 // This many ranks, none of which runs: what `plan` looks at.

@@ -5,12 +5,12 @@
 namespace speedrun {
 
 Unsharder::Unsharder(const ParameterTable& table, ParameterStore& parameters, Reducer& reducer,
-                     Runtime& runtime, GraphRecorder& recorder)
+                     Runtime& runtime, GraphCapture& capture)
     : layout_(parameters.layout()),
       parameters_(parameters),
       reducer_(reducer),
       runtime_(runtime),
-      recorder_(recorder),
+      capture_(capture),
       stages_(table.num_units()),
       here_(layout_.all().size(), kNone) {
     if (!active()) return;
@@ -33,14 +33,14 @@ void Unsharder::enter(int unit, Pass pass, const Updated& updated) {
     Stream& compute = runtime_.compute();
     // What only the stages before this one read may be overwritten when compute has come here.
     compute.record(*stage_reached_[stage]);
-    recorder_.on_others([this, stage, &updated] { fetch_missing(stage, updated); });
+    capture_.on_others([this, stage, &updated] { fetch_missing(stage, updated); });
     for (const Bucket& bucket : layout_.all()) {
         if (lifetime_at(bucket.id, stage) == kNone) continue;
-        recorder_.await(*gathered_[bucket.id]);
+        capture_.await(*gathered_[bucket.id]);
         if (timeline_)
             timeline_->use(compute, pass == Pass::forward ? Phase::forward : Phase::backward, bucket.id);
     }
-    recorder_.on_others([this, stage, &updated] { fetch_ahead(stage, updated); });
+    capture_.on_others([this, stage, &updated] { fetch_ahead(stage, updated); });
 }
 
 void Unsharder::fetch_missing(int stage, const Updated& updated) {

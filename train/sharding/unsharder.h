@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/runtime/graph_recorder.h"
+#include "kernels/runtime/graph_capture.h"
 #include "train/sharding/reducer.h"
 #include "train/trace/timeline.h"
 
@@ -16,7 +16,7 @@ class Unsharder {
   public:
     // What it is given must outlive it.
     Unsharder(const ParameterTable& table, ParameterStore& parameters, Reducer& reducer, Runtime& runtime,
-              GraphRecorder& recorder);
+              GraphCapture& capture);
 
     bool active() const { return parameters_.stored_sharded(); }
 
@@ -40,7 +40,7 @@ class Unsharder {
     ParameterStore& parameters_;
     Reducer& reducer_;
     Runtime& runtime_;
-    GraphRecorder& recorder_;
+    GraphCapture& capture_;
     const Stages stages_;
     std::vector<std::vector<Lifetime>> reads_;           // by bucket
     std::vector<int> here_;                              // by bucket: the lifetime it is gathered for

@@ -10,7 +10,7 @@ namespace {
 // One rank has every gradient at hand, so it can refuse the whole step if one of them is not finite; several
 // would have to wait for the last reduction, and refuse bucket by bucket.
 bool steps_by_norm_of_all(const OptimizersConfig& config, const Ranks& ranks) {
-    return ranks.plan().optimizer_step != OptimizerStep::in_backward &&
+    return ranks.sharing().optimizer_step != OptimizerStep::in_backward &&
            (config.clip > 0 || ranks.size() == 1);
 }
 
@@ -23,16 +23,16 @@ UpdatePipeline::UpdatePipeline(const OptimizersConfig& config, const UpdateConte
       gradients_(context.stores.gradients),
       reducer_(context.stores.reducer),
       runtime_(context.stores.runtime),
-      recorder_(context.recorder),
+      capture_(context.capture),
       layout_(parameters_.layout()),
-      in_backward_(ranks_.plan().optimizer_step == OptimizerStep::in_backward),
+      in_backward_(ranks_.sharing().optimizer_step == OptimizerStep::in_backward),
       by_norm_of_all_(steps_by_norm_of_all(config, ranks_)),
-      sync_(ranks_.plan().launch, !by_norm_of_all_, layout_, gradients_, reducer_, runtime_, recorder_),
-      unsharder_(context.table, parameters_, reducer_, runtime_, recorder_),
+      sync_(ranks_.sharing().launch, !by_norm_of_all_, layout_, gradients_, reducer_, runtime_, capture_),
+      unsharder_(context.table, parameters_, reducer_, runtime_, capture_),
       statistics_(config, ranks_, layout_, gradients_, reducer_, runtime_),
-      groups_(make_group_updates(config, ranks_.plan().step_order, context.stores)),
-      order_(ranks_.plan().step_order == StepOrder::reverse ? layout_.backward_order()
-                                                            : layout_.forward_order()),
+      groups_(make_group_updates(config, ranks_.sharing().step_order, context.stores)),
+      order_(ranks_.sharing().step_order == StepOrder::reverse ? layout_.backward_order()
+                                                               : layout_.forward_order()),
       buckets_of_unit_(static_cast<size_t>(context.table.num_units())) {
     Device& device = runtime_.device();
     for (const Bucket& bucket : layout_.all()) {
@@ -62,7 +62,7 @@ void UpdatePipeline::entered(int unit, Pass pass) {
     if (unsharder_.active()) return unsharder_.enter(unit, pass, stepped_);
     if (pass == Pass::backward) return;
     for (const int id : buckets_of_unit_[unit]) {
-        recorder_.await(layout_[id].num_shards > 1 ? *gathered_[id] : *stepped_[id]);
+        capture_.await(layout_[id].num_shards > 1 ? *gathered_[id] : *stepped_[id]);
         if (timeline_) timeline_->use(runtime_.compute(), Phase::forward, id);
     }
 }
@@ -74,8 +74,8 @@ void UpdatePipeline::begun(const Bucket& bucket) {
 void UpdatePipeline::ready(const Parameter& p) {
     const Bucket* const bucket = sync_.ready(p);
     if (!bucket) return;
-    recorder_.on_others([this, bucket] {
-        if (ranks_.plan().launch == Launch::ready) {
+    capture_.on_others([this, bucket] {
+        if (ranks_.sharing().launch == Launch::ready) {
             reduce(*bucket);
         } else {
             waiting_.push_back(bucket);
@@ -85,14 +85,14 @@ void UpdatePipeline::ready(const Parameter& p) {
 
 void UpdatePipeline::released(const Parameter& p) {
     const Bucket* const bucket = sync_.released(p);
-    if (bucket && in_backward_) recorder_.on_others([this, bucket] { step_bucket(*bucket); });
+    if (bucket && in_backward_) capture_.on_others([this, bucket] { step_bucket(*bucket); });
 }
 
 void UpdatePipeline::end_microbatch() {
-    if (microbatch_.last || ranks_.plan().launch == Launch::ready || !gradients_.memory().accumulators)
+    if (microbatch_.last || ranks_.sharing().launch == Launch::ready || !gradients_.memory().accumulators)
         return;
     runtime_.compute().record(*microbatch_done_);
-    recorder_.on_others([this] { reduce_waiting(*microbatch_done_); });
+    capture_.on_others([this] { reduce_waiting(*microbatch_done_); });
 }
 
 void UpdatePipeline::reduce_waiting(const Event& backward_done) {
@@ -203,9 +203,9 @@ void UpdatePipeline::trace(Timeline* timeline) {
     std::vector<TracedBucket> buckets;
     for (const Bucket& bucket : layout_.all()) buckets.push_back({bucket.name(), {}});
     if (ranks_.size() > 1) {
-        for (const ScheduleRow& row : reducer_.schedule()) {
+        for (const CollectiveRow& row : reducer_.collectives()) {
             if (row.bucket < 0) continue;
-            for (const PlannedCollective& collective : row.collectives)
+            for (const StepCollective& collective : row.collectives)
                 buckets[static_cast<size_t>(row.bucket)].sent.emplace_back(
                     name_of(collective.kind), std::llround(collective.sent_bytes));
         }

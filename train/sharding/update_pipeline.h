@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/runtime/graph_recorder.h"
+#include "kernels/runtime/graph_capture.h"
 #include "train/sharding/gradient_sync.h"
 #include "train/sharding/group_update.h"
 #include "train/sharding/step_statistics.h"
@@ -21,7 +21,7 @@ struct UpdateContext {
     const ParameterTable& table;
     const Ranks& ranks;
     UpdateStores stores;
-    GraphRecorder& recorder;
+    GraphCapture& capture;
 };
 
 class UpdatePipeline final : public PassObserver {
@@ -46,7 +46,7 @@ class UpdatePipeline final : public PassObserver {
     // Behind the last pass of a microbatch.
     void end_microbatch();
     // After the last microbatch: enqueues the norm, and (unless backward has done so) the step of every
-    // bucket that is due, in the plan's step_order. A bucket waits for its own reduction alone, unless the
+    // bucket that is due, in step_order. A bucket waits for its own reduction alone, unless the
     // gradients are clipped by the norm of all of them.
     void step(Event& backward_done, Event& reduce_done);
     // Enqueues the copy of the statistics to the host; `done` is recorded behind it.
@@ -84,7 +84,7 @@ class UpdatePipeline final : public PassObserver {
     GradientStore& gradients_;
     Reducer& reducer_;
     Runtime& runtime_;
-    GraphRecorder& recorder_;
+    GraphCapture& capture_;
     const BucketLayout& layout_;
     const bool in_backward_, by_norm_of_all_;
     GradientSync sync_;

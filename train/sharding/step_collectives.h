@@ -22,7 +22,7 @@ enum class When : uint8_t {
 const char* name_of(When when);
 int times_per_step(When when, int num_microbatches);
 
-struct PlannedCollective {
+struct StepCollective {
     Collective kind;
     AxisSet axes;  // of the group
     int group_size;
@@ -40,30 +40,30 @@ struct PlannedCollective {
 // is small), all_reduce, all_gather. Axes with the same change form one group; axes of size 1 need none. Cuts
 // are even: `elements` is a multiple of the ranks that cut. Throws for a change that no bucket makes: from
 // one dimension to another, or on tensor anything but a sum.
-std::vector<PlannedCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
-                                                   int64_t elements, int64_t padding, const Mesh& mesh,
-                                                   DType dtype, When when);
+std::vector<StepCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
+                                                int64_t elements, int64_t padding, const Mesh& mesh,
+                                                DType dtype, When when);
 
 // What a bucket, or the statistics of a step, make the ranks send.
-struct ScheduleRow {
+struct CollectiveRow {
     std::string name;
     int bucket = -1;  // -1: the statistics
-    std::vector<PlannedCollective> collectives;
+    std::vector<StepCollective> collectives;
 
     std::string describe() const;
 };
 
 // A row for each bucket, as backward completes them, and one for the statistics. compute: the type that the
 // device computes in, in which parameters are gathered (but for full-precision ones) and matrices exchanged.
-std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, const Ranks& ranks, DType compute);
+std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ranks& ranks, DType compute);
 
 // How the parameters of these groups lie in memory when these ranks share it.
 BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config);
 
-// Elements of a full bucket under a plan, of a model with so many: 0 (each parameter is one) for one rank.
-int64_t bucket_target(const ParallelPlan& plan, int num_ranks, int64_t elements);
+// Elements of a full bucket of a model with so many: 0 (each parameter is one) for one rank.
+int64_t bucket_target(const Sharing& sharing, int num_ranks, int64_t elements);
 // The most ranks, a divisor of num_ranks, for which such buckets are not mostly latency.
-int ranks_that_fit(const ParallelPlan& plan, int num_ranks, int64_t elements);
+int ranks_that_fit(const Sharing& sharing, int num_ranks, int64_t elements);
 
 // The statistics of a step: axes over which the loss is summed, and those over which the terms of the norm
 // are, which differ where ranks hold shards.
@@ -72,7 +72,7 @@ AxisSet norm_axes(const Ranks& ranks);
 
 // Bytes that a rank sends per optimizer step of this many microbatches, mean over the ranks, by kind of
 // collective.
-std::array<double, kNumCollectives> step_wire_bytes(const std::vector<ScheduleRow>& rows,
+std::array<double, kNumCollectives> step_wire_bytes(const std::vector<CollectiveRow>& rows,
                                                     int num_microbatches);
 
 }  // namespace speedrun

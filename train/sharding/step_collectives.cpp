@@ -1,4 +1,4 @@
-#include "train/sharding/schedule.h"
+#include "train/sharding/step_collectives.h"
 
 #include <algorithm>
 #include <map>
@@ -51,8 +51,8 @@ AxisPlacements on(const AxisSet& axes, Placement placement) {
 
 // What place_parameter() says of the strategy; but under ddp the state of whole matrices is cut all the same.
 ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
-    ParameterPlacement placement = place_parameter(ranks.plan(), -1);
-    if (ranks.plan().strategy == Strategy::ddp)
+    ParameterPlacement placement = place_parameter(ranks.sharing(), -1);
+    if (ranks.sharing().strategy == Strategy::ddp)
         placement.state = on(bucket.num_shards == 1 ? AxisSet{} : kRankAxes, Placement::shard(0));
     return placement;
 }
@@ -60,28 +60,28 @@ ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
 // Collectives of one row, put together change by change.
 class RowBuilder {
   public:
-    RowBuilder(ScheduleRow& row, const Ranks& ranks, int64_t elements, int64_t padding)
+    RowBuilder(CollectiveRow& row, const Ranks& ranks, int64_t elements, int64_t padding)
         : row_(row), ranks_(ranks), elements_(elements), padding_(padding) {}
 
     void change(const AxisPlacements& from, const AxisPlacements& to, DType dtype, When when) {
-        for (const PlannedCollective& collective :
+        for (const StepCollective& collective :
              collectives_between(from, to, elements_, padding_, ranks_.mesh(), dtype, when))
             row_.collectives.push_back(collective);
     }
 
   private:
-    ScheduleRow& row_;
+    CollectiveRow& row_;
     const Ranks& ranks_;
     const int64_t elements_, padding_;
 };
 
-ScheduleRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, const Ranks& ranks,
-                          DType compute) {
+CollectiveRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, const Ranks& ranks,
+                            DType compute) {
     const ParameterPlacement placement = place(bucket, ranks);
     const DType dtype = bucket.full_precision ? DType::f32 : compute;
-    const DType reduce = ranks.plan().reduce_dtype;
+    const DType reduce = ranks.sharing().reduce_dtype;
     const std::optional<Reshard>& stored_sharded = layout.rules().stored_sharded;
-    ScheduleRow row{.name = bucket.name(), .bucket = bucket.id, .collectives = {}};
+    CollectiveRow row{.name = bucket.name(), .bucket = bucket.id, .collectives = {}};
     const int64_t elements = layout.padded(bucket);
     RowBuilder add(row, ranks, elements, elements - bucket.count);
     if (stored_sharded) {
@@ -97,20 +97,20 @@ ScheduleRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, cons
 }
 
 // Slices of matrices, to their owners and back.
-void add_exchanges(ScheduleRow& row, const Bucket& bucket, const MatrixOwners& owners, const Ranks& ranks,
+void add_exchanges(CollectiveRow& row, const Bucket& bucket, const MatrixOwners& owners, const Ranks& ranks,
                    DType compute) {
-    const PlannedCollective exchange{.kind = Collective::all_to_all,
-                                     .axes = ranks.plan().strategy == Strategy::ddp
-                                                 ? ranks.mesh().larger_than_one(kRankAxes)
-                                                 : AxisSet{Axis::shard},
-                                     .group_size = bucket.num_shards,
-                                     .dtype = compute,
-                                     .payload_bytes = bucket.count * size_of(compute),
-                                     .padding_bytes = 0,
-                                     .sent_bytes = owners.sent_bytes(bucket, size_of(compute)),
-                                     .when = When::in_step};
+    const StepCollective exchange{.kind = Collective::all_to_all,
+                                  .axes = ranks.sharing().strategy == Strategy::ddp
+                                              ? ranks.mesh().larger_than_one(kRankAxes)
+                                              : AxisSet{Axis::shard},
+                                  .group_size = bucket.num_shards,
+                                  .dtype = compute,
+                                  .payload_bytes = bucket.count * size_of(compute),
+                                  .padding_bytes = 0,
+                                  .sent_bytes = owners.sent_bytes(bucket, size_of(compute)),
+                                  .when = When::in_step};
     const auto after = std::find_if(row.collectives.begin(), row.collectives.end(),
-                                    [](const PlannedCollective& c) { return c.when == When::after_step; });
+                                    [](const StepCollective& c) { return c.when == When::after_step; });
     row.collectives.insert(after, 2, exchange);
 }
 
@@ -126,21 +126,22 @@ const char* name_of(When when) {
     return kNames[static_cast<size_t>(when)];
 }
 
-std::string PlannedCollective::describe() const {
+std::string StepCollective::describe() const {
     return fmt::format("{} over {} ({} ranks), {}, {:.2f} MiB, {}", name_of(kind), axes.describe(),
                        group_size, name_of(dtype), static_cast<double>(payload_bytes) / (1 << 20),
                        name_of(when));
 }
 
-std::vector<PlannedCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
-                                                   int64_t elements, int64_t padding, const Mesh& mesh,
-                                                   DType dtype, When when) {
-    std::vector<PlannedCollective> planned;
+std::vector<StepCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
+                                                int64_t elements, int64_t padding, const Mesh& mesh,
+                                                DType dtype, When when) {
+    std::vector<StepCollective> planned;
     AxisSet covered;
     const auto add = [&](Collective kind, AxisSet among, int cut) {
         const AxisSet axes = axes_of(kind, among, from, to, mesh);
         if (axes.empty()) return;
-        if (elements % cut != 0) throw_internal("schedule: {} elements over {} ranks", elements, cut);
+        if (elements % cut != 0)
+            throw_internal("collectives of a step: {} elements over {} ranks", elements, cut);
         const int64_t payload = elements / cut * size_of(dtype);
         const int ranks = mesh.size(axes);
         planned.push_back({kind, axes, ranks, dtype, payload, cut == 1 ? padding * size_of(dtype) : 0,
@@ -155,21 +156,21 @@ std::vector<PlannedCollective> collectives_between(const AxisPlacements& from, c
     for (const Axis axis : kAxes) {
         const auto needed = collective_between(at(from, axis), at(to, axis));
         if (needed && mesh.size(axis) > 1 && !covered.contains(axis)) {
-            throw_internal("schedule: no {} of parameters over {} ({} to {})", name_of(*needed),
+            throw_internal("collectives of a step: no {} of parameters over {} ({} to {})", name_of(*needed),
                            name_of(axis), at(from, axis).describe(), at(to, axis).describe());
         }
     }
     return planned;
 }
 
-std::string ScheduleRow::describe() const {
+std::string CollectiveRow::describe() const {
     std::string text = name;
-    for (const PlannedCollective& collective : collectives) text += "; " + collective.describe();
+    for (const StepCollective& collective : collectives) text += "; " + collective.describe();
     return text;
 }
 
-std::vector<ScheduleRow> bucket_schedule(const BucketLayout& layout, const Ranks& ranks, DType compute) {
-    std::vector<ScheduleRow> rows;
+std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ranks& ranks, DType compute) {
+    std::vector<CollectiveRow> rows;
     std::map<int, MatrixOwners> owners;  // by group
     for (const int id : layout.backward_order()) {
         const Bucket& bucket = layout[id];
@@ -193,42 +194,42 @@ AxisSet loss_axes() {
 }
 
 AxisSet norm_axes(const Ranks& ranks) {
-    return ranks.plan().strategy == Strategy::ddp ? kRankAxes : AxisSet{Axis::shard};
+    return ranks.sharing().strategy == Strategy::ddp ? kRankAxes : AxisSet{Axis::shard};
 }
 
 BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config) {
-    const ParallelPlan& plan = ranks.plan();
+    const Sharing& sharing = ranks.sharing();
     BucketRules rules;
     rules.group_of = assign_groups(table, config);
     for (const OptimizerGroupConfig& group : config.groups)
         rules.whole_matrix.push_back(needs_whole_matrices(group));
-    rules.target = bucket_target(plan, ranks.mesh().world_size(), table.numel());
+    rules.target = bucket_target(sharing, ranks.mesh().world_size(), table.numel());
     const auto group_of = [&](AxisSet axes) { return ranks.mesh().group(ranks.rank(), axes); };
     const Group all = group_of(kRankAxes), shard = group_of({Axis::shard});
-    if (plan.strategy == Strategy::ddp) {
+    if (sharing.strategy == Strategy::ddp) {
         rules.matrix_shards = all.size();
         rules.matrix_index = all.index;
         return rules;
     }
     rules.num_shards = shard.size();
     rules.index = shard.index;
-    if (plan.strategy == Strategy::zero3 && rules.num_shards > 1)
-        rules.stored_sharded = plan.reshard_after_forward.value();
+    if (sharing.strategy == Strategy::zero3 && rules.num_shards > 1)
+        rules.stored_sharded = sharing.reshard_after_forward.value();
     return rules;
 }
 
 // A ring of n ranks takes n times the latency for what it sends in the time of the bytes, so that buckets
 // smaller than n x latency x bandwidth (some 20 us x 25 GB/s, half a MiB) are mostly latency; but a step
 // needs several of them, or nothing overlaps.
-int64_t bucket_target(const ParallelPlan& plan, int num_ranks, int64_t elements) {
+int64_t bucket_target(const Sharing& sharing, int num_ranks, int64_t elements) {
     if (num_ranks == 1) return 0;
-    if (plan.bucket_bytes > 0) return std::max<int64_t>(1, plan.bucket_bytes / size_of(DType::f32));
+    if (sharing.bucket_bytes > 0) return std::max<int64_t>(1, sharing.bucket_bytes / size_of(DType::f32));
     constexpr int64_t kLeastBuckets = 16;
     return std::min(num_ranks * kElementsPerRank, elements / kLeastBuckets);
 }
 
-int ranks_that_fit(const ParallelPlan& plan, int num_ranks, int64_t elements) {
-    const int64_t target = bucket_target(plan, num_ranks, elements);
+int ranks_that_fit(const Sharing& sharing, int num_ranks, int64_t elements) {
+    const int64_t target = bucket_target(sharing, num_ranks, elements);
     // Twice as many cost as much in latency as in bytes.
     int fitting = num_ranks;
     for (int ranks = num_ranks; ranks > 1 && fitting * kElementsPerRank > 2 * target; --ranks)
@@ -236,11 +237,11 @@ int ranks_that_fit(const ParallelPlan& plan, int num_ranks, int64_t elements) {
     return fitting;
 }
 
-std::array<double, kNumCollectives> step_wire_bytes(const std::vector<ScheduleRow>& rows,
+std::array<double, kNumCollectives> step_wire_bytes(const std::vector<CollectiveRow>& rows,
                                                     int num_microbatches) {
     std::array<double, kNumCollectives> bytes{};
-    for (const ScheduleRow& row : rows) {
-        for (const PlannedCollective& c : row.collectives)
+    for (const CollectiveRow& row : rows) {
+        for (const StepCollective& c : row.collectives)
             bytes[static_cast<size_t>(c.kind)] += c.sent_bytes * times_per_step(c.when, num_microbatches);
     }
     return bytes;

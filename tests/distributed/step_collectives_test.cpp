@@ -1,5 +1,5 @@
 // Collectives derived for single parameters and for a model, with the bytes worked out by hand.
-#include "train/sharding/schedule.h"
+#include "train/sharding/step_collectives.h"
 
 #include <gtest/gtest.h>
 
@@ -10,37 +10,37 @@
 namespace speedrun::testing {
 namespace {
 
-ParallelPlan plan_of(Strategy strategy, std::optional<Accumulate> accumulate = {},
-                     std::optional<Reshard> reshard = {}) {
-    ParallelPlan plan;
-    plan.strategy = strategy;
-    plan.accumulate = accumulate;
-    plan.reshard_after_forward = reshard;
-    return resolve_plan(plan);
+Sharing sharing_of(Strategy strategy, std::optional<Accumulate> accumulate = {},
+                   std::optional<Reshard> reshard = {}) {
+    Sharing sharing;
+    sharing.strategy = strategy;
+    sharing.accumulate = accumulate;
+    sharing.reshard_after_forward = reshard;
+    return resolve_sharing(sharing);
 }
 
 // "kind/axes/payload bytes/when", for short.
-std::vector<std::string> lines(const std::vector<PlannedCollective>& planned) {
+std::vector<std::string> lines(const std::vector<StepCollective>& planned) {
     std::vector<std::string> all;
-    for (const PlannedCollective& c : planned)
+    for (const StepCollective& c : planned)
         all.push_back(fmt::format("{} {} {} {} {}", name_of(c.kind), c.axes.describe(), name_of(c.dtype),
                                   c.payload_bytes, name_of(c.when)));
     return all;
 }
 
-// A small model of the engine's kind under a plan, computing in bf16.
+// A small model of the engine's kind under a sharing, computing in bf16.
 struct Planned {
     Ranks ranks;
     ParameterTable table;
     BucketLayout layout;
-    std::vector<ScheduleRow> rows;
+    std::vector<CollectiveRow> rows;
 
-    Planned(const ParallelPlan& plan, const Mesh& mesh, OptimizerKind optimizer = OptimizerKind::adamw,
+    Planned(const Sharing& sharing, const Mesh& mesh, OptimizerKind optimizer = OptimizerKind::adamw,
             const ModelConfig& model = small_model())
-        : ranks(mesh, plan),
+        : ranks(mesh, sharing),
           table(model, 16),
           layout(table, bucket_rules(ranks, table, groups(optimizer))),
-          rows(bucket_schedule(layout, ranks, DType::bf16)) {}
+          rows(step_collectives(layout, ranks, DType::bf16)) {}
 
     static ModelConfig small_model() {
         return model_of(Family::modern, {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
@@ -57,14 +57,14 @@ struct Planned {
     }
     int64_t count(Collective kind, When when) const {
         int64_t found = 0;
-        for (const ScheduleRow& row : rows)
-            for (const PlannedCollective& c : row.collectives)
+        for (const CollectiveRow& row : rows)
+            for (const StepCollective& c : row.collectives)
                 found += row.bucket >= 0 && c.kind == kind && c.when == when;
         return found;
     }
-    const ScheduleRow& row_of(const char* name) const {
+    const CollectiveRow& row_of(const char* name) const {
         const int bucket = layout.bucket_of(table.find(name)).id;
-        for (const ScheduleRow& row : rows)
+        for (const CollectiveRow& row : rows)
             if (row.bucket == bucket) return row;
         return rows.back();
     }
@@ -74,11 +74,12 @@ using Lines = std::vector<std::string>;
 
 // The head, 257 rows padded to 320 of 48 values, a bucket of its own: over 7 ranks 2208 values each (a
 // multiple of 16), 15456 in all; f32 61824 bytes, bf16 half of that.
-TEST(ScheduleTest, EveryStrategyOnOneBucket) {
+TEST(StepCollectivesTest, EveryStrategyOnOneBucket) {
     const Mesh mesh({1, 7, 1, 1});
     const auto of = [&](Strategy strategy, std::optional<Accumulate> accumulate = {},
                         std::optional<Reshard> reshard = {}) {
-        return lines(Planned(plan_of(strategy, accumulate, reshard), mesh).row_of("head.weight").collectives);
+        return lines(
+            Planned(sharing_of(strategy, accumulate, reshard), mesh).row_of("head.weight").collectives);
     };
     EXPECT_EQ(of(Strategy::ddp), Lines({"all_reduce shard f32 61440 last microbatch"}));  // unpadded
     EXPECT_EQ(of(Strategy::zero1), Lines({"reduce_scatter shard f32 61824 last microbatch",
@@ -92,18 +93,18 @@ TEST(ScheduleTest, EveryStrategyOnOneBucket) {
     EXPECT_EQ(of(Strategy::zero3, Accumulate::local, Reshard::no),
               Lines({"all_gather shard bf16 30912 after the step",
                      "reduce_scatter shard f32 61824 last microbatch"}));
-    const Planned planned(plan_of(Strategy::zero1), mesh);
-    const PlannedCollective& scatter = planned.row_of("head.weight").collectives[0];
+    const Planned planned(sharing_of(Strategy::zero1), mesh);
+    const StepCollective& scatter = planned.row_of("head.weight").collectives[0];
     EXPECT_EQ(scatter.padding_bytes, 96 * 4);
     EXPECT_EQ(scatter.sent_bytes, 61824.0 * 6 / 7);
     EXPECT_EQ(scatter.describe(), "reduce_scatter over shard (7 ranks), f32, 0.06 MiB, last microbatch");
 }
 
 // R 4 x S 7: what is summed over the replicas is one shard, 2208 values, and only after the last microbatch.
-TEST(ScheduleTest, HsdpInBothModes) {
+TEST(StepCollectivesTest, HsdpInBothModes) {
     const Mesh mesh({4, 7, 1, 1});
     const auto of = [&](Strategy strategy, std::optional<Accumulate> accumulate = {}) {
-        return lines(Planned(plan_of(strategy, accumulate), mesh).row_of("head.weight").collectives);
+        return lines(Planned(sharing_of(strategy, accumulate), mesh).row_of("head.weight").collectives);
     };
     const std::string gather = "all_gather shard bf16 30912 before forward",
                       copies = "all_reduce replicate f32 8832 last microbatch";
@@ -116,13 +117,13 @@ TEST(ScheduleTest, HsdpInBothModes) {
     EXPECT_EQ(of(Strategy::ddp), Lines({"all_reduce replicate x shard f32 61440 last microbatch"}));
 }
 
-TEST(ScheduleTest, OneRankNeedsNothing) {
+TEST(StepCollectivesTest, OneRankNeedsNothing) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3})
-        for (const ScheduleRow& row : Planned(plan_of(strategy), Mesh()).rows)
+        for (const CollectiveRow& row : Planned(sharing_of(strategy), Mesh()).rows)
             EXPECT_EQ(lines(row.collectives), Lines()) << row.name;
 }
 
-TEST(ScheduleTest, ContextFoldsIntoShard) {
+TEST(StepCollectivesTest, ContextFoldsIntoShard) {
     AxisPlacements partial, cut;
     for (const Axis axis : {Axis::shard, Axis::context}) {
         partial[static_cast<size_t>(axis)] = Placement::partial();
@@ -134,11 +135,11 @@ TEST(ScheduleTest, ContextFoldsIntoShard) {
 }
 
 // Under sequence parallelism a norm's gain is summed over tensor, then cut.
-TEST(ScheduleTest, TensorIsSummedFirst) {
+TEST(StepCollectivesTest, TensorIsSummedFirst) {
     const ParameterPlacement norm = [] {
-        ParallelPlan plan = plan_of(Strategy::zero1);
-        plan.sequence_parallel = true;
-        return place_parameter(plan, -1);
+        Sharing sharing = sharing_of(Strategy::zero1);
+        sharing.sequence_parallel = true;
+        return place_parameter(sharing, -1);
     }();
     EXPECT_EQ(
         lines(collectives_between(norm.accumulated, norm.state, 64, 16, Mesh({1, 2, 1, 2}), DType::f32,
@@ -147,7 +148,7 @@ TEST(ScheduleTest, TensorIsSummedFirst) {
 }
 
 // What the derivation does not know must not be a silent skip.
-TEST(ScheduleTest, UnknownChangeThrows) {
+TEST(StepCollectivesTest, UnknownChangeThrows) {
     const Mesh mesh({1, 2, 1, 2});
     AxisPlacements full, rows, columns, tensor_rows;
     rows[static_cast<size_t>(Axis::shard)] = Placement::shard(0);
@@ -164,10 +165,10 @@ TEST(ScheduleTest, UnknownChangeThrows) {
 // L blocks and two units at the ends (embeddings, head), one microbatch: gathers before forward L+2, before
 // backward L+1 (nothing reads the embeddings again), less one that is kept, or none; reductions L+2. The
 // vectors of all units are one bucket more where there are any.
-TEST(ScheduleTest, Zero3CountsOfTheSpecOnModels) {
+TEST(StepCollectivesTest, Zero3CountsOfTheSpecOnModels) {
     constexpr int kBlocks = 3;
     const auto count = [&](Reshard reshard, Collective kind, When when) {
-        return Planned(plan_of(Strategy::zero3, {}, reshard), Mesh({1, 4, 1, 1}), OptimizerKind::muon)
+        return Planned(sharing_of(Strategy::zero3, {}, reshard), Mesh({1, 4, 1, 1}), OptimizerKind::muon)
             .count(kind, when);
     };
     for (const Reshard reshard : {Reshard::yes, Reshard::except_last}) {
@@ -181,16 +182,16 @@ TEST(ScheduleTest, Zero3CountsOfTheSpecOnModels) {
     ModelConfig gpt2 = Planned::small_model();
     gpt2.preset = Family::gpt2;
     gpt2.apply_preset();  // one group, tied: embeddings, blocks, and the vectors of all units
-    const Planned vectors(plan_of(Strategy::zero3, {}, Reshard::yes), Mesh({1, 4, 1, 1}),
+    const Planned vectors(sharing_of(Strategy::zero3, {}, Reshard::yes), Mesh({1, 4, 1, 1}),
                           OptimizerKind::adamw, gpt2);
     EXPECT_EQ(vectors.count(Collective::all_gather, When::before_forward), 1 + kBlocks + 1);
 }
 
 // Volume per rank and step for P bytes over N ranks: RS (N-1)/N P, AG the same, AR twice.
-TEST(ScheduleTest, BytesPerStep) {
+TEST(StepCollectivesTest, BytesPerStep) {
     const Mesh mesh({1, 4, 1, 1});
-    const auto bytes = [&](const ParallelPlan& plan, int microbatches) {
-        const Planned planned(plan, mesh);
+    const auto bytes = [&](const Sharing& sharing, int microbatches) {
+        const Planned planned(sharing, mesh);
         double padded = 0;
         for (const Bucket& bucket : planned.layout.all())
             padded += static_cast<double>(planned.layout.padded(bucket)) * 4;
@@ -202,20 +203,21 @@ TEST(ScheduleTest, BytesPerStep) {
         return sent;
     };
     const auto at = [](Collective kind) { return static_cast<size_t>(kind); };
-    EXPECT_NEAR(bytes(plan_of(Strategy::ddp), 3)[at(Collective::all_reduce)], 2 * 3.0 / 4, 1e-12);
-    EXPECT_NEAR(bytes(plan_of(Strategy::zero1), 3)[at(Collective::reduce_scatter)], 3.0 / 4, 1e-12);
-    EXPECT_NEAR(bytes(plan_of(Strategy::zero1), 3)[at(Collective::all_gather)], 3.0 / 8, 1e-12);
-    EXPECT_NEAR(bytes(plan_of(Strategy::zero1), 3)[at(Collective::all_reduce)], 0, 1e-12);
-    EXPECT_NEAR(bytes(plan_of(Strategy::zero2), 3)[at(Collective::reduce_scatter)], 3 * 3.0 / 4, 1e-12);
+    EXPECT_NEAR(bytes(sharing_of(Strategy::ddp), 3)[at(Collective::all_reduce)], 2 * 3.0 / 4, 1e-12);
+    EXPECT_NEAR(bytes(sharing_of(Strategy::zero1), 3)[at(Collective::reduce_scatter)], 3.0 / 4, 1e-12);
+    EXPECT_NEAR(bytes(sharing_of(Strategy::zero1), 3)[at(Collective::all_gather)], 3.0 / 8, 1e-12);
+    EXPECT_NEAR(bytes(sharing_of(Strategy::zero1), 3)[at(Collective::all_reduce)], 0, 1e-12);
+    EXPECT_NEAR(bytes(sharing_of(Strategy::zero2), 3)[at(Collective::reduce_scatter)], 3 * 3.0 / 4, 1e-12);
 }
 
 // 124M parameters under Muon with three tables of embeddings, whose gradients come last whatever one does.
-TEST(ScheduleTest, MuonScalesTo1024Ranks) {
+TEST(StepCollectivesTest, MuonScalesTo1024Ranks) {
     ModelConfig model =
         model_of(Family::modern, {.layers = 12, .width = 768, .heads = 6, .vocabulary = 50304});
     model.value_embeddings = 2;
     for (const int ranks : {8, 64, 1024}) {
-        const Planned planned(plan_of(Strategy::zero1), Mesh({1, ranks, 1, 1}), OptimizerKind::muon, model);
+        const Planned planned(sharing_of(Strategy::zero1), Mesh({1, ranks, 1, 1}), OptimizerKind::muon,
+                              model);
         double sent = 0, early = 0, late = 0;
         for (const double kind : step_wire_bytes(planned.rows, 1)) sent += kind;
         const double formula = static_cast<double>(planned.table.numel()) * (4 + 2) * (ranks - 1) / ranks;
@@ -231,23 +233,23 @@ TEST(ScheduleTest, MuonScalesTo1024Ranks) {
 }
 
 TEST(BucketTargetTest, AdvisesShardGroupsForManyRanks) {
-    const ParallelPlan plan = plan_of(Strategy::zero1);
+    const Sharing sharing = sharing_of(Strategy::zero1);
     constexpr int64_t kElements = 124 << 20;  // buckets of 31 MiB
-    EXPECT_EQ(ranks_that_fit(plan, 8, kElements), 8);
-    EXPECT_EQ(ranks_that_fit(plan, 64, kElements), 64);
-    EXPECT_EQ(ranks_that_fit(plan, 1024, kElements), 64);
-    EXPECT_EQ(ranks_that_fit(plan, 96, 8 << 20), 8) << "of 2 MiB";
+    EXPECT_EQ(ranks_that_fit(sharing, 8, kElements), 8);
+    EXPECT_EQ(ranks_that_fit(sharing, 64, kElements), 64);
+    EXPECT_EQ(ranks_that_fit(sharing, 1024, kElements), 64);
+    EXPECT_EQ(ranks_that_fit(sharing, 96, 8 << 20), 8) << "of 2 MiB";
 }
 
 TEST(BucketTargetTest, FollowsTheRanksAndKeepsSeveralBuckets) {
-    ParallelPlan plan = plan_of(Strategy::zero1);
-    EXPECT_EQ(bucket_target(plan, 1, 1 << 30), 0) << "nothing is sent";
-    EXPECT_EQ(bucket_target(plan, 8, 1 << 30), 8 * (512 << 10) / 4);
-    EXPECT_EQ(bucket_target(plan, 1024, 1 << 30), (1 << 30) / 16) << "or nothing overlaps";
-    plan.bucket_bytes = 4000;
-    EXPECT_EQ(bucket_target(plan, 8, 1 << 30), 1000);
-    plan.bucket_bytes = 1;
-    EXPECT_EQ(bucket_target(plan, 8, 1 << 30), 1) << "each parameter by itself";
+    Sharing sharing = sharing_of(Strategy::zero1);
+    EXPECT_EQ(bucket_target(sharing, 1, 1 << 30), 0) << "nothing is sent";
+    EXPECT_EQ(bucket_target(sharing, 8, 1 << 30), 8 * (512 << 10) / 4);
+    EXPECT_EQ(bucket_target(sharing, 1024, 1 << 30), (1 << 30) / 16) << "or nothing overlaps";
+    sharing.bucket_bytes = 4000;
+    EXPECT_EQ(bucket_target(sharing, 8, 1 << 30), 1000);
+    sharing.bucket_bytes = 1;
+    EXPECT_EQ(bucket_target(sharing, 8, 1 << 30), 1) << "each parameter by itself";
 }
 
 TEST(NetworkModelTest, LatencyAndBandwidth) {
