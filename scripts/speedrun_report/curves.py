@@ -4,6 +4,7 @@ import statistics
 from dataclasses import dataclass
 
 from .groups import Group
+from .metric_fields import STEP, Field
 from .runs import Run
 
 # Okabe and Ito, "Color Universal Design" (2008), without yellow and black, which one of the page's backgrounds hides.
@@ -80,12 +81,16 @@ def targets(groups: list[Group]) -> list[float]:
     return sorted({run.target for group in groups for run in group.runs if run.target is not None})
 
 
+def x_field(axis: str) -> Field:
+    """What the horizontal axis shows: "time" or "tokens"."""
+    return STEP["train_ms" if axis == "time" else "tokens"]
+
+
 def time_unit(groups: list[Group]) -> tuple[str, float]:
     """Name and milliseconds of the unit in which the longest run has a readable number."""
     longest = max((run.train_ms for group in groups for run in group.runs), default=0.0)
-    if longest < 20 * 60e3:
-        return "s", 1e3
-    return ("min", 60e3) if longest < 10 * 3600e3 else ("h", 3600e3)
+    unit = "s" if longest < 20 * 60e3 else "min" if longest < 10 * 3600e3 else "h"
+    return unit, STEP["train_ms"].scale(unit)
 
 
 def token_unit(groups: list[Group]) -> tuple[str, float]:

@@ -4,7 +4,7 @@ from html import escape
 
 from .groups import Group
 from .runs import Run
-from .tables import NONE, cell, table
+from .tables import NONE, Column, cell, table
 
 
 def _environment(run: Run) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def environments(groups: list[Group]) -> tuple[str, int]:
             by_environment.setdefault(cells, []).append(run.name)
             comparable.add((cells[0], cells[1], cells[2], cells[6]))
     head = [
-        (title, False)
+        Column(title)
         for title in (
             "runs",
             "host",

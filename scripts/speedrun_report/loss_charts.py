@@ -5,6 +5,7 @@ import plotly.graph_objects as go
 from . import curves
 from .curves import Curve
 from .groups import Group
+from .metric_fields import STEP
 
 MOST_POINTS = 600  # of a training curve
 
@@ -136,11 +137,10 @@ def loss_chart(groups: list[Group], axis: str) -> go.Figure:
             yanchor="bottom",
             font={"size": 12},
         )
-    x_title = f"training time [{unit}]" if axis == "time" else f"tokens [{unit}]"
     figure.update_layout(
         **LAYOUT,
         height=440,
-        xaxis={**AXIS, "title": {"text": x_title}, "rangemode": "tozero"},
-        yaxis={**AXIS, "title": {"text": "loss [nats per token]"}, "range": curves.loss_range(groups)},
+        xaxis={**AXIS, "title": {"text": curves.x_field(axis).heading(unit)}, "rangemode": "tozero"},
+        yaxis={**AXIS, "title": {"text": STEP["loss"].heading()}, "range": curves.loss_range(groups)},
     )
     return figure

@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator
 
 from . import curves
 from .groups import Group
+from .metric_fields import STEP
 
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X"}
 LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
@@ -85,8 +86,8 @@ def _draw(axes, groups: list[Group], axis: str) -> None:
             color="#59636E",
             fontsize=10,
         )
-    axes.set_xlabel(f"training time [{unit}]" if axis == "time" else f"tokens [{unit}]")
-    axes.set_ylabel("loss [nats per token]")
+    axes.set_xlabel(curves.x_field(axis).heading(unit))
+    axes.set_ylabel(STEP["loss"].heading())
     if (limits := curves.loss_range(groups)) is not None:
         axes.set_ylim(*limits)
     ends = [max(x) / scale for g in groups for run in g.finished if (x := _known(_x(curves.validation_curve(run), axis)))]

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from .tables import NONE, cell, mean_cell, number, table
+from .tables import NONE, Column, cell, mean_cell, metric, number, table
 from .tracks import Record
 
 
@@ -33,17 +33,17 @@ def _what(text: str) -> str:
 
 def record_table(records: list[Record]) -> str:
     head = [
-        ("record", False),
-        ("date", False),
-        ("what changed", False),
-        ("runs", True),
-        ("training time [s]", True),
-        ("validation loss [nats/token]", True),
-        ("p: loss below target", True),
-        ("raced against", False),
-        ("times as fast", True),
-        ("p: faster", True),
-        ("verdict", False),
+        Column("record"),
+        Column("date"),
+        Column("what changed"),
+        Column("runs", True),
+        metric("train_ms", "s"),
+        metric("val_loss"),
+        Column("p: loss below target", True),
+        Column("raced against"),
+        Column("times as fast", True),
+        Column("p: faster", True),
+        Column("verdict"),
     ]
     rows = []
     for record in reversed(records):

@@ -6,8 +6,13 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Numbers of a step that the report draws; the rest of the line is kept for to_tensorboard.py.
-NEEDED_OF_STEP = ("step", "loss", "step_ms", "train_ms", "tokens")
+from . import metric_fields
+
+# Numbers of a line without which nothing can be drawn; the rest is kept for to_tensorboard.py.
+NEEDED = {
+    "step": [metric_fields.STEP[key].key for key in ("step", "loss", "step_ms", "train_ms", "tokens")],
+    "val": list(metric_fields.VALIDATION),
+}
 
 
 class UsageError(Exception):
@@ -91,7 +96,7 @@ class Run:
         every n-th step of long runs): their mean times the steps."""
         if not self.steps:
             return 0.0
-        return sum(line.get(key) or 0.0 for line in self.steps) * self.num_steps / len(self.steps)
+        return sum(line.get(metric_fields.STEP[key].key) or 0.0 for line in self.steps) * self.num_steps / len(self.steps)
 
     def step_ms(self) -> list[float]:
         return [line["step_ms"] for line in self.steps]
@@ -133,9 +138,9 @@ def _text_of_metrics(path: Path) -> str:
 
 
 def _checked(line: object, where: str) -> dict:
-    if not isinstance(line, dict) or line.get("event") not in ("step", "val"):
+    if not isinstance(line, dict) or line.get("event") not in NEEDED:
         raise DataError(f'{where}: an object with "event": "step" or "val" is expected')
-    for key in NEEDED_OF_STEP if line["event"] == "step" else ("step", "loss", "train_ms"):
+    for key in NEEDED[line["event"]]:
         value = line.get(key)
         if value is None and key == "loss" and key in line:  # not finite: JSON has no word for it
             continue

@@ -3,10 +3,12 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from html import escape
 
 from . import curves
 from .groups import Group, differences
+from .metric_fields import SUMMARY
 from .runs import Run, percentile
 
 NONE = "–"
@@ -52,13 +54,27 @@ def mean_cell(pair: tuple[float | None, float | None], pattern: str) -> str:
     return cell(text, f"{mean:.12g}", "number")
 
 
-def table(name: str, head: list[tuple[str, bool]], rows: list[str], sortable: bool = True) -> str:
-    """head: title and whether its column holds numbers."""
+@dataclass(frozen=True)
+class Column:
+    title: str
+    holds_numbers: bool = False
+    meaning: str = ""  # shown where the pointer rests on the title
+
+
+def metric(key: str, unit: str | None = None) -> Column:
+    """Column of a figure of summary.json, in this unit."""
+    field = SUMMARY[key]
+    return Column(field.heading(unit), True, field.meaning)
+
+
+def table(name: str, head: list[Column], rows: list[str], sortable: bool = True) -> str:
     cells = []
-    for title, holds_numbers in head:
-        inner = f'<button type="button">{escape(title)}</button>' if sortable else escape(title)
+    for column in head:
+        inner = f'<button type="button">{escape(column.title)}</button>' if sortable else escape(column.title)
         sort = ' aria-sort="none"' if sortable else ""
-        cells.append(f'<th scope="col"{sort}{" class=number" if holds_numbers else ""}>{inner}</th>')
+        kind = " class=number" if column.holds_numbers else ""
+        meaning = f' title="{escape(column.meaning)}"' if column.meaning else ""
+        cells.append(f'<th scope="col"{sort}{kind}{meaning}>{inner}</th>')
     kind = ' class="sortable"' if sortable else ""
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}"><table{kind} id="{name}"><thead><tr>'
@@ -76,17 +92,17 @@ def _seconds(value: Callable[[Run], float | None]) -> Callable[[Run], float | No
 
 def leaderboard(groups: list[Group]) -> str:
     has_target = bool(curves.targets(groups))
-    target = [("reached target", True), ("time to target [s]", True)] if has_target else []
+    target = [metric("target_reached"), metric("time_to_target_ms", "s")] if has_target else []
     head = [
-        ("config", False),
-        ("runs", True),
+        Column("config"),
+        Column("runs", True),
         *target,
-        ("validation loss [nats/token]", True),
-        ("training time [s]", True),
-        ("tokens", True),
-        ("tokens/s", True),
-        ("step median [ms]", True),
-        ("ranks", True),
+        metric("val_loss"),
+        metric("train_ms", "s"),
+        metric("tokens"),
+        metric("tokens_per_s"),
+        metric("step_ms.p50"),
+        metric("ranks"),
     ]
     rows = []
     for group in groups:
@@ -121,26 +137,26 @@ def tokens_per_s(run: Run) -> float | None:
 
 def all_runs(groups: list[Group]) -> str:
     head = [
-        ("run", False),
-        ("seed", True),
-        ("status", False),
-        ("validation loss [nats/token]", True),
-        ("time to target [s]", True),
-        ("training time [s]", True),
-        ("steps", True),
-        ("tokens/s", True),
-        ("step median [ms]", True),
-        ("99% [ms]", True),
-        ("largest [ms]", True),
-        ("start-up [s]", True),
-        ("notes", False),
+        Column("run"),
+        Column("seed", True),
+        Column(SUMMARY["status"].title),
+        metric("val_loss"),
+        metric("time_to_target_ms", "s"),
+        metric("train_ms", "s"),
+        metric("steps"),
+        metric("tokens_per_s"),
+        metric("step_ms.p50"),
+        metric("step_ms.p99"),
+        metric("step_ms.max"),
+        metric("startup_ms", "s"),
+        Column("notes"),
     ]
     rows = []
     for group in groups:
         for run in group.runs:
             times = run.step_ms()
             slowest = max(run.steps, key=lambda line: line["step_ms"], default=None)
-            startup = (run.summary or {}).get("startup_ms")
+            startup = (run.summary or {}).get(SUMMARY["startup_ms"].key)
             status = f'<span class="badge {"good" if run.finished else "bad"}">{escape(run.status)}</span>'
             note = "; ".join(run.notes)
             rows.append(

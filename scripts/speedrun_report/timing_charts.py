@@ -7,10 +7,11 @@ import plotly.graph_objects as go
 from . import curves
 from .groups import Group
 from .loss_charts import AXIS, LAYOUT, escaped
+from .metric_fields import STEP
 from .overlap import Overlap
 from .runs import Run, percentile
 
-PARTS = ("forward and backward", "host waited for data", "communication exposed", "optimizer")
+PARTS = ("forward and backward", *(STEP[key].title for key in ("data_ms", "comm_exposed_ms", "optimizer_ms")))
 MOST_TIMES = 4000  # step times of one group that the page carries
 
 
@@ -109,7 +110,7 @@ def step_time_chart(groups: list[Group]) -> go.Figure:
         **LAYOUT,
         height=_rows(len(groups)) + 30 * len(groups),
         violingap=0.1,
-        xaxis={**AXIS, "title": {"text": "step time [ms]"}, "type": "log" if far else "linear"},
+        xaxis={**AXIS, "title": {"text": STEP["step_ms"].heading()}, "type": "log" if far else "linear"},
         yaxis=_category_axis(),
     )
     return figure
@@ -146,7 +147,7 @@ def where_time_went_chart(groups: list[Group]) -> go.Figure:
     figure.update_layout(
         **LAYOUT | BARS,
         height=_rows(len(groups)) + 40,
-        xaxis={**AXIS, "title": {"text": f"training time [{unit}]"}},
+        xaxis={**AXIS, "title": {"text": STEP["train_ms"].heading(unit)}},
         yaxis=_category_axis(),
     )
     return figure

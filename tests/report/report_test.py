@@ -83,13 +83,13 @@ class ReportTest(unittest.TestCase):
         for chart in ("loss-time", "loss-tokens"):
             layout = self.page.figures[chart]["layout"]
             self.assertEqual([shape["y0"] for shape in layout["shapes"]], [4.0])
-            self.assertIn("[nats per token]", layout["yaxis"]["title"]["text"])
+            self.assertIn("[nats/token]", layout["yaxis"]["title"]["text"])
 
     def test_parts_sum_to_the_training_time(self):
         bars = self.page.figures["where"]["data"]
         self.assertEqual(
             [bar["name"] for bar in bars],
-            ["forward and backward", "host waited for data", "communication exposed", "optimizer"],
+            ["forward and backward", "host waited for data", "communication exposed", "optimizer after backward"],
         )
         for i, label in enumerate(bars[0]["y"]):
             runs = [run for run in self.logs.iterdir() if re.sub(r"-s\d$", "", run.name) == label]
@@ -143,7 +143,7 @@ class ReportTest(unittest.TestCase):
         for name in ("loss_time", "loss_tokens"):
             svg = (again / f"{name}.svg").read_bytes()
             self.assertEqual(svg, (self.work / f"{name}.svg").read_bytes())
-            self.assertIn(b"nats per token", svg)
+            self.assertIn(b"nats/token", svg)
             self.assertNotIn(b"<dc:date>", svg)
             self.assertTrue((self.work / f"{name}.png").read_bytes().startswith(b"\x89PNG"))
 

@@ -14,6 +14,7 @@ expect 2 "subcommand" "$speedrun"
 expect 2 "nonsense" "$speedrun" nonsense
 expect 2 "config" "$speedrun" train
 expect 0 "schedule.steps" "$speedrun" plan --options
+expect 0 '"key": "comm_exposed_ms"' "$speedrun" plan --metrics
 expect 0 "^speedrun $(cat "$here/../../VERSION")\$" "$speedrun" --version
 for line in "build  *[A-Z][a-zA-Z]* \(unknown\|[0-9a-f]\{40\}\)" "CPU level  *a[vm]x" "libraries .*OpenSSL 3\.[0-9]" MPI NCCL CUDA; do
     grep -q -e "^$line" out || fail "--version says nothing of $line"

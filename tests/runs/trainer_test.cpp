@@ -92,7 +92,7 @@ TEST_F(TrainerTest, ClippingBoundsTheUpdateNotTheLoggedNorm) {
 TEST_F(TrainerTest, FilesOfARun) {
     const RunSummary summary = run(config({"schedule.steps=6", "eval.every=3", "record.target_loss=100"}),
                                    "files", {.quiet = true, .trace_first = 4, .trace_last = 5});
-    EXPECT_TRUE(summary.target_reached());
+    EXPECT_TRUE(summary.target_reached);
     const std::vector<Json> lines = metrics("files");
     ASSERT_EQ(lines.size(), 8u);  // 6 steps, validation after 3 and after 6
     EXPECT_EQ(lines[3]["event"], "val");
@@ -130,7 +130,7 @@ TEST_F(TrainerTest, ASilentFolderWritesNothing) {
     silent.write_config("{}");
     silent.write_environment("{}");
     silent.write_step({});
-    silent.write_validation(0, 1, 1);
+    silent.write_validation({});
     silent.write_summary({});
     silent.log("nothing");
     EXPECT_FALSE(fs::exists(folder_ / "logs"));

@@ -15,6 +15,7 @@
 #include "train/optim/groups.h"
 #include "train/optim/optimizers.h"
 #include "train/runlog/environment.h"
+#include "train/runlog/metrics.h"
 #include "train/sharding/matrix_owners.h"
 #include "train/sharding/resolve_ranks.h"
 #include "train/sharding/step_collectives.h"
@@ -222,9 +223,14 @@ int run_plan(const PlanOptions& options) {
         std::printf("%s", config_schema().c_str());
         return 0;
     }
+    if (options.metrics) {
+        std::printf("%s", metric_fields().c_str());
+        return 0;
+    }
     if (options.gpu.empty() && (options.json || !options.measured.empty()))
         throw_usage("plan: --json and --measured are for the step that --gpu asks for");
-    if (options.config.empty()) throw_usage("plan: name a config, or ask for --options or --schema");
+    if (options.config.empty())
+        throw_usage("plan: name a config, or ask for --options, --schema or --metrics");
     // Under a launcher one rank plans for all.
     const auto world = make_world();
     return run_rank(*world, [&] {

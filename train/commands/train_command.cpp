@@ -82,26 +82,29 @@ std::string result_line(const RunSummary& s) {
         fmt::format("  training time {:.1f} s  ({} steps, {:.2f}M tokens, start-up {:.2f} s)",
                     s.train_ms * 1e-3, s.steps, static_cast<double>(s.tokens) * 1e-6, s.startup_ms * 1e-3);
     if (s.target_loss)
-        text += fmt::format("\ntarget {:.4f}: {}", *s.target_loss,
-                            s.target_reached() ? "reached" : "not reached");
+        text +=
+            fmt::format("\ntarget {:.4f}: {}", *s.target_loss, s.target_reached ? "reached" : "not reached");
     return text;
 }
 
 std::string time_table(const RunSummary& s) {
     const double total = s.train_ms, compute = total - s.optimizer_ms - s.comm_exposed_ms;
-    const auto row = [&](const char* name, double ms) {
+    const auto row = [&](const std::string& name, double ms) {
         return fmt::format("  {:<34} {:>9.1f} ms {:>5.1f}%\n", name, ms, total > 0 ? 100 * ms / total : 0);
     };
+    const auto sum = [&](double RunSummary::*member, const char* note) {
+        return row(field_of(member).title + std::string(note), s.*member);
+    };
     std::string text = "where the time went\n" + row("forward and backward", compute) +
-                       row("optimizer after backward", s.optimizer_ms) +
-                       row("communication exposed", s.comm_exposed_ms) +
-                       (s.ranks > 1 ? row("communication in all (overlapped)", s.comm_ms) : "") +
-                       row("host waited for data (overlapped)", s.data_ms);
-    if (s.checkpoint_stall_ms > 0) text += row("waited for checkpoints (of these)", s.checkpoint_stall_ms);
+                       sum(&RunSummary::optimizer_ms, "") + sum(&RunSummary::comm_exposed_ms, "") +
+                       (s.ranks > 1 ? sum(&RunSummary::comm_ms, " (overlapped)") : "") +
+                       sum(&RunSummary::data_ms, " (overlapped)");
+    if (s.checkpoint_stall_ms > 0) text += sum(&RunSummary::checkpoint_stall_ms, " (of these)");
     return text + fmt::format(
                       "  step p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms (step {}); {:.0f} GFLOP/s, {:.0f}% "
                       "of a large product's {:.0f}",
-                      s.step_p50_ms, s.step_p99_ms, s.step_max_ms, s.step_max_at, s.flops_per_s * 1e-9,
+                      s.step_ms.p50, s.step_ms.p99, s.step_ms.max, s.step_ms.max_at_step,
+                      s.flops_per_s * 1e-9,
                       s.ceiling_flops_per_s > 0 ? 100 * s.flops_per_s / s.ceiling_flops_per_s : 0,
                       s.ceiling_flops_per_s * 1e-9);
 }

@@ -184,15 +184,9 @@ void Trainer::collect() {
     waited_ms_ = prefetcher_->wait_ms();
 
     step_times_.add(result.step, result.step_ms);
+    summary_.add(metrics);
     summary_.steps = result.step + 1;
-    summary_.tokens = metrics.tokens;
     summary_.train_loss = result.loss;
-    summary_.data_ms += metrics.data_ms;
-    summary_.optimizer_ms += metrics.optimizer_ms;
-    summary_.comm_exposed_ms += metrics.comm_exposed_ms;
-    summary_.comm_ms += metrics.comm_ms;
-    for (const auto& [kind, bytes] : metrics.bytes) summary_.bytes[kind] += bytes;
-    summary_.checkpoint_stall_ms += metrics.checkpoint_stall_ms;
     train_ms_ = metrics.train_ms;
     folder_.write_step(metrics);
     progress_->step(metrics);
@@ -213,15 +207,16 @@ void Trainer::stop_clock() {
 }
 
 void Trainer::validate(int64_t step) {
-    const double loss = runner_.validate(val_loader_);
-    summary_.val_loss = loss;
-    if (config_.record.target_loss > 0 && loss <= config_.record.target_loss && !summary_.time_to_target_ms) {
-        summary_.time_to_target_ms = clock_.finished_ms();
-    }
-    folder_.write_validation(step, loss, clock_.finished_ms());
-    folder_.log(fmt::format("step {}: validation loss {:.6f} after {:.3f} s of training", step, loss,
-                            clock_.finished_ms() * 1e-3));
-    progress_->validation(step, loss, clock_.finished_ms());
+    const Validation made{
+        .step = step, .loss = runner_.validate(val_loader_), .train_ms = clock_.finished_ms()};
+    summary_.val_loss = made.loss;
+    const double target = config_.record.target_loss;
+    summary_.target_reached = target > 0 && made.loss <= target;
+    if (summary_.target_reached && !summary_.time_to_target_ms) summary_.time_to_target_ms = made.train_ms;
+    folder_.write_validation(made);
+    folder_.log(fmt::format("step {}: validation loss {:.6f} after {:.3f} s of training", step, made.loss,
+                            made.train_ms * 1e-3));
+    progress_->validation(made);
 }
 
 // The timeline is switched on and off between steps, while nothing is in flight.
@@ -285,15 +280,13 @@ void Trainer::finish(RunSummary& s) {
     s.parameters = runner_.model().table().numel();
     s.train_ms = clock_.finished_ms();
     if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;
-    if (!step_times_.empty()) {
-        s.step_p50_ms = step_times_.percentile(0.5);
-        s.step_p99_ms = step_times_.percentile(0.99);
-        s.step_max_ms = step_times_.max();
-        s.step_max_at = step_times_.max_step();
-        if (s.train_ms > 0) {
-            s.tokens_per_s = static_cast<double>(s.tokens) / (s.train_ms * 1e-3);
-            s.flops_per_s = flops_per_step_ * static_cast<double>(s.steps) / (s.train_ms * 1e-3);
-        }
+    s.step_ms = {.p50 = step_times_.percentile(0.5),
+                 .p99 = step_times_.percentile(0.99),
+                 .max = step_times_.max(),
+                 .max_at_step = step_times_.max_step()};
+    if (!step_times_.empty() && s.train_ms > 0) {
+        s.tokens_per_s = static_cast<double>(s.tokens) / (s.train_ms * 1e-3);
+        s.flops_per_s = flops_per_step_ * static_cast<double>(s.steps) / (s.train_ms * 1e-3);
     }
     s.ceiling_flops_per_s = ceiling_flops_per_s_;
     s.memory_bytes = runtime_.device().memory().total();

@@ -11,6 +11,7 @@
 #include "kernels/device/error.h"
 #include "train/records/record_text.h"
 #include "train/records/text_files.h"
+#include "train/runlog/metrics_json.h"
 
 namespace speedrun {
 
@@ -58,6 +59,26 @@ T value_in(const Json& json, const char* pointer, const fs::path& path) {
         throw_data("{}: {}", path.string(), error.what());
     }
 }
+
+// A run's summary.json, of which single members are read: summaries of older builds may lack others.
+class SummaryFile {
+  public:
+    explicit SummaryFile(const fs::path& run_folder)
+        : path_(run_folder / "summary.json"), json_(read_json(path_)) {}
+
+    template <class T>
+    auto value(T RunSummary::*member) const {
+        try {
+            return value_of(json_, member);
+        } catch (const std::exception& error) {
+            throw_data("{}: {}", path_.string(), error.what());
+        }
+    }
+
+  private:
+    const fs::path path_;
+    const Json json_;
+};
 
 void expect_same_plan(const fs::path& folder, const Json& before, const Json& now) {
     std::string text;
@@ -131,9 +152,9 @@ AttemptFolder::AttemptFolder(const std::string& work, const AttemptPlan& plan)
 }
 
 bool AttemptFolder::is_finished(const AttemptRun& run) const {
-    const fs::path folder = fs::path(path_) / run.name(), summary = folder / "summary.json";
-    if (!fs::exists(summary)) return false;
-    const auto status = value_in<std::string>(read_json(summary), "/status", summary);
+    const fs::path folder = fs::path(path_) / run.name();
+    if (!fs::exists(folder / "summary.json")) return false;
+    const std::string status = SummaryFile(folder).value(&RunSummary::status);
     if (status == "diverged") return true;
     if (status != "done") return false;
     const std::string metrics = (folder / "metrics.jsonl").string();
@@ -156,12 +177,11 @@ std::vector<AttemptRun> AttemptFolder::remaining() {
 }
 
 AttemptFolder::Outcome AttemptFolder::outcome(const AttemptRun& run) const {
-    const fs::path file = fs::path(path_) / run.name() / "summary.json";
-    const Json summary = read_json(file);
-    Outcome outcome{.status = value_in<std::string>(summary, "/status", file), .loss = {}};
-    if (outcome.status == "done") outcome.loss = value_in<double>(summary, "/val_loss", file);
-    outcome.startup_ms = value_in<double>(summary, "/startup_ms", file);
-    outcome.train_ms = value_in<double>(summary, "/train_ms", file);
+    const SummaryFile summary(fs::path(path_) / run.name());
+    Outcome outcome{.status = summary.value(&RunSummary::status), .loss = {}};
+    if (outcome.status == "done") outcome.loss = summary.value(&RunSummary::val_loss);
+    outcome.startup_ms = summary.value(&RunSummary::startup_ms);
+    outcome.train_ms = summary.value(&RunSummary::train_ms);
     return outcome;
 }
 
@@ -211,18 +231,18 @@ AttemptFolder::Result AttemptFolder::result() const {
     const std::vector<AttemptRun> runs = runs_of(plan_);
     const int64_t most_lines = std::max<int64_t>(2, kMostStepLines / static_cast<int64_t>(runs.size()));
     for (const AttemptRun& run : runs) {
-        const fs::path folder = fs::path(path_) / run.name(), summary_file = folder / "summary.json",
-                       environment_file = folder / "environment.json";
-        const Json summary = read_json(summary_file), environment = read_json(environment_file);
+        const fs::path folder = fs::path(path_) / run.name(), environment_file = folder / "environment.json";
+        const SummaryFile summary(folder);
+        const Json environment = read_json(environment_file);
         const std::string text = read_text_file((folder / "metrics.jsonl").string());
         const RunMetrics metrics = read_metrics(text, (folder / "metrics.jsonl").string());
         RecordRun made;
         made.side = run.side;
         made.order = run.order;
         made.seed = run.seed;
-        made.status = value_in<std::string>(summary, "/status", summary_file);
+        made.status = summary.value(&RunSummary::status);
         made.began_utc = value_in<std::string>(environment, "/time_utc", environment_file);
-        made.startup_ms = value_in<double>(summary, "/startup_ms", summary_file);
+        made.startup_ms = summary.value(&RunSummary::startup_ms);
         made.file = run.name() + ".jsonl.gz";
         made.every = std::max<int64_t>(1, (count_steps(text) + most_lines - 1) / most_lines);
         made.steps = metrics.steps;

@@ -8,6 +8,7 @@
 #include "kernels/device/error.h"
 #include "train/records/record.h"
 #include "train/records/text_files.h"
+#include "train/runlog/metrics_json.h"
 
 namespace speedrun {
 
@@ -44,8 +45,7 @@ Json to_json(const RecordStatistics& s) {
 
 Json to_json(const RecordRun& run) {
     Json validations = Json::array();
-    for (const Validation& v : run.validations)
-        validations.push_back({{"step", v.step}, {"loss", v.loss}, {"train_ms", v.train_ms}});
+    for (const Validation& v : run.validations) validations.push_back(metrics_to_json<Json>(v));
     return {{"side", run.side},
             {"order", run.order},
             {"seed", run.seed},
@@ -73,8 +73,9 @@ RecordRun run_from(const Json& json) {
     run.sha256 = json.at("metrics").at("sha256").get<std::string>();
     run.every = whole_number(json.at("metrics").at("every"));
     for (const Json& v : json.at("validations"))
-        run.validations.push_back(
-            {whole_number(v.at("step")), v.at("loss").get<double>(), v.at("train_ms").get<double>()});
+        run.validations.push_back({.step = value_of(v, &Validation::step),
+                                   .loss = value_of(v, &Validation::loss),
+                                   .train_ms = value_of(v, &Validation::train_ms)});
     if (run.side != kCandidate && run.side != kBaseline) throw_data("a run of side '{}'", run.side);
     if (run.status != "done" && run.status != "diverged") throw_data("a run of status '{}'", run.status);
     if (run.done() && run.validations.empty()) throw_data("a run that is done, without validation");

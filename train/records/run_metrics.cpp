@@ -4,6 +4,7 @@
 
 #include "data/json_text.h"
 #include "kernels/device/error.h"
+#include "train/runlog/metrics_json.h"
 
 namespace speedrun {
 
@@ -14,8 +15,8 @@ using SortedJson = nlohmann::json;
 // Adds one line; throws SortedJson::exception, JsonError or a data error.
 void add_line(const SortedJson& line, RunMetrics& metrics) {
     const auto event = line.at("event").get<std::string>();
-    const auto step = whole_number(line.at("step"));
-    const auto train_ms = line.at("train_ms").get<double>();
+    const int64_t step = value_of(line, &StepMetrics::step);
+    const double train_ms = value_of(line, &StepMetrics::train_ms);
     // Steps are timed by the device and segments by the host: against each other they may differ by
     // microseconds.
     if (!(train_ms >= 0)) throw_data("train_ms is {}", train_ms);
@@ -23,7 +24,8 @@ void add_line(const SortedJson& line, RunMetrics& metrics) {
     metrics.validated_at_end = event == "val" && step == metrics.steps;
     if (event == "val") {
         if (step != metrics.steps) throw_data("validation at step {} after {} steps", step, metrics.steps);
-        metrics.validations.push_back({step, line.at("loss").get<double>(), train_ms});
+        metrics.validations.push_back(
+            {.step = step, .loss = value_of(line, &Validation::loss), .train_ms = train_ms});
     } else if (event == "step") {
         if (step < metrics.steps) throw_data("step {} after step {}", step, metrics.steps - 1);
         metrics.steps = step + 1;

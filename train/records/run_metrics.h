@@ -5,13 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace speedrun {
+#include "train/runlog/metrics.h"
 
-struct Validation {
-    int64_t step = 0;  // steps that had been made
-    double loss = 0;   // nats per token
-    double train_ms = 0;
-};
+namespace speedrun {
 
 struct RunMetrics {
     int64_t steps = 0;                    // made

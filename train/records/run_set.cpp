@@ -64,7 +64,7 @@ void add_run(RunSet& set, const std::string& folder) {
     run.began_utc = environment.value("time_utc", "");
     const RunMetrics metrics =
         read_unfinished_metrics(read_text_file(file("metrics.jsonl")), file("metrics.jsonl"));
-    run.status = summary.value("status", "interrupted");
+    run.status = summary.value(field_of(&RunSummary::status).key, "interrupted");
     run.steps = metrics.steps;
     run.train_ms = metrics.train_ms;
     run.validations = metrics.validations;

@@ -48,9 +48,9 @@ void Progress::step(const StepMetrics& metrics) {
     std::fflush(stdout);
 }
 
-void Progress::validation(int64_t step, double loss, double train_ms) {
-    message(fmt::format("step {:>{}}/{}  validation loss {:.4f}  after {:.1f} s of training", step,
-                        std::to_string(steps_).size(), steps_, loss, train_ms * 1e-3));
+void Progress::validation(const Validation& v) {
+    message(fmt::format("step {:>{}}/{}  validation loss {:.4f}  after {:.1f} s of training", v.step,
+                        std::to_string(steps_).size(), steps_, v.loss, v.train_ms * 1e-3));
 }
 
 void Progress::message(const std::string& text) {

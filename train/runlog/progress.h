@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "train/runlog/run_folder.h"
+#include "train/runlog/metrics.h"
 
 namespace speedrun {
 
@@ -17,7 +17,7 @@ class Progress {
     Progress(int64_t steps, bool quiet, int num_ranks, double flops_per_step, double ceiling_flops_per_s);
 
     void step(const StepMetrics& metrics);
-    void validation(int64_t step, double loss, double train_ms);
+    void validation(const Validation& validation);
     // A line of its own, kept on the screen.
     void message(const std::string& text);
     // Removes the live line.

@@ -9,6 +9,7 @@
 
 #include "data/json_text.h"
 #include "kernels/device/error.h"
+#include "train/runlog/metrics_json.h"
 
 namespace speedrun {
 
@@ -21,10 +22,6 @@ void check_name(const std::string& name) {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
         throw_usage("--name {}: a run's name is one folder name without '/'", name);
     }
-}
-
-Json optional_number(const std::optional<double>& value) {
-    return value ? Json(*value) : Json(nullptr);
 }
 
 }  // namespace
@@ -66,9 +63,9 @@ std::vector<double> RunFolder::keep_steps_before(int64_t step) {
         for (std::string line; std::getline(from, line);) {
             try {
                 const Json json = parse_json<Json>(line);
-                if (whole_number(json.at("step")) >= step) continue;
+                if (value_of(json, &StepMetrics::step) >= step) continue;
                 if (json.at("event").get<std::string>() == "step")
-                    step_ms.push_back(json.at("step_ms").get<double>());
+                    step_ms.push_back(value_of(json, &StepMetrics::step_ms));
                 to << line << '\n';
             } catch (const Json::exception&) {  // cut short by the end of its process, or damaged since
             } catch (const JsonError&) {
@@ -132,23 +129,8 @@ void RunFolder::write_environment(const std::string& json, int64_t first_step) {
     if (!write_file(name, json)) throw Error(ExitCode::failure, failure(name));
 }
 
-void RunFolder::write_step(const StepMetrics& m) {
-    const Json line = {{"event", "step"},
-                       {"step", m.step},
-                       {"loss", m.loss},
-                       {"grad_norm", m.grad_norm},
-                       {"lr", m.lr},
-                       {"step_ms", m.step_ms},
-                       {"train_ms", m.train_ms},
-                       {"tokens", m.tokens},
-                       {"tokens_per_s", m.tokens_per_s},
-                       {"optimizer_ms", m.optimizer_ms},
-                       {"data_ms", m.data_ms},
-                       {"comm_exposed_ms", m.comm_exposed_ms},
-                       {"comm_ms", m.comm_ms},
-                       {"bytes", Json(m.bytes)},
-                       {"checkpoint_stall_ms", m.checkpoint_stall_ms}};
-    write_line(line.dump());
+void RunFolder::write_step(const StepMetrics& metrics) {
+    write_line(metrics_line(metrics));
 }
 
 void RunFolder::write_line(const std::string& line) {
@@ -159,43 +141,12 @@ void RunFolder::write_line(const std::string& line) {
     metrics_.clear();  // the next line may fit again
 }
 
-void RunFolder::write_validation(int64_t step, double loss, double train_ms) {
-    write_line(Json({{"event", "val"}, {"step", step}, {"loss", loss}, {"train_ms", train_ms}}).dump());
+void RunFolder::write_validation(const Validation& validation) {
+    write_line(metrics_line(validation));
 }
 
-void RunFolder::write_summary(const RunSummary& s) {
-    const Json json = {{"status", s.status},
-                       {"message", s.message},
-                       {"steps", s.steps},
-                       {"tokens", s.tokens},
-                       {"parameters", s.parameters},
-                       {"ranks", s.ranks},
-                       {"mesh", s.mesh},
-                       {"strategy", s.strategy},
-                       {"startup_ms", s.startup_ms},
-                       {"train_ms", s.train_ms},
-                       {"train_loss", optional_number(s.train_loss)},
-                       {"val_loss", optional_number(s.val_loss)},
-                       {"target_loss", optional_number(s.target_loss)},
-                       {"target_reached", s.target_reached()},
-                       {"time_to_target_ms", optional_number(s.time_to_target_ms)},
-                       {"step_ms",
-                        {{"p50", s.step_p50_ms},
-                         {"p99", s.step_p99_ms},
-                         {"max", s.step_max_ms},
-                         {"max_at_step", s.step_max_at}}},
-                       {"tokens_per_s", s.tokens_per_s},
-                       {"flops_per_s", s.flops_per_s},
-                       {"ceiling_flops_per_s", s.ceiling_flops_per_s},
-                       {"data_ms", s.data_ms},
-                       {"optimizer_ms", s.optimizer_ms},
-                       {"comm_exposed_ms", s.comm_exposed_ms},
-                       {"comm_ms", s.comm_ms},
-                       {"bytes", Json(s.bytes)},
-                       {"checkpoint_stall_ms", s.checkpoint_stall_ms},
-                       {"memory_bytes", s.memory_bytes},
-                       {"peak_rss_bytes", s.peak_rss_bytes}};
-    if (!write_file("summary.json", json.dump(2) + "\n")) note_problem(failure("summary.json"));
+void RunFolder::write_summary(const RunSummary& summary) {
+    if (!write_file("summary.json", summary_text(summary))) note_problem(failure("summary.json"));
 }
 
 void RunFolder::log(const std::string& line) {

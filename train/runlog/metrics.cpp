@@ -1,0 +1,101 @@
+#include "train/runlog/metrics.h"
+
+#include "train/runlog/metrics_json.h"
+
+namespace speedrun {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void add_to(double& sum, double value) {
+    sum += value;
+}
+
+void add_to(BytesByKind& sums, const BytesByKind& values) {
+    for (const auto& [kind, bytes] : values) sums[kind] += bytes;
+}
+
+// A summary without the member that a step's figure rolls up into does not compile.
+template <class Summary>
+void roll_up(Summary& summary, const StepMetrics& step) {
+#define SPEEDRUN_ROLL_UP(type, key, how, ...)                                \
+    if constexpr (RollUp::how == RollUp::sum) add_to(summary.key, step.key); \
+    if constexpr (RollUp::how == RollUp::last) summary.key = step.key;
+    SPEEDRUN_STEP_METRICS(SPEEDRUN_ROLL_UP)
+#undef SPEEDRUN_ROLL_UP
+}
+
+template <class S>
+std::string event_line(const char* event, const S& metrics) {
+    Json line = {{"event", event}};
+    line.update(metrics_to_json<Json>(metrics));
+    return line.dump();
+}
+
+const char* roll_up_word(RollUp roll_up) {
+    switch (roll_up) {
+        case RollUp::sum:
+            return "sum";
+        case RollUp::last:
+            return "last";
+        case RollUp::none:
+            break;
+    }
+    return nullptr;
+}
+
+// Fields of a struct; those of a struct in it behind its key and a dot.
+template <class S>
+void list_fields(const std::string& prefix, Json& list) {
+    S::fields([&](auto member, const MetricField& field) {
+        using T = std::decay_t<decltype(std::declval<S>().*member)>;
+        if constexpr (MetricStruct<T>) {
+            list_fields<T>(std::string(field.key) + ".", list);
+        } else {
+            Json one = {{"key", prefix + field.key},
+                        {"unit", field.unit},
+                        {"title", field.title},
+                        {"meaning", field.meaning}};
+            if (!std::is_same_v<T, typename MetricValue<T>::type>) one["optional"] = true;
+            if (const char* const word = roll_up_word(field.roll_up)) one["roll_up"] = word;
+            list.push_back(one);
+        }
+    });
+}
+
+template <class S>
+Json fields_of() {
+    Json list = Json::array();
+    list_fields<S>("", list);
+    return list;
+}
+
+}  // namespace
+
+void RunSummary::add(const StepMetrics& step) {
+    roll_up(*this, step);
+}
+
+std::string metrics_line(const StepMetrics& step) {
+    return event_line("step", step);
+}
+
+std::string metrics_line(const Validation& validation) {
+    return event_line("val", validation);
+}
+
+std::string summary_text(const RunSummary& summary) {
+    return metrics_to_json<Json>(summary).dump(2) + "\n";
+}
+
+std::string metric_fields() {
+    return Json({{"description", "Made by: speedrun plan --metrics"},
+                 {"step", fields_of<StepMetrics>()},
+                 {"val", fields_of<Validation>()},
+                 {"summary", fields_of<RunSummary>()}})
+               .dump(2) +
+           "\n";
+}
+
+}  // namespace speedrun
