@@ -26,17 +26,17 @@ class RecordTest : public testing::Test {
             "validation": {"tokens": 10},
             "rules": {"min_runs": 3, "max_loss_p": 0.01, "max_time_p": 0.01,
                       "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}})");
-        plan_.name = "fast";
-        plan_.track = "toy";
-        plan_.seeds = {1, 2, 3};
-        plan_.git_sha = "0123456789abcdef";
-        plan_.config = R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "seed": 1})";
-        plan_.baseline = {"slow", "",
-                          R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "lr": 1, "seed": 1})"};
+        terms_.name = "fast";
+        terms_.track = "toy";
+        terms_.seeds = {1, 2, 3};
+        terms_.git_sha = "0123456789abcdef";
+        terms_.config = R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "seed": 1})";
+        terms_.baseline = {"slow", "",
+                           R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "lr": 1, "seed": 1})"};
     }
 
     void write_run(const AttemptRun& run, const std::string& metrics, const std::string& status = "done") {
-        const std::string folder = "work/" + plan_.name + "/" + run.name() + "/";
+        const std::string folder = "work/" + terms_.name + "/" + run.name() + "/";
         std::filesystem::create_directories(dir_.file(folder));
         dir_.write(folder + "metrics.jsonl", metrics);
         dir_.write(folder + "summary.json",
@@ -50,8 +50,8 @@ class RecordTest : public testing::Test {
 
     // Losses 1.140 + 0.001 seed, and 10 ms per step against 15, both a little different from run to run.
     AttemptFolder::Result make_result() {
-        AttemptFolder attempt(dir_.file("work"), plan_);
-        for (const AttemptRun& run : runs_of(plan_)) {
+        AttemptFolder attempt(dir_.file("work"), terms_);
+        for (const AttemptRun& run : runs_of(terms_)) {
             const double wobble = 0.001 * static_cast<double>(run.seed);
             write_run(run, metrics_of(1.14 + wobble, (run.side == kCandidate ? 10 : 15) + wobble));
         }
@@ -78,7 +78,7 @@ class RecordTest : public testing::Test {
     }
 
     const TempDir dir_;
-    AttemptPlan plan_;
+    AttemptTerms terms_;
 };
 
 }  // namespace speedrun

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 TEST_F(RecordTest, RunsAlternateAndSoDoesTheFirstOfARound) {
     std::string order;
-    for (const AttemptRun& run : runs_of(plan_))
+    for (const AttemptRun& run : runs_of(terms_))
         order += run.side.substr(0, 1) + std::to_string(run.seed) + " ";
     EXPECT_EQ(order, "c1 b1 b2 c2 c3 b3 ");
 }
@@ -52,7 +52,7 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
     EXPECT_NEAR(c.ratio, 15.002 / 10.002, 1e-9);
     EXPECT_TRUE(c.in_turns && c.same_machine && c.warnings.empty());
     // Nothing in the records of two attempts says that these were measured in turns.
-    plan_.name = "other";
+    terms_.name = "other";
     result = make_result();
     for (RecordRun& run : result.record.runs) run.began_utc = "2027" + run.began_utc.substr(4);
     const Comparison apart = compare_run_sets(base, write(result));
@@ -127,16 +127,16 @@ TEST_F(RecordTest, ASystemsOnlyChangeHasTheBaselinesCurve) {
 }
 
 TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
-    const std::vector<AttemptRun> runs = runs_of(plan_);
+    const std::vector<AttemptRun> runs = runs_of(terms_);
     {
-        AttemptFolder attempt(dir_.file("work"), plan_);
+        AttemptFolder attempt(dir_.file("work"), terms_);
         EXPECT_EQ(attempt.remaining().size(), 6u);
         write_run(runs[0], metrics_of(1.14, 10));
         write_run(runs[1], metrics_of(1.14, 10).substr(0, 300), "stopped");
         write_run(runs[2], metrics_of(1.14, 10).substr(0, 300), "diverged");
         write_run(runs[3], metrics_of(1.14, 10).substr(0, 700), "done");  // the disk was full
     }
-    AttemptFolder attempt(dir_.file("work"), plan_);
+    AttemptFolder attempt(dir_.file("work"), terms_);
     std::vector<std::string> names;
     for (const AttemptRun& run : attempt.remaining()) names.push_back(run.name());
     EXPECT_EQ(names, (std::vector<std::string>{"baseline-seed1", "candidate-seed2", "candidate-seed3",
@@ -154,21 +154,21 @@ TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
     EXPECT_EQ(record.runs[2].steps, 1);
 
     const auto refused = [&](auto change, const std::string& text) {
-        AttemptPlan plan = plan_;
-        change(plan);
+        AttemptTerms terms = terms_;
+        change(terms);
         expect_error(ExitCode::usage, {text, "another --name"},
-                     [&] { AttemptFolder(dir_.file("work"), plan); });
+                     [&] { AttemptFolder(dir_.file("work"), terms); });
     };
-    refused([](AttemptPlan& p) { p.git_sha = "ffff"; },
+    refused([](AttemptTerms& p) { p.git_sha = "ffff"; },
             "git_sha: \"0123456789abcdef\" when it began, \"ffff\" now");
-    refused([](AttemptPlan& p) { p.machine = "m"; }, "machine: \"\" when it began, \"m\" now");
-    refused([](AttemptPlan& p) { p.seeds.push_back(4); }, "seeds.3: nothing when it began, 4 now");
+    refused([](AttemptTerms& p) { p.machine = "m"; }, "machine: \"\" when it began, \"m\" now");
+    refused([](AttemptTerms& p) { p.seeds.push_back(4); }, "seeds.3: nothing when it began, 4 now");
     refused(
-        [](AttemptPlan& p) {
+        [](AttemptTerms& p) {
             p.config = R"({"schedule": {"steps": 13}, "data": {"val_tokens": 0}, "seed": 1})";
         },
         "config.schedule.steps: 12 when it began, 13 now");
-    refused([](AttemptPlan& p) { p.baseline.reset(); }, "baseline");
+    refused([](AttemptTerms& p) { p.baseline.reset(); }, "baseline");
 }
 
 TEST_F(RecordTest, TheDataMustBeTheTracks) {

@@ -117,19 +117,19 @@ Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank) {
     return a;
 }
 
-AttemptPlan plan_of(const Attempt& a, const World& world, bool systems_only) {
-    AttemptPlan plan;
-    plan.name = a.candidate.name;
-    plan.track = a.track.name;
-    plan.systems_only = systems_only;
-    plan.seeds = a.seeds;
-    plan.git_sha = build_info().git_sha;
-    plan.binary_sha256 = sha256_file("/proc/self/exe");  // builds of other flags, and changes in no commit
-    plan.machine = machine_text(world);
-    plan.config = config_to_json(a.candidate.config);
+AttemptTerms terms_of(const Attempt& a, const World& world, bool systems_only) {
+    AttemptTerms terms;
+    terms.name = a.candidate.name;
+    terms.track = a.track.name;
+    terms.systems_only = systems_only;
+    terms.seeds = a.seeds;
+    terms.git_sha = build_info().git_sha;
+    terms.binary_sha256 = sha256_file("/proc/self/exe");  // builds of other flags, and changes in no commit
+    terms.machine = machine_text(world);
+    terms.config = config_to_json(a.candidate.config);
     if (a.baseline)
-        plan.baseline = {a.baseline->name, a.baseline->record, config_to_json(a.baseline->config)};
-    return plan;
+        terms.baseline = {a.baseline->name, a.baseline->record, config_to_json(a.baseline->config)};
+    return terms;
 }
 
 }  // namespace speedrun

@@ -40,6 +40,6 @@ AttemptSide read_attempt_side(const std::string& source, const std::vector<std::
 // first_rank: hashes the data.
 Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank);
 
-AttemptPlan plan_of(const Attempt& attempt, const World& world, bool systems_only);
+AttemptTerms terms_of(const Attempt& attempt, const World& world, bool systems_only);
 
 }  // namespace speedrun

@@ -137,7 +137,7 @@ int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal)
     std::vector<AttemptRun> runs;
     check_together(world, [&] {
         if (!first) return;
-        folder.emplace(options.work, plan_of(attempt, world, options.systems_only));
+        folder.emplace(options.work, terms_of(attempt, world, options.systems_only));
         for (const std::string& name : {attempt.candidate.name, options.baseline_name}) {
             if (!name.empty()) expect_no_record(options.out, attempt.track.name, folder->date() + "_" + name);
         }

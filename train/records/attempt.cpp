@@ -25,20 +25,20 @@ constexpr const char* kInterrupted = ".interrupted-";
 // steps of the KJV baseline), most of them digits of losses and times, and a record is to stay below 500 kB.
 constexpr int64_t kMostStepLines = 5000;
 
-Json plan_json(const AttemptPlan& plan) {
-    Json json = {{"name", plan.name},
-                 {"track", plan.track},
-                 {"systems_only", plan.systems_only},
-                 {"seeds", plan.seeds},
-                 {"git_sha", plan.git_sha},
-                 {"binary_sha256", plan.binary_sha256},
-                 {"machine", plan.machine},
-                 {"config", Json::parse(plan.config)},
+Json terms_json(const AttemptTerms& terms) {
+    Json json = {{"name", terms.name},
+                 {"track", terms.track},
+                 {"systems_only", terms.systems_only},
+                 {"seeds", terms.seeds},
+                 {"git_sha", terms.git_sha},
+                 {"binary_sha256", terms.binary_sha256},
+                 {"machine", terms.machine},
+                 {"config", Json::parse(terms.config)},
                  {"baseline", nullptr}};
-    if (plan.baseline)
-        json["baseline"] = {{"name", plan.baseline->name},
-                            {"record", plan.baseline->record},
-                            {"config", Json::parse(plan.baseline->config)}};
+    if (terms.baseline)
+        json["baseline"] = {{"name", terms.baseline->name},
+                            {"record", terms.baseline->record},
+                            {"config", Json::parse(terms.baseline->config)}};
     return json;
 }
 
@@ -80,7 +80,7 @@ class SummaryFile {
     const Json json_;
 };
 
-void expect_same_plan(const fs::path& folder, const Json& before, const Json& now) {
+void expect_same_terms(const fs::path& folder, const Json& before, const Json& now) {
     std::string text;
     for (const KeyDifference& d : key_differences(before.dump(), now.dump()))
         text += fmt::format("\n  {}: {} when it began, {} now", d.key, d.before, d.after);
@@ -119,26 +119,26 @@ std::string AttemptRun::name() const {
     return fmt::format("{}-seed{}", side, seed);
 }
 
-std::vector<AttemptRun> runs_of(const AttemptPlan& plan) {
+std::vector<AttemptRun> runs_of(const AttemptTerms& terms) {
     std::vector<AttemptRun> runs;
-    for (size_t round = 0; round < plan.seeds.size(); ++round) {
+    for (size_t round = 0; round < terms.seeds.size(); ++round) {
         std::vector<std::string> sides = {kCandidate};
-        if (plan.baseline) sides.push_back(kBaseline);
+        if (terms.baseline) sides.push_back(kBaseline);
         if (round % 2 == 1) std::reverse(sides.begin(), sides.end());
         for (const std::string& side : sides)
-            runs.push_back({static_cast<int64_t>(runs.size()), side, plan.seeds[round]});
+            runs.push_back({static_cast<int64_t>(runs.size()), side, terms.seeds[round]});
     }
     return runs;
 }
 
-AttemptFolder::AttemptFolder(const std::string& work, const AttemptPlan& plan)
-    : plan_(plan), path_((fs::path(work) / plan.name).string()) {
+AttemptFolder::AttemptFolder(const std::string& work, const AttemptTerms& terms)
+    : terms_(terms), path_((fs::path(work) / terms.name).string()) {
     const fs::path file = fs::path(path_) / "attempt.json";
-    const Json json = plan_json(plan);
+    const Json json = terms_json(terms);
     if (fs::exists(file)) {
         const Json before = read_json(file);
         date_ = value_in<std::string>(before, "/date", file);
-        expect_same_plan(path_, value_in<Json>(before, "/plan", file), json);
+        expect_same_terms(path_, value_in<Json>(before, "/plan", file), json);
         return;
     }
     std::error_code error;
@@ -146,7 +146,7 @@ AttemptFolder::AttemptFolder(const std::string& work, const AttemptPlan& plan)
     if (error) throw_usage("--work {}: the folder cannot be made: {}", work, error.message());
     if (!fs::is_empty(path_)) throw_usage("{} is there and holds no attempt: take another --name", path_);
     date_ = utc_date();
-    const fs::path part = file.string() + ".part";  // at no moment is there half a plan
+    const fs::path part = file.string() + ".part";  // at no moment is there half a file
     write_text_file(part.string(), Json({{"date", date_}, {"plan", json}}).dump(2) + "\n");
     fs::rename(part, file);
 }
@@ -164,7 +164,7 @@ bool AttemptFolder::is_finished(const AttemptRun& run) const {
 
 std::vector<AttemptRun> AttemptFolder::remaining() {
     std::vector<AttemptRun> runs;
-    for (const AttemptRun& run : runs_of(plan_)) {
+    for (const AttemptRun& run : runs_of(terms_)) {
         if (is_finished(run)) continue;
         runs.push_back(run);
         const std::string folder = (fs::path(path_) / run.name()).string();
@@ -188,7 +188,7 @@ AttemptFolder::Outcome AttemptFolder::outcome(const AttemptRun& run) const {
 double AttemptFolder::mean_run_ms(const std::string& side) const {
     double sum = 0;
     int count = 0;
-    for (const AttemptRun& run : runs_of(plan_)) {
+    for (const AttemptRun& run : runs_of(terms_)) {
         if (run.side != side || !is_finished(run)) continue;
         const Outcome made = outcome(run);
         sum += made.startup_ms + made.train_ms;
@@ -202,7 +202,7 @@ std::vector<InterruptedRun> AttemptFolder::interrupted() const {
     for (const auto& entry : fs::directory_iterator(path_)) folders.push_back(entry.path().string());
     std::sort(folders.begin(), folders.end());
     std::vector<InterruptedRun> runs;
-    for (const AttemptRun& run : runs_of(plan_)) {
+    for (const AttemptRun& run : runs_of(terms_)) {
         const std::string prefix = (fs::path(path_) / run.name()).string() + kInterrupted;
         for (const std::string& folder : folders) {
             if (folder.rfind(prefix, 0) != 0) continue;
@@ -218,17 +218,17 @@ std::vector<InterruptedRun> AttemptFolder::interrupted() const {
 AttemptFolder::Result AttemptFolder::result() const {
     Result result;
     Record& record = result.record;
-    record.name = plan_.name;
-    record.track = plan_.track;
+    record.name = terms_.name;
+    record.track = terms_.track;
     record.date = date_;
-    record.systems_only = plan_.systems_only;
+    record.systems_only = terms_.systems_only;
     constexpr std::string_view kDirty = "-dirty";
-    record.dirty = plan_.git_sha.ends_with(kDirty);
-    record.git_sha = plan_.git_sha.substr(0, plan_.git_sha.size() - (record.dirty ? kDirty.size() : 0));
-    record.binary_sha256 = plan_.binary_sha256;
-    record.config = plan_.config;
-    record.baseline = plan_.baseline;
-    const std::vector<AttemptRun> runs = runs_of(plan_);
+    record.dirty = terms_.git_sha.ends_with(kDirty);
+    record.git_sha = terms_.git_sha.substr(0, terms_.git_sha.size() - (record.dirty ? kDirty.size() : 0));
+    record.binary_sha256 = terms_.binary_sha256;
+    record.config = terms_.config;
+    record.baseline = terms_.baseline;
+    const std::vector<AttemptRun> runs = runs_of(terms_);
     const int64_t most_lines = std::max<int64_t>(2, kMostStepLines / static_cast<int64_t>(runs.size()));
     for (const AttemptRun& run : runs) {
         const fs::path folder = fs::path(path_) / run.name(), environment_file = folder / "environment.json";

@@ -13,7 +13,7 @@
 namespace speedrun {
 
 // What must be the same from the attempt's first run to its last.
-struct AttemptPlan {
+struct AttemptTerms {
     std::string name, track;
     bool systems_only = false;
     std::vector<int64_t> seeds;
@@ -31,13 +31,13 @@ struct AttemptRun {
 
 // In turns, and in each round the other side first, so that a machine that slows down slows down both:
 // candidate 1, baseline 1, baseline 2, candidate 2, candidate 3, ...
-std::vector<AttemptRun> runs_of(const AttemptPlan& plan);
+std::vector<AttemptRun> runs_of(const AttemptTerms& terms);
 
 class AttemptFolder {
   public:
     // Makes work/<name>/, or takes it up again. Usage error that names what differs, with both values, if the
-    // attempt in it was begun with another plan.
-    AttemptFolder(const std::string& work, const AttemptPlan& plan);
+    // attempt in it was begun on other terms.
+    AttemptFolder(const std::string& work, const AttemptTerms& terms);
 
     const std::string& path() const { return path_; }
     const std::string& date() const { return date_; }  // YYYY-MM-DD, UTC, of its beginning
@@ -63,7 +63,7 @@ class AttemptFolder {
     bool is_finished(const AttemptRun& run) const;
     std::vector<InterruptedRun> interrupted() const;
 
-    const AttemptPlan plan_;
+    const AttemptTerms terms_;
     std::string path_, date_;
 };
 
