@@ -15,15 +15,19 @@ Adamw::Adamw(const OptimizerGroupConfig& group, const std::vector<const Bucket*>
 
 void Adamw::begin(const Bucket& bucket, const StepContext& context) {
     if (parameters_.layout().valid(bucket) == 0) return;  // this rank's shard is padding
-    const AdamwOptions options{.learning_rate = static_cast<float>(group_.lr * context.lr_factor),
+    runtime_.ops().adamw_step({.parameter = parameters_.compute_shard(bucket),
+                               .master = parameters_.master_shard(bucket),
+                               .first_moment = moment(bucket, 0),
+                               .second_moment = moment(bucket, 1),
+                               .grad = gradients_.shard(bucket),
+                               .grad_scale = context.grad_scale,
+                               .learning_rate = static_cast<float>(group_.lr * context.lr_factor),
                                .beta1 = static_cast<float>(group_.beta1),
                                .beta2 = static_cast<float>(group_.beta2),
                                .epsilon = static_cast<float>(group_.epsilon),
                                .weight_decay = static_cast<float>(group_.weight_decay),
-                               .step = context.step + 1};
-    runtime_.ops().adamw_step(parameters_.compute_shard(bucket), parameters_.master_shard(bucket),
-                              moment(bucket, 0), moment(bucket, 1), gradients_.shard(bucket),
-                              context.grad_scale, options, *context.stream);
+                               .step = context.step + 1},
+                              *context.stream);
 }
 
 Tensor Adamw::moment(const Bucket& bucket, int which) const {
@@ -39,7 +43,8 @@ std::vector<StateShard> Adamw::state(const Bucket& bucket) const {
 }
 
 void Adamw::reset(Stream& stream) {
-    runtime_.ops().fill(moments_.tensor(DType::f32, {moments_.bytes() / size_of(DType::f32)}), 0.0f, stream);
+    runtime_.ops().fill(
+        {.x = moments_.tensor(DType::f32, {moments_.bytes() / size_of(DType::f32)}), .value = 0.0f}, stream);
 }
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// AdamW: two f32 moments per element (Loshchilov & Hutter 2019, algorithm 2; equations in kernels/ops/ops.h).
+// AdamW: two f32 moments per element (Loshchilov & Hutter 2019, algorithm 2): kernels/ops/optimizer.h.
 #pragma once
 
 #include <map>

@@ -126,7 +126,7 @@ void Muon::allocate(int64_t momentum, int64_t stored) {
     int64_t workspace = 0;
     for (const auto& [shape, bank] : banks_) {
         const int64_t batch = batch_of(bank.count, bank.numel());
-        workspace = std::max(workspace, Ops::polar_express_workspace(batch, bank.rows, bank.cols));
+        workspace = std::max(workspace, op::PolarExpress::workspace_size(batch, bank.rows, bank.cols));
     }
     momentum_ = Buffer(device, "muon momentum", MemoryCategory::optimizer_state, momentum);
     updates_ = Buffer(device, "muon updates", MemoryCategory::workspace, stored * real);
@@ -156,12 +156,15 @@ Tensor Muon::second_moment_of(const Bank& bank, int64_t first, int64_t count) co
 
 void Muon::begin(const Bucket& bucket, const StepContext& context) {
     const Member& member = members_.at(bucket.id);
-    const MuonMomentumOptions options{.momentum = static_cast<float>(muon_momentum_at(group_, context.step)),
-                                      .nesterov = group_.nesterov};
+    const auto mu = static_cast<float>(muon_momentum_at(group_, context.step));
     for (const Run& run : member.runs) {
-        runtime_.ops().muon_momentum(update_slice(run), slice(momentum_of(bucket), run.in_shard, run.count),
-                                     slice(gradients_.shard(bucket), run.in_shard, run.count),
-                                     context.grad_scale, options, *context.stream);
+        runtime_.ops().muon_momentum({.update = update_slice(run),
+                                      .momentum = slice(momentum_of(bucket), run.in_shard, run.count),
+                                      .grad = slice(gradients_.shard(bucket), run.in_shard, run.count),
+                                      .grad_scale = context.grad_scale,
+                                      .mu = mu,
+                                      .nesterov = group_.nesterov},
+                                     *context.stream);
     }
     if (exchanges_)
         reducer_.exchange(bucket, all_of(matrices_), all_of(updates_), member.to_owners, *context.stream);
@@ -175,12 +178,16 @@ void Muon::compute_updates(const StepContext& context) {
             const Tensor matrices =
                 matrices_.tensor(runtime_.real(), {count, bank.rows, bank.cols},
                                  (bank.first + first * bank.numel()) * size_of(runtime_.real()));
-            const int64_t workspace = Ops::polar_express_workspace(count, bank.rows, bank.cols);
-            runtime_.ops().polar_express(matrices, workspace_.tensor(runtime_.real(), {workspace}),
-                                         *context.stream);
+            const int64_t workspace = op::PolarExpress::workspace_size(count, bank.rows, bank.cols);
+            runtime_.ops().polar_express(
+                {.x = matrices, .workspace = workspace_.tensor(runtime_.real(), {workspace})},
+                *context.stream);
             if (!group_.normuon) continue;
-            runtime_.ops().normuon_scale(matrices, second_moment_of(bank, first, count), context.grad_scale,
-                                         {.beta2 = static_cast<float>(group_.beta2)}, *context.stream);
+            runtime_.ops().normuon_scale({.update = matrices,
+                                          .second_moment = second_moment_of(bank, first, count),
+                                          .grad_scale = context.grad_scale,
+                                          .beta2 = static_cast<float>(group_.beta2)},
+                                         *context.stream);
         }
     }
 }
@@ -194,12 +201,15 @@ void Muon::finish(const Bucket& bucket, const StepContext& context) {
             std::sqrt(std::max(1.0, static_cast<double>(run.rows) / static_cast<double>(run.cols)));
         const double lr = group_.lr * context.lr_factor;
         // Decay is lr·wd, without the shape's factor; muon_apply multiplies its decay by its learning rate.
-        const MuonApplyOptions options{.learning_rate = static_cast<float>(lr * shape_scale),
-                                       .weight_decay = static_cast<float>(group_.weight_decay / shape_scale),
-                                       .cautious = group_.cautious};
-        runtime_.ops().muon_apply(slice(parameters_.compute_shard(bucket), run.in_shard, run.count),
-                                  slice(parameters_.master_shard(bucket), run.in_shard, run.count),
-                                  update_slice(run), context.grad_scale, options, *context.stream);
+        runtime_.ops().muon_apply(
+            {.parameter = slice(parameters_.compute_shard(bucket), run.in_shard, run.count),
+             .master = slice(parameters_.master_shard(bucket), run.in_shard, run.count),
+             .update = update_slice(run),
+             .grad_scale = context.grad_scale,
+             .learning_rate = static_cast<float>(lr * shape_scale),
+             .weight_decay = static_cast<float>(group_.weight_decay / shape_scale),
+             .cautious = group_.cautious},
+            *context.stream);
     }
 }
 
@@ -224,7 +234,7 @@ std::vector<StateShard> Muon::state(const Bucket& bucket) const {
 void Muon::reset(Stream& stream) {
     for (const Buffer* state : {&momentum_, &second_moment_}) {
         const int64_t count = state->bytes() / size_of(DType::f32);
-        if (count > 0) runtime_.ops().fill(state->tensor(DType::f32, {count}), 0.0f, stream);
+        if (count > 0) runtime_.ops().fill({.x = state->tensor(DType::f32, {count}), .value = 0.0f}, stream);
     }
 }
 

@@ -1,8 +1,8 @@
 // Muon: momentum, then the orthogonal polar factor of each matrix as the update (Jordan et al. 2024; polar
 // factor by Polar Express, Amsel et al. 2025). Stacked parameters (q, k, v) are orthogonalised matrix by
 // matrix. With `normuon` the lines of the factor are then scaled by their second moments (Li et al. 2025;
-// equations in kernels/ops/ops.h), which keeps its norm. The step is lr · √max(1, rows/cols), with decoupled
-// weight decay.
+// equations in kernels/ops/optimizer.h), which keeps its norm. The step is lr · √max(1, rows/cols), with
+// decoupled weight decay.
 //
 // Momentum is elementwise and works on what this rank stores; the polar factor needs whole matrices. So each
 // bucket's slices go to the matrices' owners (MatrixOwners), in the compute type, as soon as its gradient is
