@@ -35,32 +35,32 @@ Vec derivative(Vec x, Activation activation) {
 
 }  // namespace
 
-void CpuOps::activation_forward(Tensor y, Tensor x, Activation activation, Stream& stream) {
-    expect(y, x.dtype, {x.rows(), x.cols()}, "activation y");
+void CpuOps::activation_forward(const op::ActivationForward& a, Stream& stream) {
+    expect(a.y, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation y");
     cpu::submit(stream, "activation_forward", [=] {
-        cpu::with_real(x.dtype, [&]<class Real>() {
-            cpu::parallel_for(x.rows(), [&](int64_t t) {
-                const Real* in = x.as<Real>() + t * x.row_stride;
-                Real* out = y.as<Real>() + t * y.row_stride;
-                cpu::for_vectors(x.cols(), [&](int64_t i, auto width) {
-                    cpu::store(out + i, value(cpu::load(in + i, width), activation), width);
+        cpu::with_real(a.x.dtype, [&]<class Real>() {
+            cpu::parallel_for(a.x.rows(), [&](int64_t t) {
+                const Real* in = a.x.as<Real>() + t * a.x.row_stride;
+                Real* out = a.y.as<Real>() + t * a.y.row_stride;
+                cpu::for_vectors(a.x.cols(), [&](int64_t i, auto width) {
+                    cpu::store(out + i, value(cpu::load(in + i, width), a.activation), width);
                 });
             });
         });
     });
 }
 
-void CpuOps::activation_backward(Tensor dx, Tensor dy, Tensor x, Activation activation, Stream& stream) {
-    expect(dx, x.dtype, {x.rows(), x.cols()}, "activation dx");
-    expect(dy, x.dtype, {x.rows(), x.cols()}, "activation dy");
+void CpuOps::activation_backward(const op::ActivationBackward& a, Stream& stream) {
+    expect(a.dx, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation dx");
+    expect(a.dy, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation dy");
     cpu::submit(stream, "activation_backward", [=] {
-        cpu::with_real(x.dtype, [&]<class Real>() {
-            cpu::parallel_for(x.rows(), [&](int64_t t) {
-                const Real* in = x.as<Real>() + t * x.row_stride;
-                const Real* upstream = dy.as<Real>() + t * dy.row_stride;
-                Real* out = dx.as<Real>() + t * dx.row_stride;
-                cpu::for_vectors(x.cols(), [&](int64_t i, auto width) {
-                    const Vec slope = derivative(cpu::load(in + i, width), activation);
+        cpu::with_real(a.x.dtype, [&]<class Real>() {
+            cpu::parallel_for(a.x.rows(), [&](int64_t t) {
+                const Real* in = a.x.as<Real>() + t * a.x.row_stride;
+                const Real* upstream = a.dy.as<Real>() + t * a.dy.row_stride;
+                Real* out = a.dx.as<Real>() + t * a.dx.row_stride;
+                cpu::for_vectors(a.x.cols(), [&](int64_t i, auto width) {
+                    const Vec slope = derivative(cpu::load(in + i, width), a.activation);
                     cpu::store(out + i, cpu::load(upstream + i, width) * slope, width);
                 });
             });

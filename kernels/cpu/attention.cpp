@@ -31,42 +31,37 @@ void with_kind(DType dtype, [[maybe_unused]] Isa isa, [[maybe_unused]] const Att
 
 }  // namespace
 
-void CpuOps::attention_forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor first_key,
-                               const AttentionOptions& options, Stream& stream) {
-    check_attention(q, lse, first_key, {o, k, v}, options);
-    const int64_t heads = q.rows() / options.sequence_length * options.num_heads;
-    flops_ += 4 * heads * options.head_dim * visible_pairs(options);
-    with_kind(q.dtype, isa_, options, [&]<class Kind>() {
-        const int64_t bytes = cpu::ForwardMemory<Kind>(options, nullptr).bytes;
+void CpuOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
+    check(a);
+    const int64_t heads = a.q.rows() / a.options.sequence_length * a.options.num_heads;
+    flops_ += 4 * heads * a.options.head_dim * visible_pairs(a.options);
+    with_kind(a.q.dtype, isa_, a.options, [&]<class Kind>() {
+        const int64_t bytes = cpu::ForwardMemory<Kind>(a.options, nullptr).bytes;
         auto* scratch = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
         cpu::submit(stream, "attention_forward", [=] {
-            const int64_t parts = cpu::ceil_div(options.sequence_length, kForwardQueries);
+            const int64_t parts = cpu::ceil_div(a.options.sequence_length, kForwardQueries);
             cpu::parallel_for_dynamic(heads * parts, [&](int64_t index) {
                 const int64_t begin = index % parts * kForwardQueries;
-                const cpu::Range queries{begin, std::min(begin + kForwardQueries, options.sequence_length)};
-                const cpu::ForwardMemory<Kind> memory(options, scratch + cpu::member_index() * bytes);
-                cpu::attention_forward<Kind>({options, index / parts, first_key}, queries, o, lse, q, k, v,
-                                             memory);
+                const cpu::Range queries{begin, std::min(begin + kForwardQueries, a.options.sequence_length)};
+                const cpu::ForwardMemory<Kind> memory(a.options, scratch + cpu::member_index() * bytes);
+                cpu::attention_forward<Kind>({a.options, index / parts, a.first_key}, queries, a, memory);
             });
         });
     });
 }
 
-void CpuOps::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o, Tensor lse, Tensor q,
-                                Tensor k, Tensor v, Tensor first_key, const AttentionOptions& options,
-                                Stream& stream) {
-    check_attention(q, lse, first_key, {dq, dk, dv, dout, o, k, v}, options);
-    const int64_t heads = q.rows() / options.sequence_length * options.num_heads;
+void CpuOps::attention_backward(const op::AttentionBackward& a, Stream& stream) {
+    check(a);
+    const int64_t heads = a.q.rows() / a.options.sequence_length * a.options.num_heads;
     // Recomputed scores are not counted as work.
-    flops_ += 8 * heads * options.head_dim * visible_pairs(options);
-    with_kind(q.dtype, isa_, options, [&]<class Kind>() {
-        const int64_t bytes = cpu::BackwardMemory<Kind>(options, nullptr).bytes;
+    flops_ += 8 * heads * a.options.head_dim * visible_pairs(a.options);
+    with_kind(a.q.dtype, isa_, a.options, [&]<class Kind>() {
+        const int64_t bytes = cpu::BackwardMemory<Kind>(a.options, nullptr).bytes;
         auto* scratch = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
         cpu::submit(stream, "attention_backward", [=] {
             cpu::parallel_for_dynamic(heads, [&](int64_t index) {
-                const cpu::BackwardMemory<Kind> memory(options, scratch + cpu::member_index() * bytes);
-                cpu::attention_backward<Kind>({options, index, first_key}, dq, dk, dv, dout, o, lse, q, k, v,
-                                              memory);
+                const cpu::BackwardMemory<Kind> memory(a.options, scratch + cpu::member_index() * bytes);
+                cpu::attention_backward<Kind>({a.options, index, a.first_key}, a, memory);
             });
         });
     });

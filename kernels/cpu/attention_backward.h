@@ -128,29 +128,29 @@ class BackwardTile {
 };
 
 template <class Kind>
-void attention_backward(const AttentionItem& item, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o,
-                        Tensor lse, Tensor q, Tensor k, Tensor v, const BackwardMemory<Kind>& memory) {
+void attention_backward(const AttentionItem& item, const op::AttentionBackward& a,
+                        const BackwardMemory<Kind>& memory) {
     using Real = typename Kind::Real;
     [[maybe_unused]] const typename Kind::Unit unit;
     const int64_t width = item.width, length = item.length;
     const Range all{0, length};
-    const typename Kind::Head queries(item, q, all, memory.queries), keys(item, k, all, memory.keys),
-        upstream(item, dout, all, memory.upstream);
+    const typename Kind::Head queries(item, a.q, all, memory.queries), keys(item, a.k, all, memory.keys),
+        upstream(item, a.dout, all, memory.upstream);
     for (int64_t i = 0; i < length; ++i) {  // Σ do·o of each query
         Vec dots{};
-        const Real *gradient = item.row<Real>(dout, i), *output = item.row<Real>(o, i);
+        const Real *gradient = item.row<Real>(a.dout, i), *output = item.row<Real>(a.o, i);
         for_vectors(item.o.head_dim, [&](int64_t d, auto part) {
             dots = fma(load(gradient + d, part), load(output + d, part), dots);
         });
         memory.deltas[i] = sum(dots);
     }
     std::fill(memory.query_sums, memory.query_sums + length * width, 0.0f);
-    BackwardTile<Kind> tile(item, memory, queries, keys, upstream, item.log_sums(lse));
+    BackwardTile<Kind> tile(item, memory, queries, keys, upstream, item.log_sums(a.lse));
     for (int64_t j0 = 0; j0 < length; j0 += kTile) {
         const int64_t j1 = std::min(j0 + kTile, length);
-        for (const Tensor& gradient : {dq, dk, dv}) item.expect_rows<Real>(gradient, j0, j1);
-        Kind::pack_lines(memory.key_lines, item, k, j0, j1 - j0);
-        Kind::pack_lines(memory.value_lines, item, v, j0, j1 - j0);
+        for (const Tensor& gradient : {a.dq, a.dk, a.dv}) item.expect_rows<Real>(gradient, j0, j1);
+        Kind::pack_lines(memory.key_lines, item, a.k, j0, j1 - j0);
+        Kind::pack_lines(memory.value_lines, item, a.v, j0, j1 - j0);
         std::fill(memory.key_sums, memory.key_sums + kTile * width, 0.0f);
         std::fill(memory.value_sums, memory.value_sums + kTile * width, 0.0f);
         for (int64_t i0 = j0; i0 < length; i0 += kTile) {
@@ -158,10 +158,10 @@ void attention_backward(const AttentionItem& item, Tensor dq, Tensor dk, Tensor 
             if (item.low_range(i0, i1).begin < j1) tile.run({i0, i1}, {j0, j1});
         }
         for (int64_t j = j0; j < j1; ++j) {
-            item.write_row<Real>(dk, j, memory.key_sums + (j - j0) * width, item.o.scale);
-            item.write_row<Real>(dv, j, memory.value_sums + (j - j0) * width, 1.0f);
+            item.write_row<Real>(a.dk, j, memory.key_sums + (j - j0) * width, item.o.scale);
+            item.write_row<Real>(a.dv, j, memory.value_sums + (j - j0) * width, 1.0f);
             // Queries see no key beyond their own tile.
-            item.write_row<Real>(dq, j, memory.query_sums + j * width, item.o.scale);
+            item.write_row<Real>(a.dq, j, memory.query_sums + j * width, item.o.scale);
         }
     }
 }

@@ -48,20 +48,20 @@ struct RunningMaximum {
 
 // The queries [queries.begin, queries.end) of one head.
 template <class Kind>
-void attention_forward(const AttentionItem& item, Range queries, Tensor o, Tensor lse, Tensor q, Tensor k,
-                       Tensor v, const ForwardMemory<Kind>& memory) {
+void attention_forward(const AttentionItem& item, Range queries, const op::AttentionForward& a,
+                       const ForwardMemory<Kind>& memory) {
     constexpr int64_t kStrip = Kind::kStrip, kStrips = (kTile + kStrip - 1) / kStrip;  // of a tile
     [[maybe_unused]] const typename Kind::Unit unit;
     const int64_t width = item.width, words = item.o.head_dim / Kind::kPerWord,
                   tile_words = width / Kind::kPerWord * kTile;
     const Range keys{item.low_range(queries.begin, queries.end).begin / kTile * kTile, queries.end};
     for (int64_t j = keys.begin; j < keys.end; j += kTile) {
-        Kind::pack_lines(memory.key_lines + j / kTile * tile_words, item, k, j,
+        Kind::pack_lines(memory.key_lines + j / kTile * tile_words, item, a.k, j,
                          std::min(kTile, keys.end - j));
     }
-    const typename Kind::Head values(item, v, keys, memory.values);
-    const typename Kind::LeftHead rows_of_q(item, q, queries, memory.queries);
-    float* log_sums = item.log_sums(lse);
+    const typename Kind::Head values(item, a.v, keys, memory.values);
+    const typename Kind::LeftHead rows_of_q(item, a.q, queries, memory.queries);
+    float* log_sums = item.log_sums(a.lse);
     const Vec scale = item.o.scale;
 
     for (int64_t i0 = queries.begin; i0 < queries.end; i0 += kTile) {
@@ -127,7 +127,7 @@ void attention_forward(const AttentionItem& item, Range queries, Tensor o, Tenso
             for (int64_t r = 0; r < rows; ++r) totals[r] = sum(load(memory.totals + (i - i0 + r) * kLanes));
             store(factors, 1.0f / load(totals));
             for (int64_t r = 0; r < rows; ++r) {
-                item.write_row<typename Kind::Real>(o, i + r, memory.result + (i - i0 + r) * width,
+                item.write_row<typename Kind::Real>(a.o, i + r, memory.result + (i - i0 + r) * width,
                                                     factors[r]);
                 log_sums[i + r] = maxima[(i - i0) / kStrip].highest[r] + std::log(totals[r]);
             }

@@ -3,19 +3,19 @@
 
 namespace speedrun {
 
-void CpuOps::column_sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {
-    const int64_t rows = x.rows(), cols = x.cols();
-    expect(out, DType::f32, {cols}, "column_sum out");
+void CpuOps::column_sum(const op::ColumnSum& a, Stream& stream) {
+    const int64_t rows = a.x.rows(), cols = a.x.cols();
+    expect(a.out, DType::f32, {cols}, "column_sum out");
     auto* partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * cols * sizeof(float)));
     cpu::submit(stream, "column_sum", [=] {
-        cpu::with_real(x.dtype, [&]<class Real>() {
+        cpu::with_real(a.x.dtype, [&]<class Real>() {
             cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
                 const auto [begin, end] = cpu::chunk_of(rows, chunk, cpu::kReductionChunks);
-                cpu::sum_rows(partial + chunk * cols, x.as<Real>() + begin * x.row_stride, x.row_stride,
+                cpu::sum_rows(partial + chunk * cols, a.x.as<Real>() + begin * a.x.row_stride, a.x.row_stride,
                               end - begin, cols, [](cpu::Vec v) { return v; });
             });
         });
-        cpu::add_chunks(out.as<float>(), partial, cols, cols, accumulate);
+        cpu::add_chunks(a.out.as<float>(), partial, cols, cols, a.accumulate);
     });
 }
 

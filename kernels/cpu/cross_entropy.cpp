@@ -26,8 +26,8 @@ float largest(const Real* x, int64_t count) {
 // The loss of one row; its gradient too, where dlogits is not null, which may be logits. `scratch` holds
 // exponentials that dlogits cannot.
 template <class Real>
-float row_loss(const Real* logits, Real* dlogits, int32_t target, int64_t padded,
-               const CrossEntropyOptions& o, float* scratch) {
+float row_loss(const Real* logits, Real* dlogits, int32_t target, int64_t padded, const op::CrossEntropy& o,
+               float* scratch) {
     const int64_t vocab = o.vocab_size;
     const float cap = o.softcap, inverse_cap = cap > 0.0f ? 1.0f / cap : 0.0f;
     const auto capped = [&](Vec z) { return cap > 0.0f ? cap * cpu::tanh(z * inverse_cap) : z; };
@@ -68,27 +68,26 @@ float row_loss(const Real* logits, Real* dlogits, int32_t target, int64_t padded
 
 }  // namespace
 
-void CpuOps::cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                           const CrossEntropyOptions& options, Stream& stream) {
-    const int64_t rows = logits.rows(), cols = logits.cols();
-    check_cross_entropy(losses, dlogits, logits, targets, options);
+void CpuOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
+    const int64_t rows = a.logits.rows(), cols = a.logits.cols();
+    check(a);
     auto* scratch = static_cast<float*>(workspace(stream, device_.num_threads() * cols * sizeof(float)));
     cpu::submit(stream, "cross_entropy", [=] {
         for (int64_t t = 0; t < rows; ++t) {
-            const int32_t target = targets.as<int32_t>()[t];
-            if (target >= options.vocab_size || target < -1) {
+            const int32_t target = a.targets.as<int32_t>()[t];
+            if (target >= a.vocab_size || target < -1) {
                 throw_data("cross_entropy: target {} at row {} is outside the vocabulary of {}", target, t,
-                           options.vocab_size);
+                           a.vocab_size);
             }
         }
-        cpu::with_real(logits.dtype, [&]<class Real>() {
+        cpu::with_real(a.logits.dtype, [&]<class Real>() {
             cpu::parallel_for(rows, [&](int64_t t) {
-                const int32_t target = targets.as<int32_t>()[t];
-                const Real* in = logits.as<Real>() + t * logits.row_stride;
-                Real* out = dlogits.present() ? dlogits.as<Real>() + t * dlogits.row_stride : nullptr;
-                float& loss = losses.as<float>()[t];
+                const int32_t target = a.targets.as<int32_t>()[t];
+                const Real* in = a.logits.as<Real>() + t * a.logits.row_stride;
+                Real* out = a.dlogits.present() ? a.dlogits.as<Real>() + t * a.dlogits.row_stride : nullptr;
+                float& loss = a.losses.as<float>()[t];
                 if (target >= 0) {
-                    loss = row_loss(in, out, target, cols, options, scratch + cpu::member_index() * cols);
+                    loss = row_loss(in, out, target, cols, a, scratch + cpu::member_index() * cols);
                 } else {
                     loss = 0.0f;
                     if (out) std::fill(out, out + cols, Real(0.0f));

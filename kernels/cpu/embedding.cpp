@@ -19,32 +19,31 @@ int64_t checked(int32_t index, int64_t limit, const char* what, int64_t t) {
 
 }  // namespace
 
-void CpuOps::embedding_forward(Tensor out, Tensor index, Tensor table, Tensor position, Tensor position_table,
-                               Stream& stream) {
-    const int64_t rows = out.rows(), cols = out.cols();
-    expect(index, DType::i32, {rows}, "embedding index");
-    expect(table, out.dtype, {table.rows(), cols}, "embedding table");
-    if (position_table.present()) {
-        expect(position, DType::i32, {rows}, "embedding position");
-        expect(position_table, out.dtype, {position_table.rows(), cols}, "embedding position_table");
+void CpuOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
+    const int64_t rows = a.out.rows(), cols = a.out.cols();
+    expect(a.index, DType::i32, {rows}, "embedding index");
+    expect(a.table, a.out.dtype, {a.table.rows(), cols}, "embedding table");
+    if (a.position_table.present()) {
+        expect(a.position, DType::i32, {rows}, "embedding position");
+        expect(a.position_table, a.out.dtype, {a.position_table.rows(), cols}, "embedding position_table");
     }
     cpu::submit(stream, "embedding_forward", [=] {
-        const int32_t* ids = index.as<int32_t>();
-        const int32_t* positions = position_table.present() ? position.as<int32_t>() : nullptr;
+        const int32_t* ids = a.index.as<int32_t>();
+        const int32_t* positions = a.position_table.present() ? a.position.as<int32_t>() : nullptr;
         for (int64_t t = 0; t < rows;
              ++t) {  // before the threads start: exceptions cannot leave a parallel region
-            checked(ids[t], table.rows(), "token", t);
-            if (positions) checked(positions[t], position_table.rows(), "position", t);
+            checked(ids[t], a.table.rows(), "token", t);
+            if (positions) checked(positions[t], a.position_table.rows(), "position", t);
         }
-        cpu::with_real(out.dtype, [&]<class Real>() {
+        cpu::with_real(a.out.dtype, [&]<class Real>() {
             cpu::parallel_for(rows, [&](int64_t t) {
-                const Real* row = table.as<Real>() + ids[t] * table.row_stride;
-                Real* result = out.as<Real>() + t * out.row_stride;
+                const Real* row = a.table.as<Real>() + ids[t] * a.table.row_stride;
+                Real* result = a.out.as<Real>() + t * a.out.row_stride;
                 if (!positions) {
                     std::copy(row, row + cols, result);
                     return;
                 }
-                const Real* offset = position_table.as<Real>() + positions[t] * position_table.row_stride;
+                const Real* offset = a.position_table.as<Real>() + positions[t] * a.position_table.row_stride;
                 cpu::for_vectors(cols, [&](int64_t i, auto width) {
                     cpu::store(result + i, cpu::load(row + i, width) + cpu::load(offset + i, width), width);
                 });
@@ -53,17 +52,17 @@ void CpuOps::embedding_forward(Tensor out, Tensor index, Tensor table, Tensor po
     });
 }
 
-void CpuOps::sort_ids(Tensor order, Tensor index, int64_t limit, Stream& stream) {
-    const int64_t count = index.numel();
-    expect(index, DType::i32, {count}, "sort_ids index");
-    expect(order, DType::i32, {2, count}, "sort_ids order");
-    auto* const places = static_cast<int32_t*>(workspace(stream, limit * int64_t{sizeof(int32_t)}));
+void CpuOps::sort_ids(const op::SortIds& a, Stream& stream) {
+    const int64_t count = a.index.numel();
+    expect(a.index, DType::i32, {count}, "sort_ids index");
+    expect(a.order, DType::i32, {2, count}, "sort_ids order");
+    auto* const places = static_cast<int32_t*>(workspace(stream, a.limit * int64_t{sizeof(int32_t)}));
     cpu::submit(stream, "sort_ids", [=] {  // by counting, which keeps the order of equal ids
-        const int32_t* ids = index.as<int32_t>();
-        int32_t *const sorted = order.as<int32_t>(), *const tokens = sorted + count;
-        std::fill(places, places + limit, 0);
-        for (int64_t t = 0; t < count; ++t) ++places[checked(ids[t], limit, "token", t)];
-        std::exclusive_scan(places, places + limit, places, 0);
+        const int32_t* ids = a.index.as<int32_t>();
+        int32_t *const sorted = a.order.as<int32_t>(), *const tokens = sorted + count;
+        std::fill(places, places + a.limit, 0);
+        for (int64_t t = 0; t < count; ++t) ++places[checked(ids[t], a.limit, "token", t)];
+        std::exclusive_scan(places, places + a.limit, places, 0);
         for (int64_t t = 0; t < count; ++t) {
             const int32_t place = places[ids[t]]++;
             sorted[place] = ids[t];
@@ -72,30 +71,30 @@ void CpuOps::sort_ids(Tensor order, Tensor index, int64_t limit, Stream& stream)
     });
 }
 
-void CpuOps::embedding_backward(Tensor dtable, Tensor order, Tensor dout, bool accumulate, Stream& stream) {
-    const int64_t rows = dout.rows(), cols = dout.cols();
-    expect(order, DType::i32, {2, rows}, "embedding order");
-    expect(dtable, DType::f32, {dtable.rows(), cols}, "embedding dtable");
+void CpuOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream) {
+    const int64_t rows = a.dout.rows(), cols = a.dout.cols();
+    expect(a.order, DType::i32, {2, rows}, "embedding order");
+    expect(a.dtable, DType::f32, {a.dtable.rows(), cols}, "embedding dtable");
     cpu::submit(stream, "embedding_backward", [=] {
-        const int32_t *ids = order.as<int32_t>(), *tokens = ids + rows;
-        for (int64_t i = 0; i < rows; ++i) checked(ids[i], dtable.rows(), "token", tokens[i]);
+        const int32_t *ids = a.order.as<int32_t>(), *tokens = ids + rows;
+        for (int64_t i = 0; i < rows; ++i) checked(ids[i], a.dtable.rows(), "token", tokens[i]);
         // Each thread owns a range of columns and walks all tokens in order: no atomics, one order of
         // summation.
         const int64_t vectors = (cols + cpu::kLanes - 1) / cpu::kLanes;
         const int64_t parts = std::min<int64_t>(cpu::team_size(), vectors);
-        cpu::with_real(dout.dtype, [&]<class Real>() {
+        cpu::with_real(a.dout.dtype, [&]<class Real>() {
             cpu::parallel_for(parts, [&](int64_t part) {
                 const auto [first, last] = cpu::chunk_of(vectors, part, parts);
                 const int64_t begin = first * cpu::kLanes, end = std::min(last * cpu::kLanes, cols);
-                if (!accumulate) {
-                    for (int64_t v = 0; v < dtable.rows(); ++v) {
-                        float* row = dtable.as<float>() + v * dtable.row_stride;
+                if (!a.accumulate) {
+                    for (int64_t v = 0; v < a.dtable.rows(); ++v) {
+                        float* row = a.dtable.as<float>() + v * a.dtable.row_stride;
                         std::fill(row + begin, row + end, 0.0f);
                     }
                 }
                 for (int64_t i = 0; i < rows; ++i) {
-                    float* sum = dtable.as<float>() + ids[i] * dtable.row_stride + begin;
-                    const Real* row = dout.as<Real>() + tokens[i] * dout.row_stride + begin;
+                    float* sum = a.dtable.as<float>() + ids[i] * a.dtable.row_stride + begin;
+                    const Real* row = a.dout.as<Real>() + tokens[i] * a.dout.row_stride + begin;
                     cpu::for_vectors(end - begin, [&](int64_t c, auto width) {
                         cpu::store(sum + c, cpu::load(sum + c, width) + cpu::load(row + c, width), width);
                     });

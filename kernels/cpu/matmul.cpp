@@ -48,13 +48,10 @@ void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOpt
     cpu::submit(stream, label, [=] { cpu::run_product(work, scratch); });
 }
 
-void CpuOps::matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options, Stream& stream) {
-    if (options.accumulate && bias.present())
-        throw_internal("matmul: bias and accumulate exclude each other");
-    product(c, a, b, bias,
-            {.transpose_a = options.transpose_a,
-             .transpose_b = options.transpose_b,
-             .beta = options.accumulate ? 1.0f : 0.0f},
+void CpuOps::matmul(const op::Matmul& a, Stream& stream) {
+    if (a.accumulate && a.bias.present()) throw_internal("matmul: bias and accumulate exclude each other");
+    product(a.c, a.a, a.b, a.bias,
+            {.transpose_a = a.transpose_a, .transpose_b = a.transpose_b, .beta = a.accumulate ? 1.0f : 0.0f},
             "matmul", stream);
 }
 

@@ -53,44 +53,46 @@ Tensor matrix_of(Tensor batch, int64_t index) {
 
 }  // namespace
 
-void CpuOps::muon_momentum(Tensor update, Tensor momentum, Tensor grad, Tensor grad_scale,
-                           const MuonMomentumOptions& options, Stream& stream) {
-    const int64_t count = momentum.numel();
-    check_muon_momentum(update, momentum, grad, grad_scale);
+void CpuOps::muon_momentum(const op::MuonMomentum& a, Stream& stream) {
+    const int64_t count = a.momentum.numel();
+    check(a);
     cpu::submit(stream, "muon_momentum", [=] {
-        const float factor = *grad_scale.as<float>();
-        const float mu = options.momentum;
+        const float factor = *a.grad_scale.as<float>();
+        const float mu = a.mu;
         const bool finite = std::isfinite(factor);
-        cpu::with_real(update.dtype, [&]<class Real>() {
+        cpu::with_real(a.update.dtype, [&]<class Real>() {
             for_blocks(count, [&](int64_t begin, int64_t size) {
-                Real* u = update.as<Real>() + begin;
-                float* b = momentum.as<float>() + begin;
-                const float* g = grad.as<float>() + begin;
+                Real* u = a.update.as<Real>() + begin;
+                float* b = a.momentum.as<float>() + begin;
+                const float* g = a.grad.as<float>() + begin;
                 cpu::for_vectors(size, [&](int64_t i, auto width) {
                     if (!finite) return cpu::store(u + i, Vec{}, width);
                     const Vec fresh = (1.0f - mu) * factor * cpu::load(g + i, width);
                     const Vec average = mu * cpu::load(b + i, width) + fresh;
                     cpu::store(b + i, average, width);
-                    cpu::store(u + i, options.nesterov ? fresh + mu * average : average, width);
+                    cpu::store(u + i, a.nesterov ? fresh + mu * average : average, width);
                 });
             });
         });
     });
 }
 
-void CpuOps::gram(Tensor a, Tensor x, Stream& stream) {
+void CpuOps::gram(const op::Gram& a, Stream& stream) {
+    const Tensor x = a.x;
     if (x.rank != 3) throw_internal("gram: x must be [n,R,C], not {}", x.describe());
-    expect(a, x.dtype, {x.shape[0], x.shape[1], x.shape[1]}, "gram a");
+    expect(a.a, x.dtype, {x.shape[0], x.shape[1], x.shape[1]}, "gram a");
     for (int64_t i = 0; i < x.shape[0]; ++i) {
-        product(matrix_of(a, i), matrix_of(x, i), matrix_of(x, i), Tensor{},
+        product(matrix_of(a.a, i), matrix_of(x, i), matrix_of(x, i), Tensor{},
                 {.transpose_b = true, .symmetric = true}, "gram", stream);
     }
 }
 
-void CpuOps::polar_express(Tensor x, Tensor scratch, Stream& stream) {
+void CpuOps::polar_express(const op::PolarExpress& call, Stream& stream) {
+    const Tensor x = call.x, scratch = call.workspace;
     if (x.rank != 3) throw_internal("polar_express: x must be [n,R,C], not {}", x.describe());
     const int64_t rows = x.shape[1], cols = x.shape[2], side = std::min(rows, cols);
-    expect(scratch, x.dtype, {polar_express_workspace(x.shape[0], rows, cols)}, "polar_express workspace");
+    expect(scratch, x.dtype, {op::PolarExpress::workspace_size(x.shape[0], rows, cols)},
+           "polar_express workspace");
     const bool wide = rows <= cols;  // A = XXᵀ and X ← BX; otherwise A = XᵀX and X ← XB
     const auto part = [&](int64_t offset, int64_t r, int64_t c) {
         char* data = scratch.data ? static_cast<char*>(scratch.data) + offset * size_of(x.dtype) : nullptr;
@@ -132,25 +134,23 @@ void CpuOps::polar_express(Tensor x, Tensor scratch, Stream& stream) {
     }
 }
 
-void CpuOps::muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor grad_scale,
-                        const MuonApplyOptions& options, Stream& stream) {
-    const int64_t count = master.numel();
-    check_muon_apply(parameter, master, update, grad_scale);
+void CpuOps::muon_apply(const op::MuonApply& a, Stream& stream) {
+    const int64_t count = a.master.numel();
+    check(a);
     cpu::submit(stream, "muon_apply", [=] {
-        if (!std::isfinite(*grad_scale.as<float>())) return;
-        const float rate = options.learning_rate, decay = options.learning_rate * options.weight_decay;
-        const bool separate = parameter.data != master.data;
-        cpu::with_real(update.dtype, [&]<class Update>() {
-            cpu::with_real(parameter.dtype, [&]<class Real>() {
+        if (!std::isfinite(*a.grad_scale.as<float>())) return;
+        const float rate = a.learning_rate, decay = a.learning_rate * a.weight_decay;
+        const bool separate = a.parameter.data != a.master.data;
+        cpu::with_real(a.update.dtype, [&]<class Update>() {
+            cpu::with_real(a.parameter.dtype, [&]<class Real>() {
                 for_blocks(count, [&](int64_t begin, int64_t size) {
-                    float* w = master.as<float>() + begin;
-                    Real* p = parameter.as<Real>() + begin;
-                    const Update* u = update.as<Update>() + begin;
+                    float* w = a.master.as<float>() + begin;
+                    Real* p = a.parameter.as<Real>() + begin;
+                    const Update* u = a.update.as<Update>() + begin;
                     cpu::for_vectors(size, [&](int64_t i, auto width) {
                         const Vec wi = cpu::load(w + i, width), ui = cpu::load(u + i, width);
                         const Vec decayed = decay * wi;
-                        const Vec shrink =
-                            options.cautious ? select(ui * wi >= 0.0f, decayed, 0.0f) : decayed;
+                        const Vec shrink = a.cautious ? select(ui * wi >= 0.0f, decayed, 0.0f) : decayed;
                         const Vec result = wi - rate * ui - shrink;
                         cpu::store(w + i, result, width);
                         if (separate) cpu::store(p + i, result, width);

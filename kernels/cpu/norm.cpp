@@ -22,14 +22,8 @@ Real* row_of(const Tensor& x, int64_t t) {  // null where x is absent
     return x.present() ? x.as<Real>() + t * x.row_stride : nullptr;
 }
 
-// norm_forward and mix_norm_forward: norms x, or x + delta where delta is given, or that mixed with z.
-struct Forward {
-    Tensor y, mean, rstd, x, delta, gain, bias;
-    Tensor entered;     // receives x + delta
-    Tensor mixed = {};  // receives c₀·entered + c₁·z
-    MixWith mix = {};
-    NormKind kind;
-};
+// norm_forward is mix_norm_forward without a mix: `sum` is absent, and `entered` receives x + delta.
+using Forward = op::MixNormForward;
 
 template <class Real>
 void forward_row(const Forward& f, int64_t t) {
@@ -44,10 +38,10 @@ void forward_row(const Forward& f, int64_t t) {
         });
         in = entered;
     }
-    if (f.mixed.present()) {
+    if (f.sum.present()) {
         const float cx = f.mix.coefficients.as<float>()[0], cz = f.mix.coefficients.as<float>()[1];
         const Real* z = row_of<Real>(f.mix.z, t);
-        Real* mixed = row_of<Real>(f.mixed, t);
+        Real* mixed = row_of<Real>(f.sum, t);
         cpu::for_vectors(cols, [&](int64_t i, auto width) {
             cpu::store(mixed + i, cx * cpu::load(in + i, width) + cz * cpu::load(z + i, width), width);
         });
@@ -84,27 +78,24 @@ void run(const Forward& f) {
     });
 }
 
-// norm_backward and mix_norm_backward, which has dz.
-struct Backward {
-    Tensor dx;  // without a mix: ds
-    Tensor dgain, dbias, dy, s, mean, rstd, gain, dresidual;
-    bool accumulate;
-    NormKind kind;
-    Tensor dz = {}, dcoefficients = {}, entered = {};
-    MixWith mix = {};
-    bool accumulate_z = false;
+// norm_backward is mix_norm_backward without a mix: dz, dcoefficients and entered are absent.
+using Backward = op::MixNormBackward;
 
-    bool parameters() const { return dgain.present() || dbias.present(); }
-    // f32 of a chunk of rows: dgain [C], dbias [C], dcoefficients [2].
-    int64_t partial_size() const { return 2 * s.cols() + 2; }
-};
+bool has_parameters(const Backward& f) {
+    return f.dgain.present() || f.dbias.present();
+}
+
+// f32 of a chunk of rows: dgain [C], dbias [C], dcoefficients [2].
+int64_t partial_size(const Backward& f) {
+    return 2 * f.s.cols() + 2;
+}
 
 template <class Real>
 void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
     const int64_t cols = f.s.cols();
     const float inverse = 1.0f / static_cast<float>(cols);
     const float* gain = optional(f.gain);
-    const bool parameters = f.parameters(), mixed = f.dz.present();
+    const bool parameters = has_parameters(f), mixed = f.dz.present();
     float* gain_sums = partial;
     float* bias_sums = parameters ? gain_sums + cols : nullptr;
     if (parameters) std::fill(gain_sums, gain_sums + 2 * cols, 0.0f);
@@ -159,7 +150,7 @@ void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
 }
 
 void run(const Backward& f, float* partial) {
-    const int64_t cols = f.s.cols(), stride = f.partial_size();
+    const int64_t cols = f.s.cols(), stride = partial_size(f);
     cpu::with_real(f.s.dtype, [&]<class Real>() {
         cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
             backward_rows<Real>(f, cpu::chunk_of(f.s.rows(), chunk, cpu::kReductionChunks),
@@ -175,60 +166,55 @@ void run(const Backward& f, float* partial) {
 
 }  // namespace
 
-void CpuOps::norm_forward(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta, Tensor gain,
-                          Tensor bias, NormKind kind, Stream& stream) {
-    check_norm_forward(y, sum, mean, rstd, x, delta, gain, bias, kind);
-    const Forward f{.y = y,
-                    .mean = mean,
-                    .rstd = rstd,
-                    .x = x,
-                    .delta = delta,
-                    .gain = gain,
-                    .bias = bias,
-                    .entered = sum,
-                    .kind = kind};
+void CpuOps::norm_forward(const op::NormForward& a, Stream& stream) {
+    check(a);
+    const Forward f{.y = a.y,
+                    .sum = {},
+                    .entered = a.sum,
+                    .mean = a.mean,
+                    .rstd = a.rstd,
+                    .x = a.x,
+                    .delta = a.delta,
+                    .mix = {},
+                    .gain = a.gain,
+                    .bias = a.bias,
+                    .kind = a.kind};
     cpu::submit(stream, "norm_forward", [f] { run(f); });
 }
 
-void CpuOps::mix_norm_forward(Tensor y, Tensor sum, Tensor entered, Tensor mean, Tensor rstd, Tensor x,
-                              Tensor delta, const MixWith& mix, Tensor gain, Tensor bias, NormKind kind,
-                              Stream& stream) {
-    check_mix_norm_forward(y, sum, entered, mean, rstd, x, delta, mix, gain, bias, kind);
-    const Forward f{.y = y,
-                    .mean = mean,
-                    .rstd = rstd,
-                    .x = x,
-                    .delta = delta,
-                    .gain = gain,
-                    .bias = bias,
-                    .entered = entered,
-                    .mixed = sum,
-                    .mix = mix,
-                    .kind = kind};
-    cpu::submit(stream, "mix_norm_forward", [f] { run(f); });
+void CpuOps::mix_norm_forward(const op::MixNormForward& a, Stream& stream) {
+    check(a);
+    cpu::submit(stream, "mix_norm_forward", [a] { run(a); });
 }
 
-void CpuOps::norm_backward(Tensor ds, Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean,
-                           Tensor rstd, Tensor gain, Tensor dresidual, bool accumulate, NormKind kind,
-                           Stream& stream) {
-    check_norm_backward(ds, dgain, dbias, dy, s, mean, rstd, gain, dresidual, kind);
-    const Backward f{ds, dgain, dbias, dy, s, mean, rstd, gain, dresidual, accumulate, kind};
+void CpuOps::norm_backward(const op::NormBackward& a, Stream& stream) {
+    check(a);
+    const Backward f{.dx = a.ds,
+                     .dz = {},
+                     .dcoefficients = {},
+                     .dgain = a.dgain,
+                     .dbias = a.dbias,
+                     .dy = a.dy,
+                     .s = a.s,
+                     .entered = {},
+                     .mix = {},
+                     .mean = a.mean,
+                     .rstd = a.rstd,
+                     .gain = a.gain,
+                     .dresidual = a.dresidual,
+                     .accumulate = a.accumulate,
+                     .accumulate_z = false,
+                     .kind = a.kind};
     float* partial = nullptr;
-    if (f.parameters())
-        partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * f.partial_size() * 4));
+    if (has_parameters(f))
+        partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * partial_size(f) * 4));
     cpu::submit(stream, "norm_backward", [=] { run(f, partial); });
 }
 
-void CpuOps::mix_norm_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dgain, Tensor dbias,
-                               Tensor dy, Tensor s, Tensor entered, const MixWith& mix, Tensor mean,
-                               Tensor rstd, Tensor gain, Tensor dresidual, bool accumulate, bool accumulate_z,
-                               NormKind kind, Stream& stream) {
-    check_mix_norm_backward(dx, dz, dcoefficients, dgain, dbias, dy, s, entered, mix, mean, rstd, gain,
-                            dresidual, kind);
-    const Backward f{dx,   dgain, dbias,         dy,      s,   mean,        rstd, gain, dresidual, accumulate,
-                     kind, dz,    dcoefficients, entered, mix, accumulate_z};
-    auto* partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * f.partial_size() * 4));
-    cpu::submit(stream, "mix_norm_backward", [=] { run(f, partial); });
+void CpuOps::mix_norm_backward(const op::MixNormBackward& a, Stream& stream) {
+    check(a);
+    auto* partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * partial_size(a) * 4));
+    cpu::submit(stream, "mix_norm_backward", [=] { run(a, partial); });
 }
 
 }  // namespace speedrun

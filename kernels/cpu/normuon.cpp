@@ -55,25 +55,24 @@ void factors_from_sums(float* sums, float* v, int64_t lines, int64_t length, flo
 
 }  // namespace
 
-void CpuOps::normuon_scale(Tensor update, Tensor second_moment, Tensor grad_scale,
-                           const NormuonOptions& options, Stream& stream) {
-    check_normuon_scale(update, second_moment, grad_scale);
-    const int64_t rows = update.shape[1], cols = update.shape[2], lines = std::max(rows, cols);
+void CpuOps::normuon_scale(const op::NormuonScale& a, Stream& stream) {
+    check(a);
+    const int64_t rows = a.update.shape[1], cols = a.update.shape[2], lines = std::max(rows, cols);
     const bool by_row = rows >= cols;
     const int64_t partial_size = by_row ? 0 : cpu::kReductionChunks * cols;
     auto* factors = static_cast<float*>(workspace(stream, (lines + partial_size) * 4));
     cpu::submit(stream, "normuon_scale", [=] {
-        if (!std::isfinite(*grad_scale.as<float>())) return;
-        cpu::with_real(update.dtype, [&]<class Real>() {
-            for (int64_t matrix = 0; matrix < update.shape[0]; ++matrix) {
-                Real* u = update.as<Real>() + matrix * rows * cols;
+        if (!std::isfinite(*a.grad_scale.as<float>())) return;
+        cpu::with_real(a.update.dtype, [&]<class Real>() {
+            for (int64_t matrix = 0; matrix < a.update.shape[0]; ++matrix) {
+                Real* u = a.update.as<Real>() + matrix * rows * cols;
                 if (by_row) {
                     row_squares(factors, u, rows, cols);
                 } else {
                     column_squares(factors, factors + lines, u, rows, cols);
                 }
-                factors_from_sums(factors, second_moment.as<float>() + matrix * second_moment.row_stride,
-                                  lines, std::min(rows, cols), options.beta2);
+                factors_from_sums(factors, a.second_moment.as<float>() + matrix * a.second_moment.row_stride,
+                                  lines, std::min(rows, cols), a.beta2);
                 cpu::parallel_for(rows, [&](int64_t r) {
                     Real* row = u + r * cols;
                     cpu::for_vectors(cols, [&](int64_t i, auto width) {

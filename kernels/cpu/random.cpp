@@ -40,15 +40,14 @@ void fill_random(Tensor x, uint64_t seed, uint64_t sequence, int64_t offset, Sam
 
 }  // namespace
 
-void CpuOps::random_normal(Tensor x, uint64_t seed, uint64_t sequence, int64_t offset, float deviation,
-                           Stream& stream) {
-    expect(x, DType::f32, {x.numel()}, "random_normal x");
+void CpuOps::random_normal(const op::RandomNormal& a, Stream& stream) {
+    expect(a.x, DType::f32, {a.x.numel()}, "random_normal x");
     cpu::submit(stream, "random_normal", [=] {
-        fill_random(x, seed, sequence, offset, [=](const std::array<uint32_t, 4>& words) {
+        fill_random(a.x, a.seed, a.sequence, a.offset, [=](const std::array<uint32_t, 4>& words) {
             // Box & Muller 1958: words 0,1 give elements 0,1; words 2,3 give elements 2,3.
             std::array<float, 4> values;
             for (int pair = 0; pair < 4; pair += 2) {
-                const float radius = deviation * std::sqrt(-2.0f * std::log(unit(words[pair])));
+                const float radius = a.deviation * std::sqrt(-2.0f * std::log(unit(words[pair])));
                 const float angle = 2.0f * std::numbers::pi_v<float> * unit(words[pair + 1]);
                 values[pair] = radius * std::cos(angle);
                 values[pair + 1] = radius * std::sin(angle);
@@ -58,13 +57,12 @@ void CpuOps::random_normal(Tensor x, uint64_t seed, uint64_t sequence, int64_t o
     });
 }
 
-void CpuOps::random_uniform(Tensor x, uint64_t seed, uint64_t sequence, int64_t offset, float bound,
-                            Stream& stream) {
-    expect(x, DType::f32, {x.numel()}, "random_uniform x");
+void CpuOps::random_uniform(const op::RandomUniform& a, Stream& stream) {
+    expect(a.x, DType::f32, {a.x.numel()}, "random_uniform x");
     cpu::submit(stream, "random_uniform", [=] {
-        fill_random(x, seed, sequence, offset, [=](const std::array<uint32_t, 4>& words) {
+        fill_random(a.x, a.seed, a.sequence, a.offset, [=](const std::array<uint32_t, 4>& words) {
             std::array<float, 4> values;
-            for (int lane = 0; lane < 4; ++lane) values[lane] = bound * (2.0f * unit(words[lane]) - 1.0f);
+            for (int lane = 0; lane < 4; ++lane) values[lane] = a.bound * (2.0f * unit(words[lane]) - 1.0f);
             return values;
         });
     });

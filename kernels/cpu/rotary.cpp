@@ -37,73 +37,69 @@ void mix_values(const ValueMix& value) {
 
 }  // namespace
 
-void CpuOps::qk_norm_rotary_forward(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
-                                    const ValueMix& value, const RotaryOptions& options, Stream& stream) {
-    check_rotary(q, k, rstd, cos, sin, position, options);
-    check_value_mix(value, q);
+void CpuOps::qk_norm_rotary_forward(const op::QkNormRotaryForward& a, Stream& stream) {
+    check(a);
     cpu::submit(stream, "qk_norm_rotary_forward", [=] {
-        const int64_t dim = options.head_dim, half = dim / 2;
-        cpu::with_real(q.dtype, [&]<class Real>() {
-            if (value.mixed.present()) mix_values<Real>(value);
-            if (!options.normalize && !options.rotate) return;
-            for_heads<Real>(q, k, options, [&](Real* u, int64_t h, int64_t t) {
+        const int64_t dim = a.options.head_dim, half = dim / 2;
+        cpu::with_real(a.q.dtype, [&]<class Real>() {
+            if (a.value.mixed.present()) mix_values<Real>(a.value);
+            if (!a.options.normalize && !a.options.rotate) return;
+            for_heads<Real>(a.q, a.k, a.options, [&](Real* u, int64_t h, int64_t t) {
                 float r = 1.0f;
-                if (options.normalize) {
+                if (a.options.normalize) {
                     Vec squares{};
                     cpu::for_vectors(dim, [&](int64_t i, auto width) {
                         const Vec v = cpu::load(u + i, width);
                         squares = fma(v, v, squares);
                     });
                     r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(dim) + kNormEpsilon);
-                    rstd.as<float>()[t * rstd.row_stride + h] = r;
+                    a.rstd.as<float>()[t * a.rstd.row_stride + h] = r;
                 }
-                const int64_t p = options.rotate ? position.as<int32_t>()[t] : 0;
-                const float* c = options.rotate ? cos.as<float>() + p * half : nullptr;
-                const float* s = options.rotate ? sin.as<float>() + p * half : nullptr;
+                const int64_t p = a.options.rotate ? a.position.as<int32_t>()[t] : 0;
+                const float* c = a.options.rotate ? a.cos.as<float>() + p * half : nullptr;
+                const float* s = a.options.rotate ? a.sin.as<float>() + p * half : nullptr;
                 cpu::for_vectors(half, [&](int64_t i, auto width) {
-                    const Vec a = cpu::load(u + i, width) * r, b = cpu::load(u + half + i, width) * r;
+                    const Vec first = cpu::load(u + i, width) * r,
+                              second = cpu::load(u + half + i, width) * r;
                     const Vec ci = c ? cpu::load(c + i, width) : Vec(1.0f);
                     const Vec si = s ? cpu::load(s + i, width) : Vec{};
-                    cpu::store(u + i, a * ci - b * si, width);
-                    cpu::store(u + half + i, a * si + b * ci, width);
+                    cpu::store(u + i, first * ci - second * si, width);
+                    cpu::store(u + half + i, first * si + second * ci, width);
                 });
             });
         });
     });
 }
 
-void CpuOps::qk_norm_rotary_backward(Tensor dq, Tensor dk, Tensor q, Tensor k, Tensor rstd, Tensor cos,
-                                     Tensor sin, Tensor position, const RotaryOptions& options,
-                                     Stream& stream) {
-    check_rotary(q, k, rstd, cos, sin, position, options);
-    expect(dq, q.dtype, {q.rows(), q.cols()}, "rotary dq");
-    expect(dk, q.dtype, {q.rows(), q.cols()}, "rotary dk");
+void CpuOps::qk_norm_rotary_backward(const op::QkNormRotaryBackward& a, Stream& stream) {
+    check(a);
     cpu::submit(stream, "qk_norm_rotary_backward", [=] {
-        const int64_t dim = options.head_dim, half = dim / 2;
-        cpu::with_real(q.dtype, [&]<class Real>() {
-            for_heads<Real>(dq, dk, options, [&](Real* d, int64_t h, int64_t t) {
-                const Tensor& output = h < options.num_heads ? q : k;
-                const Real* u = output.as<Real>() + t * output.row_stride + h % options.num_heads * dim;
+        const int64_t dim = a.options.head_dim, half = dim / 2;
+        cpu::with_real(a.q.dtype, [&]<class Real>() {
+            for_heads<Real>(a.dq, a.dk, a.options, [&](Real* d, int64_t h, int64_t t) {
+                const Tensor& output = h < a.options.num_heads ? a.q : a.k;
+                const Real* u = output.as<Real>() + t * output.row_stride + h % a.options.num_heads * dim;
                 // A rotation keeps inner products, so Σ dû·û can be taken of the rotated vectors as they are.
                 float r = 1.0f, dot = 0.0f;
-                if (options.normalize) {
+                if (a.options.normalize) {
                     Vec dots{};
                     cpu::for_vectors(dim, [&](int64_t i, auto width) {
                         dots = fma(cpu::load(d + i, width), cpu::load(u + i, width), dots);
                     });
                     dot = cpu::sum(dots) / static_cast<float>(dim);
-                    r = rstd.as<float>()[t * rstd.row_stride + h];
+                    r = a.rstd.as<float>()[t * a.rstd.row_stride + h];
                 }
-                const int64_t p = options.rotate ? position.as<int32_t>()[t] : 0;
-                const float* c = options.rotate ? cos.as<float>() + p * half : nullptr;
-                const float* s = options.rotate ? sin.as<float>() + p * half : nullptr;
+                const int64_t p = a.options.rotate ? a.position.as<int32_t>()[t] : 0;
+                const float* c = a.options.rotate ? a.cos.as<float>() + p * half : nullptr;
+                const float* s = a.options.rotate ? a.sin.as<float>() + p * half : nullptr;
                 cpu::for_vectors(half, [&](int64_t i, auto width) {
-                    const Vec a = (cpu::load(d + i, width) - cpu::load(u + i, width) * dot) * r;
-                    const Vec b = (cpu::load(d + half + i, width) - cpu::load(u + half + i, width) * dot) * r;
+                    const Vec first = (cpu::load(d + i, width) - cpu::load(u + i, width) * dot) * r;
+                    const Vec second =
+                        (cpu::load(d + half + i, width) - cpu::load(u + half + i, width) * dot) * r;
                     const Vec ci = c ? cpu::load(c + i, width) : Vec(1.0f);
                     const Vec si = s ? cpu::load(s + i, width) : Vec{};
-                    cpu::store(d + i, a * ci + b * si, width);
-                    cpu::store(d + half + i, b * ci - a * si, width);
+                    cpu::store(d + i, first * ci + second * si, width);
+                    cpu::store(d + half + i, second * ci - first * si, width);
                 });
             });
         });

@@ -57,41 +57,42 @@ void expect_flat(const Tensor& x, const char* name) {
 
 }  // namespace
 
-void CpuOps::fill(Tensor x, float value, Stream& stream) {
-    expect_flat(x, "fill");
+void CpuOps::fill(const op::Fill& a, Stream& stream) {
+    expect_flat(a.x, "fill");
     cpu::submit(stream, "fill", [=] {
-        cpu::with_real(x.dtype, [&]<class Real>() {
-            cpu::for_blocks(x.numel(), [&](int64_t begin, int64_t size) {
-                std::fill_n(x.as<Real>() + begin, size, Real(value));
+        cpu::with_real(a.x.dtype, [&]<class Real>() {
+            cpu::for_blocks(a.x.numel(), [&](int64_t begin, int64_t size) {
+                std::fill_n(a.x.as<Real>() + begin, size, Real(a.value));
             });
         });
     });
 }
 
-void CpuOps::scale(Tensor x, float factor, Stream& stream) {
-    expect_flat(x, "scale");
+void CpuOps::scale(const op::Scale& a, Stream& stream) {
+    expect_flat(a.x, "scale");
     cpu::submit(stream, "scale", [=] {
-        cpu::with_real(x.dtype, [&]<class Real>() {
-            cpu::for_blocks(x.numel(), [&](int64_t begin, int64_t size) {
-                Real* data = x.as<Real>() + begin;
+        cpu::with_real(a.x.dtype, [&]<class Real>() {
+            cpu::for_blocks(a.x.numel(), [&](int64_t begin, int64_t size) {
+                Real* data = a.x.as<Real>() + begin;
                 cpu::for_vectors(size, [&](int64_t i, auto width) {
-                    cpu::store(data + i, factor * cpu::load(data + i, width), width);
+                    cpu::store(data + i, a.factor * cpu::load(data + i, width), width);
                 });
             });
         });
     });
 }
 
-void CpuOps::cast(Tensor out, Tensor in, Stream& stream) {
-    expect_flat(out, "cast out");
-    expect_flat(in, "cast in");
-    if (out.numel() != in.numel()) throw_internal("cast: {} does not fit {}", in.describe(), out.describe());
+void CpuOps::cast(const op::Cast& a, Stream& stream) {
+    expect_flat(a.out, "cast out");
+    expect_flat(a.in, "cast in");
+    if (a.out.numel() != a.in.numel())
+        throw_internal("cast: {} does not fit {}", a.in.describe(), a.out.describe());
     cpu::submit(stream, "cast", [=] {
-        cpu::with_real(in.dtype, [&]<class From>() {
-            cpu::with_real(out.dtype, [&]<class To>() {
-                cpu::for_blocks(in.numel(), [&](int64_t begin, int64_t size) {
-                    const From* from = in.as<From>() + begin;
-                    To* to = out.as<To>() + begin;
+        cpu::with_real(a.in.dtype, [&]<class From>() {
+            cpu::with_real(a.out.dtype, [&]<class To>() {
+                cpu::for_blocks(a.in.numel(), [&](int64_t begin, int64_t size) {
+                    const From* from = a.in.as<From>() + begin;
+                    To* to = a.out.as<To>() + begin;
                     cpu::for_vectors(size, [&](int64_t i, auto width) {
                         cpu::store(to + i, cpu::load(from + i, width), width);
                     });
@@ -101,15 +102,15 @@ void CpuOps::cast(Tensor out, Tensor in, Stream& stream) {
     });
 }
 
-void CpuOps::norm_term(Tensor out, Tensor x, VectorNorm norm, Stream& stream) {
-    expect(out, DType::f32, {1}, "norm_term out");
-    expect_flat(x, "norm_term");
+void CpuOps::norm_term(const op::NormTerm& a, Stream& stream) {
+    expect(a.out, DType::f32, {1}, "norm_term out");
+    expect_flat(a.x, "norm_term");
     cpu::submit(stream, "norm_term", [=] {
-        cpu::with_real(x.dtype, [&]<class Real>() {
-            const Real* const from = x.as<Real>();
-            const int64_t count = x.numel();
-            float& to = *out.as<float>();
-            switch (norm) {
+        cpu::with_real(a.x.dtype, [&]<class Real>() {
+            const Real* const from = a.x.as<Real>();
+            const int64_t count = a.x.numel();
+            float& to = *a.out.as<float>();
+            switch (a.norm) {
                 case VectorNorm::one:
                     to = reduce(from, count, [](Vec v) { return magnitude(v); });
                     break;
@@ -126,21 +127,21 @@ void CpuOps::norm_term(Tensor out, Tensor x, VectorNorm norm, Stream& stream) {
     });
 }
 
-void CpuOps::sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {
-    expect(out, DType::f32, {1}, "sum out");
-    expect_flat(x, "sum");
+void CpuOps::sum(const op::Sum& a, Stream& stream) {
+    expect(a.out, DType::f32, {1}, "sum out");
+    expect_flat(a.x, "sum");
     cpu::submit(stream, "sum", [=] {
-        const float total = reduce(x.as<float>(), x.numel(), [](Vec v) { return v; });
-        *out.as<float>() = accumulate ? *out.as<float>() + total : total;
+        const float total = reduce(a.x.as<float>(), a.x.numel(), [](Vec v) { return v; });
+        *a.out.as<float>() = a.accumulate ? *a.out.as<float>() + total : total;
     });
 }
 
-void CpuOps::count_nonfinite(Tensor out, Tensor x, Stream& stream) {
-    expect(out, DType::f32, {1}, "count_nonfinite out");
-    expect_flat(x, "count_nonfinite");
+void CpuOps::count_nonfinite(const op::CountNonfinite& a, Stream& stream) {
+    expect(a.out, DType::f32, {1}, "count_nonfinite out");
+    expect_flat(a.x, "count_nonfinite");
     cpu::submit(stream, "count_nonfinite", [=] {
-        cpu::with_real(x.dtype, [&]<class Real>() {
-            *out.as<float>() = reduce(x.as<Real>(), x.numel(), [](Vec v) {
+        cpu::with_real(a.x.dtype, [&]<class Real>() {
+            *a.out.as<float>() = reduce(a.x.as<Real>(), a.x.numel(), [](Vec v) {
                 return select(magnitude(v) <= std::numeric_limits<float>::max(), 0.0f,
                               1.0f);  // a NaN compares false
             });
@@ -148,26 +149,25 @@ void CpuOps::count_nonfinite(Tensor out, Tensor x, Stream& stream) {
     });
 }
 
-void CpuOps::clip_coefficient(Tensor coefficient, Tensor norm, Tensor terms, float max_norm, VectorNorm kind,
-                              Stream& stream) {
-    expect(coefficient, DType::f32, {1}, "clip coefficient");
-    expect(norm, DType::f32, {1}, "clip norm");
-    expect(terms, DType::f32, {terms.numel()}, "clip terms");
+void CpuOps::clip_coefficient(const op::ClipCoefficient& a, Stream& stream) {
+    expect(a.coefficient, DType::f32, {1}, "clip coefficient");
+    expect(a.norm, DType::f32, {1}, "clip norm");
+    expect(a.terms, DType::f32, {a.terms.numel()}, "clip terms");
     cpu::submit(stream, "clip_coefficient", [=] {
-        const auto* const from = terms.as<float>();
+        const auto* const from = a.terms.as<float>();
         double total = 0.0;
-        if (kind == VectorNorm::infinity) {
-            total = largest_magnitude(from, terms.numel());
+        if (a.kind == VectorNorm::infinity) {
+            total = largest_magnitude(from, a.terms.numel());
         } else {
-            for (int64_t i = 0; i < terms.numel(); ++i) total += from[i];
+            for (int64_t i = 0; i < a.terms.numel(); ++i) total += from[i];
         }
-        if (kind == VectorNorm::two) total = std::sqrt(total);
-        if (kind == VectorNorm::three) total = std::cbrt(total);
+        if (a.kind == VectorNorm::two) total = std::sqrt(total);
+        if (a.kind == VectorNorm::three) total = std::cbrt(total);
         const auto value = static_cast<float>(total);
-        *norm.as<float>() = value;
-        float factor = max_norm > 0.0f && value > max_norm ? max_norm / value : 1.0f;
+        *a.norm.as<float>() = value;
+        float factor = a.max_norm > 0.0f && value > a.max_norm ? a.max_norm / value : 1.0f;
         if (!std::isfinite(value)) factor = std::numeric_limits<float>::quiet_NaN();
-        *coefficient.as<float>() = factor;
+        *a.coefficient.as<float>() = factor;
     });
 }
 

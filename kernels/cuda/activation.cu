@@ -82,15 +82,15 @@ void dispatch(Activation activation, Stream& stream, Tensor first, Tensors... ot
 
 }  // namespace
 
-void CudaOps::activation_forward(Tensor y, Tensor x, Activation activation, Stream& stream) {
-    expect(y, x.dtype, {x.rows(), x.cols()}, "activation y");
-    dispatch<Forward>(activation, stream, y, x);
+void CudaOps::activation_forward(const op::ActivationForward& a, Stream& stream) {
+    expect(a.y, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation y");
+    dispatch<Forward>(a.activation, stream, a.y, a.x);
 }
 
-void CudaOps::activation_backward(Tensor dx, Tensor dy, Tensor x, Activation activation, Stream& stream) {
-    expect(dx, x.dtype, {x.rows(), x.cols()}, "activation dx");
-    expect(dy, x.dtype, {x.rows(), x.cols()}, "activation dy");
-    dispatch<Backward>(activation, stream, dx, dy, x);
+void CudaOps::activation_backward(const op::ActivationBackward& a, Stream& stream) {
+    expect(a.dx, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation dx");
+    expect(a.dy, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation dy");
+    dispatch<Backward>(a.activation, stream, a.dx, a.dy, a.x);
 }
 
 }  // namespace speedrun

@@ -41,27 +41,27 @@ struct Step {
 
 }  // namespace
 
-void CudaOps::adamw_step(Tensor parameter, Tensor master, Tensor first_moment, Tensor second_moment,
-                         Tensor grad, Tensor grad_scale, const AdamwOptions& options, Stream& stream) {
-    const int64_t count = master.numel();
-    check_adamw_step(parameter, master, first_moment, second_moment, grad, grad_scale);
-    const double step = static_cast<double>(options.step);
-    const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{options.beta1}, step)));
-    const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{options.beta2}, step)));
-    cuda::with_real(parameter.dtype, [&]<class Real>() {
-        const Step<Real> body{parameter.data == master.data ? nullptr : parameter.as<Real>(),
-                              master.as<float>(),
-                              first_moment.as<float>(),
-                              second_moment.as<float>(),
-                              grad.as<float>(),
-                              grad_scale.as<float>(),
-                              options.beta1,
-                              options.beta2,
-                              options.epsilon,
-                              1.0f - options.learning_rate * options.weight_decay,
-                              options.learning_rate * correction1,
+void CudaOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
+    const int64_t count = a.master.numel();
+    check(a);
+    const double step = static_cast<double>(a.step);
+    const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta1}, step)));
+    const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta2}, step)));
+    cuda::with_real(a.parameter.dtype, [&]<class Real>() {
+        const Step<Real> body{a.parameter.data == a.master.data ? nullptr : a.parameter.as<Real>(),
+                              a.master.as<float>(),
+                              a.first_moment.as<float>(),
+                              a.second_moment.as<float>(),
+                              a.grad.as<float>(),
+                              a.grad_scale.as<float>(),
+                              a.beta1,
+                              a.beta2,
+                              a.epsilon,
+                              1.0f - a.learning_rate * a.weight_decay,
+                              a.learning_rate * correction1,
                               correction2};
-        const bool aligned = aligned_rows(4, {parameter, master, first_moment, second_moment, grad});
+        const bool aligned =
+            aligned_rows(4, {a.parameter, a.master, a.first_moment, a.second_moment, a.grad});
         cuda::with_width<float>(aligned, [&]<int W>() { map<W>({1, count}, body, stream); });
     });
 }

@@ -56,10 +56,8 @@ __global__ void attention_group_low_kernel(int32_t* group_low, Problem p) {
 
 // ---- launchers
 
-Problem checked_problem(Tensor q, Tensor lse, Tensor first_key, std::initializer_list<Tensor> operands,
-                        const AttentionOptions& o) {
+Problem problem_of(Tensor q, Tensor first_key, const AttentionOptions& o) {  // of arguments that are checked
     const int64_t rows = q.rows();
-    check_attention(q, lse, first_key, operands, o);
     if (o.head_dim < 1 || o.head_dim > kMaxHeadDim) {
         throw_internal("attention: head size {} is not in 1 … {}", o.head_dim, kMaxHeadDim);
     }
@@ -104,71 +102,70 @@ int64_t portable_bytes(const Problem& p, int tiles, int vectors) {
 
 }  // namespace
 
-void CudaOps::attention_forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor first_key,
-                                const AttentionOptions& options, Stream& stream) {
-    const Problem p = checked_problem(q, lse, first_key, {o, k, v}, options);
-    flops_ += 4 * p.num_sequences * options.num_heads * options.head_dim * visible_pairs(options);
+void CudaOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
+    check(a);
+    const Problem p = problem_of(a.q, a.first_key, a.options);
+    flops_ += 4 * p.num_sequences * a.options.num_heads * a.options.head_dim * visible_pairs(a.options);
     if (p.rows == 0) return;
-    if (attention_ && attention_->forward(o, lse, q, k, v, options, stream)) return;
-    if (uses_mma({o, q, k, v}, options)) {
-        return with_head_dim(options.head_dim, [&]<int D>() {
+    if (attention_ && attention_->forward(a, stream)) return;
+    if (uses_mma({a.o, a.q, a.k, a.v}, a.options)) {
+        return with_head_dim(a.options.head_dim, [&]<int D>() {
             const int64_t bytes = (Tiles<D>::kOwned + 2 * Tiles<D>::kForwardKeys) * D * 2;
-            launch(attention_forward_mma_kernel<D>, grid_of(p, Tiles<D>::kOwned, options.num_heads), kThreads,
-                   bytes, stream, view<Bf16>(o), lse.as<float>(), view<const Bf16>(q), view<const Bf16>(k),
-                   view<const Bf16>(v), p);
+            launch(attention_forward_mma_kernel<D>, grid_of(p, Tiles<D>::kOwned, a.options.num_heads),
+                   kThreads, bytes, stream, view<Bf16>(a.o), a.lse.as<float>(), view<const Bf16>(a.q),
+                   view<const Bf16>(a.k), view<const Bf16>(a.v), p);
         });
     }
-    cuda::with_real(q.dtype, [&]<class Real>() {
-        launch(attention_forward_kernel<Real>, grid_of(p, kPortableRows, options.num_heads), kPortableThreads,
-               portable_bytes(p, 3, 1), stream, view<Real>(o), lse.as<float>(), view<const Real>(q),
-               view<const Real>(k), view<const Real>(v), p);
+    cuda::with_real(a.q.dtype, [&]<class Real>() {
+        launch(attention_forward_kernel<Real>, grid_of(p, kPortableRows, a.options.num_heads),
+               kPortableThreads, portable_bytes(p, 3, 1), stream, view<Real>(a.o), a.lse.as<float>(),
+               view<const Real>(a.q), view<const Real>(a.k), view<const Real>(a.v), p);
     });
 }
 
-void CudaOps::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o, Tensor lse, Tensor q,
-                                 Tensor k, Tensor v, Tensor first_key, const AttentionOptions& options,
-                                 Stream& stream) {
-    const Problem p = checked_problem(q, lse, first_key, {dq, dk, dv, dout, o, k, v}, options);
-    const int64_t heads = options.num_heads;
-    flops_ += 8 * p.num_sequences * heads * options.head_dim *
-              visible_pairs(options);  // recomputed scores are not counted as work
+void CudaOps::attention_backward(const op::AttentionBackward& a, Stream& stream) {
+    check(a);
+    const Problem p = problem_of(a.q, a.first_key, a.options);
+    const int64_t heads = a.options.num_heads;
+    flops_ += 8 * p.num_sequences * heads * a.options.head_dim *
+              visible_pairs(a.options);  // recomputed scores are not counted as work
     if (p.rows == 0) return;
-    if (attention_ && attention_->backward(dq, dk, dv, dout, o, lse, q, k, v, options, stream)) return;
+    if (attention_ && attention_->backward(a, stream)) return;
 
-    const int64_t groups = p.num_sequences * ((options.sequence_length + kGroup - 1) / kGroup);
+    const int64_t groups = p.num_sequences * ((a.options.sequence_length + kGroup - 1) / kGroup);
     float* delta = static_cast<float*>(workspace(stream, (heads * p.rows + groups) * 4));
     int32_t* group_low = reinterpret_cast<int32_t*>(delta + heads * p.rows);
     const auto blocks_of_warps = [](int64_t warps) { return static_cast<unsigned>((warps + 7) / 8); };
     launch(attention_group_low_kernel, dim3(blocks_of_warps(groups)), 256, 0, stream, group_low, p);
-    cuda::with_real(q.dtype, [&]<class Real>() {
+    cuda::with_real(a.q.dtype, [&]<class Real>() {
         launch(attention_delta_kernel<Real>, dim3(blocks_of_warps(p.rows), static_cast<unsigned>(heads)), 256,
-               0, stream, delta, view<const Real>(dout), view<const Real>(o), p);
+               0, stream, delta, view<const Real>(a.dout), view<const Real>(a.o), p);
     });
-    if (uses_mma({dq, dk, dv, dout, q, k, v}, options)) {
-        return with_head_dim(options.head_dim, [&]<int D>() {
+    if (uses_mma({a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v}, a.options)) {
+        return with_head_dim(a.options.head_dim, [&]<int D>() {
             constexpr int64_t kOwned = Tiles<D>::kOwned, kOthers = Tiles<D>::kBackwardOthers;
             const int64_t bytes = (2 * kOwned + 4 * kOthers) * D * 2;
             launch(attention_backward_keys_mma_kernel<D>, grid_of(p, kOwned, heads), kThreads,
-                   bytes + 6 * kOthers * 4, stream, view<Bf16>(dk), view<Bf16>(dv), view<const Bf16>(dout),
-                   static_cast<const float*>(lse.as<float>()), static_cast<const float*>(delta),
-                   static_cast<const int32_t*>(group_low), view<const Bf16>(q), view<const Bf16>(k),
-                   view<const Bf16>(v), p);
+                   bytes + 6 * kOthers * 4, stream, view<Bf16>(a.dk), view<Bf16>(a.dv),
+                   view<const Bf16>(a.dout), static_cast<const float*>(a.lse.as<float>()),
+                   static_cast<const float*>(delta), static_cast<const int32_t*>(group_low),
+                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
             launch(attention_backward_queries_mma_kernel<D>, grid_of(p, kOwned, heads), kThreads, bytes,
-                   stream, view<Bf16>(dq), view<const Bf16>(dout), static_cast<const float*>(lse.as<float>()),
-                   static_cast<const float*>(delta), view<const Bf16>(q), view<const Bf16>(k),
-                   view<const Bf16>(v), p);
+                   stream, view<Bf16>(a.dq), view<const Bf16>(a.dout),
+                   static_cast<const float*>(a.lse.as<float>()), static_cast<const float*>(delta),
+                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
         });
     }
-    cuda::with_real(q.dtype, [&]<class Real>() {
+    cuda::with_real(a.q.dtype, [&]<class Real>() {
         launch(attention_backward_keys_kernel<Real>, grid_of(p, kPortableRows, heads), kPortableThreads,
-               portable_bytes(p, 4, 2), stream, view<Real>(dk), view<Real>(dv), view<const Real>(dout),
-               static_cast<const float*>(lse.as<float>()), static_cast<const float*>(delta),
-               static_cast<const int32_t*>(group_low), view<const Real>(q), view<const Real>(k),
-               view<const Real>(v), p);
+               portable_bytes(p, 4, 2), stream, view<Real>(a.dk), view<Real>(a.dv), view<const Real>(a.dout),
+               static_cast<const float*>(a.lse.as<float>()), static_cast<const float*>(delta),
+               static_cast<const int32_t*>(group_low), view<const Real>(a.q), view<const Real>(a.k),
+               view<const Real>(a.v), p);
         launch(attention_backward_queries_kernel<Real>, grid_of(p, kPortableRows, heads), kPortableThreads,
-               portable_bytes(p, 4, 1), stream, view<Real>(dq), view<const Real>(dout),
-               static_cast<const float*>(lse.as<float>()), static_cast<const float*>(delta),
-               view<const Real>(q), view<const Real>(k), view<const Real>(v), p);
+               portable_bytes(p, 4, 1), stream, view<Real>(a.dq), view<const Real>(a.dout),
+               static_cast<const float*>(a.lse.as<float>()), static_cast<const float*>(delta),
+               view<const Real>(a.q), view<const Real>(a.k), view<const Real>(a.v), p);
     });
 }
 

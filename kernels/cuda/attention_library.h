@@ -15,10 +15,8 @@ class AttentionLibrary {
     virtual ~AttentionLibrary() = default;
     // Do what Ops::attention_forward and attention_backward do, sizes and types already checked. Return
     // false, with nothing enqueued, if there is no kernel for this attention.
-    virtual bool forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, const AttentionOptions& options,
-                         Stream& stream) = 0;
-    virtual bool backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o, Tensor lse, Tensor q,
-                          Tensor k, Tensor v, const AttentionOptions& options, Stream& stream) = 0;
+    virtual bool forward(const op::AttentionForward& a, Stream& stream) = 0;
+    virtual bool backward(const op::AttentionBackward& a, Stream& stream) = 0;
     // Why something was left to the hand-written kernels, one sentence for each reason met so far.
     virtual std::vector<std::string> notes() const = 0;
 };

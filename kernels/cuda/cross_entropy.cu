@@ -188,21 +188,26 @@ int block_threads(int64_t chunks) {
 
 }  // namespace
 
-void CudaOps::cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                            const CrossEntropyOptions& options, Stream& stream) {
-    const int64_t rows = logits.rows(), cols = logits.cols();
-    check_cross_entropy(losses, dlogits, logits, targets, options);
+void CudaOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
+    const int64_t rows = a.logits.rows(), cols = a.logits.cols();
+    check(a);
     if (rows == 0) return;
-    cuda::with_real(logits.dtype, [&]<class Real>() {
-        const Arguments<Real> arguments{losses.as<float>(),    Rows<Real>(dlogits),    Rows<Real>(logits),
-                                        targets.as<int32_t>(), options.vocab_size,     cols,
-                                        options.softcap,       options.gradient_scale, dlogits.present()};
-        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {dlogits, logits}), [&]<int W>() {
+    cuda::with_real(a.logits.dtype, [&]<class Real>() {
+        const Arguments<Real> arguments{a.losses.as<float>(),
+                                        Rows<Real>(a.dlogits),
+                                        Rows<Real>(a.logits),
+                                        a.targets.as<int32_t>(),
+                                        a.vocab_size,
+                                        cols,
+                                        a.softcap,
+                                        a.gradient_scale,
+                                        a.dlogits.present()};
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.dlogits, a.logits}), [&]<int W>() {
             const int64_t chunks = (cols + W - 1) / W;
-            const bool bounded = options.softcap > 0.0f && options.softcap <= tiles::kLossMaxSoftcap;
+            const bool bounded = a.softcap > 0.0f && a.softcap <= tiles::kLossMaxSoftcap;
             const int64_t room =
                 std::min(tiles::kLossCacheBytes, max_shared_memory(stream) - kReduceSharedBytes);
-            const Cache<W> cache{bounded && dlogits.present() ? Cache<W>::chunks_of(chunks, room) : 0};
+            const Cache<W> cache{bounded && a.dlogits.present() ? Cache<W>::chunks_of(chunks, room) : 0};
             auto* kernel = bounded ? cross_entropy_kernel<Real, W, Method::bounded>
                                    : cross_entropy_kernel<Real, W, Method::online>;
             launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes + cache.bytes(),

@@ -30,13 +30,10 @@ cudaDataType_t cuda_type(DType dtype) {
 
 // One product as cuBLASLt sees it. It counts in columns: our row-major c is its cᵀ = op(b)ᵀ op(a)ᵀ, so its
 // first factor is our b, its m our n, and a row of ours (the bias belongs to it) a column of its result.
-struct Product {
-    Tensor c, a, b, bias;
-    MatmulOptions options;
-
+struct Product : op::Matmul {
     int64_t m() const { return c.shape[0]; }
     int64_t n() const { return c.shape[1]; }
-    int64_t k() const { return options.transpose_a ? a.shape[0] : a.shape[1]; }
+    int64_t k() const { return transpose_a ? a.shape[0] : a.shape[1]; }
     // Bytes, a power of two, that every row of every operand starts on a multiple of: 16, which is all that
     // kernels want, or what there is.
     uint32_t alignment() const {
@@ -49,10 +46,9 @@ struct Product {
     }
     // Everything that the choice of an algorithm may depend on.
     std::string key() const {
-        return fmt::format("{}x{}x{}:{}{}:{}{}:{}:{}:{}:{}{}{}", m(), n(), k(),
-                           options.transpose_a ? 't' : 'n', options.transpose_b ? 't' : 'n', name_of(a.dtype),
-                           name_of(c.dtype), c.row_stride, a.row_stride, b.row_stride,
-                           options.accumulate ? "+" : "", bias.present() ? "b" : "",
+        return fmt::format("{}x{}x{}:{}{}:{}{}:{}:{}:{}:{}{}{}", m(), n(), k(), transpose_a ? 't' : 'n',
+                           transpose_b ? 't' : 'n', name_of(a.dtype), name_of(c.dtype), c.row_stride,
+                           a.row_stride, b.row_stride, accumulate ? "+" : "", bias.present() ? "b" : "",
                            alignment() == 16 ? "" : fmt::format("u{}", alignment()));
     }
 };
@@ -61,8 +57,7 @@ class CublasLt final : public MatmulLibrary {
   public:
     CublasLt(Device& device, const CublasLtOptions& options, const CublasLtApi& api);
     ~CublasLt() override;
-    bool matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options,
-                Stream& stream) override;
+    bool matmul(const op::Matmul& a, Stream& stream) override;
 
   private:
     struct Plan {
@@ -119,8 +114,8 @@ CublasLt::Plan CublasLt::make_plan(const Product& product) const {
                    "cublasLtMatrixLayoutCreate");
     };
     api_.check(api_.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
-    set(CUBLASLT_MATMUL_DESC_TRANSA, product.options.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, product.options.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     // Only one of the library's epilogues is used, the bias. CUBLASLT_EPILOGUE_GELU_AUX_BIAS and DGELU would
     // save the gpt2 family one pass over [T,4D] per layer forward and two backward (2.4 of some 50 ms a
     // microbatch of the 124M model at 3.0 TB/s, by count, not measured), but take f32 sums where ops.h has
@@ -176,7 +171,7 @@ std::vector<cublasLtMatmulAlgo_t> CublasLt::candidates(const Plan& plan, const P
 
 cublasStatus_t CublasLt::run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
                              void* result, CudaStream& stream) {
-    const float alpha = 1.0f, beta = product.options.accumulate ? 1.0f : 0.0f;
+    const float alpha = 1.0f, beta = product.accumulate ? 1.0f : 0.0f;
     const Buffer& scratch = workspaces_.at(stream, kWorkspace);
     return api_.matmul(handle_, plan.desc, &alpha, product.b.data, plan.first, product.a.data, plan.second,
                        &beta, product.c.data, plan.result, result, plan.result, &algorithm, scratch.data(),
@@ -220,7 +215,7 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
     if (!options_.tune || algorithms.size() == 1 || stream.recording()) return;
     Buffer own;
     void* result = product.c.data;
-    if (product.options.accumulate) {
+    if (product.accumulate) {
         try {
             const int64_t bytes =
                 ((product.m() - 1) * product.c.row_stride + product.n()) * size_of(product.c.dtype);
@@ -245,14 +240,13 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
     stream.synchronize();  // `own` goes
 }
 
-bool CublasLt::matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options,
-                      Stream& stream) {
+bool CublasLt::matmul(const op::Matmul& a, Stream& stream) {
     auto& cuda_stream = static_cast<CudaStream&>(stream);
     workspaces_.at(cuda_stream, kWorkspace);
     if (device_.dry()) return true;
     // A bias in another type than c's is none of its epilogues.
-    if (bias.present() && bias.dtype != c.dtype) return false;
-    const Product product{c, a, b, bias, options};
+    if (a.bias.present() && a.bias.dtype != a.c.dtype) return false;
+    const Product product{a};
     auto [entry, fresh] = plans_.try_emplace(product.key());
     Plan& plan = entry->second;
     if (fresh) {
@@ -260,12 +254,13 @@ bool CublasLt::matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOpt
         choose(plan, product, cuda_stream);
     }
     if (!plan.supported) return false;
-    if (bias.present()) {
-        api_.check(api_.desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.data, sizeof bias.data),
-                   "cublasLtMatmulDescSetAttribute");
+    if (a.bias.present()) {
+        api_.check(
+            api_.desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a.bias.data, sizeof a.bias.data),
+            "cublasLtMatmulDescSetAttribute");
     }
     cuda_stream.begin_span("matmul");
-    api_.check(run(plan, plan.algorithm, product, c.data, cuda_stream), "cublasLtMatmul");
+    api_.check(run(plan, plan.algorithm, product, a.c.data, cuda_stream), "cublasLtMatmul");
     cuda_stream.end_span();
     return true;
 }

@@ -22,47 +22,7 @@ class CudaOps final : public Ops {
                      std::unique_ptr<AttentionLibrary> attention = nullptr);
     ~CudaOps() override;
 
-    void embedding_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Stream&) override;
-    void sort_ids(Tensor, Tensor, int64_t, Stream&) override;
-    void embedding_backward(Tensor, Tensor, Tensor, bool, Stream&) override;
-    void matmul(Tensor, Tensor, Tensor, Tensor, const MatmulOptions&, Stream&) override;
-    void column_sum(Tensor, Tensor, bool, Stream&) override;
-    void norm_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, NormKind,
-                      Stream&) override;
-    void norm_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool, NormKind,
-                       Stream&) override;
-    void mix_norm_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const MixWith&, Tensor,
-                          Tensor, NormKind, Stream&) override;
-    void mix_norm_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const MixWith&,
-                           Tensor, Tensor, Tensor, Tensor, bool, bool, NormKind, Stream&) override;
-    void activation_forward(Tensor, Tensor, Activation, Stream&) override;
-    void activation_backward(Tensor, Tensor, Tensor, Activation, Stream&) override;
-    void mix_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool, bool, Stream&) override;
-    void add(Tensor, Tensor, Tensor, Stream&) override;
-    void qk_norm_rotary_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const ValueMix&,
-                                const RotaryOptions&, Stream&) override;
-    void qk_norm_rotary_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                                 const RotaryOptions&, Stream&) override;
-    void attention_forward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const AttentionOptions&,
-                           Stream&) override;
-    void attention_backward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                            const AttentionOptions&, Stream&) override;
-    void cross_entropy(Tensor, Tensor, Tensor, Tensor, const CrossEntropyOptions&, Stream&) override;
-    void adamw_step(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const AdamwOptions&, Stream&) override;
-    void muon_momentum(Tensor, Tensor, Tensor, Tensor, const MuonMomentumOptions&, Stream&) override;
-    void gram(Tensor, Tensor, Stream&) override;
-    void polar_express(Tensor, Tensor, Stream&) override;
-    void normuon_scale(Tensor, Tensor, Tensor, const NormuonOptions&, Stream&) override;
-    void muon_apply(Tensor, Tensor, Tensor, Tensor, const MuonApplyOptions&, Stream&) override;
-    void fill(Tensor, float, Stream&) override;
-    void scale(Tensor, float, Stream&) override;
-    void cast(Tensor, Tensor, Stream&) override;
-    void norm_term(Tensor, Tensor, VectorNorm, Stream&) override;
-    void sum(Tensor, Tensor, bool, Stream&) override;
-    void count_nonfinite(Tensor, Tensor, Stream&) override;
-    void clip_coefficient(Tensor, Tensor, Tensor, float, VectorNorm, Stream&) override;
-    void random_normal(Tensor, uint64_t, uint64_t, int64_t, float, Stream&) override;
-    void random_uniform(Tensor, uint64_t, uint64_t, int64_t, float, Stream&) override;
+    SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP)
     int64_t flops() const override { return flops_; }
     std::vector<std::string> notes() const override;
 

@@ -32,15 +32,21 @@ class Cudnn final : public AttentionLibrary {
     Cudnn(Device& device, std::unique_ptr<CudnnApi> api)
         : device_(device), api_(std::move(api)), workspaces_(device, "cuDNN") {}
 
-    bool forward(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, const AttentionOptions& options,
-                 Stream& stream) override {
-        return attend("attention_forward", {{kQ, q}, {kK, k}, {kV, v}, {kO, o}}, lse, options, stream);
+    bool forward(const op::AttentionForward& a, Stream& stream) override {
+        return attend("attention_forward", {{kQ, a.q}, {kK, a.k}, {kV, a.v}, {kO, a.o}}, a.lse, a.options,
+                      stream);
     }
-    bool backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor o, Tensor lse, Tensor q, Tensor k,
-                  Tensor v, const AttentionOptions& options, Stream& stream) override {
+    bool backward(const op::AttentionBackward& a, Stream& stream) override {
         return attend("attention_backward",
-                      {{kQ, q}, {kK, k}, {kV, v}, {kO, o}, {kDout, dout}, {kDq, dq}, {kDk, dk}, {kDv, dv}},
-                      lse, options, stream);
+                      {{kQ, a.q},
+                       {kK, a.k},
+                       {kV, a.v},
+                       {kO, a.o},
+                       {kDout, a.dout},
+                       {kDq, a.dq},
+                       {kDk, a.dk},
+                       {kDv, a.dv}},
+                      a.lse, a.options, stream);
     }
     std::vector<std::string> notes() const override { return notes_; }
 

@@ -149,37 +149,36 @@ __global__ void __launch_bounds__(tiles::kEmbeddingThreads)
 
 }  // namespace
 
-void CudaOps::embedding_forward(Tensor out, Tensor index, Tensor table, Tensor position,
-                                Tensor position_table, Stream& stream) {
-    const int64_t rows = out.rows(), cols = out.cols();
-    expect(index, DType::i32, {rows}, "embedding index");
-    expect(table, out.dtype, {table.rows(), cols}, "embedding table");
-    if (position_table.present()) {
-        expect(position, DType::i32, {rows}, "embedding position");
-        expect(position_table, out.dtype, {position_table.rows(), cols}, "embedding position_table");
+void CudaOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
+    const int64_t rows = a.out.rows(), cols = a.out.cols();
+    expect(a.index, DType::i32, {rows}, "embedding index");
+    expect(a.table, a.out.dtype, {a.table.rows(), cols}, "embedding table");
+    if (a.position_table.present()) {
+        expect(a.position, DType::i32, {rows}, "embedding position");
+        expect(a.position_table, a.out.dtype, {a.position_table.rows(), cols}, "embedding position_table");
     }
-    cuda::with_real(out.dtype, [&]<class Real>() {
-        const bool positions = position_table.present();
-        const Lookup<Real> body{Rows<Real>(out),
-                                Rows<Real>(table),
-                                Rows<Real>(position_table),
-                                index.as<int32_t>(),
-                                positions ? position.as<int32_t>() : nullptr,
-                                table.rows(),
-                                position_table.rows()};
-        const bool aligned = aligned_rows(kVectorWidth<Real>, {out, table, position_table});
+    cuda::with_real(a.out.dtype, [&]<class Real>() {
+        const bool positions = a.position_table.present();
+        const Lookup<Real> body{Rows<Real>(a.out),
+                                Rows<Real>(a.table),
+                                Rows<Real>(a.position_table),
+                                a.index.as<int32_t>(),
+                                positions ? a.position.as<int32_t>() : nullptr,
+                                a.table.rows(),
+                                a.position_table.rows()};
+        const bool aligned = aligned_rows(kVectorWidth<Real>, {a.out, a.table, a.position_table});
         cuda::with_width<Real>(aligned, [&]<int W>() { map<W>({rows, cols}, body, stream); });
     });
 }
 
-void CudaOps::embedding_backward(Tensor dtable, Tensor order, Tensor dout, bool accumulate, Stream& stream) {
-    const int64_t rows = dout.rows(), cols = dout.cols(), limit = dtable.rows();
-    expect(order, DType::i32, {2, rows}, "embedding order");
-    expect(dtable, DType::f32, {limit, cols}, "embedding dtable");
+void CudaOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream) {
+    const int64_t rows = a.dout.rows(), cols = a.dout.cols(), limit = a.dtable.rows();
+    expect(a.order, DType::i32, {2, rows}, "embedding order");
+    expect(a.dtable, DType::f32, {limit, cols}, "embedding dtable");
     if (limit > 0x7fffffff) throw_internal("embedding: {} rows are too many", limit);
-    if (!accumulate) {
-        cuda::with_width<float>(aligned_rows(4, {dtable}), [&]<int W>() {
-            map<W>(map_shape({dtable}), Zero{Rows<float>(dtable)}, stream);
+    if (!a.accumulate) {
+        cuda::with_width<float>(aligned_rows(4, {a.dtable}), [&]<int W>() {
+            map<W>(map_shape({a.dtable}), Zero{Rows<float>(a.dtable)}, stream);
         });
     }
     if (rows == 0 || cols == 0) return;
@@ -188,19 +187,19 @@ void CudaOps::embedding_backward(Tensor dtable, Tensor order, Tensor dout, bool 
     Rows<float> partial;  // [segments][C]
     partial.stride = cols;
     partial.data = static_cast<float*>(workspace(stream, segments * partial.stride * int64_t{sizeof(float)}));
-    const Sorted sorted{order.as<int32_t>(), order.as<int32_t>() + rows, rows};
+    const Sorted sorted{a.order.as<int32_t>(), a.order.as<int32_t>() + rows, rows};
     // Four elements a thread whatever the type: rows of f32 are then stored in whole sectors.
-    cuda::with_real(dout.dtype, [&]<class Real>() {
-        cuda::with_width<float>(cols % 4 == 0 && aligned_rows(4, {dtable, dout}), [&]<int W>() {
+    cuda::with_real(a.dout.dtype, [&]<class Real>() {
+        cuda::with_width<float>(cols % 4 == 0 && aligned_rows(4, {a.dtable, a.dout}), [&]<int W>() {
             const int64_t warps = (cols + tiles::kWarp * W - 1) / (tiles::kWarp * W);
             const auto threads =
                 static_cast<unsigned>(std::min<int64_t>(warps * tiles::kWarp, tiles::kEmbeddingThreads));
             if (segments > 0) {
                 launch(embedding_segment_kernel<Real, W>, grid_of(segments, 1), threads, 0, stream, partial,
-                       Rows<Real>(dout), sorted, static_cast<int32_t>(limit), cols);
+                       Rows<Real>(a.dout), sorted, static_cast<int32_t>(limit), cols);
             }
-            launch(embedding_sum_kernel<Real, W>, grid_of(rows, 1), threads, 0, stream, Rows<float>(dtable),
-                   Rows<Real>(dout), partial, sorted, static_cast<int32_t>(limit), cols);
+            launch(embedding_sum_kernel<Real, W>, grid_of(rows, 1), threads, 0, stream, Rows<float>(a.dtable),
+                   Rows<Real>(a.dout), partial, sorted, static_cast<int32_t>(limit), cols);
         });
     });
 }

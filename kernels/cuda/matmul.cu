@@ -143,40 +143,38 @@ void tile_product(const Product& x, void* workspace, Stream& stream) {
     launch_product<Bf16, Bf16>(x, workspace, stream);
 }
 
-void CudaOps::matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options,
-                     Stream& stream) {
-    if (options.accumulate && bias.present())
-        throw_internal("matmul: bias and accumulate exclude each other");
-    if (a.rank != 2 || b.rank != 2 || c.rank != 2) {
-        throw_internal("matmul: three matrices are needed: c {}, a {}, b {}", c.describe(), a.describe(),
-                       b.describe());
+void CudaOps::matmul(const op::Matmul& a, Stream& stream) {
+    if (a.accumulate && a.bias.present()) throw_internal("matmul: bias and accumulate exclude each other");
+    if (a.a.rank != 2 || a.b.rank != 2 || a.c.rank != 2) {
+        throw_internal("matmul: three matrices are needed: c {}, a {}, b {}", a.c.describe(), a.a.describe(),
+                       a.b.describe());
     }
-    const int64_t m = c.shape[0], n = c.shape[1], k = options.transpose_a ? a.shape[0] : a.shape[1];
-    expect_shape(a, {options.transpose_a ? k : m, options.transpose_a ? m : k}, "matmul a");
-    expect_shape(b, {options.transpose_b ? n : k, options.transpose_b ? k : n}, "matmul b");
-    if (a.dtype != b.dtype || (c.dtype != a.dtype && c.dtype != DType::f32)) {
-        throw_internal("matmul: types do not fit: c {}, a {}, b {}", c.describe(), a.describe(),
-                       b.describe());
+    const int64_t m = a.c.shape[0], n = a.c.shape[1], k = a.transpose_a ? a.a.shape[0] : a.a.shape[1];
+    expect_shape(a.a, {a.transpose_a ? k : m, a.transpose_a ? m : k}, "matmul a");
+    expect_shape(a.b, {a.transpose_b ? n : k, a.transpose_b ? k : n}, "matmul b");
+    if (a.a.dtype != a.b.dtype || (a.c.dtype != a.a.dtype && a.c.dtype != DType::f32)) {
+        throw_internal("matmul: types do not fit: c {}, a {}, b {}", a.c.describe(), a.a.describe(),
+                       a.b.describe());
     }
-    if (bias.present()) expect(bias, DType::f32, {n}, "matmul bias");
+    if (a.bias.present()) expect(a.bias, DType::f32, {n}, "matmul bias");
     if (m == 0 || n == 0 || k == 0) throw_internal("matmul: an empty product {} x {} x {}", m, n, k);
     if (std::max({m, n, k}) >= int64_t{1} << 31) throw_internal("matmul: too large: {} x {} x {}", m, n, k);
 
     flops_ += 2 * m * n * k;
     if (library_) {
-        Tensor library_bias = bias;
-        if (bias.present() && c.dtype == DType::bf16) {  // libraries take a bias of c's type
-            library_bias = Tensor(workspace(stream, n * size_of(DType::bf16)), DType::bf16, {n});
-            cast(library_bias, bias, stream);
+        op::Matmul for_library = a;
+        if (a.bias.present() && a.c.dtype == DType::bf16) {  // libraries take a bias of c's type
+            for_library.bias = Tensor(workspace(stream, n * size_of(DType::bf16)), DType::bf16, {n});
+            cast({.out = for_library.bias, .in = a.bias}, stream);
         }
-        if (library_->matmul(c, a, b, library_bias, options, stream)) return;
+        if (library_->matmul(for_library, stream)) return;
     }
-    Product product{c, a, b, options.transpose_a, options.transpose_b};
-    if (options.accumulate) {
+    Product product{a.c, a.a, a.b, a.transpose_a, a.transpose_b};
+    if (a.accumulate) {
         product.beta = 1.0f;
-        product.addend = c;
+        product.addend = a.c;
     }
-    product.bias = bias;
+    product.bias = a.bias;
     tile_product(product, workspace(stream, product_workspace(product)), stream);
 }
 

@@ -14,8 +14,7 @@ class MatmulLibrary {
     virtual ~MatmulLibrary() = default;
     // Does what Ops::matmul does, sizes and types already checked. Returns false, with nothing enqueued, if
     // there is no kernel for this product.
-    virtual bool matmul(Tensor c, Tensor a, Tensor b, Tensor bias, const MatmulOptions& options,
-                        Stream& stream) = 0;
+    virtual bool matmul(const op::Matmul& a, Stream& stream) = 0;
 };
 
 struct CublasLtOptions {

@@ -50,30 +50,31 @@ struct MixBackward {
 
 }  // namespace
 
-void CudaOps::add(Tensor y, Tensor x, Tensor z, Stream& stream) {
-    expect(y, x.dtype, {x.rows(), x.cols()}, "add y");
-    expect(z, x.dtype, {x.rows(), x.cols()}, "add z");
-    cuda::with_real(x.dtype, [&]<class Real>() {
-        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {y, x, z}), [&]<int W>() {
-            map<W>(map_shape({y, x, z}), Add<Real>{Rows<Real>(y), Rows<Real>(x), Rows<Real>(z)}, stream);
+void CudaOps::add(const op::Add& a, Stream& stream) {
+    expect(a.y, a.x.dtype, {a.x.rows(), a.x.cols()}, "add y");
+    expect(a.z, a.x.dtype, {a.x.rows(), a.x.cols()}, "add z");
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.y, a.x, a.z}), [&]<int W>() {
+            map<W>(map_shape({a.y, a.x, a.z}), Add<Real>{Rows<Real>(a.y), Rows<Real>(a.x), Rows<Real>(a.z)},
+                   stream);
         });
     });
 }
 
-void CudaOps::mix_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dy, Tensor x, Tensor z,
-                           Tensor coefficients, bool accumulate, bool accumulate_z, Stream& stream) {
-    for (const Tensor& tensor : {dx, dz, dy, z})
-        expect(tensor, x.dtype, {x.rows(), x.cols()}, "mix gradient");
-    expect(coefficients, DType::f32, {2}, "mix coefficients");
-    expect(dcoefficients, DType::f32, {2}, "mix dcoefficients");
+void CudaOps::mix_backward(const op::MixBackward& a, Stream& stream) {
+    for (const Tensor& tensor : {a.dx, a.dz, a.dy, a.z})
+        expect(tensor, a.x.dtype, {a.x.rows(), a.x.cols()}, "mix gradient");
+    expect(a.coefficients, DType::f32, {2}, "mix coefficients");
+    expect(a.dcoefficients, DType::f32, {2}, "mix dcoefficients");
     auto* const partial =
-        static_cast<float*>(workspace(stream, reduce_blocks(x.numel()) * 2 * int64_t{sizeof(float)}));
-    cuda::with_real(x.dtype, [&]<class Real>() {
-        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {dx, dz, dy, x, z}), [&]<int W>() {
-            reduce<W, 2>(dcoefficients.as<float>(), partial, map_shape({dx, dz, dy, x, z}), accumulate,
-                         MixBackward<Real>{Rows<Real>(dx), Rows<Real>(dz), Rows<Real>(dy), Rows<Real>(x),
-                                           Rows<Real>(z), coefficients.as<float>(), accumulate_z},
-                         stream);
+        static_cast<float*>(workspace(stream, reduce_blocks(a.x.numel()) * 2 * int64_t{sizeof(float)}));
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.dx, a.dz, a.dy, a.x, a.z}), [&]<int W>() {
+            reduce<W, 2>(
+                a.dcoefficients.as<float>(), partial, map_shape({a.dx, a.dz, a.dy, a.x, a.z}), a.accumulate,
+                MixBackward<Real>{Rows<Real>(a.dx), Rows<Real>(a.dz), Rows<Real>(a.dy), Rows<Real>(a.x),
+                                  Rows<Real>(a.z), a.coefficients.as<float>(), a.accumulate_z},
+                stream);
         });
     });
 }

@@ -104,33 +104,33 @@ __global__ void __launch_bounds__(tiles::kReduceThreads)
 
 }  // namespace
 
-void CudaOps::muon_momentum(Tensor update, Tensor momentum, Tensor grad, Tensor grad_scale,
-                            const MuonMomentumOptions& options, Stream& stream) {
-    const int64_t count = momentum.numel();
-    check_muon_momentum(update, momentum, grad, grad_scale);
-    cuda::with_real(update.dtype, [&]<class Real>() {
-        const Momentum<Real> body{update.as<Real>(),      momentum.as<float>(), grad.as<float>(),
-                                  grad_scale.as<float>(), options.momentum,     options.nesterov};
-        cuda::with_width<float>(aligned_rows(4, {update, momentum, grad}), [&]<int W>() {
+void CudaOps::muon_momentum(const op::MuonMomentum& a, Stream& stream) {
+    const int64_t count = a.momentum.numel();
+    check(a);
+    cuda::with_real(a.update.dtype, [&]<class Real>() {
+        const Momentum<Real> body{
+            a.update.as<Real>(), a.momentum.as<float>(), a.grad.as<float>(), a.grad_scale.as<float>(), a.mu,
+            a.nesterov};
+        cuda::with_width<float>(aligned_rows(4, {a.update, a.momentum, a.grad}), [&]<int W>() {
             map<W>({1, count}, body, stream);
         });
     });
 }
 
-void CudaOps::muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor grad_scale,
-                         const MuonApplyOptions& options, Stream& stream) {
-    const int64_t count = master.numel();
-    check_muon_apply(parameter, master, update, grad_scale);
-    cuda::with_real(update.dtype, [&]<class Update>() {
-        cuda::with_real(parameter.dtype, [&]<class Real>() {
-            const Apply<Real, Update> body{parameter.data == master.data ? nullptr : parameter.as<Real>(),
-                                           master.as<float>(),
-                                           update.as<Update>(),
-                                           grad_scale.as<float>(),
-                                           options.learning_rate,
-                                           options.learning_rate * options.weight_decay,
-                                           options.cautious};
-            cuda::with_width<float>(aligned_rows(4, {parameter, master, update}), [&]<int W>() {
+void CudaOps::muon_apply(const op::MuonApply& a, Stream& stream) {
+    const int64_t count = a.master.numel();
+    check(a);
+    cuda::with_real(a.update.dtype, [&]<class Update>() {
+        cuda::with_real(a.parameter.dtype, [&]<class Real>() {
+            const Apply<Real, Update> body{
+                a.parameter.data == a.master.data ? nullptr : a.parameter.as<Real>(),
+                a.master.as<float>(),
+                a.update.as<Update>(),
+                a.grad_scale.as<float>(),
+                a.learning_rate,
+                a.learning_rate * a.weight_decay,
+                a.cautious};
+            cuda::with_width<float>(aligned_rows(4, {a.parameter, a.master, a.update}), [&]<int W>() {
                 map<W>({1, count}, body, stream);
             });
         });

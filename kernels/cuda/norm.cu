@@ -45,40 +45,40 @@ void launch_backward(const BackwardArguments<Real>& a, bool aligned, unsigned bl
     launch(kernel, blocks, tiles::kRowThreads, kMixed ? kReduceSharedBytes : 0, site, a);
 }
 
-template <class Real>
-ForwardArguments<Real> forward_arguments(Tensor y, Tensor entered, Tensor mean, Tensor rstd, Tensor x,
-                                         Tensor delta, Tensor gain, Tensor bias, NormKind kind) {
-    return {Rows<Real>(y),
+// a: of norm_forward or mix_norm_forward; entered: receives x + delta.
+template <class Real, class Arguments>
+ForwardArguments<Real> forward_arguments(const Arguments& a, Tensor entered) {
+    return {Rows<Real>(a.y),
             Rows<Real>(entered),
-            Rows<Real>(x),
-            Rows<Real>(delta),
-            optional(mean),
-            optional(rstd),
-            optional(gain),
-            optional(bias),
-            x.rows(),
-            x.cols(),
-            delta.present(),
-            kind == NormKind::layernorm,
+            Rows<Real>(a.x),
+            Rows<Real>(a.delta),
+            optional(a.mean),
+            optional(a.rstd),
+            optional(a.gain),
+            optional(a.bias),
+            a.x.rows(),
+            a.x.cols(),
+            a.delta.present(),
+            a.kind == NormKind::layernorm,
             {},
             {},
             nullptr};
 }
 
-template <class Real>
-BackwardArguments<Real> backward_arguments(Tensor dx, Tensor dy, Tensor s, Tensor mean, Tensor rstd,
-                                           Tensor gain, Tensor dresidual, NormKind kind) {
+// a: of norm_backward or mix_norm_backward; dx: receives ds, or c₀·ds.
+template <class Real, class Arguments>
+BackwardArguments<Real> backward_arguments(const Arguments& a, Tensor dx) {
     return {Rows<Real>(dx),
-            Rows<Real>(dy),
-            Rows<Real>(s),
-            Rows<Real>(dresidual),
-            optional(mean),
-            optional(rstd),
-            optional(gain),
-            s.rows(),
-            s.cols(),
-            dresidual.present(),
-            kind == NormKind::layernorm,
+            Rows<Real>(a.dy),
+            Rows<Real>(a.s),
+            Rows<Real>(a.dresidual),
+            optional(a.mean),
+            optional(a.rstd),
+            optional(a.gain),
+            a.s.rows(),
+            a.s.cols(),
+            a.dresidual.present(),
+            a.kind == NormKind::layernorm,
             {},
             {},
             {},
@@ -89,69 +89,63 @@ BackwardArguments<Real> backward_arguments(Tensor dx, Tensor dy, Tensor s, Tenso
 
 }  // namespace
 
-void CudaOps::norm_forward(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta,
-                           Tensor gain, Tensor bias, NormKind kind, Stream& stream) {
-    check_norm_forward(y, sum, mean, rstd, x, delta, gain, bias, kind);
-    cuda::with_real(x.dtype, [&]<class Real>() {
-        launch_forward<false>(forward_arguments<Real>(y, sum, mean, rstd, x, delta, gain, bias, kind),
-                              aligned_rows(kVectorWidth<Real>, {y, sum, x, delta, gain, bias}), stream);
+void CudaOps::norm_forward(const op::NormForward& a, Stream& stream) {
+    check(a);
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        launch_forward<false>(forward_arguments<Real>(a, a.sum),
+                              aligned_rows(kVectorWidth<Real>, {a.y, a.sum, a.x, a.delta, a.gain, a.bias}),
+                              stream);
     });
 }
 
-void CudaOps::mix_norm_forward(Tensor y, Tensor sum, Tensor entered, Tensor mean, Tensor rstd, Tensor x,
-                               Tensor delta, const MixWith& mix, Tensor gain, Tensor bias, NormKind kind,
-                               Stream& stream) {
-    check_mix_norm_forward(y, sum, entered, mean, rstd, x, delta, mix, gain, bias, kind);
-    cuda::with_real(x.dtype, [&]<class Real>() {
-        auto arguments = forward_arguments<Real>(y, entered, mean, rstd, x, delta, gain, bias, kind);
-        arguments.mixed = Rows<Real>(sum);
-        arguments.z = Rows<Real>(mix.z);
-        arguments.coefficients = mix.coefficients.as<float>();
-        launch_forward<true>(arguments,
-                             aligned_rows(kVectorWidth<Real>, {y, sum, entered, x, delta, mix.z, gain, bias}),
-                             stream);
+void CudaOps::mix_norm_forward(const op::MixNormForward& a, Stream& stream) {
+    check(a);
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        auto arguments = forward_arguments<Real>(a, a.entered);
+        arguments.mixed = Rows<Real>(a.sum);
+        arguments.z = Rows<Real>(a.mix.z);
+        arguments.coefficients = a.mix.coefficients.as<float>();
+        launch_forward<true>(
+            arguments,
+            aligned_rows(kVectorWidth<Real>, {a.y, a.sum, a.entered, a.x, a.delta, a.mix.z, a.gain, a.bias}),
+            stream);
     });
 }
 
-void CudaOps::norm_backward(Tensor ds, Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean,
-                            Tensor rstd, Tensor gain, Tensor dresidual, bool accumulate, NormKind kind,
-                            Stream& stream) {
-    check_norm_backward(ds, dgain, dbias, dy, s, mean, rstd, gain, dresidual, kind);
-    norm_parameters(dgain, dbias, dy, s, mean, rstd, accumulate, kind,
+void CudaOps::norm_backward(const op::NormBackward& a, Stream& stream) {
+    check(a);
+    norm_parameters(a.dgain, a.dbias, a.dy, a.s, a.mean, a.rstd, a.accumulate, a.kind,
                     stream);  // before ds, which may alias dy
-    if (s.rows() == 0) return;
-    cuda::with_real(s.dtype, [&]<class Real>() {
-        launch_backward<false>(backward_arguments<Real>(ds, dy, s, mean, rstd, gain, dresidual, kind),
-                               aligned_rows(kVectorWidth<Real>, {ds, dy, s, dresidual, gain}),
-                               grid_of(s.rows(), kRowsOfBlock), stream);
+    if (a.s.rows() == 0) return;
+    cuda::with_real(a.s.dtype, [&]<class Real>() {
+        launch_backward<false>(backward_arguments<Real>(a, a.ds),
+                               aligned_rows(kVectorWidth<Real>, {a.ds, a.dy, a.s, a.dresidual, a.gain}),
+                               grid_of(a.s.rows(), kRowsOfBlock), stream);
     });
 }
 
-void CudaOps::mix_norm_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dgain, Tensor dbias,
-                                Tensor dy, Tensor s, Tensor entered, const MixWith& mix, Tensor mean,
-                                Tensor rstd, Tensor gain, Tensor dresidual, bool accumulate,
-                                bool accumulate_z, NormKind kind, Stream& stream) {
-    check_mix_norm_backward(dx, dz, dcoefficients, dgain, dbias, dy, s, entered, mix, mean, rstd, gain,
-                            dresidual, kind);
-    norm_parameters(dgain, dbias, dy, s, mean, rstd, accumulate, kind,
+void CudaOps::mix_norm_backward(const op::MixNormBackward& a, Stream& stream) {
+    check(a);
+    norm_parameters(a.dgain, a.dbias, a.dy, a.s, a.mean, a.rstd, a.accumulate, a.kind,
                     stream);  // before dx, which may alias dy
     const int64_t blocks =
-        std::clamp<int64_t>((s.rows() + kRowsOfBlock - 1) / kRowsOfBlock, 1, tiles::kReduceMaxBlocks);
+        std::clamp<int64_t>((a.s.rows() + kRowsOfBlock - 1) / kRowsOfBlock, 1, tiles::kReduceMaxBlocks);
     auto* const partial = static_cast<float*>(workspace(stream, blocks * 2 * int64_t{sizeof(float)}));
-    cuda::with_real(s.dtype, [&]<class Real>() {
-        auto arguments = backward_arguments<Real>(dx, dy, s, mean, rstd, gain, dresidual, kind);
-        arguments.dz = Rows<Real>(dz);
-        arguments.entered = Rows<Real>(entered);
-        arguments.z = Rows<Real>(mix.z);
-        arguments.coefficients = mix.coefficients.as<float>();
+    cuda::with_real(a.s.dtype, [&]<class Real>() {
+        auto arguments = backward_arguments<Real>(a, a.dx);
+        arguments.dz = Rows<Real>(a.dz);
+        arguments.entered = Rows<Real>(a.entered);
+        arguments.z = Rows<Real>(a.mix.z);
+        arguments.coefficients = a.mix.coefficients.as<float>();
         arguments.partial = partial;
-        arguments.accumulate_z = accumulate_z;
-        launch_backward<true>(
-            arguments, aligned_rows(kVectorWidth<Real>, {dx, dz, dy, s, entered, mix.z, dresidual, gain}),
-            static_cast<unsigned>(blocks), stream);
+        arguments.accumulate_z = a.accumulate_z;
+        launch_backward<true>(arguments,
+                              aligned_rows(kVectorWidth<Real>,
+                                           {a.dx, a.dz, a.dy, a.s, a.entered, a.mix.z, a.dresidual, a.gain}),
+                              static_cast<unsigned>(blocks), stream);
     });
-    launch(finish_kernel<2>, 1, tiles::kReduceThreads, kReduceSharedBytes, stream, dcoefficients.as<float>(),
-           partial, blocks, accumulate);
+    launch(finish_kernel<2>, 1, tiles::kReduceThreads, kReduceSharedBytes, stream,
+           a.dcoefficients.as<float>(), partial, blocks, a.accumulate);
 }
 
 void CudaOps::norm_parameters(Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean, Tensor rstd,

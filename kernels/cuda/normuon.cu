@@ -103,13 +103,12 @@ struct ScaleLines {
 
 }  // namespace
 
-void CudaOps::normuon_scale(Tensor update, Tensor second_moment, Tensor grad_scale,
-                            const NormuonOptions& options, Stream& stream) {
-    check_normuon_scale(update, second_moment, grad_scale);
-    if (update.numel() == 0) return;
-    const int64_t matrices = update.shape[0], rows = update.shape[1], cols = update.shape[2];
+void CudaOps::normuon_scale(const op::NormuonScale& a, Stream& stream) {
+    check(a);
+    if (a.update.numel() == 0) return;
+    const int64_t matrices = a.update.shape[0], rows = a.update.shape[1], cols = a.update.shape[2];
     if (matrices * rows > 0xffffffffll) {
-        throw_internal("normuon_scale: {} has more than 2^32 rows", update.describe());
+        throw_internal("normuon_scale: {} has more than 2^32 rows", a.update.describe());
     }
     const bool by_row = rows >= cols;
     const int64_t lines = std::max(rows, cols);
@@ -119,10 +118,10 @@ void CudaOps::normuon_scale(Tensor update, Tensor second_moment, Tensor grad_sca
     auto* const factors =
         static_cast<float*>(workspace(stream, (chunks + 1) * matrices * lines * int64_t{sizeof(float)}));
     float* const partial = factors + matrices * lines;
-    cuda::with_real(update.dtype, [&]<class Real>() {
+    cuda::with_real(a.update.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;
-        Real* const u = update.as<Real>();
-        cuda::with_width<Real>(aligned_rows(kWide, {update}) && cols % kWide == 0, [&]<int W>() {
+        Real* const u = a.update.as<Real>();
+        cuda::with_width<Real>(aligned_rows(kWide, {a.update}) && cols % kWide == 0, [&]<int W>() {
             if (by_row) {
                 launch(row_squares_kernel<W, Real>,
                        grid_of(matrices * rows, tiles::kRowThreads / tiles::kWarp), tiles::kRowThreads, 0,
@@ -134,11 +133,11 @@ void CudaOps::normuon_scale(Tensor update, Tensor second_moment, Tensor grad_sca
                        rows, cols);
             }
             launch(normuon_factors_kernel, static_cast<unsigned>(matrices), tiles::kNormuonThreads,
-                   kReduceSharedBytes, stream, factors, second_moment.as<float>(), second_moment.row_stride,
-                   partial, grad_scale.as<float>(), lines, chunks, static_cast<float>(std::min(rows, cols)),
-                   options.beta2);
+                   kReduceSharedBytes, stream, factors, a.second_moment.as<float>(),
+                   a.second_moment.row_stride, partial, a.grad_scale.as<float>(), lines, chunks,
+                   static_cast<float>(std::min(rows, cols)), a.beta2);
             map<W>({matrices * rows, cols},
-                   ScaleLines<Real>{u, factors, grad_scale.as<float>(), cols, static_cast<unsigned>(rows),
+                   ScaleLines<Real>{u, factors, a.grad_scale.as<float>(), cols, static_cast<unsigned>(rows),
                                     by_row},
                    stream);
         });

@@ -58,16 +58,14 @@ void fill_random(Tensor x, uint64_t seed, uint64_t sequence, int64_t offset, flo
 
 }  // namespace
 
-void CudaOps::random_normal(Tensor x, uint64_t seed, uint64_t sequence, int64_t offset, float deviation,
-                            Stream& stream) {
-    expect(x, DType::f32, {x.numel()}, "random_normal x");
-    fill_random<true>(x, seed, sequence, offset, deviation, stream);
+void CudaOps::random_normal(const op::RandomNormal& a, Stream& stream) {
+    expect(a.x, DType::f32, {a.x.numel()}, "random_normal x");
+    fill_random<true>(a.x, a.seed, a.sequence, a.offset, a.deviation, stream);
 }
 
-void CudaOps::random_uniform(Tensor x, uint64_t seed, uint64_t sequence, int64_t offset, float bound,
-                             Stream& stream) {
-    expect(x, DType::f32, {x.numel()}, "random_uniform x");
-    fill_random<false>(x, seed, sequence, offset, bound, stream);
+void CudaOps::random_uniform(const op::RandomUniform& a, Stream& stream) {
+    expect(a.x, DType::f32, {a.x.numel()}, "random_uniform x");
+    fill_random<false>(a.x, a.seed, a.sequence, a.offset, a.bound, stream);
 }
 
 }  // namespace speedrun

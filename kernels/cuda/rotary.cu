@@ -142,10 +142,11 @@ __global__ void __launch_bounds__(tiles::kRowThreads, kBlocks<W, kPass>)
     });
 }
 
-// q, k change in place; backward: they are gradients, and out_q, out_k the outputs of the forward.
-template <Pass kPass>
-void run(Tensor q, Tensor k, Tensor out_q, Tensor out_k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
-         const ValueMix& value, const RotaryOptions& o, LaunchSite site) {
+// a: of the forward or the backward. q, k change in place; backward: they are gradients.
+template <Pass kPass, class Call>
+void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite site) {
+    const RotaryOptions& o = a.options;
+    const Tensor cos = a.cos, sin = a.sin, position = a.position;
     constexpr bool kMix = kPass == Pass::forward_and_mix;
     const bool turns = o.normalize || o.rotate;
     const int64_t half = o.head_dim / 2, heads = o.num_heads * ((turns ? 2 : 0) + (kMix ? 1 : 0));
@@ -153,16 +154,16 @@ void run(Tensor q, Tensor k, Tensor out_q, Tensor out_k, Tensor rstd, Tensor cos
     if (vectors == 0) return;
     cuda::with_real(q.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;
-        const bool aligned = half % kWide == 0 && aligned_rows(kWide, {q, k, out_q, out_k, cos, sin,
-                                                                       value.mixed, value.v, value.mix.z});
+        const bool aligned = half % kWide == 0 && aligned_rows(kWide, {q, k, a.q, a.k, cos, sin, value.mixed,
+                                                                       value.v, value.mix.z});
         cuda::with_width<Real>(aligned, [&]<int W>() {
             int group = 1;
             while (group < tiles::kWarp && group * W < half) group *= 2;
             const Arguments<Real> arguments{Rows<Real>(q),
                                             Rows<Real>(k),
-                                            Rows<Real>(out_q),
-                                            Rows<Real>(out_k),
-                                            Rows<float>(rstd),
+                                            Rows<Real>(a.q),
+                                            Rows<Real>(a.k),
+                                            Rows<float>(a.rstd),
                                             o.rotate ? cos.as<float>() : nullptr,
                                             o.rotate ? sin.as<float>() : nullptr,
                                             o.rotate ? position.as<int32_t>() : nullptr,
@@ -187,21 +188,15 @@ void run(Tensor q, Tensor k, Tensor out_q, Tensor out_k, Tensor rstd, Tensor cos
 
 }  // namespace
 
-void CudaOps::qk_norm_rotary_forward(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
-                                     const ValueMix& value, const RotaryOptions& options, Stream& stream) {
-    check_rotary(q, k, rstd, cos, sin, position, options);
-    check_value_mix(value, q);
-    auto* const pass = value.mixed.present() ? run<Pass::forward_and_mix> : run<Pass::forward>;
-    pass(q, k, q, k, rstd, cos, sin, position, value, options, stream);
+void CudaOps::qk_norm_rotary_forward(const op::QkNormRotaryForward& a, Stream& stream) {
+    check(a);
+    if (a.value.mixed.present()) return run<Pass::forward_and_mix>(a, a.q, a.k, a.value, stream);
+    run<Pass::forward>(a, a.q, a.k, {}, stream);
 }
 
-void CudaOps::qk_norm_rotary_backward(Tensor dq, Tensor dk, Tensor q, Tensor k, Tensor rstd, Tensor cos,
-                                      Tensor sin, Tensor position, const RotaryOptions& options,
-                                      Stream& stream) {
-    check_rotary(q, k, rstd, cos, sin, position, options);
-    expect(dq, q.dtype, {q.rows(), q.cols()}, "rotary dq");
-    expect(dk, q.dtype, {q.rows(), q.cols()}, "rotary dk");
-    run<Pass::backward>(dq, dk, q, k, rstd, cos, sin, position, {}, options, stream);
+void CudaOps::qk_norm_rotary_backward(const op::QkNormRotaryBackward& a, Stream& stream) {
+    check(a);
+    run<Pass::backward>(a, a.dq, a.dk, {}, stream);
 }
 
 }  // namespace speedrun

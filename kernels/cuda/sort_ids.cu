@@ -132,22 +132,22 @@ constexpr int64_t kPlaceSharedBytes = tiles::kSortTile * 12 + kDigits * 8;
 
 }  // namespace
 
-void CudaOps::sort_ids(Tensor order, Tensor index, int64_t limit, Stream& stream) {
-    const int64_t count = index.numel();
-    expect(index, DType::i32, {count}, "sort_ids index");
-    expect(order, DType::i32, {2, count}, "sort_ids order");
-    if (limit > 0x7ffffffe || count > 0x7fffffff)
-        throw_internal("sort_ids: {} ids below {} are too many", count, limit);
+void CudaOps::sort_ids(const op::SortIds& a, Stream& stream) {
+    const int64_t count = a.index.numel();
+    expect(a.index, DType::i32, {count}, "sort_ids index");
+    expect(a.order, DType::i32, {2, count}, "sort_ids order");
+    if (a.limit > 0x7ffffffe || count > 0x7fffffff)
+        throw_internal("sort_ids: {} ids below {} are too many", count, a.limit);
     if (count == 0) return;
     // Workspace, i32: keys and tokens of every second pass, [2][T]; counts and places, [tiles][digits] each.
     const int64_t num_tiles = (count + tiles::kSortTile - 1) / tiles::kSortTile;
     auto* const scratch = static_cast<int32_t*>(workspace(stream, (2 * count + 2 * kDigits * num_tiles) * 4));
     int32_t *const counts = scratch + 2 * count, *const places = counts + kDigits * num_tiles;
-    const int bits = std::max(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(limit))));
+    const int bits = std::max(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(a.limit))));
     const int passes = (bits + tiles::kSortDigitBits - 1) / tiles::kSortDigitBits;
-    Pairs from{index.as<int32_t>(), nullptr, static_cast<int32_t>(limit)};
+    Pairs from{a.index.as<int32_t>(), nullptr, static_cast<int32_t>(a.limit)};
     for (int pass = 0; pass < passes; ++pass) {
-        int32_t* const keys = (passes - pass) % 2 ? order.as<int32_t>() : scratch;  // the last one: order
+        int32_t* const keys = (passes - pass) % 2 ? a.order.as<int32_t>() : scratch;  // the last one: order
         int32_t* const tokens = keys + count;
         const int shift = pass * tiles::kSortDigitBits;
         const auto blocks = grid_of(num_tiles, 1);

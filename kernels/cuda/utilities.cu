@@ -163,87 +163,87 @@ int64_t reduce_bytes(Tensor x) {
 
 }  // namespace
 
-void CudaOps::fill(Tensor x, float value, Stream& stream) {
-    cuda::expect_flat(x, "fill");
-    cuda::with_real(x.dtype, [&]<class Real>() {
-        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {x}), [&]<int W>() {
-            map<W>({1, x.numel()}, Fill<Real>{x.as<Real>(), value}, stream);
+void CudaOps::fill(const op::Fill& a, Stream& stream) {
+    cuda::expect_flat(a.x, "fill");
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.x}), [&]<int W>() {
+            map<W>({1, a.x.numel()}, Fill<Real>{a.x.as<Real>(), a.value}, stream);
         });
     });
 }
 
-void CudaOps::scale(Tensor x, float factor, Stream& stream) {
-    cuda::expect_flat(x, "scale");
-    cuda::with_real(x.dtype, [&]<class Real>() {
-        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {x}), [&]<int W>() {
-            map<W>({1, x.numel()}, Scale<Real>{x.as<Real>(), factor}, stream);
+void CudaOps::scale(const op::Scale& a, Stream& stream) {
+    cuda::expect_flat(a.x, "scale");
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.x}), [&]<int W>() {
+            map<W>({1, a.x.numel()}, Scale<Real>{a.x.as<Real>(), a.factor}, stream);
         });
     });
 }
 
-void CudaOps::cast(Tensor out, Tensor in, Stream& stream) {
-    cuda::expect_flat(out, "cast out");
-    cuda::expect_flat(in, "cast in");
-    if (out.numel() != in.numel()) throw_internal("cast: {} does not fit {}", in.describe(), out.describe());
-    cuda::with_real(in.dtype, [&]<class From>() {
-        cuda::with_real(out.dtype, [&]<class To>() {
-            cuda::with_width<Bf16>(aligned_rows(kVectorWidth<Bf16>, {out, in}), [&]<int W>() {
-                map<W>({1, in.numel()}, Cast<To, From>{out.as<To>(), in.as<From>()}, stream);
+void CudaOps::cast(const op::Cast& a, Stream& stream) {
+    cuda::expect_flat(a.out, "cast out");
+    cuda::expect_flat(a.in, "cast in");
+    if (a.out.numel() != a.in.numel())
+        throw_internal("cast: {} does not fit {}", a.in.describe(), a.out.describe());
+    cuda::with_real(a.in.dtype, [&]<class From>() {
+        cuda::with_real(a.out.dtype, [&]<class To>() {
+            cuda::with_width<Bf16>(aligned_rows(kVectorWidth<Bf16>, {a.out, a.in}), [&]<int W>() {
+                map<W>({1, a.in.numel()}, Cast<To, From>{a.out.as<To>(), a.in.as<From>()}, stream);
             });
         });
     });
 }
 
-void CudaOps::norm_term(Tensor out, Tensor x, VectorNorm norm, Stream& stream) {
-    expect(out, DType::f32, {1}, "norm_term out");
-    cuda::expect_flat(x, "norm_term");
-    void* const partial = workspace(stream, reduce_bytes(x));
-    switch (norm) {
+void CudaOps::norm_term(const op::NormTerm& a, Stream& stream) {
+    expect(a.out, DType::f32, {1}, "norm_term out");
+    cuda::expect_flat(a.x, "norm_term");
+    void* const partial = workspace(stream, reduce_bytes(a.x));
+    switch (a.norm) {
         case VectorNorm::one:
-            return reduce_tensor<Magnitude>(out, x, false, partial, stream);
+            return reduce_tensor<Magnitude>(a.out, a.x, false, partial, stream);
         case VectorNorm::two:
-            return reduce_tensor<Square>(out, x, false, partial, stream);
+            return reduce_tensor<Square>(a.out, a.x, false, partial, stream);
         case VectorNorm::three:
-            return reduce_tensor<Cube>(out, x, false, partial, stream);
+            return reduce_tensor<Cube>(a.out, a.x, false, partial, stream);
         case VectorNorm::infinity:
-            return largest_magnitude(out, x, partial, stream);
+            return largest_magnitude(a.out, a.x, partial, stream);
     }
 }
 
-void CudaOps::sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {
-    expect(out, DType::f32, {1}, "sum out");
-    cuda::expect_flat(x, "sum");
-    if (x.dtype != DType::f32) throw_internal("sum: f32 is needed, not {}", x.describe());
-    reduce_tensor<Itself>(out, x, accumulate, workspace(stream, reduce_bytes(x)), stream);
+void CudaOps::sum(const op::Sum& a, Stream& stream) {
+    expect(a.out, DType::f32, {1}, "sum out");
+    cuda::expect_flat(a.x, "sum");
+    if (a.x.dtype != DType::f32) throw_internal("sum: f32 is needed, not {}", a.x.describe());
+    reduce_tensor<Itself>(a.out, a.x, a.accumulate, workspace(stream, reduce_bytes(a.x)), stream);
 }
 
-void CudaOps::count_nonfinite(Tensor out, Tensor x, Stream& stream) {
-    expect(out, DType::f32, {1}, "count_nonfinite out");
-    cuda::expect_flat(x, "count_nonfinite");
-    reduce_tensor<Nonfinite>(out, x, false, workspace(stream, reduce_bytes(x)), stream);
+void CudaOps::count_nonfinite(const op::CountNonfinite& a, Stream& stream) {
+    expect(a.out, DType::f32, {1}, "count_nonfinite out");
+    cuda::expect_flat(a.x, "count_nonfinite");
+    reduce_tensor<Nonfinite>(a.out, a.x, false, workspace(stream, reduce_bytes(a.x)), stream);
 }
 
-void CudaOps::clip_coefficient(Tensor coefficient, Tensor norm, Tensor terms, float max_norm, VectorNorm kind,
-                               Stream& stream) {
-    expect(coefficient, DType::f32, {1}, "clip coefficient");
-    expect(norm, DType::f32, {1}, "clip norm");
-    expect(terms, DType::f32, {terms.numel()}, "clip terms");
-    launch(clip_kernel, 1, tiles::kWarp, 0, stream, coefficient.as<float>(), norm.as<float>(),
-           terms.as<float>(), terms.numel(), max_norm, kind);
+void CudaOps::clip_coefficient(const op::ClipCoefficient& a, Stream& stream) {
+    expect(a.coefficient, DType::f32, {1}, "clip coefficient");
+    expect(a.norm, DType::f32, {1}, "clip norm");
+    expect(a.terms, DType::f32, {a.terms.numel()}, "clip terms");
+    launch(clip_kernel, 1, tiles::kWarp, 0, stream, a.coefficient.as<float>(), a.norm.as<float>(),
+           a.terms.as<float>(), a.terms.numel(), a.max_norm, a.kind);
 }
 
-void CudaOps::column_sum(Tensor out, Tensor x, bool accumulate, Stream& stream) {
-    const int64_t rows = x.rows(), cols = x.cols();
-    expect(out, DType::f32, {cols}, "column_sum out");
+void CudaOps::column_sum(const op::ColumnSum& a, Stream& stream) {
+    const int64_t rows = a.x.rows(), cols = a.x.cols();
+    expect(a.out, DType::f32, {cols}, "column_sum out");
     if (cols == 0) return;
     const int64_t chunks = column_chunks(rows);
     auto* const partial = static_cast<float*>(workspace(stream, chunks * cols * int64_t{sizeof(float)}));
     const unsigned blocks = grid_of(cols, tiles::kColumnThreads);
-    cuda::with_real(x.dtype, [&]<class Real>() {
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
         launch(column_sum_kernel<Real>, dim3(blocks, static_cast<unsigned>(chunks)), tiles::kColumnThreads, 0,
-               stream, partial, Rows<Real>(x), rows, cols);
+               stream, partial, Rows<Real>(a.x), rows, cols);
     });
-    add_chunks(out.as<float>(), nullptr, partial, chunks, 1, cols, accumulate, stream);
+    add_chunks(a.out.as<float>(), nullptr, partial, chunks, 1, cols, a.accumulate, stream);
 }
 
 }  // namespace speedrun

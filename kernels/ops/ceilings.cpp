@@ -46,8 +46,8 @@ LargeProduct::LargeProduct(Device& device, Ops& ops, Stream& stream, DType real,
       memory_(device, "ceiling", MemoryCategory::workspace, 3 * n * n * size_of(real)) {
     const Buffer noise(device, "ceiling", MemoryCategory::workspace, n * n * size_of(DType::f32));
     const Tensor values = noise.tensor(DType::f32, {n * n});
-    ops.random_normal(values, 1, 1, 0, 1.0f, stream);
-    for (const int64_t i : {1, 2}) ops.cast(matrix(i).reshaped({n * n}), values, stream);
+    ops.random_normal({.x = values, .seed = 1, .sequence = 1, .offset = 0, .deviation = 1.0f}, stream);
+    for (const int64_t i : {1, 2}) ops.cast({.out = matrix(i).reshaped({n * n}), .in = values}, stream);
     stream.synchronize();
 }
 
@@ -56,9 +56,11 @@ Tensor LargeProduct::matrix(int64_t index) const {
 }
 
 double LargeProduct::rate(int rounds, double seconds) {
-    return rate([this](Tensor c, Tensor a, Tensor b,
-                       Stream& stream) { ops_.matmul(c, a, b, {}, {.transpose_b = true}, stream); },
-                rounds, seconds);
+    return rate(
+        [this](Tensor c, Tensor a, Tensor b, Stream& stream) {
+            ops_.matmul({.c = c, .a = a, .b = b, .transpose_b = true}, stream);
+        },
+        rounds, seconds);
 }
 
 double LargeProduct::rate(const Product& product, int rounds, double seconds) {
@@ -89,7 +91,8 @@ void measure_copy(Device& device, Ops& ops, Stream& stream, int64_t bytes, Ceili
         from_memory(device, "ceiling", MemoryCategory::workspace, bytes);
     const Tensor to = to_memory.tensor(DType::f32, {bytes / 4}),
                  from = from_memory.tensor(DType::f32, {bytes / 4});
-    ops.random_normal(from, 1, 2, 0, 1.0f, stream);  // also so that every page is there
+    ops.random_normal({.x = from, .seed = 1, .sequence = 2, .offset = 0, .deviation = 1.0f},
+                      stream);  // also so that every page is there
     const auto copied = [&](const char* name, const std::function<void()>& call) {
         const double ms = shortest_ms(device, stream, call, kRounds, kSeconds / 2);
         const double rate = 2.0 * static_cast<double>(bytes) / (ms * 1e-3);
@@ -98,7 +101,7 @@ void measure_copy(Device& device, Ops& ops, Stream& stream, int64_t bytes, Ceili
         ceilings.copy_by = fmt::format("{} of {} MiB", name, bytes >> 20);
     };
     copied("device copy", [&] { device.copy(to.data, from.data, from.bytes(), stream); });
-    copied("operation cast", [&] { ops.cast(to, from, stream); });
+    copied("operation cast", [&] { ops.cast({.out = to, .in = from}, stream); });
 }
 
 void measure_ceilings(Device& device, Ops& ops, Stream& stream, DType real, const CeilingSizes& sizes,

@@ -79,7 +79,7 @@ double triangle_of(double n) {  // tiles on and above the diagonal
 
 // An operation of Engine::tiles, as its launcher cuts it (kernels/cuda/matmul.cu, polar_express.cu).
 double tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
-    const auto [p0, p1, p2] = cost.product;
+    const auto [p0, p1, p2] = cost.product.sizes;
     const auto ms = [&](double blocks, double k) { return waves_ms(blocks, k, flops_per_s, num_sms); };
     if (std::string_view(cost.op) == "matmul")
         return ms(tiles_of(static_cast<double>(p0)) * tiles_of(static_cast<double>(p1)),

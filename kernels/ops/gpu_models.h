@@ -46,7 +46,7 @@ struct KernelModel {
     int launches;    // of kernels by a call
     const char* source;
 };
-// hand_products: cuda.products is "hand". Internal error for an operation that is not in the list of ops.h.
+// hand_products: cuda.products is "hand". Internal error for an operation that is not in SPEEDRUN_EACH_OP.
 const KernelModel& kernel_model(std::string_view op, bool hand_products);
 
 struct ModelledCall {

@@ -3,26 +3,24 @@
 // once. With a device also when it ran, from events around it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "kernels/ops/op_list.h"
 #include "kernels/ops/ops.h"
 
 namespace speedrun {
 
 // What one call of an operation is, and what it costs at least.
 struct OpCost {
-    const char* op = "";               // its name in kernels/ops/ops.h
-    std::array<int64_t, 3> product{};  // M, N, K of a matmul; n, R, C of gram and polar_express; else zeros
-    bool transpose_a = false, transpose_b = false;
-    int64_t flops = 0;  // of products and attention, as Ops::flops() counts them
-    int64_t bytes = 0;
+    const char* op = "";        // the method of Ops
+    op::ProductShape product;   // zeros where it is none
+    int64_t flops = 0;          // of products and attention, as Ops::flops() counts them
+    int64_t bytes = 0;          // read and written
+    int64_t bytes_written = 0;  // of those
 
-    bool is_product() const { return product[0] > 0; }
+    bool is_product() const { return product.sizes[0] > 0; }
     // "matmul 8192x768x256 nt", "gram 4x768x768", "add": what calls are added up under. The letters: a, b
     // normal or transposed.
     std::string name() const;
@@ -44,18 +42,16 @@ class MeteredOps final : public Ops {
     void stop() { on_ = false; }
     const std::vector<Call>& calls() const { return calls_; }
 
-#define SPEEDRUN_DECLARE(name, roles, parameters, arguments) void name parameters override;
-    SPEEDRUN_EACH_OP(SPEEDRUN_DECLARE)
-#undef SPEEDRUN_DECLARE
+    SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP)
 
-    int64_t flops() const override {
-        return ops_.flops();
-    }
-    std::vector<std::string> notes() const override {
-        return ops_.notes();
-    }
+    int64_t flops() const override { return ops_.flops(); }
+    std::vector<std::string> notes() const override { return ops_.notes(); }
 
   private:
+    // ops_.*method(a, stream), noted where it is asked for. Defined where it is used.
+    template <class Arguments>
+    void pass_on(const char* name, void (Ops::*method)(const Arguments&, Stream&), const Arguments& a,
+                 Stream& stream);
     const Event* record(Stream& stream);
 
     Ops& ops_;
@@ -66,7 +62,7 @@ class MeteredOps final : public Ops {
     size_t events_used_ = 0;
 };
 
-// The names of all operations, in the order of kernels/ops/ops.h.
+// The names of all operations, in the order of SPEEDRUN_EACH_OP.
 std::vector<std::string> all_operations();
 
 }  // namespace speedrun

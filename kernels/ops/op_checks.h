@@ -1,4 +1,4 @@
-// What every backend checks before it enqueues: shapes and types of the operations in kernels/ops/ops.h. Each
+// What every backend checks before it enqueues: shapes and types of the operations of kernels/ops. Each
 // throws with the actual values.
 #pragma once
 
@@ -8,28 +8,19 @@
 
 namespace speedrun {
 
-void check_norm_forward(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta, Tensor gain,
-                        Tensor bias, NormKind kind);
-void check_norm_backward(Tensor ds, Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean, Tensor rstd,
-                         Tensor gain, Tensor dresidual, NormKind kind);
-void check_mix_norm_forward(Tensor y, Tensor sum, Tensor entered, Tensor mean, Tensor rstd, Tensor x,
-                            Tensor delta, const MixWith& mix, Tensor gain, Tensor bias, NormKind kind);
-void check_mix_norm_backward(Tensor dx, Tensor dz, Tensor dcoefficients, Tensor dgain, Tensor dbias,
-                             Tensor dy, Tensor s, Tensor entered, const MixWith& mix, Tensor mean,
-                             Tensor rstd, Tensor gain, Tensor dresidual, NormKind kind);
-void check_rotary(Tensor q, Tensor k, Tensor rstd, Tensor cos, Tensor sin, Tensor position,
-                  const RotaryOptions& options);
-void check_value_mix(const ValueMix& value, Tensor q);
-// operands: all that have the shape and type of q.
-void check_attention(Tensor q, Tensor lse, Tensor first_key, std::initializer_list<Tensor> operands,
-                     const AttentionOptions& options);
-void check_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                         const CrossEntropyOptions& options);
-void check_adamw_step(Tensor parameter, Tensor master, Tensor first_moment, Tensor second_moment, Tensor grad,
-                      Tensor grad_scale);
-void check_muon_momentum(Tensor update, Tensor momentum, Tensor grad, Tensor grad_scale);
-void check_normuon_scale(Tensor update, Tensor second_moment, Tensor grad_scale);
-void check_muon_apply(Tensor parameter, Tensor master, Tensor update, Tensor grad_scale);
+void check(const op::NormForward& a);
+void check(const op::NormBackward& a);
+void check(const op::MixNormForward& a);
+void check(const op::MixNormBackward& a);
+void check(const op::QkNormRotaryForward& a);
+void check(const op::QkNormRotaryBackward& a);
+void check(const op::AttentionForward& a);
+void check(const op::AttentionBackward& a);
+void check(const op::CrossEntropy& a);
+void check(const op::AdamwStep& a);
+void check(const op::MuonMomentum& a);
+void check(const op::NormuonScale& a);
+void check(const op::MuonApply& a);
 
 // Query-key pairs that causality and the window leave, of one head of one sequence, documents aside: the work
 // of attention as flops() counts it.

@@ -53,7 +53,14 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                          const Tensor o = m.output({tokens, width}),
                                       lse = m.output(DType::f32, {shape.num_heads, tokens});
                          return [=](Ops& ops, Stream& stream) {
-                             ops.attention_forward(o, lse, t.q, t.k, t.v, t.first_key, options, stream);
+                             ops.attention_forward({.o = o,
+                                                    .lse = lse,
+                                                    .q = t.q,
+                                                    .k = t.k,
+                                                    .v = t.v,
+                                                    .first_key = t.first_key,
+                                                    .options = options},
+                                                   stream);
                          };
                      }});
     cases.push_back({name + ".backward", "attention_backward", sizes, 10.0 * pair_flops, backward,
@@ -62,7 +69,14 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                          const Tensor o = m.workspace(m.real(), {tokens, width}),
                                       lse = m.workspace(DType::f32, {shape.num_heads, tokens});
                          m.setup([&](Ops& ops, Stream& stream) {
-                             ops.attention_forward(o, lse, t.q, t.k, t.v, t.first_key, options, stream);
+                             ops.attention_forward({.o = o,
+                                                    .lse = lse,
+                                                    .q = t.q,
+                                                    .k = t.k,
+                                                    .v = t.v,
+                                                    .first_key = t.first_key,
+                                                    .options = options},
+                                                   stream);
                          });
                          m.as_input(o);
                          m.as_input(lse);
@@ -70,8 +84,18 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                          const Tensor dq = dqkv.column_slice(0, width), dk = dqkv.column_slice(width, width),
                                       dv = dqkv.column_slice(2 * width, width);
                          return [=](Ops& ops, Stream& stream) {
-                             ops.attention_backward(dq, dk, dv, dout, o, lse, t.q, t.k, t.v, t.first_key,
-                                                    options, stream);
+                             ops.attention_backward({.dq = dq,
+                                                     .dk = dk,
+                                                     .dv = dv,
+                                                     .dout = dout,
+                                                     .o = o,
+                                                     .lse = lse,
+                                                     .q = t.q,
+                                                     .k = t.k,
+                                                     .v = t.v,
+                                                     .first_key = t.first_key,
+                                                     .options = options},
+                                                    stream);
                          };
                      }});
 }

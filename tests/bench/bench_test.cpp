@@ -59,7 +59,9 @@ class RunCaseTest : public ::testing::Test {
                     const Tensor y = m.output({2, 32}), x = m.input({2, 32}, deviation);
                     return [=](Ops& ops, Stream& stream) {
                         const int64_t rows = whole ? 2 : 1;
-                        ops.add(y.row_slice(0, rows), x.row_slice(0, rows), x.row_slice(0, rows), stream);
+                        ops.add(
+                            {.y = y.row_slice(0, rows), .x = x.row_slice(0, rows), .z = x.row_slice(0, rows)},
+                            stream);
                     };
                 }};
     }
@@ -87,6 +89,7 @@ TEST_F(RunCaseTest, TheLeastBytesOfACallAreThoseOfItsCase) {
             EXPECT_LE(cost.bytes, 3 * prepared.bytes()) << c.name;
         } else {
             EXPECT_EQ(cost.bytes, prepared.bytes()) << c.name;
+            EXPECT_EQ(cost.bytes_written, prepared.bytes_written()) << c.name;
         }
         // A case counts what documents leave of attention, and half of a symmetric product.
         const auto flops = static_cast<double>(cost.flops);
@@ -126,7 +129,7 @@ TEST_F(RunCaseTest, AWrongProductIsNoCeiling) {
     EXPECT_EQ(wrong.product_by, "operation matmul, 128 cubed f32");
 
     backend_.probes = {{"right", [&](Tensor c, Tensor a, Tensor b, Stream& stream) {
-                            backend_.ops->matmul(c, a, b, {}, {.transpose_b = true}, stream);
+                            backend_.ops->matmul({.c = c, .a = a, .b = b, .transpose_b = true}, stream);
                         }}};
     warning.clear();
     EXPECT_TRUE(measure_backend(backend_, *stream_, DType::f32, 1, warning).library_product);

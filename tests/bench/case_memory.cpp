@@ -62,7 +62,7 @@ Tensor CaseMemory::input(DType dtype, Dims dims, float deviation) {
 
 Tensor CaseMemory::inout(DType dtype, Dims dims, float deviation) {
     const Tensor tensor = input(dtype, dims, deviation);
-    bytes_ += tensor.bytes();
+    written_ += tensor.bytes();
     results_.push_back(tensor);
     return tensor;
 }
@@ -72,7 +72,7 @@ Tensor CaseMemory::output(DType dtype, Dims dims) {
     const std::vector<char> poison(static_cast<size_t>(std::min<int64_t>(tensor.bytes(), 64 << 20)),
                                    static_cast<char>(0xff));  // NaN in f32 and in bf16
     upload(tensor, poison.data(), static_cast<int64_t>(poison.size()));
-    bytes_ += tensor.bytes();
+    written_ += tensor.bytes();
     results_.push_back(tensor);
     poisoned_.push_back(tensor);
     return tensor;
@@ -102,7 +102,7 @@ Tensor CaseMemory::uncounted_input(DType dtype, Dims dims) {
 }
 
 Tensor CaseMemory::as_input(Tensor tensor) {
-    bytes_ += tensor.bytes();
+    read_ += tensor.bytes();
     return tensor;
 }
 

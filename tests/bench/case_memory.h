@@ -30,7 +30,8 @@ class CaseMemory {
     Tensor workspace(DType dtype, Dims dims);  // not counted, not checked
     // Not counted: for tensors of which only a part is touched. The case counts that part itself.
     Tensor uncounted_input(DType dtype, Dims dims);
-    void count(int64_t bytes) { bytes_ += bytes; }
+    void count_read(int64_t bytes) { read_ += bytes; }
+    void count_written(int64_t bytes) { written_ += bytes; }
     // Declares a tensor to be written by the call, for those that are not counted.
     void check(Tensor tensor) { results_.push_back(tensor); }
     // Declares the results of set-up work to be inputs.
@@ -38,7 +39,8 @@ class CaseMemory {
     // Runs it once, now, before the timing.
     void setup(const std::function<void(Ops&, Stream&)>& work);
 
-    int64_t bytes() const { return bytes_; }                           // least bytes moved by one call
+    int64_t bytes() const { return read_ + written_; }                 // least bytes moved by one call
+    int64_t bytes_written() const { return written_; }                 // of those
     int64_t footprint() const { return footprint_; }                   // memory held
     const std::vector<Tensor>& results() const { return results_; }    // all that a call writes
     const std::vector<Tensor>& poisoned() const { return poisoned_; }  // those that start as NaN
@@ -52,7 +54,7 @@ class CaseMemory {
     Ops& ops_;
     Stream& stream_;
     const DType real_;
-    int64_t bytes_ = 0, footprint_ = 0;
+    int64_t read_ = 0, written_ = 0, footprint_ = 0;
     std::vector<Buffer> buffers_;
     std::vector<Tensor> results_, poisoned_;
 };

@@ -43,7 +43,7 @@ BackendCeilings measure_backend(Backend& backend, Stream& stream, DType real, in
     product.rate(1);
     const std::vector<double> ours = first_elements(product.result(), *backend.device, stream);
     for (const ProductProbe& probe : backend.probes) {
-        backend.ops->fill(product.result(), 0.0f, stream);
+        backend.ops->fill({.x = product.result(), .value = 0.0f}, stream);
         try {
             const double rate = product.rate(probe.run, kRounds, kSeconds);
             const std::vector<double> theirs = first_elements(product.result(), *backend.device, stream);

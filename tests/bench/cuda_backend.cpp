@@ -34,7 +34,7 @@ Backend make_cuda_backend(const CudaLibraries& libraries) {
             ::speedrun::make_cuda_backend({.libraries = {.products = Products::library}}));
         backend.probes = {{"library", [library](Tensor c, Tensor a, Tensor b, Stream& stream) {
                                if (!library->notes.empty()) throw_internal("{}", library->notes.front());
-                               library->ops->matmul(c, a, b, {}, {.transpose_b = true}, stream);
+                               library->ops->matmul({.c = c, .a = a, .b = b, .transpose_b = true}, stream);
                            }}};
     }
     backend.description = {{"kind", "cuda"},

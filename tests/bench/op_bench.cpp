@@ -61,7 +61,7 @@ int run(const Options& options) {
     const Buffer head_start(*backend.device, "bench", MemoryCategory::workspace, backend.head_start_bytes);
     const Tensor ballast = head_start.tensor(DType::f32, {head_start.bytes() / size_of(DType::f32)});
     Timer timer(*backend.device, *stream, [&] {
-        if (ballast.numel() > 0) backend.ops->fill(ballast, 1.0f, *stream);
+        if (ballast.numel() > 0) backend.ops->fill({.x = ballast, .value = 1.0f}, *stream);
     });
     std::string warning;
     const BackendCeilings ceilings = measure_backend(backend, *stream, real, small ? 16 : 1, warning);

@@ -11,12 +11,6 @@ namespace {
 
 void add_adamw(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t count = s.padded_vocab * s.width;
-    const AdamwOptions options{.learning_rate = 1e-3f,
-                               .beta1 = 0.9f,
-                               .beta2 = 0.95f,
-                               .epsilon = 1e-8f,
-                               .weight_decay = 0.1f,
-                               .step = 10};
     cases.push_back({"optimizer.adamw_step.embedding",
                      "adamw_step",
                      fmt::format("{}", count),
@@ -28,10 +22,22 @@ void add_adamw(std::vector<Case>& cases, const ModelShape& s) {
                                       grad = m.input(DType::f32, {count}), one = m.constant({1}, 1.0f);
                          // Positive: it stands below a root. It is written too.
                          const Tensor second = m.constant({count}, 0.5f);
-                         m.count(second.bytes());
+                         m.count_written(second.bytes());
                          m.check(second);
                          return [=](Ops& ops, Stream& stream) {
-                             ops.adamw_step(parameter, master, first, second, grad, one, options, stream);
+                             ops.adamw_step({.parameter = parameter,
+                                             .master = master,
+                                             .first_moment = first,
+                                             .second_moment = second,
+                                             .grad = grad,
+                                             .grad_scale = one,
+                                             .learning_rate = 1e-3f,
+                                             .beta1 = 0.9f,
+                                             .beta2 = 0.95f,
+                                             .epsilon = 1e-8f,
+                                             .weight_decay = 0.1f,
+                                             .step = 10},
+                                            stream);
                          };
                      }});
 }
@@ -45,29 +51,39 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
     const int64_t n = x.n, rows = x.rows, cols = x.cols, count = n * rows * cols;
     const std::string shape = fmt::format("{} x {}x{}", n, rows, cols);
     const auto name = [&](const char* op) { return fmt::format("optimizer.{}.{}", op, x.name); };
-    cases.push_back({name("muon_momentum"), "muon_momentum", shape, 0, {}, [=](CaseMemory& m) -> Enqueue {
-                         const Tensor update = m.output({count}), momentum = m.inout(DType::f32, {count}),
-                                      grad = m.input(DType::f32, {count}), one = m.constant({1}, 1.0f);
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.muon_momentum(update, momentum, grad, one, {.momentum = 0.95f}, stream);
-                         };
-                     }});
+    cases.push_back(
+        {name("muon_momentum"), "muon_momentum", shape, 0, {}, [=](CaseMemory& m) -> Enqueue {
+             const Tensor update = m.output({count}), momentum = m.inout(DType::f32, {count}),
+                          grad = m.input(DType::f32, {count}), one = m.constant({1}, 1.0f);
+             return [=](Ops& ops, Stream& stream) {
+                 ops.muon_momentum(
+                     {.update = update, .momentum = momentum, .grad = grad, .grad_scale = one, .mu = 0.95f},
+                     stream);
+             };
+         }});
     cases.push_back({name("muon_apply"), "muon_apply", shape, 0, {}, [=](CaseMemory& m) -> Enqueue {
                          const Tensor parameter = m.output({count}), master = m.inout(DType::f32, {count}),
                                       update = m.input({count}), one = m.constant({1}, 1.0f);
-                         const MuonApplyOptions options{0.01f, 0.1f, true};
                          return [=](Ops& ops, Stream& stream) {
-                             ops.muon_apply(parameter, master, update, one, options, stream);
+                             ops.muon_apply({.parameter = parameter,
+                                             .master = master,
+                                             .update = update,
+                                             .grad_scale = one,
+                                             .learning_rate = 0.01f,
+                                             .weight_decay = 0.1f,
+                                             .cautious = true},
+                                            stream);
                          };
                      }});
     cases.push_back(
         {name("normuon_scale"), "normuon_scale", shape, 0, {}, [=](CaseMemory& m) -> Enqueue {
              const Tensor update = m.inout(m.real(), {n, rows, cols}), one = m.constant({1}, 1.0f);
              const Tensor second = m.constant({n, std::max(rows, cols)}, 0.5f);
-             m.count(second.bytes());  // written too
+             m.count_written(second.bytes());
              m.check(second);
              return [=](Ops& ops, Stream& stream) {
-                 ops.normuon_scale(update, second, one, {.beta2 = 0.95f}, stream);
+                 ops.normuon_scale(
+                     {.update = update, .second_moment = second, .grad_scale = one, .beta2 = 0.95f}, stream);
              };
          }});
     // A symmetric product needs half of its elements.
@@ -77,7 +93,7 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
     const double gram = symmetric(rows, cols);
     cases.push_back({name("gram"), "gram", shape, gram, {}, [=](CaseMemory& m) -> Enqueue {
                          const Tensor a = m.output({n, rows, rows}), in = m.input({n, rows, cols});
-                         return [=](Ops& ops, Stream& stream) { ops.gram(a, in, stream); };
+                         return [=](Ops& ops, Stream& stream) { ops.gram({.a = a, .x = in}, stream); };
                      }});
     const int64_t side = std::min(rows, cols), depth = std::max(rows, cols);
     const double polar = 5 * (symmetric(side, depth) + symmetric(side, side) +
@@ -85,8 +101,10 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
     cases.push_back({name("polar_express"), "polar_express", shape, polar, {}, [=](CaseMemory& m) -> Enqueue {
                          const Tensor in = m.inout(m.real(), {n, rows, cols});
                          const Tensor work =
-                             m.workspace(m.real(), {Ops::polar_express_workspace(n, rows, cols)});
-                         return [=](Ops& ops, Stream& stream) { ops.polar_express(in, work, stream); };
+                             m.workspace(m.real(), {op::PolarExpress::workspace_size(n, rows, cols)});
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.polar_express({.x = in, .workspace = work}, stream);
+                         };
                      }});
 }
 

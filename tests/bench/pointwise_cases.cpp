@@ -26,33 +26,45 @@ void add_embedding(std::vector<Case>& cases, const ModelShape& s, bool positions
                      kPointwise, [=](CaseMemory& m) -> Enqueue {
                          const Tensor out = m.output({tokens, width}), index = m.indices(ids);
                          const Tensor table = m.uncounted_input(m.real(), {vocab, width});
-                         m.count(distinct * width * size_of(m.real()));
+                         m.count_read(distinct * width * size_of(m.real()));
                          const Tensor place = positions ? m.indices(position) : Tensor{};
                          const Tensor places = positions ? m.input({length, width}) : Tensor{};
                          return [=](Ops& ops, Stream& stream) {
-                             ops.embedding_forward(out, index, table, place, places, stream);
+                             ops.embedding_forward({.out = out,
+                                                    .index = index,
+                                                    .table = table,
+                                                    .position = place,
+                                                    .position_table = places},
+                                                   stream);
                          };
                      }});
     if (positions) return;
-    cases.push_back(
-        {fmt::format("pointwise.{}.embedding_backward", s.name), "embedding_backward", shape, 0, kPointwise,
-         [=](CaseMemory& m) -> Enqueue {
-             const Tensor dtable = m.uncounted_input(DType::f32, {vocab, width});
-             m.count(2 * distinct * width * size_of(DType::f32));
-             m.check(dtable);
-             const Tensor index = m.indices(ids), dout = m.input({tokens, width});
-             const Tensor order = m.workspace(DType::i32, {2, tokens});
-             m.count(order.bytes() - index.bytes());  // what is read in its stead
-             m.setup([=](Ops& ops, Stream& stream) { ops.sort_ids(order, index, vocab, stream); });
-             return
-                 [=](Ops& ops, Stream& stream) { ops.embedding_backward(dtable, order, dout, true, stream); };
-         }});
+    cases.push_back({fmt::format("pointwise.{}.embedding_backward", s.name), "embedding_backward", shape, 0,
+                     kPointwise, [=](CaseMemory& m) -> Enqueue {
+                         const Tensor dtable = m.uncounted_input(DType::f32, {vocab, width});
+                         m.count_read(distinct * width * size_of(DType::f32));
+                         m.count_written(distinct * width * size_of(DType::f32));
+                         m.check(dtable);
+                         const Tensor index = m.indices(ids), dout = m.input({tokens, width});
+                         const Tensor order = m.workspace(DType::i32, {2, tokens});
+                         m.count_read(order.bytes() - index.bytes());  // what is read in its stead
+                         m.setup([=](Ops& ops, Stream& stream) {
+                             ops.sort_ids({.order = order, .index = index, .limit = vocab}, stream);
+                         });
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.embedding_backward(
+                                 {.dtable = dtable, .order = order, .dout = dout, .accumulate = true},
+                                 stream);
+                         };
+                     }});
     cases.push_back({fmt::format("pointwise.{}.sort_ids", s.name), "sort_ids",
                      fmt::format("{} below {}", tokens, vocab), 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
                          // Made as f32, in which what was not written is NaN and an id next to nothing.
                          const Tensor index = m.indices(ids), written = m.output(DType::f32, {2, tokens});
                          const Tensor order(written.data, DType::i32, {2, tokens});
-                         return [=](Ops& ops, Stream& stream) { ops.sort_ids(order, index, vocab, stream); };
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.sort_ids({.order = order, .index = index, .limit = vocab}, stream);
+                         };
                      }});
 }
 
@@ -70,7 +82,16 @@ void add_norm(std::vector<Case>& cases, const ModelShape& s, NormKind kind) {
                              const Tensor sum = residual ? m.output({tokens, width}) : Tensor{};
                              const Tensor delta = residual ? m.input({tokens, width}) : Tensor{};
                              return [=](Ops& ops, Stream& stream) {
-                                 ops.norm_forward(y, sum, mean, rstd, x, delta, gain, bias, kind, stream);
+                                 ops.norm_forward({.y = y,
+                                                   .sum = sum,
+                                                   .mean = mean,
+                                                   .rstd = rstd,
+                                                   .x = x,
+                                                   .delta = delta,
+                                                   .gain = gain,
+                                                   .bias = bias,
+                                                   .kind = kind},
+                                                  stream);
                              };
                          }});
     };
@@ -86,8 +107,18 @@ void add_norm(std::vector<Case>& cases, const ModelShape& s, NormKind kind) {
                          const Tensor dgain = layer ? m.output(DType::f32, {width}) : Tensor{};
                          const Tensor dbias = layer ? m.output(DType::f32, {width}) : Tensor{};
                          return [=](Ops& ops, Stream& stream) {
-                             ops.norm_backward(ds, dgain, dbias, dy, x, mean, rstd, gain, dresidual, false,
-                                               kind, stream);
+                             ops.norm_backward({.ds = ds,
+                                                .dgain = dgain,
+                                                .dbias = dbias,
+                                                .dy = dy,
+                                                .s = x,
+                                                .mean = mean,
+                                                .rstd = rstd,
+                                                .gain = gain,
+                                                .dresidual = dresidual,
+                                                .accumulate = false,
+                                                .kind = kind},
+                                               stream);
                          };
                      }});
 }
@@ -103,8 +134,15 @@ void add_mix_norm(std::vector<Case>& cases, const ModelShape& s) {
                          const Tensor x = m.input({tokens, width}), delta = m.input({tokens, width});
                          const MixWith mix{m.input({tokens, width}), m.constant({2}, 0.5f)};
                          return [=](Ops& ops, Stream& stream) {
-                             ops.mix_norm_forward(y, sum, entered, {}, rstd, x, delta, mix, {}, {},
-                                                  NormKind::rmsnorm, stream);
+                             ops.mix_norm_forward({.y = y,
+                                                   .sum = sum,
+                                                   .entered = entered,
+                                                   .rstd = rstd,
+                                                   .x = x,
+                                                   .delta = delta,
+                                                   .mix = mix,
+                                                   .kind = NormKind::rmsnorm},
+                                                  stream);
                          };
                      }});
     cases.push_back({prefix + "mix_norm_backward", "mix_norm_backward", shape, 0, kPointwise,
@@ -117,8 +155,19 @@ void add_mix_norm(std::vector<Case>& cases, const ModelShape& s) {
                          const Tensor rstd = m.constant({tokens}, 1.0f);
                          const MixWith mix{m.input({tokens, width}), m.constant({2}, 0.5f)};
                          return [=](Ops& ops, Stream& stream) {
-                             ops.mix_norm_backward(dx, dz, dc, {}, {}, dy, sum, entered, mix, {}, rstd, {},
-                                                   dresidual, false, false, NormKind::rmsnorm, stream);
+                             ops.mix_norm_backward({.dx = dx,
+                                                    .dz = dz,
+                                                    .dcoefficients = dc,
+                                                    .dy = dy,
+                                                    .s = sum,
+                                                    .entered = entered,
+                                                    .mix = mix,
+                                                    .rstd = rstd,
+                                                    .dresidual = dresidual,
+                                                    .accumulate = false,
+                                                    .accumulate_z = false,
+                                                    .kind = NormKind::rmsnorm},
+                                                   stream);
                          };
                      }});
 }
@@ -129,7 +178,7 @@ void add_activation(std::vector<Case>& cases, const ModelShape& s, Activation ac
                      sizes(tokens, width), 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
                          const Tensor y = m.output({tokens, width}), x = m.input({tokens, width});
                          return [=](Ops& ops, Stream& stream) {
-                             ops.activation_forward(y, x, activation, stream);
+                             ops.activation_forward({.y = y, .x = x, .activation = activation}, stream);
                          };
                      }});
     cases.push_back({fmt::format("pointwise.{}.activation_backward", s.name), "activation_backward",
@@ -137,7 +186,8 @@ void add_activation(std::vector<Case>& cases, const ModelShape& s, Activation ac
                          const Tensor dx = m.output({tokens, width}), dy = m.input({tokens, width}),
                                       x = m.input({tokens, width});
                          return [=](Ops& ops, Stream& stream) {
-                             ops.activation_backward(dx, dy, x, activation, stream);
+                             ops.activation_backward({.dx = dx, .dy = dy, .x = x, .activation = activation},
+                                                     stream);
                          };
                      }});
 }
@@ -148,7 +198,7 @@ void add_residual_stream(std::vector<Case>& cases, const ModelShape& s) {
     cases.push_back({prefix + "add", "add", shape, 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
                          const Tensor y = m.output({tokens, width}), x = m.input({tokens, width}),
                                       z = m.input({tokens, width});
-                         return [=](Ops& ops, Stream& stream) { ops.add(y, x, z, stream); };
+                         return [=](Ops& ops, Stream& stream) { ops.add({.y = y, .x = x, .z = z}, stream); };
                      }});
     cases.push_back(
         {prefix + "mix_backward", "mix_backward", shape, 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
@@ -157,7 +207,16 @@ void add_residual_stream(std::vector<Case>& cases, const ModelShape& s) {
                           x = m.input({tokens, width}), z = m.input({tokens, width}),
                           c = m.constant({2}, 0.5f);
              return [=](Ops& ops, Stream& stream) {
-                 ops.mix_backward(dx, dz, dc, dy, x, z, c, false, false, stream);
+                 ops.mix_backward({.dx = dx,
+                                   .dz = dz,
+                                   .dcoefficients = dc,
+                                   .dy = dy,
+                                   .x = x,
+                                   .z = z,
+                                   .coefficients = c,
+                                   .accumulate = false,
+                                   .accumulate_z = false},
+                                  stream);
              };
          }});
 }
@@ -181,7 +240,14 @@ void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
              const Tensor rstd = m.output(DType::f32, {tokens, 2 * heads}), p = m.indices(position);
              const auto [cos, sin] = tables(m);
              return [=, cos = cos, sin = sin](Ops& ops, Stream& stream) {
-                 ops.qk_norm_rotary_forward(q, k, rstd, cos, sin, p, {}, options, stream);
+                 ops.qk_norm_rotary_forward({.q = q,
+                                             .k = k,
+                                             .rstd = rstd,
+                                             .cos = cos,
+                                             .sin = sin,
+                                             .position = p,
+                                             .options = options},
+                                            stream);
              };
          }});
     cases.push_back(
@@ -195,7 +261,15 @@ void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
              const Tensor rstd = m.output(DType::f32, {tokens, 2 * heads}), p = m.indices(position);
              const auto [cos, sin] = tables(m);
              return [=, cos = cos, sin = sin](Ops& ops, Stream& stream) {
-                 ops.qk_norm_rotary_forward(q, k, rstd, cos, sin, p, value, options, stream);
+                 ops.qk_norm_rotary_forward({.q = q,
+                                             .k = k,
+                                             .rstd = rstd,
+                                             .cos = cos,
+                                             .sin = sin,
+                                             .position = p,
+                                             .value = value,
+                                             .options = options},
+                                            stream);
              };
          }});
     cases.push_back(
@@ -205,16 +279,23 @@ void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
              const Tensor rstd = m.constant({tokens, 2 * heads}, 1.0f), p = m.indices(position);
              const auto [cos, sin] = tables(m);
              return [=, cos = cos, sin = sin](Ops& ops, Stream& stream) {
-                 ops.qk_norm_rotary_backward(dqk.column_slice(0, width), dqk.column_slice(width, width),
-                                             qk.column_slice(0, width), qk.column_slice(width, width), rstd,
-                                             cos, sin, p, options, stream);
+                 ops.qk_norm_rotary_backward({.dq = dqk.column_slice(0, width),
+                                              .dk = dqk.column_slice(width, width),
+                                              .q = qk.column_slice(0, width),
+                                              .k = qk.column_slice(width, width),
+                                              .rstd = rstd,
+                                              .cos = cos,
+                                              .sin = sin,
+                                              .position = p,
+                                              .options = options},
+                                             stream);
              };
          }});
 }
 
 void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap) {
     const int64_t tokens = s.tokens, vocab = s.padded_vocab;
-    const CrossEntropyOptions options{.vocab_size = s.vocab_size, .softcap = softcap};
+    const int64_t vocab_size = s.vocab_size;
     const std::vector<int32_t> targets = zipf_tokens(tokens, s.vocab_size);
     cases.push_back({fmt::format("pointwise.{}.cross_entropy", s.name),
                      "cross_entropy",
@@ -226,7 +307,13 @@ void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap) {
                                       dlogits = m.output({tokens, vocab}), logits = m.input({tokens, vocab}),
                                       target = m.indices(targets);
                          return [=](Ops& ops, Stream& stream) {
-                             ops.cross_entropy(losses, dlogits, logits, target, options, stream);
+                             ops.cross_entropy({.losses = losses,
+                                                .dlogits = dlogits,
+                                                .logits = logits,
+                                                .targets = target,
+                                                .vocab_size = vocab_size,
+                                                .softcap = softcap},
+                                               stream);
                          };
                      }});
 }

@@ -30,21 +30,21 @@ void add_linear(std::vector<Case>& cases, const ModelShape& shape, const Linear&
                                       w = m.input({out, in}, 0.02f);
                          const Tensor bias = with_bias ? m.input(DType::f32, {out}) : Tensor{};
                          return [=](Ops& ops, Stream& stream) {
-                             ops.matmul(y, x, w, bias, {.transpose_b = true}, stream);
+                             ops.matmul({.c = y, .a = x, .b = w, .bias = bias, .transpose_b = true}, stream);
                          };
                      }});
     cases.push_back(
         {name + ".dgrad", "matmul", sizes(tokens, in, out), flops, l.dgrad, [=](CaseMemory& m) -> Enqueue {
              const Tensor dx = m.output({tokens, in}), dy = m.input({tokens, out}),
                           w = m.input({out, in}, 0.02f);
-             return [=](Ops& ops, Stream& stream) { ops.matmul(dx, dy, w, {}, {}, stream); };
+             return [=](Ops& ops, Stream& stream) { ops.matmul({.c = dx, .a = dy, .b = w}, stream); };
          }});
     cases.push_back(
         {name + ".wgrad", "matmul", sizes(out, in, tokens), flops, l.wgrad, [=](CaseMemory& m) -> Enqueue {
              const Tensor dw = m.inout(DType::f32, {out, in}), dy = m.input({tokens, out}, 0.01f),
                           x = m.input({tokens, in});
              return [=](Ops& ops, Stream& stream) {
-                 ops.matmul(dw, dy, x, {}, {.transpose_a = true, .accumulate = true}, stream);
+                 ops.matmul({.c = dw, .a = dy, .b = x, .transpose_a = true, .accumulate = true}, stream);
              };
          }});
 }

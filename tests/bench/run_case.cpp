@@ -18,7 +18,7 @@ double count_nonfinite(const Tensor& tensor, Backend& backend, Stream& stream) {
     Buffer count(*backend.device, "bench", MemoryCategory::workspace, sizeof(float));
     float found = -1.0f;
     const Tensor out = count.tensor(DType::f32, {1});
-    backend.ops->count_nonfinite(out, tensor.reshaped({tensor.numel()}), stream);
+    backend.ops->count_nonfinite({.out = out, .x = tensor.reshaped({tensor.numel()})}, stream);
     backend.device->copy(&found, out.data, sizeof found, stream);
     stream.synchronize();
     return found;

@@ -26,6 +26,7 @@ class PreparedCase {
     int sets() const { return static_cast<int>(sets_.size()); }
     // Cost of one call: the least that it moves, as the tensors were handed out, and as MeteredOps tells it.
     int64_t bytes() const { return sets_.front()->bytes(); }
+    int64_t bytes_written() const { return sets_.front()->bytes_written(); }
     const OpCost& cost() const { return cost_; }
     // After all calls have run at least once: throws unless every output was written and is finite.
     void check_outputs();

@@ -16,19 +16,19 @@ std::vector<Case> utility_cases(const Shapes& shapes) {
     };
     add("fill", "fill", flat, [=](CaseMemory& m) -> Enqueue {
         const Tensor x = m.output({count});
-        return [=](Ops& ops, Stream& stream) { ops.fill(x, 0.5f, stream); };
+        return [=](Ops& ops, Stream& stream) { ops.fill({.x = x, .value = 0.5f}, stream); };
     });
     add("scale", "scale", flat, [=](CaseMemory& m) -> Enqueue {
         const Tensor x = m.inout(m.real(), {count});
-        return [=](Ops& ops, Stream& stream) { ops.scale(x, -1.0f, stream); };
+        return [=](Ops& ops, Stream& stream) { ops.scale({.x = x, .factor = -1.0f}, stream); };
     });
     add("cast_down", "cast", flat + " from f32", [=](CaseMemory& m) -> Enqueue {
         const Tensor out = m.output({count}), in = m.input(DType::f32, {count});
-        return [=](Ops& ops, Stream& stream) { ops.cast(out, in, stream); };
+        return [=](Ops& ops, Stream& stream) { ops.cast({.out = out, .in = in}, stream); };
     });
     add("cast_up", "cast", flat + " to f32", [=](CaseMemory& m) -> Enqueue {
         const Tensor out = m.output(DType::f32, {count}), in = m.input({count});
-        return [=](Ops& ops, Stream& stream) { ops.cast(out, in, stream); };
+        return [=](Ops& ops, Stream& stream) { ops.cast({.out = out, .in = in}, stream); };
     });
     const std::pair<const char*, VectorNorm> norms[] = {{"norm_term_1", VectorNorm::one},
                                                         {"norm_term_2", VectorNorm::two},
@@ -37,35 +37,47 @@ std::vector<Case> utility_cases(const Shapes& shapes) {
     for (const auto& [name, norm] : norms) {
         add(name, "norm_term", flat, [=, norm = norm](CaseMemory& m) -> Enqueue {
             const Tensor out = m.output(DType::f32, {1}), x = m.input({count});
-            return [=](Ops& ops, Stream& stream) { ops.norm_term(out, x, norm, stream); };
+            return
+                [=](Ops& ops, Stream& stream) { ops.norm_term({.out = out, .x = x, .norm = norm}, stream); };
         });
     }
     add("sum", "sum", fmt::format("{}", tokens), [=](CaseMemory& m) -> Enqueue {
         const Tensor out = m.output(DType::f32, {1}), x = m.input(DType::f32, {tokens});
-        return [=](Ops& ops, Stream& stream) { ops.sum(out, x, false, stream); };
+        return [=](Ops& ops, Stream& stream) { ops.sum({.out = out, .x = x, .accumulate = false}, stream); };
     });
     add("count_nonfinite", "count_nonfinite", flat, [=](CaseMemory& m) -> Enqueue {
         const Tensor out = m.output(DType::f32, {1}), x = m.input({count});
-        return [=](Ops& ops, Stream& stream) { ops.count_nonfinite(out, x, stream); };
+        return [=](Ops& ops, Stream& stream) { ops.count_nonfinite({.out = out, .x = x}, stream); };
     });
     add("clip_coefficient", "clip_coefficient", "150", [=](CaseMemory& m) -> Enqueue {
         const Tensor coefficient = m.output(DType::f32, {1}), norm = m.output(DType::f32, {1}),
                      terms = m.constant({150}, 0.25f);
         return [=](Ops& ops, Stream& stream) {
-            ops.clip_coefficient(coefficient, norm, terms, 1.0f, VectorNorm::two, stream);
+            ops.clip_coefficient({.coefficient = coefficient,
+                                  .norm = norm,
+                                  .terms = terms,
+                                  .max_norm = 1.0f,
+                                  .kind = VectorNorm::two},
+                                 stream);
         };
     });
     add("random_normal", "random_normal", flat, [=](CaseMemory& m) -> Enqueue {
         const Tensor x = m.output(DType::f32, {count});
-        return [=](Ops& ops, Stream& stream) { ops.random_normal(x, 1, 2, 0, 0.02f, stream); };
+        return [=](Ops& ops, Stream& stream) {
+            ops.random_normal({.x = x, .seed = 1, .sequence = 2, .offset = 0, .deviation = 0.02f}, stream);
+        };
     });
     add("random_uniform", "random_uniform", flat, [=](CaseMemory& m) -> Enqueue {
         const Tensor x = m.output(DType::f32, {count});
-        return [=](Ops& ops, Stream& stream) { ops.random_uniform(x, 1, 2, 0, 0.02f, stream); };
+        return [=](Ops& ops, Stream& stream) {
+            ops.random_uniform({.x = x, .seed = 1, .sequence = 2, .offset = 0, .bound = 0.02f}, stream);
+        };
     });
     add("column_sum", "column_sum", fmt::format("{}x{}", tokens, mlp), [=](CaseMemory& m) -> Enqueue {
         const Tensor out = m.output(DType::f32, {mlp}), x = m.input({tokens, mlp});
-        return [=](Ops& ops, Stream& stream) { ops.column_sum(out, x, false, stream); };
+        return [=](Ops& ops, Stream& stream) {
+            ops.column_sum({.out = out, .x = x, .accumulate = false}, stream);
+        };
     });
     return cases;
 }

@@ -201,10 +201,14 @@ TEST_P(CublasLtTest, EveryLayoutIsWhatItAsksFor) {
                             upload(device, bias, out, kN, keep);
                             bias_tensor = keep.back().tensor(out, {kN});
                         }
-                        ASSERT_TRUE(library->matmul(
-                            c, upload(device, a, real_type, a.cols + kPad, keep),
-                            upload(device, b, real_type, b.cols + kPad, keep), bias_tensor,
-                            {.transpose_a = ta, .transpose_b = tb, .accumulate = accumulate}, *stream));
+                        ASSERT_TRUE(library->matmul({.c = c,
+                                                     .a = upload(device, a, real_type, a.cols + kPad, keep),
+                                                     .b = upload(device, b, real_type, b.cols + kPad, keep),
+                                                     .bias = bias_tensor,
+                                                     .transpose_a = ta,
+                                                     .transpose_b = tb,
+                                                     .accumulate = accumulate},
+                                                    *stream));
                         for (int64_t i = 0; i < kM; ++i) {
                             for (int64_t j = 0; j < kN; ++j) {
                                 double sum = accumulate ? before(i, j) : 0.0;
@@ -237,7 +241,7 @@ TEST_P(CublasLtTest, TimesEachShapeOnceAndRemembers) {
         const Tensor ta = upload(device, a, GetParam(), 6, keep), tb = upload(device, b, GetParam(), 8, keep),
                      tc = upload(device, c, DType::f32, 8, keep);
         products = 0;
-        ASSERT_TRUE(library->matmul(tc, ta, tb, {}, {.accumulate = true}, *stream));
+        ASSERT_TRUE(library->matmul({.c = tc, .a = ta, .b = tb, .accumulate = true}, *stream));
         const int first = products;
         if (run == 0)
             EXPECT_GT(first, 4) << "all candidates are timed";
@@ -247,7 +251,7 @@ TEST_P(CublasLtTest, TimesEachShapeOnceAndRemembers) {
         double sum = c(1, 2);
         for (int64_t p = 0; p < 6; ++p) sum += a(1, p) * b(p, 2);
         EXPECT_NEAR(tc.as<float>()[1 * 8 + 2], sum, 1e-5) << "timing must not add to c";
-        ASSERT_TRUE(library->matmul(tc, ta, tb, {}, {.accumulate = true}, *stream));
+        ASSERT_TRUE(library->matmul({.c = tc, .a = ta, .b = tb, .accumulate = true}, *stream));
         EXPECT_EQ(products, first + 1);
     }
 }
@@ -263,7 +267,7 @@ TEST_P(CublasLtTest, HeuristicIsToldTheAlignment) {
         const Tensor x = upload(device, values, GetParam(), stride, keep);
         const Tensor c = upload(device, values, GetParam(), 16, keep);
         alignments.clear();
-        ASSERT_TRUE(library->matmul(c, x, x, {}, {}, *stream));
+        ASSERT_TRUE(library->matmul({.c = c, .a = x, .b = x}, *stream));
         const auto expected = static_cast<uint32_t>(stride == 16 ? 16 : 2 * size_of(GetParam()));
         EXPECT_EQ(alignments, std::vector<uint32_t>(4, expected)) << "rows of " << stride;
     }
@@ -279,7 +283,7 @@ TEST_P(CublasLtTest, DryDeviceEntersTheSameMemory) {
         const auto library = make_cublaslt(*device, CublasLtOptions{.tune = false, .cache_file = ""}, api_);
         const Buffer x(*device, "x", MemoryCategory::data, 4096);
         const Tensor square = x.tensor(GetParam(), {16, 16});
-        ASSERT_TRUE(library->matmul(square, square, square, {}, {}, *stream));
+        ASSERT_TRUE(library->matmul({.c = square, .a = square, .b = square}, *stream));
         totals[i++] = device->memory().total();
     }
     EXPECT_EQ(totals[0], totals[1]);
@@ -299,7 +303,7 @@ TEST_P(CublasLtTest, RefusedProductFallsBackToTheHandWrittenKernel) {
     const Buffer x(device, "x", MemoryCategory::data, 4096);
     const Tensor square = x.tensor(GetParam(), {16, 16});
     const int64_t launches = fake_gpu_pieces_of_work();
-    ops.matmul(square, square, square, {}, {}, *stream);
+    ops.matmul({.c = square, .a = square, .b = square}, *stream);
     EXPECT_EQ(products, 0);
     EXPECT_EQ(fake_gpu_pieces_of_work(), launches + 1);
     EXPECT_EQ(ops.flops(), 2 * 16 * 16 * 16);

@@ -46,7 +46,7 @@ TEST_F(CudaDeviceTest, DryDeviceNeedsNoDriver) {
     CudaOps ops(device);
     const auto stream = device.create_stream("compute");
     const Buffer buffer(device, "x", MemoryCategory::activations, int64_t{1} << 50);
-    ops.fill(buffer.tensor(DType::f32, {1 << 20}), 1.0f, *stream);
+    ops.fill({.x = buffer.tensor(DType::f32, {1 << 20}), .value = 1.0f}, *stream);
     stream->synchronize();
     EXPECT_EQ(fake_gpu_allocations(), before);
     EXPECT_EQ(fake_gpu_pieces_of_work(), pieces);
@@ -74,7 +74,10 @@ TEST_F(CudaDeviceTest, BuffersAreFreed) {
         const auto stream = device.create_stream("compute");
         const Buffer x(device, "x", MemoryCategory::activations, 1 << 20);
         const Buffer out(device, "out", MemoryCategory::activations, 4);
-        ops.norm_term(out.tensor(DType::f32, {1}), x.tensor(DType::f32, {1 << 18}), VectorNorm::two, *stream);
+        ops.norm_term({.out = out.tensor(DType::f32, {1}),
+                       .x = x.tensor(DType::f32, {1 << 18}),
+                       .norm = VectorNorm::two},
+                      *stream);
         stream->synchronize();
         EXPECT_GT(fake_gpu_allocated_bytes(), before);
     }

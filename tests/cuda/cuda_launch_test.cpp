@@ -26,8 +26,8 @@ TEST_F(CudaLaunchTest, RefusedLaunchNamesKernelAndPlace) {
     const auto stream = device.create_stream("compute");
     const Buffer x(device, "x", MemoryCategory::activations, 64);
     set_fake_gpu({.refuses_launches = true});
-    const std::string message =
-        message_of([&] { ops.fill(x.tensor(DType::f32, {16}), 0.0f, *stream); }, ExitCode::failure);
+    const std::string message = message_of(
+        [&] { ops.fill({.x = x.tensor(DType::f32, {16}), .value = 0.0f}, *stream); }, ExitCode::failure);
     EXPECT_NE(message.find("utilities.cu:"), std::string::npos) << message;
     EXPECT_NE(message.find("cudaErrorInvalidConfiguration"), std::string::npos) << message;
 }
@@ -45,8 +45,18 @@ TEST_F(CudaLaunchTest, AllowedSharedMemoryNeverShrinks) {
     for (const int64_t dim : {kWide, kNarrow}) {
         const Tensor rows = x.tensor(DType::f32, {kLength, dim}), line = y.tensor(DType::f32, {1, kLength});
         forget_fake_gpu_launches();
-        ops.attention_backward(rows, rows, rows, rows, rows, line, rows, rows, rows,
-                               y.tensor(DType::i32, {kLength}), {kLength, 1, dim, 0, 0.1f}, *stream);
+        ops.attention_backward({.dq = rows,
+                                .dk = rows,
+                                .dv = rows,
+                                .dout = rows,
+                                .o = rows,
+                                .lse = line,
+                                .q = rows,
+                                .k = rows,
+                                .v = rows,
+                                .first_key = y.tensor(DType::i32, {kLength}),
+                                .options = {kLength, 1, dim, 0, 0.1f}},
+                               *stream);
         int64_t taken = 0;
         for (const auto& [name, launch] : fake_gpu_launches())
             if (name.find(kKernel) != std::string::npos) taken = launch.shared_bytes;
@@ -73,8 +83,14 @@ TEST_F(CudaLaunchTest, SharedMemoryIsTheCards) {
         const Buffer y(device, "y", MemoryCategory::activations, 4 * kLength);
         const Tensor rows = x.tensor(DType::f32, {kLength, kDim});
         const auto attention = [&] {  // of f32: 49.4 KiB
-            ops.attention_forward(rows, y.tensor(DType::f32, {1, kLength}), rows, rows, rows,
-                                  y.tensor(DType::i32, {kLength}), {kLength, 1, kDim, 0, 0.1f}, *stream);
+            ops.attention_forward({.o = rows,
+                                   .lse = y.tensor(DType::f32, {1, kLength}),
+                                   .q = rows,
+                                   .k = rows,
+                                   .v = rows,
+                                   .first_key = y.tensor(DType::i32, {kLength}),
+                                   .options = {kLength, 1, kDim, 0, 0.1f}},
+                                  *stream);
         };
         if (card > 49 << 10) {
             EXPECT_NO_THROW(attention()) << card;
@@ -109,20 +125,26 @@ TEST_F(CudaLaunchTest, ThreadsMayLaunchAtOnce) {
             };
             for (const Tensor& y : {flat, half}) {
                 const Tensor wide = y.reshaped({kRows, kCols});
-                launch([&] { ops.fill(y, 0.0f, *stream); });
-                launch([&] { ops.scale(y, 0.0f, *stream); });
-                launch([&] { ops.cast(y, flat, *stream); });
-                launch([&] { ops.add(wide, wide, wide, *stream); });
-                launch([&] { ops.count_nonfinite(one, y, *stream); });
+                launch([&] { ops.fill({.x = y, .value = 0.0f}, *stream); });
+                launch([&] { ops.scale({.x = y, .factor = 0.0f}, *stream); });
+                launch([&] { ops.cast({.out = y, .in = flat}, *stream); });
+                launch([&] { ops.add({.y = wide, .x = wide, .z = wide}, *stream); });
+                launch([&] { ops.count_nonfinite({.out = one, .x = y}, *stream); });
                 for (const VectorNorm norm :
                      {VectorNorm::one, VectorNorm::two, VectorNorm::three, VectorNorm::infinity})
-                    launch([&] { ops.norm_term(one, y, norm, *stream); });
+                    launch([&] { ops.norm_term({.out = one, .x = y, .norm = norm}, *stream); });
             }
-            launch([&] { ops.random_normal(flat, 1, 1, 0, 1.0f, *stream); });
-            launch([&] { ops.random_uniform(flat, 1, 1, 0, 1.0f, *stream); });
-            launch([&] { ops.sum(one, flat, false, *stream); });
-            launch([&] { ops.column_sum(row, x, false, *stream); });
-            launch([&] { ops.matmul(x, x, x, {}, {}, *stream); });
+            launch([&] {
+                ops.random_normal({.x = flat, .seed = 1, .sequence = 1, .offset = 0, .deviation = 1.0f},
+                                  *stream);
+            });
+            launch([&] {
+                ops.random_uniform({.x = flat, .seed = 1, .sequence = 1, .offset = 0, .bound = 1.0f},
+                                   *stream);
+            });
+            launch([&] { ops.sum({.out = one, .x = flat, .accumulate = false}, *stream); });
+            launch([&] { ops.column_sum({.out = row, .x = x, .accumulate = false}, *stream); });
+            launch([&] { ops.matmul({.c = x, .a = x, .b = x}, *stream); });
             stream->synchronize();
         });
     }

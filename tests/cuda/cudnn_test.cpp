@@ -145,11 +145,27 @@ struct Tensors {
         keep.emplace_back(device, "first_key", MemoryCategory::data, rows * 4);
         first_key = keep.back().tensor(DType::i32, {rows});
     }
+    op::AttentionForward forward_of(const AttentionOptions& o) const {
+        return {.o = to, .lse = lse, .q = tq, .k = tk, .v = tv, .first_key = first_key, .options = o};
+    }
+    op::AttentionBackward backward_of(const AttentionOptions& o) const {
+        return {.dq = dq,
+                .dk = dk,
+                .dv = dv,
+                .dout = tdout,
+                .o = to,
+                .lse = lse,
+                .q = tq,
+                .k = tk,
+                .v = tv,
+                .first_key = first_key,
+                .options = o};
+    }
     void forward(Ops& ops, const AttentionOptions& o, Stream& stream) const {
-        ops.attention_forward(to, lse, tq, tk, tv, first_key, o, stream);
+        ops.attention_forward(forward_of(o), stream);
     }
     void backward(Ops& ops, const AttentionOptions& o, Stream& stream) const {
-        ops.attention_backward(dq, dk, dv, tdout, to, lse, tq, tk, tv, first_key, o, stream);
+        ops.attention_backward(backward_of(o), stream);
     }
     Matrix read(const Tensor& t) const {
         Matrix result(t.rows(), t.cols());
@@ -299,8 +315,20 @@ TEST_F(CudnnTest, GigabytesOfScratchAreLeft) {
     const auto stream = dry.create_stream("compute");
     const auto library = make_cudnn(dry, std::unique_ptr<CudnnApi>());
     const Tensor x(nullptr, DType::bf16, {32768, 128}), lse(nullptr, DType::f32, {2, 32768});
-    EXPECT_TRUE(library->forward(x, lse, x, x, x, o, *stream));
-    EXPECT_FALSE(library->backward(x, x, x, x, x, lse, x, x, x, o, *stream));
+    EXPECT_TRUE(library->forward({.o = x, .lse = lse, .q = x, .k = x, .v = x, .first_key = {}, .options = o},
+                                 *stream));
+    EXPECT_FALSE(library->backward({.dq = x,
+                                    .dk = x,
+                                    .dv = x,
+                                    .dout = x,
+                                    .o = x,
+                                    .lse = lse,
+                                    .q = x,
+                                    .k = x,
+                                    .v = x,
+                                    .first_key = {},
+                                    .options = o},
+                                   *stream));
     ASSERT_EQ(library->notes().size(), 1u);
     EXPECT_NE(library->notes()[0].find("4.0 GiB"), std::string::npos) << library->notes()[0];
 }
@@ -316,8 +344,8 @@ TEST_F(CudnnTest, DryDeviceEntersTheSameMemory) {
             *device, device->dry() ? std::unique_ptr<CudnnApi>() : std::make_unique<HostApi>(calls_));
         const Tensors t(device_, o, 2, DType::bf16);
         const int64_t before = device->memory().total();
-        ASSERT_TRUE(library->forward(t.to, t.lse, t.tq, t.tk, t.tv, o, *stream));
-        ASSERT_TRUE(library->backward(t.dq, t.dk, t.dv, t.tdout, t.to, t.lse, t.tq, t.tk, t.tv, o, *stream));
+        ASSERT_TRUE(library->forward(t.forward_of(o), *stream));
+        ASSERT_TRUE(library->backward(t.backward_of(o), *stream));
         held[i++] = device->memory().total() - before;
     }
     EXPECT_EQ(held[0], held[1]);

@@ -7,8 +7,21 @@ namespace {
 
 SPEEDRUN_OP_TEST(AdamwTest);
 
-constexpr AdamwOptions kOptions{
-    .learning_rate = 0.01f, .beta1 = 0.65f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
+// The numbers of a step; its tensors are each test's to give.
+op::AdamwStep numbers(int64_t step = 1) {
+    return {.parameter = {},
+            .master = {},
+            .first_moment = {},
+            .second_moment = {},
+            .grad = {},
+            .grad_scale = {},
+            .learning_rate = 0.01f,
+            .beta1 = 0.65f,
+            .beta2 = 0.95f,
+            .epsilon = 1e-8f,
+            .weight_decay = 0.1f,
+            .step = step};
+}
 
 struct State {
     Matrix master, first_moment, second_moment;
@@ -28,27 +41,24 @@ TEST_P(AdamwTest, ThreeSteps) {
         const bool shared = dtype() == DType::f32 && count % 2 == 1;  // parameter is the master itself
         const float scales[] = {1.0f, 0.125f, 3.0f};
         const Outputs out = run([&](Harness& h) -> Outputs {
-            const Tensor master = h.inout(start.master, DType::f32, {count});
-            const Tensor first = h.inout(start.first_moment, DType::f32, {count});
-            const Tensor second = h.inout(start.second_moment, DType::f32, {count});
-            const Tensor parameter = shared ? master : h.output(dtype(), {count});
-            AdamwOptions options = kOptions;
+            op::AdamwStep a = numbers();
+            a.master = h.inout(start.master, DType::f32, {count});
+            a.first_moment = h.inout(start.first_moment, DType::f32, {count});
+            a.second_moment = h.inout(start.second_moment, DType::f32, {count});
+            a.parameter = shared ? a.master : h.output(dtype(), {count});
             for (int step = 1; step <= 3; ++step) {
-                Matrix scale(1, 1, scales[step - 1]);
-                const Tensor grad =
-                    h.input(random_matrix(1, count, 10 + step, DType::f32), DType::f32, {count});
-                options.step = step;
-                h.ops().adamw_step(parameter, master, first, second, grad, h.input(scale, DType::f32, {1}),
-                                   options, h.stream());
+                a.grad = h.input(random_matrix(1, count, 10 + step, DType::f32), DType::f32, {count});
+                a.grad_scale = h.input(Matrix(1, 1, scales[step - 1]), DType::f32, {1});
+                a.step = step;
+                h.ops().adamw_step(a, h.stream());
             }
-            return {h.read(parameter), h.read(master), h.read(first), h.read(second)};
+            return {h.read(a.parameter), h.read(a.master), h.read(a.first_moment), h.read(a.second_moment)};
         });
         State expected = start;
-        AdamwOptions options = kOptions;
         for (int step = 1; step <= 3; ++step) {
-            options.step = step;
             reference::adamw_step(expected.master, expected.first_moment, expected.second_moment,
-                                  random_matrix(1, count, 10 + step, DType::f32), scales[step - 1], options);
+                                  random_matrix(1, count, 10 + step, DType::f32), scales[step - 1],
+                                  numbers(step));
         }
         expect_close(out[1], expected.master, few_operations(DType::f32), "master");
         expect_close(out[2], expected.first_moment, few_operations(DType::f32), "first_moment");
@@ -63,14 +73,15 @@ TEST_P(AdamwTest, NothingChangesIfTheScaleIsNotFinite) {
         const State start(33);
         const Matrix parameter = rounded(start.master, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
-            const Tensor p = h.inout(parameter, dtype(), {33}),
-                         master = h.inout(start.master, DType::f32, {33});
-            const Tensor first = h.inout(start.first_moment, DType::f32, {33});
-            const Tensor second = h.inout(start.second_moment, DType::f32, {33});
-            const Tensor grad = h.input(Matrix(1, 33, std::nan("")), DType::f32, {33});
-            h.ops().adamw_step(p, master, first, second, grad, h.input(Matrix(1, 1, bad), DType::f32, {1}),
-                               kOptions, h.stream());
-            return {h.read(p), h.read(master), h.read(first), h.read(second)};
+            op::AdamwStep a = numbers();
+            a.parameter = h.inout(parameter, dtype(), {33});
+            a.master = h.inout(start.master, DType::f32, {33});
+            a.first_moment = h.inout(start.first_moment, DType::f32, {33});
+            a.second_moment = h.inout(start.second_moment, DType::f32, {33});
+            a.grad = h.input(Matrix(1, 33, std::nan("")), DType::f32, {33});
+            a.grad_scale = h.input(Matrix(1, 1, bad), DType::f32, {1});
+            h.ops().adamw_step(a, h.stream());
+            return {h.read(a.parameter), h.read(a.master), h.read(a.first_moment), h.read(a.second_moment)};
         });
         expect_same_bits(out[0], parameter, "parameter");
         expect_same_bits(out[1], start.master, "master");
@@ -80,20 +91,16 @@ TEST_P(AdamwTest, NothingChangesIfTheScaleIsNotFinite) {
 }
 
 TEST_P(AdamwTest, ShapeErrors) {
-    expect_error(
-        [&](Harness& h) {
-            const Tensor f32 = h.output(DType::f32, {33});
-            h.ops().adamw_step(h.output(dtype(), {33}), f32, f32, f32, h.output(DType::f32, {32}),
-                               h.output(DType::f32, {1}), kOptions, h.stream());
-        },
-        {"[33]", "[32]"});
-    expect_error(
-        [&](Harness& h) {
-            const Tensor f32 = h.output(DType::f32, {33});
-            h.ops().adamw_step(h.output(dtype(), {34}), f32, f32, f32, f32, h.output(DType::f32, {1}),
-                               kOptions, h.stream());
-        },
-        {"parameter", "[33]", "[34]"});
+    const auto step = [this](Harness& h, int64_t parameter, int64_t grad) {
+        op::AdamwStep a = numbers();
+        a.master = a.first_moment = a.second_moment = h.output(DType::f32, {33});
+        a.parameter = h.output(dtype(), {parameter});
+        a.grad = h.output(DType::f32, {grad});
+        a.grad_scale = h.output(DType::f32, {1});
+        h.ops().adamw_step(a, h.stream());
+    };
+    expect_error([&](Harness& h) { step(h, 33, 32); }, {"[33]", "[32]"});
+    expect_error([&](Harness& h) { step(h, 34, 33); }, {"parameter", "[33]", "[34]"});
 }
 
 }  // namespace

@@ -134,7 +134,13 @@ TEST_P(AttentionTest, Forward) {
             const Operands t = upload(h, in, dtype(), c.packed);
             const Margin o = output(h, in.rows, in.width, dtype(), c.packed);
             const Tensor lse = h.output(DType::f32, {c.num_heads, in.rows});
-            h.ops().attention_forward(o.inner, lse, t.q, t.k, t.v, h.input(in.first_key), options_of(c),
+            h.ops().attention_forward({.o = o.inner,
+                                       .lse = lse,
+                                       .q = t.q,
+                                       .k = t.k,
+                                       .v = t.v,
+                                       .first_key = h.input(in.first_key),
+                                       .options = options_of(c)},
                                       h.stream());
             return {h.read(o.inner), h.read(lse),
                     c.packed ? h.read(o.wide.column_slice(in.width, 8)) : Matrix()};
@@ -162,9 +168,18 @@ TEST_P(AttentionTest, Backward) {
                 d[i] = c.packed ? packed.column_slice(i * in.width, in.width)
                                 : h.output(dtype(), {in.rows, in.width});
             }
-            h.ops().attention_backward(d[0], d[1], d[2], h.input(dout, dtype()), h.input(forward.o, dtype()),
-                                       h.input(forward.lse, DType::f32), t.q, t.k, t.v, h.input(in.first_key),
-                                       options_of(c), h.stream());
+            h.ops().attention_backward({.dq = d[0],
+                                        .dk = d[1],
+                                        .dv = d[2],
+                                        .dout = h.input(dout, dtype()),
+                                        .o = h.input(forward.o, dtype()),
+                                        .lse = h.input(forward.lse, DType::f32),
+                                        .q = t.q,
+                                        .k = t.k,
+                                        .v = t.v,
+                                        .first_key = h.input(in.first_key),
+                                        .options = options_of(c)},
+                                       h.stream());
             return {h.read(d[0]), h.read(d[1]), h.read(d[2])};
         });
         const auto expected =
@@ -192,7 +207,13 @@ TEST_P(AttentionTest, InvisibleTokensDoNotMatter) {
         return run([&](Harness& h) -> Outputs {
             const Operands t = upload(h, in, dtype(), false);
             const Tensor o = h.output(dtype(), {in.rows, in.width}), lse = h.output(DType::f32, {1, in.rows});
-            h.ops().attention_forward(o, lse, t.q, t.k, t.v, h.input(in.first_key), options_of(c),
+            h.ops().attention_forward({.o = o,
+                                       .lse = lse,
+                                       .q = t.q,
+                                       .k = t.k,
+                                       .v = t.v,
+                                       .first_key = h.input(in.first_key),
+                                       .options = options_of(c)},
                                       h.stream());
             return {h.read(o), h.read(lse)};
         });
@@ -216,9 +237,14 @@ TEST_P(AttentionTest, ShapeErrors) {
     const AttentionOptions options{10, 2, 16, 0, 1.0f};
     const auto call = [&](Harness& h, int64_t rows, int64_t value_cols, int64_t lse_rows) {
         const Tensor q = h.output(dtype(), {rows, 32});
-        h.ops().attention_forward(q, h.output(DType::f32, {lse_rows, rows}), q, q,
-                                  h.output(dtype(), {rows, value_cols}),
-                                  h.input(Indices(static_cast<size_t>(rows))), options, h.stream());
+        h.ops().attention_forward({.o = q,
+                                   .lse = h.output(DType::f32, {lse_rows, rows}),
+                                   .q = q,
+                                   .k = q,
+                                   .v = h.output(dtype(), {rows, value_cols}),
+                                   .first_key = h.input(Indices(static_cast<size_t>(rows))),
+                                   .options = options},
+                                  h.stream());
     };
     expect_error([&](Harness& h) { call(h, 25, 32, 2); }, {"25", "10"});
     expect_error([&](Harness& h) { call(h, 20, 48, 2); }, {"[20,32]", "[20,48]"});

@@ -18,10 +18,10 @@ TEST(CpuDeviceTest, RehearsalCountsAndRunsNothing) {
     const auto matrix = [&](int64_t i) {
         return memory.tensor(DType::f32, {kSide, kSide}, i * kSide * kSide * 4);
     };
-    for (const int64_t i : {1, 2}) ops->fill(matrix(i), 0.5f, *stream);
+    for (const int64_t i : {1, 2}) ops->fill({.x = matrix(i), .value = 0.5f}, *stream);
     stream->synchronize();
     const auto product = [&] {
-        ops->matmul(matrix(0), matrix(1), matrix(2), {}, {}, *stream);
+        ops->matmul({.c = matrix(0), .a = matrix(1), .b = matrix(2)}, *stream);
         stream->synchronize();
         return matrix(0).as<float>()[kSide];
     };

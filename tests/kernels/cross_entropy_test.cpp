@@ -38,7 +38,7 @@ TEST_P(CrossEntropyTest, LossesAndGradients) {
                 for (Gradient mode : {Gradient::absent, Gradient::separate, Gradient::in_place}) {
                     SCOPED_TRACE(fmt::format("V={} of {} T={} softcap={} dlogits={}", vocabulary.size,
                                              vocabulary.padded, rows, softcap, static_cast<int>(mode)));
-                    const CrossEntropyOptions options{vocabulary.size, softcap, 0.125f};
+                    const float gradient_scale = 0.125f;
                     const Matrix logits = random_logits(rows, vocabulary, dtype());
                     Indices targets = random_indices(rows, vocabulary.size, 2);
                     for (size_t t = 2; t < targets.size(); t += 3) targets[t] = -1;
@@ -50,14 +50,24 @@ TEST_P(CrossEntropyTest, LossesAndGradients) {
                         if (mode == Gradient::in_place) dlogits = in;
                         if (mode == Gradient::separate)
                             dlogits = h.output(dtype(), {rows, vocabulary.padded});
-                        h.ops().cross_entropy(losses, dlogits, in, h.input(targets), options, h.stream());
+                        h.ops().cross_entropy({.losses = losses,
+                                               .dlogits = dlogits,
+                                               .logits = in,
+                                               .targets = h.input(targets),
+                                               .vocab_size = vocabulary.size,
+                                               .softcap = softcap,
+                                               .gradient_scale = gradient_scale},
+                                              h.stream());
                         return {h.read(losses), mode == Gradient::absent ? Matrix() : h.read(dlogits)};
                     });
-                    expect_close(out[0], reference::cross_entropy_losses(logits, targets, options),
+                    expect_close(out[0],
+                                 reference::cross_entropy_losses(logits, targets, vocabulary.size, softcap),
                                  kLossTolerance, "losses");
                     if (mode == Gradient::absent) continue;
-                    expect_close(out[1], reference::cross_entropy_dlogits(logits, targets, options),
-                                 gradient_tolerance(dtype(), options.gradient_scale), "dlogits");
+                    expect_close(out[1],
+                                 reference::cross_entropy_dlogits(logits, targets, vocabulary.size, softcap,
+                                                                  gradient_scale),
+                                 gradient_tolerance(dtype(), gradient_scale), "dlogits");
                     for (int64_t t = 0; t < rows; ++t) {
                         for (int64_t v = 0; v < vocabulary.padded; ++v) {
                             if (v >= vocabulary.size || targets[static_cast<size_t>(t)] < 0) {
@@ -76,8 +86,13 @@ TEST_P(CrossEntropyTest, AllIgnored) {
     const Matrix logits = random_logits(7, vocabulary, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor losses = h.output(DType::f32, {7}), dlogits = h.output(dtype(), {7, 272});
-        h.ops().cross_entropy(losses, dlogits, h.input(logits, dtype()), h.input(Indices(7, -1)),
-                              {257, 15.0f, 1.0f}, h.stream());
+        h.ops().cross_entropy({.losses = losses,
+                               .dlogits = dlogits,
+                               .logits = h.input(logits, dtype()),
+                               .targets = h.input(Indices(7, -1)),
+                               .vocab_size = 257,
+                               .softcap = 15.0f},
+                              h.stream());
         return {h.read(losses), h.read(dlogits)};
     });
     EXPECT_EQ(reference::norm(out[0]), 0.0);
@@ -89,16 +104,20 @@ TEST_P(CrossEntropyTest, LargeLogits) {
     Matrix logits = rounded(reference::times(random_matrix(7, 48, 1, DType::f32), 1e4), dtype());
     const Indices targets = random_indices(7, 48, 2);
     for (float softcap : {0.0f, 15.0f}) {
-        const CrossEntropyOptions options{48, softcap, 1.0f};
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor losses = h.output(DType::f32, {7}), dlogits = h.output(dtype(), {7, 48});
-            h.ops().cross_entropy(losses, dlogits, h.input(logits, dtype()), h.input(targets), options,
+            h.ops().cross_entropy({.losses = losses,
+                                   .dlogits = dlogits,
+                                   .logits = h.input(logits, dtype()),
+                                   .targets = h.input(targets),
+                                   .vocab_size = 48,
+                                   .softcap = softcap},
                                   h.stream());
             return {h.read(losses), h.read(dlogits)};
         });
-        expect_close(out[0], reference::cross_entropy_losses(logits, targets, options), kLossTolerance,
+        expect_close(out[0], reference::cross_entropy_losses(logits, targets, 48, softcap), kLossTolerance,
                      "losses");
-        expect_close(out[1], reference::cross_entropy_dlogits(logits, targets, options),
+        expect_close(out[1], reference::cross_entropy_dlogits(logits, targets, 48, softcap, 1.0f),
                      gradient_tolerance(dtype(), 1.0f), "dlogits");
     }
 }
@@ -110,8 +129,12 @@ TEST_P(CrossEntropyTest, NanStaysNan) {
         logits(1, column) = std::nan("");
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor losses = h.output(DType::f32, {2});
-            h.ops().cross_entropy(losses, {}, h.input(logits, dtype()), h.input(Indices{3, 5}),
-                                  {48, 15.0f, 1.0f}, h.stream());
+            h.ops().cross_entropy({.losses = losses,
+                                   .logits = h.input(logits, dtype()),
+                                   .targets = h.input(Indices{3, 5}),
+                                   .vocab_size = 48,
+                                   .softcap = 15.0f},
+                                  h.stream());
             return {h.read(losses)};
         });
         EXPECT_TRUE(std::isfinite(out[0][0]));
@@ -122,20 +145,30 @@ TEST_P(CrossEntropyTest, NanStaysNan) {
 TEST_P(CrossEntropyTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
-            h.ops().cross_entropy(h.output(DType::f32, {3}), {}, h.output(dtype(), {4, 48}),
-                                  h.input(Indices(4)), {48}, h.stream());
+            h.ops().cross_entropy({.losses = h.output(DType::f32, {3}),
+                                   .logits = h.output(dtype(), {4, 48}),
+                                   .targets = h.input(Indices(4)),
+                                   .vocab_size = 48},
+                                  h.stream());
         },
         {"losses", "[4]", "[3]"});
     expect_error(
         [&](Harness& h) {
-            h.ops().cross_entropy(h.output(DType::f32, {4}), {}, h.output(dtype(), {4, 48}),
-                                  h.input(Indices(4)), {49}, h.stream());
+            h.ops().cross_entropy({.losses = h.output(DType::f32, {4}),
+                                   .logits = h.output(dtype(), {4, 48}),
+                                   .targets = h.input(Indices(4)),
+                                   .vocab_size = 49},
+                                  h.stream());
         },
         {"49", "48"});
     expect_error(
         [&](Harness& h) {
-            h.ops().cross_entropy(h.output(DType::f32, {4}), h.output(dtype(), {4, 47}),
-                                  h.output(dtype(), {4, 48}), h.input(Indices(4)), {48}, h.stream());
+            h.ops().cross_entropy({.losses = h.output(DType::f32, {4}),
+                                   .dlogits = h.output(dtype(), {4, 47}),
+                                   .logits = h.output(dtype(), {4, 48}),
+                                   .targets = h.input(Indices(4)),
+                                   .vocab_size = 48},
+                                  h.stream());
         },
         {"dlogits", "[4,48]", "[4,47]"});
 }

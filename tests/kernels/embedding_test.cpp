@@ -22,9 +22,13 @@ TEST_P(EmbeddingTest, Forward) {
                 const Matrix offsets = positions ? random_matrix(kPositions, cols, 4, dtype()) : Matrix();
                 const Outputs out = run([&](Harness& h) -> Outputs {
                     const Tensor y = h.output(dtype(), {rows, cols});
-                    h.ops().embedding_forward(y, h.input(index), h.input(table, dtype()),
-                                              positions ? h.input(position) : Tensor(),
-                                              positions ? h.input(offsets, dtype()) : Tensor(), h.stream());
+                    h.ops().embedding_forward(
+                        {.out = y,
+                         .index = h.input(index),
+                         .table = h.input(table, dtype()),
+                         .position = positions ? h.input(position) : Tensor(),
+                         .position_table = positions ? h.input(offsets, dtype()) : Tensor()},
+                        h.stream());
                     return {h.read(y)};
                 });
                 const Matrix expected = reference::embedding_forward(index, table, position, offsets);
@@ -48,8 +52,12 @@ TEST_P(EmbeddingTest, Backward) {
                     const Tensor dtable =
                         accumulate ? h.inout(before, DType::f32) : h.output(DType::f32, {kVocab, cols});
                     const Tensor order = h.output(DType::i32, {2, rows});
-                    h.ops().sort_ids(order, h.input(index), kVocab, h.stream());
-                    h.ops().embedding_backward(dtable, order, h.input(dout, dtype()), accumulate, h.stream());
+                    h.ops().sort_ids({.order = order, .index = h.input(index), .limit = kVocab}, h.stream());
+                    h.ops().embedding_backward({.dtable = dtable,
+                                                .order = order,
+                                                .dout = h.input(dout, dtype()),
+                                                .accumulate = accumulate},
+                                               h.stream());
                     return {h.read(dtable)};
                 });
                 Matrix expected = reference::embedding_backward(kVocab, index, dout);
@@ -72,8 +80,10 @@ TEST_P(EmbeddingTest, BackwardOfFrequentTokens) {
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor dtable = h.output(DType::f32, {kVocab, cols});
                 const Tensor order = h.output(DType::i32, {2, rows});
-                h.ops().sort_ids(order, h.input(index), kVocab, h.stream());
-                h.ops().embedding_backward(dtable, order, h.input(dout, dtype()), false, h.stream());
+                h.ops().sort_ids({.order = order, .index = h.input(index), .limit = kVocab}, h.stream());
+                h.ops().embedding_backward(
+                    {.dtable = dtable, .order = order, .dout = h.input(dout, dtype()), .accumulate = false},
+                    h.stream());
                 return {h.read(dtable)};
             });
             expect_close(out[0], reference::embedding_backward(kVocab, index, dout),
@@ -100,7 +110,7 @@ TEST_P(EmbeddingTest, SortsIds) {
             }
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor order = h.output(DType::i32, {2, count});
-                h.ops().sort_ids(order, h.input(index), limit, h.stream());
+                h.ops().sort_ids({.order = order, .index = h.input(index), .limit = limit}, h.stream());
                 return {h.read(order)};
             });
             expect_same_bits(out[0], expected, "order");
@@ -111,31 +121,43 @@ TEST_P(EmbeddingTest, SortsIds) {
 TEST_P(EmbeddingTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
-            h.ops().embedding_forward(h.output(dtype(), {5, 48}), h.input(Indices(4)),
-                                      h.output(dtype(), {9, 48}), {}, {}, h.stream());
+            h.ops().embedding_forward({.out = h.output(dtype(), {5, 48}),
+                                       .index = h.input(Indices(4)),
+                                       .table = h.output(dtype(), {9, 48})},
+                                      h.stream());
         },
         {"index", "5", "4"});
     expect_error(
         [&](Harness& h) {
-            h.ops().embedding_forward(h.output(dtype(), {5, 48}), h.input(Indices(5)),
-                                      h.output(dtype(), {9, 32}), {}, {}, h.stream());
+            h.ops().embedding_forward({.out = h.output(dtype(), {5, 48}),
+                                       .index = h.input(Indices(5)),
+                                       .table = h.output(dtype(), {9, 32})},
+                                      h.stream());
         },
         {"table", "48", "32"});
     expect_error(
         [&](Harness& h) {
-            h.ops().embedding_backward(h.output(DType::bf16, {9, 48}), h.output(DType::i32, {2, 5}),
-                                       h.output(dtype(), {5, 48}), false, h.stream());
+            h.ops().embedding_backward({.dtable = h.output(DType::bf16, {9, 48}),
+                                        .order = h.output(DType::i32, {2, 5}),
+                                        .dout = h.output(dtype(), {5, 48}),
+                                        .accumulate = false},
+                                       h.stream());
         },
         {"dtable", "f32", "bf16[9,48]"});
     expect_error(
         [&](Harness& h) {
-            h.ops().embedding_backward(h.output(DType::f32, {9, 48}), h.input(Indices(5)),
-                                       h.output(dtype(), {5, 48}), false, h.stream());
+            h.ops().embedding_backward({.dtable = h.output(DType::f32, {9, 48}),
+                                        .order = h.input(Indices(5)),
+                                        .dout = h.output(dtype(), {5, 48}),
+                                        .accumulate = false},
+                                       h.stream());
         },
         {"order", "i32[2,5]", "i32[5]"});
     expect_error(
         [&](Harness& h) {
-            h.ops().sort_ids(h.output(DType::i32, {2, 4}), h.input(Indices(5)), 9, h.stream());
+            h.ops().sort_ids(
+                {.order = h.output(DType::i32, {2, 4}), .index = h.input(Indices(5)), .limit = 9},
+                h.stream());
         },
         {"order", "i32[2,5]", "i32[2,4]"});
 }

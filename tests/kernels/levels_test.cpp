@@ -44,9 +44,26 @@ TEST(LevelsTest, Attention) {
                         d[i] = h.output(DType::f32, {2 * length, 2 * dim});
                     }
                     const Tensor lse = h.output(DType::f32, {2, 2 * length}), first_key = h.input(first);
-                    h.ops().attention_forward(d[3], lse, x[0], x[1], x[2], first_key, options, h.stream());
-                    h.ops().attention_backward(d[0], d[1], d[2], x[3], d[3], lse, x[0], x[1], x[2], first_key,
-                                               options, h.stream());
+                    h.ops().attention_forward({.o = d[3],
+                                               .lse = lse,
+                                               .q = x[0],
+                                               .k = x[1],
+                                               .v = x[2],
+                                               .first_key = first_key,
+                                               .options = options},
+                                              h.stream());
+                    h.ops().attention_backward({.dq = d[0],
+                                                .dk = d[1],
+                                                .dv = d[2],
+                                                .dout = x[3],
+                                                .o = d[3],
+                                                .lse = lse,
+                                                .q = x[0],
+                                                .k = x[1],
+                                                .v = x[2],
+                                                .first_key = first_key,
+                                                .options = options},
+                                               h.stream());
                     return {h.read(d[0]), h.read(d[1]), h.read(d[2]), h.read(d[3]), h.read(lse)};
                 });
             }
@@ -68,13 +85,36 @@ TEST(LevelsTest, RowsAndElements) {
                      dgain = line(kCols), dbias = line(kCols), losses = line(kRows),
                      dlogits = make(kRows, kCols),
                      gain = h.input(random_matrix(1, kCols, 3, DType::f32), DType::f32, {kCols});
-        ops.column_sum(sums, x, false, stream);
-        ops.activation_forward(gelu, x, Activation::gelu_tanh, stream);
-        ops.activation_backward(dgelu, z, x, Activation::gelu_tanh, stream);
-        ops.norm_forward(y, {}, mean, rstd, x, {}, gain, gain, NormKind::layernorm, stream);
-        ops.norm_backward(dx, dgain, dbias, z, x, mean, rstd, gain, {}, false, NormKind::layernorm, stream);
-        ops.cross_entropy(losses, dlogits, x, h.input(random_indices(kRows, kCols - 3, 4)),
-                          {.vocab_size = kCols - 3, .softcap = 5.0f, .gradient_scale = 0.1f}, stream);
+        ops.column_sum({.out = sums, .x = x, .accumulate = false}, stream);
+        ops.activation_forward({.y = gelu, .x = x, .activation = Activation::gelu_tanh}, stream);
+        ops.activation_backward({.dx = dgelu, .dy = z, .x = x, .activation = Activation::gelu_tanh}, stream);
+        ops.norm_forward({.y = y,
+                          .mean = mean,
+                          .rstd = rstd,
+                          .x = x,
+                          .gain = gain,
+                          .bias = gain,
+                          .kind = NormKind::layernorm},
+                         stream);
+        ops.norm_backward({.ds = dx,
+                           .dgain = dgain,
+                           .dbias = dbias,
+                           .dy = z,
+                           .s = x,
+                           .mean = mean,
+                           .rstd = rstd,
+                           .gain = gain,
+                           .accumulate = false,
+                           .kind = NormKind::layernorm},
+                          stream);
+        ops.cross_entropy({.losses = losses,
+                           .dlogits = dlogits,
+                           .logits = x,
+                           .targets = h.input(random_indices(kRows, kCols - 3, 4)),
+                           .vocab_size = kCols - 3,
+                           .softcap = 5.0f,
+                           .gradient_scale = 0.1f},
+                          stream);
         Outputs out;
         for (const Tensor& tensor : {sums, gelu, dgelu, y, mean, rstd, dx, dgain, dbias, losses, dlogits})
             out.push_back(h.read(tensor));

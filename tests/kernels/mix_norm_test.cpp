@@ -89,9 +89,18 @@ TEST_P(MixNormTest, Forward) {
                 const Tensor in = mode == Entered::in_place ? o.inout(x) : o.input(x);
                 Tensor entered;
                 if (added) entered = mode == Entered::in_place ? in : o.output();
-                h.ops().mix_norm_forward(y, sum, entered, mean, rstd, in, added ? o.input(delta) : Tensor(),
-                                         {o.input(z), o.vector(coefficients())}, o.vector(gain),
-                                         o.vector(bias), c.kind, h.stream());
+                h.ops().mix_norm_forward({.y = y,
+                                          .sum = sum,
+                                          .entered = entered,
+                                          .mean = mean,
+                                          .rstd = rstd,
+                                          .x = in,
+                                          .delta = added ? o.input(delta) : Tensor(),
+                                          .mix = {o.input(z), o.vector(coefficients())},
+                                          .gain = o.vector(gain),
+                                          .bias = o.vector(bias),
+                                          .kind = c.kind},
+                                         h.stream());
                 return {h.read(y), h.read(sum), h.read(rstd), with_mean ? h.read(mean) : Matrix(),
                         added ? h.read(entered) : Matrix()};
             });
@@ -144,11 +153,34 @@ void check_backward(const Runner& run, const Case& c, const BackwardCase& b, DTy
         const Tensor dc = sums(true, dc_before), dz = b.accumulate_z ? o.inout(dz_before) : o.output();
         const Tensor in = o.input(s), ds = o.output(), rstd = o.vector(forward.rstd), weight = o.vector(gain);
         const Tensor mean = c.kind == NormKind::layernorm ? o.vector(forward.mean) : Tensor();
-        h.ops().norm_backward(ds, c.affine ? h.output(DType::f32, {c.cols}) : Tensor(), {}, upstream, in,
-                              mean, rstd, weight, above, false, c.kind, h.stream());
-        h.ops().mix_norm_backward(dx, dz, dc, dgain, dbias, upstream, in, o.input(entered),
-                                  {o.input(z), o.vector(coefficients())}, mean, rstd, weight, above,
-                                  b.accumulate, b.accumulate_z, c.kind, h.stream());
+        h.ops().norm_backward({.ds = ds,
+                               .dgain = c.affine ? h.output(DType::f32, {c.cols}) : Tensor(),
+                               .dy = upstream,
+                               .s = in,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .gain = weight,
+                               .dresidual = above,
+                               .accumulate = false,
+                               .kind = c.kind},
+                              h.stream());
+        h.ops().mix_norm_backward({.dx = dx,
+                                   .dz = dz,
+                                   .dcoefficients = dc,
+                                   .dgain = dgain,
+                                   .dbias = dbias,
+                                   .dy = upstream,
+                                   .s = in,
+                                   .entered = o.input(entered),
+                                   .mix = {o.input(z), o.vector(coefficients())},
+                                   .mean = mean,
+                                   .rstd = rstd,
+                                   .gain = weight,
+                                   .dresidual = above,
+                                   .accumulate = b.accumulate,
+                                   .accumulate_z = b.accumulate_z,
+                                   .kind = c.kind},
+                                  h.stream());
         return {h.read(dx),
                 h.read(dz),
                 h.read(dc),
@@ -203,9 +235,14 @@ TEST_P(MixNormTest, Backward) {
 TEST_P(MixNormTest, ShapeErrors) {
     const auto forward = [&](Harness& h, Tensor entered, Tensor z, Tensor coefficients) {
         const Tensor x = h.output(dtype(), {3, 48});
-        h.ops().mix_norm_forward(h.output(dtype(), {3, 48}), h.output(dtype(), {3, 48}), entered, {},
-                                 h.output(DType::f32, {3}), x, {}, {z, coefficients}, {}, {},
-                                 NormKind::rmsnorm, h.stream());
+        h.ops().mix_norm_forward({.y = h.output(dtype(), {3, 48}),
+                                  .sum = h.output(dtype(), {3, 48}),
+                                  .entered = entered,
+                                  .rstd = h.output(DType::f32, {3}),
+                                  .x = x,
+                                  .mix = {z, coefficients},
+                                  .kind = NormKind::rmsnorm},
+                                 h.stream());
     };
     expect_error(
         [&](Harness& h) {
@@ -226,8 +263,17 @@ TEST_P(MixNormTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
             const Tensor x = h.output(dtype(), {3, 48}), c = h.output(DType::f32, {2});
-            h.ops().mix_norm_backward(x, h.output(dtype(), {4, 48}), c, {}, {}, x, x, x, {x, c}, {},
-                                      h.output(DType::f32, {3}), {}, {}, false, false, NormKind::rmsnorm,
+            h.ops().mix_norm_backward({.dx = x,
+                                       .dz = h.output(dtype(), {4, 48}),
+                                       .dcoefficients = c,
+                                       .dy = x,
+                                       .s = x,
+                                       .entered = x,
+                                       .mix = {x, c},
+                                       .rstd = h.output(DType::f32, {3}),
+                                       .accumulate = false,
+                                       .accumulate_z = false,
+                                       .kind = NormKind::rmsnorm},
                                       h.stream());
         },
         {"dz", "[3,48]", "[4,48]"});

@@ -38,9 +38,16 @@ TEST_P(MixTest, Backward) {
                                 accumulate_z ? h.inout(dz_before, dtype()) : h.output(dtype(), {rows, cols});
                             const Tensor dc =
                                 accumulate ? h.inout(dc_before, DType::f32, {2}) : h.output(DType::f32, {2});
-                            h.ops().mix_backward(dx, dz, dc, upstream, in, h.input(z, dtype()),
-                                                 h.input(coefficients(), DType::f32, {2}), accumulate,
-                                                 accumulate_z, h.stream());
+                            h.ops().mix_backward({.dx = dx,
+                                                  .dz = dz,
+                                                  .dcoefficients = dc,
+                                                  .dy = upstream,
+                                                  .x = in,
+                                                  .z = h.input(z, dtype()),
+                                                  .coefficients = h.input(coefficients(), DType::f32, {2}),
+                                                  .accumulate = accumulate,
+                                                  .accumulate_z = accumulate_z},
+                                                 h.stream());
                             return {h.read(dx), h.read(dz), h.read(dc)};
                         });
                         reference::MixBackward expected = reference::mix_backward(dy, x, z, coefficients());
@@ -72,7 +79,7 @@ TEST_P(MixTest, Add) {
                 const Tensor tx = alias == 1 ? h.inout(x, dtype()) : h.input(x, dtype());
                 const Tensor tz = alias == 2 ? h.inout(z, dtype()) : h.input(z, dtype());
                 const Tensor y = alias == 1 ? tx : alias == 2 ? tz : h.output(dtype(), {rows, cols});
-                h.ops().add(y, tx, tz, h.stream());
+                h.ops().add({.y = y, .x = tx, .z = tz}, h.stream());
                 return {h.read(y)};
             });
             // One addition: the nearest representable number, bit for bit.
@@ -86,20 +93,37 @@ TEST_P(MixTest, ShapeErrors) {
         [&](Harness& h) {
             const Tensor x = h.output(dtype(), {3, 48});
             const Tensor c = h.output(DType::f32, {2});
-            h.ops().mix_backward(x, x, c, x, x, h.output(dtype(), {3, 32}), c, false, false, h.stream());
+            h.ops().mix_backward({.dx = x,
+                                  .dz = x,
+                                  .dcoefficients = c,
+                                  .dy = x,
+                                  .x = x,
+                                  .z = h.output(dtype(), {3, 32}),
+                                  .coefficients = c,
+                                  .accumulate = false,
+                                  .accumulate_z = false},
+                                 h.stream());
         },
         {"[3,48]", "[3,32]"});
     expect_error(
         [&](Harness& h) {
             const Tensor x = h.output(dtype(), {3, 48});
-            h.ops().mix_backward(x, x, h.output(DType::f32, {3}), x, x, x, h.output(DType::f32, {2}), false,
-                                 false, h.stream());
+            h.ops().mix_backward({.dx = x,
+                                  .dz = x,
+                                  .dcoefficients = h.output(DType::f32, {3}),
+                                  .dy = x,
+                                  .x = x,
+                                  .z = x,
+                                  .coefficients = h.output(DType::f32, {2}),
+                                  .accumulate = false,
+                                  .accumulate_z = false},
+                                 h.stream());
         },
         {"[2]", "[3]"});
     expect_error(
         [&](Harness& h) {
             const Tensor x = h.output(dtype(), {3, 48});
-            h.ops().add(x, x, h.output(dtype(), {4, 48}), h.stream());
+            h.ops().add({.y = x, .x = x, .z = h.output(dtype(), {4, 48})}, h.stream());
         },
         {"[3,48]", "[4,48]"});
 }

@@ -15,14 +15,18 @@ TEST_P(MuonTest, Momentum) {
             SCOPED_TRACE(fmt::format("n={} nesterov={}", count, nesterov));
             const Matrix grad = random_matrix(1, count, 1, DType::f32);
             Matrix momentum = random_matrix(1, count, 2, DType::f32);
-            const MuonMomentumOptions options{0.95f, nesterov};
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor update = h.output(dtype(), {count}), b = h.inout(momentum, DType::f32, {count});
-                h.ops().muon_momentum(update, b, h.input(grad, DType::f32, {count}),
-                                      h.input(Matrix(1, 1, 0.25), DType::f32, {1}), options, h.stream());
+                h.ops().muon_momentum({.update = update,
+                                       .momentum = b,
+                                       .grad = h.input(grad, DType::f32, {count}),
+                                       .grad_scale = h.input(Matrix(1, 1, 0.25), DType::f32, {1}),
+                                       .mu = 0.95f,
+                                       .nesterov = nesterov},
+                                      h.stream());
                 return {h.read(update), h.read(b)};
             });
-            const Matrix update = reference::muon_momentum(momentum, grad, 0.25, options);
+            const Matrix update = reference::muon_momentum(momentum, grad, 0.25, 0.95f, nesterov);
             expect_close(out[0], update, few_operations(dtype()), "update");
             expect_close(out[1], momentum, few_operations(DType::f32), "momentum");
         }
@@ -37,16 +41,21 @@ TEST_P(MuonTest, Apply) {
                     fmt::format("n={} cautious={} update {}", count, cautious, name_of(update_type)));
                 Matrix master = random_matrix(1, count, 1, DType::f32);
                 const Matrix update = random_matrix(1, count, 2, update_type);
-                const MuonApplyOptions options{0.03f, 1.2f, cautious};
                 const bool shared = dtype() == DType::f32 && count % 2 == 1;
                 const Outputs out = run([&](Harness& h) -> Outputs {
                     const Tensor w = h.inout(master, DType::f32, {count});
                     const Tensor parameter = shared ? w : h.output(dtype(), {count});
-                    h.ops().muon_apply(parameter, w, h.input(update, update_type, {count}),
-                                       h.input(Matrix(1, 1, 0.25), DType::f32, {1}), options, h.stream());
+                    h.ops().muon_apply({.parameter = parameter,
+                                        .master = w,
+                                        .update = h.input(update, update_type, {count}),
+                                        .grad_scale = h.input(Matrix(1, 1, 0.25), DType::f32, {1}),
+                                        .learning_rate = 0.03f,
+                                        .weight_decay = 1.2f,
+                                        .cautious = cautious},
+                                       h.stream());
                     return {h.read(parameter), h.read(w)};
                 });
-                reference::muon_apply(master, update, options);
+                reference::muon_apply(master, update, 0.03f, 1.2f, cautious);
                 expect_close(out[1], master, few_operations(DType::f32), "master");
                 expect_same_bits(out[0], rounded(out[1], dtype()), "parameter is the rounded master");
             }
@@ -61,10 +70,20 @@ TEST_P(MuonTest, NothingChangesIfTheScaleIsNotFinite) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor scale = h.input(Matrix(1, 1, bad), DType::f32, {1});
             const Tensor momentum = h.inout(start, DType::f32, {33}), update = h.output(dtype(), {33});
-            h.ops().muon_momentum(update, momentum, h.input(nan, DType::f32, {33}), scale, {0.95f, true},
+            h.ops().muon_momentum({.update = update,
+                                   .momentum = momentum,
+                                   .grad = h.input(nan, DType::f32, {33}),
+                                   .grad_scale = scale,
+                                   .mu = 0.95f},
                                   h.stream());
             const Tensor master = h.inout(start, DType::f32, {33}), p = h.inout(parameter, dtype(), {33});
-            h.ops().muon_apply(p, master, h.input(nan, dtype(), {33}), scale, {0.03f, 1.2f, true},
+            h.ops().muon_apply({.parameter = p,
+                                .master = master,
+                                .update = h.input(nan, dtype(), {33}),
+                                .grad_scale = scale,
+                                .learning_rate = 0.03f,
+                                .weight_decay = 1.2f,
+                                .cautious = true},
                                h.stream());
             return {h.read(update), h.read(momentum), h.read(master), h.read(p)};
         });
@@ -85,7 +104,7 @@ TEST_P(MuonTest, Gram) {
         const Matrix x = random_matrix(b.n * b.rows, b.cols, 1, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor a = h.output(dtype(), {b.n, b.rows, b.rows});
-            h.ops().gram(a, h.input(x, dtype(), {b.n, b.rows, b.cols}), h.stream());
+            h.ops().gram({.a = a, .x = h.input(x, dtype(), {b.n, b.rows, b.cols})}, h.stream());
             return {h.read(a)};
         });
         for (int64_t i = 0; i < b.n; ++i) {
@@ -106,8 +125,10 @@ TEST_P(MuonTest, PolarExpress) {
         const Matrix x = random_matrix(b.n * b.rows, b.cols, 1, dtype(), 0.01);
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor y = h.inout(x, dtype(), {b.n, b.rows, b.cols});
-            h.ops().polar_express(y, h.output(dtype(), {Ops::polar_express_workspace(b.n, b.rows, b.cols)}),
-                                  h.stream());
+            h.ops().polar_express(
+                {.x = y,
+                 .workspace = h.output(dtype(), {op::PolarExpress::workspace_size(b.n, b.rows, b.cols)})},
+                h.stream());
             return {h.read(y)};
         });
         for (int64_t i = 0; i < b.n; ++i) {
@@ -123,7 +144,9 @@ TEST_P(MuonTest, PolarExpress) {
 TEST_P(MuonTest, PolarExpressOfZero) {
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor y = h.inout(Matrix(16, 48), dtype(), {1, 16, 48});
-        h.ops().polar_express(y, h.output(dtype(), {Ops::polar_express_workspace(1, 16, 48)}), h.stream());
+        h.ops().polar_express(
+            {.x = y, .workspace = h.output(dtype(), {op::PolarExpress::workspace_size(1, 16, 48)})},
+            h.stream());
         return {h.read(y)};
     });
     for (double value : out[0].values) EXPECT_EQ(value, 0.0);
@@ -132,30 +155,41 @@ TEST_P(MuonTest, PolarExpressOfZero) {
 TEST_P(MuonTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
-            h.ops().gram(h.output(dtype(), {2, 7, 8}), h.output(dtype(), {2, 7, 48}), h.stream());
+            h.ops().gram({.a = h.output(dtype(), {2, 7, 8}), .x = h.output(dtype(), {2, 7, 48})}, h.stream());
         },
         {"[2,7,7]", "[2,7,8]"});
     expect_error(
         [&](Harness& h) {
-            h.ops().polar_express(h.output(dtype(), {7, 48}), h.output(dtype(), {9}), h.stream());
+            h.ops().polar_express({.x = h.output(dtype(), {7, 48}), .workspace = h.output(dtype(), {9})},
+                                  h.stream());
         },
         {"[7,48]"});
     expect_error(
         [&](Harness& h) {
-            h.ops().polar_express(h.output(dtype(), {1, 7, 48}), h.output(dtype(), {9}), h.stream());
+            h.ops().polar_express({.x = h.output(dtype(), {1, 7, 48}), .workspace = h.output(dtype(), {9})},
+                                  h.stream());
         },
         {"workspace", "[9]"});
     expect_error(
         [&](Harness& h) {
             const Tensor f32 = h.output(DType::f32, {33});
-            h.ops().muon_momentum(h.output(dtype(), {32}), f32, f32, h.output(DType::f32, {1}), {},
+            h.ops().muon_momentum({.update = h.output(dtype(), {32}),
+                                   .momentum = f32,
+                                   .grad = f32,
+                                   .grad_scale = h.output(DType::f32, {1}),
+                                   .mu = 0.95f},
                                   h.stream());
         },
         {"update", "[33]", "[32]"});
     expect_error(
         [&](Harness& h) {
-            h.ops().muon_apply(h.output(dtype(), {33}), h.output(DType::f32, {33}), h.output(dtype(), {33}),
-                               h.output(DType::f32, {2}), {}, h.stream());
+            h.ops().muon_apply({.parameter = h.output(dtype(), {33}),
+                                .master = h.output(DType::f32, {33}),
+                                .update = h.output(dtype(), {33}),
+                                .grad_scale = h.output(DType::f32, {2}),
+                                .learning_rate = 0.03f,
+                                .weight_decay = 1.2f},
+                               h.stream());
         },
         {"grad_scale", "[1]", "[2]"});
 }

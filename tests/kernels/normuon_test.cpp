@@ -28,8 +28,9 @@ Tensor one(Harness& h, double value) {
     return h.input(Matrix(1, 1, value), DType::f32, {1});
 }
 
+constexpr float kBeta2 = 0.75f;
+
 TEST_P(NormuonTest, TwoSteps) {
-    const NormuonOptions options{0.75f};
     for (const Batch& b : kBatches) {
         SCOPED_TRACE(fmt::format("[{},{},{}]", b.n, b.rows, b.cols));
         const int64_t lines = std::max(b.rows, b.cols);
@@ -38,8 +39,10 @@ TEST_P(NormuonTest, TwoSteps) {
             const Tensor v = h.inout(Matrix(b.n, lines), DType::f32);
             const Tensor u = h.inout(first, dtype(), {b.n, b.rows, b.cols}),
                          w = h.inout(second, dtype(), {b.n, b.rows, b.cols});
-            h.ops().normuon_scale(u, v, one(h, 0.25), options, h.stream());
-            h.ops().normuon_scale(w, v, one(h, 0.25), options, h.stream());
+            h.ops().normuon_scale(
+                {.update = u, .second_moment = v, .grad_scale = one(h, 0.25), .beta2 = kBeta2}, h.stream());
+            h.ops().normuon_scale(
+                {.update = w, .second_moment = v, .grad_scale = one(h, 0.25), .beta2 = kBeta2}, h.stream());
             return {h.read(u), h.read(w), h.read(v)};
         });
         // Sums of squares do not cancel: the errors of up to R·C roundings are relative.
@@ -48,8 +51,8 @@ TEST_P(NormuonTest, TwoSteps) {
         for (int64_t i = 0; i < b.n; ++i) {
             const auto part = [&](const Matrix& x) { return reference::row_block(x, i * b.rows, b.rows); };
             Matrix u = part(first), w = part(second), v(1, lines);
-            reference::normuon_scale(u, v, options);
-            reference::normuon_scale(w, v, options);
+            reference::normuon_scale(u, v, kBeta2);
+            reference::normuon_scale(w, v, kBeta2);
             expect_close(part(out[0]), u, of_u, "first");
             expect_close(part(out[1]), w, of_u, "second");
             expect_close(reference::row_block(out[2], i, 1), v, {sums}, "second moment");
@@ -62,7 +65,8 @@ TEST_P(NormuonTest, ZerosStayAndTheirMomentsDecay) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor v = h.inout(Matrix(1, 48, 2.0), DType::f32);
             const Tensor u = h.inout(Matrix(b.rows, b.cols), dtype(), {1, b.rows, b.cols});
-            h.ops().normuon_scale(u, v, one(h, 1.0), {0.75f}, h.stream());
+            h.ops().normuon_scale(
+                {.update = u, .second_moment = v, .grad_scale = one(h, 1.0), .beta2 = kBeta2}, h.stream());
             return {h.read(u), h.read(v)};
         });
         for (double value : out[0].values) EXPECT_EQ(value, 0.0);
@@ -78,7 +82,9 @@ TEST_P(NormuonTest, NothingChangesIfTheScaleIsNotFinite) {
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor update = h.inout(u, dtype(), {2, b.rows, b.cols}),
                              moment = h.inout(v, DType::f32);
-                h.ops().normuon_scale(update, moment, one(h, bad), {0.75f}, h.stream());
+                h.ops().normuon_scale(
+                    {.update = update, .second_moment = moment, .grad_scale = one(h, bad), .beta2 = kBeta2},
+                    h.stream());
                 return {h.read(update), h.read(moment)};
             });
             expect_same_bits(out[0], u, "update");
@@ -89,7 +95,8 @@ TEST_P(NormuonTest, NothingChangesIfTheScaleIsNotFinite) {
 
 TEST_P(NormuonTest, ShapeErrors) {
     const auto call = [](Harness& h, Tensor update, Tensor moment, Tensor scale) {
-        h.ops().normuon_scale(update, moment, scale, {0.75f}, h.stream());
+        h.ops().normuon_scale(
+            {.update = update, .second_moment = moment, .grad_scale = scale, .beta2 = kBeta2}, h.stream());
     };
     expect_error(
         [&](Harness& h) {

@@ -14,8 +14,14 @@ class RandomTest : public OpTest {
                 float size) const {
         return run([&](Harness& h) -> Outputs {
             const Tensor x = h.output(DType::f32, {count});
-            if (normal) h.ops().random_normal(x, seed, sequence, offset, size, h.stream());
-            if (!normal) h.ops().random_uniform(x, seed, sequence, offset, size, h.stream());
+            if (normal)
+                h.ops().random_normal(
+                    {.x = x, .seed = seed, .sequence = sequence, .offset = offset, .deviation = size},
+                    h.stream());
+            if (!normal)
+                h.ops().random_uniform(
+                    {.x = x, .seed = seed, .sequence = sequence, .offset = offset, .bound = size},
+                    h.stream());
             return {h.read(x)};
         })[0];
     }
@@ -129,10 +135,18 @@ TEST_P(RandomTest, UniformIsPhilox) {
 
 TEST_P(RandomTest, ShapeErrors) {
     expect_error(
-        [&](Harness& h) { h.ops().random_normal(h.output(DType::bf16, {7}), 1, 1, 0, 1.0f, h.stream()); },
+        [&](Harness& h) {
+            h.ops().random_normal(
+                {.x = h.output(DType::bf16, {7}), .seed = 1, .sequence = 1, .offset = 0, .deviation = 1.0f},
+                h.stream());
+        },
         {"f32", "bf16[7]"});
     expect_error(
-        [&](Harness& h) { h.ops().random_uniform(h.output(DType::bf16, {7}), 1, 1, 0, 1.0f, h.stream()); },
+        [&](Harness& h) {
+            h.ops().random_uniform(
+                {.x = h.output(DType::bf16, {7}), .seed = 1, .sequence = 1, .offset = 0, .bound = 1.0f},
+                h.stream());
+        },
         {"f32", "bf16[7]"});
 }
 

@@ -80,8 +80,14 @@ TEST_P(RotaryTest, Forward) {
             const Optional optional = upload(h, tables, position, options);
             const Tensor rstd =
                 options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
-            h.ops().qk_norm_rotary_forward(pair.q, pair.k, rstd, optional.cos, optional.sin,
-                                           optional.position, {}, options, h.stream());
+            h.ops().qk_norm_rotary_forward({.q = pair.q,
+                                            .k = pair.k,
+                                            .rstd = rstd,
+                                            .cos = optional.cos,
+                                            .sin = optional.sin,
+                                            .position = optional.position,
+                                            .options = options},
+                                           h.stream());
             return {h.read(pair.q), h.read(pair.k), options.normalize ? h.read(rstd) : Matrix(),
                     c.packed ? h.read(pair.v) : Matrix()};
         });
@@ -122,8 +128,15 @@ TEST_P(RotaryTest, ValueMix) {
                 value.v = pair.v;
                 value.mix = {h.input(z, dtype()), h.input(coefficients, DType::f32, {2})};
             }
-            h.ops().qk_norm_rotary_forward(pair.q, pair.k, rstd, optional.cos, optional.sin,
-                                           optional.position, value, options, h.stream());
+            h.ops().qk_norm_rotary_forward({.q = pair.q,
+                                            .k = pair.k,
+                                            .rstd = rstd,
+                                            .cos = optional.cos,
+                                            .sin = optional.sin,
+                                            .position = optional.position,
+                                            .value = value,
+                                            .options = options},
+                                           h.stream());
             return {h.read(pair.q), h.read(pair.k), options.normalize ? h.read(rstd) : Matrix(),
                     h.read(mixes ? value.mixed : pair.v), h.read(pair.v)};
         };
@@ -168,9 +181,15 @@ TEST_P(RotaryTest, Backward) {
             const Pair gradients = upload(h, upstream, width, dtype(), c.packed, false);
             const Pair values = upload(h, outputs, width, dtype(), c.packed, true);
             const Optional optional = upload(h, tables, position, options);
-            h.ops().qk_norm_rotary_backward(gradients.q, gradients.k, values.q, values.k,
-                                            options.normalize ? h.input(rstd, DType::f32) : Tensor(),
-                                            optional.cos, optional.sin, optional.position, options,
+            h.ops().qk_norm_rotary_backward({.dq = gradients.q,
+                                             .dk = gradients.k,
+                                             .q = values.q,
+                                             .k = values.k,
+                                             .rstd = options.normalize ? h.input(rstd, DType::f32) : Tensor(),
+                                             .cos = optional.cos,
+                                             .sin = optional.sin,
+                                             .position = optional.position,
+                                             .options = options},
                                             h.stream());
             return {h.read(gradients.q), h.read(gradients.k), c.packed ? h.read(gradients.v) : Matrix()};
         });
@@ -187,30 +206,35 @@ TEST_P(RotaryTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 32});
-            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 2}), {}, {}, {}, {}, options,
-                                           h.stream());
+            h.ops().qk_norm_rotary_forward(
+                {.q = q, .k = q, .rstd = h.output(DType::f32, {3, 2}), .options = options}, h.stream());
         },
         {"rstd", "[3,4]", "[3,2]"});
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 48});
-            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, {}, options,
-                                           h.stream());
+            h.ops().qk_norm_rotary_forward(
+                {.q = q, .k = q, .rstd = h.output(DType::f32, {3, 4}), .options = options}, h.stream());
         },
         {"q", "[3,32]", "[3,48]"});
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 30});
-            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, {},
-                                           {2, 15, true, false}, h.stream());
+            h.ops().qk_norm_rotary_forward(
+                {.q = q, .k = q, .rstd = h.output(DType::f32, {3, 4}), .options = {2, 15, true, false}},
+                h.stream());
         },
         {"head_dim", "15"});
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 32});
             const MixWith mix{h.output(dtype(), {3, 31}), h.output(DType::f32, {2})};
-            h.ops().qk_norm_rotary_forward(q, q, h.output(DType::f32, {3, 4}), {}, {}, {}, {q, q, mix},
-                                           options, h.stream());
+            h.ops().qk_norm_rotary_forward({.q = q,
+                                            .k = q,
+                                            .rstd = h.output(DType::f32, {3, 4}),
+                                            .value = {q, q, mix},
+                                            .options = options},
+                                           h.stream());
         },
         {"value mix z", "[3,32]", "[3,31]"});
 }

@@ -255,9 +255,9 @@ TEST_P(StreamTest, DryDeviceAllocatesAndRunsNothing) {
     // Operations check their sizes and count their work all the same.
     const Tensor x = buffer.tensor(DType::f32, {1 << 20, 1 << 10}),
                  w = buffer.tensor(DType::f32, {1 << 10, 1 << 10});
-    dry.ops->matmul(x, x, w, {}, {}, *stream);
+    dry.ops->matmul({.c = x, .a = x, .b = w}, *stream);
     EXPECT_EQ(dry.ops->flops(), int64_t{2} << 40);
-    EXPECT_THROW(dry.ops->matmul(x, w, x, {}, {}, *stream), Error);
+    EXPECT_THROW(dry.ops->matmul({.c = x, .a = w, .b = x}, *stream), Error);
     const auto event = dry.device->create_event();
     stream->record(*event);
     stream->synchronize();

@@ -18,43 +18,41 @@ double capped_derivative(double z, double softcap) {
     return 1.0 - t * t;
 }
 
-double log_sum_exp(const Matrix& logits, int64_t t, const CrossEntropyOptions& options) {
-    double largest = capped(logits(t, 0), options.softcap);
-    for (int64_t v = 1; v < options.vocab_size; ++v) {
-        largest = std::max(largest, capped(logits(t, v), options.softcap));
+double log_sum_exp(const Matrix& logits, int64_t t, int64_t vocab_size, double softcap) {
+    double largest = capped(logits(t, 0), softcap);
+    for (int64_t v = 1; v < vocab_size; ++v) {
+        largest = std::max(largest, capped(logits(t, v), softcap));
     }
     double sum = 0.0;
-    for (int64_t v = 0; v < options.vocab_size; ++v) {
-        sum += std::exp(capped(logits(t, v), options.softcap) - largest);
+    for (int64_t v = 0; v < vocab_size; ++v) {
+        sum += std::exp(capped(logits(t, v), softcap) - largest);
     }
     return largest + std::log(sum);
 }
 
 }  // namespace
 
-Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets,
-                            const CrossEntropyOptions& options) {
+Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_t vocab_size, float softcap) {
     Matrix losses(1, logits.rows);
     for (int64_t t = 0; t < logits.rows; ++t) {
         if (targets[t] < 0) continue;
-        losses[t] = log_sum_exp(logits, t, options) - capped(logits(t, targets[t]), options.softcap);
+        losses[t] = log_sum_exp(logits, t, vocab_size, softcap) - capped(logits(t, targets[t]), softcap);
     }
     return losses;
 }
 
 // d loss / d capped_v = softmax_v − [v is the target]
-Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets,
-                             const CrossEntropyOptions& options) {
+Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64_t vocab_size, float softcap,
+                             float gradient_scale) {
     Matrix dlogits(logits.rows, logits.cols);
     for (int64_t t = 0; t < logits.rows; ++t) {
         if (targets[t] < 0) continue;
-        const double lse = log_sum_exp(logits, t, options);
-        for (int64_t v = 0; v < options.vocab_size; ++v) {
+        const double lse = log_sum_exp(logits, t, vocab_size, softcap);
+        for (int64_t v = 0; v < vocab_size; ++v) {
             const double z = logits(t, v);
-            const double probability = std::exp(capped(z, options.softcap) - lse);
-            dlogits(t, v) = static_cast<double>(options.gradient_scale) *
-                            (probability - (v == targets[t] ? 1.0 : 0.0)) *
-                            capped_derivative(z, options.softcap);
+            const double probability = std::exp(capped(z, softcap) - lse);
+            dlogits(t, v) = static_cast<double>(gradient_scale) *
+                            (probability - (v == targets[t] ? 1.0 : 0.0)) * capped_derivative(z, softcap);
         }
     }
     return dlogits;

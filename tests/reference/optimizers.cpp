@@ -20,32 +20,31 @@ constexpr std::array<std::array<double, 3>, 5> kPolarExpress = {{
 }  // namespace
 
 void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad,
-                double grad_scale, const AdamwOptions& options) {
+                double grad_scale, const op::AdamwStep& numbers) {
     if (!std::isfinite(grad_scale)) return;
-    // The option fields are floats; the formula is exact in what they hold.
-    const double beta1 = options.beta1, beta2 = options.beta2;
-    const double step = static_cast<double>(options.step);
+    // The fields are floats; the formula is exact in what they hold.
+    const double beta1 = numbers.beta1, beta2 = numbers.beta2;
+    const double step = static_cast<double>(numbers.step);
     for (int64_t i = 0; i < master.size(); ++i) {
         const double g = grad[i] * grad_scale;
         first_moment[i] = beta1 * first_moment[i] + (1.0 - beta1) * g;
         second_moment[i] = beta2 * second_moment[i] + (1.0 - beta2) * g * g;
         const double m = first_moment[i] / (1.0 - std::pow(beta1, step));
         const double v = second_moment[i] / (1.0 - std::pow(beta2, step));
-        master[i] -= static_cast<double>(options.learning_rate) *
-                     (m / (std::sqrt(v) + static_cast<double>(options.epsilon)) +
-                      static_cast<double>(options.weight_decay) * master[i]);
+        master[i] -= static_cast<double>(numbers.learning_rate) *
+                     (m / (std::sqrt(v) + static_cast<double>(numbers.epsilon)) +
+                      static_cast<double>(numbers.weight_decay) * master[i]);
     }
 }
 
-Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale,
-                     const MuonMomentumOptions& options) {
+Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale, float mu, bool nesterov) {
     Matrix update(momentum.rows, momentum.cols);
     if (!std::isfinite(grad_scale)) return update;
-    const double mu = options.momentum;
+    const double kept = mu;
     for (int64_t i = 0; i < momentum.size(); ++i) {
         const double g = grad[i] * grad_scale;
-        momentum[i] = mu * momentum[i] + (1.0 - mu) * g;
-        update[i] = options.nesterov ? (1.0 - mu) * g + mu * momentum[i] : momentum[i];
+        momentum[i] = kept * momentum[i] + (1.0 - kept) * g;
+        update[i] = nesterov ? (1.0 - kept) * g + kept * momentum[i] : momentum[i];
     }
     return update;
 }
@@ -64,15 +63,15 @@ Matrix polar_express(const Matrix& x) {
     return y;
 }
 
-void normuon_scale(Matrix& update, Matrix& second_moment, const NormuonOptions& options) {
-    const double beta2 = options.beta2, before = norm(update);
+void normuon_scale(Matrix& update, Matrix& second_moment, float beta2) {
+    const double kept = beta2, before = norm(update);
     const bool by_row = update.rows >= update.cols;
     for (int64_t line = 0; line < (by_row ? update.rows : update.cols); ++line) {
         const int64_t length = by_row ? update.cols : update.rows;
         const auto element = [&](int64_t i) -> double& { return by_row ? update(line, i) : update(i, line); };
         double mean = 0.0;
         for (int64_t i = 0; i < length; ++i) mean += element(i) * element(i) / static_cast<double>(length);
-        second_moment[line] = beta2 * second_moment[line] + (1.0 - beta2) * mean;
+        second_moment[line] = kept * second_moment[line] + (1.0 - kept) * mean;
         const double divisor = std::sqrt(second_moment[line]) + static_cast<double>(kNormuonEpsilon);
         for (int64_t i = 0; i < length; ++i) element(i) /= divisor;
     }
@@ -80,11 +79,12 @@ void normuon_scale(Matrix& update, Matrix& second_moment, const NormuonOptions& 
     if (after > 0.0) update = times(update, before / after);
 }
 
-void muon_apply(Matrix& master, const Matrix& update, const MuonApplyOptions& options) {
+void muon_apply(Matrix& master, const Matrix& update, float learning_rate, float weight_decay,
+                bool cautious) {
     for (int64_t i = 0; i < master.size(); ++i) {
-        const bool decays = !options.cautious || update[i] * master[i] >= 0.0;
-        const double decay = decays ? static_cast<double>(options.weight_decay) * master[i] : 0.0;
-        master[i] -= static_cast<double>(options.learning_rate) * (update[i] + decay);
+        const bool decays = !cautious || update[i] * master[i] >= 0.0;
+        const double decay = decays ? static_cast<double>(weight_decay) * master[i] : 0.0;
+        master[i] -= static_cast<double>(learning_rate) * (update[i] + decay);
     }
 }
 

@@ -95,22 +95,22 @@ AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const 
 
 // ---- cross_entropy.cpp
 // -----------------------------------------------------------------------------------------
-Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, const CrossEntropyOptions& options);
-Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets,
-                             const CrossEntropyOptions& options);
+Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_t vocab_size, float softcap);
+Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64_t vocab_size, float softcap,
+                             float gradient_scale);
 
 // ---- optimizers.cpp: in place on vectors and matrices
 // ------------------------------------------------------------
+// numbers: of its tensors nothing is read.
 void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad,
-                double grad_scale, const AdamwOptions& options);
+                double grad_scale, const op::AdamwStep& numbers);
 // Returns the update.
-Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale,
-                     const MuonMomentumOptions& options);
+Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale, float mu, bool nesterov);
 Matrix gram(const Matrix& x);           // x xᵀ
 Matrix polar_express(const Matrix& x);  // one matrix
 // One matrix; second_moment: 1×max(R,C).
-void normuon_scale(Matrix& update, Matrix& second_moment, const NormuonOptions& options);
-void muon_apply(Matrix& master, const Matrix& update, const MuonApplyOptions& options);
+void normuon_scale(Matrix& update, Matrix& second_moment, float beta2);
+void muon_apply(Matrix& master, const Matrix& update, float learning_rate, float weight_decay, bool cautious);
 
 struct Clip {
     double norm, coefficient;

@@ -160,7 +160,7 @@ TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
 OpCost cost_of(const char* op, std::array<int64_t, 3> product, int64_t flops, int64_t bytes) {
     OpCost cost;
     cost.op = op;
-    cost.product = product;
+    cost.product.sizes = product;
     cost.flops = flops;
     cost.bytes = bytes;
     return cost;

@@ -63,8 +63,12 @@ TEST_P(EmbeddingPathsTest, EmbeddingBackwardAddsInOrder) {
                 const Tensor dtable = accumulate ? h.inout(Matrix(vocab, cols, 0.5), DType::f32)
                                                  : h.output(DType::f32, {vocab, cols});
                 const Tensor order = h.output(DType::i32, {2, rows});
-                h.ops().sort_ids(order, h.input(ids), vocab, h.stream());
-                h.ops().embedding_backward(dtable, order, h.input(dout, dtype()), accumulate, h.stream());
+                h.ops().sort_ids({.order = order, .index = h.input(ids), .limit = vocab}, h.stream());
+                h.ops().embedding_backward({.dtable = dtable,
+                                            .order = order,
+                                            .dout = h.input(dout, dtype()),
+                                            .accumulate = accumulate},
+                                           h.stream());
                 return {h.read(dtable)};
             });
             expect_same_bits(out[0], embedding_sums(ids, dout, vocab, accumulate ? 0.5f : 0.0f), "dtable");
@@ -76,8 +80,9 @@ TEST_P(EmbeddingPathsTest, EmbeddingForwardOutsideTheTableIsNan) {
     const Matrix table = random_matrix(9, 48, 1, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor y = h.output(dtype(), {4, 48});
-        h.ops().embedding_forward(y, h.input(Indices{-1, 3, 9, 0x7fffffff}), h.input(table, dtype()), {}, {},
-                                  h.stream());
+        h.ops().embedding_forward(
+            {.out = y, .index = h.input(Indices{-1, 3, 9, 0x7fffffff}), .table = h.input(table, dtype())},
+            h.stream());
         return {h.read(y)};
     });
     for (int64_t t : {0, 2, 3}) expect_all_nan(reference::row_block(out[0], t, 1), "row outside");

@@ -18,20 +18,26 @@ TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
     for (int64_t padded : {9000, 2051}) {
         for (float softcap : {0.0f, 15.0f, 60.0f}) {
             SCOPED_TRACE(fmt::format("V={} softcap={}", padded, softcap));
-            const CrossEntropyOptions options{padded - 3, softcap, 0.125f};
             const Matrix logits = random_matrix(3, padded, 1, dtype(), 4.0);
             const Indices targets{static_cast<int32_t>(padded) - 4, -1, 0};
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor losses = h.output(DType::f32, {3}), dlogits = h.output(dtype(), {3, padded});
-                h.ops().cross_entropy(losses, dlogits, h.input(logits, dtype()), h.input(targets), options,
+                h.ops().cross_entropy({.losses = losses,
+                                       .dlogits = dlogits,
+                                       .logits = h.input(logits, dtype()),
+                                       .targets = h.input(targets),
+                                       .vocab_size = padded - 3,
+                                       .softcap = softcap,
+                                       .gradient_scale = 0.125f},
                                       h.stream());
                 return {h.read(losses), h.read(dlogits)};
             });
             // Tolerance of cross_entropy_test.cpp, where the error of tanh counts `softcap` times.
             const double cap = std::max(15.0, static_cast<double>(softcap)) / 15.0;
-            expect_close(out[0], reference::cross_entropy_losses(logits, targets, options),
+            expect_close(out[0], reference::cross_entropy_losses(logits, targets, padded - 3, softcap),
                          {16 * kF32Roundoff, 0, 1e-5 * cap}, "losses");
-            expect_close(out[1], reference::cross_entropy_dlogits(logits, targets, options),
+            expect_close(out[1],
+                         reference::cross_entropy_dlogits(logits, targets, padded - 3, softcap, 0.125f),
                          {dtype() == DType::bf16 ? kBf16Ulp : 2e-5 * cap, 0, 0.125 * 2e-6}, "dlogits");
         }
     }
@@ -41,8 +47,13 @@ TEST_P(KernelPathsTest, CrossEntropyTargetOutsideIsNan) {
     const Matrix logits = random_matrix(3, 48, 1, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor losses = h.output(DType::f32, {3}), dlogits = h.output(dtype(), {3, 48});
-        h.ops().cross_entropy(losses, dlogits, h.input(logits, dtype()), h.input(Indices{-2, 45, 3}),
-                              {45, 15.0f, 1.0f}, h.stream());
+        h.ops().cross_entropy({.losses = losses,
+                               .dlogits = dlogits,
+                               .logits = h.input(logits, dtype()),
+                               .targets = h.input(Indices{-2, 45, 3}),
+                               .vocab_size = 45,
+                               .softcap = 15.0f},
+                              h.stream());
         return {h.read(losses), h.read(dlogits)};
     });
     EXPECT_TRUE(std::isnan(out[0][0]));
@@ -67,8 +78,17 @@ TEST_P(KernelPathsTest, NormOfLongRows) {
                 const Tensor rstd = h.output(DType::f32, {rows}), dgain = h.output(DType::f32, {cols});
                 const Tensor mean = centered ? h.output(DType::f32, {rows}) : Tensor();
                 const Tensor in = h.input(x, dtype()), g = h.input(gain, DType::f32, {cols});
-                h.ops().norm_forward(y, {}, mean, rstd, in, {}, g, {}, kind, h.stream());
-                h.ops().norm_backward(ds, dgain, {}, h.input(dy, dtype()), in, mean, rstd, g, {}, false, kind,
+                h.ops().norm_forward({.y = y, .mean = mean, .rstd = rstd, .x = in, .gain = g, .kind = kind},
+                                     h.stream());
+                h.ops().norm_backward({.ds = ds,
+                                       .dgain = dgain,
+                                       .dy = h.input(dy, dtype()),
+                                       .s = in,
+                                       .mean = mean,
+                                       .rstd = rstd,
+                                       .gain = g,
+                                       .accumulate = false,
+                                       .kind = kind},
                                       h.stream());
                 return {h.read(y), h.read(ds), h.read(dgain)};
             });
@@ -91,10 +111,27 @@ TEST_P(KernelPathsTest, NormParametersOfManyRows) {
         const Tensor dgain = h.output(DType::f32, {cols}), dbias = h.inout(before, DType::f32, {cols});
         const Tensor in = h.input(x, dtype()), g = h.input(gain, DType::f32, {cols});
         const Tensor upstream = h.input(dy, dtype());
-        h.ops().norm_forward(y, {}, mean, rstd, in, {}, g, {}, NormKind::layernorm, h.stream());
-        h.ops().norm_backward(ds, dgain, {}, upstream, in, mean, rstd, g, {}, false, NormKind::layernorm,
+        h.ops().norm_forward(
+            {.y = y, .mean = mean, .rstd = rstd, .x = in, .gain = g, .kind = NormKind::layernorm},
+            h.stream());
+        h.ops().norm_backward({.ds = ds,
+                               .dgain = dgain,
+                               .dy = upstream,
+                               .s = in,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .gain = g,
+                               .accumulate = false,
+                               .kind = NormKind::layernorm},
                               h.stream());
-        h.ops().norm_backward(ds, {}, dbias, upstream, in, mean, rstd, {}, {}, true, NormKind::layernorm,
+        h.ops().norm_backward({.ds = ds,
+                               .dbias = dbias,
+                               .dy = upstream,
+                               .s = in,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .accumulate = true,
+                               .kind = NormKind::layernorm},
                               h.stream());
         return {h.read(dgain), h.read(dbias)};
     });
@@ -118,11 +155,27 @@ TEST_P(KernelPathsTest, MixNormOfLongAndManyRows) {
             const Tensor rstd = h.output(DType::f32, {T}), dc = h.output(DType::f32, {2});
             const Tensor in = h.input(x, dtype()), upstream = h.input(dy, dtype());
             const MixWith mix{h.input(z, dtype()), h.input(c, DType::f32, {2})};
-            h.ops().mix_norm_forward(y, s, {}, {}, rstd, in, {}, mix, {}, {}, NormKind::rmsnorm, h.stream());
-            h.ops().norm_backward(ds, {}, {}, upstream, s, {}, rstd, {}, {}, false, NormKind::rmsnorm,
+            h.ops().mix_norm_forward(
+                {.y = y, .sum = s, .rstd = rstd, .x = in, .mix = mix, .kind = NormKind::rmsnorm}, h.stream());
+            h.ops().norm_backward({.ds = ds,
+                                   .dy = upstream,
+                                   .s = s,
+                                   .rstd = rstd,
+                                   .accumulate = false,
+                                   .kind = NormKind::rmsnorm},
                                   h.stream());
-            h.ops().mix_norm_backward(dx, dz, dc, {}, {}, upstream, s, in, mix, {}, rstd, {}, {}, false,
-                                      false, NormKind::rmsnorm, h.stream());
+            h.ops().mix_norm_backward({.dx = dx,
+                                       .dz = dz,
+                                       .dcoefficients = dc,
+                                       .dy = upstream,
+                                       .s = s,
+                                       .entered = in,
+                                       .mix = mix,
+                                       .rstd = rstd,
+                                       .accumulate = false,
+                                       .accumulate_z = false,
+                                       .kind = NormKind::rmsnorm},
+                                      h.stream());
             return {h.read(y), h.read(s), h.read(ds), h.read(dx), h.read(dz), h.read(dc)};
         });
         expect_close(out[1], reference::mix_forward(x, z, c), few_operations(dtype()), "s");
@@ -149,8 +202,14 @@ TEST_P(KernelPathsTest, RotaryOfWideHeads) {
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor tq = h.inout(q, dtype()), tk = h.inout(k, dtype()), mixed = h.output(dtype(), {3, 2400});
         const ValueMix value{mixed, h.input(v, dtype()), {h.input(z, dtype()), h.input(c, DType::f32, {2})}};
-        h.ops().qk_norm_rotary_forward(tq, tk, h.output(DType::f32, {3, 4}), h.input(cos, DType::f32),
-                                       h.input(sin, DType::f32), h.input(position), value, options,
+        h.ops().qk_norm_rotary_forward({.q = tq,
+                                        .k = tk,
+                                        .rstd = h.output(DType::f32, {3, 4}),
+                                        .cos = h.input(cos, DType::f32),
+                                        .sin = h.input(sin, DType::f32),
+                                        .position = h.input(position),
+                                        .value = value,
+                                        .options = options},
                                        h.stream());
         return {h.read(tq), h.read(tk), h.read(mixed)};
     });
@@ -174,8 +233,16 @@ TEST_P(KernelPathsTest, MixBackwardOfSeveralBlocks) {
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor dx = h.output(dtype(), {rows, cols}), dz = h.output(dtype(), {rows, cols});
         const Tensor dc = h.output(DType::f32, {2});
-        h.ops().mix_backward(dx, dz, dc, h.input(dy, dtype()).column_slice(cols, cols), h.input(x, dtype()),
-                             h.input(z, dtype()), h.input(c, DType::f32, {2}), false, false, h.stream());
+        h.ops().mix_backward({.dx = dx,
+                              .dz = dz,
+                              .dcoefficients = dc,
+                              .dy = h.input(dy, dtype()).column_slice(cols, cols),
+                              .x = h.input(x, dtype()),
+                              .z = h.input(z, dtype()),
+                              .coefficients = h.input(c, DType::f32, {2}),
+                              .accumulate = false,
+                              .accumulate_z = false},
+                             h.stream());
         return {h.read(dx), h.read(dz), h.read(dc)};
     });
     const auto expected = reference::mix_backward(reference::column_block(dy, cols, cols), x, z, c);

@@ -44,8 +44,9 @@ class Poisoner final : public PassObserver {
   public:
     explicit Poisoner(ModelHarness& harness) : harness_(harness) {}
     void released(const Parameter& p) override {
-        harness_.runtime.ops().fill(harness_.model.parameters().compute_flat(p),
-                                    std::numeric_limits<float>::quiet_NaN(), harness_.runtime.compute());
+        harness_.runtime.ops().fill({.x = harness_.model.parameters().compute_flat(p),
+                                     .value = std::numeric_limits<float>::quiet_NaN()},
+                                    harness_.runtime.compute());
     }
 
   private:

@@ -32,21 +32,20 @@ class NormuonTest : public ::testing::Test {
         for (int step = 0; step < 10; ++step) {
             grad.values = entry.gradients.at(step);
             const float mu = static_cast<float>(muon_momentum_at(group, step));
-            const Matrix direction = reference::muon_momentum(momentum, grad, 1.0, {mu, group.nesterov});
+            const Matrix direction = reference::muon_momentum(momentum, grad, 1.0, mu, group.nesterov);
             Matrix update(1, count);
             for (int64_t i = 0; i < matrices; ++i) {
                 Matrix one(rows, cols);
                 for (int64_t j = 0; j < one.size(); ++j) one[j] = direction[i * one.size() + j];
                 one = reference::polar_express(one);
-                reference::normuon_scale(one, second_moments[i], {static_cast<float>(group.beta2)});
+                reference::normuon_scale(one, second_moments[i], static_cast<float>(group.beta2));
                 for (int64_t j = 0; j < one.size(); ++j) update[i * one.size() + j] = one[j];
             }
             const double scale =
                 std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
             const double lr = group.lr * fixture_.lr_factors[step];
-            reference::muon_apply(master, update,
-                                  {static_cast<float>(lr * scale),
-                                   static_cast<float>(group.weight_decay / scale), group.cautious});
+            reference::muon_apply(master, update, static_cast<float>(lr * scale),
+                                  static_cast<float>(group.weight_decay / scale), group.cautious);
             after.push_back(master.values);
         }
         return after;

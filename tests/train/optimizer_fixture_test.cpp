@@ -30,7 +30,7 @@ class Shard {
         for (const StateKind& kind : optimizer_->state_kinds()) {
             EXPECT_TRUE(kind.per_element()) << kind.name;
             state_.push_back(allocate(count_));
-            runtime_.ops().fill(state_.back(), 0.0f, runtime_.compute());
+            runtime_.ops().fill({.x = state_.back(), .value = 0.0f}, runtime_.compute());
         }
         write(master_, start);
     }

@@ -7,7 +7,9 @@ namespace speedrun {
 void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale,
                                     GradientStore& gradients) {
     // Once for all tables that are looked up by token: the blocks' value embeddings and the first one.
-    ops_.sort_ids(act_.order, act_.batch.tokens, table_.find("embed.weight").shape[0], stream_);
+    ops_.sort_ids(
+        {.order = act_.order, .index = act_.batch.tokens, .limit = table_.find("embed.weight").shape[0]},
+        stream_);
     enter(static_cast<int>(config_.num_layers) + 1, Pass::backward);
     backward_head(loss_sum, accumulate, gradient_scale, gradients);
     for (int64_t i = config_.num_layers; i-- > 0;) {
@@ -21,9 +23,6 @@ void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float grad
 // Product, loss and gradient chunk by chunk: logits become their own gradient and are used up at once.
 void Transformer::backward_head(Tensor loss_sum, bool accumulate, float gradient_scale,
                                 GradientStore& gradients) {
-    const CrossEntropyOptions options{.vocab_size = config_.vocab_size,
-                                      .softcap = static_cast<float>(config_.logit_softcap),
-                                      .gradient_scale = gradient_scale};
     const Parameter& head = table_.find(head_name());
     for (int64_t row = 0; row < tokens_; row += act_.logit_rows) {
         const Tensor normed = act_.normed.row_slice(row, act_.logit_rows);
@@ -31,15 +30,25 @@ void Transformer::backward_head(Tensor loss_sum, bool accumulate, float gradient
         const auto piece = [&](Tensor t) {
             return t.reshaped({tokens_, 1}).row_slice(row, act_.logit_rows).reshaped({act_.logit_rows});
         };
-        ops_.matmul(act_.logits, normed, head_weight(), {}, {.transpose_b = true}, stream_);
-        ops_.cross_entropy(piece(act_.losses), act_.logits, act_.logits, piece(act_.batch.targets), options,
+        ops_.matmul({.c = act_.logits, .a = normed, .b = head_weight(), .transpose_b = true}, stream_);
+        ops_.cross_entropy({.losses = piece(act_.losses),
+                            .dlogits = act_.logits,
+                            .logits = act_.logits,
+                            .targets = piece(act_.batch.targets),
+                            .vocab_size = config_.vocab_size,
+                            .softcap = static_cast<float>(config_.logit_softcap),
+                            .gradient_scale = gradient_scale},
                            stream_);
-        ops_.matmul(gradients.of(head), act_.logits, normed, {},
-                    {.transpose_a = true, .accumulate = gradients.accumulates(head)}, stream_);
-        ops_.matmul(dnormed, act_.logits, head_weight(), {}, {}, stream_);
+        ops_.matmul({.c = gradients.of(head),
+                     .a = act_.logits,
+                     .b = normed,
+                     .transpose_a = true,
+                     .accumulate = gradients.accumulates(head)},
+                    stream_);
+        ops_.matmul({.c = dnormed, .a = act_.logits, .b = head_weight()}, stream_);
     }
     if (!config_.tied_head) gradients.ready(head);
-    ops_.sum(loss_sum, act_.losses, accumulate, stream_);
+    ops_.sum({.out = loss_sum, .x = act_.losses, .accumulate = accumulate}, stream_);
     const Tensor last = config_.num_layers > 0 ? act_.last : act_.first;
     norm_backward(act_.dresidual, act_.dnormed, last, act_.final_mean, act_.final_rstd, {}, "final_norm",
                   gradients);
@@ -52,7 +61,8 @@ void Transformer::backward_block(int64_t index, GradientStore& gradients) {
     if (act_.recomputed(index)) recompute_block(index);  // before any of its parameters is announced
 
     linear_backward(act_.dhidden, dx, b.activated, name + "mlp.down", gradients);
-    ops_.activation_backward(act_.dhidden, act_.dhidden, b.hidden, activation_, stream_);
+    ops_.activation_backward(
+        {.dx = act_.dhidden, .dy = act_.dhidden, .x = b.hidden, .activation = activation_}, stream_);
     linear_backward(dy, act_.dhidden, b.mlp_normed, name + "mlp.up", gradients);
     norm_backward(dx, dy, b.mlp_input, b.mlp_mean, b.mlp_rstd, dx, name + "mlp_norm", gradients);
 
@@ -60,23 +70,51 @@ void Transformer::backward_block(int64_t index, GradientStore& gradients) {
     const Tensor dq = query(act_.dqkv), dk = key(act_.dqkv), dv = value(act_.dqkv);
     linear_backward(dy, dx, b.attn_out, name + "attn.out", gradients);
     const bool mixed = b.mixed_value.present();
-    ops_.attention_backward(dq, dk, mixed ? act_.dmixed_value : dv, dy, b.attn_out, b.lse, q, k,
-                            mixed ? b.mixed_value : v, act_.batch.first_key, attention_options(), stream_);
+    ops_.attention_backward({.dq = dq,
+                             .dk = dk,
+                             .dv = mixed ? act_.dmixed_value : dv,
+                             .dout = dy,
+                             .o = b.attn_out,
+                             .lse = b.lse,
+                             .q = q,
+                             .k = k,
+                             .v = mixed ? b.mixed_value : v,
+                             .first_key = act_.batch.first_key,
+                             .options = attention_options()},
+                            stream_);
     if (mixed) {
         const Parameter& mix = table_.find(name + "attn.value_mix");
         const Parameter& table = table_.find("value_embed." + std::to_string(value_table(index)) + ".weight");
         const bool accumulate_mix = gradients.accumulates(mix);
         // dy is free here: it takes the gradient of the gathered value embeddings.
-        ops_.mix_backward(dv, dy, gradients.of(mix), act_.dmixed_value, v, b.value_embedding,
-                          parameters_.compute(mix), accumulate_mix, false, stream_);
+        ops_.mix_backward({.dx = dv,
+                           .dz = dy,
+                           .dcoefficients = gradients.of(mix),
+                           .dy = act_.dmixed_value,
+                           .x = v,
+                           .z = b.value_embedding,
+                           .coefficients = parameters_.compute(mix),
+                           .accumulate = accumulate_mix,
+                           .accumulate_z = false},
+                          stream_);
         gradients.ready(mix);
         const bool accumulate_table = gradients.accumulates(table);
-        ops_.embedding_backward(gradients.of(table), act_.order, dy, accumulate_table, stream_);
+        ops_.embedding_backward(
+            {.dtable = gradients.of(table), .order = act_.order, .dout = dy, .accumulate = accumulate_table},
+            stream_);
         gradients.ready(table);
     }
     if (config_.qk_norm || config_.position == PositionKind::rotary) {
-        ops_.qk_norm_rotary_backward(dq, dk, q, k, b.qk_rstd, rotary_cos_, rotary_sin_, act_.batch.positions,
-                                     rotary_options(), stream_);
+        ops_.qk_norm_rotary_backward({.dq = dq,
+                                      .dk = dk,
+                                      .q = q,
+                                      .k = k,
+                                      .rstd = b.qk_rstd,
+                                      .cos = rotary_cos_,
+                                      .sin = rotary_sin_,
+                                      .position = act_.batch.positions,
+                                      .options = rotary_options()},
+                                     stream_);
     }
     linear_backward(dy, act_.dqkv, b.attn_normed, name + "attn.qkv", gradients);
     if (!config_.mix_first_embedding) {
@@ -89,9 +127,22 @@ void Transformer::backward_block(int64_t index, GradientStore& gradients) {
     const Tensor dbias = gradient_of(norm_name + ".bias", accumulate, gradients);
     const Tensor dmix = gradient_of(name + "mix", accumulate, gradients);
     const bool first_contribution = index == config_.num_layers - 1;
-    ops_.mix_norm_backward(dx, act_.dfirst, dmix, dgain, dbias, dy, b.attn_input, b.entered,
-                           {act_.first, weight(name + "mix")}, b.attn_mean, b.attn_rstd,
-                           optional(norm_name + ".gain"), dx, accumulate, !first_contribution, norm_kind_,
+    ops_.mix_norm_backward({.dx = dx,
+                            .dz = act_.dfirst,
+                            .dcoefficients = dmix,
+                            .dgain = dgain,
+                            .dbias = dbias,
+                            .dy = dy,
+                            .s = b.attn_input,
+                            .entered = b.entered,
+                            .mix = {act_.first, weight(name + "mix")},
+                            .mean = b.attn_mean,
+                            .rstd = b.attn_rstd,
+                            .gain = optional(norm_name + ".gain"),
+                            .dresidual = dx,
+                            .accumulate = accumulate,
+                            .accumulate_z = !first_contribution,
+                            .kind = norm_kind_},
                            stream_);
     for (const std::string& p : {norm_name + ".gain", norm_name + ".bias", name + "mix"}) {
         if (const Parameter* done = parameter(p)) gradients.ready(*done);
@@ -100,26 +151,36 @@ void Transformer::backward_block(int64_t index, GradientStore& gradients) {
 
 void Transformer::backward_embedding(GradientStore& gradients) {
     const Tensor dx = act_.dresidual;
-    if (config_.mix_first_embedding && config_.num_layers > 0) ops_.add(dx, dx, act_.dfirst, stream_);
+    if (config_.mix_first_embedding && config_.num_layers > 0)
+        ops_.add({.y = dx, .x = dx, .z = act_.dfirst}, stream_);
     if (config_.norm_embedding) {
-        ops_.norm_backward(dx, {}, {}, dx, act_.embedding, act_.embedding_mean, act_.embedding_rstd, {}, {},
-                           false, norm_kind_, stream_);
+        ops_.norm_backward({.ds = dx,
+                            .dy = dx,
+                            .s = act_.embedding,
+                            .mean = act_.embedding_mean,
+                            .rstd = act_.embedding_rstd,
+                            .accumulate = false,
+                            .kind = norm_kind_},
+                           stream_);
     }
     const auto add_gradient = [&](const Parameter& table) {
         const bool accumulate = gradients.accumulates(table);
-        ops_.embedding_backward(gradients.of(table), act_.order, dx, accumulate, stream_);
+        ops_.embedding_backward(
+            {.dtable = gradients.of(table), .order = act_.order, .dout = dx, .accumulate = accumulate},
+            stream_);
     };
     const Parameter& embed = table_.find("embed.weight");
     add_gradient(embed);  // while act_.order is of tokens; announced last, as declared first
     if (const Parameter* ngrams = parameter("ngram_embed.weight")) {
         for (const Tensor& rows : act_.batch.ngrams) {
-            ops_.sort_ids(act_.order, rows, ngrams->shape[0], stream_);
+            ops_.sort_ids({.order = act_.order, .index = rows, .limit = ngrams->shape[0]}, stream_);
             add_gradient(*ngrams);
         }
         gradients.ready(*ngrams);
     }
     if (const Parameter* position = parameter("position.weight")) {
-        ops_.sort_ids(act_.order, act_.batch.positions, position->shape[0], stream_);
+        ops_.sort_ids({.order = act_.order, .index = act_.batch.positions, .limit = position->shape[0]},
+                      stream_);
         add_gradient(*position);
         gradients.ready(*position);
     }

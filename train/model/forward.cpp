@@ -6,16 +6,25 @@ namespace speedrun {
 void Transformer::forward() {
     enter(0, Pass::forward);
     const Tensor positions = config_.position == PositionKind::learned ? act_.batch.positions : Tensor{};
-    ops_.embedding_forward(act_.embedding, act_.batch.tokens, weight("embed.weight"), positions,
-                           optional("position.weight"), stream_);
+    ops_.embedding_forward({.out = act_.embedding,
+                            .index = act_.batch.tokens,
+                            .table = weight("embed.weight"),
+                            .position = positions,
+                            .position_table = optional("position.weight")},
+                           stream_);
     for (const Tensor& rows : act_.batch.ngrams) {
         const Tensor gathered = act_.delta;  // free until the first block
-        ops_.embedding_forward(gathered, rows, weight("ngram_embed.weight"), {}, {}, stream_);
-        ops_.add(act_.embedding, act_.embedding, gathered, stream_);
+        ops_.embedding_forward({.out = gathered, .index = rows, .table = weight("ngram_embed.weight")},
+                               stream_);
+        ops_.add({.y = act_.embedding, .x = act_.embedding, .z = gathered}, stream_);
     }
     if (config_.norm_embedding) {
-        ops_.norm_forward(act_.first, {}, act_.embedding_mean, act_.embedding_rstd, act_.embedding, {}, {},
-                          {}, norm_kind_, stream_);
+        ops_.norm_forward({.y = act_.first,
+                           .mean = act_.embedding_mean,
+                           .rstd = act_.embedding_rstd,
+                           .x = act_.embedding,
+                           .kind = norm_kind_},
+                          stream_);
     }
     Tensor residual = act_.first;
     for (int64_t i = 0; i < config_.num_layers; ++i) {
@@ -39,12 +48,13 @@ void Transformer::forward_block(int64_t index, Tensor residual) {
     attention_norm(index, residual, index > 0 ? act_.delta : Tensor{});
     if (b.value_embedding.present()) {
         const Tensor table = weight("value_embed." + std::to_string(value_table(index)) + ".weight");
-        ops_.embedding_forward(b.value_embedding, act_.batch.tokens, table, {}, {}, stream_);
+        ops_.embedding_forward({.out = b.value_embedding, .index = act_.batch.tokens, .table = table},
+                               stream_);
     }
     attention(index);
     norm(b.mlp_normed, b.mlp_input, b.mlp_mean, b.mlp_rstd, b.attn_input, act_.delta, name + "mlp_norm");
     linear(b.hidden, b.mlp_normed, name + "mlp.up");
-    ops_.activation_forward(b.activated, b.hidden, activation_, stream_);
+    ops_.activation_forward({.y = b.activated, .x = b.hidden, .activation = activation_}, stream_);
     linear(act_.delta, b.activated, name + "mlp.down");
 }
 
@@ -58,8 +68,9 @@ void Transformer::recompute_block(int64_t index) {
     if (act_.keeps_products()) {
         if (b.mixed_value.present()) {
             const RotaryOptions mix_alone{.num_heads = config_.num_heads, .head_dim = config_.head_dim()};
-            ops_.qk_norm_rotary_forward(query(b.qkv), key(b.qkv), {}, {}, {}, {}, value_mix(index), mix_alone,
-                                        stream_);
+            ops_.qk_norm_rotary_forward(
+                {.q = query(b.qkv), .k = key(b.qkv), .value = value_mix(index), .options = mix_alone},
+                stream_);
         }
         norm(b.mlp_normed, {}, b.mlp_mean, b.mlp_rstd, b.mlp_input, {}, name + "mlp_norm");
     } else {
@@ -67,7 +78,7 @@ void Transformer::recompute_block(int64_t index) {
         norm(b.mlp_normed, b.mlp_input, b.mlp_mean, b.mlp_rstd, b.attn_input, act_.delta, name + "mlp_norm");
         linear(b.hidden, b.mlp_normed, name + "mlp.up");
     }
-    ops_.activation_forward(b.activated, b.hidden, activation_, stream_);
+    ops_.activation_forward({.y = b.activated, .x = b.hidden, .activation = activation_}, stream_);
     recomputed_flops_ += ops_.flops() - flops_before;
 }
 
@@ -76,9 +87,18 @@ void Transformer::attention_norm(int64_t index, Tensor residual, Tensor delta) {
     const std::string name = block_name(index) + "attn_norm";
     const Tensor entered = delta.present() ? b.entered : Tensor{};
     if (config_.mix_first_embedding) {
-        ops_.mix_norm_forward(b.attn_normed, b.attn_input, entered, b.attn_mean, b.attn_rstd, residual, delta,
-                              {act_.first, weight(block_name(index) + "mix")}, optional(name + ".gain"),
-                              optional(name + ".bias"), norm_kind_, stream_);
+        ops_.mix_norm_forward({.y = b.attn_normed,
+                               .sum = b.attn_input,
+                               .entered = entered,
+                               .mean = b.attn_mean,
+                               .rstd = b.attn_rstd,
+                               .x = residual,
+                               .delta = delta,
+                               .mix = {act_.first, weight(block_name(index) + "mix")},
+                               .gain = optional(name + ".gain"),
+                               .bias = optional(name + ".bias"),
+                               .kind = norm_kind_},
+                              stream_);
     } else {
         norm(b.attn_normed, entered, b.attn_mean, b.attn_rstd, residual, delta, name);
     }
@@ -93,11 +113,24 @@ void Transformer::attention(int64_t index) {
     const ValueMix mix = value_mix(index);
     const bool mixed = mix.mixed.present();
     if (config_.qk_norm || config_.position == PositionKind::rotary || mixed) {
-        ops_.qk_norm_rotary_forward(q, k, b.qk_rstd, rotary_cos_, rotary_sin_, act_.batch.positions, mix,
-                                    rotary_options(), stream_);
+        ops_.qk_norm_rotary_forward({.q = q,
+                                     .k = k,
+                                     .rstd = b.qk_rstd,
+                                     .cos = rotary_cos_,
+                                     .sin = rotary_sin_,
+                                     .position = act_.batch.positions,
+                                     .value = mix,
+                                     .options = rotary_options()},
+                                    stream_);
     }
-    ops_.attention_forward(b.attn_out, b.lse, q, k, mixed ? b.mixed_value : value(b.qkv),
-                           act_.batch.first_key, attention_options(), stream_);
+    ops_.attention_forward({.o = b.attn_out,
+                            .lse = b.lse,
+                            .q = q,
+                            .k = k,
+                            .v = mixed ? b.mixed_value : value(b.qkv),
+                            .first_key = act_.batch.first_key,
+                            .options = attention_options()},
+                           stream_);
     linear(act_.delta, b.attn_out, name + "attn.out");
 }
 
@@ -108,22 +141,26 @@ ValueMix Transformer::value_mix(int64_t index) const {
 }
 
 void Transformer::loss(Tensor loss_sum, bool accumulate) {
-    const CrossEntropyOptions options{.vocab_size = config_.vocab_size,
-                                      .softcap = static_cast<float>(config_.logit_softcap)};
     for (int64_t row = 0; row < tokens_; row += act_.logit_rows) {
         const Tensor normed = act_.normed.row_slice(row, act_.logit_rows);
-        ops_.matmul(act_.logits, normed, head_weight(), {}, {.transpose_b = true}, stream_);
+        ops_.matmul({.c = act_.logits, .a = normed, .b = head_weight(), .transpose_b = true}, stream_);
         const auto piece = [&](Tensor t) {
             return t.reshaped({tokens_, 1}).row_slice(row, act_.logit_rows).reshaped({act_.logit_rows});
         };
-        ops_.cross_entropy(piece(act_.losses), {}, act_.logits, piece(act_.batch.targets), options, stream_);
+        ops_.cross_entropy({.losses = piece(act_.losses),
+                            .logits = act_.logits,
+                            .targets = piece(act_.batch.targets),
+                            .vocab_size = config_.vocab_size,
+                            .softcap = static_cast<float>(config_.logit_softcap)},
+                           stream_);
     }
-    ops_.sum(loss_sum, act_.losses, accumulate, stream_);
+    ops_.sum({.out = loss_sum, .x = act_.losses, .accumulate = accumulate}, stream_);
 }
 
 Tensor Transformer::logits_of(int64_t row) {
     const Tensor logits = act_.logits.row_slice(0, 1);
-    ops_.matmul(logits, act_.normed.row_slice(row, 1), head_weight(), {}, {.transpose_b = true}, stream_);
+    ops_.matmul({.c = logits, .a = act_.normed.row_slice(row, 1), .b = head_weight(), .transpose_b = true},
+                stream_);
     return logits;
 }
 

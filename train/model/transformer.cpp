@@ -107,7 +107,12 @@ Tensor Transformer::gradient_of(const std::string& name, bool& accumulate, Gradi
 }
 
 void Transformer::linear(Tensor y, Tensor x, const std::string& name) {
-    ops_.matmul(y, x, weight(name + ".weight"), optional(name + ".bias"), {.transpose_b = true}, stream_);
+    ops_.matmul({.c = y,
+                 .a = x,
+                 .b = weight(name + ".weight"),
+                 .bias = optional(name + ".bias"),
+                 .transpose_b = true},
+                stream_);
 }
 
 void Transformer::linear_backward(Tensor dx, Tensor dy, Tensor x, const std::string& name,
@@ -115,22 +120,30 @@ void Transformer::linear_backward(Tensor dx, Tensor dy, Tensor x, const std::str
     bool accumulate = false;
     const Parameter& w = table_.find(name + ".weight");
     const Tensor dw = gradient_of(w.name, accumulate, gradients);
-    ops_.matmul(dw, dy, x, {}, {.transpose_a = true, .accumulate = accumulate}, stream_);
+    ops_.matmul({.c = dw, .a = dy, .b = x, .transpose_a = true, .accumulate = accumulate}, stream_);
     gradients.ready(w, true);
     if (const Parameter* bias = parameter(name + ".bias")) {
         const Tensor db = gradient_of(bias->name, accumulate, gradients);
-        ops_.column_sum(db, dy, accumulate, stream_);
+        ops_.column_sum({.out = db, .x = dy, .accumulate = accumulate}, stream_);
         gradients.ready(*bias);
     }
     // Last: the reduction of dW can start while dx is computed.
-    ops_.matmul(dx, dy, parameters_.compute(w), {}, {}, stream_);
+    ops_.matmul({.c = dx, .a = dy, .b = parameters_.compute(w)}, stream_);
     gradients.released(w);
 }
 
 void Transformer::norm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta,
                        const std::string& name) {
-    ops_.norm_forward(y, sum, mean, rstd, x, delta, optional(name + ".gain"), optional(name + ".bias"),
-                      norm_kind_, stream_);
+    ops_.norm_forward({.y = y,
+                       .sum = sum,
+                       .mean = mean,
+                       .rstd = rstd,
+                       .x = x,
+                       .delta = delta,
+                       .gain = optional(name + ".gain"),
+                       .bias = optional(name + ".bias"),
+                       .kind = norm_kind_},
+                      stream_);
 }
 
 void Transformer::norm_backward(Tensor dx, Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor dresidual,
@@ -138,8 +151,18 @@ void Transformer::norm_backward(Tensor dx, Tensor dy, Tensor x, Tensor mean, Ten
     bool accumulate = false;
     const Tensor dgain = gradient_of(name + ".gain", accumulate, gradients);
     const Tensor dbias = gradient_of(name + ".bias", accumulate, gradients);
-    ops_.norm_backward(dx, dgain, dbias, dy, x, mean, rstd, optional(name + ".gain"), dresidual, accumulate,
-                       norm_kind_, stream_);
+    ops_.norm_backward({.ds = dx,
+                        .dgain = dgain,
+                        .dbias = dbias,
+                        .dy = dy,
+                        .s = x,
+                        .mean = mean,
+                        .rstd = rstd,
+                        .gain = optional(name + ".gain"),
+                        .dresidual = dresidual,
+                        .accumulate = accumulate,
+                        .kind = norm_kind_},
+                       stream_);
     for (const char* part : {".gain", ".bias"}) {
         if (const Parameter* p = parameter(name + part)) gradients.ready(*p);
     }

@@ -14,17 +14,23 @@ std::vector<StateKind> Muon::state_kinds(int64_t rows, int64_t cols) const {
 }
 
 void Muon::propose(const Tensor& update, const OptimizerShard& shard, const StepContext& context) const {
-    const MuonMomentumOptions options{.momentum = static_cast<float>(muon_momentum_at(group_, context.step)),
-                                      .nesterov = group_.nesterov};
-    context.ops.muon_momentum(update, shard.state[0], shard.gradient, context.grad_scale, options,
+    context.ops.muon_momentum({.update = update,
+                               .momentum = shard.state[0],
+                               .grad = shard.gradient,
+                               .grad_scale = context.grad_scale,
+                               .mu = static_cast<float>(muon_momentum_at(group_, context.step)),
+                               .nesterov = group_.nesterov},
                               context.stream);
 }
 
 void Muon::transform(const MatrixBatch& batch, const StepContext& context) const {
-    context.ops.polar_express(batch.updates, batch.workspace, context.stream);
+    context.ops.polar_express({.x = batch.updates, .workspace = batch.workspace}, context.stream);
     if (!group_.normuon) return;
-    context.ops.normuon_scale(batch.updates, batch.state[0], context.grad_scale,
-                              {.beta2 = static_cast<float>(group_.beta2)}, context.stream);
+    context.ops.normuon_scale({.update = batch.updates,
+                               .second_moment = batch.state[0],
+                               .grad_scale = context.grad_scale,
+                               .beta2 = static_cast<float>(group_.beta2)},
+                              context.stream);
 }
 
 void Muon::apply(const OptimizerShard& shard, const Tensor& update, const Shape& matrix,
@@ -33,10 +39,14 @@ void Muon::apply(const OptimizerShard& shard, const Tensor& update, const Shape&
         std::sqrt(std::max(1.0, static_cast<double>(matrix.rows) / static_cast<double>(matrix.cols)));
     const double lr = group_.lr * context.lr_factor;
     // Decay is lr·wd, without the shape's factor; muon_apply multiplies its decay by its learning rate.
-    const MuonApplyOptions options{.learning_rate = static_cast<float>(lr * shape_scale),
-                                   .weight_decay = static_cast<float>(group_.weight_decay / shape_scale),
-                                   .cautious = group_.cautious};
-    context.ops.muon_apply(shard.compute, shard.master, update, context.grad_scale, options, context.stream);
+    context.ops.muon_apply({.parameter = shard.compute,
+                            .master = shard.master,
+                            .update = update,
+                            .grad_scale = context.grad_scale,
+                            .learning_rate = static_cast<float>(lr * shape_scale),
+                            .weight_decay = static_cast<float>(group_.weight_decay / shape_scale),
+                            .cautious = group_.cautious},
+                           context.stream);
 }
 
 }  // namespace speedrun

@@ -18,7 +18,7 @@ class Muon final : public MatrixOptimizer {
                  const StepContext& context) const override;
     void transform(const MatrixBatch& batch, const StepContext& context) const override;
     int64_t workspace(int64_t count, int64_t rows, int64_t cols) const override {
-        return Ops::polar_express_workspace(count, rows, cols);
+        return op::PolarExpress::workspace_size(count, rows, cols);
     }
     void apply(const OptimizerShard& shard, const Tensor& update, const Shape& matrix,
                const StepContext& context) const override;

@@ -38,7 +38,8 @@ void GradientSync::await_memory(const Bucket& bucket) {
         const int64_t begin = bucket.pieces[i - 1].in_bucket + bucket.pieces[i - 1].count;
         const int64_t count = bucket.pieces[i].in_bucket - begin;
         if (count > 0)
-            runtime_.ops().fill(Tensor(whole + begin, DType::f32, {count}), 0.0f, runtime_.compute());
+            runtime_.ops().fill({.x = Tensor(whole + begin, DType::f32, {count}), .value = 0.0f},
+                                runtime_.compute());
     }
 }
 

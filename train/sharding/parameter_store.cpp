@@ -151,28 +151,39 @@ void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, 
     const auto sequence = static_cast<uint64_t>(piece.parameter->id);
     switch (init.kind) {
         case InitRule::Kind::constant:
-            ops.fill(values, init.value, stream);
+            ops.fill({.x = values, .value = init.value}, stream);
             break;
         case InitRule::Kind::first_element:
-            ops.fill(values, 0.0f, stream);
-            if (piece.in_parameter == 0) ops.fill(Tensor(values.data, DType::f32, {1}), init.value, stream);
+            ops.fill({.x = values, .value = 0.0f}, stream);
+            if (piece.in_parameter == 0)
+                ops.fill({.x = Tensor(values.data, DType::f32, {1}), .value = init.value}, stream);
             break;
         case InitRule::Kind::normal:
-            ops.random_normal(values, seed, sequence, piece.in_parameter, init.value, stream);
+            ops.random_normal({.x = values,
+                               .seed = seed,
+                               .sequence = sequence,
+                               .offset = piece.in_parameter,
+                               .deviation = init.value},
+                              stream);
             break;
         case InitRule::Kind::uniform:
-            ops.random_uniform(values, seed, sequence, piece.in_parameter, init.value, stream);
+            ops.random_uniform({.x = values,
+                                .seed = seed,
+                                .sequence = sequence,
+                                .offset = piece.in_parameter,
+                                .bound = init.value},
+                               stream);
             break;
     }
 }
 
 void ParameterStore::publish_shard(const Bucket& bucket, Stream& stream) {
     if (dtype_of(bucket) == DType::f32 || layout_.valid(bucket) == 0) return;
-    runtime_.ops().cast(compute_shard(bucket), master_shard(bucket), stream);
+    runtime_.ops().cast({.out = compute_shard(bucket), .in = master_shard(bucket)}, stream);
 }
 
 void ParameterStore::publish(const Parameter& p, Stream& stream) {
-    if (dtype_of(p) != DType::f32) runtime_.ops().cast(compute_flat(p), master(p), stream);
+    if (dtype_of(p) != DType::f32) runtime_.ops().cast({.out = compute_flat(p), .in = master(p)}, stream);
 }
 
 }  // namespace speedrun

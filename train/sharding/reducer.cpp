@@ -74,18 +74,18 @@ Communicator* Reducer::of(const Bucket& bucket, Collective kind) const {
 void Reducer::sum(Communicator& group, const Tensor& values, Stream& stream) {
     if (!wire_.data()) return group.all_reduce(values, stream);
     const Tensor wire = wire_.tensor(ranks_.sharing().reduce_dtype, {values.numel()});
-    ops_.cast(wire, values, stream);
+    ops_.cast({.out = wire, .in = values}, stream);
     group.all_reduce(wire, stream);
-    ops_.cast(values, wire, stream);
+    ops_.cast({.out = values, .in = wire}, stream);
 }
 
 void Reducer::scatter_sum(Communicator& group, const Tensor& shard, const Tensor& whole, Stream& stream) {
     if (!wire_.data()) return group.reduce_scatter(shard, whole, stream);
     const Tensor wire = wire_.tensor(ranks_.sharing().reduce_dtype, {whole.numel()});
     const Tensor own = wire.reshaped({group.size(), shard.numel()}).row_slice(group.index(), 1);
-    ops_.cast(wire, whole, stream);
+    ops_.cast({.out = wire, .in = whole}, stream);
     group.reduce_scatter(own.reshaped({shard.numel()}), wire, stream);
-    ops_.cast(shard, own.reshaped({shard.numel()}), stream);
+    ops_.cast({.out = shard, .in = own.reshaped({shard.numel()})}, stream);
 }
 
 void Reducer::scatter(Communicator& group, const Bucket& bucket, bool first, Stream& stream) {
@@ -95,7 +95,7 @@ void Reducer::scatter(Communicator& group, const Bucket& bucket, bool first, Str
     scatter_sum(group, raw, whole, stream);
     const int64_t rows = std::gcd(shard.numel(), int64_t{64});  // for as many threads
     const auto matrix = [&](const Tensor& t) { return t.reshaped({rows, t.numel() / rows}); };
-    ops_.add(matrix(shard), matrix(shard), matrix(raw), stream);
+    ops_.add({.y = matrix(shard), .x = matrix(shard), .z = matrix(raw)}, stream);
 }
 
 void Reducer::reduce(const Bucket& bucket, bool first, bool last, Stream& stream) {

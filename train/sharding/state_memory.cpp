@@ -25,7 +25,7 @@ void StateMemory::reset(Ops& ops, Stream& stream) {
 
 void fill_with_zeros(const Buffer& buffer, Ops& ops, Stream& stream) {
     const int64_t count = buffer.bytes() / size_of(DType::f32);
-    if (count > 0) ops.fill(buffer.tensor(DType::f32, {count}), 0.0f, stream);
+    if (count > 0) ops.fill({.x = buffer.tensor(DType::f32, {count}), .value = 0.0f}, stream);
 }
 
 }  // namespace speedrun

@@ -21,22 +21,27 @@ void StepStatistics::take_norm(const Bucket& bucket) {
     Stream& stream = runtime_.reduce();
     const Tensor term = at(own_terms_ + bucket.id);
     if (layout_.valid(bucket) > 0) {
-        runtime_.ops().norm_term(term, gradients_.shard(bucket), norm_, stream);
+        runtime_.ops().norm_term({.out = term, .x = gradients_.shard(bucket), .norm = norm_}, stream);
     } else {
-        runtime_.ops().fill(term, 0.0f, stream);
+        runtime_.ops().fill({.x = term, .value = 0.0f}, stream);
     }
 }
 
 Tensor StepStatistics::own_scale(const Bucket& bucket, Stream& stream) {
     const Tensor scale = at(own_scales_ + 2 * bucket.id), norm = at(own_scales_ + 2 * bucket.id + 1);
-    runtime_.ops().clip_coefficient(scale, norm, at(own_terms_ + bucket.id), 0.0f, norm_, stream);
+    runtime_.ops().clip_coefficient({.coefficient = scale,
+                                     .norm = norm,
+                                     .terms = at(own_terms_ + bucket.id),
+                                     .max_norm = 0.0f,
+                                     .kind = norm_},
+                                    stream);
     return scale;
 }
 
 void StepStatistics::take_loss() {
     Stream& compute = runtime_.compute();
     compute.wait(*read_);
-    runtime_.ops().cast(at(StepNumbers::kLossTotal, 2), at(StepNumbers::kLossSum, 2), compute);
+    runtime_.ops().cast({.out = at(StepNumbers::kLossTotal, 2), .in = at(StepNumbers::kLossSum, 2)}, compute);
 }
 
 void StepStatistics::combine(const std::vector<bool>& due) {
@@ -46,18 +51,23 @@ void StepStatistics::combine(const std::vector<bool>& due) {
     const Tensor terms = at(StepNumbers::kNormTerms, count);
     reduce.wait(*read_);
     for (const Bucket& bucket : layout_.all())
-        if (!due[static_cast<size_t>(bucket.id)]) ops.fill(at(own_terms_ + bucket.id), 0.0f, reduce);
-    ops.cast(terms, at(own_terms_, count), reduce);
+        if (!due[static_cast<size_t>(bucket.id)])
+            ops.fill({.x = at(own_terms_ + bucket.id), .value = 0.0f}, reduce);
+    ops.cast({.out = terms, .in = at(own_terms_, count)}, reduce);
     reducer_.sum_over_all(at(StepNumbers::kLossTotal, 2), reduce);
     if (reducer_.sharded()) {
         // Gradients that all of them have count once.
         for (const Bucket& bucket : layout_.all())
             if (bucket.num_shards == 1 && ranks_.data_rank() > 0)
-                ops.fill(at(StepNumbers::kNormTerms + bucket.id), 0.0f, reduce);
+                ops.fill({.x = at(StepNumbers::kNormTerms + bucket.id), .value = 0.0f}, reduce);
         reducer_.reduce_over_shards(terms, norm_ == VectorNorm::infinity ? Reduction::max : Reduction::sum,
                                     reduce);
     }
-    ops.clip_coefficient(coefficient(), at(StepNumbers::kGradNorm), terms, static_cast<float>(clip_), norm_,
+    ops.clip_coefficient({.coefficient = coefficient(),
+                          .norm = at(StepNumbers::kGradNorm),
+                          .terms = terms,
+                          .max_norm = static_cast<float>(clip_),
+                          .kind = norm_},
                          reduce);
 }
 

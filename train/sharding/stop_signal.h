@@ -14,7 +14,7 @@ class StopSignal {
 
     // Before the update of a step is enqueued: does this rank wish to stop?
     void send(bool stop) {
-        runtime_.ops().fill(statistics_.passenger(), stop ? 1.0f : 0.0f, runtime_.compute());
+        runtime_.ops().fill({.x = statistics_.passenger(), .value = stop ? 1.0f : 0.0f}, runtime_.compute());
     }
     // Does any rank, by the numbers of a step?
     static bool received(const StepNumbers& numbers) { return numbers.passenger() > 0; }

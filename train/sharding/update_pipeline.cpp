@@ -250,7 +250,7 @@ double UpdatePipeline::count_nonfinite(const Parameter& p) {
     const Buffer memory(runtime_.device(), "values that are not finite", MemoryCategory::workspace,
                         size_of(DType::f32));
     const Tensor count = memory.tensor(DType::f32, {1});
-    runtime_.ops().count_nonfinite(count, parameters_.compute_flat(p), stream);
+    runtime_.ops().count_nonfinite({.out = count, .x = parameters_.compute_flat(p)}, stream);
     runtime_.device().copy(&bad, count.data, count.bytes(), stream);
     stream.synchronize();
     return bad;

@@ -1,0 +1,57 @@
+// Operations on tables that are looked up by index.
+#pragma once
+
+#include "kernels/ops/op.h"
+
+namespace speedrun::op {
+
+// out[t] = table[index[t]] (+ position_table[position[t]]).
+struct EmbeddingForward {
+    ByName by_name = ByName();
+    Tensor out;                  // real [T,C]
+    Tensor index;                // i32 [T]
+    Tensor table;                // real [V,C]
+    Tensor position = {};        // i32 [T], with position_table
+    Tensor position_table = {};  // real [P,C]
+
+    void traffic(Traffic& t) const {
+        t.writes(out);
+        t.reads(index, position);
+        t.gathers(table, index.numel());
+        t.gathers(position_table, index.numel());
+    }
+};
+
+// order[1] = the t from 0 to T−1, sorted by index[t], equal ones in order of t; order[0] = index[t] of those.
+struct SortIds {
+    ByName by_name = ByName();
+    Tensor order;   // i32 [2,T]
+    Tensor index;   // i32 [T], each in [0, limit)
+    int64_t limit;  // rows of the table
+
+    void traffic(Traffic& t) const {
+        t.writes(order);
+        t.reads(index);
+    }
+};
+
+// dtable[v] (+)= Σ_{t: index[t]=v} dout[t], in an order that depends on index alone.
+struct EmbeddingBackward {
+    ByName by_name = ByName();
+    Tensor dtable;    // f32 [V,C]
+    Tensor order;     // i32 [2,T], what SortIds made of index
+    Tensor dout;      // real [T,C]
+    bool accumulate;  // leaves the rows alone that index does not name
+
+    void traffic(Traffic& t) const {
+        t.scatters(accumulate, dtable, dout.rows());
+        t.reads(order, dout);
+    }
+};
+
+#define SPEEDRUN_EMBEDDING_OPS(X)          \
+    X(embedding_forward, EmbeddingForward) \
+    X(sort_ids, SortIds)                   \
+    X(embedding_backward, EmbeddingBackward)
+
+}  // namespace speedrun::op

@@ -1,0 +1,46 @@
+// The matrix product, and the gradient of its bias.
+#pragma once
+
+#include "kernels/ops/op.h"
+
+namespace speedrun::op {
+
+// c (+)= op(a) op(b) (+ bias). Sums in f32; rows of each may be strided.
+struct Matmul {
+    ByName by_name = ByName();
+    Tensor c;          // real or f32 [M,N]
+    Tensor a;          // real [M,K], or [K,M] where it is transposed
+    Tensor b;          // real [K,N], or [N,K]
+    Tensor bias = {};  // f32 [N], not with accumulate; a backend may round it to c's type first
+    bool transpose_a = false;
+    bool transpose_b = false;
+    bool accumulate = false;
+
+    void traffic(Traffic& t) const {
+        t.adds_to(accumulate, c);
+        t.reads(a, b, bias);
+    }
+    ProductShape product() const {
+        constexpr std::string_view kLayouts[2][2] = {{"nn", "nt"}, {"tn", "tt"}};
+        return {{c.shape[0], c.shape[1], a.shape[transpose_a ? 0 : 1]}, kLayouts[transpose_a][transpose_b]};
+    }
+};
+
+// out[c] (+)= Σ_t x[t,c].
+struct ColumnSum {
+    ByName by_name = ByName();
+    Tensor out;  // f32 [C]
+    Tensor x;    // real [T,C]
+    bool accumulate;
+
+    void traffic(Traffic& t) const {
+        t.adds_to(accumulate, out);
+        t.reads(x);
+    }
+};
+
+#define SPEEDRUN_MATMUL_OPS(X) \
+    X(matmul, Matmul)          \
+    X(column_sum, ColumnSum)
+
+}  // namespace speedrun::op

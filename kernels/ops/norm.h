@@ -1,0 +1,125 @@
+// Norms over the last dimension, with the sums and mixes that are fused with them.
+#pragma once
+
+#include "kernels/ops/op.h"
+#include "kernels/ops/pointwise.h"
+
+namespace speedrun {
+
+enum class NormKind : uint8_t { rmsnorm, layernorm };
+
+constexpr float kNormEpsilon = 1e-5f;  // GPT-2's; used by every norm here
+
+}  // namespace speedrun
+
+namespace speedrun::op {
+
+// s = x (+ delta);  y = norm(s) (· gain) (+ bias).
+//   rmsnorm     s·rstd             rstd = (mean(s²) + eps)^-½     (Zhang & Sennrich 2019, eq. 4)
+//   layernorm   (s − mean)·rstd    rstd = (var(s) + eps)^-½       (Ba et al. 2016, eq. 4)
+struct NormForward {
+    ByName by_name = ByName();
+    Tensor y;           // real [T,C]
+    Tensor sum = {};    // real [T,C], receives s; given exactly when delta is; may alias x
+    Tensor mean = {};   // f32 [T], layernorm only
+    Tensor rstd;        // f32 [T]
+    Tensor x;           // real [T,C]
+    Tensor delta = {};  // real [T,C]
+    Tensor gain = {};   // f32 [C]
+    Tensor bias = {};   // f32 [C]
+    NormKind kind;
+
+    void traffic(Traffic& t) const {
+        t.writes(y, sum, mean, rstd);
+        t.reads(x, delta, gain, bias);
+    }
+};
+
+// With ŝ the normed s, before gain and bias:
+//   ds        = Jᵀ dy (+ dresidual)
+//   dgain (+)= Σ_t dy·ŝ
+//   dbias (+)= Σ_t dy
+struct NormBackward {
+    ByName by_name = ByName();
+    Tensor ds;              // real [T,C], may alias dresidual or dy
+    Tensor dgain = {};      // f32 [C], given exactly when gain is
+    Tensor dbias = {};      // f32 [C], given exactly when the forward had a bias
+    Tensor dy;              // real [T,C]
+    Tensor s;               // real [T,C], the normed input
+    Tensor mean = {};       // f32 [T], layernorm only
+    Tensor rstd;            // f32 [T]
+    Tensor gain = {};       // f32 [C]
+    Tensor dresidual = {};  // real [T,C]
+    bool accumulate;        // to dgain and dbias
+    NormKind kind;
+
+    void traffic(Traffic& t) const {
+        t.writes(ds);
+        t.adds_to(accumulate, dgain, dbias);
+        t.reads(dy, s, mean, rstd, gain, dresidual);
+    }
+};
+
+// Norm of a sum that is mixed with z (the first embedding):
+//   entered = x (+ delta);  s = c₀·entered + c₁·z;  y = norm(s) (· gain) (+ bias).
+// entered and s are rounded to the real type before anything reads them, as if sum, mix and norm were
+// operations of their own.
+struct MixNormForward {
+    ByName by_name = ByName();
+    Tensor y;             // real [T,C]
+    Tensor sum;           // real [T,C], receives s
+    Tensor entered = {};  // real [T,C], receives x + delta; given exactly when delta is; may alias x, not sum
+    Tensor mean = {};     // f32 [T], layernorm only
+    Tensor rstd;          // f32 [T]
+    Tensor x;             // real [T,C]
+    Tensor delta = {};    // real [T,C]
+    MixWith mix;          // of entered
+    Tensor gain = {};     // f32 [C]
+    Tensor bias = {};     // f32 [C]
+    NormKind kind;
+
+    void traffic(Traffic& t) const {
+        t.writes(y, sum, entered, mean, rstd);
+        t.reads(x, delta, mix.z, mix.coefficients, gain, bias);
+    }
+};
+
+// With ds as in NormBackward, rounded to the real type:
+//   dx        = c₀·ds
+//   dz    (+)= c₁·ds
+//   dc    (+)= (Σ ds·entered, Σ ds·z)
+//   dgain (+)= Σ_t dy·ŝ;  dbias (+)= Σ_t dy
+struct MixNormBackward {
+    ByName by_name = ByName();
+    Tensor dx;              // real [T,C], may alias dresidual or dy
+    Tensor dz;              // real [T,C]
+    Tensor dcoefficients;   // f32 [2]
+    Tensor dgain = {};      // f32 [C], given exactly when gain is
+    Tensor dbias = {};      // f32 [C], given exactly when the forward had a bias
+    Tensor dy;              // real [T,C]
+    Tensor s;               // real [T,C], as the forward stored it
+    Tensor entered;         // real [T,C], likewise; its x where there was no delta
+    MixWith mix;            // of entered
+    Tensor mean = {};       // f32 [T], layernorm only
+    Tensor rstd;            // f32 [T]
+    Tensor gain = {};       // f32 [C]
+    Tensor dresidual = {};  // real [T,C]
+    bool accumulate;        // to dcoefficients, dgain and dbias
+    bool accumulate_z;      // to dz
+    NormKind kind;
+
+    void traffic(Traffic& t) const {
+        t.writes(dx);
+        t.adds_to(accumulate_z, dz);
+        t.adds_to(accumulate, dcoefficients, dgain, dbias);
+        t.reads(dy, s, entered, mix.z, mix.coefficients, mean, rstd, gain, dresidual);
+    }
+};
+
+#define SPEEDRUN_NORM_OPS(X)            \
+    X(norm_forward, NormForward)        \
+    X(norm_backward, NormBackward)      \
+    X(mix_norm_forward, MixNormForward) \
+    X(mix_norm_backward, MixNormBackward)
+
+}  // namespace speedrun::op

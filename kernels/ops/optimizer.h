@@ -1,0 +1,129 @@
+// Steps of the optimizers. Everywhere g = grad·grad_scale; if grad_scale is not finite nothing changes, so
+// that a diverged step leaves the last good parameters. "parameter" receives the rounded master; may be it.
+#pragma once
+
+#include "kernels/ops/op.h"
+
+namespace speedrun {
+
+constexpr float kNormuonEpsilon = 1e-8f;
+
+}  // namespace speedrun
+
+namespace speedrun::op {
+
+// AdamW (Loshchilov & Hutter 2019, algorithm 2).
+struct AdamwStep {
+    ByName by_name = ByName();
+    Tensor parameter;      // real [n]
+    Tensor master;         // f32 [n]
+    Tensor first_moment;   // f32 [n]
+    Tensor second_moment;  // f32 [n]
+    Tensor grad;           // f32 [n]
+    Tensor grad_scale;     // f32 [1] in device memory
+    float learning_rate;
+    float beta1, beta2;
+    float epsilon;
+    float weight_decay;  // decoupled: the master shrinks by learning_rate · weight_decay
+    int64_t step;        // counts from 1; for the bias correction
+
+    void traffic(Traffic& t) const {
+        t.writes_copy(parameter, master);
+        t.updates(master, first_moment, second_moment);
+        t.reads(grad, grad_scale);
+    }
+};
+
+//   b      ← μ·b + (1−μ)·g
+//   update = (1−μ)·g + μ·b (nesterov) or b; 0 if grad_scale is not finite
+struct MuonMomentum {
+    ByName by_name = ByName();
+    Tensor update;      // real [n]
+    Tensor momentum;    // b: f32 [n]
+    Tensor grad;        // f32 [n]
+    Tensor grad_scale;  // f32 [1] in device memory
+    float mu;
+    bool nesterov = true;
+
+    void traffic(Traffic& t) const {
+        t.writes(update);
+        t.updates(momentum);
+        t.reads(grad, grad_scale);
+    }
+};
+
+// a = x xᵀ for each of n matrices.
+struct Gram {
+    ByName by_name = ByName();
+    Tensor a;  // real [n,R,R]
+    Tensor x;  // real [n,R,C]
+
+    void traffic(Traffic& t) const {
+        t.writes(a);
+        t.reads(x);
+    }
+    ProductShape product() const { return {{x.shape[0], x.shape[1], x.shape[2]}}; }
+};
+
+// Replaces each of n matrices by its orthogonal polar factor (Polar Express, Amsel et al. 2025, algorithm 1):
+//   X ← X / (1.02·‖X‖_F + 1e-6), then 5 times X ← aX + (bA + cA²)X with A = XXᵀ
+// on the side that makes A smaller.
+struct PolarExpress {
+    ByName by_name = ByName();
+    Tensor x;          // real [n,R,C], in place
+    Tensor workspace;  // real, workspace_size(n, R, C) elements
+
+    // A backend may take all matrices at once, or in turn.
+    static int64_t workspace_size(int64_t n, int64_t rows, int64_t cols) {
+        const int64_t side = std::min(rows, cols);
+        return n * (2 * side * side + rows * cols);
+    }
+    void traffic(Traffic& t) const { t.updates(x); }
+    ProductShape product() const { return {{x.shape[0], x.shape[1], x.shape[2]}}; }
+};
+
+// NorMuon (Li et al. 2025, algorithm 1) with lines of either direction: for each of n matrices and each line
+// i, a row where R ≥ C and a column elsewhere:
+//   v_i ← β₂·v_i + (1−β₂)·mean(u_i²);  u_i ← u_i/(√v_i + 1e-8)
+// then all of u is scaled to the Frobenius norm that it had (a correction of v's bias would cancel there). A
+// matrix of zeros stays one.
+struct NormuonScale {
+    ByName by_name = ByName();
+    Tensor update;         // u: real [n,R,C], in place, rounded once
+    Tensor second_moment;  // v: f32 [n,max(R,C)]
+    Tensor grad_scale;     // f32 [1] in device memory
+    float beta2;           // decay of the mean squares
+
+    void traffic(Traffic& t) const {
+        t.updates(update, second_moment);
+        t.reads(grad_scale);
+    }
+};
+
+// master ← master − learning_rate·(update + weight_decay·master); parameter = rounded master.
+struct MuonApply {
+    ByName by_name = ByName();
+    Tensor parameter;       // real [n]
+    Tensor master;          // f32 [n]
+    Tensor update;          // real [n]
+    Tensor grad_scale;      // f32 [1] in device memory
+    float learning_rate;    // with every multiplier already in it
+    float weight_decay;     // decoupled
+    bool cautious = false;  // decay only where update · master >= 0
+
+    void traffic(Traffic& t) const {
+        t.writes_copy(parameter, master);
+        t.updates(master);
+        t.reads(update, grad_scale);
+    }
+};
+
+#define SPEEDRUN_OPTIMIZER_OPS(X)  \
+    X(adamw_step, AdamwStep)       \
+    X(muon_momentum, MuonMomentum) \
+    X(gram, Gram)                  \
+    X(polar_express, PolarExpress) \
+    X(normuon_scale, NormuonScale) \
+    X(muon_apply, MuonApply)
+
+}  // namespace speedrun::op

@@ -1,0 +1,93 @@
+// Activations, sums and mixes of tensors.
+#pragma once
+
+#include "kernels/ops/op.h"
+
+namespace speedrun {
+
+enum class Activation : uint8_t { relu_squared, gelu_tanh };
+
+// What a tensor x is mixed with: c₀·x + c₁·z.
+struct MixWith {
+    Tensor z;             // real, of the shape of x
+    Tensor coefficients;  // f32 [2] in device memory
+};
+
+}  // namespace speedrun
+
+namespace speedrun::op {
+
+// y = activation(x), element by element.
+//   relu_squared   relu(x)²                                 (So et al. 2021)
+//   gelu_tanh      ½x(1 + tanh(√(2/π)(x + 0.044715x³)))     (Hendrycks & Gimpel 2016)
+struct ActivationForward {
+    ByName by_name = ByName();
+    Tensor y;  // real [T,C]
+    Tensor x;  // real [T,C]
+    Activation activation;
+
+    void traffic(Traffic& t) const {
+        t.writes(y);
+        t.reads(x);
+    }
+};
+
+// dx = dy · activation'(x).
+struct ActivationBackward {
+    ByName by_name = ByName();
+    Tensor dx;  // real [T,C], may alias dy
+    Tensor dy;  // real [T,C]
+    Tensor x;   // real [T,C], the input of the forward
+    Activation activation;
+
+    void traffic(Traffic& t) const {
+        t.writes(dx);
+        t.reads(dy, x);
+    }
+};
+
+// The gradients of y = c₀·x + c₁·z, a MixWith:
+//   dc (+)= (Σ dy·x, Σ dy·z)
+//   dz (+)= c₁·dy
+//   dx    = c₀·dy
+// Rows of the real tensors may be strided.
+struct MixBackward {
+    ByName by_name = ByName();
+    Tensor dx;             // real [T,C], may alias dy
+    Tensor dz;             // real [T,C]
+    Tensor dcoefficients;  // f32 [2]
+    Tensor dy;             // real [T,C]
+    Tensor x;              // real [T,C]
+    Tensor z;              // real [T,C]
+    Tensor coefficients;   // f32 [2]
+    bool accumulate;       // to dcoefficients
+    bool accumulate_z;     // to dz
+
+    void traffic(Traffic& t) const {
+        t.writes(dx);
+        t.adds_to(accumulate_z, dz);
+        t.adds_to(accumulate, dcoefficients);
+        t.reads(dy, x, z, coefficients);
+    }
+};
+
+// y = x + z.
+struct Add {
+    ByName by_name = ByName();
+    Tensor y;  // real [T,C], may alias either
+    Tensor x;  // real [T,C]
+    Tensor z;  // real [T,C]
+
+    void traffic(Traffic& t) const {
+        t.writes(y);
+        t.reads(x, z);
+    }
+};
+
+#define SPEEDRUN_POINTWISE_OPS(X)              \
+    X(activation_forward, ActivationForward)   \
+    X(activation_backward, ActivationBackward) \
+    X(mix_backward, MixBackward)               \
+    X(add, Add)
+
+}  // namespace speedrun::op

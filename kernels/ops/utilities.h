@@ -1,0 +1,134 @@
+// Fills, casts, sums, norms of vectors, and random numbers.
+#pragma once
+
+#include "kernels/ops/op.h"
+
+namespace speedrun {
+
+enum class VectorNorm : uint8_t { one, two, three, infinity };  // p of (Σ|x|^p)^(1/p); infinity: max|x|
+
+}  // namespace speedrun
+
+namespace speedrun::op {
+
+struct Fill {
+    ByName by_name = ByName();
+    Tensor x;  // any real
+    float value;
+
+    void traffic(Traffic& t) const { t.writes(x); }
+};
+
+// x *= factor.
+struct Scale {
+    ByName by_name = ByName();
+    Tensor x;  // any real
+    float factor;
+
+    void traffic(Traffic& t) const { t.updates(x); }
+};
+
+// Between f32 and bf16, or a copy.
+struct Cast {
+    ByName by_name = ByName();
+    Tensor out;  // f32 or bf16
+    Tensor in;   // f32 or bf16, as many elements
+
+    void traffic(Traffic& t) const {
+        t.writes(out);
+        t.reads(in);
+    }
+};
+
+// What a piece of a vector has in its p-norm: Σ|x|^p or, of infinity, max|x|; 0 of an empty one, NaN if x has
+// one.
+struct NormTerm {
+    ByName by_name = ByName();
+    Tensor out;  // f32 [1]
+    Tensor x;    // real [n]
+    VectorNorm norm;
+
+    void traffic(Traffic& t) const {
+        t.writes(out);
+        t.reads(x);
+    }
+};
+
+// out (+)= Σ x.
+struct Sum {
+    ByName by_name = ByName();
+    Tensor out;  // f32 [1]
+    Tensor x;    // f32 [n]
+    bool accumulate;
+
+    void traffic(Traffic& t) const {
+        t.adds_to(accumulate, out);
+        t.reads(x);
+    }
+};
+
+// How many elements of x are infinite or NaN.
+struct CountNonfinite {
+    ByName by_name = ByName();
+    Tensor out;  // f32 [1]
+    Tensor x;    // real [n]
+
+    void traffic(Traffic& t) const {
+        t.writes(out);
+        t.reads(x);
+    }
+};
+
+// norm = (Σ terms)^(1/p) or, of infinity, max terms; coefficient = min(1, max_norm/norm), 1 if max_norm = 0,
+// NaN if norm is not finite. (Pascanu et al. 2013, algorithm 1, for p = 2.)
+struct ClipCoefficient {
+    ByName by_name = ByName();
+    Tensor coefficient;  // f32 [1]
+    Tensor norm;         // f32 [1]
+    Tensor terms;        // f32 [n], each of a NormTerm; norm takes a NaN or infinity among them
+    float max_norm;
+    VectorNorm kind;
+
+    void traffic(Traffic& t) const {
+        t.writes(coefficient, norm);
+        t.reads(terms);
+    }
+};
+
+// x[i] = mean-0 normal of this deviation: Philox4x32-10 of (seed, sequence; offset + i), so that an element's
+// value depends on nothing but its place.
+struct RandomNormal {
+    ByName by_name = ByName();
+    Tensor x;  // f32 [n]
+    uint64_t seed;
+    uint64_t sequence;
+    int64_t offset;  // x[0] is this element of the parameter
+    float deviation;
+
+    void traffic(Traffic& t) const { t.writes(x); }
+};
+
+// The same, uniform in ±bound.
+struct RandomUniform {
+    ByName by_name = ByName();
+    Tensor x;  // f32 [n]
+    uint64_t seed;
+    uint64_t sequence;
+    int64_t offset;
+    float bound;
+
+    void traffic(Traffic& t) const { t.writes(x); }
+};
+
+#define SPEEDRUN_UTILITY_OPS(X)          \
+    X(fill, Fill)                        \
+    X(scale, Scale)                      \
+    X(cast, Cast)                        \
+    X(norm_term, NormTerm)               \
+    X(sum, Sum)                          \
+    X(count_nonfinite, CountNonfinite)   \
+    X(clip_coefficient, ClipCoefficient) \
+    X(random_normal, RandomNormal)       \
+    X(random_uniform, RandomUniform)
+
+}  // namespace speedrun::op
