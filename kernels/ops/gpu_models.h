@@ -47,7 +47,7 @@ struct KernelModel {
     const char* source;
 };
 // hand_products: cuda.products is "hand". Internal error for an operation that is not in SPEEDRUN_EACH_OP.
-const KernelModel& kernel_model(std::string_view op, bool hand_products);
+KernelModel kernel_model(std::string_view op, bool hand_products);
 
 struct ModelledCall {
     double floor_ms = 0;  // the larger of FLOPs and least bytes over the GPU's rates

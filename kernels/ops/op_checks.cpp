@@ -1,6 +1,7 @@
 #include "kernels/ops/op_checks.h"
 
 #include <algorithm>
+#include <string>
 
 namespace speedrun {
 
@@ -140,12 +141,16 @@ void check(const op::CrossEntropy& a) {
     }
 }
 
+void check_step(const char* op, std::initializer_list<Tensor> states, Tensor parameter, Tensor grad_scale) {
+    const int64_t count = states.begin()->numel();
+    const auto name = [&](const char* what) { return std::string(op) + " " + what; };
+    for (const Tensor& state : states) expect(state, DType::f32, {count}, name("state").c_str());
+    expect(parameter, parameter.dtype, {count}, name("parameter").c_str());
+    expect(grad_scale, DType::f32, {1}, name("grad_scale").c_str());
+}
+
 void check(const op::AdamwStep& a) {
-    const int64_t count = a.master.numel();
-    for (const Tensor& tensor : {a.master, a.first_moment, a.second_moment, a.grad})
-        expect(tensor, DType::f32, {count}, "adamw state");
-    expect(a.parameter, a.parameter.dtype, {count}, "adamw parameter");
-    expect(a.grad_scale, DType::f32, {1}, "adamw grad_scale");
+    check_step("adamw_step", {a.master, a.first_moment, a.second_moment, a.grad}, a.parameter, a.grad_scale);
 }
 
 void check(const op::MuonMomentum& a) {
@@ -166,11 +171,8 @@ void check(const op::NormuonScale& a) {
 }
 
 void check(const op::MuonApply& a) {
-    const int64_t count = a.master.numel();
-    expect(a.master, DType::f32, {count}, "muon master");
-    expect(a.parameter, a.parameter.dtype, {count}, "muon parameter");
-    expect(a.update, a.update.dtype, {count}, "muon update");
-    expect(a.grad_scale, DType::f32, {1}, "muon grad_scale");
+    check_step("muon_apply", {a.master}, a.parameter, a.grad_scale);
+    expect(a.update, a.update.dtype, {a.master.numel()}, "muon_apply update");
 }
 
 int64_t visible_pairs(const AttentionOptions& o) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 
 #include "kernels/ops/ops.h"
 
@@ -21,6 +22,9 @@ void check(const op::AdamwStep& a);
 void check(const op::MuonMomentum& a);
 void check(const op::NormuonScale& a);
 void check(const op::MuonApply& a);
+
+// Of a step over the n elements of a parameter: states are f32 [n], grad_scale is f32 [1].
+void check_step(const char* op, std::initializer_list<Tensor> states, Tensor parameter, Tensor grad_scale);
 
 // Query-key pairs that causality and the window leave, of one head of one sequence, documents aside: the work
 // of attention as flops() counts it.

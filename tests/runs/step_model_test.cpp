@@ -168,7 +168,7 @@ OpCost cost_of(const char* op, std::array<int64_t, 3> product, int64_t flops, in
 
 TEST(GpuModelTest, KnowsEveryOperationAndNoShareAboveOne) {
     for (const std::string& op : all_operations()) {
-        const KernelModel& kernel = kernel_model(op, false);
+        const KernelModel kernel = kernel_model(op, false);
         EXPECT_EQ(op, kernel.op);
         for (const double share : {kernel.compute, kernel.memory}) {
             EXPECT_GT(share, 0) << op;

@@ -45,7 +45,7 @@ StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& g
     std::map<std::string, ModelledOperation> rows;
     std::map<std::string, double> compute_ms;  // the part of a row's floor that products set
     for (const OpCost& cost : costs) {
-        const KernelModel& kernel = kernel_model(cost.op, config.cuda.products == Products::hand);
+        const KernelModel kernel = kernel_model(cost.op, config.cuda.products == Products::hand);
         const MeasuredKernels::Case* const found = measured ? measured->nearest(cost) : nullptr;
         const ModelledCall call =
             model_call(cost, model.real, gpu, kernel, found ? found->share_of_floor : 0);
