@@ -24,13 +24,20 @@ void resize(Batch& batch, int64_t rows, int64_t sequence_length) {
     batch.valid_targets = batch.step_targets = 0;
 }
 
-// Positions and first_key of the row whose tokens stand at row_begin … row_begin+sequence_length-1.
-void index_row(Batch& batch, int64_t row_begin, int64_t sequence_length, int32_t separator,
-               bool document_mask) {
-    int32_t first_key = static_cast<int32_t>(row_begin);
-    for (int64_t i = 0; i < sequence_length; ++i) {
-        const size_t at = static_cast<size_t>(row_begin + i);
-        if (document_mask && batch.tokens[at] == separator) first_key = static_cast<int32_t>(at);
+struct RowLayout {
+    int64_t length = 0;  // S, tokens of a row
+    int32_t separator = 0;
+    bool document_mask = true;
+};
+
+// Positions and first_key of a row of the batch.
+void index_row(Batch& batch, int64_t row, const RowLayout& layout) {
+    const int64_t S = layout.length;
+    int32_t first_key = static_cast<int32_t>(row * S);
+    for (int64_t i = 0; i < S; ++i) {
+        const size_t at = static_cast<size_t>(row * S + i);
+        if (layout.document_mask && batch.tokens[at] == layout.separator)
+            first_key = static_cast<int32_t>(at);
         batch.positions[at] = static_cast<int32_t>(i);
         batch.first_key[at] = first_key;
     }
@@ -72,7 +79,7 @@ std::span<const uint16_t> BatchLoader::row_window(int64_t row) const {
     const int64_t S = options_.sequence_length;
     const int64_t epoch = row / num_windows();
     int64_t window = row % num_windows();
-    if (options_.shuffle) window = Permutation(num_windows(), options_.seed, epoch)(window);
+    if (options_.shuffle) window = Permutation(num_windows(), {options_.seed, epoch})(window);
 
     // upper_bound skips shards without windows: they start where the next one does.
     const auto after = std::upper_bound(first_window_.begin(), first_window_.end(), window);
@@ -82,25 +89,25 @@ std::span<const uint16_t> BatchLoader::row_window(int64_t row) const {
     int64_t offset = 0;
     if (options_.shuffle) {
         const int64_t slack = dataset_.shard(shard).size() - 1 - shard_windows * S;
-        offset = window_offset(std::min(S, slack + 1), options_.seed, epoch, shard);
+        offset = window_offset(std::min(S, slack + 1), {options_.seed, epoch}, shard);
     }
     return dataset_.window(shard, offset + (window - shard_first) * S, S + 1);
 }
 
-void BatchLoader::fill(int64_t step, int64_t first_row, int64_t num_rows, Batch& batch) const {
-    if (step < 0 || first_row < 0 || num_rows < 0 || first_row > options_.rows_per_step - num_rows) {
-        throw_internal("rows {} to {} of step {}, a step has {}", first_row, first_row + num_rows, step,
+void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
+    if (step < 0 || rows.first < 0 || rows.count < 0 || rows.first > options_.rows_per_step - rows.count) {
+        throw_internal("rows {} to {} of step {}, a step has {}", rows.first, rows.first + rows.count, step,
                        options_.rows_per_step);
     }
     const int64_t S = options_.sequence_length;
-    resize(batch, num_rows, S);
-    for (int64_t row = 0; row < num_rows; ++row) {
-        const auto window = row_window(step * options_.rows_per_step + first_row + row);
+    resize(batch, rows.count, S);
+    for (int64_t row = 0; row < rows.count; ++row) {
+        const auto window = row_window(step * options_.rows_per_step + rows.first + row);
         std::copy(window.begin(), window.end() - 1, batch.tokens.begin() + row * S);
         std::copy(window.begin() + 1, window.end(), batch.targets.begin() + row * S);
-        index_row(batch, row * S, S, dataset_.separator(), options_.document_mask);
+        index_row(batch, row, {S, dataset_.separator(), options_.document_mask});
     }
-    batch.valid_targets = num_rows * S;  // a window holds the target of its last token too
+    batch.valid_targets = rows.count * S;  // a window holds the target of its last token too
     batch.step_targets = options_.rows_per_step * S;
 }
 
@@ -122,21 +129,21 @@ ValidationLoader::ValidationLoader(const TokenDataset& dataset, const Validation
     num_rows_ = (num_targets_ + S - 1) / S;
 }
 
-void ValidationLoader::fill(int64_t first_row, int64_t num_rows, Batch& batch) const {
-    if (first_row < 0) throw_internal("validation row {}", first_row);
+void ValidationLoader::fill(RowRange rows, Batch& batch) const {
+    if (rows.first < 0) throw_internal("validation row {}", rows.first);
     const int64_t S = options_.sequence_length;
-    resize(batch, num_rows, S);
+    resize(batch, rows.count, S);
     std::fill(batch.tokens.begin(), batch.tokens.end(), dataset_.separator());
     std::fill(batch.targets.begin(), batch.targets.end(), -1);
-    for (int64_t row = 0; row < num_rows; ++row) {
-        const int64_t begin = (first_row + row) * S;
+    for (int64_t row = 0; row < rows.count; ++row) {
+        const int64_t begin = (rows.first + row) * S;
         const int64_t count = std::clamp<int64_t>(num_targets_ - begin, 0, S);
         if (count > 0) {
             const size_t at = static_cast<size_t>(row * S), length = static_cast<size_t>(count);
             dataset_.read_stream(begin, std::span(batch.tokens).subspan(at, length));
             dataset_.read_stream(begin + 1, std::span(batch.targets).subspan(at, length));
         }
-        index_row(batch, row * S, S, dataset_.separator(), options_.document_mask);
+        index_row(batch, row, {S, dataset_.separator(), options_.document_mask});
         batch.valid_targets += count;
     }
 }

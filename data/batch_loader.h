@@ -11,6 +11,10 @@
 
 namespace speedrun {
 
+struct RowRange {
+    int64_t first = 0, count = 0;
+};
+
 struct BatchLoaderOptions {
     int64_t sequence_length = 0;  // S, tokens per row
     int64_t rows_per_step = 0;    // rows per optimizer step, over all ranks and microbatches
@@ -35,10 +39,10 @@ class BatchLoader {
     // Epoch of the first row of a step.
     int64_t epoch(int64_t step) const { return step * options_.rows_per_step / num_windows(); }
 
-    // Fills `batch` with rows first_row … first_row+num_rows-1 of a step (0 ≤ rows < rows_per_step, else an
-    // internal error). Vectors are reused. Safe to call from many threads with different batches. Throws a
-    // data error at a token outside the vocabulary.
-    void fill(int64_t step, int64_t first_row, int64_t num_rows, Batch& batch) const;
+    // Fills `batch` with rows of a step (first ≥ 0, first+count ≤ rows_per_step, else an internal error).
+    // Vectors are reused. Safe to call from many threads with different batches. Throws a data error at a
+    // token outside the vocabulary.
+    void fill(int64_t step, RowRange rows, Batch& batch) const;
 
   private:
     std::span<const uint16_t> row_window(int64_t row) const;
@@ -66,9 +70,9 @@ class ValidationLoader {
     int64_t num_rows() const { return num_rows_; }
     int64_t num_targets() const { return num_targets_; }
 
-    // Fills `batch` with rows first_row … first_row+num_rows-1. Rows from num_rows() on are all padding, so
-    // that every rank can run the same number of batches. Errors and threads as BatchLoader::fill.
-    void fill(int64_t first_row, int64_t num_rows, Batch& batch) const;
+    // Fills `batch` with rows of the validation. Rows from num_rows() on are all padding, so that every rank
+    // can run the same number of batches. Errors and threads as BatchLoader::fill.
+    void fill(RowRange rows, Batch& batch) const;
 
   private:
     const TokenDataset& dataset_;

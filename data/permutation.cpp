@@ -19,8 +19,11 @@ constexpr uint32_t kRounds = 8;
 
 }  // namespace
 
-Permutation::Permutation(int64_t size, uint64_t seed, int64_t epoch)
-    : size_(static_cast<uint64_t>(size)), seed_(seed), epoch_(static_cast<uint64_t>(epoch)), half_bits_(0) {
+Permutation::Permutation(int64_t size, SeedAndEpoch from)
+    : size_(static_cast<uint64_t>(size)),
+      seed_(from.seed),
+      epoch_(static_cast<uint64_t>(from.epoch)),
+      half_bits_(0) {
     if (size < 1 || size >= (int64_t{1} << 62)) throw_internal("permutation of {} elements", size);
     half_bits_ = static_cast<int>(std::bit_width(size_ - 1) + 1) / 2;
 }
@@ -49,11 +52,11 @@ int64_t Permutation::operator()(int64_t index) const {
     return static_cast<int64_t>(value);
 }
 
-int64_t window_offset(int64_t range, uint64_t seed, int64_t epoch, int64_t shard) {
-    const uint64_t epoch_bits = static_cast<uint64_t>(epoch);
+int64_t window_offset(int64_t range, SeedAndEpoch from, int64_t shard) {
+    const uint64_t epoch_bits = static_cast<uint64_t>(from.epoch);
     const auto random = philox4x32({static_cast<uint32_t>(shard), static_cast<uint32_t>(epoch_bits),
                                     static_cast<uint32_t>(epoch_bits >> 32), kOffsetStream},
-                                   philox_key(seed));
+                                   philox_key(from.seed));
     // Multiply and shift instead of a remainder; a range is far below 2^32, so the bias is negligible.
     return static_cast<int64_t>((static_cast<uint64_t>(random[0]) * static_cast<uint64_t>(range)) >> 32);
 }

@@ -6,13 +6,19 @@
 
 namespace speedrun {
 
+// What an epoch's random numbers are a function of.
+struct SeedAndEpoch {
+    uint64_t seed = 0;
+    int64_t epoch = 0;
+};
+
 // The bijection of [0, size) that belongs to (seed, epoch): a Feistel network whose round function is Philox,
 // on the smallest even number of bits that holds `size`; values past the end are sent through again until
 // they fall inside (cycle walking, fewer than four passes on average).
 class Permutation {
   public:
     // size ≥ 1 and below 2^62, else an internal error.
-    Permutation(int64_t size, uint64_t seed, int64_t epoch);
+    Permutation(int64_t size, SeedAndEpoch from);
 
     // The image of `index`, 0 ≤ index < size. O(1).
     int64_t operator()(int64_t index) const;
@@ -26,6 +32,6 @@ class Permutation {
 
 // A random integer in [0, range) that belongs to (seed, epoch, shard): where the epoch's window grid starts
 // in that shard. range ≥ 1.
-int64_t window_offset(int64_t range, uint64_t seed, int64_t epoch, int64_t shard);
+int64_t window_offset(int64_t range, SeedAndEpoch from, int64_t shard);
 
 }  // namespace speedrun

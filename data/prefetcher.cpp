@@ -47,7 +47,7 @@ void Prefetcher::run() {
             const int64_t microbatch = index % options_.microbatches_per_step;
             const int64_t first_row =
                 (microbatch * options_.num_ranks + options_.rank) * options_.rows_per_microbatch;
-            loader_.fill(step, first_row, options_.rows_per_microbatch,
+            loader_.fill(step, {.first = first_row, .count = options_.rows_per_microbatch},
                          ring_[static_cast<size_t>(index % capacity)]);
         } catch (...) {
             error = std::current_exception();

@@ -13,7 +13,7 @@ namespace speedrun {
 
 inline constexpr int32_t kShardMagic = 20240520;
 inline constexpr int32_t kShardVersion = 1;
-inline constexpr int64_t kShardHeaderBytes = 256 * 4;
+inline constexpr int64_t kShardHeaderBytes = int64_t{256} * 4;
 
 // A shard mapped read-only into memory for as long as the object lives. Reading is safe from many threads.
 // The file must not shrink while it is mapped: touching a page past its end kills the process (SIGBUS).

@@ -2,13 +2,16 @@
 # Installs the Debian/Ubuntu packages that speedrun is built from, where they are missing; says which. Uses sudo only
 # if it is not run as root. Nothing else is installed and nothing is downloaded besides these packages.
 # Usage: install_dependencies.sh [tests]    tests: also what only tests use: an emulator of older processors (12 MB to
-# download) and, beside a CUDA toolkit that lacks it, NVIDIA's disassembler (7 MB by pip, into build/disassembler)
+# download), clang-tidy 14 where the system has it and, beside a CUDA toolkit that lacks it, NVIDIA's disassembler (7 MB by
+# pip, into build/disassembler)
 set -eu
 
 packages="g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libspdlog-dev libfmt-dev libcli11-dev
 nlohmann-json3-dev libutf8proc-dev libboost-dev libboost-context-dev libgtest-dev libbenchmark-dev libssl-dev zlib1g-dev bible-kjv python3 curl"
 [ "${1:-}" != tests ] || packages="$packages qemu-user"
 
+as_root=""
+[ "$(id -u)" -eq 0 ] || as_root="sudo"
 missing=""
 for package in $packages; do
     status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
@@ -19,8 +22,6 @@ if [ -n "$missing" ]; then
         echo "error: this script knows apt-get only; install the equivalents of:$missing" >&2
         exit 1
     fi
-    as_root=""
-    [ "$(id -u)" -eq 0 ] || as_root="sudo"
     echo "installing:$missing"
     $as_root apt-get update -qq
     # shellcheck disable=SC2086  # the list is meant to be split
@@ -35,6 +36,12 @@ if [ "$oldest" != "3.25" ]; then
 fi
 
 [ "${1:-}" = tests ] || exit 0
+# Of this version alone, which newer systems do not have: another one finds other things.
+if ! command -v clang-tidy-14 >/dev/null && apt-cache show clang-tidy-14 >/dev/null 2>&1; then
+    echo "installing: clang-tidy-14"
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends clang-tidy-14 >/dev/null ||
+        echo "note: that failed; the test that needs it will be skipped"
+fi
 nvcc=$(command -v nvcc || true)
 disassembler=$(dirname "$0")/../build/disassembler
 if [ -n "$nvcc" ] && [ -z "$(PATH=$PATH:$(dirname "$nvcc"):$disassembler/nvidia/cu13/bin command -v nvdisasm)" ]; then

@@ -15,7 +15,7 @@ using Ints = std::vector<int32_t>;
 
 Batch fill(const BatchLoader& loader, int64_t step, int64_t first_row, int64_t num_rows) {
     Batch batch;
-    loader.fill(step, first_row, num_rows, batch);
+    loader.fill(step, {first_row, num_rows}, batch);
     return batch;
 }
 
@@ -178,9 +178,9 @@ TEST(BatchLoader, BatchesAreReused) {
     const TokenDataset dataset({write_tokens(dir.file("a.bin"), counting_tokens(100))}, kVocab, kSeparator);
     const BatchLoader loader(dataset, {.sequence_length = 8, .rows_per_step = 4, .seed = 1});
     Batch batch;
-    loader.fill(0, 0, 4, batch);
+    loader.fill(0, {0, 4}, batch);
     const int32_t* memory = batch.tokens.data();
-    loader.fill(1, 0, 2, batch);
+    loader.fill(1, {0, 2}, batch);
     EXPECT_EQ(batch.tokens.size(), 16u);
     EXPECT_EQ(batch.tokens.data(), memory);
     EXPECT_EQ(batch.valid_targets, 16);

@@ -10,7 +10,7 @@ namespace speedrun {
 namespace {
 
 std::vector<int64_t> images(int64_t size, uint64_t seed, int64_t epoch) {
-    const Permutation permutation(size, seed, epoch);
+    const Permutation permutation(size, {seed, epoch});
     std::vector<int64_t> result;
     for (int64_t i = 0; i < size; ++i) result.push_back(permutation(i));
     return result;
@@ -44,7 +44,7 @@ TEST(Permutation, IsUniform) {
     constexpr int kSize = 5, kSeeds = 3000;
     int counts[kSize][kSize] = {};
     for (int seed = 0; seed < kSeeds; ++seed) {
-        const Permutation permutation(kSize, static_cast<uint64_t>(seed), 0);
+        const Permutation permutation(kSize, {static_cast<uint64_t>(seed), 0});
         for (int i = 0; i < kSize; ++i) ++counts[i][permutation(i)];
     }
     for (const auto& row : counts) {
@@ -54,7 +54,7 @@ TEST(Permutation, IsUniform) {
 
 TEST(Permutation, WorksFarBeyond32Bits) {
     const int64_t size = (int64_t{1} << 40) + 12345;
-    const Permutation permutation(size, 7, 3);
+    const Permutation permutation(size, {7, 3});
     for (const int64_t i : {int64_t{0}, int64_t{1}, size / 2, size - 1}) {
         EXPECT_GE(permutation(i), 0);
         EXPECT_LT(permutation(i), size);
@@ -63,23 +63,23 @@ TEST(Permutation, WorksFarBeyond32Bits) {
 }
 
 TEST(Permutation, RejectsWhatIsOutOfRange) {
-    expect_error(ExitCode::failure, {"0 elements"}, [] { Permutation(0, 1, 1); });
-    expect_error(ExitCode::failure, {"index 3", "3 elements"}, [] { Permutation(3, 1, 1)(3); });
-    expect_error(ExitCode::failure, {"index -1"}, [] { Permutation(3, 1, 1)(-1); });
+    expect_error(ExitCode::failure, {"0 elements"}, [] { Permutation(0, {1, 1}); });
+    expect_error(ExitCode::failure, {"index 3", "3 elements"}, [] { Permutation(3, {1, 1})(3); });
+    expect_error(ExitCode::failure, {"index -1"}, [] { Permutation(3, {1, 1})(-1); });
 }
 
 TEST(WindowOffset, StaysInRangeAndReachesAllOfIt) {
     std::vector<int> hits(7, 0);
     for (int64_t epoch = 0; epoch < 500; ++epoch) {
-        const int64_t offset = window_offset(7, 9, epoch, 0);
+        const int64_t offset = window_offset(7, {9, epoch}, 0);
         ASSERT_GE(offset, 0);
         ASSERT_LT(offset, 7);
         ++hits[static_cast<size_t>(offset)];
     }
     for (const int hit : hits) EXPECT_GT(hit, 0);
-    EXPECT_EQ(window_offset(1, 9, 5, 3), 0);
-    EXPECT_NE(window_offset(1 << 20, 9, 5, 3), window_offset(1 << 20, 9, 5, 4));
-    EXPECT_NE(window_offset(1 << 20, 9, 5, 3), window_offset(1 << 20, 9, 6, 3));
+    EXPECT_EQ(window_offset(1, {9, 5}, 3), 0);
+    EXPECT_NE(window_offset(1 << 20, {9, 5}, 3), window_offset(1 << 20, {9, 5}, 4));
+    EXPECT_NE(window_offset(1 << 20, {9, 5}, 3), window_offset(1 << 20, {9, 6}, 3));
 }
 
 }  // namespace

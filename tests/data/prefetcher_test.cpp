@@ -37,7 +37,7 @@ TEST_F(PrefetcherTest, EqualsDirectFill) {
             Batch expected;
             for (int64_t step = 5; step < 25; ++step) {
                 for (int64_t microbatch = 0; microbatch < 4; ++microbatch) {
-                    loader_.fill(step, (microbatch * 3 + rank) * 2, 2, expected);
+                    loader_.fill(step, {.first = (microbatch * 3 + rank) * 2, .count = 2}, expected);
                     expect_equal(prefetcher.next(), expected);
                 }
             }

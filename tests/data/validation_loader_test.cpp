@@ -31,7 +31,7 @@ TEST_F(ValidationLoaderTest, EachTokenIsATargetExactlyOnce) {
                 int64_t valid = 0;
                 Batch batch;
                 for (int64_t row = 0; row < loader.num_rows(); row += rows) {
-                    loader.fill(row, rows, batch);
+                    loader.fill({row, rows}, batch);
                     ASSERT_EQ(batch.tokens.size(), static_cast<size_t>(rows * length));
                     valid += batch.valid_targets;
                     for (size_t i = 0; i < batch.targets.size(); ++i) {
@@ -54,21 +54,21 @@ TEST_F(ValidationLoaderTest, EachTokenIsATargetExactlyOnce) {
 TEST_F(ValidationLoaderTest, FillsPositionsAndKeys) {
     const ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = 6});
     Batch batch;
-    loader.fill(0, 2, batch);
+    loader.fill({0, 2}, batch);
     EXPECT_EQ(batch.tokens, (Ints{0, 1, 2, 3, 4, 5, 99, 99}));
     EXPECT_EQ(batch.targets, (Ints{1, 2, 3, 4, 5, 6, -1, -1}));
     EXPECT_EQ(batch.positions, (Ints{0, 1, 2, 3, 0, 1, 2, 3}));
     EXPECT_EQ(batch.first_key, (Ints{0, 0, 0, 0, 4, 4, 6, 7}));
     const ValidationLoader unmasked(dataset_,
                                     {.sequence_length = 4, .val_tokens = 6, .document_mask = false});
-    unmasked.fill(0, 2, batch);
+    unmasked.fill({0, 2}, batch);
     EXPECT_EQ(batch.first_key, (Ints{0, 0, 0, 0, 4, 4, 4, 4}));
 }
 
 TEST_F(ValidationLoaderTest, RowsPastTheEndArePadding) {
     const ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = 6});
     Batch batch;
-    loader.fill(2, 2, batch);
+    loader.fill({2, 2}, batch);
     EXPECT_EQ(batch.valid_targets, 0);
     EXPECT_EQ(batch.targets, Ints(8, -1));
 }

@@ -129,8 +129,8 @@ TEST(StepCollectivesTest, ContextFoldsIntoShard) {
         partial[static_cast<size_t>(axis)] = Placement::partial();
         cut[static_cast<size_t>(axis)] = Placement::shard(0);
     }
-    EXPECT_EQ(lines(collectives_between(partial, cut, 15456, 96, Mesh({1, 4, 2, 1}), DType::f32,
-                                        When::last_microbatch)),
+    EXPECT_EQ(lines(collectives_between(partial, cut, {.elements = 15456, .padding = 96}, Mesh({1, 4, 2, 1}),
+                                        DType::f32, When::last_microbatch)),
               Lines({"reduce_scatter shard x context f32 61824 last microbatch"}));
 }
 
@@ -142,8 +142,8 @@ TEST(StepCollectivesTest, TensorIsSummedFirst) {
         return place_parameter(sharing, -1);
     }();
     EXPECT_EQ(
-        lines(collectives_between(norm.accumulated, norm.state, 64, 16, Mesh({1, 2, 1, 2}), DType::f32,
-                                  When::last_microbatch)),
+        lines(collectives_between(norm.accumulated, norm.state, {.elements = 64, .padding = 16},
+                                  Mesh({1, 2, 1, 2}), DType::f32, When::last_microbatch)),
         Lines({"all_reduce tensor f32 256 last microbatch", "reduce_scatter shard f32 256 last microbatch"}));
 }
 
@@ -155,7 +155,7 @@ TEST(StepCollectivesTest, UnknownChangeThrows) {
     columns[static_cast<size_t>(Axis::shard)] = Placement::shard(1);
     tensor_rows[static_cast<size_t>(Axis::tensor)] = Placement::shard(0);
     const auto derive = [&](const AxisPlacements& from, const AxisPlacements& to) {
-        return collectives_between(from, to, 64, 0, mesh, DType::f32, When::after_step);
+        return collectives_between(from, to, {.elements = 64}, mesh, DType::f32, When::after_step);
     };
     EXPECT_EQ(derive(rows, full).size(), 1u);
     EXPECT_THROW(derive(rows, columns), Error);
@@ -254,11 +254,11 @@ TEST(BucketTargetTest, FollowsTheRanksAndKeepsSeveralBuckets) {
 
 TEST(NetworkModelTest, LatencyAndBandwidth) {
     const NetworkModel network{1e-3, 1e6};
-    EXPECT_DOUBLE_EQ(network.seconds(wire_bytes(Collective::reduce_scatter, 4, 4000), 4), 1e-3 + 3e-3);
-    EXPECT_DOUBLE_EQ(network.seconds(wire_bytes(Collective::all_reduce, 4, 4000), 4), 1e-3 + 6e-3);
-    EXPECT_DOUBLE_EQ(network.seconds(0, 4), 1e-3);
-    EXPECT_EQ(network.seconds(4000, 1), 0);
-    EXPECT_DOUBLE_EQ((NetworkModel{1e-3, 0}).seconds(4000, 4), 1e-3);
+    EXPECT_DOUBLE_EQ(network.seconds({wire_bytes(Collective::reduce_scatter, 4, 4000), 4}), 1e-3 + 3e-3);
+    EXPECT_DOUBLE_EQ(network.seconds({wire_bytes(Collective::all_reduce, 4, 4000), 4}), 1e-3 + 6e-3);
+    EXPECT_DOUBLE_EQ(network.seconds({0, 4}), 1e-3);
+    EXPECT_EQ(network.seconds({4000, 1}), 0);
+    EXPECT_DOUBLE_EQ((NetworkModel{1e-3, 0}).seconds({4000, 4}), 1e-3);
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ class CheckpointTest : public ::testing::Test {
                 pieces.push_back({info.tensors[t], begin, Tensor(nullptr, DType::f32, {end - begin})});
             }
             info.files.push_back(write_rank_file(
-                system, run_, step, rank, pieces,
+                system, run_, {.step = step, .rank = rank}, pieces,
                 [&](size_t piece, int64_t first, int64_t) { return numbers[piece].data() + first; }));
         }
         commit_checkpoint(system, run_, info, keep);

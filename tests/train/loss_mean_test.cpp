@@ -181,7 +181,7 @@ TEST_F(LossMeanTest, OfAValidationIsOverTheTargetsThatCount) {
     const TokenDataset data({write_tokens(dir.file("val.bin"), tokens)}, kVocab, 0);
     const ValidationLoader loader(data, {kSequence, kTargets, false});
     Batch batch;
-    loader.fill(0, kRows, batch);
+    loader.fill({0, kRows}, batch);
     ASSERT_EQ(batch.valid_targets, kTargets);
     const double expected = sum_of_losses(batch) / static_cast<double>(kTargets);
     for (const Layout& layout : {Layout{}, Layout{1, 8}, Layout{2, 4}, Layout{4, 2, "zero3"}, Layout{8, 1}}) {

@@ -36,9 +36,9 @@ std::string unfinished_folder(const std::string& run, int64_t step) {
     return folder_of(run) + "/." + checkpoint_name(step) + ".part";
 }
 
-CheckpointFile write_rank_file(FileSystem& system, const std::string& run, int64_t step, int64_t rank,
+CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankFile which,
                                const std::vector<StatePiece>& pieces, const FetchNumbers& fetch) {
-    const std::string folder = unfinished_folder(run, step);
+    const std::string folder = unfinished_folder(run, which.step);
     check_file(system.make_folder(folder_of(run)), folder_of(run), "making the folder");
     check_file(system.make_folder(folder), folder, "making the folder");
     std::vector<TensorEntry> entries;
@@ -49,7 +49,7 @@ CheckpointFile write_rank_file(FileSystem& system, const std::string& run, int64
     const std::string header = safetensors_header(entries);
 
     CheckpointFile result;
-    result.name = rank_file_name(rank);
+    result.name = rank_file_name(which.rank);
     DurableFile file(system, folder + "/" + result.name);
     file.write(header.data(), header.size());
     for (size_t i = 0; i < pieces.size(); ++i) {

@@ -17,9 +17,13 @@ constexpr int64_t kMostNumbersFetched = 1 << 20;
 // RUN/checkpoints/.step-00000123.part
 std::string unfinished_folder(const std::string& run, int64_t step);
 
+struct RankFile {
+    int64_t step = 0, rank = 0;
+};
+
 // Writes this rank's file, synced, into the unfinished folder, which is made if need be; the run's folder is
 // not. Throws Error(failure) that names what the file system refused.
-CheckpointFile write_rank_file(FileSystem& system, const std::string& run, int64_t step, int64_t rank,
+CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankFile which,
                                const std::vector<StatePiece>& pieces, const FetchNumbers& fetch);
 
 // When all files of `info` are there: writes the rest, gives the folder its name (one that had it is

@@ -143,7 +143,7 @@ void Checkpointer::finish() {
 
 CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
     Clock::time_point fetched = Clock::now();
-    return write_rank_file(system_, run_, step, ranks_.rank(), pieces_,
+    return write_rank_file(system_, run_, {.step = step, .rank = ranks_.rank()}, pieces_,
                            [&](size_t i, int64_t first, int64_t) {
                                leave_cores_to_training(Clock::now() - fetched);
                                fetched = Clock::now();
@@ -178,7 +178,7 @@ CheckpointFile Checkpointer::write_from_device(int64_t step) {
         runtime_.copy().synchronize();
         return staging_.as<float>();
     };
-    return write_rank_file(system_, run_, step, ranks_.rank(), pieces_, fetch);
+    return write_rank_file(system_, run_, {.step = step, .rank = ranks_.rank()}, pieces_, fetch);
 }
 
 void Checkpointer::settle(bool wait) {

@@ -50,9 +50,16 @@ int64_t bytes_of(const TensorEntry& tensor, int64_t most) {
     return bytes;
 }
 
-Json read_header(const std::string& path, std::ifstream& file, int64_t& data, int64_t& size) {
+struct Header {
+    Json json;
+    int64_t data = 0;  // where it begins in the file
+    int64_t size = 0;  // of the file
+};
+
+Header read_header(const std::string& path) {
+    std::ifstream file(path, std::ios::binary | std::ios::ate);
     if (!file) throw_data("{}: cannot be opened", path);
-    size = static_cast<int64_t>(file.tellg());
+    const auto size = static_cast<int64_t>(file.tellg());
     int64_t length = 0;
     file.seekg(0);
     file.read(reinterpret_cast<char*>(&length), sizeof length);
@@ -60,12 +67,11 @@ Json read_header(const std::string& path, std::ifstream& file, int64_t& data, in
         throw_data("{}: a header of {} bytes does not fit a file of {} bytes", path,
                    static_cast<uint64_t>(length), size);
     }
-    data = static_cast<int64_t>(sizeof length) + length;
     std::string text(static_cast<size_t>(length), ' ');
     file.read(text.data(), length);
     Json header = Json::parse(text, nullptr, false);
     if (!file || !header.is_object()) throw_data("{}: the header at byte 8 is not a JSON object", path);
-    return header;
+    return {std::move(header), static_cast<int64_t>(sizeof length) + length, size};
 }
 
 // Otherwise a small file could ask for any amount of memory.
@@ -119,9 +125,7 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
 }
 
 std::vector<TensorEntry> read_safetensors_entries(const std::string& path) {
-    std::ifstream file(path, std::ios::binary | std::ios::ate);
-    int64_t data = 0, size = 0;
-    const Json header = read_header(path, file, data, size);
+    const auto [header, data, size] = read_header(path);
     std::vector<TensorEntry> tensors;
     for (const auto& [name, entry] : header.items()) {
         if (name == "__metadata__") continue;

@@ -36,9 +36,9 @@ CollectiveCounts operator-(const CollectiveCounts& a, const CollectiveCounts& b)
     return difference;
 }
 
-double NetworkModel::seconds(double wire_bytes, int n) const {
-    if (n == 1) return 0;
-    return latency_s + (bytes_per_s > 0 ? wire_bytes / bytes_per_s : 0);
+double NetworkModel::seconds(Traffic traffic) const {
+    if (traffic.ranks == 1) return 0;
+    return latency_s + (bytes_per_s > 0 ? traffic.sent_bytes / bytes_per_s : 0);
 }
 
 }  // namespace speedrun

@@ -23,14 +23,19 @@ const char* name_of(Collective collective);  // lives for ever: also the label i
 // algorithms for clusters of workstations", JPDC 69 (2009).
 double wire_bytes(Collective collective, int n, int64_t payload);
 
+struct Traffic {
+    double sent_bytes = 0;  // by one rank
+    int ranks = 1;          // in the group
+};
+
 // A network for estimates and for the simulated communicator: a collective takes latency + wire_bytes /
 // bandwidth.
 struct NetworkModel {
     double latency_s = 0;
     double bytes_per_s = 0;  // out of one rank; 0: no limit
 
-    // How long a collective over n ranks takes in which one sends so many bytes.
-    double seconds(double wire_bytes, int n) const;
+    // How long a collective takes.
+    double seconds(Traffic traffic) const;
 };
 
 // What a communicator has done so far.

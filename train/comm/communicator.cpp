@@ -18,8 +18,9 @@ void check(const Tensor& tensor, const char* argument, Collective kind) {
         throw_internal("{}: {} {} is not contiguous", name_of(kind), argument, tensor.describe());
 }
 
-// `part` [k] and `whole` [n k]; they may overlap only if part is member `index`'s part of whole.
-void check_parts(const Tensor& part, const Tensor& whole, int n, int index, Collective kind) {
+// `part` [k] and `whole` [n k]; they may overlap only if part is this member's part of whole.
+void check_parts(const Tensor& part, const Tensor& whole, const Communicator& member, Collective kind) {
+    const int n = member.size();
     check(part, "the part", kind);
     check(whole, "the whole", kind);
     if (part.dtype != whole.dtype || whole.numel() != n * part.numel()) {
@@ -29,7 +30,7 @@ void check_parts(const Tensor& part, const Tensor& whole, int n, int index, Coll
     const auto* const p = static_cast<const char*>(part.data);
     const auto* const w = static_cast<const char*>(whole.data);
     const bool apart = !p || !w || p + part.bytes() <= w || w + whole.bytes() <= p;  // null: a dry device
-    if (!apart && p != w + index * part.bytes())
+    if (!apart && p != w + member.index() * part.bytes())
         throw_internal("{}: input and output overlap, and not as this rank's part of the whole",
                        name_of(kind));
 }
@@ -81,13 +82,13 @@ void Communicator::all_reduce(const Tensor& values, Stream& stream, Reduction re
 }
 
 void Communicator::reduce_scatter(const Tensor& output, const Tensor& input, Stream& stream) {
-    check_parts(output, input, size(), index(), Collective::reduce_scatter);
+    check_parts(output, input, *this, Collective::reduce_scatter);
     count_and_enqueue({Collective::reduce_scatter, output.data, input.data, output.numel(), output.dtype},
                       stream);
 }
 
 void Communicator::all_gather(const Tensor& output, const Tensor& input, Stream& stream) {
-    check_parts(input, output, size(), index(), Collective::all_gather);
+    check_parts(input, output, *this, Collective::all_gather);
     count_and_enqueue({Collective::all_gather, output.data, input.data, input.numel(), input.dtype}, stream);
 }
 

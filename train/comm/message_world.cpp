@@ -65,7 +65,8 @@ class MessageCommunicator final : public Communicator {
         const int64_t element = size_of(call.dtype);
         const int64_t slice = kSliceBytes / element;
         const int64_t num_slices = (chunks.per_part() + slice - 1) / slice;
-        scratch_.resize(static_cast<size_t>(2 * size() * std::min(kSliceBytes, chunks.per_part() * element)));
+        scratch_.resize(
+            static_cast<size_t>(int64_t{2} * size() * std::min(kSliceBytes, chunks.per_part() * element)));
         std::array<std::unique_ptr<PendingMessages>, 2> under_way;
         if (num_slices > 0) under_way[0] = start_slice(call, chunks, 0, slice);
         for (int64_t s = 0; s < num_slices; ++s) {

@@ -36,7 +36,8 @@ class SimulatedCommunicator final : public Communicator {
         const uint32_t random = philox4x32(counter_, philox_key(network_.seed))[0];
         ++counter_[0];
         constexpr double kWords = 4294967296.0;  // 2^32
-        return network_.model.seconds(wire_bytes_of(call), size()) + network_.jitter_s * (random / kWords);
+        return network_.model.seconds({.sent_bytes = wire_bytes_of(call), .ranks = size()}) +
+               network_.jitter_s * (random / kWords);
     }
 
     double wire_bytes_of(const CollectiveCall& call) const {

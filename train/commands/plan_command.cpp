@@ -101,7 +101,8 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
 
 // The jitter counts with its mean.
 double network_ms(const SimulatedNetwork& network, const StepCollective& c) {
-    return 1e3 * (network.model.seconds(c.sent_bytes, c.group_size) + network.jitter_s / 2);
+    return 1e3 * (network.model.seconds({.sent_bytes = c.sent_bytes, .ranks = c.group_size}) +
+                  network.jitter_s / 2);
 }
 
 // Who orthogonalises, where ranks share the matrices.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -13,12 +14,14 @@ namespace speedrun {
 
 namespace {
 
-// Draws an index with probability softmax(logits/temperature); the most likely one at temperature 0.
-int32_t draw(const std::vector<float>& logits, double temperature, double uniform) {
+// Index with probability softmax(logits/temperature), by the first of the random words; the most likely one
+// at temperature 0.
+int32_t draw(const std::vector<float>& logits, double temperature, const std::array<uint32_t, 4>& random) {
     const auto best = std::max_element(logits.begin(), logits.end());
     if (temperature <= 0) return static_cast<int32_t>(best - logits.begin());
     std::vector<double> weights;
     for (float logit : logits) weights.push_back(std::exp((logit - *best) / temperature));
+    const double uniform = (static_cast<double>(random[0]) + 0.5) * 0x1p-32;
     double left = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
     for (size_t i = 0; i < weights.size(); ++i) {
         left -= weights[i];
@@ -97,8 +100,8 @@ int run_sample(const SampleOptions& options) {
     for (int64_t i = 0; i < options.tokens; ++i) {
         const auto words = philox4x32({static_cast<uint32_t>(i), 0, 0, 0x736d706cu},
                                       philox_key(static_cast<uint64_t>(options.seed)));
-        const int32_t token = draw(sampler.next_logits(context, tokenizer->separator()), options.temperature,
-                                   (static_cast<double>(words[0]) + 0.5) * 0x1p-32);
+        const int32_t token =
+            draw(sampler.next_logits(context, tokenizer->separator()), options.temperature, words);
         if (token == tokenizer->separator()) break;  // the document ended
         context.push_back(token);
         std::printf("%s", tokenizer->decode(std::span(&context.back(), 1)).c_str());

@@ -27,19 +27,19 @@ class SchemaWriter final : public FieldVisitor {
     explicit SchemaWriter(Json gpt2 = Json::object()) : gpt2_(std::move(gpt2)) {}
 
     void field(const char* name, int64_t& value, const char* doc, Limits limits) override {
-        add(name, {{"type", "integer"}}, value, doc, limits);
+        add(name, {{"type", "integer"}}, doc, value, limits);
     }
     void field(const char* name, double& value, const char* doc, Limits limits) override {
-        add(name, {{"type", "number"}}, plain(value), doc, limits);
+        add(name, {{"type", "number"}}, doc, plain(value), limits);
     }
     void field(const char* name, bool& value, const char* doc) override {
-        add(name, {{"type", "boolean"}}, value, doc);
+        add(name, {{"type", "boolean"}}, doc, value);
     }
     void field(const char* name, std::string& value, const char* doc) override {
-        add(name, {{"type", {"string", "integer"}}}, value, doc);  // 8 is read as "8"
+        add(name, {{"type", {"string", "integer"}}}, doc, value);  // 8 is read as "8"
     }
     void field(const char* name, std::vector<std::string>& value, const char* doc) override {
-        add(name, {{"type", {"array", "string"}}, {"items", {{"type", "string"}}}}, value, doc);
+        add(name, {{"type", {"array", "string"}}, {"items", {{"type", "string"}}}}, doc, value);
     }
     void one_of(const char* name, std::string& value, const std::vector<std::string>& choices,
                 const char* doc) override {
@@ -48,7 +48,7 @@ class SchemaWriter final : public FieldVisitor {
             const Json bare = Json::parse(choice, nullptr, false);
             if (!bare.is_discarded()) all.push_back(bare);
         }
-        add(name, {{"enum", all}}, value, doc);
+        add(name, {{"enum", all}}, doc, value);
     }
     void section(const char* name, const char* doc, const Fields& fields) override {
         SchemaWriter inner(gpt2_.value(name, Json::object()));
@@ -69,7 +69,7 @@ class SchemaWriter final : public FieldVisitor {
     }
 
   private:
-    void add(const char* name, const Json& type, const Json& value, const char* doc) {
+    void add(const char* name, const Json& type, const char* doc, const Json& value) {
         std::string description = doc;
         if (gpt2_.contains(name) && gpt2_[name] != value) {
             const Json& other = gpt2_[name];
@@ -79,8 +79,8 @@ class SchemaWriter final : public FieldVisitor {
         properties[name].update(type);
         properties[name]["default"] = value;
     }
-    void add(const char* name, const Json& type, const Json& value, const char* doc, Limits limits) {
-        add(name, type, value, doc);
+    void add(const char* name, const Json& type, const char* doc, const Json& value, Limits limits) {
+        add(name, type, doc, value);
         properties[name]["minimum"] = plain(limits.low);
         if (std::isfinite(limits.high)) properties[name]["maximum"] = plain(limits.high);
     }

@@ -14,7 +14,8 @@ namespace {
 // Endless zeros: every token is 0 and counts.
 class DummySource final : public BatchSource {
   public:
-    DummySource(int64_t tokens, int64_t sequence_length, int64_t step_targets) {
+    explicit DummySource(const BatchConfig& config) {
+        const int64_t tokens = config.microbatch_tokens, sequence_length = config.sequence_length;
         batch_.tokens.assign(tokens, 0);
         batch_.targets.assign(tokens, 0);
         for (int64_t t = 0; t < tokens; ++t) {
@@ -22,7 +23,7 @@ class DummySource final : public BatchSource {
             batch_.first_key.push_back(static_cast<int32_t>(t / sequence_length * sequence_length));
         }
         batch_.valid_targets = tokens;
-        batch_.step_targets = step_targets;
+        batch_.step_targets = config.tokens_per_step;
     }
     const Batch& next() override { return batch_; }
 
@@ -243,8 +244,7 @@ void StepRunner::warm_up() {
     // Other ranks have connections to set up, whose collectives want to run.
     const bool rehearsal = ranks_.size() == 1;
     if (rehearsal) runtime_.device().rehearse(true);
-    DummySource source(config_.batch.microbatch_tokens, config_.batch.sequence_length,
-                       config_.batch.tokens_per_step);
+    DummySource source(config_.batch);
     const int64_t before = runtime_.ops().flops();
     run_microbatches(phases_ - 1, source);  // at which every group is stepped
     recomputed_flops_per_step_ = model_.recomputed_flops();
@@ -314,7 +314,7 @@ double StepRunner::validate(const ValidationLoader& loader) {
     updates_.trace(nullptr);  // what validation waits for is not what the next step waits for
     // Batches of all ranks in turn; those behind the last row are padding, so that all ranks run as many.
     for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {
-        loader.fill(row + rows * ranks_.data_rank(), rows, batch);
+        loader.fill({.first = row + rows * ranks_.data_rank(), .count = rows}, batch);
         upload(batch);
         model_.forward();
         model_.loss(loss_sum, false);

@@ -52,8 +52,11 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
           options.file_system ? *options.file_system : real_file_system()) {
     if (options.warm_up) runner_.warm_up();
     flops_per_step_ = over_ranks(static_cast<double>(runner_.flops_per_step()));
-    progress_.emplace(config.schedule.steps, options.quiet || !ranks.first(), ranks.size(), flops_per_step_,
-                      ceiling_flops_per_s_);
+    progress_.emplace(ProgressOptions{.steps = config.schedule.steps,
+                                      .quiet = options.quiet || !ranks.first(),
+                                      .num_ranks = ranks.size(),
+                                      .flops_per_step = flops_per_step_,
+                                      .ceiling_flops_per_s = ceiling_flops_per_s_});
     runner_.initialize(static_cast<uint64_t>(config.seed));
     if (const std::string& from = config.model.init_from; !from.empty() && !options.resume)
         runner_.assign(read_hf_weights(from, runner_.model().table(), config.model));
@@ -73,7 +76,7 @@ int64_t Trainer::resume(const CheckpointReader* from) {
     if (from) load_checkpoint(*from, runtime_, runner_);
     // Only now that nothing can be refused any more: what the run wrote after that step.
     for (const double ms : folder_.keep_steps_before(step))
-        step_times_.add(static_cast<int64_t>(step_times_.size()), ms);
+        step_times_.add({.step = static_cast<int64_t>(step_times_.size()), .ms = ms});
     if (!from) return step;
     const CheckpointInfo& info = from->info();
     checkpointer_.continue_from(step);
@@ -183,7 +186,7 @@ void Trainer::collect() {
     metrics.tokens_per_s = static_cast<double>(config_.batch.tokens_per_step) / (result.step_ms * 1e-3);
     waited_ms_ = prefetcher_->wait_ms();
 
-    step_times_.add(result.step, result.step_ms);
+    step_times_.add({.step = result.step, .ms = result.step_ms});
     summary_.add(metrics);
     summary_.steps = result.step + 1;
     summary_.train_loss = result.loss;

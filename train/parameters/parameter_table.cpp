@@ -65,17 +65,22 @@ ParameterTable::ParameterTable(const ModelConfig& model, int64_t sequence_length
         const int unit = static_cast<int>(i) + 1;
         if (model.mix_first_embedding) declare(block + "mix", {2}, {InitRule::Kind::first_element, 1}, unit);
         declare_norm(block + "attn_norm", model, unit);
-        declare_linear(block + "attn.qkv", 3 * width, width, linear(width), unit, model.biases, 0, 3);
+        declare_linear(block + "attn.qkv", 3 * width, width, linear(width), unit, model.biases,
+                       {.tensor_parallel_dim = 0, .matrices = 3});
         if (i >= model.num_layers - model.value_embeddings)
             declare(block + "attn.value_mix", {2}, constant(0.5f), unit);
-        declare_linear(block + "attn.out", width, width, projection(width), unit, model.biases, 1);
+        declare_linear(block + "attn.out", width, width, projection(width), unit, model.biases,
+                       {.tensor_parallel_dim = 1});
         declare_norm(block + "mlp_norm", model, unit);
-        declare_linear(block + "mlp.up", hidden, width, linear(width), unit, model.biases, 0);
-        declare_linear(block + "mlp.down", width, hidden, projection(hidden), unit, model.biases, 1);
+        declare_linear(block + "mlp.up", hidden, width, linear(width), unit, model.biases,
+                       {.tensor_parallel_dim = 0});
+        declare_linear(block + "mlp.down", width, hidden, projection(hidden), unit, model.biases,
+                       {.tensor_parallel_dim = 1});
     }
     const int last = static_cast<int>(model.num_layers) + 1;
     declare_norm("final_norm", model, last);
-    if (!model.tied_head) declare_linear("head", vocab, width, projection(width), last, false, 0);
+    if (!model.tied_head)
+        declare_linear("head", vocab, width, projection(width), last, false, {.tensor_parallel_dim = 0});
     num_units_ = last + 1;
 }
 
@@ -100,13 +105,13 @@ Parameter& ParameterTable::declare_table(std::string name, int64_t rows, int64_t
 }
 
 void ParameterTable::declare_linear(const std::string& name, int64_t outputs, int64_t inputs, InitRule init,
-                                    int unit, bool bias, int tensor_parallel_dim, int64_t matrices) {
+                                    int unit, bool bias, Cut cut) {
     Parameter& weight = declare(name + ".weight", {outputs, inputs}, init, unit);
-    weight.tensor_parallel_dim = tensor_parallel_dim;
-    weight.matrices = matrices;
+    weight.tensor_parallel_dim = cut.tensor_parallel_dim;
+    weight.matrices = cut.matrices;
     if (bias)
         declare(name + ".bias", {outputs}, constant(0), unit).tensor_parallel_dim =
-            tensor_parallel_dim == 0 ? 0 : -1;
+            cut.tensor_parallel_dim == 0 ? 0 : -1;
 }
 
 void ParameterTable::declare_norm(const std::string& name, const ModelConfig& model, int unit) {

@@ -49,8 +49,12 @@ class ParameterTable {
   private:
     Parameter& declare(std::string name, std::vector<int64_t> shape, InitRule init, int unit);
     Parameter& declare_table(std::string name, int64_t rows, int64_t width, InitRule init, int unit);
+    struct Cut {
+        int tensor_parallel_dim = 0;
+        int64_t matrices = 1;
+    };
     void declare_linear(const std::string& name, int64_t outputs, int64_t inputs, InitRule init, int unit,
-                        bool bias, int tensor_parallel_dim, int64_t matrices = 1);
+                        bool bias, Cut cut);
     void declare_norm(const std::string& name, const ModelConfig& model, int unit);
 
     std::vector<Parameter> parameters_;

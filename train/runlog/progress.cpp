@@ -13,13 +13,12 @@ std::string clock_text(double seconds) {
     return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-Progress::Progress(int64_t steps, bool quiet, int num_ranks, double flops_per_step,
-                   double ceiling_flops_per_s)
-    : steps_(steps),
-      quiet_(quiet),
-      terminal_(num_ranks == 1 && isatty(STDOUT_FILENO) == 1),
-      flops_per_step_(flops_per_step),
-      ceiling_(ceiling_flops_per_s) {}
+Progress::Progress(const ProgressOptions& options)
+    : steps_(options.steps),
+      quiet_(options.quiet),
+      terminal_(options.num_ranks == 1 && isatty(STDOUT_FILENO) == 1),
+      flops_per_step_(options.flops_per_step),
+      ceiling_(options.ceiling_flops_per_s) {}
 
 std::string Progress::line(const StepMetrics& m) const {
     const double mean_ms = m.train_ms / static_cast<double>(m.step + 1);

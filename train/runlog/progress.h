@@ -10,11 +10,18 @@
 
 namespace speedrun {
 
+struct ProgressOptions {
+    int64_t steps = 0;
+    bool quiet = false;
+    int num_ranks = 1;
+    double flops_per_step = 0;  // of all ranks, as is the next
+    // FLOP/s of a large product on this machine, for the share that training reaches; 0: not shown.
+    double ceiling_flops_per_s = 0;
+};
+
 class Progress {
   public:
-    // ceiling: FLOP/s of a large product on this machine, for the share that training reaches; 0: not shown.
-    // Both figures are of all ranks.
-    Progress(int64_t steps, bool quiet, int num_ranks, double flops_per_step, double ceiling_flops_per_s);
+    explicit Progress(const ProgressOptions& options);
 
     void step(const StepMetrics& metrics);
     void validation(const Validation& validation);

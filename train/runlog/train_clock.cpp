@@ -29,11 +29,11 @@ double process_age_ms() {
     return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6 - started;
 }
 
-void StepTimes::add(int64_t step, double ms) {
-    times_.push_back(ms);
-    if (ms > max_) {
-        max_ = ms;
-        max_step_ = step;
+void StepTimes::add(StepTime time) {
+    times_.push_back(time.ms);
+    if (time.ms > max_) {
+        max_ = time.ms;
+        max_step_ = time.step;
     }
 }
 

@@ -29,9 +29,14 @@ class TrainClock {
 // Milliseconds since this process was started by the operating system, loading included.
 double process_age_ms();
 
+struct StepTime {
+    int64_t step = 0;
+    double ms = 0;
+};
+
 class StepTimes {
   public:
-    void add(int64_t step, double ms);
+    void add(StepTime time);
     bool empty() const { return times_.empty(); }
     size_t size() const { return times_.size(); }
     double percentile(double share) const;  // 0.5: the median; nearest rank

@@ -60,19 +60,19 @@ ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
 // Collectives of one row, put together change by change.
 class RowBuilder {
   public:
-    RowBuilder(CollectiveRow& row, const Ranks& ranks, int64_t elements, int64_t padding)
-        : row_(row), ranks_(ranks), elements_(elements), padding_(padding) {}
+    RowBuilder(CollectiveRow& row, const Ranks& ranks, PaddedValues values)
+        : row_(row), ranks_(ranks), values_(values) {}
 
     void change(const AxisPlacements& from, const AxisPlacements& to, DType dtype, When when) {
         for (const StepCollective& collective :
-             collectives_between(from, to, elements_, padding_, ranks_.mesh(), dtype, when))
+             collectives_between(from, to, values_, ranks_.mesh(), dtype, when))
             row_.collectives.push_back(collective);
     }
 
   private:
     CollectiveRow& row_;
     const Ranks& ranks_;
-    const int64_t elements_, padding_;
+    const PaddedValues values_;
 };
 
 CollectiveRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, const Ranks& ranks,
@@ -83,7 +83,7 @@ CollectiveRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, co
     const std::optional<Reshard>& stored_sharded = layout.rules().stored_sharded;
     CollectiveRow row{.name = bucket.name(), .bucket = bucket.id, .collectives = {}};
     const int64_t elements = layout.padded(bucket);
-    RowBuilder add(row, ranks, elements, elements - bucket.count);
+    RowBuilder add(row, ranks, {.elements = elements, .padding = elements - bucket.count});
     if (stored_sharded) {
         const auto reads = reads_of(bucket, Stages(layout.num_units()), *stored_sharded);
         const When when = *stored_sharded == Reshard::no ? When::after_step : When::before_forward;
@@ -133,18 +133,18 @@ std::string StepCollective::describe() const {
 }
 
 std::vector<StepCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
-                                                int64_t elements, int64_t padding, const Mesh& mesh,
-                                                DType dtype, When when) {
+                                                PaddedValues values, const Mesh& mesh, DType dtype,
+                                                When when) {
     std::vector<StepCollective> planned;
     AxisSet covered;
     const auto add = [&](Collective kind, AxisSet among, int cut) {
         const AxisSet axes = axes_of(kind, among, from, to, mesh);
         if (axes.empty()) return;
-        if (elements % cut != 0)
-            throw_internal("collectives of a step: {} elements over {} ranks", elements, cut);
-        const int64_t payload = elements / cut * size_of(dtype);
+        if (values.elements % cut != 0)
+            throw_internal("collectives of a step: {} elements over {} ranks", values.elements, cut);
+        const int64_t payload = values.elements / cut * size_of(dtype);
         const int ranks = mesh.size(axes);
-        planned.push_back({kind, axes, ranks, dtype, payload, cut == 1 ? padding * size_of(dtype) : 0,
+        planned.push_back({kind, axes, ranks, dtype, payload, cut == 1 ? values.padding * size_of(dtype) : 0,
                            wire_bytes(kind, ranks, payload), when});
         for (const Axis axis : kAxes)
             if (axes.contains(axis)) covered.add(axis);
@@ -181,7 +181,7 @@ std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ra
     }
     rows.push_back({.name = "loss, stop, norms", .bucket = -1, .collectives = {}});
     const auto sum = [&](AxisSet axes, int64_t values) {
-        RowBuilder(rows.back(), ranks, values, 0)
+        RowBuilder(rows.back(), ranks, {.elements = values})
             .change(on(axes, Placement::partial()), {}, DType::f32, When::last_microbatch);
     };
     sum(loss_axes(), 2);

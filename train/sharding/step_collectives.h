@@ -35,14 +35,17 @@ struct StepCollective {
     std::string describe() const;  // "reduce_scatter over shard (8 ranks), f32, 1.50 MiB, last microbatch"
 };
 
-// The collectives of one change of placement of `elements` values, `padding` of them zeros at the end, in
-// the order in which they run: first all_reduce over tensor alone, then reduce_scatter (so that what follows
-// is small), all_reduce, all_gather. Axes with the same change form one group; axes of size 1 need none. Cuts
+struct PaddedValues {
+    int64_t elements = 0, padding = 0;  // of the elements, so many at the end are zeros
+};
+
+// The collectives of one change of placement of these values, in the order in which they run: first all_reduce
+// over tensor alone, then reduce_scatter (so that what follows is small), all_reduce, all_gather. Axes with the same change form one group; axes of size 1 need none. Cuts
 // are even: `elements` is a multiple of the ranks that cut. Throws for a change that no bucket makes: from
 // one dimension to another, or on tensor anything but a sum.
 std::vector<StepCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
-                                                int64_t elements, int64_t padding, const Mesh& mesh,
-                                                DType dtype, When when);
+                                                PaddedValues values, const Mesh& mesh, DType dtype,
+                                                When when);
 
 // What a bucket, or the statistics of a step, make the ranks send.
 struct CollectiveRow {

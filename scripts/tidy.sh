@@ -1,0 +1,39 @@
+#!/bin/sh
+# Holds the program's own sources to .clang-tidy: names every finding and exits 1 if there is one. It needs a configured
+# build; one that compiles several files at a time (SPEEDRUN_UNITY) is read in a fraction of the time.
+# Usage: scripts/tidy.sh [BUILD_DIR]    default: build/release
+# Exit: 0 nothing found, 1 something found, or a source that clang does not compile, 2 bad usage, 77 no clang-tidy 14.
+set -eu
+cd "$(dirname "$0")/.."
+build=${1:-build/release}
+
+# Left out: sources whose signatures are being rewritten.
+left_out='^(kernels/(ops|cpu|cuda)/|train/(model|optim)/|train/sharding/(optimizer|update_pipeline|step_statistics|reducer)'
+left_out="$left_out|data/synthetic_tokens)"
+
+if [ $# -gt 1 ] || [ ! -f "$build/compile_commands.json" ]; then
+    echo "error: $build has no compile_commands.json: cmake --preset release, or name a build folder" >&2
+    exit 2
+fi
+# Other versions find other things.
+for tidy in clang-tidy-14 clang-tidy none; do
+    "$tidy" --version 2>/dev/null | grep -q 'version 14\.' && break
+done
+if [ "$tidy" = none ]; then
+    echo "skipped: there is no clang-tidy 14 (apt install clang-tidy-14)"
+    exit 77
+fi
+
+found=$(mktemp -d)
+trap 'rm -rf "$found"' EXIT
+root=$(pwd -P)
+# What a unity source includes counts as its headers, which .clang-tidy asks for. Each process writes files of its own.
+# shellcheck disable=SC2016  # for the inner shell
+sed -n 's/^ *"file": "\(.*\)",*$/\1/p' "$build/compile_commands.json" | sed "s|^$root/||" | sort -u |
+    grep -E '^(train|data|kernels)/.*\.cpp$|/(train|data)/CMakeFiles/[a-z_]*\.dir/Unity/.*\.cxx$' | grep -v -E "$left_out" |
+    xargs -P "$(nproc)" -n 1 sh -c '"$0" -p "$1" --quiet "$3" >"$2/$$.out" 2>"$2/$$.err" || { cat "$2/$$.err" >&2; exit 1; }' \
+        "$tidy" "$build" "$found" && failed=0 || failed=1
+cat "$found"/*.out | sed "s|^$root/||" | grep -E '^[^ ]*: (warning|error):' | grep -v -E "$left_out" | sort -u >"$found/all" || true
+cat "$found/all"
+[ "$failed" = 0 ] && [ ! -s "$found/all" ] || exit 1
+echo "clang-tidy finds nothing"
