@@ -1,4 +1,5 @@
-// Optimizer steps at the sizes of the 124M model: AdamW over the embedding, Muon over a layer's matrices.
+// Optimizer steps at the sizes of the 124M model: AdamW and Lion over the embedding, Muon over a layer's
+// matrices.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,6 +39,32 @@ void add_adamw(std::vector<Case>& cases, const ModelShape& s) {
                                              .weight_decay = 0.1f,
                                              .step = 10},
                                             stream);
+                         };
+                     }});
+}
+
+void add_lion(std::vector<Case>& cases, const ModelShape& s) {
+    const int64_t count = s.padded_vocab * s.width;
+    cases.push_back({"optimizer.lion_step.embedding",
+                     "lion_step",
+                     fmt::format("{}", count),
+                     0,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor parameter = m.output({count}), master = m.inout(DType::f32, {count}),
+                                      momentum = m.inout(DType::f32, {count}),
+                                      grad = m.input(DType::f32, {count}), one = m.constant({1}, 1.0f);
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.lion_step({.parameter = parameter,
+                                            .master = master,
+                                            .momentum = momentum,
+                                            .grad = grad,
+                                            .grad_scale = one,
+                                            .learning_rate = 1e-4f,
+                                            .beta1 = 0.9f,
+                                            .beta2 = 0.99f,
+                                            .weight_decay = 0.1f},
+                                           stream);
                          };
                      }});
 }
@@ -114,6 +141,7 @@ std::vector<Case> optimizer_cases(const Shapes& shapes) {
     const ModelShape& s = shapes.recipe;
     std::vector<Case> cases;
     add_adamw(cases, s);
+    add_lion(cases, s);
     add_muon(cases, {"attention", 4, s.width, s.width});
     add_muon(cases, {"mlp", 1, s.width, s.mlp_width});
     return cases;
