@@ -116,9 +116,11 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
             "name patterns (*, ?) of its parameters; the first group that matches takes a parameter");
     v.field("lr", lr, "learning rate at the top of the schedule", {0, 1e3});
     v.field("weight_decay", weight_decay, "decoupled: a step shrinks weights by lr*weight_decay", {0, 1e3});
-    v.field("beta1", beta1, "adamw: decay of the mean gradient", {0, 1});
-    v.field("beta2", beta2,
-            "decay of mean squares: adamw, of the gradient; normuon, of the lines of the update", {0, 1});
+    v.field("beta1", beta1, "of the optimizer's formula; adamw: decay of the mean gradient", {0, 1});
+    v.field(
+        "beta2", beta2,
+        "of the optimizer's formula; adamw: decay of the mean squared gradient; normuon: of the mean squares of the update's lines",
+        {0, 1});
     v.field("epsilon", epsilon, "adamw: added to the denominator", {0, 1});
     v.field("momentum", momentum, "muon: momentum", {0, 1});
     v.field("momentum_start", momentum_start, "muon: momentum at step 0", {0, 1});
