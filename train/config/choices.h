@@ -40,10 +40,10 @@ inline constexpr Word<Checkpointing> kWords<Checkpointing>[] = {
 
 // ---- optimizers and schedule
 
-enum class OptimizerKind : uint8_t { adamw, muon };
+enum class OptimizerKind : uint8_t { adamw, muon, lion };
 template <>
-inline constexpr Word<OptimizerKind> kWords<OptimizerKind>[] = {{"adamw", OptimizerKind::adamw},
-                                                                {"muon", OptimizerKind::muon}};
+inline constexpr Word<OptimizerKind> kWords<OptimizerKind>[] = {
+    {"adamw", OptimizerKind::adamw}, {"muon", OptimizerKind::muon}, {"lion", OptimizerKind::lion}};
 
 template <>
 inline constexpr Word<VectorNorm> kWords<VectorNorm>[] = {

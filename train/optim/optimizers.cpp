@@ -1,6 +1,7 @@
 #include "train/optim/optimizers.h"
 
 #include "train/optim/adamw.h"
+#include "train/optim/lion.h"
 #include "train/optim/muon.h"
 
 namespace speedrun {
@@ -11,6 +12,8 @@ AnyOptimizer make_optimizer(const OptimizerGroupConfig& group) {
             return std::make_unique<const Adamw>(group);
         case OptimizerKind::muon:
             return std::make_unique<const Muon>(group);
+        case OptimizerKind::lion:
+            return std::make_unique<const Lion>(group);
     }
     throw_internal("no such optimizer");
 }
