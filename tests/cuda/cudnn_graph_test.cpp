@@ -98,8 +98,21 @@ class CudnnGraphTest : public ::testing::TestWithParam<DescribedGpu> {
         const Tensor q = packed.column_slice(0, width), k = packed.column_slice(width, width),
                      v = packed.column_slice(2 * width, width);
         const Tensor lse(somewhere, DType::f32, {o.num_heads, rows});
-        if (backward) return library_->backward(q, k, v, x, x, lse, q, k, v, o, *stream_);
-        return library_->forward(x, lse, q, k, v, o, *stream_);
+        if (!backward)
+            return library_->forward(
+                {.o = x, .lse = lse, .q = q, .k = k, .v = v, .first_key = {}, .options = o}, *stream_);
+        return library_->backward({.dq = q,
+                                   .dk = k,
+                                   .dv = v,
+                                   .dout = x,
+                                   .o = x,
+                                   .lse = lse,
+                                   .q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .first_key = {},
+                                   .options = o},
+                                  *stream_);
     }
 
     Seen seen_;
