@@ -6,7 +6,10 @@
 
 namespace speedrun {
 
-// Token ids with the frequencies of text: id i about in proportion to 1/(i + 3). The same at every call.
-std::vector<int32_t> zipf_tokens(int64_t count, int64_t vocab_size);
+// Token ids with the frequencies of text: id i about in proportion to 1/(i + 3). Equal at every call.
+struct ZipfTokens {
+    int64_t count = 0, vocab_size = 0;
+};
+std::vector<int32_t> zipf_tokens(const ZipfTokens& wanted);
 
 }  // namespace speedrun

@@ -24,7 +24,7 @@ ShardInfo write_split(const std::string& folder, const std::string& split, int64
     shape.mean_document = full_shapes().recipe.mean_document;
     shape.window = 0;
     const Documents documents = documents_of(shape);
-    const std::vector<int32_t> ids = zipf_tokens(count, vocab_size - 1);
+    const std::vector<int32_t> ids = zipf_tokens({.count = count, .vocab_size = vocab_size - 1});
     std::vector<uint16_t> tokens;
     for (size_t i = 0; i < ids.size(); ++i)
         tokens.push_back(static_cast<uint16_t>(documents.position[i] == 0 ? vocab_size - 1 : ids[i]));

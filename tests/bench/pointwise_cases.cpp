@@ -19,7 +19,8 @@ std::string sizes(int64_t rows, int64_t cols) {
 
 void add_embedding(std::vector<Case>& cases, const ModelShape& s, bool positions) {
     const int64_t tokens = s.tokens, width = s.width, vocab = s.padded_vocab, length = s.sequence_length;
-    const std::vector<int32_t> ids = zipf_tokens(tokens, s.vocab_size), position = documents_of(s).position;
+    const std::vector<int32_t> ids = zipf_tokens({.count = tokens, .vocab_size = s.vocab_size}),
+                               position = documents_of(s).position;
     const auto distinct = static_cast<int64_t>(std::set<int32_t>(ids.begin(), ids.end()).size());
     const std::string shape = fmt::format("{}x{} of {} rows", tokens, width, vocab);
     cases.push_back({fmt::format("pointwise.{}.embedding_forward", s.name), "embedding_forward", shape, 0,
@@ -296,7 +297,7 @@ void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
 void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap) {
     const int64_t tokens = s.tokens, vocab = s.padded_vocab;
     const int64_t vocab_size = s.vocab_size;
-    const std::vector<int32_t> targets = zipf_tokens(tokens, s.vocab_size);
+    const std::vector<int32_t> targets = zipf_tokens({.count = tokens, .vocab_size = s.vocab_size});
     cases.push_back({fmt::format("pointwise.{}.cross_entropy", s.name),
                      "cross_entropy",
                      sizes(tokens, vocab),

@@ -10,7 +10,7 @@ status=$?
 [ $status -ne 77 ] || exit 77
 [ $status -eq 0 ] || { echo "FAILED: clang-tidy finds something"; failures=$((failures + 1)); }
 
-mkdir -p scripts train/model build
+mkdir -p scripts train kernels/cpu build
 cp "$root/scripts/tidy.sh" scripts/
 cp "$root/.clang-tidy" .
 list() {
@@ -43,7 +43,7 @@ planted 'expected' 'int half(int whole) { return whole / 2'
 # What .clang-tidy and the script let pass.
 echo 'int parse(const char* text, const char* origin) { return text[0] - origin[0]; }' >train/a.cpp
 expect 0 'finds nothing' sh scripts/tidy.sh build
-echo "$swappable" >train/model/b.cpp
-list train/a.cpp train/model/b.cpp
+echo "$swappable" >kernels/cpu/b.cpp
+list train/a.cpp kernels/cpu/b.cpp
 expect 0 'finds nothing' sh scripts/tidy.sh build
 exit $failures

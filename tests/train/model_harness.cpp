@@ -43,7 +43,7 @@ HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_
 ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t sequence_length,
                            DType precision, const BucketRules& rules, const MemoryConfig& memory)
     : runtime({.device = DeviceKind::cpu, .precision = precision, .threads = 1}),
-      model(config, tokens, sequence_length, runtime, rules, true, memory),
+      model(config, {.tokens = tokens, .sequence_length = sequence_length}, runtime, rules, true, memory),
       gradients(model.table(), model.parameters().layout(), runtime),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {}
 

@@ -33,7 +33,8 @@ BatchLoaderOptions loader_options(const Config& config) {
 
 SyntheticBatches::SyntheticBatches(const Config& config) {
     const int64_t count = config.batch.microbatch_tokens, length = config.batch.sequence_length;
-    const std::vector<int32_t> tokens = zipf_tokens(kSyntheticBatches * count + 1, config.model.vocab_size);
+    const std::vector<int32_t> tokens =
+        zipf_tokens({.count = kSyntheticBatches * count + 1, .vocab_size = config.model.vocab_size});
     for (int64_t begin = 0; begin < kSyntheticBatches * count; begin += count) {
         Batch batch;
         batch.tokens.assign(tokens.begin() + begin, tokens.begin() + begin + count);

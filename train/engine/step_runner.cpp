@@ -53,7 +53,9 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       phases_(phases_of(config.optimizers)),
       microbatches_(config.batch.tokens_per_step / (config.batch.microbatch_tokens * ranks.num_data_ranks())),
       model_(
-          config.model, config.batch.microbatch_tokens, config.batch.sequence_length, runtime,
+          config.model,
+          {.tokens = config.batch.microbatch_tokens, .sequence_length = config.batch.sequence_length},
+          runtime,
           bucket_rules(ranks, ParameterTable(config.model, config.batch.sequence_length), config.optimizers),
           config.data.document_mask, config.memory),
       gradients_(model_.table(), model_.parameters().layout(), runtime,

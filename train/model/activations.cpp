@@ -11,8 +11,8 @@ namespace {
 // The head's product runs on this many rows at a time. Each time reads all of the head three times and its
 // gradient twice: 64 rows of a 50k vocabulary, whose logits would stay in a processor's cache, took more than
 // twice as long for a step's tokens as 1024.
-int64_t logit_rows_for(int64_t tokens, int64_t vocab, int64_t logits_at_once) {
-    int64_t rows = std::max<int64_t>(64, logits_at_once / vocab);
+int64_t logit_rows_for(int64_t tokens, const ModelConfig& model, int64_t logits_at_once) {
+    int64_t rows = std::max<int64_t>(64, logits_at_once / model.padded_vocab_size());
     rows = std::min(rows, tokens);
     while (tokens % rows != 0) --rows;  // equal chunks: one shape of product
     return rows;
@@ -52,14 +52,14 @@ Activations::Activations(const ModelConfig& model, const MemoryConfig& memory, i
     embedding_rstd = f32("embedding_rstd", {T});
     first = model.norm_embedding ? act("first", {T, C}) : embedding;
 
-    for (int64_t i = 0; i < model.num_layers; ++i) make_block(model, i, tokens, runtime);
+    for (int64_t i = 0; i < model.num_layers; ++i) make_block(i, model, tokens, runtime);
     delta = act("delta", {T, C});
     last = act("last", {T, C});
     final_mean = f32("final_mean", {T});
     final_rstd = f32("final_rstd", {T});
     normed = act("normed", {T, C});
     losses = f32("losses", {T});
-    logit_rows = logit_rows_for(T, V, memory.logits_on(runtime.device().kind()));
+    logit_rows = logit_rows_for(T, model, memory.logits_on(runtime.device().kind()));
     logits = act("logits", {logit_rows, V});
     dresidual = act("dresidual", {T, C});
     dnormed = act("dnormed", {T, C});
@@ -69,7 +69,7 @@ Activations::Activations(const ModelConfig& model, const MemoryConfig& memory, i
     if (model.value_embeddings > 0) dmixed_value = act("dmixed_value", {T, C});
 }
 
-void Activations::make_block(const ModelConfig& model, int64_t index, int64_t tokens, Runtime& runtime) {
+void Activations::make_block(int64_t index, const ModelConfig& model, int64_t tokens, Runtime& runtime) {
     const int64_t T = tokens, C = model.model_dim, F = model.mlp_ratio * C, H = model.num_heads;
     const auto tensor = [&](Origin origin, const std::string& name, DType dtype,
                             std::initializer_list<int64_t> dims) {

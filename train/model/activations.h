@@ -79,7 +79,7 @@ class Activations {
     // What gives an activation, from what must be kept to what is cheap to compute again.
     enum class Origin : uint8_t { input, product, pointwise };
 
-    void make_block(const ModelConfig& model, int64_t index, int64_t tokens, Runtime& runtime);
+    void make_block(int64_t index, const ModelConfig& model, int64_t tokens, Runtime& runtime);
     Tensor make(Runtime& runtime, const std::string& name, DType dtype, std::initializer_list<int64_t> dims,
                 MemoryCategory category = MemoryCategory::activations);
 

@@ -10,20 +10,20 @@
 
 namespace speedrun {
 
-Transformer::Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
+Transformer::Transformer(const ModelConfig& config, const BatchShape& batch, Runtime& runtime,
                          const BucketRules& rules, bool documents, const MemoryConfig& memory)
     : config_(config),
-      tokens_(tokens),
-      sequence_length_(sequence_length),
+      tokens_(batch.tokens),
+      sequence_length_(batch.sequence_length),
       documents_(documents),
       runtime_(runtime),
       ops_(runtime.ops()),
       stream_(runtime.compute()),
       norm_kind_(config.norm),
       activation_(config.activation),
-      table_(config, sequence_length),
+      table_(config, batch.sequence_length),
       parameters_(table_, rules, runtime),
-      act_(config, memory, tokens, runtime) {
+      act_(config, memory, batch.tokens, runtime) {
     if (config.position == PositionKind::rotary) fill_rotary_tables();
 }
 

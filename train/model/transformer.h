@@ -12,12 +12,16 @@
 
 namespace speedrun {
 
+struct BatchShape {
+    int64_t tokens = 0, sequence_length = 0;  // of a microbatch; so many tokens in rows of this length
+};
+
 class Transformer {
   public:
-    // For microbatches of `tokens` tokens in sequences of `sequence_length`. `rules`: how parameters lie in
+    // For microbatches of this shape. `rules`: how parameters lie in
     // memory. Without documents the batch's first_key must be the start of each token's sequence. `memory`:
     // what blocks keep for backward; it changes no bit of any result.
-    Transformer(const ModelConfig& config, int64_t tokens, int64_t sequence_length, Runtime& runtime,
+    Transformer(const ModelConfig& config, const BatchShape& batch, Runtime& runtime,
                 const BucketRules& rules = {}, bool documents = true, const MemoryConfig& memory = {});
 
     const ParameterTable& table() const { return table_; }

@@ -14,7 +14,7 @@ StepStatistics::StepStatistics(const OptimizersConfig& config, const Ranks& rank
       own_terms_(StepNumbers::kNormTerms + layout.size()),
       own_scales_(own_terms_ + layout.size()),
       memory_(runtime.device(), "step statistics", MemoryCategory::workspace,
-              (own_scales_ + 2 * layout.size()) * size_of(DType::f32)),
+              (own_scales_ + int64_t{2} * layout.size()) * size_of(DType::f32)),
       read_(runtime.device().create_event()) {}
 
 void StepStatistics::take_norm(const Bucket& bucket) {
@@ -28,7 +28,8 @@ void StepStatistics::take_norm(const Bucket& bucket) {
 }
 
 Tensor StepStatistics::own_scale(const Bucket& bucket, Stream& stream) {
-    const Tensor scale = at(own_scales_ + 2 * bucket.id), norm = at(own_scales_ + 2 * bucket.id + 1);
+    const int64_t own = own_scales_ + int64_t{2} * bucket.id;
+    const Tensor scale = at(own), norm = at(own + 1);
     runtime_.ops().clip_coefficient({.coefficient = scale,
                                      .norm = norm,
                                      .terms = at(own_terms_ + bucket.id),
