@@ -71,7 +71,7 @@ class Traffic {
     int64_t read_ = 0, written_ = 0;
 };
 
-// Of an operation that is a matrix product.
+// Sizes of an operation that is a matrix product, for its name in profiles.
 struct ProductShape {
     std::array<int64_t, 3> sizes{};  // M, N, K, or n, R, C of a batch; zeros: no product
     std::string_view layout = {};    // "nt": a normal, b transposed; empty where there is no choice

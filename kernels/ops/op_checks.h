@@ -23,7 +23,7 @@ void check(const op::MuonMomentum& a);
 void check(const op::NormuonScale& a);
 void check(const op::MuonApply& a);
 
-// Of a step over the n elements of a parameter: states are f32 [n], grad_scale is f32 [1].
+// A step over the n elements of a parameter: states have to be f32 [n], grad_scale f32 [1].
 void check_step(const char* op, std::initializer_list<Tensor> states, Tensor parameter, Tensor grad_scale);
 
 // Query-key pairs that causality and the window leave, of one head of one sequence, documents aside: the work

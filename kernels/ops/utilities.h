@@ -108,7 +108,7 @@ struct RandomNormal {
     void traffic(Traffic& t) const { t.writes(x); }
 };
 
-// The same, uniform in ±bound.
+// Like RandomNormal, but uniform in ±bound.
 struct RandomUniform {
     ByName by_name = ByName();
     Tensor x;  // f32 [n]

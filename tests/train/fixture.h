@@ -42,7 +42,7 @@ struct OptimizerFixture {
 };
 
 ModelFixture load_model_fixture(const std::string& name);
-// Of the optimizer that configs call by this name. An elementwise one has one parameter, under the name "".
+// The steps of the optimizer that configs call by this name. An elementwise one has one parameter, named "".
 OptimizerFixture load_optimizer_fixture(const std::string& name);
 
 }  // namespace speedrun::testing

@@ -55,7 +55,7 @@ struct MatrixBatch {
 class MatrixOptimizer {
   public:
     virtual ~MatrixOptimizer() = default;
-    // Of matrices rows x cols: first the kinds that an element has, then those that a matrix has.
+    // State of matrices rows x cols: first the kinds that an element has, then those that a matrix has.
     virtual std::vector<StateKind> state_kinds(int64_t rows, int64_t cols) const = 0;
     // update (real [n]) from gradient and state, element by element.
     virtual void propose(const Tensor& update, const OptimizerShard& shard,

@@ -46,11 +46,11 @@ class GroupUpdate {
     virtual std::vector<StateShard> state(const Bucket& bucket) const = 0;
 };
 
-// Of this group's buckets, in the order in which they are stepped.
+// The update of one group. members: its buckets, in the order in which they are stepped.
 std::unique_ptr<GroupUpdate> make_group_update(const OptimizerGroupConfig& group,
                                                const std::vector<const Bucket*>& members,
                                                const UpdateStores& stores);
-// Of each group, for its buckets in the order in which it steps them.
+// The updates of all groups, by index in the config, each for its buckets in step order.
 std::vector<std::unique_ptr<GroupUpdate>> make_group_updates(const OptimizersConfig& config, StepOrder order,
                                                              const UpdateStores& stores);
 

@@ -64,7 +64,7 @@ class MatrixUpdate final : public GroupUpdate {
     OptimizerShard shard_of(const Bucket& bucket, const Run& run) const;
     Tensor update_slice(const Run& run) const;  // flat
     Tensor all_of(const Buffer& buffer) const;  // flat, in the compute type
-    // Of `count` matrices of a bank, of one kind of state: [count, values].
+    // One kind of state of `count` matrices of a bank, from `first` on: [count, values].
     Tensor state_of(const Bank& bank, size_t kind, int64_t first, int64_t count) const;
 
     const std::unique_ptr<const MatrixOptimizer> optimizer_;
