@@ -1,7 +1,7 @@
 #include "data/tokenizer.h"
 
-#include "data/bpe_tokenizer.h"
 #include "data/bpe_vocabulary.h"
+#include "data/gpt2_tokenizer.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {

@@ -120,8 +120,8 @@ void CpuStream::push(Task task) {
 }
 
 void CpuStream::submit(const char* label, std::function<void()> work) {
-    if (recording_) {
-        recording_->calls_.emplace_back(
+    if (capture_) {
+        capture_->calls_.emplace_back(
             [label, work = std::move(work)](CpuStream& on) { on.submit(label, work); });
         return;
     }
@@ -135,8 +135,8 @@ void dawdle(CpuStream& stream);
 #endif
 
 void CpuStream::record(Event& event) {
-    if (recording_) {
-        recording_->calls_.emplace_back([&event](CpuStream& on) { on.record(event); });
+    if (capture_) {
+        capture_->calls_.emplace_back([&event](CpuStream& on) { on.record(event); });
         return;
     }
     auto state = std::make_shared<CpuEventState>();
@@ -148,8 +148,8 @@ void CpuStream::record(Event& event) {
 }
 
 void CpuStream::wait(const Event& event) {
-    if (recording_) {
-        recording_->calls_.emplace_back([&event](CpuStream& on) { on.wait(event); });
+    if (capture_) {
+        capture_->calls_.emplace_back([&event](CpuStream& on) { on.wait(event); });
         return;
     }
     const auto& state = static_cast<const CpuEvent&>(event).state_;
@@ -161,7 +161,7 @@ void CpuStream::wait(const Event& event) {
 }
 
 void CpuStream::synchronize() {
-    if (recording_) throw_internal("stream {} cannot be waited for while a graph records it", name_);
+    if (capture_) throw_internal("stream {} cannot be waited for while a graph captures it", name_);
     CpuEvent event(EventKind::order);
     record(event);
     event.synchronize();
@@ -219,12 +219,12 @@ std::unique_ptr<Stream> CpuDevice::make_stream(const std::string& name, StreamPr
 
 bool CpuDevice::begin_graph(Stream& stream) {
     if (!graphs_allowed_ || dry_) return false;
-    static_cast<CpuStream&>(stream).recording_ = std::make_unique<CpuGraph>();
+    static_cast<CpuStream&>(stream).capture_ = std::make_unique<CpuGraph>();
     return true;
 }
 
 std::unique_ptr<Graph> CpuDevice::end_graph(Stream& stream) {
-    return std::move(static_cast<CpuStream&>(stream).recording_);
+    return std::move(static_cast<CpuStream&>(stream).capture_);
 }
 
 void CpuDevice::rehearse(bool on) {

@@ -60,7 +60,7 @@ class CpuEvent final : public Event {
 
 class CpuStream;
 
-// The calls to a stream that were recorded; a launch makes them again.
+// The calls to a stream that were captured; a launch makes them again.
 class CpuGraph final : public Graph {
   public:
     void launch(Stream& stream) override;
@@ -106,9 +106,9 @@ class CpuStream final : public Stream {
     std::mutex mutex_;
     std::condition_variable pushed_;
     std::deque<Task> queue_;
-    std::exception_ptr error_;             // guarded by mutex_
-    std::unique_ptr<CpuGraph> recording_;  // what is enqueued goes there
-    std::thread thread_;                   // last: starts when all else is ready
+    std::exception_ptr error_;           // guarded by mutex_
+    std::unique_ptr<CpuGraph> capture_;  // what is enqueued goes there
+    std::thread thread_;                 // last: starts when all else is ready
 };
 
 class CpuDevice final : public Device {

@@ -1,4 +1,4 @@
-// The CUDA backend as the layers above see it: what GPUs there are, and a device with its operations.
+// The CUDA backend as the layers above see it: a device with its operations.
 // Declared in every build, so that they need no #if; a build without CUDA says that it has none
 // (no_cuda.cpp).
 #pragma once
@@ -8,26 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/device/cuda_info.h"
 #include "kernels/ops/ops.h"
 
 namespace speedrun {
-
-struct CudaGpu {
-    std::string name;
-    int major = 0, minor = 0;  // compute capability
-    int multiprocessors = 0;
-    int64_t memory_bytes = 0, l2_bytes = 0;
-};
-
-struct CudaInfo {
-    std::vector<CudaGpu> gpus;
-    int driver_version = 0;   // as CUDA counts: 13000 is 13.0; 0: no driver
-    int runtime_version = 0;  // the one that this program was built with
-    std::string unavailable;  // why no GPU can be used; empty if one can
-};
-
-// Never throws; a machine without driver or GPU, and a build without CUDA, is an answer, not an error.
-CudaInfo query_cuda();
 
 enum class Products : uint8_t { library, hand };     // cuBLASLt where it can be had, or our kernels
 enum class AttentionKind : uint8_t { hand, cudnn };  // our kernels, or cuDNN where it can be had and serves

@@ -1,7 +1,7 @@
 // The CUDA backend of a build without CUDA.
-#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/device/gpu_interop.h"
+#include "kernels/cuda/vendor/attention_library.h"
 
 namespace speedrun {
 
@@ -29,7 +29,7 @@ void* native_gpu_stream(Stream& stream) {
     throw_internal("stream {} is not one of a GPU", stream.name());
 }
 
-bool is_recorded(const Stream& /*stream*/) {
+bool is_captured(const Stream& /*stream*/) {
     return false;
 }
 

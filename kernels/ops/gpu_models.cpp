@@ -14,7 +14,7 @@ namespace {
 // of 989 TFLOP/s (a product of 8192 cubed random numbers), measured by others; assumed to be so elsewhere.
 constexpr double kCopyShare = 3.0 / 3.35, kProductShare = 798.0 / 989.4;
 constexpr double kTera = 1e12;
-constexpr double kTile = 128;  // edge of a block's results in kernels/cuda/matmul.cu, bf16
+constexpr double kTile = 128;  // edge of a block's results in kernels/cuda/ops/matmul.cu, bf16
 
 // "by count": a review of the compiled kernels, of instructions and of shared-memory clocks, for the modern
 // 124M model on an H100, about 15% either way. Launches: as the launchers in kernels/cuda enqueue them. An
@@ -77,7 +77,7 @@ double triangle_of(double n) {  // tiles on and above the diagonal
     return tiles_of(n) * (tiles_of(n) + 1) / 2;
 }
 
-// An operation of Engine::tiles, as its launcher cuts it (kernels/cuda/matmul.cu, polar_express.cu).
+// An operation of Engine::tiles, as its launcher cuts it (kernels/cuda/ops/matmul.cu, polar_express.cu).
 double tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
     const auto [p0, p1, p2] = cost.product.sizes;
     const auto ms = [&](double blocks, double k) { return waves_ms(blocks, k, flops_per_s, num_sms); };

@@ -1,4 +1,5 @@
 #include "kernels/runtime/runtime.h"
+#include "kernels/cuda/device/cuda_info.h"
 
 #include <exception>
 

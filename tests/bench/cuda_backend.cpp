@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cuda/attention_library.h"
+#include "kernels/cuda/vendor/attention_library.h"
 #include "tests/bench/backend.h"
 #include "train/config/choices.h"
 

@@ -8,7 +8,7 @@
 
 #include "data/dataset.h"
 #include "data/shard.h"
-#include "data/synthetic_tokens.h"
+#include "data/zipf_tokens.h"
 #include "kernels/device/error.h"
 #include "tests/bench/guarded_main.h"
 #include "tests/bench/shapes.h"

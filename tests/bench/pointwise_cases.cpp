@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "data/synthetic_tokens.h"
+#include "data/zipf_tokens.h"
 #include "tests/bench/cases.h"
 
 namespace speedrun::bench {

@@ -1,5 +1,5 @@
 // The file that remembers cuBLASLt's algorithms: whose it is, where it lies, and ranks that save at once.
-#include "kernels/cuda/algorithm_cache.h"
+#include "kernels/cuda/vendor/algorithm_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/matmul_library.h"
+#include "kernels/cuda/vendor/matmul_library.h"
 #include "tests/temp_dir.h"
 
 namespace speedrun::testing {

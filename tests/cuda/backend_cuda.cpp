@@ -2,8 +2,8 @@
 // kernels.
 #include <utility>
 
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/kernels/backends.h"
 
 namespace speedrun::testing {
@@ -13,7 +13,7 @@ namespace {
 // num_threads: the fixture runs every call three times; on a GPU these are reruns.
 Backend make_cuda(int /*num_threads*/, bool dry) {
     Backend backend;
-    backend.device = make_cuda_device(0, dry);
+    backend.device = std::make_unique<CudaDevice>(0, dry);
     backend.ops = make_cuda_ops(*backend.device);
     return backend;
 }

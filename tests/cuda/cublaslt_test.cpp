@@ -8,9 +8,9 @@
 #include <chrono>
 #include <cstring>
 
-#include "kernels/cuda/cublaslt_api.h"
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/vendor/cublaslt_api.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/kernels/op_test_support.h"
 #include "tests/temp_dir.h"

@@ -1,5 +1,6 @@
 // The host side of the CUDA device against the fake runtime: what a machine without a GPU can prove of it.
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/device/cuda_info.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +8,8 @@
 #include <cstdlib>
 #include <thread>
 
-#include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/stream_memory.h"
+#include "kernels/cuda/device/stream_memory.h"
+#include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/cuda/message_of.h"
 

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/cuda/message_of.h"
 

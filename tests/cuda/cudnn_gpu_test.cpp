@@ -2,8 +2,8 @@
 // every run and inside a graph.
 #include <algorithm>
 
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -20,7 +20,7 @@ constexpr Case kCases[] = {
 
 Backend make_backend(std::unique_ptr<AttentionLibrary> (*library)(Device&)) {
     Backend backend;
-    backend.device = make_cuda_device(0, false);
+    backend.device = std::make_unique<CudaDevice>(0, false);
     backend.ops = make_cuda_ops(*backend.device, nullptr, library(*backend.device));
     return backend;
 }
@@ -119,7 +119,7 @@ Outputs attend(const BackendFactory& backend, const Inputs& in, bool recorded) {
 class CudnnGpuTest : public ::testing::Test {
   protected:
     void SetUp() override {
-        const auto device = make_cuda_device(0, false);
+        const auto device = std::make_unique<CudaDevice>(0, false);
         std::string why;
         if (!make_cudnn(*device, why)) GTEST_SKIP() << "cuDNN is not there: " << why;
     }

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cudnn_api.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/vendor/cudnn_api.h"
 
 namespace speedrun::testing {
 namespace {

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/cudnn_api.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/vendor/cudnn_api.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/kernels/op_test_support.h"
 

@@ -1,6 +1,6 @@
 // Timelines from CUPTI's records against the fake runtime and the fake CUPTI.
-#include "kernels/cuda/cupti_trace.h"
-#include "kernels/cuda/kernel_name.h"
+#include "kernels/cuda/device/cupti_trace.h"
+#include "kernels/cuda/device/kernel_name.h"
 
 #include <dlfcn.h>
 
@@ -8,7 +8,7 @@
 #include <mutex>
 #include <sstream>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "tests/cuda/fake_cupti.h"
 #include "tests/runs/run_fixture.h"
 

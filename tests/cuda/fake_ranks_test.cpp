@@ -1,6 +1,6 @@
 // Ranks that talk about a GPU's memory, against the fake runtime: staged through the host, and through NCCL.
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 
 #include <cmath>
 #include "tests/cuda/fake_gpu.h"

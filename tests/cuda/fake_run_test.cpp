@@ -2,8 +2,8 @@
 // does for a run on a GPU happens: streams, events, graphs, copies, memory.
 #include <atomic>
 
-#include "kernels/cuda/attention_library.h"
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/vendor/attention_library.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/runs/run_fixture.h"
 #include "train/engine/batch_sources.h"

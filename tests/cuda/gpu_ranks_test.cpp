@@ -3,7 +3,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <cmath>
-#include "kernels/cuda/cuda_info.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "tests/cuda/rank_runs.h"
 #include "train/comm/nccl_world.h"
 #include "train/comm/self_world.h"
@@ -57,7 +57,7 @@ class GpuNcclTest : public ::testing::Test {
     void SetUp() override {
         if (const std::string why = nccl_unavailable(); !why.empty())
             GTEST_SKIP() << "NCCL not found: " << why;
-        device_ = make_cuda_device(0, false);
+        device_ = std::make_unique<CudaDevice>(0, false);
         world_ = make_self_world();
         nccl_ = make_nccl_world(*world_, *device_, {.max_ctas = 4, .timeout_s = 30});
         reduce_ = nccl_->connect("reduce", {{0}, 0});

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 
 #if SPEEDRUN_FAKE_GPU
 #include "tests/cuda/fake_gpu.h"

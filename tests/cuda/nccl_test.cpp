@@ -2,7 +2,7 @@
 // when something fails. That the real library does its work is shown on a GPU (gpu_ranks_test).
 #include <dlfcn.h>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/cuda/fake_nccl.h"
 #include "tests/cuda/rank_runs.h"

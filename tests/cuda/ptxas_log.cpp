@@ -56,7 +56,7 @@ size_t parameters_begin(const std::string& name) {
 std::map<std::string, std::map<std::string, KernelResources>> read_ptxas_logs(const std::string& folder) {
     std::map<std::string, std::map<std::string, KernelResources>> kernels;
     if (!std::filesystem::is_directory(folder)) return kernels;
-    for (const auto& entry : std::filesystem::directory_iterator(folder))
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
         if (entry.path().extension() == ".ptxas") read_log(entry.path(), kernels);
     return kernels;
 }

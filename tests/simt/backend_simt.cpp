@@ -1,7 +1,7 @@
 // The .cu kernels in the executor of this folder, as backends of tests/kernels.
 #include <utility>
 
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/kernels/backends.h"
 #include "tests/simt/simt_device.h"
 

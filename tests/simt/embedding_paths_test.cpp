@@ -2,7 +2,7 @@
 // table (which the host cannot see, and so cannot throw for).
 #include <algorithm>
 
-#include "kernels/cuda/tiles.h"
+#include "kernels/cuda/blocks/kernel_sizes.h"
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -10,7 +10,7 @@ namespace {
 
 SPEEDRUN_OP_TEST(EmbeddingPathsTest);
 
-// Σ over each id's tokens as kernels/cuda/embedding.cu adds them, to the bit: in order of t, but a whole
+// Σ over each id's tokens as kernels/cuda/ops/embedding.cu adds them, to the bit: in order of t, but a whole
 // segment of sorted tokens that have one id enters as a sum of its own.
 Matrix embedding_sums(const Indices& ids, const Matrix& dout, int64_t vocab, float before) {
     std::vector<size_t> tokens;
@@ -18,7 +18,7 @@ Matrix embedding_sums(const Indices& ids, const Matrix& dout, int64_t vocab, flo
         if (ids[t] >= 0 && ids[t] < vocab) tokens.push_back(t);
     }
     std::stable_sort(tokens.begin(), tokens.end(), [&](size_t a, size_t b) { return ids[a] < ids[b]; });
-    const auto segment = static_cast<size_t>(tiles::kEmbeddingSegment);
+    const auto segment = static_cast<size_t>(sizes::kEmbeddingSegment);
     const int64_t cols = dout.cols;
     std::vector<float> sums(static_cast<size_t>(vocab * cols), before);
     for (int64_t c = 0; c < cols; ++c) {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/tiles.h"
+#include "kernels/cuda/blocks/kernel_sizes.h"
 
 namespace speedrun::testing {
 namespace {
@@ -101,7 +101,7 @@ TEST_P(KernelPathsTest, NormOfLongRows) {
 
 // Sums of gains and biases over more chunks than a block has groups for them.
 TEST_P(KernelPathsTest, NormParametersOfManyRows) {
-    const int64_t rows = tiles::kColumnRows * (tiles::kChunkGroups + 5) + 3, cols = 40;
+    const int64_t rows = sizes::kColumnRows * (sizes::kChunkGroups + 5) + 3, cols = 40;
     const Matrix x = random_matrix(rows, cols, 1, dtype()), dy = random_matrix(rows, cols, 2, dtype());
     const Matrix gain = random_matrix(1, cols, 3, DType::f32), before = random_matrix(1, cols, 4, DType::f32);
     const auto expected = reference::norm_backward(dy, x, gain, NormKind::layernorm);

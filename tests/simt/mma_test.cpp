@@ -1,4 +1,4 @@
-// The emulations of kernels/cuda/ptx.h against the fragment layouts of the PTX ISA, written here once more as
+// The emulations of kernels/cuda/blocks/ptx.h against the fragment layouts of the PTX ISA, written here once more as
 // tables, and the tile functions built on them against a plain product. Matrices hold small integers, so that
 // all sums are exact and results are compared for equality.
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/ptx.h"
-#include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/blocks/launch.h"
+#include "kernels/cuda/blocks/ptx.h"
+#include "kernels/cuda/blocks/tile.cuh"
 #include "tests/simt/simt_device.h"
 
 namespace speedrun::testing {

@@ -7,7 +7,7 @@
 
 namespace speedrun {
 
-bool is_recorded(const Stream& /*stream*/) {
+bool is_captured(const Stream& /*stream*/) {
     return false;  // no graphs here
 }
 

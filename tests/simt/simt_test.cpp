@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/blocks/launch.h"
+#include "kernels/cuda/blocks/reduce.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/simt/simt_device.h"
 
 namespace speedrun {

@@ -13,7 +13,7 @@
 #include <set>
 #include <sstream>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/blocks/launch.h"
 #include "tests/simt/simt_device.h"
 #include "tests/simt/watched_cases.h"
 

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <map>
 
-#include "kernels/cuda/kernel_name.h"
+#include "kernels/cuda/device/kernel_name.h"
 #include "kernels/device/error.h"
 
 namespace speedrun::simt {

@@ -1,6 +1,6 @@
 #include "tests/simt/watched_cases.h"
 
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/simt/simt_device.h"
 
 namespace speedrun::simt {

@@ -3,7 +3,7 @@
 #include <map>
 #include <string_view>
 
-#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/device/gpu_interop.h"
 #include "train/comm/host_cores.h"
 #include "train/comm/joint_check.h"
 #include "train/comm/nccl_world.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/device/gpu_interop.h"
 
 namespace speedrun {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/device/gpu_interop.h"
 
 namespace speedrun {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/device/gpu_interop.h"
 #include "train/comm/nccl_watch.h"
 #include "train/comm/wrapped_world.h"
 
@@ -70,7 +70,7 @@ class NcclCommunicator final : public Communicator {
         if (call.kind == Collective::barrier && word_.bytes() == 0)
             word_ = Buffer(device_, "barrier of " + name(), MemoryCategory::workspace, sizeof(float));
         begin_gpu_span(stream, name_of(call.kind));
-        const bool watched = !is_recorded(stream);
+        const bool watched = !is_captured(stream);
         if (watched) watch_->begin(comm_, call.describe(), stream);
         launch(call, static_cast<cudaStream_t>(native_gpu_stream(stream)));
         if (watched) watch_->end(comm_, stream);

@@ -25,7 +25,7 @@ std::string nccl_version();
 // `world` and `device`, a GPU that no other rank has, must outlive the result. Sent bytes are counted by the
 // formulas of collective.h: NCCL does not tell. Nor does it enter its buffers in the memory table. An error,
 // or a collective that does not end in time, is printed and ends the run with exit code 5; who is missing
-// then is found out through `world`, which may take as long again. Collectives may be recorded in graphs,
+// then is found out through `world`, which may take as long again. Collectives may be captured in graphs,
 // unwatched.
 std::unique_ptr<World> make_nccl_world(World& world, Device& device, const NcclOptions& options);
 

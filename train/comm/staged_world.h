@@ -11,7 +11,7 @@
 namespace speedrun {
 
 // `world` and `device`, whose tensors the communicators take, must outlive the result. A communicator's
-// staging memory grows with the largest collective that it meets; its collectives cannot be recorded in a
+// staging memory grows with the largest collective that it meets; its collectives cannot be captured in a
 // graph.
 std::unique_ptr<World> make_staged_world(World& world, Device& device);
 

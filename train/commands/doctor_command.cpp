@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "kernels/cuda/device/cuda_info.h"
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
 #include "train/commands/findings.h"

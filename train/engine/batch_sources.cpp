@@ -1,7 +1,7 @@
 #include "train/engine/batch_sources.h"
 
 #include "data/dataset.h"
-#include "data/synthetic_tokens.h"
+#include "data/zipf_tokens.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {

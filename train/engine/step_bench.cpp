@@ -130,7 +130,7 @@ StepBench bench_steps(const Config& config, Runtime& runtime, const Ranks& ranks
     const int64_t half = whole_periods((options.steps + 1) / 2);
     add_periods(loop.run(1 + half), period, plain);
 
-    // Events cannot be put around what a graph has recorded.
+    // Events cannot be put around what a graph has captured.
     if (runner.has_graphs())
         result.limits = "operations are timed call by call; the steps without events use CUDA graphs";
     runner.use_graphs(false);

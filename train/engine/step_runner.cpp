@@ -38,10 +38,10 @@ bool steps_every_step(const OptimizersConfig& config) {
 }
 
 // Steps after which all groups are where they were: the least common multiple of their `every`.
-int64_t phases_of(const OptimizersConfig& config) {
-    int64_t phases = 1;
-    for (const OptimizerGroupConfig& group : config.groups) phases = std::lcm(phases, group.every);
-    return phases;
+int64_t period_of(const OptimizersConfig& config) {
+    int64_t period = 1;
+    for (const OptimizerGroupConfig& group : config.groups) period = std::lcm(period, group.every);
+    return period;
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
     : config_(config),
       runtime_(runtime),
       ranks_(ranks),
-      phases_(phases_of(config.optimizers)),
+      period_(period_of(config.optimizers)),
       microbatches_(config.batch.tokens_per_step / (config.batch.microbatch_tokens * ranks.num_data_ranks())),
       model_(
           config.model,
@@ -124,7 +124,7 @@ int64_t StepRunner::run_microbatches(int64_t step, BatchSource& source) {
 // their losses are divided by.
 StepRunner::GraphKey StepRunner::key_of(const UpdatePipeline::Microbatch& microbatch,
                                         int64_t step_targets) const {
-    return {microbatch.first, microbatch.last, microbatch.step % phases_, step_targets};
+    return {microbatch.first, microbatch.last, microbatch.step % period_, step_targets};
 }
 
 void StepRunner::run_microbatch(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) {
@@ -147,11 +147,11 @@ void StepRunner::enqueue_model(const UpdatePipeline::Microbatch& microbatch, int
 }
 
 // After a step has run call by call: every shape has been met, every event recorded once, and the gradients
-// have begun, which is what a microbatch that is not the first finds. Every target counts in a recorded step,
+// have begun, which is what a microbatch that is not the first finds. Every target counts in a captured step,
 // as in all that the loader hands out; a step that masks some finds no graph and runs call by call.
 void StepRunner::capture_graphs() {
     const int64_t count = microbatches_, all_targets = config_.batch.tokens_per_step;
-    for (int64_t step = 0; step < phases_; ++step) {
+    for (int64_t step = 0; step < period_; ++step) {
         for (int64_t m = 0; m < count; ++m) {
             const UpdatePipeline::Microbatch microbatch{
                 .step = step, .lr_factor = 1, .first = m == 0, .last = m == count - 1};
@@ -248,7 +248,7 @@ void StepRunner::warm_up() {
     if (rehearsal) runtime_.device().rehearse(true);
     DummySource source(config_.batch);
     const int64_t before = runtime_.ops().flops();
-    run_microbatches(phases_ - 1, source);  // at which every group is stepped
+    run_microbatches(period_ - 1, source);  // at which every group is stepped
     recomputed_flops_per_step_ = model_.recomputed_flops();
     flops_per_step_ = runtime_.ops().flops() - before - recomputed_flops_per_step_;
     enqueue_optimizer(slots_[0], false);

@@ -79,9 +79,9 @@ class StepRunner final : public RunState {
 
     // After so many steps, has every optimizer group stepped on all gradients there were? Those that groups
     // of `every: k` have summed up in between are in no checkpoint.
-    bool between_periods(int64_t steps) const { return steps % phases_ == 0; }
+    bool between_periods(int64_t steps) const { return steps % period_ == 0; }
     // The steps after which all groups are where they were; more than 1 with groups of `every: k`.
-    int64_t period() const { return phases_; }
+    int64_t period() const { return period_; }
 
     // Marks the begin of timed work; everything before has been synchronised.
     void start_clock();
@@ -141,7 +141,7 @@ class StepRunner final : public RunState {
     const Config config_;
     Runtime& runtime_;
     const Ranks ranks_;
-    const int64_t phases_;        // steps after which all optimizer groups are where they were
+    const int64_t period_;        // steps after which all optimizer groups are where they were
     const int64_t microbatches_;  // of this rank, per step
     Transformer model_;
     GradientStore gradients_;

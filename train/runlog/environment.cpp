@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "kernels/cpu/isa.h"
+#include "kernels/cuda/device/cuda_info.h"
 #include "train/runlog/build_info.h"
 
 namespace speedrun {

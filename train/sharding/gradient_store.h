@@ -58,7 +58,7 @@ class GradientStore {
     void released(const Parameter& p);
     // Who is told, from here on; null: nobody.
     void observe(PassObserver* observer) { observer_ = observer; }
-    // All contributions of a microbatch have been enqueued otherwise than by backward: by a recorded graph.
+    // All contributions of a microbatch have been enqueued otherwise than by backward: by a captured graph.
     void contributed();
     // Throws, naming them, if parameters were not announced since the last check: a gradient that never came
     // must never be a silent skip.

@@ -1,0 +1,212 @@
+// The only inline PTX: tensor-core products, matrix loads from shared memory, asynchronous copies into it.
+// Each has a twin for the host executor (tests/simt) that follows the fragment layouts of the PTX ISA
+// ("Matrix fragments for mma.m16n8k16" and "ldmatrix"): a wrong index in a kernel is a wrong result there
+// too. Non-goals: wgmma and TMA, which get a portable twin when they come.
+//
+// Legend: lane 0…31 of a warp · g = lane / 4 · t = lane % 4. All functions with "warp" are called by all 32
+// lanes together; blocks are one-dimensional.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/blocks/launch.h"
+#include "kernels/device/dtype.h"
+
+namespace speedrun::ptx {
+
+__device__ inline int lane_id() {
+    return static_cast<int>(threadIdx.x) & 31;
+}
+
+#if SPEEDRUN_SIMT
+
+inline float half_of(uint32_t pair, int index) {
+    return std::bit_cast<float>(index ? pair & 0xffff0000u : pair << 16);
+}
+
+inline uint32_t pack_bf16(float low, float high) {
+    return static_cast<uint32_t>(Bf16(high).bits) << 16 | Bf16(low).bits;
+}
+
+inline float exp2_approx(float x) {
+    return std::exp2(x);
+}
+
+inline float reciprocal_approx(float x) {
+    return 1.0f / x;
+}
+
+inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    struct Registers {
+        uint32_t a[4], b[2];
+    };
+    struct Sums {
+        float c[4];
+    };
+    const auto multiply = [&](auto&& of) {
+        const int g = lane_id() / 4, t = lane_id() % 4;
+        float a_rows[2][16], b_columns[2][16];  // of the rows and columns that this lane's sums need
+        for (int k = 0; k < 16; ++k) {
+            const int holder = k % 8 / 2, upper = k / 8;
+            for (int i = 0; i < 2; ++i) {
+                a_rows[i][k] = half_of(of(4 * g + holder).a[2 * upper + i], k % 2);
+                b_columns[i][k] = half_of(of(4 * (2 * t + i) + holder).b[upper], k % 2);
+            }
+        }
+        Sums sums{{c[0], c[1], c[2], c[3]}};
+        for (int i = 0; i < 4; ++i) {
+            for (int k = 0; k < 16; ++k) sums.c[i] += a_rows[i / 2][k] * b_columns[i % 2][k];
+        }
+        return sums;
+    };
+    simt::count_mma();
+    const Sums sums = simt::exchange(~0u, Registers{{a[0], a[1], a[2], a[3]}, {b0, b1}}, multiply);
+    std::copy_n(sums.c, 4, c);
+}
+
+template <bool kTransposed, int kCount>
+void ldmatrix_emulated(uint32_t (&r)[kCount], const void* row) {
+    struct alignas(16) Row {
+        uint16_t elements[8];
+    };
+    if (reinterpret_cast<uintptr_t>(row) % sizeof(Row) != 0) {
+        simt::fail("ldmatrix: an address is not aligned to 16 bytes", simt::Where::current());
+    }
+    Row own{};  // addresses of lanes beyond the last matrix do not count
+    if (lane_id() < 8 * kCount) own = simt::load_word(static_cast<const Row*>(row));
+    simt::exchange(~0u, own, [&](auto&& of) {
+        const int g = lane_id() / 4, t = lane_id() % 4;
+        for (int m = 0; m < kCount; ++m) {
+            const int first = 8 * m + (kTransposed ? 2 * t : g), second = first + (kTransposed ? 1 : 0);
+            const int low = kTransposed ? g : 2 * t, high = kTransposed ? g : 2 * t + 1;
+            r[m] = static_cast<uint32_t>(of(second).elements[high]) << 16 | of(first).elements[low];
+        }
+        return 0;
+    });
+}
+inline void ldmatrix_x1(uint32_t (&r)[1], const void* row) {
+    ldmatrix_emulated<false>(r, row);
+}
+inline void ldmatrix_x2(uint32_t (&r)[2], const void* row) {
+    ldmatrix_emulated<false>(r, row);
+}
+inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+    ldmatrix_emulated<false>(r, row);
+}
+inline void ldmatrix_x1_trans(uint32_t (&r)[1], const void* row) {
+    ldmatrix_emulated<true>(r, row);
+}
+inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row) {
+    ldmatrix_emulated<true>(r, row);
+}
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+    ldmatrix_emulated<true>(r, row);
+}
+
+inline void copy_async_16(void* shared, const void* global, int valid_bytes) {
+    simt::copy_async(shared, global, 16, valid_bytes);
+}
+inline void copy_async_commit() {
+    simt::copy_async_commit();
+}
+template <int kPending>
+void copy_async_wait() {
+    simt::copy_async_wait(kPending);
+}
+
+#else
+
+// Two f32 rounded to bf16, `low` in the lower half.
+__device__ inline uint32_t pack_bf16(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// 2^x within 2 ulp; 2^−∞ = 0.
+__device__ inline float exp2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// 1/x within 1 ulp; 1/∞ = 0, as is that of |x| > 2^126.
+__device__ inline float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Warp: c (16×8 f32) += a (16×16 bf16) · b (16×8 bf16).
+//   a[r]: row g + 8·(r % 2), columns 2t, 2t+1 (+ 8 for r ≥ 2) · b_r: rows 2t, 2t+1 (+ 8 for b1), column g
+//   c[i]: row g + 8·(i / 2), column 2t + i % 2
+__device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Warp: loads 8×8 matrices of 16-bit elements; lane 8m + i gives the address of row i of matrix m (16 bytes,
+// aligned). r[m] gets elements 2t, 2t+1 of row g; transposed: of column g.
+__device__ inline void ldmatrix_x1(uint32_t (&r)[1], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(r[0])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+__device__ inline void ldmatrix_x2(uint32_t (&r)[2], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+__device__ inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+__device__ inline void ldmatrix_x1_trans(uint32_t (&r)[1], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                 : "=r"(r[0])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+__device__ inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+__device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+// Starts a copy of 16 aligned bytes, of which those from valid_bytes on are not read but become zero. Seen by
+// this thread after the wait for its group, by others after a barrier behind that.
+__device__ inline void copy_async_16(void* shared, const void* global, int valid_bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid_bytes)
+                 : "memory");
+}
+// Ends the group of the copies started since the last commit.
+__device__ inline void copy_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most kPending of the latest groups are under way.
+template <int kPending>
+__device__ inline void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+#endif
+
+}  // namespace speedrun::ptx

@@ -1,0 +1,132 @@
+// Tiles of bf16 in shared memory, and the fragments of mma.sync read from them. Used by attention.cu and
+// matmul.cu.
+//
+// A tile has rows of kWidth elements (a multiple of 64). The 16-byte chunks of a row are permuted by its
+// number, so that eight rows of one chunk column, which is what ldmatrix reads, lie in different banks.
+#pragma once
+
+#include "kernels/cuda/blocks/ptx.h"
+
+namespace speedrun::tile {
+
+// Offset of 8 elements, chunk `chunk` of row `row`.
+template <int kWidth>
+__device__ inline int chunk_offset(int row, int chunk) {
+    static_assert(kWidth % 64 == 0);
+    return row * kWidth + (chunk ^ (row & 7)) * 8;
+}
+
+// Fragment a[i][k], i < 16, k < 16, of a tile stored [i][k] (rows from i, chunks from k/8).
+template <int kWidth>
+__device__ inline void load_a(uint32_t (&a)[4], const Bf16* tile, int i, int k) {
+    const int lane = ptx::lane_id();
+    ptx::ldmatrix_x4(a, tile + chunk_offset<kWidth>(i + (lane & 15), k / 8 + (lane >> 4)));
+}
+// Loads that fragment of a from a tile stored [k][i].
+template <int kWidth>
+__device__ inline void load_a_transposed(uint32_t (&a)[4], const Bf16* tile, int i, int k) {
+    const int lane = ptx::lane_id();
+    ptx::ldmatrix_x4_trans(
+        a, tile + chunk_offset<kWidth>(k + (lane & 7) + (lane >> 4) * 8, i / 8 + ((lane >> 3) & 1)));
+}
+// Fragments b[k][j], k < 16, of j < 8 (b[0], b[1]) and of 8 ≤ j < 16 (b[2], b[3]), of a tile stored [j][k].
+template <int kWidth>
+__device__ inline void load_b(uint32_t (&b)[4], const Bf16* tile, int j, int k) {
+    const int lane = ptx::lane_id();
+    ptx::ldmatrix_x4(
+        b, tile + chunk_offset<kWidth>(j + (lane & 7) + (lane >> 4) * 8, k / 8 + ((lane >> 3) & 1)));
+}
+// Loads that fragment of b from a tile stored [k][j].
+template <int kWidth>
+__device__ inline void load_b_transposed(uint32_t (&b)[4], const Bf16* tile, int j, int k) {
+    const int lane = ptx::lane_id();
+    ptx::ldmatrix_x4_trans(b, tile + chunk_offset<kWidth>(k + (lane & 15), j / 8 + (lane >> 4)));
+}
+
+// Fragment a of an accumulator, columns 16·n … 16·n + 15, rounded to bf16.
+template <int kTiles>
+__device__ inline void pack_a(uint32_t (&a)[4], const float (&c)[kTiles][4], int n) {
+    a[0] = ptx::pack_bf16(c[2 * n][0], c[2 * n][1]);
+    a[1] = ptx::pack_bf16(c[2 * n][2], c[2 * n][3]);
+    a[2] = ptx::pack_bf16(c[2 * n + 1][0], c[2 * n + 1][1]);
+    a[3] = ptx::pack_bf16(c[2 * n + 1][2], c[2 * n + 1][3]);
+}
+
+// c (16 × 8·kTiles) += a · b over kWidth of k: a tile stored [i][k] from row i, b tile stored [j][k].
+template <int kWidth, int kTiles>
+__device__ inline void multiply_rows(float (&c)[kTiles][4], const Bf16* a_tile, int i, const Bf16* b_tile) {
+#pragma unroll
+    for (int k = 0; k < kWidth; k += 16) {
+        uint32_t a[4];
+        load_a<kWidth>(a, a_tile, i, k);
+#pragma unroll
+        for (int n = 0; n < kTiles; n += 2) {
+            uint32_t b[4];
+            load_b<kWidth>(b, b_tile, 8 * n, k);
+            ptx::mma_bf16(c[n], a, b[0], b[1]);
+            ptx::mma_bf16(c[n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+// c (16 × kWidth) += p · b: p an accumulator (16 × 8·kTiles) rounded to bf16, b tile stored [k][j].
+template <int kWidth, int kTiles>
+__device__ inline void multiply_accumulator(float (&c)[kWidth / 8][4], const float (&p)[kTiles][4],
+                                            const Bf16* b_tile) {
+#pragma unroll
+    for (int k = 0; k < kTiles / 2; ++k) {
+        uint32_t a[4];
+        pack_a(a, p, k);
+#pragma unroll
+        for (int n = 0; n < kWidth / 8; n += 2) {
+            uint32_t b[4];
+            load_b_transposed<kWidth>(b, b_tile, 8 * n, 16 * k);
+            ptx::mma_bf16(c[n], a, b[0], b[1]);
+            ptx::mma_bf16(c[n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+// Starts copying rows begin … begin + kRows of a matrix (columns 0 … kWidth) into a tile; rows from `end` on
+// become zero. By all kThreads threads.
+template <int kRows, int kWidth, int kThreads>
+__device__ inline void copy_rows_async(Bf16* tile, const Bf16* matrix, int64_t stride, int begin, int end) {
+    constexpr int kChunks = kWidth / 8;
+    static_assert(kRows * kChunks % kThreads == 0);
+#pragma unroll
+    for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
+        const int index = i * kThreads + static_cast<int>(threadIdx.x);
+        const int row = index / kChunks, chunk = index % kChunks;
+        const bool valid = begin + row < end;
+        ptx::copy_async_16(tile + chunk_offset<kWidth>(row, chunk),
+                           matrix + (valid ? begin + row : 0) * stride + chunk * 8, valid ? 16 : 0);
+    }
+}
+
+// Writes 16 rows of a warp's accumulator times factor[row half], through rows i … i + 15 of a tile that no
+// other warp uses, to rows begin + i … of a matrix, as far as `end`.
+template <int kWidth>
+__device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int end, Bf16* tile, int i,
+                                  const float (&c)[kWidth / 8][4], float factor_low, float factor_high) {
+    const int lane = ptx::lane_id(), g = lane / 4, t = lane % 4;
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+        *reinterpret_cast<uint32_t*>(tile + chunk_offset<kWidth>(i + g, n) + 2 * t) =
+            ptx::pack_bf16(c[n][0] * factor_low, c[n][1] * factor_low);
+        *reinterpret_cast<uint32_t*>(tile + chunk_offset<kWidth>(i + g + 8, n) + 2 * t) =
+            ptx::pack_bf16(c[n][2] * factor_high, c[n][3] * factor_high);
+    }
+    __syncwarp();
+    constexpr int kChunks = kWidth / 8;
+#pragma unroll
+    for (int index = lane; index < 16 * kChunks; index += 32) {
+        const int row = i + index / kChunks, chunk = index % kChunks;
+        if (begin + row < end) {
+            store_word(reinterpret_cast<uint4*>(matrix + (begin + row) * stride + chunk * 8),
+                       load_word(reinterpret_cast<const uint4*>(tile + chunk_offset<kWidth>(row, chunk))));
+        }
+    }
+}
+
+}  // namespace speedrun::tile

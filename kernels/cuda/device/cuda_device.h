@@ -1,0 +1,160 @@
+// A CUDA GPU as a device: streams and events are CUDA's own. One GPU per process; all calls come from the
+// thread that made the device, except what a stream's host work does.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/device/cupti_trace.h"
+
+namespace speedrun {
+
+class CudaDevice;
+
+class CudaEvent final : public Event {
+  public:
+    CudaEvent(bool dry, EventKind kind);
+    ~CudaEvent() override;
+    CudaEvent(const CudaEvent&) = delete;
+    CudaEvent& operator=(const CudaEvent&) = delete;
+
+    bool complete() const override;
+    void synchronize() override;
+
+    cudaEvent_t handle() const { return event_; }
+
+  private:
+    double measured_ms_since(const Event& start) const override;
+
+    friend class CudaStream;
+    cudaEvent_t event_ = nullptr;  // null on a dry device
+    bool recorded_ = false;
+};
+
+class CudaStream final : public Stream {
+  public:
+    CudaStream(std::string name, StreamPriority priority, CudaDevice& device);
+    ~CudaStream() override;
+    CudaStream(const CudaStream&) = delete;
+    CudaStream& operator=(const CudaStream&) = delete;
+
+    const std::string& name() const override { return name_; }
+    void record(Event& event) override;
+    void wait(const Event& event) override;
+    void synchronize() override;
+
+    // Enqueues a host function that may block and may throw (a collective over MPI, say); later work of the
+    // stream waits for it. It runs on a thread of this stream alone: CUDA may run the host functions of all
+    // streams on one thread (cudaLaunchHostFunc), and two collectives that wait for one another there would
+    // never end. It must not call CUDA. After a function has thrown, later ones are skipped until
+    // synchronize() has rethrown the error.
+    void submit(const char* label, std::function<void()> work);
+
+    cudaStream_t handle() const { return stream_; }
+    CudaDevice& device() const { return device_; }
+    bool dry() const;
+    bool capturing() const { return capturing_; }
+
+    // Between these two calls work named `label` is enqueued; they cost a branch unless a timeline is made of
+    // event pairs.
+    void begin_span(const char* label);
+    void end_span();
+
+  private:
+    struct Span {
+        const char* label;
+        std::unique_ptr<CudaEvent> begin, end;
+        int tag;
+    };
+    void report_spans();  // those that are over; called after a synchronize
+    void run_host_work(const std::function<void()>& work) noexcept;
+
+    friend class CudaDevice;  // records
+    const std::string name_;
+    CudaDevice& device_;
+    cudaStream_t stream_ = nullptr;
+    bool capturing_ = false;  // its work goes to a graph
+    std::vector<Span> spans_;
+
+    // Host work, each with a ticket. In pinned memory: of the last function that has ended, which the GPU
+    // waits for, and of the last that may begin, which the GPU writes.
+    std::unique_ptr<CpuStream> host_;
+    uint32_t *done_ = nullptr, *begun_ = nullptr;
+    uint32_t tickets_ = 0;
+    std::atomic<bool> abandoned_ = false;  // the GPU has failed
+    std::mutex mutex_;
+    std::exception_ptr error_;  // guarded by mutex_
+};
+
+class CudaDevice final : public Device {
+  public:
+    // Throws a usage error where there is no such GPU. A dry device needs no GPU and makes no CUDA call.
+    explicit CudaDevice(int index = 0, bool dry = false);
+    ~CudaDevice() override;
+
+    DeviceKind kind() const override { return DeviceKind::cuda; }
+    void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
+    bool dry() const override { return dry_; }
+    // With CUPTI every kernel and copy is a span, inside graphs too, given out when the trace ends. Without
+    // it spans are operations, measured with event pairs and given out when their stream is synchronised.
+    // Host work is timed on the host either way.
+    void set_trace(TraceSink* sink) override;
+    std::string trace_limits() const override { return trace_limits_; }
+    int64_t available_bytes() const override;
+
+    // A captured stream waits for events of others, so that the first call finds out whether this driver's
+    // graphs do; where they do not, it records nothing and a note says so. Milliseconds.
+    bool begin_graph(Stream& stream) override;
+    std::unique_ptr<Graph> end_graph(Stream& stream) override;
+    std::vector<std::string> notes() const override;
+
+    int index() const { return index_; }
+    // Dynamic shared memory that a block may have, in bytes; on a dry device that of an H100.
+    int64_t max_shared_memory() const { return max_shared_memory_; }
+    TraceSink* trace() const { return trace_; }
+    bool times_operations() const { return trace_ && !activities_; }
+    ActivityTrace* activities() const { return activities_.get(); }
+    CpuDevice& host() { return host_; }
+    // Nanoseconds of the host's steady clock at which this event completed.
+    int64_t host_time_ns(const CudaEvent& event) const;
+
+  private:
+    std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) override;
+    std::unique_ptr<Event> make_event(EventKind kind) override {
+        return std::make_unique<CudaEvent>(dry_, kind);
+    }
+    void* allocate(int64_t bytes) override;
+    void release(void* data, int64_t bytes) noexcept override;
+    void* allocate_host(int64_t bytes) override;
+    void release_host(void* data) noexcept override;
+
+    friend class CudaStream;  // enters itself in streams_
+
+    const int index_;
+    const bool dry_;
+    int max_shared_memory_ = 227 << 10;
+    std::optional<std::string> graph_fault_;  // empty: graphs can be used; nothing: not known yet
+    // Freeing waits for all streams of the process. Where its ranks are threads, one of these may be waiting
+    // for us: then memory that was released stays until the device goes.
+    static std::atomic<int> num_devices_;
+    std::vector<void*> released_, released_host_;
+    std::vector<CudaStream*> streams_;
+    TraceSink* trace_ = nullptr;
+    std::unique_ptr<ActivityTrace> activities_;  // while CUPTI records
+    std::string trace_limits_;
+    CpuDevice host_;                     // runs the streams' host work
+    std::unique_ptr<CudaEvent> origin_;  // the event that traces are measured from,
+    int64_t origin_ns_ = 0;              // and when it completed
+};
+
+}  // namespace speedrun

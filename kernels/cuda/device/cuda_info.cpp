@@ -1,0 +1,42 @@
+#include "kernels/cuda/device/cuda_info.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+namespace speedrun {
+
+CudaInfo query_cuda() {
+    // Streams share 8 hardware queues unless CUDA is asked for more before it starts, and one that waits
+    // holds up all of its queue: with ranks as threads of one process, perhaps the very write that it waits
+    // for.
+    static const bool asked = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0;
+    static_cast<void>(asked);
+    CudaInfo info;
+    const auto failed = [&](cudaError_t error, const char* call) {
+        if (error == cudaSuccess) return false;
+        cudaGetLastError();
+        info.unavailable = fmt::format("{}: {}", call, cudaGetErrorString(error));
+        return true;
+    };
+    info.runtime_version = CUDART_VERSION;
+    if (failed(cudaDriverGetVersion(&info.driver_version), "cudaDriverGetVersion")) return info;
+    if (info.driver_version == 0) {
+        info.unavailable = "no NVIDIA driver is installed";
+        return info;
+    }
+    int count = 0;
+    if (failed(cudaGetDeviceCount(&count), "cudaGetDeviceCount")) return info;
+    for (int i = 0; i < count; ++i) {
+        cudaDeviceProp properties{};
+        if (failed(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties")) return info;
+        info.gpus.push_back({properties.name, properties.major, properties.minor,
+                             properties.multiProcessorCount, static_cast<int64_t>(properties.totalGlobalMem),
+                             properties.l2CacheSize});
+    }
+    if (info.gpus.empty()) info.unavailable = "the NVIDIA driver sees no GPU";
+    return info;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,50 @@
+// Scratch memory of operations: one piece per stream, which grows while shapes are new.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/device/gpu_interop.h"
+#include "kernels/device/device.h"
+
+namespace speedrun {
+
+class StreamMemory {
+  public:
+    // owner: whose memory the table of memory says it is ("operations").
+    StreamMemory(Device& device, std::string owner) : device_(device), owner_(std::move(owner)) {}
+
+    // At least this much; used by one operation at a time. Growing waits for the stream. What a captured
+    // graph points to stays for as long as this lives.
+    Buffer& at(Stream& stream, int64_t bytes) {
+        Piece& piece = pieces_[&stream];
+        if (piece.buffer.bytes() < bytes) {
+            if (piece.captured) {
+                kept_.push_back(std::move(piece.buffer));
+                piece.captured = false;
+            } else {
+                stream.synchronize();
+                piece.buffer = Buffer();  // first, so that both need not fit
+            }
+            piece.buffer = Buffer(device_, owner_ + " on " + stream.name(), MemoryCategory::workspace, bytes);
+        }
+        if (is_captured(stream)) piece.captured = true;
+        return piece.buffer;
+    }
+
+  private:
+    struct Piece {
+        Buffer buffer;
+        bool captured = false;
+    };
+
+    Device& device_;
+    const std::string owner_;
+    std::map<Stream*, Piece> pieces_;
+    std::vector<Buffer> kept_;
+};
+
+}  // namespace speedrun

@@ -1,0 +1,96 @@
+// ReLU² and GELU, forward and backward.
+// Floor, real of b bytes: forward 2·T·C·b (x read, y written), backward 3·T·C·b.
+// Legend: T rows, C columns; W elements that a thread handles.
+#include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr float kSqrt2OverPi = 0.7978845608f;
+constexpr float kCubic = 0.044715f;
+
+// tanh with an absolute error of some 2e-7, from one exponential and one division: e^2x may overflow to
+// infinity, of which the quotient is 0.
+__device__ __forceinline__ float tanh_of(float x) {
+    return 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f);
+}
+
+template <Activation kActivation>
+__device__ __forceinline__ float value(float x) {
+    if constexpr (kActivation == Activation::relu_squared) {
+        return (x > 0.0f ? x : 0.0f) * x;  // not positive²: a NaN must not become 0
+    } else {
+        return 0.5f * x * (1.0f + tanh_of(kSqrt2OverPi * (x + kCubic * x * x * x)));
+    }
+}
+
+template <Activation kActivation>
+__device__ __forceinline__ float derivative(float x) {
+    if constexpr (kActivation == Activation::relu_squared) {
+        return x > 0.0f ? 2.0f * x : 0.0f;
+    } else {
+        const float t = tanh_of(kSqrt2OverPi * (x + kCubic * x * x * x));
+        return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kSqrt2OverPi * (1.0f + 3.0f * kCubic * x * x);
+    }
+}
+
+template <class Real, Activation kActivation>
+struct Forward {
+    Rows<Real> y, x;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
+        Vector<W> v = chunk.load(x.at(row, col));
+#pragma unroll
+        for (int i = 0; i < W; ++i) v[i] = value<kActivation>(v[i]);
+        chunk.store(y.at(row, col), v);
+    }
+};
+
+template <class Real, Activation kActivation>
+struct Backward {
+    Rows<Real> dx, dy, x;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
+        const Vector<W> v = chunk.load(x.at(row, col));
+        Vector<W> d = chunk.load(dy.at(row, col));
+#pragma unroll
+        for (int i = 0; i < W; ++i) d[i] *= derivative<kActivation>(v[i]);
+        chunk.store(dx.at(row, col), d);
+    }
+};
+
+template <template <class, Activation> class Body, class... Tensors>
+void dispatch(Activation activation, Stream& stream, Tensor first, Tensors... others) {
+    cuda::with_real(first.dtype, [&]<class Real>() {
+        const bool aligned = aligned_rows(kVectorWidth<Real>, {first, others...});
+        cuda::with_width<Real>(aligned, [&]<int W>() {
+            const MapShape shape = map_shape({first, others...});
+            if (activation == Activation::relu_squared) {
+                map<W>(shape, Body<Real, Activation::relu_squared>{Rows<Real>(first), Rows<Real>(others)...},
+                       stream);
+            } else {
+                map<W>(shape, Body<Real, Activation::gelu_tanh>{Rows<Real>(first), Rows<Real>(others)...},
+                       stream);
+            }
+        });
+    });
+}
+
+}  // namespace
+
+void CudaOps::activation_forward(const op::ActivationForward& a, Stream& stream) {
+    expect(a.y, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation y");
+    dispatch<Forward>(a.activation, stream, a.y, a.x);
+}
+
+void CudaOps::activation_backward(const op::ActivationBackward& a, Stream& stream) {
+    expect(a.dx, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation dx");
+    expect(a.dy, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation dy");
+    dispatch<Backward>(a.activation, stream, a.dx, a.dy, a.x);
+}
+
+}  // namespace speedrun

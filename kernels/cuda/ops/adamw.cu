@@ -1,0 +1,69 @@
+// AdamW on f32 master weights with a copy in the compute type.
+// Floor: 28·n bytes (master, both moments read and written, gradient read) + n times the copy's size.
+// Legend: n elements; W that a thread handles.
+#include <cmath>
+
+#include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/ops/op_checks.h"
+
+namespace speedrun {
+
+namespace {
+
+template <class Real>
+struct Step {
+    Real* parameter;  // null: the master is the parameter
+    float *master, *first_moment, *second_moment;
+    const float *grad, *grad_scale;
+    float beta1, beta2, epsilon, shrink, rate, correction2;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {
+        const float factor = *grad_scale;
+        if (!is_finite(factor)) return;
+        Vector<W> w = chunk.load(master + col), m = chunk.load(first_moment + col),
+                  v = chunk.load(second_moment + col);
+        const Vector<W> g = chunk.load(grad + col);
+#pragma unroll
+        for (int i = 0; i < W; ++i) {
+            const float gi = factor * g[i];
+            m[i] = beta1 * m[i] + (1.0f - beta1) * gi;
+            v[i] = beta2 * v[i] + (1.0f - beta2) * gi * gi;
+            w[i] = shrink * w[i] - rate * m[i] / (sqrtf(v[i] * correction2) + epsilon);
+        }
+        chunk.store(first_moment + col, m);
+        chunk.store(second_moment + col, v);
+        chunk.store(master + col, w);
+        if (parameter) chunk.store(parameter + col, w);
+    }
+};
+
+}  // namespace
+
+void CudaOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
+    const int64_t count = a.master.numel();
+    check(a);
+    const double step = static_cast<double>(a.step);
+    const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta1}, step)));
+    const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta2}, step)));
+    cuda::with_real(a.parameter.dtype, [&]<class Real>() {
+        const Step<Real> body{a.parameter.data == a.master.data ? nullptr : a.parameter.as<Real>(),
+                              a.master.as<float>(),
+                              a.first_moment.as<float>(),
+                              a.second_moment.as<float>(),
+                              a.grad.as<float>(),
+                              a.grad_scale.as<float>(),
+                              a.beta1,
+                              a.beta2,
+                              a.epsilon,
+                              1.0f - a.learning_rate * a.weight_decay,
+                              a.learning_rate * correction1,
+                              correction2};
+        const bool aligned =
+            aligned_rows(4, {a.parameter, a.master, a.first_moment, a.second_moment, a.grad});
+        cuda::with_width<float>(aligned, [&]<int W>() { map<W>({1, count}, body, stream); });
+    });
+}
+
+}  // namespace speedrun

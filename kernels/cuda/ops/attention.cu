@@ -1,0 +1,172 @@
+// Flash attention (Dao et al. 2022; 2023 for the split into tiles). Two paths behind one operation:
+//   mma: bf16, head sizes 64 and 128, operands aligned to 16 bytes: tensor cores, f32 sums and softmax;
+//   portable: any type and head size up to 128, multiply-adds in f32: a warp owns a row.
+// Both are deterministic: the backward has one kernel that owns keys (dk, dv) and one that owns queries (dq),
+// each recomputes the probabilities, nothing is added atomically.
+//
+// Floor, n = visible query-key pairs of all sequences and heads: forward 4·n·D FLOP, backward 10·n·D (this
+// one does 14·n·D: seven products, as q·k and dout·v are done in both kernels). Bytes: each of q, k, v, o
+// (and dout, dq, dk, dv) once, 2·T·H·D each; a tile of the other side is read once per owner tile, from L2.
+//
+// mma path, of one block; a warp owns 16 rows (the table of sizes is attention_mma.cuh's Tiles):
+//   kernel       D    rows owned  other rows  stages  threads  shared memory
+//   forward     64           128          64       1      256  32 KiB (queries, keys, values)
+//   forward    128           128          64       1      256  64 KiB
+//   backward    64           128          64       2      256  64 KiB (2 owned, 2·2 others; keys: + 1.5 KiB)
+//   backward   128           128          32       2      256  96 KiB (the same; keys: + 768 B)
+// Tiles that the mask empties are never visited: an owner of queries starts at the lowest first visible key
+// of its rows, an owner of keys ends at the last query that sees one of them.
+#include <algorithm>
+
+#include "kernels/cuda/blocks/reduce.cuh"
+#include "kernels/cuda/ops/attention_mma.cuh"
+#include "kernels/cuda/ops/attention_portable.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/ops/op_checks.h"
+
+namespace speedrun {
+
+namespace {
+
+using namespace attention;
+
+// ---- rows: Σ dout·o of every query and head (Dao et al. 2022, algorithm 4, line 19). A warp each.
+template <class Real>
+__global__ void attention_delta_kernel(float* delta, View<const Real> dout, View<const Real> o, Problem p) {
+    const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+    if (row >= p.rows) return;
+    const int64_t head = blockIdx.y;
+    const Real* x = dout.head(row, head * p.head_dim);
+    const Real* y = o.head(row, head * p.head_dim);
+    float sum = 0.0f;
+    for (int d = ptx::lane_id(); d < p.head_dim; d += 32) sum += to_float(x[d]) * to_float(y[d]);
+    sum = warp_sum(sum);
+    if (ptx::lane_id() == 0) delta[head * p.rows + row] = sum;
+}
+
+// Lowest first visible key of each group of queries; a warp each.
+__global__ void attention_group_low_kernel(int32_t* group_low, Problem p) {
+    const int64_t groups = (p.length + kGroup - 1) / kGroup;
+    const int64_t index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+    if (index >= groups * p.num_sequences) return;
+    const int64_t first_row = index / groups * p.length;
+    const int lowest = low_range<kGroup>(p, first_row, static_cast<int>(index % groups) * kGroup).lowest;
+    if (ptx::lane_id() == 0) group_low[index] = lowest;
+}
+
+// ---- launchers
+
+Problem problem_of(Tensor q, Tensor first_key, const AttentionOptions& o) {  // of arguments that are checked
+    const int64_t rows = q.rows();
+    if (o.head_dim < 1 || o.head_dim > kMaxHeadDim) {
+        throw_internal("attention: head size {} is not in 1 … {}", o.head_dim, kMaxHeadDim);
+    }
+    if (rows >= (int64_t{1} << 31)) throw_internal("attention: {} rows do not fit first_key", rows);
+    const int64_t window = o.window < o.sequence_length ? o.window : 0;
+    return {first_key.as<int32_t>(),
+            rows,
+            static_cast<int>(rows / o.sequence_length),
+            static_cast<int>(o.sequence_length),
+            static_cast<int>(window),
+            static_cast<int>(o.head_dim),
+            o.scale};
+}
+
+bool uses_mma(std::initializer_list<Tensor> operands, const AttentionOptions& o) {
+    if (o.head_dim != 64 && o.head_dim != 128) return false;
+    return std::all_of(operands.begin(), operands.end(), [](const Tensor& x) {
+        return x.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
+               x.row_stride % 8 == 0;
+    });
+}
+
+template <class Real>
+View<Real> view(const Tensor& x) {
+    return {x.as<std::remove_const_t<Real>>(), x.row_stride};
+}
+
+dim3 grid_of(const Problem& p, int rows_of_tile, int64_t num_heads) {
+    const int64_t tiles = (p.length + rows_of_tile - 1) / rows_of_tile;
+    return dim3(static_cast<unsigned>(tiles * p.num_sequences), static_cast<unsigned>(num_heads));
+}
+
+template <class Body>
+void with_head_dim(int64_t head_dim, Body&& body) {
+    if (head_dim == 64) return body.template operator()<64>();
+    return body.template operator()<128>();
+}
+
+int64_t portable_bytes(const Problem& p, int tiles, int vectors) {
+    return 4 * (tiles * kPortableRows * (p.head_dim + 1) + vectors * 32 * kPortableWarps);
+}
+
+}  // namespace
+
+void CudaOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
+    check(a);
+    const Problem p = problem_of(a.q, a.first_key, a.options);
+    flops_ += 4 * p.num_sequences * a.options.num_heads * a.options.head_dim * visible_pairs(a.options);
+    if (p.rows == 0) return;
+    if (attention_ && attention_->forward(a, stream)) return;
+    if (uses_mma({a.o, a.q, a.k, a.v}, a.options)) {
+        return with_head_dim(a.options.head_dim, [&]<int D>() {
+            const int64_t bytes = (Tiles<D>::kOwned + 2 * Tiles<D>::kForwardKeys) * D * 2;
+            launch(attention_forward_mma_kernel<D>, grid_of(p, Tiles<D>::kOwned, a.options.num_heads),
+                   kThreads, bytes, stream, view<Bf16>(a.o), a.lse.as<float>(), view<const Bf16>(a.q),
+                   view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+        });
+    }
+    cuda::with_real(a.q.dtype, [&]<class Real>() {
+        launch(attention_forward_kernel<Real>, grid_of(p, kPortableRows, a.options.num_heads),
+               kPortableThreads, portable_bytes(p, 3, 1), stream, view<Real>(a.o), a.lse.as<float>(),
+               view<const Real>(a.q), view<const Real>(a.k), view<const Real>(a.v), p);
+    });
+}
+
+void CudaOps::attention_backward(const op::AttentionBackward& a, Stream& stream) {
+    check(a);
+    const Problem p = problem_of(a.q, a.first_key, a.options);
+    const int64_t heads = a.options.num_heads;
+    flops_ += 8 * p.num_sequences * heads * a.options.head_dim *
+              visible_pairs(a.options);  // recomputed scores are not counted as work
+    if (p.rows == 0) return;
+    if (attention_ && attention_->backward(a, stream)) return;
+
+    const int64_t groups = p.num_sequences * ((a.options.sequence_length + kGroup - 1) / kGroup);
+    float* delta = static_cast<float*>(workspace(stream, (heads * p.rows + groups) * 4));
+    int32_t* group_low = reinterpret_cast<int32_t*>(delta + heads * p.rows);
+    const auto blocks_of_warps = [](int64_t warps) { return static_cast<unsigned>((warps + 7) / 8); };
+    launch(attention_group_low_kernel, dim3(blocks_of_warps(groups)), 256, 0, stream, group_low, p);
+    cuda::with_real(a.q.dtype, [&]<class Real>() {
+        launch(attention_delta_kernel<Real>, dim3(blocks_of_warps(p.rows), static_cast<unsigned>(heads)), 256,
+               0, stream, delta, view<const Real>(a.dout), view<const Real>(a.o), p);
+    });
+    if (uses_mma({a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v}, a.options)) {
+        return with_head_dim(a.options.head_dim, [&]<int D>() {
+            constexpr int64_t kOwned = Tiles<D>::kOwned, kOthers = Tiles<D>::kBackwardOthers;
+            const int64_t bytes = (2 * kOwned + 4 * kOthers) * D * 2;
+            launch(attention_backward_keys_mma_kernel<D>, grid_of(p, kOwned, heads), kThreads,
+                   bytes + 6 * kOthers * 4, stream, view<Bf16>(a.dk), view<Bf16>(a.dv),
+                   view<const Bf16>(a.dout), static_cast<const float*>(a.lse.as<float>()),
+                   static_cast<const float*>(delta), static_cast<const int32_t*>(group_low),
+                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+            launch(attention_backward_queries_mma_kernel<D>, grid_of(p, kOwned, heads), kThreads, bytes,
+                   stream, view<Bf16>(a.dq), view<const Bf16>(a.dout),
+                   static_cast<const float*>(a.lse.as<float>()), static_cast<const float*>(delta),
+                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+        });
+    }
+    cuda::with_real(a.q.dtype, [&]<class Real>() {
+        launch(attention_backward_keys_kernel<Real>, grid_of(p, kPortableRows, heads), kPortableThreads,
+               portable_bytes(p, 4, 2), stream, view<Real>(a.dk), view<Real>(a.dv), view<const Real>(a.dout),
+               static_cast<const float*>(a.lse.as<float>()), static_cast<const float*>(delta),
+               static_cast<const int32_t*>(group_low), view<const Real>(a.q), view<const Real>(a.k),
+               view<const Real>(a.v), p);
+        launch(attention_backward_queries_kernel<Real>, grid_of(p, kPortableRows, heads), kPortableThreads,
+               portable_bytes(p, 4, 1), stream, view<Real>(a.dq), view<const Real>(a.dout),
+               static_cast<const float*>(a.lse.as<float>()), static_cast<const float*>(delta),
+               view<const Real>(a.q), view<const Real>(a.k), view<const Real>(a.v), p);
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,219 @@
+// Cross-entropy, losses and gradients in one kernel, a block per row.
+//
+// With a softcap c the capped logits lie in ±c, so c stands in for the maximum and one pass sums the
+// exponentials. With g = 1/(e^(2z/c) + 1): c·tanh(z/c) − c = −2c·g, and the cap's slope 1 − tanh² = 4g·(1 −
+// g), without cancellation above. The products e^(−2c·g)·g·(1 − g) wait in shared memory for the sum: those
+// of the first chunks of the row, as many as leave room for a second block on the multiprocessor, which loads
+// while this one stores. The others are read again (from L2) and computed again, to the same bits. Without a
+// softcap (or with a large one): the maximum is kept as the row is read, sums are rescaled when it rises, and
+// the gradient reads the row again.
+//
+// Floor, real of b bytes: 2·T·V·b (logits read, dlogits written), T·V·b without gradient. With softcap 3
+// special-function operations an element and pass: up to 6·T·V / (16 per clock and SM). Legend: T rows, V
+// columns of which the first `vocab` are real · W elements of a chunk · z a logit · c softcap.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/blocks/ptx.h"
+#include "kernels/cuda/blocks/reduce.cuh"
+#include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/ops/op_checks.h"
+
+namespace speedrun {
+
+namespace {
+
+// bounded: capped so low that the cap stands in for the maximum.
+enum class Method : uint8_t { bounded, online };
+
+template <class Real>
+struct Arguments {
+    float* losses;
+    Rows<Real> dlogits, logits;
+    const int32_t* targets;
+    int64_t vocab, padded;
+    float softcap, gradient_scale;
+    bool has_gradient;
+};
+
+// e^x, a rounding of x·log₂e away from it; 0 where that is not a normal number.
+__device__ __forceinline__ float exp_approx(float x) {
+    return ptx::exp2_approx(x * 1.4426950408889634f);
+}
+// g of a logit; e^x may be infinite. scale: 2·log₂e/c, 0 where there is no cap.
+__device__ __forceinline__ float cap_gap(float z, float scale) {
+    return ptx::reciprocal_approx(ptx::exp2_approx(z * scale) + 1.0f);
+}
+
+// The values of a row's first `chunks` chunks between the passes. Vectors of four lie `chunks` apart, so that
+// neighbouring threads touch neighbouring words.
+template <int W>
+struct Cache {
+    static constexpr int kPart = W < 4 ? W : 4;
+    struct alignas(4 * kPart) Part {
+        float v[kPart];
+    };
+    int64_t chunks;
+
+    // The number of a row's chunks that a block keeps in `bytes` of shared memory: all of them if they fit,
+    // else a multiple of the warp's size.
+    static int64_t chunks_of(int64_t row_chunks, int64_t bytes) {
+        const int64_t room = bytes / (W * int64_t{sizeof(float)});
+        return row_chunks <= room ? row_chunks : room / sizes::kWarp * sizes::kWarp;
+    }
+    int64_t bytes() const { return chunks * W * int64_t{sizeof(float)}; }
+    __device__ __forceinline__ void store(int64_t chunk, const Vector<W>& x) const {
+        const auto parts = shared_memory<Part>(kReduceSharedBytes, chunks * (W / kPart));
+#pragma unroll
+        for (int j = 0; j < W / kPart; ++j) {
+            Part part;
+#pragma unroll
+            for (int i = 0; i < kPart; ++i) part.v[i] = x[j * kPart + i];
+            store_word(&parts[j * chunks + chunk], part);
+        }
+    }
+    __device__ __forceinline__ Vector<W> load(int64_t chunk) const {
+        const auto parts = shared_memory<Part>(kReduceSharedBytes, chunks * (W / kPart));
+        Vector<W> x;
+#pragma unroll
+        for (int j = 0; j < W / kPart; ++j) {
+            const Part part = load_word(&parts[j * chunks + chunk]);
+#pragma unroll
+            for (int i = 0; i < kPart; ++i) x[j * kPart + i] = part.v[i];
+        }
+        return x;
+    }
+};
+
+template <class Real, int W, Method kMethod>
+__global__ void __launch_bounds__(sizes::kLossThreads, 2)
+    cross_entropy_kernel(Arguments<Real> a, int64_t chunks, Cache<W> cache) {
+    constexpr bool kOnline = kMethod == Method::online;
+    const int64_t row = blockIdx.x;
+    const int32_t target = a.targets[row];
+    Real* const out = a.has_gradient ? a.dlogits.at(row) : nullptr;
+    const auto chunk_at = [&](int64_t chunk, int64_t end) {
+        const int64_t left = end - chunk * W;
+        return Chunk<W>{left < W ? static_cast<int>(left < 0 ? 0 : left) : W};
+    };
+    if (target < 0 || target >= a.vocab) {
+        if (threadIdx.x == 0) a.losses[row] = target == -1 ? 0.0f : quiet_nan();
+        if (!a.has_gradient) return;
+        Vector<W> zero;
+#pragma unroll
+        for (int i = 0; i < W; ++i) zero[i] = 0.0f;
+        for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x)
+            chunk_at(chunk, a.padded).store(out + chunk * W, zero);
+        return;
+    }
+    const Real* const in = a.logits.at(row);
+    const float target_logit =
+        to_float(in[target]);  // before dlogits, which may be the same memory, are written
+    const bool capped = !kOnline || a.softcap > 0.0f;
+    const float scale = capped ? 2.8853900817779268f / a.softcap : 0.0f;        // 2·log₂e/c
+    const float exponent = -2.8853900817779268f * (capped ? a.softcap : 0.0f);  // −2c·log₂e
+
+    float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;  // of this thread
+    for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
+        const Chunk<W> part = chunk_at(chunk, a.vocab);
+        Vector<W> z = part.load(in + chunk * W);
+        if constexpr (kOnline) {
+            float highest = maximum;
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                if (capped) z[i] = a.softcap * (1.0f - 2.0f * cap_gap(z[i], scale));
+                if (i < part.count) highest = fmaxf(highest, z[i]);  // leaves a NaN out, but the sum keeps it
+            }
+            sum *= exp_approx(maximum - highest);
+            maximum = highest;
+#pragma unroll
+            for (int i = 0; i < W; ++i) sum += i < part.count ? exp_approx(z[i] - maximum) : 0.0f;
+        } else {
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                const float g = cap_gap(z[i], scale), e = ptx::exp2_approx(exponent * g);
+                sum += i < part.count ? e : 0.0f;
+                z[i] = e * (g * (1.0f - g));
+            }
+            if (chunk < cache.chunks) cache.store(chunk, z);
+        }
+    }
+    const float top = kOnline ? block_max(maximum) : 0.0f;
+    const float total = block_sum(kOnline ? sum * exp_approx(maximum - top) : sum);
+
+    const float target_gap = capped ? cap_gap(target_logit, scale) : 0.0f;
+    const float target_capped = capped ? a.softcap * (1.0f - 2.0f * target_gap) : target_logit;
+    if (threadIdx.x == 0) {
+        // log(Σ exp(z − top)) + top − z of the target. Without a running maximum the softcap takes its place,
+        // which no capped logit exceeds: the target's stays 2·softcap·target_gap below it.
+        a.losses[row] = logf(total) + (kOnline ? top - target_capped : 2.0f * a.softcap * target_gap);
+    }
+    if (!a.has_gradient) return;
+    const float factor = (kOnline ? 1.0f : 4.0f) * a.gradient_scale / total;
+    // Exponential times slope; what the sum has to come into yet, as the cache has it.
+    const auto term = [&](float z) {
+        if (!capped) return exp_approx(z - top);
+        const float g = cap_gap(z, scale), slope = g * (1.0f - g);
+        if constexpr (kOnline) return exp_approx(a.softcap * (1.0f - 2.0f * g) - top) * (4.0f * slope);
+        return ptx::exp2_approx(exponent * g) * slope;
+    };
+    for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
+        const Chunk<W> part = chunk_at(chunk, a.vocab);
+        Vector<W> d;
+        if (chunk < cache.chunks) {
+            d = cache.load(chunk);
+        } else {
+            d = part.load(in + chunk * W);
+#pragma unroll
+            for (int i = 0; i < W; ++i) d[i] = term(d[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < W; ++i) d[i] = i < part.count ? d[i] * factor : 0.0f;  // padding
+        chunk_at(chunk, a.padded).store(out + chunk * W, d);
+    }
+    // The target's own, by the thread that has stored its chunk.
+    if (threadIdx.x == target / W % blockDim.x) {
+        const float slope = capped ? 4.0f * target_gap * (1.0f - target_gap) : 1.0f;
+        out[target] = from_float<Real>(term(target_logit) * factor - a.gradient_scale * slope);
+    }
+}
+
+// The least number of threads that go over a row in as few rounds as kLossThreads would.
+int block_threads(int64_t chunks) {
+    const int64_t rounds = (chunks + sizes::kLossThreads - 1) / sizes::kLossThreads;
+    const int64_t threads = (chunks + rounds - 1) / rounds;
+    return static_cast<int>((threads + sizes::kWarp - 1) / sizes::kWarp * sizes::kWarp);
+}
+
+}  // namespace
+
+void CudaOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
+    const int64_t rows = a.logits.rows(), cols = a.logits.cols();
+    check(a);
+    if (rows == 0) return;
+    cuda::with_real(a.logits.dtype, [&]<class Real>() {
+        const Arguments<Real> arguments{a.losses.as<float>(),
+                                        Rows<Real>(a.dlogits),
+                                        Rows<Real>(a.logits),
+                                        a.targets.as<int32_t>(),
+                                        a.vocab_size,
+                                        cols,
+                                        a.softcap,
+                                        a.gradient_scale,
+                                        a.dlogits.present()};
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.dlogits, a.logits}), [&]<int W>() {
+            const int64_t chunks = (cols + W - 1) / W;
+            const bool bounded = a.softcap > 0.0f && a.softcap <= sizes::kLossMaxSoftcap;
+            const int64_t room =
+                std::min(sizes::kLossCacheBytes, max_shared_memory(stream) - kReduceSharedBytes);
+            const Cache<W> cache{bounded && a.dlogits.present() ? Cache<W>::chunks_of(chunks, room) : 0};
+            auto* kernel = bounded ? cross_entropy_kernel<Real, W, Method::bounded>
+                                   : cross_entropy_kernel<Real, W, Method::online>;
+            launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes + cache.bytes(),
+                   stream, arguments, chunks, cache);
+        });
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,207 @@
+// Embedding lookup, and its gradient without atomics on floats. Tokens come sorted by their id (sort_ids.cu),
+// and one block per distinct id adds the rows of its run in order. So that no block waits for the run of a
+// frequent token, segments of 64 sorted tokens that all have one id are added first, a block each, and enter
+// their run as partial sums: a block adds less than two segments of rows, and T/64 partial sums at most. The
+// order of each sum depends on the ids alone.
+//
+// Floor, real of b bytes: forward 2·T·C·b (3 with positions); backward T·C·b read + 8·C bytes for each
+// distinct id, and 8·C for each whole segment; where it overwrites, 4·V·C more for the rows that no token
+// has. Legend: T tokens, C columns, V rows of the table · key = id, or V where it lies outside the table
+// (such tokens come last and are left out) · W elements of a chunk.
+#include <algorithm>
+
+#include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+
+namespace speedrun {
+
+namespace {
+
+template <class Real>
+struct Lookup {
+    Rows<Real> out, table, position_table;
+    const int32_t *index, *position;  // position: null without position_table
+    int64_t table_rows, position_rows;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
+        const int64_t id = index[row], place = position ? position[row] : 0;
+        Vector<W> v;
+        if (id < 0 || id >= table_rows || (position && (place < 0 || place >= position_rows))) {
+#pragma unroll
+            for (int i = 0; i < W; ++i) v[i] = quiet_nan();
+        } else {
+            v = chunk.load(table.at(id, col));
+            if (position) {
+                const Vector<W> offset = chunk.load(position_table.at(place, col));
+#pragma unroll
+                for (int i = 0; i < W; ++i) v[i] += offset[i];
+            }
+        }
+        chunk.store(out.at(row, col), v);
+    }
+};
+
+struct Zero {
+    Rows<float> x;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
+        Vector<W> v;
+#pragma unroll
+        for (int i = 0; i < W; ++i) v[i] = 0.0f;
+        chunk.store(x.at(row, col), v);
+    }
+};
+
+// Tokens in order of their ids.
+struct Sorted {
+    const int32_t *keys, *tokens;
+    int64_t count;
+};
+
+constexpr int kAhead = sizes::kEmbeddingAhead;
+constexpr int64_t kSegment = sizes::kEmbeddingSegment;
+static_assert(kSegment % kAhead == 0, "a segment is whole rounds of loads");
+
+// sum += the rows of dout at sorted places [from, to), in order, up to the first of another id (kWhole: there
+// is none, and they are whole rounds). No branch stands between the loads of a round, so that all of them are
+// in flight at once.
+template <bool kWhole, class Real, int W>
+__device__ __forceinline__ void add_rows(Vector<W>& sum, Rows<Real> dout, int64_t col, const Sorted& sorted,
+                                         int32_t id, int64_t from, int64_t to) {
+    for (int64_t p = from; p < to && (kWhole || sorted.keys[p] == id); p += kAhead) {
+        bool inside[kAhead];
+        int32_t token[kAhead];
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+            const bool exists = kWhole || j == 0 || p + j < to;
+            const int64_t place = exists ? p + j : p;
+            inside[j] = exists && (kWhole || j == 0 || sorted.keys[place] == id);
+            token[j] = sorted.tokens[place];
+        }
+        Vector<W> rows[kAhead] = {};  // adding 0 changes nothing but the sign of a zero sum
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+            if (inside[j]) rows[j] = load_vector<W>(dout.at(token[j], col));
+        }
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+#pragma unroll
+            for (int i = 0; i < W; ++i) sum[i] += rows[j][i];
+        }
+    }
+}
+
+// Block s: if segment s of the sorted tokens has one id, partial[s] = Σ of its rows, in order.
+template <class Real, int W>
+__global__ void __launch_bounds__(sizes::kEmbeddingThreads)
+    embedding_segment_kernel(Rows<float> partial, Rows<Real> dout, Sorted sorted, int32_t limit,
+                             int64_t cols) {
+    const int64_t segment = blockIdx.x, begin = segment * kSegment, end = begin + kSegment;
+    const int32_t id = sorted.keys[begin];
+    if (id >= limit || sorted.keys[end - 1] != id) return;
+    for (int64_t col = int64_t{threadIdx.x} * W; col < cols; col += blockDim.x * W) {
+        Vector<W> sum = {};
+        add_rows<true>(sum, dout, col, sorted, id, begin, end);
+        store_vector(partial.at(segment, col), sum);
+    }
+}
+
+// Block p: if place p starts the run of an id, that id's row of dtable += Σ of the run's rows, in order:
+// those before its first whole segment, the partial sums of the whole segments, those after.
+template <class Real, int W>
+__global__ void __launch_bounds__(sizes::kEmbeddingThreads)
+    embedding_sum_kernel(Rows<float> dtable, Rows<Real> dout, Rows<float> partial, Sorted sorted,
+                         int32_t limit, int64_t cols) {
+    const int64_t begin = blockIdx.x;
+    const int32_t id = sorted.keys[begin];
+    if (id >= limit || (begin > 0 && sorted.keys[begin - 1] == id)) return;
+    const int64_t boundary = (begin + kSegment - 1) / kSegment * kSegment;
+    const auto is_whole = [&](int64_t at) {  // the segment at this place, not before the run's begin
+        return at + kSegment <= sorted.count && sorted.keys[at + kSegment - 1] == id;
+    };
+    for (int64_t col = int64_t{threadIdx.x} * W; col < cols; col += blockDim.x * W) {
+        Vector<W> sum = load_vector<W>(dtable.at(id, col));
+        add_rows<false>(sum, dout, col, sorted, id, begin, min(boundary, sorted.count));
+        int64_t place = boundary;
+        while (is_whole(place)) {
+            bool whole[kAhead];
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) whole[j] = is_whole(place + j * kSegment);
+            Vector<W> sums[kAhead] = {};
+            const int64_t first = place / kSegment;
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) {
+                if (whole[j]) sums[j] = load_vector<W>(partial.at(first + j, col));
+            }
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) {
+                if (whole[j]) place += kSegment;
+#pragma unroll
+                for (int i = 0; i < W; ++i) sum[i] += sums[j][i];
+            }
+        }
+        add_rows<false>(sum, dout, col, sorted, id, place, min(place + kSegment, sorted.count));
+        store_vector(dtable.at(id, col), sum);
+    }
+}
+
+}  // namespace
+
+void CudaOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
+    const int64_t rows = a.out.rows(), cols = a.out.cols();
+    expect(a.index, DType::i32, {rows}, "embedding index");
+    expect(a.table, a.out.dtype, {a.table.rows(), cols}, "embedding table");
+    if (a.position_table.present()) {
+        expect(a.position, DType::i32, {rows}, "embedding position");
+        expect(a.position_table, a.out.dtype, {a.position_table.rows(), cols}, "embedding position_table");
+    }
+    cuda::with_real(a.out.dtype, [&]<class Real>() {
+        const bool positions = a.position_table.present();
+        const Lookup<Real> body{Rows<Real>(a.out),
+                                Rows<Real>(a.table),
+                                Rows<Real>(a.position_table),
+                                a.index.as<int32_t>(),
+                                positions ? a.position.as<int32_t>() : nullptr,
+                                a.table.rows(),
+                                a.position_table.rows()};
+        const bool aligned = aligned_rows(kVectorWidth<Real>, {a.out, a.table, a.position_table});
+        cuda::with_width<Real>(aligned, [&]<int W>() { map<W>({rows, cols}, body, stream); });
+    });
+}
+
+void CudaOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream) {
+    const int64_t rows = a.dout.rows(), cols = a.dout.cols(), limit = a.dtable.rows();
+    expect(a.order, DType::i32, {2, rows}, "embedding order");
+    expect(a.dtable, DType::f32, {limit, cols}, "embedding dtable");
+    if (limit > 0x7fffffff) throw_internal("embedding: {} rows are too many", limit);
+    if (!a.accumulate) {
+        cuda::with_width<float>(aligned_rows(4, {a.dtable}), [&]<int W>() {
+            map<W>(map_shape({a.dtable}), Zero{Rows<float>(a.dtable)}, stream);
+        });
+    }
+    if (rows == 0 || cols == 0) return;
+
+    const int64_t segments = rows / kSegment;
+    Rows<float> partial;  // [segments][C]
+    partial.stride = cols;
+    partial.data = static_cast<float*>(workspace(stream, segments * partial.stride * int64_t{sizeof(float)}));
+    const Sorted sorted{a.order.as<int32_t>(), a.order.as<int32_t>() + rows, rows};
+    // Four elements a thread whatever the type: rows of f32 are then stored in whole sectors.
+    cuda::with_real(a.dout.dtype, [&]<class Real>() {
+        cuda::with_width<float>(cols % 4 == 0 && aligned_rows(4, {a.dtable, a.dout}), [&]<int W>() {
+            const int64_t warps = (cols + sizes::kWarp * W - 1) / (sizes::kWarp * W);
+            const auto threads =
+                static_cast<unsigned>(std::min<int64_t>(warps * sizes::kWarp, sizes::kEmbeddingThreads));
+            if (segments > 0) {
+                launch(embedding_segment_kernel<Real, W>, grid_of(segments, 1), threads, 0, stream, partial,
+                       Rows<Real>(a.dout), sorted, static_cast<int32_t>(limit), cols);
+            }
+            launch(embedding_sum_kernel<Real, W>, grid_of(rows, 1), threads, 0, stream, Rows<float>(a.dtable),
+                   Rows<Real>(a.dout), partial, sorted, static_cast<int32_t>(limit), cols);
+        });
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,229 @@
+// The kernels of RMSNorm and LayerNorm with the residual sum and the mix with the first embedding, forward
+// and backward. A warp per row; rows of up to 1024 (forward 2048) columns stay in registers between the
+// passes over them, longer or unaligned ones are read again (from L1). Floor, real of b bytes: forward
+// 2·T·C·b, with delta 4·T·C·b, with the mix two more (z read, s written); backward 3·T·C·b, with dresidual
+// 4·T·C·b, with the mix three more (entered, z read, dz written), a fourth where dz accumulates. The
+// gradients of gain and bias are a kernel of their own that reads dy and s once more: 2·T·C·b. Legend: T
+// rows, C columns · W elements of a chunk · K chunks that a lane keeps in registers, 0: none · s the normed
+// input, ŝ the normed, dŝ = dy·gain its gradient · x₁ = x + delta what enters the mix.
+#pragma once
+
+#include "kernels/cuda/blocks/reduction.cuh"
+#include "kernels/ops/ops.h"
+
+namespace speedrun::norm {
+
+// body(k, col, chunk) for the chunks of a row that belong to this lane. With K > 0 also for those past the
+// end (count 0 and less), so that the loop unrolls and arrays indexed by k stay in registers.
+template <int W, int K, class Body>
+__device__ __forceinline__ void for_columns(int64_t cols, Body&& body) {
+    const auto visit = [&](int k, int64_t col) {
+        const int64_t left = cols - col;
+        body(k, col, Chunk<W>{left < W ? static_cast<int>(left < 0 ? 0 : left) : W});
+    };
+    if constexpr (K > 0) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) visit(k, int64_t{k * sizes::kWarp + lane_index()} * W);
+    } else {
+        for (int64_t col = lane_index() * W; col < cols; col += sizes::kWarp * W) visit(0, col);
+    }
+}
+
+template <class Real, int W>
+__device__ __forceinline__ void round_to(Vector<W>& v) {  // as if stored and loaded
+#pragma unroll
+    for (int i = 0; i < W; ++i) v[i] = to_float(from_float<Real>(v[i]));
+}
+
+constexpr int kRowsOfBlock = sizes::kRowThreads / sizes::kWarp;
+
+template <class Real>
+struct ForwardArguments {
+    Rows<Real> y, entered, x, delta;  // entered: receives x₁
+    float *mean, *rstd;
+    const float *gain, *bias;
+    int64_t rows, cols;
+    bool has_delta, centered;
+    Rows<Real> mixed, z;        // kMixed only; mixed: receives s
+    const float* coefficients;  // likewise
+};
+
+template <class Real, int W, int K, bool kMixed>
+__global__ void __launch_bounds__(sizes::kRowThreads) norm_forward_kernel(ForwardArguments<Real> a) {
+    const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
+    if (row >= a.rows) return;
+    Vector<W> kept[K > 0 ? K : 1] = {};
+    const auto load = [&](int k, int64_t col, Chunk<W> chunk) {
+        if constexpr (K > 0) return kept[k];
+        return chunk.load((kMixed ? a.mixed : a.has_delta ? a.entered : a.x).at(row, col));
+    };
+    float sum = 0.0f;
+    for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
+        Vector<W> v = chunk.load(a.x.at(row, col));
+        if (a.has_delta) {
+            const Vector<W> added = chunk.load(a.delta.at(row, col));
+#pragma unroll
+            for (int i = 0; i < W; ++i) v[i] += added[i];
+            round_to<Real>(v);  // what backward will see, so go on from that
+            chunk.store(a.entered.at(row, col), v);
+        }
+        if constexpr (kMixed) {
+            const float cx = a.coefficients[0], cz = a.coefficients[1];
+            const Vector<W> z = chunk.load(a.z.at(row, col));
+#pragma unroll
+            for (int i = 0; i < W; ++i) v[i] = cx * v[i] + cz * z[i];
+            round_to<Real>(v);
+            chunk.store(a.mixed.at(row, col), v);
+        }
+#pragma unroll
+        for (int i = 0; i < W; ++i) sum += v[i];
+        if constexpr (K > 0) kept[k] = v;
+    });
+    const float center = a.centered ? warp_sum(sum) / static_cast<float>(a.cols) : 0.0f;
+    float squares = 0.0f;
+    for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
+        const Vector<W> v = load(k, col, chunk);
+#pragma unroll
+        for (int i = 0; i < W; ++i)
+            if (i < chunk.count) squares = fmaf(v[i] - center, v[i] - center, squares);
+    });
+    const float r = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(a.cols) + kNormEpsilon);
+    if (lane_index() == 0) {
+        a.rstd[row] = r;
+        if (a.centered) a.mean[row] = center;
+    }
+    for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
+        Vector<W> v = load(k, col, chunk);
+#pragma unroll
+        for (int i = 0; i < W; ++i) v[i] = (v[i] - center) * r;
+        if (a.gain) {
+            const Vector<W> gain = chunk.load(a.gain + col);
+#pragma unroll
+            for (int i = 0; i < W; ++i) v[i] *= gain[i];
+        }
+        if (a.bias) {
+            const Vector<W> bias = chunk.load(a.bias + col);
+#pragma unroll
+            for (int i = 0; i < W; ++i) v[i] += bias[i];
+        }
+        chunk.store(a.y.at(row, col), v);
+    });
+}
+
+template <class Real>
+struct BackwardArguments {
+    Rows<Real> dx, dy, s, dresidual;  // dx: receives ds where there is no mix
+    const float *mean, *rstd, *gain;
+    int64_t rows, cols;
+    bool has_residual, centered;
+    Rows<Real> dz, entered, z;  // kMixed only, as what follows
+    const float* coefficients;
+    float* partial;  // [blocks][Σ ds·x₁, Σ ds·z]
+    bool accumulate_z;
+};
+
+// One row by one warp; sums (+)= this lane's share of (Σ ds·x₁, Σ ds·z).
+template <class Real, int W, int K, bool kMixed>
+__device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, int64_t row,
+                                             float (&sums)[2]) {
+    const float center = a.centered ? a.mean[row] : 0.0f, r = a.rstd[row];
+    Vector<W> kept_normed[K > 0 ? K : 1] = {}, kept_gradient[K > 0 ? K : 1] = {};
+    const auto load = [&](int64_t col, Chunk<W> chunk, Vector<W>& normed, Vector<W>& gradient) {
+        normed = chunk.load(a.s.at(row, col));
+        gradient = chunk.load(a.dy.at(row, col));
+#pragma unroll
+        for (int i = 0; i < W; ++i) normed[i] = (normed[i] - center) * r;
+        if (!a.gain) return;
+        const Vector<W> gain = chunk.load(a.gain + col);
+#pragma unroll
+        for (int i = 0; i < W; ++i) gradient[i] *= gain[i];
+    };
+    float dot = 0.0f, sum = 0.0f;  // Σ dŝ·ŝ and Σ dŝ; dŝ is 0 past the end
+    for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
+        Vector<W> normed, gradient;
+        load(col, chunk, normed, gradient);
+#pragma unroll
+        for (int i = 0; i < W; ++i) {
+            dot = fmaf(gradient[i], normed[i], dot);
+            sum += gradient[i];
+        }
+        if constexpr (K > 0) {
+            kept_normed[k] = normed;
+            kept_gradient[k] = gradient;
+        }
+    });
+    const float inverse = 1.0f / static_cast<float>(a.cols);
+    dot = warp_sum(dot) * inverse;
+    const float average = a.centered ? warp_sum(sum) * inverse : 0.0f;
+    for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
+        Vector<W> normed, gradient;
+        if constexpr (K > 0) {
+            normed = kept_normed[k];
+            gradient = kept_gradient[k];
+        } else {
+            load(col, chunk, normed, gradient);
+        }
+#pragma unroll
+        for (int i = 0; i < W; ++i) gradient[i] = r * (gradient[i] - average - normed[i] * dot);
+        if (a.has_residual) {
+            const Vector<W> residual = chunk.load(a.dresidual.at(row, col));
+#pragma unroll
+            for (int i = 0; i < W; ++i) gradient[i] += residual[i];
+        }
+        if constexpr (kMixed) {
+            round_to<Real>(gradient);
+            const float cx = a.coefficients[0], cz = a.coefficients[1];
+            const Vector<W> entered = chunk.load(a.entered.at(row, col)), z = chunk.load(a.z.at(row, col));
+            Vector<W> dz;
+            if (a.accumulate_z) dz = chunk.load(a.dz.at(row, col));
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                sums[0] = fmaf(gradient[i], entered[i], sums[0]);  // past the end: · 0
+                sums[1] = fmaf(gradient[i], z[i], sums[1]);
+                dz[i] = a.accumulate_z ? cz * gradient[i] + dz[i] : cz * gradient[i];
+                gradient[i] *= cx;
+            }
+            chunk.store(a.dz.at(row, col), dz);
+        }
+        chunk.store(a.dx.at(row, col), gradient);
+    });
+}
+
+// With the mix a block takes several rows per warp, so that few partial sums are left for the second kernel.
+template <class Real, int W, int K, bool kMixed>
+__global__ void __launch_bounds__(sizes::kRowThreads) norm_backward_kernel(BackwardArguments<Real> a) {
+    float sums[2] = {};
+    const int64_t first = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
+    if constexpr (kMixed) {
+        const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;
+        for (int64_t row = first; row < a.rows; row += stride) backward_row<Real, W, K, true>(a, row, sums);
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            const float total = block_sum(sums[k]);
+            if (threadIdx.x == 0) a.partial[int64_t{blockIdx.x} * 2 + k] = total;
+        }
+    } else if (first < a.rows) {
+        backward_row<Real, W, K, false>(a, first, sums);
+    }
+}
+
+// partial[chunk][0][c] = Σ dy·ŝ, partial[chunk][1][c] = Σ dy over the rows of the chunk; a thread per column.
+template <class Real>
+__global__ void __launch_bounds__(sizes::kColumnThreads)
+    norm_parameters_kernel(float* partial, Rows<Real> dy, Rows<Real> s, const float* mean, const float* rstd,
+                           int64_t rows, int64_t cols, bool centered) {
+    const int64_t col = int64_t{blockIdx.x} * sizes::kColumnThreads + threadIdx.x, chunk = blockIdx.y;
+    if (col >= cols) return;
+    const int64_t begin = rows * chunk / gridDim.y, end = rows * (chunk + 1) / gridDim.y;
+    float of_gain = 0.0f, of_bias = 0.0f;
+#pragma unroll 4
+    for (int64_t t = begin; t < end; ++t) {
+        const float d = to_float(*dy.at(t, col)), center = centered ? mean[t] : 0.0f;
+        of_gain += d * ((to_float(*s.at(t, col)) - center) * rstd[t]);
+        of_bias += d;
+    }
+    partial[chunk * 2 * cols + col] = of_gain;
+    partial[chunk * 2 * cols + cols + col] = of_bias;
+}
+
+}  // namespace speedrun::norm

@@ -1,0 +1,202 @@
+// QK-norm and rotary position embedding, in place on q and k, and the mix of v with a value embedding. A
+// group of G lanes owns one head's vector: lane i holds chunk i of the first half and the same chunk of the
+// second, which the rotation pairs. Floor, real of b bytes: forward 4·T·H·D·b (q and k read and written),
+// with the mix 3·T·H·D·b more, backward 6·T·H·D·b; cos and sin come from L2. Legend: T tokens, H heads, D
+// head size, P positions · W elements of a chunk · G lanes of a group.
+#include "kernels/cuda/blocks/architecture.h"
+#include "kernels/cuda/blocks/reduce.cuh"
+#include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/ops/op_checks.h"
+
+namespace speedrun {
+
+namespace {
+
+template <class Real>
+struct Arguments {
+    Rows<Real> q, k, out_q, out_k;  // changed in place; backward: the outputs of the forward
+    Rows<float> rstd;
+    const float *cos, *sin;
+    const int32_t* position;
+    int64_t vectors, positions;  // vectors: T · heads_of_row
+    int num_heads, head_dim, group;
+    bool normalize, rotate;
+    int first_head, heads_of_row;  // among those of q, k and v: the ones that have something to do
+    Rows<Real> mixed, v, z;        // kMix only, as the coefficients
+    const float* coefficients;
+};
+
+// body(chunk's column in the half, chunk) for this lane's chunks. All lanes run the same number of rounds.
+template <int W, class Body>
+__device__ __forceinline__ void for_half(int half, int group, Body&& body) {
+    for (int col = static_cast<int>(threadIdx.x) % group * W; col < half; col += group * W)
+        body(col, Chunk<W>{half - col < W ? half - col : W});
+}
+
+// The head's vector of v.
+template <int W, class Real>
+__device__ __forceinline__ void mix_value(const Arguments<Real>& a, int64_t row, int64_t offset) {
+    const float cv = a.coefficients[0], cz = a.coefficients[1];
+    const int half = a.head_dim / 2;
+    for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            const int64_t place = offset + part * half + col;
+            Vector<W> v = chunk.load(a.v.at(row, place));
+            const Vector<W> z = chunk.load(a.z.at(row, place));
+#pragma unroll
+            for (int i = 0; i < W; ++i) v[i] = cv * v[i] + cz * z[i];
+            chunk.store(a.mixed.at(row, place), v);
+        }
+    });
+}
+
+enum class Pass { forward, forward_and_mix, backward };
+
+// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses. On sm_120 it chooses so
+// many that the mix of single elements spills.
+template <int W, Pass kPass>
+constexpr int kBlocks = kSm120&& W == 1 && kPass == Pass::forward_and_mix ? 4 : 0;
+
+template <class Real, int W, Pass kPass>
+__global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
+    qk_norm_rotary_kernel(Arguments<Real> a) {
+    const int64_t vector = (int64_t{blockIdx.x} * sizes::kRowThreads + threadIdx.x) / a.group;
+    constexpr bool kBackward = kPass == Pass::backward;
+    bool live = vector < a.vectors;  // the others still take part in the sums of their warp
+    const int half = a.head_dim / 2;
+    const int64_t row = live ? vector / a.heads_of_row : 0;
+    int head = live ? a.first_head + static_cast<int>(vector - row * a.heads_of_row) : 0;
+    if constexpr (kPass == Pass::forward_and_mix) {
+        if (head >= 2 * a.num_heads) {
+            mix_value<W>(a, row, int64_t{head - 2 * a.num_heads} * a.head_dim);
+            live = false;
+            head = 0;
+        }
+    }
+    const bool of_q = head < a.num_heads;
+    const int64_t offset = int64_t{of_q ? head : head - a.num_heads} * a.head_dim;
+    Real* const u = of_q ? a.q.at(row, offset) : a.k.at(row, offset);
+    const Real* const out = of_q ? a.out_q.at(row, offset) : a.out_k.at(row, offset);
+
+    float r = 1.0f, dot = 0.0f;
+    if (a.normalize) {
+        // Backward: a rotation keeps inner products, so Σ dû·û can be taken of the rotated vectors as they
+        // are.
+        float sum = 0.0f;
+        if (live) {
+            for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
+#pragma unroll
+                for (int part = 0; part < 2; ++part) {
+                    const Vector<W> x = chunk.load(u + part * half + col);
+                    const Vector<W> y = kBackward ? chunk.load(out + part * half + col) : x;
+#pragma unroll
+                    for (int i = 0; i < W; ++i) sum += x[i] * y[i];
+                }
+            });
+        }
+        sum = group_sum(sum, a.group) / static_cast<float>(a.head_dim);
+        if (!live) return;
+        if constexpr (kBackward) {
+            dot = sum;
+            r = *a.rstd.at(row, head);
+        } else {
+            r = 1.0f / sqrtf(sum + kNormEpsilon);
+            if (threadIdx.x % a.group == 0) *a.rstd.at(row, head) = r;
+        }
+    }
+    if (!live) return;
+    const int64_t position = a.rotate ? a.position[row] : 0;
+    const bool known =
+        position >= 0 && position < a.positions;  // outside its table: NaN, and no foreign memory
+    for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
+        Vector<W> x = chunk.load(u + col), y = chunk.load(u + half + col);
+        if (kBackward && a.normalize) {
+            const Vector<W> first = chunk.load(out + col), second = chunk.load(out + half + col);
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                x[i] -= first[i] * dot;
+                y[i] -= second[i] * dot;
+            }
+        }
+        Vector<W> c, s;
+        if (a.rotate && known) {
+            c = chunk.load(a.cos + position * half + col);
+            s = chunk.load(a.sin + position * half + col);
+        } else {
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                c[i] = a.rotate ? quiet_nan() : 1.0f;
+                s[i] = 0.0f;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < W; ++i) {
+            const float first = x[i] * r, second = y[i] * r, sine = kBackward ? -s[i] : s[i];
+            x[i] = first * c[i] - second * sine;
+            y[i] = first * sine + second * c[i];
+        }
+        chunk.store(u + col, x);
+        chunk.store(u + half + col, y);
+    });
+}
+
+// a: of the forward or the backward. q, k change in place; backward: they are gradients.
+template <Pass kPass, class Call>
+void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite site) {
+    const RotaryOptions& o = a.options;
+    const Tensor cos = a.cos, sin = a.sin, position = a.position;
+    constexpr bool kMix = kPass == Pass::forward_and_mix;
+    const bool turns = o.normalize || o.rotate;
+    const int64_t half = o.head_dim / 2, heads = o.num_heads * ((turns ? 2 : 0) + (kMix ? 1 : 0));
+    const int64_t vectors = q.rows() * heads;
+    if (vectors == 0) return;
+    cuda::with_real(q.dtype, [&]<class Real>() {
+        constexpr int kWide = kVectorWidth<Real>;
+        const bool aligned = half % kWide == 0 && aligned_rows(kWide, {q, k, a.q, a.k, cos, sin, value.mixed,
+                                                                       value.v, value.mix.z});
+        cuda::with_width<Real>(aligned, [&]<int W>() {
+            int group = 1;
+            while (group < sizes::kWarp && group * W < half) group *= 2;
+            const Arguments<Real> arguments{Rows<Real>(q),
+                                            Rows<Real>(k),
+                                            Rows<Real>(a.q),
+                                            Rows<Real>(a.k),
+                                            Rows<float>(a.rstd),
+                                            o.rotate ? cos.as<float>() : nullptr,
+                                            o.rotate ? sin.as<float>() : nullptr,
+                                            o.rotate ? position.as<int32_t>() : nullptr,
+                                            vectors,
+                                            o.rotate ? cos.rows() : 0,
+                                            static_cast<int>(o.num_heads),
+                                            static_cast<int>(o.head_dim),
+                                            group,
+                                            o.normalize,
+                                            o.rotate,
+                                            static_cast<int>(turns ? 0 : 2 * o.num_heads),
+                                            static_cast<int>(heads),
+                                            Rows<Real>(value.mixed),
+                                            Rows<Real>(value.v),
+                                            Rows<Real>(value.mix.z),
+                                            kMix ? value.mix.coefficients.as<float>() : nullptr};
+            launch(qk_norm_rotary_kernel<Real, W, kPass>, grid_of(vectors * group, sizes::kRowThreads),
+                   sizes::kRowThreads, 0, site, arguments);
+        });
+    });
+}
+
+}  // namespace
+
+void CudaOps::qk_norm_rotary_forward(const op::QkNormRotaryForward& a, Stream& stream) {
+    check(a);
+    if (a.value.mixed.present()) return run<Pass::forward_and_mix>(a, a.q, a.k, a.value, stream);
+    run<Pass::forward>(a, a.q, a.k, {}, stream);
+}
+
+void CudaOps::qk_norm_rotary_backward(const op::QkNormRotaryBackward& a, Stream& stream) {
+    check(a);
+    run<Pass::backward>(a, a.dq, a.dk, {}, stream);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,249 @@
+// Fill, scale, cast, sums, maxima and counts, the clipping coefficient; column sums (gradients of biases).
+// Floor, real of b bytes: fill n·b; scale 2·n·b; cast the sum of both sizes; reductions and column sums n·b
+// read. Legend: n elements · T rows, C columns · W elements that a thread handles.
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/blocks/reduction.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+
+namespace speedrun {
+
+namespace {
+
+template <class Real>
+struct Fill {
+    Real* x;
+    float value;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {
+        Vector<W> v;
+#pragma unroll
+        for (int i = 0; i < W; ++i) v[i] = value;
+        chunk.store(x + col, v);
+    }
+};
+
+template <class Real>
+struct Scale {
+    Real* x;
+    float factor;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {
+        Vector<W> v = chunk.load(x + col);
+#pragma unroll
+        for (int i = 0; i < W; ++i) v[i] *= factor;
+        chunk.store(x + col, v);
+    }
+};
+
+template <class To, class From>
+struct Cast {
+    To* out;
+    const From* in;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {
+        chunk.store(out + col, chunk.load(in + col));
+    }
+};
+
+struct Magnitude {
+    __device__ __forceinline__ float operator()(float x) const { return fabsf(x); }
+};
+struct Cube {
+    __device__ __forceinline__ float operator()(float x) const { return fabsf(x) * (x * x); }
+};
+struct Square {
+    __device__ __forceinline__ float operator()(float x) const { return x * x; }
+};
+struct Itself {
+    __device__ __forceinline__ float operator()(float x) const { return x; }
+};
+struct Nonfinite {
+    __device__ __forceinline__ float operator()(float x) const { return is_finite(x) ? 0.0f : 1.0f; }
+};
+
+template <class Real, class Term>
+struct Sum {
+    const Real* x;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk, float (&sums)[1]) const {
+        const Vector<W> v = chunk.load(x + col);
+#pragma unroll
+        for (int i = 0; i < W; ++i) sums[0] += i < chunk.count ? Term()(v[i]) : 0.0f;
+    }
+};
+
+template <class Term>
+void reduce_tensor(Tensor out, Tensor x, bool accumulate, void* partial, LaunchSite site) {
+    cuda::with_real(x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {x}), [&]<int W>() {
+            reduce<W, 1>(out.as<float>(), static_cast<float*>(partial), {1, x.numel()}, accumulate,
+                         Sum<Real, Term>{x.as<Real>()}, site);
+        });
+    });
+}
+
+// out[block] = max |x| over the block's elements.
+template <class Real, int W>
+__global__ void __launch_bounds__(sizes::kReduceThreads)
+    largest_kernel(float* out, const Real* x, int64_t count) {
+    uint32_t largest = 0;
+    const int64_t stride = int64_t{gridDim.x} * sizes::kReduceThreads * W;
+    for (int64_t i = (int64_t{blockIdx.x} * sizes::kReduceThreads + threadIdx.x) * W; i < count;
+         i += stride) {
+        const Chunk<W> chunk{count - i < W ? static_cast<int>(count - i) : W};
+        const Vector<W> v = chunk.load(x + i);
+#pragma unroll
+        for (int k = 0; k < W; ++k) largest = larger(largest, k < chunk.count ? magnitude_bits(v[k]) : 0u);
+    }
+    largest = block_max(largest);
+    if (threadIdx.x == 0) out[blockIdx.x] = __uint_as_float(largest);
+}
+
+void largest_magnitude(Tensor out, Tensor x, void* workspace, LaunchSite site) {
+    auto* const partial = static_cast<float*>(workspace);
+    const int64_t blocks = reduce_blocks(x.numel());
+    const auto launch_one = [&](auto* kernel, float* to, const auto* from, int64_t count, int64_t grid) {
+        launch(kernel, static_cast<unsigned>(grid), sizes::kReduceThreads, kReduceSharedBytes, site, to, from,
+               count);
+    };
+    cuda::with_real(x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {x}), [&]<int W>() {
+            launch_one(largest_kernel<Real, W>, partial, static_cast<const Real*>(x.as<Real>()), x.numel(),
+                       blocks);
+        });
+    });
+    launch_one(largest_kernel<float, 1>, out.as<float>(), static_cast<const float*>(partial), blocks, 1);
+}
+
+// One warp; there are about as many terms as parameters.
+__global__ void clip_kernel(float* coefficient, float* norm, const float* terms, int64_t count,
+                            float max_norm, VectorNorm kind) {
+    float value;
+    if (kind == VectorNorm::infinity) {
+        uint32_t largest = 0;
+        for (int64_t i = threadIdx.x; i < count; i += sizes::kWarp)
+            largest = larger(largest, magnitude_bits(terms[i]));
+        value = __uint_as_float(warp_max(largest));
+    } else {
+        double sum = 0.0;
+        for (int64_t i = threadIdx.x; i < count; i += sizes::kWarp) sum += terms[i];
+        sum = warp_sum(sum);
+        if (kind == VectorNorm::two) sum = sqrt(sum);
+        if (kind == VectorNorm::three) sum = cbrt(sum);
+        value = static_cast<float>(sum);
+    }
+    if (threadIdx.x != 0) return;
+    *norm = value;
+    const float factor = max_norm > 0.0f && value > max_norm ? max_norm / value : 1.0f;
+    *coefficient = is_finite(value) ? factor : quiet_nan();
+}
+
+// partial[chunk][c] = Σ over the rows of the chunk; a thread per column.
+template <class Real>
+__global__ void __launch_bounds__(sizes::kColumnThreads)
+    column_sum_kernel(float* partial, Rows<Real> x, int64_t rows, int64_t cols) {
+    const int64_t col = int64_t{blockIdx.x} * sizes::kColumnThreads + threadIdx.x, chunk = blockIdx.y;
+    if (col >= cols) return;
+    const int64_t begin = rows * chunk / gridDim.y, end = rows * (chunk + 1) / gridDim.y;
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int64_t t = begin; t < end; ++t) sum += to_float(*x.at(t, col));
+    partial[chunk * cols + col] = sum;
+}
+
+int64_t reduce_bytes(Tensor x) {
+    return reduce_blocks(x.numel()) * int64_t{sizeof(float)};
+}
+
+}  // namespace
+
+void CudaOps::fill(const op::Fill& a, Stream& stream) {
+    cuda::expect_flat(a.x, "fill");
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.x}), [&]<int W>() {
+            map<W>({1, a.x.numel()}, Fill<Real>{a.x.as<Real>(), a.value}, stream);
+        });
+    });
+}
+
+void CudaOps::scale(const op::Scale& a, Stream& stream) {
+    cuda::expect_flat(a.x, "scale");
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.x}), [&]<int W>() {
+            map<W>({1, a.x.numel()}, Scale<Real>{a.x.as<Real>(), a.factor}, stream);
+        });
+    });
+}
+
+void CudaOps::cast(const op::Cast& a, Stream& stream) {
+    cuda::expect_flat(a.out, "cast out");
+    cuda::expect_flat(a.in, "cast in");
+    if (a.out.numel() != a.in.numel())
+        throw_internal("cast: {} does not fit {}", a.in.describe(), a.out.describe());
+    cuda::with_real(a.in.dtype, [&]<class From>() {
+        cuda::with_real(a.out.dtype, [&]<class To>() {
+            cuda::with_width<Bf16>(aligned_rows(kVectorWidth<Bf16>, {a.out, a.in}), [&]<int W>() {
+                map<W>({1, a.in.numel()}, Cast<To, From>{a.out.as<To>(), a.in.as<From>()}, stream);
+            });
+        });
+    });
+}
+
+void CudaOps::norm_term(const op::NormTerm& a, Stream& stream) {
+    expect(a.out, DType::f32, {1}, "norm_term out");
+    cuda::expect_flat(a.x, "norm_term");
+    void* const partial = workspace(stream, reduce_bytes(a.x));
+    switch (a.norm) {
+        case VectorNorm::one:
+            return reduce_tensor<Magnitude>(a.out, a.x, false, partial, stream);
+        case VectorNorm::two:
+            return reduce_tensor<Square>(a.out, a.x, false, partial, stream);
+        case VectorNorm::three:
+            return reduce_tensor<Cube>(a.out, a.x, false, partial, stream);
+        case VectorNorm::infinity:
+            return largest_magnitude(a.out, a.x, partial, stream);
+    }
+}
+
+void CudaOps::sum(const op::Sum& a, Stream& stream) {
+    expect(a.out, DType::f32, {1}, "sum out");
+    cuda::expect_flat(a.x, "sum");
+    if (a.x.dtype != DType::f32) throw_internal("sum: f32 is needed, not {}", a.x.describe());
+    reduce_tensor<Itself>(a.out, a.x, a.accumulate, workspace(stream, reduce_bytes(a.x)), stream);
+}
+
+void CudaOps::count_nonfinite(const op::CountNonfinite& a, Stream& stream) {
+    expect(a.out, DType::f32, {1}, "count_nonfinite out");
+    cuda::expect_flat(a.x, "count_nonfinite");
+    reduce_tensor<Nonfinite>(a.out, a.x, false, workspace(stream, reduce_bytes(a.x)), stream);
+}
+
+void CudaOps::clip_coefficient(const op::ClipCoefficient& a, Stream& stream) {
+    expect(a.coefficient, DType::f32, {1}, "clip coefficient");
+    expect(a.norm, DType::f32, {1}, "clip norm");
+    expect(a.terms, DType::f32, {a.terms.numel()}, "clip terms");
+    launch(clip_kernel, 1, sizes::kWarp, 0, stream, a.coefficient.as<float>(), a.norm.as<float>(),
+           a.terms.as<float>(), a.terms.numel(), a.max_norm, a.kind);
+}
+
+void CudaOps::column_sum(const op::ColumnSum& a, Stream& stream) {
+    const int64_t rows = a.x.rows(), cols = a.x.cols();
+    expect(a.out, DType::f32, {cols}, "column_sum out");
+    if (cols == 0) return;
+    const int64_t chunks = column_chunks(rows);
+    auto* const partial = static_cast<float*>(workspace(stream, chunks * cols * int64_t{sizeof(float)}));
+    const unsigned blocks = grid_of(cols, sizes::kColumnThreads);
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        launch(column_sum_kernel<Real>, dim3(blocks, static_cast<unsigned>(chunks)), sizes::kColumnThreads, 0,
+               stream, partial, Rows<Real>(a.x), rows, cols);
+    });
+    add_chunks(a.out.as<float>(), nullptr, partial, chunks, 1, cols, a.accumulate, stream);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,300 @@
+// Matrix products by cuBLASLt: one plan per shape, its algorithm timed on first use and kept on disk.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/device/cuda_check.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/device/cuda_info.h"
+#include "kernels/cuda/device/stream_memory.h"
+#include "kernels/cuda/vendor/algorithm_cache.h"
+#include "kernels/cuda/vendor/cublaslt_api.h"
+#include "kernels/cuda/vendor/matmul_library.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr int64_t kWorkspace =
+    32 << 20;                   // what NVIDIA advises for Hopper (cuBLAS documentation, cublasSetWorkspace)
+constexpr int kCandidates = 8;  // of the heuristic
+constexpr int kTimedRuns = 7;   // of each; the median counts
+// A later candidate must beat an earlier one by this much, so that noise does not choose.
+constexpr double kClearlyFaster = 0.98;
+
+cudaDataType_t cuda_type(DType dtype) {
+    return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+// One product as cuBLASLt sees it. It counts in columns: our row-major c is its cᵀ = op(b)ᵀ op(a)ᵀ, so its
+// first factor is our b, its m our n, and a row of ours (the bias belongs to it) a column of its result.
+struct Product : op::Matmul {
+    int64_t m() const { return c.shape[0]; }
+    int64_t n() const { return c.shape[1]; }
+    int64_t k() const { return transpose_a ? a.shape[0] : a.shape[1]; }
+    // Bytes, a power of two, that every row of every operand starts on a multiple of: 16, which is all that
+    // kernels want, or what there is.
+    uint32_t alignment() const {
+        constexpr uintptr_t kMost = 16;
+        uintptr_t bits = kMost;
+        for (const Tensor* x : {&c, &a, &b})
+            bits |= reinterpret_cast<uintptr_t>(x->data) |
+                    static_cast<uintptr_t>(x->row_stride * size_of(x->dtype));
+        return static_cast<uint32_t>(bits & (~bits + 1));  // the lowest bit set
+    }
+    // Everything that the choice of an algorithm may depend on.
+    std::string key() const {
+        return fmt::format("{}x{}x{}:{}{}:{}{}:{}:{}:{}:{}{}{}", m(), n(), k(), transpose_a ? 't' : 'n',
+                           transpose_b ? 't' : 'n', name_of(a.dtype), name_of(c.dtype), c.row_stride,
+                           a.row_stride, b.row_stride, accumulate ? "+" : "", bias.present() ? "b" : "",
+                           alignment() == 16 ? "" : fmt::format("u{}", alignment()));
+    }
+};
+
+class CublasLt final : public MatmulLibrary {
+  public:
+    CublasLt(Device& device, const CublasLtOptions& options, const CublasLtApi& api);
+    ~CublasLt() override;
+    bool matmul(const op::Matmul& a, Stream& stream) override;
+
+  private:
+    struct Plan {
+        cublasLtMatmulDesc_t desc = nullptr;
+        cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
+        cublasLtMatmulAlgo_t algorithm{};
+        bool supported = false;
+    };
+
+    Plan make_plan(const Product& product) const;
+    void destroy(Plan& plan) const;
+    std::vector<cublasLtMatmulAlgo_t> candidates(const Plan& plan, const Product& product) const;
+    void choose(Plan& plan, const Product& product, CudaStream& stream);
+    double median_ms(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
+                     void* result, CudaStream& stream);
+    cublasStatus_t run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
+                       void* result, CudaStream& stream);
+
+    Device& device_;
+    const CublasLtOptions options_;
+    const CublasLtApi api_;
+    cublasLtHandle_t handle_ = nullptr;
+    std::map<std::string, Plan> plans_;
+    StreamMemory workspaces_;
+    std::unique_ptr<AlgorithmCache> cache_;
+};
+
+CublasLt::CublasLt(Device& device, const CublasLtOptions& options, const CublasLtApi& api)
+    : device_(device), options_(options), api_(api), workspaces_(device, "cuBLASLt") {
+    if (device.dry()) return;
+    api_.check(api_.create(&handle_), "cublasLtCreate");
+    const CudaInfo info = query_cuda();
+    const int index = static_cast<CudaDevice&>(device).index();
+    const std::string gpu = index < static_cast<int>(info.gpus.size()) ? info.gpus[index].name : "GPU";
+    cache_ = std::make_unique<AlgorithmCache>(
+        options.cache_file, fmt::format("speedrun cuBLASLt {} {}", api_.get_version(), gpu));
+}
+
+CublasLt::~CublasLt() {
+    if (cache_) cache_->save();  // a cache that cannot be kept is timed again
+    for (auto& [key, plan] : plans_) destroy(plan);
+    if (handle_) api_.destroy(handle_);
+}
+
+CublasLt::Plan CublasLt::make_plan(const Product& product) const {
+    Plan plan;
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+        api_.check(api_.desc_set(plan.desc, attribute, &value, sizeof value),
+                   "cublasLtMatmulDescSetAttribute");
+    };
+    const auto layout = [&](cublasLtMatrixLayout_t& to, const Tensor& x) {  // our rows are its columns
+        api_.check(api_.layout_create(&to, cuda_type(x.dtype), static_cast<uint64_t>(x.shape[1]),
+                                      static_cast<uint64_t>(x.shape[0]), x.row_stride),
+                   "cublasLtMatrixLayoutCreate");
+    };
+    api_.check(api_.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    // Only one of the library's epilogues is used, the bias. CUBLASLT_EPILOGUE_GELU_AUX_BIAS and DGELU would
+    // save the gpt2 family one pass over [T,4D] per layer forward and two backward (2.4 of some 50 ms a
+    // microbatch of the 124M model at 3.0 TB/s, by count, not measured), but take f32 sums where ops.h has
+    // activations of values rounded to the compute type: they would be operations of their own, a product
+    // that writes two tensors, in every backend.
+    if (product.bias.present()) {
+        const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+        const int32_t type = cuda_type(product.bias.dtype);
+        set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+        set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+        set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias.data);
+    }
+    layout(plan.first, product.b);
+    layout(plan.second, product.a);
+    layout(plan.result, product.c);
+    return plan;
+}
+
+void CublasLt::destroy(Plan& plan) const {
+    if (plan.result) api_.layout_destroy(plan.result);
+    if (plan.second) api_.layout_destroy(plan.second);
+    if (plan.first) api_.layout_destroy(plan.first);
+    if (plan.desc) api_.desc_destroy(plan.desc);
+}
+
+std::vector<cublasLtMatmulAlgo_t> CublasLt::candidates(const Plan& plan, const Product& product) const {
+    cublasLtMatmulPreference_t preference = nullptr;
+    api_.check(api_.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
+    const uint64_t bytes = kWorkspace;
+    cublasStatus_t set =
+        api_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    // Unsaid, the heuristic takes 256 bytes for granted, which a parameter's region or a slice of columns
+    // lacks.
+    const uint32_t alignment = product.alignment();
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+        if (set == CUBLAS_STATUS_SUCCESS)
+            set = api_.preference_set(preference, attribute, &alignment, sizeof alignment);
+    }
+    cublasLtMatmulHeuristicResult_t results[kCandidates];
+    int count = 0;
+    const cublasStatus_t found = api_.heuristic(handle_, plan.desc, plan.first, plan.second, plan.result,
+                                                plan.result, preference, kCandidates, results, &count);
+    api_.preference_destroy(preference);
+    api_.check(set, "cublasLtMatmulPreferenceSetAttribute");
+    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    if (found != CUBLAS_STATUS_SUCCESS) return algorithms;  // not supported: the hand-written kernel serves
+    for (int i = 0; i < count; ++i)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
+    return algorithms;
+}
+
+cublasStatus_t CublasLt::run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
+                             void* result, CudaStream& stream) {
+    const float alpha = 1.0f, beta = product.accumulate ? 1.0f : 0.0f;
+    const Buffer& scratch = workspaces_.at(stream, kWorkspace);
+    return api_.matmul(handle_, plan.desc, &alpha, product.b.data, plan.first, product.a.data, plan.second,
+                       &beta, product.c.data, plan.result, result, plan.result, &algorithm, scratch.data(),
+                       static_cast<size_t>(scratch.bytes()), stream.handle());
+}
+
+double CublasLt::median_ms(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
+                           void* result, CudaStream& stream) {
+    std::vector<double> times;
+    CudaEvent begin(false, EventKind::timed), end(false, EventKind::timed);
+    for (int i = 0; i <= kTimedRuns; ++i) {  // the first one warms up
+        stream.record(begin);
+        if (run(plan, algorithm, product, result, stream) != CUBLAS_STATUS_SUCCESS) return 1e30;
+        stream.record(end);
+        if (i > 0)
+            times.push_back(end.elapsed_ms_since(begin));
+        else
+            end.synchronize();
+    }
+    std::nth_element(times.begin(), times.begin() + kTimedRuns / 2, times.end());
+    return times[kTimedRuns / 2];
+}
+
+// Where the product adds to c, it is timed into memory of its own: c must change once.
+void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
+    static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmWords));
+    const std::string key = product.key();
+    if (const auto kept = cache_->find(key)) {
+        std::memcpy(&plan.algorithm, kept->data(), sizeof plan.algorithm);
+        cublasLtMatmulHeuristicResult_t result{};
+        plan.supported =
+            api_.check_algorithm(handle_, plan.desc, plan.first, plan.second, plan.result, plan.result,
+                                 &plan.algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
+            result.workspaceSize <= static_cast<size_t>(kWorkspace);
+        if (plan.supported) return;
+    }
+    const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(plan, product);
+    if (algorithms.empty()) return;
+    plan.supported = true;
+    plan.algorithm = algorithms.front();
+    if (!options_.tune || algorithms.size() == 1 || stream.capturing()) return;
+    Buffer own;
+    void* result = product.c.data;
+    if (product.accumulate) {
+        try {
+            const int64_t bytes =
+                ((product.m() - 1) * product.c.row_stride + product.n()) * size_of(product.c.dtype);
+            own = Buffer(device_, "timing of products", MemoryCategory::workspace, bytes);
+        } catch (const Error&) {
+            return;  // no room to time in: the heuristic's first choice it is
+        }
+        result = own.data();
+    }
+    double best = 1e30;
+    for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
+        const double ms = median_ms(plan, algorithm, product, result, stream);
+        if (ms < best * kClearlyFaster) {
+            best = ms;
+            plan.algorithm = algorithm;
+        }
+    }
+    plan.supported = best < 1e30;
+    AlgorithmWords words;
+    std::memcpy(words.data(), &plan.algorithm, sizeof plan.algorithm);
+    if (plan.supported) cache_->store(key, words);
+    stream.synchronize();  // `own` goes
+}
+
+bool CublasLt::matmul(const op::Matmul& a, Stream& stream) {
+    auto& cuda_stream = static_cast<CudaStream&>(stream);
+    workspaces_.at(cuda_stream, kWorkspace);
+    if (device_.dry()) return true;
+    // A bias in another type than c's is none of its epilogues.
+    if (a.bias.present() && a.bias.dtype != a.c.dtype) return false;
+    const Product product{a};
+    auto [entry, fresh] = plans_.try_emplace(product.key());
+    Plan& plan = entry->second;
+    if (fresh) {
+        plan = make_plan(product);
+        choose(plan, product, cuda_stream);
+    }
+    if (!plan.supported) return false;
+    if (a.bias.present()) {
+        api_.check(
+            api_.desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a.bias.data, sizeof a.bias.data),
+            "cublasLtMatmulDescSetAttribute");
+    }
+    cuda_stream.begin_span("matmul");
+    api_.check(run(plan, plan.algorithm, product, a.c.data, cuda_stream), "cublasLtMatmul");
+    cuda_stream.end_span();
+    return true;
+}
+
+}  // namespace
+
+std::unique_ptr<MatmulLibrary> make_cublaslt(Device& device, const CublasLtOptions& options,
+                                             const CublasLtApi& api) {
+    return std::make_unique<CublasLt>(device, options, api);
+}
+
+std::unique_ptr<MatmulLibrary> make_cublaslt(Device& device, const CublasLtOptions& options,
+                                             std::string& why) {
+    CublasLtApi api;
+    if (device.dry()) return std::make_unique<CublasLt>(device, options, api);
+    if (!load_cublaslt(api, why)) return nullptr;
+    try {
+        return std::make_unique<CublasLt>(device, options, api);
+    } catch (const Error& error) {
+        why = error.what();
+        return nullptr;
+    }
+}
+
+std::string cache_folder() {
+    const auto variable = [](const char* name) -> std::string {
+        const char* const value = std::getenv(name);
+        return value ? value : "";
+    };
+    if (const std::string own = variable("SPEEDRUN_CACHE_DIR"); !own.empty()) return own;
+    if (const std::string xdg = variable("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/speedrun";
+    if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/speedrun";
+    return "";
+}
+
+}  // namespace speedrun
