@@ -15,6 +15,9 @@ struct Batch {
     // or before i in its row, else (or without document mask) the row's first token. One array for rows and
     // documents: token i attends to first_key[i] … i.
     std::vector<int32_t> first_key;
+    // (sizes)(T) table rows of the 2-gram, 3-gram, … that ends at each token, see hash_ngrams(); empty for a
+    // model that embeds none.
+    std::vector<std::vector<int32_t>> ngrams = {};
     int64_t valid_targets = 0;  // how many targets are not -1
     // Targets that count in the whole step that a training batch belongs to, over all microbatches and ranks:
     // the step's loss is the mean over them, however they are spread.

@@ -4,7 +4,8 @@
 #include <limits>
 #include <span>
 
-#include "data/permutation.h"
+#include "data/document_rows.h"
+#include "data/stream_rows.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -43,56 +44,27 @@ void index_row(Batch& batch, int64_t row, const RowLayout& layout) {
     }
 }
 
-// The windows of a shard: as many as fit at every offset below S, but at least one where there is room at
-// all.
-int64_t windows_of(const Shard& shard, int64_t sequence_length, bool shuffle) {
-    const int64_t room = shard.size() - 1;  // inputs that have a target
-    if (room < sequence_length) return 0;
-    if (!shuffle) return room / sequence_length;
-    return std::max<int64_t>(1, (room - (sequence_length - 1)) / sequence_length);
+std::unique_ptr<const RowSource> make_rows(const TokenDataset& dataset, const BatchLoaderOptions& options) {
+    const int64_t S = options.sequence_length;
+    if (S < 1) throw_usage("sequence_length is {}, expected 1 or more", S);
+    if (options.rows_per_step < 1)
+        throw_usage("rows_per_step is {}, expected 1 or more", options.rows_per_step);
+    if (options.max_document_tokens == 0) {
+        return std::make_unique<StreamRows>(
+            dataset,
+            StreamRowsOptions{.sequence_length = S, .seed = options.seed, .shuffle = options.shuffle});
+    }
+    return std::make_unique<DocumentRows>(
+        dataset, DocumentRowsOptions{.sequence_length = S,
+                                     .max_document_tokens = options.max_document_tokens,
+                                     .seed = options.seed,
+                                     .shuffle = options.shuffle});
 }
 
 }  // namespace
 
 BatchLoader::BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& options)
-    : dataset_(dataset), options_(options) {
-    const int64_t S = options.sequence_length;
-    if (S < 1) throw_usage("sequence_length is {}, expected 1 or more", S);
-    if (options.rows_per_step < 1) {
-        throw_usage("rows_per_step is {}, expected 1 or more", options.rows_per_step);
-    }
-    first_window_.push_back(0);
-    int64_t longest = 0;
-    for (int64_t i = 0; i < dataset.num_shards(); ++i) {
-        const Shard& shard = dataset.shard(i);
-        longest = std::max(longest, shard.size());
-        first_window_.push_back(first_window_.back() + windows_of(shard, S, options.shuffle));
-    }
-    if (num_windows() == 0) {
-        throw_data(
-            "training data too short: sequence_length {} needs {} tokens in a shard, the longest has {}", S,
-            S + 1, longest);
-    }
-}
-
-std::span<const uint16_t> BatchLoader::row_window(int64_t row) const {
-    const int64_t S = options_.sequence_length;
-    const int64_t epoch = row / num_windows();
-    int64_t window = row % num_windows();
-    if (options_.shuffle) window = Permutation(num_windows(), {options_.seed, epoch})(window);
-
-    // upper_bound skips shards without windows: they start where the next one does.
-    const auto after = std::upper_bound(first_window_.begin(), first_window_.end(), window);
-    const int64_t shard = (after - first_window_.begin()) - 1;
-    const int64_t shard_first = first_window_[static_cast<size_t>(shard)];
-    const int64_t shard_windows = *after - shard_first;
-    int64_t offset = 0;
-    if (options_.shuffle) {
-        const int64_t slack = dataset_.shard(shard).size() - 1 - shard_windows * S;
-        offset = window_offset(std::min(S, slack + 1), {options_.seed, epoch}, shard);
-    }
-    return dataset_.window(shard, offset + (window - shard_first) * S, S + 1);
-}
+    : separator_(dataset.separator()), options_(options), rows_(make_rows(dataset, options)) {}
 
 void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
     if (step < 0 || rows.first < 0 || rows.count < 0 || rows.first > options_.rows_per_step - rows.count) {
@@ -101,13 +73,21 @@ void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
     }
     const int64_t S = options_.sequence_length;
     resize(batch, rows.count, S);
+    std::vector<RowSource::Piece> pieces;
     for (int64_t row = 0; row < rows.count; ++row) {
-        const auto window = row_window(step * options_.rows_per_step + rows.first + row);
-        std::copy(window.begin(), window.end() - 1, batch.tokens.begin() + row * S);
-        std::copy(window.begin() + 1, window.end(), batch.targets.begin() + row * S);
-        index_row(batch, row, {S, dataset_.separator(), options_.document_mask});
+        rows_->read(step * options_.rows_per_step + rows.first + row, pieces);
+        const auto tokens = batch.tokens.begin() + row * S, targets = batch.targets.begin() + row * S;
+        int64_t at = 0;  // in the row of S+1 tokens: all but the last are inputs, all but the first targets
+        for (const RowSource::Piece piece : pieces) {
+            const int64_t end = at + static_cast<int64_t>(piece.size());
+            std::copy(piece.begin(), piece.end() - (end > S), tokens + at);
+            std::copy(piece.begin() + (at == 0), piece.end(), targets + (at == 0 ? 0 : at - 1));
+            at = end;
+        }
+        index_row(batch, row, {S, separator_, options_.document_mask});
     }
-    batch.valid_targets = rows.count * S;  // a window holds the target of its last token too
+    hash_ngrams(batch, options_.ngrams);
+    batch.valid_targets = rows.count * S;  // a row holds the target of its last input too
     batch.step_targets = options_.rows_per_step * S;
 }
 
@@ -146,6 +126,7 @@ void ValidationLoader::fill(RowRange rows, Batch& batch) const {
         index_row(batch, row, {S, dataset_.separator(), options_.document_mask});
         batch.valid_targets += count;
     }
+    hash_ngrams(batch, options_.ngrams);
 }
 
 }  // namespace speedrun

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <memory>
+#include <string>
 
 #include "data/batch.h"
+#include "data/ngrams.h"
+#include "data/row_source.h"
 #include "data/token_dataset.h"
 
 namespace speedrun {
@@ -19,25 +22,26 @@ struct BatchLoaderOptions {
     int64_t sequence_length = 0;  // S, tokens per row
     int64_t rows_per_step = 0;    // rows per optimizer step, over all ranks and microbatches
     uint64_t seed = 0;            // of the order
-    bool shuffle = true;          // false: windows in file order, from the start of every shard
-    bool document_mask = true;    // see Batch::first_key
+    bool shuffle = true;          // false: in file order
+    // 0: rows are windows of the shards (StreamRows). Else they are packed from documents that are cut at so
+    // many tokens (DocumentRows).
+    int64_t max_document_tokens = 0;
+    bool document_mask = true;  // see Batch::first_key
+    NgramTable ngrams = {};     // see Batch::ngrams
 };
 
-// Training rows. Global row r = step * rows_per_step + i is window perm(r mod N) of epoch r / N, where the N
-// windows are S+1 tokens (S inputs and the last target) on a grid of S tokens in each shard; perm belongs to
-// (seed, epoch). With shuffle each shard's grid starts at a random offset below S in each epoch, so that
-// epochs cut the text differently; the offset leaves N the same in all epochs. A window never crosses a
-// shard.
+// Training rows. Row i of a step is row step * rows_per_step + i of the row source.
 class BatchLoader {
   public:
-    // The dataset must outlive the loader. Throws a usage error for sizes below 1, a data error if no shard
-    // holds S+1 tokens.
+    // The dataset must outlive the loader. Throws a usage error for sizes below 1, a data error where the
+    // data fills no row.
     BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& options);
 
     const BatchLoaderOptions& options() const { return options_; }
-    int64_t num_windows() const { return first_window_.back(); }  // N, rows per epoch
     // Epoch of the first row of a step.
-    int64_t epoch(int64_t step) const { return step * options_.rows_per_step / num_windows(); }
+    int64_t epoch(int64_t step) const { return rows_->epoch(step * options_.rows_per_step); }
+    EpochCounts counts(int64_t epoch) const { return rows_->counts(epoch); }
+    std::string describe() const { return rows_->describe(); }
 
     // Fills `batch` with rows of a step (first ≥ 0, first+count ≤ rows_per_step, else an internal error).
     // Vectors are reused. Safe to call from many threads with different batches. Throws a data error at a
@@ -45,17 +49,16 @@ class BatchLoader {
     void fill(int64_t step, RowRange rows, Batch& batch) const;
 
   private:
-    std::span<const uint16_t> row_window(int64_t row) const;
-
-    const TokenDataset& dataset_;
+    int32_t separator_;
     BatchLoaderOptions options_;
-    std::vector<int64_t> first_window_;  // (num_shards + 1) index of each shard's first window, then N
+    std::unique_ptr<const RowSource> rows_;
 };
 
 struct ValidationLoaderOptions {
     int64_t sequence_length = 0;  // S, tokens per row
     int64_t val_tokens = 0;       // targets to predict, 0 = all
     bool document_mask = true;    // see Batch::first_key
+    NgramTable ngrams = {};       // see Batch::ngrams
 };
 
 // Validation rows: the shards as one stream, across their borders. Row k has inputs k*S … (k+1)*S-1 and

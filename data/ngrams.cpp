@@ -34,4 +34,13 @@ void hash_ngrams(std::span<int32_t> out, std::span<const int32_t> tokens, std::s
     }
 }
 
+void hash_ngrams(Batch& batch, const NgramTable& table) {
+    batch.ngrams.resize(static_cast<size_t>(table.num_sizes()));
+    int64_t n = 2;
+    for (std::vector<int32_t>& rows : batch.ngrams) {
+        rows.resize(batch.tokens.size());
+        hash_ngrams(rows, batch.tokens, batch.first_key, n++, table.num_rows);
+    }
+}
+
 }  // namespace speedrun

@@ -5,7 +5,17 @@
 #include <cstdint>
 #include <span>
 
+#include "data/batch.h"
+
 namespace speedrun {
+
+// Which n-grams a model embeds.
+struct NgramTable {
+    int64_t max_ngram = 0;  // those of 2 … max_ngram tokens; below 2: none
+    int64_t num_rows = 0;   // of the table that all sizes share
+
+    int64_t num_sizes() const { return max_ngram < 2 ? 0 : max_ngram - 1; }
+};
 
 // out[t] = the table row, 0 … num_rows-1, of tokens t-n+1 … t. Tokens before first_key[t] (another row or,
 // with document masks, another document) count as absent, which hashes differently from every token, so that
@@ -14,5 +24,9 @@ namespace speedrun {
 // internal error.
 void hash_ngrams(std::span<int32_t> out, std::span<const int32_t> tokens, std::span<const int32_t> first_key,
                  int64_t n, int64_t num_rows);
+
+// Fills batch.ngrams with the rows of every size of the table, from the batch's tokens and first keys. Memory
+// is reused.
+void hash_ngrams(Batch& batch, const NgramTable& table);
 
 }  // namespace speedrun

@@ -41,7 +41,7 @@ class BatchLoaderTest : public testing::Test {
 
 TEST_F(BatchLoaderTest, RowsAreWindowsWithTheirNextTokens) {
     const BatchLoader loader(dataset_, {.sequence_length = 8, .rows_per_step = 4, .seed = 3});
-    EXPECT_EQ(loader.num_windows(), (103 - 8) / 8 + (57 - 8) / 8);
+    EXPECT_EQ(loader.counts(0).rows, (103 - 8) / 8 + (57 - 8) / 8);
     for (int64_t step = 0; step < 20; ++step) {
         const Batch batch = fill(loader, step, 0, 4);
         ASSERT_EQ(batch.tokens.size(), 32u);
@@ -63,8 +63,8 @@ TEST_F(BatchLoaderTest, AnEpochVisitsEachWindowOnce) {
     const BatchLoader loader(dataset_, {.sequence_length = 8, .rows_per_step = 1, .seed = 3});
     for (int64_t epoch = 0; epoch < 5; ++epoch) {
         std::set<int32_t> starts, grids;
-        for (int64_t i = 0; i < loader.num_windows(); ++i) {
-            const int64_t step = epoch * loader.num_windows() + i;
+        for (int64_t i = 0; i < loader.counts(0).rows; ++i) {
+            const int64_t step = epoch * loader.counts(0).rows + i;
             EXPECT_EQ(loader.epoch(step), epoch);
             const int32_t start = fill(loader, step, 0, 1).tokens[0];
             EXPECT_TRUE(starts.insert(start).second) << "window at " << start << " twice in epoch " << epoch;
@@ -77,7 +77,7 @@ TEST_F(BatchLoaderTest, AnEpochVisitsEachWindowOnce) {
 TEST_F(BatchLoaderTest, EpochsAndSeedsDiffer) {
     const BatchLoader first(dataset_, {.sequence_length = 8, .rows_per_step = 17, .seed = 3});
     const BatchLoader second(dataset_, {.sequence_length = 8, .rows_per_step = 17, .seed = 4});
-    ASSERT_EQ(first.num_windows(), 17);  // one step is one epoch
+    ASSERT_EQ(first.counts(0).rows, 17);  // one step is one epoch
     EXPECT_EQ(fill(first, 0, 0, 17).tokens, fill(first, 0, 0, 17).tokens);
     EXPECT_NE(fill(first, 0, 0, 17).tokens, fill(first, 1, 0, 17).tokens);
     EXPECT_NE(fill(first, 0, 0, 17).tokens, fill(second, 0, 0, 17).tokens);
@@ -116,7 +116,7 @@ TEST_F(BatchLoaderTest, RowsDoNotDependOnTheStepSize) {
 TEST_F(BatchLoaderTest, WithoutShuffleRowsAreInFileOrder) {
     const BatchLoader loader(dataset_,
                              {.sequence_length = 20, .rows_per_step = 7, .seed = 3, .shuffle = false});
-    EXPECT_EQ(loader.num_windows(), 7);
+    EXPECT_EQ(loader.counts(0).rows, 7);
     const Ints expected = {0, 20, 40, 60, 80, 1000, 1020};
     EXPECT_EQ(row_starts(fill(loader, 0, 0, 7), 20), expected);
     EXPECT_EQ(row_starts(fill(loader, 5, 0, 7), 20), expected);
@@ -124,7 +124,7 @@ TEST_F(BatchLoaderTest, WithoutShuffleRowsAreInFileOrder) {
 
 TEST_F(BatchLoaderTest, AShardOfOneWindowIsUsed) {
     const BatchLoader loader(dataset_, {.sequence_length = 102, .rows_per_step = 1, .seed = 3});
-    EXPECT_EQ(loader.num_windows(), 1);
+    EXPECT_EQ(loader.counts(0).rows, 1);
     for (int64_t step = 0; step < 5; ++step) EXPECT_EQ(fill(loader, step, 0, 1).tokens[0], 0);
     const BatchLoader slack(dataset_, {.sequence_length = 100, .rows_per_step = 1, .seed = 3});
     std::set<int32_t> starts;

@@ -117,6 +117,7 @@ class RowSource final : public BatchSource {
           rows_(rows_of_step_ / (mode.ranks() * mode.accumulation)),
           accumulation_(mode.accumulation),
           masks_(mode.masked && !mode.graphs),
+          ngrams_(config_of(mode).model.ngram_table()),
           ranks_(ranks) {}
 
     const Batch& next() override {
@@ -128,6 +129,7 @@ class RowSource final : public BatchSource {
         for (int64_t i = 0; i < rows_; ++i)
             add_row(batch_, step, (microbatch * ranks_.size() + ranks_.data_rank()) * rows_ + i, i);
         batch_.step_targets = whole.valid_targets;
+        hash_ngrams(batch_, ngrams_);
         return batch_;
     }
 
@@ -149,6 +151,7 @@ class RowSource final : public BatchSource {
 
     const int64_t rows_of_step_, rows_, accumulation_;
     const bool masks_;
+    const NgramTable ngrams_;
     const Ranks& ranks_;
     int64_t made_ = 0;
     Batch batch_;

@@ -46,6 +46,8 @@ RunSummary a_summary() {
     s.status = "done";
     s.steps = 42;
     s.tokens = 344064;
+    s.epoch_tokens_seen = 1000000;
+    s.epoch_tokens_dropped = 500;
     s.parameters = 1234567;
     s.ranks = 2;
     s.mesh = "replicate 1 x shard 2 x context 1 x tensor 1";
@@ -92,6 +94,8 @@ TEST(MetricsTest, FilesHaveTheseBytes) {
   "message": "",
   "steps": 42,
   "tokens": 344064,
+  "epoch_tokens_seen": 1000000,
+  "epoch_tokens_dropped": 500,
   "parameters": 1234567,
   "ranks": 2,
   "mesh": "replicate 1 x shard 2 x context 1 x tensor 1",

@@ -45,6 +45,7 @@ ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t se
     : runtime({.device = DeviceKind::cpu, .precision = precision, .threads = 1}),
       model(config, {.tokens = tokens, .sequence_length = sequence_length}, runtime, rules, true, memory),
       gradients(model.table(), model.parameters().layout(), runtime),
+      ngrams_(config.ngram_table()),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {}
 
 ModelHarness::~ModelHarness() {
@@ -80,7 +81,11 @@ void ModelHarness::randomize(double deviation, uint64_t seed) {
 }
 
 void ModelHarness::upload(const HostBatch& batch) {
-    const Batch ids{batch.tokens, batch.targets, batch.positions, batch.first_key};
+    Batch ids{.tokens = batch.tokens,
+              .targets = batch.targets,
+              .positions = batch.positions,
+              .first_key = batch.first_key};
+    hash_ngrams(ids, ngrams_);
     model.put_batch(ids, [this](const Tensor& to, std::span<const int32_t> values) {
         runtime.device().copy(to.data, values.data(), to.bytes(), runtime.compute());
         runtime.synchronize();  // before the values go

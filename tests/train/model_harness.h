@@ -48,6 +48,7 @@ struct ModelHarness {
     GradientStore gradients;
 
   private:
+    const NgramTable ngrams_;
     Buffer loss_sum_;
 };
 

@@ -9,6 +9,7 @@
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
 #include "train/config/config_json.h"
+#include "train/engine/batch_sources.h"
 #include "train/engine/memory_plan.h"
 
 namespace speedrun {
@@ -52,8 +53,7 @@ int run_eval(const EvalOptions& options) {
     const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
     verify_shards(files, kHashedAtStart);
     const TokenDataset data(files, static_cast<int32_t>(config.model.vocab_size), info.separator);
-    const ValidationLoader loader(
-        data, {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask});
+    const ValidationLoader loader(data, validation_options(config));
     const double loss = run.runner->validate(loader);
     std::printf("validation loss %.6f nats/token over %lld tokens of %s\n", loss,
                 static_cast<long long>(loader.num_targets()), info.name.c_str());

@@ -10,6 +10,7 @@
 #include "train/commands/plan_gpu.h"
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
+#include "train/engine/batch_sources.h"
 #include "train/engine/memory_plan.h"
 #include "train/engine/step_runner.h"
 #include "train/optim/groups.h"
@@ -70,7 +71,11 @@ void print_batch(const Config& config, const Ranks& ranks) {
             static_cast<long long>(val));
     } catch (const Error& error) {
         std::printf("data: not there yet (%s)\n", error.what());
+        return;
     }
+    if (config.data.rows == RowKind::stream) return;
+    const TokenDataset dataset = open_dataset(config, config.data.train, "data.train");
+    std::printf("%s\n", BatchLoader(dataset, loader_options(config)).describe().c_str());
 }
 
 // Does it fit? Says so, and what would; 2 if not.

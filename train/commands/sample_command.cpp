@@ -48,6 +48,7 @@ class Sampler {
             const bool begins = run_.config.data.document_mask && batch.tokens[t] == separator;
             batch.first_key[t] = begins ? static_cast<int32_t>(t) : batch.first_key[t - 1];
         }
+        hash_ngrams(batch, run_.config.model.ngram_table());
         Transformer& model = run_.runner->model();
         Stream& stream = run_.runtime->compute();
         model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {

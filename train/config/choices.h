@@ -31,6 +31,14 @@ template <>
 inline constexpr Word<PositionKind> kWords<PositionKind>[] = {{"rotary", PositionKind::rotary},
                                                               {"learned", PositionKind::learned}};
 
+// ---- data
+
+// What a row of training holds: the next tokens of the stream, or whole documents from their starts.
+enum class RowKind : uint8_t { stream, documents };
+template <>
+inline constexpr Word<RowKind> kWords<RowKind>[] = {{"stream", RowKind::stream},
+                                                    {"documents", RowKind::documents}};
+
 // ---- memory
 
 enum class Checkpointing : uint8_t { none, selective, full };

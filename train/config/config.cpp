@@ -67,7 +67,17 @@ void DataConfig::fields(FieldVisitor& v) {
     v.field("train", train, "token shards to train on (file patterns)");
     v.field("val", val, "token shards to validate on (file patterns)");
     v.field("val_tokens", val_tokens, "tokens of the validation stream that are scored; 0: all", {0, 1e15});
-    v.field("shuffle", shuffle, "visit sequences in a random order, a function of seed and step alone");
+    v.field("shuffle", shuffle,
+            "visit sequences, or documents, in a random order, a function of seed and step alone");
+    v.choice(
+        "rows", rows,
+        "what a training sequence holds; stream: the tokens that follow each other in a shard; documents: "
+        "documents from their starts, packed until the sequence is full, the rest of the last one "
+        "dropped");
+    v.field("max_document_tokens", max_document_tokens,
+            "rows=documents: tokens of a document that are used, the rest is dropped; 0: "
+            "batch.sequence_length",
+            {0, 1 << 20});
     v.field("document_mask", document_mask, "attention does not cross documents");
 }
 
@@ -285,6 +295,14 @@ void Config::validate() const {
     if (batch.tokens_per_step % batch.microbatch_tokens != 0) {
         throw_usage("batch.tokens_per_step {} is not a multiple of batch.microbatch_tokens {}",
                     batch.tokens_per_step, batch.microbatch_tokens);
+    }
+    if (data.rows == RowKind::stream && data.max_document_tokens > 0) {
+        throw_usage("data.max_document_tokens {} is for data.rows=documents, data.rows is stream",
+                    data.max_document_tokens);
+    }
+    if (data.max_document_tokens > batch.sequence_length) {
+        throw_usage("data.max_document_tokens {} exceeds batch.sequence_length {}", data.max_document_tokens,
+                    batch.sequence_length);
     }
     memory.num_checkpointed_blocks(model.num_layers);
     constexpr int64_t kMostMicrobatches = 1 << 16;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/ngrams.h"
 #include "train/config/choices.h"
 #include "train/config/field_visitor.h"
 
@@ -40,8 +41,8 @@ struct ModelConfig {
 
     int64_t head_dim() const { return model_dim / num_heads; }
     int64_t padded_vocab_size() const { return (vocab_size + 63) / 64 * 64; }
-    // Sizes of n-grams that are embedded: 2 … max_ngram.
-    int64_t num_ngrams() const { return max_ngram < 2 ? 0 : max_ngram - 1; }
+    NgramTable ngram_table() const { return {.max_ngram = max_ngram, .num_rows = ngram_rows}; }
+    int64_t num_ngrams() const { return ngram_table().num_sizes(); }  // sizes of n-grams that are embedded
     // 1/√head_dim unless the config gives another.
     double resolved_attention_scale() const;
     void apply_preset();  // sets every switch of the family that `preset` names
@@ -52,6 +53,8 @@ struct DataConfig {
     std::vector<std::string> train, val;
     int64_t val_tokens = 0;
     bool shuffle = true;
+    RowKind rows = RowKind::stream;
+    int64_t max_document_tokens = 0;  // 0: batch.sequence_length
     bool document_mask = true;
     void fields(FieldVisitor& v);
 };

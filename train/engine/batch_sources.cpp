@@ -10,6 +10,13 @@ namespace {
 
 constexpr int kSyntheticBatches = 4;
 
+// See BatchLoaderOptions::max_document_tokens.
+int64_t document_tokens(const Config& config) {
+    if (config.data.rows == RowKind::stream) return 0;
+    return config.data.max_document_tokens > 0 ? config.data.max_document_tokens
+                                               : config.batch.sequence_length;
+}
+
 }  // namespace
 
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key) {
@@ -28,7 +35,16 @@ BatchLoaderOptions loader_options(const Config& config) {
             .rows_per_step = config.batch.tokens_per_step / config.batch.sequence_length,
             .seed = static_cast<uint64_t>(config.seed),
             .shuffle = config.data.shuffle,
-            .document_mask = config.data.document_mask};
+            .max_document_tokens = document_tokens(config),
+            .document_mask = config.data.document_mask,
+            .ngrams = config.model.ngram_table()};
+}
+
+ValidationLoaderOptions validation_options(const Config& config) {
+    return {.sequence_length = config.batch.sequence_length,
+            .val_tokens = config.data.val_tokens,
+            .document_mask = config.data.document_mask,
+            .ngrams = config.model.ngram_table()};
 }
 
 SyntheticBatches::SyntheticBatches(const Config& config) {
@@ -45,6 +61,7 @@ SyntheticBatches::SyntheticBatches(const Config& config) {
         }
         batch.valid_targets = count;
         batch.step_targets = config.batch.tokens_per_step;
+        hash_ngrams(batch, config.model.ngram_table());
         batches_.push_back(std::move(batch));
     }
 }

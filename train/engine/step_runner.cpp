@@ -14,8 +14,8 @@ namespace {
 // Endless zeros: every token is 0 and counts.
 class DummySource final : public BatchSource {
   public:
-    explicit DummySource(const BatchConfig& config) {
-        const int64_t tokens = config.microbatch_tokens, sequence_length = config.sequence_length;
+    explicit DummySource(const Config& config) {
+        const int64_t tokens = config.batch.microbatch_tokens, sequence_length = config.batch.sequence_length;
         batch_.tokens.assign(tokens, 0);
         batch_.targets.assign(tokens, 0);
         for (int64_t t = 0; t < tokens; ++t) {
@@ -23,7 +23,8 @@ class DummySource final : public BatchSource {
             batch_.first_key.push_back(static_cast<int32_t>(t / sequence_length * sequence_length));
         }
         batch_.valid_targets = tokens;
-        batch_.step_targets = config.tokens_per_step;
+        batch_.step_targets = config.batch.tokens_per_step;
+        hash_ngrams(batch_, config.model.ngram_table());
     }
     const Batch& next() override { return batch_; }
 
@@ -246,7 +247,7 @@ void StepRunner::warm_up() {
     // Other ranks have connections to set up, whose collectives want to run.
     const bool rehearsal = ranks_.size() == 1;
     if (rehearsal) runtime_.device().rehearse(true);
-    DummySource source(config_.batch);
+    DummySource source(config_);
     const int64_t before = runtime_.ops().flops();
     run_microbatches(period_ - 1, source);  // at which every group is stepped
     recomputed_flops_per_step_ = model_.recomputed_flops();

@@ -20,6 +20,7 @@
 namespace speedrun {
 
 // Where a step's batches come from, one microbatch per call; the reference holds until the next call. Each
+// has the n-grams that the model embeds (hash_ngrams() in data/ngrams.h makes them of tokens and first keys) and
 // states Batch::step_targets, the same on all ranks: the runner throws a data error where it is 0, and an
 // internal error where microbatches of a step contradict each other.
 class BatchSource {

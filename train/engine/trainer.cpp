@@ -42,14 +42,14 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
       train_data_(open_dataset(config, config.data.train, "data.train")),
       val_data_(open_dataset(config, config.data.val, "data.val")),
       loader_(train_data_, loader_options(config)),
-      val_loader_(val_data_,
-                  {config.batch.sequence_length, config.data.val_tokens, config.data.document_mask}),
+      val_loader_(val_data_, validation_options(config)),
       runner_(config, runtime, ranks),
       ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)),
       checkpointer_(
           config, ranks, runtime, runner_, folder.path(),
           [this](const std::string& text, bool problem) { report(text, problem); },
           options.file_system ? *options.file_system : real_file_system()) {
+    folder.log(loader_.describe());
     if (options.warm_up) runner_.warm_up();
     flops_per_step_ = over_ranks(static_cast<double>(runner_.flops_per_step()));
     progress_.emplace(ProgressOptions{.steps = config.schedule.steps,
@@ -280,6 +280,9 @@ void Trainer::finish(RunSummary& s) {
     s.ranks = ranks_.size();
     s.mesh = ranks_.mesh().describe();
     s.strategy = word_of(ranks_.sharing().strategy);
+    const EpochCounts epoch = loader_.counts(0);
+    s.epoch_tokens_seen = epoch.tokens_seen;
+    s.epoch_tokens_dropped = epoch.tokens_dropped;
     s.parameters = runner_.model().table().numel();
     s.train_ms = clock_.finished_ms();
     if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;

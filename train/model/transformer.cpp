@@ -5,7 +5,6 @@
 #include <cmath>
 #include <vector>
 
-#include "data/ngrams.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -59,11 +58,10 @@ void Transformer::put_batch(const Batch& batch, const PutIds& put) const {
     if (!batch.targets.empty()) checked_put(to.targets, batch.targets);
     checked_put(to.positions, batch.positions);
     checked_put(to.first_key, batch.first_key);
-    std::vector<int32_t> rows(to.ngrams.empty() ? 0 : batch.tokens.size());
-    for (size_t i = 0; i < to.ngrams.size(); ++i) {
-        hash_ngrams(rows, batch.tokens, batch.first_key, static_cast<int64_t>(i) + 2, config_.ngram_rows);
-        checked_put(to.ngrams[i], rows);
-    }
+    if (batch.ngrams.size() != to.ngrams.size())
+        throw_internal("a batch with {} sizes of n-grams, the model embeds {}", batch.ngrams.size(),
+                       to.ngrams.size());
+    for (size_t i = 0; i < to.ngrams.size(); ++i) checked_put(to.ngrams[i], batch.ngrams[i]);
 }
 
 const Parameter* Transformer::parameter(const std::string& name) const {

@@ -30,7 +30,7 @@ class Transformer {
     int64_t tokens() const { return tokens_; }
     // What the next microbatch's tensors are to hold: put(tensor, values) for each, in the order of
     // BatchTensors. The values live as long as the call. Targets may be absent (empty): they are not put.
-    // Throws an internal error if the batch has not tokens() tokens.
+    // Throws an internal error if the batch has not tokens() tokens, or not the n-grams of the model.
     using PutIds = std::function<void(const Tensor&, std::span<const int32_t>)>;
     void put_batch(const Batch& batch, const PutIds& put) const;
 

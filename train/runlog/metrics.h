@@ -79,6 +79,10 @@ using OptionalNumber = std::optional<double>;        // null in the file where t
     X(std::string, message, none, "", "message", "why it diverged")                                          \
     X(int64_t, steps, none, "", "steps", "steps that were made")                                             \
     SPEEDRUN_TOKENS_METRIC(X)                                                                                \
+    X(int64_t, epoch_tokens_seen, none, "", "seen of the data",                                              \
+      "tokens of the training data that are in a row of the first epoch")                                    \
+    X(int64_t, epoch_tokens_dropped, none, "", "dropped of the data",                                        \
+      "tokens of the training data that are in none")                                                        \
     X(int64_t, parameters, none, "", "parameters", "numbers that are trained")                               \
     X(int64_t, ranks, none, "", "ranks", "processes of the run")                                             \
     X(std::string, mesh, none, "", "mesh", "the ranks as a grid")                                            \

@@ -19,7 +19,7 @@ KNOWN = {
               "activation", "position", "rotary_base", "qk_norm", "tied_head", "biases", "logit_softcap",
               "attention_scale", "window", "zero_init_projections", "norm_embedding", "mix_first_embedding",
               "value_embeddings", "max_ngram", "ngram_rows", "init_scale", "init_from"},
-    "data": {"train", "val", "val_tokens", "shuffle", "document_mask"},
+    "data": {"train", "val", "val_tokens", "shuffle", "rows", "max_document_tokens", "document_mask"},
     "batch": {"sequence_length", "microbatch_tokens", "tokens_per_step"},
     "optimizers": {"clip", "clip_norm", "groups"},
     "schedule": {"steps", "warmup_steps", "decay", "cooldown_fraction", "final_lr_fraction"},
@@ -51,6 +51,7 @@ def read_config(path):
         require(group["every"] == 1, f"optimizers.groups.every {group['every']}: the twin steps every group at every step")
     require(config["model"]["max_ngram"] == 0, "model.max_ngram: the twin embeds no n-grams; set it to 0")
     require(not unknown, f"{path}: the twin does not know {', '.join(unknown)}")
+    require(config["data"]["rows"] == "stream", "data.rows: the twin reads windows of the shards; set it to stream")
     require(not config["data"]["shuffle"], "data.shuffle: the twin reads windows in file order; set it to false")
     return config
 

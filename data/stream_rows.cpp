@@ -1,0 +1,75 @@
+#include "data/stream_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "data/permutation.h"
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+// The windows of a shard: as many as fit at every offset below S, but at least one where there is room at
+// all.
+int64_t windows_of(const Shard& shard, int64_t sequence_length, bool shuffle) {
+    const int64_t room = shard.size() - 1;  // inputs that have a target
+    if (room < sequence_length) return 0;
+    if (!shuffle) return room / sequence_length;
+    return std::max<int64_t>(1, (room - (sequence_length - 1)) / sequence_length);
+}
+
+}  // namespace
+
+StreamRows::StreamRows(const TokenDataset& dataset, const StreamRowsOptions& options)
+    : dataset_(dataset), options_(options) {
+    const int64_t S = options.sequence_length;
+    first_window_.push_back(0);
+    int64_t longest = 0;
+    for (int64_t i = 0; i < dataset.num_shards(); ++i) {
+        const Shard& shard = dataset.shard(i);
+        longest = std::max(longest, shard.size());
+        first_window_.push_back(first_window_.back() + windows_of(shard, S, options.shuffle));
+    }
+    if (num_windows() == 0) {
+        throw_data(
+            "training data too short: sequence_length {} needs {} tokens in a shard, the longest has {}", S,
+            S + 1, longest);
+    }
+}
+
+// Windows of a shard are neighbours, each beginning with the last target of the one before: they hold one
+// token more than they have inputs.
+EpochCounts StreamRows::counts(int64_t) const {
+    int64_t seen = num_windows() * options_.sequence_length;
+    for (size_t i = 1; i < first_window_.size(); ++i) seen += first_window_[i] > first_window_[i - 1];
+    return {.rows = num_windows(), .tokens_seen = seen, .tokens_dropped = dataset_.num_tokens() - seen};
+}
+
+void StreamRows::read(int64_t row, std::vector<Piece>& pieces) const {
+    const int64_t S = options_.sequence_length;
+    const int64_t epoch = row / num_windows();
+    int64_t window = row % num_windows();
+    if (options_.shuffle) window = Permutation(num_windows(), {options_.seed, epoch})(window);
+
+    // upper_bound skips shards without windows: they start where the next one does.
+    const auto after = std::upper_bound(first_window_.begin(), first_window_.end(), window);
+    const int64_t shard = (after - first_window_.begin()) - 1;
+    const int64_t shard_first = first_window_[static_cast<size_t>(shard)];
+    const int64_t shard_windows = *after - shard_first;
+    int64_t offset = 0;
+    if (options_.shuffle) {
+        const int64_t slack = dataset_.shard(shard).size() - 1 - shard_windows * S;
+        offset = window_offset(std::min(S, slack + 1), {options_.seed, epoch}, shard);
+    }
+    pieces.assign(1, dataset_.window(shard, offset + (window - shard_first) * S, S + 1));
+}
+
+std::string StreamRows::describe() const {
+    const EpochCounts epoch = counts(0);
+    return fmt::format("rows of the stream: {} an epoch with {} tokens; {} tokens are in none", epoch.rows,
+                       epoch.tokens_seen, epoch.tokens_dropped);
+}
+
+}  // namespace speedrun

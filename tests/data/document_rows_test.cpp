@@ -1,0 +1,290 @@
+// Rows of documents: what each holds, that they are the same whoever asks, and that no token is unaccounted
+// for.
+#include "data/document_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "data/batch_loader.h"
+#include "tests/data/test_files.h"
+
+namespace speedrun {
+namespace {
+
+constexpr uint16_t X = 999;  // the separator
+constexpr int32_t kVocab = 60000;
+using Ints = std::vector<int32_t>;
+using Tokens = std::vector<uint16_t>;
+
+Tokens row_of(const RowSource& rows, int64_t row) {
+    std::vector<RowSource::Piece> pieces;
+    rows.read(row, pieces);
+    Tokens tokens;
+    for (const RowSource::Piece piece : pieces) tokens.insert(tokens.end(), piece.begin(), piece.end());
+    return tokens;
+}
+
+Batch fill(const BatchLoader& loader, int64_t step, RowRange rows) {
+    Batch batch;
+    loader.fill(step, rows, batch);
+    return batch;
+}
+
+class ByHandTest : public testing::Test {
+  protected:
+    const TempDir dir_;
+    // The first shard begins inside a document, the second begins one; the last document ends with the data.
+    const TokenDataset dataset_{{write_tokens(dir_.file("a.bin"), {70, 71, X, 1, 2, X, 10, 11, 12, 13, 14}),
+                                 write_tokens(dir_.file("b.bin"), {X, X, 20, 21, 22, 23, X, 30, X, 40, 41})},
+                                kVocab,
+                                X};
+};
+
+// Rows of 6 + 1 tokens, documents cut at 4. The documents of 3, 6, 1, 5, 2 and 3 tokens are cut to 3, 4, 1,
+// 4, 2 and 3: the first two are a row, the next three another, and the last one alone is none.
+TEST_F(ByHandTest, DocumentsAreCutAndPackedInFileOrder) {
+    const DocumentRows rows(dataset_, {.sequence_length = 6, .max_document_tokens = 4, .shuffle = false});
+    EXPECT_EQ(rows.num_documents(), 6);
+    const Tokens first = {X, 1, 2, X, 10, 11, 12}, second = {X, X, 20, 21, 22, X, 30};
+    for (const int64_t row : {0, 2, 2000}) EXPECT_EQ(row_of(rows, row), first) << row;
+    for (const int64_t row : {1, 3, 2001}) EXPECT_EQ(row_of(rows, row), second) << row;
+    EXPECT_EQ(rows.epoch(1), 0);
+    EXPECT_EQ(rows.epoch(2000), 1000);
+    // 70 71 before the first separator, 13 14 and 23 behind a cut, X 40 41 at the end.
+    const EpochCounts counts = rows.counts(7);
+    EXPECT_EQ(counts.rows, 2);
+    EXPECT_EQ(counts.tokens_seen, 14);
+    EXPECT_EQ(counts.tokens_dropped, 2 + 2 + 1 + 3);
+    EXPECT_EQ(rows.describe(),
+              "rows of documents: 2 an epoch with 14 tokens of 6 documents, each cut at 4 tokens; 8 tokens "
+              "(36.4%) are dropped");
+}
+
+TEST_F(ByHandTest, ABatchHoldsInputsTargetsAndFirstKeys) {
+    BatchLoaderOptions options{
+        .sequence_length = 6, .rows_per_step = 2, .shuffle = false, .max_document_tokens = 4};
+    const Batch batch = fill(BatchLoader(dataset_, options), 3, {0, 2});
+    EXPECT_EQ(batch.tokens, (Ints{X, 1, 2, X, 10, 11, X, X, 20, 21, 22, X}));
+    EXPECT_EQ(batch.targets, (Ints{1, 2, X, 10, 11, 12, X, 20, 21, 22, X, 30}));
+    EXPECT_EQ(batch.positions, (Ints{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5}));
+    EXPECT_EQ(batch.first_key, (Ints{0, 0, 0, 3, 3, 3, 6, 7, 7, 7, 7, 11}));
+    EXPECT_EQ(batch.valid_targets, 12);
+    EXPECT_EQ(batch.step_targets, 12);
+    EXPECT_EQ(fill(BatchLoader(dataset_, options), 3, {1, 1}).first_key, (Ints{0, 1, 1, 1, 1, 5}));
+}
+
+// Seven tokens of a row are full with the third of a document's five: its two others are in no row.
+TEST_F(ByHandTest, TheLastDocumentOfARowIsCutAtItsEnd) {
+    const DocumentRows rows(dataset_, {.sequence_length = 6, .max_document_tokens = 6, .shuffle = false});
+    EXPECT_EQ(row_of(rows, 0), (Tokens{X, 1, 2, X, 10, 11, 12}));
+    EXPECT_EQ(row_of(rows, 1), (Tokens{X, X, 20, 21, 22, 23, X}));
+    EXPECT_EQ(row_of(rows, 2), row_of(rows, 0)) << "30 is dropped with its document, X 40 41 fills no row";
+}
+
+TEST_F(ByHandTest, WhatCannotBeIsSaidWithItsNumbers) {
+    const auto make = [](const TokenDataset& data, int64_t sequence_length, int64_t most) {
+        DocumentRows(data, {.sequence_length = sequence_length, .max_document_tokens = most});
+    };
+    make(dataset_, 16, 4);
+    expect_error(ExitCode::data, {"sequence_length 17", "18 tokens", "6 documents", "have 17", "cut at 4"},
+                 [&] { make(dataset_, 17, 4); });
+    expect_error(ExitCode::usage, {"max_document_tokens is 0"}, [&] { make(dataset_, 6, 0); });
+    const TokenDataset none({dir_.file("a.bin")}, kVocab, 500);
+    expect_error(ExitCode::data, {"11 training tokens", "a.bin", "separator 500"}, [&] { make(none, 2, 2); });
+    const TokenDataset small({dir_.file("a.bin")}, 71, 1);
+    const BatchLoader loader(
+        small, {.sequence_length = 2, .rows_per_step = 1, .shuffle = false, .max_document_tokens = 3});
+    expect_error(ExitCode::data, {"a.bin", "token 5 is 999", "vocab_size is 71"}, [&] {
+        fill(loader, 0, {0, 1});
+    });
+}
+
+// Random documents over three shards. A token is its index in the stream of shards, plus 1000: it tells its
+// place.
+class DocumentRowsTest : public testing::Test {
+  protected:
+    static constexpr int64_t S = 50, kLongest = 24;
+
+    DocumentRowsTest() {
+        std::mt19937 random(5);
+        for (int shard = 0; shard < 3; ++shard) {
+            Tokens tokens;
+            for (int i = 0; i < 3000; ++i, ++count_) {
+                const bool starts = random() % 16 == 0 && i > 20 * shard;
+                if (starts) starts_.push_back(count_);
+                tokens.push_back(static_cast<uint16_t>(starts ? X : 1000 + count_));
+            }
+            files_.push_back(
+                write_tokens(dir_.file(std::string(1, static_cast<char>('a' + shard)) + ".bin"), tokens));
+        }
+        dataset_.emplace(files_, kVocab, X);
+    }
+
+    DocumentRows rows(bool shuffle = true, uint64_t seed = 3) const {
+        return {*dataset_,
+                {.sequence_length = S, .max_document_tokens = kLongest, .seed = seed, .shuffle = shuffle}};
+    }
+    BatchLoader loader(int64_t rows_per_step, uint64_t seed = 3) const {
+        return {*dataset_,
+                {.sequence_length = S,
+                 .rows_per_step = rows_per_step,
+                 .seed = seed,
+                 .max_document_tokens = kLongest,
+                 .ngrams = {.max_ngram = 3, .num_rows = 100}}};
+    }
+    // The documents of a row by their first token after the separator, with the tokens of each that it has.
+    static std::vector<Tokens> documents(const Tokens& row) {
+        std::vector<Tokens> found;
+        for (const uint16_t token : row) {
+            if (token == X) found.emplace_back();
+            if (found.empty()) {
+                ADD_FAILURE() << "the row begins with " << token;
+                found.emplace_back();
+            }
+            found.back().push_back(token);
+        }
+        return found;
+    }
+
+    const TempDir dir_;
+    std::vector<std::string> files_;
+    std::vector<int64_t> starts_;  // of documents, in the stream
+    int64_t count_ = 0;
+    std::optional<TokenDataset> dataset_;
+};
+
+TEST_F(DocumentRowsTest, RowsAreDocumentsFromTheirStarts) {
+    const DocumentRows source = rows();
+    ASSERT_EQ(source.num_documents(), static_cast<int64_t>(starts_.size()));
+    int64_t next = 0;
+    for (int64_t epoch = 0; epoch < 4; ++epoch) {
+        const EpochCounts counts = source.counts(epoch);
+        EXPECT_EQ(counts.tokens_seen, counts.rows * (S + 1));
+        EXPECT_EQ(counts.tokens_seen + counts.tokens_dropped, count_);
+        std::set<uint16_t> seen;  // all tokens but separators, which have no places
+        int64_t separators = 0;
+        for (int64_t row = 0; row < counts.rows; ++row, ++next) {
+            EXPECT_EQ(source.epoch(next), epoch);
+            const Tokens tokens = row_of(source, next);
+            ASSERT_EQ(tokens.size(), static_cast<size_t>(S + 1));
+            const std::vector<Tokens> found = documents(tokens);
+            for (size_t d = 0; d < found.size(); ++d) {
+                const Tokens& document = found[d];
+                const auto length = static_cast<int64_t>(document.size());
+                EXPECT_LE(length, kLongest);
+                ++separators;
+                for (int64_t i = 1; i < length; ++i) {
+                    EXPECT_TRUE(seen.insert(document[static_cast<size_t>(i)]).second) << "a token twice";
+                    EXPECT_EQ(document[static_cast<size_t>(i)], document[1] + i - 1);
+                }
+                if (length < 2) continue;
+                const int64_t start = document[1] - 1001;
+                const auto at = std::lower_bound(starts_.begin(), starts_.end(), start);
+                ASSERT_TRUE(at != starts_.end() && *at == start) << "no document starts at " << start;
+                int64_t end = (start / 3000 + 1) * 3000;
+                if (at + 1 != starts_.end()) end = std::min(end, at[1]);
+                // Only the last one of a row may be shorter than its cut.
+                const int64_t cut = std::min(end - start, kLongest);
+                EXPECT_TRUE(length == cut || (d + 1 == found.size() && length < cut));
+            }
+        }
+        EXPECT_EQ(static_cast<int64_t>(seen.size()) + separators, counts.tokens_seen);
+    }
+    EXPECT_EQ(source.epoch(next), 4);
+}
+
+TEST_F(DocumentRowsTest, WithoutShuffleDocumentsAreInFileOrder) {
+    const DocumentRows source = rows(false);
+    const EpochCounts counts = source.counts(0);
+    uint16_t last = 0;
+    for (int64_t row = 0; row < counts.rows; ++row) {
+        const Tokens tokens = row_of(source, row);
+        for (const uint16_t token : tokens) {
+            if (token == X) continue;
+            EXPECT_GT(token, last);
+            last = token;
+        }
+        EXPECT_EQ(tokens, row_of(source, row + 5 * counts.rows)) << "all epochs are alike";
+    }
+}
+
+TEST_F(DocumentRowsTest, EpochsAndSeedsDiffer) {
+    const DocumentRows first = rows(), second = rows(true, 4);
+    const auto starts = [](const DocumentRows& source, int64_t epoch) {
+        int64_t row = 0;
+        for (int64_t before = 0; before < epoch; ++before) row += source.counts(before).rows;
+        std::vector<Tokens> all;
+        for (const int64_t end = row + source.counts(epoch).rows; row < end; ++row)
+            all.push_back(row_of(source, row));
+        return all;
+    };
+    const auto epoch = starts(first, 0);
+    EXPECT_EQ(epoch, starts(rows(), 0));
+    EXPECT_NE(epoch, starts(first, 1));
+    EXPECT_NE(epoch, starts(second, 0));
+    EXPECT_NE(epoch, starts(rows(false), 0));
+    std::set<int64_t> numbers;
+    for (int64_t e = 0; e < 30; ++e) numbers.insert(first.counts(e).rows);
+    EXPECT_GT(numbers.size(), 1u) << "for the next test: where an epoch begins depends on those before it";
+}
+
+// Whoever asks for a row, and whatever was asked before.
+TEST_F(DocumentRowsTest, RowsDoNotDependOnWhatWasAskedBefore) {
+    const DocumentRows forwards = rows();
+    std::vector<Tokens> expected;
+    for (int64_t row = 0; row < 900; ++row) expected.push_back(row_of(forwards, row));
+    ASSERT_GT(forwards.epoch(899), 3);
+    for (const int64_t from : {899, 450, 1}) EXPECT_EQ(row_of(rows(), from), expected[size_t(from)]);
+    const DocumentRows backwards = rows();
+    for (int64_t row = 899; row >= 0; --row) EXPECT_EQ(row_of(backwards, row), expected[size_t(row)]);
+    for (int64_t e : {6, 0, 3}) EXPECT_EQ(backwards.counts(e).rows, rows().counts(e).rows);
+}
+
+TEST_F(DocumentRowsTest, RowsDoNotDependOnHowAStepIsSplit) {
+    const BatchLoader steps = loader(12), single = loader(1);
+    for (const int64_t step : {0, 7, 40}) {
+        const Batch whole = fill(steps, step, {0, 12});
+        for (const int64_t count : {1, 2, 3, 4, 6}) {
+            Ints tokens, targets, trigrams;
+            for (int64_t row = 0; row < 12; row += count) {
+                const Batch part = fill(steps, step, {row, count});
+                tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+                targets.insert(targets.end(), part.targets.begin(), part.targets.end());
+                trigrams.insert(trigrams.end(), part.ngrams[1].begin(), part.ngrams[1].end());
+                EXPECT_EQ(part.step_targets, 12 * S);
+            }
+            EXPECT_EQ(tokens, whole.tokens);
+            EXPECT_EQ(targets, whole.targets);
+            EXPECT_EQ(trigrams, whole.ngrams[1]);
+        }
+        const Batch last = fill(single, 12 * step + 11, {0, 1});
+        EXPECT_TRUE(std::equal(last.tokens.begin(), last.tokens.end(), whole.tokens.end() - S));
+    }
+}
+
+TEST_F(DocumentRowsTest, ManyThreadsReadTheSameRows) {
+    const DocumentRows alone = rows();
+    std::vector<Tokens> expected;
+    for (int64_t row = 0; row < 600; ++row) expected.push_back(row_of(alone, row));
+    const DocumentRows shared = rows();
+    std::vector<std::thread> threads;
+    std::vector<int> wrong(4);
+    for (size_t t = 0; t < wrong.size(); ++t) {
+        threads.emplace_back([&, t] {
+            for (size_t i = 0; i < 600; ++i) {
+                const size_t row = (i * 7 + t * 150) % 600;  // far from each other: epochs come and go
+                wrong[t] += row_of(shared, static_cast<int64_t>(row)) != expected[row];
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, (std::vector<int>{0, 0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace speedrun
