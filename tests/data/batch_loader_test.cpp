@@ -117,6 +117,9 @@ TEST_F(BatchLoaderTest, WithoutShuffleRowsAreInFileOrder) {
     const BatchLoader loader(dataset_,
                              {.sequence_length = 20, .rows_per_step = 7, .seed = 3, .shuffle = false});
     EXPECT_EQ(loader.counts(0).rows, 7);
+    EXPECT_EQ(loader.counts(0).tokens_seen, (5 * 20 + 1) + (2 * 20 + 1));
+    EXPECT_EQ(loader.counts(0).tokens_dropped, 2 + 4 + 16);
+    EXPECT_EQ(loader.describe(), "rows of the stream: 7 an epoch with 142 tokens; 22 tokens are in none");
     const Ints expected = {0, 20, 40, 60, 80, 1000, 1020};
     EXPECT_EQ(row_starts(fill(loader, 0, 0, 7), 20), expected);
     EXPECT_EQ(row_starts(fill(loader, 5, 0, 7), 20), expected);

@@ -76,6 +76,22 @@ TEST(NgramsTest, RowsAreUsedEvenly) {
     for (int c : count) EXPECT_NEAR(c, 2500, 6 * 48);
 }
 
+TEST(NgramsTest, ABatchHasTheRowsOfEverySize) {
+    Batch batch;
+    batch.tokens = {8, 9, 3, 8, 9};
+    batch.first_key = {0, 0, 0, 3, 3};
+    hash_ngrams(batch, {.max_ngram = 4, .num_rows = 1000});
+    ASSERT_EQ(batch.ngrams.size(), 3u);
+    for (int64_t n : {2, 3, 4})
+        EXPECT_EQ(batch.ngrams[static_cast<size_t>(n - 2)], hashed(batch.tokens, batch.first_key, n, 1000));
+    batch.tokens.resize(2);
+    batch.first_key.resize(2);
+    hash_ngrams(batch, {.max_ngram = 2, .num_rows = 1000});
+    EXPECT_EQ(batch.ngrams, (std::vector<Ids>{hashed({8, 9}, one_row(2), 2, 1000)}));
+    hash_ngrams(batch, {});
+    EXPECT_TRUE(batch.ngrams.empty());
+}
+
 TEST(NgramsTest, ChecksItsArguments) {
     Ids out(2);
     const Ids three(3);

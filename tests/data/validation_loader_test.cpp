@@ -63,6 +63,19 @@ TEST_F(ValidationLoaderTest, FillsPositionsAndKeys) {
                                     {.sequence_length = 4, .val_tokens = 6, .document_mask = false});
     unmasked.fill({0, 2}, batch);
     EXPECT_EQ(batch.first_key, (Ints{0, 0, 0, 0, 4, 4, 4, 4}));
+    EXPECT_TRUE(batch.ngrams.empty());
+}
+
+TEST_F(ValidationLoaderTest, HasTheNgramsOfTheModel) {
+    const NgramTable table{.max_ngram = 3, .num_rows = 1000};
+    const ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = 6, .ngrams = table});
+    Batch batch;
+    loader.fill({0, 2}, batch);
+    Batch expected = batch;
+    expected.ngrams.clear();
+    hash_ngrams(expected, table);
+    ASSERT_EQ(expected.ngrams.size(), 2u);
+    EXPECT_EQ(batch.ngrams, expected.ngrams);
 }
 
 TEST_F(ValidationLoaderTest, RowsPastTheEndArePadding) {

@@ -52,6 +52,8 @@ expect 2 "device: 'cuda'" env CUDA_VISIBLE_DEVICES=-1 "$speedrun" train tiny.jso
 expect 2 "trace" "$speedrun" train tiny.json --trace 5
 expect 0 "weights" "$speedrun" plan tiny.json
 expect 0 "communication: one rank, none" "$speedrun" plan tiny.json
+expect 0 "^rows of documents: .* tokens (.*%) are dropped" "$speedrun" plan tiny.json --set data.rows=documents --set data.max_document_tokens=16
+expect 2 "max_document_tokens 5 is for data.rows=documents" "$speedrun" plan tiny.json --set data.max_document_tokens=5
 expect 0 "all_reduce over shard (4 ranks), f32" "$speedrun" plan tiny.json --ranks 4 --set batch.microbatch_tokens=64
 expect 2 "4 ranks = 1024: .*--set batch.microbatch_tokens=64" "$speedrun" plan tiny.json --ranks 4
 

@@ -187,6 +187,40 @@ TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
     }
 }
 
+// Documents of 32 tokens are cut at 10, so four of them are a row of 33 and 200 rows an epoch: the run of 320
+// begins the second epoch at step 6. N-grams come with the batches.
+TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
+    const std::vector<std::string> documents = {"data.rows=documents", "data.max_document_tokens=10",
+                                                "batch.tokens_per_step=1024", "model.max_ngram=3",
+                                                "checkpoint.every=3"};
+    for (const bool shuffle : {true, false}) {
+        for (const int ranks : {1, 2}) {
+            const std::string name = fmt::format("{}{}", shuffle ? "shuffled" : "in_order", ranks);
+            std::vector<std::string> settings = documents;
+            settings.push_back(fmt::format("data.shuffle={}", shuffle));
+            const Config c = config_of({ranks, 1, "zero1"}, settings);
+            EXPECT_EQ(train(c, ranks, name), "");
+            for (const int64_t step : {3, 9}) {
+                const std::string later = fmt::format("{}_from{}", name, step);
+                EXPECT_EQ(train(c, ranks, later, checkpoint(name, step)), "");
+                EXPECT_EQ(curve_from(later, 0), curve_from(name, step));
+                expect_same_bytes(checkpoint(name, 10), checkpoint(later, 10), ranks);
+            }
+            const Json summary = Json::parse(bytes_of(path(name) + "/summary.json"));
+            EXPECT_EQ(summary["epoch_tokens_seen"], 200 * 33);
+            EXPECT_EQ(summary["epoch_tokens_dropped"], 800 * 32 - 200 * 33);
+            EXPECT_NE(bytes_of(path(name) + "/run.log").find("rows of documents: 200 an epoch"),
+                      std::string::npos);
+        }
+        // Two ranks read the rows of one, and sum in another order: f32 rounding, which ten steps amplify.
+        const std::string name = shuffle ? "shuffled" : "in_order";
+        const std::vector<double> one = curve_from(name + "1", 0), two = curve_from(name + "2", 0);
+        ASSERT_EQ(one.size(), two.size());
+        for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-5 * std::abs(one[i])) << i;
+    }
+    EXPECT_NE(curve_from("shuffled1", 0), curve_from("in_order1", 0));
+}
+
 // What a run keeps for backward may change where it is continued, here on a machine with less memory.
 TEST_F(ResumeTest, ContinuesBitwiseWithOtherActivationCheckpointing) {
     for (const char* precision : {"f32", "bf16"}) {

@@ -296,6 +296,13 @@ TEST(ConfigValidationTest, OtherCombinations) {
     expect_parts(error_of(R"("model": {"num_layers": 2, "value_embeddings": 3})"),
                  {"model.value_embeddings 3", "model.num_layers 2"});
     expect_parts(error_of(R"("model": {"max_ngram": 1})"), {"model.max_ngram 1", "2 and more"});
+    EXPECT_EQ(parse(R"("data": {"rows": "documents", "max_document_tokens": 512})").data.rows,
+              RowKind::documents);
+    expect_parts(error_of(R"("data": {"max_document_tokens": 7})"),
+                 {"data.max_document_tokens 7", "data.rows is stream"});
+    expect_parts(error_of(R"("data": {"rows": "documents", "max_document_tokens": 513})"),
+                 {"data.max_document_tokens 513", "batch.sequence_length 512"});
+    expect_parts(error_of(R"("data": {"rows": "document"})"), {"stream | documents", "\"document\""});
     expect_parts(error_of(R"("schedule": {"steps": 10, "warmup_steps": 11})"),
                  {"schedule.warmup_steps 11", "schedule.steps 10"});
     expect_parts(error_of_text("{}"), {"optimizers.groups is empty"});

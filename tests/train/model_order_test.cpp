@@ -65,6 +65,26 @@ TEST(AccumulationTest, TwoMicrobatchesEqualOneDoubleBatch) {
         expect_accumulation_is_exact(model_config(preset), 4, kSequence);
 }
 
+// Batches bring the rows of n-grams that the model embeds, all sizes and no other.
+TEST(BatchTest, NgramsAreThoseOfTheModel) {
+    const ModelConfig model = model_config(Family::modern);
+    ModelHarness h(model, 2 * kSequence, kSequence);
+    const HostBatch ids = random_batch(model, 2, kSequence, true, 1);
+    Batch batch{
+        .tokens = ids.tokens, .targets = ids.targets, .positions = ids.positions, .first_key = ids.first_key};
+    size_t put = 0;
+    const auto count = [&](const Tensor&, std::span<const int32_t>) { ++put; };
+    EXPECT_THROW(h.model.put_batch(batch, count), Error);
+    hash_ngrams(batch, model.ngram_table());
+    put = 0;
+    h.model.put_batch(batch, count);
+    EXPECT_EQ(put, 4u + 2u);
+    batch.ngrams[1].pop_back();
+    EXPECT_THROW(h.model.put_batch(batch, count), Error);
+    batch.ngrams.resize(1);
+    EXPECT_THROW(h.model.put_batch(batch, count), Error);
+}
+
 // The head runs in two chunks on the whole batch and in one on each half.
 TEST(AccumulationTest, HeadInChunksEqualsHeadAtOnce) {
     for (const Family preset : {Family::gpt2, Family::modern}) {
