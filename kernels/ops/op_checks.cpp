@@ -41,6 +41,77 @@ void check_mix(const MixWith& mix, Tensor x, const char* z_name, const char* coe
     expect(mix.coefficients, DType::f32, {2}, coefficients_name);
 }
 
+// out: y or dy, whose shape and type the sources have.
+void check_terms(const WeightedTerms& terms, Tensor out, int64_t sequence_length) {
+    const int64_t rows = out.rows(), cols = out.cols(), heads = coefficient_heads(terms);
+    const int count = count_terms(terms);
+    if (out.rank != 2 || count == 0) throw_internal("weighted_sum: {} terms for {}", count, out.describe());
+    if (rows > INT32_MAX || cols > INT32_MAX) throw_internal("weighted_sum: {} is too large", out.describe());
+    if (sequence_length <= 0 || rows % sequence_length != 0) {
+        throw_internal("weighted_sum: {} rows are not a multiple of the sequence length {}", rows,
+                       sequence_length);
+    }
+    if (cols % heads != 0)
+        throw_internal("weighted_sum: {} columns are not a multiple of {} coefficients", cols, heads);
+    for (int j = 0; j < kMaxTerms; ++j) {
+        const Tensor &source = terms[j].source, &coefficient = terms[j].coefficient;
+        if (j >= count && (source.present() || coefficient.present()))
+            throw_internal("weighted_sum: term {} follows one without a source", j);
+        if (j >= count) continue;
+        expect(source, out.dtype, {rows, cols}, "weighted_sum source");
+        if (!coefficient.present()) continue;
+        if (coefficient.rank == 1) {
+            expect(coefficient, DType::f32, {1}, "weighted_sum coefficient");
+        } else {
+            expect(coefficient, DType::f32, {rows, coefficient.cols() == 1 ? 1 : heads},
+                   "weighted_sum coefficient");
+        }
+    }
+}
+
+void check_term_gradients(const op::WeightedSumBackward& a) {
+    for (int j = 0; j < kMaxTerms; ++j) {
+        const TermGradient& g = a.gradients[j];
+        if (j >= count_terms(a.terms) && (g.dsource.present() || g.dcoefficient.present()))
+            throw_internal("weighted_sum: a gradient is wanted of term {} of {}", j, count_terms(a.terms));
+        if (g.dcoefficient.present()) {
+            const Tensor& c = a.terms[j].coefficient;
+            if (!c.present()) throw_internal("weighted_sum: term {} has no coefficient, but its gradient", j);
+            if (c.rank == 1) {
+                expect(g.dcoefficient, DType::f32, {1}, "weighted_sum dcoefficient");
+            } else {
+                expect(g.dcoefficient, DType::f32, {c.rows(), c.cols()}, "weighted_sum dcoefficient");
+            }
+        }
+        if (!g.dsource.present()) continue;
+        expect(g.dsource, a.dy.dtype, {a.dy.rows(), a.dy.cols()}, "weighted_sum dsource");
+        if (same_memory(g.dsource, a.dy) && any_shifted(a.terms))
+            throw_internal("weighted_sum: dsource {} is dy, but a term is shifted", j);
+        for (int i = 0; i < j; ++i) {
+            if (!same_memory(a.gradients[i].dsource, g.dsource)) continue;
+            if (!joins_previous(a.gradients, j) || !g.accumulate_source)
+                throw_internal(
+                    "weighted_sum: dsource {} is that of term {}, but no neighbour that accumulates", j, i);
+        }
+    }
+}
+
+// What both directions of narrow_linear have.
+template <class Arguments>
+void check_narrow(const Arguments& a) {
+    const int64_t rows = a.x.rows(), outputs = a.weight.rank == 2 ? a.weight.shape[0] : 0;
+    const auto fits = [](int64_t size) { return size >= 1 && size <= kMaxNarrow; };
+    if (a.x.rank != 2 || !fits(outputs) || !fits(a.x.cols()))
+        throw_internal(
+            "narrow_linear: x {} and weight {} are not [T,K] and [N,K] with 1 to {} columns and rows",
+            a.x.describe(), a.weight.describe(), kMaxNarrow);
+    const DType weight_type = a.weight.dtype == DType::f32 ? DType::f32 : a.x.dtype;
+    expect(a.weight, weight_type, {outputs, a.x.cols()}, "narrow_linear weight");
+    if (!a.weight.contiguous())
+        throw_internal("narrow_linear: weight {} is not contiguous", a.weight.describe());
+    expect(a.y, DType::f32, {rows, outputs}, "narrow_linear y");
+}
+
 template <class Arguments>
 void check_rotary(const Arguments& a) {
     const RotaryOptions& o = a.options;
@@ -107,6 +178,35 @@ void check(const op::MixNormBackward& a) {
     expect(a.entered, a.s.dtype, {a.s.rows(), a.s.cols()}, "mix_norm entered");
     check_mix(a.mix, a.s, "mix_norm z", "mix_norm coefficients");
     expect(a.dcoefficients, DType::f32, {2}, "mix_norm dcoefficients");
+}
+
+void check(const op::WeightedSumForward& a) {
+    check_terms(a.terms, a.y, a.sequence_length);
+    for (int j = 0; j < count_terms(a.terms); ++j) {
+        if (a.terms[j].shifted && same_memory(a.terms[j].source, a.y))
+            throw_internal("weighted_sum: y is the source of term {}, which is shifted", j);
+    }
+}
+
+void check(const op::WeightedSumBackward& a) {
+    check_terms(a.terms, a.dy, a.sequence_length);
+    check_term_gradients(a);
+}
+
+void check(const op::NarrowLinearForward& a) {
+    check_narrow(a);
+    if (a.bias.present()) expect(a.bias, DType::f32, {a.y.cols()}, "narrow_linear bias");
+}
+
+void check(const op::NarrowLinearBackward& a) {
+    check_narrow(a);
+    expect(a.dy, DType::f32, {a.y.rows(), a.y.cols()}, "narrow_linear dy");
+    if (a.dx.present()) expect(a.dx, a.x.dtype, {a.x.rows(), a.x.cols()}, "narrow_linear dx");
+    if (a.dbias.present()) expect(a.dbias, DType::f32, {a.y.cols()}, "narrow_linear dbias");
+    if (!a.dweight.present()) return;
+    expect(a.dweight, DType::f32, {a.y.cols(), a.x.cols()}, "narrow_linear dweight");
+    if (!a.dweight.contiguous())
+        throw_internal("narrow_linear: dweight {} is not contiguous", a.dweight.describe());
 }
 
 void check(const op::QkNormRotaryForward& a) {

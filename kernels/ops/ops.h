@@ -13,6 +13,7 @@
 
 #include "kernels/device/device.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/combine.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/matmul.h"
@@ -27,6 +28,7 @@
     SPEEDRUN_MATMUL_OPS(X)    \
     SPEEDRUN_NORM_OPS(X)      \
     SPEEDRUN_POINTWISE_OPS(X) \
+    SPEEDRUN_COMBINE_OPS(X)   \
     SPEEDRUN_ATTENTION_OPS(X) \
     SPEEDRUN_LOSS_OPS(X)      \
     SPEEDRUN_OPTIMIZER_OPS(X) \

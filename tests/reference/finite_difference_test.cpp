@@ -136,6 +136,44 @@ TEST(FiniteDifference, Mix) {
     expect_gradient(coefficients, backward.dcoefficients, loss, "coefficients");
 }
 
+// A number, one for each row and one for each head; rows of two sequences, and of the row before.
+TEST(FiniteDifference, WeightedSum) {
+    constexpr int64_t kRows = 6, kCols = 4, kSequence = 3;
+    std::vector<WeightedTerm> terms;
+    for (bool shifted : {false, true}) {
+        for (const auto& [rows, heads] :
+             {std::pair{0, 0}, std::pair{1, 1}, std::pair{6, 1}, std::pair{6, 2}}) {
+            const uint64_t seed = 10 * terms.size();
+            terms.push_back({random(kRows, kCols, seed + 1), random(rows, heads, seed + 2),
+                             rows == 0 ? -0.5 : 1.25, shifted});
+        }
+    }
+    const Matrix dy = random(kRows, kCols, 3);
+    const auto gradients = weighted_sum_backward(dy, terms, kSequence);
+    const auto loss = [&] { return dot(dy, weighted_sum_forward(terms, kSequence)); };
+    for (size_t j = 0; j < terms.size(); ++j) {
+        expect_gradient(terms[j].source, gradients[j].dsource, loss, "source");
+        expect_gradient(terms[j].coefficient, gradients[j].dcoefficient, loss, "coefficient");
+    }
+}
+
+TEST(FiniteDifference, NarrowLinear) {
+    for (GateActivation activation : {GateActivation::identity, GateActivation::sigmoid,
+                                      GateActivation::two_sigmoid, GateActivation::tanh}) {
+        for (bool biased : {false, true}) {
+            Matrix x = random(5, 4, 1), weight = random(3, 4, 2), bias = biased ? random(1, 3, 3) : Matrix();
+            const Matrix dy = random(5, 3, 4);
+            const auto backward = narrow_linear_backward(dy, x, weight, bias, 0.75, activation);
+            const auto loss = [&] {
+                return dot(dy, narrow_linear_forward(x, weight, bias, 0.75, activation));
+            };
+            expect_gradient(x, backward.dx, loss, "x");
+            expect_gradient(weight, backward.dweight, loss, "weight");
+            if (biased) expect_gradient(bias, backward.dbias, loss, "bias");
+        }
+    }
+}
+
 TEST(FiniteDifference, QkNormRotary) {
     const Indices position = {0, 2, 1};
     Matrix angle = random(3, 4, 1), cos = angle, sin = angle;

@@ -66,6 +66,32 @@ struct MixBackward {
 Matrix mix_forward(const Matrix& x, const Matrix& z, const Matrix& coefficients);
 MixBackward mix_backward(const Matrix& dy, const Matrix& x, const Matrix& z, const Matrix& coefficients);
 
+// ---- combine.cpp
+// -----------------------------------------------------------------------------------------------
+struct WeightedTerm {
+    Matrix source;            // T×C
+    Matrix coefficient = {};  // 1×1, T×1 or T×H; empty: 1
+    double factor = 1.0;
+    bool shifted = false;
+};
+struct WeightedTermGradient {
+    Matrix dsource;       // T×C
+    Matrix dcoefficient;  // in the coefficient's shape
+};
+Matrix weighted_sum_forward(const std::vector<WeightedTerm>& terms, int64_t sequence_length);
+std::vector<WeightedTermGradient> weighted_sum_backward(const Matrix& dy,
+                                                        const std::vector<WeightedTerm>& terms,
+                                                        int64_t sequence_length);
+
+struct NarrowLinearBackward {
+    Matrix dx, dweight, dbias;  // T×K, N×K, 1×N
+};
+// bias may be empty.
+Matrix narrow_linear_forward(const Matrix& x, const Matrix& weight, const Matrix& bias, double scale,
+                             GateActivation activation);
+NarrowLinearBackward narrow_linear_backward(const Matrix& dy, const Matrix& x, const Matrix& weight,
+                                            const Matrix& bias, double scale, GateActivation activation);
+
 // ---- rotary.cpp: of q or of k, T×(H·D)
 // -------------------------------------------------------------------------
 struct RotaryForward {

@@ -24,6 +24,9 @@ constexpr int kChunksAhead = 8;   // … with this many loaded before the first 
 
 constexpr int kRowThreads = 256;  // norm, rotary: a warp per row, or several head vectors per warp
 
+constexpr int kNarrowThreads = 128;          // narrow products, forward: a thread per row of a block …
+constexpr int kNarrowBackwardThreads = 256;  // … backward: four per row of a tile
+
 constexpr int kNormuonThreads = 1024;  // one block per matrix for the factors of its lines
 constexpr int64_t kNormuonRows = 32;   // rows of a chunk at least, where lines are columns
 

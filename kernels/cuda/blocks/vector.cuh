@@ -45,32 +45,59 @@ __device__ __forceinline__ void expect_aligned([[maybe_unused]] const void* p) {
 #endif
 }
 
+// W elements as they lie in memory. Loads under a plain condition are to be of these: what converts them would
+// turn the predicate into a branch.
+template <int W, class Real>
+struct Packed {
+    static constexpr int kBytes = W * static_cast<int>(sizeof(Real)), kPart = kBytes < 16 ? kBytes : 16;
+    using Word = typename WordsOf<kPart / 4>::Type;
+    union {
+        Word words[kBytes / kPart];
+        unsigned bits[kBytes / 4];
+    };
+};
+template <class Real>
+struct Packed<1, Real> {
+    Real element;
+};
+
 // W elements at an address aligned to their size, up to 16 bytes.
 template <int W, class Real>
-__device__ __forceinline__ Vector<W> load_vector(const Real* p) {
+__device__ __forceinline__ Packed<W, Real> load_packed(const Real* p) {
+    Packed<W, Real> result;
+    if constexpr (W == 1) {
+        result.element = *p;
+    } else {
+        using Word = typename Packed<W, Real>::Word;
+        constexpr int kPart = Packed<W, Real>::kPart;
+        expect_aligned<kPart>(p);
+#pragma unroll
+        for (int i = 0; i < Packed<W, Real>::kBytes / kPart; ++i)
+            result.words[i] = load_word(reinterpret_cast<const Word*>(p) + i);
+    }
+    return result;
+}
+template <int W, class Real>
+__device__ __forceinline__ Vector<W> unpack(const Packed<W, Real>& packed) {
     Vector<W> result;
     if constexpr (W == 1) {
-        result[0] = to_float(*p);
+        result[0] = to_float(packed.element);
     } else {
-        constexpr int kBytes = W * static_cast<int>(sizeof(Real)), kPart = kBytes < 16 ? kBytes : 16;
-        using Word = typename WordsOf<kPart / 4>::Type;
-        expect_aligned<kPart>(p);
-        union Bits {
-            Word words[kBytes / kPart];
-            unsigned bits[kBytes / 4];
-        } u;
-#pragma unroll
-        for (int i = 0; i < kBytes / kPart; ++i) u.words[i] = load_word(reinterpret_cast<const Word*>(p) + i);
 #pragma unroll
         for (int i = 0; i < W; ++i) {
             if constexpr (sizeof(Real) == 4) {
-                result[i] = __uint_as_float(u.bits[i]);
+                result[i] = __uint_as_float(packed.bits[i]);
             } else {
-                result[i] = __uint_as_float(i % 2 ? u.bits[i / 2] & 0xffff0000u : u.bits[i / 2] << 16);
+                const unsigned pair = packed.bits[i / 2];
+                result[i] = __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
             }
         }
     }
     return result;
+}
+template <int W, class Real>
+__device__ __forceinline__ Vector<W> load_vector(const Real* p) {
+    return unpack(load_packed<W>(p));
 }
 
 template <int W, class Real>

@@ -1,0 +1,163 @@
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduction.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/ops/op_checks.h"
+
+namespace speedrun {
+
+namespace {
+
+using cpu::Vec;
+
+// factor·c of a row and a head.
+float weight_of(const WeightedTerm& term, int64_t t, int64_t head) {
+    const Tensor& c = term.coefficient;
+    if (!c.present()) return term.factor;
+    if (c.rank == 1) return term.factor * *c.as<float>();
+    return term.factor * c.as<float>()[t * c.row_stride + (c.cols() > 1 ? head : 0)];
+}
+
+template <class Real>
+Real* row_of(const Tensor& x, int64_t t) {  // null where x is absent
+    return x.present() ? x.as<Real>() + t * x.row_stride : nullptr;
+}
+
+template <class Real>
+void forward_row(const op::WeightedSumForward& a, int64_t t) {
+    const int64_t heads = coefficient_heads(a.terms), head_size = a.y.cols() / heads;
+    const bool first = t % a.sequence_length == 0;
+    const int given = count_terms(a.terms);
+    for (int64_t head = 0; head < heads; ++head) {
+        const Real* sources[kMaxTerms];
+        float weights[kMaxTerms];
+        int count = 0;
+        for (int j = 0; j < given; ++j) {
+            const WeightedTerm& term = a.terms[j];
+            if (term.shifted && first) continue;
+            sources[count] = row_of<Real>(term.source, term.shifted ? t - 1 : t) + head * head_size;
+            weights[count++] = weight_of(term, t, head);
+        }
+        Real* out = row_of<Real>(a.y, t) + head * head_size;
+        cpu::for_vectors(head_size, [&](int64_t i, auto width) {
+            Vec sum = count > 0 ? weights[0] * cpu::load(sources[0] + i, width) : Vec();
+            for (int j = 1; j < count; ++j) sum += weights[j] * cpu::load(sources[j] + i, width);
+            cpu::store(out + i, sum, width);
+        });
+    }
+}
+
+using Backward = op::WeightedSumBackward;
+
+// What one row needs of a term's gradients; `row` and `next` differ by one where the term is shifted.
+template <class Real>
+struct TermRow {
+    const Real* dy;      // null: no row of the forward read this one
+    const Real* source;  // null: dc is not wanted
+    Real* dsource;       // null: not wanted, or added to the next term's
+    bool carried;        // the next term adds this one's
+    bool wanted;         // ds
+    bool accumulate;
+};
+
+// sums: of each coefficient that is one number, so far.
+template <class Real>
+void backward_row(const Backward& a, int64_t t, Vec* sums) {
+    const int64_t heads = coefficient_heads(a.terms), head_size = a.dy.cols() / heads;
+    const int64_t place = t % a.sequence_length;
+    const int count = count_terms(a.terms);
+    TermRow<Real> rows[kMaxTerms];
+    bool accumulate = false;  // of neighbours with one dsource: as the first says
+    for (int j = 0; j < count; ++j) {
+        const TermGradient& g = a.gradients[j];
+        TermRow<Real>& row = rows[j];
+        const bool none = a.terms[j].shifted && place == a.sequence_length - 1;
+        row.dy = none ? nullptr : row_of<Real>(a.dy, a.terms[j].shifted ? t + 1 : t);
+        row.source = g.dcoefficient.present() && !none ? row_of<Real>(a.terms[j].source, t) : nullptr;
+        row.wanted = g.dsource.present();
+        row.carried = j + 1 < count && joins_previous(a.gradients, j + 1);
+        row.dsource = row.carried ? nullptr : row_of<Real>(g.dsource, t);
+        if (!joins_previous(a.gradients, j)) accumulate = g.accumulate_source;
+        row.accumulate = accumulate;
+    }
+    Vec row_sums[kMaxTerms] = {};  // of coefficients that all columns of a row share
+    for (int64_t head = 0; head < heads; ++head) {
+        float weights[kMaxTerms];
+        Vec head_sums[kMaxTerms] = {};
+        Vec* into[kMaxTerms];
+        for (int j = 0; j < count; ++j) {
+            const WeightedTerm& term = a.terms[j];
+            const bool weighs = rows[j].wanted && rows[j].dy;
+            weights[j] = weighs ? weight_of(term, term.shifted ? t + 1 : t, head) : 0.0f;
+            into[j] = term.coefficient.rank == 1         ? sums + j
+                      : term.coefficient.cols() == heads ? head_sums + j
+                                                         : row_sums + j;
+        }
+        cpu::for_vectors(head_size, [&](int64_t begin, auto width) {
+            const int64_t i = head * head_size + begin;
+            Vec sum{};
+            for (int j = 0; j < count; ++j) {
+                const TermRow<Real>& row = rows[j];
+                const Vec g = row.dy ? cpu::load(row.dy + i, width) : Vec();
+                if (row.source) *into[j] = fma(g, cpu::load(row.source + i, width), *into[j]);
+                if (!row.wanted) continue;
+                sum += weights[j] * g;
+                if (row.carried) continue;
+                if (row.accumulate) sum += cpu::load(row.dsource + i, width);
+                cpu::store(row.dsource + i, sum, width);
+                sum = Vec();
+            }
+        });
+        for (int j = 0; j < count; ++j) {
+            const Tensor& dc = a.gradients[j].dcoefficient;
+            if (!dc.present() || dc.rank == 1 || (dc.cols() != heads && head + 1 < heads)) continue;
+            const int64_t column = dc.cols() == heads ? head : 0;
+            const auto put = [&](int64_t row, float value) {
+                float& out = dc.as<float>()[row * dc.row_stride + column];
+                out = a.gradients[j].accumulate_coefficient ? out + value : value;
+            };
+            if (a.terms[j].shifted && place == 0) put(t, 0.0f);
+            const Vec total = dc.cols() == heads ? head_sums[j] : row_sums[j];
+            if (rows[j].source) put(a.terms[j].shifted ? t + 1 : t, a.terms[j].factor * cpu::sum(total));
+        }
+    }
+}
+
+void run(const Backward& a, float* partial) {
+    const int64_t rows = a.dy.rows();
+    const int count = count_terms(a.terms);
+    cpu::with_real(a.dy.dtype, [&]<class Real>() {
+        cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
+            Vec sums[kMaxTerms] = {};
+            const auto [begin, end] = cpu::chunk_of(rows, chunk, cpu::kReductionChunks);
+            for (int64_t t = begin; t < end; ++t) backward_row<Real>(a, t, sums);
+            for (int j = 0; j < count; ++j)
+                partial[chunk * kMaxTerms + j] = a.terms[j].factor * cpu::sum(sums[j]);
+        });
+    });
+    for (int j = 0; j < count; ++j) {
+        const TermGradient& g = a.gradients[j];
+        if (!g.dcoefficient.present() || g.dcoefficient.rank != 1) continue;
+        cpu::add_chunks(g.dcoefficient.as<float>(), partial + j, kMaxTerms, 1, g.accumulate_coefficient);
+    }
+}
+
+}  // namespace
+
+void CpuOps::weighted_sum_forward(const op::WeightedSumForward& a, Stream& stream) {
+    check(a);
+    cpu::submit(stream, "weighted_sum_forward", [a] {
+        cpu::with_real(a.y.dtype, [&]<class Real>() {
+            cpu::parallel_for(a.y.rows(), [&](int64_t t) { forward_row<Real>(a, t); });
+        });
+    });
+}
+
+void CpuOps::weighted_sum_backward(const op::WeightedSumBackward& a, Stream& stream) {
+    check(a);
+    auto* partial =
+        static_cast<float*>(workspace(stream, cpu::kReductionChunks * kMaxTerms * int64_t{sizeof(float)}));
+    cpu::submit(stream, "weighted_sum_backward", [=] { run(a, partial); });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,246 @@
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(NarrowLinearTest);
+
+constexpr GateActivation kActivations[] = {GateActivation::identity, GateActivation::sigmoid,
+                                           GateActivation::two_sigmoid, GateActivation::tanh};
+
+struct Shape {
+    int64_t rows, inputs, outputs;
+};
+// Gates of the recipes (12 columns, 1 and 6 outputs; 64 and 41), the smallest and the largest, columns that
+// are no whole quads; rows of no, one and several tiles and chunks.
+const std::vector<Shape> kShapes = {{1, 1, 1},   {7, 12, 6},    {130, 12, 1}, {33, 64, 41},
+                                    {65, 17, 5}, {140, 64, 64}, {257, 15, 33}};
+
+struct Setting {
+    Shape shape;
+    GateActivation activation;
+    bool weight_f32, biased;
+    int64_t slice;  // x is columns of a wider tensor, from this one on; y as well
+    bool accumulate, accumulate_x;
+
+    std::string describe() const {
+        return fmt::format("T={} K={} N={} activation={} f32={} bias={} slice={} accumulate={}{}", shape.rows,
+                           shape.inputs, shape.outputs, static_cast<int>(activation), weight_f32, biased,
+                           slice, accumulate, accumulate_x);
+    }
+};
+
+// Every shape with every activation; the switches take their values in turns.
+std::vector<Setting> settings() {
+    std::vector<Setting> result;
+    for (const Shape& shape : kShapes) {
+        for (GateActivation activation : kActivations) {
+            const auto turn = static_cast<int64_t>(result.size() + result.size() / 4);
+            result.push_back({shape, activation, turn % 2 == 0, turn % 3 != 0, turn % 3, turn % 2 == 1,
+                              turn / 2 % 2 == 1});
+        }
+    }
+    return result;
+}
+
+constexpr float kScale = 0.75f;
+
+struct Inputs {
+    Matrix x, weight, bias, dy;
+};
+
+Inputs random_inputs(const Setting& s, DType dtype) {
+    const auto [rows, inputs, outputs] = s.shape;
+    const DType weight = s.weight_f32 ? DType::f32 : dtype;
+    const double deviation = 1.0 / std::sqrt(static_cast<double>(inputs));
+    return {random_matrix(rows, inputs, 1, dtype), random_matrix(outputs, inputs, 2, weight, deviation),
+            s.biased ? random_matrix(1, outputs, 3, DType::f32) : Matrix(),
+            random_matrix(rows, outputs, 4, DType::f32)};
+}
+
+// Columns of a tensor that has a few more on both sides, unless `begin` is 0.
+Tensor sliced(Harness& h, const Matrix& values, DType dtype, int64_t begin, bool changes) {
+    Matrix wide(values.rows, values.cols + 4 * begin);
+    for (int64_t t = 0; t < values.rows; ++t) {
+        for (int64_t i = 0; i < values.cols; ++i) wide(t, begin + i) = values(t, i);
+    }
+    return (changes ? h.inout(wide, dtype) : h.input(wide, dtype)).column_slice(begin, values.cols);
+}
+
+Tensor upload_weight(Harness& h, const Setting& s, const Inputs& in, DType dtype) {
+    return h.input(in.weight, s.weight_f32 ? DType::f32 : dtype);
+}
+
+TEST_P(NarrowLinearTest, Forward) {
+    for (const Setting& s : settings()) {
+        SCOPED_TRACE(s.describe());
+        const Inputs in = random_inputs(s, dtype());
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor y = h.output(DType::f32, {s.shape.rows, s.shape.outputs + 4 * s.slice})
+                                 .column_slice(s.slice, s.shape.outputs);
+            h.ops().narrow_linear_forward(
+                {.y = y,
+                 .x = sliced(h, in.x, dtype(), s.slice, false),
+                 .weight = upload_weight(h, s, in, dtype()),
+                 .bias = s.biased ? h.input(in.bias, DType::f32, {s.shape.outputs}) : Tensor(),
+                 .scale = kScale,
+                 .activation = s.activation},
+                h.stream());
+            return {h.read(y)};
+        });
+        // tanh and exp err by some 3e-7 where the result itself is small.
+        Tolerance tolerance = reduction(DType::f32, s.shape.inputs);
+        tolerance.absolute = 16 * kF32Roundoff;
+        expect_close(out[0], reference::narrow_linear_forward(in.x, in.weight, in.bias, kScale, s.activation),
+                     tolerance, "y");
+    }
+}
+
+TEST_P(NarrowLinearTest, Backward) {
+    for (const Setting& s : settings()) {
+        SCOPED_TRACE(s.describe());
+        const auto [rows, inputs, outputs] = s.shape;
+        const Inputs in = random_inputs(s, dtype());
+        const Matrix y = reference::narrow_linear_forward(in.x, in.weight, in.bias, kScale, s.activation);
+        const Matrix dx_before = random_matrix(rows, inputs, 5, dtype());
+        const Matrix dw_before = random_matrix(outputs, inputs, 6, DType::f32);
+        const Matrix db_before = random_matrix(1, outputs, 7, DType::f32);
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor dx = sliced(h, dx_before, dtype(), s.slice, true);
+            const Tensor dweight = h.inout(dw_before, DType::f32);
+            const Tensor dbias = s.biased ? h.inout(db_before, DType::f32, {outputs}) : Tensor();
+            h.ops().narrow_linear_backward({.dx = dx,
+                                            .dweight = dweight,
+                                            .dbias = dbias,
+                                            .dy = sliced(h, in.dy, DType::f32, s.slice, false),
+                                            .y = sliced(h, y, DType::f32, s.slice, false),
+                                            .x = sliced(h, in.x, dtype(), s.slice, false),
+                                            .weight = upload_weight(h, s, in, dtype()),
+                                            .scale = kScale,
+                                            .activation = s.activation,
+                                            .accumulate_x = s.accumulate_x,
+                                            .accumulate = s.accumulate},
+                                           h.stream());
+            Outputs result = {h.read(dx), h.read(dweight)};
+            if (s.biased) result.push_back(h.read(dbias));
+            return result;
+        });
+        reference::NarrowLinearBackward expected =
+            reference::narrow_linear_backward(in.dy, in.x, in.weight, in.bias, kScale, s.activation);
+        if (s.accumulate_x) expected.dx = reference::plus(expected.dx, dx_before);
+        if (s.accumulate) expected.dweight = reference::plus(expected.dweight, dw_before);
+        if (s.accumulate) expected.dbias = reference::plus(expected.dbias, db_before);
+        expect_close(out[0], expected.dx, reduction(dtype(), outputs), "dx");
+        expect_close(out[1], expected.dweight, reduction(DType::f32, rows), "dweight");
+        if (s.biased) expect_close(out[2], expected.dbias, reduction(DType::f32, rows), "dbias");
+    }
+}
+
+// Each gradient alone: what is not wanted is neither written nor read.
+TEST_P(NarrowLinearTest, OneGradientAtATime) {
+    const Setting s{{130, 12, 6}, GateActivation::sigmoid, true, true, 0, false, false};
+    const Inputs in = random_inputs(s, dtype());
+    const Matrix y = reference::narrow_linear_forward(in.x, in.weight, in.bias, kScale, s.activation);
+    const reference::NarrowLinearBackward expected =
+        reference::narrow_linear_backward(in.dy, in.x, in.weight, in.bias, kScale, s.activation);
+    const Matrix* wanted[] = {&expected.dx, &expected.dweight, &expected.dbias};
+    for (int which = 0; which < 3; ++which) {
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            op::NarrowLinearBackward a{.dy = h.input(in.dy, DType::f32),
+                                       .y = h.input(y, DType::f32),
+                                       .x = h.output(dtype(), {130, 12}),
+                                       .weight = h.output(DType::f32, {6, 12}),
+                                       .scale = kScale,
+                                       .activation = s.activation,
+                                       .accumulate_x = false,
+                                       .accumulate = false};
+            if (which == 0) a.weight = h.input(in.weight, DType::f32);
+            if (which == 0) a.dx = h.output(dtype(), {130, 12});
+            if (which == 1) a.x = h.input(in.x, dtype());
+            if (which == 1) a.dweight = h.output(DType::f32, {6, 12});
+            if (which == 2) a.dbias = h.output(DType::f32, {6});
+            h.ops().narrow_linear_backward(a, h.stream());
+            return {h.read(which == 0 ? a.dx : which == 1 ? a.dweight : a.dbias)};
+        });
+        expect_close(out[0], *wanted[which], reduction(which == 0 ? dtype() : DType::f32, 130),
+                     fmt::format("gradient {}", which));
+    }
+}
+
+// 2·sigmoid and tanh, far from 0, reach their limits; no overflow becomes a NaN.
+TEST_P(NarrowLinearTest, SaturatesAtItsLimits) {
+    Matrix x(2, 1), weight(1, 1, 1000.0);
+    x[0] = 4.0, x[1] = -4.0;
+    const double limits[4][2] = {{4000.0, -4000.0}, {1.0, 0.0}, {2.0, 0.0}, {1.0, -1.0}};
+    for (GateActivation activation : kActivations) {
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor y = h.output(DType::f32, {2, 1});
+            h.ops().narrow_linear_forward({.y = y,
+                                           .x = h.input(x, dtype()),
+                                           .weight = h.input(weight, DType::f32),
+                                           .scale = 1.0f,
+                                           .activation = activation},
+                                          h.stream());
+            return {h.read(y)};
+        });
+        // e^-4000 is 0 or, with the CPU's clamped exponential, e^-88.
+        for (int i = 0; i < 2; ++i) EXPECT_NEAR(out[0][i], limits[static_cast<int>(activation)][i], 1e-35);
+    }
+}
+
+TEST_P(NarrowLinearTest, ShapeErrors) {
+    const auto forward = [this](Harness& h, int64_t inputs, int64_t outputs, Tensor weight,
+                                Tensor bias = {}) {
+        h.ops().narrow_linear_forward({.y = h.output(DType::f32, {8, outputs}),
+                                       .x = h.output(dtype(), {8, inputs}),
+                                       .weight = weight,
+                                       .bias = bias,
+                                       .scale = 1.0f,
+                                       .activation = GateActivation::tanh},
+                                      h.stream());
+    };
+    const auto f32 = [](Harness& h, Dims dims) { return h.output(DType::f32, dims); };
+    expect_error([&](Harness& h) { forward(h, 12, 65, f32(h, {65, 12})); }, {"[65,12]", "1 to 64"});
+    expect_error([&](Harness& h) { forward(h, 65, 6, f32(h, {6, 65})); }, {"[8,65]", "1 to 64"});
+    expect_error([&](Harness& h) { forward(h, 12, 6, f32(h, {6, 13})); }, {"weight", "[6,12]", "[6,13]"});
+    expect_error([&](Harness& h) { forward(h, 12, 5, f32(h, {6, 12})); }, {"y", "[8,6]", "[8,5]"});
+    expect_error(
+        [&](Harness& h) {
+            forward(h, 12, 6, f32(h, {6, 24}).column_slice(0, 12));
+        },
+        {"weight", "not contiguous"});
+    expect_error(
+        [&](Harness& h) {
+            forward(h, 12, 6, f32(h, {6, 12}), f32(h, {5}));
+        },
+        {"bias", "[6]", "[5]"});
+    const auto backward = [&](Harness& h, const std::function<void(op::NarrowLinearBackward&)>& change) {
+        op::NarrowLinearBackward a{.dx = h.output(dtype(), {8, 12}),
+                                   .dweight = f32(h, {6, 12}),
+                                   .dbias = f32(h, {6}),
+                                   .dy = f32(h, {8, 6}),
+                                   .y = f32(h, {8, 6}),
+                                   .x = h.output(dtype(), {8, 12}),
+                                   .weight = f32(h, {6, 12}),
+                                   .scale = 1.0f,
+                                   .activation = GateActivation::tanh,
+                                   .accumulate_x = false,
+                                   .accumulate = false};
+        change(a);
+        h.ops().narrow_linear_backward(a, h.stream());
+    };
+    const auto refused = [&](std::vector<std::string> parts,
+                             const std::function<void(Harness&, op::NarrowLinearBackward&)>& change) {
+        expect_error([&](Harness& h) { backward(h, [&](auto& a) { change(h, a); }); }, std::move(parts));
+    };
+    refused({"dx", "[8,12]", "[8,11]"}, [this](Harness& h, auto& a) { a.dx = h.output(dtype(), {8, 11}); });
+    refused({"dy", "[8,6]", "[8,5]"}, [&](Harness& h, auto& a) { a.dy = f32(h, {8, 5}); });
+    refused({"dweight", "[6,12]", "[6,11]"}, [&](Harness& h, auto& a) { a.dweight = f32(h, {6, 11}); });
+    refused({"dweight", "not contiguous"}, [&](Harness& h, auto& a) {
+        a.dweight = f32(h, {6, 13}).column_slice(0, 12);
+    });
+    refused({"dbias", "[6]", "[7]"}, [&](Harness& h, auto& a) { a.dbias = f32(h, {7}); });
+}
+
+}  // namespace
+}  // namespace speedrun::testing
