@@ -1,4 +1,5 @@
-// The only inline PTX: tensor-core products, matrix loads from shared memory, asynchronous copies into it.
+// The only inline PTX: tensor-core products, matrix loads from shared memory, asynchronous copies into it, whole
+// stores.
 // Each has a twin for the host executor (tests/simt) that follows the fragment layouts of the PTX ISA
 // ("Matrix fragments for mma.m16n8k16" and "ldmatrix"): a wrong index in a kernel is a wrong result there
 // too. Non-goals: wgmma and TMA, which get a portable twin when they come.
@@ -34,6 +35,10 @@ inline float exp2_approx(float x) {
 
 inline float reciprocal_approx(float x) {
     return 1.0f / x;
+}
+
+inline void store_global(uint4* to, const uint4& word) {
+    store_word(to, word);
 }
 
 inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -135,6 +140,13 @@ __device__ inline float reciprocal_approx(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+// 16 bytes of global memory by one instruction, for kernels whose stores the compiler takes apart.
+__device__ inline void store_global(uint4* to, const uint4& word) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(word.x),
+                 "r"(word.y), "r"(word.z), "r"(word.w)
+                 : "memory");
 }
 
 // Warp: c (16×8 f32) += a (16×16 bf16) · b (16×8 bf16).

@@ -100,30 +100,35 @@ __device__ __forceinline__ Vector<W> load_vector(const Real* p) {
     return unpack(load_packed<W>(p));
 }
 
+template <class Real, int W>
+__device__ __forceinline__ Packed<W, Real> pack(const Vector<W>& x) {
+    Packed<W, Real> result;
+    if constexpr (W == 1) {
+        result.element = from_float<Real>(x[0]);
+    } else if constexpr (sizeof(Real) == 4) {
+#pragma unroll
+        for (int i = 0; i < W; ++i) result.bits[i] = __float_as_uint(x[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < W / 2; ++i) {
+            result.bits[i] = static_cast<unsigned>(from_float<Real>(x[2 * i]).bits) |
+                             static_cast<unsigned>(from_float<Real>(x[2 * i + 1]).bits) << 16;
+        }
+    }
+    return result;
+}
 template <int W, class Real>
 __device__ __forceinline__ void store_vector(Real* p, const Vector<W>& x) {
+    const Packed<W, Real> packed = pack<Real>(x);
     if constexpr (W == 1) {
-        *p = from_float<Real>(x[0]);
+        *p = packed.element;
     } else {
-        constexpr int kBytes = W * static_cast<int>(sizeof(Real)), kPart = kBytes < 16 ? kBytes : 16;
-        using Word = typename WordsOf<kPart / 4>::Type;
+        using Word = typename Packed<W, Real>::Word;
+        constexpr int kPart = Packed<W, Real>::kPart;
         expect_aligned<kPart>(p);
-        union Bits {
-            Word words[kBytes / kPart];
-            unsigned bits[kBytes / 4];
-        } u;
-        if constexpr (sizeof(Real) == 4) {
 #pragma unroll
-            for (int i = 0; i < W; ++i) u.bits[i] = __float_as_uint(x[i]);
-        } else {
-#pragma unroll
-            for (int i = 0; i < W / 2; ++i) {
-                u.bits[i] = static_cast<unsigned>(from_float<Real>(x[2 * i]).bits) |
-                            static_cast<unsigned>(from_float<Real>(x[2 * i + 1]).bits) << 16;
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < kBytes / kPart; ++i) store_word(reinterpret_cast<Word*>(p) + i, u.words[i]);
+        for (int i = 0; i < Packed<W, Real>::kBytes / kPart; ++i)
+            store_word(reinterpret_cast<Word*>(p) + i, packed.words[i]);
     }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cuda/blocks/ptx.h"
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -71,7 +72,7 @@ struct Term {
     Rows<Real> source, dsource;
     Coefficient coefficient;
     Rows<float> dcoefficient;
-    bool shifted, wants_source, carries, accumulate_source, wants_coefficient, accumulate_coefficient;
+    bool shifted, carries, stores_source, accumulate_source, wants_coefficient, accumulate_coefficient;
 };
 
 template <class Real, int J>
@@ -105,6 +106,18 @@ __device__ __forceinline__ void put_coefficient(const Term<Real>& term, Place pl
     if (!term.shifted || !place.last) put(place.row + term.shifted, term.coefficient.factor * dot);
 }
 
+// As store_vector, whose word the compiler would store in four parts here.
+template <int W, class Real>
+__device__ __forceinline__ void store_whole(Real* p, const Packed<W, Real>& x) {
+    if constexpr (W == 1) {
+        *p = x.element;
+    } else {
+        static_assert(sizeof(x) == sizeof(uint4));
+        expect_aligned<16>(p);
+        ptx::store_global(reinterpret_cast<uint4*>(p), x.words[0]);
+    }
+}
+
 // A chunk of one row and head; dots[j] (+)= its share of Σ dy·s.
 template <class Real, int W, int J>
 __device__ __forceinline__ void backward_chunk(const BackwardArguments<Real, J>& a, Place place, int64_t col,
@@ -116,37 +129,27 @@ __device__ __forceinline__ void backward_chunk(const BackwardArguments<Real, J>&
     for (int j = 0; j < J; ++j) {
         if (W == 1 && j >= a.count) break;
         const Term<Real>& term = a.terms[j];
-        if (term.wants_coefficient) sources[j] = load_packed<W>(term.source.at(place.row, col));
+        if (term.wants_coefficient && !(term.shifted && place.last))
+            sources[j] = load_packed<W>(term.source.at(place.row, col));
         if (term.accumulate_source) before[j] = load_packed<W>(term.dsource.at(place.row, col));
     }
+    // Without branches but around the stores: what is not wanted was not loaded, and is 0.
     const Vector<W> here = unpack(loaded), after = unpack(loaded_after);
     Vector<W> sum{};
 #pragma unroll
     for (int j = 0; j < J; ++j) {
         if (W == 1 && j >= a.count) break;
         const Term<Real>& term = a.terms[j];
-        const bool none = term.shifted && place.last;
-        Vector<W> g;
+        const Vector<W> s = unpack(sources[j]), old = unpack(before[j]);
 #pragma unroll
-        for (int i = 0; i < W; ++i) g[i] = term.shifted ? after[i] : here[i];
-        if (term.wants_coefficient && !none) {
-            const Vector<W> s = unpack(sources[j]);
-#pragma unroll
-            for (int i = 0; i < W; ++i) dots[j] = fmaf(g[i], s[i], dots[j]);
+        for (int i = 0; i < W; ++i) {
+            const float g = term.shifted ? after[i] : here[i];
+            dots[j] = fmaf(g, s[i], dots[j]);
+            sum[i] = sum[i] + weights[j] * g + old[i];
         }
-        if (!term.wants_source) continue;
-        if (!none) {
+        if (term.stores_source) store_whole(term.dsource.at(place.row, col), pack<Real>(sum));
 #pragma unroll
-            for (int i = 0; i < W; ++i) sum[i] += weights[j] * g[i];
-        }
-        if (term.carries) continue;
-        if (term.accumulate_source) {
-            const Vector<W> old = unpack(before[j]);
-#pragma unroll
-            for (int i = 0; i < W; ++i) sum[i] += old[i];
-        }
-        store_vector<W>(term.dsource.at(place.row, col), sum);
-        sum = {};
+        for (int i = 0; i < W; ++i) sum[i] = term.carries ? sum[i] : 0.0f;
     }
 }
 
@@ -179,7 +182,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<J>)
                     if (W == 1 && j >= a.count) break;
                     const Term<Real>& term = a.terms[j];
                     weights[j] = 0.0f;
-                    if (term.wants_source && !(term.shifted && place.last))
+                    if ((term.carries || term.stores_source) && !(term.shifted && place.last))
                         weights[j] = term.coefficient.at(row + term.shifted, head);
                 }
                 for (int col = lane * W; col < a.head_size; col += a.group * W)
@@ -292,8 +295,8 @@ BackwardArguments<Real, J> backward_arguments(const op::WeightedSumBackward& a) 
                            coefficient_of(a.terms[j]),
                            Rows<float>(g.dcoefficient),
                            a.terms[j].shifted,
-                           g.dsource.present(),
                            carries,
+                           g.dsource.present() && !carries,
                            g.dsource.present() && !carries && accumulate,
                            g.dcoefficient.present(),
                            g.accumulate_coefficient};
