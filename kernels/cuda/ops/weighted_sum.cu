@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cuda/blocks/architecture.h"
 #include "kernels/cuda/blocks/ptx.h"
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/blocks/vector.cuh"
@@ -153,10 +154,12 @@ __device__ __forceinline__ void backward_chunk(const BackwardArguments<Real, J>&
     }
 }
 
-// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses. It chooses so many for many
-// terms that they spill, though one block of these has loads enough in flight.
+// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses. It chooses so many that many
+// terms spill, though one block of these has loads enough in flight, and on sm_120 a single term.
 template <int J>
-constexpr int kBlocks = J > 4 ? 1 : 0;
+constexpr int kBlocks = J > 3             ? 1
+                        : kSm120&& J == 1 ? 4
+                                          : 0;
 
 template <class Real, int W, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<J>)
