@@ -15,7 +15,7 @@ void add_sublayer(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t tokens = s.tokens, width = s.width, length = s.sequence_length;
     const std::string shape = fmt::format("3x{}x{}", tokens, width);
     cases.push_back(
-        {"combine.recipe.weighted_sum_forward",
+        {"pointwise.recipe.weighted_sum_forward",
          "weighted_sum_forward",
          shape,
          0,
@@ -31,7 +31,7 @@ void add_sublayer(std::vector<Case>& cases, const ModelShape& s) {
              };
          }});
     cases.push_back(
-        {"combine.recipe.weighted_sum_backward",
+        {"pointwise.recipe.weighted_sum_backward",
          "weighted_sum_backward",
          shape,
          0,
@@ -61,7 +61,7 @@ void add_sublayer(std::vector<Case>& cases, const ModelShape& s) {
 void add_value_gate(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t tokens = s.tokens, width = s.width, heads = s.num_heads, length = s.sequence_length;
     cases.push_back(
-        {"combine.recipe.value_gate_backward",
+        {"pointwise.recipe.value_gate_backward",
          "weighted_sum_backward",
          fmt::format("2x{}x{}", tokens, width),
          0,
@@ -86,7 +86,7 @@ void add_value_gate(std::vector<Case>& cases, const ModelShape& s) {
 void add_smear(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t tokens = s.tokens, width = s.width, length = s.sequence_length;
     cases.push_back(
-        {"combine.recipe.smear_forward",
+        {"pointwise.recipe.smear_forward",
          "weighted_sum_forward",
          fmt::format("2x{}x{}", tokens, width),
          0,
@@ -101,7 +101,7 @@ void add_smear(std::vector<Case>& cases, const ModelShape& s) {
              };
          }});
     cases.push_back(
-        {"combine.recipe.smear_backward",
+        {"pointwise.recipe.smear_backward",
          "weighted_sum_backward",
          fmt::format("2x{}x{}", tokens, width),
          0,
@@ -134,7 +134,7 @@ void add_gate(std::vector<Case>& cases, const ModelShape& s) {
         m.count_read(slice.bytes());
         return slice;
     };
-    cases.push_back({"combine.recipe.narrow_linear_forward",
+    cases.push_back({"pointwise.recipe.narrow_linear_forward",
                      "narrow_linear_forward",
                      shape,
                      0,
@@ -151,7 +151,7 @@ void add_gate(std::vector<Case>& cases, const ModelShape& s) {
                                                        stream);
                          };
                      }});
-    cases.push_back({"combine.recipe.narrow_linear_backward",
+    cases.push_back({"pointwise.recipe.narrow_linear_backward",
                      "narrow_linear_backward",
                      shape,
                      0,

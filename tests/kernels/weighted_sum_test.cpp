@@ -270,27 +270,37 @@ TEST_P(WeightedSumTest, NothingCrossesSequences) {
         }
         if (t % length == 0) c(t, 0) = std::nan("");
     }
+    const Matrix number(1, 1, 0.75);  // the coefficient of a second term, of the same source
     const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor s = h.input(source, dtype());
         const WeightedTerms terms = {
-            {{.source = h.input(source, dtype()), .coefficient = h.input(c, DType::f32), .shifted = true}}};
-        const Tensor y = h.output(dtype(), {rows, cols}), ds = h.output(dtype(), {rows, cols});
-        const Tensor dc = h.output(DType::f32, {rows, 1});
+            {{.source = s, .coefficient = h.input(c, DType::f32), .shifted = true},
+             {.source = s, .coefficient = h.input(number, DType::f32, {1}), .shifted = true}}};
+        const Tensor y = h.output(dtype(), {rows, cols});
         h.ops().weighted_sum_forward({.y = y, .terms = terms, .sequence_length = length}, h.stream());
-        h.ops().weighted_sum_backward({.gradients = {{{.dsource = ds,
-                                                       .dcoefficient = dc,
-                                                       .accumulate_source = false,
-                                                       .accumulate_coefficient = false}}},
-                                       .dy = h.input(dy, dtype()),
-                                       .terms = terms,
-                                       .sequence_length = length},
-                                      h.stream());
-        return {h.read(y), h.read(ds), h.read(dc)};
+        Outputs result = {h.read(y)};
+        TermGradients gradients{};
+        for (int j = 0; j < 2; ++j) {
+            gradients[j].dsource = h.output(dtype(), {rows, cols});
+            gradients[j].dcoefficient = j == 0 ? h.output(DType::f32, {rows, 1}) : h.output(DType::f32, {1});
+        }
+        h.ops().weighted_sum_backward(
+            {.gradients = gradients, .dy = h.input(dy, dtype()), .terms = terms, .sequence_length = length},
+            h.stream());
+        for (int j = 0; j < 2; ++j) {
+            result.push_back(h.read(gradients[j].dsource));
+            result.push_back(h.read(gradients[j].dcoefficient));
+        }
+        return result;
     });
-    const std::vector<reference::WeightedTerm> terms = {{source, c, 1.0, true}};
+    const std::vector<reference::WeightedTerm> terms = {{source, c, 1.0, true}, {source, number, 1.0, true}};
     const auto gradients = reference::weighted_sum_backward(dy, terms, length);
     expect_close(out[0], reference::weighted_sum_forward(terms, length), few_operations(dtype()), "y");
-    expect_close(out[1], gradients[0].dsource, few_operations(dtype()), "ds");
-    expect_close(out[2], gradients[0].dcoefficient, of_sum(cols), "dc");
+    for (int j = 0; j < 2; ++j) {
+        SCOPED_TRACE(j);
+        expect_close(out[1 + 2 * j], gradients[j].dsource, few_operations(dtype()), "ds");
+        expect_close(out[2 + 2 * j], gradients[j].dcoefficient, of_sum(j == 0 ? cols : rows * cols), "dc");
+    }
 }
 
 TEST_P(WeightedSumTest, ForwardErrors) {
