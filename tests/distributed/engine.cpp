@@ -10,6 +10,7 @@
 #include "tests/distributed/rank_threads.h"
 #include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
+#include "train/model/build_model.h"
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
@@ -103,7 +104,7 @@ Mesh mesh_of(const Mode& mode) {
 
 Layout::Layout(const Mode& mode)
     : ranks(mesh_of(mode), sharing_of(mode)),
-      table(config_of(mode).model, config_of(mode).batch.sequence_length),
+      table(parameters_of(config_of(mode).model, config_of(mode).batch.sequence_length)),
       buckets(table, bucket_rules(ranks, table, config_of(mode).optimizers)) {}
 
 namespace {

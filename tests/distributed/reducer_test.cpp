@@ -6,6 +6,7 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/train/small_model.h"
+#include "train/model/build_model.h"
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
@@ -28,8 +29,8 @@ float gradient(int rank, int64_t microbatch, int64_t element) {
 struct Rank {
     Ranks ranks;
     Runtime runtime{{.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true}};
-    ParameterTable table{model_of(Family::gpt2, {.layers = 1, .width = 16, .heads = 2, .vocabulary = 40}),
-                         16};
+    ParameterTable table =
+        parameters_of(model_of(Family::gpt2, {.layers = 1, .width = 16, .heads = 2, .vocabulary = 40}), 16);
     ParameterStore parameters;
     GradientStore gradients;
     Reducer reducer;

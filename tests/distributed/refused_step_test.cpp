@@ -6,6 +6,7 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/train/small_model.h"
+#include "train/model/build_model.h"
 #include "train/sharding/read_master.h"
 #include "train/sharding/update_pipeline.h"
 
@@ -55,8 +56,8 @@ class RankUnderTest {
     Ranks ranks_;
     Runtime runtime_{
         {.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true}};
-    ParameterTable table_{model_of(Family::modern, {.layers = 2, .width = 24, .heads = 2, .vocabulary = 40}),
-                          16};
+    ParameterTable table_ =
+        parameters_of(model_of(Family::modern, {.layers = 2, .width = 24, .heads = 2, .vocabulary = 40}), 16);
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;

@@ -5,6 +5,7 @@
 
 #include "kernels/device/error.h"
 #include "tests/train/small_model.h"
+#include "train/model/build_model.h"
 #include "train/optim/groups.h"
 
 namespace speedrun::testing {
@@ -38,7 +39,7 @@ struct Planned {
     Planned(const Sharing& sharing, const Mesh& mesh, OptimizerKind optimizer = OptimizerKind::adamw,
             const ModelConfig& model = small_model())
         : ranks(mesh, sharing),
-          table(model, 16),
+          table(parameters_of(model, 16)),
           layout(table, bucket_rules(ranks, table, groups(optimizer))),
           rows(step_collectives(layout, ranks, DType::bf16)) {}
 

@@ -8,6 +8,7 @@
 #include "tests/runs/run_fixture.h"
 #include "train/comm/clock_offset.h"
 #include "train/comm/simulated_world.h"
+#include "train/model/build_model.h"
 #include "train/sharding/reducer.h"
 #include "train/sharding/resolve_ranks.h"
 #include "train/sharding/step_collectives.h"
@@ -123,7 +124,7 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
     EXPECT_EQ(processes, (std::set<std::string>{"rank 0 (", "rank 1 ("}));
 
     const Config c = two_ranks();
-    const ParameterTable table(c.model, c.batch.sequence_length);
+    const ParameterTable table = parameters_of(c.model, c.batch.sequence_length);
     const Ranks ranks = plan_ranks(c, 2);
     const BucketLayout layout(table, bucket_rules(ranks, table, c.optimizers));
     // Every bucket of every traced step of both ranks; after the last one, no forward waits any more.
@@ -197,7 +198,7 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
 // Which order steps and gathers take, and that neither order nor launch changes a number.
 TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
     const Config c = two_ranks();
-    const ParameterTable table(c.model, c.batch.sequence_length);
+    const ParameterTable table = parameters_of(c.model, c.batch.sequence_length);
     const BucketLayout layout(table, bucket_rules(plan_ranks(c, 2), table, c.optimizers));
     for (const char* launch : {"ready", "after_backward"}) {
         for (const char* order : {"reverse", "forward"}) {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "train/config/config_json.h"
-#include "train/parameters/parameter_table.h"
+#include "train/model/build_model.h"
 #include "train/records/track.h"
 
 namespace speedrun {
@@ -62,7 +62,7 @@ TEST(TrackTest, BaselineIsSmallEnough) {
     EXPECT_EQ(config.model.preset, Family::gpt2);
     for (const OptimizerGroupConfig& group : config.optimizers.groups)
         EXPECT_EQ(group.type, OptimizerKind::adamw);
-    EXPECT_LE(ParameterTable(config.model, config.batch.sequence_length).numel(), 4'000'000);
+    EXPECT_LE(parameters_of(config.model, config.batch.sequence_length).numel(), 4'000'000);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/train/small_model.h"
+#include "train/model/build_model.h"
 #include "train/sharding/matrix_owners.h"
 #include "train/sharding/step_collectives.h"
 
@@ -36,7 +37,7 @@ BucketRules rules_for(const ParameterTable& table, int shards, int index = 0, in
 }
 
 TEST(BucketLayoutTest, CoversEveryElementOnce) {
-    const ParameterTable table(odd_model(), 16);
+    const ParameterTable table = parameters_of(odd_model(), 16);
     for (const int64_t target : {int64_t{0}, int64_t{1000}, kTarget, int64_t{1} << 40}) {
         for (const int shards : {1, 2, 3, 4, 8}) {
             std::map<int, std::set<int64_t>> seen;  // by parameter: elements
@@ -68,7 +69,7 @@ TEST(BucketLayoutTest, CoversEveryElementOnce) {
 
 // Neighbours in the order of backward, of one group and type, until there are enough of them.
 TEST(BucketLayoutTest, ClosesBucketsAsBackwardGoes) {
-    const ParameterTable table(odd_model(), 16);
+    const ParameterTable table = parameters_of(odd_model(), 16);
     const BucketLayout layout(table, rules_for(table, 4));
     std::map<std::pair<int, bool>, int> last;  // by group and type: the earliest parameter so far
     int full = 0;
@@ -98,7 +99,7 @@ TEST(BucketLayoutTest, ClosesBucketsAsBackwardGoes) {
 
 // zero3: what a unit reads arrives in one piece, and the vectors of all units in another.
 TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
-    const ParameterTable table(odd_model(), 16);
+    const ParameterTable table = parameters_of(odd_model(), 16);
     BucketRules rules = rules_for(table, 4);
     rules.group_of.clear();
     rules.stored_sharded = Reshard::yes;
@@ -116,7 +117,7 @@ TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
 }
 
 TEST(BucketLayoutTest, PaddingIsLittle) {
-    const ParameterTable table(gpt2_124m(), 1024);
+    const ParameterTable table = parameters_of(gpt2_124m(), 1024);
     for (const int shards : {8, 64, 1024}) {
         const BucketLayout layout(table, rules_for(table, shards, 0, 8 << 20));
         EXPECT_LT(static_cast<double>(layout.elements()), 1.005 * static_cast<double>(table.numel()))
@@ -125,7 +126,7 @@ TEST(BucketLayoutTest, PaddingIsLittle) {
 }
 
 TEST(BucketLayoutTest, BackwardCompletesTheLastDeclaredFirst) {
-    const ParameterTable table(odd_model(), 16);
+    const ParameterTable table = parameters_of(odd_model(), 16);
     const BucketLayout layout(table, rules_for(table, 4));
     const std::vector<int> order = layout.backward_order();
     EXPECT_EQ(order.size(), layout.all().size());
@@ -136,7 +137,7 @@ TEST(BucketLayoutTest, BackwardCompletesTheLastDeclaredFirst) {
 // ---- owners
 
 TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
-    const ParameterTable table(odd_model(), 16);
+    const ParameterTable table = parameters_of(odd_model(), 16);
     for (const int shards : {2, 3, 8, 40}) {
         const BucketLayout layout(table, rules_for(table, shards));
         const MatrixOwners owners(layout, 0);
@@ -159,7 +160,7 @@ TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
 
 // 124M: 48 matrices of 768 x 768 and 24 of three times their work.
 TEST(MatrixOwnersTest, LoadsAreEvenWhereMatricesAreMany) {
-    const ParameterTable table(gpt2_124m(), 1024);
+    const ParameterTable table = parameters_of(gpt2_124m(), 1024);
     for (const int shards : {2, 4, 8, 16, 64, 1024}) {
         const BucketLayout layout(table, rules_for(table, shards, 0, 8 << 20));
         EXPECT_LE(MatrixOwners(layout, 0).imbalance(), 1.15) << shards << " ranks";

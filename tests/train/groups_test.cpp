@@ -5,6 +5,7 @@
 
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
+#include "train/model/build_model.h"
 
 namespace speedrun::testing {
 namespace {
@@ -13,7 +14,7 @@ std::string assignment_error(const ModelConfig& model, const std::vector<Optimiz
     OptimizersConfig config;
     config.groups = groups;
     try {
-        assign_groups(ParameterTable(model, 8), config);
+        assign_groups(parameters_of(model, 8), config);
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::usage);
         return error.what();
@@ -22,7 +23,7 @@ std::string assignment_error(const ModelConfig& model, const std::vector<Optimiz
 }
 
 TEST(AssignGroupsTest, TheFirstGroupThatMatchesTakesAParameter) {
-    const ParameterTable table(tiny_model(), 8);
+    const ParameterTable table = parameters_of(tiny_model(), 8);
     OptimizersConfig config;
     config.groups = {optimizer_group(OptimizerKind::adamw, {"*.out.*", "embed.weight"}),
                      optimizer_group(OptimizerKind::muon, {"blocks.?.*.weight"}),

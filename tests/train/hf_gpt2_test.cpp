@@ -18,6 +18,7 @@
 #include "train/engine/memory_plan.h"
 #include "train/engine/step_runner.h"
 #include "train/hf/hf_names.h"
+#include "train/model/build_model.h"
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
@@ -79,7 +80,7 @@ class HfGpt2Test : public ::testing::Test {
                 "precision": "f32", "device": "cpu", "threads": 1})",
             "test", settings);
     }
-    ParameterTable table() const { return ParameterTable(config().model, 16); }
+    ParameterTable table() const { return parameters_of(config().model, 16); }
     std::vector<std::vector<float>> weights(const std::string& folder = kFolder) const {
         return read_hf_weights(folder, table(), config().model);
     }
@@ -164,12 +165,9 @@ TEST_F(HfGpt2Test, LogitsAgreeWithPyTorch) {
     Transformer& model = runner.model();
     Batches batches(expected_);
     const Batch& batch = batches.next();
-    const auto upload = [&](const Tensor& to, const std::vector<int32_t>& from) {
+    model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> from) {
         runtime.device().copy(to.data, from.data(), to.bytes(), runtime.compute());
-    };
-    upload(model.batch().tokens, batch.tokens);
-    upload(model.batch().positions, batch.positions);
-    upload(model.batch().first_key, batch.first_key);
+    });
     model.forward();
     for (int64_t row = 0; row < 32; ++row) {
         const Tensor logits = model.logits_of(row);
@@ -239,7 +237,7 @@ TEST_F(HfGpt2Test, OtherLayoutsOfTheSameModel) {
     EXPECT_EQ(weights(bare), values);
     expect_hf_fits(bare, config().model, 16);
     // A shorter sequence takes the first positions.
-    const ParameterTable shorter(config().model, 5);
+    const ParameterTable shorter = parameters_of(config().model, 5);
     const auto cut = read_hf_weights(kFolder, shorter, config().model);
     const auto position = static_cast<size_t>(shorter.find("position.weight").id);
     EXPECT_EQ(cut[position], std::vector<float>(values[position].begin(), values[position].begin() + 5 * 16));
@@ -253,7 +251,7 @@ TEST_F(HfGpt2Test, OtherLayoutsOfTheSameModel) {
     });
     const Config c = config({"model.tied_head=false"});
     expect_hf_fits(untied, c.model, 16);
-    const ParameterTable table(c.model, 16);
+    const ParameterTable table = parameters_of(c.model, 16);
     EXPECT_EQ(
         read_hf_weights(untied, table, c.model)[static_cast<size_t>(table.find("head.weight").id)].size(),
         128u * 16);

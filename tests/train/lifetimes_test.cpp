@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tests/train/small_model.h"
+#include "train/model/build_model.h"
 
 namespace speedrun::testing {
 namespace {
@@ -25,7 +26,7 @@ const Bucket& bucket_of(const BucketLayout& layout, const ParameterTable& table,
 }
 
 std::vector<std::pair<int, int>> reads(Family preset, const char* name, Reshard reshard) {
-    const ParameterTable table(odd_model(preset, 2), 16);  // units 0 to 3, stages 0 to 7
+    const ParameterTable table = parameters_of(odd_model(preset, 2), 16);  // units 0 to 3, stages 0 to 7
     const BucketLayout layout(table, cut_in(2));
     std::vector<std::pair<int, int>> pairs;
     for (const Lifetime& read : reads_of(bucket_of(layout, table, name), Stages(table.num_units()), reshard))
@@ -49,7 +50,7 @@ TEST(LifetimeTest, ReadsFollowTheTwoPasses) {
 
 TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
     const auto of = [](Family preset, const char* name) {
-        const ParameterTable table(odd_model(preset, 2), 16);
+        const ParameterTable table = parameters_of(odd_model(preset, 2), 16);
         const BucketLayout layout(table, cut_in(2));
         const Lifetime lifetime = gradient_of(bucket_of(layout, table, name), Stages(table.num_units()));
         return std::pair(lifetime.first, lifetime.last);
@@ -62,7 +63,7 @@ TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
 // Buckets that live together never share a byte; those that share are in each other's lists.
 TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
     for (const Family preset : {Family::modern, Family::gpt2}) {
-        const ParameterTable table(odd_model(preset, 5), 16);
+        const ParameterTable table = parameters_of(odd_model(preset, 5), 16);
         const Stages stages(table.num_units());
         for (const Reshard reshard : {Reshard::no, Reshard::yes, Reshard::except_last}) {
             BucketRules rules = cut_in(4);
@@ -99,7 +100,7 @@ TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
 // Deeper models need no larger ring.
 TEST(SharedMemoryTest, RingDoesNotGrowWithDepth) {
     const auto bytes_of = [](int64_t layers) {
-        const ParameterTable table(odd_model(Family::modern, layers), 16);
+        const ParameterTable table = parameters_of(odd_model(Family::modern, layers), 16);
         const BucketLayout layout(table, cut_in(2));
         std::vector<std::vector<Lifetime>> lifetimes;
         for (const Bucket& bucket : layout.all()) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/train/model_harness.h"
+#include "train/model/build_model.h"
 #include "train/sharding/group_update.h"
 
 namespace speedrun::testing {
@@ -18,7 +19,7 @@ class OptimizerHarness {
     OptimizerHarness(const ModelConfig& model, int64_t sequence_length, const OptimizerGroupConfig& group,
                      const std::vector<std::string>& names, DType precision)
         : runtime_({.device = DeviceKind::cpu, .precision = precision, .threads = 1}),
-          table_(model, sequence_length),
+          table_(parameters_of(model, sequence_length)),
           parameters_(table_, runtime_),
           gradients_(table_, parameters_.layout(), runtime_),
           reducer_(Ranks{}, parameters_, gradients_, runtime_),

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/train/model_harness.h"
+#include "train/model/build_model.h"
 
 namespace speedrun::testing {
 namespace {
@@ -30,7 +31,7 @@ std::vector<std::string> names_of(const ParameterTable& table) {
 }
 
 TEST(ParameterTableTest, NamesOfGpt2) {
-    const ParameterTable table(model_config(Family::gpt2, 1, 64, 257), 32);
+    const ParameterTable table = parameters_of(model_config(Family::gpt2, 1, 64, 257), 32);
     const std::vector<std::string> expected = {"embed.weight",
                                                "position.weight",
                                                "blocks.0.attn_norm.gain",
@@ -54,7 +55,7 @@ TEST(ParameterTableTest, NamesOfModernWithAllSwitches) {
     ModelConfig model = model_config(Family::modern, 2, 64, 257);
     model.mix_first_embedding = true;
     model.value_embeddings = 1;
-    const ParameterTable table(model, 32);
+    const ParameterTable table = parameters_of(model, 32);
     const std::vector<std::string> expected = {"embed.weight",
                                                "value_embed.0.weight",
                                                "blocks.0.mix",
@@ -73,7 +74,7 @@ TEST(ParameterTableTest, NamesOfModernWithAllSwitches) {
 }
 
 TEST(ParameterTableTest, ShapesAndUnits) {
-    const ParameterTable table(model_config(Family::gpt2, 3, 64, 257), 32);
+    const ParameterTable table = parameters_of(model_config(Family::gpt2, 3, 64, 257), 32);
     EXPECT_EQ(table.num_units(), 5);
     int last_unit = 0;
     std::set<std::string> names;
@@ -104,14 +105,14 @@ TEST(ParameterTableTest, CountsOfGpt2) {
     ModelConfig model = model_config(Family::gpt2, 12, 768, 50257);
     model.num_heads = 12;
     EXPECT_EQ(model.padded_vocab_size(), 50304);
-    const int64_t count = ParameterTable(model, 1024).numel();
+    const int64_t count = parameters_of(model, 1024).numel();
     EXPECT_EQ(count, 124475904);
     EXPECT_EQ(count - 47 * 768, 124439808);
 }
 
 // Without norms' and linear layers' vectors and without positions, but with a head of its own.
 TEST(ParameterTableTest, CountsOfModern) {
-    const int64_t count = ParameterTable(model_config(Family::modern, 12, 768, 50257), 1024).numel();
+    const int64_t count = parameters_of(model_config(Family::modern, 12, 768, 50257), 1024).numel();
     EXPECT_EQ(count, 2 * 50304 * 768 + 12 * 12 * 768 * 768);
 }
 

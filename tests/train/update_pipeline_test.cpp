@@ -8,6 +8,7 @@
 
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
+#include "train/model/build_model.h"
 #include "train/optim/groups.h"
 
 namespace speedrun::testing {
@@ -18,7 +19,7 @@ class UpdatePipelineTest : public ::testing::Test {
     UpdatePipelineTest()
         : config_(muon_and_adamw()),
           model_(tiny_model()),
-          harness_(model_, 16, 8, DType::f32, bucket_rules(ranks_, ParameterTable(model_, 8), config_)) {
+          harness_(model_, 16, 8, DType::f32, bucket_rules(ranks_, parameters_of(model_, 8), config_)) {
         harness_.randomize(0.3, 1);
     }
     // The updates of one run, and what it reports.

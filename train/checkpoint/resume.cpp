@@ -11,6 +11,7 @@
 #include "train/comm/joint_check.h"
 #include "train/config/config_json.h"
 #include "train/config/config_keys.h"
+#include "train/model/build_model.h"
 
 namespace speedrun {
 
@@ -124,7 +125,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::strin
     });
     check_together(world, [&] {
         reader->index();
-        const ParameterTable table(config.model, config.batch.sequence_length);
+        const ParameterTable table = parameters_of(config.model, config.batch.sequence_length);
         reader->expect_tensors(checkpoint_tensors(table, config.optimizers));
     });
     return reader;

@@ -8,6 +8,7 @@
 #include "train/commands/finished_run.h"
 #include "train/config/config_json.h"
 #include "train/hf/hf_gpt2.h"
+#include "train/model/build_model.h"
 #include "train/runlog/run_folder.h"
 
 namespace speedrun {
@@ -50,7 +51,7 @@ int run_import(const ImportOptions& options) {
     const HfGpt2 hf = read_hf_config(options.folder);
     const Config config = parse_config(config_text(hf), options.folder, options.settings);
     expect_hf_fits(options.folder, config.model, config.batch.sequence_length);
-    const ParameterTable table(config.model, config.batch.sequence_length);
+    const ParameterTable table = parameters_of(config.model, config.batch.sequence_length);
     const auto values = read_hf_weights(options.folder, table, config.model);
     RunFolder run(options.out, options.name.empty() ? name_of_folder(options.folder) : options.name);
     run.write_config(config_to_json(config));

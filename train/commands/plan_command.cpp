@@ -13,6 +13,7 @@
 #include "train/engine/batch_sources.h"
 #include "train/engine/memory_plan.h"
 #include "train/engine/step_runner.h"
+#include "train/model/build_model.h"
 #include "train/optim/groups.h"
 #include "train/optim/optimizers.h"
 #include "train/runlog/environment.h"
@@ -197,7 +198,7 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     std::printf("%s", config_to_json(config).c_str());
 
     const MemoryPlan plan = plan_memory(config, ranks);
-    const ParameterTable table(config.model, config.batch.sequence_length);
+    const ParameterTable table = parameters_of(config.model, config.batch.sequence_length);
     print_parameters(table, config.optimizers);
     print_batch(config, ranks);
     const auto of_all_ranks = [&](int64_t flops) {

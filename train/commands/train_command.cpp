@@ -19,6 +19,7 @@
 #include "train/engine/memory_plan.h"
 #include "train/engine/trainer.h"
 #include "train/hf/hf_gpt2.h"
+#include "train/model/build_model.h"
 #include "train/optim/groups.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
@@ -142,7 +143,7 @@ void check_run(const Config& config, const TrainOptions& options) {
             "simulate keys, or measure with --set record.track=",
             config.record.track);
     }
-    const ParameterTable table(config.model, config.batch.sequence_length);
+    const ParameterTable table = parameters_of(config.model, config.batch.sequence_length);
     assign_groups(table, config.optimizers);
     // A continued run has its weights from its checkpoint.
     const bool continues = options.resume == "auto"

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "train/model/build_model.h"
 #include "train/optim/lr_schedule.h"
 
 namespace speedrun {
@@ -57,7 +58,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
           config.model,
           {.tokens = config.batch.microbatch_tokens, .sequence_length = config.batch.sequence_length},
           runtime,
-          bucket_rules(ranks, ParameterTable(config.model, config.batch.sequence_length), config.optimizers),
+          bucket_rules(ranks, parameters_of(config.model, config.batch.sequence_length), config.optimizers),
           config.data.document_mask, config.memory),
       gradients_(model_.table(), model_.parameters().layout(), runtime,
                  gradient_memory(ranks, microbatches_, steps_every_step(config.optimizers))),

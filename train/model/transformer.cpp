@@ -1,169 +1,80 @@
 #include "train/model/transformer.h"
 
-#include <fmt/format.h>
-
-#include <cmath>
-#include <vector>
+#include <algorithm>
 
 #include "kernels/device/error.h"
+#include "train/model/nodes/fusions.h"
 
 namespace speedrun {
+
+namespace {
+
+// The head's product runs on this many rows at a time. Each time reads all of the head three times and its
+// gradient twice: 64 rows of a 50k vocabulary, whose logits would stay in a processor's cache, took more than
+// twice as long for a step's tokens as 1024.
+int64_t logit_rows_for(int64_t tokens, const ModelConfig& model, int64_t logits_at_once) {
+    int64_t rows = std::max<int64_t>(64, logits_at_once / model.padded_vocab_size());
+    rows = std::min(rows, tokens);
+    while (tokens % rows != 0) --rows;  // equal chunks: one shape of product
+    return rows;
+}
+
+// The first n blocks are checkpointed. The last of them keeps all: backward comes to it first, when nothing
+// that it could make room for is needed yet.
+Retained retained_of(const ModelConfig& model, const MemoryConfig& memory) {
+    Retained retained(static_cast<size_t>(model.num_layers) + 2);
+    const Cost most = memory.activation_checkpointing == Checkpointing::full ? Cost::input : Cost::product;
+    for (int64_t block = 0; block + 1 < memory.num_checkpointed_blocks(model.num_layers); ++block)
+        retained[static_cast<size_t>(block) + 1] = most;
+    return retained;
+}
+
+}  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const BatchShape& batch, Runtime& runtime,
                          const BucketRules& rules, bool documents, const MemoryConfig& memory)
     : config_(config),
-      tokens_(batch.tokens),
-      sequence_length_(batch.sequence_length),
-      documents_(documents),
-      runtime_(runtime),
-      ops_(runtime.ops()),
-      stream_(runtime.compute()),
-      norm_kind_(config.norm),
-      activation_(config.activation),
-      table_(config, batch.sequence_length),
+      batch_(batch),
+      logit_rows_(logit_rows_for(batch.tokens, config, memory.logits_on(runtime.device().kind()))),
+      model_(build_model(config_, batch, {.documents = documents, .logit_rows = logit_rows_})),
+      table_(model_.table),
       parameters_(table_, rules, runtime),
-      act_(config, memory, batch.tokens, runtime) {
-    if (config.position == PositionKind::rotary) fill_rotary_tables();
+      fusions_(model_fusions()),
+      program_(derive_program(model_.graph, fusions_, retained_of(config_, memory), runtime.real())),
+      executor_(model_.graph, program_, table_, parameters_, runtime) {}
+
+void Transformer::loss(Tensor loss_sum, bool accumulate) {
+    executor_.loss({.loss_sum = loss_sum, .accumulate_loss = accumulate});
 }
 
-void Transformer::fill_rotary_tables() {
-    const int64_t half = config_.head_dim() / 2, count = sequence_length_ * half;
-    rotary_ = Buffer(runtime_.device(), "rotary tables", MemoryCategory::activations,
-                     2 * count * size_of(DType::f32));
-    rotary_cos_ = rotary_.tensor(DType::f32, {sequence_length_, half});
-    rotary_sin_ = rotary_.tensor(DType::f32, {sequence_length_, half}, count * size_of(DType::f32));
-    std::vector<float> host(2 * count);
-    for (int64_t position = 0; position < sequence_length_; ++position) {
-        for (int64_t i = 0; i < half; ++i) {
-            // Su et al. 2021, eq. 15: θ_i = base^(−2i/D).
-            const double angle =
-                static_cast<double>(position) *
-                std::pow(config_.rotary_base, -static_cast<double>(i) / static_cast<double>(half));
-            host[position * half + i] = static_cast<float>(std::cos(angle));
-            host[count + position * half + i] = static_cast<float>(std::sin(angle));
-        }
-    }
-    runtime_.device().copy(rotary_.data(), host.data(), rotary_.bytes(), stream_);
-    stream_.synchronize();  // the host vector ends here
+void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale,
+                                    GradientStore& gradients) {
+    executor_.backward({.loss_sum = loss_sum,
+                        .accumulate_loss = accumulate,
+                        .gradient_scale = gradient_scale,
+                        .gradients = &gradients});
+}
+
+Tensor Transformer::logits_of(int64_t row) {
+    const PassArguments arguments;
+    return model_.head->logits_of(executor_.loss_call(arguments), row);
 }
 
 void Transformer::put_batch(const Batch& batch, const PutIds& put) const {
-    const BatchTensors& to = act_.batch;
-    const auto checked_put = [&](const Tensor& tensor, std::span<const int32_t> values) {
+    const auto checked_put = [&](ValueId value, std::span<const int32_t> values) {
+        const Tensor tensor = executor_.held(value);
         if (tensor.numel() != static_cast<int64_t>(values.size()))
             throw_internal("a batch of {} tokens does not fit {}", values.size(), tensor.describe());
         put(tensor, values);
     };
-    checked_put(to.tokens, batch.tokens);
-    if (!batch.targets.empty()) checked_put(to.targets, batch.targets);
-    checked_put(to.positions, batch.positions);
-    checked_put(to.first_key, batch.first_key);
-    if (batch.ngrams.size() != to.ngrams.size())
+    checked_put(model_.tokens, batch.tokens);
+    if (!batch.targets.empty()) checked_put(model_.targets, batch.targets);
+    checked_put(model_.positions, batch.positions);
+    checked_put(model_.first_key, batch.first_key);
+    if (batch.ngrams.size() != model_.ngrams.size())
         throw_internal("a batch with {} sizes of n-grams, the model embeds {}", batch.ngrams.size(),
-                       to.ngrams.size());
-    for (size_t i = 0; i < to.ngrams.size(); ++i) checked_put(to.ngrams[i], batch.ngrams[i]);
-}
-
-const Parameter* Transformer::parameter(const std::string& name) const {
-    return table_.contains(name) ? &table_.find(name) : nullptr;
-}
-
-Tensor Transformer::weight(const std::string& name) const {
-    return parameters_.compute(table_.find(name));
-}
-
-Tensor Transformer::optional(const std::string& name) const {
-    const Parameter* p = parameter(name);
-    return p ? parameters_.compute(*p) : Tensor{};
-}
-
-std::string Transformer::block_name(int64_t index) const {
-    return fmt::format("blocks.{}.", index);
-}
-
-AttentionOptions Transformer::attention_options() const {
-    return {.sequence_length = sequence_length_,
-            .num_heads = config_.num_heads,
-            .head_dim = config_.head_dim(),
-            .window = config_.window,
-            .scale = static_cast<float>(config_.resolved_attention_scale()),
-            .documents = documents_};
-}
-
-RotaryOptions Transformer::rotary_options() const {
-    return {.num_heads = config_.num_heads,
-            .head_dim = config_.head_dim(),
-            .normalize = config_.qk_norm,
-            .rotate = config_.position == PositionKind::rotary};
-}
-
-Tensor Transformer::gradient_of(const std::string& name, bool& accumulate, GradientStore& gradients) const {
-    const Parameter* p = parameter(name);
-    if (!p) return {};
-    accumulate = gradients.accumulates(*p);
-    return gradients.of(*p);
-}
-
-void Transformer::linear(Tensor y, Tensor x, const std::string& name) {
-    ops_.matmul({.c = y,
-                 .a = x,
-                 .b = weight(name + ".weight"),
-                 .bias = optional(name + ".bias"),
-                 .transpose_b = true},
-                stream_);
-}
-
-void Transformer::linear_backward(Tensor dx, Tensor dy, Tensor x, const std::string& name,
-                                  GradientStore& gradients) {
-    bool accumulate = false;
-    const Parameter& w = table_.find(name + ".weight");
-    const Tensor dw = gradient_of(w.name, accumulate, gradients);
-    ops_.matmul({.c = dw, .a = dy, .b = x, .transpose_a = true, .accumulate = accumulate}, stream_);
-    gradients.ready(w, true);
-    if (const Parameter* bias = parameter(name + ".bias")) {
-        const Tensor db = gradient_of(bias->name, accumulate, gradients);
-        ops_.column_sum({.out = db, .x = dy, .accumulate = accumulate}, stream_);
-        gradients.ready(*bias);
-    }
-    // Last: the reduction of dW can start while dx is computed.
-    ops_.matmul({.c = dx, .a = dy, .b = parameters_.compute(w)}, stream_);
-    gradients.released(w);
-}
-
-void Transformer::norm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor delta,
-                       const std::string& name) {
-    ops_.norm_forward({.y = y,
-                       .sum = sum,
-                       .mean = mean,
-                       .rstd = rstd,
-                       .x = x,
-                       .delta = delta,
-                       .gain = optional(name + ".gain"),
-                       .bias = optional(name + ".bias"),
-                       .kind = norm_kind_},
-                      stream_);
-}
-
-void Transformer::norm_backward(Tensor dx, Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor dresidual,
-                                const std::string& name, GradientStore& gradients) {
-    bool accumulate = false;
-    const Tensor dgain = gradient_of(name + ".gain", accumulate, gradients);
-    const Tensor dbias = gradient_of(name + ".bias", accumulate, gradients);
-    ops_.norm_backward({.ds = dx,
-                        .dgain = dgain,
-                        .dbias = dbias,
-                        .dy = dy,
-                        .s = x,
-                        .mean = mean,
-                        .rstd = rstd,
-                        .gain = optional(name + ".gain"),
-                        .dresidual = dresidual,
-                        .accumulate = accumulate,
-                        .kind = norm_kind_},
-                       stream_);
-    for (const char* part : {".gain", ".bias"}) {
-        if (const Parameter* p = parameter(name + part)) gradients.ready(*p);
-    }
+                       model_.ngrams.size());
+    for (size_t i = 0; i < model_.ngrams.size(); ++i) checked_put(model_.ngrams[i], batch.ngrams[i]);
 }
 
 }  // namespace speedrun

@@ -1,12 +1,12 @@
 // The one parameter table: the model declares each parameter once, and optimizers, sync, checkpoint, plan and
-// initialisation iterate it. Needs no device: `plan` prints it from a config alone.
+// initialisation iterate it. Needs no device.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "train/config/config.h"
+#include "train/parameters/dimension.h"
 
 namespace speedrun {
 
@@ -22,12 +22,13 @@ struct Parameter {
     std::string name;
     std::vector<int64_t> shape;
     InitRule init;
-    int unit = 0;          // that reads it: 0: embeddings; 1 … L: blocks; L+1: final norm and head
     int64_t matrices = 1;  // stacked along dimension 0 that a matrix optimizer treats apart (q, k, v: 3)
-    int tensor_parallel_dim = -1;  // dimension that tensor parallelism cuts; -1: none
+    int tensor_parallel_dim = -1;  // dimension that the tensor axis cuts; −1: none
     bool full_precision = false;   // computed with in f32: vectors and scalars
-    bool read_by_backward = true;  // its value; embedding tables are not
-    bool also_head = false;        // of unit 0, and read as the head's matrix by the last unit
+    // What the model's graph says of its use:
+    int unit = 0;                   // the first that reads it
+    bool read_by_backward = false;  // its value, in that unit; embedding tables are not
+    bool also_head = false;         // the last unit reads it too
 
     int64_t numel() const;
     bool is_matrix() const { return shape.size() == 2; }
@@ -35,7 +36,11 @@ struct Parameter {
 
 class ParameterTable {
   public:
-    explicit ParameterTable(const ModelConfig& model, int64_t sequence_length);
+    // Returns the id. matrices: as in Parameter. Throws an internal error if the name is taken.
+    int declare(std::string name, const std::vector<Extent>& extents, InitRule init, int64_t matrices = 1);
+    // What the graph of the model says.
+    void set_use(int id, int unit, bool read_by_backward, bool also_head);
+    void set_num_units(int num_units) { num_units_ = num_units; }
 
     const std::vector<Parameter>& all() const { return parameters_; }
     const Parameter& operator[](int id) const { return parameters_[id]; }
@@ -47,16 +52,6 @@ class ParameterTable {
     bool contains(const std::string& name) const;
 
   private:
-    Parameter& declare(std::string name, std::vector<int64_t> shape, InitRule init, int unit);
-    Parameter& declare_table(std::string name, int64_t rows, int64_t width, InitRule init, int unit);
-    struct Cut {
-        int tensor_parallel_dim = 0;
-        int64_t matrices = 1;
-    };
-    void declare_linear(const std::string& name, int64_t outputs, int64_t inputs, InitRule init, int unit,
-                        bool bias, Cut cut);
-    void declare_norm(const std::string& name, const ModelConfig& model, int unit);
-
     std::vector<Parameter> parameters_;
     int num_units_ = 0;
 };

@@ -1,0 +1,120 @@
+#!/bin/sh
+# Shows that a change of the code changed no result: trains a few steps of every shipped config, in every mode of precision,
+# activation checkpointing and sharing among ranks, with the programs of two commits, and compares losses, gradient norms,
+# validation losses and every file of weights and checkpoints, bit by bit. For one machine: another one sums in another order.
+# Usage: same_results.sh [--cases PATTERN] OLD [NEW]
+#   OLD, NEW   a program, or a commit, which is built in build/same/COMMIT (NEW: default build/release/speedrun)
+#   --cases    only cases whose name this shell pattern matches, such as 'kjv_modern*' or '*zero?'; default: all
+# Needs data/kjv (data/kjv/prepare.sh). Writes below build/same alone. About six minutes on two cores, builds aside.
+# Exit: 0 all same, 1 something differs or did not run, 2 bad usage.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+pattern='*'
+usage() {
+    sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' scripts/same_results.sh >&2
+    exit 2
+}
+while [ $# -gt 0 ]; do
+    case $1 in
+    --cases) [ $# -gt 1 ] || usage; pattern=$2; shift 2 ;;
+    -*) usage ;;
+    *) break ;;
+    esac
+done
+{ [ $# -ge 1 ] && [ $# -le 2 ]; } || usage
+[ -f data/kjv/dataset.json ] || { echo "error: data/kjv is empty: run data/kjv/prepare.sh SPEEDRUN first" >&2; exit 1; }
+work=build/same
+mkdir -p "$work"
+
+# Prints the program that an argument stands for.
+program_of() {
+    if [ -f "$1" ] && [ -x "$1" ]; then
+        echo "$1"
+        return
+    fi
+    commit=$(git rev-parse --verify --quiet "$1^{commit}") || { echo "error: $1 is neither a program nor a commit" >&2; return 1; }
+    tree=$work/$commit
+    [ -d "$tree" ] || git worktree add --quiet --detach "$tree" "$commit" || return 1
+    (cd "$tree" && cmake --preset release -DSPEEDRUN_CUDA=OFF -DSPEEDRUN_UNITY=ON && cmake --build --preset release --target speedrun) \
+        >"$work/$commit.log" 2>&1 || { tail -n 20 "$work/$commit.log" >&2; return 1; }
+    echo "$tree/build/release/speedrun"
+}
+old=$(program_of "$1") || exit 1
+new=$(program_of "${2:-build/release/speedrun}") || exit 1
+echo "old: $old"
+echo "new: $new"
+
+total=0
+failed=0
+# same NAME RANKS CONFIG SETTING...: one case.
+same() {
+    case_name=$1 case_ranks=$2 case_config=$3
+    shift 3
+    # shellcheck disable=SC2254  # the pattern is meant as one
+    case $case_name in $pattern) ;; *) return 0 ;; esac
+    total=$((total + 1))
+    case_settings=""
+    for setting in "$@"; do case_settings="$case_settings --set $setting"; done
+    launch=""
+    [ "$case_ranks" = 1 ] || launch="mpirun -np $case_ranks --oversubscribe --bind-to none"
+    for side in old new; do
+        rm -rf "${work:?}/$side"
+        eval "program=\$$side"
+        # shellcheck disable=SC2086,SC2154  # words, and eval's variable
+        $launch "$program" train "$case_config" $case_settings --out "$work/$side" >"$work/$side.log" 2>&1 || {
+            echo "FAILED     $case_name ($side): $(tail -n 1 "$work/$side.log")"
+            failed=$((failed + 1))
+            return 0
+        }
+    done
+    python3 - "$work" "$case_name" <<'COMPARE' || failed=$((failed + 1))
+import filecmp, json, pathlib, sys
+work, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+def numbers(side):
+    path = next((work / side).rglob("metrics.jsonl"))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [[row.get(key) for key in ("step", "loss", "grad_norm", "val_loss")] for row in rows]
+def tensors(side):
+    return sorted((work / side).rglob("*.safetensors"))
+old, new = numbers("old"), numbers("new")
+for before, after in zip(old, new):
+    if before != after:
+        sys.exit(f"DIFFERENT  {name}: step, loss, norm, validation {before} -> {after}")
+if not old or len(old) != len(new) or not tensors("old") or len(tensors("old")) != len(tensors("new")):
+    sys.exit(f"DIFFERENT  {name}: {len(old)} and {len(new)} rows, {len(tensors('old'))} and {len(tensors('new'))} files")
+for before, after in zip(tensors("old"), tensors("new")):
+    if not filecmp.cmp(before, after, shallow=False):
+        sys.exit(f"DIFFERENT  {name}: {before.name}")
+print(f"same       {name}: {len(old)} rows, {len(tensors('old'))} files")
+COMPARE
+}
+
+short="schedule.warmup_steps=0 batch.tokens_per_step=2048 batch.microbatch_tokens=1024 schedule.steps=6 eval.every=3 data.val_tokens=4096 checkpoint.every=4 seed=3"
+large="schedule.warmup_steps=0 batch.sequence_length=64 batch.tokens_per_step=256 batch.microbatch_tokens=128 schedule.steps=2 eval.every=0 data.val_tokens=256 checkpoint.last=false data.train=[\"data/kjv/train_*.bin\"] data.val=[\"data/kjv/val_*.bin\"]"
+configs=$(ls configs/*.json)
+set -f  # patterns in settings stay as they are
+for config in $configs; do
+    name=$(basename "$config" .json)
+    case $name in
+    schema) continue ;;
+    kjv*) settings=$short precisions="f32 bf16" ;;
+    *) settings=$large precisions=bf16 ;;
+    esac
+    for precision in $precisions; do
+        for mode in none selective full; do
+            # shellcheck disable=SC2086  # settings are words
+            same "$name.$precision.$mode" 1 "$config" $settings precision=$precision memory.activation_checkpointing=$mode
+        done
+    done
+done
+for strategy in ddp zero1 zero2 zero3; do
+    for config in kjv kjv_modern kjv_ngrams; do
+        for ranks in 2 4; do
+            # shellcheck disable=SC2086  # settings are words
+            same "$config.$ranks.$strategy" "$ranks" "configs/$config.json" $short batch.microbatch_tokens=512 threads=1 \
+                parallel.strategy=$strategy
+        done
+    done
+done
+echo "$total cases, $failed differ"
+[ "$total" -gt 0 ] && [ "$failed" -eq 0 ]

@@ -1,0 +1,303 @@
+// What is derived from a graph: gradients of random graphs are those of the plainest chain rule, whatever is kept,
+// repeated or fused, and every kind of mistake that the derivation could make shows.
+#include "train/model/graph/program.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "tests/train/random_graph.h"
+#include "train/model/graph/executor.h"
+#include "train/model/graph/first_fit.h"
+#include "train/model/nodes/fusions.h"
+
+namespace speedrun::testing {
+namespace {
+
+using reference::Matrix;
+
+constexpr uint64_t kGraphs = 60;  // to plant mistakes in
+constexpr uint64_t kManyGraphs = 1000;
+
+// By parameter; empty: something was noticed while the gradients were enqueued.
+using Gradients = std::vector<std::vector<float>>;
+
+// A parameter becomes NaN where it is released, and so does a gradient that is complete where it is not read.
+class Poisoner final : public PassObserver {
+  public:
+    Poisoner(ParameterStore& parameters, Runtime& runtime) : parameters_(parameters), runtime_(runtime) {}
+    void released(const Parameter& p) override {
+        runtime_.ops().fill(
+            {.x = parameters_.compute_flat(p), .value = std::numeric_limits<float>::quiet_NaN()},
+            runtime_.compute());
+    }
+
+  private:
+    ParameterStore& parameters_;
+    Runtime& runtime_;
+};
+
+// A gradient as it was announced.
+class Listener final : public PassObserver {
+  public:
+    Listener(Gradients& heard, const std::function<std::vector<float>(const Parameter&)>& read)
+        : heard_(heard), read_(read) {}
+    void ready(const Parameter& p) override { heard_[static_cast<size_t>(p.id)] = read_(p); }
+
+  private:
+    Gradients& heard_;
+    std::function<std::vector<float>(const Parameter&)> read_;
+};
+
+struct Outcome {
+    Gradients gradients;  // after the pass
+    Gradients announced;  // when each was announced
+    std::string noticed;  // by a check of the program's own
+};
+
+Outcome run(const RandomGraph& g, const Program& program, bool poison = false) {
+    Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
+    ParameterStore parameters(g.table, runtime);
+    GradientStore gradients(g.table, parameters.layout(), runtime);
+    std::vector<std::vector<float>> values;
+    for (const Matrix& p : g.parameters) values.emplace_back(p.values.begin(), p.values.end());
+    parameters.assign(values);
+    Executor executor(g.graph, program, g.table, parameters, runtime);
+    const auto put = [&](ValueId to, const reference::Indices& ids) {
+        runtime.device().copy(executor.held(to).data, ids.data(), executor.held(to).bytes(),
+                              runtime.compute());
+    };
+    put(g.tokens, g.token_ids);
+    put(g.targets, g.target_ids);
+    const Buffer loss(runtime.device(), "loss", MemoryCategory::workspace, size_of(DType::f32));
+    const auto read = [&](const Parameter& p) {
+        std::vector<float> host(static_cast<size_t>(p.numel()));
+        const Tensor gradient = gradients.flat(p);
+        runtime.device().copy(host.data(), gradient.data, gradient.bytes(), runtime.compute());
+        runtime.synchronize();
+        return host;
+    };
+    Outcome result;
+    result.announced.resize(g.parameters.size());
+    Poisoner poisoner(parameters, runtime);
+    Listener listener(result.announced, read);
+    gradients.observe(poison ? static_cast<PassObserver*>(&poisoner) : &listener);
+    gradients.begin_step();
+    try {
+        executor.forward();
+        executor.backward(
+            {.loss_sum = loss.tensor(DType::f32, {1}), .gradient_scale = 1, .gradients = &gradients});
+        gradients.expect_all_ready();
+    } catch (const Error& error) {
+        result.noticed = error.what();
+    }
+    gradients.observe(nullptr);
+    for (const Parameter& p : g.table.all()) result.gradients.push_back(read(p));
+    return result;
+}
+
+Retained everything(const RandomGraph& g) {
+    return Retained(static_cast<size_t>(g.graph.num_units()));
+}
+
+Program derived(const RandomGraph& g) {
+    static const Fusions none;
+    return derive_program(g.graph, none, everything(g), DType::f32);
+}
+
+TEST(ProgramTest, GradientsOfRandomGraphsAreThoseOfTheChainRule) {
+    for (uint64_t seed = 0; seed < kManyGraphs; ++seed) {
+        const RandomGraph g(seed);
+        const std::vector<Matrix> expected = g.gradients();
+        const Outcome actual = run(g, derived(g));
+        ASSERT_EQ(actual.noticed, "") << seed;
+        for (const Parameter& p : g.table.all()) {
+            const Matrix& e = expected[static_cast<size_t>(p.id)];
+            double largest = 0, error = 0;
+            for (int64_t i = 0; i < e.size(); ++i) {
+                largest = std::max(largest, std::abs(e[i]));
+                error = std::max(error, std::abs(e[i] - actual.gradients[static_cast<size_t>(p.id)][i]));
+            }
+            // f32 through at most 18 nodes, some of which divide by small deviations: seen up to 3e-6. Sums of
+            // 128 terms of about 1 that cancel have errors of a hundred roundings of 6e-8.
+            EXPECT_LT(error, 3e-5 * largest + 1e-5) << "graph " << seed << ", " << p.name;
+        }
+        EXPECT_EQ(actual.announced, actual.gradients) << "announced too early, graph " << seed;
+    }
+}
+
+TEST(ProgramTest, WhatIsFusedOrRepeatedChangesNoBit) {
+    const Fusions fusions = model_fusions();
+    std::mt19937_64 random(1);
+    size_t repeats = 0, fused = 0;
+    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
+        const RandomGraph g(seed);
+        const Outcome expected = run(g, derived(g));
+        for (int variant = 0; variant < 4; ++variant) {
+            Retained retained = everything(g);
+            for (auto& unit : retained)
+                if (random() % 2 == 0) unit = random() % 2 == 0 ? Cost::input : Cost::product;
+            const Program program = derive_program(g.graph, fusions, retained, DType::f32);
+            for (const Step& step : program.backward) repeats += step.repeats;
+            for (const Step& step : program.forward) fused += step.fusion != nullptr;
+            const Outcome actual = run(g, program);
+            EXPECT_EQ(actual.gradients, expected.gradients) << "graph " << seed;
+            EXPECT_EQ(run(g, program, true).gradients, expected.gradients)
+                << "a parameter is read after its release, graph " << seed;
+        }
+    }
+    EXPECT_GT(repeats, kGraphs);
+    EXPECT_GT(fused, kGraphs);
+}
+
+// ---- mistakes, planted one at a time
+
+bool shows(const RandomGraph& g, const Program& program, const Outcome& right, bool poison = false) {
+    const Outcome wrong = run(g, program, poison);
+    if (!wrong.noticed.empty() || wrong.gradients != right.gradients) return true;
+    return !poison && wrong.announced != right.announced;
+}
+
+// Calls plant(step, call, i) for the gradient of every value that every backward node reads; where that
+// returns true it has changed the program, and the change must show.
+size_t plant_in_gradients(const std::function<bool(GradientPlace&)>& plant) {
+    size_t planted = 0;
+    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
+        const RandomGraph g(seed);
+        const Program program = derived(g);
+        const Outcome right = run(g, program);
+        for (size_t s = 0; s < program.backward.size(); ++s) {
+            for (size_t c = 0; c < program.backward[s].calls.size(); ++c) {
+                for (size_t i = 0; i < program.backward[s].calls[c].read_gradients.size(); ++i) {
+                    Program wrong = program;
+                    if (!plant(wrong.backward[s].calls[c].read_gradients[i])) continue;
+                    ++planted;
+                    EXPECT_TRUE(shows(g, wrong, right))
+                        << "graph " << seed << ", step " << s << ", read " << i;
+                }
+            }
+        }
+    }
+    return planted;
+}
+
+TEST(ProgramTest, ADroppedAccumulationShows) {
+    EXPECT_GT(plant_in_gradients([](GradientPlace& gradient) { return std::exchange(gradient.adds, false); }),
+              5u);
+}
+
+TEST(ProgramTest, ADroppedResidualShows) {
+    const auto drop = [](GradientPlace& gradient) { return std::exchange(gradient.other, {}).storage >= 0; };
+    EXPECT_GT(plant_in_gradients(drop), 20u);
+}
+
+TEST(ProgramTest, ADroppedSumShows) {
+    size_t planted = 0;
+    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
+        const RandomGraph g(seed);
+        const Program program = derived(g);
+        const Outcome right = run(g, program);
+        for (size_t s = 0; s < program.backward.size(); ++s) {
+            if (program.backward[s].kind != Step::Kind::add) continue;
+            Program wrong = program;
+            wrong.backward.erase(wrong.backward.begin() + static_cast<ptrdiff_t>(s));
+            ++planted;
+            EXPECT_TRUE(shows(g, wrong, right)) << "graph " << seed << ", step " << s;
+        }
+    }
+    EXPECT_GT(planted, 20u);
+}
+
+TEST(ProgramTest, AnEarlyAnnouncementShows) {
+    size_t planted = 0;
+    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
+        const RandomGraph g(seed);
+        const Program program = derived(g);
+        const Outcome right = run(g, program);
+        for (const Parameter& p : g.table.all()) {
+            Program wrong = program;
+            std::vector<NodeCall::Use*> uses;
+            for (Step& step : wrong.backward)
+                for (NodeCall& call : step.calls)
+                    for (NodeCall::Use& use : call.uses)
+                        if (use.parameter == p.id) uses.push_back(&use);
+            if (uses.size() < 2) continue;
+            std::swap(uses[uses.size() - 2]->completes, uses.back()->completes);
+            ++planted;
+            EXPECT_TRUE(shows(g, wrong, right)) << "graph " << seed << ", " << p.name;
+        }
+    }
+    EXPECT_GT(planted, 20u);
+}
+
+TEST(ProgramTest, AnEarlyReleaseShows) {
+    size_t planted = 0;
+    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
+        const RandomGraph g(seed);
+        const Program program = derived(g);
+        const Outcome right = run(g, program);
+        for (size_t s = 0; s < program.backward.size(); ++s) {
+            for (const ParameterId id : program.backward[s].released) {
+                Program wrong = program;
+                std::erase(wrong.backward[s].released, id);
+                // Announced and released at once, before the node's last read of the value.
+                for (NodeCall& call : wrong.backward[s].calls)
+                    for (NodeCall::Use& use : call.uses)
+                        if (use.parameter == id) use.read_later = false;
+                const Node& node = *program.backward[s].calls.front().node;
+                if (std::string(node.kind()) != "linear") continue;  // others read it in the operation itself
+                ++planted;
+                EXPECT_TRUE(shows(g, wrong, right, true)) << "graph " << seed << ", " << g.table[id].name;
+            }
+        }
+    }
+    EXPECT_GT(planted, 20u);
+}
+
+// Does a storage that is first written while storage `s` is in use lie in its memory, as `wrong` places them?
+bool overlaps(const Program& right, const Program& wrong, size_t s) {
+    std::vector<Lodger> lodgers;
+    for (const Storage& storage : wrong.storages)
+        lodgers.push_back(storage.held != kNoValue
+                              ? Lodger{}
+                              : Lodger{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
+    const std::vector<int64_t> at = first_fit(lodgers, 256).offset;
+    bool found = false;
+    for (size_t i = 0; i < lodgers.size(); ++i) {
+        const Storage &other = right.storages[i], &mine = right.storages[s];
+        if (i == s || lodgers[i].bytes == 0 || other.first <= mine.first || other.first >= mine.last)
+            continue;
+        if (at[i] >= at[s] + mine.bytes || at[s] >= at[i] + other.bytes) continue;
+        if (other.name.starts_with("order of")) return false;  // wrong indices would end the process
+        found = true;
+    }
+    return found;
+}
+
+// Storage that another one follows in the same memory is taken for free one step too early: wherever two then
+// lie in each other's memory, the result shows it.
+TEST(ProgramTest, AnOverlappingLifetimeShows) {
+    size_t planted = 0;
+    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
+        const RandomGraph g(seed);
+        const Program program = derived(g);
+        const Outcome right = run(g, program);
+        for (size_t s = 0; s < program.storages.size(); ++s) {
+            const Storage& storage = program.storages[s];
+            if (storage.held != kNoValue || storage.last - storage.first < 2 ||
+                storage.name.starts_with("order of"))
+                continue;
+            Program wrong = program;
+            wrong.storages[s].last = storage.first;
+            if (!overlaps(program, wrong, s)) continue;
+            ++planted;
+            EXPECT_TRUE(shows(g, wrong, right)) << "graph " << seed << ", " << storage.name;
+        }
+    }
+    EXPECT_GT(planted, 20u);
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,257 @@
+#include "tests/train/random_graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "train/model/nodes/activation.h"
+#include "train/model/nodes/embedding.h"
+#include "train/model/nodes/linear.h"
+#include "train/model/nodes/norm.h"
+
+namespace speedrun::testing {
+
+using reference::Matrix;
+
+namespace {
+
+constexpr Extent kTokenExtent{Dimension::tokens, RandomGraph::kTokens};
+constexpr Extent kWidthExtent{Dimension::width, RandomGraph::kWidth};
+constexpr NormKind kNorm = NormKind::rmsnorm;
+constexpr Activation kActivation = Activation::gelu_tanh;
+
+}  // namespace
+
+ParameterId RandomGraph::declare(const std::string& name, const std::vector<Extent>& extents, double mean) {
+    const ParameterId id = table.declare(name, extents, {});
+    table.set_use(id, 0, true, false);
+    std::normal_distribution<double> normal(mean, 0.3);
+    Matrix values(extents.size() == 2 ? extents[0].size : 1, extents.back().size);
+    for (double& x : values.values) x = static_cast<float>(normal(random_));
+    parameters.push_back(values);
+    return id;
+}
+
+ValueId RandomGraph::value(const char* name) {
+    return graph.value(fmt::format("{} {}", name, values_.size()), Element::real,
+                       {kTokenExtent, kWidthExtent});
+}
+
+ValueId RandomGraph::f32(const char* name) {
+    return graph.value(name, Element::f32, {kTokenExtent});
+}
+
+// Mostly a recent one; now and then one from far back, as skips read them.
+ValueId RandomGraph::any_value() {
+    const size_t count = values_.size();
+    const size_t reach = random_() % 3 == 0 ? count : std::min<size_t>(count, 3);
+    return values_[count - 1 - random_() % reach];
+}
+
+void RandomGraph::embed() {
+    const ValueId out = value("embedded");
+    // Another table each time: two look-ups in one are equal, and may take each other's place unseen.
+    const ParameterId from = operations_.empty()
+                                 ? table_
+                                 : declare(fmt::format("table {}", operations_.size()),
+                                           {{Dimension::vocabulary, kVocabulary}, kWidthExtent}, 0);
+    graph.add(std::make_unique<Embedding>(
+        Embedding::Ports{.out = out, .tokens = tokens, .table = from, .table_rows = kVocabulary}));
+    operations_.push_back({Kind::embedding, {}, {out}, {from}});
+    values_.push_back(out);
+    unread_.push_back(out);
+}
+
+void RandomGraph::append(Kind kind) {
+    const bool follows = kind == Kind::norm && operations_.back().kind == Kind::add;
+    Operation operation{kind, {follows ? values_.back() : any_value()}, {value("value")}, {}};
+    const ValueId x = operation.reads[0], y = operation.writes[0];
+    const auto number = operations_.size();
+    const auto gain = [&] {
+        operation.parameters.push_back(declare(fmt::format("gain {}", number), {kWidthExtent}, 1));
+        return operation.parameters.back();
+    };
+    switch (kind) {
+        case Kind::embedding:
+            return embed();
+        case Kind::linear:
+            if (!weights_.empty() && random_() % 3 == 0)  // one that is in use already
+                operation.parameters.push_back(weights_[random_() % weights_.size()]);
+            // Equal values could take each other's place unseen.
+            if (operation.parameters.empty() || !made_.insert({x, operation.parameters[0]}).second) {
+                weights_.push_back(
+                    declare(fmt::format("weight {}", number), {kWidthExtent, kWidthExtent}, 0));
+                operation.parameters = {weights_.back()};
+                made_.insert({x, weights_.back()});
+            }
+            graph.add(std::make_unique<Linear>(Linear::Ports{y, x, operation.parameters[0]}));
+            break;
+        case Kind::activation:
+            if (!made_.insert({x, kNoParameter}).second) return;
+            graph.add(std::make_unique<Activate>(Activate::Ports{y, x}, kActivation));
+            break;
+        case Kind::norm:
+            graph.add(std::make_unique<Norm>(
+                Norm::Ports{.y = y, .statistics = {kNoValue, f32("rstd")}, .x = x, .parameters = {gain()}},
+                kNorm));
+            break;
+        case Kind::mix_norm: {
+            operation.reads.push_back(any_value());  // may be x
+            operation.writes.insert(operation.writes.begin(), value("mixed"));
+            operation.parameters.push_back(
+                declare(fmt::format("mix {}", number), {{Dimension::numbers, 2}}, 0.7));
+            const ParameterId mix = operation.parameters.back();
+            graph.add(std::make_unique<MixNorm>(MixNorm::Ports{.s = operation.writes[0],
+                                                               .y = y,
+                                                               .statistics = {kNoValue, f32("rstd")},
+                                                               .x = x,
+                                                               .z = operation.reads[1],
+                                                               .coefficients = mix,
+                                                               .parameters = {gain()}},
+                                                kNorm));
+            break;
+        }
+        case Kind::add: {
+            ValueId other = any_value();
+            if (other == x) other = x == values_.front() ? values_.back() : values_.front();
+            if (other == x) return;
+            operation.reads.push_back(other);
+            graph.add(std::make_unique<Add>(Add::Ports{y, x, other}));
+            break;
+        }
+    }
+    for (const ValueId read : operation.reads) std::erase(unread_, read);
+    for (const ValueId written : operation.writes) {
+        values_.push_back(written);
+        unread_.push_back(written);
+    }
+    operations_.push_back(operation);
+}
+
+// What nothing has read yet, so that every parameter has a gradient.
+void RandomGraph::add_up() {
+    last_ = unread_.front();
+    for (size_t i = 1; i < unread_.size(); ++i) {
+        const ValueId sum = value("sum");
+        graph.add(std::make_unique<Add>(Add::Ports{sum, last_, unread_[i]}));
+        operations_.push_back({Kind::add, {last_, unread_[i]}, {sum}, {}});
+        last_ = sum;
+    }
+}
+
+RandomGraph::RandomGraph(uint64_t seed) : random_(seed) {
+    tokens = graph.value("tokens", Element::ids, {kTokenExtent}, Holder::batch);
+    targets = graph.value("targets", Element::ids, {kTokenExtent}, Holder::batch);
+    for (int64_t t = 0; t < kTokens; ++t) {
+        token_ids.push_back(static_cast<int32_t>(random_() % kVocabulary));
+        target_ids.push_back(random_() % 6 == 0 ? -1 : static_cast<int32_t>(random_() % kVocabulary));
+    }
+    const Extent rows{Dimension::vocabulary, kVocabulary};
+    table_ = declare("embed", {rows, kWidthExtent}, 0);
+    head_ = random_() % 2 == 0 ? table_ : declare("head", {rows, kWidthExtent}, 0);
+    embed();
+    constexpr std::array kKinds = {Kind::linear, Kind::linear,   Kind::activation, Kind::norm,
+                                   Kind::norm,   Kind::mix_norm, Kind::add,        Kind::embedding};
+    const size_t length = 4 + random_() % 14;
+    for (size_t i = 0; i < length; ++i) {
+        if (random_() % 4 == 0) graph.begin_unit();
+        const bool summed = operations_.back().kind == Kind::add;  // a norm often follows a sum
+        append(summed && random_() % 2 == 0 ? Kind::norm : kKinds[random_() % kKinds.size()]);
+    }
+    graph.begin_unit();
+    add_up();
+    table.set_num_units(graph.num_units());
+    losses = graph.value("losses", Element::f32, {kTokenExtent}, Holder::model);
+    graph.add(
+        std::make_unique<Head>(Head::Ports{.losses = losses, .x = last_, .targets = targets, .weight = head_},
+                               HeadOptions{.num_tokens = kTokens,
+                                           .logit_rows = random_() % 2 == 0 ? kTokens : kTokens / 2,
+                                           .vocab_size = kVocabulary,
+                                           .padded_vocab_size = kVocabulary}));
+}
+
+std::vector<Matrix> RandomGraph::gradients() const {
+    using namespace reference;
+    std::map<ValueId, Matrix> values, dvalues;
+    std::vector<Matrix> dparameters;
+    for (const Matrix& p : parameters) dparameters.emplace_back(p.rows, p.cols);
+    const auto of = [&](const Operation& o, size_t i) -> const Matrix& {
+        return parameters[static_cast<size_t>(o.parameters[i])];
+    };
+    for (const Operation& o : operations_) {
+        const auto in = [&](size_t i) -> const Matrix& { return values.at(o.reads[i]); };
+        Matrix& y = values[o.writes.back()];
+        switch (o.kind) {
+            case Kind::embedding:
+                y = embedding_forward(token_ids, of(o, 0), {}, {});
+                break;
+            case Kind::linear:
+                y = matmul(in(0), transposed(of(o, 0)));
+                break;
+            case Kind::activation:
+                y = activation_forward(in(0), kActivation);
+                break;
+            case Kind::norm:
+                y = norm_forward(in(0), of(o, 0), {}, kNorm).y;
+                break;
+            case Kind::add:
+                y = plus(in(0), in(1));
+                break;
+            case Kind::mix_norm: {
+                const auto mixed = mix_norm_forward(in(0), {}, in(1), of(o, 0), of(o, 1), {}, kNorm);
+                values[o.writes[0]] = mixed.s;
+                values[o.writes[1]] = mixed.norm.y;
+                break;
+            }
+        }
+    }
+    const auto give = [](Matrix& to, const Matrix& part) { to = to.empty() ? part : plus(to, part); };
+    const Matrix &head = parameters[static_cast<size_t>(head_)], &last = values.at(last_);
+    const Matrix dlogits =
+        cross_entropy_dlogits(matmul(last, transposed(head)), target_ids, kVocabulary, 0, 1);
+    give(dparameters[static_cast<size_t>(head_)], matmul(transposed(dlogits), last));
+    dvalues[last_] = matmul(dlogits, head);
+    for (auto o = operations_.rbegin(); o != operations_.rend(); ++o) {
+        const Matrix dy = dvalues[o->writes.back()];
+        const auto in = [&](size_t i) -> const Matrix& { return values.at(o->reads[i]); };
+        const auto dp = [&](size_t i) -> Matrix& {
+            return dparameters[static_cast<size_t>(o->parameters[i])];
+        };
+        switch (o->kind) {
+            case Kind::embedding:
+                give(dp(0), embedding_backward(kVocabulary, token_ids, dy));
+                break;
+            case Kind::linear:
+                give(dp(0), matmul(transposed(dy), in(0)));
+                give(dvalues[o->reads[0]], matmul(dy, of(*o, 0)));
+                break;
+            case Kind::activation:
+                give(dvalues[o->reads[0]], activation_backward(dy, in(0), kActivation));
+                break;
+            case Kind::norm: {
+                const auto d = norm_backward(dy, in(0), of(*o, 0), kNorm);
+                give(dp(0), d.dgain);
+                give(dvalues[o->reads[0]], d.ds);
+                break;
+            }
+            case Kind::add:
+                for (const ValueId read : o->reads) give(dvalues[read], dy);
+                break;
+            case Kind::mix_norm: {
+                // Either of what it writes may be read by nobody.
+                const Matrix none(kTokens, kWidth);
+                const auto d = mix_norm_backward(dy.empty() ? none : dy, dvalues[o->writes[0]], in(0), {},
+                                                 in(1), of(*o, 0), of(*o, 1), kNorm);
+                give(dp(0), d.dcoefficients);
+                give(dp(1), d.dgain);
+                give(dvalues[o->reads[0]], d.dx);
+                give(dvalues[o->reads[1]], d.dz);
+                break;
+            }
+        }
+    }
+    return dparameters;
+}
+
+}  // namespace speedrun::testing

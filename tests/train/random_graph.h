@@ -1,0 +1,54 @@
+// Graphs at random, and their gradients in float64 by the plainest chain rule: a gradient of its own for every
+// value, added up reader by reader. What the derivation shares, adds in place, fuses and repeats is held to it.
+#pragma once
+
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tests/reference/reference.h"
+#include "train/model/graph/graph.h"
+#include "train/model/nodes/head.h"
+
+namespace speedrun::testing {
+
+struct RandomGraph {
+    static constexpr int64_t kTokens = 16, kWidth = 8, kVocabulary = 24;
+
+    explicit RandomGraph(uint64_t seed);
+
+    NodeGraph graph;
+    ParameterTable table;
+    ValueId tokens = 0, targets = 0, losses = 0;
+    reference::Indices token_ids, target_ids;
+    std::vector<reference::Matrix> parameters;  // by id
+
+    // Gradients of the sum of all losses, by parameter.
+    std::vector<reference::Matrix> gradients() const;
+
+  private:
+    enum class Kind : uint8_t { embedding, linear, activation, norm, mix_norm, add };
+    struct Operation {
+        Kind kind;
+        std::vector<ValueId> reads, writes;
+        std::vector<ParameterId> parameters;
+    };
+    ParameterId declare(const std::string& name, const std::vector<Extent>& extents, double mean);
+    ValueId value(const char* name);
+    ValueId f32(const char* name);
+    ValueId any_value();
+    void append(Kind kind);
+    void embed();
+    void add_up();
+
+    std::mt19937_64 random_;
+    std::vector<Operation> operations_;
+    std::vector<ValueId> values_, unread_;
+    std::vector<ParameterId> weights_;
+    std::set<std::pair<ValueId, ParameterId>> made_;  // by linear nodes and activations
+    ParameterId table_ = 0, head_ = 0;
+    ValueId last_ = 0;
+};
+
+}  // namespace speedrun::testing

@@ -1,0 +1,107 @@
+// What a node sees while it enqueues itself: its tensors, by port.
+#pragma once
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "kernels/ops/ops.h"
+#include "train/model/graph/node.h"
+#include "train/sharding/gradient_store.h"
+
+namespace speedrun {
+
+// The gradient of a value that a node reads. Absent (tensor) where nobody wants it.
+struct ValueGradient {
+    Tensor tensor;
+    bool adds = false;  // to what is there already, where the node gives `added`
+    Tensor other = {};  // what other readers gave, where it gives `plus`; absent: nothing
+};
+
+struct ParameterGradient {
+    Tensor tensor;
+    bool adds = false;
+};
+
+// The tensors of a node in one pass of a program.
+struct Binding {
+    struct Use {
+        const Parameter* parameter;
+        Tensor value;
+        bool completes = false;   // nothing contributes to the gradient after this node
+        bool read_later = false;  // backward reads the value in this node or after it
+    };
+    const Node* node = nullptr;
+    std::vector<Tensor> reads, writes, scratch, orders;
+    std::vector<Tensor> written_gradients;  // absent: nothing reads that value
+    std::vector<ValueGradient> read_gradients;
+    std::vector<Use> uses;
+};
+
+// What a pass of the whole model is given.
+struct PassArguments {
+    Tensor loss_sum = {};  // f32 [1]
+    bool accumulate_loss = false;
+    float gradient_scale = 0;
+    GradientStore* gradients = nullptr;  // of parameters; none in forward
+};
+
+class Call {
+  public:
+    Call(const Binding& binding, Ops& ops, Stream& stream, const PassArguments& arguments)
+        : ops(ops), stream(stream), pass(arguments), binding_(binding) {}
+
+    Ops& ops;
+    Stream& stream;
+    const PassArguments& pass;
+
+    const Node& node() const { return *binding_.node; }
+    Tensor operator()(Node::In port) const { return at(binding_.reads, port.index); }
+    Tensor operator()(Node::Out port) const { return at(binding_.writes, port.index); }
+    Tensor operator()(Node::Tmp port) const { return at(binding_.scratch, port.index); }
+    Tensor operator()(Node::Par port) const {
+        return port.index < 0 ? Tensor{} : binding_.uses[static_cast<size_t>(port.index)].value;
+    }
+    Tensor order_of(Node::In port) const { return at(binding_.orders, port.index); }
+    Tensor gradient(Node::Out port) const { return at(binding_.written_gradients, port.index); }
+    ValueGradient gradient(Node::In port) const {
+        return port.index < 0 ? ValueGradient{} : binding_.read_gradients[static_cast<size_t>(port.index)];
+    }
+
+    // A parameter of this call, to contribute to its gradient; null where the port is absent.
+    struct Target {
+        const Binding::Use* use;
+        GradientStore* gradients;
+    };
+    Target of(Node::Par port) const {
+        return {port.index < 0 ? nullptr : &binding_.uses[static_cast<size_t>(port.index)], pass.gradients};
+    }
+
+  private:
+    static Tensor at(const std::vector<Tensor>& tensors, int index) {
+        return index < 0 ? Tensor{} : tensors[static_cast<size_t>(index)];
+    }
+    const Binding& binding_;
+};
+
+// Calls enqueue(ParameterGradient...), which enqueues a node's whole contribution to the gradients of these
+// parameters. Those that are complete by it are announced before this returns.
+template <class Enqueue, class... Targets>
+void contribute(const Enqueue& enqueue, const Targets&... targets) {
+    const auto begin = [](const Call::Target& target) {
+        if (!target.use) return ParameterGradient{};
+        const Parameter& p = *target.use->parameter;
+        const bool adds = target.gradients->accumulates(p);
+        return ParameterGradient{target.gradients->of(p), adds};
+    };
+    const auto end = [](const Call::Target& target) {
+        if (target.use && target.use->completes)
+            target.gradients->ready(*target.use->parameter, target.use->read_later);
+    };
+    // Braces: the parameters begin in this order.
+    const std::array<ParameterGradient, sizeof...(Targets)> gradients{begin(targets)...};
+    std::apply(enqueue, gradients);
+    (end(targets), ...);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,158 @@
+#include "train/model/graph/executor.h"
+
+#include "kernels/device/error.h"
+#include "train/model/graph/first_fit.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;  // bytes: as a device's own allocations have at least
+
+DType dtype_of(Element element, DType real) {
+    if (element == Element::real) return real;
+    return element == Element::f32 ? DType::f32 : DType::i32;
+}
+
+Tensor tensor_of(const Value& value, DType dtype, const Buffer& memory, int64_t offset) {
+    if (value.extents.size() == 1) return memory.tensor(dtype, {value.extents[0].size}, offset);
+    return memory.tensor(dtype, {value.extents[0].size, value.extents[1].size}, offset);
+}
+
+}  // namespace
+
+Executor::Executor(const NodeGraph& graph, const Program& program, const ParameterTable& table,
+                   const ParameterStore& parameters, Runtime& runtime)
+    : graph_(graph),
+      program_(program),
+      table_(table),
+      parameters_(parameters),
+      runtime_(runtime),
+      ops_(runtime.ops()),
+      stream_(runtime.compute()) {
+    hold_values();
+    share_memory();
+    for (const Step& step : program.forward) forward_.push_back(bound(step));
+    for (const Step& step : program.backward) backward_.push_back(bound(step));
+    loss_ = bound(program.loss);
+}
+
+void Executor::hold_values() {
+    held_.resize(graph_.values().size());
+    for (size_t id = 0; id < graph_.values().size(); ++id) {
+        const Value& value = graph_.values()[id];
+        if (value.holder == Holder::program || value.is_view) continue;
+        const DType dtype = dtype_of(value.element, runtime_.real());
+        const MemoryCategory category =
+            value.holder == Holder::batch ? MemoryCategory::data : MemoryCategory::activations;
+        buffers_.emplace_back(runtime_.device(), value.name, category, value.numel() * size_of(dtype));
+        held_[id] = tensor_of(value, dtype, buffers_.back(), 0);
+        if (value.holder == Holder::constant)
+            runtime_.device().copy(held_[id].data, value.content.data(), held_[id].bytes(), stream_);
+    }
+    stream_.synchronize();  // the constants' numbers may go
+}
+
+void Executor::share_memory() {
+    std::vector<Lodger> lodgers;
+    for (const Storage& storage : program_.storages)
+        lodgers.push_back(storage.held != kNoValue
+                              ? Lodger{}
+                              : Lodger{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
+    Lodging lodging = first_fit(lodgers, kAlignment);
+    memory_ = Buffer(runtime_.device(), "activations and their gradients", MemoryCategory::activations,
+                     lodging.bytes);
+    offsets_ = std::move(lodging.offset);
+}
+
+Tensor Executor::tensor_at(const Place& place) const {
+    if (place.storage < 0) return {};
+    const auto index = static_cast<size_t>(place.storage);
+    if (program_.storages[index].held != kNoValue) return held(program_.storages[index].held);
+    if (place.like == kNoValue)
+        return memory_.tensor(place.ids ? DType::i32 : runtime_.real(), {place.rows, place.cols},
+                              offsets_[index]);
+    const Value& value = graph_[place.like];
+    const Tensor whole =
+        tensor_of(graph_[value.root], dtype_of(value.element, runtime_.real()), memory_, offsets_[index]);
+    return value.is_view ? whole.column_slice(value.first_column, value.extents[1].size) : whole;
+}
+
+Executor::BoundStep Executor::bound(const Step& step) const {
+    const auto tensors = [&](const std::vector<Place>& places) {
+        std::vector<Tensor> all;
+        for (const Place& place : places) all.push_back(tensor_at(place));
+        return all;
+    };
+    BoundStep to{.kind = step.kind,
+                 .unit = step.unit,
+                 .repeats = step.repeats,
+                 .fusion = step.fusion,
+                 .target = tensor_at(step.target),
+                 .term = tensor_at(step.term),
+                 .other = tensor_at(step.other),
+                 .limit = step.limit};
+    for (const ParameterId id : step.released) to.released.push_back(&table_[id]);
+    for (const NodeCall& call : step.calls) {
+        Binding binding{.node = call.node,
+                        .reads = tensors(call.reads),
+                        .writes = tensors(call.writes),
+                        .scratch = tensors(call.scratch),
+                        .orders = tensors(call.orders),
+                        .written_gradients = tensors(call.written_gradients),
+                        .read_gradients = {},
+                        .uses = {}};
+        for (const GradientPlace& gradient : call.read_gradients)
+            binding.read_gradients.push_back(
+                {tensor_at(gradient.place), gradient.adds, tensor_at(gradient.other)});
+        for (const NodeCall::Use& use : call.uses) {
+            const Parameter& p = table_[use.parameter];
+            binding.uses.push_back({&p, parameters_.compute(p), use.completes, use.read_later});
+        }
+        to.bindings.push_back(std::move(binding));
+    }
+    return to;
+}
+
+void Executor::run(const BoundStep& step, const PassArguments& arguments) {
+    const auto call_of = [&](const Binding& binding) { return Call(binding, ops_, stream_, arguments); };
+    switch (step.kind) {
+        case Step::Kind::enter:
+            if (observer_)
+                observer_->entered(step.unit, arguments.gradients ? Pass::backward : Pass::forward);
+            break;
+        case Step::Kind::forward: {
+            const int64_t flops_before = ops_.flops();
+            if (step.fusion) {
+                std::vector<Call> calls;
+                for (const Binding& binding : step.bindings) calls.push_back(call_of(binding));
+                step.fusion->forward(calls);
+            } else {
+                step.bindings.front().node->forward(call_of(step.bindings.front()));
+            }
+            if (step.repeats) repeated_flops_ += ops_.flops() - flops_before;
+            break;
+        }
+        case Step::Kind::backward:
+            step.bindings.front().node->backward(call_of(step.bindings.front()));
+            break;
+        case Step::Kind::sort:
+            ops_.sort_ids({.order = step.target, .index = step.term, .limit = step.limit}, stream_);
+            break;
+        case Step::Kind::add:
+            ops_.add({.y = step.target, .x = step.term, .z = step.other}, stream_);
+            break;
+    }
+    for (const Parameter* p : step.released) arguments.gradients->released(*p);
+}
+
+void Executor::forward() {
+    const PassArguments arguments;
+    for (const BoundStep& step : forward_) run(step, arguments);
+}
+
+void Executor::backward(const PassArguments& arguments) {
+    for (const BoundStep& step : backward_) run(step, arguments);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,75 @@
+// A program at work: bound to memory and parameters, and enqueued on the compute stream.
+#pragma once
+
+#include <vector>
+
+#include "kernels/runtime/runtime.h"
+#include "train/model/graph/call.h"
+#include "train/model/graph/program.h"
+#include "train/sharding/parameter_store.h"
+
+namespace speedrun {
+
+class Executor {
+  public:
+    // What it is given must outlive it; `program` and `graph` as derive_program() has them. Parameters of the
+    // graph are those of `table`.
+    Executor(const NodeGraph& graph, const Program& program, const ParameterTable& table,
+             const ParameterStore& parameters, Runtime& runtime);
+
+    // Who is told that a pass enters a unit, from here on; null: nobody.
+    void observe(PassObserver* observer) { observer_ = observer; }
+    // All nodes but the last.
+    void forward();
+    // After it: the last.
+    void loss(const PassArguments& arguments) { run(loss_, arguments); }
+    // After forward: the last node and all gradients. Announces each parameter as it is complete, and when
+    // its value is read no more.
+    void backward(const PassArguments& arguments);
+    // A call of the last node as loss() makes it.
+    Call loss_call(const PassArguments& arguments) const {
+        return {loss_.bindings.front(), ops_, stream_, arguments};
+    }
+
+    // A value that lives as long as this (Holder).
+    Tensor held(ValueId value) const { return held_[static_cast<size_t>(value)]; }
+    // Floating-point operations, so far, of forward nodes that backward ran again.
+    int64_t repeated_flops() const { return repeated_flops_; }
+
+  private:
+    // A step with its tensors.
+    struct BoundStep {
+        Step::Kind kind;
+        int unit = 0;
+        bool repeats = false;
+        std::vector<Binding> bindings = {};
+        const Fusion* fusion = nullptr;
+        Tensor target = {}, term = {}, other = {};
+        int64_t limit = 0;
+        std::vector<const Parameter*> released = {};
+    };
+
+    void hold_values();
+    void share_memory();
+    Tensor tensor_at(const Place& place) const;
+    BoundStep bound(const Step& step) const;
+    void run(const BoundStep& step, const PassArguments& arguments);
+
+    const NodeGraph& graph_;
+    const Program& program_;
+    const ParameterTable& table_;
+    const ParameterStore& parameters_;
+    Runtime& runtime_;
+    Ops& ops_;
+    Stream& stream_;
+    std::vector<Buffer> buffers_;   // of values that live as long as this
+    std::vector<Tensor> held_;      // their tensors, by value
+    Buffer memory_;                 // that all others share
+    std::vector<int64_t> offsets_;  // in it, by storage
+    std::vector<BoundStep> forward_, backward_;
+    BoundStep loss_;
+    PassObserver* observer_ = nullptr;
+    int64_t repeated_flops_ = 0;
+};
+
+}  // namespace speedrun

@@ -1,0 +1,215 @@
+#include "train/model/graph/gradient_places.h"
+
+#include <algorithm>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+int Storages::push(Storage storage) {
+    storages_.push_back(std::move(storage));
+    return static_cast<int>(storages_.size()) - 1;
+}
+
+int Storages::add(ValueId like, const std::string& name, bool gradient) {
+    const Value& value = graph_[like];
+    const DType dtype = value.element == Element::real  ? real_
+                        : value.element == Element::f32 ? DType::f32
+                                                        : DType::i32;
+    const bool held = value.holder != Holder::program && !gradient;
+    return push({.name = name, .bytes = value.numel() * size_of(dtype), .held = held ? like : kNoValue});
+}
+
+int Storages::add_ids(int64_t count, const std::string& name) {
+    return push({.name = name, .bytes = count * size_of(DType::i32)});
+}
+
+Place Storages::scratch(const Node::Scratch& scratch, const std::string& name, int step) {
+    const int storage =
+        push({.name = "scratch of " + name, .bytes = scratch.rows * scratch.columns * size_of(real_)});
+    return use({.storage = storage, .rows = scratch.rows, .cols = scratch.columns}, step);
+}
+
+Place Storages::use(const Place& place, int step) {
+    Storage& storage = storages_[static_cast<size_t>(place.storage)];
+    if (storage.first < 0) storage.first = step;
+    storage.last = std::max(storage.last, step);
+    return place;
+}
+
+GradientPlaces::GradientPlaces(const NodeGraph& graph, Storages& storages)
+    : graph_(graph),
+      storages_(storages),
+      states_(graph.values().size()),
+      given_here_(graph.values().size()) {}
+
+bool GradientPlaces::is_part(ValueId value) const {
+    const Value &v = graph_[value], &root = graph_[v.root];
+    return v.is_view && v.extents[1].size < root.extents[1].size;
+}
+
+bool GradientPlaces::overlap(ValueId a, ValueId b) const {
+    const Value &x = graph_[a], &y = graph_[b];
+    if (x.root != y.root || !is_part(a) || !is_part(b)) return true;
+    return x.first_column < y.first_column + y.extents[1].size &&
+           y.first_column < x.first_column + x.extents[1].size;
+}
+
+bool GradientPlaces::has_gradient(ValueId value) const {
+    if (is_part(value)) return at(value).begun;
+    return at(graph_[value].root).storage >= 0;
+}
+
+// All columns of a value that is read by views alone must have come.
+void GradientPlaces::expect_complete(ValueId value) const {
+    if (graph_[value].is_view || at(value).begun) return;
+    std::vector<bool> covered(static_cast<size_t>(graph_[value].extents.back().size));
+    for (size_t i = 0; i < graph_.values().size(); ++i) {
+        const auto id = static_cast<ValueId>(i);
+        const Value& view = graph_[id];
+        if (!view.is_view || view.root != value || !at(id).begun) continue;
+        std::fill_n(covered.begin() + view.first_column, view.extents[1].size, true);
+    }
+    if (std::find(covered.begin(), covered.end(), false) != covered.end())
+        throw_internal("some columns of {} have no gradient", graph_[value].name);
+}
+
+bool GradientPlaces::reaches(const Node& node) const {
+    if (node.forward_in_backward()) return true;
+    return std::any_of(node.writes().begin(), node.writes().end(),
+                       [&](const Node::Write& write) { return has_gradient(write.value); });
+}
+
+bool GradientPlaces::read_elsewhere(int storage, ValueId value, const Node& node) const {
+    for (size_t i = 0; i < states_.size(); ++i) {
+        const auto id = static_cast<ValueId>(i);
+        if (id == value || !states_[i].begun || states_[i].read) continue;
+        if (at(graph_[id].root).storage != storage || !overlap(id, value)) continue;
+        const bool written_here = std::any_of(node.writes().begin(), node.writes().end(),
+                                              [&](const Node::Write& write) { return write.value == id; });
+        if (!written_here) return true;
+    }
+    return false;
+}
+
+bool GradientPlaces::read_here(int storage, const Node& node) const {
+    return std::any_of(node.writes().begin(), node.writes().end(), [&](const Node::Write& write) {
+        return has_gradient(write.value) && at(graph_[write.value].root).storage == storage;
+    });
+}
+
+std::vector<GradientPlaces::Sum> GradientPlaces::pass(const Node& node, int step, NodeCall& call) {
+    std::vector<Sum> sums;
+    for (const Node::Write& write : node.writes()) {
+        Place place;
+        if (has_gradient(write.value)) {
+            expect_complete(write.value);
+            place = storages_.use({.storage = storage_of(write.value), .like = write.value}, step);
+        }
+        call.written_gradients.push_back(place);
+    }
+    std::fill(given_here_.begin(), given_here_.end(), false);
+    place_taken_ = false;
+    call.read_gradients.resize(node.reads().size());
+    // Those that add to what is there come first: what else the node gives to such a value is added later.
+    for (const bool added : {true, false}) {
+        for (size_t i = 0; i < node.reads().size(); ++i) {
+            const Node::Read& read = node.reads()[i];
+            if (read.gradient == Gives::nothing || (read.gradient == Gives::added) != added) continue;
+            if (read.gradient == Gives::passed) {
+                pass_on(node, read.value, step, sums);
+            } else {
+                call.read_gradients[i] = give(node, read, step, sums);
+            }
+            at(read.value).begun = true;
+            given_here_[static_cast<size_t>(graph_[read.value].root)] = true;
+        }
+    }
+    for (const Node::Write& write : node.writes()) at(write.value).read = true;
+    return sums;
+}
+
+GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int step,
+                                   std::vector<Sum>& sums) {
+    const ValueId value = read.value, root = graph_[value].root;
+    int& storage = storage_of(value);
+    const auto place = [&](int at_storage) {
+        return storages_.use({.storage = at_storage, .like = value}, step);
+    };
+    // Is it added to what this node gives, behind the node?
+    const auto added_later = [&](int at_storage) {
+        return (at(value).begun && storage == at_storage) ||
+               std::any_of(sums.begin(), sums.end(), [&](const Sum& sum) {
+                   return sum.term.storage == at_storage || sum.other.storage == at_storage;
+               });
+    };
+    // Memory for the whole of it: where the gradient of the node's first value lay, or anew.
+    const auto fresh = [&] {
+        if (read.in_place && !place_taken_ && !node.writes().empty()) {
+            const ValueId first = node.writes().front().value;
+            const int there = storage_of(first);
+            if (has_gradient(first) && !is_part(first) && !is_part(value) &&
+                graph_[first].numel() == graph_[value].numel() &&
+                graph_[first].element == graph_[value].element && !read_elsewhere(there, value, node) &&
+                !added_later(there)) {
+                place_taken_ = true;
+                return there;
+            }
+        }
+        return storages_.add(root, "gradient of " + graph_[root].name, true);
+    };
+    const bool begun = at(value).begun;
+    if (is_part(value)) {
+        if (begun || read.gradient == Gives::plus)
+            throw_internal("{}: a second gradient of {}, which is a view", node.kind(), graph_[value].name);
+        if (storage < 0) storage = fresh();
+        if (!read.in_place) {
+            for (const Node::Write& write : node.writes())
+                if (storage_of(write.value) == storage && overlap(write.value, value))
+                    throw_internal("{} cannot work in place on {}", node.kind(), graph_[value].name);
+        }
+        return {.place = place(storage)};
+    }
+    if (!begun) {
+        storage = fresh();
+        return {.place = place(storage)};
+    }
+    const bool free = !read_elsewhere(storage, value, node) && !given_here_[static_cast<size_t>(root)] &&
+                      (read.in_place || !read_here(storage, node));
+    if (free && read.gradient == Gives::added) return {.place = place(storage), .adds = true};
+    if (free && read.gradient == Gives::plus) return {.place = place(storage), .other = place(storage)};
+    const Place before = place(storage);
+    storage = fresh();
+    const Place now = place(storage);
+    if (read.gradient == Gives::plus && !given_here_[static_cast<size_t>(root)])
+        return {.place = now, .other = before};
+    sums.push_back({now, now, before});
+    return {.place = now};
+}
+
+// The gradient of the node's first value is that of `value` too, or its last part.
+void GradientPlaces::pass_on(const Node& node, ValueId value, int step, std::vector<Sum>& sums) {
+    const ValueId from = node.writes().front().value;
+    const int given = storage_of(from);
+    int& storage = storage_of(value);
+    if (graph_[value].root == graph_[from].root) return;  // in place
+    if (given_here_[static_cast<size_t>(graph_[value].root)])
+        throw_internal("{} hands its gradient on to {} twice", node.kind(), graph_[value].name);
+    if (is_part(value) || is_part(from))
+        throw_internal("{} cannot hand the gradient of {} on to {}", node.kind(), graph_[from].name,
+                       graph_[value].name);
+    if (!at(value).begun) {
+        storage = given;
+        return;
+    }
+    const auto place = [&](int at_storage) {
+        return storages_.use({.storage = at_storage, .like = value}, step);
+    };
+    const Place part = place(given), before = place(storage);
+    // What the node hands on may be another value's too.
+    if (storage == given || read_elsewhere(storage, value, node))
+        storage = storages_.add(value, "gradient of " + graph_[value].name, true);
+    sums.push_back({place(storage), before, part});
+}
+
+}  // namespace speedrun

@@ -1,0 +1,185 @@
+#include "train/model/graph/program.h"
+
+#include <algorithm>
+
+#include "kernels/device/error.h"
+#include "train/model/graph/gradient_places.h"
+
+namespace speedrun {
+
+namespace {
+
+class Derivation {
+  public:
+    Derivation(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real)
+        : graph_(graph),
+          fusions_(fusions),
+          retention_(retention_of(graph, retained)),
+          storages_(graph, real),
+          gradients_(graph, storages_),
+          in_forward_(graph.values().size(), -1),
+          in_backward_(graph.values().size(), -1),
+          order_of_(graph.values().size(), -1) {}
+
+    Program derive() {
+        std::vector<std::vector<const Node*>> by_unit(static_cast<size_t>(graph_.num_units()));
+        for (const auto& node : graph_.nodes())
+            by_unit[static_cast<size_t>(graph_.unit_of(*node))].push_back(node.get());
+        const Node& loss = *graph_.nodes().back();
+        for (int unit = 0; unit < graph_.num_units(); ++unit) {
+            std::vector<const Node*> nodes = by_unit[static_cast<size_t>(unit)];
+            std::erase(nodes, &loss);
+            program_.forward.push_back({.kind = Step::Kind::enter, .unit = unit});
+            for (Step& step : forward_steps(nodes, false)) program_.forward.push_back(std::move(step));
+        }
+        program_.loss = {.kind = Step::Kind::forward, .unit = graph_.num_units() - 1};
+        program_.loss.calls = {forward_call(loss, false)};
+        ++now_;
+        for (int unit = graph_.num_units(); unit-- > 0;) {
+            program_.backward.push_back({.kind = Step::Kind::enter, .unit = unit});
+            for (Step& step : forward_steps(retention_.repeats[static_cast<size_t>(unit)], true))
+                program_.backward.push_back(std::move(step));
+            const std::vector<const Node*>& nodes = by_unit[static_cast<size_t>(unit)];
+            for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) append_backward(**node);
+        }
+        account_for_parameters();
+        program_.storages = storages_.take();
+        return std::move(program_);
+    }
+
+  private:
+    // The storage of a value as a pass finds it.
+    Place place_of(ValueId value, bool backward) {
+        const ValueId root = graph_[value].root;
+        int& forward_storage = in_forward_[static_cast<size_t>(root)];
+        int& storage = backward && retention_.repeated[static_cast<size_t>(root)]
+                           ? in_backward_[static_cast<size_t>(root)]
+                           : forward_storage;
+        if (storage < 0) storage = storages_.add(root, graph_[root].name);
+        return storages_.use({.storage = storage, .like = value}, now_);
+    }
+
+    NodeCall forward_call(const Node& node, bool repeats) {
+        NodeCall call;
+        call.node = &node;
+        for (const Node::Read& read : node.reads()) call.reads.push_back(place_of(read.value, repeats));
+        for (const Node::Write& write : node.writes()) call.writes.push_back(place_of(write.value, repeats));
+        for (const Node::Scratch& scratch : node.scratch())
+            call.scratch.push_back(scratch.forward ? storages_.scratch(scratch, node.kind(), now_) : Place{});
+        for (const Node::Use& use : node.uses()) call.uses.push_back({.parameter = use.parameter});
+        call.orders.resize(call.reads.size());
+        return call;
+    }
+
+    // Nodes that a fusion runs share a step: its operation reads and writes at once.
+    std::vector<Step> forward_steps(std::span<const Node* const> nodes, bool repeats) {
+        std::vector<Step> steps;
+        while (!nodes.empty()) {
+            Step step{.kind = Step::Kind::forward, .repeats = repeats};
+            size_t count = 1;
+            for (const auto& fusion : fusions_) {
+                const size_t matched = fusion->matches(nodes);
+                if (matched <= count) continue;
+                count = matched;
+                step.fusion = fusion.get();
+            }
+            for (const Node* node : nodes.first(count)) step.calls.push_back(forward_call(*node, repeats));
+            nodes = nodes.subspan(count);
+            ++now_;
+            steps.push_back(std::move(step));
+        }
+        return steps;
+    }
+
+    // The order of these ids, sorted where it is wanted first.
+    Place order_of(const Node::Read& read) {
+        int& storage = order_of_[static_cast<size_t>(read.value)];
+        const int64_t count = graph_[read.value].numel();
+        Place order{.storage = storage, .rows = 2, .cols = count, .ids = true};
+        if (storage < 0) {
+            order.storage = storage = storages_.add_ids(2 * count, "order of " + graph_[read.value].name);
+            program_.backward.push_back({.kind = Step::Kind::sort,
+                                         .target = storages_.use(order, now_),
+                                         .term = place_of(read.value, true),
+                                         .limit = read.sorted_below});
+        }
+        return storages_.use(order, now_);
+    }
+
+    void append_backward(const Node& node) {
+        if (!gradients_.reaches(node)) return;
+        NodeCall call;
+        call.node = &node;
+        for (const Node::Read& read : node.reads()) {
+            call.orders.push_back(read.sorted_below > 0 ? order_of(read) : Place{});
+            call.reads.push_back(read.in_backward ? place_of(read.value, true) : Place{});
+        }
+        const bool all_written = node.forward_in_backward();
+        for (const Node::Write& write : node.writes())
+            call.writes.push_back(write.in_backward || all_written ? place_of(write.value, true) : Place{});
+        for (const Node::Scratch& scratch : node.scratch())
+            call.scratch.push_back(scratch.backward ? storages_.scratch(scratch, node.kind(), now_)
+                                                    : Place{});
+        for (const Node::Use& use : node.uses()) call.uses.push_back({.parameter = use.parameter});
+        const std::vector<GradientPlaces::Sum> sums = gradients_.pass(node, now_, call);
+        Step step{.kind = Step::Kind::backward, .calls = {}};
+        step.calls.push_back(std::move(call));
+        program_.backward.push_back(std::move(step));
+        for (const auto& [target, term, other] : sums)
+            program_.backward.push_back(
+                {.kind = Step::Kind::add, .target = target, .term = term, .other = other});
+        ++now_;
+    }
+
+    // Ready with the last contribution; released with the last read, where that comes later.
+    void account_for_parameters() {
+        struct Last {
+            NodeCall::Use* contribution = nullptr;
+            Step* contributes = nullptr;
+            Step* reads = nullptr;
+        };
+        std::vector<std::pair<ParameterId, Last>> all;
+        const auto last_of = [&](ParameterId p) -> Last& {
+            for (auto& [parameter, last] : all)
+                if (parameter == p) return last;
+            return all.emplace_back(p, Last{}).second;
+        };
+        for (Step& step : program_.backward) {
+            for (NodeCall& call : step.calls) {
+                for (size_t i = 0; i < call.uses.size(); ++i) {
+                    Last& last = last_of(call.uses[i].parameter);
+                    if (step.kind == Step::Kind::forward || call.node->uses()[i].in_backward)
+                        last.reads = &step;
+                    if (step.kind != Step::Kind::backward) continue;
+                    last.contribution = &call.uses[i];
+                    last.contributes = &step;
+                }
+            }
+        }
+        for (auto& [parameter, last] : all) {
+            if (!last.contribution) continue;  // noticed by GradientStore::expect_all_ready
+            last.contribution->completes = true;
+            if (last.reads < last.contributes) continue;
+            last.contribution->read_later = true;
+            last.reads->released.push_back(parameter);
+        }
+    }
+
+    const NodeGraph& graph_;
+    const Fusions& fusions_;
+    const Retention retention_;
+    Storages storages_;
+    GradientPlaces gradients_;
+    std::vector<int> in_forward_, in_backward_;  // storage by root; in backward, of one computed again
+    std::vector<int> order_of_;                  // storage by value
+    int now_ = 0;
+    Program program_;
+};
+
+}  // namespace
+
+Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real) {
+    return Derivation(graph, fusions, retained, real).derive();
+}
+
+}  // namespace speedrun

@@ -1,0 +1,119 @@
+#include "train/model/nodes/attention.h"
+
+namespace speedrun {
+
+QkNormRotary::QkNormRotary(const Ports& ports, const RotaryOptions& options)
+    : Node(Cost::pointwise),
+      q_(writes({.value = ports.q, .in_backward = true})),
+      k_(writes({.value = ports.k, .in_backward = true})),
+      rstd_(writes({.value = ports.rstd, .in_backward = true})),
+      projected_q_(reads({.value = ports.projected_q, .gradient = Gives::written, .in_place = true})),
+      projected_k_(reads({.value = ports.projected_k, .gradient = Gives::written, .in_place = true})),
+      cos_(reads({.value = ports.tables.cos, .in_backward = true})),
+      sin_(reads({.value = ports.tables.sin, .in_backward = true})),
+      positions_(reads({.value = ports.tables.positions, .in_backward = true})),
+      options_(options) {}
+
+void QkNormRotary::enqueue(const Call& call, const ValueMix& value) const {
+    call.ops.qk_norm_rotary_forward({.q = call(q_),
+                                     .k = call(k_),
+                                     .rstd = call(rstd_),
+                                     .cos = call(cos_),
+                                     .sin = call(sin_),
+                                     .position = call(positions_),
+                                     .value = value,
+                                     .options = options_},
+                                    call.stream);
+}
+
+void QkNormRotary::backward(const Call& call) const {
+    call.ops.qk_norm_rotary_backward({.dq = call.gradient(q_),
+                                      .dk = call.gradient(k_),
+                                      .q = call(q_),
+                                      .k = call(k_),
+                                      .rstd = call(rstd_),
+                                      .cos = call(cos_),
+                                      .sin = call(sin_),
+                                      .position = call(positions_),
+                                      .options = options_},
+                                     call.stream);
+}
+
+MixValues::MixValues(const Ports& ports, int64_t num_heads, int64_t head_dim)
+    : Node(Cost::pointwise),
+      mixed_(writes({.value = ports.mixed})),
+      v_(reads({.value = ports.v, .gradient = Gives::written, .in_backward = true})),
+      embedded_(reads({.value = ports.embedded, .gradient = Gives::added, .in_backward = true})),
+      q_(reads({.value = ports.q})),
+      k_(reads({.value = ports.k})),
+      coefficients_(uses(ports.coefficients, true)),
+      num_heads_(num_heads),
+      head_dim_(head_dim) {}
+
+ValueMix MixValues::mix(const Call& call) const {
+    return {call(mixed_), call(v_), {call(embedded_), call(coefficients_)}};
+}
+
+void MixValues::forward(const Call& call) const {
+    call.ops.qk_norm_rotary_forward({.q = call(q_),
+                                     .k = call(k_),
+                                     .value = mix(call),
+                                     .options = {.num_heads = num_heads_, .head_dim = head_dim_}},
+                                    call.stream);
+}
+
+void MixValues::backward(const Call& call) const {
+    const ValueGradient dembedded = call.gradient(embedded_);
+    contribute(
+        [&](const ParameterGradient& dc) {
+            call.ops.mix_backward({.dx = call.gradient(v_).tensor,
+                                   .dz = dembedded.tensor,
+                                   .dcoefficients = dc.tensor,
+                                   .dy = call.gradient(mixed_),
+                                   .x = call(v_),
+                                   .z = call(embedded_),
+                                   .coefficients = call(coefficients_),
+                                   .accumulate = dc.adds,
+                                   .accumulate_z = dembedded.adds},
+                                  call.stream);
+        },
+        call.of(coefficients_));
+}
+
+Attention::Attention(const Ports& ports, const AttentionOptions& options)
+    : Node(Cost::product),
+      out_(writes({.value = ports.out, .in_backward = true})),
+      lse_(writes({.value = ports.lse, .in_backward = true})),
+      q_(reads({.value = ports.q, .gradient = Gives::written, .in_backward = true})),
+      k_(reads({.value = ports.k, .gradient = Gives::written, .in_backward = true})),
+      v_(reads({.value = ports.v, .gradient = Gives::written, .in_backward = true})),
+      first_key_(reads({.value = ports.first_key, .in_backward = true})),
+      options_(options) {}
+
+void Attention::forward(const Call& call) const {
+    call.ops.attention_forward({.o = call(out_),
+                                .lse = call(lse_),
+                                .q = call(q_),
+                                .k = call(k_),
+                                .v = call(v_),
+                                .first_key = call(first_key_),
+                                .options = options_},
+                               call.stream);
+}
+
+void Attention::backward(const Call& call) const {
+    call.ops.attention_backward({.dq = call.gradient(q_).tensor,
+                                 .dk = call.gradient(k_).tensor,
+                                 .dv = call.gradient(v_).tensor,
+                                 .dout = call.gradient(out_),
+                                 .o = call(out_),
+                                 .lse = call(lse_),
+                                 .q = call(q_),
+                                 .k = call(k_),
+                                 .v = call(v_),
+                                 .first_key = call(first_key_),
+                                 .options = options_},
+                                call.stream);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,76 @@
+// Attention, and what is done to queries, keys and values before it.
+#pragma once
+
+#include "train/model/graph/call.h"
+
+namespace speedrun {
+
+struct RotaryTables {
+    ValueId cos = kNoValue, sin = kNoValue;  // constants (positions, half_head)
+    ValueId positions = kNoValue;            // ids
+};
+
+// Queries and keys RMS-normalised per head and rotated by their position, in place (op::QkNormRotaryForward).
+class QkNormRotary final : public Node {
+  public:
+    struct Ports {
+        ValueId q, k;  // views of projected_q and projected_k
+        ValueId rstd;  // f32 (tokens, 2 × heads)
+        ValueId projected_q, projected_k;
+        RotaryTables tables = {};
+    };
+    QkNormRotary(const Ports& ports, const RotaryOptions& options);
+    const char* kind() const override { return "QK-norm, rotary"; }
+    void forward(const Call& call) const override { enqueue(call, {}); }
+    // With a mix of values in the same pass.
+    void enqueue(const Call& call, const ValueMix& value) const;
+    void backward(const Call& call) const override;
+
+  private:
+    const Out q_, k_, rstd_;
+    const In projected_q_, projected_k_, cos_, sin_, positions_;
+    const RotaryOptions options_;
+};
+
+// mixed = c₀·v + c₁·embedded: the values of attention and rows of a table.
+class MixValues final : public Node {
+  public:
+    struct Ports {
+        ValueId mixed;        // (tokens, head_width)
+        ValueId v, embedded;  // (tokens, head_width)
+        ParameterId coefficients;
+        ValueId q, k;  // of the attention: the operation that mixes is given them
+    };
+    MixValues(const Ports& ports, int64_t num_heads, int64_t head_dim);
+    const char* kind() const override { return "mix values"; }
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+    ValueMix mix(const Call& call) const;
+
+  private:
+    const Out mixed_;
+    const In v_, embedded_, q_, k_;
+    const Par coefficients_;
+    const int64_t num_heads_, head_dim_;
+};
+
+class Attention final : public Node {
+  public:
+    struct Ports {
+        ValueId out;        // (tokens, head_width)
+        ValueId lse;        // f32 (heads, tokens)
+        ValueId q, k, v;    // (tokens, head_width)
+        ValueId first_key;  // ids
+    };
+    Attention(const Ports& ports, const AttentionOptions& options);
+    const char* kind() const override { return "attention"; }
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+
+  private:
+    const Out out_, lse_;
+    const In q_, k_, v_, first_key_;
+    const AttentionOptions options_;
+};
+
+}  // namespace speedrun

@@ -1,0 +1,11 @@
+// The operations that stand for several nodes.
+#pragma once
+
+#include "train/model/graph/fusion.h"
+
+namespace speedrun {
+
+// A sum and the norm (or mix and norm) that reads it; QK-norm with rotary and the mix of values behind it.
+Fusions model_fusions();
+
+}  // namespace speedrun

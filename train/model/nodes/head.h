@@ -1,0 +1,44 @@
+// Head and loss: losses[t] = cross entropy of softcap(x W ᵀ) against targets. The logits of all tokens are
+// larger than all else, so they are computed in chunks of rows: by forward to be read once, by backward once
+// more, where they become their own gradient and are used up at once.
+#pragma once
+
+#include "train/model/graph/call.h"
+
+namespace speedrun {
+
+struct HeadOptions {
+    int64_t num_tokens = 0;
+    int64_t logit_rows = 0;                         // of a chunk; divides num_tokens
+    int64_t vocab_size = 0, padded_vocab_size = 0;  // columns of the logits beyond the first are padding
+    double softcap = 0;
+};
+
+class Head final : public Node {
+  public:
+    struct Ports {
+        ValueId losses;      // f32 (tokens)
+        ValueId x;           // (tokens, width)
+        ValueId targets;     // ids
+        ParameterId weight;  // (vocabulary, width)
+    };
+    Head(const Ports& ports, const HeadOptions& options);
+    const char* kind() const override { return "head, loss"; }
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+    bool forward_in_backward() const override { return true; }
+    // Logits of one token, real [1, vocabulary], before the softcap; good until the next call.
+    Tensor logits_of(const Call& call, int64_t token) const;
+
+  private:
+    template <class Chunk>
+    void in_chunks(const Call& call, const Chunk& chunk) const;
+
+    const Out losses_;
+    const In x_, targets_;
+    const Par weight_;
+    const Tmp logits_;
+    const HeadOptions options_;
+};
+
+}  // namespace speedrun

@@ -1,0 +1,27 @@
+// y = x Wᵀ (+ b).
+#pragma once
+
+#include "train/model/graph/call.h"
+
+namespace speedrun {
+
+class Linear final : public Node {
+  public:
+    struct Ports {
+        ValueId y;                        // (tokens, outputs)
+        ValueId x;                        // (tokens, inputs)
+        ParameterId weight;               // (outputs, inputs)
+        ParameterId bias = kNoParameter;  // (outputs)
+    };
+    explicit Linear(const Ports& ports);
+    const char* kind() const override { return "linear"; }
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+
+  private:
+    const Out y_;
+    const In x_;
+    const Par weight_, bias_;
+};
+
+}  // namespace speedrun

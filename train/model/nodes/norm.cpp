@@ -1,0 +1,111 @@
+#include "train/model/nodes/norm.h"
+
+namespace speedrun {
+
+Add::Add(const Ports& ports)
+    : Node(Cost::pointwise),
+      sum(writes({.value = ports.sum})),
+      x(reads({.value = ports.x, .gradient = Gives::passed})),
+      delta(reads({.value = ports.delta, .gradient = Gives::passed})) {}
+
+void Add::forward(const Call& call) const {
+    call.ops.add({.y = call(sum), .x = call(x), .z = call(delta)}, call.stream);
+}
+
+Norm::Norm(const Ports& ports, NormKind kind)
+    : Node(Cost::pointwise),
+      y(writes({.value = ports.y})),
+      mean(writes({.value = ports.statistics.mean, .in_backward = true})),
+      rstd(writes({.value = ports.statistics.rstd, .in_backward = true})),
+      x(reads({.value = ports.x, .gradient = Gives::plus, .in_backward = true, .in_place = true})),
+      gain(uses(ports.parameters.gain, true)),
+      bias(uses(ports.parameters.bias, false)),
+      kind_(kind) {}
+
+void Norm::forward_of(const Call& call, const Call* add_call, const Add* add) const {
+    call.ops.norm_forward({.y = call(y),
+                           .sum = add ? (*add_call)(add->sum) : Tensor{},
+                           .mean = call(mean),
+                           .rstd = call(rstd),
+                           .x = add ? (*add_call)(add->x) : call(x),
+                           .delta = add ? (*add_call)(add->delta) : Tensor{},
+                           .gain = call(gain),
+                           .bias = call(bias),
+                           .kind = kind_},
+                          call.stream);
+}
+
+void Norm::backward(const Call& call) const {
+    const ValueGradient dx = call.gradient(x);
+    contribute(
+        [&](const ParameterGradient& dgain, const ParameterGradient& dbias) {
+            call.ops.norm_backward({.ds = dx.tensor,
+                                    .dgain = dgain.tensor,
+                                    .dbias = dbias.tensor,
+                                    .dy = call.gradient(y),
+                                    .s = call(x),
+                                    .mean = call(mean),
+                                    .rstd = call(rstd),
+                                    .gain = call(gain),
+                                    .dresidual = dx.other,
+                                    .accumulate = dgain.adds,
+                                    .kind = kind_},
+                                   call.stream);
+        },
+        call.of(gain), call.of(bias));
+}
+
+MixNorm::MixNorm(const Ports& ports, NormKind kind)
+    : Node(Cost::pointwise),
+      s(writes({.value = ports.s, .in_backward = true})),
+      y(writes({.value = ports.y})),
+      mean(writes({.value = ports.statistics.mean, .in_backward = true})),
+      rstd(writes({.value = ports.statistics.rstd, .in_backward = true})),
+      x(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true, .in_place = true})),
+      z(reads({.value = ports.z, .gradient = Gives::added, .in_backward = true})),
+      coefficients(uses(ports.coefficients, true)),
+      gain(uses(ports.parameters.gain, true)),
+      bias(uses(ports.parameters.bias, false)),
+      kind_(kind) {}
+
+void MixNorm::forward_of(const Call& call, const Call* add_call, const Add* add) const {
+    call.ops.mix_norm_forward({.y = call(y),
+                               .sum = call(s),
+                               .entered = add ? (*add_call)(add->sum) : Tensor{},
+                               .mean = call(mean),
+                               .rstd = call(rstd),
+                               .x = add ? (*add_call)(add->x) : call(x),
+                               .delta = add ? (*add_call)(add->delta) : Tensor{},
+                               .mix = {call(z), call(coefficients)},
+                               .gain = call(gain),
+                               .bias = call(bias),
+                               .kind = kind_},
+                              call.stream);
+}
+
+void MixNorm::backward(const Call& call) const {
+    const ValueGradient dz = call.gradient(z);
+    contribute(
+        [&](const ParameterGradient& dgain, const ParameterGradient& dbias, const ParameterGradient& dc) {
+            call.ops.mix_norm_backward({.dx = call.gradient(x).tensor,
+                                        .dz = dz.tensor,
+                                        .dcoefficients = dc.tensor,
+                                        .dgain = dgain.tensor,
+                                        .dbias = dbias.tensor,
+                                        .dy = call.gradient(y),
+                                        .s = call(s),
+                                        .entered = call(x),
+                                        .mix = {call(z), call(coefficients)},
+                                        .mean = call(mean),
+                                        .rstd = call(rstd),
+                                        .gain = call(gain),
+                                        .dresidual = call.gradient(s),
+                                        .accumulate = dc.adds,
+                                        .accumulate_z = dz.adds,
+                                        .kind = kind_},
+                                       call.stream);
+        },
+        call.of(gain), call.of(bias), call.of(coefficients));
+}
+
+}  // namespace speedrun

@@ -1,0 +1,83 @@
+// Norms over the width, with the residual sums and mixes that stand before them.
+#pragma once
+
+#include "train/model/graph/call.h"
+
+namespace speedrun {
+
+// Gain and bias of a norm; null where it has none.
+struct NormParameters {
+    ParameterId gain = kNoParameter;
+    ParameterId bias = kNoParameter;
+};
+
+// Where a norm leaves its statistics for backward; no mean for RMSNorm is read.
+struct NormStatistics {
+    ValueId mean, rstd;  // f32 (tokens)
+};
+
+// sum = x + delta: the residual stream.
+class Add final : public Node {
+  public:
+    struct Ports {
+        ValueId sum, x, delta;  // (tokens, width)
+    };
+    explicit Add(const Ports& ports);
+    const char* kind() const override { return "add"; }
+    void forward(const Call& call) const override;
+    void backward(const Call& /*call*/) const override {}  // both gradients are that of the sum
+    bool hands_on() const override { return true; }
+
+    const Out sum;
+    const In x, delta;
+};
+
+// y = norm(x) (· gain) (+ bias).
+class Norm final : public Node {
+  public:
+    struct Ports {
+        ValueId y;  // (tokens, width)
+        NormStatistics statistics;
+        ValueId x;  // (tokens, width)
+        NormParameters parameters = {};
+    };
+    Norm(const Ports& ports, NormKind kind);
+    const char* kind() const override { return "norm"; }
+    void forward(const Call& call) const override { forward_of(call, nullptr); }
+    // With the sum that is normed: one operation for both.
+    void forward_of(const Call& call, const Call* add_call, const Add* add = nullptr) const;
+    void backward(const Call& call) const override;
+
+    const Out y, mean, rstd;
+    const In x;
+    const Par gain, bias;
+
+  private:
+    const NormKind kind_;
+};
+
+// s = c₀·x + c₁·z;  y = norm(s) (· gain) (+ bias).
+class MixNorm final : public Node {
+  public:
+    struct Ports {
+        ValueId s, y;  // (tokens, width)
+        NormStatistics statistics;
+        ValueId x, z;  // (tokens, width)
+        ParameterId coefficients;
+        NormParameters parameters = {};
+    };
+    MixNorm(const Ports& ports, NormKind kind);
+    const char* kind() const override { return "mix + norm"; }
+    void forward(const Call& call) const override { forward_of(call, nullptr); }
+    void forward_of(const Call& call, const Call* add_call, const Add* add = nullptr) const;
+    void backward(const Call& call) const override;
+
+    const Out s, y, mean, rstd;
+    const In x, z;
+    const Par coefficients, gain, bias;
+
+  private:
+    const NormKind kind_;
+};
+
+}  // namespace speedrun
