@@ -5,7 +5,7 @@
 # Usage: same_results.sh [--cases PATTERN] OLD [NEW]
 #   OLD, NEW   a program, or a commit, which is built in build/same/COMMIT (NEW: default build/release/speedrun)
 #   --cases    only cases whose name this shell pattern matches, such as 'kjv_modern*' or '*zero?'; default: all
-# Needs data/kjv (data/kjv/prepare.sh). Writes below build/same alone. About six minutes on two cores, builds aside.
+# Needs data/kjv (data/kjv/prepare.sh). Writes below build/same alone. About ten minutes on two cores, builds aside.
 # Exit: 0 all same, 1 something differs or did not run, 2 bad usage.
 set -u
 cd "$(dirname "$0")/.." || exit 1
