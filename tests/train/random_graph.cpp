@@ -25,7 +25,7 @@ constexpr Activation kActivation = Activation::gelu_tanh;
 
 ParameterId RandomGraph::declare(const std::string& name, const std::vector<Extent>& extents, double mean) {
     const ParameterId id = table.declare(name, extents, {});
-    table.set_use(id, 0, true, false);
+    table.set_use(id, {.unit = 0, .read_by_backward = true});
     std::normal_distribution<double> normal(mean, 0.3);
     Matrix values(extents.size() == 2 ? extents[0].size : 1, extents.back().size);
     for (double& x : values.values) x = static_cast<float>(normal(random_));

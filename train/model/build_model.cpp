@@ -36,7 +36,7 @@ void note_uses(const NodeGraph& graph, ParameterTable& table) {
         }
         if (last > first && last != graph.num_units() - 1)
             throw_internal("{} is read by units {} and {}", p.name, first, last);
-        table.set_use(p.id, first, by_backward, last > first);
+        table.set_use(p.id, {.unit = first, .read_by_backward = by_backward, .also_head = last > first});
     }
     table.set_num_units(graph.num_units());
 }
@@ -61,7 +61,8 @@ class Builder {
         for (int64_t i = 0; i < config_.num_layers; ++i) {
             g().begin_unit();
             prefix_ = fmt::format("blocks.{}.", i);
-            delta_ = attention(i, attention_norm());
+            block_ = i;
+            delta_ = attention(attention_norm());
             delta_ = mlp(norm("mlp_norm"));
         }
         g().begin_unit();
@@ -212,7 +213,7 @@ class Builder {
         return y;
     }
 
-    ValueId attention(int64_t block, ValueId normed) {
+    ValueId attention(ValueId normed) {
         const int64_t C = config_.model_dim, H = config_.num_heads, D = config_.head_dim();
         const ValueId qkv =
             linear("attn.qkv", normed,
@@ -220,7 +221,7 @@ class Builder {
         ValueId q = g().view(qkv, prefix_ + "projected q", 0, C);
         ValueId k = g().view(qkv, prefix_ + "projected k", C, C);
         ValueId v = g().view(qkv, prefix_ + "v", 2 * C, C);
-        const int64_t table = block - (config_.num_layers - config_.value_embeddings);
+        const int64_t table = block_ - (config_.num_layers - config_.value_embeddings);
         const ValueId embedded = table < 0 ? kNoValue : value_embedding(table);
 
         const RotaryOptions rotary{.num_heads = H,
@@ -245,7 +246,7 @@ class Builder {
             const ParameterId mix = parameter("attn.value_mix", {{Dimension::numbers, 2}}, constant(0.5));
             const ValueId mixed = real("mixed v", head_width());
             add<MixValues>(
-                {.mixed = mixed, .v = v, .embedded = embedded, .coefficients = mix, .q = q, .k = k}, H, D);
+                {.mixed = mixed, .v = v, .embedded = embedded, .coefficients = mix, .q = q, .k = k}, rotary);
             v = mixed;
         }
         const ValueId out = real("attn_out", head_width());
@@ -323,6 +324,7 @@ class Builder {
     RotaryTables rotary_;
     ParameterId embed_ = kNoParameter, position_ = kNoParameter, ngram_ = kNoParameter;
     std::vector<ParameterId> value_tables_;
+    int64_t block_ = 0;                             // the one at hand
     std::string prefix_;                            // of the unit's names
     ValueId first_ = kNoValue;                      // the normed embedding: what enters block 0
     ValueId stream_ = kNoValue, delta_ = kNoValue;  // residual stream, and what is still to be added to it

@@ -30,11 +30,11 @@ int ParameterTable::declare(std::string name, const std::vector<Extent>& extents
     return parameters_.back().id;
 }
 
-void ParameterTable::set_use(int id, int unit, bool read_by_backward, bool also_head) {
+void ParameterTable::set_use(int id, const Use& use) {
     Parameter& parameter = parameters_[static_cast<size_t>(id)];
-    parameter.unit = unit;
-    parameter.read_by_backward = read_by_backward;
-    parameter.also_head = also_head;
+    parameter.unit = use.unit;
+    parameter.read_by_backward = use.read_by_backward;
+    parameter.also_head = use.also_head;
 }
 
 int64_t ParameterTable::numel() const {

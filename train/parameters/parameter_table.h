@@ -38,8 +38,12 @@ class ParameterTable {
   public:
     // Returns the id. matrices: as in Parameter. Throws an internal error if the name is taken.
     int declare(std::string name, const std::vector<Extent>& extents, InitRule init, int64_t matrices = 1);
-    // What the graph of the model says.
-    void set_use(int id, int unit, bool read_by_backward, bool also_head);
+    // What the graph of the model says: Parameter's last fields.
+    struct Use {
+        int unit = 0;
+        bool read_by_backward = false, also_head = false;
+    };
+    void set_use(int id, const Use& use);
     void set_num_units(int num_units) { num_units_ = num_units; }
 
     const std::vector<Parameter>& all() const { return parameters_; }

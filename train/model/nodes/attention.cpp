@@ -39,7 +39,7 @@ void QkNormRotary::backward(const Call& call) const {
                                      call.stream);
 }
 
-MixValues::MixValues(const Ports& ports, int64_t num_heads, int64_t head_dim)
+MixValues::MixValues(const Ports& ports, const RotaryOptions& heads)
     : Node(Cost::pointwise),
       mixed_(writes({.value = ports.mixed})),
       v_(reads({.value = ports.v, .gradient = Gives::written, .in_backward = true})),
@@ -47,18 +47,14 @@ MixValues::MixValues(const Ports& ports, int64_t num_heads, int64_t head_dim)
       q_(reads({.value = ports.q})),
       k_(reads({.value = ports.k})),
       coefficients_(uses(ports.coefficients, true)),
-      num_heads_(num_heads),
-      head_dim_(head_dim) {}
+      heads_{.num_heads = heads.num_heads, .head_dim = heads.head_dim} {}
 
 ValueMix MixValues::mix(const Call& call) const {
     return {call(mixed_), call(v_), {call(embedded_), call(coefficients_)}};
 }
 
 void MixValues::forward(const Call& call) const {
-    call.ops.qk_norm_rotary_forward({.q = call(q_),
-                                     .k = call(k_),
-                                     .value = mix(call),
-                                     .options = {.num_heads = num_heads_, .head_dim = head_dim_}},
+    call.ops.qk_norm_rotary_forward({.q = call(q_), .k = call(k_), .value = mix(call), .options = heads_},
                                     call.stream);
 }
 

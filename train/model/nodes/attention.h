@@ -41,7 +41,8 @@ class MixValues final : public Node {
         ParameterId coefficients;
         ValueId q, k;  // of the attention: the operation that mixes is given them
     };
-    MixValues(const Ports& ports, int64_t num_heads, int64_t head_dim);
+    // heads: their number and size; nothing is normalised or rotated.
+    MixValues(const Ports& ports, const RotaryOptions& heads);
     const char* kind() const override { return "mix values"; }
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
@@ -51,7 +52,7 @@ class MixValues final : public Node {
     const Out mixed_;
     const In v_, embedded_, q_, k_;
     const Par coefficients_;
-    const int64_t num_heads_, head_dim_;
+    const RotaryOptions heads_;
 };
 
 class Attention final : public Node {
