@@ -58,7 +58,7 @@ int run_command_line(int argc, char** argv) {
 
     PlanOptions plan;
     CLI::App* plan_command = app.add_subcommand(
-        "plan", "check a config; print it resolved, with memory, work and batch arithmetic");
+        "plan", "check a config; print it resolved, with layers, memory, work and batch arithmetic");
     plan_command->add_option("config", plan.config, "JSON config");
     add_settings(plan_command, plan.settings);
     plan_command->add_flag("--options", plan.options_help,
@@ -78,6 +78,17 @@ int run_command_line(int argc, char** argv) {
             "--measured", plan.measured,
             "with --gpu: ops.jsonl of scripts/gpu_check.sh, whose rates and shares replace those assumed")
         ->type_name("FILE");
+    plan_command
+        ->add_option(
+            "--graph", plan.graph,
+            "instead: draw one unit of the model, nodes and values of forward, as .svg (by Graphviz's "
+            "dot) or as the text for dot (.dot, .gv)")
+        ->type_name("FILE");
+    plan_command
+        ->add_option("--unit", plan.unit,
+                     "with --graph: the unit, as numbered in the table of layers; default: the middle one of "
+                     "those with the most nodes")
+        ->type_name("N");
     plan_command->add_flag("--json", plan.json, "with --gpu: one JSON object, times in ms, per step");
     plan_command->footer(
         "--gpu runs the step's schedule on a device that computes nothing, counts each operation's calls, "

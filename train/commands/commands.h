@@ -36,6 +36,8 @@ struct PlanOptions {
     std::string gpu;            // a modelled step on this GPU instead (kernels/ops/gpu_models.h)
     bool json = false;          // of that
     std::string measured;       // ops.jsonl of a report, in place of what is assumed
+    std::string graph;          // write a picture of a unit of the model there instead: .svg, .dot or .gv
+    std::optional<int> unit;    // of that; the middle one of those with the most nodes
 };
 int run_plan(const PlanOptions& options);
 

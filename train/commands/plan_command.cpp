@@ -8,6 +8,7 @@
 #include "train/comm/world.h"
 #include "train/commands/commands.h"
 #include "train/commands/plan_gpu.h"
+#include "train/commands/plan_graph.h"
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
 #include "train/engine/batch_sources.h"
@@ -195,10 +196,12 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     const Config config = read_config(options.config, options.settings);
     const Ranks ranks = plan_ranks(config, num_ranks);
     if (!options.gpu.empty()) return print_gpu_plan(options, config, ranks);
+    if (!options.graph.empty()) return write_unit_picture(options, config);
     std::printf("%s", config_to_json(config).c_str());
 
     const MemoryPlan plan = plan_memory(config, ranks);
     const ParameterTable table = parameters_of(config.model, config.batch.sequence_length);
+    std::printf("%s", layers_text(config).c_str());
     print_parameters(table, config.optimizers);
     print_batch(config, ranks);
     const auto of_all_ranks = [&](int64_t flops) {
@@ -216,6 +219,7 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     print_communication(config, ranks, table, plan.real);
     std::printf("\nmemory per rank (%s, %s)\n%s", word_of(std::optional(plan.device)),
                 std::string(name_of(plan.real)).c_str(), plan.table.c_str());
+    std::printf("%s", busiest_step_text(plan.busiest_step).c_str());
     return print_fit(config, ranks, plan);
 }
 
@@ -236,6 +240,10 @@ int run_plan(const PlanOptions& options) {
     }
     if (options.gpu.empty() && (options.json || !options.measured.empty()))
         throw_usage("plan: --json and --measured are for the step that --gpu asks for");
+    if (options.unit && options.graph.empty())
+        throw_usage("plan: --unit {} is for the picture that --graph asks for", *options.unit);
+    if (!options.graph.empty() && !options.gpu.empty())
+        throw_usage("plan: --graph draws the model, --gpu models a step: one of them at a time");
     if (options.config.empty())
         throw_usage("plan: name a config, or ask for --options, --schema or --metrics");
     // Under a launcher one rank plans for all.

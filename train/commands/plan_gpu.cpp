@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "train/commands/plan_graph.h"
 #include "train/engine/step_model.h"
 
 namespace speedrun {
@@ -88,6 +89,12 @@ void print_gpu_json(const PlanOptions& options, const Config& config, const Rank
                    {"gap_ms", model.gap_ms},
                    {"share_of_floor", speed.share_of_floor},
                    {"tokens_per_s", speed.tokens_per_s}}}};
+    json["layers"] = Json::array();
+    for (const Layer& layer : layer_table(model_graph(config).graph))
+        json["layers"].push_back({{"first_unit", layer.first_unit},
+                                  {"last_unit", layer.last_unit},
+                                  {"name", layer.name},
+                                  {"nodes", layer.nodes}});
     json["operations"] = Json::array();
     for (const ModelledOperation& row : model.operations) {
         json["operations"].push_back({{"name", row.name},

@@ -49,6 +49,7 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
     runner.warm_up();
     return {.table = runtime.device().memory().print(),
             .bytes = runtime.device().memory().total(),
+            .busiest_step = runner.model().busiest_step(),
             .flops_per_step = runner.flops_per_step(),
             .recomputed_flops_per_step = runner.recomputed_flops_per_step(),
             .device = runtime.device().kind(),

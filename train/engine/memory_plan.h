@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/runtime/runtime.h"
+#include "train/model/graph/busiest_step.h"
 #include "train/sharding/ranks.h"
 
 namespace speedrun {
@@ -15,6 +16,7 @@ inline constexpr double kMiB = 1024.0 * 1024.0;
 struct MemoryPlan {
     std::string table;  // of the device's memory of one rank, by category
     int64_t bytes = 0;
+    BusiestStep busiest_step;  // in the memory of activations and their gradients
     // One rank's: the model's own, and what activation checkpointing adds to them.
     int64_t flops_per_step = 0, recomputed_flops_per_step = 0;
     DeviceKind device = DeviceKind::cpu;

@@ -57,16 +57,19 @@ class Builder {
 
         declare_tables();
 
+        g().name_unit("embeddings");
         first_ = stream_ = embed();
         for (int64_t i = 0; i < config_.num_layers; ++i) {
             g().begin_unit();
             prefix_ = fmt::format("blocks.{}.", i);
+            g().name_unit(fmt::format("block {}", i), prefix_);
             block_ = i;
             delta_ = attention(attention_norm());
             delta_ = mlp(norm("mlp_norm"));
         }
         g().begin_unit();
         prefix_ = "";
+        g().name_unit("head");
         head(norm("final_norm"));
         note_uses(m_.graph, m_.table);
         return std::move(m_);

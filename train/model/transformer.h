@@ -6,6 +6,7 @@
 
 #include "data/batch.h"
 #include "train/model/build_model.h"
+#include "train/model/graph/busiest_step.h"
 #include "train/model/graph/executor.h"
 #include "train/sharding/gradient_store.h"
 
@@ -47,6 +48,8 @@ class Transformer {
     // Floating-point operations, so far, of forward passes that backward repeated for what checkpointed
     // blocks had not kept: in Ops::flops(), but not the model's own work.
     int64_t recomputed_flops() const { return executor_.repeated_flops(); }
+    // When most is in the memory that values and gradients share, and what.
+    BusiestStep busiest_step() const { return busiest_step_of(program_, model_.graph); }
 
   private:
     const ModelConfig config_;

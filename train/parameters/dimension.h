@@ -1,6 +1,7 @@
 // What the dimensions of parameters and values count. Mesh axes share a model by them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace speedrun {
@@ -16,6 +17,12 @@ enum class Dimension : uint8_t {
     vocabulary,  // rows of a table that tokens or n-grams are looked up in
     numbers,     // that belong to nothing else, such as the coefficients of a mix
 };
+
+constexpr const char* name_of(Dimension dimension) {
+    constexpr const char* kNames[] = {"tokens",    "positions", "width",      "heads",  "head width",
+                                      "half head", "hidden",    "vocabulary", "numbers"};
+    return kNames[static_cast<size_t>(dimension)];
+}
 
 struct Extent {
     Dimension dimension;

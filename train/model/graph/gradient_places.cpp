@@ -17,7 +17,10 @@ int Storages::add(ValueId like, const std::string& name, bool gradient) {
                         : value.element == Element::f32 ? DType::f32
                                                         : DType::i32;
     const bool held = value.holder != Holder::program && !gradient;
-    return push({.name = name, .bytes = value.numel() * size_of(dtype), .held = held ? like : kNoValue});
+    return push({.name = name,
+                 .bytes = value.numel() * size_of(dtype),
+                 .held = held ? like : kNoValue,
+                 .unit = value.unit});
 }
 
 int Storages::add_ids(int64_t count, const std::string& name) {

@@ -10,6 +10,13 @@ int64_t Value::numel() const {
     return product;
 }
 
+std::string NodeGraph::local_name(std::string name, int unit) const {
+    const std::string& prefix = unit_labels_[static_cast<size_t>(unit)].prefix;
+    const size_t at = name.find(prefix);
+    if (at != std::string::npos) name.erase(at, prefix.size());
+    return name;
+}
+
 ValueId NodeGraph::value(std::string name, Element element, std::vector<Extent> extents, Holder holder) {
     const auto id = static_cast<ValueId>(values_.size());
     if (extents.empty() || extents.size() > 2)

@@ -2,9 +2,12 @@
 // needs besides is derived from it (program.h): no node knows who reads what it writes.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/device/dtype.h"
@@ -42,8 +45,19 @@ class NodeGraph {
   public:
     // Nodes and values from here on belong to the next unit (unit 0 is open from the start): what forward and
     // backward enter as one.
-    void begin_unit() { ++unit_; }
+    void begin_unit() {
+        ++unit_;
+        unit_labels_.push_back({fmt::format("unit {}", unit_), ""});
+    }
     int num_units() const { return unit_ + 1; }
+    // Names the open unit, for people. `prefix`: what the names of its values and parameters begin with.
+    void name_unit(std::string name, std::string prefix = "") {
+        unit_labels_.back() = {std::move(name), std::move(prefix)};
+    }
+    const std::string& unit_name(int unit) const { return unit_labels_[static_cast<size_t>(unit)].name; }
+    // A name of that unit without the unit's prefix.
+    std::string local_name(std::string name, int unit) const;
+    std::string local_name(ValueId id) const { return local_name((*this)[id].name, (*this)[id].unit); }
 
     ValueId value(std::string name, Element element, std::vector<Extent> extents,
                   Holder holder = Holder::program);
@@ -64,12 +78,19 @@ class NodeGraph {
     const std::vector<Value>& values() const { return values_; }
     const Value& operator[](ValueId id) const { return values_[static_cast<size_t>(id)]; }
     const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
+    // Columns of a value; of one that has rows alone, these.
+    int64_t width_of(ValueId id) const { return (*this)[id].extents.back().size; }
     int unit_of(const Node& node) const { return units_[static_cast<size_t>(node.id())]; }
 
   private:
     void append(std::unique_ptr<Node> node);
 
+    struct UnitLabel {
+        std::string name, prefix;
+    };
+
     int unit_ = 0;
+    std::vector<UnitLabel> unit_labels_{{"unit 0", ""}};
     std::vector<Value> values_;
     std::vector<bool> written_;  // by value
     std::vector<std::unique_ptr<Node>> nodes_;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace speedrun {
@@ -15,6 +16,7 @@ using ParameterId = int;  // in the model's ParameterTable
 constexpr ParameterId kNoParameter = -1;
 
 class Call;
+class NodeGraph;
 
 // What activation checkpointing goes by: what a block keeps at least comes first.
 enum class Cost : uint8_t {
@@ -76,6 +78,8 @@ class Node {
     Node& operator=(const Node&) = delete;
 
     virtual const char* kind() const = 0;
+    // For people: the kind with all that tells two nodes of it apart, such as "linear 768 -> 3072".
+    virtual std::string describe(const NodeGraph& /*graph*/) const { return kind(); }
     virtual void forward(const Call& call) const = 0;
     virtual void backward(const Call& call) const = 0;
     // Does it only hand on a value, so that keeping what it writes is keeping what it reads?
@@ -111,6 +115,9 @@ class Node {
         scratch_.push_back(scratch);
         return {static_cast<int>(scratch_.size()) - 1};
     }
+
+    ValueId value_of(In port) const { return reads_[static_cast<size_t>(port.index)].value; }
+    ValueId value_of(Out port) const { return writes_[static_cast<size_t>(port.index)].value; }
 
   private:
     friend class NodeGraph;

@@ -32,7 +32,7 @@ class Derivation {
             program_.forward.push_back({.kind = Step::Kind::enter, .unit = unit});
             for (Step& step : forward_steps(nodes, false)) program_.forward.push_back(std::move(step));
         }
-        program_.loss = {.kind = Step::Kind::forward, .unit = graph_.num_units() - 1};
+        program_.loss = {.kind = Step::Kind::forward, .unit = graph_.num_units() - 1, .number = now_};
         program_.loss.calls = {forward_call(loss, false)};
         ++now_;
         for (int unit = graph_.num_units(); unit-- > 0;) {
@@ -75,7 +75,7 @@ class Derivation {
     std::vector<Step> forward_steps(std::span<const Node* const> nodes, bool repeats) {
         std::vector<Step> steps;
         while (!nodes.empty()) {
-            Step step{.kind = Step::Kind::forward, .repeats = repeats};
+            Step step{.kind = Step::Kind::forward, .number = now_, .repeats = repeats};
             size_t count = 1;
             for (const auto& fusion : fusions_) {
                 const size_t matched = fusion->matches(nodes);
@@ -99,6 +99,7 @@ class Derivation {
         if (storage < 0) {
             order.storage = storage = storages_.add_ids(2 * count, "order of " + graph_[read.value].name);
             program_.backward.push_back({.kind = Step::Kind::sort,
+                                         .number = now_,
                                          .target = storages_.use(order, now_),
                                          .term = place_of(read.value, true),
                                          .limit = read.sorted_below});
@@ -122,12 +123,12 @@ class Derivation {
                                                     : Place{});
         for (const Node::Use& use : node.uses()) call.uses.push_back({.parameter = use.parameter});
         const std::vector<GradientPlaces::Sum> sums = gradients_.pass(node, now_, call);
-        Step step{.kind = Step::Kind::backward, .calls = {}};
+        Step step{.kind = Step::Kind::backward, .number = now_, .calls = {}};
         step.calls.push_back(std::move(call));
         program_.backward.push_back(std::move(step));
         for (const auto& [target, term, other] : sums)
             program_.backward.push_back(
-                {.kind = Step::Kind::add, .target = target, .term = term, .other = other});
+                {.kind = Step::Kind::add, .number = now_, .target = target, .term = term, .other = other});
         ++now_;
     }
 

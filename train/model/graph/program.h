@@ -18,6 +18,7 @@ struct Storage {
     int64_t bytes = 0;
     int first = -1, last = -1;  // steps at which it is used
     ValueId held = kNoValue;    // the value whose memory lives as long as the model (Holder); else none
+    int unit = -1;              // of the value; −1: of none
 };
 
 // Where a tensor lies: the shape of a value, in a storage of its root. storage −1: absent.
@@ -57,6 +58,7 @@ struct Step {
     };
     Kind kind;
     int unit = 0;
+    int number = -1;       // which Storage::first and last count; enter: none
     bool repeats = false;  // a forward that backward runs again
     std::vector<NodeCall> calls = {};
     const Fusion* fusion = nullptr;

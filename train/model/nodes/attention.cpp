@@ -1,5 +1,7 @@
 #include "train/model/nodes/attention.h"
 
+#include "train/model/graph/graph.h"
+
 namespace speedrun {
 
 QkNormRotary::QkNormRotary(const Ports& ports, const RotaryOptions& options)
@@ -13,6 +15,12 @@ QkNormRotary::QkNormRotary(const Ports& ports, const RotaryOptions& options)
       sin_(reads({.value = ports.tables.sin, .in_backward = true})),
       positions_(reads({.value = ports.tables.positions, .in_backward = true})),
       options_(options) {}
+
+std::string QkNormRotary::describe(const NodeGraph& /*graph*/) const {
+    return fmt::format("{}{}{} {} x {}", options_.normalize ? "QK-norm" : "",
+                       options_.normalize && options_.rotate ? ", " : "", options_.rotate ? "rotary" : "",
+                       options_.num_heads, options_.head_dim);
+}
 
 void QkNormRotary::enqueue(const Call& call, const ValueMix& value) const {
     call.ops.qk_norm_rotary_forward({.q = call(q_),
@@ -48,6 +56,11 @@ MixValues::MixValues(const Ports& ports, const RotaryOptions& heads)
       k_(reads({.value = ports.k})),
       coefficients_(uses(ports.coefficients, true)),
       heads_{.num_heads = heads.num_heads, .head_dim = heads.head_dim} {}
+
+std::string MixValues::describe(const NodeGraph& graph) const {
+    return fmt::format("mix of {} and {}, {} x {}", graph.local_name(value_of(v_)),
+                       graph.local_name(value_of(embedded_)), num_heads_, head_dim_);
+}
 
 ValueMix MixValues::mix(const Call& call) const {
     return {call(mixed_), call(v_), {call(embedded_), call(coefficients_)}};
@@ -85,6 +98,14 @@ Attention::Attention(const Ports& ports, const AttentionOptions& options)
       v_(reads({.value = ports.v, .gradient = Gives::written, .in_backward = true})),
       first_key_(reads({.value = ports.first_key, .in_backward = true})),
       options_(options) {}
+
+std::string Attention::describe(const NodeGraph& /*graph*/) const {
+    std::string text = fmt::format("attention {} x {}", options_.num_heads, options_.head_dim);
+    if (options_.window > 0) text += fmt::format(", window {}", options_.window);
+    text += fmt::format(", scale {:.4g}", options_.scale);
+    if (options_.documents) text += ", within documents";
+    return text;
+}
 
 void Attention::forward(const Call& call) const {
     call.ops.attention_forward({.o = call(out_),

@@ -21,6 +21,7 @@ class QkNormRotary final : public Node {
     };
     QkNormRotary(const Ports& ports, const RotaryOptions& options);
     const char* kind() const override { return "QK-norm, rotary"; }
+    std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override { enqueue(call, {}); }
     // With a mix of values in the same pass.
     void enqueue(const Call& call, const ValueMix& value) const;
@@ -44,6 +45,7 @@ class MixValues final : public Node {
     // heads: their number and size; nothing is normalised or rotated.
     MixValues(const Ports& ports, const RotaryOptions& heads);
     const char* kind() const override { return "mix values"; }
+    std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
     ValueMix mix(const Call& call) const;
@@ -65,6 +67,7 @@ class Attention final : public Node {
     };
     Attention(const Ports& ports, const AttentionOptions& options);
     const char* kind() const override { return "attention"; }
+    std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 

@@ -1,5 +1,7 @@
 #include "train/model/nodes/embedding.h"
 
+#include "train/model/graph/graph.h"
+
 namespace speedrun {
 
 Embedding::Embedding(const Ports& ports)
@@ -9,6 +11,14 @@ Embedding::Embedding(const Ports& ports)
       positions_(reads({.value = ports.positions, .sorted_below = ports.position_rows})),
       table_(uses(ports.table, false)),
       position_table_(uses(ports.position_table, false)) {}
+
+std::string Embedding::describe(const NodeGraph& graph) const {
+    const auto rows = [&](In port) { return reads()[static_cast<size_t>(port.index)].sorted_below; };
+    const int64_t width = graph.width_of(value_of(out_));
+    std::string text = fmt::format("embedding {} x {}", rows(tokens_), width);
+    if (position_table_.index >= 0) text += fmt::format(" + positions {} x {}", rows(positions_), width);
+    return text;
+}
 
 void Embedding::forward(const Call& call) const {
     call.ops.embedding_forward({.out = call(out_),
@@ -43,6 +53,12 @@ NgramEmbedding::NgramEmbedding(const Ports& ports, int64_t num_tokens, int64_t w
       gathered_(needs({.rows = num_tokens, .columns = width, .forward = true, .backward = false})) {
     for (const ValueId rows : ports.rows)
         rows_.push_back(reads({.value = rows, .sorted_below = ports.table_rows}));
+}
+
+std::string NgramEmbedding::describe(const NodeGraph& graph) const {
+    const Read& rows = reads()[static_cast<size_t>(rows_.front().index)];
+    return fmt::format("n-gram embedding {} x {}, {} rows a token", rows.sorted_below,
+                       graph.width_of(value_of(out_)), rows_.size());
 }
 
 void NgramEmbedding::forward(const Call& call) const {

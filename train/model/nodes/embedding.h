@@ -19,6 +19,7 @@ class Embedding final : public Node {
     };
     explicit Embedding(const Ports& ports);
     const char* kind() const override { return "embedding"; }
+    std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 
@@ -41,6 +42,7 @@ class NgramEmbedding final : public Node {
     // x is (num_tokens, width).
     NgramEmbedding(const Ports& ports, int64_t num_tokens, int64_t width);
     const char* kind() const override { return "n-gram embedding"; }
+    std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 

@@ -24,6 +24,7 @@ class Head final : public Node {
     };
     Head(const Ports& ports, const HeadOptions& options);
     const char* kind() const override { return "head, loss"; }
+    std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
     bool forward_in_backward() const override { return true; }

@@ -1,5 +1,7 @@
 #include "train/model/nodes/linear.h"
 
+#include "train/model/graph/graph.h"
+
 namespace speedrun {
 
 Linear::Linear(const Ports& ports)
@@ -8,6 +10,11 @@ Linear::Linear(const Ports& ports)
       x_(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true})),
       weight_(uses(ports.weight, true)),
       bias_(uses(ports.bias, false)) {}
+
+std::string Linear::describe(const NodeGraph& graph) const {
+    return fmt::format("linear {} -> {}{}", graph.width_of(value_of(x_)), graph.width_of(value_of(y_)),
+                       bias_.index >= 0 ? ", bias" : "");
+}
 
 void Linear::forward(const Call& call) const {
     call.ops.matmul(

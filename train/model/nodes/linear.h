@@ -15,6 +15,7 @@ class Linear final : public Node {
     };
     explicit Linear(const Ports& ports);
     const char* kind() const override { return "linear"; }
+    std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 

@@ -1,6 +1,18 @@
 #include "train/model/nodes/norm.h"
 
+#include "train/config/choices.h"
+#include "train/model/graph/graph.h"
+
 namespace speedrun {
+
+namespace {
+
+std::string describe_norm(NormKind kind, int64_t width, const Node::Par& gain, const Node::Par& bias) {
+    return fmt::format("{} {}{}{}", word_of(kind), width, gain.index >= 0 ? ", gain" : "",
+                       bias.index >= 0 ? ", bias" : "");
+}
+
+}  // namespace
 
 Add::Add(const Ports& ports)
     : Node(Cost::pointwise),
@@ -21,6 +33,10 @@ Norm::Norm(const Ports& ports, NormKind kind)
       gain(uses(ports.parameters.gain, true)),
       bias(uses(ports.parameters.bias, false)),
       kind_(kind) {}
+
+std::string Norm::describe(const NodeGraph& graph) const {
+    return describe_norm(kind_, graph.width_of(value_of(y)), gain, bias);
+}
 
 void Norm::forward_of(const Call& call, const Call* add_call, const Add* add) const {
     call.ops.norm_forward({.y = call(y),
@@ -67,6 +83,11 @@ MixNorm::MixNorm(const Ports& ports, NormKind kind)
       gain(uses(ports.parameters.gain, true)),
       bias(uses(ports.parameters.bias, false)),
       kind_(kind) {}
+
+std::string MixNorm::describe(const NodeGraph& graph) const {
+    return fmt::format("mix of {} and {}, {}", graph.local_name(value_of(x)), graph.local_name(value_of(z)),
+                       describe_norm(kind_, graph.width_of(value_of(y)), gain, bias));
+}
 
 void MixNorm::forward_of(const Call& call, const Call* add_call, const Add* add) const {
     call.ops.mix_norm_forward({.y = call(y),

@@ -43,6 +43,7 @@ class Norm final : public Node {
     };
     Norm(const Ports& ports, NormKind kind);
     const char* kind() const override { return "norm"; }
+    std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override { forward_of(call, nullptr); }
     // With the sum that is normed: one operation for both.
     void forward_of(const Call& call, const Call* add_call, const Add* add = nullptr) const;
@@ -68,6 +69,7 @@ class MixNorm final : public Node {
     };
     MixNorm(const Ports& ports, NormKind kind);
     const char* kind() const override { return "mix + norm"; }
+    std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override { forward_of(call, nullptr); }
     void forward_of(const Call& call, const Call* add_call, const Add* add = nullptr) const;
     void backward(const Call& call) const override;

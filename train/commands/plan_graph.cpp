@@ -1,0 +1,109 @@
+#include "train/commands/plan_graph.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "train/commands/graphviz.h"
+#include "train/engine/memory_plan.h"
+#include "train/model/graph/dot_text.h"
+#include "train/model/nodes/fusions.h"
+
+namespace speedrun {
+
+ModelGraph model_graph(const Config& config) {
+    const BatchConfig& batch = config.batch;
+    // How many rows the head computes at a time is a matter of memory: neither descriptions nor pictures
+    // have it.
+    return build_model(config.model,
+                       {.tokens = batch.microbatch_tokens, .sequence_length = batch.sequence_length},
+                       {.documents = config.data.document_mask, .logit_rows = batch.sequence_length});
+}
+
+std::string layers_text(const Config& config) {
+    constexpr size_t kColumns = 116;
+    const ModelGraph model = model_graph(config);
+    const std::vector<Layer> layers = layer_table(model.graph);
+    size_t width = std::string("layer").size();
+    for (const Layer& layer : layers) width = std::max(width, layer.name.size());
+    std::string text =
+        fmt::format("\nlayers: {} units of {} nodes\n  {:<6} {:<{}}  nodes, in order of forward\n",
+                    model.graph.num_units(), model.graph.nodes().size(), "unit", "layer", width);
+    for (const Layer& layer : layers) {
+        const std::string units = layer.first_unit == layer.last_unit
+                                      ? fmt::format("{}", layer.first_unit)
+                                      : fmt::format("{}-{}", layer.first_unit, layer.last_unit);
+        std::string line = fmt::format("  {:<6} {:<{}}  ", units, layer.name, width);
+        const std::string indent(line.size(), ' ');
+        for (size_t i = 0; i < layer.nodes.size(); ++i) {
+            const std::string node = layer.nodes[i] + (i + 1 < layer.nodes.size() ? ";" : "");
+            if (line.size() > indent.size() && line.size() + node.size() > kColumns) {
+                text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+                line = indent;
+            }
+            line += node + " ";
+        }
+        text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    }
+    return text;
+}
+
+std::string busiest_step_text(const BusiestStep& busiest) {
+    constexpr size_t kShown = 5;
+    std::string text = fmt::format("  activations and their gradients are most at: {}, {:.1f} MiB\n",
+                                   busiest.name, static_cast<double>(busiest.bytes) / kMiB);
+    int64_t rest = busiest.bytes;
+    const size_t shown = std::min(kShown, busiest.kinds.size());
+    for (size_t i = 0; i < shown; ++i) {
+        const BusiestStep::Kind& kind = busiest.kinds[i];
+        text += fmt::format("    {:<32} {:>10.1f}\n", fmt::format("{} x {}", kind.name, kind.count),
+                            static_cast<double>(kind.bytes) / kMiB);
+        rest -= kind.bytes;
+    }
+    if (shown < busiest.kinds.size())
+        text +=
+            fmt::format("    {:<32} {:>10.1f}\n", fmt::format("{} other kinds", busiest.kinds.size() - shown),
+                        static_cast<double>(rest) / kMiB);
+    return text;
+}
+
+int write_unit_picture(const PlanOptions& options, const Config& config) {
+    const std::string ending = std::filesystem::path(options.graph).extension().string();
+    if (ending != ".svg" && ending != ".dot" && ending != ".gv")
+        throw_usage(
+            "--graph {}: ends in '{}', expected .svg (a picture), .dot or .gv (the text for Graphviz)",
+            options.graph, ending);
+    const ModelGraph model = model_graph(config);
+    const int num_units = model.graph.num_units();
+    const int unit = options.unit.value_or(most_telling_unit(model.graph));
+    if (unit < 0 || unit >= num_units)
+        throw_usage("--unit {}: the model has units 0 to {}; speedrun plan {} lists them", unit,
+                    num_units - 1, options.config);
+    const Fusions fusions = model_fusions();
+    // What activation checkpointing keeps changes nothing in forward.
+    const Program program =
+        derive_program(model.graph, fusions, Retained(static_cast<size_t>(num_units)), DType::f32);
+    const auto nodes = std::count_if(model.graph.nodes().begin(), model.graph.nodes().end(),
+                                     [&](const auto& node) { return model.graph.unit_of(*node) == unit; });
+    const std::string shown = fmt::format("unit {} of 0-{} ({}), {} nodes", unit, num_units - 1,
+                                          model.graph.unit_name(unit), nodes);
+    const std::string text = dot_text(
+        {.graph = model.graph,
+         .table = model.table,
+         .program = program,
+         .unit = unit,
+         .title = fmt::format("{}: {}", std::filesystem::path(options.config).filename().string(), shown)});
+    const std::string written = ending == ".svg" ? svg_of(text, "--graph " + options.graph) : text;
+    std::ofstream file(options.graph, std::ios::binary);
+    file << written;
+    file.close();
+    if (!file)
+        throw_usage("--graph {}: the file cannot be written ({})", options.graph, std::strerror(errno));
+    std::printf("%s: %s\n", options.graph.c_str(), shown.c_str());
+    return 0;
+}
+
+}  // namespace speedrun

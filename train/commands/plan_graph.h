@@ -1,0 +1,27 @@
+// What `speedrun plan` shows of the model's graph.
+#pragma once
+
+#include <string>
+
+#include "train/commands/commands.h"
+#include "train/config/config.h"
+#include "train/model/build_model.h"
+#include "train/model/graph/busiest_step.h"
+#include "train/model/graph/layer_table.h"
+
+namespace speedrun {
+
+// The model as a run builds it.
+ModelGraph model_graph(const Config& config);
+
+// One entry per layer, folded.
+std::string layers_text(const Config& config);
+
+// The step and the five kinds that take most of it.
+std::string busiest_step_text(const BusiestStep& busiest);
+
+// Writes options.graph, says what it shows. Usage error for a unit that is not there, another ending than .svg,
+// .dot or .gv, a file that can't be written, and where Graphviz is missed. Returns the exit code.
+int write_unit_picture(const PlanOptions& options, const Config& config);
+
+}  // namespace speedrun
