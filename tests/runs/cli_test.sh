@@ -75,6 +75,41 @@ expect 2 "name a config" "$speedrun" plan --gpu h100
 expect 2 "model.num_head: unknown key" "$speedrun" plan tiny.json --gpu h100 --set model.num_head=2
 expect 0 "h100, h200, a100 or 4090" "$speedrun" plan --help
 
+# The model as its graph: layers, the busiest step, a unit as text for Graphviz and, where that is there, as a picture.
+expect 0 "^layers: 4 units of " "$speedrun" plan tiny.json --set model.num_layers=2 --set model.value_embeddings=1
+for line in "^  0  *embeddings  *embedding 320 x 32; rmsnorm$" "^  1  *block 0  *rmsnorm; linear 32 -> 96; QK-norm, rotary 2 x 16;" \
+    "^  2  *block 1  *add; rmsnorm; linear 32 -> 96; embedding 320 x 32;" "^  3  *head  *add; rmsnorm; head 32 -> 320 (257 tokens), not tied, "; do
+    grep -q -e "$line" out || fail "plan's table of layers has no $line"
+done
+expect 0 "most of them at once: [0-9.]* MiB in backward of losses (head" "$speedrun" plan tiny.json
+grep -q "^    scratch of head, loss x 1  *0\.[1-9]$" out || fail "plan does not say what is in memory at the busiest step"
+expect 0 '"name": "block 0"' "$speedrun" plan tiny.json --gpu h100 --json
+python3 -m json.tool out >/dev/null || fail "plan --gpu --json with its layers is no JSON"
+expect 0 "^unit.dot: unit 1 of 0-2 (block 0), 10 nodes" "$speedrun" plan tiny.json --graph unit.dot
+for part in "^digraph unit {" "linear 32 -&gt; 96" "mlp.up.weight" "tokens 256 x hidden 128" "from embeddings" "cluster_fused0"; do
+    grep -q -e "$part" unit.dot || fail "the text of the unit says nothing of $part"
+done
+expect 0 "unit 2 of 0-2 (head)" "$speedrun" plan tiny.json --graph unit.gv --unit 2
+grep -q "head 32 -&gt; 320" unit.gv || fail "--unit 2 is not the head"
+expect 2 "^error: --unit 3: the model has units 0 to 2; speedrun plan tiny.json lists them" "$speedrun" plan tiny.json --graph unit.dot --unit 3
+expect 2 "units 0 to 2" "$speedrun" plan tiny.json --graph unit.dot --unit -1
+expect 2 "unit.png: ends in '.png', expected .svg" "$speedrun" plan tiny.json --graph unit.png
+expect 2 "nowhere/unit.dot: the file cannot be written (No such file" "$speedrun" plan tiny.json --graph nowhere/unit.dot
+expect 2 "install the package graphviz, or name a .dot file" env PATH=/nowhere "$speedrun" plan tiny.json --graph missed.svg
+[ ! -e missed.svg ] || fail "a picture that cannot be drawn left a file"
+mkdir -p bin && printf '#!/bin/sh\nexit 3\n' >bin/dot && chmod +x bin/dot
+expect 2 "dot of Graphviz failed" env PATH="$work/bin:$PATH" "$speedrun" plan tiny.json --graph missed.svg
+printf '#!/bin/sh\n[ "$1" = -Tsvg ] && echo "<svg>" && grep digraph\n' >bin/dot
+expect 0 "^faked.svg: unit 1" env PATH="$work/bin:$PATH" "$speedrun" plan tiny.json --graph faked.svg
+grep -q "^<svg>" faked.svg && grep -q "^digraph unit {" faked.svg || fail "dot does not get the text, or the file not what dot prints"
+if command -v dot >/dev/null; then
+    expect 0 "^unit.svg: unit 1" "$speedrun" plan tiny.json --graph unit.svg
+    grep -q "</svg>" unit.svg && grep -q "block 0" unit.svg || fail "no picture of the unit"
+fi
+expect 2 "\-\-unit 1 is for the picture" "$speedrun" plan tiny.json --unit 1
+expect 2 "one of them at a time" "$speedrun" plan tiny.json --graph unit.dot --gpu h100
+expect 2 "name a config" "$speedrun" plan --graph unit.dot
+
 # A step, operation by operation. Nothing is saved.
 expect 0 "steps of 256 tokens (1 microbatches) of the dataset" "$speedrun" bench tiny.json --steps 2 --warmup 1
 for line in "^matmul 256x96x32 nt " "^attention_forward " "^= step " "sum of floors" "step without events"; do

@@ -24,7 +24,7 @@ ModelGraph model_graph(const Config& config) {
 }
 
 std::string layers_text(const Config& config) {
-    constexpr size_t kColumns = 116;
+    constexpr size_t kColumns = 120;
     const ModelGraph model = model_graph(config);
     const std::vector<Layer> layers = layer_table(model.graph);
     size_t width = std::string("layer").size();
@@ -53,20 +53,23 @@ std::string layers_text(const Config& config) {
 
 std::string busiest_step_text(const BusiestStep& busiest) {
     constexpr size_t kShown = 5;
-    std::string text = fmt::format("  activations and their gradients are most at: {}, {:.1f} MiB\n",
-                                   busiest.name, static_cast<double>(busiest.bytes) / kMiB);
+    const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / kMiB; };
+    size_t width = 0;
+    std::vector<std::pair<std::string, int64_t>> rows;
     int64_t rest = busiest.bytes;
-    const size_t shown = std::min(kShown, busiest.kinds.size());
-    for (size_t i = 0; i < shown; ++i) {
+    for (size_t i = 0; i < std::min(kShown, busiest.kinds.size()); ++i) {
         const BusiestStep::Kind& kind = busiest.kinds[i];
-        text += fmt::format("    {:<32} {:>10.1f}\n", fmt::format("{} x {}", kind.name, kind.count),
-                            static_cast<double>(kind.bytes) / kMiB);
+        rows.emplace_back(fmt::format("{} x {}", kind.name, kind.count), kind.bytes);
         rest -= kind.bytes;
     }
-    if (shown < busiest.kinds.size())
-        text +=
-            fmt::format("    {:<32} {:>10.1f}\n", fmt::format("{} other kinds", busiest.kinds.size() - shown),
-                        static_cast<double>(rest) / kMiB);
+    if (busiest.kinds.size() > kShown)
+        rows.emplace_back(fmt::format("{} other kinds", busiest.kinds.size() - kShown), rest);
+    for (const auto& [name, bytes] : rows) width = std::max(width, name.size());
+    std::string text =
+        fmt::format("  activations and their gradients, most of them at once: {:.1f} MiB in {}\n",
+                    mib(busiest.bytes), busiest.name);
+    for (const auto& [name, bytes] : rows)
+        text += fmt::format("    {:<{}} {:>10.1f}\n", name, width, mib(bytes));
     return text;
 }
 
@@ -101,7 +104,8 @@ int write_unit_picture(const PlanOptions& options, const Config& config) {
     file << written;
     file.close();
     if (!file)
-        throw_usage("--graph {}: the file cannot be written ({})", options.graph, std::strerror(errno));
+        throw_usage("--graph {}: the file cannot be written ({}); name one in a folder of yours",
+                    options.graph, std::strerror(errno));
     std::printf("%s: %s\n", options.graph.c_str(), shown.c_str());
     return 0;
 }

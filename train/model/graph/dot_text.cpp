@@ -33,6 +33,9 @@ std::string escaped(const std::string& text) {
     return out;
 }
 
+constexpr const char* kOutside =
+    "shape=box, style=\"rounded,filled\", color=\"#bbbbbb\", fillcolor=\"#f2f2f2\"";
+
 std::string small(const std::string& text) {
     return fmt::format("<font point-size=\"10\" color=\"#555555\">{}</font>", escaped(text));
 }
@@ -49,8 +52,10 @@ class Drawing {
             if (graph_.unit_of(*node) == picture.unit) nodes_.push_back(node.get());
             for (const Node::Read& read : node->reads())
                 if (read.in_backward) in_backward_[static_cast<size_t>(read.value)] = true;
-            for (const Node::Write& write : node->writes())
+            for (const Node::Write& write : node->writes()) {
+                written_.insert(write.value);
                 if (write.in_backward) in_backward_[static_cast<size_t>(write.value)] = true;
+            }
         }
         find_frames();
     }
@@ -60,13 +65,15 @@ class Drawing {
         std::set<ValueId> drawn;
         for (const Node* node : nodes_) {
             for (const Node::Read& read : node->reads()) {
+                if (is_given(read.value)) continue;
                 draw_value(read.value, unit, edges, drawn);
                 // Dotted: no gradient goes back.
                 edges += fmt::format("  v{} -> n{}{};\n", read.value, node->id(),
                                      read.gradient == Gives::nothing ? " [style=dotted]" : "");
             }
+            draw_given(*node, edges);
             for (const Node::Write& write : node->writes()) {
-                // Its columns are those of what it is written over: that is drawn with what reads it.
+                // A view that a node writes needs no arrow from its root, which the node has read.
                 if (drawn.insert(write.value).second) place(write.value, unit);
                 edges += fmt::format("  n{} -> v{};\n", node->id(), write.value);
             }
@@ -82,8 +89,9 @@ class Drawing {
         return fmt::format(
             "digraph unit {{\n"
             "  rankdir=TB; fontname=\"Helvetica\"; fontsize=16; nodesep=0.35; ranksep=0.3; labelloc=t;\n"
-            "  label=<{}<br/>{}>;\n"
-            "  node [shape=plain, fontname=\"Helvetica\", fontsize=12];\n"
+            "  label=<<table border=\"0\"><tr><td>{}</td></tr><tr><td>{}</td></tr></table>>;\n"
+            "  node [shape=plaintext, margin=\"0.05,0.03\", height=0, width=0, fontname=\"Helvetica\", "
+            "fontsize=12];\n"
             "  edge [color=\"#555555\", arrowsize=0.7];\n"
             "  subgraph cluster_unit {{\n"
             "    label=\"\"; style=rounded; color=\"#888888\";\n{}  }}\n{}{}}}\n",
@@ -109,10 +117,20 @@ class Drawing {
         }
     }
 
+    bool is_given(ValueId id) const {
+        return graph_[id].holder == Holder::batch || graph_[id].holder == Holder::constant;
+    }
+
+    std::string name_of(ValueId id) const {
+        const std::string name = escaped(graph_.local_name(id));
+        return in_backward_[static_cast<size_t>(id)] ? "<b>" + name + "</b>" : name;
+    }
+
     static std::string dimensions(const Value& value) {
         std::string text;
         for (const Extent& extent : value.extents)
-            text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name_of(extent.dimension), extent.size);
+            text += fmt::format("{}{} {}", text.empty() ? "" : " x ", speedrun::name_of(extent.dimension),
+                                extent.size);
         if (value.element == Element::f32) text += ", f32";
         if (value.element == Element::ids) text += ", ids";
         return text;
@@ -121,18 +139,14 @@ class Drawing {
     void place(ValueId id, std::string& unit) {
         const Value& value = graph_[id];
         const int frame = inside_[static_cast<size_t>(id)];
-        const std::string name = escaped(graph_.local_name(id));
         std::string more = small(dimensions(value));
-        if (value.is_view) {
-            const Value& root = graph_[value.root];
-            const int64_t last = value.first_column + value.extents[1].size - 1;
-            more += "<br/>" + small(fmt::format("columns {}-{} of {}", value.first_column, last,
-                                                graph_.local_name(value.root)));
-            if (root.unit != picture_.unit) more += small(" of " + graph_.unit_name(root.unit));
-        }
-        const bool bold = in_backward_[static_cast<size_t>(id)];
-        (frame < 0 ? unit : frames_[static_cast<size_t>(frame)]) += fmt::format(
-            "    v{} [label=<{}{}{}<br/>{}>];\n", id, bold ? "<b>" : "", name, bold ? "</b>" : "", more);
+        if (value.is_view)
+            more += "<br/>" +
+                    small(fmt::format("{}columns {}-{} of {}", written_.count(id) ? "over " : "",
+                                      value.first_column, value.first_column + value.extents[1].size - 1,
+                                      graph_.local_name(value.root)));
+        (frame < 0 ? unit : frames_[static_cast<size_t>(frame)]) +=
+            fmt::format("    v{} [label=<{}<br/>{}>];\n", id, name_of(id), more);
     }
 
     void place(const Node& node, std::string& unit) {
@@ -149,7 +163,8 @@ class Drawing {
             cells += fmt::format("<td bgcolor=\"#e6f2e1\" align=\"left\">{}</td>", parameters);
         const int frame = frame_of_[static_cast<size_t>(node.id())];
         (frame < 0 ? unit : frames_[static_cast<size_t>(frame)]) += fmt::format(
-            "    n{} [label=<<table border=\"0\" cellborder=\"1\" cellspacing=\"0\" cellpadding=\"6\">"
+            "    n{} [shape=plain, label=<<table border=\"0\" cellborder=\"1\" cellspacing=\"0\" "
+            "cellpadding=\"6\">"
             "<tr>{}</tr></table>>];\n",
             node.id(), cells);
     }
@@ -158,23 +173,27 @@ class Drawing {
     void draw_value(ValueId id, std::string& unit, std::string& edges, std::set<ValueId>& drawn) {
         if (!drawn.insert(id).second) return;
         const Value& value = graph_[id];
-        if (value.unit == picture_.unit && value.holder == Holder::program) {
-            place(id, unit);
-            if (!value.is_view) return;
-            draw_value(value.root, unit, edges, drawn);
-            edges += fmt::format("  v{} -> v{} [arrowhead=none];\n", value.root, id);
+        if (value.unit != picture_.unit) {
+            outside_ += fmt::format("  v{} [{}, label=<{}<br/>{}>];\n", id, kOutside, name_of(id),
+                                    small("from " + graph_.unit_name(value.unit) + ": " + dimensions(value)));
             return;
         }
-        const std::string from = value.holder == Holder::batch      ? "the batch"
-                                 : value.holder == Holder::constant ? "a constant"
-                                                                    : graph_.unit_name(value.unit);
-        const bool bold = in_backward_[static_cast<size_t>(id)];
-        outside_ += fmt::format(
-            "  v{} [shape=box, style=\"rounded,filled\", color=\"#bbbbbb\", fillcolor=\"#f2f2f2\", "
-            "label=<{}{}{}<br/>{}>];\n",
-            id, bold ? "<b>" : "", escaped(graph_.local_name(id)), bold ? "</b>" : "",
-            small((value.holder == Holder::program || value.holder == Holder::model ? "from " : "") + from +
-                  ": " + dimensions(value)));
+        place(id, unit);
+        if (!value.is_view) return;
+        draw_value(value.root, unit, edges, drawn);
+        edges += fmt::format("  v{} -> v{} [arrowhead=none];\n", value.root, id);
+    }
+
+    // One box for all of the batch and all constants that a node reads.
+    void draw_given(const Node& node, std::string& edges) {
+        std::string lines;
+        for (const Node::Read& read : node.reads())
+            if (is_given(read.value))
+                lines += fmt::format("{}{} {}", lines.empty() ? "" : "<br/>", name_of(read.value),
+                                     small(dimensions(graph_[read.value])));
+        if (lines.empty()) return;
+        outside_ += fmt::format("  g{} [{}, label=<{}>];\n", node.id(), kOutside, lines);
+        edges += fmt::format("  g{} -> n{} [style=dotted];\n", node.id(), node.id());
     }
 
     // What a node writes and other units read; by value, one arrow for all of them.
@@ -196,10 +215,7 @@ class Drawing {
             if (units > 2) to += fmt::format(" and {} more", units - 2);
             if (graph_[write.value].holder == Holder::model) to = "read after the pass";
             if (to.empty()) continue;
-            outside_ += fmt::format(
-                "  x{} [shape=box, style=\"rounded,filled\", color=\"#bbbbbb\", fillcolor=\"#f2f2f2\", "
-                "label=<{}>];\n",
-                write.value, small(to));
+            outside_ += fmt::format("  x{} [{}, label=<{}>];\n", write.value, kOutside, small(to));
             edges += fmt::format("  v{} -> x{};\n", write.value, write.value);
         }
     }
@@ -208,6 +224,7 @@ class Drawing {
     const NodeGraph& graph_;
     std::vector<const Node*> nodes_;
     std::vector<bool> in_backward_;  // by value
+    std::set<ValueId> written_;      // by a node, rather than columns of what one wrote
     std::vector<int> frame_of_;      // by node; −1: none
     std::vector<int> inside_;        // by value: the frame that passes it on; −1: none
     std::vector<std::string> frames_;

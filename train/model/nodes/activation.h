@@ -3,7 +3,6 @@
 
 #include "train/config/choices.h"
 #include "train/model/graph/call.h"
-#include "train/model/graph/graph.h"
 
 namespace speedrun {
 
@@ -18,9 +17,7 @@ class Activate final : public Node {
           x_(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true, .in_place = true})),
           activation_(activation) {}
     const char* kind() const override { return "activation"; }
-    std::string describe(const NodeGraph& graph) const override {
-        return fmt::format("{} {}", word_of(activation_), graph.width_of(value_of(x_)));
-    }
+    std::string describe(const NodeGraph& /*graph*/) const override { return word_of(activation_); }
     void forward(const Call& call) const override {
         call.ops.activation_forward({.y = call(y_), .x = call(x_), .activation = activation_}, call.stream);
     }

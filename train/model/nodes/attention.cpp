@@ -1,5 +1,7 @@
 #include "train/model/nodes/attention.h"
 
+#include <cmath>
+
 #include "train/model/graph/graph.h"
 
 namespace speedrun {
@@ -102,7 +104,9 @@ Attention::Attention(const Ports& ports, const AttentionOptions& options)
 std::string Attention::describe(const NodeGraph& /*graph*/) const {
     std::string text = fmt::format("attention {} x {}", options_.num_heads, options_.head_dim);
     if (options_.window > 0) text += fmt::format(", window {}", options_.window);
-    text += fmt::format(", scale {:.4g}", options_.scale);
+    // 1/√D is what is meant where nothing is said (Vaswani et al. 2017, section 3.2.1).
+    const float usual = static_cast<float>(1 / std::sqrt(static_cast<double>(options_.head_dim)));
+    if (options_.scale != usual) text += fmt::format(", scale {:.4g}", options_.scale);
     if (options_.documents) text += ", within documents";
     return text;
 }

@@ -25,10 +25,10 @@ std::string Head::describe(const NodeGraph& graph) const {
                                                  [&](const Use& use) { return use.parameter == weight; });
     };
     const bool tied = std::any_of(graph.nodes().begin(), graph.nodes().end(), reads_it);
-    std::string text = fmt::format("head {} -> {}, {}", graph.width_of(value_of(x_)),
-                                   options_.padded_vocab_size, tied ? "tied" : "not tied");
+    std::string text = fmt::format("head {} -> {}", graph.width_of(value_of(x_)), options_.padded_vocab_size);
     if (options_.vocab_size < options_.padded_vocab_size)
-        text += fmt::format(", {} of them tokens", options_.vocab_size);
+        text += fmt::format(" ({} tokens)", options_.vocab_size);
+    text += tied ? ", tied" : ", not tied";
     if (options_.softcap > 0) text += fmt::format(", softcap {:g}", options_.softcap);
     return text + ", cross entropy";
 }

@@ -7,8 +7,8 @@ namespace speedrun {
 
 namespace {
 
-std::string describe_norm(NormKind kind, int64_t width, const Node::Par& gain, const Node::Par& bias) {
-    return fmt::format("{} {}{}{}", word_of(kind), width, gain.index >= 0 ? ", gain" : "",
+std::string describe_norm(NormKind kind, const Node::Par& gain, const Node::Par& bias) {
+    return fmt::format("{}{}{}", word_of(kind), gain.index >= 0 ? ", gain" : "",
                        bias.index >= 0 ? ", bias" : "");
 }
 
@@ -34,8 +34,8 @@ Norm::Norm(const Ports& ports, NormKind kind)
       bias(uses(ports.parameters.bias, false)),
       kind_(kind) {}
 
-std::string Norm::describe(const NodeGraph& graph) const {
-    return describe_norm(kind_, graph.width_of(value_of(y)), gain, bias);
+std::string Norm::describe(const NodeGraph& /*graph*/) const {
+    return describe_norm(kind_, gain, bias);
 }
 
 void Norm::forward_of(const Call& call, const Call* add_call, const Add* add) const {
@@ -86,7 +86,7 @@ MixNorm::MixNorm(const Ports& ports, NormKind kind)
 
 std::string MixNorm::describe(const NodeGraph& graph) const {
     return fmt::format("mix of {} and {}, {}", graph.local_name(value_of(x)), graph.local_name(value_of(z)),
-                       describe_norm(kind_, graph.width_of(value_of(y)), gain, bias));
+                       describe_norm(kind_, gain, bias));
 }
 
 void MixNorm::forward_of(const Call& call, const Call* add_call, const Add* add) const {

@@ -1,0 +1,90 @@
+// The layers as plan prints them, from the graph: what a node says of itself, and which units are one row.
+#include "train/model/graph/layer_table.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/train/small_model.h"
+#include "train/model/build_model.h"
+
+namespace speedrun::testing {
+namespace {
+
+std::vector<std::string> rows_of(const ModelConfig& config, bool documents = true) {
+    const ModelGraph model =
+        build_model(config, {.tokens = 16, .sequence_length = 8}, {.documents = documents, .logit_rows = 16});
+    std::vector<std::string> rows;
+    for (const Layer& layer : layer_table(model.graph)) {
+        std::string row = fmt::format("{}-{} {}:", layer.first_unit, layer.last_unit, layer.name);
+        for (const std::string& node : layer.nodes) row += " " + node + ";";
+        rows.push_back(std::move(row));
+    }
+    return rows;
+}
+
+TEST(LayerTableTest, Gpt2) {
+    ModelConfig config = model_of(Family::gpt2, {.layers = 4, .width = 16, .heads = 2, .vocabulary = 40});
+    const std::string attention_and_mlp =
+        " layernorm, gain, bias; linear 16 -> 48, bias; attention 2 x 8, within documents;"
+        " linear 16 -> 16, bias; add; layernorm, gain, bias; linear 16 -> 64, bias; gelu_tanh;"
+        " linear 64 -> 16, bias;";
+    EXPECT_EQ(rows_of(config), (std::vector<std::string>{
+                                   "0-0 embeddings: embedding 64 x 16 + positions 8 x 16;",
+                                   "1-1 block 0:" + attention_and_mlp,
+                                   "2-4 blocks 1-3: add;" + attention_and_mlp,
+                                   "5-5 head: add; layernorm, gain, bias; head 16 -> 64 (40 tokens), tied, "
+                                   "cross entropy;",
+                               }));
+}
+
+TEST(LayerTableTest, ModernWithEverySwitch) {
+    ModelConfig config = model_of(Family::modern, {.layers = 4, .width = 16, .heads = 2, .vocabulary = 64});
+    config.mix_first_embedding = true;
+    config.value_embeddings = 2;
+    config.window = 4;
+    config.attention_scale = 0.12;
+    config.max_ngram = 3;
+    config.ngram_rows = 50;
+    config.logit_softcap = 15;
+    const std::string attention =
+        " attention 2 x 8, window 4, scale 0.12; linear 16 -> 16; add; rmsnorm; linear 16 -> 64;"
+        " relu_squared; linear 64 -> 16;";
+    EXPECT_EQ(
+        rows_of(config, false),
+        (std::vector<std::string>{
+            "0-0 embeddings: embedding 64 x 16; n-gram embedding 50 x 16, 2 rows a token; rmsnorm;",
+            "1-1 block 0: mix of first and first, rmsnorm; linear 16 -> 48; QK-norm, rotary 2 x 8;" +
+                attention,
+            "2-2 block 1: add; mix of entered and first, rmsnorm; linear 16 -> 48; QK-norm, rotary 2 x 8;" +
+                attention,
+            "3-4 blocks 2-3: add; mix of entered and first, rmsnorm; linear 16 -> 48; embedding 64 x 16;"
+            " QK-norm, rotary 2 x 8; mix of v and value_embedding, 2 x 8;" +
+                attention,
+            "5-5 head: add; rmsnorm; head 16 -> 64, not tied, softcap 15, cross entropy;",
+        }));
+}
+
+// What is alone in being another breaks the row.
+TEST(LayerTableTest, HalvesOfQkNormRotary) {
+    ModelConfig config = tiny_model();
+    config.qk_norm = false;
+    EXPECT_NE(rows_of(config)[1].find("; rotary 2 x 8;"), std::string::npos) << rows_of(config)[1];
+    config.qk_norm = true;
+    config.position = PositionKind::learned;
+    EXPECT_NE(rows_of(config)[1].find("; QK-norm 2 x 8;"), std::string::npos) << rows_of(config)[1];
+}
+
+// Names that are no counts are not folded into one.
+TEST(LayerTableTest, NamesOfUnits) {
+    NodeGraph graph;
+    graph.name_unit("encoder");
+    graph.begin_unit();
+    graph.name_unit("decoder");
+    graph.begin_unit();
+    const std::vector<Layer> layers = layer_table(graph);
+    ASSERT_EQ(layers.size(), 1u);  // all are empty
+    EXPECT_EQ(layers[0].name, "encoder to unit 2");
+    EXPECT_EQ(layers[0].last_unit, 2);
+}
+
+}  // namespace
+}  // namespace speedrun::testing
