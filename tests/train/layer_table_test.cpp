@@ -28,7 +28,7 @@ TEST(LayerTableTest, Gpt2) {
         " linear 16 -> 16, bias; add; layernorm, gain, bias; linear 16 -> 64, bias; gelu_tanh;"
         " linear 64 -> 16, bias;";
     EXPECT_EQ(rows_of(config), (std::vector<std::string>{
-                                   "0-0 embeddings: embedding 64 x 16 + positions 8 x 16;",
+                                   "0-0 embeddings: tied embedding 64 x 16 + positions 8 x 16;",
                                    "1-1 block 0:" + attention_and_mlp,
                                    "2-4 blocks 1-3: add;" + attention_and_mlp,
                                    "5-5 head: add; layernorm, gain, bias; head 16 -> 64 (40 tokens), tied, "

@@ -17,6 +17,13 @@ std::string NodeGraph::local_name(std::string name, int unit) const {
     return name;
 }
 
+bool NodeGraph::is_shared(ParameterId parameter) const {
+    int users = 0;
+    for (const auto& node : nodes_)
+        for (const Node::Use& use : node->uses()) users += use.parameter == parameter ? 1 : 0;
+    return users > 1;
+}
+
 ValueId NodeGraph::value(std::string name, Element element, std::vector<Extent> extents, Holder holder) {
     const auto id = static_cast<ValueId>(values_.size());
     if (extents.empty() || extents.size() > 2)

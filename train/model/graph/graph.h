@@ -80,6 +80,8 @@ class NodeGraph {
     const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
     // Columns of a value; of one that has rows alone, these.
     int64_t width_of(ValueId id) const { return (*this)[id].extents.back().size; }
+    // Does more than one node use it?
+    bool is_shared(ParameterId parameter) const;
     int unit_of(const Node& node) const { return units_[static_cast<size_t>(node.id())]; }
 
   private:

@@ -15,7 +15,9 @@ Embedding::Embedding(const Ports& ports)
 std::string Embedding::describe(const NodeGraph& graph) const {
     const auto rows = [&](In port) { return reads()[static_cast<size_t>(port.index)].sorted_below; };
     const int64_t width = graph.width_of(value_of(out_));
-    std::string text = fmt::format("embedding {} x {}", rows(tokens_), width);
+    std::string text =
+        fmt::format("{}embedding {} x {}", graph.is_shared(uses().front().parameter) ? "tied " : "",
+                    rows(tokens_), width);
     if (position_table_.index >= 0) text += fmt::format(" + positions {} x {}", rows(positions_), width);
     return text;
 }

@@ -1,7 +1,5 @@
 #include "train/model/nodes/head.h"
 
-#include <algorithm>
-
 #include "train/model/graph/graph.h"
 
 namespace speedrun {
@@ -19,16 +17,10 @@ Head::Head(const Ports& ports, const HeadOptions& options)
       options_(options) {}
 
 std::string Head::describe(const NodeGraph& graph) const {
-    const ParameterId weight = uses().front().parameter;
-    const auto reads_it = [&](const auto& node) {
-        return node.get() != this && std::any_of(node->uses().begin(), node->uses().end(),
-                                                 [&](const Use& use) { return use.parameter == weight; });
-    };
-    const bool tied = std::any_of(graph.nodes().begin(), graph.nodes().end(), reads_it);
     std::string text = fmt::format("head {} -> {}", graph.width_of(value_of(x_)), options_.padded_vocab_size);
     if (options_.vocab_size < options_.padded_vocab_size)
         text += fmt::format(" ({} tokens)", options_.vocab_size);
-    text += tied ? ", tied" : ", not tied";
+    text += graph.is_shared(uses().front().parameter) ? ", tied" : ", not tied";
     if (options_.softcap > 0) text += fmt::format(", softcap {:g}", options_.softcap);
     return text + ", cross entropy";
 }
