@@ -5,6 +5,7 @@
 
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
+#include "train/model/nodes/linear.h"
 
 namespace speedrun::testing {
 namespace {
@@ -63,7 +64,25 @@ TEST(LayerTableTest, ModernWithEverySwitch) {
         }));
 }
 
-// What is alone in being another breaks the row.
+// As many nodes, but one of another width: another row.
+TEST(LayerTableTest, UnitsThatDifferInOneNumber) {
+    NodeGraph graph;
+    const Extent tokens{Dimension::tokens, 2};
+    ValueId x = graph.value("x", Element::real, {tokens, {Dimension::width, 8}}, Holder::batch);
+    for (int unit = 0; unit < 3; ++unit) {
+        if (unit > 0) graph.begin_unit();
+        graph.name_unit(fmt::format("block {}", unit));
+        const ValueId y = graph.value("y", Element::real, {tokens, {Dimension::width, unit < 2 ? 8 : 4}});
+        graph.add(std::make_unique<Linear>(Linear::Ports{.y = y, .x = x, .weight = unit}));
+        x = y;
+    }
+    const std::vector<Layer> layers = layer_table(graph);
+    ASSERT_EQ(layers.size(), 2u);
+    EXPECT_EQ(layers[0].name, "blocks 0-1");
+    EXPECT_EQ(layers[1].name, "block 2");
+    EXPECT_EQ(layers[1].nodes, std::vector<std::string>{"linear 8 -> 4"});
+}
+
 TEST(LayerTableTest, HalvesOfQkNormRotary) {
     ModelConfig config = tiny_model();
     config.qk_norm = false;
