@@ -64,7 +64,7 @@ TEST(LayerTableTest, ModernWithEverySwitch) {
         }));
 }
 
-// As many nodes, but one of another width: another row.
+// Units with equal numbers of nodes, one of them of another width: another row.
 TEST(LayerTableTest, UnitsThatDifferInOneNumber) {
     NodeGraph graph;
     const Extent tokens{Dimension::tokens, 2};

@@ -9,7 +9,7 @@ namespace speedrun {
 
 namespace {
 
-// For a label in Graphviz's HTML.
+// Escapes what Graphviz's HTML labels keep for themselves.
 std::string escaped(const std::string& text) {
     std::string out;
     for (const char c : text) {

@@ -78,7 +78,7 @@ class Node {
     Node& operator=(const Node&) = delete;
 
     virtual const char* kind() const = 0;
-    // For people: the kind with all that tells two nodes of it apart, such as "linear 768 -> 3072".
+    // Says, for people, the kind and all that tells two nodes of it apart, such as "linear 768 -> 3072".
     virtual std::string describe(const NodeGraph& /*graph*/) const { return kind(); }
     virtual void forward(const Call& call) const = 0;
     virtual void backward(const Call& call) const = 0;
