@@ -61,7 +61,7 @@ MixValues::MixValues(const Ports& ports, const RotaryOptions& heads)
 
 std::string MixValues::describe(const NodeGraph& graph) const {
     return fmt::format("mix of {} and {}, {} x {}", graph.local_name(value_of(v_)),
-                       graph.local_name(value_of(embedded_)), num_heads_, head_dim_);
+                       graph.local_name(value_of(embedded_)), heads_.num_heads, heads_.head_dim);
 }
 
 ValueMix MixValues::mix(const Call& call) const {
