@@ -30,7 +30,7 @@ TEST(BusiestStepTest, Lodgers) {
 
     std::vector<Lodger> lodgers;
     for (const NamedLodger& one : named) lodgers.push_back(one.lodger);
-    EXPECT_EQ(first_fit(lodgers, 1).least, busiest.bytes);
+    EXPECT_EQ(first_fit(lodgers, 1).bytes, busiest.bytes);
     EXPECT_EQ(busiest_step({}).number, -1);
 }
 

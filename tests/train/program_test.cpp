@@ -10,7 +10,7 @@
 
 #include "tests/train/random_graph.h"
 #include "train/model/graph/executor.h"
-#include "train/model/graph/first_fit.h"
+#include "train/sharding/first_fit.h"
 #include "train/model/nodes/fusions.h"
 
 namespace speedrun::testing {

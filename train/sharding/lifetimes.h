@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "train/sharding/bucket_layout.h"
+#include "train/sharding/first_fit.h"
 
 namespace speedrun {
 
@@ -23,11 +24,6 @@ class Stages {
 
   private:
     int units_;
-};
-
-// From stage `first` to stage `last`, both included.
-struct Lifetime {
-    int first = 0, last = 0;
 };
 
 // The stages at which compute reads a bucket's values: one lifetime, or one per pass if the gathered values

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "train/model/graph/first_fit.h"
 #include "train/model/graph/program.h"
+#include "train/sharding/first_fit.h"
 
 namespace speedrun {
 
@@ -22,7 +22,7 @@ struct BusiestStep {
     };
     int number = -1;          // the first at which there is most; −1: there are no lodgers
     std::string name;         // what runs then, where a program is asked for it
-    int64_t bytes = 0;        // there at that step: Lodging::least
+    int64_t bytes = 0;        // there at that step: no placement needs less
     std::vector<Kind> kinds;  // that have bytes there: what takes most first, equals by name
 };
 

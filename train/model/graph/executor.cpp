@@ -1,7 +1,7 @@
 #include "train/model/graph/executor.h"
 
 #include "kernels/device/error.h"
-#include "train/model/graph/first_fit.h"
+#include "train/sharding/first_fit.h"
 
 namespace speedrun {
 
