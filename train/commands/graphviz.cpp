@@ -31,11 +31,11 @@ File temporary_file() {
 }  // namespace
 
 // Files and not pipes: dot may stop reading at any time, and nothing waits for the other side.
-std::string svg_of(const std::string& dot_text, const std::string& option) {
+std::string svg_of(const DotPicture& picture) {
+    const auto& [text, option] = picture;
     const File in = temporary_file(), out = temporary_file();
-    if (std::fwrite(dot_text.data(), 1, dot_text.size(), in.get()) != dot_text.size() ||
-        std::fflush(in.get()) != 0)
-        throw_data("a temporary file of {} bytes cannot be written", dot_text.size());
+    if (std::fwrite(text.data(), 1, text.size(), in.get()) != text.size() || std::fflush(in.get()) != 0)
+        throw_data("a temporary file of {} bytes cannot be written", text.size());
     std::rewind(in.get());
 
     posix_spawn_file_actions_t actions;

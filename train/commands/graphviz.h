@@ -5,8 +5,12 @@
 
 namespace speedrun {
 
-// What `dot -Tsvg` makes of this text. Usage error, starting with `option`, if dot is not on the path or
-// refuses the text.
-std::string svg_of(const std::string& dot_text, const std::string& option);
+struct DotPicture {
+    std::string text;    // in Graphviz's language
+    std::string option;  // that asked for it: errors begin with it
+};
+
+// What `dot -Tsvg` makes of the text. Usage error if dot is not on the path or refuses it.
+std::string svg_of(const DotPicture& picture);
 
 }  // namespace speedrun

@@ -99,7 +99,8 @@ int write_unit_picture(const PlanOptions& options, const Config& config) {
          .program = program,
          .unit = unit,
          .title = fmt::format("{}: {}", std::filesystem::path(options.config).filename().string(), shown)});
-    const std::string written = ending == ".svg" ? svg_of(text, "--graph " + options.graph) : text;
+    const std::string written =
+        ending == ".svg" ? svg_of({.text = text, .option = "--graph " + options.graph}) : text;
     std::ofstream file(options.graph, std::ios::binary);
     file << written;
     file.close();
