@@ -107,7 +107,7 @@ __device__ __forceinline__ void put_coefficient(const Term<Real>& term, Place pl
     if (!term.shifted || !place.last) put(place.row + term.shifted, term.coefficient.factor * dot);
 }
 
-// As store_vector, whose word the compiler would store in four parts here.
+// Stores like store_vector, whose word the compiler would store in four parts here.
 template <int W, class Real>
 __device__ __forceinline__ void store_whole(Real* p, const Packed<W, Real>& x) {
     if constexpr (W == 1) {

@@ -42,7 +42,7 @@ class Node {
         bool in_backward = false;  // backward reads its values
         // The gradient may be written where that of the first written value lies.
         bool in_place = false;
-        // Of ids: backward wants their order (op::SortIds); they are below this. 0: not so.
+        // Backward wants the order of these ids (op::SortIds), which are below this; 0: it does not.
         int64_t sorted_below = 0;
     };
     struct Write {
