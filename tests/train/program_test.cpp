@@ -2,16 +2,19 @@
 // repeated or fused, and every kind of mistake that the derivation could make shows.
 #include "train/model/graph/program.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "tests/train/random_graph.h"
+#include "train/model/build_model.h"
 #include "train/model/graph/executor.h"
-#include "train/sharding/first_fit.h"
 #include "train/model/nodes/fusions.h"
+#include "train/sharding/first_fit.h"
 
 namespace speedrun::testing {
 namespace {
@@ -21,10 +24,10 @@ using reference::Matrix;
 constexpr uint64_t kGraphs = 60;  // to plant mistakes in
 constexpr uint64_t kManyGraphs = 1000;
 
-// By parameter; empty: something was noticed while the gradients were enqueued.
+// By parameter.
 using Gradients = std::vector<std::vector<float>>;
 
-// A parameter becomes NaN where it is released, and so does a gradient that is complete where it is not read.
+// A parameter becomes NaN where it is released.
 class Poisoner final : public PassObserver {
   public:
     Poisoner(ParameterStore& parameters, Runtime& runtime) : parameters_(parameters), runtime_(runtime) {}
@@ -150,6 +153,27 @@ TEST(ProgramTest, WhatIsFusedOrRepeatedChangesNoBit) {
     }
     EXPECT_GT(repeats, kGraphs);
     EXPECT_GT(fused, kGraphs);
+}
+
+// One operation for a sum and the norm (or mix and norm) behind it, in every block and before the head; one for
+// QK-norm with rotary and the mix of values, in the blocks that have value embeddings.
+TEST(ProgramTest, TheModelsNeighboursAreFused) {
+    ModelConfig model;
+    model.apply_preset();
+    model.num_layers = 3;
+    model.mix_first_embedding = true;
+    model.value_embeddings = 2;
+    const ModelGraph m = build_model(model, {.tokens = 8, .sequence_length = 8}, {.logit_rows = 8});
+    const Fusions fusions = model_fusions();
+    const Program program =
+        derive_program(m.graph, fusions, Retained(static_cast<size_t>(m.graph.num_units())), DType::f32);
+    std::map<std::string, int> fused;
+    for (const Step& step : program.forward)
+        if (step.fusion)
+            ++fused[fmt::format("{}, {}", step.calls[0].node->kind(), step.calls[1].node->kind())];
+    // Block 0 is entered by the embedding alone.
+    EXPECT_EQ(fused, (std::map<std::string, int>{
+                         {"add, norm", 3 + 1}, {"add, mix + norm", 2}, {"QK-norm, rotary, mix values", 2}}));
 }
 
 // ---- mistakes, planted one at a time

@@ -14,9 +14,9 @@ namespace speedrun {
 
 class Transformer {
   public:
-    // For microbatches of this shape. `rules`: how parameters lie in
-    // memory. Without documents the batch's first_key must be the start of each token's sequence. `memory`:
-    // what blocks keep for backward; it changes no bit of any result.
+    // For microbatches of this shape. `rules`: how parameters lie in memory. Without documents the batch's
+    // first_key must be the start of each token's sequence. `memory`: what blocks keep for backward; it
+    // changes no bit of any result.
     Transformer(const ModelConfig& config, const BatchShape& batch, Runtime& runtime,
                 const BucketRules& rules = {}, bool documents = true, const MemoryConfig& memory = {});
 
