@@ -39,13 +39,14 @@ std::string svg_of(const DotPicture& picture) {
     std::rewind(in.get());
 
     posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, fileno(in.get()), STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, fileno(out.get()), STDOUT_FILENO);
+    int error = posix_spawn_file_actions_init(&actions);
+    if (error != 0) throw_data("{}: no process can be described (errno {})", option, error);
+    error = posix_spawn_file_actions_adddup2(&actions, fileno(in.get()), STDIN_FILENO);
+    if (error == 0) error = posix_spawn_file_actions_adddup2(&actions, fileno(out.get()), STDOUT_FILENO);
     std::string program = "dot", format = "-Tsvg";
     char* const arguments[] = {program.data(), format.data(), nullptr};
     pid_t child = -1;
-    const int error = posix_spawnp(&child, "dot", &actions, nullptr, arguments, environ);
+    if (error == 0) error = posix_spawnp(&child, "dot", &actions, nullptr, arguments, environ);
     posix_spawn_file_actions_destroy(&actions);
     if (error != 0)
         throw_usage(
