@@ -83,8 +83,8 @@ TEST(ConfigValuesTest, WrongTypes) {
          {"memory.activation_checkpointing: expected none | selective | full, got true"}},
         {R"("memory": {"checkpointed_blocks": 1000})",
          {"memory.checkpointed_blocks: \"1000\" is not \"all\" or a number of blocks up to 4"}},
-        {R"("model": {"preset": "gpt3"})", {"model.preset: expected modern | gpt2, got \"gpt3\""}},
-        {R"("model": {"preset": 2})", {"model.preset: expected modern | gpt2, got 2"}},
+        {R"("model": {"preset": "gpt3"})", {"model.preset: expected modern | gpt2 | none, got \"gpt3\""}},
+        {R"("model": {"preset": 2})", {"model.preset: expected modern | gpt2 | none, got 2"}},
         {R"("model": [])", {"model: an object {…} is expected, not []"}},
         {R"("model": 3)", {"model: an object {…} is expected, not 3"}},
         {R"("data": {"train": 7})", {"data.train: expected a list of strings, got 7"}},
@@ -114,7 +114,7 @@ TEST(ConfigValuesTest, Ranges) {
     expect_parts(error_of("", {"optimizers.clip_norm=4"}),
                  {"optimizers.clip_norm: expected 1 | 2 | 3 | inf, got 4"});
     expect_parts(error_of(R"("model": {"preset": "llama"})"),
-                 {"model.preset: expected modern | gpt2, got \"llama\""});
+                 {"model.preset: expected modern | gpt2 | none, got \"llama\""});
 }
 
 TEST(ConfigValuesTest, AcceptedForms) {
@@ -233,7 +233,7 @@ TEST(ConfigRoundTripTest, FilesAreReadLikeText) {
 TEST(ConfigRoundTripTest, HelpNamesTheOptions) {
     const std::string help = describe_options();
     for (const char* key : {"model.num_layers", "batch.tokens_per_step", "optimizers.groups[i].lr",
-                            "schedule.steps", "seed", "model.preset", "(modern|gpt2)"}) {
+                            "schedule.steps", "seed", "model.preset", "(modern|gpt2|none)"}) {
         EXPECT_NE(help.find(key), std::string::npos) << key;
     }
 }

@@ -42,20 +42,20 @@ TEST(DotTextTest, WholeTextOfTheEmbeddings) {
   edge [color="#555555", arrowsize=0.7];
   subgraph cluster_unit {
     label=""; style=rounded; color="#888888";
-    v6 [label=<<b>embedding</b><br/><font point-size="10" color="#555555">tokens 16 x width 16</font>>];
+    v4 [label=<<b>embedding</b><br/><font point-size="10" color="#555555">tokens 16 x width 16</font>>];
     n0 [shape=plain, label=<<table border="0" cellborder="1" cellspacing="0" cellpadding="6"><tr><td bgcolor="#dce9f7">embedding 64 x 16</td><td bgcolor="#e6f2e1" align="left">embed.weight <font point-size="10" color="#555555">64 x 16</font></td></tr></table>>];
-    v7 [label=<<b>first</b><br/><font point-size="10" color="#555555">tokens 16 x width 16</font>>];
-    v8 [label=<<b>embedding_rstd</b><br/><font point-size="10" color="#555555">tokens 16, f32</font>>];
+    v5 [label=<<b>first</b><br/><font point-size="10" color="#555555">tokens 16 x width 16</font>>];
+    v6 [label=<<b>embedding_rstd</b><br/><font point-size="10" color="#555555">tokens 16, f32</font>>];
     n1 [shape=plain, label=<<table border="0" cellborder="1" cellspacing="0" cellpadding="6"><tr><td bgcolor="#dce9f7">rmsnorm</td></tr></table>>];
   }
   g0 [shape=box, style="rounded,filled", color="#bbbbbb", fillcolor="#f2f2f2", label=<batch.tokens <font point-size="10" color="#555555">tokens 16, ids</font>>];
-  x7 [shape=box, style="rounded,filled", color="#bbbbbb", fillcolor="#f2f2f2", label=<<font point-size="10" color="#555555">to block 0</font>>];
+  x5 [shape=box, style="rounded,filled", color="#bbbbbb", fillcolor="#f2f2f2", label=<<font point-size="10" color="#555555">to block 0</font>>];
   g0 -> n0 [style=dotted];
-  n0 -> v6;
-  v6 -> n1;
-  n1 -> v7;
-  n1 -> v8;
-  v7 -> x7;
+  n0 -> v4;
+  v4 -> n1;
+  n1 -> v5;
+  n1 -> v6;
+  v5 -> x5;
 }
 )dot");
 }

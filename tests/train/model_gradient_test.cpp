@@ -184,7 +184,8 @@ TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
             // Two layers of a window see twice as far back, and the last token's n-gram a little further, but
             // nothing before the document's start.
             const int64_t reach =
-                model.window > 0 ? model.num_layers * (model.window - 1) + model.num_ngrams() : total;
+                model.window > 0 ? model.num_layers * (model.window - 1) + model.ngram_table().num_sizes()
+                                 : total;
             const bool sees = changed <= t && changed >= batch.first_key[t] && t - changed <= reach;
             EXPECT_EQ(after[t] != before[t], sees) << "token " << changed << " and the loss of " << t;
         }

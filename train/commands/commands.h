@@ -31,6 +31,7 @@ struct PlanOptions {
     std::vector<std::string> settings;
     bool options_help = false;  // list every option instead
     bool schema = false;        // print the JSON Schema of configs instead
+    bool spell_out = false;     // print the config with its model in parts instead
     bool metrics = false;       // print what is declared of metrics instead
     int ranks = 0;              // to plan for; 0: those that a launcher started, else 1
     std::string gpu;            // a modelled step on this GPU instead (kernels/ops/gpu_models.h)

@@ -192,11 +192,24 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
         config.parallel.simulate_jitter_us, reduce_ms, gather_ms);
 }
 
+// The same model without its preset.
+Config in_parts(Config config) {
+    if (!config.model.init_from.empty())
+        throw_usage("plan: --spell-out: model.init_from \"{}\" needs preset gpt2", config.model.init_from);
+    config.model.parts = config.model.spelled_out();
+    config.model.preset = Family::none;
+    return config;
+}
+
 int print_plan(const PlanOptions& options, int num_ranks) {
     const Config config = read_config(options.config, options.settings);
     const Ranks ranks = plan_ranks(config, num_ranks);
     if (!options.gpu.empty()) return print_gpu_plan(options, config, ranks);
     if (!options.graph.empty()) return write_unit_picture(options, config);
+    if (options.spell_out) {
+        std::printf("%s", config_to_json(in_parts(config)).c_str());
+        return 0;
+    }
     std::printf("%s", config_to_json(config).c_str());
 
     const MemoryPlan plan = plan_memory(config, ranks);

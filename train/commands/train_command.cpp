@@ -55,14 +55,15 @@ void parse_trace(const std::string& text, TrainerOptions& options) {
 std::string header(const Config& config, const Ranks& ranks, const Runtime& runtime,
                    const ParameterTable& table, const std::string& folder) {
     const ModelConfig& m = config.model;
+    const int64_t num_layers = m.spelled_out().num_layers();
     const std::string who = ranks.size() > 1
                                 ? fmt::format("{} ranks ({}, {}), each ", ranks.size(),
                                               word_of(ranks.sharing().strategy), ranks.mesh().describe())
                                 : "";
     return fmt::format(
         "{}: {} model, {:.2f}M parameters ({} layer{} x {}), {} steps of {} tokens ({} microbatches), {}{}",
-        folder, word_of(m.preset), static_cast<double>(table.numel()) * 1e-6, m.num_layers,
-        m.num_layers > 1 ? "s" : "", m.model_dim, config.schedule.steps, config.batch.tokens_per_step,
+        folder, word_of(m.preset), static_cast<double>(table.numel()) * 1e-6, num_layers,
+        num_layers > 1 ? "s" : "", m.model_dim, config.schedule.steps, config.batch.tokens_per_step,
         config.microbatches_per_step(ranks.num_data_ranks()), who, runtime.description());
 }
 

@@ -14,9 +14,10 @@ namespace speedrun {
 
 // ---- model
 
-enum class Family : uint8_t { modern, gpt2 };
+enum class Family : uint8_t { modern, gpt2, none };  // none: spelled out in parts
 template <>
-inline constexpr Word<Family> kWords<Family>[] = {{"modern", Family::modern}, {"gpt2", Family::gpt2}};
+inline constexpr Word<Family> kWords<Family>[] = {
+    {"modern", Family::modern}, {"gpt2", Family::gpt2}, {"none", Family::none}};
 
 template <>
 inline constexpr Word<NormKind> kWords<NormKind>[] = {{"rmsnorm", NormKind::rmsnorm},
@@ -30,6 +31,24 @@ enum class PositionKind : uint8_t { rotary, learned };
 template <>
 inline constexpr Word<PositionKind> kWords<PositionKind>[] = {{"rotary", PositionKind::rotary},
                                                               {"learned", PositionKind::learned}};
+
+// What a table has a row for.
+enum class TableRows : uint8_t { tokens, positions, ngrams };
+template <>
+inline constexpr Word<TableRows> kWords<TableRows>[] = {
+    {"tokens", TableRows::tokens}, {"positions", TableRows::positions}, {"ngrams", TableRows::ngrams}};
+
+enum class InitKind : uint8_t { constant, normal, uniform };
+template <>
+inline constexpr Word<InitKind> kWords<InitKind>[] = {
+    {"constant", InitKind::constant}, {"normal", InitKind::normal}, {"uniform", InitKind::uniform}};
+
+enum class StreamPart : uint8_t { table, smear, norm, backout };
+template <>
+inline constexpr Word<StreamPart> kWords<StreamPart>[] = {{"table", StreamPart::table},
+                                                          {"smear", StreamPart::smear},
+                                                          {"norm", StreamPart::norm},
+                                                          {"backout", StreamPart::backout}};
 
 // ---- data
 

@@ -8,61 +8,6 @@
 
 namespace speedrun {
 
-double ModelConfig::resolved_attention_scale() const {
-    return attention_scale > 0 ? attention_scale : 1.0 / std::sqrt(static_cast<double>(head_dim()));
-}
-
-void ModelConfig::apply_preset() {
-    const bool modern = preset == Family::modern;
-    norm = modern ? NormKind::rmsnorm : NormKind::layernorm;
-    norm_parameters = !modern;
-    activation = modern ? Activation::relu_squared : Activation::gelu_tanh;
-    position = modern ? PositionKind::rotary : PositionKind::learned;
-    qk_norm = modern;
-    tied_head = !modern;
-    biases = !modern;
-    logit_softcap = modern ? 15 : 0;
-    zero_init_projections = modern;
-    norm_embedding = modern;
-}
-
-void ModelConfig::fields(FieldVisitor& v) {
-    v.choice("preset", preset, "family that sets the switches below; keys given beside it win");
-    v.field("num_layers", num_layers, "number of blocks", {1, 1000});
-    v.field("model_dim", model_dim, "width of the residual stream, a multiple of num_heads", {8, 65536});
-    v.field("num_heads", num_heads, "attention heads", {1, 1024});
-    v.field("mlp_ratio", mlp_ratio, "width of the MLP as a multiple of model_dim", {1, 64});
-    v.field("vocab_size", vocab_size, "tokens of the tokenizer; matrices are padded to a multiple of 64",
-            {2, 65536});
-    v.choice("norm", norm, "normalisation before attention, MLP and head");
-    v.field("norm_parameters", norm_parameters, "norms have a learned gain (and a bias, if biases)");
-    v.choice("activation", activation, "nonlinearity of the MLP");
-    v.choice("position", position, "rotary angles on q and k, or a learned embedding");
-    v.field("rotary_base", rotary_base, "base of the rotary frequencies", {1, 1e9});
-    v.field("qk_norm", qk_norm, "RMS-normalise each head's q and k");
-    v.field("tied_head", tied_head, "the head shares the embedding's matrix");
-    v.field("biases", biases, "linear layers have biases");
-    v.field("logit_softcap", logit_softcap, "c > 0: logits become c*tanh(logits/c); 0: off", {0, 1e6});
-    v.field("attention_scale", attention_scale, "factor of q*k; 0: 1/sqrt(head size)", {0, 100});
-    v.field("window", window, "keys that a query sees at most, itself included; 0: all", {0, 1e9});
-    v.field("zero_init_projections", zero_init_projections,
-            "output projections (and an untied head) start at zero");
-    v.field("norm_embedding", norm_embedding, "normalise the embedding before the first block");
-    v.field("mix_first_embedding", mix_first_embedding,
-            "each block starts from a*x + b*x0 with learned a, b");
-    v.field("value_embeddings", value_embeddings, "number of last blocks that mix an embedding table into v",
-            {0, 1000});
-    v.field("max_ngram", max_ngram,
-            "n: the last 2, 3, ... n tokens are embedded too, hashed into rows of one table; 0: none",
-            {0, 16});
-    v.field("ngram_rows", ngram_rows, "rows of that table; n-grams that hash to one row share it",
-            {1, 1 << 24});
-    v.retired("ngram_tables", 0);
-    v.field("init_scale", init_scale, "factor of the initial deviation of weights", {0, 100});
-    v.field("init_from", init_from,
-            "folder of a GPT-2 in the transformers library's layout to start from; empty: random weights");
-}
-
 void DataConfig::fields(FieldVisitor& v) {
     v.field("train", train, "token shards to train on (file patterns)");
     v.field("val", val, "token shards to validate on (file patterns)");
@@ -266,28 +211,20 @@ void Config::fields(FieldVisitor& v) {
 // Six per weight and token, and attention to half of the sequence.
 double Config::rough_work() const {
     const auto number = [](int64_t value) { return static_cast<double>(value); };
-    const double width = number(model.model_dim), layers = number(model.num_layers);
-    const double weights = layers * width * width * (4 + 2 * number(model.mlp_ratio)) +
-                           width * number(model.padded_vocab_size() * (1 + model.value_embeddings));
-    return 6 * number(batch.tokens_per_step) * (weights + layers * width * number(batch.sequence_length));
+    const ModelParts parts = model.spelled_out();
+    const double width = number(model.model_dim);
+    double weights = width * number(model.padded_vocab_size()) * (1 + number(std::ssize(parts.tables)));
+    double attention = 0;
+    for (const auto& layer : parts.layers.resolved()) {
+        if (layer && layer->mlp) weights += 2 * width * width * number(layer->mlp->ratio);
+        if (layer && layer->attention)
+            weights += 4 * width * width, attention += width * number(batch.sequence_length);
+    }
+    return 6 * number(batch.tokens_per_step) * (weights + attention);
 }
 
 void Config::validate() const {
-    if (model.model_dim % model.num_heads != 0) {
-        throw_usage("model.model_dim {} is not a multiple of model.num_heads {}", model.model_dim,
-                    model.num_heads);
-    }
-    if (model.position == PositionKind::rotary && model.head_dim() % 2 != 0) {
-        throw_usage("model: rotary positions need an even head size, not {} (= model_dim {} / num_heads {})",
-                    model.head_dim(), model.model_dim, model.num_heads);
-    }
-    if (model.value_embeddings > model.num_layers) {
-        throw_usage("model.value_embeddings {} exceeds model.num_layers {}", model.value_embeddings,
-                    model.num_layers);
-    }
-    if (model.max_ngram == 1) {
-        throw_usage("model.max_ngram 1: single tokens are embedded anyway; 0 for no n-grams, or 2 and more");
-    }
+    model.validate();
     if (batch.microbatch_tokens % batch.sequence_length != 0) {
         throw_usage("batch.microbatch_tokens {} is not a multiple of batch.sequence_length {}",
                     batch.microbatch_tokens, batch.sequence_length);
@@ -304,7 +241,7 @@ void Config::validate() const {
         throw_usage("data.max_document_tokens {} exceeds batch.sequence_length {}", data.max_document_tokens,
                     batch.sequence_length);
     }
-    memory.num_checkpointed_blocks(model.num_layers);
+    memory.num_checkpointed_blocks(model.spelled_out().num_layers());
     constexpr int64_t kMostMicrobatches = 1 << 16;
     if (const int64_t count = batch.tokens_per_step / batch.microbatch_tokens; count > kMostMicrobatches) {
         throw_usage(
@@ -313,9 +250,9 @@ void Config::validate() const {
     }
     if (const double work = rough_work(); work > kMostWork) {
         throw_usage(
-            "a step would be about {:.1e} floating-point operations ({} layers x {} with mlp_ratio {}, {} "
+            "a step would be about {:.1e} floating-point operations ({} layers x {}, {} "
             "tokens), at most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
-            work, model.num_layers, model.model_dim, model.mlp_ratio, batch.tokens_per_step, kMostWork);
+            work, model.spelled_out().num_layers(), model.model_dim, batch.tokens_per_step, kMostWork);
     }
     if (optimizers.groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "data/ngrams.h"
 #include "train/config/choices.h"
 #include "train/config/field_visitor.h"
+#include "train/config/model_parts.h"
 
 namespace speedrun {
 
@@ -38,15 +38,20 @@ struct ModelConfig {
     int64_t ngram_rows = 8192;
     double init_scale = 1;
     std::string init_from;
+    ModelParts parts;  // preset none: the whole model but its width and vocabulary
 
     int64_t head_dim() const { return model_dim / num_heads; }
     int64_t padded_vocab_size() const { return (vocab_size + 63) / 64 * 64; }
-    NgramTable ngram_table() const { return {.max_ngram = max_ngram, .num_rows = ngram_rows}; }
-    int64_t num_ngrams() const { return ngram_table().num_sizes(); }  // sizes of n-grams that are embedded
-    // 1/√head_dim unless the config gives another.
-    double resolved_attention_scale() const;
+    // The model in parts, whichever way it was said.
+    ModelParts spelled_out() const;
+    NgramTable ngram_table() const { return spelled_out().ngram_table(); }
     void apply_preset();  // sets every switch of the family that `preset` names
     void fields(FieldVisitor& v);
+    // Throws a usage error, with key and values, for a model that cannot be built.
+    void validate() const;
+
+  private:
+    void switch_fields(FieldVisitor& v);
 };
 
 struct DataConfig {

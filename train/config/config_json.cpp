@@ -3,49 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 #include <set>
 #include <sstream>
 
 #include "data/json_text.h"
 #include "kernels/device/error.h"
+#include "train/config/suggestion.h"
 
 namespace speedrun {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Levenshtein distance, for "did you mean".
-size_t edit_distance(const std::string& a, const std::string& b) {
-    std::vector<size_t> row(b.size() + 1);
-    std::iota(row.begin(), row.end(), size_t{0});
-    for (size_t i = 1; i <= a.size(); ++i) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b.size(); ++j) {
-            const size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-        }
-    }
-    return row[b.size()];
-}
-
-std::string suggestion(const std::string& wrong, const std::set<std::string>& known) {
-    std::string best;
-    size_t best_distance = std::max<size_t>(3, wrong.size() / 2 + 1);
-    for (const std::string& name : known) {
-        if (const size_t distance = edit_distance(wrong, name); distance < best_distance) {
-            best_distance = distance;
-            best = name;
-        }
-    }
-    if (!best.empty()) return ", did you mean " + best + "?";
-    std::string all;
-    for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
-    return "; known here: " + all;
-}
 
 // Fills the fields from one JSON object and remembers which keys it knows.
 class Reader final : public FieldVisitor {
@@ -121,12 +90,28 @@ class Reader final : public FieldVisitor {
         if (*it != off) throw_usage("{}: {}, but there is no such option any more", dotted(name), shown(*it));
         known_.insert(name);
     }
+    void refused(const char* name, const char* instead) override {
+        if (object_.contains(name))
+            throw_usage("{}: not with {}.preset {}: {}", dotted(name), path_,
+                        object_.value("preset", Json("modern")).dump(), instead);
+    }
     void section(const char* name, const char*, const Fields& fields) override {
         const Json* json = find(name);
         if (!json) return;
         Reader inner(*json, dotted(name));
         fields(inner);
         inner.reject_unknown();
+    }
+    void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) override {
+        const Json* json = find(name);
+        if (!json) return;
+        present = !json->is_null();
+        if (present) section(name, doc, fields);
+    }
+    std::vector<std::string> own_keys(const std::vector<std::string>&) override {
+        std::vector<std::string> keys;
+        for (const auto& [key, value] : object_.items()) keys.push_back(key);
+        return keys;
     }
     void list(const char* name, const char* doc, size_t, const std::function<void(size_t)>& resize,
               const std::function<void(size_t, FieldVisitor&)>& element) override {
@@ -182,6 +167,11 @@ class Writer final : public FieldVisitor {
         fields(inner);
         json[name] = inner.json;
     }
+    void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) override {
+        json[name] = nullptr;
+        if (present) section(name, doc, fields);
+    }
+    std::vector<std::string> own_keys(const std::vector<std::string>& known) override { return known; }
     void list(const char* name, const char*, size_t size, const std::function<void(size_t)>&,
               const std::function<void(size_t, FieldVisitor&)>& element) override {
         json[name] = Json::array();
@@ -224,6 +214,12 @@ class Describer final : public FieldVisitor {
         fields(inner);
         text += inner.text;
     }
+    void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) override {
+        line(name, present ? "{...}" : "null", doc);
+        section(name, doc, fields);
+    }
+    std::vector<std::string> own_keys(const std::vector<std::string>&) override { return {"NAME"}; }
+    bool wants_all() const override { return true; }
     void list(const char* name, const char* doc, size_t, const std::function<void(size_t)>& resize,
               const std::function<void(size_t, FieldVisitor&)>& element) override {
         line(name, "[]", doc);

@@ -56,6 +56,16 @@ class SchemaWriter final : public FieldVisitor {
         properties[name] = {{"description", doc}};
         properties[name].update(inner.object());
     }
+    void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) override {
+        section(name, doc, fields);
+        properties[name]["type"] = {"object", "null"};
+        if (!present) properties[name]["default"] = nullptr;
+    }
+    std::vector<std::string> own_keys(const std::vector<std::string>&) override {
+        any_key_ = true;
+        return {kAnyKey};
+    }
+    bool wants_all() const override { return true; }
     void list(const char* name, const char* doc, size_t, const std::function<void(size_t)>& resize,
               const std::function<void(size_t, FieldVisitor&)>& element) override {
         resize(1);
@@ -65,6 +75,7 @@ class SchemaWriter final : public FieldVisitor {
     }
 
     Json object() const {
+        if (any_key_) return {{"type", "object"}, {"additionalProperties", properties[kAnyKey]}};
         return {{"type", "object"}, {"additionalProperties", false}, {"properties", properties}};
     }
 
@@ -85,7 +96,9 @@ class SchemaWriter final : public FieldVisitor {
         if (std::isfinite(limits.high)) properties[name]["maximum"] = plain(limits.high);
     }
 
+    static constexpr const char* kAnyKey = "NAME";
     const Json gpt2_;
+    bool any_key_ = false;  // the object's keys are the user's own, and all alike
 };
 
 Json gpt2_values() {

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train/config/choice.h"
@@ -36,8 +38,23 @@ class FieldVisitor {
     // An option that is gone. Resolved configs of older builds, records' among them, may still name it with
     // the value that left it off, which is read and forgotten; nothing writes or documents it.
     virtual void retired(const char* /*name*/, int64_t /*off*/) {}
+    // A key that another choice has no use for; instead: what to say in its place.
+    virtual void refused(const char* /*name*/, const char* /*instead*/) {}
     // A nested object.
     virtual void section(const char* name, const char* doc, const Fields& fields) = 0;
+    // One that may be left out: null.
+    template <class T>
+    void optional(const char* name, std::optional<T>& value, const char* doc) {
+        bool present = value.has_value();
+        T inner = value.value_or(T{});
+        optional_section(name, present, doc, [&inner](FieldVisitor& v) { inner.fields(v); });
+        value = present ? std::optional<T>(std::move(inner)) : std::nullopt;
+    }
+    // The keys of the object at hand, which are of the user's choosing. known: those there are, which a reader
+    // replaces.
+    virtual std::vector<std::string> own_keys(const std::vector<std::string>& known) = 0;
+    // Does it want all fields there are, also those that the values of others make meaningless?
+    virtual bool wants_all() const { return false; }
     // A list of objects; resize(n) makes the list n long, element(i) visits its fields.
     virtual void list(const char* name, const char* doc, size_t size,
                       const std::function<void(size_t)>& resize,
@@ -47,6 +64,7 @@ class FieldVisitor {
     // A word out of a list. Whoever changes it leaves one of them there.
     virtual void one_of(const char* name, std::string& word, const std::vector<std::string>& words,
                         const char* doc) = 0;
+    virtual void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) = 0;
 };
 
 }  // namespace speedrun

@@ -73,8 +73,8 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       clock_start_(runtime.device().create_event(EventKind::timed)),
       copied_(runtime.device().create_event(EventKind::timed)),
       idle_until_(runtime.device().create_event(EventKind::timed)),
-      staging_(runtime.device(),
-               (4 + config.model.num_ngrams()) * config.batch.microbatch_tokens * size_of(DType::i32)) {
+      staging_(runtime.device(), (4 + config.model.ngram_table().num_sizes()) *
+                                     config.batch.microbatch_tokens * size_of(DType::i32)) {
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), updates_.statistics().host_bytes());
         slot.backward_done = runtime.device().create_event(EventKind::timed);

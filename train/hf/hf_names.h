@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "train/config/config.h"
 #include "train/parameters/parameter_table.h"
 
 namespace speedrun {

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "kernels/device/error.h"
@@ -44,33 +47,31 @@ void note_uses(const NodeGraph& graph, ParameterTable& table) {
 class Builder {
   public:
     Builder(const ModelConfig& config, const BatchShape& batch, const ModelOptions& options)
-        : config_(config), batch_(batch), options_(options) {}
+        : config_(config),
+          parts_(config.spelled_out()),
+          layers_(parts_.layers.resolved()),
+          batch_(batch),
+          options_(options) {}
 
     ModelGraph build() {
         m_.tokens = ids("batch.tokens");
         m_.targets = ids("batch.targets");
         m_.positions = ids("batch.positions");
         m_.first_key = ids("batch.first_key");
-        for (int64_t n = 2; n <= config_.max_ngram; ++n)
+        for (int64_t n = 2; n <= parts_.ngram_table().max_ngram; ++n)
             m_.ngrams.push_back(ids(fmt::format("batch.{}-grams", n)));
-        if (config_.position == PositionKind::rotary) make_rotary_tables();
-
+        note_what_is_read();
         declare_tables();
 
         g().name_unit("embeddings");
-        first_ = stream_ = embed();
-        for (int64_t i = 0; i < config_.num_layers; ++i) {
-            g().begin_unit();
-            prefix_ = fmt::format("blocks.{}.", i);
-            g().name_unit(fmt::format("block {}", i), prefix_);
-            block_ = i;
-            delta_ = attention(attention_norm());
-            delta_ = mlp(norm("mlp_norm"));
+        stream_ = first_ = input();
+        for (size_t i = 0; i < layers_.size(); ++i) {
+            if (!layers_[i]) continue;
+            begin_unit(fmt::format("block {}", i), fmt::format("blocks.{}.", i));
+            layer(*layers_[i], static_cast<int64_t>(i));
         }
-        g().begin_unit();
-        prefix_ = "";
-        g().name_unit("head");
-        head(norm("final_norm"));
+        begin_unit("head", "");
+        head(output());
         note_uses(m_.graph, m_.table);
         return std::move(m_);
     }
@@ -95,25 +96,16 @@ class Builder {
         g().add(std::make_unique<T>(ports, options...));
     }
 
-    // ---- parameters. GPT-2: deviation 0.02, residual projections divided by √(2L) (Radford et al. 2019,
-    // section 2.3). Modern: uniform with half the deviation of 1/√fan-in, projections zero, embeddings of
-    // deviation 1 because a norm follows.
+    // ---- parameters
+
     static InitRule constant(double value) { return {InitRule::Kind::constant, static_cast<float>(value)}; }
-    InitRule normal(double deviation) const {
-        return {InitRule::Kind::normal, static_cast<float>(deviation * config_.init_scale)};
-    }
-    InitRule inner(int64_t fan_in) const {
-        if (config_.preset == Family::gpt2) return normal(0.02);
-        const double bound =
-            config_.init_scale * std::sqrt(3.0) * 0.5 / std::sqrt(static_cast<double>(fan_in));
-        return {InitRule::Kind::uniform, static_cast<float>(bound)};
-    }
-    InitRule projection(int64_t fan_in) const {
-        if (config_.zero_init_projections) return constant(0);
-        if (config_.preset != Family::gpt2) return inner(fan_in);
-        return {InitRule::Kind::normal,
-                static_cast<float>(0.02 * config_.init_scale /
-                                   std::sqrt(2.0 * static_cast<double>(config_.num_layers)))};
+    InitRule rule(const InitConfig& init, int64_t fan_in) const {
+        if (init.type == InitKind::constant) return constant(init.value);
+        const bool uniform = init.type == InitKind::uniform;
+        // A uniform distribution over ±b has the deviation b/√3.
+        double scale = config_.init_scale * (uniform ? std::sqrt(3.0) : 1.0) * init.value;
+        if (init.by_fan_in) scale /= std::sqrt(static_cast<double>(fan_in));
+        return {uniform ? InitRule::Kind::uniform : InitRule::Kind::normal, static_cast<float>(scale)};
     }
     ParameterId parameter(const std::string& name, const std::vector<Extent>& extents, InitRule init,
                           int64_t matrices = 1) {
@@ -121,40 +113,92 @@ class Builder {
     }
     // The tables that tokens are looked up in, before all else: their place in the table of parameters.
     void declare_tables() {
-        embed_ =
-            parameter("embed.weight", {vocabulary(), width()}, normal(config_.norm_embedding ? 1.0 : 0.02));
-        if (config_.position == PositionKind::learned)
-            position_ = parameter("position.weight",
-                                  {{Dimension::positions, batch_.sequence_length}, width()}, normal(0.02));
-        // Zero: the model begins without n-grams, and rows that no text has reached add nothing.
-        if (config_.max_ngram >= 2)
-            ngram_ = parameter("ngram_embed.weight", {{Dimension::vocabulary, config_.ngram_rows}, width()},
-                               constant(0));
-        for (int64_t i = 0; i < config_.value_embeddings; ++i)
-            value_tables_.push_back(
-                parameter(fmt::format("value_embed.{}.weight", i), {vocabulary(), head_width()}, normal(1)));
+        for (const auto& [name, table] : parts_.tables) {
+            const bool of_values = value_tables_.count(name) > 0;
+            Extent rows = vocabulary();
+            if (table.rows == TableRows::positions) rows = {Dimension::positions, batch_.sequence_length};
+            if (table.rows == TableRows::ngrams) rows = {Dimension::vocabulary, table.num_rows};
+            tables_[name] = parameter(name + ".weight", {rows, of_values ? head_width() : width()},
+                                      rule(table.init, config_.model_dim));
+        }
     }
 
-    ValueId embed() {
-        ValueId sum = real("embedding", width());
-        add<Embedding>({.out = sum,
-                        .tokens = m_.tokens,
-                        .table = embed_,
-                        .table_rows = config_.padded_vocab_size(),
-                        .positions = position_ != kNoParameter ? m_.positions : kNoValue,
-                        .position_table = position_,
-                        .position_rows = batch_.sequence_length});
-        if (!m_.ngrams.empty()) {
-            const ValueId with = g().view(sum, "embedding with n-grams", 0, config_.model_dim);
-            add<NgramEmbedding>(
-                {.out = with, .x = sum, .rows = m_.ngrams, .table = ngram_, .table_rows = config_.ngram_rows},
-                batch_.tokens, config_.model_dim);
-            sum = with;
+    // ---- before the first layer
+
+    // Which layers' outputs and which tables are read elsewhere.
+    void note_what_is_read() {
+        for (const SkipConfig& skip : parts_.skips) kept_.insert(skip.from);
+        for (const StreamPartConfig& part : parts_.output)
+            if (part.type == StreamPart::backout) kept_.insert(part.layer);
+        for (const auto& layer : layers_)
+            if (layer && layer->attention && !layer->attention->value_table.empty())
+                value_tables_.insert(layer->attention->value_table);
+    }
+
+    ValueId input() {
+        ValueId x = kNoValue;
+        for (size_t i = 0; i < parts_.input.size(); ++i) {
+            const StreamPartConfig& part = parts_.input[i];
+            if (part.type == StreamPart::norm) {
+                const ValueId normed = real("first", width());
+                add<Norm>({.y = normed, .statistics = statistics("embedding"), .x = x}, parts_.norms.type);
+                x = normed;
+                continue;
+            }
+            const TableConfig& table = *parts_.find_table(part.table);
+            if (table.rows == TableRows::ngrams) {
+                x = ngrams(x, part.table);
+            } else if (i == 0) {
+                // One operation looks up token and position.
+                const bool then_position =
+                    parts_.input.size() > 1 && parts_.input[1].type == StreamPart::table &&
+                    parts_.find_table(parts_.input[1].table)->rows == TableRows::positions;
+                x = lookup("embedding", part.table, then_position ? parts_.input[1].table : "");
+                i += then_position ? 1 : 0;
+            } else {
+                const ValueId rows = lookup(part.table, part.table);
+                const ValueId sum = real("embedding and " + part.table, width());
+                add<Add>({.sum = sum, .x = x, .delta = rows});
+                x = sum;
+            }
         }
-        if (!config_.norm_embedding) return sum;
-        const ValueId first = real("first", width());
-        add<Norm>({.y = first, .statistics = statistics("embedding"), .x = sum}, config_.norm);
-        return first;
+        return x;
+    }
+
+    ValueId lookup(const std::string& name, const std::string& table, const std::string& positions = "") {
+        const bool of_values = value_tables_.count(table) > 0;
+        const ValueId rows = real(name, of_values ? head_width() : width());
+        const bool by_position = parts_.find_table(table)->rows == TableRows::positions;
+        add<Embedding>({.out = rows,
+                        .tokens = by_position ? m_.positions : m_.tokens,
+                        .table = tables_.at(table),
+                        .table_rows = by_position ? batch_.sequence_length : config_.padded_vocab_size(),
+                        .positions = positions.empty() ? kNoValue : m_.positions,
+                        .position_table = positions.empty() ? kNoParameter : tables_.at(positions),
+                        .position_rows = batch_.sequence_length});
+        return rows;
+    }
+
+    ValueId ngrams(ValueId x, const std::string& table) {
+        const ValueId with = g().view(x, "embedding with n-grams", 0, config_.model_dim);
+        add<NgramEmbedding>({.out = with,
+                             .x = x,
+                             .rows = m_.ngrams,
+                             .table = tables_.at(table),
+                             .table_rows = parts_.ngram_table().num_rows},
+                            batch_.tokens, config_.model_dim);
+        return with;
+    }
+
+    // ---- the stream
+
+    void begin_unit(std::string name, const std::string& prefix) {
+        prefix_ = prefix;
+        g().begin_unit();
+        g().name_unit(std::move(name), prefix);
+        if (!kept_.count(last_)) return;
+        stream_ = residual("entered");
+        after_[last_] = stream_;
     }
 
     // The residual stream with what the last attention or MLP gave.
@@ -167,70 +211,80 @@ class Builder {
     }
 
     NormStatistics statistics(const std::string& name) {
-        const bool centred = config_.norm == NormKind::layernorm;
+        const bool centred = parts_.norms.type == NormKind::layernorm;
         return {centred ? f32(name + "_mean", {tokens()}) : kNoValue, f32(name + "_rstd", {tokens()})};
     }
     NormParameters norm_parameters(const std::string& name) {
         NormParameters parameters;
-        if (!config_.norm_parameters) return parameters;
-        parameters.gain = parameter(name + ".gain", {width()}, constant(1));
-        if (config_.biases) parameters.bias = parameter(name + ".bias", {width()}, constant(0));
+        if (parts_.norms.gain) parameters.gain = parameter(name + ".gain", {width()}, constant(1));
+        if (parts_.norms.bias) parameters.bias = parameter(name + ".bias", {width()}, constant(0));
         return parameters;
     }
     ValueId norm(const std::string& name) {
         stream_ = residual((name + " input").c_str());
         const ValueId y = real(name, width());
         add<Norm>({.y = y, .statistics = statistics(name), .x = stream_, .parameters = norm_parameters(name)},
-                  config_.norm);
+                  parts_.norms.type);
         return y;
     }
-    ValueId attention_norm() {
-        if (!config_.mix_first_embedding) return norm("attn_norm");
+    ValueId mixed_norm(const MixConfig& mix) {
         const ValueId entered = residual("entered");
         const ValueId y = real("attn_norm", width());
         stream_ = real("attn_norm input", width());
-        const ParameterId mix =
-            parameter("mix", {{Dimension::numbers, 2}}, {InitRule::Kind::first_element, 1});
+        const ParameterId coefficients = parameter(
+            "mix", {{Dimension::numbers, 2}}, {InitRule::Kind::first_element, static_cast<float>(mix.start)});
         add<MixNorm>({.s = stream_,
                       .y = y,
                       .statistics = statistics("attn_norm"),
                       .x = entered,
                       .z = first_,
-                      .coefficients = mix,
+                      .coefficients = coefficients,
                       .parameters = norm_parameters("attn_norm")},
-                     config_.norm);
+                     parts_.norms.type);
         return y;
+    }
+
+    // ---- layers
+
+    void layer(const LayerConfig& layer, int64_t number) {
+        if (layer.attention)
+            delta_ =
+                attention(*layer.attention, number, layer.mix ? mixed_norm(*layer.mix) : norm("attn_norm"));
+        if (layer.mlp) delta_ = mlp(*layer.mlp, norm("mlp_norm"));
+        last_ = number;
     }
 
     struct Weight {
         Extent outputs, inputs;
-        InitRule init;
+        InitConfig init;
+        bool bias;
         int64_t matrices = 1;
     };
     ValueId linear(const std::string& name, ValueId x, const Weight& w) {
-        const ParameterId weight = parameter(name + ".weight", {w.outputs, w.inputs}, w.init, w.matrices);
-        const ParameterId bias =
-            config_.biases ? parameter(name + ".bias", {w.outputs}, constant(0)) : kNoParameter;
+        const ParameterId weight =
+            parameter(name + ".weight", {w.outputs, w.inputs}, rule(w.init, w.inputs.size), w.matrices);
+        const ParameterId bias = w.bias ? parameter(name + ".bias", {w.outputs}, constant(0)) : kNoParameter;
         const ValueId y = real(name, w.outputs);
         add<Linear>({.y = y, .x = x, .weight = weight, .bias = bias});
         return y;
     }
 
-    ValueId attention(ValueId normed) {
-        const int64_t C = config_.model_dim, H = config_.num_heads, D = config_.head_dim();
-        const ValueId qkv =
-            linear("attn.qkv", normed,
-                   {.outputs = head_width(3), .inputs = width(), .init = inner(C), .matrices = 3});
+    ValueId attention(const AttentionConfig& config, int64_t number, ValueId normed) {
+        const int64_t C = config_.model_dim, H = config.heads, D = C / H;
+        const ValueId qkv = linear("attn.qkv", normed,
+                                   {.outputs = head_width(3),
+                                    .inputs = width(),
+                                    .init = config.init,
+                                    .bias = config.bias,
+                                    .matrices = 3});
         ValueId q = g().view(qkv, prefix_ + "projected q", 0, C);
         ValueId k = g().view(qkv, prefix_ + "projected k", C, C);
         ValueId v = g().view(qkv, prefix_ + "v", 2 * C, C);
-        const int64_t table = block_ - (config_.num_layers - config_.value_embeddings);
-        const ValueId embedded = table < 0 ? kNoValue : value_embedding(table);
+        const ValueId embedded =
+            config.value_table.empty() ? kNoValue : lookup("value_embedding", config.value_table);
 
-        const RotaryOptions rotary{.num_heads = H,
-                                   .head_dim = D,
-                                   .normalize = config_.qk_norm,
-                                   .rotate = config_.position == PositionKind::rotary};
+        const RotaryOptions rotary{
+            .num_heads = H, .head_dim = D, .normalize = config.qk_norm, .rotate = config.rotary.has_value()};
         if (rotary.normalize || rotary.rotate) {
             const ValueId turned_q = g().view(qkv, prefix_ + "q", 0, C);
             const ValueId turned_k = g().view(qkv, prefix_ + "k", C, C);
@@ -240,96 +294,118 @@ class Builder {
                  .rstd = rotary.normalize ? f32("qk_rstd", {tokens(), {Dimension::heads, 2 * H}}) : kNoValue,
                  .projected_q = q,
                  .projected_k = k,
-                 .tables = rotary_},
+                 .tables = config.rotary ? rotary_tables({.base = config.rotary->base, .half = D / 2})
+                                         : RotaryTables{}},
                 rotary);
             q = turned_q;
             k = turned_k;
         }
         if (embedded != kNoValue) {
-            const ParameterId mix = parameter("attn.value_mix", {{Dimension::numbers, 2}}, constant(0.5));
+            const ParameterId mix =
+                parameter("attn.value_mix", {{Dimension::numbers, 2}}, constant(config.value_start));
             const ValueId mixed = real("mixed v", head_width());
             add<MixValues>(
                 {.mixed = mixed, .v = v, .embedded = embedded, .coefficients = mix, .q = q, .k = k}, rotary);
             v = mixed;
         }
         const ValueId out = real("attn_out", head_width());
-        add<Attention>({.out = out,
-                        .lse = f32("lse", {{Dimension::heads, H}, tokens()}),
-                        .q = q,
-                        .k = k,
-                        .v = v,
-                        .first_key = m_.first_key},
-                       AttentionOptions{.sequence_length = batch_.sequence_length,
-                                        .num_heads = H,
-                                        .head_dim = D,
-                                        .window = config_.window,
-                                        .scale = static_cast<float>(config_.resolved_attention_scale()),
-                                        .documents = options_.documents});
-        return linear("attn.out", out, {.outputs = width(), .inputs = head_width(), .init = projection(C)});
+        const double usual_scale = 1.0 / std::sqrt(static_cast<double>(D));
+        add<Attention>(
+            {.out = out,
+             .lse = f32("lse", {{Dimension::heads, H}, tokens()}),
+             .q = q,
+             .k = k,
+             .v = v,
+             .first_key = m_.first_key},
+            AttentionOptions{.sequence_length = batch_.sequence_length,
+                             .num_heads = H,
+                             .head_dim = D,
+                             .window = parts_.window_of(config, number),
+                             .scale = static_cast<float>(config.scale > 0 ? config.scale : usual_scale),
+                             .documents = options_.documents});
+        return linear(
+            "attn.out", out,
+            {.outputs = width(), .inputs = head_width(), .init = config.out_init, .bias = config.bias});
     }
 
-    ValueId value_embedding(int64_t index) {
-        const ValueId rows = real("value_embedding", head_width());
-        add<Embedding>({.out = rows,
-                        .tokens = m_.tokens,
-                        .table = value_tables_[static_cast<size_t>(index)],
-                        .table_rows = config_.padded_vocab_size()});
-        return rows;
-    }
-
-    ValueId mlp(ValueId normed) {
-        const Extent hidden_width{Dimension::hidden, config_.mlp_ratio * config_.model_dim};
-        const ValueId hidden = linear(
-            "mlp.up", normed, {.outputs = hidden_width, .inputs = width(), .init = inner(config_.model_dim)});
+    ValueId mlp(const MlpConfig& config, ValueId normed) {
+        const Extent hidden_width{Dimension::hidden, config.ratio * config_.model_dim};
+        const ValueId hidden =
+            linear("mlp.up", normed,
+                   {.outputs = hidden_width, .inputs = width(), .init = config.init, .bias = config.bias});
         const ValueId activated = real("activated", hidden_width);
-        add<Activate>({.y = activated, .x = hidden}, config_.activation);
-        return linear("mlp.down", activated,
-                      {.outputs = width(), .inputs = hidden_width, .init = projection(hidden_width.size)});
-    }
-
-    void head(ValueId normed) {
-        const ParameterId weight = config_.tied_head ? embed_
-                                                     : parameter("head.weight", {vocabulary(), width()},
-                                                                 projection(config_.model_dim));
-        m_.losses = g().value("losses", Element::f32, {tokens()}, Holder::model);
-        m_.head = &g().add(std::make_unique<Head>(
-            Head::Ports{.losses = m_.losses, .x = normed, .targets = m_.targets, .weight = weight},
-            HeadOptions{.num_tokens = batch_.tokens,
-                        .logit_rows = options_.logit_rows,
-                        .vocab_size = config_.vocab_size,
-                        .padded_vocab_size = config_.padded_vocab_size(),
-                        .softcap = config_.logit_softcap}));
+        add<Activate>({.y = activated, .x = hidden}, config.activation);
+        return linear(
+            "mlp.down", activated,
+            {.outputs = width(), .inputs = hidden_width, .init = config.down_init, .bias = config.bias});
     }
 
     // Su et al. 2021, eq. 15: θ_i = base^(−2i/D).
-    void make_rotary_tables() {
-        const int64_t half = config_.head_dim() / 2, length = batch_.sequence_length;
+    struct RotaryKey {
+        double base;
+        int64_t half;  // frequencies, D/2
+        auto operator<=>(const RotaryKey&) const = default;
+    };
+    const RotaryTables& rotary_tables(const RotaryKey& key) {
+        const auto [at, is_new] = rotary_.try_emplace(key);
+        if (!is_new) return at->second;
+        const int64_t length = batch_.sequence_length;
         std::vector<float> cos, sin;
         for (int64_t position = 0; position < length; ++position) {
-            for (int64_t i = 0; i < half; ++i) {
+            for (int64_t i = 0; i < key.half; ++i) {
                 const double angle =
                     static_cast<double>(position) *
-                    std::pow(config_.rotary_base, -static_cast<double>(i) / static_cast<double>(half));
+                    std::pow(key.base, -static_cast<double>(i) / static_cast<double>(key.half));
                 cos.push_back(static_cast<float>(std::cos(angle)));
                 sin.push_back(static_cast<float>(std::sin(angle)));
             }
         }
-        const std::vector<Extent> extents{{Dimension::positions, length}, {Dimension::half_head, half}};
-        rotary_ = {.cos = g().constant("rotary cos", extents, std::move(cos)),
-                   .sin = g().constant("rotary sin", extents, std::move(sin)),
-                   .positions = m_.positions};
+        const std::vector<Extent> extents{{Dimension::positions, length}, {Dimension::half_head, key.half}};
+        at->second = {.cos = g().constant("rotary cos", extents, std::move(cos)),
+                      .sin = g().constant("rotary sin", extents, std::move(sin)),
+                      .positions = m_.positions};
+        return at->second;
+    }
+
+    // ---- behind the last layer
+
+    ValueId output() {
+        ValueId x = kNoValue;
+        for (const StreamPartConfig& part : parts_.output)
+            if (part.type == StreamPart::norm) x = stream_ = norm("final_norm");
+        return x == kNoValue ? residual("final") : x;
+    }
+
+    void head(ValueId x) {
+        const HeadConfig& config = parts_.head;
+        const ParameterId weight = !config.tied_to.empty() ? tables_.at(config.tied_to)
+                                                           : parameter("head.weight", {vocabulary(), width()},
+                                                                       rule(config.init, config_.model_dim));
+        m_.losses = g().value("losses", Element::f32, {tokens()}, Holder::model);
+        const int64_t padded = config_.padded_vocab_size();
+        m_.head = &g().add(std::make_unique<Head>(
+            Head::Ports{.losses = m_.losses, .x = x, .targets = m_.targets, .weight = weight},
+            HeadOptions{.num_tokens = batch_.tokens,
+                        .logit_rows = options_.logit_rows,
+                        .vocab_size = parts_.loss.padding ? padded : config_.vocab_size,
+                        .padded_vocab_size = padded,
+                        .softcap = config.softcap}));
     }
 
     const ModelConfig& config_;
+    const ModelParts parts_;
+    const std::vector<std::optional<LayerConfig>> layers_;
     const BatchShape batch_;
     const ModelOptions options_;
     ModelGraph m_{};
-    RotaryTables rotary_;
-    ParameterId embed_ = kNoParameter, position_ = kNoParameter, ngram_ = kNoParameter;
-    std::vector<ParameterId> value_tables_;
-    int64_t block_ = 0;                             // the one at hand
+    std::map<RotaryKey, RotaryTables> rotary_;
+    std::map<std::string, ParameterId> tables_;
+    std::set<std::string> value_tables_;
+    std::set<int64_t> kept_;                        // layers whose output is read elsewhere
+    std::map<int64_t, ValueId> after_;              // those outputs
     std::string prefix_;                            // of the unit's names
-    ValueId first_ = kNoValue;                      // the normed embedding: what enters block 0
+    int64_t last_ = -1;                             // the layer before the unit at hand
+    ValueId first_ = kNoValue;                      // what entered the first layer
     ValueId stream_ = kNoValue, delta_ = kNoValue;  // residual stream, and what is still to be added to it
 };
 

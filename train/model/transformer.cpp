@@ -21,10 +21,10 @@ int64_t logit_rows_for(int64_t tokens, const ModelConfig& model, int64_t logits_
 
 // The first n blocks are checkpointed. The last of them keeps all: backward comes to it first, when nothing
 // that it could make room for is needed yet.
-Retained retained_of(const ModelConfig& model, const MemoryConfig& memory) {
-    Retained retained(static_cast<size_t>(model.num_layers) + 2);
+Retained retained_of(const NodeGraph& graph, const MemoryConfig& memory) {
+    Retained retained(static_cast<size_t>(graph.num_units()));
     const Cost most = memory.activation_checkpointing == Checkpointing::full ? Cost::input : Cost::product;
-    for (int64_t block = 0; block + 1 < memory.num_checkpointed_blocks(model.num_layers); ++block)
+    for (int64_t block = 0; block + 1 < memory.num_checkpointed_blocks(graph.num_units() - 2); ++block)
         retained[static_cast<size_t>(block) + 1] = most;
     return retained;
 }
@@ -40,7 +40,7 @@ Transformer::Transformer(const ModelConfig& config, const BatchShape& batch, Run
       table_(model_.table),
       parameters_(table_, rules, runtime),
       fusions_(model_fusions()),
-      program_(derive_program(model_.graph, fusions_, retained_of(config_, memory), runtime.real())),
+      program_(derive_program(model_.graph, fusions_, retained_of(model_.graph, memory), runtime.real())),
       executor_(model_.graph, program_, table_, parameters_, runtime) {}
 
 void Transformer::loss(Tensor loss_sum, bool accumulate) {

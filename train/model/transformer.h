@@ -44,7 +44,7 @@ class Transformer {
     Tensor logits_of(int64_t row);
     // Losses of the last loss() or loss_and_backward(), f32 [T].
     Tensor losses() const { return executor_.held(model_.losses); }
-    double softcap() const { return config_.logit_softcap; }
+    double softcap() const { return model_.head->softcap(); }
     // Floating-point operations, so far, of forward passes that backward repeated for what checkpointed
     // blocks had not kept: in Ops::flops(), but not the model's own work.
     int64_t recomputed_flops() const { return executor_.repeated_flops(); }

@@ -31,6 +31,8 @@ class Head final : public Node {
     // Logits of one token, real [1, vocabulary], before the softcap; good until the next call.
     Tensor logits_of(const Call& call, int64_t token) const;
 
+    double softcap() const { return options_.softcap; }
+
   private:
     template <class Chunk>
     void in_chunks(const Call& call, const Chunk& chunk) const;

@@ -1,0 +1,189 @@
+// A model spelled out in parts: what is refused, and that a preset and its parts are one model.
+#include "train/config/model_parts.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "kernels/device/error.h"
+#include "train/config/config_json.h"
+#include "train/model/build_model.h"
+#include "train/model/graph/layer_table.h"
+
+namespace speedrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A small model that says every part.
+const char* const kModel = R"({
+  "preset": "none", "model_dim": 16, "vocab_size": 100,
+  "tables": {"embed": {"init": {"type": "normal", "value": 1}},
+             "values": {"init": {"type": "normal", "value": 1}}},
+  "windows": {"short": 8, "long": 32},
+  "input": [{"type": "table", "table": "embed"}, {"type": "norm"}],
+  "layers": {"count": 4,
+             "each": {"mix": {}, "attention": {"heads": 2, "window": "short"}, "mlp": {"ratio": 2}},
+             "at": {"0": null, "1": {"attention": {"window": "long"}},
+                    "2": {"attention": {"window": "long", "value_table": "values"}},
+                    "3": {"mix": null, "attention": null}}},
+  "output": [{"type": "norm"}],
+  "head": {"softcap": 30}
+})";
+
+Config config_of(const Json& model) {
+    const Json whole = {
+        {"model", model},
+        {"batch", {{"sequence_length", 32}, {"microbatch_tokens", 64}, {"tokens_per_step", 64}}},
+        {"optimizers", {{"groups", {{{"type", "adamw"}, {"params", {"*"}}}}}}}};
+    return parse_config(whole.dump(), "test", {});
+}
+
+// The model with one key set, or taken away where the value is discarded; the key is a JSON pointer.
+Json changed(const std::string& pointer, const Json& value) {
+    Json model = Json::parse(kModel);
+    model[Json::json_pointer(pointer)] = value;
+    return model;
+}
+
+std::string error_of(const Json& model) {
+    try {
+        config_of(model);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage) << error.what();
+        return error.what();
+    }
+    return "accepted";
+}
+
+ModelGraph graph_of(const ModelConfig& model) {
+    return build_model(model, {.tokens = 64, .sequence_length = 32}, {.logit_rows = 32});
+}
+
+void expect_same_model(const ModelConfig& a, const ModelConfig& b) {
+    const ModelGraph one = graph_of(a), two = graph_of(b);
+    ASSERT_EQ(one.table.size(), two.table.size());
+    for (int id = 0; id < one.table.size(); ++id) {
+        const Parameter &p = one.table[id], &q = two.table[id];
+        EXPECT_EQ(p.name, q.name);
+        EXPECT_EQ(p.shape, q.shape) << p.name;
+        EXPECT_EQ(p.init.kind, q.init.kind) << p.name;
+        EXPECT_EQ(p.init.value, q.init.value) << p.name;
+        EXPECT_EQ(p.matrices, q.matrices) << p.name;
+        EXPECT_EQ(p.unit, q.unit) << p.name;
+    }
+    const auto first = layer_table(one.graph), second = layer_table(two.graph);
+    ASSERT_EQ(first.size(), second.size());
+    for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].nodes, second[i].nodes);
+}
+
+TEST(ModelParts, EveryShippedConfigIsItsPartsToTheBit) {
+    int seen = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(SPEEDRUN_SOURCE_ROOT "/configs")) {
+        if (entry.path().extension() != ".json" || entry.path().filename() == "schema.json") continue;
+        SCOPED_TRACE(entry.path());
+        const Config config = read_config(entry.path(), {});
+        Config parts = config;
+        if (config.model.preset == Family::none) continue;
+        parts.model.parts = config.model.spelled_out();
+        parts.model.preset = Family::none;
+        const std::string text = config_to_json(parts);
+        const Config read = parse_config(text, "parts", {});
+        EXPECT_EQ(config_to_json(read), text);
+        expect_same_model(config.model, read.model);
+        ++seen;
+    }
+    EXPECT_GE(seen, 8);
+}
+
+TEST(ModelParts, LayersAreWhatEachAndAtSay) {
+    const ModelParts parts = config_of(Json::parse(kModel)).model.parts;
+    const auto layers = parts.layers.resolved();
+    ASSERT_EQ(layers.size(), 4U);
+    EXPECT_FALSE(layers[0]);
+    for (const size_t i : {1U, 2U}) {
+        ASSERT_TRUE(layers[i] && layers[i]->attention && layers[i]->mix);
+        EXPECT_EQ(layers[i]->attention->heads, 2);  // of each
+        EXPECT_EQ(parts.window_of(*layers[i]->attention, 1), 32);
+    }
+    EXPECT_EQ(layers[1]->attention->value_table, "");
+    EXPECT_EQ(layers[2]->attention->value_table, "values");
+    ASSERT_TRUE(layers[3] && layers[3]->mlp);
+    EXPECT_FALSE(layers[3]->mix || layers[3]->attention);
+    EXPECT_EQ(layers[3]->mlp->ratio, 2);
+    EXPECT_EQ(parts.num_layers(), 3);
+}
+
+TEST(ModelParts, TheGraphHasWhatIsSaid) {
+    const ModelGraph model = graph_of(config_of(Json::parse(kModel)).model);
+    EXPECT_EQ(model.graph.num_units(), 5);  // embeddings, layers 1 to 3, head
+    EXPECT_FALSE(model.table.contains("blocks.0.mlp.up.weight"));
+    EXPECT_FALSE(model.table.contains("blocks.3.attn.qkv.weight"));
+    EXPECT_FALSE(model.table.contains("blocks.3.mix"));
+    EXPECT_EQ(model.table.find("blocks.3.mlp.up.weight").shape, (std::vector<int64_t>{32, 16}));
+    EXPECT_EQ(model.table.find("values.weight").shape, (std::vector<int64_t>{128, 16}));
+}
+
+TEST(ModelParts, ResolvedConfigReadsBackTheSame) {
+    const std::string text = config_to_json(config_of(Json::parse(kModel)));
+    EXPECT_EQ(config_to_json(parse_config(text, "resolved", {})), text);
+    EXPECT_EQ(text.find("num_heads"), std::string::npos);
+}
+
+struct Refusal {
+    std::string pointer;
+    Json value;
+    std::string message;
+};
+
+TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
+    const std::vector<Refusal> refusals = {
+        {"/num_heads", 4,
+         "model.num_heads: not with model.preset \"none\": model.layers.each.attention.heads"},
+        {"/layer", 4, "model.layer: unknown key, did you mean layers?"},
+        {"/layers/each/attention/head", 4,
+         "model.layers.each.attention.head: unknown key, did you mean heads?"},
+        {"/layers/at/4", nullptr, "model.layers.at.4: expected numbers of layers from 0 to 3"},
+        {"/layers/at/x", nullptr, "model.layers.at.x: expected numbers of layers"},
+        {"/layers/at/2-1", nullptr, "model.layers.at.2-1: expected numbers of layers"},
+        {"/layers/at/0-2", nullptr, "model.layers.at: layer 0 is in \"0\" and in \"0-2\""},
+        {"/layers/at", {{"0-3", nullptr}}, "model.layers: all 4 are left out"},
+        {"/layers/each/attention/heads", 3, "attention.heads 3 does not divide model.model_dim 16"},
+        {"/layers/each/attention/heads", 16, "attention.rotary needs an even head size, not 1"},
+        {"/layers/at/2/attention/window", "middle",
+         "no window \"middle\" in model.windows; known here: long, short"},
+        {"/layers/at/2/attention/value_table", "value",
+         "no table \"value\" in model.tables, did you mean values?"},
+        {"/layers/at/2/attention/value_table", "embed", "\"embed\" is in model.input too"},
+        {"/tables/more", Json::object(), "model.tables.more: nothing reads it"},
+        {"/tables/a*b", Json::object(), "\"a*b\" is no name"},
+        {"/tables/blocks.0", Json::object(), "parameters of that name belong to the model"},
+        {"/input", Json::array(), "model.input is empty"},
+        {"/input/0/type", "norm", "model.input[0]: begin with a table of tokens"},
+        {"/input/0/table", "embet",
+         "model.input[0].table: no table \"embet\" in model.tables, did you mean embed?"},
+        {"/input/1", {{"type", "backout"}}, "model.input[1]: backout is for model.output"},
+        {"/input/1", {{"type", "table"}, {"table", "embed"}}, "\"embed\" is added twice"},
+        {"/input/1/type", "nrom",
+         "model.input[1].type: expected table | smear | norm | backout, got \"nrom\""},
+        {"/output/0/type", "smear", "model.output[0]: smear is for model.input"},
+        {"/output/0", {{"type", "backout"}, {"layer", 0}}, "model.output[0].layer 0: this layer is left out"},
+        {"/skips", {{{"from", 1}, {"to", 1}}}, "model.skips[0]: from 1 to 1 does not lead forward"},
+        {"/skips", {{{"from", 1}, {"to", 9}}}, "model.skips[0].to 9: there are layers 0 to 3"},
+        {"/skips",
+         {{{"from", 1}, {"to", 3}}, {{"from", 2}, {"to", 3}}},
+         "model.skips[0] leads there already"},
+        {"/head/tied_to", "values", "table \"values\" is a value_table too"},
+        {"/tables/embed/rows", "positions", "begin with a table of tokens"},
+    };
+    for (const Refusal& refusal : refusals) {
+        const std::string error = error_of(changed(refusal.pointer, refusal.value));
+        EXPECT_NE(error.find(refusal.message), std::string::npos) << refusal.pointer << ": " << error;
+    }
+    const std::string error = error_of({{"preset", "gpt2"}, {"layers", {{"count", 3}}}});
+    EXPECT_NE(error.find("model.layers: not with model.preset \"gpt2\""), std::string::npos) << error;
+}
+
+}  // namespace
+}  // namespace speedrun

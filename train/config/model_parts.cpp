@@ -1,0 +1,188 @@
+#include "train/config/model_parts.h"
+
+#include <algorithm>
+
+namespace speedrun {
+
+namespace {
+
+// The value of a key, of an ordered list of them; one that is new begins as `fresh`.
+template <class T>
+void read_own(FieldVisitor& v, std::vector<std::pair<std::string, T>>& values,
+              const std::function<void(const std::string&, T&)>& visit) {
+    std::vector<std::string> known;
+    for (const auto& [name, value] : values) known.push_back(name);
+    std::vector<std::pair<std::string, T>> read;
+    for (const std::string& key : v.own_keys(known)) {
+        const auto found =
+            std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == key; });
+        read.emplace_back(key, found == values.end() ? T{} : found->second);
+        visit(key, read.back().second);
+    }
+    values = std::move(read);
+}
+
+template <class T>
+void list_of(FieldVisitor& v, const char* name, const char* doc, std::vector<T>& values) {
+    v.list(
+        name, doc, values.size(), [&](size_t n) { values.assign(n, T{}); },
+        [&](size_t i, FieldVisitor& inner) { values[i].fields(inner); });
+}
+
+void init_field(FieldVisitor& v, const char* name, InitConfig& init, const char* doc) {
+    v.section(name, doc, [&](FieldVisitor& s) { init.fields(s); });
+}
+
+}  // namespace
+
+void InitConfig::fields(FieldVisitor& v) {
+    v.choice("type", type, "distribution of the initial values");
+    v.field("value", value, "constant: each value; normal, uniform: the standard deviation", {-1e6, 1e6});
+    v.field("by_fan_in", by_fan_in, "that deviation is divided by the root of the number of inputs");
+}
+
+void TableConfig::fields(FieldVisitor& v) {
+    v.choice("rows", rows, "what the table has a row for; ngrams: for the hashes of the last tokens");
+    init_field(v, "init", init, "its values at the start");
+    v.field("max_ngram", max_ngram, "ngrams: the last 2, 3, ... so many tokens", {2, 16});
+    v.field("num_rows", num_rows, "ngrams: rows of the table, which n-grams of the same hash share",
+            {1, 1 << 24});
+}
+
+void NormConfig::fields(FieldVisitor& v) {
+    v.choice("type", type, "what every norm of the stream computes");
+    v.field("gain", gain, "norms multiply by a learned gain");
+    v.field("bias", bias, "and add a learned bias");
+}
+
+void StreamPartConfig::fields(FieldVisitor& v) {
+    v.choice("type", type,
+             "table: add the rows of a table; smear: add the row of the token before, times a learned factor "
+             "and a gate; norm: normalise; backout: take away what an earlier layer gave, times a learned "
+             "factor");
+    v.field("table", table, "table: its name");
+    v.field("layer", layer, "backout: number of the layer", {0, 1000});
+    v.field("start", start, "smear, backout: the learned factor at the start", {-1e6, 1e6});
+    v.field("columns", columns, "smear: first columns of the row that its gate reads", {1, kMaxNarrow});
+}
+
+void RotaryConfig::fields(FieldVisitor& v) {
+    v.field("base", base, "base of the frequencies", {1, 1e9});
+}
+
+void AttentionConfig::fields(FieldVisitor& v) {
+    v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
+    v.field("bias", bias, "its linear layers have biases");
+    v.field("qk_norm", qk_norm, "RMS-normalise each head's q and k");
+    v.optional("rotary", rotary, "turn q and k by angles of their positions; null: do not");
+    v.field("scale", scale, "factor of q*k; 0: 1/sqrt(head size)", {0, 100});
+    v.field("window", window,
+            "keys that a query sees at most, itself included: a number, 0 for all, or a name "
+            "of model.windows");
+    v.field("value_table", value_table, "table of tokens that is mixed into v with two learned factors");
+    v.field("value_start", value_start, "both factors at the start", {-1e6, 1e6});
+    init_field(v, "init", init, "matrix of q, k and v at the start");
+    init_field(v, "out_init", out_init, "output matrix at the start");
+}
+
+void MlpConfig::fields(FieldVisitor& v) {
+    v.field("ratio", ratio, "hidden width as a multiple of model.model_dim", {1, 64});
+    v.choice("activation", activation, "nonlinearity");
+    v.field("bias", bias, "its linear layers have biases");
+    init_field(v, "init", init, "first matrix at the start");
+    init_field(v, "down_init", down_init, "second matrix at the start");
+}
+
+void MixConfig::fields(FieldVisitor& v) {
+    v.field("start", start, "a at the start; b is 0", {-1e6, 1e6});
+}
+
+void LayerConfig::fields(FieldVisitor& v) {
+    v.optional("mix", mix, "begin from a*x + b*x0 with learned a, b; x0: what entered the first layer");
+    v.optional("attention", attention, "added to the stream: attention of the normed stream; null: none");
+    v.optional("mlp", mlp, "then added: MLP of the normed stream; null: none");
+}
+
+void LayersConfig::fields(FieldVisitor& v) {
+    v.field("count", count, "number of layers, those that are left out included", {1, 1000});
+    v.section("each", "every layer, but for what `at` changes", [this](FieldVisitor& s) { each.fields(s); });
+    v.section("at", "what is different in single layers: \"4,11\" or \"0-2\", counted from 0",
+              [this](FieldVisitor& s) {
+                  std::vector<std::string> known;
+                  for (const LayersAt& entry : at) known.push_back(entry.numbers);
+                  std::vector<LayersAt> read;
+                  for (const std::string& key : s.own_keys(known)) {
+                      const auto found = std::find_if(
+                          at.begin(), at.end(), [&](const LayersAt& entry) { return entry.numbers == key; });
+                      read.push_back(found == at.end() ? LayersAt{key, each} : *found);
+                      s.optional(key.c_str(), read.back().layer,
+                                 "parts of these layers; null: these layers are left out");
+                  }
+                  at = std::move(read);
+              });
+}
+
+void SkipConfig::fields(FieldVisitor& v) {
+    v.field("from", from, "layer whose output is added", {0, 1000});
+    v.field("to", to, "layer before which it is added", {0, 1000});
+    v.field("start", start, "s at the start; the factor is sigmoid(s)", {-1e6, 1e6});
+}
+
+void HeadConfig::fields(FieldVisitor& v) {
+    v.field("tied_to", tied_to, "table of tokens whose matrix the head shares; empty: one of its own");
+    v.field("softcap", softcap, "c > 0: logits become c*tanh(logits/c); 0: off", {0, 1e6});
+    init_field(v, "init", init, "its own matrix at the start");
+}
+
+void LossConfig::fields(FieldVisitor& v) {
+    v.field("padding", padding, "the columns that pad the vocabulary take part in the softmax");
+}
+
+void ModelParts::fields(FieldVisitor& v) {
+    v.section("tables", "matrices that tokens are looked up in, by name; parameters are NAME.weight",
+              [this](FieldVisitor& s) {
+                  read_own<TableConfig>(s, tables, [&](const std::string& key, TableConfig& table) {
+                      s.section(key.c_str(), "a table", [&](FieldVisitor& inner) { table.fields(inner); });
+                  });
+              });
+    v.section("windows", "names for windows of attention", [this](FieldVisitor& s) {
+        read_own<int64_t>(s, windows, [&](const std::string& key, int64_t& keys) {
+            s.field(key.c_str(), keys, "keys that a query sees at most, itself included; 0: all", {0, 1e9});
+        });
+    });
+    v.section("norms", "the norms of the stream", [this](FieldVisitor& s) { norms.fields(s); });
+    list_of(v, "input",
+            "what makes the rows that enter the first layer, in order; begins with a table of tokens", input);
+    v.section("layers", "the layers", [this](FieldVisitor& s) { layers.fields(s); });
+    list_of(v, "skips", "connections past layers", skips);
+    list_of(v, "output", "what happens behind the last layer, in order", output);
+    v.section("head", "logits", [this](FieldVisitor& s) { head.fields(s); });
+    v.section("loss", "cross entropy", [this](FieldVisitor& s) { loss.fields(s); });
+}
+
+const TableConfig* ModelParts::find_table(const std::string& name) const {
+    for (const auto& [known, table] : tables)
+        if (known == name) return &table;
+    return nullptr;
+}
+
+NgramTable ModelParts::ngram_table() const {
+    for (const auto& [name, table] : tables)
+        if (table.rows == TableRows::ngrams)
+            return {.max_ngram = table.max_ngram, .num_rows = table.num_rows};
+    return {};
+}
+
+bool ModelParts::has_positions() const {
+    for (const auto& [name, table] : tables)
+        if (table.rows == TableRows::positions) return true;
+    return false;
+}
+
+int64_t ModelParts::num_layers() const {
+    int64_t count = 0;
+    for (const auto& layer : layers.resolved()) count += layer ? 1 : 0;
+    return count;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,154 @@
+// A model spelled out in parts: tables, what enters the first layer, the layers one by one, what follows them,
+// head and loss. `model` of a config says these under "preset": "none"; a preset is a way to say them in a few
+// switches (spell_out.h). The model is built from the parts and from nothing else.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/ngrams.h"
+#include "kernels/ops/combine.h"
+#include "train/config/choices.h"
+#include "train/config/field_visitor.h"
+
+namespace speedrun {
+
+// How the values of a matrix start.
+struct InitConfig {
+    InitKind type = InitKind::constant;
+    double value = 0;        // the constant, or the standard deviation
+    bool by_fan_in = false;  // divided by the root of the number of inputs
+    void fields(FieldVisitor& v);
+};
+
+// A matrix of which a row belongs to each token, position or n-gram; its parameter is NAME.weight.
+struct TableConfig {
+    TableRows rows = TableRows::tokens;
+    InitConfig init = {};
+    int64_t max_ngram = 2, num_rows = 8192;  // of n-grams
+    void fields(FieldVisitor& v);
+};
+
+struct NormConfig {
+    NormKind type = NormKind::rmsnorm;
+    bool gain = false, bias = false;  // learned
+    void fields(FieldVisitor& v);
+};
+
+// One part of what happens to the rows before the first layer, or after the last.
+struct StreamPartConfig {
+    StreamPart type = StreamPart::norm;
+    std::string table = {};     // table: whose rows are added
+    int64_t layer = 0;     // backout: whose output is taken away
+    double start = 0;      // smear, backout: the learned factor
+    int64_t columns = 12;  // smear: that its gate reads
+    void fields(FieldVisitor& v);
+};
+
+struct RotaryConfig {
+    double base = 10000;
+    void fields(FieldVisitor& v);
+};
+
+// x + O·attention(norm(x)).
+struct AttentionConfig {
+    int64_t heads = 4;
+    bool bias = false;
+    bool qk_norm = true;
+    std::optional<RotaryConfig> rotary = RotaryConfig{};
+    double scale = 0;
+    std::string window = "0";
+    std::string value_table = {};
+    double value_start = 0.5;
+    InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
+    InitConfig out_init = {};
+    void fields(FieldVisitor& v);
+};
+
+// x + down·activation(up·norm(x)).
+struct MlpConfig {
+    int64_t ratio = 4;
+    Activation activation = Activation::relu_squared;
+    bool bias = false;
+    InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};
+    InitConfig down_init = {};
+    void fields(FieldVisitor& v);
+};
+
+// x ← a·x + b·x0, x0 being what entered the first layer.
+struct MixConfig {
+    double start = 1;  // a; b starts at 0
+    void fields(FieldVisitor& v);
+};
+
+struct LayerConfig {
+    std::optional<MixConfig> mix = {};
+    std::optional<AttentionConfig> attention = AttentionConfig{};
+    std::optional<MlpConfig> mlp = MlpConfig{};
+    bool empty() const { return !mix && !attention && !mlp; }
+    void fields(FieldVisitor& v);
+};
+
+// Single layers that are not like the others: numbers, such as "4,11" or "0-2", and what they are.
+struct LayersAt {
+    std::string numbers = {};
+    std::optional<LayerConfig> layer = {};  // none: these layers are left out
+};
+
+struct LayersConfig {
+    int64_t count = 4;
+    LayerConfig each;
+    std::vector<LayersAt> at = {};
+    void fields(FieldVisitor& v);
+    // All of them in order; nothing for those that are left out. Throws a usage error for a number that is no
+    // layer's or is named twice.
+    std::vector<std::optional<LayerConfig>> resolved() const;
+};
+
+// What layer `from` gave is added to what enters layer `to`, times the sigmoid of a learned number.
+struct SkipConfig {
+    int64_t from = 0, to = 0;
+    double start = -1.5;
+    void fields(FieldVisitor& v);
+};
+
+struct HeadConfig {
+    std::string tied_to = {};  // a table; empty: a matrix of its own
+    double softcap = 15;
+    InitConfig init = {};
+    void fields(FieldVisitor& v);
+};
+
+struct LossConfig {
+    bool padding = false;
+    void fields(FieldVisitor& v);
+};
+
+struct ModelParts {
+    std::vector<std::pair<std::string, TableConfig>> tables;  // in order of declaration
+    std::vector<std::pair<std::string, int64_t>> windows;
+    NormConfig norms;
+    std::vector<StreamPartConfig> input;
+    LayersConfig layers;
+    std::vector<SkipConfig> skips;
+    std::vector<StreamPartConfig> output;
+    HeadConfig head;
+    LossConfig loss;
+
+    void fields(FieldVisitor& v);
+    // Throws a usage error, with key and values, for parts that do not fit each other or the width.
+    void validate(int64_t model_dim) const;
+
+    const TableConfig* find_table(const std::string& name) const;  // null: there is none
+    // Keys that a query of this attention sees at most; 0: all. Throws a usage error for an unknown name.
+    int64_t window_of(const AttentionConfig& attention, int64_t layer) const;
+    // Which n-grams are embedded; of 0 tokens where none are.
+    NgramTable ngram_table() const;
+    bool has_positions() const;  // a table of them, which says how long a row can be
+    int64_t num_layers() const;  // those that are not left out
+};
+
+}  // namespace speedrun

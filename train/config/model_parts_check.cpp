@@ -1,0 +1,231 @@
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "data/json_text.h"
+#include "kernels/device/error.h"
+#include "train/config/model_parts.h"
+#include "train/config/suggestion.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr const char* kNameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
+
+template <class T>
+std::set<std::string> names_of(const std::vector<std::pair<std::string, T>>& entries) {
+    std::set<std::string> names;
+    for (const auto& [name, value] : entries) names.insert(name);
+    return names;
+}
+
+// All of the text is a number; else nothing.
+std::optional<int64_t> number_of(const std::string& text) {
+    int64_t number = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, number);
+    if (error != std::errc() || rest != end || number < 0) return std::nullopt;
+    return number;
+}
+
+// "4,11" or "0-2,7": which numbers.
+std::vector<int64_t> numbers_of(const std::string& text, int64_t count) {
+    std::vector<int64_t> numbers;
+    size_t at = 0;
+    while (at <= text.size()) {
+        const size_t end = std::min(text.find(',', at), text.size());
+        const std::string piece = text.substr(at, end - at);
+        const size_t dash = piece.find('-');
+        const auto first = number_of(piece.substr(0, dash));
+        const auto last = dash == std::string::npos ? first : number_of(piece.substr(dash + 1));
+        if (!first || !last || *last < *first || *last >= count) {
+            throw_usage(
+                "model.layers.at.{}: expected numbers of layers from 0 to {}, such as \"0\", \"1,3\" or \"0-2\"",
+                shown_key<nlohmann::json>(text), count - 1);
+        }
+        for (int64_t number = *first; number <= *last; ++number) numbers.push_back(number);
+        at = end + 1;
+    }
+    return numbers;
+}
+
+// What uses the tables, so that each is used, and for one thing.
+class TableUses {
+  public:
+    explicit TableUses(const ModelParts& parts) : parts_(parts) {}
+
+    const TableConfig& use(const std::string& key, const std::string& name) {
+        const TableConfig* const table = parts_.find_table(name);
+        if (!table)
+            throw_usage("{}: no table \"{}\" in model.tables{}", key, name,
+                        suggestion(name, names_of(parts_.tables)));
+        used_.insert(name);
+        return *table;
+    }
+    void expect_tokens(const std::string& key, const std::string& name) {
+        const TableConfig& table = use(key, name);
+        if (table.rows != TableRows::tokens)
+            throw_usage("{}: table \"{}\" has rows for {}, rows for tokens are needed", key, name,
+                        word_of(table.rows));
+    }
+    void expect_all_used() const {
+        for (const auto& [name, table] : parts_.tables)
+            if (!used_.count(name))
+                throw_usage("model.tables.{}: nothing reads it (model.input, attention.value_table)", name);
+    }
+
+  private:
+    const ModelParts& parts_;
+    std::set<std::string> used_;
+};
+
+class PartsCheck {
+  public:
+    PartsCheck(const ModelParts& parts, int64_t model_dim)
+        : parts_(parts), model_dim_(model_dim), layers_(parts.layers.resolved()), uses_(parts) {}
+
+    void run() {
+        check_names();
+        check_input();
+        if (std::none_of(layers_.begin(), layers_.end(), [](const auto& layer) { return layer.has_value(); }))
+            throw_usage("model.layers: all {} are left out", layers_.size());
+        for (size_t i = 0; i < layers_.size(); ++i)
+            if (layers_[i] && layers_[i]->attention) check_attention(*layers_[i]->attention, i);
+        for (size_t i = 0; i < parts_.skips.size(); ++i) check_skip(i);
+        check_output();
+        if (!parts_.head.tied_to.empty()) {
+            uses_.expect_tokens("model.head.tied_to", parts_.head.tied_to);
+            if (value_tables_.count(parts_.head.tied_to))
+                throw_usage("model.head.tied_to: table \"{}\" is a value_table too", parts_.head.tied_to);
+        }
+        uses_.expect_all_used();
+    }
+
+  private:
+    void check_names() const {
+        std::set<std::string> seen;
+        for (const auto& [name, table] : parts_.tables) {
+            if (name.empty() || name.size() > 60 || name.find_first_not_of(kNameLetters) != std::string::npos)
+                throw_usage("model.tables: \"{}\" is no name: letters, digits, _ and . are",
+                            shown_key<nlohmann::json>(name));
+            for (const char* taken : {"blocks", "head", "smear", "backout", "skips", "final_norm"})
+                if (name == taken || name.rfind(std::string(taken) + ".", 0) == 0)
+                    throw_usage("model.tables.{}: parameters of that name belong to the model", name);
+        }
+    }
+
+    void check_input() {
+        if (parts_.input.empty()) throw_usage("model.input is empty: begin with a table of tokens");
+        int64_t positions = 0, ngrams = 0;
+        for (size_t i = 0; i < parts_.input.size(); ++i) {
+            const StreamPartConfig& part = parts_.input[i];
+            const std::string key = fmt::format("model.input[{}]", i);
+            if (part.type == StreamPart::backout)
+                throw_usage("{}: backout is for model.output, no layer has run yet", key);
+            if (part.type == StreamPart::smear) check_columns(key + ".columns", part.columns);
+            if (part.type != StreamPart::table) {
+                if (i == 0) throw_usage("{}: begin with a table of tokens", key);
+                continue;
+            }
+            const TableConfig& table = uses_.use(key + ".table", part.table);
+            if (!input_tables_.insert(part.table).second)
+                throw_usage("{}.table: \"{}\" is added twice", key, part.table);
+            if (i == 0 && table.rows != TableRows::tokens)
+                throw_usage("{}.table: \"{}\" has rows for {}: begin with a table of tokens", key, part.table,
+                            word_of(table.rows));
+            positions += table.rows == TableRows::positions ? 1 : 0;
+            ngrams += table.rows == TableRows::ngrams ? 1 : 0;
+        }
+        if (positions > 1) throw_usage("model.input: {} tables of positions, at most one is read", positions);
+        if (ngrams > 1) throw_usage("model.input: {} tables of ngrams, at most one is read", ngrams);
+    }
+
+    void check_attention(const AttentionConfig& attention, size_t layer) {
+        const std::string key = fmt::format("model.layers, layer {}: attention", layer);
+        if (model_dim_ % attention.heads != 0)
+            throw_usage("{}.heads {} does not divide model.model_dim {}", key, attention.heads, model_dim_);
+        if (attention.rotary && model_dim_ / attention.heads % 2 != 0)
+            throw_usage("{}.rotary needs an even head size, not {} (= model_dim {} / heads {})", key,
+                        model_dim_ / attention.heads, model_dim_, attention.heads);
+        parts_.window_of(attention, static_cast<int64_t>(layer));
+        if (attention.value_table.empty()) return;
+        uses_.expect_tokens(key + ".value_table", attention.value_table);
+        if (input_tables_.count(attention.value_table))
+            throw_usage("{}.value_table: \"{}\" is in model.input too", key, attention.value_table);
+        value_tables_.insert(attention.value_table);
+    }
+
+    void check_columns(const std::string& key, int64_t columns) const {
+        if (columns > model_dim_) throw_usage("{} {} exceeds model.model_dim {}", key, columns, model_dim_);
+    }
+
+    void expect_layer(const std::string& key, int64_t layer) const {
+        if (layer >= static_cast<int64_t>(layers_.size()))
+            throw_usage("{} {}: there are layers 0 to {}", key, layer, layers_.size() - 1);
+        if (!layers_[static_cast<size_t>(layer)])
+            throw_usage("{} {}: this layer is left out (model.layers.at)", key, layer);
+    }
+
+    void check_skip(size_t i) const {
+        const SkipConfig& skip = parts_.skips[i];
+        const std::string key = fmt::format("model.skips[{}]", i);
+        expect_layer(key + ".from", skip.from);
+        expect_layer(key + ".to", skip.to);
+        if (skip.from >= skip.to)
+            throw_usage("{}: from {} to {} does not lead forward", key, skip.from, skip.to);
+        for (size_t j = 0; j < i; ++j)
+            if (parts_.skips[j].to == skip.to)
+                throw_usage("{}.to {}: model.skips[{}] leads there already", key, skip.to, j);
+    }
+
+    void check_output() const {
+        for (size_t i = 0; i < parts_.output.size(); ++i) {
+            const StreamPartConfig& part = parts_.output[i];
+            const std::string key = fmt::format("model.output[{}]", i);
+            if (part.type == StreamPart::backout) expect_layer(key + ".layer", part.layer);
+            if (part.type == StreamPart::table || part.type == StreamPart::smear)
+                throw_usage("{}: {} is for model.input", key, word_of(part.type));
+        }
+    }
+
+    const ModelParts& parts_;
+    const int64_t model_dim_;
+    const std::vector<std::optional<LayerConfig>> layers_;
+    TableUses uses_;
+    std::set<std::string> input_tables_, value_tables_;
+};
+
+}  // namespace
+
+std::vector<std::optional<LayerConfig>> LayersConfig::resolved() const {
+    std::vector<std::optional<LayerConfig>> layers(static_cast<size_t>(count), each);
+    std::vector<const LayersAt*> named(layers.size());
+    for (const LayersAt& entry : at) {
+        for (const int64_t number : numbers_of(entry.numbers, count)) {
+            const LayersAt*& before = named[static_cast<size_t>(number)];
+            if (before)
+                throw_usage("model.layers.at: layer {} is in \"{}\" and in \"{}\"", number, before->numbers,
+                            entry.numbers);
+            before = &entry;
+            layers[static_cast<size_t>(number)] = entry.layer;
+        }
+    }
+    for (auto& layer : layers)
+        if (layer && layer->empty()) layer.reset();
+    return layers;
+}
+
+int64_t ModelParts::window_of(const AttentionConfig& attention, int64_t layer) const {
+    for (const auto& [name, keys] : windows)
+        if (name == attention.window) return keys;
+    if (const auto number = number_of(attention.window)) return *number;
+    throw_usage("model.layers, layer {}: attention.window: no window \"{}\" in model.windows{}", layer,
+                attention.window, suggestion(attention.window, names_of(windows)));
+}
+
+void ModelParts::validate(int64_t model_dim) const {
+    PartsCheck(*this, model_dim).run();
+}
+
+}  // namespace speedrun
