@@ -95,10 +95,12 @@ void backward_row(const Backward& a, int64_t t, Vec* sums) {
         }
         cpu::for_vectors(head_size, [&](int64_t begin, auto width) {
             const int64_t i = head * head_size + begin;
+            const Vec here = cpu::load(row_of<Real>(a.dy, t) + i, width);  // before a dsource that is dy
             Vec sum{};
             for (int j = 0; j < count; ++j) {
                 const TermRow<Real>& row = rows[j];
-                const Vec g = row.dy ? cpu::load(row.dy + i, width) : Vec();
+                Vec g = here;
+                if (a.terms[j].shifted) g = row.dy ? cpu::load(row.dy + i, width) : Vec();
                 if (row.source) *into[j] = fma(g, cpu::load(row.source + i, width), *into[j]);
                 if (!row.wanted) continue;
                 sum += weights[j] * g;

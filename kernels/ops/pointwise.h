@@ -46,31 +46,6 @@ struct ActivationBackward {
     }
 };
 
-// The gradients of y = c₀·x + c₁·z, a MixWith:
-//   dc (+)= (Σ dy·x, Σ dy·z)
-//   dz (+)= c₁·dy
-//   dx    = c₀·dy
-// Rows of the real tensors may be strided.
-struct MixBackward {
-    ByName by_name = ByName();
-    Tensor dx;             // real [T,C], may alias dy
-    Tensor dz;             // real [T,C]
-    Tensor dcoefficients;  // f32 [2]
-    Tensor dy;             // real [T,C]
-    Tensor x;              // real [T,C]
-    Tensor z;              // real [T,C]
-    Tensor coefficients;   // f32 [2]
-    bool accumulate;       // to dcoefficients
-    bool accumulate_z;     // to dz
-
-    void traffic(Traffic& t) const {
-        t.writes(dx);
-        t.adds_to(accumulate_z, dz);
-        t.adds_to(accumulate, dcoefficients);
-        t.reads(dy, x, z, coefficients);
-    }
-};
-
 // y = x + z.
 struct Add {
     ByName by_name = ByName();
@@ -87,7 +62,6 @@ struct Add {
 #define SPEEDRUN_POINTWISE_OPS(X)              \
     X(activation_forward, ActivationForward)   \
     X(activation_backward, ActivationBackward) \
-    X(mix_backward, MixBackward)               \
     X(add, Add)
 
 }  // namespace speedrun::op

@@ -201,25 +201,6 @@ void add_residual_stream(std::vector<Case>& cases, const ModelShape& s) {
                                       z = m.input({tokens, width});
                          return [=](Ops& ops, Stream& stream) { ops.add({.y = y, .x = x, .z = z}, stream); };
                      }});
-    cases.push_back(
-        {prefix + "mix_backward", "mix_backward", shape, 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
-             const Tensor dx = m.output({tokens, width}), dz = m.output({tokens, width}),
-                          dc = m.output(DType::f32, {2}), dy = m.input({tokens, width}),
-                          x = m.input({tokens, width}), z = m.input({tokens, width}),
-                          c = m.constant({2}, 0.5f);
-             return [=](Ops& ops, Stream& stream) {
-                 ops.mix_backward({.dx = dx,
-                                   .dz = dz,
-                                   .dcoefficients = dc,
-                                   .dy = dy,
-                                   .x = x,
-                                   .z = z,
-                                   .coefficients = c,
-                                   .accumulate = false,
-                                   .accumulate_z = false},
-                                  stream);
-             };
-         }});
 }
 
 // In place, call after call: with rstd = 1 repeated gradients neither grow nor vanish.

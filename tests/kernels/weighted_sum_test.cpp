@@ -236,28 +236,6 @@ TEST_P(WeightedSumTest, NeighboursShareTheirGradient) {
     }
 }
 
-TEST_P(WeightedSumTest, InPlace) {
-    const Matrix x = random_matrix(33, 48, 1, dtype()), z = random_matrix(33, 48, 2, dtype());
-    const Outputs out = run([&](Harness& h) -> Outputs {
-        const Tensor y = h.inout(x, dtype()), dy = h.inout(z, dtype());
-        h.ops().weighted_sum_forward(
-            {.y = y,
-             .terms = {{{.source = y, .factor = 0.5f}, {.source = h.input(z, dtype()), .shifted = true}}},
-             .sequence_length = 11},
-            h.stream());
-        h.ops().weighted_sum_backward(
-            {.gradients = {{{.dsource = dy, .accumulate_source = false, .accumulate_coefficient = false}}},
-             .dy = dy,
-             .terms = {{{.source = y, .factor = 0.5f}}},
-             .sequence_length = 11},
-            h.stream());
-        return {h.read(y), h.read(dy)};
-    });
-    expect_close(out[0], reference::weighted_sum_forward({{x, {}, 0.5}, {z, {}, 1.0, true}}, 11),
-                 few_operations(dtype()), "y");
-    expect_close(out[1], reference::times(z, 0.5), few_operations(dtype()), "dy");
-}
-
 // What a shift has no use for may be anything: the last row of each sequence, the coefficient of the first.
 TEST_P(WeightedSumTest, NothingCrossesSequences) {
     const int64_t rows = 12, cols = 32, length = 4;

@@ -223,34 +223,5 @@ TEST_P(KernelPathsTest, RotaryOfWideHeads) {
     expect_close(out[2], reference::mix_forward(v, z, c), few_operations(dtype()), "mixed");
 }
 
-// Several blocks, rows strided.
-TEST_P(KernelPathsTest, MixBackwardOfSeveralBlocks) {
-    const int64_t rows = 300, cols = 96;
-    const Matrix x = random_matrix(rows, cols, 1, dtype()), z = random_matrix(rows, cols, 2, dtype());
-    const Matrix dy = random_matrix(rows, 2 * cols, 3, dtype());
-    Matrix c(1, 2);
-    c.values = {0.75, -1.375};
-    const Outputs out = run([&](Harness& h) -> Outputs {
-        const Tensor dx = h.output(dtype(), {rows, cols}), dz = h.output(dtype(), {rows, cols});
-        const Tensor dc = h.output(DType::f32, {2});
-        h.ops().mix_backward({.dx = dx,
-                              .dz = dz,
-                              .dcoefficients = dc,
-                              .dy = h.input(dy, dtype()).column_slice(cols, cols),
-                              .x = h.input(x, dtype()),
-                              .z = h.input(z, dtype()),
-                              .coefficients = h.input(c, DType::f32, {2}),
-                              .accumulate = false,
-                              .accumulate_z = false},
-                             h.stream());
-        return {h.read(dx), h.read(dz), h.read(dc)};
-    });
-    const auto expected = reference::mix_backward(reference::column_block(dy, cols, cols), x, z, c);
-    expect_close(out[0], expected.dx, few_operations(dtype()), "dx");
-    expect_close(out[1], expected.dz, few_operations(dtype()), "dz");
-    expect_close(out[2], expected.dcoefficients, {16 * kF32Roundoff, 0, 8.0 * rows * cols * kF32Roundoff},
-                 "dc");
-}
-
 }  // namespace
 }  // namespace speedrun::testing

@@ -53,12 +53,12 @@ TEST(LayerTableTest, ModernWithEverySwitch) {
         rows_of(config, false),
         (std::vector<std::string>{
             "0-0 embeddings: embedding 64 x 16; n-gram embedding 50 x 16, 2 rows a token; rmsnorm;",
-            "1-1 block 0: mix of first and first, rmsnorm; linear 16 -> 48; QK-norm, rotary 2 x 8;" +
+            "1-1 block 0: mix of first and first; rmsnorm; linear 16 -> 48; QK-norm, rotary 2 x 8;" +
                 attention,
-            "2-2 block 1: add; mix of entered and first, rmsnorm; linear 16 -> 48; QK-norm, rotary 2 x 8;" +
+            "2-2 block 1: add; mix of entered and first; rmsnorm; linear 16 -> 48; QK-norm, rotary 2 x 8;" +
                 attention,
-            "3-4 blocks 2-3: add; mix of entered and first, rmsnorm; linear 16 -> 48; embedding 64 x 16;"
-            " QK-norm, rotary 2 x 8; mix of v and value_embedding, 2 x 8;" +
+            "3-4 blocks 2-3: add; mix of entered and first; rmsnorm; linear 16 -> 48; embedding 64 x 16;"
+            " QK-norm, rotary 2 x 8; mix of v and value_embedding;" +
                 attention,
             "5-5 head: add; rmsnorm; head 16 -> 64, not tied, softcap 15, cross entropy;",
         }));

@@ -1,4 +1,4 @@
-// The whole model, both families, against PyTorch: loss, losses of tokens, and the gradient of every
+// The whole model, both families and one spelled out in parts, against PyTorch: loss, losses of tokens, and the gradient of every
 // parameter.
 #include <gtest/gtest.h>
 
@@ -21,17 +21,20 @@ class ModelFixtureTest : public ::testing::TestWithParam<const char*> {
     float gradient_scale() const {
         return static_cast<float>(1.0 / static_cast<double>(fixture_.valid_targets()));
     }
-    // What the error of p's gradient is measured against: the gradient's own size. A pair of mixing
-    // coefficients has for its gradient two sums over the whole stream that may cancel almost entirely (a
-    // norm follows, so that scaling the stream changes little); there the size is that of the largest such
-    // gradient.
+    // What the error of p's gradient is measured against: the gradient's own size. A number that weighs the
+    // whole stream has for its gradient a sum over all of it that may cancel almost entirely (a norm follows,
+    // so that scaling the stream changes little); there the size is that of the largest such gradient.
     double size_of_gradient(const Parameter& p, double (*measure)(const Values&)) const {
         double size = measure(fixture_.parameters.at(p.name).gradient);
-        if (!p.name.ends_with("mix")) return size;
+        if (!weighs_the_stream(p.name)) return size;
         for (const auto& [name, entry] : fixture_.parameters) {
-            if (name.ends_with("mix")) size = std::max(size, measure(entry.gradient));
+            if (weighs_the_stream(name)) size = std::max(size, measure(entry.gradient));
         }
         return size;
+    }
+    static bool weighs_the_stream(const std::string& name) {
+        return name.ends_with("mix") || name.ends_with("skip") || name == "smear.scale" ||
+               name.starts_with("backout");
     }
     // The error of every gradient, so measured.
     void expect_gradients(ModelHarness& h, double (*measure)(const Values&), double tolerance) const {

@@ -1,6 +1,7 @@
 // A model spelled out in parts: what is refused, and that a preset and its parts are one model.
 #include "train/config/model_parts.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -125,6 +126,30 @@ TEST(ModelParts, TheGraphHasWhatIsSaid) {
     EXPECT_EQ(model.table.find("values.weight").shape, (std::vector<int64_t>{128, 16}));
 }
 
+// Each trick leaves its parameters, and nodes that are neighbours of what they change.
+TEST(ModelParts, TricksAreNodesOfTheirOwn) {
+    Json model = Json::parse(kModel);
+    model["input"] = {
+        {{"type", "table"}, {"table", "embed"}}, {{"type", "smear"}, {"columns", 5}}, {{"type", "norm"}}};
+    model["skips"] = {{{"from", 1}, {"to", 3}}};
+    model["output"] = {{{"type", "backout"}, {"layer", 2}, {"start", 0.5}}, {{"type", "norm"}}};
+    const ModelGraph written = graph_of(config_of(model).model);
+    const ParameterTable& table = written.table;
+    EXPECT_EQ(table.find("smear.gate.weight").shape, (std::vector<int64_t>{1, 5}));
+    EXPECT_EQ(table.find("smear.scale").init.value, 0);
+    EXPECT_EQ(table.find("blocks.3.skip").init.value, -1.5F);
+    EXPECT_EQ(table.find("backout.2").init.value, 0.5F);
+    const std::vector<Layer> layers = layer_table(written.graph);
+    const auto of = [&](size_t layer) { return fmt::format("{}", fmt::join(layers[layer].nodes, "; ")); };
+    EXPECT_EQ(of(0),
+              "embedding 128 x 16; sigmoid gate 5 -> 1 of embedding; sum of smear.gate x embedding of the "
+              "token before; sum of embedding + c0 x gated row before; rmsnorm");
+    EXPECT_NE(of(3).find("sum of output of block 2 + skip gate x output of block 1"), std::string::npos)
+        << of(3);
+    EXPECT_NE(of(4).find("sum of before the backout + -1 x c0 x output of block 2"), std::string::npos)
+        << of(4);
+}
+
 TEST(ModelParts, ResolvedConfigReadsBackTheSame) {
     const std::string text = config_to_json(config_of(Json::parse(kModel)));
     EXPECT_EQ(config_to_json(parse_config(text, "resolved", {})), text);
@@ -160,11 +185,13 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/tables/a*b", Json::object(), "\"a*b\" is no name"},
         {"/tables/blocks.0", Json::object(), "parameters of that name belong to the model"},
         {"/input", Json::array(), "model.input is empty"},
-        {"/input/0/type", "norm", "model.input[0]: begin with a table of tokens"},
+        {"/input/0/type", "smear", "model.input[0]: begin with a table of tokens"},
         {"/input/0/table", "embet",
          "model.input[0].table: no table \"embet\" in model.tables, did you mean embed?"},
         {"/input/1", {{"type", "backout"}}, "model.input[1]: backout is for model.output"},
         {"/input/1", {{"type", "table"}, {"table", "embed"}}, "\"embed\" is added twice"},
+        {"/input/2", {{"type", "norm"}}, "model.input[2]: a second norm"},
+        {"/output/1", {{"type", "norm"}}, "model.output[1]: a second norm"},
         {"/input/1/type", "nrom",
          "model.input[1].type: expected table | smear | norm | backout, got \"nrom\""},
         {"/output/0/type", "smear", "model.output[0]: smear is for model.input"},
@@ -174,6 +201,8 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/skips",
          {{{"from", 1}, {"to", 3}}, {{"from", 2}, {"to", 3}}},
          "model.skips[0] leads there already"},
+        {"/layers/at/1/attention/value_table", "values",
+         "model.layers, layer 2: attention.value_table: \"values\" is an earlier layer's"},
         {"/head/tied_to", "values", "table \"values\" is a value_table too"},
         {"/tables/embed/rows", "positions", "begin with a table of tokens"},
     };

@@ -155,6 +155,13 @@ TEST(ProgramTest, WhatIsFusedOrRepeatedChangesNoBit) {
     EXPECT_GT(fused, kGraphs);
 }
 
+std::string kinds_of(const Step& step) {
+    std::string kinds;
+    for (const NodeCall& call : step.calls)
+        kinds += (kinds.empty() ? "" : ", ") + std::string(call.node->kind());
+    return kinds;
+}
+
 // One operation for a sum and the norm (or mix and norm) behind it, in every block and before the head; one for
 // QK-norm with rotary and the mix of values, in the blocks that have value embeddings.
 TEST(ProgramTest, TheModelsNeighboursAreFused) {
@@ -169,11 +176,16 @@ TEST(ProgramTest, TheModelsNeighboursAreFused) {
         derive_program(m.graph, fusions, Retained(static_cast<size_t>(m.graph.num_units())), DType::f32);
     std::map<std::string, int> fused;
     for (const Step& step : program.forward)
-        if (step.fusion)
-            ++fused[fmt::format("{}, {}", step.calls[0].node->kind(), step.calls[1].node->kind())];
+        if (step.fusion) ++fused[kinds_of(step)];
     // Block 0 is entered by the embedding alone.
-    EXPECT_EQ(fused, (std::map<std::string, int>{
-                         {"add, norm", 3 + 1}, {"add, mix + norm", 2}, {"QK-norm, rotary, mix values", 2}}));
+    EXPECT_EQ(fused, (std::map<std::string, int>{{"add, norm", 3 + 1},
+                                                 {"add, weighted sum, norm", 2},
+                                                 {"weighted sum, norm", 1},
+                                                 {"QK-norm, rotary, weighted sum", 2}}));
+    fused.clear();
+    for (const Step& step : program.backward)
+        if (step.fusion) ++fused[kinds_of(step)];
+    EXPECT_EQ(fused, (std::map<std::string, int>{{"weighted sum, norm", 3}}));
 }
 
 // ---- mistakes, planted one at a time

@@ -7,8 +7,10 @@
 
 #include "train/model/nodes/activation.h"
 #include "train/model/nodes/embedding.h"
+#include "train/model/nodes/gate.h"
 #include "train/model/nodes/linear.h"
 #include "train/model/nodes/norm.h"
+#include "train/model/nodes/weighted_sum.h"
 
 namespace speedrun::testing {
 
@@ -20,6 +22,10 @@ constexpr Extent kTokenExtent{Dimension::tokens, RandomGraph::kTokens};
 constexpr Extent kWidthExtent{Dimension::width, RandomGraph::kWidth};
 constexpr NormKind kNorm = NormKind::rmsnorm;
 constexpr Activation kActivation = Activation::gelu_tanh;
+
+Matrix first_columns(const Matrix& x, int64_t count) {
+    return reference::column_block(x, 0, count);
+}
 
 }  // namespace
 
@@ -75,18 +81,24 @@ void RandomGraph::append(Kind kind) {
     switch (kind) {
         case Kind::embedding:
             return embed();
-        case Kind::linear:
-            if (!weights_.empty() && random_() % 3 == 0)  // one that is in use already
-                operation.parameters.push_back(weights_[random_() % weights_.size()]);
+        case Kind::linear: {
+            const bool reuse = !weights_.empty() && random_() % 3 == 0;  // one that is in use already
+            ParameterId weight = reuse ? weights_[random_() % weights_.size()] : kNoParameter;
             // Equal values could take each other's place unseen.
-            if (operation.parameters.empty() || !made_.insert({x, operation.parameters[0]}).second) {
-                weights_.push_back(
-                    declare(fmt::format("weight {}", number), {kWidthExtent, kWidthExtent}, 0));
-                operation.parameters = {weights_.back()};
-                made_.insert({x, weights_.back()});
+            if (!reuse || !made_.insert({x, weight}).second) {
+                weight = declare(fmt::format("weight {}", number), {kWidthExtent, kWidthExtent}, 0);
+                weights_.push_back(weight);
+                made_.insert({x, weight});
             }
-            graph.add(std::make_unique<Linear>(Linear::Ports{y, x, operation.parameters[0]}));
+            // Likewise equal gradients: what reads one weight does not read one gradient.
+            const ValueId product = value("product");
+            graph.add(std::make_unique<Linear>(Linear::Ports{product, x, weight}));
+            graph.add(std::make_unique<Activate>(Activate::Ports{y, product}, kActivation));
+            operations_.push_back({Kind::linear, {x}, {product}, {weight}});
+            operation = {Kind::activation, {product}, {y}, {}};
+            std::erase(unread_, x);
             break;
+        }
         case Kind::activation:
             if (!made_.insert({x, kNoParameter}).second) return;
             graph.add(std::make_unique<Activate>(Activate::Ports{y, x}, kActivation));
@@ -102,14 +114,35 @@ void RandomGraph::append(Kind kind) {
             operation.parameters.push_back(
                 declare(fmt::format("mix {}", number), {{Dimension::numbers, 2}}, 0.7));
             const ParameterId mix = operation.parameters.back();
-            graph.add(std::make_unique<MixNorm>(MixNorm::Ports{.s = operation.writes[0],
-                                                               .y = y,
-                                                               .statistics = {kNoValue, f32("rstd")},
-                                                               .x = x,
-                                                               .z = operation.reads[1],
-                                                               .coefficients = mix,
-                                                               .parameters = {gain()}},
-                                                kNorm));
+            graph.add(std::make_unique<WeightedSum>(
+                WeightedSum::Ports{.y = operation.writes[0],
+                                   .terms = {{.value = x, .parameter = mix, .element = 0},
+                                             {.value = operation.reads[1], .parameter = mix, .element = 1}}},
+                kSequence));
+            graph.add(std::make_unique<Norm>(Norm::Ports{.y = y,
+                                                         .statistics = {kNoValue, f32("rstd")},
+                                                         .x = operation.writes[0],
+                                                         .parameters = {gain()}},
+                                             kNorm));
+            break;
+        }
+        case Kind::weighted: {  // x + c·z of the row before − gate(u)·w, any of them the same
+            const ValueId z = any_value(), w = any_value(), u = any_value();
+            for (const ValueId read : {z, w, u}) operation.reads.push_back(read);
+            const ParameterId c = declare(fmt::format("factor {}", number), {{Dimension::numbers, 1}}, 0.7);
+            const ParameterId weight =
+                declare(fmt::format("gate {}", number),
+                        {{Dimension::heads, kHeads}, {Dimension::numbers, kGateColumns}}, 0);
+            operation.parameters = {c, weight};
+            const ValueId gate = graph.value(fmt::format("gates {}", number), Element::f32,
+                                             {kTokenExtent, {Dimension::heads, kHeads}});
+            graph.add(std::make_unique<Gate>(Gate::Ports{.y = gate, .x = u, .weight = weight}, kGateColumns));
+            graph.add(std::make_unique<WeightedSum>(
+                WeightedSum::Ports{.y = y,
+                                   .terms = {{.value = x},
+                                             {.value = z, .parameter = c, .shifted = true},
+                                             {.value = w, .gate = gate, .factor = -1}}},
+                kSequence));
             break;
         }
         case Kind::add: {
@@ -151,8 +184,9 @@ RandomGraph::RandomGraph(uint64_t seed) : random_(seed) {
     table_ = declare("embed", {rows, kWidthExtent}, 0);
     head_ = random_() % 2 == 0 ? table_ : declare("head", {rows, kWidthExtent}, 0);
     embed();
-    constexpr std::array kKinds = {Kind::linear, Kind::linear,   Kind::activation, Kind::norm,
-                                   Kind::norm,   Kind::mix_norm, Kind::add,        Kind::embedding};
+    constexpr std::array kKinds = {Kind::linear,   Kind::linear, Kind::activation,
+                                   Kind::norm,     Kind::norm,   Kind::mix_norm,
+                                   Kind::weighted, Kind::add,    Kind::embedding};
     const size_t length = 4 + random_() % 14;
     for (size_t i = 0; i < length; ++i) {
         if (random_() % 4 == 0) graph.begin_unit();
@@ -179,6 +213,14 @@ std::vector<Matrix> RandomGraph::gradients() const {
     const auto of = [&](const Operation& o, size_t i) -> const Matrix& {
         return parameters[static_cast<size_t>(o.parameters[i])];
     };
+    const auto gates_of = [&](const Operation& o) {
+        return narrow_linear_forward(first_columns(values.at(o.reads[3]), kGateColumns), of(o, 1), {}, 1,
+                                     GateActivation::sigmoid);
+    };
+    const auto terms_of = [&](const Operation& o, const auto& in) {
+        return std::vector<reference::WeightedTerm>{
+            {in(0), {}, 1, false}, {in(1), of(o, 0), 1, true}, {in(2), gates_of(o), -1, false}};
+    };
     for (const Operation& o : operations_) {
         const auto in = [&](size_t i) -> const Matrix& { return values.at(o.reads[i]); };
         Matrix& y = values[o.writes.back()];
@@ -197,6 +239,9 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 break;
             case Kind::add:
                 y = plus(in(0), in(1));
+                break;
+            case Kind::weighted:
+                y = weighted_sum_forward(terms_of(o, in), kSequence);
                 break;
             case Kind::mix_norm: {
                 const auto mixed = mix_norm_forward(in(0), {}, in(1), of(o, 0), of(o, 1), {}, kNorm);
@@ -238,6 +283,20 @@ std::vector<Matrix> RandomGraph::gradients() const {
             case Kind::add:
                 for (const ValueId read : o->reads) give(dvalues[read], dy);
                 break;
+            case Kind::weighted: {
+                const auto d = weighted_sum_backward(dy, terms_of(*o, in), kSequence);
+                for (size_t i = 0; i < 3; ++i) give(dvalues[o->reads[i]], d[i].dsource);
+                give(dp(0), d[1].dcoefficient);
+                const auto gate =
+                    narrow_linear_backward(d[2].dcoefficient, first_columns(in(3), kGateColumns), of(*o, 1),
+                                           {}, 1, GateActivation::sigmoid);
+                give(dp(1), gate.dweight);
+                Matrix du(kTokens, kWidth);
+                for (int64_t t = 0; t < kTokens; ++t)
+                    for (int64_t i = 0; i < kGateColumns; ++i) du(t, i) = gate.dx(t, i);
+                give(dvalues[o->reads[3]], du);
+                break;
+            }
             case Kind::mix_norm: {
                 // Either of what it writes may be read by nobody.
                 const Matrix none(kTokens, kWidth);

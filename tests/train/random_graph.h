@@ -15,6 +15,7 @@ namespace speedrun::testing {
 
 struct RandomGraph {
     static constexpr int64_t kTokens = 16, kWidth = 8, kVocabulary = 24;
+    static constexpr int64_t kSequence = 8, kHeads = 2, kGateColumns = 3;
 
     explicit RandomGraph(uint64_t seed);
 
@@ -28,7 +29,7 @@ struct RandomGraph {
     std::vector<reference::Matrix> gradients() const;
 
   private:
-    enum class Kind : uint8_t { embedding, linear, activation, norm, mix_norm, add };
+    enum class Kind : uint8_t { embedding, linear, activation, norm, mix_norm, weighted, add };
     struct Operation {
         Kind kind;
         std::vector<ValueId> reads, writes;

@@ -41,10 +41,10 @@ struct NormConfig {
 // One part of what happens to the rows before the first layer, or after the last.
 struct StreamPartConfig {
     StreamPart type = StreamPart::norm;
-    std::string table = {};     // table: whose rows are added
-    int64_t layer = 0;     // backout: whose output is taken away
-    double start = 0;      // smear, backout: the learned factor
-    int64_t columns = 12;  // smear: that its gate reads
+    std::string table = {};  // table: whose rows are added
+    int64_t layer = 0;       // backout: whose output is taken away
+    double start = 0;        // smear, backout: the learned factor
+    int64_t columns = 12;    // smear: that its gate reads
     void fields(FieldVisitor& v);
 };
 

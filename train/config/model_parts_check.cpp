@@ -115,7 +115,17 @@ class PartsCheck {
         }
     }
 
+    // Nodes of one kind in one place have one name.
+    static void expect_one(const char* key, const std::vector<StreamPartConfig>& parts, StreamPart type) {
+        int64_t count = 0;
+        for (size_t i = 0; i < parts.size(); ++i)
+            if (parts[i].type == type && ++count > 1)
+                throw_usage("model.{}[{}]: a second {}, at most one is possible", key, i, word_of(type));
+    }
+
     void check_input() {
+        for (const StreamPart type : {StreamPart::norm, StreamPart::smear})
+            expect_one("input", parts_.input, type);
         if (parts_.input.empty()) throw_usage("model.input is empty: begin with a table of tokens");
         int64_t positions = 0, ngrams = 0;
         for (size_t i = 0; i < parts_.input.size(); ++i) {
@@ -153,7 +163,10 @@ class PartsCheck {
         uses_.expect_tokens(key + ".value_table", attention.value_table);
         if (input_tables_.count(attention.value_table))
             throw_usage("{}.value_table: \"{}\" is in model.input too", key, attention.value_table);
-        value_tables_.insert(attention.value_table);
+        // Gradients of a table are ready, and its values gathered, with one layer.
+        if (!value_tables_.insert(attention.value_table).second)
+            throw_usage("{}.value_table: \"{}\" is an earlier layer's, give each layer a table of its own",
+                        key, attention.value_table);
     }
 
     void check_columns(const std::string& key, int64_t columns) const {
@@ -180,10 +193,17 @@ class PartsCheck {
     }
 
     void check_output() const {
+        expect_one("output", parts_.output, StreamPart::norm);
         for (size_t i = 0; i < parts_.output.size(); ++i) {
             const StreamPartConfig& part = parts_.output[i];
             const std::string key = fmt::format("model.output[{}]", i);
-            if (part.type == StreamPart::backout) expect_layer(key + ".layer", part.layer);
+            if (part.type == StreamPart::backout) {
+                expect_layer(key + ".layer", part.layer);
+                for (size_t j = 0; j < i; ++j)
+                    if (parts_.output[j].type == StreamPart::backout && parts_.output[j].layer == part.layer)
+                        throw_usage("{}.layer {}: model.output[{}] takes it away already", key, part.layer,
+                                    j);
+            }
             if (part.type == StreamPart::table || part.type == StreamPart::smear)
                 throw_usage("{}: {} is for model.input", key, word_of(part.type));
         }

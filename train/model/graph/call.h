@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -84,24 +85,34 @@ class Call {
     const Binding& binding_;
 };
 
-// Calls enqueue(ParameterGradient...), which enqueues a node's whole contribution to the gradients of these
-// parameters. Those that are complete by it are announced before this returns.
-template <class Enqueue, class... Targets>
-void contribute(const Enqueue& enqueue, const Targets&... targets) {
-    const auto begin = [](const Call::Target& target) {
-        if (!target.use) return ParameterGradient{};
+// Calls enqueue(gradients), which enqueues a node's whole contribution to the gradients of these parameters.
+// Those that are complete by it are announced before this returns.
+template <class Enqueue>
+void contribute_all(std::span<const Call::Target> targets, const Enqueue& enqueue) {
+    std::vector<ParameterGradient> gradients;
+    for (const Call::Target& target : targets) {
+        gradients.emplace_back();
+        if (!target.use) continue;
         const Parameter& p = *target.use->parameter;
-        const bool adds = target.gradients->accumulates(p);
-        return ParameterGradient{target.gradients->of(p), adds};
-    };
-    const auto end = [](const Call::Target& target) {
+        gradients.back().adds = target.gradients->accumulates(p);
+        gradients.back().tensor = target.gradients->of(p);
+    }
+    enqueue(std::span<const ParameterGradient>(gradients));
+    for (const Call::Target& target : targets)
         if (target.use && target.use->completes)
             target.gradients->ready(*target.use->parameter, target.use->read_later);
-    };
-    // Braces: the parameters begin in this order.
-    const std::array<ParameterGradient, sizeof...(Targets)> gradients{begin(targets)...};
-    std::apply(enqueue, gradients);
-    (end(targets), ...);
+}
+
+// For a number of parameters that the node knows: calls enqueue(ParameterGradient...).
+template <class Enqueue, class... Targets>
+void contribute(const Enqueue& enqueue, const Targets&... targets) {
+    const std::array<Call::Target, sizeof...(Targets)> all{targets...};
+    contribute_all(all, [&](std::span<const ParameterGradient> gradients) {
+        [&]<size_t... I>(std::index_sequence<I...>) {
+            enqueue(gradients[I]...);
+        }
+        (std::index_sequence_for<Targets...>());
+    });
 }
 
 }  // namespace speedrun

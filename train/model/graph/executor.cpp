@@ -47,10 +47,16 @@ void Executor::hold_values() {
             value.holder == Holder::batch ? MemoryCategory::data : MemoryCategory::activations;
         buffers_.emplace_back(runtime_.device(), value.name, category, value.numel() * size_of(dtype));
         held_[id] = tensor_of(value, dtype, buffers_.back(), 0);
-        if (value.holder == Holder::constant)
-            runtime_.device().copy(held_[id].data, value.content.data(), held_[id].bytes(), stream_);
+        if (value.holder == Holder::constant) copy_constant(value.content, held_[id]);
     }
-    stream_.synchronize();  // the constants' numbers may go
+}
+
+void Executor::copy_constant(const std::vector<float>& content, const Tensor& to) {
+    const std::vector<Bf16> rounded(content.begin(), content.end());
+    const bool narrow = to.dtype == DType::bf16;
+    const void* const from = narrow ? static_cast<const void*>(rounded.data()) : content.data();
+    runtime_.device().copy(to.data, from, to.bytes(), stream_);
+    stream_.synchronize();  // the numbers may go
 }
 
 void Executor::share_memory() {
@@ -116,6 +122,11 @@ Executor::BoundStep Executor::bound(const Step& step) const {
 
 void Executor::run(const BoundStep& step, const PassArguments& arguments) {
     const auto call_of = [&](const Binding& binding) { return Call(binding, ops_, stream_, arguments); };
+    const auto calls_of = [&] {
+        std::vector<Call> calls;
+        for (const Binding& binding : step.bindings) calls.push_back(call_of(binding));
+        return calls;
+    };
     switch (step.kind) {
         case Step::Kind::enter:
             if (observer_)
@@ -124,9 +135,7 @@ void Executor::run(const BoundStep& step, const PassArguments& arguments) {
         case Step::Kind::forward: {
             const int64_t flops_before = ops_.flops();
             if (step.fusion) {
-                std::vector<Call> calls;
-                for (const Binding& binding : step.bindings) calls.push_back(call_of(binding));
-                step.fusion->forward(calls);
+                step.fusion->forward(calls_of());
             } else {
                 step.bindings.front().node->forward(call_of(step.bindings.front()));
             }
@@ -134,7 +143,11 @@ void Executor::run(const BoundStep& step, const PassArguments& arguments) {
             break;
         }
         case Step::Kind::backward:
-            step.bindings.front().node->backward(call_of(step.bindings.front()));
+            if (step.fusion) {
+                step.fusion->backward(calls_of());
+            } else {
+                step.bindings.front().node->backward(call_of(step.bindings.front()));
+            }
             break;
         case Step::Kind::sort:
             ops_.sort_ids({.order = step.target, .index = step.term, .limit = step.limit}, stream_);

@@ -50,6 +50,7 @@ class Executor {
     };
 
     void hold_values();
+    void copy_constant(const std::vector<float>& content, const Tensor& to);
     void share_memory();
     Tensor tensor_at(const Place& place) const;
     BoundStep bound(const Step& step) const;

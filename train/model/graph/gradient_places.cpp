@@ -140,11 +140,13 @@ GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int
         return storages_.use({.storage = at_storage, .like = value}, step);
     };
     // Is it added to what this node gives, behind the node?
+    const auto is_summed = [&](int at_storage) {
+        return std::any_of(sums.begin(), sums.end(), [&](const Sum& sum) {
+            return sum.term.storage == at_storage || sum.other.storage == at_storage;
+        });
+    };
     const auto added_later = [&](int at_storage) {
-        return (at(value).begun && storage == at_storage) ||
-               std::any_of(sums.begin(), sums.end(), [&](const Sum& sum) {
-                   return sum.term.storage == at_storage || sum.other.storage == at_storage;
-               });
+        return (at(value).begun && storage == at_storage) || is_summed(at_storage);
     };
     // Memory for the whole of it: where the gradient of the node's first value lay, or anew.
     const auto fresh = [&] {
@@ -178,7 +180,7 @@ GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int
         return {.place = place(storage)};
     }
     const bool free = !read_elsewhere(storage, value, node) && !given_here_[static_cast<size_t>(root)] &&
-                      (read.in_place || !read_here(storage, node));
+                      !is_summed(storage) && (read.in_place || !read_here(storage, node));
     if (free && read.gradient == Gives::added) return {.place = place(storage), .adds = true};
     if (free && read.gradient == Gives::plus) return {.place = place(storage), .other = place(storage)};
     const Place before = place(storage);
@@ -196,8 +198,6 @@ void GradientPlaces::pass_on(const Node& node, ValueId value, int step, std::vec
     const int given = storage_of(from);
     int& storage = storage_of(value);
     if (graph_[value].root == graph_[from].root) return;  // in place
-    if (given_here_[static_cast<size_t>(graph_[value].root)])
-        throw_internal("{} hands its gradient on to {} twice", node.kind(), graph_[value].name);
     if (is_part(value) || is_part(from))
         throw_internal("{} cannot hand the gradient of {} on to {}", node.kind(), graph_[from].name,
                        graph_[value].name);

@@ -40,8 +40,9 @@ ValueId NodeGraph::value(std::string name, Element element, std::vector<Extent> 
     return id;
 }
 
-ValueId NodeGraph::constant(std::string name, std::vector<Extent> extents, std::vector<float> content) {
-    const ValueId id = value(std::move(name), Element::f32, std::move(extents), Holder::constant);
+ValueId NodeGraph::constant(std::string name, std::vector<Extent> extents, std::vector<float> content,
+                            Element element) {
+    const ValueId id = value(std::move(name), element, std::move(extents), Holder::constant);
     Value& added = values_.back();
     if (added.numel() != static_cast<int64_t>(content.size()))
         throw_internal("constant {}: {} numbers for {}", added.name, content.size(), added.numel());

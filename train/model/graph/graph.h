@@ -61,7 +61,8 @@ class NodeGraph {
 
     ValueId value(std::string name, Element element, std::vector<Extent> extents,
                   Holder holder = Holder::program);
-    ValueId constant(std::string name, std::vector<Extent> extents, std::vector<float> content);
+    ValueId constant(std::string name, std::vector<Extent> extents, std::vector<float> content,
+                     Element element = Element::f32);
     // Columns first … first+count of another value, in its memory. A node that reads one view of columns and
     // writes another of the same columns works in place.
     ValueId view(ValueId of, std::string name, int64_t first, int64_t count);

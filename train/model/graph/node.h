@@ -94,6 +94,9 @@ class Node {
     const std::vector<Use>& uses() const { return uses_; }
     const std::vector<Scratch>& scratch() const { return scratch_; }
 
+    ValueId value_of(In port) const { return reads_[static_cast<size_t>(port.index)].value; }
+    ValueId value_of(Out port) const { return writes_[static_cast<size_t>(port.index)].value; }
+
   protected:
     In reads(const Read& read) {
         if (read.value == kNoValue) return {};
@@ -115,9 +118,6 @@ class Node {
         scratch_.push_back(scratch);
         return {static_cast<int>(scratch_.size()) - 1};
     }
-
-    ValueId value_of(In port) const { return reads_[static_cast<size_t>(port.index)].value; }
-    ValueId value_of(Out port) const { return writes_[static_cast<size_t>(port.index)].value; }
 
   private:
     friend class NodeGraph;

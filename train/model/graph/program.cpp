@@ -40,7 +40,7 @@ class Derivation {
             for (Step& step : forward_steps(retention_.repeats[static_cast<size_t>(unit)], true))
                 program_.backward.push_back(std::move(step));
             const std::vector<const Node*>& nodes = by_unit[static_cast<size_t>(unit)];
-            for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) append_backward(**node);
+            append_backward(nodes);
         }
         account_for_parameters();
         program_.storages = storages_.take();
@@ -78,7 +78,7 @@ class Derivation {
             Step step{.kind = Step::Kind::forward, .number = now_, .repeats = repeats};
             size_t count = 1;
             for (const auto& fusion : fusions_) {
-                const size_t matched = fusion->matches(nodes);
+                const size_t matched = fusion->matches(graph_, nodes);
                 if (matched <= count) continue;
                 count = matched;
                 step.fusion = fusion.get();
@@ -107,8 +107,43 @@ class Derivation {
         return storages_.use(order, now_);
     }
 
-    void append_backward(const Node& node) {
-        if (!gradients_.reaches(node)) return;
+    // Nodes of a unit, in reverse.
+    void append_backward(std::span<const Node* const> nodes) {
+        while (!nodes.empty()) {
+            const size_t last = nodes.size() - 1;
+            const Fusion* const fusion = last > 0 ? backward_fusion(nodes.subspan(last - 1)) : nullptr;
+            std::vector<Sum> sums;
+            if (gradients_.reaches(*nodes[last])) {
+                Step step{.kind = Step::Kind::backward, .number = now_, .calls = {}};
+                step.calls.push_back(backward_call(*nodes[last], sums));
+                // What is to be summed first can't be left out.
+                const bool fused = fusion && sums.empty() && gradients_.reaches(*nodes[last - 1]);
+                if (fused) {
+                    step.calls.insert(step.calls.begin(), backward_call(*nodes[last - 1], sums));
+                    step.fusion = fusion;
+                    nodes = nodes.first(last);
+                }
+                program_.backward.push_back(std::move(step));
+            }
+            nodes = nodes.first(nodes.size() - 1);
+            for (const auto& [target, term, other] : sums)
+                program_.backward.push_back({.kind = Step::Kind::add,
+                                             .number = now_,
+                                             .target = target,
+                                             .term = term,
+                                             .other = other});
+            ++now_;
+        }
+    }
+
+    const Fusion* backward_fusion(std::span<const Node* const> pair) const {
+        for (const auto& fusion : fusions_)
+            if (fusion->has_backward() && fusion->matches(graph_, pair) == pair.size()) return fusion.get();
+        return nullptr;
+    }
+
+    using Sum = GradientPlaces::Sum;
+    NodeCall backward_call(const Node& node, std::vector<Sum>& sums) {
         NodeCall call;
         call.node = &node;
         for (const Node::Read& read : node.reads()) {
@@ -122,14 +157,8 @@ class Derivation {
             call.scratch.push_back(scratch.backward ? storages_.scratch(scratch, node.kind(), now_)
                                                     : Place{});
         for (const Node::Use& use : node.uses()) call.uses.push_back({.parameter = use.parameter});
-        const std::vector<GradientPlaces::Sum> sums = gradients_.pass(node, now_, call);
-        Step step{.kind = Step::Kind::backward, .number = now_, .calls = {}};
-        step.calls.push_back(std::move(call));
-        program_.backward.push_back(std::move(step));
-        for (const auto& [target, term, other] : sums)
-            program_.backward.push_back(
-                {.kind = Step::Kind::add, .number = now_, .target = target, .term = term, .other = other});
-        ++now_;
+        sums = gradients_.pass(node, now_, call);
+        return call;
     }
 
     // Ready with the last contribution; released with the last read, where that comes later.

@@ -49,48 +49,6 @@ void QkNormRotary::backward(const Call& call) const {
                                      call.stream);
 }
 
-MixValues::MixValues(const Ports& ports, const RotaryOptions& heads)
-    : Node(Cost::pointwise),
-      mixed_(writes({.value = ports.mixed})),
-      v_(reads({.value = ports.v, .gradient = Gives::written, .in_backward = true})),
-      embedded_(reads({.value = ports.embedded, .gradient = Gives::added, .in_backward = true})),
-      q_(reads({.value = ports.q})),
-      k_(reads({.value = ports.k})),
-      coefficients_(uses(ports.coefficients, true)),
-      heads_{.num_heads = heads.num_heads, .head_dim = heads.head_dim} {}
-
-std::string MixValues::describe(const NodeGraph& graph) const {
-    return fmt::format("mix of {} and {}, {} x {}", graph.local_name(value_of(v_)),
-                       graph.local_name(value_of(embedded_)), heads_.num_heads, heads_.head_dim);
-}
-
-ValueMix MixValues::mix(const Call& call) const {
-    return {call(mixed_), call(v_), {call(embedded_), call(coefficients_)}};
-}
-
-void MixValues::forward(const Call& call) const {
-    call.ops.qk_norm_rotary_forward({.q = call(q_), .k = call(k_), .value = mix(call), .options = heads_},
-                                    call.stream);
-}
-
-void MixValues::backward(const Call& call) const {
-    const ValueGradient dembedded = call.gradient(embedded_);
-    contribute(
-        [&](const ParameterGradient& dc) {
-            call.ops.mix_backward({.dx = call.gradient(v_).tensor,
-                                   .dz = dembedded.tensor,
-                                   .dcoefficients = dc.tensor,
-                                   .dy = call.gradient(mixed_),
-                                   .x = call(v_),
-                                   .z = call(embedded_),
-                                   .coefficients = call(coefficients_),
-                                   .accumulate = dc.adds,
-                                   .accumulate_z = dembedded.adds},
-                                  call.stream);
-        },
-        call.of(coefficients_));
-}
-
 Attention::Attention(const Ports& ports, const AttentionOptions& options)
     : Node(Cost::product),
       out_(writes({.value = ports.out, .in_backward = true})),

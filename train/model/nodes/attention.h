@@ -23,38 +23,15 @@ class QkNormRotary final : public Node {
     const char* kind() const override { return "QK-norm, rotary"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override { enqueue(call, {}); }
-    // With a mix of values in the same pass.
+    // With a mix of values in the same operation.
     void enqueue(const Call& call, const ValueMix& value) const;
     void backward(const Call& call) const override;
+    ValueId q() const { return value_of(q_); }
 
   private:
     const Out q_, k_, rstd_;
     const In projected_q_, projected_k_, cos_, sin_, positions_;
     const RotaryOptions options_;
-};
-
-// mixed = c₀·v + c₁·embedded: the values of attention and rows of a table.
-class MixValues final : public Node {
-  public:
-    struct Ports {
-        ValueId mixed;        // (tokens, head_width)
-        ValueId v, embedded;  // (tokens, head_width)
-        ParameterId coefficients;
-        ValueId q, k;  // of the attention: the operation that mixes is given them
-    };
-    // heads: their number and size; nothing is normalised or rotated.
-    MixValues(const Ports& ports, const RotaryOptions& heads);
-    const char* kind() const override { return "mix values"; }
-    std::string describe(const NodeGraph& graph) const override;
-    void forward(const Call& call) const override;
-    void backward(const Call& call) const override;
-    ValueMix mix(const Call& call) const;
-
-  private:
-    const Out mixed_;
-    const In v_, embedded_, q_, k_;
-    const Par coefficients_;
-    const RotaryOptions heads_;
 };
 
 class Attention final : public Node {

@@ -1,45 +1,126 @@
 #include "train/model/nodes/fusions.h"
 
+#include "train/model/graph/graph.h"
 #include "train/model/nodes/attention.h"
 #include "train/model/nodes/norm.h"
+#include "train/model/nodes/weighted_sum.h"
 
 namespace speedrun {
 
 namespace {
 
-// Two neighbours: First, then a Second that reads what it writes, through this one of its ports.
-template <class First, class Second, size_t kRead>
-class Pair : public Fusion {
+// The node at this place, if it is a T.
+template <class T>
+const T* node_at(std::span<const Node* const> nodes, size_t place) {
+    return place < nodes.size() ? dynamic_cast<const T*>(nodes[place]) : nullptr;
+}
+template <class T>
+const T& node_of(const Call& call) {
+    return static_cast<const T&>(call.node());
+}
+
+class AddThenNorm final : public Fusion {
   public:
-    size_t matches(std::span<const Node* const> nodes) const override {
-        if (nodes.size() < 2) return 0;
-        const auto* const first = dynamic_cast<const First*>(nodes[0]);
-        const auto* const second = dynamic_cast<const Second*>(nodes[1]);
-        if (!first || !second) return 0;
-        return second->reads()[kRead].value == first->writes().front().value ? 2 : 0;
+    size_t matches(const NodeGraph& /*graph*/, std::span<const Node* const> nodes) const override {
+        const auto* const add = node_at<Add>(nodes, 0);
+        const auto* const norm = node_at<Norm>(nodes, 1);
+        return add && norm && norm->value_of(norm->x) == add->value_of(add->sum) ? 2 : 0;
     }
     void forward(std::span<const Call> calls) const override {
-        enqueue(static_cast<const First&>(calls[0].node()), calls[0],
-                static_cast<const Second&>(calls[1].node()), calls[1]);
-    }
-
-  private:
-    virtual void enqueue(const First& first, const Call& first_call, const Second& second,
-                         const Call& second_call) const = 0;
-};
-
-template <class Normed>
-class AddThenNorm final : public Pair<Add, Normed, 0> {  // x
-    void enqueue(const Add& add, const Call& add_call, const Normed& norm,
-                 const Call& norm_call) const override {
-        norm.forward_of(norm_call, &add_call, &add);
+        node_of<Norm>(calls[1]).forward_of(calls[1], &calls[0], &node_of<Add>(calls[0]));
     }
 };
 
-class RotaryAndMix final : public Pair<QkNormRotary, MixValues, 2> {  // q
-    void enqueue(const QkNormRotary& rotary, const Call& rotary_call, const MixValues& mix,
-                 const Call& mix_call) const override {
-        rotary.enqueue(rotary_call, mix.mix(mix_call));
+// A sum of two that is normed, s = c₀·x + c₁·z; x may be a sum itself.
+class MixThenNorm final : public Fusion {
+  public:
+    size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
+        const auto* const mix = node_at<WeightedSum>(nodes, 0);
+        const auto* const norm = node_at<Norm>(nodes, 1);
+        const bool match = mix && norm && mix->is_mix() && norm->value_of(norm->x) == mix->value_of(mix->y) &&
+                           !graph[mix->value_of(mix->y)].is_view;
+        return match ? 2 : 0;
+    }
+    void forward(std::span<const Call> calls) const override { enqueue(nullptr, calls[0], calls[1]); }
+    bool has_backward() const override { return true; }
+    void backward(std::span<const Call> calls) const override;
+    static void enqueue(const Call* add_call, const Call& mix_call, const Call& norm_call);
+};
+
+void MixThenNorm::enqueue(const Call* add_call, const Call& mix_call, const Call& norm_call) {
+    const auto& mix = node_of<WeightedSum>(mix_call);
+    const auto& norm = node_of<Norm>(norm_call);
+    const Add* const add = add_call ? &node_of<Add>(*add_call) : nullptr;
+    norm_call.ops.mix_norm_forward({.y = norm_call(norm.y),
+                                    .sum = mix_call(mix.y),
+                                    .entered = add ? (*add_call)(add->sum) : Tensor{},
+                                    .mean = norm_call(norm.mean),
+                                    .rstd = norm_call(norm.rstd),
+                                    .x = add ? (*add_call)(add->x) : mix_call(mix.first()),
+                                    .delta = add ? (*add_call)(add->delta) : Tensor{},
+                                    .mix = {mix_call(mix.second()), mix_call(mix.coefficients())},
+                                    .gain = norm_call(norm.gain),
+                                    .bias = norm_call(norm.bias),
+                                    .kind = norm.norm_kind()},
+                                   norm_call.stream);
+}
+
+void MixThenNorm::backward(std::span<const Call> calls) const {
+    const Call &mix_call = calls[0], &norm_call = calls[1];
+    const auto& mix = node_of<WeightedSum>(mix_call);
+    const auto& norm = node_of<Norm>(norm_call);
+    const ValueGradient dz = mix_call.gradient(mix.second());
+    contribute(
+        [&](const ParameterGradient& dgain, const ParameterGradient& dbias, const ParameterGradient& dc) {
+            norm_call.ops.mix_norm_backward({.dx = mix_call.gradient(mix.first()).tensor,
+                                             .dz = dz.tensor,
+                                             .dcoefficients = dc.tensor,
+                                             .dgain = dgain.tensor,
+                                             .dbias = dbias.tensor,
+                                             .dy = norm_call.gradient(norm.y),
+                                             .s = norm_call(norm.x),
+                                             .entered = mix_call(mix.first()),
+                                             .mix = {mix_call(mix.second()), mix_call(mix.coefficients())},
+                                             .mean = norm_call(norm.mean),
+                                             .rstd = norm_call(norm.rstd),
+                                             .gain = norm_call(norm.gain),
+                                             .dresidual = norm_call.gradient(norm.x).other,
+                                             .accumulate = dc.adds,
+                                             .accumulate_z = dz.adds,
+                                             .kind = norm.norm_kind()},
+                                            norm_call.stream);
+        },
+        norm_call.of(norm.gain), norm_call.of(norm.bias), mix_call.of(mix.coefficients()));
+}
+
+class AddMixThenNorm final : public Fusion {
+  public:
+    size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
+        const auto* const add = node_at<Add>(nodes, 0);
+        if (!add || MixThenNorm().matches(graph, nodes.subspan(1)) == 0) return 0;
+        const auto* const mix = node_at<WeightedSum>(nodes, 1);
+        return mix->value_of(mix->first()) == add->value_of(add->sum) ? 3 : 0;
+    }
+    void forward(std::span<const Call> calls) const override {
+        MixThenNorm::enqueue(&calls[0], calls[1], calls[2]);
+    }
+};
+
+// Queries and keys, and a mix of as many columns: the values.
+class RotaryAndMix final : public Fusion {
+  public:
+    size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
+        const auto* const rotary = node_at<QkNormRotary>(nodes, 0);
+        const auto* const mix = node_at<WeightedSum>(nodes, 1);
+        const bool match = rotary && mix && mix->is_mix() &&
+                           graph.width_of(mix->value_of(mix->y)) == graph.width_of(rotary->q());
+        return match ? 2 : 0;
+    }
+    void forward(std::span<const Call> calls) const override {
+        const Call& call = calls[1];
+        const auto& mix = node_of<WeightedSum>(call);
+        node_of<QkNormRotary>(calls[0]).enqueue(
+            calls[0], {call(mix.y), call(mix.first()), {call(mix.second()), call(mix.coefficients())}});
     }
 };
 
@@ -47,8 +128,9 @@ class RotaryAndMix final : public Pair<QkNormRotary, MixValues, 2> {  // q
 
 Fusions model_fusions() {
     Fusions fusions;
-    fusions.push_back(std::make_unique<AddThenNorm<Norm>>());
-    fusions.push_back(std::make_unique<AddThenNorm<MixNorm>>());
+    fusions.push_back(std::make_unique<AddThenNorm>());
+    fusions.push_back(std::make_unique<MixThenNorm>());
+    fusions.push_back(std::make_unique<AddMixThenNorm>());
     fusions.push_back(std::make_unique<RotaryAndMix>());
     return fusions;
 }

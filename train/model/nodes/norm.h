@@ -1,4 +1,4 @@
-// Norms over the width, with the residual sums and mixes that stand before them.
+// Norms over the width, and the residual sums that stand before them.
 #pragma once
 
 #include "train/model/graph/call.h"
@@ -49,34 +49,11 @@ class Norm final : public Node {
     void forward_of(const Call& call, const Call* add_call, const Add* add = nullptr) const;
     void backward(const Call& call) const override;
 
+    NormKind norm_kind() const { return kind_; }
+
     const Out y, mean, rstd;
     const In x;
     const Par gain, bias;
-
-  private:
-    const NormKind kind_;
-};
-
-// s = c₀·x + c₁·z;  y = norm(s) (· gain) (+ bias).
-class MixNorm final : public Node {
-  public:
-    struct Ports {
-        ValueId s, y;  // (tokens, width)
-        NormStatistics statistics;
-        ValueId x, z;  // (tokens, width)
-        ParameterId coefficients;
-        NormParameters parameters = {};
-    };
-    MixNorm(const Ports& ports, NormKind kind);
-    const char* kind() const override { return "mix + norm"; }
-    std::string describe(const NodeGraph& graph) const override;
-    void forward(const Call& call) const override { forward_of(call, nullptr); }
-    void forward_of(const Call& call, const Call* add_call, const Add* add = nullptr) const;
-    void backward(const Call& call) const override;
-
-    const Out s, y, mean, rstd;
-    const In x, z;
-    const Par coefficients, gain, bias;
 
   private:
     const NormKind kind_;

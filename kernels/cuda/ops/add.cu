@@ -1,0 +1,37 @@
+// The sum of two tensors. Floor, real of b bytes: 3·T·C·b. Legend: T rows, C columns; W elements that a thread
+// handles.
+#include "kernels/cuda/blocks/reduction.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+
+namespace speedrun {
+
+namespace {
+
+template <class Real>
+struct Add {
+    Rows<Real> y, x, z;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
+        Vector<W> a = chunk.load(x.at(row, col));
+        const Vector<W> b = chunk.load(z.at(row, col));
+#pragma unroll
+        for (int i = 0; i < W; ++i) a[i] += b[i];
+        chunk.store(y.at(row, col), a);
+    }
+};
+
+}  // namespace
+
+void CudaOps::add(const op::Add& a, Stream& stream) {
+    expect(a.y, a.x.dtype, {a.x.rows(), a.x.cols()}, "add y");
+    expect(a.z, a.x.dtype, {a.x.rows(), a.x.cols()}, "add z");
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.y, a.x, a.z}), [&]<int W>() {
+            map<W>(map_shape({a.y, a.x, a.z}), Add<Real>{Rows<Real>(a.y), Rows<Real>(a.x), Rows<Real>(a.z)},
+                   stream);
+        });
+    });
+}
+
+}  // namespace speedrun

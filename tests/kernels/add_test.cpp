@@ -1,0 +1,37 @@
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(AddTest);
+
+TEST_P(AddTest, Sums) {
+    for (int64_t rows : {1, 7, 33, 130}) {
+        for (int alias : {0, 1, 2}) {
+            const int64_t cols = rows == 7 ? 33 : 96;
+            SCOPED_TRACE(fmt::format("T={} C={} alias={}", rows, cols, alias));
+            const Matrix x = random_matrix(rows, cols, 1, dtype()), z = random_matrix(rows, cols, 2, dtype());
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor tx = alias == 1 ? h.inout(x, dtype()) : h.input(x, dtype());
+                const Tensor tz = alias == 2 ? h.inout(z, dtype()) : h.input(z, dtype());
+                const Tensor y = alias == 1 ? tx : alias == 2 ? tz : h.output(dtype(), {rows, cols});
+                h.ops().add({.y = y, .x = tx, .z = tz}, h.stream());
+                return {h.read(y)};
+            });
+            // One addition: the nearest representable number, bit for bit.
+            expect_same_bits(out[0], rounded(reference::plus(x, z), dtype()), "y");
+        }
+    }
+}
+
+TEST_P(AddTest, ShapeErrors) {
+    expect_error(
+        [&](Harness& h) {
+            const Tensor x = h.output(dtype(), {3, 48});
+            h.ops().add({.y = x, .x = x, .z = h.output(dtype(), {4, 48})}, h.stream());
+        },
+        {"[3,48]", "[4,48]"});
+}
+
+}  // namespace
+}  // namespace speedrun::testing

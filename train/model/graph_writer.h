@@ -1,0 +1,75 @@
+// Writes a model's graph: values, parameters and the nodes that every part of a model is made of, in a few words
+// each. What a model consists of, build_model.cpp says.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "train/config/config.h"
+#include "train/model/build_model.h"
+#include "train/model/nodes/norm.h"
+#include "train/model/nodes/weighted_sum.h"
+
+namespace speedrun {
+
+class GraphWriter {
+  public:
+    // What it is given must outlive it.
+    GraphWriter(const ModelConfig& config, const ModelParts& parts, const BatchShape& batch)
+        : batch(batch), config_(config), parts_(parts) {}
+
+    ModelGraph model{};      // what is written
+    const BatchShape batch;  // of a microbatch
+
+    // The next unit; names of its values and parameters begin with the prefix.
+    void begin_unit(std::string name, const std::string& prefix);
+
+    // ---- dimensions
+    Extent tokens() const { return {Dimension::tokens, batch.tokens}; }
+    Extent width() const { return {Dimension::width, config_.model_dim}; }
+    Extent vocabulary() const { return {Dimension::vocabulary, config_.padded_vocab_size()}; }
+    Extent head_width(int64_t times = 1) const { return {Dimension::head_width, times * config_.model_dim}; }
+
+    // ---- values; the names are the unit's own
+    ValueId ids(std::string name);  // of the batch
+    ValueId real(const std::string& name, Extent columns);
+    ValueId f32(const std::string& name, std::vector<Extent> extents);
+    ValueId view(ValueId of, const std::string& name, int64_t first, int64_t count);
+    ValueId constant(const std::string& name, std::vector<Extent> extents, std::vector<float> numbers);
+    ValueId one();  // the constant 1, real (1, 1)
+
+    // ---- parameters
+    static InitRule filled(double value) { return {InitRule::Kind::constant, static_cast<float>(value)}; }
+    InitRule rule(const InitConfig& init, int64_t fan_in) const;
+    ParameterId parameter(const std::string& name, const std::vector<Extent>& extents, InitRule init,
+                          int64_t matrices = 1);
+    ParameterId number(const std::string& name, double start);
+
+    // ---- nodes
+    template <class T, class... Options>
+    const T& add(const typename T::Ports& ports, const Options&... options) {
+        return model.graph.add(std::make_unique<T>(ports, options...));
+    }
+    NormStatistics statistics(const std::string& name);
+    // norm(x), with the gain and bias that the config gives norms.
+    ValueId norm(const std::string& name, ValueId x);
+    struct Weight {
+        Extent outputs, inputs;
+        InitConfig init;
+        bool bias;
+        int64_t matrices = 1;
+    };
+    ValueId linear(const std::string& name, ValueId x, const Weight& w);
+    // Sigmoids of the first columns of x: f32 (tokens, gates), 1/2 at the start.
+    ValueId gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns);
+    ValueId sum(const std::string& name, const Extent& columns, const std::vector<WeightedSum::Term>& terms);
+
+  private:
+    const ModelConfig& config_;
+    const ModelParts& parts_;
+    std::string prefix_;
+    ValueId one_ = kNoValue;
+};
+
+}  // namespace speedrun

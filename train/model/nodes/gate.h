@@ -1,0 +1,48 @@
+// Gates: numbers that weigh a value in a weighted sum.
+#pragma once
+
+#include "train/model/graph/call.h"
+
+namespace speedrun {
+
+// y = sigmoid(x[:, 0:columns] Wᵀ): gates of each token (op::NarrowLinearForward).
+class Gate final : public Node {
+  public:
+    struct Ports {
+        ValueId y;           // f32 (tokens, gates)
+        ValueId x;           // (tokens, width)
+        ParameterId weight;  // (gates, columns)
+    };
+    Gate(const Ports& ports, int64_t columns);
+    const char* kind() const override { return "gate"; }
+    std::string describe(const NodeGraph& graph) const override;
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+
+  private:
+    const Out y_;
+    const In x_;
+    const Par weight_;
+    const int64_t columns_;
+};
+
+// y = sigmoid(s), one learned number for all tokens.
+class NumberGate final : public Node {
+  public:
+    struct Ports {
+        ValueId y;           // f32 (1)
+        ValueId one;         // the constant 1, real (1, 1)
+        ParameterId number;  // (1)
+    };
+    explicit NumberGate(const Ports& ports);
+    const char* kind() const override { return "sigmoid of a number"; }
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+
+  private:
+    const Out y_;
+    const In one_;
+    const Par number_;
+};
+
+}  // namespace speedrun

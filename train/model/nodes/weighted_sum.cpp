@@ -1,0 +1,130 @@
+#include "train/model/nodes/weighted_sum.h"
+
+#include <algorithm>
+
+#include "kernels/device/error.h"
+#include "train/model/graph/graph.h"
+
+namespace speedrun {
+
+namespace {
+
+Tensor element_of(const Tensor& numbers, int64_t element) {
+    return numbers.reshaped({numbers.numel(), 1}).row_slice(element, 1).reshaped({1});
+}
+
+}  // namespace
+
+WeightedSum::WeightedSum(const Ports& ports, int64_t sequence_length)
+    : Node(Cost::pointwise), y(writes({.value = ports.y})), sequence_length_(sequence_length) {
+    if (ports.terms.empty() || ports.terms.size() > kMaxTerms)
+        throw_internal("a weighted sum of {} terms, 1 to {} are possible", ports.terms.size(), kMaxTerms);
+    const auto is_weighted = [](const Term& term) {
+        return term.parameter != kNoParameter || term.gate != kNoValue;
+    };
+    const auto is_plain = [&](const Term& term) {
+        return !is_weighted(term) && term.factor == 1 && !term.shifted;
+    };
+    // The gradient of y is wanted whole by terms that are handed it on, or read a row later.
+    const bool lasts = std::any_of(ports.terms.begin(), ports.terms.end(),
+                                   [&](const Term& term) { return term.shifted || is_plain(term); });
+    for (const Term& term : ports.terms) {
+        const bool weighted = is_weighted(term), passed = is_plain(term);
+        if (term.parameter != kNoParameter && term.gate != kNoValue)
+            throw_internal("a term of a weighted sum has a parameter and a gate");
+        const bool in_place = !lasts && terms_.empty();
+        Gives gives = passed ? Gives::passed : Gives::added;
+        if (in_place) gives = Gives::written;
+        terms_.push_back(
+            {.value = reads(
+                 {.value = term.value, .gradient = gives, .in_backward = weighted, .in_place = in_place}),
+             .gate = reads({.value = term.gate, .gradient = Gives::added, .in_backward = true}),
+             .parameter = use_once(term.parameter),
+             .element = term.element,
+             .factor = term.factor,
+             .shifted = term.shifted,
+             .passed = passed});
+    }
+}
+
+Node::Par WeightedSum::use_once(ParameterId parameter) {
+    for (size_t i = 0; i < uses().size(); ++i)
+        if (uses()[i].parameter == parameter) return {static_cast<int>(i)};
+    return Node::uses(parameter, true);
+}
+
+bool WeightedSum::is_mix() const {
+    return terms_.size() == 2 && uses().size() == 1 && terms_[0].element == 0 && terms_[1].element == 1 &&
+           std::all_of(terms_.begin(), terms_.end(), [](const Port& term) {
+               return term.parameter.index == 0 && term.factor == 1 && !term.shifted;
+           });
+}
+
+std::string WeightedSum::describe(const NodeGraph& graph) const {
+    std::string text = is_mix() ? "mix of" : "sum of";
+    for (const Port& term : terms_) {
+        const std::string comma = &term == &terms_.front() ? "" : is_mix() ? " and" : " +";
+        text += comma + " ";
+        if (term.factor != 1) text += fmt::format("{:g} x ", term.factor);
+        if (!is_mix() && term.parameter.index >= 0) text += fmt::format("c{} x ", term.element);
+        if (term.gate.index >= 0) text += graph.local_name(value_of(term.gate)) + " x ";
+        text += graph.local_name(value_of(term.value));
+        if (term.shifted) text += " of the token before";
+    }
+    return text;
+}
+
+WeightedTerms WeightedSum::terms_of(const Call& call) const {
+    WeightedTerms terms;
+    for (size_t j = 0; j < terms_.size(); ++j) {
+        const Port& port = terms_[j];
+        Tensor coefficient = call(port.gate);
+        if (port.parameter.index >= 0) coefficient = element_of(call(port.parameter), port.element);
+        terms[j] = {.source = call(port.value),
+                    .coefficient = coefficient,
+                    .factor = port.factor,
+                    .shifted = port.shifted};
+    }
+    return terms;
+}
+
+void WeightedSum::forward(const Call& call) const {
+    call.ops.weighted_sum_forward(
+        {.y = call(y), .terms = terms_of(call), .sequence_length = sequence_length_}, call.stream);
+}
+
+void WeightedSum::backward(const Call& call) const {
+    std::vector<Call::Target> targets;
+    for (size_t i = 0; i < uses().size(); ++i) targets.push_back(call.of(Par{static_cast<int>(i)}));
+    contribute_all(targets, [&](std::span<const ParameterGradient> parameters) {
+        TermGradients gradients{};
+        WeightedTerms wanted{};
+        // Terms whose gradient is handed on need no operation: those that are left move together.
+        const WeightedTerms terms = terms_of(call);
+        size_t count = 0;
+        for (size_t j = 0; j < terms_.size(); ++j) {
+            const Port& port = terms_[j];
+            if (port.passed) continue;
+            const ValueGradient value = call.gradient(port.value), gate = call.gradient(port.gate);
+            TermGradient& gradient = gradients[count];
+            gradient = {.dsource = value.tensor,
+                        .dcoefficient = gate.tensor,
+                        .accumulate_source = value.adds,
+                        .accumulate_coefficient = gate.adds};
+            if (port.parameter.index >= 0) {
+                const ParameterGradient& parameter = parameters[static_cast<size_t>(port.parameter.index)];
+                gradient.dcoefficient = element_of(parameter.tensor, port.element);
+                gradient.accumulate_coefficient = parameter.adds;
+            }
+            wanted[count++] = terms[j];
+        }
+        if (count == 0) return;
+        call.ops.weighted_sum_backward({.gradients = gradients,
+                                        .dy = call.gradient(y),
+                                        .terms = wanted,
+                                        .sequence_length = sequence_length_},
+                                       call.stream);
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,55 @@
+// Weighted sums of values: mixes, skip connections, gates, the row of the token before (op::WeightedSumForward).
+#pragma once
+
+#include <vector>
+
+#include "train/model/graph/call.h"
+
+namespace speedrun {
+
+class WeightedSum final : public Node {
+  public:
+    // factor · weight · value, whose weight is an element of a parameter, a value, or 1.
+    struct Term {
+        ValueId value;
+        ParameterId parameter = kNoParameter;  // f32 (numbers); a node uses all of its elements
+        int64_t element = 0;
+        ValueId gate = kNoValue;  // f32 (1), (tokens, 1) or (tokens, heads)
+        float factor = 1;
+        bool shifted = false;  // of the row before
+    };
+    struct Ports {
+        ValueId y;                // (tokens, columns)
+        std::vector<Term> terms;  // of the shape of y
+    };
+    WeightedSum(const Ports& ports, int64_t sequence_length);
+    const char* kind() const override { return "weighted sum"; }
+    std::string describe(const NodeGraph& graph) const override;
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+
+    // Is it c₀·x + c₁·z, with the two elements of one parameter? Fused operations know no other sum.
+    bool is_mix() const;
+
+    const Out y;
+    // The terms of a mix: x, z and c.
+    In first() const { return terms_[0].value; }
+    In second() const { return terms_[1].value; }
+    Par coefficients() const { return terms_[0].parameter; }
+
+  private:
+    struct Port {
+        In value, gate;
+        Par parameter;
+        int64_t element;
+        float factor;
+        bool shifted, passed;  // passed: its gradient is that of y
+    };
+    Par use_once(ParameterId parameter);
+    WeightedTerms terms_of(const Call& call) const;
+
+    std::vector<Port> terms_;
+    const int64_t sequence_length_;
+};
+
+}  // namespace speedrun

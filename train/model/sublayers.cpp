@@ -1,0 +1,102 @@
+#include "train/model/sublayers.h"
+
+#include <cmath>
+#include <utility>
+
+#include "train/model/nodes/activation.h"
+
+namespace speedrun {
+
+ValueId Sublayers::attention(const AttentionConfig& config, int64_t layer, ValueId normed) {
+    const int64_t C = w_.width().size, H = config.heads, D = C / H;
+    const ValueId qkv = w_.linear("attn.qkv", normed,
+                                  {.outputs = w_.head_width(3),
+                                   .inputs = w_.width(),
+                                   .init = config.init,
+                                   .bias = config.bias,
+                                   .matrices = 3});
+    ValueId q = w_.view(qkv, "projected q", 0, C);
+    ValueId k = w_.view(qkv, "projected k", C, C);
+    ValueId v = w_.view(qkv, "v", 2 * C, C);
+    const ValueId embedded =
+        config.value_table.empty() ? kNoValue : tables_.lookup("value_embedding", config.value_table);
+
+    const RotaryOptions rotary{
+        .num_heads = H, .head_dim = D, .normalize = config.qk_norm, .rotate = config.rotary.has_value()};
+    if (rotary.normalize || rotary.rotate) {
+        const ValueId turned_q = w_.view(qkv, "q", 0, C), turned_k = w_.view(qkv, "k", C, C);
+        const ValueId rstd =
+            rotary.normalize ? w_.f32("qk_rstd", {w_.tokens(), {Dimension::heads, 2 * H}}) : kNoValue;
+        RotaryTables angles;
+        if (config.rotary) angles = rotary_tables({.base = config.rotary->base, .half = D / 2});
+        w_.add<QkNormRotary>({.q = turned_q,
+                              .k = turned_k,
+                              .rstd = rstd,
+                              .projected_q = q,
+                              .projected_k = k,
+                              .tables = angles},
+                             rotary);
+        q = turned_q;
+        k = turned_k;
+    }
+    if (embedded != kNoValue) {
+        const ParameterId mix =
+            w_.parameter("attn.value_mix", {{Dimension::numbers, 2}}, w_.filled(config.value_start));
+        v = w_.sum("mixed v", w_.head_width(),
+                   {{.value = v, .parameter = mix, .element = 0},
+                    {.value = embedded, .parameter = mix, .element = 1}});
+    }
+    const ValueId out = w_.real("attn_out", w_.head_width());
+    const double usual_scale = 1.0 / std::sqrt(static_cast<double>(D));
+    w_.add<Attention>(
+        {.out = out,
+         .lse = w_.f32("lse", {{Dimension::heads, H}, w_.tokens()}),
+         .q = q,
+         .k = k,
+         .v = v,
+         .first_key = w_.model.first_key},
+        AttentionOptions{.sequence_length = w_.batch.sequence_length,
+                         .num_heads = H,
+                         .head_dim = D,
+                         .window = parts_.window_of(config, layer),
+                         .scale = static_cast<float>(config.scale > 0 ? config.scale : usual_scale),
+                         .documents = options_.documents});
+    return w_.linear(
+        "attn.out", out,
+        {.outputs = w_.width(), .inputs = w_.head_width(), .init = config.out_init, .bias = config.bias});
+}
+
+ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {
+    const Extent hidden_width{Dimension::hidden, config.ratio * w_.width().size};
+    const ValueId hidden =
+        w_.linear("mlp.up", normed,
+                  {.outputs = hidden_width, .inputs = w_.width(), .init = config.init, .bias = config.bias});
+    const ValueId activated = w_.real("activated", hidden_width);
+    w_.add<Activate>({.y = activated, .x = hidden}, config.activation);
+    return w_.linear(
+        "mlp.down", activated,
+        {.outputs = w_.width(), .inputs = hidden_width, .init = config.down_init, .bias = config.bias});
+}
+
+// Su et al. 2021, eq. 15: θ_i = base^(−2i/D).
+const RotaryTables& Sublayers::rotary_tables(const RotaryKey& key) {
+    const auto [at, is_new] = rotary_.try_emplace(key);
+    if (!is_new) return at->second;
+    const int64_t length = w_.batch.sequence_length;
+    std::vector<float> cos, sin;
+    for (int64_t position = 0; position < length; ++position) {
+        for (int64_t i = 0; i < key.half; ++i) {
+            const double angle = static_cast<double>(position) *
+                                 std::pow(key.base, -static_cast<double>(i) / static_cast<double>(key.half));
+            cos.push_back(static_cast<float>(std::cos(angle)));
+            sin.push_back(static_cast<float>(std::sin(angle)));
+        }
+    }
+    const std::vector<Extent> extents{{Dimension::positions, length}, {Dimension::half_head, key.half}};
+    at->second = {.cos = w_.constant("rotary cos", extents, std::move(cos)),
+                  .sin = w_.constant("rotary sin", extents, std::move(sin)),
+                  .positions = w_.model.positions};
+    return at->second;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,34 @@
+// The tables that tokens, positions and n-grams are looked up in.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "train/model/graph_writer.h"
+
+namespace speedrun {
+
+class TokenTables {
+  public:
+    // Declares all of them, in the order of the config. value_tables: names of those whose rows are mixed into
+    // the values of attention.
+    TokenTables(GraphWriter& writer, const ModelParts& parts, std::set<std::string> value_tables);
+
+    ParameterId operator[](const std::string& table) const { return tables_.at(table); }
+    // Rows of the table for the batch's tokens or positions; with those of a second one, by position, added.
+    ValueId lookup(const std::string& name, const std::string& table, const std::string& positions = "");
+    // x with the rows of its n-grams.
+    ValueId add_ngrams(ValueId x, const std::string& table);
+
+  private:
+    TableRows rows_of(const std::string& table) const { return parts_.find_table(table)->rows; }
+    Extent columns_of(const std::string& table) const;
+
+    GraphWriter& w_;
+    const ModelParts& parts_;
+    const std::set<std::string> value_tables_;
+    std::map<std::string, ParameterId> tables_;
+};
+
+}  // namespace speedrun
