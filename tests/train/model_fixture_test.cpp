@@ -48,7 +48,7 @@ class ModelFixtureTest : public ::testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModelFixtureTest,
-                         ::testing::Values("gpt2", "modern", "modern_switches", "modern_ngrams"),
+                         ::testing::Values("gpt2", "modern", "modern_switches", "modern_ngrams", "parts"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(ModelFixtureTest, TableDeclaresTheFixturesParameters) {

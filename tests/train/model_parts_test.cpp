@@ -133,10 +133,12 @@ TEST(ModelParts, TricksAreNodesOfTheirOwn) {
         {{"type", "table"}, {"table", "embed"}}, {{"type", "smear"}, {"columns", 5}}, {{"type", "norm"}}};
     model["skips"] = {{{"from", 1}, {"to", 3}}};
     model["output"] = {{{"type", "backout"}, {"layer", 2}, {"start", 0.5}}, {{"type", "norm"}}};
+    model["layers"]["at"]["1"]["attention"]["gate"] = {{"columns", 6}};
     const ModelGraph written = graph_of(config_of(model).model);
     const ParameterTable& table = written.table;
     EXPECT_EQ(table.find("smear.gate.weight").shape, (std::vector<int64_t>{1, 5}));
     EXPECT_EQ(table.find("smear.scale").init.value, 0);
+    EXPECT_EQ(table.find("blocks.1.attn.gate.weight").shape, (std::vector<int64_t>{2, 6}));
     EXPECT_EQ(table.find("blocks.3.skip").init.value, -1.5F);
     EXPECT_EQ(table.find("backout.2").init.value, 0.5F);
     const std::vector<Layer> layers = layer_table(written.graph);
@@ -144,6 +146,8 @@ TEST(ModelParts, TricksAreNodesOfTheirOwn) {
     EXPECT_EQ(of(0),
               "embedding 128 x 16; sigmoid gate 5 -> 1 of embedding; sum of smear.gate x embedding of the "
               "token before; sum of embedding + c0 x gated row before; rmsnorm");
+    EXPECT_NE(of(1).find("sigmoid gate 6 -> 2 of attn_norm"), std::string::npos) << of(1);
+    EXPECT_NE(of(1).find("sum of attn.gate x attn_out; linear"), std::string::npos) << of(1);
     EXPECT_NE(of(3).find("sum of output of block 2 + skip gate x output of block 1"), std::string::npos)
         << of(3);
     EXPECT_NE(of(4).find("sum of before the backout + -1 x c0 x output of block 2"), std::string::npos)
@@ -192,6 +196,9 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/input/1", {{"type", "table"}, {"table", "embed"}}, "\"embed\" is added twice"},
         {"/input/2", {{"type", "norm"}}, "model.input[2]: a second norm"},
         {"/output/1", {{"type", "norm"}}, "model.output[1]: a second norm"},
+        {"/layers/each/attention/gate",
+         {{"columns", 17}},
+         "attention.gate.columns 17 exceeds model.model_dim 16"},
         {"/input/1/type", "nrom",
          "model.input[1].type: expected table | smear | norm | backout, got \"nrom\""},
         {"/output/0/type", "smear", "model.output[0]: smear is for model.input"},

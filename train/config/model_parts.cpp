@@ -55,6 +55,10 @@ void NormConfig::fields(FieldVisitor& v) {
     v.field("bias", bias, "and add a learned bias");
 }
 
+void GateConfig::fields(FieldVisitor& v) {
+    v.field("columns", columns, "first columns of the normed stream that the gate reads", {1, kMaxNarrow});
+}
+
 void StreamPartConfig::fields(FieldVisitor& v) {
     v.choice("type", type,
              "table: add the rows of a table; smear: add the row of the token before, times a learned factor "
@@ -81,6 +85,7 @@ void AttentionConfig::fields(FieldVisitor& v) {
             "of model.windows");
     v.field("value_table", value_table, "table of tokens that is mixed into v with two learned factors");
     v.field("value_start", value_start, "both factors at the start", {-1e6, 1e6});
+    v.optional("gate", gate, "multiply each head's output by a sigmoid gate, which starts at 1/2");
     init_field(v, "init", init, "matrix of q, k and v at the start");
     init_field(v, "out_init", out_init, "output matrix at the start");
 }

@@ -38,6 +38,12 @@ struct NormConfig {
     void fields(FieldVisitor& v);
 };
 
+// Numbers between 0 and 1 that are computed for each token from the first columns of its row.
+struct GateConfig {
+    int64_t columns = 12;
+    void fields(FieldVisitor& v);
+};
+
 // One part of what happens to the rows before the first layer, or after the last.
 struct StreamPartConfig {
     StreamPart type = StreamPart::norm;
@@ -63,6 +69,7 @@ struct AttentionConfig {
     std::string window = "0";
     std::string value_table = {};
     double value_start = 0.5;
+    std::optional<GateConfig> gate = {};
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
     InitConfig out_init = {};
     void fields(FieldVisitor& v);

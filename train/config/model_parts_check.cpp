@@ -159,6 +159,11 @@ class PartsCheck {
             throw_usage("{}.rotary needs an even head size, not {} (= model_dim {} / heads {})", key,
                         model_dim_ / attention.heads, model_dim_, attention.heads);
         parts_.window_of(attention, static_cast<int64_t>(layer));
+        if (attention.gate) {
+            check_columns(key + ".gate.columns", attention.gate->columns);
+            if (attention.heads > kMaxNarrow)
+                throw_usage("{}.heads {}: gates are for at most {} heads", key, attention.heads, kMaxNarrow);
+        }
         if (attention.value_table.empty()) return;
         uses_.expect_tokens(key + ".value_table", attention.value_table);
         if (input_tables_.count(attention.value_table))

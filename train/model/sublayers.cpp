@@ -9,6 +9,9 @@ namespace speedrun {
 
 ValueId Sublayers::attention(const AttentionConfig& config, int64_t layer, ValueId normed) {
     const int64_t C = w_.width().size, H = config.heads, D = C / H;
+    // Before the product: its backward gives the gradient of `normed` whole, and the gate's adds some columns.
+    const ValueId gates =
+        config.gate ? w_.gate("attn.gate", normed, {Dimension::heads, H}, config.gate->columns) : kNoValue;
     const ValueId qkv = w_.linear("attn.qkv", normed,
                                   {.outputs = w_.head_width(3),
                                    .inputs = w_.width(),
@@ -46,7 +49,7 @@ ValueId Sublayers::attention(const AttentionConfig& config, int64_t layer, Value
                    {{.value = v, .parameter = mix, .element = 0},
                     {.value = embedded, .parameter = mix, .element = 1}});
     }
-    const ValueId out = w_.real("attn_out", w_.head_width());
+    ValueId out = w_.real("attn_out", w_.head_width());
     const double usual_scale = 1.0 / std::sqrt(static_cast<double>(D));
     w_.add<Attention>(
         {.out = out,
@@ -61,6 +64,7 @@ ValueId Sublayers::attention(const AttentionConfig& config, int64_t layer, Value
                          .window = parts_.window_of(config, layer),
                          .scale = static_cast<float>(config.scale > 0 ? config.scale : usual_scale),
                          .documents = options_.documents});
+    if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
     return w_.linear(
         "attn.out", out,
         {.outputs = w_.width(), .inputs = w_.head_width(), .init = config.out_init, .bias = config.bias});
