@@ -38,6 +38,30 @@ std::string name_of(const Mode& mode) {
     return name.str();
 }
 
+// What no preset has: a table of values in two layers that are no neighbours, a smear, gates, a skip, a backout, and
+// layers without attention or MLP.
+ModelConfig model_in_parts() {
+    return parse_config(R"({
+        "model": {
+            "preset": "none", "model_dim": 48, "vocab_size": 257,
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}},
+                       "values": {"init": {"type": "normal", "value": 1}}},
+            "input": [{"type": "table", "table": "embed"}, {"type": "smear", "start": 0.5}, {"type": "norm"}],
+            "layers": {
+                "count": 4,
+                "each": {"mix": {}, "attention": {"heads": 3, "gate": {}, "value_table": "values",
+                                                  "out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
+                         "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
+                "at": {"1": {"attention": null}, "2": {"mlp": null, "attention": {"value_table": ""}}}},
+            "skips": [{"from": 0, "to": 3}],
+            "output": [{"type": "backout", "layer": 1, "start": 0.2}, {"type": "norm"}],
+            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
+        "batch": {"sequence_length": 16},
+        "optimizers": {"groups": [{"params": ["*"]}]}})",
+                        "test", {})
+        .model;
+}
+
 Config config_of(const Mode& mode) {
     Config config = parse_config(R"({
         "model": {"num_layers": 3, "model_dim": 48, "num_heads": 3, "vocab_size": 257, "mix_first_embedding": true,
@@ -68,6 +92,7 @@ Config config_of(const Mode& mode) {
         config.model.preset = Family::gpt2;
         config.model.apply_preset();
     }
+    if (family == "parts") config.model = model_in_parts();
     OptimizerGroupConfig matrices, rest;
     matrices.type = mode.optimizer;
     matrices.params = {"blocks.*.weight"};

@@ -32,7 +32,8 @@ struct Mode {
     DType reduce_dtype = DType::f32;
     int64_t every = 1;  // of the group beside the matrices
     VectorNorm clip_norm = VectorNorm::two;
-    const char* family = "recipe";  // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings
+    // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings | "parts": what no preset has
+    const char* family = "recipe";
     Checkpointing checkpointing = Checkpointing::none;
     StepOrder step_order = StepOrder::reverse;
     int64_t rows = 24;    // of a step: a multiple of ranks x accumulation

@@ -55,8 +55,8 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
             bool read_again = false, in_last_unit = false;  // in backward; where backward begins
             for (const Piece& piece : bucket.pieces) {
                 const Parameter& p = *piece.parameter;
-                read_again |= p.read_by_backward || p.also_head;
-                in_last_unit |= p.unit == layout.table.num_units() - 1 || p.also_head;
+                for (const UnitUse& use : p.uses) read_again |= use.in_backward;
+                in_last_unit |= p.uses.back().unit == layout.table.num_units() - 1;
             }
             const bool again = zero3 && read_again && *sharing.reshard_after_forward != Reshard::no &&
                                !(in_last_unit && *sharing.reshard_after_forward == Reshard::except_last);

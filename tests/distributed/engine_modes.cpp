@@ -1,5 +1,6 @@
 // Choices of config combined: the whole product of what is legal, or few modes of it with every pair of
 // choices (pairwise covering, built greedily: Cohen, Dalal, Fredman, Patton 1997).
+#include <algorithm>
 #include <array>
 #include <random>
 #include <string>
@@ -11,6 +12,7 @@ namespace speedrun::testing {
 namespace {
 
 constexpr int kSizes[] = {2, 3, 4, 5, 7, 8};
+constexpr std::array kFamilies{"recipe", "modern", "gpt2", "parts"};
 
 // Few different numbers: one rank has to train on each.
 int64_t rows_for(int64_t shares) {
@@ -62,7 +64,7 @@ std::vector<Mode> whole_product() {
     std::vector<Mode> modes;
     const auto add = [&](Mode mode) {
         for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::muon}) {
-            for (const char* family : {"recipe", "modern", "gpt2"}) {
+            for (const char* family : kFamilies) {
                 for (const int64_t every : {1, 2}) {
                     for (const bool graphs : {false, true}) {
                         mode.optimizer = optimizer;
@@ -137,7 +139,7 @@ Choices choices_of(const Mode& mode) {
             static_cast<int>(sharing.accumulate.value()),
             static_cast<int>(sharing.reshard_after_forward.value()),
             static_cast<int>(mode.every),
-            family == "recipe" ? 0 : (family == "modern" ? 1 : 2),
+            static_cast<int>(std::find(kFamilies.begin(), kFamilies.end(), family) - kFamilies.begin()),
             mode.clip > 0,
             mode.graphs};
 }

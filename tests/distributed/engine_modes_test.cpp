@@ -43,7 +43,7 @@ const std::vector<int> kValues[kNumChoices] = {{kDdp, kZero1, kZero2, kZero3},  
                                                {0, 1},                          // accumulate
                                                {0, 1, 2},                       // reshard
                                                {1, 2},                          // every
-                                               {0, 1, 2},                       // family
+                                               {0, 1, 2, 3},                    // family
                                                {0, 1},                          // clip
                                                {0, 1}};                         // graphs
 

@@ -227,7 +227,7 @@ TEST(StepCollectivesTest, MuonScalesTo1024Ranks) {
         // What the end of backward through the first block has to wait for.
         for (const Bucket& bucket : planned.layout.all()) {
             const Parameter& first = *bucket.pieces.front().parameter;
-            if (first.unit > 0) (first.unit == 1 ? late : early) += static_cast<double>(bucket.count);
+            if (first.unit() > 0) (first.unit() == 1 ? late : early) += static_cast<double>(bucket.count);
         }
         EXPECT_LT(late, 0.2 * (early + late)) << ranks << " ranks";
     }

@@ -31,7 +31,7 @@ BucketRules rules_for(const ParameterTable& table, int shards, int index = 0, in
     rules.index = index;
     rules.target = target;
     for (const Parameter& p : table.all())
-        rules.group_of.push_back(p.is_matrix() && p.unit > 0 && p.unit < 4 ? 0 : 1);
+        rules.group_of.push_back(p.is_matrix() && p.unit() > 0 && p.unit() < 4 ? 0 : 1);
     rules.whole_matrix = {true, false};
     return rules;
 }
@@ -109,7 +109,7 @@ TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
         of_matrices += !bucket.full_precision;
         for (const Piece& piece : bucket.pieces)
             EXPECT_TRUE(bucket.full_precision ||
-                        piece.parameter->unit == bucket.pieces.front().parameter->unit)
+                        piece.parameter->unit() == bucket.pieces.front().parameter->unit())
                 << bucket.name();
     }
     EXPECT_EQ(of_matrices, 4) << "embeddings and head are tied, three blocks";

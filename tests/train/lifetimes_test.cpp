@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/device/error.h"
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 
@@ -46,6 +47,24 @@ TEST(LifetimeTest, ReadsFollowTheTwoPasses) {
         << "backward reads no table";
     EXPECT_EQ(reads(Family::gpt2, "embed.weight", Reshard::yes), Pairs({{0, 3}, {4, 4}})) << "it is the head";
     EXPECT_EQ(reads(Family::gpt2, "embed.weight", Reshard::except_last), Pairs({{0, 4}}));
+}
+
+// Units 1 and 3 of 5 read it, 3 in backward too.
+TEST(LifetimeTest, WhatSeveralUnitsReadStaysFromTheFirstToTheLast) {
+    ParameterTable table = parameters_of(odd_model(Family::modern, 3), 16);
+    const int id = table.find("embed.weight").id;
+    table.set_uses(id, {{.unit = 1}, {.unit = 3, .in_backward = true}});
+    const BucketLayout layout(table, cut_in(2));
+    const Bucket& bucket = layout.bucket_of(table[id]);
+    const Stages stages(table.num_units());
+    const std::vector<Lifetime> lifetimes = reads_of(bucket, stages, Reshard::yes);
+    ASSERT_EQ(lifetimes.size(), 2U);
+    EXPECT_EQ(std::pair(lifetimes[0].first, lifetimes[0].last), std::pair(1, 3));
+    EXPECT_EQ(std::pair(lifetimes[1].first, lifetimes[1].last), std::pair(6, 6));
+    EXPECT_EQ(gradient_of(bucket, stages).first, 6);
+    EXPECT_EQ(gradient_of(bucket, stages).last, 8);
+    EXPECT_THROW(table.set_uses(id, {{.unit = 3}, {.unit = 1}}), Error);
+    EXPECT_THROW(table.set_uses(id, {}), Error);
 }
 
 TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {

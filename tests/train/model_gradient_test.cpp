@@ -79,7 +79,7 @@ ModelConfig spelled_out() {
             "layers": {
                 "count": 4,
                 "each": {"mix": {}, "attention": {"heads": 2, "gate": {"columns": 6}}, "mlp": {"ratio": 2}},
-                "at": {"1": null, "2": {"attention": null},
+                "at": {"0": {"attention": {"value_table": "values"}}, "1": null, "2": {"attention": null},
                        "3": {"mix": null, "attention": {"value_table": "values", "window": 4}}}},
             "skips": [{"from": 0, "to": 3}],
             "output": [{"type": "backout", "layer": 2}, {"type": "norm"}]},

@@ -173,9 +173,9 @@ TEST_P(AnnouncementTest, ReverseOrderOfUnits) {
     const std::vector<Announcement> heard = announcements_of(harness_, batch(1));
     int unit = harness_.table().num_units() - 1;
     for (const Announcement& a : heard) {
-        EXPECT_LE(a.parameter->unit, unit)
+        EXPECT_LE(a.parameter->unit(), unit)
             << a.parameter->name << " came after a parameter of an earlier unit";
-        unit = a.parameter->unit;
+        unit = a.parameter->unit();
     }
     EXPECT_EQ(heard.back().parameter->name, "embed.weight");  // a tied head contributes to it first
     EXPECT_EQ(heard.front().parameter->name, model_.tied_head ? "final_norm.gain" : "head.weight");

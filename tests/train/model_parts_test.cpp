@@ -72,7 +72,7 @@ void expect_same_model(const ModelConfig& a, const ModelConfig& b) {
         EXPECT_EQ(p.init.kind, q.init.kind) << p.name;
         EXPECT_EQ(p.init.value, q.init.value) << p.name;
         EXPECT_EQ(p.matrices, q.matrices) << p.name;
-        EXPECT_EQ(p.unit, q.unit) << p.name;
+        EXPECT_EQ(p.uses, q.uses) << p.name;
     }
     const auto first = layer_table(one.graph), second = layer_table(two.graph);
     ASSERT_EQ(first.size(), second.size());
@@ -124,6 +124,17 @@ TEST(ModelParts, TheGraphHasWhatIsSaid) {
     EXPECT_FALSE(model.table.contains("blocks.3.mix"));
     EXPECT_EQ(model.table.find("blocks.3.mlp.up.weight").shape, (std::vector<int64_t>{32, 16}));
     EXPECT_EQ(model.table.find("values.weight").shape, (std::vector<int64_t>{128, 16}));
+}
+
+// A table is one parameter, whoever reads it: look-ups in layers 1 and 3, and no values in backward.
+TEST(ModelParts, LayersMayShareATableOfValues) {
+    Json model = changed("/layers/at/1/attention/value_table", "values");
+    model["layers"]["at"]["3"] = {{"attention", {{"value_table", "values"}}}};
+    model["layers"]["at"]["2"]["attention"]["value_table"] = "";
+    const ModelGraph written = graph_of(config_of(model).model);
+    EXPECT_EQ(written.table.find("values.weight").uses, (std::vector<UnitUse>{{1, false}, {3, false}}));
+    EXPECT_EQ(written.table.find("blocks.1.attn.qkv.weight").uses, (std::vector<UnitUse>{{1, true}}));
+    EXPECT_EQ(written.table.find("embed.weight").uses, (std::vector<UnitUse>{{0, false}}));
 }
 
 // Each trick leaves its parameters, and nodes that are neighbours of what they change.
@@ -208,8 +219,6 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/skips",
          {{{"from", 1}, {"to", 3}}, {{"from", 2}, {"to", 3}}},
          "model.skips[0] leads there already"},
-        {"/layers/at/1/attention/value_table", "values",
-         "model.layers, layer 2: attention.value_table: \"values\" is an earlier layer's"},
         {"/head/tied_to", "values", "table \"values\" is a value_table too"},
         {"/tables/embed/rows", "positions", "begin with a table of tokens"},
     };

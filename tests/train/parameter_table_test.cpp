@@ -83,9 +83,9 @@ TEST(ParameterTableTest, ShapesAndUnits) {
         EXPECT_EQ(p.id, id);
         EXPECT_TRUE(names.insert(p.name).second) << p.name;
         EXPECT_EQ(p.full_precision, p.shape.size() == 1) << p.name;
-        EXPECT_GE(p.unit, last_unit) << p.name << ": units must be contiguous";
-        EXPECT_LE(p.unit, last_unit + 1) << p.name;
-        last_unit = p.unit;
+        EXPECT_GE(p.unit(), last_unit) << p.name << ": units must be contiguous";
+        EXPECT_LE(p.unit(), last_unit + 1) << p.name;
+        last_unit = p.unit();
         EXPECT_EQ(p.matrices, p.name.ends_with("qkv.weight") ? 3 : 1) << p.name;
     }
     EXPECT_EQ(table.find("embed.weight").shape, (std::vector<int64_t>{320, 64}));  // 257 rows padded
@@ -93,8 +93,8 @@ TEST(ParameterTableTest, ShapesAndUnits) {
     EXPECT_EQ(table.find("blocks.2.attn.qkv.weight").shape, (std::vector<int64_t>{192, 64}));
     EXPECT_EQ(table.find("blocks.2.mlp.up.weight").shape, (std::vector<int64_t>{256, 64}));
     EXPECT_EQ(table.find("blocks.2.mlp.down.weight").shape, (std::vector<int64_t>{64, 256}));
-    EXPECT_EQ(table.find("blocks.2.mlp.down.weight").unit, 3);
-    EXPECT_EQ(table.find("final_norm.gain").unit, 4);
+    EXPECT_EQ(table.find("blocks.2.mlp.down.weight").unit(), 3);
+    EXPECT_EQ(table.find("final_norm.gain").unit(), 4);
     EXPECT_THROW(table.find("blocks.3.mix"), Error);
     EXPECT_FALSE(table.contains("head.weight"));
 }

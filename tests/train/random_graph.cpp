@@ -31,7 +31,7 @@ Matrix first_columns(const Matrix& x, int64_t count) {
 
 ParameterId RandomGraph::declare(const std::string& name, const std::vector<Extent>& extents, double mean) {
     const ParameterId id = table.declare(name, extents, {});
-    table.set_use(id, {.unit = 0, .read_by_backward = true});
+    table.set_uses(id, {{.unit = 0, .in_backward = true}});
     std::normal_distribution<double> normal(mean, 0.3);
     Matrix values(extents.size() == 2 ? extents[0].size : 1, extents.back().size);
     for (double& x : values.values) x = static_cast<float>(normal(random_));

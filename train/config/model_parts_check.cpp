@@ -168,10 +168,7 @@ class PartsCheck {
         uses_.expect_tokens(key + ".value_table", attention.value_table);
         if (input_tables_.count(attention.value_table))
             throw_usage("{}.value_table: \"{}\" is in model.input too", key, attention.value_table);
-        // Gradients of a table are ready, and its values gathered, with one layer.
-        if (!value_tables_.insert(attention.value_table).second)
-            throw_usage("{}.value_table: \"{}\" is an earlier layer's, give each layer a table of its own",
-                        key, attention.value_table);
+        value_tables_.insert(attention.value_table);
     }
 
     void check_columns(const std::string& key, int64_t columns) const {

@@ -9,36 +9,13 @@
 #include <utility>
 
 #include "kernels/device/error.h"
+#include "train/model/graph/parameter_uses.h"
 #include "train/model/nodes/gate.h"
 #include "train/model/sublayers.h"
 
 namespace speedrun {
 
 namespace {
-
-// Which units read each parameter, and in which pass.
-void note_uses(const NodeGraph& graph, ParameterTable& table) {
-    for (const Parameter& p : table.all()) {
-        int first = graph.num_units(), last = 0;
-        bool by_backward = false;
-        for (const auto& node : graph.nodes()) {
-            for (const Node::Use& use : node->uses()) {
-                if (use.parameter != p.id) continue;
-                const int unit = graph.unit_of(*node);
-                // What backward may compute again, it reads again. A unit later than the first is noted apart.
-                const bool read = use.in_backward || node->cost() != Cost::input;
-                if (unit < first) by_backward = false;
-                if (unit <= first) by_backward |= read;
-                first = std::min(first, unit);
-                last = std::max(last, unit);
-            }
-        }
-        if (last > first && last != graph.num_units() - 1)
-            throw_internal("{} is read by units {} and {}", p.name, first, last);
-        table.set_use(p.id, {.unit = first, .read_by_backward = by_backward, .also_head = last > first});
-    }
-    table.set_num_units(graph.num_units());
-}
 
 // Names of the tables whose rows are mixed into the values of attention.
 std::set<std::string> value_tables_of(const std::vector<std::optional<LayerConfig>>& layers) {
@@ -77,13 +54,13 @@ class Builder {
             begin_unit(fmt::format("block {}", i), fmt::format("blocks.{}.", i));
             enter(*layers[i], number);
             if (layers[i]->attention)
-                delta_ = sublayers.attention(*layers[i]->attention, number, norm("attn_norm"));
+                delta_ = sublayers.attention(number, *layers[i]->attention, norm("attn_norm"));
             if (layers[i]->mlp) delta_ = sublayers.mlp(*layers[i]->mlp, norm("mlp_norm"));
             last_ = number;
         }
         begin_unit("head", "");
         head(output(), tables);
-        note_uses(model.graph, model.table);
+        note_parameter_uses(model.graph, model.table);
         return std::move(model);
     }
 

@@ -7,7 +7,7 @@
 
 namespace speedrun {
 
-ValueId Sublayers::attention(const AttentionConfig& config, int64_t layer, ValueId normed) {
+ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, ValueId normed) {
     const int64_t C = w_.width().size, H = config.heads, D = C / H;
     // Before the product: its backward gives the gradient of `normed` whole, and the gate's adds some columns.
     const ValueId gates =

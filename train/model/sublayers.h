@@ -14,7 +14,7 @@ class Sublayers {
         : w_(writer), parts_(parts), tables_(tables), options_(options) {}
 
     // Attention of the normed stream, in the layer of this number.
-    ValueId attention(const AttentionConfig& config, int64_t layer, ValueId normed);
+    ValueId attention(int64_t layer, const AttentionConfig& config, ValueId normed);
     ValueId mlp(const MlpConfig& config, ValueId normed);
 
   private:

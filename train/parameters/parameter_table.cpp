@@ -30,11 +30,13 @@ int ParameterTable::declare(std::string name, const std::vector<Extent>& extents
     return parameters_.back().id;
 }
 
-void ParameterTable::set_use(int id, const Use& use) {
+void ParameterTable::set_uses(int id, std::vector<UnitUse> uses) {
     Parameter& parameter = parameters_[static_cast<size_t>(id)];
-    parameter.unit = use.unit;
-    parameter.read_by_backward = use.read_by_backward;
-    parameter.also_head = use.also_head;
+    if (uses.empty()) throw_internal("{}: no node uses it", parameter.name);
+    for (size_t i = 1; i < uses.size(); ++i)
+        if (uses[i].unit <= uses[i - 1].unit)
+            throw_internal("{}: unit {} behind unit {}", parameter.name, uses[i].unit, uses[i - 1].unit);
+    parameter.uses = std::move(uses);
 }
 
 int64_t ParameterTable::numel() const {

@@ -17,20 +17,25 @@ struct InitRule {
     float value = 0;  // the constant, the first element (the others 0), the deviation, or the bound
 };
 
+// The nodes of one unit of the model's graph use a parameter.
+struct UnitUse {
+    int unit = 0;
+    bool in_backward = false;  // backward reads its values too; look-ups in a table do not
+    bool operator==(const UnitUse&) const = default;
+};
+
 struct Parameter {
     int id = 0;  // index in the table
     std::string name;
     std::vector<int64_t> shape;
     InitRule init;
     int64_t matrices = 1;  // stacked along dimension 0 that a matrix optimizer treats apart (q, k, v: 3)
-    int tensor_parallel_dim = -1;  // dimension that the tensor axis cuts; −1: none
-    bool full_precision = false;   // computed with in f32: vectors and scalars
-    // What the model's graph says of its use:
-    int unit = 0;                   // the first that reads it
-    bool read_by_backward = false;  // its value, in that unit; embedding tables are not
-    bool also_head = false;         // the last unit reads it too
+    int tensor_parallel_dim = -1;   // dimension that the tensor axis cuts; −1: none
+    bool full_precision = false;    // computed with in f32: vectors and scalars
+    std::vector<UnitUse> uses{{}};  // in order of units, one at least
 
     int64_t numel() const;
+    int unit() const { return uses.front().unit; }  // the first, in which its gradient is complete
     bool is_matrix() const { return shape.size() == 2; }
 };
 
@@ -38,12 +43,8 @@ class ParameterTable {
   public:
     // Returns the id. matrices: as in Parameter. Throws an internal error if the name is taken.
     int declare(std::string name, const std::vector<Extent>& extents, InitRule init, int64_t matrices = 1);
-    // What the graph of the model says: Parameter's last fields.
-    struct Use {
-        int unit = 0;
-        bool read_by_backward = false, also_head = false;
-    };
-    void set_use(int id, const Use& use);
+    // What the graph of the model says. Throws an internal error for no use, or units out of order.
+    void set_uses(int id, std::vector<UnitUse> uses);
     void set_num_units(int num_units) { num_units_ = num_units; }
 
     const std::vector<Parameter>& all() const { return parameters_; }

@@ -48,7 +48,7 @@ std::vector<std::vector<const Parameter*>> BucketLayout::fill() const {
             closed.push_back({&*p});
             continue;
         }
-        Members& members = open[{group_of(*p), p->full_precision, by_unit ? p->unit : -1}];
+        Members& members = open[{group_of(*p), p->full_precision, by_unit ? p->unit() : -1}];
         members.push_back(&*p);
         if (by_unit || elements_of(members) < rules_.target) continue;
         closed.push_back(std::move(members));

@@ -16,12 +16,10 @@ std::vector<Lifetime> reads_of(const Bucket& bucket, const Stages& stages, Resha
         lifetime.last = std::max(lifetime.last, stage);
     };
     for (const Piece& piece : bucket.pieces) {
-        const Parameter& p = *piece.parameter;
-        extend(forward, stages.of(p.unit, Pass::forward));
-        if (p.read_by_backward) extend(backward, stages.of(p.unit, Pass::backward));
-        if (!p.also_head) continue;
-        extend(forward, stages.count() / 2 - 1);
-        extend(backward, stages.count() / 2);
+        for (const UnitUse& use : piece.parameter->uses) {
+            extend(forward, stages.of(use.unit, Pass::forward));
+            if (use.in_backward) extend(backward, stages.of(use.unit, Pass::backward));
+        }
     }
     if (reshard == Reshard::no) return {{forward.first, stages.count() - 1}};
     if (backward.last < 0) return {forward};
@@ -33,9 +31,9 @@ std::vector<Lifetime> reads_of(const Bucket& bucket, const Stages& stages, Resha
 Lifetime gradient_of(const Bucket& bucket, const Stages& stages) {
     Lifetime lifetime{stages.count(), 0};
     for (const Piece& piece : bucket.pieces) {
-        const int stage = stages.of(piece.parameter->unit, Pass::backward);
-        lifetime.first = std::min(lifetime.first, piece.parameter->also_head ? stages.count() / 2 : stage);
-        lifetime.last = std::max(lifetime.last, stage);
+        const std::vector<UnitUse>& uses = piece.parameter->uses;
+        lifetime.first = std::min(lifetime.first, stages.of(uses.back().unit, Pass::backward));
+        lifetime.last = std::max(lifetime.last, stages.of(uses.front().unit, Pass::backward));
     }
     return lifetime;
 }

@@ -39,7 +39,7 @@ UpdatePipeline::UpdatePipeline(const OptimizersConfig& config, const UpdateConte
         for (auto* events : {&reduced_, &stepped_, &gathered_, &copied_})
             events->push_back(device.create_event());
         for (const Piece& piece : bucket.pieces) {
-            std::vector<int>& buckets = buckets_of_unit_[piece.parameter->unit];
+            std::vector<int>& buckets = buckets_of_unit_[piece.parameter->unit()];
             if (buckets.empty() || buckets.back() != bucket.id) buckets.push_back(bucket.id);
         }
     }
