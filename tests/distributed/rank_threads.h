@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -11,10 +12,11 @@
 
 namespace speedrun::testing {
 
-// Rethrows the first rank's error after all threads have ended.
+// Rethrows, after all threads have ended, the error that came first; those of other ranks follow from it.
 inline void run_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options = {}) {
     const auto worlds = make_thread_worlds(size, options);
-    std::vector<std::exception_ptr> errors(worlds.size());
+    std::exception_ptr first;
+    std::mutex mutex;
     {
         std::vector<std::jthread> threads;
         for (size_t rank = 0; rank < worlds.size(); ++rank) {
@@ -22,15 +24,16 @@ inline void run_ranks(int size, const std::function<void(World&)>& body, const W
                 try {
                     body(*worlds[rank]);
                 } catch (...) {
-                    errors[rank] = std::current_exception();
+                    {
+                        const std::scoped_lock lock(mutex);
+                        if (!first) first = std::current_exception();
+                    }
                     worlds[rank]->abort(ExitCode::failure, "another rank of the test failed");
                 }
             });
         }
     }
-    for (const std::exception_ptr& error : errors) {
-        if (error) std::rethrow_exception(error);
-    }
+    if (first) std::rethrow_exception(first);
 }
 
 }  // namespace speedrun::testing
