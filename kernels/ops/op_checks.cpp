@@ -234,7 +234,16 @@ void check(const op::AttentionBackward& a) {
 void check(const op::CrossEntropy& a) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
     expect(a.losses, DType::f32, {rows}, "cross_entropy losses");
-    expect(a.targets, DType::i32, {rows}, "cross_entropy targets");
+    if (a.weights.present()) {
+        const int64_t targets = a.weights.numel();
+        if (targets > op::CrossEntropy::kMostTargets)
+            throw_internal("cross_entropy: {} targets a row, at most {}", targets,
+                           op::CrossEntropy::kMostTargets);
+        expect(a.weights, DType::f32, {targets}, "cross_entropy weights");
+        expect(a.targets, DType::i32, {targets, rows}, "cross_entropy targets");
+    } else {
+        expect(a.targets, DType::i32, {rows}, "cross_entropy targets");
+    }
     if (a.dlogits.present()) expect(a.dlogits, a.logits.dtype, {rows, cols}, "cross_entropy dlogits");
     if (a.vocab_size <= 0 || a.vocab_size > cols) {
         throw_internal("cross_entropy: vocabulary of {} does not fit {} logits", a.vocab_size, cols);

@@ -275,11 +275,14 @@ void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
          }});
 }
 
-void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap) {
+// num_targets: of each row, weighed if there are several.
+void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap, int64_t num_targets = 1) {
     const int64_t tokens = s.tokens, vocab = s.padded_vocab;
     const int64_t vocab_size = s.vocab_size;
-    const std::vector<int32_t> targets = zipf_tokens({.count = tokens, .vocab_size = s.vocab_size});
-    cases.push_back({fmt::format("pointwise.{}.cross_entropy", s.name),
+    const std::vector<int32_t> targets =
+        zipf_tokens({.count = num_targets * tokens, .vocab_size = s.vocab_size});
+    const std::string several = num_targets > 1 ? fmt::format("_{}_targets", num_targets) : "";
+    cases.push_back({fmt::format("pointwise.{}.cross_entropy{}", s.name, several),
                      "cross_entropy",
                      sizes(tokens, vocab),
                      0,
@@ -287,12 +290,16 @@ void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap) {
                      [=](CaseMemory& m) -> Enqueue {
                          const Tensor losses = m.output(DType::f32, {tokens}),
                                       dlogits = m.output({tokens, vocab}), logits = m.input({tokens, vocab}),
-                                      target = m.indices(targets);
+                                      ids = m.indices(targets);
+                         const bool weighed = num_targets > 1;
+                         const Tensor target = weighed ? ids.reshaped({num_targets, tokens}) : ids;
+                         const Tensor weights = weighed ? m.input(DType::f32, {num_targets}) : Tensor{};
                          return [=](Ops& ops, Stream& stream) {
                              ops.cross_entropy({.losses = losses,
                                                 .dlogits = dlogits,
                                                 .logits = logits,
                                                 .targets = target,
+                                                .weights = weights,
                                                 .vocab_size = vocab_size,
                                                 .softcap = softcap},
                                                stream);
@@ -311,6 +318,7 @@ std::vector<Case> pointwise_cases(const Shapes& shapes) {
     add_residual_stream(cases, shapes.recipe);
     add_rotary(cases, shapes.recipe);
     add_loss(cases, shapes.recipe, 15.0f);
+    add_loss(cases, shapes.recipe, 15.0f, 3);
     add_embedding(cases, shapes.gpt2, true);
     add_norm(cases, shapes.gpt2, NormKind::layernorm);
     add_activation(cases, shapes.gpt2, Activation::gelu_tanh);

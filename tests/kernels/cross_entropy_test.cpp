@@ -81,6 +81,106 @@ TEST_P(CrossEntropyTest, LossesAndGradients) {
     }
 }
 
+// K targets a row: some do not count, some are the same, some rows have none; they lie among more columns.
+TEST_P(CrossEntropyTest, SeveralTargets) {
+    constexpr int64_t kColumns = 3, kRows = 33;  // before the rows, of the targets
+    const float gradient_scale = 0.125f;
+    for (const Vocabulary& vocabulary : kVocabularies) {
+        for (const std::vector<double>& weights :
+             {std::vector<double>{0.75}, {1, 0.5, 0.25}, {1, 0}, std::vector<double>(8, 0.5)}) {
+            for (float softcap : {0.0f, 15.0f}) {
+                for (const bool in_place : {false, true}) {
+                    SCOPED_TRACE(fmt::format("V={} of {} K={} softcap={} in place {}", vocabulary.size,
+                                             vocabulary.padded, weights.size(), softcap, in_place));
+                    const Matrix logits = random_logits(kRows, vocabulary, dtype());
+                    std::vector<Indices> targets;
+                    Indices flat;
+                    const auto num_targets = static_cast<int64_t>(weights.size());
+                    for (int64_t k = 0; k < num_targets; ++k) {
+                        Indices row = random_indices(kRows, vocabulary.size, static_cast<uint64_t>(k) + 2);
+                        for (size_t t = 0; t < row.size(); ++t) {
+                            if (t % 5 == 0 && k > 0) row[t] = targets[0][t];
+                            if (t % 4 == 1 && k % 2 == 1) row[t] = -1;
+                            if (t % 16 == 7) row[t] = -1;
+                        }
+                        flat.insert(flat.end(), kColumns, 99999);  // nobody's
+                        flat.insert(flat.end(), row.begin(), row.end());
+                        targets.push_back(std::move(row));
+                    }
+                    Matrix weight_row(1, num_targets);
+                    for (int64_t k = 0; k < num_targets; ++k) weight_row[k] = weights[static_cast<size_t>(k)];
+                    const Outputs out = run([&](Harness& h) -> Outputs {
+                        const Tensor losses = h.output(DType::f32, {kRows});
+                        const Tensor in = in_place ? h.inout(logits, dtype()) : h.input(logits, dtype());
+                        const Tensor dlogits = in_place ? in : h.output(dtype(), {kRows, vocabulary.padded});
+                        h.ops().cross_entropy(
+                            {.losses = losses,
+                             .dlogits = dlogits,
+                             .logits = in,
+                             .targets = h.input(flat)
+                                            .reshaped({num_targets, kColumns + kRows})
+                                            .column_slice(kColumns, kRows),
+                             .weights = h.input(weight_row, DType::f32).reshaped({num_targets}),
+                             .vocab_size = vocabulary.size,
+                             .softcap = softcap,
+                             .gradient_scale = gradient_scale},
+                            h.stream());
+                        return {h.read(losses), h.read(dlogits)};
+                    });
+                    double sum = 0;
+                    for (const double w : weights) sum += w;
+                    Tolerance losses = kLossTolerance,
+                              gradients = gradient_tolerance(dtype(), gradient_scale);
+                    losses.absolute *= std::max(1.0, sum);  // each target's, times its weight
+                    gradients.absolute *= std::max(1.0, sum);
+                    expect_close(out[0],
+                                 reference::weighted_cross_entropy_losses(logits, targets, weights,
+                                                                          vocabulary.size, softcap),
+                                 losses, "losses");
+                    expect_close(out[1],
+                                 reference::weighted_cross_entropy_dlogits(
+                                     logits, targets, weights, vocabulary.size, softcap, gradient_scale),
+                                 gradients, "dlogits");
+                }
+            }
+        }
+    }
+}
+
+// A weight of 1 for one target is the plain loss, in every bit.
+TEST_P(CrossEntropyTest, OneTargetOfWeightOneIsThePlainLoss) {
+    const Vocabulary vocabulary{257, 272};
+    const Matrix logits = random_logits(33, vocabulary, dtype());
+    Indices targets = random_indices(33, vocabulary.size, 2);
+    targets[5] = -1;
+    const auto compute = [&](bool weighted) {
+        return run([&](Harness& h) -> Outputs {
+            const Tensor losses = h.output(DType::f32, {33}),
+                         dlogits = h.output(dtype(), {33, vocabulary.padded});
+            const Tensor ids = h.input(targets);
+            op::CrossEntropy arguments{.losses = losses,
+                                       .dlogits = dlogits,
+                                       .logits = h.input(logits, dtype()),
+                                       .targets = ids,
+                                       .vocab_size = vocabulary.size,
+                                       .softcap = 15.0f,
+                                       .gradient_scale = 0.1f};
+            if (weighted) {
+                arguments.targets = ids.reshaped({1, 33});
+                Matrix one(1, 1);
+                one[0] = 1;
+                arguments.weights = h.input(one, DType::f32).reshaped({1});
+            }
+            h.ops().cross_entropy(arguments, h.stream());
+            return {h.read(losses), h.read(dlogits)};
+        });
+    };
+    const Outputs plain = compute(false), weighted = compute(true);
+    EXPECT_EQ(plain[0].values, weighted[0].values);
+    // A GPU's kernel rounds the target's element once more where it has one target alone.
+    expect_close(weighted[1], plain[1], gradient_tolerance(dtype(), 0.1f), "dlogits");
+}
+
 TEST_P(CrossEntropyTest, AllIgnored) {
     const Vocabulary vocabulary{257, 272};
     const Matrix logits = random_logits(7, vocabulary, dtype());
@@ -171,6 +271,19 @@ TEST_P(CrossEntropyTest, ShapeErrors) {
                                   h.stream());
         },
         {"dlogits", "[4,48]", "[4,47]"});
+    const auto with_weights = [&](int64_t targets, int64_t weights) {
+        return [=, this](Harness& h) {
+            h.ops().cross_entropy(
+                {.losses = h.output(DType::f32, {4}),
+                 .logits = h.output(dtype(), {4, 48}),
+                 .targets = h.input(Indices(static_cast<size_t>(4 * targets))).reshaped({targets, 4}),
+                 .weights = h.output(DType::f32, {weights}),
+                 .vocab_size = 48},
+                h.stream());
+        };
+    };
+    expect_error(with_weights(2, 3), {"targets", "[3,4]", "[2,4]"});
+    expect_error(with_weights(9, 9), {"9 targets", "at most 8"});
 }
 
 }  // namespace

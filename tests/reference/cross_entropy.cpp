@@ -58,4 +58,23 @@ Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64
     return dlogits;
 }
 
+// With several targets a row, each with its weight: sums over them, one after the other.
+Matrix weighted_cross_entropy_losses(const Matrix& logits, const std::vector<Indices>& targets,
+                                     const std::vector<double>& weights, int64_t vocab_size, float softcap) {
+    Matrix sum(1, logits.rows);
+    for (size_t k = 0; k < targets.size(); ++k)
+        sum = plus(sum, times(cross_entropy_losses(logits, targets[k], vocab_size, softcap), weights[k]));
+    return sum;
+}
+
+Matrix weighted_cross_entropy_dlogits(const Matrix& logits, const std::vector<Indices>& targets,
+                                      const std::vector<double>& weights, int64_t vocab_size, float softcap,
+                                      float gradient_scale) {
+    Matrix sum(logits.rows, logits.cols);
+    for (size_t k = 0; k < targets.size(); ++k)
+        sum = plus(sum, times(cross_entropy_dlogits(logits, targets[k], vocab_size, softcap, gradient_scale),
+                              weights[k]));
+    return sum;
+}
+
 }  // namespace speedrun::reference

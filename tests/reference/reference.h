@@ -124,6 +124,12 @@ AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const 
 Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_t vocab_size, float softcap);
 Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64_t vocab_size, float softcap,
                              float gradient_scale);
+// targets and weights: one for each that a row has.
+Matrix weighted_cross_entropy_losses(const Matrix& logits, const std::vector<Indices>& targets,
+                                     const std::vector<double>& weights, int64_t vocab_size, float softcap);
+Matrix weighted_cross_entropy_dlogits(const Matrix& logits, const std::vector<Indices>& targets,
+                                      const std::vector<double>& weights, int64_t vocab_size, float softcap,
+                                      float gradient_scale);
 
 // ---- optimizers.cpp: in place on vectors and matrices
 // ------------------------------------------------------------

@@ -43,6 +43,43 @@ TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
     }
 }
 
+// Three targets in rows of several rounds: in the same chunk, in chunks that one thread stores, and the same one twice.
+TEST_P(KernelPathsTest, CrossEntropyOfSeveralTargetsInLongRows) {
+    constexpr int64_t kPadded = 9000;
+    const std::vector<double> weights = {1, 0.5, 0.25};
+    Matrix weight_row(1, 3);
+    for (int64_t k = 0; k < 3; ++k) weight_row[k] = weights[static_cast<size_t>(k)];
+    const std::vector<Indices> targets = {{0, 8992, 17, -1}, {1, 8996, 17, 5}, {8191, 4, 17, -1}};
+    Indices flat;
+    for (const Indices& row : targets) flat.insert(flat.end(), row.begin(), row.end());
+    for (float softcap : {0.0f, 15.0f, 60.0f}) {
+        SCOPED_TRACE(softcap);
+        const Matrix logits = random_matrix(4, kPadded, 1, dtype(), 4.0);
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor losses = h.output(DType::f32, {4}), dlogits = h.inout(logits, dtype());
+            h.ops().cross_entropy({.losses = losses,
+                                   .dlogits = dlogits,
+                                   .logits = dlogits,
+                                   .targets = h.input(flat).reshaped({3, 4}),
+                                   .weights = h.input(weight_row, DType::f32).reshaped({3}),
+                                   .vocab_size = kPadded - 3,
+                                   .softcap = softcap,
+                                   .gradient_scale = 0.125f},
+                                  h.stream());
+            return {h.read(losses), h.read(dlogits)};
+        });
+        // The tolerances of CrossEntropyOfLongRows, times the sum of the weights.
+        const double cap = 1.75 * std::max(15.0, static_cast<double>(softcap)) / 15.0;
+        expect_close(out[0],
+                     reference::weighted_cross_entropy_losses(logits, targets, weights, kPadded - 3, softcap),
+                     {16 * kF32Roundoff, 0, 1e-5 * cap}, "losses");
+        expect_close(
+            out[1],
+            reference::weighted_cross_entropy_dlogits(logits, targets, weights, kPadded - 3, softcap, 0.125f),
+            {dtype() == DType::bf16 ? kBf16Ulp : 2e-5 * cap, 0, 0.125 * 1.75 * 2e-6}, "dlogits");
+    }
+}
+
 TEST_P(KernelPathsTest, CrossEntropyTargetOutsideIsNan) {
     const Matrix logits = random_matrix(3, 48, 1, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {

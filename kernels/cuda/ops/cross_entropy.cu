@@ -32,6 +32,9 @@ struct Arguments {
     float* losses;
     Rows<Real> dlogits, logits;
     const int32_t* targets;
+    int64_t target_stride;  // from one target of a row to the next
+    const float* weights;   // null: one target
+    int num_targets;
     int64_t vocab, padded;
     float softcap, gradient_scale;
     bool has_gradient;
@@ -86,19 +89,50 @@ struct Cache {
     }
 };
 
-template <class Real, int W, Method kMethod>
+// What a thread knows of a row's targets: one that it takes the loss of (-1: none), with its weight; the weight of all; and
+// by a bit for each those whose chunk it stores.
+struct RowTargets {
+    int32_t target = -1;
+    float own = 0.0f, weight = 0.0f;
+    uint32_t stored_here = 0;
+    bool valid = true, counts = false;
+};
+
+template <class Real, int W>
+__device__ __forceinline__ RowTargets several_targets(const Arguments<Real>& a, int64_t row) {
+    RowTargets all;
+    for (int k = 0; k < a.num_targets; ++k) {
+        const int32_t id = a.targets[k * a.target_stride + row];
+        const float weight = a.weights[k];
+        all.valid = all.valid && id >= -1 && id < a.vocab;
+        if (id < 0) continue;
+        all.counts = true;
+        all.weight += weight;
+        if (static_cast<int>(threadIdx.x) == k) {
+            all.target = id;
+            all.own = weight;
+        }
+        if (threadIdx.x == id / W % blockDim.x) all.stored_here |= 1u << k;
+    }
+    return all;
+}
+
+template <class Real, int W, Method kMethod, bool kSeveral>
 __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     cross_entropy_kernel(Arguments<Real> a, int64_t chunks, Cache<W> cache) {
     constexpr bool kOnline = kMethod == Method::online;
     const int64_t row = blockIdx.x;
-    const int32_t target = a.targets[row];
+    RowTargets all;
+    if constexpr (kSeveral) all = several_targets<Real, W>(a, row);
+    const int32_t target = kSeveral ? all.target : a.targets[row];
     Real* const out = a.has_gradient ? a.dlogits.at(row) : nullptr;
     const auto chunk_at = [&](int64_t chunk, int64_t end) {
         const int64_t left = end - chunk * W;
         return Chunk<W>{left < W ? static_cast<int>(left < 0 ? 0 : left) : W};
     };
-    if (target < 0 || target >= a.vocab) {
-        if (threadIdx.x == 0) a.losses[row] = target == -1 ? 0.0f : quiet_nan();
+    const bool valid = kSeveral ? all.valid : target >= -1 && target < a.vocab;
+    if (!valid || !(kSeveral ? all.counts : target >= 0)) {
+        if (threadIdx.x == 0) a.losses[row] = valid ? 0.0f : quiet_nan();
         if (!a.has_gradient) return;
         Vector<W> zero;
 #pragma unroll
@@ -108,8 +142,8 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
         return;
     }
     const Real* const in = a.logits.at(row);
-    const float target_logit =
-        to_float(in[target]);  // before dlogits, which may be the same memory, are written
+    // Before dlogits, which may be the same memory, are written.
+    const float target_logit = kSeveral && target < 0 ? 0.0f : to_float(in[target]);
     const bool capped = !kOnline || a.softcap > 0.0f;
     const float scale = capped ? 2.8853900817779268f / a.softcap : 0.0f;        // 2·log₂e/c
     const float exponent = -2.8853900817779268f * (capped ? a.softcap : 0.0f);  // −2c·log₂e
@@ -144,13 +178,22 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
 
     const float target_gap = capped ? cap_gap(target_logit, scale) : 0.0f;
     const float target_capped = capped ? a.softcap * (1.0f - 2.0f * target_gap) : target_logit;
-    if (threadIdx.x == 0) {
-        // log(Σ exp(z − top)) + top − z of the target. Without a running maximum the softcap takes its place,
-        // which no capped logit exceeds: the target's stays 2·softcap·target_gap below it.
-        a.losses[row] = logf(total) + (kOnline ? top - target_capped : 2.0f * a.softcap * target_gap);
+    // log(Σ exp(z − top)) + top − z of the target. Without a running maximum the softcap takes its place,
+    // which no capped logit exceeds: the target's stays 2·softcap·target_gap below it.
+    const auto loss = [&] {
+        return logf(total) + (kOnline ? top - target_capped : 2.0f * a.softcap * target_gap);
+    };
+    if constexpr (kSeveral) {
+        if (warp_index() == 0) {  // which has them all
+            const float sum_of_losses = warp_sum(target < 0 ? 0.0f : all.own * loss());
+            if (threadIdx.x == 0) a.losses[row] = sum_of_losses;
+        }
+    } else {
+        if (threadIdx.x == 0) a.losses[row] = loss();
     }
     if (!a.has_gradient) return;
-    const float factor = (kOnline ? 1.0f : 4.0f) * a.gradient_scale / total;
+    const float scaled = kSeveral ? a.gradient_scale * all.weight : a.gradient_scale;
+    const float factor = (kOnline ? 1.0f : 4.0f) * scaled / total;
     // Exponential times slope; what the sum has to come into yet, as the cache has it.
     const auto term = [&](float z) {
         if (!capped) return exp_approx(z - top);
@@ -170,10 +213,21 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
         }
 #pragma unroll
         for (int i = 0; i < W; ++i) d[i] = i < part.count ? d[i] * factor : 0.0f;  // padding
+        if constexpr (kSeveral) {
+            for (int k = 0; k < a.num_targets && all.stored_here != 0; ++k) {
+                const int32_t id = a.targets[k * a.target_stride + row];
+                if ((all.stored_here >> k & 1u) == 0 || id / W != chunk) continue;
+                const float gap = capped ? cap_gap(to_float(in[id]), scale) : 0.0f;
+                const float slope = capped ? 4.0f * gap * (1.0f - gap) : 1.0f;
+                const float share = a.gradient_scale * a.weights[k] * slope;
+#pragma unroll
+                for (int i = 0; i < W; ++i) d[i] -= i == id % W ? share : 0.0f;
+            }
+        }
         chunk_at(chunk, a.padded).store(out + chunk * W, d);
     }
-    // The target's own, by the thread that has stored its chunk.
-    if (threadIdx.x == target / W % blockDim.x) {
+    // The target's own, by the thread that has stored its chunk; of several it has had them before.
+    if (!kSeveral && threadIdx.x == target / W % blockDim.x) {
         const float slope = capped ? 4.0f * target_gap * (1.0f - target_gap) : 1.0f;
         out[target] = from_float<Real>(term(target_logit) * factor - a.gradient_scale * slope);
     }
@@ -192,11 +246,15 @@ void CudaOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
     check(a);
     if (rows == 0) return;
+    const bool several = a.weights.present();
     cuda::with_real(a.logits.dtype, [&]<class Real>() {
         const Arguments<Real> arguments{a.losses.as<float>(),
                                         Rows<Real>(a.dlogits),
                                         Rows<Real>(a.logits),
                                         a.targets.as<int32_t>(),
+                                        several ? a.targets.row_stride : 0,
+                                        several ? a.weights.as<float>() : nullptr,
+                                        several ? static_cast<int>(a.weights.numel()) : 1,
                                         a.vocab_size,
                                         cols,
                                         a.softcap,
@@ -208,8 +266,12 @@ void CudaOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
             const int64_t room =
                 std::min(sizes::kLossCacheBytes, max_shared_memory(stream) - kReduceSharedBytes);
             const Cache<W> cache{bounded && a.dlogits.present() ? Cache<W>::chunks_of(chunks, room) : 0};
-            auto* kernel = bounded ? cross_entropy_kernel<Real, W, Method::bounded>
-                                   : cross_entropy_kernel<Real, W, Method::online>;
+            auto* kernel = bounded ? cross_entropy_kernel<Real, W, Method::bounded, false>
+                                   : cross_entropy_kernel<Real, W, Method::online, false>;
+            if (several) {
+                kernel = bounded ? cross_entropy_kernel<Real, W, Method::bounded, true>
+                                 : cross_entropy_kernel<Real, W, Method::online, true>;
+            }
             launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes + cache.bytes(),
                    stream, arguments, chunks, cache);
         });
