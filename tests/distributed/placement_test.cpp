@@ -17,6 +17,14 @@ Sharing sharing_of(Strategy strategy) {
     return sharing;
 }
 
+Parameter parameter_of(std::vector<Dimension> dimensions, DimensionSet summed = {Dimension::tokens}) {
+    Parameter parameter;
+    parameter.dimensions = std::move(dimensions);
+    parameter.shape.assign(parameter.dimensions.size(), 8);
+    parameter.summed = summed;
+    return parameter;
+}
+
 void expect_refused(const Sharing& sharing, const std::string& fragment) {
     try {
         resolve_sharing(sharing);
@@ -56,7 +64,8 @@ TEST(PlacementTest, TableOfStrategies) {
     for (const Row& row : table) {
         Sharing sharing = sharing_of(row.strategy);
         sharing.accumulate = row.accumulate;
-        const ParameterPlacement place = place_parameter(resolve_sharing(sharing), -1);
+        const ParameterPlacement place =
+            place_parameter(resolve_sharing(sharing), parameter_of({Dimension::width}));
         for (const Axis axis : {Axis::shard, Axis::context}) {
             const auto i = static_cast<size_t>(axis);
             EXPECT_EQ(place.stored[i], row.stored) << word_of(row.strategy);
@@ -73,19 +82,48 @@ TEST(PlacementTest, TableOfStrategies) {
     }
 }
 
-// Tensor cuts the weight: its gradient is cut too and nothing is summed there. What it does not cut is summed
-// only if it sharded the sequence.
-TEST(PlacementTest, TensorAxis) {
-    const auto t = static_cast<size_t>(Axis::tensor);
-    for (const bool sequence_parallel : {false, true}) {
-        Sharing sharing = resolve_sharing(sharing_of(Strategy::zero3));
-        sharing.sequence_parallel = sequence_parallel;
-        const ParameterPlacement matrix = place_parameter(sharing, 1), norm = place_parameter(sharing, -1);
-        for (const AxisPlacements& at :
-             {matrix.stored, matrix.computed, matrix.gradient, matrix.accumulated, matrix.state})
-            EXPECT_EQ(at[t], Placement::shard(1));
-        EXPECT_EQ(norm.gradient[t], sequence_parallel ? kPartial : kReplicate);
-        EXPECT_EQ(norm.state[t], kReplicate);
+// On every axis by hand: what the axis cuts of the parameter stays cut, and nothing is summed there; what it cuts of
+// the sum leaves terms; else summing would multiply.
+TEST(PlacementTest, GradientsFollowFromDimensions) {
+    using enum Dimension;
+    const struct {
+        const char* name;
+        Parameter parameter;
+        Placement on_tensor, with_sequence_parallel;
+    } cases[] = {
+        {"products from the width", parameter_of({hidden, width}), Placement::shard(0), Placement::shard(0)},
+        {"products to the width", parameter_of({width, head_width}), Placement::shard(1),
+         Placement::shard(1)},
+        {"biases of what is cut", parameter_of({hidden}), Placement::shard(0), Placement::shard(0)},
+        {"biases and gains of the width", parameter_of({width}), kReplicate, kPartial},
+        {"tables", parameter_of({vocabulary, width}), Placement::shard(0), Placement::shard(0)},
+        {"positions", parameter_of({positions, width}), kReplicate, kPartial},
+        {"gates of heads", parameter_of({heads, width}), Placement::shard(0), Placement::shard(0)},
+        {"a number for the width", parameter_of({numbers}, {tokens, width}), kReplicate, kPartial},
+        {"a number for values of heads", parameter_of({numbers}, {tokens, head_width}), kPartial, kPartial},
+        {"a number of no tokens", parameter_of({numbers}, {width}), kReplicate, kReplicate},
+    };
+    for (const auto& c : cases) {
+        for (const bool sequence_parallel : {false, true}) {
+            Sharing sharing = resolve_sharing(sharing_of(Strategy::zero2));
+            sharing.sequence_parallel = sequence_parallel;
+            const ParameterPlacement place = place_parameter(sharing, c.parameter);
+            const auto on = [](const AxisPlacements& placements, Axis axis) {
+                return placements[static_cast<size_t>(axis)];
+            };
+            const Placement batch = c.parameter.summed.contains(tokens) ? kPartial : kReplicate;
+            for (const Axis axis : {Axis::replicate, Axis::shard, Axis::context}) {
+                EXPECT_EQ(on(place.gradient, axis), batch) << c.name;
+                EXPECT_EQ(on(place.computed, axis), kReplicate) << c.name;
+            }
+            EXPECT_EQ(on(place.gradient, Axis::tensor),
+                      sequence_parallel ? c.with_sequence_parallel : c.on_tensor)
+                << c.name;
+            const Placement values = c.on_tensor.kind == Placement::Kind::shard ? c.on_tensor : kReplicate;
+            for (const AxisPlacements& at : {place.stored, place.computed, place.state})
+                EXPECT_EQ(on(at, Axis::tensor), values) << c.name;
+            EXPECT_EQ(on(place.accumulated, Axis::tensor), on(place.gradient, Axis::tensor)) << c.name;
+        }
     }
 }
 

@@ -140,7 +140,9 @@ TEST(StepCollectivesTest, TensorIsSummedFirst) {
     const ParameterPlacement norm = [] {
         Sharing sharing = sharing_of(Strategy::zero1);
         sharing.sequence_parallel = true;
-        return place_parameter(sharing, -1);
+        Parameter gain;
+        gain.dimensions = {Dimension::width};
+        return place_parameter(sharing, gain);
     }();
     EXPECT_EQ(
         lines(collectives_between(norm.accumulated, norm.state, {.elements = 64, .padding = 16},

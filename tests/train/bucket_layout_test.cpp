@@ -116,6 +116,33 @@ TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
     EXPECT_EQ(layout.size(), 5) << "and one of vectors";
 }
 
+// Gains of norms are whole on every rank of the tensor axis, biases of the MLP's hidden units are cut there.
+TEST(BucketLayoutTest, ABucketIsPlacedAlike) {
+    const ParameterTable table = parameters_of(odd_model(), 16);
+    OptimizersConfig optimizers;
+    optimizers.groups.emplace_back().params = {"*"};
+    Sharing sharing;
+    sharing.strategy = Strategy::zero2;
+    sharing.bucket_bytes = 1 << 30;
+    sharing = resolve_sharing(sharing);
+    const auto buckets = [&](const Mesh& mesh) {
+        const Ranks ranks(mesh, sharing);
+        const BucketLayout layout(table, bucket_rules(ranks, table, optimizers));
+        EXPECT_NO_THROW(step_collectives(layout, ranks, DType::bf16));
+        return std::pair(layout.bucket_of(table.find("blocks.1.mlp_norm.gain")).id,
+                         layout.bucket_of(table.find("blocks.1.mlp.up.bias")).id);
+    };
+    const auto [gain, bias] = buckets(Mesh({1, 4, 1, 1}));
+    EXPECT_EQ(gain, bias);
+    const auto [gain_of_tensor, bias_of_tensor] = buckets(Mesh({1, 2, 1, 2}));
+    EXPECT_NE(gain_of_tensor, bias_of_tensor);
+
+    BucketRules mixed = bucket_rules(Ranks(Mesh({1, 2, 1, 2}), sharing), table, optimizers);
+    mixed.placement_of.clear();
+    const BucketLayout layout(table, mixed);
+    EXPECT_THROW(step_collectives(layout, Ranks(Mesh({1, 2, 1, 2}), sharing), DType::bf16), Error);
+}
+
 TEST(BucketLayoutTest, PaddingIsLittle) {
     const ParameterTable table = parameters_of(gpt2_124m(), 1024);
     for (const int shards : {8, 64, 1024}) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/train/model_harness.h"
+#include "train/config/config_json.h"
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
@@ -49,6 +50,40 @@ TEST(ParameterTableTest, NamesOfGpt2) {
                                                "final_norm.gain",
                                                "final_norm.bias"};
     EXPECT_EQ(names_of(table), expected);
+}
+
+std::string text_of(const DimensionSet& set) {
+    std::string text;
+    for (int d = 0; d <= static_cast<int>(Dimension::numbers); ++d)
+        if (set.contains(static_cast<Dimension>(d)))
+            text += (text.empty() ? "" : ", ") + std::string(name_of(static_cast<Dimension>(d)));
+    return text;
+}
+
+// What the graph says of gradients, by hand: all sum over tokens; numbers that weigh rows over their columns too.
+TEST(ParameterTableTest, GradientsSumOverWhatParametersLack) {
+    ModelConfig model = model_config(Family::modern, 2, 64, 257);
+    model.mix_first_embedding = model.norm_parameters = model.biases = true;
+    model.value_embeddings = 1;
+    model.max_ngram = 3;
+    model.ngram_rows = 50;
+    const ParameterTable modern = parameters_of(model, 32);
+    for (const Parameter& p : modern.all()) {
+        const bool weighs_heads = p.name.find("value_mix") != std::string::npos,
+                   weighs_width = p.name.find(".mix") != std::string::npos;
+        EXPECT_EQ(text_of(p.summed), weighs_heads   ? "tokens, head width"
+                                     : weighs_width ? "tokens, width"
+                                                    : "tokens")
+            << p.name;
+    }
+    // The sigmoid of a number weighs a skip's rows.
+    const Config parts = read_config(SPEEDRUN_SOURCE_ROOT "/configs/kjv_parts.json", {});
+    const ParameterTable with_skip = parameters_of(parts.model, 32);
+    EXPECT_EQ(text_of(with_skip.find("blocks.3.skip").summed), "tokens, width");
+    EXPECT_EQ(text_of(with_skip.find("backout.1").summed), "tokens, width");
+    EXPECT_EQ(text_of(with_skip.find("blocks.0.attn.gate.weight").summed), "tokens");
+    const ParameterTable gpt2 = parameters_of(model_config(Family::gpt2, 1, 64, 257), 32);
+    for (const Parameter& p : gpt2.all()) EXPECT_EQ(text_of(p.summed), "tokens") << p.name;
 }
 
 TEST(ParameterTableTest, NamesOfModernWithAllSwitches) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace speedrun {
 
@@ -29,10 +30,22 @@ struct Extent {
     int64_t size;
 };
 
-// Does the tensor axis cut it? Heads, the MLP's hidden units and rows of tables are computed apart.
-constexpr bool cut_by_tensor(Dimension dimension) {
-    return dimension == Dimension::heads || dimension == Dimension::head_width ||
-           dimension == Dimension::hidden || dimension == Dimension::vocabulary;
-}
+class DimensionSet {
+  public:
+    constexpr DimensionSet() = default;
+    constexpr DimensionSet(std::initializer_list<Dimension> dimensions) {
+        for (const Dimension dimension : dimensions) add(dimension);
+    }
+    constexpr void add(Dimension dimension) { bits_ |= bit(dimension); }
+    constexpr void add(const DimensionSet& others) { bits_ |= others.bits_; }
+    constexpr void remove(Dimension dimension) { bits_ &= ~bit(dimension); }
+    constexpr bool contains(Dimension dimension) const { return (bits_ & bit(dimension)) != 0; }
+    constexpr bool meets(const DimensionSet& other) const { return (bits_ & other.bits_) != 0; }
+    constexpr bool operator==(const DimensionSet&) const = default;
+
+  private:
+    static constexpr uint32_t bit(Dimension dimension) { return 1u << static_cast<uint32_t>(dimension); }
+    uint32_t bits_ = 0;
+};
 
 }  // namespace speedrun

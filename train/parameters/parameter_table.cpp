@@ -22,8 +22,7 @@ int ParameterTable::declare(std::string name, const std::vector<Extent>& extents
     parameter.matrices = matrices;
     parameter.full_precision = extents.size() == 1;
     for (const Extent& extent : extents) {
-        if (cut_by_tensor(extent.dimension))
-            parameter.tensor_parallel_dim = static_cast<int>(parameter.shape.size());
+        parameter.dimensions.push_back(extent.dimension);
         parameter.shape.push_back(extent.size);
     }
     parameters_.push_back(std::move(parameter));

@@ -30,7 +30,9 @@ struct Parameter {
     std::vector<int64_t> shape;
     InitRule init;
     int64_t matrices = 1;  // stacked along dimension 0 that a matrix optimizer treats apart (q, k, v: 3)
-    int tensor_parallel_dim = -1;   // dimension that the tensor axis cuts; −1: none
+    std::vector<Dimension> dimensions;  // what those of `shape` count
+    // What its gradient sums over and it lacks itself.
+    DimensionSet summed{Dimension::tokens};
     bool full_precision = false;    // computed with in f32: vectors and scalars
     std::vector<UnitUse> uses{{}};  // in order of units, one at least
 
@@ -45,6 +47,9 @@ class ParameterTable {
     int declare(std::string name, const std::vector<Extent>& extents, InitRule init, int64_t matrices = 1);
     // What the graph of the model says. Throws an internal error for no use, or units out of order.
     void set_uses(int id, std::vector<UnitUse> uses);
+    void set_summed(int id, const DimensionSet& summed) {
+        parameters_[static_cast<size_t>(id)].summed = summed;
+    }
     void set_num_units(int num_units) { num_units_ = num_units; }
 
     const std::vector<Parameter>& all() const { return parameters_; }

@@ -38,7 +38,8 @@ BucketLayout::BucketLayout(const ParameterTable& table, const BucketRules& rules
 // From the last parameter to the first; the result ascends, by bucket and in each.
 std::vector<std::vector<const Parameter*>> BucketLayout::fill() const {
     using Members = std::vector<const Parameter*>;
-    using Key = std::tuple<int, bool, int>;  // what members share: group, compute type, unit (zero3)
+    // What members share: group, compute type, placement, unit (zero3).
+    using Key = std::tuple<int, bool, int, int>;
     std::vector<Members> closed;
     std::map<Key, Members> open;
     for (auto p = table_.all().rbegin(); p != table_.all().rend(); ++p) {
@@ -48,7 +49,8 @@ std::vector<std::vector<const Parameter*>> BucketLayout::fill() const {
             closed.push_back({&*p});
             continue;
         }
-        Members& members = open[{group_of(*p), p->full_precision, by_unit ? p->unit() : -1}];
+        Members& members =
+            open[{group_of(*p), p->full_precision, placement_of(*p), by_unit ? p->unit() : -1}];
         members.push_back(&*p);
         if (by_unit || elements_of(members) < rules_.target) continue;
         closed.push_back(std::move(members));
@@ -91,6 +93,10 @@ bool BucketLayout::sharded() const {
 
 int BucketLayout::group_of(const Parameter& p) const {
     return rules_.group_of.empty() ? 0 : rules_.group_of[p.id];
+}
+
+int BucketLayout::placement_of(const Parameter& p) const {
+    return rules_.placement_of.empty() ? 0 : rules_.placement_of[p.id];
 }
 
 bool BucketLayout::whole_matrix(int group) const {

@@ -2,7 +2,7 @@
 // one.
 //
 // A bucket is a contiguous piece of the gradient memory, and the same piece of the compute copies. It holds
-// whole parameters of one optimizer group and one compute type, neighbours in the order in which backward
+// whole parameters of one optimizer group, one compute type and one placement, neighbours in the order in which backward
 // completes them, and is closed when it has the target size, so that the last layers are on the wire while
 // earlier ones still compute. Where parameters are stored sharded (zero3) a unit's parameters are one
 // bucket, which is gathered and reduced whole.
@@ -26,6 +26,8 @@ struct BucketRules {
     int num_shards = 1, index = 0;  // ranks that share the optimizer state, and which of them this one is
     int matrix_shards = 0, matrix_index = 0;  // the same for optimizers of whole matrices; 0: as above
     std::vector<int> group_of;                // optimizer group by parameter id; empty: all in one
+    // By parameter id: what is placed on the mesh alike has the same number; empty: all of it.
+    std::vector<int> placement_of;
     std::vector<bool> whole_matrix;         // by group: its optimizer needs whole matrices; empty: none does
     int64_t target = 0;                     // elements of a full bucket; 0: each parameter is one
     std::optional<Reshard> stored_sharded;  // parameters: each rank stores its shards alone and gathers
@@ -92,6 +94,7 @@ class BucketLayout {
 
   private:
     int group_of(const Parameter& p) const;
+    int placement_of(const Parameter& p) const;
     std::vector<std::vector<const Parameter*>> fill() const;
     void add(const std::vector<const Parameter*>& members);
 

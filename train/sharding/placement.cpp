@@ -18,13 +18,15 @@ constexpr std::array<StrategyRow, 4> kRows{{
     {Strategy::zero3, kCut, kCut, true, true, Accumulate::reduce_scatter, Reshard::except_last},
 }};
 
-AxisPlacements on_axes(Placement replicated, Placement sharded, Placement on_tensor) {
-    AxisPlacements placements;
-    placements[static_cast<size_t>(replicate)] = replicated;
-    placements[static_cast<size_t>(shard)] = sharded;
-    placements[static_cast<size_t>(context)] = sharded;  // folded into shard
-    placements[static_cast<size_t>(tensor)] = on_tensor;
-    return placements;
+// On an axis that cuts these dimensions: of a parameter's values, and of its gradient.
+Placement values_on(const DimensionSet& cut, const Parameter& parameter) {
+    for (size_t d = 0; d < parameter.dimensions.size(); ++d)
+        if (cut.contains(parameter.dimensions[d])) return Placement::shard(static_cast<int>(d));
+    return kFull;
+}
+Placement gradient_on(const DimensionSet& cut, const Parameter& parameter) {
+    const Placement values = values_on(cut, parameter);
+    return values == kFull && parameter.summed.meets(cut) ? Placement::partial() : values;
 }
 
 void check_accumulate(const StrategyRow& row, Accumulate accumulate) {
@@ -101,19 +103,27 @@ Sharing resolve_sharing(Sharing sharing) {
     return sharing;
 }
 
-ParameterPlacement place_parameter(const Sharing& sharing, int tensor_parallel_dim) {
-    const StrategyRow& row = row_of(sharing.strategy);
-    const bool cut_by_tensor = tensor_parallel_dim >= 0;
-    const Placement weight = cut_by_tensor ? Placement::shard(tensor_parallel_dim) : kFull;
-    const Placement raw = !cut_by_tensor && sharing.sequence_parallel ? Placement::partial() : weight;
-    const bool keeps_shard = sharing.accumulate.value() == Accumulate::reduce_scatter;
+DimensionSet dimensions_cut_by(Axis axis, const Sharing& sharing) {
+    using enum Dimension;
+    if (axis != tensor) return {tokens};
+    return sharing.sequence_parallel ? DimensionSet{heads, head_width, hidden, vocabulary, tokens}
+                                     : DimensionSet{heads, head_width, hidden, vocabulary};
+}
 
+ParameterPlacement place_parameter(const Sharing& sharing, const Parameter& parameter) {
+    const StrategyRow& row = row_of(sharing.strategy);
+    const bool keeps_shard = sharing.accumulate.value() == Accumulate::reduce_scatter;
     ParameterPlacement place;
-    place.stored = on_axes(kFull, row.stored, weight);
-    place.computed = on_axes(kFull, kFull, weight);
-    place.gradient = on_axes(Placement::partial(), Placement::partial(), raw);
-    place.accumulated = on_axes(Placement::partial(), keeps_shard ? row.state : Placement::partial(), raw);
-    place.state = on_axes(kFull, row.state, weight);
+    for (const Axis axis : kAxes) {
+        const auto i = static_cast<size_t>(axis);
+        const DimensionSet cut = dimensions_cut_by(axis, sharing);
+        const bool by_strategy = axis == shard || axis == context;  // context is folded into shard
+        place.computed[i] = values_on(cut, parameter);
+        place.gradient[i] = gradient_on(cut, parameter);
+        place.stored[i] = by_strategy ? row.stored : place.computed[i];
+        place.state[i] = by_strategy ? row.state : place.computed[i];
+        place.accumulated[i] = by_strategy && keeps_shard ? row.state : place.gradient[i];
+    }
     return place;
 }
 

@@ -4,10 +4,9 @@
 //     Shard(dim)   every rank has its shard of dimension dim (EvenSplit, padded with zeros),
 //     Partial      every rank has a term; the value is the sum over the axis.
 // Collectives follow from changes of placement and from nothing else (collective_between). The rule for
-// gradients: an axis that shards a broadcast dimension of the operation's input (batch: replicate, shard;
-// sequence: context, and tensor under sequence parallelism) makes the raw gradient Partial; one that shards
-// the weight makes it Shard; otherwise it is Replicate, and summing it would multiply it by the size of the
-// axis.
+// gradients: an axis that cuts a dimension of the parameter leaves every rank its shard of the gradient; one that
+// cuts a dimension over which the gradient sums (Parameter::summed) makes it Partial; otherwise it is Replicate,
+// and summing it would multiply it by the size of the axis.
 #pragma once
 
 #include <array>
@@ -49,6 +48,7 @@ struct ParameterPlacement {
     AxisPlacements gradient;     // raw, as backward leaves it after each microbatch
     AxisPlacements accumulated;  // what is kept from one microbatch to the next
     AxisPlacements state;        // optimizer state, and the gradient that the optimizer reads
+    bool operator==(const ParameterPlacement&) const = default;
 };
 
 // How ranks share a step, with what another section adds to it: who holds what, and when it travels. What the config leaves open (nullopt) is
@@ -74,7 +74,11 @@ const StrategyRow& row_of(Strategy strategy);
 // Nothing left open. Usage errors that say why, for every combination that cannot be right.
 Sharing resolve_sharing(Sharing sharing);
 
-// Placements of one parameter under what resolve_sharing returns. tensor_parallel_dim: as in Parameter, -1 for none.
-ParameterPlacement place_parameter(const Sharing& sharing, int tensor_parallel_dim);
+// What an axis cuts, of values and of parameters: the batch axes and context the tokens; tensor heads, the MLP's hidden
+// units and the rows of tables, and under sequence parallelism the tokens of values that have none of these.
+DimensionSet dimensions_cut_by(Axis axis, const Sharing& sharing);
+
+// Placements of one parameter under what resolve_sharing returns.
+ParameterPlacement place_parameter(const Sharing& sharing, const Parameter& parameter);
 
 }  // namespace speedrun

@@ -49,12 +49,40 @@ AxisPlacements on(const AxisSet& axes, Placement placement) {
     return placements;
 }
 
-// What place_parameter() says of the strategy; but under ddp the state of whole matrices is cut all the same.
+// What place_parameter() says, on the axes that the mesh has.
+ParameterPlacement placement_of(const Parameter& parameter, const Ranks& ranks) {
+    ParameterPlacement place = place_parameter(ranks.sharing(), parameter);
+    for (AxisPlacements* at :
+         {&place.stored, &place.computed, &place.gradient, &place.accumulated, &place.state})
+        for (const Axis axis : kAxes)
+            if (ranks.mesh().size(axis) == 1) (*at)[static_cast<size_t>(axis)] = Placement::replicate();
+    return place;
+}
+
+// That of all that is in it (BucketRules::placement_of); but under ddp the state of whole matrices is cut all the same.
 ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
-    ParameterPlacement placement = place_parameter(ranks.sharing(), -1);
+    ParameterPlacement placement = placement_of(*bucket.pieces.front().parameter, ranks);
+    for (const Piece& piece : bucket.pieces) {
+        if (placement_of(*piece.parameter, ranks) == placement) continue;
+        throw_internal("collectives of a step: {} and {} are in one bucket and not placed alike",
+                       bucket.pieces.front().parameter->name, piece.parameter->name);
+    }
     if (ranks.sharing().strategy == Strategy::ddp)
         placement.state = on(bucket.num_shards == 1 ? AxisSet{} : kRankAxes, Placement::shard(0));
     return placement;
+}
+
+// By parameter: the same number for those that are placed alike.
+std::vector<int> placements_of(const ParameterTable& table, const Ranks& ranks) {
+    std::vector<ParameterPlacement> known;
+    std::vector<int> numbers;
+    for (const Parameter& p : table.all()) {
+        const ParameterPlacement placement = placement_of(p, ranks);
+        const auto found = std::find(known.begin(), known.end(), placement);
+        numbers.push_back(static_cast<int>(found - known.begin()));
+        if (found == known.end()) known.push_back(placement);
+    }
+    return numbers;
 }
 
 // Collectives of one row, put together change by change.
@@ -201,6 +229,7 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
     const Sharing& sharing = ranks.sharing();
     BucketRules rules;
     rules.group_of = assign_groups(table, config);
+    rules.placement_of = placements_of(table, ranks);
     for (const OptimizerGroupConfig& group : config.groups)
         rules.whole_matrix.push_back(needs_whole_matrices(group));
     rules.target = bucket_target(sharing, ranks.mesh().world_size(), table.numel());

@@ -1,17 +1,63 @@
 #include "train/model/graph/parameter_uses.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 namespace speedrun {
 
+namespace {
+
+// Over what gradients sum (note_parameter_uses), node by node from the last to the first.
+class SummedDimensions {
+  public:
+    explicit SummedDimensions(const NodeGraph& graph)
+        : graph_(graph), from_parameters_(graph.values().size()), summed_(graph.values().size()) {
+        for (const auto& node : graph.nodes()) {
+            const bool all = std::all_of(node->reads().begin(), node->reads().end(), [&](const auto& read) {
+                return from_parameters_[index(read.value)] || graph[read.value].holder == Holder::constant;
+            });
+            for (const Node::Write& write : node->writes()) from_parameters_[index(write.value)] = all;
+        }
+        for (auto node = graph.nodes().rbegin(); node != graph.nodes().rend(); ++node) {
+            const DimensionSet over = of_node(**node);
+            for (const Node::Read& read : (*node)->reads())
+                if (read.gradient != Gives::nothing) summed_[index(read.value)].add(over);
+        }
+    }
+
+    // Of what a node writes, and, where that is a function of parameters alone, of its gradient.
+    DimensionSet of_node(const Node& node) const {
+        DimensionSet over;
+        for (const Node::Write& write : node.writes()) {
+            DimensionSet own;
+            for (const Extent& extent : graph_[write.value].extents) own.add(extent.dimension);
+            over.add(own);
+            if (from_parameters_[index(write.value)]) over.add(summed_[index(write.value)]);
+        }
+        return over;
+    }
+
+  private:
+    static size_t index(ValueId value) { return static_cast<size_t>(value); }
+
+    const NodeGraph& graph_;
+    std::vector<bool> from_parameters_;  // by value: it depends on nothing else
+    std::vector<DimensionSet> summed_;   // by value
+};
+
+}  // namespace
+
 void note_parameter_uses(const NodeGraph& graph, ParameterTable& table) {
     std::vector<std::map<int, bool>> by_unit(static_cast<size_t>(table.size()));  // read by backward?
+    std::vector<DimensionSet> summed(static_cast<size_t>(table.size()));
+    const SummedDimensions dimensions(graph);
     for (const auto& node : graph.nodes()) {
         for (const Node::Use& use : node->uses()) {
             // What backward may compute again, it reads again.
             const bool again = use.in_backward || node->cost() != Cost::input;
             by_unit[static_cast<size_t>(use.parameter)][graph.unit_of(*node)] |= again;
+            summed[static_cast<size_t>(use.parameter)].add(dimensions.of_node(*node));
         }
     }
     for (const Parameter& p : table.all()) {
@@ -19,6 +65,8 @@ void note_parameter_uses(const NodeGraph& graph, ParameterTable& table) {
         for (const auto& [unit, again] : by_unit[static_cast<size_t>(p.id)])
             uses.push_back({.unit = unit, .in_backward = again});
         table.set_uses(p.id, std::move(uses));
+        for (const Dimension own : p.dimensions) summed[static_cast<size_t>(p.id)].remove(own);
+        table.set_summed(p.id, summed[static_cast<size_t>(p.id)]);
     }
     table.set_num_units(graph.num_units());
 }
