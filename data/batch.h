@@ -18,6 +18,8 @@ struct Batch {
     // (sizes)(T) table rows of the 2-gram, 3-gram, … that ends at each token, see hash_ngrams(); empty for a
     // model that embeds none.
     std::vector<std::vector<int32_t>> ngrams = {};
+    // (n)(T) the tokens after that, see add_further_targets(); empty for a loss of the next token alone.
+    std::vector<std::vector<int32_t>> further_targets = {};
     int64_t valid_targets = 0;  // how many targets are not -1
     // Targets that count in the whole step that a training batch belongs to, over all microbatches and ranks:
     // the step's loss is the mean over them, however they are spread.

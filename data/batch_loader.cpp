@@ -5,6 +5,7 @@
 #include <span>
 
 #include "data/document_rows.h"
+#include "data/further_targets.h"
 #include "data/stream_rows.h"
 #include "kernels/device/error.h"
 
@@ -44,38 +45,92 @@ void index_row(Batch& batch, int64_t row, const RowLayout& layout) {
     }
 }
 
-std::unique_ptr<const RowSource> make_rows(const TokenDataset& dataset, const BatchLoaderOptions& options) {
-    const int64_t S = options.sequence_length;
-    if (S < 1) throw_usage("sequence_length is {}, expected 1 or more", S);
-    if (options.rows_per_step < 1)
-        throw_usage("rows_per_step is {}, expected 1 or more", options.rows_per_step);
-    if (options.max_document_tokens == 0) {
-        return std::make_unique<StreamRows>(
-            dataset,
-            StreamRowsOptions{.sequence_length = S, .seed = options.seed, .shuffle = options.shuffle});
-    }
-    return std::make_unique<DocumentRows>(
-        dataset, DocumentRowsOptions{.sequence_length = S,
-                                     .max_document_tokens = options.max_document_tokens,
-                                     .seed = options.seed,
-                                     .shuffle = options.shuffle});
-}
-
 }  // namespace
 
 BatchLoader::BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& options)
-    : separator_(dataset.separator()), options_(options), rows_(make_rows(dataset, options)) {}
+    : separator_(dataset.separator()), options_(options) {
+    if (options.stages.empty()) throw_internal("a loader without stages");
+    int64_t first_step = 0;
+    bool of_documents = false;
+    for (const LoaderStage& stage : options.stages) {
+        if (stage.sequence_length < 1)
+            throw_usage("sequence_length is {}, expected 1 or more", stage.sequence_length);
+        if (stage.rows_per_step < 1)
+            throw_usage("rows_per_step is {}, expected 1 or more", stage.rows_per_step);
+        if (stage.of_documents() != options.stages.front().of_documents())
+            throw_internal("stages of documents and of the stream");
+        of_documents = stage.of_documents();
+        stages_.push_back({.stage = stage, .first_step = first_step, .rows = nullptr});
+        first_step += stage.num_steps;
+    }
+    of_documents ? add_documents(dataset) : add_windows(dataset);
+}
+
+// All stages cut the windows of the longest rows.
+void BatchLoader::add_windows(const TokenDataset& dataset) {
+    WindowRange range;
+    for (const Stage& s : stages_)
+        range.window_tokens = std::max(range.window_tokens, s.stage.sequence_length);
+    for (Stage& s : stages_) {
+        const int64_t pieces = range.window_tokens / s.stage.sequence_length;
+        range.count = (s.stage.num_rows() + pieces - 1) / pieces;
+        if (&s == &stages_.back() && pieces == 1) range.count = 0;
+        s.rows = std::make_unique<StreamRows>(dataset,
+                                              StreamRowsOptions{.sequence_length = s.stage.sequence_length,
+                                                                .seed = options_.seed,
+                                                                .shuffle = options_.shuffle,
+                                                                .range = range});
+        range.first += range.count;
+    }
+}
+
+void BatchLoader::add_documents(const TokenDataset& dataset) {
+    const auto index = std::make_shared<const DocumentIndex>(dataset);
+    DocumentPlace begin;
+    for (Stage& s : stages_) {
+        auto rows = std::make_unique<DocumentRows>(
+            dataset, index,
+            DocumentRowsOptions{.sequence_length = s.stage.sequence_length,
+                                .max_document_tokens = s.stage.max_document_tokens,
+                                .seed = options_.seed,
+                                .shuffle = options_.shuffle,
+                                .begin = begin});
+        if (&s != &stages_.back()) begin = rows->begin_of(s.stage.num_rows());
+        s.rows = std::move(rows);
+    }
+}
+
+size_t BatchLoader::stage_at(int64_t step) const {
+    size_t index = 0;
+    while (index + 1 < stages_.size() && step >= stages_[index + 1].first_step) ++index;
+    return index;
+}
+
+int64_t BatchLoader::epoch(int64_t step) const {
+    const Stage& s = stages_[stage_at(step)];
+    return s.rows->epoch((step - s.first_step) * s.stage.rows_per_step);
+}
+
+std::string BatchLoader::describe() const {
+    if (stages_.size() == 1) return stages_.front().rows->describe();
+    std::string text;
+    for (size_t i = 0; i < stages_.size(); ++i)
+        text += fmt::format("{}stage {}: {}", i == 0 ? "" : "\n", i, stages_[i].rows->describe());
+    return text;
+}
 
 void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
-    if (step < 0 || rows.first < 0 || rows.count < 0 || rows.first > options_.rows_per_step - rows.count) {
+    const Stage& s = stages_[stage_at(step)];
+    const int64_t rows_per_step = s.stage.rows_per_step;
+    if (step < 0 || rows.first < 0 || rows.count < 0 || rows.first > rows_per_step - rows.count) {
         throw_internal("rows {} to {} of step {}, a step has {}", rows.first, rows.first + rows.count, step,
-                       options_.rows_per_step);
+                       rows_per_step);
     }
-    const int64_t S = options_.sequence_length;
+    const int64_t S = s.stage.sequence_length;
     resize(batch, rows.count, S);
     std::vector<RowSource::Piece> pieces;
     for (int64_t row = 0; row < rows.count; ++row) {
-        rows_->read(step * options_.rows_per_step + rows.first + row, pieces);
+        s.rows->read((step - s.first_step) * rows_per_step + rows.first + row, pieces);
         const auto tokens = batch.tokens.begin() + row * S, targets = batch.targets.begin() + row * S;
         int64_t at = 0;  // in the row of S+1 tokens: all but the last are inputs, all but the first targets
         for (const RowSource::Piece piece : pieces) {
@@ -87,8 +142,9 @@ void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
         index_row(batch, row, {S, separator_, options_.document_mask});
     }
     hash_ngrams(batch, options_.ngrams);
+    add_further_targets(batch, s.stage.num_targets);
     batch.valid_targets = rows.count * S;  // a row holds the target of its last input too
-    batch.step_targets = options_.rows_per_step * S;
+    batch.step_targets = rows_per_step * S;
 }
 
 ValidationLoader::ValidationLoader(const TokenDataset& dataset, const ValidationLoaderOptions& options)

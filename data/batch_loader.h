@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "data/batch.h"
 #include "data/ngrams.h"
@@ -18,19 +19,30 @@ struct RowRange {
     int64_t first = 0, count = 0;
 };
 
-struct BatchLoaderOptions {
+// Steps that have rows of one length.
+struct LoaderStage {
     int64_t sequence_length = 0;  // S, tokens per row
     int64_t rows_per_step = 0;    // rows per optimizer step, over all ranks and microbatches
-    uint64_t seed = 0;            // of the order
-    bool shuffle = true;          // false: in file order
     // 0: rows are windows of the shards (StreamRows). Else they are packed from documents that are cut at so
-    // many tokens (DocumentRows).
+    // many tokens (DocumentRows). Of all stages or of none.
     int64_t max_document_tokens = 0;
-    bool document_mask = true;  // see Batch::first_key
-    NgramTable ngrams = {};     // see Batch::ngrams
+    int64_t num_targets = 1;  // of each token, see Batch::further_targets
+    int64_t num_steps = 0;    // the last stage has no end
+
+    int64_t num_rows() const { return num_steps * rows_per_step; }
+    bool of_documents() const { return max_document_tokens > 0; }
 };
 
-// Training rows. Row i of a step is row step * rows_per_step + i of the row source.
+struct BatchLoaderOptions {
+    std::vector<LoaderStage> stages;  // in order, one at least
+    uint64_t seed = 0;                // of the order
+    bool shuffle = true;              // false: in file order
+    bool document_mask = true;        // see Batch::first_key
+    NgramTable ngrams = {};           // see Batch::ngrams
+};
+
+// Training rows. Row i of a step is row (step − the stage's first) * rows_per_step + i of the stage's row source,
+// which begins where that of the stage before ended: up to the end of an epoch no token is in two rows.
 class BatchLoader {
   public:
     // The dataset must outlive the loader. Throws a usage error for sizes below 1, a data error where the
@@ -38,10 +50,13 @@ class BatchLoader {
     BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& options);
 
     const BatchLoaderOptions& options() const { return options_; }
+    size_t stage_at(int64_t step) const;  // index of the step's stage
     // Epoch of the first row of a step.
-    int64_t epoch(int64_t step) const { return rows_->epoch(step * options_.rows_per_step); }
-    EpochCounts counts(int64_t epoch) const { return rows_->counts(epoch); }
-    std::string describe() const { return rows_->describe(); }
+    int64_t epoch(int64_t step) const;
+    // Rows and tokens of an epoch, if all of it were read in rows of the first stage.
+    EpochCounts counts(int64_t epoch) const { return stages_.front().rows->counts(epoch); }
+    // A line for each stage.
+    std::string describe() const;
 
     // Fills `batch` with rows of a step (first ≥ 0, first+count ≤ rows_per_step, else an internal error).
     // Vectors are reused. Safe to call from many threads with different batches. Throws a data error at a
@@ -49,9 +64,18 @@ class BatchLoader {
     void fill(int64_t step, RowRange rows, Batch& batch) const;
 
   private:
+    struct Stage {
+        LoaderStage stage;
+        int64_t first_step = 0;
+        std::unique_ptr<const RowSource> rows;
+    };
+
+    void add_windows(const TokenDataset& dataset);
+    void add_documents(const TokenDataset& dataset);
+
     int32_t separator_;
     BatchLoaderOptions options_;
-    std::unique_ptr<const RowSource> rows_;
+    std::vector<Stage> stages_;
 };
 
 struct ValidationLoaderOptions {

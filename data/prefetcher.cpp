@@ -8,12 +8,16 @@ namespace speedrun {
 
 Prefetcher::Prefetcher(const BatchLoader& loader, const PrefetcherOptions& options)
     : loader_(loader), options_(options) {
-    const int64_t rows = options.rows_per_microbatch * options.microbatches_per_step * options.num_ranks;
-    if (options.rows_per_microbatch < 1 || options.microbatches_per_step < 1 ||
-        rows != loader.options().rows_per_step) {
-        throw_usage("{} rows per microbatch * {} microbatches * {} ranks must equal {} rows per step",
-                    options.rows_per_microbatch, options.microbatches_per_step, options.num_ranks,
-                    loader.options().rows_per_step);
+    const std::vector<LoaderStage>& stages = loader.options().stages;
+    if (options.rows_per_microbatch.size() != stages.size())
+        throw_internal("microbatches of {} stages, the loader has {}", options.rows_per_microbatch.size(),
+                       stages.size());
+    for (size_t i = 0; i < stages.size(); ++i) {
+        const int64_t rows = options.rows_per_microbatch[i];
+        if (rows < 1 || options.num_ranks < 1 || stages[i].rows_per_step % (rows * options.num_ranks) != 0) {
+            throw_usage("{} rows per microbatch * {} ranks must divide {} rows per step", rows,
+                        options.num_ranks, stages[i].rows_per_step);
+        }
     }
     if (options.rank < 0 || options.rank >= options.num_ranks) {
         throw_usage("rank {} of {} ranks", options.rank, options.num_ranks);
@@ -35,6 +39,7 @@ Prefetcher::~Prefetcher() {
 
 void Prefetcher::run() {
     const int64_t capacity = static_cast<int64_t>(ring_.size());
+    int64_t step = options_.start_step, microbatch = 0;
     for (int64_t index = 0;; ++index) {
         {
             std::unique_lock lock(mutex_);
@@ -43,12 +48,12 @@ void Prefetcher::run() {
         }
         std::exception_ptr error;
         try {
-            const int64_t step = options_.start_step + index / options_.microbatches_per_step;
-            const int64_t microbatch = index % options_.microbatches_per_step;
-            const int64_t first_row =
-                (microbatch * options_.num_ranks + options_.rank) * options_.rows_per_microbatch;
-            loader_.fill(step, {.first = first_row, .count = options_.rows_per_microbatch},
+            const int64_t rows = options_.rows_per_microbatch[loader_.stage_at(step)];
+            loader_.fill(step,
+                         {.first = (microbatch * options_.num_ranks + options_.rank) * rows, .count = rows},
                          ring_[static_cast<size_t>(index % capacity)]);
+            const int64_t rows_per_step = loader_.options().stages[loader_.stage_at(step)].rows_per_step;
+            if (++microbatch * rows * options_.num_ranks == rows_per_step) ++step, microbatch = 0;
         } catch (...) {
             error = std::current_exception();
         }

@@ -14,9 +14,9 @@
 namespace speedrun {
 
 struct PrefetcherOptions {
-    int64_t rows_per_microbatch = 0;    // rows of one batch on one rank
-    int64_t microbatches_per_step = 0;  // batches per step on one rank
-    int64_t rank = 0;                   // this rank among those that hold different data
+    // Rows of one batch on one rank, in each of the loader's stages.
+    std::vector<int64_t> rows_per_microbatch;
+    int64_t rank = 0;  // this rank among those that hold different data
     int64_t num_ranks = 1;
     int64_t start_step = 0;  // first step that next() returns
     int64_t depth = 4;       // batches made ahead, at least 1
@@ -27,9 +27,8 @@ struct PrefetcherOptions {
 // next().
 class Prefetcher {
   public:
-    // The loader must outlive the prefetcher. Starts the thread. Throws a usage error unless
-    // rows_per_microbatch * microbatches_per_step * num_ranks equals the loader's rows_per_step and the other
-    // options are in range.
+    // The loader must outlive the prefetcher. Starts the thread. Throws a usage error unless in each stage
+    // rows_per_microbatch * num_ranks divides the loader's rows_per_step and the other options are in range.
     Prefetcher(const BatchLoader& loader, const PrefetcherOptions& options);
     // Waits for at most the one batch that is being filled.
     ~Prefetcher();

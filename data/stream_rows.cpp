@@ -24,33 +24,51 @@ int64_t windows_of(const Shard& shard, int64_t sequence_length, bool shuffle) {
 
 StreamRows::StreamRows(const TokenDataset& dataset, const StreamRowsOptions& options)
     : dataset_(dataset), options_(options) {
-    const int64_t S = options.sequence_length;
+    int64_t& W = options_.range.window_tokens;
+    if (W == 0) W = options.sequence_length;
+    if (W < options.sequence_length)
+        throw_usage("windows of {} tokens are cut into rows of {}", W, options.sequence_length);
     first_window_.push_back(0);
     int64_t longest = 0;
     for (int64_t i = 0; i < dataset.num_shards(); ++i) {
         const Shard& shard = dataset.shard(i);
         longest = std::max(longest, shard.size());
-        first_window_.push_back(first_window_.back() + windows_of(shard, S, options.shuffle));
+        first_window_.push_back(first_window_.back() + windows_of(shard, W, options.shuffle));
     }
     if (num_windows() == 0) {
         throw_data(
-            "training data too short: sequence_length {} needs {} tokens in a shard, the longest has {}", S,
-            S + 1, longest);
+            "training data too short: sequence_length {} needs {} tokens in a shard, the longest has {}", W,
+            W + 1, longest);
     }
 }
 
+StreamRows::Place StreamRows::place_of(int64_t row) const {
+    const WindowRange& range = options_.range;
+    if (!options_.shuffle || range.count == 0)
+        return {.window = range.first + row / pieces(), .piece = row % pieces()};
+    const int64_t round = row / (range.count * pieces()), in_round = row % (range.count * pieces());
+    return {.window = range.first + round * range.count + in_round % range.count,
+            .piece = in_round / range.count};
+}
+
 // Windows of a shard are neighbours, each beginning with the last target of the one before: they hold one
-// token more than they have inputs.
+// token more than they have inputs; as do the rows of a window.
 EpochCounts StreamRows::counts(int64_t) const {
-    int64_t seen = num_windows() * options_.sequence_length;
-    for (size_t i = 1; i < first_window_.size(); ++i) seen += first_window_[i] > first_window_[i - 1];
-    return {.rows = num_windows(), .tokens_seen = seen, .tokens_dropped = dataset_.num_tokens() - seen};
+    const int64_t S = options_.sequence_length, used = pieces() * S;
+    const bool neighbours = used == options_.range.window_tokens;
+    int64_t seen = num_windows() * (used + (neighbours ? 0 : 1));
+    for (size_t i = 1; neighbours && i < first_window_.size(); ++i)
+        seen += first_window_[i] > first_window_[i - 1];
+    return {.rows = num_windows() * pieces(),
+            .tokens_seen = seen,
+            .tokens_dropped = dataset_.num_tokens() - seen};
 }
 
 void StreamRows::read(int64_t row, std::vector<Piece>& pieces) const {
-    const int64_t S = options_.sequence_length;
-    const int64_t epoch = row / num_windows();
-    int64_t window = row % num_windows();
+    const int64_t S = options_.sequence_length, W = options_.range.window_tokens;
+    const Place place = place_of(row);
+    const int64_t epoch = place.window / num_windows();
+    int64_t window = place.window % num_windows();
     if (options_.shuffle) window = Permutation(num_windows(), {options_.seed, epoch})(window);
 
     // upper_bound skips shards without windows: they start where the next one does.
@@ -60,10 +78,10 @@ void StreamRows::read(int64_t row, std::vector<Piece>& pieces) const {
     const int64_t shard_windows = *after - shard_first;
     int64_t offset = 0;
     if (options_.shuffle) {
-        const int64_t slack = dataset_.shard(shard).size() - 1 - shard_windows * S;
-        offset = window_offset(std::min(S, slack + 1), {options_.seed, epoch}, shard);
+        const int64_t slack = dataset_.shard(shard).size() - 1 - shard_windows * W;
+        offset = window_offset(std::min(W, slack + 1), {options_.seed, epoch}, shard);
     }
-    pieces.assign(1, dataset_.window(shard, offset + (window - shard_first) * S, S + 1));
+    pieces.assign(1, dataset_.window(shard, offset + (window - shard_first) * W + place.piece * S, S + 1));
 }
 
 std::string StreamRows::describe() const {

@@ -97,6 +97,7 @@ for config in $configs; do
     name=$(basename "$config" .json)
     case $name in
     schema) continue ;;
+    kjv_stages) settings="$short schedule.stages=[2,4,6]" precisions="f32 bf16" ;;
     kjv*) settings=$short precisions="f32 bf16" ;;
     *) settings=$large precisions=bf16 ;;
     esac

@@ -59,6 +59,8 @@ fi
 # What the twin cannot do it refuses, by name.
 compared normuon 1 124m_modern.json optimizers.groups.0.normuon=true
 grep -q 'the twin has no normuon' normuon.log || fail "normuon is not refused by name: $(cat normuon.log)"
+compared factor 1 124m_modern.json schedule.lr_factor=0.5
+grep -q 'schedule.lr_factor 0.5: the twin has none' factor.log || fail "a factor is not refused by name: $(cat factor.log)"
 
 [ "$failures" -eq 0 ] || exit 1
 echo "all passed"

@@ -62,6 +62,28 @@ TEST_F(FakeRunTest, GraphsLaunchTheSameKernelsAsCalls) {
     }
 }
 
+// Two lengths of rows, and a window of validation: every one is recorded, and none allocates.
+TEST_F(FakeRunTest, StagesHaveGraphsOfTheirOwn) {
+    const std::vector<std::string> stages = {"schedule.stages=[1, 3, 5]",
+                                             "batch.sequence_length=[16, 64, 16]",
+                                             "batch.microbatch_tokens=[512, 256, 512]",
+                                             "batch.tokens_per_step=[1536, 1536, 512]",
+                                             "eval.windows={\"window\": 8}",
+                                             "eval.every=2"};
+    std::vector<std::string> by_calls = stages;
+    by_calls.push_back("cuda.graph=false");
+    EXPECT_EQ(launches_of(gpu_config(by_calls), "calls"), launches_of(gpu_config(stages), "graphs"));
+
+    const Config c = gpu_config(stages);
+    Runtime runtime(runtime_options(c));
+    RunFolder folder((folder_ / "logs").string(), "run");
+    Trainer trainer(c, runtime, {}, folder, {.quiet = true});
+    const int64_t allocations = fake_gpu_allocations();
+    EXPECT_EQ(trainer.run().steps, 5);
+    EXPECT_EQ(fake_gpu_allocations(), allocations) << "memory was allocated after the start-up";
+    EXPECT_EQ(runtime.device().memory().total(), plan_memory(c).bytes);
+}
+
 // On a driver whose graphs do not wait, nothing is recorded and the run says so.
 TEST_F(FakeRunTest, GraphsThatDoNotWaitAreNotUsed) {
     for (const GraphWaits waits : {GraphWaits::at_launch, GraphWaits::at_capture}) {
@@ -219,14 +241,14 @@ TEST_F(FakeRunTest, TheBenchTimesEveryOperation) {
     options.ceilings = {128, 1 << 20};
     const StepBench bench = bench_steps(c, runtime, kAlone, options);
     EXPECT_NE(bench.limits.find("CUDA graphs"), std::string::npos);
-    EXPECT_EQ(bench.flops_per_step, plan_memory(c).flops_per_step);
+    EXPECT_EQ(bench.work.flops, plan_memory(c).work.front().flops);
     double attention = 0, flops = 0;
     for (const OperationRow& row : bench.profile.operations) {
         attention += row.name == "attention_forward" ? row.calls : 0;
         flops += row.name.starts_with("polar_express") ? 0 : row.flops;  // the optimizer's, not the model's
     }
     EXPECT_EQ(attention, 3 * 2);  // three microbatches through two layers
-    EXPECT_EQ(flops, static_cast<double>(bench.flops_per_step));
+    EXPECT_EQ(flops, static_cast<double>(bench.work.flops));
 }
 
 TEST_F(FakeRunTest, TooSmallAGpuIsRefusedWithWhatWouldFit) {

@@ -40,7 +40,7 @@ class BatchLoaderTest : public testing::Test {
 };
 
 TEST_F(BatchLoaderTest, RowsAreWindowsWithTheirNextTokens) {
-    const BatchLoader loader(dataset_, {.sequence_length = 8, .rows_per_step = 4, .seed = 3});
+    const BatchLoader loader(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 4}}, .seed = 3});
     EXPECT_EQ(loader.counts(0).rows, (103 - 8) / 8 + (57 - 8) / 8);
     for (int64_t step = 0; step < 20; ++step) {
         const Batch batch = fill(loader, step, 0, 4);
@@ -60,7 +60,7 @@ TEST_F(BatchLoaderTest, RowsAreWindowsWithTheirNextTokens) {
 }
 
 TEST_F(BatchLoaderTest, AnEpochVisitsEachWindowOnce) {
-    const BatchLoader loader(dataset_, {.sequence_length = 8, .rows_per_step = 1, .seed = 3});
+    const BatchLoader loader(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 1}}, .seed = 3});
     for (int64_t epoch = 0; epoch < 5; ++epoch) {
         std::set<int32_t> starts, grids;
         for (int64_t i = 0; i < loader.counts(0).rows; ++i) {
@@ -75,8 +75,8 @@ TEST_F(BatchLoaderTest, AnEpochVisitsEachWindowOnce) {
 }
 
 TEST_F(BatchLoaderTest, EpochsAndSeedsDiffer) {
-    const BatchLoader first(dataset_, {.sequence_length = 8, .rows_per_step = 17, .seed = 3});
-    const BatchLoader second(dataset_, {.sequence_length = 8, .rows_per_step = 17, .seed = 4});
+    const BatchLoader first(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 17}}, .seed = 3});
+    const BatchLoader second(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 17}}, .seed = 4});
     ASSERT_EQ(first.counts(0).rows, 17);  // one step is one epoch
     EXPECT_EQ(fill(first, 0, 0, 17).tokens, fill(first, 0, 0, 17).tokens);
     EXPECT_NE(fill(first, 0, 0, 17).tokens, fill(first, 1, 0, 17).tokens);
@@ -90,7 +90,7 @@ TEST_F(BatchLoaderTest, EpochsAndSeedsDiffer) {
 }
 
 TEST_F(BatchLoaderTest, RowsDoNotDependOnHowAStepIsSplit) {
-    const BatchLoader loader(dataset_, {.sequence_length = 8, .rows_per_step = 12, .seed = 3});
+    const BatchLoader loader(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 12}}, .seed = 3});
     for (int64_t step = 0; step < 4; ++step) {
         const Batch whole = fill(loader, step, 0, 12);
         for (const int64_t rows : {1, 2, 3, 4, 6}) {
@@ -108,14 +108,14 @@ TEST_F(BatchLoaderTest, RowsDoNotDependOnHowAStepIsSplit) {
 }
 
 TEST_F(BatchLoaderTest, RowsDoNotDependOnTheStepSize) {
-    const BatchLoader small(dataset_, {.sequence_length = 8, .rows_per_step = 5, .seed = 3});
-    const BatchLoader large(dataset_, {.sequence_length = 8, .rows_per_step = 20, .seed = 3});
+    const BatchLoader small(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 5}}, .seed = 3});
+    const BatchLoader large(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 20}}, .seed = 3});
     EXPECT_EQ(fill(small, 7, 0, 5).tokens, fill(large, 1, 15, 5).tokens);
 }
 
 TEST_F(BatchLoaderTest, WithoutShuffleRowsAreInFileOrder) {
-    const BatchLoader loader(dataset_,
-                             {.sequence_length = 20, .rows_per_step = 7, .seed = 3, .shuffle = false});
+    const BatchLoader loader(
+        dataset_, {.stages = {{.sequence_length = 20, .rows_per_step = 7}}, .seed = 3, .shuffle = false});
     EXPECT_EQ(loader.counts(0).rows, 7);
     EXPECT_EQ(loader.counts(0).tokens_seen, (5 * 20 + 1) + (2 * 20 + 1));
     EXPECT_EQ(loader.counts(0).tokens_dropped, 2 + 4 + 16);
@@ -126,10 +126,10 @@ TEST_F(BatchLoaderTest, WithoutShuffleRowsAreInFileOrder) {
 }
 
 TEST_F(BatchLoaderTest, AShardOfOneWindowIsUsed) {
-    const BatchLoader loader(dataset_, {.sequence_length = 102, .rows_per_step = 1, .seed = 3});
+    const BatchLoader loader(dataset_, {.stages = {{.sequence_length = 102, .rows_per_step = 1}}, .seed = 3});
     EXPECT_EQ(loader.counts(0).rows, 1);
     for (int64_t step = 0; step < 5; ++step) EXPECT_EQ(fill(loader, step, 0, 1).tokens[0], 0);
-    const BatchLoader slack(dataset_, {.sequence_length = 100, .rows_per_step = 1, .seed = 3});
+    const BatchLoader slack(dataset_, {.stages = {{.sequence_length = 100, .rows_per_step = 1}}, .seed = 3});
     std::set<int32_t> starts;
     for (int64_t step = 0; step < 50; ++step) starts.insert(fill(slack, step, 0, 1).tokens[0]);
     EXPECT_EQ(starts, (std::set<int32_t>{0, 1, 2}));
@@ -137,7 +137,8 @@ TEST_F(BatchLoaderTest, AShardOfOneWindowIsUsed) {
 
 TEST_F(BatchLoaderTest, ChecksItsArguments) {
     const auto make = [&](int64_t sequence_length, int64_t rows_per_step) {
-        return BatchLoader(dataset_, {.sequence_length = sequence_length, .rows_per_step = rows_per_step});
+        return BatchLoader(
+            dataset_, {.stages = {{.sequence_length = sequence_length, .rows_per_step = rows_per_step}}});
     };
     expect_error(ExitCode::data, {"sequence_length 103", "104 tokens", "longest has 103"},
                  [&] { make(103, 1); });
@@ -153,7 +154,8 @@ TEST(BatchLoader, ReportsTokensOutsideTheVocabulary) {
     std::vector<uint16_t> tokens = counting_tokens(20);
     tokens[13] = 500;
     const TokenDataset dataset({write_tokens(dir.file("a.bin"), tokens)}, 500, 0);
-    const BatchLoader loader(dataset, {.sequence_length = 4, .rows_per_step = 1, .shuffle = false});
+    const BatchLoader loader(dataset,
+                             {.stages = {{.sequence_length = 4, .rows_per_step = 1}}, .shuffle = false});
     fill(loader, 0, 0, 1);
     expect_error(ExitCode::data, {"a.bin", "token 13 is 500", "vocab_size is 500"},
                  [&] { fill(loader, 3, 0, 1); });
@@ -166,7 +168,7 @@ TEST(BatchLoader, FirstKeyIsTheLastSeparatorOfTheRow) {
     const TokenDataset dataset({write_tokens(dir.file("a.bin"), {X, 1, 2, X, 3, 4, 5, 6, 7, 8, 1, X, 1,
                                                                  X, X, 2, X, X, 1, 2, 3, 4, 5, 6, 7})},
                                10, X);
-    BatchLoaderOptions options{.sequence_length = 6, .rows_per_step = 4, .shuffle = false};
+    BatchLoaderOptions options{.stages = {{.sequence_length = 6, .rows_per_step = 4}}, .shuffle = false};
     const Batch batch = fill(BatchLoader(dataset, options), 0, 0, 4);
     EXPECT_EQ(batch.first_key, (Ints{0,  0,  0,  3,  3,  3,  6,  6,  6,  6,  6,  11,  //
                                      12, 13, 14, 14, 16, 17, 18, 18, 18, 18, 18, 18}));
@@ -179,7 +181,7 @@ TEST(BatchLoader, FirstKeyIsTheLastSeparatorOfTheRow) {
 TEST(BatchLoader, BatchesAreReused) {
     const TempDir dir;
     const TokenDataset dataset({write_tokens(dir.file("a.bin"), counting_tokens(100))}, kVocab, kSeparator);
-    const BatchLoader loader(dataset, {.sequence_length = 8, .rows_per_step = 4, .seed = 1});
+    const BatchLoader loader(dataset, {.stages = {{.sequence_length = 8, .rows_per_step = 4}}, .seed = 1});
     Batch batch;
     loader.fill(0, {0, 4}, batch);
     const int32_t* memory = batch.tokens.data();

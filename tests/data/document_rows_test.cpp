@@ -22,18 +22,16 @@ constexpr int32_t kVocab = 60000;
 using Ints = std::vector<int32_t>;
 using Tokens = std::vector<uint16_t>;
 
+std::shared_ptr<const DocumentIndex> index_of(const TokenDataset& dataset) {
+    return std::make_shared<const DocumentIndex>(dataset);
+}
+
 Tokens row_of(const RowSource& rows, int64_t row) {
     std::vector<RowSource::Piece> pieces;
     rows.read(row, pieces);
     Tokens tokens;
     for (const RowSource::Piece piece : pieces) tokens.insert(tokens.end(), piece.begin(), piece.end());
     return tokens;
-}
-
-Batch fill(const BatchLoader& loader, int64_t step, RowRange rows) {
-    Batch batch;
-    loader.fill(step, rows, batch);
-    return batch;
 }
 
 class ByHandTest : public testing::Test {
@@ -49,7 +47,8 @@ class ByHandTest : public testing::Test {
 // Rows of 6 + 1 tokens, documents cut at 4. The documents of 3, 6, 1, 5, 2 and 3 tokens are cut to 3, 4, 1,
 // 4, 2 and 3: the first two are a row, the next three another, and the last one alone is none.
 TEST_F(ByHandTest, DocumentsAreCutAndPackedInFileOrder) {
-    const DocumentRows rows(dataset_, {.sequence_length = 6, .max_document_tokens = 4, .shuffle = false});
+    const DocumentRows rows(dataset_, index_of(dataset_),
+                            {.sequence_length = 6, .max_document_tokens = 4, .shuffle = false});
     EXPECT_EQ(rows.num_documents(), 6);
     const Tokens first = {X, 1, 2, X, 10, 11, 12}, second = {X, X, 20, 21, 22, X, 30};
     for (const int64_t row : {0, 2, 2000}) EXPECT_EQ(row_of(rows, row), first) << row;
@@ -68,7 +67,7 @@ TEST_F(ByHandTest, DocumentsAreCutAndPackedInFileOrder) {
 
 TEST_F(ByHandTest, ABatchHoldsInputsTargetsAndFirstKeys) {
     BatchLoaderOptions options{
-        .sequence_length = 6, .rows_per_step = 2, .shuffle = false, .max_document_tokens = 4};
+        .stages = {{.sequence_length = 6, .rows_per_step = 2, .max_document_tokens = 4}}, .shuffle = false};
     const Batch batch = fill(BatchLoader(dataset_, options), 3, {0, 2});
     EXPECT_EQ(batch.tokens, (Ints{X, 1, 2, X, 10, 11, X, X, 20, 21, 22, X}));
     EXPECT_EQ(batch.targets, (Ints{1, 2, X, 10, 11, 12, X, 20, 21, 22, X, 30}));
@@ -81,7 +80,8 @@ TEST_F(ByHandTest, ABatchHoldsInputsTargetsAndFirstKeys) {
 
 // Seven tokens of a row are full with the third of a document's five: its two others are in no row.
 TEST_F(ByHandTest, TheLastDocumentOfARowIsCutAtItsEnd) {
-    const DocumentRows rows(dataset_, {.sequence_length = 6, .max_document_tokens = 6, .shuffle = false});
+    const DocumentRows rows(dataset_, index_of(dataset_),
+                            {.sequence_length = 6, .max_document_tokens = 6, .shuffle = false});
     EXPECT_EQ(row_of(rows, 0), (Tokens{X, 1, 2, X, 10, 11, 12}));
     EXPECT_EQ(row_of(rows, 1), (Tokens{X, X, 20, 21, 22, 23, X}));
     EXPECT_EQ(row_of(rows, 2), row_of(rows, 0)) << "30 is dropped with its document, X 40 41 fills no row";
@@ -89,7 +89,7 @@ TEST_F(ByHandTest, TheLastDocumentOfARowIsCutAtItsEnd) {
 
 TEST_F(ByHandTest, WhatCannotBeIsSaidWithItsNumbers) {
     const auto make = [](const TokenDataset& data, int64_t sequence_length, int64_t most) {
-        DocumentRows(data, {.sequence_length = sequence_length, .max_document_tokens = most});
+        DocumentRows(data, index_of(data), {.sequence_length = sequence_length, .max_document_tokens = most});
     };
     make(dataset_, 16, 4);
     expect_error(ExitCode::data, {"sequence_length 17", "18 tokens", "6 documents", "have 17", "cut at 4"},
@@ -99,7 +99,8 @@ TEST_F(ByHandTest, WhatCannotBeIsSaidWithItsNumbers) {
     expect_error(ExitCode::data, {"11 training tokens", "a.bin", "separator 500"}, [&] { make(none, 2, 2); });
     const TokenDataset small({dir_.file("a.bin")}, 71, 1);
     const BatchLoader loader(
-        small, {.sequence_length = 2, .rows_per_step = 1, .shuffle = false, .max_document_tokens = 3});
+        small,
+        {.stages = {{.sequence_length = 2, .rows_per_step = 1, .max_document_tokens = 3}}, .shuffle = false});
     expect_error(ExitCode::data, {"a.bin", "token 5 is 999", "vocab_size is 71"}, [&] {
         fill(loader, 0, {0, 1});
     });
@@ -128,14 +129,15 @@ class DocumentRowsTest : public testing::Test {
 
     DocumentRows rows(bool shuffle = true, uint64_t seed = 3) const {
         return {*dataset_,
+                index_of(*dataset_),
                 {.sequence_length = S, .max_document_tokens = kLongest, .seed = seed, .shuffle = shuffle}};
     }
     BatchLoader loader(int64_t rows_per_step, uint64_t seed = 3) const {
         return {*dataset_,
-                {.sequence_length = S,
-                 .rows_per_step = rows_per_step,
+                {.stages = {{.sequence_length = S,
+                             .rows_per_step = rows_per_step,
+                             .max_document_tokens = kLongest}},
                  .seed = seed,
-                 .max_document_tokens = kLongest,
                  .ngrams = {.max_ngram = 3, .num_rows = 100}}};
     }
     // The documents of a row by their first token after the separator, with the tokens of each that it has.

@@ -14,8 +14,7 @@ class PrefetcherTest : public testing::Test {
     const TempDir dir_;
     const TokenDataset dataset_{{write_tokens(dir_.file("a.bin"), counting_tokens(1000))}, 60000, 5};
     const BatchLoader loader_{dataset_,
-                              {.sequence_length = 8,
-                               .rows_per_step = 24,
+                              {.stages = {{.sequence_length = 8, .rows_per_step = 24}},
                                .seed = 11,
                                .ngrams = {.max_ngram = 3, .num_rows = 1000}}};
 };
@@ -34,12 +33,9 @@ void expect_equal(const Batch& actual, const Batch& expected) {
 TEST_F(PrefetcherTest, EqualsDirectFill) {
     for (const int64_t depth : {1, 2, 5}) {
         for (const int64_t rank : {0, 1, 2}) {
-            Prefetcher prefetcher(loader_, {.rows_per_microbatch = 2,
-                                            .microbatches_per_step = 4,
-                                            .rank = rank,
-                                            .num_ranks = 3,
-                                            .start_step = 5,
-                                            .depth = depth});
+            Prefetcher prefetcher(
+                loader_,
+                {.rows_per_microbatch = {2}, .rank = rank, .num_ranks = 3, .start_step = 5, .depth = depth});
             Batch expected;
             for (int64_t step = 5; step < 25; ++step) {
                 for (int64_t microbatch = 0; microbatch < 4; ++microbatch) {
@@ -54,7 +50,7 @@ TEST_F(PrefetcherTest, EqualsDirectFill) {
 
 // The reference must hold until the following call, while the thread goes on filling the rest of the ring.
 TEST_F(PrefetcherTest, TheReturnedBatchIsLeftAlone) {
-    Prefetcher prefetcher(loader_, {.rows_per_microbatch = 24, .microbatches_per_step = 1, .depth = 1});
+    Prefetcher prefetcher(loader_, {.rows_per_microbatch = {24}, .depth = 1});
     for (int64_t step = 0; step < 5; ++step) {
         const Batch& batch = prefetcher.next();
         const Batch copy = batch;
@@ -64,7 +60,7 @@ TEST_F(PrefetcherTest, TheReturnedBatchIsLeftAlone) {
 }
 
 TEST_F(PrefetcherTest, StopsPromptlyWhateverItIsDoing) {
-    const PrefetcherOptions options{.rows_per_microbatch = 24, .microbatches_per_step = 1, .depth = 8};
+    const PrefetcherOptions options{.rows_per_microbatch = {24}, .depth = 8};
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < 20; ++i) {
         Prefetcher prefetcher(loader_, options);
@@ -79,8 +75,9 @@ TEST(Prefetcher, RethrowsAfterTheGoodBatches) {
     std::vector<uint16_t> tokens = counting_tokens(41);
     tokens[22] = 600;
     const TokenDataset dataset({write_tokens(dir.file("a.bin"), tokens)}, 600, 0);
-    const BatchLoader loader(dataset, {.sequence_length = 4, .rows_per_step = 1, .shuffle = false});
-    Prefetcher prefetcher(loader, {.rows_per_microbatch = 1, .microbatches_per_step = 1});
+    const BatchLoader loader(dataset,
+                             {.stages = {{.sequence_length = 4, .rows_per_step = 1}}, .shuffle = false});
+    Prefetcher prefetcher(loader, {.rows_per_microbatch = {1}});
     for (int32_t step = 0; step < 5; ++step) EXPECT_EQ(prefetcher.next().tokens[0], 4 * step);
     expect_error(ExitCode::data, {"token 22 is 600"}, [&] { prefetcher.next(); });
     expect_error(ExitCode::data, {"token 22 is 600"}, [&] { prefetcher.next(); });
@@ -88,15 +85,13 @@ TEST(Prefetcher, RethrowsAfterTheGoodBatches) {
 
 TEST_F(PrefetcherTest, ChecksItsArguments) {
     const auto make = [&](const PrefetcherOptions& options) { Prefetcher prefetcher(loader_, options); };
-    expect_error(ExitCode::usage, {"5 rows", "must equal 24"},
-                 [&] { make({.rows_per_microbatch = 5, .microbatches_per_step = 4}); });
-    expect_error(ExitCode::usage, {"rank 3 of 3"}, [&] {
-        make({.rows_per_microbatch = 2, .microbatches_per_step = 4, .rank = 3, .num_ranks = 3});
-    });
+    expect_error(ExitCode::usage, {"5 rows", "1 ranks", "must divide 24"},
+                 [&] { make({.rows_per_microbatch = {5}}); });
+    expect_error(ExitCode::usage, {"rank 3 of 3"},
+                 [&] { make({.rows_per_microbatch = {2}, .rank = 3, .num_ranks = 3}); });
     expect_error(ExitCode::usage, {"start step is -1"},
-                 [&] { make({.rows_per_microbatch = 24, .microbatches_per_step = 1, .start_step = -1}); });
-    expect_error(ExitCode::usage, {"depth is 0"},
-                 [&] { make({.rows_per_microbatch = 24, .microbatches_per_step = 1, .depth = 0}); });
+                 [&] { make({.rows_per_microbatch = {24}, .start_step = -1}); });
+    expect_error(ExitCode::usage, {"depth is 0"}, [&] { make({.rows_per_microbatch = {24}, .depth = 0}); });
 }
 
 }  // namespace

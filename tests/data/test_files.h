@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "data/batch_loader.h"
 #include "data/shard.h"
 #include "kernels/device/error.h"
 #include "tests/temp_dir.h"
@@ -32,6 +33,12 @@ inline std::vector<uint16_t> counting_tokens(int count, int first = 0) {
     std::vector<uint16_t> tokens(static_cast<size_t>(count));
     std::iota(tokens.begin(), tokens.end(), static_cast<uint16_t>(first));
     return tokens;
+}
+
+inline Batch fill(const BatchLoader& loader, int64_t step, RowRange rows) {
+    Batch batch;
+    loader.fill(step, rows, batch);
+    return batch;
 }
 
 // Expects that `action` throws an Error with this code whose message contains all the parts.

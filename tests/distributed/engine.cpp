@@ -5,6 +5,7 @@
 #include <random>
 #include <sstream>
 
+#include "data/further_targets.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/device/error.h"
 #include "tests/distributed/rank_threads.h"
@@ -29,6 +30,7 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.clip_norm != VectorNorm::two) *out << "_norm_" << word_of(mode.clip_norm);
     if (std::string(mode.family) != "recipe") *out << "_" << mode.family;
     if (mode.checkpointing != Checkpointing::none) *out << "_" << word_of(mode.checkpointing);
+    if (mode.stages) *out << "_stages";
     if (mode.graphs) *out << "_graphs";
 }
 
@@ -55,7 +57,8 @@ ModelConfig model_in_parts() {
                 "at": {"1": {"attention": null}, "2": {"mlp": null, "attention": {"value_table": ""}}}},
             "skips": [{"from": 0, "to": 3}],
             "output": [{"type": "backout", "layer": 1, "start": 0.2}, {"type": "norm"}],
-            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
+            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
+            "loss": {"weights": [1, 0.5]}},
         "batch": {"sequence_length": 16},
         "optimizers": {"groups": [{"params": ["*"]}]}})",
                         "test", {})
@@ -106,6 +109,14 @@ Config config_of(const Mode& mode) {
     rest.every = mode.every;
     // Keys' biases have a gradient of 0 but for rounding, which AdamW would blow up to whole steps.
     matrices.epsilon = rest.epsilon = 1e-5;
+    if (mode.stages) {
+        config.schedule.stages = {3, 6, 10};
+        config.schedule.lr_factor = Scheduled<double>({{1, 1}, {1, 0.5}, {0.8, 0.8}});
+        config.model.window = Scheduled<int64_t>({{4, 4}, {0, 0}, {8, 8}});
+        if (family == "parts")
+            config.model.parts.loss.weights[1] = Scheduled<double>({{0.5, 0.25}, {0.25, 0}, {0, 0}});
+        matrices.momentum = Scheduled<double>({{0.9, 0.9}, {0.9, 0.95}, {0.95, 0.95}});
+    }
     config.optimizers.groups = {matrices, rest};
     return config;
 }
@@ -143,7 +154,8 @@ class RowSource final : public BatchSource {
           rows_(rows_of_step_ / (mode.ranks() * mode.accumulation)),
           accumulation_(mode.accumulation),
           masks_(mode.masked && !mode.graphs),
-          ngrams_(config_of(mode).model.ngram_table()),
+          config_(config_of(mode)),
+          ngrams_(config_.model.ngram_table()),
           ranks_(ranks) {}
 
     const Batch& next() override {
@@ -156,6 +168,8 @@ class RowSource final : public BatchSource {
             add_row(batch_, step, (microbatch * ranks_.size() + ranks_.data_rank()) * rows_ + i, i);
         batch_.step_targets = whole.valid_targets;
         hash_ngrams(batch_, ngrams_);
+        const Config stage = config_.in_stage(config_.schedule.stage_of(step));
+        add_further_targets(batch_, stage.model.loss().num_targets());
         return batch_;
     }
 
@@ -177,6 +191,7 @@ class RowSource final : public BatchSource {
 
     const int64_t rows_of_step_, rows_, accumulation_;
     const bool masks_;
+    const Config config_;
     const NgramTable ngrams_;
     const Ranks& ranks_;
     int64_t made_ = 0;
@@ -264,8 +279,9 @@ Curve train_ranks(const Mode& mode, const Delays& delays) {
 const Curve& one_rank(const Mode& mode) {
     static std::map<std::string, Curve> known;
     const std::string key =
-        fmt::format("{} {} {} {} {} {} {} {}", word_of(mode.optimizer), name_of(mode.precision), mode.clip,
-                    word_of(mode.clip_norm), mode.every, mode.family, mode.rows, mode.masked && !mode.graphs);
+        fmt::format("{} {} {} {} {} {} {} {} {}", word_of(mode.optimizer), name_of(mode.precision), mode.clip,
+                    word_of(mode.clip_norm), mode.every, mode.family, mode.rows, mode.masked && !mode.graphs,
+                    mode.stages);
     if (!known.count(key)) {
         Mode alone{Strategy::ddp, 1, 1, 1, mode.optimizer, Launch::ready, mode.precision, mode.clip};
         alone.every = mode.every;
@@ -273,6 +289,7 @@ const Curve& one_rank(const Mode& mode) {
         alone.family = mode.family;
         alone.rows = mode.rows;
         alone.masked = mode.masked && !mode.graphs;
+        alone.stages = mode.stages;
         known[key] = train(alone, nullptr);
     }
     return known[key];

@@ -36,6 +36,7 @@ struct Mode {
     const char* family = "recipe";
     Checkpointing checkpointing = Checkpointing::none;
     StepOrder step_order = StepOrder::reverse;
+    bool stages = false;  // three, of other windows, rates and momentum
     int64_t rows = 24;    // of a step: a multiple of ranks x accumulation
     bool masked = true;   // one target in eight does not count; never with graphs
     bool graphs = false;  // but for one step in five, which is by calls

@@ -88,7 +88,16 @@ std::vector<Mode> all_modes() {
         Mode in_backward{strategy, 1, 4, 1, OptimizerKind::muon, Launch::ready};
         in_backward.optimizer_step = OptimizerStep::in_backward;
         modes.push_back(in_backward);
+        Mode stages{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
+        stages.stages = true;
+        stages.family = "parts";  // whose loss has weights by stage
+        modes.push_back(stages);
         if (kFewer) continue;
+        stages.family = "recipe";
+        stages.optimizer = OptimizerKind::adamw;
+        stages.accumulation = 1;
+        stages.optimizer_step = OptimizerStep::in_backward;
+        modes.push_back(stages);
         modes.push_back({strategy, 2, 2, 1, OptimizerKind::adamw, Launch::after_backward});
         modes.push_back({strategy, 4, 2, 1, OptimizerKind::muon, Launch::ready});
         modes.push_back({strategy, 1, 4, 1, OptimizerKind::muon, Launch::ready, DType::f32, 0.2});
@@ -144,6 +153,7 @@ std::vector<Mode> recorded_modes() {
         modes = {{Strategy::zero2, 1, 2, 3, OptimizerKind::muon, Launch::ready},
                  {Strategy::zero3, 1, 2, 1, OptimizerKind::adamw, Launch::ready}};
         modes.back().optimizer_step = OptimizerStep::in_backward;
+        modes.front().stages = true;
         return modes;
     }
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
@@ -160,6 +170,10 @@ std::vector<Mode> recorded_modes() {
         every.every = 2;
         modes.push_back(every);
         modes.push_back({strategy, 1, 1, 3, OptimizerKind::adamw, Launch::ready});  // alone
+        Mode stages{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
+        stages.stages = true;
+        stages.family = "parts";
+        modes.push_back(stages);
     }
     for (const Reshard reshard : {Reshard::yes, Reshard::no}) {
         Mode mode{Strategy::zero3, 1, 2, 3, OptimizerKind::adamw, Launch::ready};

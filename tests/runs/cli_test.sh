@@ -57,6 +57,30 @@ expect 2 "max_document_tokens 5 is for data.rows=documents" "$speedrun" plan tin
 expect 0 "all_reduce over shard (4 ranks), f32" "$speedrun" plan tiny.json --ranks 4 --set batch.microbatch_tokens=64
 expect 2 "4 ranks = 1024: .*--set batch.microbatch_tokens=64" "$speedrun" plan tiny.json --ranks 4
 
+# Stages: each in the plan, one chosen for what shows a single one, lists that do not fit refused.
+cat >stages <<'END'
+--set schedule.stages=[2,8] --set schedule.steps=8 --set batch.sequence_length=[32,64] --set model.window=[8,0]
+--set schedule.lr_factor=[[0.5,1],1]
+END
+# shellcheck disable=SC2046  # words
+staged() { command=$1; shift; "$speedrun" "$command" tiny.json $(cat stages) "$@"; }
+expect 0 "^stage 0 of 0-1, steps 1 to 2: learning rates x 0.5 to 1, window 8$" staged plan
+for line in "^stage 1 of 0-1, steps 3 to 8: learning rates x 1, window all$" "x 32 tokens; 2 steps = 512 tokens$" "x 64 tokens; 6 steps = 1536 tokens$"; do
+    grep -q -e "$line" out || fail "plan with stages has no $line"
+done
+expect 0 "attention .*window 8" staged plan --stage 0
+expect 2 "error: stage 1 of schedule.stages: .* 256 x 2 ranks" staged plan --ranks 2 --set batch.tokens_per_step=[512,256]
+expect 0 "modelled step" staged plan --stage 0 --gpu h100
+expect 2 "^error: --stage 2: schedule.stages has 2, counted from 0" staged plan --stage 2
+expect 2 "model.window has 2 entries, schedule.stages has 3" staged plan --set 'schedule.stages=[2,4,8]'
+expect 2 "schedule.stages ends after step 8, expected schedule.steps, 9" staged plan --set schedule.steps=9
+expect 0 "steps of 256 tokens" staged bench --steps 1 --stage 0
+expect 0 "window (or a list: by stage)\|keys that a query sees at most.*(or a list: by stage)" "$speedrun" plan --options
+expect 0 "8 steps in 2 stages, 2048 tokens" staged train --name staged --set eval.sequence_length=16
+expect 0 "validation loss $(sed -n 's/.*"val_loss": \([0-9.]\{6\}\).*/\1/p' logs/staged/summary.json)" "$speedrun" eval logs/staged
+expect 0 "chapter" "$speedrun" sample logs/staged --tokens 5 --prompt "chapter "
+rm -r logs
+
 # A modelled step on a GPU that is not here.
 expect 0 "modelled step .* tokens/s" "$speedrun" plan tiny.json --gpu h100
 for line in "^matmul 256x96x32 nt " "^attention_backward .*assumed" "^step " "NVIDIA H100.*one GPU, bf16" "note: modelled, not measured"; do
@@ -81,6 +105,8 @@ for line in "^  0  *embeddings  *embedding 320 x 32; rmsnorm$" "^  1  *block 0  
     "^  2  *block 1  *add; rmsnorm; linear 32 -> 96; embedding 320 x 32;" "^  3  *head  *add; rmsnorm; head 32 -> 320 (257 tokens), not tied, "; do
     grep -q -e "$line" out || fail "plan's table of layers has no $line"
 done
+expect 0 "^  linear 32 -> 96  *1  *0.002  *0.1  *1  *0.003  *0.3$" "$speedrun" plan tiny.json --set precision=f32
+grep -q "^  node  *forward: calls  *GFLOP  *MiB  *backward: calls  *GFLOP  *MiB$" out || fail "plan has no table of work by node"
 expect 0 "most of them at once: [0-9.]* MiB in backward of losses (head" "$speedrun" plan tiny.json
 grep -q "^    scratch of head, loss x 1  *0\.[1-9]$" out || fail "plan does not say what is in memory at the busiest step"
 expect 0 '"name": "block 0"' "$speedrun" plan tiny.json --gpu h100 --json

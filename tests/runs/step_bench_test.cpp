@@ -110,7 +110,7 @@ TEST_F(StepBenchTest, HasEveryOperationOfTheStepAndTheFlopsOfThePlan) {
     const Config two_microbatches = config({"batch.tokens_per_step=1024", "threads=1"});
     const StepBench b = bench(two_microbatches);
     EXPECT_EQ(b.data, "dataset");
-    EXPECT_EQ(model_flops(b), static_cast<double>(plan_memory(two_microbatches).flops_per_step));
+    EXPECT_EQ(model_flops(b), static_cast<double>(plan_memory(two_microbatches).work.front().flops));
     EXPECT_EQ(b.memory_bytes, plan_memory(two_microbatches).bytes);
     EXPECT_GT(b.ceilings.flops_per_s, 0);
     EXPECT_GT(b.ceilings.bytes_per_s, 0);
@@ -151,9 +151,8 @@ TEST_F(StepBenchTest, HasEveryOperationOfTheStepAndTheFlopsOfThePlan) {
 
 TEST_F(StepBenchTest, CountsForwardAgainAndGroupsThatStepRarely) {
     const StepBench again = bench(config({"memory.activation_checkpointing=full"}));
-    EXPECT_GT(again.recomputed_flops_per_step, 0);
-    EXPECT_EQ(model_flops(again),
-              static_cast<double>(again.flops_per_step + again.recomputed_flops_per_step));
+    EXPECT_GT(again.work.recomputed_flops, 0);
+    EXPECT_EQ(model_flops(again), static_cast<double>(again.work.flops + again.work.recomputed_flops));
     const StepBench rare = bench(config({"optimizers.groups.0.every=2"}), 3);
     EXPECT_EQ(rare.profile.steps % 2, 0);
     EXPECT_DOUBLE_EQ(calls_of(rare).at("polar_express"), calls_of(bench(config())).at("polar_express") / 2);

@@ -98,8 +98,8 @@ TEST(CheckpointingTest, NothingIsReadAfterItsRelease) {
 
 int64_t activation_bytes(const ModelConfig& model, const MemoryConfig& memory, DType precision) {
     Runtime runtime({.device = DeviceKind::cpu, .precision = precision, .threads = 1, .dry = true});
-    const Transformer transformer(model, {.tokens = kTokens, .sequence_length = kSequence}, runtime, {}, true,
-                                  memory);
+    const auto transformer = Transformer::make({{model, {.tokens = kTokens, .sequence_length = kSequence}}},
+                                               runtime, {.memory = memory});
     return runtime.device().memory().total(MemoryCategory::activations);
 }
 

@@ -72,6 +72,13 @@ std::string violation(const Json& schema, const Json& value, const std::string& 
             for (size_t i = 0; value.is_array() && i < value.size(); ++i)
                 if (auto bad = violation(rule, value[i], path + "/" + std::to_string(i)); !bad.empty())
                     return bad;
+        } else if (keyword == "minItems") {
+            good = !value.is_array() || value.size() >= rule.get<size_t>();
+        } else if (keyword == "maxItems") {
+            good = !value.is_array() || value.size() <= rule.get<size_t>();
+        } else if (keyword == "anyOf") {
+            good = std::any_of(rule.begin(), rule.end(),
+                               [&](const Json& one) { return violation(one, value, path).empty(); });
         } else if (keyword == "additionalProperties") {
             EXPECT_TRUE(rule == false || rule.is_object());
             if (auto bad = bad_member(schema, value, path); !bad.empty()) return bad;
@@ -116,6 +123,10 @@ TEST(ConfigSchemaTest, DefaultsAreTheReaders) {
         }
         for (const auto& [inner, inner_value] : value.items()) {
             if (inner == "groups") continue;  // must be given
+            if (inner_value.is_object()) {    // of names that the config chooses
+                EXPECT_TRUE(inner_value.empty()) << key << "." << inner;
+                continue;
+            }
             EXPECT_EQ(of_key["properties"][inner]["default"], inner_value) << key << "." << inner;
         }
     }
@@ -162,6 +173,26 @@ TEST(ConfigSchemaTest, AgreesWithTheReader) {
         {"/optimizers/groups", "{}", false},
         {"/optimizers/groups/0", "3", false},
         {"/schedule/cooldown_fraction", "1.5", false},
+        {"/schedule/stages", "[500, 1000]", true},
+        {"/schedule/stages", "[]", true},
+        {"/schedule/stages", "1000", false},
+        {"/schedule/stages", "[999.5, 1000]", false},
+        {"/schedule/stages", "[0, 1000]", false},
+        {"/schedule/lr_factor", "[2]", true},
+        {"/schedule/lr_factor", "[[0.5, 2]]", true},
+        {"/schedule/lr_factor", "[]", false},
+        {"/schedule/lr_factor", "[[0.5, 1, 2]]", false},
+        {"/schedule/lr_factor", "[[0.5]]", false},
+        {"/schedule/lr_factor", "[[0.5, -1]]", false},
+        {"/schedule/lr_factor", "[\"1\"]", false},
+        {"/model/window", "[128]", true},
+        {"/model/window", "[[128, 256]]", false},
+        {"/batch/sequence_length", "[256]", true},
+        {"/batch/sequence_length", "[256.5]", false},
+        {"/optimizers/groups/0/momentum", "[[0.85, 0.95]]", true},
+        {"/eval/windows", "{\"window\": 128}", true},
+        {"/eval/windows", "{\"window\": [128]}", false},
+        {"/eval/sequence_length", "-1", false},
         {"/seed", "9000000000000000", true},
         {"/seed", "-1", false},
         {"/seed", "null", false},

@@ -13,7 +13,8 @@ ScheduleConfig schedule(Decay decay, int64_t warmup = 0) {
             .warmup_steps = warmup,
             .decay = decay,
             .cooldown_fraction = 0.4,
-            .final_lr_fraction = 0.1};
+            .final_lr_fraction = 0.1,
+            .stages = {}};
 }
 
 TEST(LearningRateTest, WarmUpEndsAtTheTop) {

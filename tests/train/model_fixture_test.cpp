@@ -122,7 +122,7 @@ TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
 }
 
 // The logits that sampling reads, against the loss of the same position: −log softmax over the real
-// vocabulary.
+// vocabulary, of each target with its weight.
 TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
     ModelHarness h = harness(DType::f32);
     h.load(fixture_);
@@ -133,9 +133,14 @@ TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
         const auto capped = [&](int64_t i) { return cap > 0 ? cap * std::tanh(logits[i] / cap) : logits[i]; };
         double total = 0;
         for (int64_t i = 0; i < fixture_.model.vocab_size; ++i) total += std::exp(capped(i));
-        EXPECT_NEAR(std::log(total) - capped(fixture_.targets[row]), fixture_.losses[row],
-                    1e-5 * fixture_.loss)
-            << row;
+        double loss = 0;
+        const std::vector<Scheduled<double>> weights = fixture_.model.loss().weights;
+        for (int64_t k = 0; k < static_cast<int64_t>(weights.size()); ++k) {
+            if (fixture_.positions[row] + k >= fixture_.sequence_length) break;
+            const int32_t target = fixture_.targets[row + k];
+            if (target >= 0) loss += weights[static_cast<size_t>(k)] * (std::log(total) - capped(target));
+        }
+        EXPECT_NEAR(loss, fixture_.losses[row], 1e-5 * fixture_.loss) << row;
     }
 }
 

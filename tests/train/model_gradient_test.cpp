@@ -82,7 +82,8 @@ ModelConfig spelled_out() {
                 "at": {"0": {"attention": {"value_table": "values"}}, "1": null, "2": {"attention": null},
                        "3": {"mix": null, "attention": {"value_table": "values", "window": 4}}}},
             "skips": [{"from": 0, "to": 3}],
-            "output": [{"type": "backout", "layer": 2}, {"type": "norm"}]},
+            "output": [{"type": "backout", "layer": 2}, {"type": "norm"}],
+            "loss": {"weights": [1, 0.5, 0.25]}},
         "batch": {"sequence_length": 10, "microbatch_tokens": 30, "tokens_per_step": 30},
         "optimizers": {"groups": [{"params": ["*"]}]}})",
                         "test", {})

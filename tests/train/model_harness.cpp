@@ -5,6 +5,8 @@
 #include <random>
 #include <stdexcept>
 
+#include "data/further_targets.h"
+
 namespace speedrun::testing {
 
 HostBatch HostBatch::rows(int64_t begin, int64_t count, int64_t sequence_length) const {
@@ -43,9 +45,12 @@ HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_
 ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t sequence_length,
                            DType precision, const BucketRules& rules, const MemoryConfig& memory)
     : runtime({.device = DeviceKind::cpu, .precision = precision, .threads = 1}),
-      model(config, {.tokens = tokens, .sequence_length = sequence_length}, runtime, rules, true, memory),
+      models_(Transformer::make({{config, {.tokens = tokens, .sequence_length = sequence_length}}}, runtime,
+                                {.rules = rules, .memory = memory})),
+      model(*models_.front()),
       gradients(model.table(), model.parameters().layout(), runtime),
       ngrams_(config.ngram_table()),
+      loss_(config.loss()),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {}
 
 ModelHarness::~ModelHarness() {
@@ -86,10 +91,18 @@ void ModelHarness::upload(const HostBatch& batch) {
               .positions = batch.positions,
               .first_key = batch.first_key};
     hash_ngrams(ids, ngrams_);
+    add_further_targets(ids, loss_.num_targets());
     model.put_batch(ids, [this](const Tensor& to, std::span<const int32_t> values) {
         runtime.device().copy(to.data, values.data(), to.bytes(), runtime.compute());
         runtime.synchronize();  // before the values go
     });
+    if (!model.loss_weights().present()) return;
+    std::vector<float> weights;
+    for (const Scheduled<double>& weight : loss_.weights)
+        weights.push_back(static_cast<float>(double{weight}));
+    runtime.device().copy(model.loss_weights().data, weights.data(), model.loss_weights().bytes(),
+                          runtime.compute());
+    runtime.synchronize();
 }
 
 double ModelHarness::forward_loss(const HostBatch& batch) {

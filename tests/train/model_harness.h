@@ -44,11 +44,17 @@ struct ModelHarness {
     const ParameterTable& table() const { return model.table(); }
 
     Runtime runtime;
-    Transformer model;
+
+  private:
+    const std::vector<std::unique_ptr<Transformer>> models_;
+
+  public:
+    Transformer& model;
     GradientStore gradients;
 
   private:
     const NgramTable ngrams_;
+    const LossConfig loss_;
     Buffer loss_sum_;
 };
 

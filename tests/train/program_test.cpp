@@ -67,7 +67,8 @@ Outcome run(const RandomGraph& g, const Program& program, bool poison = false) {
     std::vector<std::vector<float>> values;
     for (const Matrix& p : g.parameters) values.emplace_back(p.values.begin(), p.values.end());
     parameters.assign(values);
-    Executor executor(g.graph, program, g.table, parameters, runtime);
+    const Buffer memory(runtime.device(), "shared", MemoryCategory::activations, share_memory(program).bytes);
+    Executor executor(g.graph, program, g.table, parameters, runtime, memory);
     const auto put = [&](ValueId to, const reference::Indices& ids) {
         runtime.device().copy(executor.held(to).data, ids.data(), executor.held(to).bytes(),
                               runtime.compute());

@@ -43,7 +43,7 @@ struct MeasuredTimes {
 struct CheckpointInfo {
     int64_t step = 0;            // optimizer steps done, so the index of the next one
     int64_t tokens = 0;          // trained on
-    int64_t next_row = 0;        // of the training data, over all ranks: where the loader continues
+    int64_t next_row = 0;        // of the stage, over all ranks: where the loader continues
     int64_t seed = 0;            // of the order of rows and of what else is drawn, as (seed, step)
     double next_lr_factor = 0;   // of the schedule, at the next step
     double train_loss = 0;       // of the last step

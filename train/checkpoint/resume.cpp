@@ -125,7 +125,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::strin
     });
     check_together(world, [&] {
         reader->index();
-        const ParameterTable table = parameters_of(config.model, config.batch.sequence_length);
+        const ParameterTable table = parameters_of(config.model, config.longest_sequence());
         reader->expect_tensors(checkpoint_tensors(table, config.optimizers));
     });
     return reader;

@@ -38,7 +38,7 @@ struct Whole {
 };
 
 Whole whole_of(const StepBench& bench, const Config& config) {
-    const double ms = bench.plain_step_ms, rate = gflops(static_cast<double>(bench.flops_per_step), ms);
+    const double ms = bench.plain_step_ms, rate = gflops(static_cast<double>(bench.work.flops), ms);
     return {static_cast<double>(config.batch.tokens_per_step) / (ms * 1e-3), rate,
             rate * 1e9 / bench.ceilings.flops_per_s, bench.profile.floor_ms / ms};
 }
@@ -111,7 +111,7 @@ void print_json(const BenchOptions& options, const Config& config, const Runtime
         {"threads", runtime.threads()},
         {"dtype", name_of(runtime.real())},
         {"data", bench.data},
-        {"tokens_per_step", config.batch.tokens_per_step},
+        {"tokens_per_step", int64_t{config.batch.tokens_per_step}},
         {"ceilings",
          {{"gflops_per_s", bench.ceilings.flops_per_s * 1e-9},
           {"product_by", bench.ceilings.product_by},
@@ -126,8 +126,8 @@ void print_json(const BenchOptions& options, const Config& config, const Runtime
           {"gaps_ms", p.gaps_ms},
           {"floor_ms", p.floor_ms},
           {"share_of_floor", whole.share_of_floor},
-          {"flops", bench.flops_per_step},
-          {"recomputed_flops", bench.recomputed_flops_per_step},
+          {"flops", bench.work.flops},
+          {"recomputed_flops", bench.work.recomputed_flops},
           {"operations_flops", p.flops},
           {"gflops_per_s", whole.gflops},
           {"share_of_product_ceiling", whole.share_of_product},
@@ -148,7 +148,7 @@ int run_bench(const BenchOptions& options) {
         if (world->size() > 1) {
             throw_usage("bench times one rank, and a launcher started {}: run it without one", world->size());
         }
-        Config config = read_config(options.config, options.settings);
+        Config config = read_config(options.config, options.settings).in_chosen_stage(options.stage);
         if (options.threads) config.threads = *options.threads;
         const Ranks ranks = resolve_ranks(config, *world);
         Runtime runtime(runtime_options(config, ranks));

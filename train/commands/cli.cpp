@@ -91,6 +91,11 @@ int run_command_line(int argc, char** argv) {
                      "with --graph: the unit, as numbered in the table of layers; default: the middle one of "
                      "those with the most nodes")
         ->type_name("N");
+    plan_command
+        ->add_option("--stage", plan.stage,
+                     "the stage of the schedule, from 0, that --gpu, --graph and the table of layers show; "
+                     "default: the last")
+        ->type_name("N");
     plan_command->add_flag("--json", plan.json, "with --gpu: one JSON object, times in ms, per step");
     plan_command->footer(
         "--gpu runs the step's schedule on a device that computes nothing, counts each operation's calls, "
@@ -118,6 +123,9 @@ int run_command_line(int argc, char** argv) {
         ->check(CLI::Range(0, 10000));
     bench_command->add_option("--threads", bench.threads, "of the CPU; 0: all; default: the config's")
         ->check(CLI::Range(0, 4096));
+    bench_command
+        ->add_option("--stage", bench.stage, "the stage of the schedule, from 0, to time; default: the last")
+        ->type_name("N");
     bench_command->add_flag("--json", bench.json, "one JSON object, times in ms, per step");
     bench_command->footer(
         "Trains on the config's data, or where its shards are not there on made-up tokens; nothing is "

@@ -29,16 +29,17 @@ int run_train(const TrainOptions& options);
 struct PlanOptions {
     std::string config;
     std::vector<std::string> settings;
-    bool options_help = false;  // list every option instead
-    bool schema = false;        // print the JSON Schema of configs instead
-    bool spell_out = false;     // print the config with its model in parts instead
-    bool metrics = false;       // print what is declared of metrics instead
-    int ranks = 0;              // to plan for; 0: those that a launcher started, else 1
-    std::string gpu;            // a modelled step on this GPU instead (kernels/ops/gpu_models.h)
-    bool json = false;          // of that
-    std::string measured;       // ops.jsonl of a report, in place of what is assumed
-    std::string graph;          // write a picture of a unit of the model there instead: .svg, .dot or .gv
-    std::optional<int> unit;    // of that; the middle one of those with the most nodes
+    bool options_help = false;     // list every option instead
+    bool schema = false;           // print the JSON Schema of configs instead
+    bool spell_out = false;        // print the config with its model in parts instead
+    bool metrics = false;          // print what is declared of metrics instead
+    int ranks = 0;                 // to plan for; 0: those that a launcher started, else 1
+    std::string gpu;               // a modelled step on this GPU instead (kernels/ops/gpu_models.h)
+    bool json = false;             // of that
+    std::string measured;          // ops.jsonl of a report, in place of what is assumed
+    std::string graph;             // write a picture of a unit of the model there instead: .svg, .dot or .gv
+    std::optional<int64_t> stage;  // that --gpu, --graph and the table of layers show; the last one
+    std::optional<int> unit;       // of that; the middle one of those with the most nodes
 };
 int run_plan(const PlanOptions& options);
 
@@ -46,6 +47,7 @@ struct BenchOptions {
     std::string config;
     std::vector<std::string> settings;
     std::optional<int64_t> threads;  // overrides the config's
+    std::optional<int64_t> stage;    // the last one
     int64_t steps = 10, warmup = 3;
     bool json = false;
 };

@@ -50,8 +50,8 @@ int64_t separator_of(const Config& config) {
 int run_import(const ImportOptions& options) {
     const HfGpt2 hf = read_hf_config(options.folder);
     const Config config = parse_config(config_text(hf), options.folder, options.settings);
-    expect_hf_fits(options.folder, config.model, config.batch.sequence_length);
-    const ParameterTable table = parameters_of(config.model, config.batch.sequence_length);
+    expect_hf_fits(options.folder, config.model, config.longest_sequence());
+    const ParameterTable table = parameters_of(config.model, config.longest_sequence());
     const auto values = read_hf_weights(options.folder, table, config.model);
     RunFolder run(options.out, options.name.empty() ? name_of_folder(options.folder) : options.name);
     run.write_config(config_to_json(config));

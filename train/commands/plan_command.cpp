@@ -51,26 +51,70 @@ void print_parameters(const ParameterTable& table, const OptimizersConfig& optim
     }
 }
 
-void print_batch(const Config& config, const Ranks& ranks) {
-    const BatchConfig& b = config.batch;
+// "stage 1 of 0-3, steps 424 to 847: learning rates x 1.52, windows short 384, long 896"
+std::string stage_text(const Config& config, int64_t stage) {
+    const ScheduleConfig& schedule = config.schedule;
+    const auto entry = [](const auto& e) {
+        return e.is_number() ? fmt::format("{:g}", e.from) : fmt::format("{:g} to {:g}", e.from, e.to);
+    };
+    std::string text = fmt::format("stage {} of 0-{}, steps {} to {}: learning rates x {}", stage,
+                                   schedule.num_stages() - 1, schedule.first_step(stage) + 1,
+                                   schedule.end_step(stage), entry(schedule.lr_factor.in(stage)));
+    const auto listed = [&](const std::string& name, const Scheduled<int64_t>& tokens) {
+        if (tokens.is_number()) return;
+        const int64_t here = tokens.in(stage).from;
+        text += fmt::format(", {} {}", name, here == 0 ? std::string("all") : std::to_string(here));
+    };
+    listed("window", config.model.window);
+    for (const auto& [name, keys] : config.model.parts.windows) listed("window " + name, keys);
+    listed("tokens of a document", config.data.max_document_tokens);
+    for (size_t i = 0; i < config.optimizers.groups.size(); ++i) {
+        const Scheduled<double>& momentum = config.optimizers.groups[i].momentum;
+        if (!momentum.is_number())
+            text += fmt::format(", momentum of group {} {}", i, entry(momentum.in(stage)));
+    }
+    return text + "\n";
+}
+
+void print_work(const StepWork& work, const Ranks& ranks, const BatchConfig& batch) {
+    const auto of_all_ranks = [&](int64_t flops) {
+        return static_cast<double>(flops) * static_cast<double>(ranks.mesh().world_size());
+    };
+    const double flops = of_all_ranks(work.flops);
+    std::printf("work: %.3f GFLOP per step, %.3f MFLOP per token\n", flops * 1e-9,
+                flops * 1e-6 / static_cast<double>(batch.tokens_per_step));
+    if (work.recomputed_flops == 0) return;
+    const double again = of_all_ranks(work.recomputed_flops);
+    std::printf("      and %.3f GFLOP per step (%.1f%%) of forward again, which MFU does not count\n",
+                again * 1e-9, 100 * again / flops);
+}
+
+void print_batch(const Config& config, const Ranks& ranks, const std::vector<StepWork>& work) {
     const int data_ranks = ranks.num_data_ranks();
     const std::string shared = data_ranks > 1 ? fmt::format("{} ranks x ", data_ranks) : "";
-    std::printf(
-        "\n"
-        "batch: %lld tokens per step = %s%lld microbatches x %lld sequences x %lld tokens; %lld steps = %lld "
-        "tokens\n",
-        static_cast<long long>(b.tokens_per_step), shared.c_str(),
-        static_cast<long long>(config.microbatches_per_step(data_ranks)),
-        static_cast<long long>(b.microbatch_tokens / b.sequence_length),
-        static_cast<long long>(b.sequence_length), static_cast<long long>(config.schedule.steps),
-        static_cast<long long>(b.tokens_per_step * config.schedule.steps));
+    const ScheduleConfig& schedule = config.schedule;
+    std::printf("\n");
+    for (int64_t i = 0; i < schedule.num_stages(); ++i) {
+        const Config stage = config.in_stage(i);
+        const BatchConfig& b = stage.batch;
+        const int64_t steps = schedule.end_step(i) - schedule.first_step(i);
+        if (!schedule.stages.empty()) std::printf("%s", stage_text(config, i).c_str());
+        std::printf(
+            "batch: %lld tokens per step = %s%lld microbatches x %lld sequences x %lld tokens; %lld steps = %lld "
+            "tokens\n",
+            static_cast<long long>(b.tokens_per_step), shared.c_str(),
+            static_cast<long long>(stage.microbatches_per_step(data_ranks)),
+            static_cast<long long>(b.microbatch_tokens / b.sequence_length),
+            static_cast<long long>(b.sequence_length), static_cast<long long>(steps),
+            static_cast<long long>(b.tokens_per_step * steps));
+        print_work(work[static_cast<size_t>(i)], ranks, b);
+    }
+    const int64_t tokens = config.tokens_before(schedule.steps);
     try {
         const int64_t train = count_tokens(config.data.train), val = count_tokens(config.data.val);
-        std::printf(
-            "data: %lld training tokens (%.2f epochs), %lld validation tokens\n",
-            static_cast<long long>(train),
-            static_cast<double>(b.tokens_per_step * config.schedule.steps) / static_cast<double>(train),
-            static_cast<long long>(val));
+        std::printf("data: %lld training tokens (%.2f epochs), %lld validation tokens\n",
+                    static_cast<long long>(train), static_cast<double>(tokens) / static_cast<double>(train),
+                    static_cast<long long>(val));
     } catch (const Error& error) {
         std::printf("data: not there yet (%s)\n", error.what());
         return;
@@ -204,8 +248,9 @@ Config in_parts(Config config) {
 int print_plan(const PlanOptions& options, int num_ranks) {
     const Config config = read_config(options.config, options.settings);
     const Ranks ranks = plan_ranks(config, num_ranks);
-    if (!options.gpu.empty()) return print_gpu_plan(options, config, ranks);
-    if (!options.graph.empty()) return write_unit_picture(options, config);
+    const Config stage = config.in_chosen_stage(options.stage);
+    if (!options.gpu.empty()) return print_gpu_plan(options, stage, ranks);
+    if (!options.graph.empty()) return write_unit_picture(options, stage);
     if (options.spell_out) {
         std::printf("%s", config_to_json(in_parts(config)).c_str());
         return 0;
@@ -213,23 +258,13 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     std::printf("%s", config_to_json(config).c_str());
 
     const MemoryPlan plan = plan_memory(config, ranks);
-    const ParameterTable table = parameters_of(config.model, config.batch.sequence_length);
-    std::printf("%s", layers_text(config).c_str());
+    const ParameterTable table = parameters_of(config.model, config.longest_sequence());
+    std::printf("%s", layers_text(stage).c_str());
+    std::printf("%s", node_work_text(node_work(stage, ranks)).c_str());
     print_parameters(table, config.optimizers);
-    print_batch(config, ranks);
-    const auto of_all_ranks = [&](int64_t flops) {
-        return static_cast<double>(flops) * static_cast<double>(ranks.mesh().world_size());
-    };
-    const double flops = of_all_ranks(plan.flops_per_step);
-    std::printf("work: %.3f GFLOP per step, %.3f MFLOP per token\n", flops * 1e-9,
-                flops * 1e-6 / static_cast<double>(config.batch.tokens_per_step));
-    if (plan.recomputed_flops_per_step > 0) {
-        const double again = of_all_ranks(plan.recomputed_flops_per_step);
-        std::printf("      and %.3f GFLOP per step (%.1f%%) of forward again, which MFU does not count\n",
-                    again * 1e-9, 100 * again / flops);
-    }
+    print_batch(config, ranks, plan.work);
     std::printf("computing: %s\n", Runtime(dry_runtime_options(config)).description().c_str());
-    print_communication(config, ranks, table, plan.real);
+    print_communication(stage, ranks, table, plan.real);
     std::printf("\nmemory per rank (%s, %s)\n%s", word_of(std::optional(plan.device)),
                 std::string(name_of(plan.real)).c_str(), plan.table.c_str());
     std::printf("%s", busiest_step_text(plan.busiest_step).c_str());

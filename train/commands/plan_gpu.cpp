@@ -81,7 +81,7 @@ void print_gpu_json(const PlanOptions& options, const Config& config, const Rank
                    {"source", gpu.source}}},
                  {"dtype", name_of(model.real)},
                  {"ranks", ranks.mesh().world_size()},
-                 {"tokens_per_step", config.batch.tokens_per_step},
+                 {"tokens_per_step", int64_t{config.batch.tokens_per_step}},
                  {"microbatches", model.microbatches},
                  {"step",
                   {{"ms", model.ms},

@@ -51,6 +51,36 @@ std::string layers_text(const Config& config) {
     return text;
 }
 
+std::string node_work_text(const std::vector<NodeWork>& work) {
+    size_t width = 0;
+    for (const NodeWork& row : work) width = std::max(width, row.name.size());
+    std::string text = fmt::format(
+        "\nwork of a step on one rank, by node; bytes: each operand read once, each result written once\n"
+        "  {:<{}}  {:>14} {:>9} {:>9}  {:>15} {:>9} {:>9}\n",
+        "node", width, "forward: calls", "GFLOP", "MiB", "backward: calls", "GFLOP", "MiB");
+    NodeWork sum{.name = "sum"};
+    const auto columns = [](const NodeWork::Pass& pass, int calls_width) {
+        if (pass.steps == 0) return fmt::format("  {:>{}} {:>9} {:>9}", "-", calls_width, "", "");
+        return fmt::format("  {:>{}} {:>9.3f} {:>9.1f}", pass.steps, calls_width,
+                           static_cast<double>(pass.flops) * 1e-9, static_cast<double>(pass.bytes) / kMiB);
+    };
+    const auto line = [&](const NodeWork& row) {
+        const std::string all =
+            fmt::format("  {:<{}}", row.name, width) + columns(row.forward, 14) + columns(row.backward, 15);
+        text += all.substr(0, all.find_last_not_of(' ') + 1) + "\n";
+    };
+    for (const NodeWork& row : work) {
+        line(row);
+        for (auto pass : {&NodeWork::forward, &NodeWork::backward}) {
+            (sum.*pass).steps += (row.*pass).steps;
+            (sum.*pass).flops += (row.*pass).flops;
+            (sum.*pass).bytes += (row.*pass).bytes;
+        }
+    }
+    line(sum);
+    return text;
+}
+
 std::string busiest_step_text(const BusiestStep& busiest) {
     constexpr size_t kShown = 5;
     const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / kMiB; };

@@ -5,6 +5,7 @@
 
 #include "train/commands/commands.h"
 #include "train/config/config.h"
+#include "train/engine/node_work.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/busiest_step.h"
 #include "train/model/graph/layer_table.h"
@@ -16,6 +17,9 @@ ModelGraph model_graph(const Config& config);
 
 // One entry per layer, folded.
 std::string layers_text(const Config& config);
+
+// What each kind of node computes and moves in a step of one rank.
+std::string node_work_text(const std::vector<NodeWork>& work);
 
 // The step and the five kinds that take most of it.
 std::string busiest_step_text(const BusiestStep& busiest);

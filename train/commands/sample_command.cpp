@@ -32,36 +32,34 @@ int32_t draw(const std::vector<float>& logits, double temperature, const std::ar
 
 class Sampler {
   public:
-    explicit Sampler(const FinishedRun& run) : run_(run), length_(run.config.batch.sequence_length) {}
+    explicit Sampler(const FinishedRun& run) : run_(run), model_(run.runner->validation_model()) {}
 
-    // Logits of the token after `context` (its last sequence_length tokens).
+    // Logits of the token after `context` (its last tokens, as many as a row of validation has).
     std::vector<float> next_logits(const std::vector<int32_t>& context, int32_t separator) {
         const auto size = static_cast<int64_t>(context.size());
-        const int64_t used = std::min(size, length_);
-        Batch batch;
-        batch.tokens.assign(length_, 0);
-        batch.positions.resize(length_);
-        batch.first_key.assign(length_, 0);
+        const int64_t length = model_.shape().batch.sequence_length, used = std::min(size, length);
+        Batch batch;  // the first row; others that there may be are all zeros
+        batch.tokens.assign(model_.tokens(), 0);
         std::copy(context.end() - used, context.end(), batch.tokens.begin());
-        std::iota(batch.positions.begin(), batch.positions.end(), 0);
-        for (int64_t t = 1; t < length_; ++t) {
-            const bool begins = run_.config.data.document_mask && batch.tokens[t] == separator;
-            batch.first_key[t] = begins ? static_cast<int32_t>(t) : batch.first_key[t - 1];
+        for (int64_t t = 0; t < model_.tokens(); ++t) {
+            const bool begins =
+                t % length == 0 || (run_.config.data.document_mask && batch.tokens[t] == separator);
+            batch.positions.push_back(static_cast<int32_t>(t % length));
+            batch.first_key.push_back(begins ? static_cast<int32_t>(t) : batch.first_key.back());
         }
         hash_ngrams(batch, run_.config.model.ngram_table());
-        Transformer& model = run_.runner->model();
         Stream& stream = run_.runtime->compute();
-        model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
+        model_.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
             run_.runtime->device().copy(to.data, values.data(), to.bytes(), stream);
             stream.synchronize();  // before the values go
         });
-        model.forward();
-        const Tensor logits = model.logits_of(used - 1);
+        model_.forward();
+        const Tensor logits = model_.logits_of(used - 1);
         std::vector<char> raw(logits.bytes());
         run_.runtime->device().copy(raw.data(), logits.data, logits.bytes(), stream);
         stream.synchronize();
         std::vector<float> values(run_.config.model.vocab_size);
-        const auto cap = static_cast<float>(model.softcap());
+        const auto cap = static_cast<float>(model_.softcap());
         for (size_t i = 0; i < values.size(); ++i) {
             values[i] = logits.dtype == DType::bf16 ? float(reinterpret_cast<const Bf16*>(raw.data())[i])
                                                     : reinterpret_cast<const float*>(raw.data())[i];
@@ -72,7 +70,7 @@ class Sampler {
 
   private:
     const FinishedRun& run_;
-    const int64_t length_;
+    Transformer& model_;
 };
 
 }  // namespace

@@ -52,6 +52,17 @@ void parse_trace(const std::string& text, TrainerOptions& options) {
     options.trace_last = last;
 }
 
+// "168 steps of 8192 tokens (1 microbatches)"
+std::string steps_text(const Config& config, const Ranks& ranks) {
+    const ScheduleConfig& schedule = config.schedule;
+    if (schedule.num_stages() > 1)
+        return fmt::format("{} steps in {} stages, {} tokens", schedule.steps, schedule.num_stages(),
+                           config.tokens_before(schedule.steps));
+    const Config whole = config.in_stage(0);
+    return fmt::format("{} steps of {} tokens ({} microbatches)", schedule.steps, whole.batch.tokens_per_step,
+                       whole.microbatches_per_step(ranks.num_data_ranks()));
+}
+
 std::string header(const Config& config, const Ranks& ranks, const Runtime& runtime,
                    const ParameterTable& table, const std::string& folder) {
     const ModelConfig& m = config.model;
@@ -60,11 +71,10 @@ std::string header(const Config& config, const Ranks& ranks, const Runtime& runt
                                 ? fmt::format("{} ranks ({}, {}), each ", ranks.size(),
                                               word_of(ranks.sharing().strategy), ranks.mesh().describe())
                                 : "";
-    return fmt::format(
-        "{}: {} model, {:.2f}M parameters ({} layer{} x {}), {} steps of {} tokens ({} microbatches), {}{}",
-        folder, word_of(m.preset), static_cast<double>(table.numel()) * 1e-6, num_layers,
-        num_layers > 1 ? "s" : "", m.model_dim, config.schedule.steps, config.batch.tokens_per_step,
-        config.microbatches_per_step(ranks.num_data_ranks()), who, runtime.description());
+    return fmt::format("{}: {} model, {:.2f}M parameters ({} layer{} x {}), {}, {}{}", folder,
+                       word_of(m.preset), static_cast<double>(table.numel()) * 1e-6, num_layers,
+                       num_layers > 1 ? "s" : "", m.model_dim, steps_text(config, ranks), who,
+                       runtime.description());
 }
 
 std::string resume_line(const CheckpointReader& from, std::string_view precision) {
@@ -144,14 +154,14 @@ void check_run(const Config& config, const TrainOptions& options) {
             "simulate keys, or measure with --set record.track=",
             config.record.track);
     }
-    const ParameterTable table = parameters_of(config.model, config.batch.sequence_length);
+    const ParameterTable table = parameters_of(config.model, config.longest_sequence());
     assign_groups(table, config.optimizers);
     // A continued run has its weights from its checkpoint.
     const bool continues = options.resume == "auto"
                                ? std::filesystem::exists(options.out + "/" + options.name + "/checkpoints")
                                : !options.resume.empty();
     if (const std::string& from = config.model.init_from; !from.empty() && !continues)
-        expect_hf_fits(from, config.model, config.batch.sequence_length);
+        expect_hf_fits(from, config.model, config.longest_sequence());
     for (const auto& [patterns, key] :
          {std::pair{&config.data.train, "data.train"}, std::pair{&config.data.val, "data.val"}}) {
         if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);

@@ -77,7 +77,7 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
         "of the optimizer's formula; adamw: decay of the mean squared gradient; normuon: of the mean squares of the update's lines",
         {0, 1});
     v.field("epsilon", epsilon, "adamw: added to the denominator", {0, 1});
-    v.field("momentum", momentum, "muon: momentum", {0, 1});
+    v.field("momentum", momentum, "muon: momentum, behind its warm-up", {0, 1});
     v.field("momentum_start", momentum_start, "muon: momentum at step 0", {0, 1});
     v.field("momentum_warmup_steps", momentum_warmup_steps, "muon: steps until the full momentum", {0, 1e9});
     v.field("nesterov", nesterov, "muon: Nesterov momentum");
@@ -109,6 +109,13 @@ void ScheduleConfig::fields(FieldVisitor& v) {
             {0, 1});
     v.field("final_lr_fraction", final_lr_fraction, "learning rate at the end, as a share of the top",
             {0, 1});
+    v.field(
+        "stages", stages,
+        "the steps after which stages of the run end, the last one being schedule.steps; keys that may change from "
+        "stage to stage take a list with one entry for each: a number, or [from, to], linear in the stage's "
+        "steps; empty: one stage",
+        {1, 1e12});
+    v.field("lr_factor", lr_factor, "factor of every learning rate, beside warm-up and cooldown", {0, 1e3});
 }
 
 void ParallelConfig::fields(FieldVisitor& v) {
@@ -164,6 +171,18 @@ void ParallelConfig::fields(FieldVisitor& v) {
 
 void EvalConfig::fields(FieldVisitor& v) {
     v.field("every", every, "steps between validations; 0: only after the last step", {0, 1e12});
+    v.field("sequence_length", sequence_length, "tokens of a row of validation; 0: as in the last stage",
+            {0, 1 << 20});
+    v.section(
+        "windows",
+        "windows of validation, by their names in model.windows (presets: \"window\"); the others are the "
+        "last stage's",
+        [this](FieldVisitor& s) {
+            read_own<int64_t>(s, windows, [&](const std::string& key, int64_t& keys) {
+                s.field(key.c_str(), keys, "keys that a query sees at most, itself included; 0: all",
+                        {0, 1e9});
+            });
+        });
 }
 
 void CheckpointConfig::fields(FieldVisitor& v) {
@@ -224,6 +243,20 @@ double Config::rough_work() const {
 }
 
 void Config::validate() const {
+    schedule.validate();
+    validate_scheduled();
+    if (eval.sequence_length > 0 || !eval.windows.empty()) in_validation().model.validate();
+    for (int64_t stage = 0; stage < schedule.num_stages(); ++stage) {
+        try {
+            in_stage(stage).validate_stage();
+        } catch (const Error& error) {
+            if (schedule.num_stages() == 1 || error.code() != ExitCode::usage) throw;
+            throw_usage("stage {} of schedule.stages: {}", stage, error.what());
+        }
+    }
+}
+
+void Config::validate_stage() const {
     model.validate();
     if (batch.microbatch_tokens % batch.sequence_length != 0) {
         throw_usage("batch.microbatch_tokens {} is not a multiple of batch.sequence_length {}",
@@ -263,10 +296,6 @@ void Config::validate() const {
                 "gradients wait that no checkpoint holds",
                 checkpoint.every, i, optimizers.groups[i].every);
         }
-    }
-    if (schedule.warmup_steps > schedule.steps) {
-        throw_usage("schedule.warmup_steps {} exceeds schedule.steps {}", schedule.warmup_steps,
-                    schedule.steps);
     }
 }
 

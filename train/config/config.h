@@ -29,7 +29,7 @@ struct ModelConfig {
     bool biases = false;
     double logit_softcap = 15;
     double attention_scale = 0;
-    int64_t window = 0;
+    Scheduled<int64_t> window = 0;
     bool zero_init_projections = true;
     bool norm_embedding = true;
     bool mix_first_embedding = false;
@@ -45,6 +45,10 @@ struct ModelConfig {
     // The model in parts, whichever way it was said.
     ModelParts spelled_out() const;
     NgramTable ngram_table() const { return spelled_out().ngram_table(); }
+    // That of a preset is plain.
+    LossConfig loss() const { return preset == Family::none ? parts.loss : LossConfig{}; }
+    // The same model with the windows and loss weights that it has in one stage of the schedule.
+    ModelConfig in_stage(int64_t stage) const;
     void apply_preset();  // sets every switch of the family that `preset` names
     void fields(FieldVisitor& v);
     // Throws a usage error, with key and values, for a model that cannot be built.
@@ -59,15 +63,15 @@ struct DataConfig {
     int64_t val_tokens = 0;
     bool shuffle = true;
     RowKind rows = RowKind::stream;
-    int64_t max_document_tokens = 0;  // 0: batch.sequence_length
+    Scheduled<int64_t> max_document_tokens = 0;  // 0: batch.sequence_length
     bool document_mask = true;
     void fields(FieldVisitor& v);
 };
 
 struct BatchConfig {
-    int64_t sequence_length = 512;
-    int64_t microbatch_tokens = 8192;
-    int64_t tokens_per_step = 8192;
+    Scheduled<int64_t> sequence_length = 512;
+    Scheduled<int64_t> microbatch_tokens = 8192;
+    Scheduled<int64_t> tokens_per_step = 8192;
     void fields(FieldVisitor& v);
 };
 
@@ -91,7 +95,8 @@ struct OptimizerGroupConfig {
     double lr = 0.001;
     double weight_decay = 0;
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;  // adamw
-    double momentum = 0.95, momentum_start = 0.85;     // muon
+    Scheduled<double> momentum = 0.95;                 // muon
+    double momentum_start = 0.85;                      // muon
     int64_t momentum_warmup_steps = 300;               // muon
     bool nesterov = true, cautious = false;            // muon
     bool normuon = false;                              // muon
@@ -112,7 +117,21 @@ struct ScheduleConfig {
     Decay decay = Decay::linear;
     double cooldown_fraction = 0.5;
     double final_lr_fraction = 0.1;
+    std::vector<int64_t> stages;  // the steps after which each ends; none: the run is one stage
+    Scheduled<double> lr_factor = 1;
     void fields(FieldVisitor& v);
+    // Throws a usage error, with key and values, for stages that do not follow each other to the last step.
+    void validate() const;
+
+    int64_t num_stages() const { return stages.empty() ? 1 : static_cast<int64_t>(stages.size()); }
+    int64_t first_step(int64_t stage) const {
+        return stage == 0 ? 0 : stages[static_cast<size_t>(stage) - 1];
+    }
+    int64_t end_step(int64_t stage) const {
+        return stages.empty() ? steps : stages[static_cast<size_t>(stage)];
+    }
+    int64_t stage_of(int64_t step) const;  // steps behind the last are of the last stage
+    StagePoint point_of(int64_t step) const;
 };
 
 // How ranks share a step, beside the mesh: the part of section `parallel` that the schedule follows from.
@@ -145,6 +164,8 @@ struct ParallelConfig : SharingConfig {
 
 struct EvalConfig {
     int64_t every = 0;
+    int64_t sequence_length = 0;                           // 0: the last stage's
+    std::vector<std::pair<std::string, int64_t>> windows;  // of model.windows; the others: the last stage's
     void fields(FieldVisitor& v);
 };
 
@@ -183,7 +204,20 @@ struct Config {
     int64_t threads = 0;
     int64_t seed = 1;
 
-    // Microbatches of each rank, where this many work on different tokens.
+    // As it is in one stage of the schedule, and has no others.
+    Config in_stage(int64_t stage) const;
+    Config in_last_stage() const { return in_stage(schedule.num_stages() - 1); }
+    // The one that a person asked for; by default the last. Throws a usage error for one that is not there.
+    Config in_chosen_stage(const std::optional<int64_t>& stage) const;
+    // As it is in validation: the last stage, with the length of rows and the windows of section `eval`. Rows are
+    // as many as fit a microbatch, one at least.
+    Config in_validation() const;
+    // The longest row that any stage, or validation, has.
+    int64_t longest_sequence() const;
+    // Of the steps before this one.
+    int64_t tokens_before(int64_t step) const;
+
+    // Of one stage: microbatches of each rank, where this many work on different tokens.
     int64_t microbatches_per_step(int64_t num_data_ranks = 1) const {
         return batch.tokens_per_step / (batch.microbatch_tokens * num_data_ranks);
     }
@@ -194,7 +228,10 @@ struct Config {
   private:
     // Below this, counts of bytes and operations of a step fit 64 bits; it is a day of 46 TFLOP/s.
     static constexpr double kMostWork = 4e18;
-    double rough_work() const;  // floating-point operations of a step
+    static constexpr double kMostTokens = 4e18;  // of a run
+    double rough_work() const;                   // floating-point operations of a step
+    void validate_stage() const;                 // of a config of one stage
+    void validate_scheduled() const;             // lists have one entry for each stage, tokens can be counted
 };
 
 }  // namespace speedrun

@@ -32,6 +32,21 @@ class SchemaWriter final : public FieldVisitor {
     void field(const char* name, double& value, const char* doc, Limits limits) override {
         add(name, {{"type", "number"}}, doc, plain(value), limits);
     }
+    void field(const char* name, Scheduled<int64_t>& value, const char* doc, Limits limits) override {
+        add(name, scheduled(bounded({{"type", "integer"}}, limits)), doc, value.in(0).from);
+    }
+    void field(const char* name, Scheduled<double>& value, const char* doc, Limits limits) override {
+        add(name, scheduled(number_or_pair(limits)), doc, plain(value.in(0).from));
+    }
+    void field(const char* name, std::vector<Scheduled<double>>& value, const char* doc,
+               Limits limits) override {
+        Json defaults = Json::array();
+        for (const Scheduled<double>& one : value) defaults.push_back(plain(one.in(0).from));
+        add(name, {{"type", "array"}, {"items", scheduled(number_or_pair(limits))}}, doc, defaults);
+    }
+    void field(const char* name, std::vector<int64_t>& value, const char* doc, Limits limits) override {
+        add(name, {{"type", "array"}, {"items", bounded({{"type", "integer"}}, limits)}}, doc, value);
+    }
     void field(const char* name, bool& value, const char* doc) override {
         add(name, {{"type", "boolean"}}, doc, value);
     }
@@ -90,10 +105,25 @@ class SchemaWriter final : public FieldVisitor {
         properties[name].update(type);
         properties[name]["default"] = value;
     }
+    static Json bounded(Json type, Limits limits) {
+        type["minimum"] = plain(limits.low);
+        if (std::isfinite(limits.high)) type["maximum"] = plain(limits.high);
+        return type;
+    }
+    static Json number_or_pair(Limits limits) {
+        const Json number = bounded({{"type", "number"}}, limits);
+        const Json pair = {{"type", "array"}, {"items", number}, {"minItems", 2}, {"maxItems", 2}};
+        return {{"anyOf", {number, pair}}};
+    }
+    // A number, or one entry for each stage.
+    static Json scheduled(const Json& entry) {
+        const Json number = entry.contains("anyOf") ? entry["anyOf"][0] : entry;
+        const Json list = {{"type", "array"}, {"items", entry}, {"minItems", 1}};
+        return {{"anyOf", {number, list}}};
+    }
     void add(const char* name, const Json& type, const char* doc, const Json& value, Limits limits) {
         add(name, type, doc, value);
-        properties[name]["minimum"] = plain(limits.low);
-        if (std::isfinite(limits.high)) properties[name]["maximum"] = plain(limits.high);
+        properties[name].update(bounded(Json::object(), limits));
     }
 
     static constexpr const char* kAnyKey = "NAME";

@@ -2,6 +2,7 @@
 // fields(), and reading JSON, writing the resolved config and printing the help all follow from it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "train/config/choice.h"
+#include "train/config/scheduled.h"
 
 namespace speedrun {
 
@@ -26,6 +28,13 @@ class FieldVisitor {
     virtual ~FieldVisitor() = default;
     virtual void field(const char* name, int64_t& value, const char* doc, Limits limits = {}) = 0;
     virtual void field(const char* name, double& value, const char* doc, Limits limits = {}) = 0;
+    // The limits are those of each number in it.
+    virtual void field(const char* name, Scheduled<int64_t>& value, const char* doc, Limits limits = {}) = 0;
+    virtual void field(const char* name, Scheduled<double>& value, const char* doc, Limits limits = {}) = 0;
+    virtual void field(const char* name, std::vector<Scheduled<double>>& value, const char* doc,
+                       Limits limits = {}) = 0;
+    virtual void field(const char* name, std::vector<int64_t>& value, const char* doc,
+                       Limits limits = {}) = 0;
     virtual void field(const char* name, bool& value, const char* doc) = 0;
     virtual void field(const char* name, std::string& value, const char* doc) = 0;
     virtual void field(const char* name, std::vector<std::string>& value, const char* doc) = 0;
@@ -66,5 +75,22 @@ class FieldVisitor {
                         const char* doc) = 0;
     virtual void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) = 0;
 };
+
+// Reads an object whose keys are the user's own: its values in the order of the keys. What stood under a key is what
+// visit(key, value) begins with, T{} for a key that is new.
+template <class T>
+void read_own(FieldVisitor& v, std::vector<std::pair<std::string, T>>& values,
+              const std::function<void(const std::string&, T&)>& visit) {
+    std::vector<std::string> known;
+    for (const auto& [name, value] : values) known.push_back(name);
+    std::vector<std::pair<std::string, T>> read;
+    for (const std::string& key : v.own_keys(known)) {
+        const auto found =
+            std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == key; });
+        read.emplace_back(key, found == values.end() ? T{} : found->second);
+        visit(key, read.back().second);
+    }
+    values = std::move(read);
+}
 
 }  // namespace speedrun

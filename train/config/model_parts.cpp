@@ -6,22 +6,6 @@ namespace speedrun {
 
 namespace {
 
-// The value of a key, of an ordered list of them; one that is new begins as `fresh`.
-template <class T>
-void read_own(FieldVisitor& v, std::vector<std::pair<std::string, T>>& values,
-              const std::function<void(const std::string&, T&)>& visit) {
-    std::vector<std::string> known;
-    for (const auto& [name, value] : values) known.push_back(name);
-    std::vector<std::pair<std::string, T>> read;
-    for (const std::string& key : v.own_keys(known)) {
-        const auto found =
-            std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == key; });
-        read.emplace_back(key, found == values.end() ? T{} : found->second);
-        visit(key, read.back().second);
-    }
-    values = std::move(read);
-}
-
 template <class T>
 void list_of(FieldVisitor& v, const char* name, const char* doc, std::vector<T>& values) {
     v.list(
@@ -141,6 +125,11 @@ void HeadConfig::fields(FieldVisitor& v) {
 
 void LossConfig::fields(FieldVisitor& v) {
     v.field("padding", padding, "the columns that pad the vocabulary take part in the softmax");
+    v.field(
+        "weights", weights,
+        "of the cross entropies of the tokens to come in the row, beginning with the next; the loss of training is their "
+        "weighted sum, that of validation the next token's",
+        {0, 1e3});
 }
 
 void ModelParts::fields(FieldVisitor& v) {
@@ -151,7 +140,7 @@ void ModelParts::fields(FieldVisitor& v) {
                   });
               });
     v.section("windows", "names for windows of attention", [this](FieldVisitor& s) {
-        read_own<int64_t>(s, windows, [&](const std::string& key, int64_t& keys) {
+        read_own<Scheduled<int64_t>>(s, windows, [&](const std::string& key, Scheduled<int64_t>& keys) {
             s.field(key.c_str(), keys, "keys that a query sees at most, itself included; 0: all", {0, 1e9});
         });
     });

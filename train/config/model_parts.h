@@ -131,12 +131,16 @@ struct HeadConfig {
 
 struct LossConfig {
     bool padding = false;
+    std::vector<Scheduled<double>> weights{1.0};  // of the token behind each, of the one after that, …
+    int64_t num_targets() const { return static_cast<int64_t>(weights.size()); }
+    // The next token alone, in every stage.
+    bool is_plain() const { return weights == std::vector<Scheduled<double>>{1.0}; }
     void fields(FieldVisitor& v);
 };
 
 struct ModelParts {
     std::vector<std::pair<std::string, TableConfig>> tables;  // in order of declaration
-    std::vector<std::pair<std::string, int64_t>> windows;
+    std::vector<std::pair<std::string, Scheduled<int64_t>>> windows;
     NormConfig norms;
     std::vector<StreamPartConfig> input;
     LayersConfig layers;
@@ -150,7 +154,7 @@ struct ModelParts {
     void validate(int64_t model_dim) const;
 
     const TableConfig* find_table(const std::string& name) const;  // null: there is none
-    // Keys that a query of this attention sees at most; 0: all. Throws a usage error for an unknown name.
+    // Of one stage: keys that a query of this attention sees at most; 0: all. Throws a usage error for an unknown name.
     int64_t window_of(const AttentionConfig& attention, int64_t layer) const;
     // Which n-grams are embedded; of 0 tokens where none are.
     NgramTable ngram_table() const;

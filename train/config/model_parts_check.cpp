@@ -4,6 +4,7 @@
 
 #include "data/json_text.h"
 #include "kernels/device/error.h"
+#include "kernels/ops/ops.h"
 #include "train/config/model_parts.h"
 #include "train/config/suggestion.h"
 
@@ -94,6 +95,7 @@ class PartsCheck {
             if (layers_[i] && layers_[i]->attention) check_attention(*layers_[i]->attention, i);
         for (size_t i = 0; i < parts_.skips.size(); ++i) check_skip(i);
         check_output();
+        check_loss();
         if (!parts_.head.tied_to.empty()) {
             uses_.expect_tokens("model.head.tied_to", parts_.head.tied_to);
             if (value_tables_.count(parts_.head.tied_to))
@@ -194,6 +196,17 @@ class PartsCheck {
                 throw_usage("{}.to {}: model.skips[{}] leads there already", key, skip.to, j);
     }
 
+    void check_loss() const {
+        const std::vector<Scheduled<double>>& weights = parts_.loss.weights;
+        constexpr size_t kMost = op::CrossEntropy::kMostTargets;
+        if (weights.empty() || weights.size() > kMost)
+            throw_usage("model.loss.weights: {} weights, expected 1 to {}: the next token's first",
+                        weights.size(), kMost);
+        for (const auto& entry : weights.front().entries())
+            if (entry.from <= 0 || entry.to < 0)
+                throw_usage("model.loss.weights[0] is {}: the next token has to count",
+                            std::min(entry.from, entry.to));
+    }
     void check_output() const {
         expect_one("output", parts_.output, StreamPart::norm);
         for (size_t i = 0; i < parts_.output.size(); ++i) {

@@ -56,15 +56,18 @@ class Speller {
             add_table(value_table(i), {.init = normal(1)}, false);
     }
 
+    static constexpr const char* kWindow = "window";  // its name, where it needs one
     void add_layers() {
+        const bool by_stage = !model_.window.is_number();
         AttentionConfig attention{.heads = model_.num_heads,
                                   .bias = model_.biases,
                                   .qk_norm = model_.qk_norm,
                                   .rotary = std::nullopt,
                                   .scale = model_.attention_scale,
-                                  .window = std::to_string(model_.window),
+                                  .window = by_stage ? kWindow : std::to_string(int64_t{model_.window}),
                                   .init = inner(),
                                   .out_init = projection()};
+        if (by_stage) parts_.windows = {{kWindow, model_.window}};
         if (model_.position == PositionKind::rotary) attention.rotary = {.base = model_.rotary_base};
         LayerConfig each{.attention = attention,
                          .mlp = MlpConfig{.ratio = model_.mlp_ratio,

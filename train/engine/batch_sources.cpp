@@ -1,6 +1,7 @@
 #include "train/engine/batch_sources.h"
 
 #include "data/dataset.h"
+#include "data/further_targets.h"
 #include "data/zipf_tokens.h"
 #include "kernels/device/error.h"
 
@@ -10,11 +11,11 @@ namespace {
 
 constexpr int kSyntheticBatches = 4;
 
-// See BatchLoaderOptions::max_document_tokens.
+// Of a config of one stage: see LoaderStage::max_document_tokens.
 int64_t document_tokens(const Config& config) {
     if (config.data.rows == RowKind::stream) return 0;
-    return config.data.max_document_tokens > 0 ? config.data.max_document_tokens
-                                               : config.batch.sequence_length;
+    const int64_t most = config.data.max_document_tokens;
+    return most > 0 ? most : int64_t{config.batch.sequence_length};
 }
 
 }  // namespace
@@ -31,17 +32,33 @@ TokenDataset open_dataset(const Config& config, const std::vector<std::string>& 
 }
 
 BatchLoaderOptions loader_options(const Config& config) {
-    return {.sequence_length = config.batch.sequence_length,
-            .rows_per_step = config.batch.tokens_per_step / config.batch.sequence_length,
+    std::vector<LoaderStage> stages;
+    for (int64_t i = 0; i < config.schedule.num_stages(); ++i) {
+        const Config stage = config.in_stage(i);
+        stages.push_back({.sequence_length = stage.batch.sequence_length,
+                          .rows_per_step = stage.batch.tokens_per_step / stage.batch.sequence_length,
+                          .max_document_tokens = document_tokens(stage),
+                          .num_targets = stage.model.loss().num_targets(),
+                          .num_steps = config.schedule.end_step(i) - config.schedule.first_step(i)});
+    }
+    return {.stages = std::move(stages),
             .seed = static_cast<uint64_t>(config.seed),
             .shuffle = config.data.shuffle,
-            .max_document_tokens = document_tokens(config),
             .document_mask = config.data.document_mask,
             .ngrams = config.model.ngram_table()};
 }
 
+std::vector<int64_t> rows_per_microbatch(const Config& config) {
+    std::vector<int64_t> rows;
+    for (int64_t i = 0; i < config.schedule.num_stages(); ++i) {
+        const Config stage = config.in_stage(i);
+        rows.push_back(stage.batch.microbatch_tokens / stage.batch.sequence_length);
+    }
+    return rows;
+}
+
 ValidationLoaderOptions validation_options(const Config& config) {
-    return {.sequence_length = config.batch.sequence_length,
+    return {.sequence_length = config.in_validation().batch.sequence_length,
             .val_tokens = config.data.val_tokens,
             .document_mask = config.data.document_mask,
             .ngrams = config.model.ngram_table()};
@@ -62,6 +79,7 @@ SyntheticBatches::SyntheticBatches(const Config& config) {
         batch.valid_targets = count;
         batch.step_targets = config.batch.tokens_per_step;
         hash_ngrams(batch, config.model.ngram_table());
+        add_further_targets(batch, config.model.loss().num_targets());
         batches_.push_back(std::move(batch));
     }
 }

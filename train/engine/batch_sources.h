@@ -15,6 +15,7 @@ namespace speedrun {
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key);
 
 BatchLoaderOptions loader_options(const Config& config);
+std::vector<int64_t> rows_per_microbatch(const Config& config);  // by stage
 ValidationLoaderOptions validation_options(const Config& config);
 
 class PrefetchedBatches final : public BatchSource {

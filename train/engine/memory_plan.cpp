@@ -47,20 +47,27 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
     Runtime runtime(dry_runtime_options(config));
     StepRunner runner(config, runtime, ranks.without_world());
     runner.warm_up();
+    std::vector<StepWork> work;
+    for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
+        work.push_back(runner.work_per_step(stage));
     return {.table = runtime.device().memory().print(),
             .bytes = runtime.device().memory().total(),
-            .busiest_step = runner.model().busiest_step(),
-            .flops_per_step = runner.flops_per_step(),
-            .recomputed_flops_per_step = runner.recomputed_flops_per_step(),
+            .busiest_step = runner.busiest_step(),
+            .work = std::move(work),
             .device = runtime.device().kind(),
             .real = runtime.real()};
 }
 
 int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks) {
+    if (!config.batch.sequence_length.is_number() || !config.batch.microbatch_tokens.is_number()) return 0;
     const int64_t sequence = config.batch.sequence_length;
-    const int64_t rows_per_step = config.batch.tokens_per_step / sequence;
+    const auto divides_every_step = [&](int64_t tokens) {
+        for (const auto& entry : config.batch.tokens_per_step.entries())
+            if (entry.from % (tokens * ranks.num_data_ranks()) != 0) return false;
+        return true;
+    };
     for (int64_t rows = config.batch.microbatch_tokens / sequence - 1; rows > 0; --rows) {
-        if (rows_per_step % (rows * ranks.num_data_ranks()) != 0) continue;
+        if (!divides_every_step(rows * sequence)) continue;
         config.batch.microbatch_tokens = rows * sequence;
         if (plan_memory(config, ranks).bytes <= bytes) return config.batch.microbatch_tokens;
     }

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/runtime/runtime.h"
+#include "train/engine/step_work.h"
 #include "train/model/graph/busiest_step.h"
 #include "train/sharding/ranks.h"
 
@@ -16,17 +18,17 @@ inline constexpr double kMiB = 1024.0 * 1024.0;
 struct MemoryPlan {
     std::string table;  // of the device's memory of one rank, by category
     int64_t bytes = 0;
-    BusiestStep busiest_step;  // in the memory of activations and their gradients
-    // One rank's: the model's own, and what activation checkpointing adds to them.
-    int64_t flops_per_step = 0, recomputed_flops_per_step = 0;
+    BusiestStep busiest_step;    // in the memory of activations and their gradients
+    std::vector<StepWork> work;  // of a step, by stage
     DeviceKind device = DeviceKind::cpu;
     DType real = DType::f32;
 };
 
 MemoryPlan plan_memory(const Config& config, const Ranks& ranks = {});
 
-// The largest batch.microbatch_tokens whose plan needs at most this many bytes; 0 if none does. Every value
-// tried divides a rank's share of tokens_per_step into whole sequences.
+// The largest batch.microbatch_tokens whose plan needs at most this many bytes; 0 if none does, or if it (or the
+// sequences' length) differs by stage. Every value tried divides a rank's share of tokens_per_step into whole
+// sequences.
 int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks = {});
 
 // Would the run fit into so many bytes, if its blocks kept nothing but their input?

@@ -24,10 +24,7 @@ class Batches {
         }
         dataset_.emplace(open_dataset(config, config.data.train, "data.train"));
         loader_.emplace(*dataset_, loader_options(config));
-        prefetcher_.emplace(
-            *loader_, PrefetcherOptions{.rows_per_microbatch =
-                                            config.batch.microbatch_tokens / config.batch.sequence_length,
-                                        .microbatches_per_step = config.microbatches_per_step()});
+        prefetcher_.emplace(*loader_, PrefetcherOptions{.rows_per_microbatch = rows_per_microbatch(config)});
         source_ = std::make_unique<PrefetchedBatches>(*prefetcher_);
     }
     BatchSource& source() { return *source_; }
@@ -115,8 +112,7 @@ StepBench bench_steps(const Config& config, Runtime& runtime, const Ranks& ranks
                          result.ceilings);
     };
     runner.warm_up();
-    result.flops_per_step = runner.flops_per_step();
-    result.recomputed_flops_per_step = runner.recomputed_flops_per_step();
+    result.work = runner.work_per_step();
     runner.initialize(static_cast<uint64_t>(config.seed));
     StepLoop loop(runner, batches.source());
     if (options.warmup > 0) loop.run(options.warmup);

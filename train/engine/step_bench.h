@@ -5,6 +5,7 @@
 
 #include "kernels/runtime/runtime.h"
 #include "train/config/config.h"
+#include "train/engine/step_work.h"
 #include "train/runlog/op_profile.h"
 #include "train/sharding/ranks.h"
 
@@ -21,9 +22,8 @@ struct StepBench {
     StepProfile profile;       // of steps with events around each operation
     double plain_step_ms = 0;  // of steps without: what training takes
     Ceilings ceilings;         // the best of before and after the steps
-    int64_t flops_per_step = 0,
-            recomputed_flops_per_step = 0;  // as the plan has them: without the optimizer's
-    int64_t memory_bytes = 0;               // of the device's memory table, as the plan has it
+    StepWork work;             // as the plan has it: without the optimizer's
+    int64_t memory_bytes = 0;  // of the device's memory table, as the plan has it
     // Resident memory of the process when the first steps had run and no ceiling had been measured, less what
     // it held before it built anything. On a CPU the memory that was really touched, beside memory_bytes.
     int64_t resident_bytes = 0;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "data/further_targets.h"
 #include "train/model/build_model.h"
 #include "train/optim/lr_schedule.h"
 
@@ -26,6 +27,7 @@ class DummySource final : public BatchSource {
         batch_.valid_targets = tokens;
         batch_.step_targets = config.batch.tokens_per_step;
         hash_ngrams(batch_, config.model.ngram_table());
+        add_further_targets(batch_, config.model.loss().num_targets());
     }
     const Batch& next() override { return batch_; }
 
@@ -53,28 +55,31 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       runtime_(runtime),
       ranks_(ranks),
       period_(period_of(config.optimizers)),
-      microbatches_(config.batch.tokens_per_step / (config.batch.microbatch_tokens * ranks.num_data_ranks())),
-      model_(
-          config.model,
-          {.tokens = config.batch.microbatch_tokens, .sequence_length = config.batch.sequence_length},
-          runtime,
-          bucket_rules(ranks, parameters_of(config.model, config.batch.sequence_length), config.optimizers),
-          config.data.document_mask, config.memory),
-      gradients_(model_.table(), model_.parameters().layout(), runtime,
-                 gradient_memory(ranks, microbatches_, steps_every_step(config.optimizers))),
-      reducer_(ranks, model_.parameters(), gradients_, runtime),
+      stages_(run_stages(config, ranks)),
+      work_(stages_.stages.size()),
+      models_(Transformer::make(
+          stages_.shapes, runtime,
+          {.rules =
+               bucket_rules(ranks, parameters_of(config.model, config.longest_sequence()), config.optimizers),
+           .documents = config.data.document_mask,
+           .memory = config.memory})),
+      gradients_(model().table(), model().parameters().layout(), runtime,
+                 gradient_memory(ranks, stages_.most_microbatches(), steps_every_step(config.optimizers))),
+      reducer_(ranks, model().parameters(), gradients_, runtime),
       capture_(runtime.device(), runtime.compute()),
-      updates_(config.optimizers, {.table = model_.table(),
+      updates_(config.optimizers, {.table = model().table(),
                                    .ranks = ranks_,
-                                   .stores = {model_.parameters(), gradients_, reducer_, runtime},
+                                   .stores = {model().parameters(), gradients_, reducer_, runtime},
                                    .capture = capture_}),
       stop_signal_(updates_.statistics(), runtime),
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event(EventKind::timed)),
       copied_(runtime.device().create_event(EventKind::timed)),
       idle_until_(runtime.device().create_event(EventKind::timed)),
-      staging_(runtime.device(), (4 + config.model.ngram_table().num_sizes()) *
-                                     config.batch.microbatch_tokens * size_of(DType::i32)) {
+      staging_(runtime.device(),
+               (3 + config.model.loss().num_targets() + config.model.ngram_table().num_sizes()) *
+                       most_tokens() * size_of(DType::i32) +
+                   config.model.loss().num_targets() * size_of(DType::f32)) {
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), updates_.statistics().host_bytes());
         slot.backward_done = runtime.device().create_event(EventKind::timed);
@@ -84,22 +89,45 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
         for (auto* count : {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange})
             count->done = runtime.device().create_event();
     }
-    model_.observe(&updates_);
+    for (const auto& model : models_) model->observe(&updates_);
 }
 
-void StepRunner::upload(const Batch& batch) {
+int64_t StepRunner::most_tokens() const {
+    int64_t most = 0;
+    for (const auto& model : models_) most = std::max(most, model->tokens());
+    return most;
+}
+
+BusiestStep StepRunner::busiest_step() const {
+    BusiestStep most;
+    for (const auto& model : models_) {
+        BusiestStep busiest = model->busiest_step();
+        if (busiest.bytes > most.bytes) most = std::move(busiest);
+    }
+    return most;
+}
+
+void StepRunner::upload(const Batch& batch, const Transformer& model, const StagePoint& point) {
     uploaded_->synchronize();  // the staging memory is free again
     auto* staged = staging_.as<int32_t>();
-    model_.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
+    model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
         std::copy(values.begin(), values.end(), staged);
         runtime_.device().copy(to.data, staged, to.bytes(), runtime_.compute());
         staged += to.numel();
     });
+    if (const Tensor weights = model.loss_weights(); weights.present()) {
+        auto* numbers = reinterpret_cast<float*>(staged);
+        const LossConfig loss = config_.model.loss();
+        for (int64_t k = 0; k < weights.numel(); ++k)
+            numbers[k] = static_cast<float>(loss.weights[static_cast<size_t>(k)].at(point));
+        runtime_.device().copy(weights.data, numbers, weights.bytes(), runtime_.compute());
+    }
     runtime_.compute().record(*uploaded_);
 }
 
-int64_t StepRunner::run_microbatches(int64_t step, BatchSource& source) {
-    const int64_t count = microbatches_;
+int64_t StepRunner::run_microbatches(const RunStage& stage, int64_t step, BatchSource& source) {
+    const int64_t count = stage.microbatches;
+    const StagePoint point = config_.schedule.point_of(step);
     int64_t step_targets = 0, here = 0;
     for (int64_t m = 0; m < count; ++m) {
         const Batch& batch = source.next();
@@ -109,9 +137,11 @@ int64_t StepRunner::run_microbatches(int64_t step, BatchSource& source) {
         if (batch.step_targets != step_targets)
             throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
                            batch.step_targets, m, step_targets);
-        upload(batch);
-        run_microbatch({.step = step,
+        upload(batch, *models_[stage.model], point);
+        run_microbatch(stage.model,
+                       {.step = step,
                         .lr_factor = learning_rate_factor(config_.schedule, step),
+                        .point = point,
                         .first = m == 0,
                         .last = m == count - 1},
                        step_targets);
@@ -122,28 +152,31 @@ int64_t StepRunner::run_microbatches(int64_t step, BatchSource& source) {
     return step_targets;
 }
 
-// Microbatches with the same key enqueue the same work: which gradients begin anew, which are final, and what
-// their losses are divided by.
-StepRunner::GraphKey StepRunner::key_of(const UpdatePipeline::Microbatch& microbatch,
+// Microbatches with the same key enqueue the same work: of which shape, which gradients begin anew, which are final,
+// and what their losses are divided by.
+StepRunner::GraphKey StepRunner::key_of(size_t model, const UpdatePipeline::Microbatch& microbatch,
                                         int64_t step_targets) const {
-    return {microbatch.first, microbatch.last, microbatch.step % period_, step_targets};
+    return {model, microbatch.first, microbatch.last, microbatch.step % period_, step_targets};
 }
 
-void StepRunner::run_microbatch(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) {
-    const auto graph = use_graphs_ ? graphs_.find(key_of(microbatch, step_targets)) : graphs_.end();
-    if (graph == graphs_.end()) return enqueue_model(microbatch, step_targets);
+void StepRunner::run_microbatch(size_t model, const UpdatePipeline::Microbatch& microbatch,
+                                int64_t step_targets) {
+    const auto graph = use_graphs_ ? graphs_.find(key_of(model, microbatch, step_targets)) : graphs_.end();
+    if (graph == graphs_.end()) return enqueue_model(model, microbatch, step_targets);
     updates_.begin_microbatch(microbatch);
     graph->second->launch(runtime_.compute());
     gradients_.contributed();
 }
 
-void StepRunner::enqueue_model(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) {
+void StepRunner::enqueue_model(size_t model, const UpdatePipeline::Microbatch& microbatch,
+                               int64_t step_targets) {
     const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(step_targets));
     updates_.begin_microbatch(microbatch);
     if (timeline_) timeline_->mark(runtime_.compute(), Phase::forward);
-    model_.forward();
+    models_[model]->forward();
     if (timeline_) timeline_->mark(runtime_.compute(), Phase::backward);
-    model_.loss_and_backward(updates_.statistics().loss_sum(), !microbatch.first, gradient_scale, gradients_);
+    models_[model]->loss_and_backward(updates_.statistics().loss_sum(), !microbatch.first, gradient_scale,
+                                      gradients_);
     gradients_.expect_all_ready();
     updates_.end_microbatch();
 }
@@ -151,15 +184,15 @@ void StepRunner::enqueue_model(const UpdatePipeline::Microbatch& microbatch, int
 // After a step has run call by call: every shape has been met, every event recorded once, and the gradients
 // have begun, which is what a microbatch that is not the first finds. Every target counts in a captured step,
 // as in all that the loader hands out; a step that masks some finds no graph and runs call by call.
-void StepRunner::capture_graphs() {
-    const int64_t count = microbatches_, all_targets = config_.batch.tokens_per_step;
+void StepRunner::capture_graphs(const RunStage& stage) {
+    const int64_t count = stage.microbatches, all_targets = stage.tokens_per_step;
     for (int64_t step = 0; step < period_; ++step) {
         for (int64_t m = 0; m < count; ++m) {
             const UpdatePipeline::Microbatch microbatch{
                 .step = step, .lr_factor = 1, .first = m == 0, .last = m == count - 1};
-            const GraphKey key = key_of(microbatch, all_targets);
+            const GraphKey key = key_of(stage.model, microbatch, all_targets);
             if (graphs_.count(key)) continue;
-            auto captured = capture_.capture([&] { enqueue_model(microbatch, all_targets); });
+            auto captured = capture_.capture([&] { enqueue_model(stage.model, microbatch, all_targets); });
             if (captured) graphs_[key] = std::move(captured);
         }
     }
@@ -179,7 +212,7 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     slot.step = step;
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
     if (timeline_) timeline_->begin_step(step);
-    slot.targets = run_microbatches(step, source);
+    slot.targets = run_microbatches(stage_of(step), step, source);
     enqueue_optimizer(slot, stop);
     ++enqueued_;
 }
@@ -228,7 +261,7 @@ void StepRunner::report_divergence(const Slot& slot) {
         culprit = "first bad gradient: " + layout[id].name();
         break;
     }
-    for (const Parameter& p : model_.table().all()) {
+    for (const Parameter& p : model().table().all()) {
         const double bad = updates_.count_nonfinite(p);
         if (bad > 0) {
             culprit = fmt::format("first bad parameter: {} ({:.0f} of {} values are not finite)", p.name, bad,
@@ -248,19 +281,38 @@ void StepRunner::warm_up() {
     // Other ranks have connections to set up, whose collectives want to run.
     const bool rehearsal = ranks_.size() == 1;
     if (rehearsal) runtime_.device().rehearse(true);
-    DummySource source(config_);
-    const int64_t before = runtime_.ops().flops();
-    run_microbatches(period_ - 1, source);  // at which every group is stepped
-    recomputed_flops_per_step_ = model_.recomputed_flops();
-    flops_per_step_ = runtime_.ops().flops() - before - recomputed_flops_per_step_;
-    enqueue_optimizer(slots_[0], false);
+    for (int64_t stage = 0; stage < config_.schedule.num_stages(); ++stage) warm_up_stage(stage);
+    warm_up_validation();
     runtime_.synchronize();
     if (rehearsal) runtime_.device().rehearse(false);
-    if (config_.cuda.graph) capture_graphs();
+    for (const RunStage& stage : stages_.stages)
+        if (config_.cuda.graph) capture_graphs(stage);
+}
+
+void StepRunner::warm_up_stage(int64_t stage) {
+    const RunStage& s = stages_.stages[static_cast<size_t>(stage)];
+    StepWork& work = work_[static_cast<size_t>(stage)];
+    const Transformer& model = *models_[s.model];
+    DummySource source(config_.in_stage(stage));
+    const int64_t before = runtime_.ops().flops(), recomputed_before = model.recomputed_flops();
+    run_microbatches(s, period_ - 1, source);  // at which every group is stepped
+    work.recomputed_flops = model.recomputed_flops() - recomputed_before;
+    work.flops = runtime_.ops().flops() - before - work.recomputed_flops;
+    enqueue_optimizer(slots_[0], false);
+}
+
+// Nothing that a stage has not run, unless its rows or windows are its own.
+void StepRunner::warm_up_validation() {
+    for (const RunStage& stage : stages_.stages)
+        if (stage.model == stages_.validation.model) return;
+    DummySource source(config_.in_validation());
+    upload(source.next(), validation_model(), {});
+    validation_model().forward();
+    validation_model().loss(updates_.statistics().loss_sum(), false);
 }
 
 void StepRunner::initialize(uint64_t seed) {
-    model_.parameters().initialize(seed);
+    model().parameters().initialize(seed);
     updates_.reset();
     updates_.gather_all();
 }
@@ -290,12 +342,12 @@ void StepRunner::await_snapshot() {
 }
 
 void StepRunner::publish_state() {
-    model_.parameters().publish_shards();
+    model().parameters().publish_shards();
     updates_.gather_all();
 }
 
 void StepRunner::assign(const std::vector<std::vector<float>>& values) {
-    model_.parameters().assign(values);
+    model().parameters().assign(values);
     updates_.gather_all();
 }
 
@@ -307,7 +359,8 @@ void StepRunner::start_clock() {
 }
 
 double StepRunner::validate(const ValidationLoader& loader) {
-    const int64_t rows = config_.batch.microbatch_tokens / config_.batch.sequence_length;
+    Transformer& model = validation_model();
+    const int64_t rows = model.tokens() / model.shape().batch.sequence_length;
     const Tensor loss_sum = updates_.statistics().loss_sum();
     double total = 0;
     Batch batch;
@@ -319,9 +372,9 @@ double StepRunner::validate(const ValidationLoader& loader) {
     // Batches of all ranks in turn; those behind the last row are padding, so that all ranks run as many.
     for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {
         loader.fill({.first = row + rows * ranks_.data_rank(), .count = rows}, batch);
-        upload(batch);
-        model_.forward();
-        model_.loss(loss_sum, false);
+        upload(batch, model, {});
+        model.forward();
+        model.loss(loss_sum, false);
         float sum = 0;
         runtime_.device().copy(&sum, loss_sum.data, loss_sum.bytes(), runtime_.compute());
         runtime_.compute().synchronize();

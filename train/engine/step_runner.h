@@ -12,6 +12,8 @@
 #include "data/batch_loader.h"
 #include "kernels/runtime/graph_capture.h"
 #include "train/checkpoint/run_state.h"
+#include "train/engine/run_stages.h"
+#include "train/engine/step_work.h"
 #include "train/model/transformer.h"
 #include "train/sharding/read_master.h"
 #include "train/sharding/stop_signal.h"
@@ -53,13 +55,14 @@ class StepRunner final : public RunState {
     StepRunner(const StepRunner&) = delete;
     StepRunner& operator=(const StepRunner&) = delete;
 
-    Transformer& model() { return model_; }
+    // Of the first stage; all have the same parameters.
+    Transformer& model() { return *models_.front(); }
+    Transformer& validation_model() { return *models_[stages_.validation.model]; }
+    // Of all stages' models, what the one with the most has when it has most.
+    BusiestStep busiest_step() const;
     GradientStore& gradients() { return gradients_; }
-    int64_t tokens_per_step() const { return config_.batch.tokens_per_step; }
-    // Floating-point operations of one step: known after warm_up(). Those of the model, which utilisation is
-    // measured by (MFU: Chowdhery et al. 2022, appendix B), and what activation checkpointing adds to them.
-    int64_t flops_per_step() const { return flops_per_step_; }
-    int64_t recomputed_flops_per_step() const { return recomputed_flops_per_step_; }
+    // Of one step of a stage: known after warm_up().
+    const StepWork& work_per_step(int64_t stage = 0) const { return work_[static_cast<size_t>(stage)]; }
 
     // Runs every shape of operation once on dummy data, or only enqueues it where there is nothing to warm (a
     // CPU without other ranks): call before initialize(), which overwrites all it touched.
@@ -97,7 +100,7 @@ class StepRunner final : public RunState {
     // Mean loss over the targets of the validation stream, in nats per target, shared among the ranks.
     // Synchronises.
     double validate(const ValidationLoader& loader);
-    const ParameterTable& table() const override { return model_.table(); }
+    const ParameterTable& table() const override { return models_.front()->table(); }
     UpdatePipeline& updates() override { return updates_; }
     void snapshot(const std::function<void(const Bucket&, Stream&)>& copy) override;
     void await_snapshot() override;
@@ -105,7 +108,7 @@ class StepRunner final : public RunState {
     void publish_state() override;
     // The f32 values of a parameter, on the host; all ranks ask for the same. Waits.
     void read_master(const Parameter& p, float* host) {
-        speedrun::read_master(p, model_.parameters(), reducer_, runtime_, host);
+        speedrun::read_master(p, models_.front()->parameters(), reducer_, runtime_, host);
     }
     // To other ranks, so far.
     int64_t bytes_sent() const { return reducer_.bytes_sent(); }
@@ -123,35 +126,44 @@ class StepRunner final : public RunState {
         double loss() const { return numbers().loss_sum() / static_cast<double>(targets); }
     };
 
-    void upload(const Batch& batch);
-    // first, last of the step; the step among those of a period of all optimizer groups; valid targets of the
-    // step.
-    using GraphKey = std::tuple<bool, bool, int64_t, int64_t>;
+    // point: of the schedule, for what of a microbatch goes by it.
+    void upload(const Batch& batch, const Transformer& model, const StagePoint& point);
+    // The model; first, last of the step; the step among those of a period of all optimizer groups; valid targets
+    // of the step.
+    using GraphKey = std::tuple<size_t, bool, bool, int64_t, int64_t>;
 
     // Returns the valid targets of the step, on all ranks.
-    int64_t run_microbatches(int64_t step, BatchSource& source);
+    int64_t run_microbatches(const RunStage& stage, int64_t step, BatchSource& source);
+    const RunStage& stage_of(int64_t step) const {
+        return stages_.stages[static_cast<size_t>(config_.schedule.stage_of(step))];
+    }
     // Forward and backward of the uploaded batch. The first of a step overwrites gradients and loss sum, the
     // last announces each gradient. Gradients are those of the sum of losses / step_targets.
-    void run_microbatch(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
-    void enqueue_model(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
-    GraphKey key_of(const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) const;
-    void capture_graphs();
+    void run_microbatch(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
+    void enqueue_model(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
+    GraphKey key_of(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) const;
+    int64_t most_tokens() const;  // of a microbatch
+    void warm_up_stage(int64_t stage);
+    void warm_up_validation();
+    void capture_graphs(const RunStage& stage);
     void enqueue_optimizer(Slot& slot, bool stop);
     [[noreturn]] void report_divergence(const Slot& slot);
 
     const Config config_;
     Runtime& runtime_;
     const Ranks ranks_;
-    const int64_t period_;        // steps after which all optimizer groups are where they were
-    const int64_t microbatches_;  // of this rank, per step
-    Transformer model_;
+    const int64_t period_;  // steps after which all optimizer groups are where they were
+    const RunStages stages_;
+    std::vector<StepWork> work_;                              // by stage
+    const std::vector<std::unique_ptr<Transformer>> models_;  // by shape
     GradientStore gradients_;
     Reducer reducer_;
     GraphCapture capture_;
     UpdatePipeline updates_;
     StopSignal stop_signal_;
     std::unique_ptr<Event> uploaded_, clock_start_, copied_, idle_until_;
-    HostBuffer staging_;  // of one microbatch's tokens, targets, positions, first keys and n-grams
+    // Of one microbatch's tokens, targets, positions, first keys and n-grams, and the weights of the loss.
+    HostBuffer staging_;
     std::map<GraphKey, std::unique_ptr<CapturedGraphs>> graphs_;
     bool use_graphs_ = true;
     Timeline* timeline_ = nullptr;
@@ -160,7 +172,6 @@ class StepRunner final : public RunState {
     int64_t snapshot_at_ = -1;  // steps enqueued when the last snapshot was
     double last_clock_ms_ = 0;
     CollectiveCounts last_counts_{};  // of the step collected last
-    int64_t flops_per_step_ = 0, recomputed_flops_per_step_ = 0;
 };
 
 }  // namespace speedrun

@@ -51,23 +51,22 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
           options.file_system ? *options.file_system : real_file_system()) {
     folder.log(loader_.describe());
     if (options.warm_up) runner_.warm_up();
-    flops_per_step_ = over_ranks(static_cast<double>(runner_.flops_per_step()));
+    for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
+        flops_per_step_.push_back(over_ranks(static_cast<double>(runner_.work_per_step(stage).flops)));
     progress_.emplace(ProgressOptions{.steps = config.schedule.steps,
+                                      .tokens = config.tokens_before(config.schedule.steps),
                                       .quiet = options.quiet || !ranks.first(),
                                       .num_ranks = ranks.size(),
-                                      .flops_per_step = flops_per_step_,
                                       .ceiling_flops_per_s = ceiling_flops_per_s_});
     runner_.initialize(static_cast<uint64_t>(config.seed));
     if (const std::string& from = config.model.init_from; !from.empty() && !options.resume)
         runner_.assign(read_hf_weights(from, runner_.model().table(), config.model));
     first_step_ = resume(options.resume);
     prefetcher_ = std::make_unique<Prefetcher>(
-        loader_, PrefetcherOptions{
-                     .rows_per_microbatch = config.batch.microbatch_tokens / config.batch.sequence_length,
-                     .microbatches_per_step = config.microbatches_per_step(ranks.num_data_ranks()),
-                     .rank = ranks.data_rank(),
-                     .num_ranks = ranks.num_data_ranks(),
-                     .start_step = first_step_});
+        loader_, PrefetcherOptions{.rows_per_microbatch = rows_per_microbatch(config),
+                                   .rank = ranks.data_rank(),
+                                   .num_ranks = ranks.num_data_ranks(),
+                                   .start_step = first_step_});
     summary_.startup_ms = process_age_ms() - options.began_ms;
 }
 
@@ -92,11 +91,25 @@ int64_t Trainer::resume(const CheckpointReader* from) {
     return step;
 }
 
+double Trainer::flops_before(int64_t step) const {
+    const ScheduleConfig& schedule = config_.schedule;
+    double flops = 0;
+    for (int64_t stage = 0; stage <= schedule.stage_of(step); ++stage) {
+        const int64_t end = stage < schedule.stage_of(step) ? schedule.end_step(stage) : step;
+        flops += flops_per_step_[static_cast<size_t>(stage)] *
+                 static_cast<double>(end - schedule.first_step(stage));
+    }
+    return flops;
+}
+
 CheckpointInfo Trainer::checkpoint_info() const {
     CheckpointInfo info;
     info.step = summary_.steps;
     info.tokens = summary_.tokens;
-    info.next_row = info.step * loader_.options().rows_per_step;
+    const ScheduleConfig& schedule = config_.schedule;
+    const int64_t stage = schedule.stage_of(info.step);
+    info.next_row = (info.step - schedule.first_step(stage)) *
+                    loader_.options().stages[static_cast<size_t>(stage)].rows_per_step;
     info.seed = config_.seed;
     info.next_lr_factor = learning_rate_factor(config_.schedule, info.step);
     info.train_loss = summary_.train_loss.value_or(0);
@@ -182,8 +195,9 @@ void Trainer::collect() {
     metrics.optimizer_ms = result.optimizer_ms - result.comm_exposed_ms;
     metrics.data_ms = prefetcher_->wait_ms() - waited_ms_;
     metrics.checkpoint_stall_ms = result.copy_stall_ms + checkpointer_.take_wait_ms();
-    metrics.tokens = (result.step + 1) * config_.batch.tokens_per_step;
-    metrics.tokens_per_s = static_cast<double>(config_.batch.tokens_per_step) / (result.step_ms * 1e-3);
+    metrics.tokens = config_.tokens_before(result.step + 1);
+    const int64_t tokens = metrics.tokens - config_.tokens_before(result.step);
+    metrics.tokens_per_s = static_cast<double>(tokens) / (result.step_ms * 1e-3);
     waited_ms_ = prefetcher_->wait_ms();
 
     step_times_.add({.step = result.step, .ms = result.step_ms});
@@ -192,7 +206,7 @@ void Trainer::collect() {
     summary_.train_loss = result.loss;
     train_ms_ = metrics.train_ms;
     folder_.write_step(metrics);
-    progress_->step(metrics);
+    progress_->step(metrics, flops_before(result.step + 1));
     checkpointer_.collected(summary_.steps, [this] { return checkpoint_info(); });
 }
 
@@ -292,7 +306,7 @@ void Trainer::finish(RunSummary& s) {
                  .max_at_step = step_times_.max_step()};
     if (!step_times_.empty() && s.train_ms > 0) {
         s.tokens_per_s = static_cast<double>(s.tokens) / (s.train_ms * 1e-3);
-        s.flops_per_s = flops_per_step_ * static_cast<double>(s.steps) / (s.train_ms * 1e-3);
+        s.flops_per_s = flops_before(s.steps) / (s.train_ms * 1e-3);
     }
     s.ceiling_flops_per_s = ceiling_flops_per_s_;
     s.memory_bytes = runtime_.device().memory().total();

@@ -50,7 +50,8 @@ class Trainer {
   private:
     int64_t resume(const CheckpointReader* from);  // the first step to run
     void collect();
-    CheckpointInfo checkpoint_info() const;  // after the last collected step
+    double flops_before(int64_t step) const;  // of all ranks, in the steps before this one
+    CheckpointInfo checkpoint_info() const;   // after the last collected step
     void report(const std::string& text, bool problem);
     void validate(int64_t step);  // outside the clock
     void start_clock();
@@ -73,8 +74,8 @@ class Trainer {
     BatchLoader loader_;
     ValidationLoader val_loader_;
     StepRunner runner_;
-    double ceiling_flops_per_s_ = 0;  // these two over all ranks
-    double flops_per_step_ = 0;
+    double ceiling_flops_per_s_ = 0;      // these two of all ranks
+    std::vector<double> flops_per_step_;  // by stage
     TrainClock clock_;
     StepTimes step_times_;
     int64_t first_step_ = 0;

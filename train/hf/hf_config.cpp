@@ -155,7 +155,7 @@ std::string gpt2_problems(const ModelConfig& model) {
     problems.compare("model.biases", model.biases, plain.biases);
     problems.compare("model.logit_softcap", model.logit_softcap, plain.logit_softcap);
     problems.compare("model.attention_scale", model.attention_scale, 0.0);
-    problems.compare("model.window", model.window, int64_t{0});
+    for (const auto& entry : model.window.entries()) problems.compare("model.window", entry.from, int64_t{0});
     problems.compare("model.norm_embedding", model.norm_embedding, plain.norm_embedding);
     problems.compare("model.mix_first_embedding", model.mix_first_embedding, false);
     problems.compare("model.value_embeddings", model.value_embeddings, int64_t{0});

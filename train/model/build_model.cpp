@@ -34,7 +34,12 @@ class Builder {
     ModelGraph build() {
         ModelGraph& model = w_.model;
         model.tokens = w_.ids("batch.tokens");
-        model.targets = w_.ids("batch.targets");
+        const bool plain = parts_.loss.is_plain();
+        const int64_t num_targets = parts_.loss.num_targets();
+        model.targets = w_.ids("batch.targets", plain ? 0 : num_targets);
+        if (!plain)
+            model.loss_weights = model.graph.value("batch.loss_weights", Element::f32,
+                                                   {{Dimension::numbers, num_targets}}, Holder::batch);
         model.positions = w_.ids("batch.positions");
         model.first_key = w_.ids("batch.first_key");
         for (int64_t n = 2; n <= parts_.ngram_table().max_ngram; ++n)
@@ -168,7 +173,11 @@ class Builder {
         model.losses = model.graph.value("losses", Element::f32, {w_.tokens()}, Holder::model);
         const int64_t padded = config_.padded_vocab_size();
         model.head =
-            &w_.add<Head>({.losses = model.losses, .x = x, .targets = model.targets, .weight = weight},
+            &w_.add<Head>({.losses = model.losses,
+                           .x = x,
+                           .targets = model.targets,
+                           .weight = weight,
+                           .loss_weights = model.loss_weights},
                           HeadOptions{.num_tokens = w_.batch.tokens,
                                       .logit_rows = options_.logit_rows,
                                       .vocab_size = parts_.loss.padding ? padded : config_.vocab_size,
@@ -193,9 +202,9 @@ ModelGraph build_model(const ModelConfig& config, const BatchShape& batch, const
     return Builder(config, batch, options).build();
 }
 
-ParameterTable parameters_of(const ModelConfig& config, int64_t sequence_length) {
-    return build_model(config, {.tokens = sequence_length, .sequence_length = sequence_length},
-                       {.logit_rows = sequence_length})
+ParameterTable parameters_of(const ModelConfig& config, int64_t longest_sequence) {
+    return build_model(config.in_stage(0), {.tokens = longest_sequence, .sequence_length = longest_sequence},
+                       {.logit_rows = longest_sequence})
         .table;
 }
 

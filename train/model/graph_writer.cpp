@@ -14,8 +14,10 @@ void GraphWriter::begin_unit(std::string name, const std::string& prefix) {
     model.graph.name_unit(std::move(name), prefix);
 }
 
-ValueId GraphWriter::ids(std::string name) {
-    return model.graph.value(std::move(name), Element::ids, {tokens()}, Holder::batch);
+ValueId GraphWriter::ids(std::string name, int64_t rows) {
+    std::vector<Extent> extents{tokens()};
+    if (rows > 0) extents.insert(extents.begin(), {Dimension::numbers, rows});
+    return model.graph.value(std::move(name), Element::ids, std::move(extents), Holder::batch);
 }
 
 ValueId GraphWriter::real(const std::string& name, Extent columns) {

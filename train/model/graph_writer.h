@@ -32,7 +32,7 @@ class GraphWriter {
     Extent head_width(int64_t times = 1) const { return {Dimension::head_width, times * config_.model_dim}; }
 
     // ---- values; the names are the unit's own
-    ValueId ids(std::string name);  // of the batch
+    ValueId ids(std::string name, int64_t rows = 0);  // of the batch; rows > 0: so many of them
     ValueId real(const std::string& name, Extent columns);
     ValueId f32(const std::string& name, std::vector<Extent> extents);
     ValueId view(ValueId of, const std::string& name, int64_t first, int64_t count);

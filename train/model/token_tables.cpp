@@ -10,7 +10,7 @@ TokenTables::TokenTables(GraphWriter& writer, const ModelParts& parts, std::set<
     : w_(writer), parts_(parts), value_tables_(std::move(value_tables)) {
     for (const auto& [name, table] : parts_.tables) {
         Extent rows = w_.vocabulary();
-        if (table.rows == TableRows::positions) rows = {Dimension::positions, w_.batch.sequence_length};
+        if (table.rows == TableRows::positions) rows = {Dimension::positions, w_.batch.num_positions()};
         if (table.rows == TableRows::ngrams) rows = {Dimension::vocabulary, table.num_rows};
         tables_[name] =
             w_.parameter(name + ".weight", {rows, columns_of(name)}, w_.rule(table.init, w_.width().size));
@@ -28,10 +28,10 @@ ValueId TokenTables::lookup(const std::string& name, const std::string& table, c
     w_.add<Embedding>({.out = rows,
                        .tokens = by_position ? model.positions : model.tokens,
                        .table = tables_.at(table),
-                       .table_rows = by_position ? w_.batch.sequence_length : w_.vocabulary().size,
+                       .table_rows = by_position ? w_.batch.num_positions() : w_.vocabulary().size,
                        .positions = positions.empty() ? kNoValue : model.positions,
                        .position_table = positions.empty() ? kNoParameter : tables_.at(positions),
-                       .position_rows = w_.batch.sequence_length});
+                       .position_rows = w_.batch.num_positions()});
     return rows;
 }
 

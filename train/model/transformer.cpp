@@ -29,19 +29,46 @@ Retained retained_of(const NodeGraph& graph, const MemoryConfig& memory) {
     return retained;
 }
 
+void require_same_parameters(const ParameterTable& a, const ParameterTable& b) {
+    bool same = a.size() == b.size();
+    for (int id = 0; same && id < a.size(); ++id)
+        same = a[id].name == b[id].name && a[id].numel() == b[id].numel();
+    if (!same) throw_internal("models that share parameters have different ones");
+}
+
 }  // namespace
 
-Transformer::Transformer(const ModelConfig& config, const BatchShape& batch, Runtime& runtime,
-                         const BucketRules& rules, bool documents, const MemoryConfig& memory)
-    : config_(config),
-      batch_(batch),
-      logit_rows_(logit_rows_for(batch.tokens, config, memory.logits_on(runtime.device().kind()))),
-      model_(build_model(config_, batch, {.documents = documents, .logit_rows = logit_rows_})),
-      table_(model_.table),
-      parameters_(table_, rules, runtime),
-      fusions_(model_fusions()),
-      program_(derive_program(model_.graph, fusions_, retained_of(model_.graph, memory), runtime.real())),
-      executor_(model_.graph, program_, table_, parameters_, runtime) {}
+Transformer::Derived::Derived(const ModelShape& shape, Runtime& runtime, const TransformerOptions& options)
+    : shape(shape),
+      logit_rows(logit_rows_for(shape.batch.tokens, shape.config,
+                                options.memory.logits_on(runtime.device().kind()))),
+      model(
+          build_model(shape.config, shape.batch, {.documents = options.documents, .logit_rows = logit_rows})),
+      fusions(model_fusions()),
+      program(
+          derive_program(model.graph, fusions, retained_of(model.graph, options.memory), runtime.real())) {}
+
+Transformer::Transformer(Derived derived, std::shared_ptr<Shared> shared, Runtime& runtime)
+    : derived_(std::move(derived)),
+      shared_(std::move(shared)),
+      executor_(derived_.model.graph, derived_.program, shared_->table, shared_->parameters, runtime,
+                shared_->values) {}
+
+std::vector<std::unique_ptr<Transformer>> Transformer::make(const std::vector<ModelShape>& shapes,
+                                                            Runtime& runtime,
+                                                            const TransformerOptions& options) {
+    std::vector<Derived> all;
+    int64_t bytes = 0;
+    for (const ModelShape& shape : shapes) {
+        all.emplace_back(shape, runtime, options);
+        bytes = std::max(bytes, share_memory(all.back().program).bytes);
+        require_same_parameters(all.front().model.table, all.back().model.table);
+    }
+    const auto shared = std::make_shared<Shared>(all.front().model.table, options.rules, bytes, runtime);
+    std::vector<std::unique_ptr<Transformer>> models;
+    for (Derived& derived : all) models.emplace_back(new Transformer(std::move(derived), shared, runtime));
+    return models;
+}
 
 void Transformer::loss(Tensor loss_sum, bool accumulate) {
     executor_.loss({.loss_sum = loss_sum, .accumulate_loss = accumulate});
@@ -57,7 +84,23 @@ void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float grad
 
 Tensor Transformer::logits_of(int64_t row) {
     const PassArguments arguments;
-    return model_.head->logits_of(executor_.loss_call(arguments), row);
+    return derived_.model.head->logits_of(executor_.loss_call(arguments), row);
+}
+
+void Transformer::put_targets(const Batch& batch, const PutIds& put) const {
+    const Tensor all = executor_.held(derived_.model.targets);
+    const Tensor weights = loss_weights();
+    const int64_t num_targets = weights.present() ? weights.numel() : 1;
+    if (static_cast<int64_t>(batch.further_targets.size()) + 1 != num_targets)
+        throw_internal("a batch with {} targets of a token, the loss has {}",
+                       batch.further_targets.size() + 1, num_targets);
+    for (int64_t k = 0; k < num_targets; ++k) {
+        const std::vector<int32_t>& values =
+            k == 0 ? batch.targets : batch.further_targets[static_cast<size_t>(k - 1)];
+        if (static_cast<int64_t>(values.size()) != tokens())
+            throw_internal("a batch of {} targets does not fit {}", values.size(), all.describe());
+        put(weights.present() ? all.row_slice(k, 1).reshaped({tokens()}) : all, values);
+    }
 }
 
 void Transformer::put_batch(const Batch& batch, const PutIds& put) const {
@@ -67,14 +110,15 @@ void Transformer::put_batch(const Batch& batch, const PutIds& put) const {
             throw_internal("a batch of {} tokens does not fit {}", values.size(), tensor.describe());
         put(tensor, values);
     };
-    checked_put(model_.tokens, batch.tokens);
-    if (!batch.targets.empty()) checked_put(model_.targets, batch.targets);
-    checked_put(model_.positions, batch.positions);
-    checked_put(model_.first_key, batch.first_key);
-    if (batch.ngrams.size() != model_.ngrams.size())
+    checked_put(derived_.model.tokens, batch.tokens);
+    if (!batch.targets.empty()) put_targets(batch, put);
+    checked_put(derived_.model.positions, batch.positions);
+    checked_put(derived_.model.first_key, batch.first_key);
+    if (batch.ngrams.size() != derived_.model.ngrams.size())
         throw_internal("a batch with {} sizes of n-grams, the model embeds {}", batch.ngrams.size(),
-                       model_.ngrams.size());
-    for (size_t i = 0; i < model_.ngrams.size(); ++i) checked_put(model_.ngrams[i], batch.ngrams[i]);
+                       derived_.model.ngrams.size());
+    for (size_t i = 0; i < derived_.model.ngrams.size(); ++i)
+        checked_put(derived_.model.ngrams[i], batch.ngrams[i]);
 }
 
 }  // namespace speedrun

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "data/batch.h"
 #include "train/model/build_model.h"
@@ -12,18 +14,38 @@
 
 namespace speedrun {
 
+// A model, and the microbatches that it is for.
+struct ModelShape {
+    ModelConfig config;
+    BatchShape batch;
+    // Of configs that differ by their stage alone. The weights of a loss are no matter of shape, but how many they are.
+    bool operator==(const ModelShape& other) const {
+        const LossConfig loss = config.loss(), others = other.config.loss();
+        return batch == other.batch && config.window == other.config.window &&
+               config.parts.windows == other.config.parts.windows &&
+               loss.num_targets() == others.num_targets() && loss.is_plain() == others.is_plain();
+    }
+};
+
+struct TransformerOptions {
+    BucketRules rules = {};    // how parameters lie in memory
+    bool documents = true;     // without, the batch's first_key must be the start of each token's sequence
+    MemoryConfig memory = {};  // what blocks keep for backward; it changes no bit of any result
+};
+
 class Transformer {
   public:
-    // For microbatches of this shape. `rules`: how parameters lie in memory. Without documents the batch's
-    // first_key must be the start of each token's sequence. `memory`: what blocks keep for backward; it
-    // changes no bit of any result.
-    Transformer(const ModelConfig& config, const BatchShape& batch, Runtime& runtime,
-                const BucketRules& rules = {}, bool documents = true, const MemoryConfig& memory = {});
+    // One for each shape, all of the same parameters, which they share, as they do the memory of what a pass
+    // computes: only one of them is at work at a time. Throws an internal error if their parameters differ.
+    static std::vector<std::unique_ptr<Transformer>> make(const std::vector<ModelShape>& shapes,
+                                                          Runtime& runtime,
+                                                          const TransformerOptions& options = {});
 
-    const ParameterTable& table() const { return table_; }
-    ParameterStore& parameters() { return parameters_; }
-    int64_t tokens() const { return batch_.tokens; }
-    int64_t logit_rows() const { return logit_rows_; }  // of the head's product at a time
+    const ParameterTable& table() const { return shared_->table; }
+    ParameterStore& parameters() { return shared_->parameters; }
+    const ModelShape& shape() const { return derived_.shape; }
+    int64_t tokens() const { return derived_.shape.batch.tokens; }
+    int64_t logit_rows() const { return derived_.logit_rows; }  // of the head's product at a time
     // What the next microbatch's tensors are to hold: put(tensor, values) for each: tokens, targets, positions,
     // first keys, n-grams. The values live as long as the call. Targets may be absent (empty): they are not put.
     // Throws an internal error if the batch has not tokens() tokens, or not the n-grams of the model.
@@ -32,6 +54,8 @@ class Transformer {
 
     // Who is told that a pass enters a unit, from here on; null: nobody.
     void observe(PassObserver* observer) { executor_.observe(observer); }
+    void watch(StepWatch watch) { executor_.watch(std::move(watch)); }
+    const NodeGraph& graph() const { return derived_.model.graph; }
 
     // Forward up to what the head reads.
     void forward() { executor_.forward(); }
@@ -42,24 +66,46 @@ class Transformer {
     void loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale, GradientStore& gradients);
     // After forward: logits of one row (real [1, V]) for sampling; capped if the model caps them.
     Tensor logits_of(int64_t row);
+    // f32 [K], to be written with each microbatch: of each token's targets; absent for the next token alone.
+    Tensor loss_weights() const {
+        const ValueId weights = derived_.model.loss_weights;
+        return weights == kNoValue ? Tensor{} : executor_.held(weights);
+    }
     // Losses of the last loss() or loss_and_backward(), f32 [T].
-    Tensor losses() const { return executor_.held(model_.losses); }
-    double softcap() const { return model_.head->softcap(); }
+    Tensor losses() const { return executor_.held(derived_.model.losses); }
+    double softcap() const { return derived_.model.head->softcap(); }
     // Floating-point operations, so far, of forward passes that backward repeated for what checkpointed
     // blocks had not kept: in Ops::flops(), but not the model's own work.
     int64_t recomputed_flops() const { return executor_.repeated_flops(); }
     // When most is in the memory that values and gradients share, and what.
-    BusiestStep busiest_step() const { return busiest_step_of(program_, model_.graph); }
+    BusiestStep busiest_step() const { return busiest_step_of(derived_.program, derived_.model.graph); }
 
   private:
-    const ModelConfig config_;
-    const BatchShape batch_;
-    const int64_t logit_rows_;
-    const ModelGraph model_;
-    const ParameterTable& table_;
-    ParameterStore parameters_;
-    const Fusions fusions_;
-    const Program program_;
+    void put_targets(const Batch& batch, const PutIds& put) const;
+
+    // What a shape says without memory.
+    struct Derived {
+        Derived(const ModelShape& shape, Runtime& runtime, const TransformerOptions& options);
+        ModelShape shape;
+        int64_t logit_rows;
+        ModelGraph model;
+        Fusions fusions;
+        Program program;
+    };
+    struct Shared {
+        Shared(const ParameterTable& table, const BucketRules& rules, int64_t bytes, Runtime& runtime)
+            : table(table),
+              parameters(this->table, rules, runtime),
+              values(runtime.device(), "activations and their gradients", MemoryCategory::activations,
+                     bytes) {}
+        const ParameterTable table;
+        ParameterStore parameters;
+        const Buffer values;
+    };
+    Transformer(Derived derived, std::shared_ptr<Shared> shared, Runtime& runtime);
+
+    const Derived derived_;
+    const std::shared_ptr<Shared> shared_;
     Executor executor_;
 };
 

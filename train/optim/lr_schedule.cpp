@@ -26,9 +26,9 @@ double shape_of(Decay decay, double share) {
 }  // namespace
 
 double learning_rate_factor(const ScheduleConfig& schedule, int64_t step) {
-    double warm_up = 1.0;
+    double warm_up = schedule.lr_factor.at(schedule.point_of(step));
     if (step < schedule.warmup_steps)
-        warm_up = static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
+        warm_up *= static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
     const double cooldown = schedule.cooldown_fraction * static_cast<double>(schedule.steps);
     const double left = static_cast<double>(schedule.steps - step);
     if (schedule.decay == Decay::constant || cooldown <= 0 || left >= cooldown) return warm_up;
@@ -36,10 +36,11 @@ double learning_rate_factor(const ScheduleConfig& schedule, int64_t step) {
     return warm_up * (schedule.final_lr_fraction + (1.0 - schedule.final_lr_fraction) * shape);
 }
 
-double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step) {
-    if (step >= group.momentum_warmup_steps) return group.momentum;
+double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step, const StagePoint& point) {
+    const double momentum = group.momentum.at(point);
+    if (step >= group.momentum_warmup_steps) return momentum;
     const double share = static_cast<double>(step) / static_cast<double>(group.momentum_warmup_steps);
-    return group.momentum_start + share * (group.momentum - group.momentum_start);
+    return group.momentum_start + share * (momentum - group.momentum_start);
 }
 
 }  // namespace speedrun

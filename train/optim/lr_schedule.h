@@ -7,12 +7,13 @@
 
 namespace speedrun {
 
-// Factor of the learning rate at step 0 … steps−1: the product of a linear warm-up, min(1,
+// Factor of the learning rate at step 0 … steps−1: the product of the stage's lr_factor, a linear warm-up, min(1,
 // (step+1)/warmup_steps), and a cooldown that over the last cooldown_fraction of the steps goes from 1 down
 // to final_lr_fraction (linear or half a cosine; "constant" never cools down).
 double learning_rate_factor(const ScheduleConfig& schedule, int64_t step);
 
-// Muon's momentum: linear from momentum_start to momentum over momentum_warmup_steps, then constant.
-double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step);
+// Muon's momentum: linear from momentum_start to momentum over momentum_warmup_steps, then momentum, which may
+// differ by stage. step: the optimizer's own, which warms up; point: of the run, where the stage goes by.
+double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step, const StagePoint& point = {});
 
 }  // namespace speedrun

@@ -14,13 +14,14 @@ std::vector<StateKind> Muon::state_kinds(int64_t rows, int64_t cols) const {
 }
 
 void Muon::propose(const Tensor& update, const OptimizerShard& shard, const StepContext& context) const {
-    context.ops.muon_momentum({.update = update,
-                               .momentum = shard.state[0],
-                               .grad = shard.gradient,
-                               .grad_scale = context.grad_scale,
-                               .mu = static_cast<float>(muon_momentum_at(group_, context.step)),
-                               .nesterov = group_.nesterov},
-                              context.stream);
+    context.ops.muon_momentum(
+        {.update = update,
+         .momentum = shard.state[0],
+         .grad = shard.gradient,
+         .grad_scale = context.grad_scale,
+         .mu = static_cast<float>(muon_momentum_at(group_, context.step, context.point)),
+         .nesterov = group_.nesterov},
+        context.stream);
 }
 
 void Muon::transform(const MatrixBatch& batch, const StepContext& context) const {

@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "kernels/ops/ops.h"
+#include "train/config/scheduled.h"
 
 namespace speedrun {
 
 struct StepContext {
-    int64_t step = 0;      // of this optimizer, from 0
-    double lr_factor = 1;  // of the schedule
-    Tensor grad_scale;     // f32 [1]: gradients are multiplied by it; not finite: the step changes nothing
+    int64_t step = 0;       // of this optimizer, from 0
+    double lr_factor = 1;   // of the schedule
+    StagePoint point = {};  // of the run
+    Tensor grad_scale;      // f32 [1]: gradients are multiplied by it; not finite: the step changes nothing
     Ops& ops;
     Stream& stream;
 };

@@ -15,23 +15,25 @@ std::string clock_text(double seconds) {
 
 Progress::Progress(const ProgressOptions& options)
     : steps_(options.steps),
+      tokens_(options.tokens),
       quiet_(options.quiet),
       terminal_(options.num_ranks == 1 && isatty(STDOUT_FILENO) == 1),
-      flops_per_step_(options.flops_per_step),
       ceiling_(options.ceiling_flops_per_s) {}
 
-std::string Progress::line(const StepMetrics& m) const {
-    const double mean_ms = m.train_ms / static_cast<double>(m.step + 1);
+std::string Progress::line(const StepMetrics& m, double flops) const {
+    // Steps of different stages take different times; what they have in common is a token's.
+    const double left_ms =
+        m.train_ms / static_cast<double>(m.tokens) * static_cast<double>(tokens_ - m.tokens);
     std::string text =
         fmt::format("step {:>{}}/{}  loss {:.4f}  {:>6.1f}k tokens/s  {:.0f} ms", m.step + 1,
                     std::to_string(steps_).size(), steps_, m.loss, m.tokens_per_s * 1e-3, m.step_ms);
-    if (ceiling_ > 0 && mean_ms > 0)
-        text += fmt::format("  MFU {:.0f}%", 100 * flops_per_step_ / (mean_ms * 1e-3) / ceiling_);
-    return text + fmt::format("  trained {}  left {}", clock_text(m.train_ms * 1e-3),
-                              clock_text(mean_ms * static_cast<double>(steps_ - m.step - 1) * 1e-3));
+    if (ceiling_ > 0 && m.train_ms > 0)
+        text += fmt::format("  MFU {:.0f}%", 100 * flops / (m.train_ms * 1e-3) / ceiling_);
+    return text +
+           fmt::format("  trained {}  left {}", clock_text(m.train_ms * 1e-3), clock_text(left_ms * 1e-3));
 }
 
-void Progress::step(const StepMetrics& metrics) {
+void Progress::step(const StepMetrics& metrics, double flops) {
     if (quiet_) return;
     const auto now = std::chrono::steady_clock::now();
     const double interval = terminal_ ? 0.1 : 5.0;
@@ -39,10 +41,10 @@ void Progress::step(const StepMetrics& metrics) {
     if (!first_or_last && std::chrono::duration<double>(now - last_).count() < interval) return;
     last_ = now;
     if (terminal_) {
-        std::printf("\r\033[K%s", line(metrics).c_str());
+        std::printf("\r\033[K%s", line(metrics, flops).c_str());
         live_ = true;
     } else {
-        std::printf("%s\n", line(metrics).c_str());
+        std::printf("%s\n", line(metrics, flops).c_str());
     }
     std::fflush(stdout);
 }

@@ -12,10 +12,10 @@ namespace speedrun {
 
 struct ProgressOptions {
     int64_t steps = 0;
+    int64_t tokens = 0;  // in all of them
     bool quiet = false;
     int num_ranks = 1;
-    double flops_per_step = 0;  // of all ranks, as is the next
-    // FLOP/s of a large product on this machine, for the share that training reaches; 0: not shown.
+    // FLOP/s of a large product on the machines of all ranks, for the share that training reaches; 0: not shown.
     double ceiling_flops_per_s = 0;
 };
 
@@ -23,7 +23,8 @@ class Progress {
   public:
     explicit Progress(const ProgressOptions& options);
 
-    void step(const StepMetrics& metrics);
+    // flops: of all ranks, up to the end of this step.
+    void step(const StepMetrics& metrics, double flops);
     void validation(const Validation& validation);
     // A line of its own, kept on the screen.
     void message(const std::string& text);
@@ -31,11 +32,11 @@ class Progress {
     void finish();
 
   private:
-    std::string line(const StepMetrics& metrics) const;
+    std::string line(const StepMetrics& metrics, double flops) const;
 
-    const int64_t steps_;
+    const int64_t steps_, tokens_;
     const bool quiet_, terminal_;
-    const double flops_per_step_, ceiling_;
+    const double ceiling_;
     bool live_ = false;
     std::chrono::steady_clock::time_point last_{};
 };

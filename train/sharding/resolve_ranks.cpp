@@ -14,26 +14,32 @@ Sharing plan_of(const Config& config) {
     return sharing;
 }
 
-}  // namespace
-
-void validate_ranks(const Config& config, const Mesh& mesh) {
-    const int64_t ranks = mesh.size({Axis::replicate, Axis::shard});
-    const BatchConfig& b = config.batch;
+// `where`: what a message begins with.
+void validate_stage(const std::string& where, const BatchConfig& b, int64_t ranks) {
     const int64_t at_once = b.microbatch_tokens * ranks;
     if (b.tokens_per_step % at_once == 0) return;
     // What one rank takes of a step has to be whole microbatches of whole sequences.
     const int64_t rows = b.tokens_per_step / b.sequence_length;
     std::string advice = fmt::format("set batch.tokens_per_step to a multiple of {}", at_once);
     if (rows % ranks == 0) {
-        int64_t fitting = std::min(rows / ranks, b.microbatch_tokens / b.sequence_length);
+        int64_t fitting = std::min<int64_t>(rows / ranks, b.microbatch_tokens / b.sequence_length);
         while (rows / ranks % fitting != 0) --fitting;
         advice += fmt::format(", or --set batch.microbatch_tokens={}", fitting * b.sequence_length);
     } else {
         advice += fmt::format("; {} sequences cannot be shared by {} ranks", rows, ranks);
     }
     throw_usage(
-        "batch.tokens_per_step {} is not a multiple of batch.microbatch_tokens {} x {} ranks = {}: {}",
-        b.tokens_per_step, b.microbatch_tokens, ranks, at_once, advice);
+        "{}batch.tokens_per_step {} is not a multiple of batch.microbatch_tokens {} x {} ranks = {}: {}",
+        where, b.tokens_per_step, b.microbatch_tokens, ranks, at_once, advice);
+}
+
+}  // namespace
+
+void validate_ranks(const Config& config, const Mesh& mesh) {
+    for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
+        validate_stage(
+            config.schedule.stages.empty() ? "" : fmt::format("stage {} of schedule.stages: ", stage),
+            config.in_stage(stage).batch, mesh.size({Axis::replicate, Axis::shard}));
 }
 
 Ranks plan_ranks(const Config& config, int num_ranks) {

@@ -159,6 +159,7 @@ void UpdatePipeline::finish_steps(const Event& reduce_done) {
 StepContext UpdatePipeline::context_of(const Bucket& bucket, const Tensor& grad_scale) const {
     return {.step = microbatch_.step / config_.groups[bucket.group].every,
             .lr_factor = microbatch_.lr_factor,
+            .point = microbatch_.point,
             .grad_scale = grad_scale,
             .ops = runtime_.ops(),
             .stream = runtime_.optimizer()};

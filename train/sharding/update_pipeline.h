@@ -36,6 +36,7 @@ class UpdatePipeline final : public PassObserver {
     struct Microbatch {
         int64_t step = 0;
         double lr_factor = 1;  // of the schedule
+        StagePoint point = {};
         bool first = true, last = true;
     };
     void begin_microbatch(const Microbatch& microbatch);

@@ -22,7 +22,7 @@ KNOWN = {
     "data": {"train", "val", "val_tokens", "shuffle", "rows", "max_document_tokens", "document_mask"},
     "batch": {"sequence_length", "microbatch_tokens", "tokens_per_step"},
     "optimizers": {"clip", "clip_norm", "groups"},
-    "schedule": {"steps", "warmup_steps", "decay", "cooldown_fraction", "final_lr_fraction"},
+    "schedule": {"steps", "warmup_steps", "decay", "cooldown_fraction", "final_lr_fraction", "stages", "lr_factor"},
 }
 GROUP = {"type", "params", "lr", "weight_decay", "beta1", "beta2", "epsilon", "momentum", "momentum_start",
          "momentum_warmup_steps", "nesterov", "cautious", "normuon", "every"}
@@ -51,6 +51,11 @@ def read_config(path):
         require(group["every"] == 1, f"optimizers.groups.every {group['every']}: the twin steps every group at every step")
     require(config["model"]["max_ngram"] == 0, "model.max_ngram: the twin embeds no n-grams; set it to 0")
     require(not unknown, f"{path}: the twin does not know {', '.join(unknown)}")
+    schedule = config["schedule"]
+    require(not schedule["stages"], f"schedule.stages {schedule['stages']}: the twin has one stage; set it to []")
+    require(schedule["lr_factor"] == 1, f"schedule.lr_factor {schedule['lr_factor']}: the twin has none; set it to 1")
+    for group in config["optimizers"]["groups"]:
+        require(not isinstance(group["momentum"], list), f"optimizers.groups.momentum {group['momentum']}: one number")
     require(config["data"]["rows"] == "stream", "data.rows: the twin reads windows of the shards; set it to stream")
     require(not config["data"]["shuffle"], "data.shuffle: the twin reads windows in file order; set it to false")
     return config

@@ -1,13 +1,10 @@
 #include "train/model/graph/executor.h"
 
 #include "kernels/device/error.h"
-#include "train/sharding/first_fit.h"
 
 namespace speedrun {
 
 namespace {
-
-constexpr int64_t kAlignment = 256;  // bytes: as a device's own allocations have at least
 
 DType dtype_of(Element element, DType real) {
     if (element == Element::real) return real;
@@ -22,16 +19,17 @@ Tensor tensor_of(const Value& value, DType dtype, const Buffer& memory, int64_t 
 }  // namespace
 
 Executor::Executor(const NodeGraph& graph, const Program& program, const ParameterTable& table,
-                   const ParameterStore& parameters, Runtime& runtime)
+                   const ParameterStore& parameters, Runtime& runtime, const Buffer& memory)
     : graph_(graph),
       program_(program),
       table_(table),
       parameters_(parameters),
       runtime_(runtime),
       ops_(runtime.ops()),
-      stream_(runtime.compute()) {
+      stream_(runtime.compute()),
+      memory_(memory),
+      offsets_(share_memory(program).offset) {
     hold_values();
-    share_memory();
     for (const Step& step : program.forward) forward_.push_back(bound(step));
     for (const Step& step : program.backward) backward_.push_back(bound(step));
     loss_ = bound(program.loss);
@@ -59,18 +57,6 @@ void Executor::copy_constant(const std::vector<float>& content, const Tensor& to
     stream_.synchronize();  // the numbers may go
 }
 
-void Executor::share_memory() {
-    std::vector<Lodger> lodgers;
-    for (const Storage& storage : program_.storages)
-        lodgers.push_back(storage.held != kNoValue
-                              ? Lodger{}
-                              : Lodger{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
-    Lodging lodging = first_fit(lodgers, kAlignment);
-    memory_ = Buffer(runtime_.device(), "activations and their gradients", MemoryCategory::activations,
-                     lodging.bytes);
-    offsets_ = std::move(lodging.offset);
-}
-
 Tensor Executor::tensor_at(const Place& place) const {
     if (place.storage < 0) return {};
     const auto index = static_cast<size_t>(place.storage);
@@ -90,7 +76,8 @@ Executor::BoundStep Executor::bound(const Step& step) const {
         for (const Place& place : places) all.push_back(tensor_at(place));
         return all;
     };
-    BoundStep to{.kind = step.kind,
+    BoundStep to{.step = &step,
+                 .kind = step.kind,
                  .unit = step.unit,
                  .repeats = step.repeats,
                  .fusion = step.fusion,
@@ -159,13 +146,20 @@ void Executor::run(const BoundStep& step, const PassArguments& arguments) {
     for (const Parameter* p : step.released) arguments.gradients->released(*p);
 }
 
+void Executor::run(std::span<const BoundStep> steps, const PassArguments& arguments) {
+    for (const BoundStep& step : steps) {
+        if (watch_) watch_(step.step);
+        run(step, arguments);
+    }
+    if (watch_) watch_(nullptr);
+}
+
 void Executor::forward() {
-    const PassArguments arguments;
-    for (const BoundStep& step : forward_) run(step, arguments);
+    run(forward_, {});
 }
 
 void Executor::backward(const PassArguments& arguments) {
-    for (const BoundStep& step : backward_) run(step, arguments);
+    run(backward_, arguments);
 }
 
 }  // namespace speedrun

@@ -1,6 +1,9 @@
 // A program at work: bound to memory and parameters, and enqueued on the compute stream.
 #pragma once
 
+#include <functional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/runtime/runtime.h"
@@ -10,19 +13,24 @@
 
 namespace speedrun {
 
+// Told of every step of a program before it is enqueued, and, with null, that a pass has ended.
+using StepWatch = std::function<void(const Step*)>;
+
 class Executor {
   public:
     // What it is given must outlive it; `program` and `graph` as derive_program() has them. Parameters of the
-    // graph are those of `table`.
+    // graph are those of `table`. memory: at least share_memory(program).bytes, of which nothing is expected and
+    // nothing remains: executors that never run at the same time may have the same.
     Executor(const NodeGraph& graph, const Program& program, const ParameterTable& table,
-             const ParameterStore& parameters, Runtime& runtime);
+             const ParameterStore& parameters, Runtime& runtime, const Buffer& memory);
 
     // Who is told that a pass enters a unit, from here on; null: nobody.
     void observe(PassObserver* observer) { observer_ = observer; }
+    void watch(StepWatch watch) { watch_ = std::move(watch); }
     // All nodes but the last.
     void forward();
     // After it: the last.
-    void loss(const PassArguments& arguments) { run(loss_, arguments); }
+    void loss(const PassArguments& arguments) { run({&loss_, 1}, arguments); }
     // After forward: the last node and all gradients. Announces each parameter as it is complete, and when
     // its value is read no more.
     void backward(const PassArguments& arguments);
@@ -39,6 +47,7 @@ class Executor {
   private:
     // A step with its tensors.
     struct BoundStep {
+        const Step* step = nullptr;
         Step::Kind kind;
         int unit = 0;
         bool repeats = false;
@@ -51,9 +60,9 @@ class Executor {
 
     void hold_values();
     void copy_constant(const std::vector<float>& content, const Tensor& to);
-    void share_memory();
     Tensor tensor_at(const Place& place) const;
     BoundStep bound(const Step& step) const;
+    void run(std::span<const BoundStep> steps, const PassArguments& arguments);
     void run(const BoundStep& step, const PassArguments& arguments);
 
     const NodeGraph& graph_;
@@ -63,13 +72,14 @@ class Executor {
     Runtime& runtime_;
     Ops& ops_;
     Stream& stream_;
-    std::vector<Buffer> buffers_;   // of values that live as long as this
-    std::vector<Tensor> held_;      // their tensors, by value
-    Buffer memory_;                 // that all others share
-    std::vector<int64_t> offsets_;  // in it, by storage
+    std::vector<Buffer> buffers_;         // of values that live as long as this
+    std::vector<Tensor> held_;            // their tensors, by value
+    const Buffer& memory_;                // that all others share
+    const std::vector<int64_t> offsets_;  // in it, by storage
     std::vector<BoundStep> forward_, backward_;
     BoundStep loss_;
     PassObserver* observer_ = nullptr;
+    StepWatch watch_;
     int64_t repeated_flops_ = 0;
 };
 

@@ -208,6 +208,16 @@ class Derivation {
 
 }  // namespace
 
+Lodging share_memory(const Program& program) {
+    constexpr int64_t kAlignment = 256;  // bytes: as a device's own allocations have at least
+    std::vector<Lodger> lodgers;
+    for (const Storage& storage : program.storages)
+        lodgers.push_back(storage.held != kNoValue
+                              ? Lodger{}
+                              : Lodger{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
+    return first_fit(lodgers, kAlignment);
+}
+
 Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real) {
     return Derivation(graph, fusions, retained, real).derive();
 }

@@ -9,6 +9,7 @@
 #include "train/model/graph/fusion.h"
 #include "train/model/graph/graph.h"
 #include "train/model/graph/retention.h"
+#include "train/sharding/first_fit.h"
 
 namespace speedrun {
 
@@ -72,6 +73,9 @@ struct Program {
     Step loss;  // forward of the last node, for a pass without backward
     std::vector<Storage> storages;
 };
+
+// Where each storage lies in the memory that all but the held ones share.
+Lodging share_memory(const Program& program);
 
 // The last node of the graph is the loss. Throws an internal error for a graph whose gradients it can't
 // derive, with the names.

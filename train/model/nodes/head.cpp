@@ -9,6 +9,7 @@ Head::Head(const Ports& ports, const HeadOptions& options)
       losses_(writes({.value = ports.losses})),
       x_(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true})),
       targets_(reads({.value = ports.targets, .in_backward = true})),
+      loss_weights_(reads({.value = ports.loss_weights, .in_backward = true})),
       weight_(uses(ports.weight, true)),
       logits_(needs({.rows = options.logit_rows,
                      .columns = options.padded_vocab_size,
@@ -22,7 +23,10 @@ std::string Head::describe(const NodeGraph& graph) const {
         text += fmt::format(" ({} tokens)", options_.vocab_size);
     text += graph.is_shared(uses().front().parameter) ? ", tied" : ", not tied";
     if (options_.softcap > 0) text += fmt::format(", softcap {:g}", options_.softcap);
-    return text + ", cross entropy";
+    text += ", cross entropy";
+    if (loss_weights_.index >= 0)
+        text += fmt::format(" of the next {}", graph[value_of(loss_weights_)].extents[0].size);
+    return text;
 }
 
 // chunk(rows of x, first row, rows of losses, rows of targets), after the product of those rows.
@@ -35,7 +39,9 @@ void Head::in_chunks(const Call& call, const Chunk& chunk) const {
     for (int64_t first = 0; first < tokens; first += rows) {
         const Tensor x = call(x_).row_slice(first, rows);
         call.ops.matmul({.c = call(logits_), .a = x, .b = call(weight_), .transpose_b = true}, call.stream);
-        chunk(x, first, piece(call(losses_), first), piece(call(targets_), first));
+        const Tensor targets =
+            loss_weights_.index < 0 ? piece(call(targets_), first) : call(targets_).column_slice(first, rows);
+        chunk(x, first, piece(call(losses_), first), targets);
     }
 }
 
@@ -44,6 +50,7 @@ void Head::forward(const Call& call) const {
         call.ops.cross_entropy({.losses = losses,
                                 .logits = call(logits_),
                                 .targets = targets,
+                                .weights = call(loss_weights_),
                                 .vocab_size = options_.vocab_size,
                                 .softcap = static_cast<float>(options_.softcap)},
                                call.stream);
@@ -62,6 +69,7 @@ void Head::backward(const Call& call) const {
                                         .dlogits = logits,
                                         .logits = logits,
                                         .targets = targets,
+                                        .weights = call(loss_weights_),
                                         .vocab_size = options_.vocab_size,
                                         .softcap = static_cast<float>(options_.softcap),
                                         .gradient_scale = call.pass.gradient_scale},

@@ -1,6 +1,6 @@
-// Head and loss: losses[t] = cross entropy of softcap(x W ᵀ) against targets. The logits of all tokens are
-// larger than all else, so they are computed in chunks of rows: by forward to be read once, by backward once
-// more, where they become their own gradient and are used up at once.
+// Head and loss: losses[t] = cross entropy of softcap(x W ᵀ) against targets[t], or the weighted sum of those against
+// several targets. The logits of all tokens are larger than all else, so they are computed in chunks of rows: by forward
+// to be read once, by backward once more, where they become their own gradient and are used up at once.
 #pragma once
 
 #include "train/model/graph/call.h"
@@ -17,10 +17,11 @@ struct HeadOptions {
 class Head final : public Node {
   public:
     struct Ports {
-        ValueId losses;      // f32 (tokens)
-        ValueId x;           // (tokens, width)
-        ValueId targets;     // ids
-        ParameterId weight;  // (vocabulary, width)
+        ValueId losses;                   // f32 (tokens)
+        ValueId x;                        // (tokens, width)
+        ValueId targets;                  // ids (tokens), or (K, tokens)
+        ParameterId weight;               // (vocabulary, width)
+        ValueId loss_weights = kNoValue;  // f32 (K)
     };
     Head(const Ports& ports, const HeadOptions& options);
     const char* kind() const override { return "head, loss"; }
@@ -38,7 +39,7 @@ class Head final : public Node {
     void in_chunks(const Call& call, const Chunk& chunk) const;
 
     const Out losses_;
-    const In x_, targets_;
+    const In x_, targets_, loss_weights_;
     const Par weight_;
     const Tmp logits_;
     const HeadOptions options_;

@@ -1,0 +1,238 @@
+// Rows of stages that differ in their length: each begins where the one before ended, so that no token is read twice
+// in an epoch; and whoever asks for them gets the same.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "data/batch_loader.h"
+#include "data/further_targets.h"
+#include "data/prefetcher.h"
+#include "tests/data/test_files.h"
+
+namespace speedrun {
+namespace {
+
+constexpr uint16_t kSeparator = 59999;
+constexpr int32_t kVocab = 60000;
+
+class StreamStagesTest : public testing::Test {
+  protected:
+    BatchLoader loader(std::vector<LoaderStage> stages, bool shuffle = true) const {
+        return {dataset_, {.stages = std::move(stages), .seed = 5, .shuffle = shuffle}};
+    }
+
+    const TempDir dir_;
+    const TokenDataset dataset_{{write_tokens(dir_.file("a.bin"), counting_tokens(1500)),
+                                 write_tokens(dir_.file("b.bin"), counting_tokens(700, 20000))},
+                                kVocab,
+                                kSeparator};
+};
+
+// 132 windows of 16 tokens: 25 steps are 132 windows or fewer, whatever their rows.
+TEST_F(StreamStagesTest, NoTokenIsReadTwiceInAnEpoch) {
+    for (const bool shuffle : {true, false}) {
+        const std::vector<LoaderStage> stages = {{.sequence_length = 4, .rows_per_step = 8, .num_steps = 10},
+                                                 {.sequence_length = 16, .rows_per_step = 2, .num_steps = 5},
+                                                 {.sequence_length = 5, .rows_per_step = 9, .num_steps = 0}};
+        const BatchLoader rows = loader(stages, shuffle);
+        std::set<int32_t> seen;
+        for (int64_t step = 0; step < 25; ++step) {
+            const size_t stage = step < 10 ? 0 : step < 15 ? 1 : 2;
+            EXPECT_EQ(rows.stage_at(step), stage);
+            EXPECT_EQ(rows.epoch(step), 0);
+            const Batch batch = fill(rows, step, {0, stages[stage].rows_per_step});
+            ASSERT_EQ(static_cast<int64_t>(batch.tokens.size()),
+                      stages[stage].sequence_length * stages[stage].rows_per_step);
+            for (size_t i = 0; i < batch.tokens.size(); ++i) {
+                EXPECT_EQ(batch.targets[i], batch.tokens[i] + 1);
+                EXPECT_TRUE(seen.insert(batch.tokens[i]).second) << batch.tokens[i] << " at step " << step;
+            }
+        }
+    }
+}
+
+// Four rows of four tokens are what one of 16 is: neighbours come together in file order, and apart when shuffled.
+TEST_F(StreamStagesTest, ShortRowsAreCutFromWindows) {
+    const std::vector<LoaderStage> stages = {{.sequence_length = 4, .rows_per_step = 8, .num_steps = 4},
+                                             {.sequence_length = 16, .rows_per_step = 2}};
+    const BatchLoader in_order = loader(stages, false);
+    for (int64_t step = 0; step < 4; ++step) {
+        const Batch batch = fill(in_order, step, {0, 8});
+        for (int32_t i = 0; i < 32; ++i) EXPECT_EQ(batch.tokens[static_cast<size_t>(i)], step * 32 + i);
+    }
+    EXPECT_EQ(fill(in_order, 4, {0, 1}).tokens[0], 128);
+
+    const BatchLoader shuffled = loader(stages);
+    const BatchLoader whole = loader({{.sequence_length = 16, .rows_per_step = 2}});
+    std::set<int32_t> short_starts, long_starts;
+    for (int64_t step = 0; step < 4; ++step) {
+        const Batch pieces = fill(shuffled, step, {0, 8}), windows = fill(whole, step, {0, 2});
+        for (size_t i = 0; i < 32; i += 4) short_starts.insert(pieces.tokens[i]);
+        for (size_t i = 0; i < 32; i += 4) long_starts.insert(windows.tokens[i]);
+        // Eight windows are in the range, and a step has eight rows: one of each.
+        for (size_t i = 4; i < 32; i += 4) EXPECT_NE(pieces.tokens[i], pieces.tokens[i - 4] + 4);
+    }
+    EXPECT_EQ(short_starts, long_starts) << "the same text as without stages";
+    for (int64_t step = 4; step < 8; ++step)
+        EXPECT_EQ(fill(shuffled, step, {0, 2}).tokens, fill(whole, step, {0, 2}).tokens);
+}
+
+TEST_F(StreamStagesTest, EqualStagesAreOne) {
+    const LoaderStage same{.sequence_length = 8, .rows_per_step = 6, .num_steps = 3};
+    const BatchLoader staged = loader({same, same, same}), whole = loader({same});
+    for (int64_t step = 0; step < 60; ++step) {
+        EXPECT_EQ(fill(staged, step, {0, 6}).tokens, fill(whole, step, {0, 6}).tokens) << step;
+        EXPECT_EQ(staged.epoch(step), whole.epoch(step)) << step;
+    }
+}
+
+TEST_F(StreamStagesTest, SaysWhatEachStageReads) {
+    const BatchLoader rows = loader({{.sequence_length = 8, .rows_per_step = 2, .num_steps = 3},
+                                     {.sequence_length = 16, .rows_per_step = 1}});
+    EXPECT_NE(rows.describe().find("stage 0: rows of the stream"), std::string::npos) << rows.describe();
+    EXPECT_NE(rows.describe().find("\nstage 1: rows of the stream"), std::string::npos) << rows.describe();
+}
+
+TEST_F(StreamStagesTest, ChecksItsArguments) {
+    EXPECT_THROW(loader({}), Error);
+    EXPECT_THROW(loader({{.sequence_length = 8, .rows_per_step = 2, .num_steps = 3},
+                         {.sequence_length = 0, .rows_per_step = 1}}),
+                 Error);
+    EXPECT_THROW(loader({{.sequence_length = 8, .rows_per_step = 2, .num_steps = 3},
+                         {.sequence_length = 8, .rows_per_step = 2, .max_document_tokens = 4}}),
+                 Error);
+    const BatchLoader rows = loader({{.sequence_length = 8, .rows_per_step = 2, .num_steps = 3},
+                                     {.sequence_length = 4, .rows_per_step = 9}});
+    Batch batch;
+    EXPECT_THROW(rows.fill(2, {0, 9}, batch), Error) << "as many as the other stage has";
+    EXPECT_NO_THROW(rows.fill(3, {0, 9}, batch));
+}
+
+class DocumentStagesTest : public testing::Test {
+  protected:
+    // Documents of 3 to 12 tokens that all are their number.
+    static std::vector<uint16_t> documents(uint16_t first, uint16_t count) {
+        std::vector<uint16_t> tokens;
+        for (uint16_t document = first; document < first + count; ++document) {
+            tokens.push_back(kSeparator);
+            tokens.insert(tokens.end(), static_cast<size_t>(2 + document % 10), document);
+        }
+        return tokens;
+    }
+    // The numbers in a row's tokens, one for each document.
+    static std::set<int32_t> numbers_of(const Batch& batch) {
+        std::set<int32_t> numbers(batch.tokens.begin(), batch.tokens.end());
+        numbers.erase(kSeparator);
+        return numbers;
+    }
+
+    const TempDir dir_;
+    const TokenDataset dataset_{{write_tokens(dir_.file("a.bin"), documents(0, 400)),
+                                 write_tokens(dir_.file("b.bin"), documents(400, 300))},
+                                kVocab,
+                                kSeparator};
+    const std::vector<LoaderStage> stages_ = {
+        {.sequence_length = 15, .rows_per_step = 4, .max_document_tokens = 5, .num_steps = 12},
+        {.sequence_length = 31, .rows_per_step = 2, .max_document_tokens = 12, .num_steps = 12},
+        {.sequence_length = 20, .rows_per_step = 3, .max_document_tokens = 8, .num_steps = 0}};
+};
+
+TEST_F(DocumentStagesTest, NoDocumentIsReadTwiceInAnEpoch) {
+    const BatchLoader rows(dataset_, {.stages = stages_, .seed = 5});
+    std::set<int32_t> seen;
+    for (int64_t step = 0; step < 30; ++step) {
+        const size_t stage = rows.stage_at(step);
+        EXPECT_EQ(rows.epoch(step), 0);
+        for (int64_t row = 0; row < stages_[stage].rows_per_step; ++row) {
+            const Batch batch = fill(rows, step, {row, 1});
+            EXPECT_EQ(batch.tokens[0], kSeparator) << "every row starts at a document";
+            EXPECT_EQ(static_cast<int64_t>(batch.tokens.size()), stages_[stage].sequence_length);
+            for (const int32_t number : numbers_of(batch))
+                EXPECT_TRUE(seen.insert(number).second) << number << " again, at step " << step;
+        }
+    }
+    EXPECT_GT(seen.size(), 250u);
+}
+
+TEST_F(DocumentStagesTest, EqualStagesAreOne) {
+    LoaderStage same = stages_[1];
+    same.num_steps = 25;
+    for (const bool shuffle : {true, false}) {
+        const BatchLoader staged(dataset_, {.stages = {same, same, same}, .seed = 5, .shuffle = shuffle});
+        const BatchLoader whole(dataset_, {.stages = {same}, .seed = 5, .shuffle = shuffle});
+        for (int64_t step = 0; step < 300; ++step) {
+            ASSERT_EQ(fill(staged, step, {0, 2}).tokens, fill(whole, step, {0, 2}).tokens) << step;
+            EXPECT_EQ(staged.epoch(step), whole.epoch(step)) << step;
+        }
+        EXPECT_GT(whole.epoch(299), 2) << "through epochs";
+    }
+}
+
+TEST_F(DocumentStagesTest, RowsDoNotDependOnHowAStepIsSplit) {
+    const BatchLoader rows(dataset_, {.stages = stages_, .seed = 5}),
+        again(dataset_, {.stages = stages_, .seed = 5});
+    for (const int64_t step : {200, 11, 12, 30, 3}) {  // in whatever order
+        const int64_t count = stages_[rows.stage_at(step)].rows_per_step;
+        const Batch whole = fill(rows, step, {0, count});
+        std::vector<int32_t> tokens;
+        for (int64_t row = 0; row < count; ++row) {
+            const Batch one = fill(again, step, {row, 1});
+            tokens.insert(tokens.end(), one.tokens.begin(), one.tokens.end());
+        }
+        EXPECT_EQ(tokens, whole.tokens) << step;
+    }
+}
+
+TEST_F(StreamStagesTest, FurtherTargetsEndWithTheirRow) {
+    const BatchLoader rows =
+        loader({{.sequence_length = 4, .rows_per_step = 2, .num_targets = 3, .num_steps = 2},
+                {.sequence_length = 4, .rows_per_step = 2}});
+    const Batch batch = fill(rows, 0, {0, 2});
+    ASSERT_EQ(batch.further_targets.size(), 2u);
+    for (int32_t k = 1; k <= 2; ++k) {
+        const std::vector<int32_t>& further = batch.further_targets[static_cast<size_t>(k) - 1];
+        for (size_t t = 0; t < 8; ++t)
+            EXPECT_EQ(further[t], t % 4 + static_cast<size_t>(k) < 4 ? batch.targets[t] + k : -1)
+                << k << " " << t;
+    }
+    EXPECT_TRUE(fill(rows, 2, {0, 2}).further_targets.empty());
+    Batch masked;
+    masked.targets = {1, -1, 3, 4};
+    masked.positions = {0, 1, 2, 3};
+    add_further_targets(masked, 2);
+    EXPECT_EQ(masked.further_targets[0], (std::vector<int32_t>{-1, 3, 4, -1}))
+        << "what does not count stays so";
+    EXPECT_THROW(add_further_targets(masked, 0), Error);
+}
+
+// Two ranks, each with its rows of every microbatch, from a step in each stage on.
+TEST_F(StreamStagesTest, PrefetchersFollowTheStages) {
+    const BatchLoader rows = loader({{.sequence_length = 4, .rows_per_step = 16, .num_steps = 3},
+                                     {.sequence_length = 16, .rows_per_step = 4, .num_steps = 2},
+                                     {.sequence_length = 8, .rows_per_step = 8}});
+    const int64_t at_once[] = {4, 2, 1}, microbatches[] = {2, 1, 4};
+    for (const int64_t start : {0, 2, 3, 4, 5, 9}) {
+        for (const int64_t rank : {0, 1}) {
+            Prefetcher prefetcher(rows, {.rows_per_microbatch = {4, 2, 1},
+                                         .rank = rank,
+                                         .num_ranks = 2,
+                                         .start_step = start,
+                                         .depth = 3});
+            Batch expected;
+            for (int64_t step = start; step < start + 8; ++step) {
+                const size_t stage = rows.stage_at(step);
+                for (int64_t m = 0; m < microbatches[stage]; ++m) {
+                    rows.fill(step, {.first = (m * 2 + rank) * at_once[stage], .count = at_once[stage]},
+                              expected);
+                    const Batch& batch = prefetcher.next();
+                    EXPECT_EQ(batch.tokens, expected.tokens) << step;
+                    EXPECT_EQ(batch.targets, expected.targets) << step;
+                    EXPECT_EQ(batch.step_targets, expected.step_targets) << step;
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace speedrun

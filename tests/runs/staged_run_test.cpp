@@ -1,0 +1,242 @@
+// Whole runs whose schedule has stages, in process: stages that are alike change nothing, those that differ train on
+// what they say, on one rank and on several, and validation has rows and windows of its own.
+#include <cmath>
+
+#include "tests/distributed/rank_threads.h"
+#include "tests/runs/run_fixture.h"
+#include "train/checkpoint/resume.h"
+#include "train/sharding/resolve_ranks.h"
+
+namespace speedrun::testing {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+// Ten times slower there, and what they are to find is in every run.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// Rows of 16, 64 and 32 tokens; one, two and four microbatches a step; a window and a rate for each.
+const Settings kStages = {"schedule.steps=12",
+                          "schedule.stages=[4, 8, 12]",
+                          "schedule.lr_factor=[0.5, [0.5, 1], 0.8]",
+                          "batch.sequence_length=[16, 64, 32]",
+                          "batch.microbatch_tokens=[256, 256, 128]",
+                          "batch.tokens_per_step=[256, 512, 512]",
+                          "model.window=[4, 16, 0]",
+                          "optimizers.groups.0.momentum=[0.9, [0.9, 0.95], 0.95]",
+                          "threads=1"};
+
+Settings rows_of(const std::string& kind) {
+    if (kind == "stream") return {};
+    return {"data.rows=documents", "data.max_document_tokens=[8, 24, 16]"};
+}
+
+class StagedRunTest : public RunFixture {
+  protected:
+    Config staged(const Settings& more = {}) const {
+        Settings all = kStages;
+        all.insert(all.end(), more.begin(), more.end());
+        return config(all);
+    }
+    // from: a checkpoint to continue; none: from the first step.
+    void run_on(int num_ranks, const Config& c, const std::string& name, const std::string& from = "") {
+        const std::string out = (folder_ / "logs").string(), path = out + "/" + name;
+        run_ranks(num_ranks, [&](World& world) {
+            const Ranks ranks = resolve_ranks(c, world);
+            Runtime runtime(runtime_options(c, ranks));
+            const ResumePoint point = find_resume_point(world, from, path, c);
+            RunFolder run_folder = ranks.first() ? RunFolder(out, name) : RunFolder::silent(path);
+            Trainer(c, runtime, ranks, run_folder, {.quiet = true, .resume = point.reader.get()}).run();
+        });
+    }
+    // Losses in the metrics of a run, of training and of validation, from the step with this number on.
+    std::vector<double> curve_behind(const std::string& name, int64_t steps) const {
+        std::vector<double> values;
+        for (const Json& line : metrics(name))
+            if (line["step"].get<int64_t>() >= steps) values.push_back(line["loss"]);
+        return values;
+    }
+    double validation_of(const std::string& name) const { return metrics(name).back()["loss"]; }
+};
+
+TEST_F(StagedRunTest, EqualStagesAreOneRun) {
+    const Settings whole = {"schedule.steps=10", "model.window=8", "eval.every=5"};
+    Settings stages = whole;
+    for (const char* setting : {"schedule.stages=[3, 4, 10]", "model.window=[8, 8, 8]",
+                                "batch.sequence_length=[32, 32, 32]", "schedule.lr_factor=[1, [1, 1], 1]"})
+        stages.push_back(setting);
+    run(config(whole), "whole");
+    run(config(stages), "stages");
+    EXPECT_EQ(curve("stages"), curve("whole"));
+}
+
+// In file order, short rows are the same whether windows are cut into them or not.
+TEST_F(StagedRunTest, TheFirstStageIsARunOfItsOwn) {
+    const Config c = staged({"data.shuffle=false", "schedule.decay=constant"});
+    Config first = c.in_stage(0);
+    first.schedule.steps = 4;
+    run(c, "staged");
+    run(first, "first");
+    std::vector<double> staged = curve("staged"), alone = curve("first");
+    ASSERT_EQ(staged.size(), 2u * 12 + 1);
+    for (const double value : staged) EXPECT_TRUE(std::isfinite(value));
+    staged.resize(2 * 4);
+    alone.resize(2 * 4);
+    EXPECT_EQ(staged, alone);
+}
+
+TEST_F(StagedRunTest, MetricsCountTheTokensOfEachStage) {
+    const RunSummary summary = run(staged(), "run");
+    int64_t tokens = 0;
+    for (const Json& line : metrics("run")) {
+        if (line["event"] != "step") continue;
+        tokens += line["step"].get<int64_t>() < 4 ? 256 : 512;
+        EXPECT_EQ(line["tokens"], tokens) << line["step"];
+        EXPECT_NEAR(line["tokens_per_s"].get<double>() * line["step_ms"].get<double>() * 1e-3,
+                    line["step"].get<int64_t>() < 4 ? 256 : 512, 1e-6);
+    }
+    EXPECT_EQ(summary.tokens, tokens);
+}
+
+TEST_F(StagedRunTest, RerunsAndWarmUpChangeNothing) {
+    for (const char* rows : {"stream", "documents"}) {
+        const Config c = staged(rows_of(rows));
+        run(c, std::string("warm") + rows, {.quiet = true, .warm_up = true});
+        run(c, std::string("cold") + rows, {.quiet = true, .warm_up = false});
+        EXPECT_EQ(curve(std::string("warm") + rows), curve(std::string("cold") + rows));
+    }
+    EXPECT_NE(curve("warmstream"), curve("warmdocuments"));
+}
+
+// Sums over ranks in another order than over one rank's tokens: f32 rounding, which twelve steps amplify; as in the
+// tests of the engine.
+TEST_F(StagedRunTest, AnyRanksTrainAlike) {
+    constexpr double kTolerance = 1e-5;
+    const Settings validation = {"eval.sequence_length=128", "eval.windows={\"window\": 8}", "eval.every=5"};
+    run_on(1, staged(validation), "one");
+    const std::vector<double> expected = curve("one");
+    for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
+        Settings shared = validation;
+        shared.push_back(std::string("parallel.strategy=") + strategy);
+        shared.push_back("batch.microbatch_tokens=[128, 128, 64]");
+        run_on(2, staged(shared), strategy);
+        const std::vector<double> actual = curve(strategy);
+        ASSERT_EQ(actual.size(), expected.size());
+        for (size_t i = 0; i < expected.size(); ++i)
+            EXPECT_NEAR(actual[i], expected[i], kTolerance * std::abs(expected[i])) << strategy << " " << i;
+    }
+}
+
+// Inside of stages and where one ends, whatever rows they have.
+TEST_F(StagedRunTest, EveryStageContinuesBitwise) {
+    for (const char* rows : {"stream", "documents"}) {
+        for (const int ranks : {1, 2}) {
+            if (kSanitized && (ranks == 1 || std::string(rows) == "stream")) continue;
+            Settings settings = rows_of(rows);
+            for (const char* setting : {"batch.microbatch_tokens=[128, 128, 64]", "checkpoint.every=2",
+                                        "checkpoint.keep=100", "eval.every=5"})
+                settings.push_back(setting);
+            const Config c = staged(settings);
+            const std::string whole = fmt::format("{}{}", rows, ranks);
+            run_on(ranks, c, whole);
+            for (const int64_t step : {2, 4, 6, 8, 10}) {
+                if (kSanitized && step != 4 && step != 6) continue;
+                const std::string later = fmt::format("{}_from{}", whole, step);
+                run_on(ranks, c, later,
+                       (folder_ / "logs" / whole / "checkpoints" / checkpoint_name(step)).string());
+                EXPECT_EQ(curve_behind(later, 0), curve_behind(whole, step)) << later;
+            }
+        }
+    }
+}
+
+// What GPT-2 learns of positions is a table for the longest row, of which shorter ones use the start.
+TEST_F(StagedRunTest, APositionTableIsAsLongAsTheLongestRow) {
+    Config c = staged({"model.preset=gpt2", "eval.sequence_length=128"});
+    c.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
+    Runtime runtime(runtime_options(c));
+    EXPECT_EQ(StepRunner(c, runtime).table().find("position.weight").shape[0], 128);
+    run(c, "gpt2");
+    EXPECT_TRUE(std::isfinite(validation_of("gpt2")));
+}
+
+// Nothing is learned, so that the model of all these validations is the one it began as.
+TEST_F(StagedRunTest, ValidationHasRowsAndWindowsOfItsOwn) {
+    const Settings still = {"optimizers.groups.0.lr=0", "optimizers.groups.1.lr=0", "schedule.steps=2",
+                            "model.zero_init_projections=false"};
+    const auto validate = [&](const std::string& name, Settings more) {
+        more.insert(more.begin(), still.begin(), still.end());
+        run(config(more), name);
+        return validation_of(name);
+    };
+    const double full = validate("full", {"batch.sequence_length=64"});
+    const double narrow = validate("narrow", {"batch.sequence_length=64", "model.window=2"});
+    EXPECT_NE(narrow, full);
+    EXPECT_EQ(validate("rows", {"batch.sequence_length=32", "eval.sequence_length=64"}), full);
+    EXPECT_EQ(
+        validate("windows", {"batch.sequence_length=64", "model.window=2", "eval.windows={\"window\": 0}"}),
+        full);
+    EXPECT_EQ(
+        validate("both", {"batch.sequence_length=[16, 32]", "schedule.stages=[1, 2]", "model.window=[4, 8]",
+                          "eval.sequence_length=64", "eval.windows={\"window\": 2}"}),
+        narrow);
+    EXPECT_EQ(
+        validate("last", {"batch.sequence_length=[16, 64]", "schedule.stages=[1, 2]", "model.window=[4, 0]"}),
+        full)
+        << "else as in the last stage";
+}
+
+TEST_F(StagedRunTest, ValidationOfItsOwnChangesNoStep) {
+    run(staged({"eval.every=2"}), "plain");
+    run(staged({"eval.every=2", "eval.sequence_length=128", "eval.windows={\"window\": 8}"}), "own");
+    std::vector<double> plain, own;
+    for (const Json& line : metrics("plain"))
+        if (line["event"] == "step") plain.push_back(line["loss"]);
+    for (const Json& line : metrics("own"))
+        if (line["event"] == "step") own.push_back(line["loss"]);
+    EXPECT_EQ(plain, own);
+    EXPECT_NE(validation_of("plain"), validation_of("own"));
+}
+
+// A head that starts at zero gives every token the same share, and nothing is learned: ln 32 nats for each target, of
+// which the last of a row of 32 has no second one.
+TEST_F(StagedRunTest, WeightsOfTheLossGoByStage) {
+    const Config c =
+        config({R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32, "tables": {"embed": {}},
+                   "input": [{"type": "table", "table": "embed"}, {"type": "norm"}],
+                   "layers": {"count": 1, "each": {"attention": {"heads": 2}, "mlp": {}}},
+                   "output": [{"type": "norm"}], "loss": {"weights": [1, [[1, 0.5], 0.25, 0]]}})",
+                "optimizers.groups.0.lr=0", "optimizers.groups.1.lr=0", "schedule.steps=6",
+                "schedule.stages=[2, 4, 6]"});
+    run(c, "weights");
+    const double one = std::log(32.0), second = one * 31 / 32;
+    const double weights[] = {1, 0.75, 0.25, 0.25, 0, 0};
+    const std::vector<Json> lines = metrics("weights");
+    ASSERT_EQ(lines.size(), 7u);
+    for (size_t step = 0; step < 6; ++step)
+        EXPECT_NEAR(lines[step]["loss"].get<double>(), one + weights[step] * second, 1e-5) << step;
+    EXPECT_NEAR(validation_of("weights"), one, 1e-5) << "of the next token alone";
+}
+
+// Stages take turns in the memory of activations, which is the largest's.
+TEST_F(StagedRunTest, StagesShareMemory) {
+    const auto activations = [](const Config& c) {
+        Runtime runtime(runtime_options(c));
+        StepRunner runner(c, runtime);
+        return runtime.device().memory().total(MemoryCategory::activations);
+    };
+    const Config c = staged();
+    int64_t largest = 0;
+    for (int64_t stage = 0; stage < 3; ++stage) largest = std::max(largest, activations(c.in_stage(stage)));
+    // Each has its own batch, losses and the like: fewer than eight numbers for a token.
+    const int64_t numbers = (256 + 256 + 128) * 8;
+    EXPECT_LT(activations(c), largest + numbers * size_of(DType::f32));
+    EXPECT_GE(activations(c), largest);
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,246 @@
+// What a config says by stage: the lists it takes and refuses, what each stage then is, and the numbers that go by
+// the stage within a run.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/device/error.h"
+#include "train/config/config_json.h"
+#include "train/optim/lr_schedule.h"
+
+namespace speedrun {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+// Three stages of 2, 3 and 5 steps.
+Config config_of(const Settings& more = {}) {
+    Settings all = {"schedule.steps=10", "schedule.stages=[2, 5, 10]", "batch.sequence_length=16",
+                    "batch.microbatch_tokens=64", "batch.tokens_per_step=64"};
+    all.insert(all.end(), more.begin(), more.end());
+    return parse_config(R"({
+        "model": {"num_layers": 1, "model_dim": 16, "num_heads": 1, "vocab_size": 32},
+        "optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"]}, {"params": ["*"]}]}})",
+                        "test", all);
+}
+
+std::string refusal_of(const Settings& settings) {
+    try {
+        config_of(settings);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        return error.what();
+    }
+    return "accepted";
+}
+
+void expect_refused(const Settings& settings, const std::string& text) {
+    const std::string refusal = refusal_of(settings);
+    EXPECT_NE(refusal.find(text), std::string::npos) << settings.front() << ": " << refusal;
+}
+
+TEST(ScheduledTest, IsANumberOrOneEntryForEachStage) {
+    const Scheduled<double> number = 3;
+    EXPECT_TRUE(number.is_number() && number.fits(1) && number.fits(7));
+    EXPECT_EQ(double{number}, 3);
+    EXPECT_EQ(number.at({.stage = 6, .share = 0.5}), 3);
+
+    const Scheduled<double> list({{1, 1}, {2, 4}});
+    EXPECT_FALSE(list.is_number());
+    EXPECT_TRUE(list.fits(2));
+    EXPECT_FALSE(list.fits(1) || list.fits(3));
+    EXPECT_EQ(list.at({.stage = 0, .share = 0.5}), 1);
+    EXPECT_EQ(list.at({.stage = 1, .share = 0}), 2);
+    EXPECT_EQ(list.at({.stage = 1, .share = 0.25}), 2.5);
+    EXPECT_THROW(static_cast<void>(double{list}), Error);
+    EXPECT_THROW(Scheduled<double>(std::vector<Scheduled<double>::Entry>{}), Error);
+}
+
+TEST(StagesTest, StepsBelongToStages) {
+    const ScheduleConfig schedule = config_of().schedule;
+    ASSERT_EQ(schedule.num_stages(), 3);
+    const int64_t stages[] = {0, 0, 1, 1, 1, 2, 2, 2, 2, 2};
+    for (int64_t step = 0; step < 10; ++step) EXPECT_EQ(schedule.stage_of(step), stages[step]) << step;
+    EXPECT_EQ(schedule.stage_of(10), 2) << "the end of a run, where it may be resumed";
+    EXPECT_EQ(schedule.first_step(1), 2);
+    EXPECT_EQ(schedule.end_step(1), 5);
+    EXPECT_EQ(schedule.point_of(2).share, 0);
+    EXPECT_DOUBLE_EQ(schedule.point_of(3).share, 1 / 3.0);
+    EXPECT_DOUBLE_EQ(schedule.point_of(9).share, 0.8);
+    EXPECT_EQ(schedule.point_of(10).share, 1);
+
+    const ScheduleConfig whole = config_of({"schedule.stages=[]"}).schedule;
+    EXPECT_EQ(whole.num_stages(), 1);
+    EXPECT_EQ(whole.stage_of(9), 0);
+    EXPECT_EQ(whole.end_step(0), 10);
+    EXPECT_DOUBLE_EQ(whole.point_of(5).share, 0.5);
+}
+
+TEST(StagesTest, AStageIsAConfigOfItsOwn) {
+    const Config config =
+        config_of({"batch.sequence_length=[16, 32, 8]", "batch.tokens_per_step=[64, 128, 256]",
+                   "batch.microbatch_tokens=[64, 64, 128]", "model.window=[4, 0, 8]", "data.rows=documents",
+                   "data.max_document_tokens=[5, 6, 7]", "schedule.lr_factor=[0.5, [1, 2], 3]",
+                   "optimizers.groups.0.momentum=[0.8, 0.9, [0.9, 0.7]]"});
+    const Config first = config.in_stage(0), middle = config.in_stage(1), last = config.in_last_stage();
+    EXPECT_EQ(int64_t{first.batch.sequence_length}, 16);
+    EXPECT_EQ(int64_t{middle.batch.sequence_length}, 32);
+    EXPECT_EQ(int64_t{last.batch.sequence_length}, 8);
+    EXPECT_EQ(middle.microbatches_per_step(), 2);
+    EXPECT_EQ(last.microbatches_per_step(2), 1);
+    EXPECT_EQ(int64_t{first.model.window}, 4);
+    EXPECT_EQ(int64_t{last.data.max_document_tokens}, 7);
+    EXPECT_EQ(middle.schedule.num_stages(), 1);
+    EXPECT_EQ(config.longest_sequence(), 32);
+    const int64_t before[] = {0, 64, 128, 256, 384, 512, 768};
+    for (int64_t step = 0; step < 7; ++step) EXPECT_EQ(config.tokens_before(step), before[step]) << step;
+    EXPECT_EQ(config.tokens_before(10), 2 * 64 + 3 * 128 + 5 * 256);
+}
+
+TEST(StagesTest, ChosenStage) {
+    const Config config = config_of({"model.window=[4, 0, 8]"});
+    EXPECT_EQ(int64_t{config.in_chosen_stage({}).model.window}, 8);
+    EXPECT_EQ(int64_t{config.in_chosen_stage(1).model.window}, 0);
+    for (const int64_t stage : {-1, 3}) EXPECT_THROW(config.in_chosen_stage(stage), Error) << stage;
+}
+
+TEST(StagesTest, WindowsOfLayersByStage) {
+    const Config config = parse_config(R"({
+        "model": {"preset": "none", "model_dim": 16, "vocab_size": 32,
+            "tables": {"embed": {}}, "input": [{"type": "table", "table": "embed"}],
+            "windows": {"short": [2, 4], "long": [4, 16]},
+            "layers": {"count": 2, "each": {"attention": {"heads": 1, "window": "short"}, "mlp": {}},
+                       "at": {"1": {"attention": {"window": "long"}}}},
+            "output": [{"type": "norm"}]},
+        "batch": {"sequence_length": 16, "microbatch_tokens": 64, "tokens_per_step": 64},
+        "optimizers": {"groups": [{"params": ["*"]}]},
+        "schedule": {"steps": 4, "stages": [2, 4]},
+        "eval": {"windows": {"long": 8}}})",
+                                       "test", {});
+    const auto window = [](const Config& stage, int64_t layer) {
+        const ModelParts parts = stage.model.spelled_out();
+        const auto layers = parts.layers.resolved();
+        return parts.window_of(*layers[static_cast<size_t>(layer)]->attention, layer);
+    };
+    EXPECT_EQ(window(config.in_stage(0), 0), 2);
+    EXPECT_EQ(window(config.in_stage(1), 0), 4);
+    EXPECT_EQ(window(config.in_stage(0), 1), 4);
+    EXPECT_EQ(window(config.in_stage(1), 1), 16);
+    EXPECT_EQ(window(config.in_validation(), 0), 4) << "as in the last stage";
+    EXPECT_EQ(window(config.in_validation(), 1), 8);
+}
+
+TEST(StagesTest, WeightsOfTheLossByStage) {
+    const auto parts = [](const std::string& weights) {
+        return config_of(
+            {R"(model={"preset": "none", "model_dim": 16, "vocab_size": 32, "tables": {"embed": {}},
+                             "input": [{"type": "table", "table": "embed"}],
+                             "layers": {"count": 1, "each": {"attention": {"heads": 1}}},
+                             "output": [{"type": "norm"}], "loss": {"weights": )" +
+             weights + "}}"});
+    };
+    const Config config = parts("[1, [0.5, [0.5, 0], 0], [[0.25, 0], 0, 0]]");
+    EXPECT_EQ(config.in_stage(0).model.loss().num_targets(), 3);
+    EXPECT_EQ(config.in_stage(1).model.loss().num_targets(), 2);
+    EXPECT_TRUE(config.in_stage(2).model.loss().is_plain());
+    EXPECT_TRUE(config.in_validation().model.loss().is_plain());
+    EXPECT_EQ(config.model.loss().weights[1].at({.stage = 1, .share = 0.5}), 0.25);
+    const nlohmann::json json = nlohmann::json::parse(config_to_json(config));
+    EXPECT_EQ(json["model"]["loss"]["weights"].dump(), "[1.0,[0.5,[0.5,0.0],0.0],[[0.25,0.0],0.0,0.0]]");
+    EXPECT_EQ(config_to_json(parse_config(json.dump(), "again", {})), config_to_json(config));
+
+    const auto refused = [&](const std::string& weights, const std::string& text) {
+        try {
+            parts(weights);
+            ADD_FAILURE() << weights << " was accepted";
+        } catch (const Error& error) {
+            EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+        }
+    };
+    refused("[]", "model.loss.weights: 0 weights, expected 1 to 8");
+    refused("[1, 1, 1, 1, 1, 1, 1, 1, 1]", "9 weights, expected 1 to 8");
+    refused("[0, 1]", "model.loss.weights[0] is 0: the next token has to count");
+    refused("[1, [1, 2]]", "model.loss.weights[1] has 2 entries, schedule.stages has 3");
+    refused("[1, -1]", "weights[1]: -1 is outside");
+    refused("1", "expected a list");
+    EXPECT_TRUE(config_of().model.loss().is_plain()) << "a preset's";
+}
+
+TEST(StagesTest, ValidationHasRowsOfItsOwn) {
+    const Config config = config_of({"batch.sequence_length=[16, 16, 32]", "model.window=[4, 8, 16]",
+                                     "eval.sequence_length=24", "eval.windows={\"window\": 0}"});
+    const Config validation = config.in_validation();
+    EXPECT_EQ(int64_t{validation.batch.sequence_length}, 24);
+    EXPECT_EQ(int64_t{validation.batch.microbatch_tokens}, 48) << "whole rows of at most 64 tokens";
+    EXPECT_EQ(int64_t{validation.model.window}, 0);
+    EXPECT_EQ(config.longest_sequence(), 32);
+
+    const Config plain = config_of({"batch.sequence_length=[16, 16, 32]", "eval.sequence_length=128"});
+    EXPECT_EQ(int64_t{plain.in_validation().batch.microbatch_tokens}, 128) << "one row at least";
+    EXPECT_EQ(plain.longest_sequence(), 128);
+}
+
+// What a list says is written back, and read again as it was.
+TEST(StagesTest, ListsAreWrittenBack) {
+    const Settings settings = {"model.window=[4, 0, 8]", "schedule.lr_factor=[0.5, [1, 2], 3]",
+                               "optimizers.groups.0.momentum=[[0.9, 0.7], 0.8, 0.9]",
+                               "eval.windows={\"window\": 16}"};
+    const std::string text = config_to_json(config_of(settings));
+    EXPECT_EQ(config_to_json(parse_config(text, "again", {})), text);
+    const nlohmann::json json = nlohmann::json::parse(text);
+    EXPECT_EQ(json["model"]["window"].dump(), "[4,0,8]");
+    EXPECT_EQ(json["schedule"]["stages"].dump(), "[2,5,10]");
+    EXPECT_EQ(json["schedule"]["lr_factor"].dump(), "[0.5,[1.0,2.0],3.0]");
+    EXPECT_EQ(json["optimizers"]["groups"][0]["momentum"].dump(), "[[0.9,0.7],0.8,0.9]");
+    EXPECT_EQ(json["eval"]["windows"]["window"], 16);
+    EXPECT_EQ(json["batch"]["sequence_length"], 16) << "a number stays one";
+}
+
+TEST(StagesTest, RefusesWhatDoesNotFit) {
+    expect_refused({"schedule.stages=[2, 2, 10]"}, "schedule.stages[1] is 2, expected more than 2");
+    expect_refused({"schedule.stages=[2, 5]"},
+                   "schedule.stages ends after step 5, expected schedule.steps, 10");
+    expect_refused(
+        {"schedule.steps=1000000000000", "schedule.stages=[1000000000000]", "batch.tokens_per_step=64000000"},
+        "1000000000000 steps would be 6.4e+19 tokens");
+    expect_refused({"schedule.stages=10"}, "schedule.stages");
+    expect_refused({"model.window=[1, 2]"}, "model.window has 2 entries, schedule.stages has 3");
+    expect_refused({"schedule.stages=[]", "model.window=[1, 2]"}, "schedule.stages is empty");
+    expect_refused({"model.window=[]"}, "a list of one entry for each stage");
+    expect_refused({"model.window=[1, -1, 2]"}, "window[1]");
+    expect_refused({"model.window=[1, 1.5, 2]"}, "window[1]");
+    expect_refused({"batch.tokens_per_step=[64, [64, 128], 128]"}, "tokens_per_step[1]");
+    expect_refused({"schedule.lr_factor=[1, [1, 2, 3], 1]"}, "lr_factor[1]");
+    expect_refused({"schedule.lr_factor=[1, [1, \"2\"], 1]"}, "lr_factor[1]");
+    expect_refused({"optimizers.groups.0.momentum=[0.9, 1.5, 0.9]"}, "momentum[1]");
+    expect_refused({"batch.sequence_length=[16, 12, 16]"},
+                   "stage 1 of schedule.stages: batch.microbatch_tokens 64 is not a multiple");
+    expect_refused({"eval.windows={\"windw\": 4}"},
+                   "eval.windows.windw: the model has no window of this name, did you mean window?");
+}
+
+TEST(StagesTest, LearningRatesGoByStage) {
+    Config config = config_of({"schedule.lr_factor=[0.5, [1, 4], 2]", "schedule.decay=constant"});
+    const double factors[] = {0.5, 0.5, 1, 2, 3, 2, 2, 2, 2, 2};
+    for (int64_t step = 0; step < 10; ++step)
+        EXPECT_DOUBLE_EQ(learning_rate_factor(config.schedule, step), factors[step]) << step;
+    config.schedule.warmup_steps = 4;
+    EXPECT_DOUBLE_EQ(learning_rate_factor(config.schedule, 2), 1 * 0.75) << "beside the warm-up";
+    config.schedule.decay = Decay::linear;
+    config.schedule.cooldown_fraction = 0.5;
+    config.schedule.final_lr_fraction = 0;
+    EXPECT_DOUBLE_EQ(learning_rate_factor(config.schedule, 9), 2 * 0.2) << "beside the cooldown";
+}
+
+TEST(StagesTest, MomentumGoesByStage) {
+    const Config config = config_of({"optimizers.groups.0.momentum=[0.8, [0.9, 0.6], 0.7]",
+                                     "optimizers.groups.0.momentum_warmup_steps=0"});
+    const double momentum[] = {0.8, 0.8, 0.9, 0.8, 0.7, 0.7};
+    for (int64_t step = 0; step < 6; ++step)
+        EXPECT_DOUBLE_EQ(muon_momentum_at(config.optimizers.groups[0], step, config.schedule.point_of(step)),
+                         momentum[step])
+            << step;
+}
+
+}  // namespace
+}  // namespace speedrun

@@ -1,0 +1,155 @@
+// What a config is in one stage of its schedule.
+#include <algorithm>
+
+#include "kernels/device/error.h"
+#include "train/config/config.h"
+#include "train/config/suggestion.h"
+
+namespace speedrun {
+
+namespace {
+
+template <class T>
+void set_stage(Scheduled<T>& value, int64_t stage) {
+    value = Scheduled<T>({value.in(stage)});
+}
+
+template <class T>
+void require_stages(const std::string& key, const Scheduled<T>& value, const ScheduleConfig& schedule) {
+    if (value.fits(schedule.num_stages())) return;
+    if (schedule.stages.empty()) {
+        throw_usage(
+            "{} has {} entries, one for each stage, but schedule.stages is empty: say there after which steps "
+            "stages end",
+            key, value.entries().size());
+    }
+    throw_usage("{} has {} entries, schedule.stages has {}: one for each stage, or a number for all", key,
+                value.entries().size(), schedule.stages.size());
+}
+
+}  // namespace
+
+void ScheduleConfig::validate() const {
+    if (warmup_steps > steps)
+        throw_usage("schedule.warmup_steps {} exceeds schedule.steps {}", warmup_steps, steps);
+    for (size_t i = 0; i < stages.size(); ++i) {
+        if (stages[i] > (i == 0 ? 0 : stages[i - 1])) continue;
+        throw_usage("schedule.stages[{}] is {}, expected more than {}: a stage ends after a step of its own",
+                    i, stages[i], i == 0 ? 0 : stages[i - 1]);
+    }
+    if (!stages.empty() && stages.back() != steps) {
+        throw_usage("schedule.stages ends after step {}, expected schedule.steps, {}: change one of them",
+                    stages.back(), steps);
+    }
+}
+
+int64_t ScheduleConfig::stage_of(int64_t step) const {
+    const auto stage = std::upper_bound(stages.begin(), stages.end(), step) - stages.begin();
+    return std::min<int64_t>(stage, num_stages() - 1);
+}
+
+StagePoint ScheduleConfig::point_of(int64_t step) const {
+    const int64_t stage = stage_of(step), first = first_step(stage), count = end_step(stage) - first;
+    if (count <= 0) return {.stage = stage};
+    return {.stage = stage,
+            .share = std::min(1.0, static_cast<double>(step - first) / static_cast<double>(count))};
+}
+
+ModelConfig ModelConfig::in_stage(int64_t stage) const {
+    ModelConfig model = *this;
+    set_stage(model.window, stage);
+    for (auto& [name, keys] : model.parts.windows) set_stage(keys, stage);
+    std::vector<Scheduled<double>>& weights = model.parts.loss.weights;
+    for (Scheduled<double>& weight : weights) set_stage(weight, stage);
+    // Targets that count for nothing at the end of the list need not be there.
+    while (weights.size() > 1 && weights.back() == Scheduled<double>(0)) weights.pop_back();
+    return model;
+}
+
+Config Config::in_stage(int64_t stage) const {
+    Config config = *this;
+    config.model = model.in_stage(stage);
+    for (Scheduled<int64_t>* size : {&config.data.max_document_tokens, &config.batch.sequence_length,
+                                     &config.batch.microbatch_tokens, &config.batch.tokens_per_step})
+        set_stage(*size, stage);
+    for (OptimizerGroupConfig& group : config.optimizers.groups) set_stage(group.momentum, stage);
+    set_stage(config.schedule.lr_factor, stage);
+    config.schedule.stages.clear();
+    return config;
+}
+
+Config Config::in_chosen_stage(const std::optional<int64_t>& stage) const {
+    if (stage && (*stage < 0 || *stage >= schedule.num_stages())) {
+        throw_usage("--stage {}: schedule.stages has {}, counted from 0", *stage, schedule.num_stages());
+    }
+    return stage ? in_stage(*stage) : in_last_stage();
+}
+
+Config Config::in_validation() const {
+    Config config = in_last_stage();
+    config.model.parts.loss.weights = LossConfig{}.weights;
+    for (const auto& [name, keys] : eval.windows) {
+        if (model.preset != Family::none) config.model.window = keys;
+        for (auto& [known, window] : config.model.parts.windows)
+            if (known == name) window = keys;
+    }
+    const int64_t length = eval.sequence_length;
+    if (length == 0 || length == config.batch.sequence_length) return config;
+    config.batch.microbatch_tokens = std::max<int64_t>(1, config.batch.microbatch_tokens / length) * length;
+    config.batch.tokens_per_step = config.batch.microbatch_tokens;
+    config.batch.sequence_length = length;
+    config.data.max_document_tokens = 0;
+    return config;
+}
+
+int64_t Config::longest_sequence() const {
+    int64_t longest = eval.sequence_length;
+    for (const auto& entry : batch.sequence_length.entries()) longest = std::max(longest, entry.from);
+    return longest;
+}
+
+int64_t Config::tokens_before(int64_t step) const {
+    int64_t tokens = 0;
+    for (int64_t stage = 0; stage <= schedule.stage_of(step); ++stage) {
+        const int64_t first = schedule.first_step(stage);
+        const int64_t end = stage < schedule.stage_of(step) ? schedule.end_step(stage) : step;
+        tokens += (end - first) * batch.tokens_per_step.in(stage).from;
+    }
+    return tokens;
+}
+
+void Config::validate_scheduled() const {
+    const auto check = [this](const std::string& key, const auto& value) {
+        require_stages(key, value, schedule);
+    };
+    check("model.window", model.window);
+    for (const auto& [name, keys] : model.parts.windows) check("model.windows." + name, keys);
+    for (size_t i = 0; i < model.parts.loss.weights.size(); ++i)
+        check(fmt::format("model.loss.weights[{}]", i), model.parts.loss.weights[i]);
+    check("data.max_document_tokens", data.max_document_tokens);
+    check("batch.sequence_length", batch.sequence_length);
+    check("batch.microbatch_tokens", batch.microbatch_tokens);
+    check("batch.tokens_per_step", batch.tokens_per_step);
+    check("schedule.lr_factor", schedule.lr_factor);
+    for (size_t i = 0; i < optimizers.groups.size(); ++i)
+        check(fmt::format("optimizers.groups[{}].momentum", i), optimizers.groups[i].momentum);
+    double tokens = 0;
+    for (int64_t stage = 0; stage < schedule.num_stages(); ++stage)
+        tokens += static_cast<double>(schedule.end_step(stage) - schedule.first_step(stage)) *
+                  static_cast<double>(batch.tokens_per_step.in(stage).from);
+    if (tokens > kMostTokens)
+        throw_usage(
+            "{} steps would be {:.1e} tokens, at most {:.0e} are counted: lower schedule.steps or "
+            "batch.tokens_per_step",
+            schedule.steps, tokens, kMostTokens);
+    std::vector<std::string> known;
+    if (model.preset != Family::none) known = {"window"};
+    for (const auto& [name, keys] : model.parts.windows) known.push_back(name);
+    for (const auto& [name, keys] : eval.windows) {
+        if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+        throw_usage("eval.windows.{}: the model has no window of this name{}", name,
+                    suggestion(name, {known.begin(), known.end()}));
+    }
+}
+
+}  // namespace speedrun

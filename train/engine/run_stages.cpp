@@ -1,0 +1,34 @@
+#include "train/engine/run_stages.h"
+
+#include <algorithm>
+
+namespace speedrun {
+
+int64_t RunStages::most_microbatches() const {
+    int64_t most = 1;
+    for (const RunStage& stage : stages) most = std::max(most, stage.microbatches);
+    return most;
+}
+
+RunStages run_stages(const Config& config, const Ranks& ranks) {
+    RunStages all;
+    const auto stage_of = [&](const Config& stage) {
+        const BatchConfig& batch = stage.batch;
+        const ModelShape shape{stage.model,
+                               {.tokens = batch.microbatch_tokens,
+                                .sequence_length = batch.sequence_length,
+                                .longest_sequence = config.longest_sequence()}};
+        const auto found = std::find(all.shapes.begin(), all.shapes.end(), shape);
+        const auto model = static_cast<size_t>(found - all.shapes.begin());
+        if (found == all.shapes.end()) all.shapes.push_back(shape);
+        return RunStage{.model = model,
+                        .tokens_per_step = batch.tokens_per_step,
+                        .microbatches = stage.microbatches_per_step(ranks.num_data_ranks())};
+    };
+    for (int64_t i = 0; i < config.schedule.num_stages(); ++i)
+        all.stages.push_back(stage_of(config.in_stage(i)));
+    all.validation = stage_of(config.in_validation());
+    return all;
+}
+
+}  // namespace speedrun
