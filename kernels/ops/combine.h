@@ -127,7 +127,8 @@ struct NarrowLinearForward {
 
     void traffic(Traffic& t) const {
         t.writes(y);
-        t.reads(x, weight, bias);
+        t.reads_columns(x);
+        t.reads(weight, bias);
     }
 };
 
@@ -151,7 +152,7 @@ struct NarrowLinearBackward {
         t.adds_to(accumulate_x, dx);
         t.adds_to(accumulate, dweight, dbias);
         t.reads(dy, y);
-        if (dweight.present()) t.reads(x);
+        if (dweight.present()) t.reads_columns(x);
         if (dx.present()) t.reads(weight);
     }
 };

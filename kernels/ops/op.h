@@ -35,6 +35,12 @@ class Traffic {
     void reads(const Tensors&... tensors) {
         read_ += (int64_t{0} + ... + tensors.bytes());
     }
+    // Some columns of wider rows: of each row whole sectors, since a device's memory gives nothing less.
+    void reads_columns(const Tensor& columns) {
+        if (columns.row_stride == columns.cols()) return reads(columns);
+        const int64_t bytes = columns.cols() * size_of(columns.dtype);
+        read_ += columns.rows() * ((bytes + kSector - 1) / kSector * kSector);
+    }
     template <class... Tensors>
     void writes(const Tensors&... tensors) {
         written_ += (int64_t{0} + ... + tensors.bytes());
@@ -63,6 +69,8 @@ class Traffic {
 
     int64_t read() const { return read_; }
     int64_t written() const { return written_; }
+
+    static constexpr int64_t kSector = 32;  // bytes
 
   private:
     static int64_t rows(const Tensor& table, int64_t count) {

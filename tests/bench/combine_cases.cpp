@@ -132,7 +132,7 @@ void add_gate(std::vector<Case>& cases, const ModelShape& s) {
     const std::string shape = fmt::format("{}x{}x{}", tokens, kGateInputs, heads);
     const auto first_columns = [=](CaseMemory& m) {
         const Tensor slice = m.uncounted_input(m.real(), {tokens, width}).column_slice(0, kGateInputs);
-        constexpr int64_t kSector = 32;
+        constexpr int64_t kSector = op::Traffic::kSector;
         m.count_read(tokens * ((kGateInputs * size_of(m.real()) + kSector - 1) / kSector * kSector));
         return slice;
     };
