@@ -33,18 +33,19 @@ void with_kind(DType dtype, [[maybe_unused]] Isa isa, [[maybe_unused]] const Att
 
 void CpuOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
     check(a);
-    const int64_t heads = a.q.rows() / a.options.sequence_length * a.options.num_heads;
-    flops_ += 4 * heads * a.options.head_dim * visible_pairs(a.options);
-    with_kind(a.q.dtype, isa_, a.options, [&]<class Kind>() {
-        const int64_t bytes = cpu::ForwardMemory<Kind>(a.options, nullptr).bytes;
+    const AttentionOptions& o = a.options;
+    const AttentionRows counts = attention_rows(a);
+    flops_ += 4 * o.num_heads * o.head_dim * visible_pairs(o, a.q.rows());
+    with_kind(a.q.dtype, isa_, o, [&]<class Kind>() {
+        const int64_t bytes = cpu::ForwardMemory<Kind>(a, nullptr).bytes;
         auto* scratch = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
         cpu::submit(stream, "attention_forward", [=] {
-            const int64_t parts = cpu::ceil_div(a.options.sequence_length, kForwardQueries);
-            cpu::parallel_for_dynamic(heads * parts, [&](int64_t index) {
+            const int64_t parts = cpu::ceil_div(counts.queries, kForwardQueries);
+            cpu::parallel_for_dynamic(counts.sequences * a.options.num_heads * parts, [&](int64_t index) {
                 const int64_t begin = index % parts * kForwardQueries;
-                const cpu::Range queries{begin, std::min(begin + kForwardQueries, a.options.sequence_length)};
-                const cpu::ForwardMemory<Kind> memory(a.options, scratch + cpu::member_index() * bytes);
-                cpu::attention_forward<Kind>({a.options, index / parts, a.first_key}, queries, a, memory);
+                const cpu::Range queries{begin, std::min(begin + kForwardQueries, counts.queries)};
+                const cpu::ForwardMemory<Kind> memory(a, scratch + cpu::member_index() * bytes);
+                cpu::attention_forward<Kind>({a, index / parts}, queries, a, memory);
             });
         });
     });
@@ -52,16 +53,17 @@ void CpuOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
 
 void CpuOps::attention_backward(const op::AttentionBackward& a, Stream& stream) {
     check(a);
-    const int64_t heads = a.q.rows() / a.options.sequence_length * a.options.num_heads;
+    const AttentionOptions& o = a.options;
+    const int64_t heads = attention_rows(a).sequences * o.num_heads;
     // Recomputed scores are not counted as work.
-    flops_ += 8 * heads * a.options.head_dim * visible_pairs(a.options);
-    with_kind(a.q.dtype, isa_, a.options, [&]<class Kind>() {
-        const int64_t bytes = cpu::BackwardMemory<Kind>(a.options, nullptr).bytes;
+    flops_ += 8 * o.num_heads * o.head_dim * visible_pairs(o, a.q.rows());
+    with_kind(a.q.dtype, isa_, o, [&]<class Kind>() {
+        const int64_t bytes = cpu::BackwardMemory<Kind>(a, nullptr).bytes;
         auto* scratch = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
         cpu::submit(stream, "attention_backward", [=] {
             cpu::parallel_for_dynamic(heads, [&](int64_t index) {
-                const cpu::BackwardMemory<Kind> memory(a.options, scratch + cpu::member_index() * bytes);
-                cpu::attention_backward<Kind>({a.options, index, a.first_key}, a, memory);
+                const cpu::BackwardMemory<Kind> memory(a, scratch + cpu::member_index() * bytes);
+                cpu::attention_backward<Kind>({a, index}, a, memory);
             });
         });
     });

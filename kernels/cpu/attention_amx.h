@@ -20,8 +20,8 @@ struct AmxAttention : Bf16Attention {
 
     class LeftHead {
       public:
-        LeftHead(const AttentionItem& item, Tensor x, Range /*rows*/, Word* /*memory*/)
-            : data_(reinterpret_cast<const char*>(item.row<Bf16>(x, 0))), stride_(x.row_stride * 2) {}
+        LeftHead(const AttentionItem& /*item*/, HeadRows x, Range /*rows*/, Word* /*memory*/)
+            : data_(reinterpret_cast<const char*>(x.row<Bf16>(0))), stride_(x.stride() * 2) {}
         Left left(int64_t i) const { return {data_ + i * stride_, stride_, kAmxBytes}; }
 
       private:
@@ -31,7 +31,7 @@ struct AmxAttention : Bf16Attention {
     class Head : public LeftHead {
       public:
         static int64_t words(int64_t length, int64_t width) { return round_up(length, kDepth) / 2 * width; }
-        Head(const AttentionItem& item, Tensor x, Range rows, Word* memory)
+        Head(const AttentionItem& item, HeadRows x, Range rows, Word* memory)
             : LeftHead(item, x, rows, memory), pairs_(item, x, rows, memory) {
             Word* const end = memory + words(rows.end, item.width);
             std::fill(memory + (rows.end + 1) / 2 * item.width, end, 0);
@@ -43,7 +43,7 @@ struct AmxAttention : Bf16Attention {
         Bf16Attention::Head pairs_;
     };
 
-    static void pack_lines(Word* to, const AttentionItem& item, Tensor x, int64_t j, int64_t count) {
+    static void pack_lines(Word* to, const AttentionItem& item, HeadRows x, int64_t j, int64_t count) {
         Bf16Attention::pack_lines(to, item, x, j, count);
         const int64_t packed = round_up(count, kLanes);
         for (int64_t pair = 0; packed < kTile && pair < item.width / 2; ++pair)

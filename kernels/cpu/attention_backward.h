@@ -14,21 +14,23 @@ struct BackwardMemory {
     typename Kind::Gradients gradients;
     int64_t bytes;
 
-    BackwardMemory(const AttentionOptions& o, void* memory) : BackwardMemory(o, Scratch(memory)) {}
+    BackwardMemory(const op::AttentionBackward& a, void* memory) : BackwardMemory(a, Scratch(memory)) {}
 
   private:
-    BackwardMemory(const AttentionOptions& o, Scratch scratch) : gradients(scratch) {
-        const int64_t width = round_up(o.head_dim, kLanes), length = o.sequence_length;
-        const int64_t rows = Kind::Head::words(length, width), lines = kTile * width / Kind::kPerWord;
+    BackwardMemory(const op::AttentionBackward& a, Scratch scratch) : gradients(scratch) {
+        const AttentionRows counts = attention_rows(a);
+        const int64_t width = round_up(a.options.head_dim, kLanes), lines = kTile * width / Kind::kPerWord;
         key_lines = scratch.take<typename Kind::Word>(lines);
         value_lines = scratch.take<typename Kind::Word>(lines);
-        for (auto* head : {&keys, &queries, &upstream}) *head = scratch.take<typename Kind::Word>(rows);
+        keys = scratch.take<typename Kind::Word>(Kind::Head::words(counts.keys, width));
+        for (auto* head : {&queries, &upstream})
+            *head = scratch.take<typename Kind::Word>(Kind::Head::words(counts.queries, width));
         scores = scratch.take<float>(Kind::kStrip * kTile);
         products = scratch.take<float>(Kind::kStrip * kTile);
-        query_sums = scratch.take<float>(length * width);
+        query_sums = scratch.take<float>(counts.queries * width);
         key_sums = scratch.take<float>(kTile * width);
         value_sums = scratch.take<float>(kTile * width);
-        deltas = scratch.take<float>(length);
+        deltas = scratch.take<float>(counts.queries);
         bytes = scratch.bytes();
     }
 };
@@ -67,7 +69,7 @@ class BackwardTile {
     }
 
     void query_strip(int64_t i, int64_t rows, int64_t i0, int64_t j0) {
-        const View view(item_.low_range(i, i + rows), i, rows, j0, Kind::kDepth);
+        const View view(item_, item_.low_range(i, i + rows), i, rows, j0, Kind::kDepth);
         const int64_t first = view.empty() ? kTile : view.begin,
                       end = view.empty() ? kTile : round_up(view.end, kLanes);
         if (!view.empty()) {
@@ -107,7 +109,7 @@ class BackwardTile {
     // them.
     void key_strip(int64_t j, int64_t rows, Range queries, int64_t j0) {
         constexpr int64_t kUnit = std::max<int64_t>(kPair, Kind::kDepth);
-        int64_t begin = std::max(queries.begin, j / kUnit * kUnit), end = queries.end;
+        int64_t begin = std::max(queries.begin, item_.first_query(j) / kUnit * kUnit), end = queries.end;
         while (begin < end && item_.low(end - 1) >= j + rows) --end;
         if (begin >= end) return;
         const int64_t words = round_up(end - begin, Kind::kDepth) / Kind::kPerWord, i = begin - queries.begin;
@@ -132,37 +134,42 @@ void attention_backward(const AttentionItem& item, const op::AttentionBackward& 
                         const BackwardMemory<Kind>& memory) {
     using Real = typename Kind::Real;
     [[maybe_unused]] const typename Kind::Unit unit;
-    const int64_t width = item.width, length = item.length;
-    const Range all{0, length};
-    const typename Kind::Head queries(item, a.q, all, memory.queries), keys(item, a.k, all, memory.keys),
-        upstream(item, a.dout, all, memory.upstream);
-    for (int64_t i = 0; i < length; ++i) {  // Σ do·o of each query
+    const int64_t width = item.width;
+    const Range all_queries{0, item.counts.queries}, all_keys{0, item.counts.keys};
+    const HeadRows k = item.keys(a.k), v = item.keys(a.v), dq = item.queries(a.dq), dk = item.keys(a.dk),
+                   dv = item.keys(a.dv), dout = item.queries(a.dout), o = item.queries(a.o);
+    const typename Kind::Head queries(item, item.queries(a.q), all_queries, memory.queries),
+        keys(item, k, all_keys, memory.keys), upstream(item, dout, all_queries, memory.upstream);
+    for (int64_t i = 0; i < all_queries.end; ++i) {  // Σ do·o of each query
         Vec dots{};
-        const Real *gradient = item.row<Real>(a.dout, i), *output = item.row<Real>(a.o, i);
+        const Real *gradient = dout.row<Real>(i), *output = o.row<Real>(i);
         for_vectors(item.o.head_dim, [&](int64_t d, auto part) {
             dots = fma(load(gradient + d, part), load(output + d, part), dots);
         });
         memory.deltas[i] = sum(dots);
     }
-    std::fill(memory.query_sums, memory.query_sums + length * width, 0.0f);
+    std::fill(memory.query_sums, memory.query_sums + all_queries.end * width, 0.0f);
     BackwardTile<Kind> tile(item, memory, queries, keys, upstream, item.log_sums(a.lse));
-    for (int64_t j0 = 0; j0 < length; j0 += kTile) {
-        const int64_t j1 = std::min(j0 + kTile, length);
-        for (const Tensor& gradient : {a.dq, a.dk, a.dv}) item.expect_rows<Real>(gradient, j0, j1);
-        Kind::pack_lines(memory.key_lines, item, a.k, j0, j1 - j0);
-        Kind::pack_lines(memory.value_lines, item, a.v, j0, j1 - j0);
+    for (int64_t j0 = 0; j0 < all_keys.end; j0 += kTile) {
+        const int64_t j1 = std::min(j0 + kTile, all_keys.end);
+        // Queries at places of this tile: they see no key beyond it.
+        const Range last{item.first_query(j0), item.first_query(j1)};
+        dq.expect<Real>(last);
+        for (const HeadRows& gradient : {dk, dv}) gradient.expect<Real>({j0, j1});
+        Kind::pack_lines(memory.key_lines, item, k, j0, j1 - j0);
+        Kind::pack_lines(memory.value_lines, item, v, j0, j1 - j0);
         std::fill(memory.key_sums, memory.key_sums + kTile * width, 0.0f);
         std::fill(memory.value_sums, memory.value_sums + kTile * width, 0.0f);
-        for (int64_t i0 = j0; i0 < length; i0 += kTile) {
-            const int64_t i1 = std::min(i0 + kTile, length);
-            if (item.low_range(i0, i1).begin < j1) tile.run({i0, i1}, {j0, j1});
+        for (int64_t i0 = last.begin / kTile * kTile; i0 < all_queries.end; i0 += kTile) {
+            const int64_t i1 = std::min(i0 + kTile, all_queries.end);
+            if (item.low_range(std::max(i0, last.begin), i1).begin < j1) tile.run({i0, i1}, {j0, j1});
         }
         for (int64_t j = j0; j < j1; ++j) {
-            item.write_row<Real>(a.dk, j, memory.key_sums + (j - j0) * width, item.o.scale);
-            item.write_row<Real>(a.dv, j, memory.value_sums + (j - j0) * width, 1.0f);
-            // Queries see no key beyond their own tile.
-            item.write_row<Real>(a.dq, j, memory.query_sums + j * width, item.o.scale);
+            dk.write<Real>(j, memory.key_sums + (j - j0) * width, item.o.scale);
+            dv.write<Real>(j, memory.value_sums + (j - j0) * width, 1.0f);
         }
+        for (int64_t i = last.begin; i < last.end; ++i)
+            dq.write<Real>(i, memory.query_sums + i * width, item.o.scale);
     }
 }
 

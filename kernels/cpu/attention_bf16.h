@@ -29,8 +29,8 @@ struct Bf16Attention {
     // A head that only stands on the left: its rows are read in place.
     class LeftHead {
       public:
-        LeftHead(const AttentionItem& item, Tensor x, Range /*rows*/, Word* /*memory*/)
-            : data_(reinterpret_cast<const char*>(item.row<Bf16>(x, 0))), stride_(x.row_stride * 2) {}
+        LeftHead(const AttentionItem& /*item*/, HeadRows x, Range /*rows*/, Word* /*memory*/)
+            : data_(reinterpret_cast<const char*>(x.row<Bf16>(0))), stride_(x.stride() * 2) {}
         Left left(int64_t i) const { return {data_ + i * stride_, stride_, kWordBytes}; }
 
       private:
@@ -41,10 +41,10 @@ struct Bf16Attention {
     class Head : public LeftHead {
       public:
         static int64_t words(int64_t length, int64_t width) { return (length + 1) / 2 * width; }
-        Head(const AttentionItem& item, Tensor x, Range rows, Word* memory)
+        Head(const AttentionItem& item, HeadRows x, Range rows, Word* memory)
             : LeftHead(item, x, rows, memory), pairs_(memory), width_(item.width) {
             pack_from_rows(reinterpret_cast<char*>(memory + rows.begin / 2 * width_), width_ * kWordBytes,
-                           item.row<Bf16>(x, rows.begin), x.row_stride, width_, rows.end - rows.begin);
+                           x.row<Bf16>(rows.begin), x.stride(), width_, rows.end - rows.begin);
         }
         const Word* panel(int64_t i) const { return pairs_ + i / 2 * width_; }
         int64_t stride() const { return width_; }
@@ -55,9 +55,9 @@ struct Bf16Attention {
     };
 
     // Rows [j, j + count) of a head of x turned into columns: to[D/2][kTile].
-    static void pack_lines(Word* to, const AttentionItem& item, Tensor x, int64_t j, int64_t count) {
-        pack_from_columns(reinterpret_cast<char*>(to), kTile * kWordBytes, item.row<Bf16>(x, j), x.row_stride,
-                          count, item.width);
+    static void pack_lines(Word* to, const AttentionItem& item, HeadRows x, int64_t j, int64_t count) {
+        pack_from_columns(reinterpret_cast<char*>(to), kTile * kWordBytes, x.row<Bf16>(j), x.stride(), count,
+                          item.width);
     }
 
     static void store_probabilities(Element* to, Vec p) { store(to, p); }

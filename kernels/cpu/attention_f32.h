@@ -37,14 +37,14 @@ struct F32Attention {
     class Head {
       public:
         static int64_t words(int64_t length, int64_t width) { return length * width; }
-        Head(const AttentionItem& item, Tensor x, Range rows, Word* memory) {
+        Head(const AttentionItem& item, HeadRows x, Range rows, Word* memory) {
             if constexpr (std::is_same_v<Real, float>) {
-                data_ = item.row<float>(x, 0);
-                stride_ = x.row_stride;
+                data_ = x.row<float>(0);
+                stride_ = x.stride();
                 if (item.width == item.o.head_dim && stride_ % 512 != 0) return;
             }
             for (int64_t i = rows.begin; i < rows.end; ++i) {
-                const Real* from = item.row<Real>(x, i);
+                const Real* from = x.row<Real>(i);
                 for_vectors(item.o.head_dim, [&](int64_t d, auto part) {
                     store(memory + i * item.width + d, load(from + d, part));
                 });
@@ -63,10 +63,10 @@ struct F32Attention {
     using LeftHead = Head;  // that only stands on the left
 
     // Rows [j, j + count) of a head of x turned into columns: to[D][kTile].
-    static void pack_lines(Word* to, const AttentionItem& item, Tensor x, int64_t j, int64_t count) {
+    static void pack_lines(Word* to, const AttentionItem& item, HeadRows x, int64_t j, int64_t count) {
         for (int64_t line = 0; line < count; line += kLanes) {
             for (int64_t d = 0; d < item.o.head_dim; d += kLanes) {
-                transpose_block(to + d * kTile + line, kTile, item.row<Real>(x, j + line) + d, x.row_stride,
+                transpose_block(to + d * kTile + line, kTile, x.row<Real>(j + line) + d, x.stride(),
                                 std::min(kLanes, count - line), std::min(kLanes, item.o.head_dim - d));
             }
         }

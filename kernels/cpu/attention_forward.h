@@ -17,12 +17,13 @@ struct ForwardMemory {
     typename Kind::Element* probabilities;
     int64_t bytes;
 
-    ForwardMemory(const AttentionOptions& o, void* memory) {
-        const int64_t width = round_up(o.head_dim, kLanes), length = o.sequence_length;
+    ForwardMemory(const op::AttentionForward& a, void* memory) {
+        const AttentionRows counts = attention_rows(a);
+        const int64_t width = round_up(a.options.head_dim, kLanes);
         Scratch scratch(memory);
-        key_lines = scratch.take<typename Kind::Word>(round_up(length, kTile) * width / Kind::kPerWord);
-        values = scratch.take<typename Kind::Word>(Kind::Head::words(length, width));
-        queries = scratch.take<typename Kind::Word>(Kind::Head::words(length, width));
+        key_lines = scratch.take<typename Kind::Word>(round_up(counts.keys, kTile) * width / Kind::kPerWord);
+        values = scratch.take<typename Kind::Word>(Kind::Head::words(counts.keys, width));
+        queries = scratch.take<typename Kind::Word>(Kind::Head::words(counts.queries, width));
         scores = scratch.take<float>(Kind::kStrip * kTile);
         probabilities = scratch.take<typename Kind::Element>(Kind::kStrip * kTile);
         result = scratch.take<float>(kTile * width);
@@ -54,28 +55,29 @@ void attention_forward(const AttentionItem& item, Range queries, const op::Atten
     [[maybe_unused]] const typename Kind::Unit unit;
     const int64_t width = item.width, words = item.o.head_dim / Kind::kPerWord,
                   tile_words = width / Kind::kPerWord * kTile;
-    const Range keys{item.low_range(queries.begin, queries.end).begin / kTile * kTile, queries.end};
+    const Range keys{item.low_range(queries.begin, queries.end).begin / kTile * kTile,
+                     item.key_end(queries.end)};
     for (int64_t j = keys.begin; j < keys.end; j += kTile) {
-        Kind::pack_lines(memory.key_lines + j / kTile * tile_words, item, a.k, j,
+        Kind::pack_lines(memory.key_lines + j / kTile * tile_words, item, item.keys(a.k), j,
                          std::min(kTile, keys.end - j));
     }
-    const typename Kind::Head values(item, a.v, keys, memory.values);
-    const typename Kind::LeftHead rows_of_q(item, a.q, queries, memory.queries);
+    const typename Kind::Head values(item, item.keys(a.v), keys, memory.values);
+    const typename Kind::LeftHead rows_of_q(item, item.queries(a.q), queries, memory.queries);
     float* log_sums = item.log_sums(a.lse);
     const Vec scale = item.o.scale;
 
     for (int64_t i0 = queries.begin; i0 < queries.end; i0 += kTile) {
-        const int64_t i1 = std::min(i0 + kTile, queries.end);
+        const int64_t i1 = std::min(i0 + kTile, queries.end), j1 = item.key_end(i1);
         RunningMaximum maxima[kStrips];
         Range low[kStrips];  // of each strip
         for (int64_t i = i0; i < i1; i += kStrip)
             low[(i - i0) / kStrip] = item.low_range(i, std::min(i + kStrip, i1));
         std::fill(memory.result, memory.result + (i1 - i0) * width, 0.0f);
         std::fill(memory.totals, memory.totals + (i1 - i0) * kLanes, 0.0f);
-        for (int64_t j0 = item.low_range(i0, i1).begin / kTile * kTile; j0 < i1; j0 += kTile) {
+        for (int64_t j0 = item.low_range(i0, i1).begin / kTile * kTile; j0 < j1; j0 += kTile) {
             for (int64_t i = i0; i < i1; i += kStrip) {
                 const int64_t rows = std::min(kStrip, i1 - i);
-                const View view(low[(i - i0) / kStrip], i, rows, j0, Kind::kDepth);
+                const View view(item, low[(i - i0) / kStrip], i, rows, j0, Kind::kDepth);
                 if (view.empty()) continue;
                 float* scores = memory.scores;
                 product<Kind>(rows, view.vectors(), rows_of_q.left(i),
@@ -121,14 +123,14 @@ void attention_forward(const AttentionItem& item, Range queries, const op::Atten
                               });
             }
         }
+        const HeadRows rows_of_o = item.queries(a.o);
         for (int64_t i = i0; i < i1; i += kStrip) {
             const int64_t rows = std::min(kStrip, i1 - i);
             alignas(64) float totals[kLanes] = {}, factors[kLanes];
             for (int64_t r = 0; r < rows; ++r) totals[r] = sum(load(memory.totals + (i - i0 + r) * kLanes));
             store(factors, 1.0f / load(totals));
             for (int64_t r = 0; r < rows; ++r) {
-                item.write_row<typename Kind::Real>(a.o, i + r, memory.result + (i - i0 + r) * width,
-                                                    factors[r]);
+                rows_of_o.write<typename Kind::Real>(i + r, memory.result + (i - i0 + r) * width, factors[r]);
                 log_sums[i + r] = maxima[(i - i0) / kStrip].highest[r] + std::log(totals[r]);
             }
         }

@@ -7,62 +7,92 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/ops/op_checks.h"
 
 namespace speedrun::cpu {
 
 constexpr int64_t kTile = 64;  // queries, or keys, whose panels stay in a first-level cache
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
+// The rows of one head in one sequence of a tensor.
+struct HeadRows {
+    Tensor x;
+
+    int64_t stride() const { return x.row_stride; }
+    template <class Real>
+    Real* row(int64_t i) const {
+        return x.as<Real>() + i * stride();
+    }
+    // Asks for the lines of rows that are written once their sums are known, so that they come while that
+    // takes.
+    template <class Real>
+    void expect(Range rows) const {
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+            const Real* to = row<Real>(i);
+            for (int64_t d = 0; d < x.cols(); d += 64 / static_cast<int64_t>(sizeof(Real)))
+                __builtin_prefetch(to + d, 1);
+        }
+    }
+    // Writes a row: values · factor.
+    template <class Real>
+    void write(int64_t i, const float* values, float factor) const {
+        Real* to = row<Real>(i);
+        for_vectors(x.cols(),
+                    [&](int64_t d, auto part) { store(to + d, factor * load(values + d, part), part); });
+    }
+};
+
 struct AttentionItem {
     const AttentionOptions& o;
-    int64_t head;
-    int64_t first_row;  // of the sequence in T
-    const int32_t* first_key;
-    int64_t length, width;  // S, and D rounded up to vectors
+    AttentionRows counts;
+    int64_t head, sequence;
+    const int32_t* first_keys;  // of the sequence's queries
+    const int32_t* places;      // likewise; null: query i is at place i
+    int64_t width;              // D rounded up to vectors
 
-    AttentionItem(const AttentionOptions& o, int64_t index, Tensor first_keys)
-        : o(o),
+    // Of the arguments of a forward or backward pass.
+    template <class Arguments>
+    AttentionItem(const Arguments& a, int64_t index)
+        : o(a.options),
+          counts(attention_rows(a)),
           head(index % o.num_heads),
-          first_row(index / o.num_heads * o.sequence_length),
-          first_key(first_keys.as<int32_t>()),
-          length(o.sequence_length),
+          sequence(index / o.num_heads),
+          first_keys(a.first_key.template as<int32_t>() + sequence * counts.queries),
+          places(a.place.present() ? a.place.template as<int32_t>() + sequence * counts.queries : nullptr),
           width(round_up(o.head_dim, kLanes)) {}
 
-    // First visible key of query i, both counted from the start of the sequence.
+    // Queries and keys are counted from the first one of the sequence.
+    int64_t place(int64_t i) const { return places ? places[i] : i; }
+    // End of the keys that queries before `end` see; they do not see more than the last of them.
+    int64_t key_end(int64_t end) const { return place(end - 1) + 1; }
+    // First query that is not before key j.
+    int64_t first_query(int64_t j) const {
+        return places ? std::lower_bound(places, places + counts.queries, j) - places
+                      : std::min(j, counts.queries);
+    }
+    // First visible key of query i.
     int64_t low(int64_t i) const {
-        const int64_t document = first_key[first_row + i] - first_row;
-        return std::max({int64_t{0}, document, o.window > 0 ? i - o.window + 1 : int64_t{0}});
+        const int64_t document = first_keys[i] - sequence * counts.keys;
+        return std::max({int64_t{0}, document, o.window > 0 ? place(i) - o.window + 1 : int64_t{0}});
     }
     // Lowest and highest first visible key of the queries [begin, end).
     Range low_range(int64_t begin, int64_t end) const {
-        Range range{length, 0};
+        Range range{counts.keys, 0};
         for (int64_t i = begin; i < end; ++i) {
             range.begin = std::min(range.begin, low(i));
             range.end = std::max(range.end, low(i));
         }
         return range;
     }
-    float* log_sums(Tensor lse) const { return lse.as<float>() + head * lse.cols() + first_row; }
-    template <class Real>
-    Real* row(Tensor x, int64_t i) const {
-        return x.as<Real>() + (first_row + i) * x.row_stride + head * o.head_dim;
+    float* log_sums(Tensor lse) const {
+        return lse.as<float>() + head * lse.cols() + sequence * counts.queries;
     }
-    // Asks for the lines of rows that are written once their sums are known, so that they come while that
-    // takes.
-    template <class Real>
-    void expect_rows(Tensor x, int64_t begin, int64_t end) const {
-        for (int64_t i = begin; i < end; ++i) {
-            const Real* to = row<Real>(x, i);
-            for (int64_t d = 0; d < o.head_dim; d += 64 / static_cast<int64_t>(sizeof(Real)))
-                __builtin_prefetch(to + d, 1);
-        }
-    }
-    // Writes a row of x: values · factor.
-    template <class Real>
-    void write_row(Tensor x, int64_t i, const float* values, float factor) const {
-        Real* to = row<Real>(x, i);
-        for_vectors(o.head_dim,
-                    [&](int64_t d, auto part) { store(to + d, factor * load(values + d, part), part); });
+    HeadRows queries(Tensor x) const { return rows_of(x, counts.queries); }
+    HeadRows keys(Tensor x) const { return rows_of(x, counts.keys); }
+
+  private:
+    HeadRows rows_of(Tensor x, int64_t count) const {
+        return {x.row_slice(sequence * count, count).column_slice(head * o.head_dim, o.head_dim)};
     }
 };
 
@@ -73,12 +103,12 @@ struct View {
     int64_t begin, end, clear_begin, clear_end;
 
     // The queries [i, i + rows) with these first visible keys, and the tile at j0.
-    View(Range low, int64_t i, int64_t rows, int64_t j0, int64_t depth) {
+    View(const AttentionItem& item, Range low, int64_t i, int64_t rows, int64_t j0, int64_t depth) {
         begin =
             std::clamp(low.begin - j0, int64_t{0}, kTile) / std::max(kLanes, depth) * std::max(kLanes, depth);
-        end = round_up(std::min(i + rows - j0, kTile), depth);
+        end = round_up(std::min(item.key_end(i + rows) - j0, kTile), depth);
         clear_begin = round_up(std::max(low.end - j0, begin), kLanes);
-        clear_end = i + 1 - j0;
+        clear_end = item.key_end(i + 1) - j0;
     }
     bool empty() const { return begin >= end; }
     int64_t vectors() const { return ceil_div(end - begin, kLanes); }
@@ -89,7 +119,7 @@ struct View {
 class Edge {
   public:
     Edge(const AttentionItem& item, int64_t i, int64_t j0)
-        : low_(static_cast<float>(item.low(i) - j0)), end_(static_cast<float>(i + 1 - j0)) {}
+        : low_(static_cast<float>(item.low(i) - j0)), end_(static_cast<float>(item.key_end(i + 1) - j0)) {}
     // The scores of 16 keys from `first` on, those of invisible ones −∞.
     Vec hide(Vec scores, int64_t first) const {
         const Vec key = load(kNumbers) + static_cast<float>(first);

@@ -21,7 +21,7 @@ struct ValueMix {
 };
 
 struct AttentionOptions {
-    int64_t sequence_length = 0;  // S; T is a multiple of it; no query sees a key of another sequence
+    int64_t sequence_length = 0;  // S, keys of a sequence; no query sees a key of another sequence
     int64_t num_heads = 0;
     int64_t head_dim = 0;
     int64_t window = 0;  // keys that a query sees at most, itself included; 0: no limit
@@ -83,44 +83,53 @@ struct QkNormRotaryBackward {
     }
 };
 
-// Per head, over the keys first_key[i] ≤ j ≤ i with i − j < window:
+// The T keys are those of n = T/S sequences; query i stands at place p_i of its sequence. Per head, over the
+// keys j of that sequence, counted from its start, with first_key[i] ≤ start + j, j ≤ p_i and
+// p_i − j < window:
 //   o_i   = Σ_j softmax_j(scale·q_i·k_j) v_j
 //   lse_i = log Σ_j exp(scale·q_i·k_j)
 // Flash attention: O(T) memory (Dao et al. 2022, algorithm 1).
+//
+// Without `place` there is a query for each key, Tq = T, and it stands where its key does. With it the queries
+// are any n·Sq, those of sequence s in rows s·Sq … (s+1)·Sq, as a rank has them that holds some chunks of each
+// sequence and the keys of all. Sq may be below or above S, which rows of padding make it.
 struct AttentionForward {
     ByName by_name = ByName();
-    Tensor o;          // real [T,H·D]; rows of it and of q, k, v may be strided
-    Tensor lse;        // f32 [H,T]
-    Tensor q;          // real [T,H·D]
-    Tensor k;          // real [T,H·D]
-    Tensor v;          // real [T,H·D]
-    Tensor first_key;  // i32 [T], first visible token (start of the document), within the sequence of i
+    Tensor o;           // real [Tq,H·D]; rows of it and of q, k, v may be strided
+    Tensor lse;         // f32 [H,Tq]
+    Tensor q;           // real [Tq,H·D]
+    Tensor k;           // real [T,H·D]
+    Tensor v;           // real [T,H·D]
+    Tensor first_key;   // i32 [Tq], first visible of the T keys (start of the document), in the sequence of i
+    Tensor place = {};  // i32 [Tq], 0 ≤ p_i < S; must not fall from one query of a sequence to the next
     AttentionOptions options;
 
     void traffic(Traffic& t) const {
         t.writes(o, lse);
-        t.reads(q, k, v, first_key);
+        t.reads(q, k, v, first_key, place);
     }
 };
 
-// Gradients from dout, recomputing the probabilities from lse (Dao et al. 2022, algorithm 4).
+// Gradients from dout, recomputing the probabilities from lse (Dao et al. 2022, algorithm 4). dk and dv are
+// sums over the queries of this call: zero for a key that none of them sees.
 struct AttentionBackward {
     ByName by_name = ByName();
-    Tensor dq;         // real [T,H·D]; rows of all real tensors may be strided
-    Tensor dk;         // real [T,H·D]
-    Tensor dv;         // real [T,H·D]
-    Tensor dout;       // real [T,H·D]
-    Tensor o;          // real [T,H·D], of the forward
-    Tensor lse;        // f32 [H,T], likewise
-    Tensor q;          // real [T,H·D]
-    Tensor k;          // real [T,H·D]
-    Tensor v;          // real [T,H·D]
-    Tensor first_key;  // i32 [T]
+    Tensor dq;          // real [Tq,H·D]; rows of all real tensors may be strided
+    Tensor dk;          // real [T,H·D]
+    Tensor dv;          // real [T,H·D]
+    Tensor dout;        // real [Tq,H·D]
+    Tensor o;           // real [Tq,H·D], of the forward
+    Tensor lse;         // f32 [H,Tq], likewise
+    Tensor q;           // real [Tq,H·D]
+    Tensor k;           // real [T,H·D]
+    Tensor v;           // real [T,H·D]
+    Tensor first_key;   // i32 [Tq]
+    Tensor place = {};  // i32 [Tq]
     AttentionOptions options;
 
     void traffic(Traffic& t) const {
         t.writes(dq, dk, dv);
-        t.reads(dout, o, lse, q, k, v, first_key);
+        t.reads(dout, o, lse, q, k, v, first_key, place);
     }
 };
 

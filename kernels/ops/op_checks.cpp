@@ -129,20 +129,29 @@ void check_rotary(const Arguments& a) {
         throw_internal("rotary: cos and sin have to be contiguous");
 }
 
-// operands: all that have the shape and type of q.
+// Those that have the shape and type of q, and those that have them of k.
+struct AttentionOperands {
+    std::initializer_list<Tensor> of_queries, of_keys;
+};
 template <class Arguments>
-void check_attention(const Arguments& a, std::initializer_list<Tensor> operands) {
+void check_attention(const Arguments& a, const AttentionOperands& operands) {
     const AttentionOptions& o = a.options;
-    const int64_t rows = a.q.rows();
-    if (o.sequence_length <= 0 || rows % o.sequence_length != 0) {
-        throw_internal("attention: {} rows are not a multiple of the sequence length {}", rows,
+    const int64_t rows = a.q.rows(), keys = a.place.present() ? a.k.rows() : rows;
+    if (o.sequence_length <= 0 || keys % o.sequence_length != 0) {
+        throw_internal("attention: {} rows are not a multiple of the sequence length {}", keys,
                        o.sequence_length);
     }
+    if (const int64_t sequences = keys / o.sequence_length;
+        sequences > 0 ? rows == 0 || rows % sequences != 0 : rows > 0)
+        throw_internal("attention: {} queries are not as many for each of {} sequences", rows, sequences);
     expect_shape(a.q, {rows, o.num_heads * o.head_dim}, "attention q");
     expect(a.lse, DType::f32, {o.num_heads, rows}, "attention lse");
     expect(a.first_key, DType::i32, {rows}, "attention first_key");
-    for (const Tensor& operand : operands)
+    if (a.place.present()) expect(a.place, DType::i32, {rows}, "attention place");
+    for (const Tensor& operand : operands.of_queries)
         expect(operand, a.q.dtype, {rows, a.q.cols()}, "attention operand");
+    for (const Tensor& operand : operands.of_keys)
+        expect(operand, a.q.dtype, {keys, a.q.cols()}, "attention operand");
 }
 
 }  // namespace
@@ -224,11 +233,11 @@ void check(const op::QkNormRotaryBackward& a) {
 }
 
 void check(const op::AttentionForward& a) {
-    check_attention(a, {a.o, a.k, a.v});
+    check_attention(a, {.of_queries = {a.o}, .of_keys = {a.k, a.v}});
 }
 
 void check(const op::AttentionBackward& a) {
-    check_attention(a, {a.dq, a.dk, a.dv, a.dout, a.o, a.k, a.v});
+    check_attention(a, {.of_queries = {a.dq, a.dout, a.o}, .of_keys = {a.dk, a.dv, a.k, a.v}});
 }
 
 void check(const op::CrossEntropy& a) {
@@ -284,9 +293,10 @@ void check(const op::MuonApply& a) {
     expect(a.update, a.update.dtype, {a.master.numel()}, "muon_apply update");
 }
 
-int64_t visible_pairs(const AttentionOptions& o) {
+int64_t visible_pairs(const AttentionOptions& o, int64_t queries) {
     const int64_t window = o.window > 0 ? std::min(o.window, o.sequence_length) : o.sequence_length;
-    return window * (window + 1) / 2 + (o.sequence_length - window) * window;
+    const int64_t of_sequence = window * (window + 1) / 2 + (o.sequence_length - window) * window;
+    return of_sequence * queries / o.sequence_length;
 }
 
 }  // namespace speedrun

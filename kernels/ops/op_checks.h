@@ -30,9 +30,20 @@ void check(const op::MuonApply& a);
 // A step over the n elements of a parameter: states have to be f32 [n], grad_scale f32 [1].
 void check_step(const char* op, std::initializer_list<Tensor> states, Tensor parameter, Tensor grad_scale);
 
-// Query-key pairs that causality and the window leave, of one head of one sequence, documents aside: the work
-// of attention as flops() counts it.
-int64_t visible_pairs(const AttentionOptions& options);
+// Rows of attention whose arguments were checked.
+struct AttentionRows {
+    int64_t sequences, queries, keys;  // the last two of each sequence
+};
+template <class Arguments>
+AttentionRows attention_rows(const Arguments& a) {
+    const int64_t keys = a.options.sequence_length, sequences = a.k.rows() / keys;
+    return {sequences, sequences > 0 ? a.q.rows() / sequences : 0, keys};
+}
+
+// Query-key pairs that causality and the window leave to `queries` of all sequences, of one head and documents
+// aside: the work of attention as flops() counts it. Each query counts as the mean of a sequence's, which is
+// what chunks c and 2C − 1 − c of 2C come to.
+int64_t visible_pairs(const AttentionOptions& options, int64_t queries);
 
 struct PolarCoefficients {
     float a, b, c;

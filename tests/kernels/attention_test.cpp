@@ -1,20 +1,12 @@
-#include "tests/kernels/op_test_support.h"
-
-#include <algorithm>
+#include "tests/kernels/attention_support.h"
 
 namespace speedrun::testing {
 namespace {
 
+using namespace attention;
+
 SPEEDRUN_OP_TEST(AttentionTest);
 
-enum class Documents { whole, mixed, single };  // of a sequence: one; of 1, 2, 3 … tokens; all of one token
-
-struct Case {
-    int64_t sequence_length, num_sequences, num_heads, head_dim, window;
-    float scale;
-    Documents documents;
-    bool packed;  // q|k|v in one tensor, and their gradients; o among other columns
-};
 constexpr Case kCases[] = {
     {1, 7, 1, 16, 0, 0.25f, Documents::whole, false},
     {19, 3, 3, 16, 5, 0.25f, Documents::mixed, true},
@@ -49,82 +41,6 @@ constexpr Case kCases[] = {
     // Rows of 512 numbers, which are copied before they are read.
     {70, 1, 4, 128, 0, 0.1f, Documents::whole, false},
 };
-
-Indices first_keys(const Case& c) {
-    Indices first(static_cast<size_t>(c.num_sequences * c.sequence_length));
-    for (int64_t s = 0; s < c.num_sequences; ++s) {
-        int64_t start = 0, length = 1;
-        for (int64_t i = 0; i < c.sequence_length; ++i) {
-            if (i == start + length && c.documents != Documents::whole) {
-                start = i;
-                if (c.documents == Documents::mixed) ++length;
-            }
-            first[static_cast<size_t>(s * c.sequence_length + i)] =
-                static_cast<int32_t>(s * c.sequence_length + start);
-        }
-    }
-    return first;
-}
-
-AttentionOptions options_of(const Case& c) {
-    return {c.sequence_length, c.num_heads, c.head_dim, c.window, c.scale};
-}
-
-std::string describe(const Case& c) {
-    return fmt::format("S={} sequences={} H={} D={} window={} documents={} packed={}", c.sequence_length,
-                       c.num_sequences, c.num_heads, c.head_dim, c.window, static_cast<int>(c.documents),
-                       c.packed);
-}
-
-struct Inputs {
-    int64_t rows, width;
-    Indices first_key;
-    Matrix q, k, v;
-
-    Inputs(const Case& c, DType dtype)
-        : rows(c.num_sequences * c.sequence_length),
-          width(c.num_heads * c.head_dim),
-          first_key(first_keys(c)),
-          q(random_matrix(rows, width, 1, dtype)),
-          k(random_matrix(rows, width, 2, dtype)),
-          v(random_matrix(rows, width, 3, dtype)) {}
-};
-
-struct Operands {
-    Tensor q, k, v;
-};
-Operands upload(Harness& h, const Inputs& in, DType dtype, bool packed) {
-    if (!packed) return {h.input(in.q, dtype), h.input(in.k, dtype), h.input(in.v, dtype)};
-    Matrix all(in.rows, 3 * in.width);
-    for (int64_t t = 0; t < in.rows; ++t) {
-        for (int64_t i = 0; i < in.width; ++i) {
-            all(t, i) = in.q(t, i);
-            all(t, in.width + i) = in.k(t, i);
-            all(t, 2 * in.width + i) = in.v(t, i);
-        }
-    }
-    const Tensor tensor = h.input(all, dtype);
-    return {tensor.column_slice(0, in.width), tensor.column_slice(in.width, in.width),
-            tensor.column_slice(2 * in.width, in.width)};
-}
-
-// An output of `width` columns; where packed with a margin of 8 columns that must stay as they are.
-struct Margin {
-    Tensor wide, inner;
-};
-Margin output(Harness& h, int64_t rows, int64_t width, DType dtype, bool packed) {
-    const Tensor wide = h.output(dtype, {rows, packed ? width + 8 : width});
-    return {wide, wide.column_slice(0, width)};
-}
-
-// Errors of an exponential are those of its argument, which is a sum of D products; the output sums S of
-// them.
-Tolerance tolerance_of(const Case& c, DType dtype) {
-    Tolerance tolerance = reduction_of_rounded(dtype, c.sequence_length + c.head_dim);
-    const double largest_score = std::max(1.0, 3.0 * static_cast<double>(c.scale) * std::sqrt(c.head_dim));
-    tolerance.scaled += 16 * kF32Roundoff * largest_score;
-    return tolerance;
-}
 
 TEST_P(AttentionTest, Forward) {
     for (const Case& c : kCases) {
@@ -184,14 +100,7 @@ TEST_P(AttentionTest, Backward) {
         });
         const auto expected =
             reference::attention_backward(dout, in.q, in.k, in.v, in.first_key, options_of(c));
-        Tolerance tolerance = tolerance_of(c, dtype());
-        // A token that sees itself alone has no gradient in q and k but what is left of dP − Σ P·dP, which
-        // cancels only up to the rounding of o: √D products of size 1, then times scale and a vector of
-        // size 1. The worst of 10⁴ products of two normal numbers is about 12, of a rounding half an ulp at
-        // most.
-        const double left =
-            c.scale * std::sqrt(c.head_dim) * (dtype() == DType::bf16 ? kBf16Ulp : 8 * kF32Roundoff);
-        tolerance.absolute = 8 * left;
+        const Tolerance tolerance = tolerance_of_gradient(c, dtype());
         expect_close(out[0], expected.dq, tolerance, "dq");
         expect_close(out[1], expected.dk, tolerance, "dk");
         expect_close(out[2], expected.dv, tolerance_of(c, dtype()), "dv");

@@ -15,47 +15,53 @@ double head_dot(const Matrix& a, int64_t i, const Matrix& b, int64_t j, int64_t 
 }
 
 struct Probabilities {
-    std::vector<double> p;  // of every token j, 0 where i may not look
+    std::vector<double> p;  // of every key j, 0 where i may not look
     double lse;
 };
 
 Probabilities softmax_row(const Matrix& q, const Matrix& k, int64_t i, int64_t begin,
-                          const Indices& first_key, const AttentionOptions& options) {
-    Probabilities row{std::vector<double>(q.rows, 0.0), 0.0};
+                          const Indices& first_key, const AttentionOptions& options,
+                          const QueryPlaces& places) {
+    Probabilities row{std::vector<double>(k.rows, 0.0), 0.0};
     double largest = -std::numeric_limits<double>::infinity();
-    for (int64_t j = 0; j < q.rows; ++j) {
-        if (!visible(i, j, first_key, options)) continue;
+    for (int64_t j = 0; j < k.rows; ++j) {
+        if (!visible(i, j, first_key, options, places)) continue;
         row.p[j] = static_cast<double>(options.scale) * head_dot(q, i, k, j, begin, options.head_dim);
         largest = std::max(largest, row.p[j]);
     }
     double sum = 0.0;
-    for (int64_t j = 0; j < q.rows; ++j) {
-        if (visible(i, j, first_key, options)) sum += std::exp(row.p[j] - largest);
+    for (int64_t j = 0; j < k.rows; ++j) {
+        if (visible(i, j, first_key, options, places)) sum += std::exp(row.p[j] - largest);
     }
     row.lse = largest + std::log(sum);
-    for (int64_t j = 0; j < q.rows; ++j) {
-        row.p[j] = visible(i, j, first_key, options) ? std::exp(row.p[j] - row.lse) : 0.0;
+    for (int64_t j = 0; j < k.rows; ++j) {
+        row.p[j] = visible(i, j, first_key, options, places) ? std::exp(row.p[j] - row.lse) : 0.0;
     }
     return row;
 }
 
 }  // namespace
 
-bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOptions& options) {
-    const bool same_sequence = i / options.sequence_length == j / options.sequence_length;
-    const bool inside_window = options.window == 0 || i - j < options.window;
-    return same_sequence && j >= first_key[i] && j <= i && inside_window;
+bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOptions& options,
+             const QueryPlaces& places) {
+    const int64_t length = options.sequence_length;
+    const bool given = !places.place.empty();
+    const int64_t sequence = i / (given ? places.of_sequence : length);
+    const int64_t key_of_query = given ? sequence * length + places.place[i] : i;  // the last that it sees
+    const bool inside_window = options.window == 0 || key_of_query - j < options.window;
+    return sequence == j / length && j >= first_key[i] && j <= key_of_query && inside_window;
 }
 
 AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v,
-                                   const Indices& first_key, const AttentionOptions& options) {
+                                   const Indices& first_key, const AttentionOptions& options,
+                                   const QueryPlaces& places) {
     AttentionForward out{Matrix(q.rows, q.cols), Matrix(options.num_heads, q.rows)};
     for (int64_t h = 0; h < options.num_heads; ++h) {
         const int64_t begin = h * options.head_dim;
         for (int64_t i = 0; i < q.rows; ++i) {
-            const Probabilities row = softmax_row(q, k, i, begin, first_key, options);
+            const Probabilities row = softmax_row(q, k, i, begin, first_key, options, places);
             out.lse(h, i) = row.lse;
-            for (int64_t j = 0; j < q.rows; ++j) {
+            for (int64_t j = 0; j < k.rows; ++j) {
                 if (row.p[j] == 0.0) continue;
                 for (int64_t d = 0; d < options.head_dim; ++d)
                     out.o(i, begin + d) += row.p[j] * v(j, begin + d);
@@ -67,21 +73,22 @@ AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matri
 
 // dV = Pᵀ dO;  dP = dO Vᵀ;  dS = P ∘ (dP − rowsum(P ∘ dP));  dQ = scale·dS K;  dK = scale·dSᵀ Q.
 AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const Matrix& k, const Matrix& v,
-                                     const Indices& first_key, const AttentionOptions& options) {
-    AttentionBackward out{Matrix(q.rows, q.cols), Matrix(q.rows, q.cols), Matrix(q.rows, q.cols)};
+                                     const Indices& first_key, const AttentionOptions& options,
+                                     const QueryPlaces& places) {
+    AttentionBackward out{Matrix(q.rows, q.cols), Matrix(k.rows, k.cols), Matrix(k.rows, k.cols)};
     const double scale = static_cast<double>(options.scale);
     for (int64_t h = 0; h < options.num_heads; ++h) {
         const int64_t begin = h * options.head_dim;
         for (int64_t i = 0; i < q.rows; ++i) {
-            const std::vector<double> p = softmax_row(q, k, i, begin, first_key, options).p;
-            std::vector<double> dp(q.rows, 0.0);
+            const std::vector<double> p = softmax_row(q, k, i, begin, first_key, options, places).p;
+            std::vector<double> dp(k.rows, 0.0);
             double row_sum = 0.0;
-            for (int64_t j = 0; j < q.rows; ++j) {
+            for (int64_t j = 0; j < k.rows; ++j) {
                 if (p[j] == 0.0) continue;
                 dp[j] = head_dot(dout, i, v, j, begin, options.head_dim);
                 row_sum += p[j] * dp[j];
             }
-            for (int64_t j = 0; j < q.rows; ++j) {
+            for (int64_t j = 0; j < k.rows; ++j) {
                 if (p[j] == 0.0) continue;
                 const double ds = p[j] * (dp[j] - row_sum);
                 for (int64_t d = begin; d < begin + options.head_dim; ++d) {

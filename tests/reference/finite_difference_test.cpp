@@ -229,6 +229,32 @@ TEST(FiniteDifference, AttentionWithDocumentsAndWindows) {
     }
 }
 
+TEST(FiniteDifference, AttentionOfPlacedQueries) {
+    // Chunks 1 and 2 of 4 of two sequences of 6; and more queries than keys.
+    const QueryPlaces few = {{2, 3, 4, 5, 2, 3, 4, 5}, 4};
+    const QueryPlaces many = {{0, 1, 2, 3, 4, 5, 5, 5, 0, 1, 1, 3, 4, 5, 5, 5}, 8};
+    for (const QueryPlaces& places : {few, many}) {
+        Indices first_key;
+        for (size_t i = 0; i < places.place.size(); ++i) {
+            const int32_t sequence = static_cast<int32_t>(i) / static_cast<int32_t>(places.of_sequence) * 6;
+            first_key.push_back(sequence + (places.place[i] >= 3 ? 3 : 0));
+        }
+        const auto rows = static_cast<int64_t>(places.place.size());
+        for (int64_t window : {0, 2}) {
+            const AttentionOptions options{6, 2, 4, window, 0.6f};
+            Matrix q = random(rows, 8, 1), k = random(12, 8, 2), v = random(12, 8, 3);
+            const Matrix dout = random(rows, 8, 4);
+            const AttentionBackward backward = attention_backward(dout, q, k, v, first_key, options, places);
+            const auto loss = [&] {
+                return dot(dout, attention_forward(q, k, v, first_key, options, places).o);
+            };
+            expect_gradient(q, backward.dq, loss, "q");
+            expect_gradient(k, backward.dk, loss, "k");
+            expect_gradient(v, backward.dv, loss, "v");
+        }
+    }
+}
+
 TEST(FiniteDifference, CrossEntropy) {
     const Indices targets = {2, -1, 0, 4};
     for (float softcap : {0.0f, 1.5f}) {

@@ -106,18 +106,26 @@ Matrix qk_norm_rotary_backward(const Matrix& dout, const Matrix& u, const Matrix
 // ---- attention.cpp
 // ---------------------------------------------------------------------------------------------
 struct AttentionForward {
-    Matrix o;    // T×(H·D)
-    Matrix lse;  // H×T
+    Matrix o;    // Tq×(H·D)
+    Matrix lse;  // H×Tq
 };
 struct AttentionBackward {
-    Matrix dq, dk, dv;  // T×(H·D)
+    Matrix dq, dk, dv;  // of the rows of q, k, v
 };
-// Whether token i may look at token j.
-bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOptions& options);
+// Where the queries stand (op::AttentionForward::place); empty: query i of a sequence at place i.
+struct QueryPlaces {
+    Indices place = {};
+    int64_t of_sequence = 0;  // queries
+};
+// Whether query i may look at key j.
+bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOptions& options,
+             const QueryPlaces& places = {});
 AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v,
-                                   const Indices& first_key, const AttentionOptions& options);
+                                   const Indices& first_key, const AttentionOptions& options,
+                                   const QueryPlaces& places = {});
 AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const Matrix& k, const Matrix& v,
-                                     const Indices& first_key, const AttentionOptions& options);
+                                     const Indices& first_key, const AttentionOptions& options,
+                                     const QueryPlaces& places = {});
 
 // ---- cross_entropy.cpp
 // -----------------------------------------------------------------------------------------

@@ -104,8 +104,9 @@ int64_t portable_bytes(const Problem& p, int tiles, int vectors) {
 
 void CudaOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
     check(a);
+    if (a.place.present()) throw_internal("attention: places of queries are not taken on a GPU yet");
     const Problem p = problem_of(a.q, a.first_key, a.options);
-    flops_ += 4 * p.num_sequences * a.options.num_heads * a.options.head_dim * visible_pairs(a.options);
+    flops_ += 4 * a.options.num_heads * a.options.head_dim * visible_pairs(a.options, a.q.rows());
     if (p.rows == 0) return;
     if (attention_ && attention_->forward(a, stream)) return;
     if (uses_mma({a.o, a.q, a.k, a.v}, a.options)) {
@@ -125,10 +126,11 @@ void CudaOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
 
 void CudaOps::attention_backward(const op::AttentionBackward& a, Stream& stream) {
     check(a);
+    if (a.place.present()) throw_internal("attention: places of queries are not taken on a GPU yet");
     const Problem p = problem_of(a.q, a.first_key, a.options);
     const int64_t heads = a.options.num_heads;
-    flops_ += 8 * p.num_sequences * heads * a.options.head_dim *
-              visible_pairs(a.options);  // recomputed scores are not counted as work
+    // Recomputed scores are not counted as work.
+    flops_ += 8 * heads * a.options.head_dim * visible_pairs(a.options, a.q.rows());
     if (p.rows == 0) return;
     if (attention_ && attention_->backward(a, stream)) return;
 

@@ -1,0 +1,118 @@
+// What the tests of attention share: a case, its inputs, and how near the results have to come.
+#pragma once
+
+#include <algorithm>
+
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing::attention {
+
+enum class Documents { whole, mixed, single };  // of a sequence: one; of 1, 2, 3 … tokens; all of one token
+
+struct Case {
+    int64_t sequence_length, num_sequences, num_heads, head_dim, window;
+    float scale;
+    Documents documents;
+    bool packed;  // q|k|v in one tensor, and their gradients; o among other columns
+};
+
+inline Indices first_keys(const Case& c) {
+    Indices first(static_cast<size_t>(c.num_sequences * c.sequence_length));
+    for (int64_t s = 0; s < c.num_sequences; ++s) {
+        int64_t start = 0, length = 1;
+        for (int64_t i = 0; i < c.sequence_length; ++i) {
+            if (i == start + length && c.documents != Documents::whole) {
+                start = i;
+                if (c.documents == Documents::mixed) ++length;
+            }
+            first[static_cast<size_t>(s * c.sequence_length + i)] =
+                static_cast<int32_t>(s * c.sequence_length + start);
+        }
+    }
+    return first;
+}
+
+inline AttentionOptions options_of(const Case& c) {
+    return {c.sequence_length, c.num_heads, c.head_dim, c.window, c.scale};
+}
+
+inline std::string describe(const Case& c) {
+    return fmt::format("S={} sequences={} H={} D={} window={} documents={} packed={}", c.sequence_length,
+                       c.num_sequences, c.num_heads, c.head_dim, c.window, static_cast<int>(c.documents),
+                       c.packed);
+}
+
+struct Inputs {
+    int64_t rows, width;
+    Indices first_key;
+    Matrix q, k, v;
+
+    Inputs(const Case& c, DType dtype)
+        : rows(c.num_sequences * c.sequence_length),
+          width(c.num_heads * c.head_dim),
+          first_key(first_keys(c)),
+          q(random_matrix(rows, width, 1, dtype)),
+          k(random_matrix(rows, width, 2, dtype)),
+          v(random_matrix(rows, width, 3, dtype)) {}
+};
+
+// Matrices of one shape, beside each other in one tensor where packed.
+inline std::vector<Tensor> upload(Harness& h, std::initializer_list<const Matrix*> matrices, DType dtype,
+                                  bool packed) {
+    std::vector<Tensor> tensors;
+    if (!packed) {
+        for (const Matrix* matrix : matrices) tensors.push_back(h.input(*matrix, dtype));
+        return tensors;
+    }
+    const int64_t rows = (*matrices.begin())->rows, width = (*matrices.begin())->cols;
+    Matrix all(rows, static_cast<int64_t>(matrices.size()) * width);
+    int64_t begin = 0;
+    for (const Matrix* matrix : matrices) {
+        for (int64_t t = 0; t < rows; ++t) {
+            for (int64_t i = 0; i < width; ++i) all(t, begin + i) = (*matrix)(t, i);
+        }
+        begin += width;
+    }
+    const Tensor tensor = h.input(all, dtype);
+    for (int64_t column = 0; column < begin; column += width)
+        tensors.push_back(tensor.column_slice(column, width));
+    return tensors;
+}
+
+struct Operands {
+    Tensor q, k, v;
+};
+inline Operands upload(Harness& h, const Inputs& in, DType dtype, bool packed) {
+    const std::vector<Tensor> tensors = upload(h, {&in.q, &in.k, &in.v}, dtype, packed);
+    return {tensors[0], tensors[1], tensors[2]};
+}
+
+// An output of `width` columns; where packed with a margin of 8 columns that must stay as they are.
+struct Margin {
+    Tensor wide, inner;
+};
+inline Margin output(Harness& h, int64_t rows, int64_t width, DType dtype, bool packed) {
+    const Tensor wide = h.output(dtype, {rows, packed ? width + 8 : width});
+    return {wide, wide.column_slice(0, width)};
+}
+
+// Errors of an exponential are those of its argument, which is a sum of D products; the output sums S of
+// them.
+inline Tolerance tolerance_of(const Case& c, DType dtype) {
+    Tolerance tolerance = reduction_of_rounded(dtype, c.sequence_length + c.head_dim);
+    const double largest_score = std::max(1.0, 3.0 * static_cast<double>(c.scale) * std::sqrt(c.head_dim));
+    tolerance.scaled += 16 * kF32Roundoff * largest_score;
+    return tolerance;
+}
+
+// Of dq and dk. A token that sees itself alone has no gradient in q and k but what is left of dP − Σ P·dP, which
+// cancels only up to the rounding of o: √D products of size 1, then times scale and a vector of size 1. The
+// worst of 10⁴ products of two normal numbers is about 12, of a rounding half an ulp at most.
+inline Tolerance tolerance_of_gradient(const Case& c, DType dtype) {
+    Tolerance tolerance = tolerance_of(c, dtype);
+    tolerance.absolute =
+        8 * c.scale * std::sqrt(c.head_dim) * (dtype == DType::bf16 ? kBf16Ulp : 8 * kF32Roundoff);
+    return tolerance;
+}
+
+}  // namespace speedrun::testing::attention
