@@ -47,14 +47,108 @@ struct RunningMaximum {
     }
 };
 
+// A tile of queries from i0 on by the tiles of keys that they see, one after the other.
+template <class Kind>
+class ForwardTile {
+  public:
+    static constexpr int64_t kStrip = Kind::kStrip;
+
+    ForwardTile(const AttentionItem& item, const ForwardMemory<Kind>& memory,
+                const typename Kind::LeftHead& queries, const typename Kind::Head& values, Range i)
+        : item_(item), m_(memory), queries_(queries), values_(values), i_(i) {
+        for (int64_t first = i.begin; first < i.end; first += kStrip)
+            low_[strip_of(first)] = item.low_range(first, std::min(first + kStrip, i.end));
+        std::fill(m_.result, m_.result + (i.end - i.begin) * item.width, 0.0f);
+        std::fill(m_.totals, m_.totals + (i.end - i.begin) * kLanes, 0.0f);
+    }
+
+    // The keys of the tile at j0.
+    void run(int64_t j0) {
+        for (int64_t i = i_.begin; i < i_.end; i += kStrip) {
+            const int64_t rows = std::min(kStrip, i_.end - i);
+            const View view(item_, low_[strip_of(i)], i, rows, j0, Kind::kDepth);
+            if (!view.empty()) strip(i, rows, view, j0);
+        }
+    }
+    void finish(HeadRows o, float* log_sums) const {
+        for (int64_t i = i_.begin; i < i_.end; i += kStrip) {
+            const int64_t rows = std::min(kStrip, i_.end - i), at = i - i_.begin;
+            alignas(64) float totals[kLanes] = {}, factors[kLanes];
+            for (int64_t r = 0; r < rows; ++r) totals[r] = sum(load(m_.totals + (at + r) * kLanes));
+            store(factors, 1.0f / load(totals));
+            for (int64_t r = 0; r < rows; ++r) {
+                o.write<typename Kind::Real>(i + r, m_.result + (at + r) * item_.width, factors[r]);
+                log_sums[i + r] = maxima_[strip_of(i)].highest[r] + std::log(totals[r]);
+            }
+        }
+    }
+
+  private:
+    int64_t strip_of(int64_t i) const { return (i - i_.begin) / kStrip; }
+
+    void strip(int64_t i, int64_t rows, View view, int64_t j0) {
+        const int64_t width = item_.width, words = item_.o.head_dim / Kind::kPerWord,
+                      tile_words = width / Kind::kPerWord * kTile;
+        const Vec scale = item_.o.scale;
+        float* scores = m_.scores;
+        product<Kind>(rows, view.vectors(), queries_.left(i),
+                      m_.key_lines + j0 / kTile * tile_words + view.begin, kTile, words,
+                      [&](int64_t r, int64_t vector, Vec x) {
+                          store(scores + r * kTile + view.begin + vector * kLanes, scale * x);
+                      });
+
+        alignas(64) float highest[kLanes];
+        for (int64_t r = 0; r < rows; ++r) {
+            Vec top = kMasked;
+            for (int64_t j = view.begin; j < view.end; j += kLanes) {
+                Vec x = load(scores + r * kTile + j);
+                if (!view.clear(j)) {
+                    x = Edge(item_, i + r, j0).hide(x, j);
+                    store(scores + r * kTile + j, x);
+                }
+                top = max(top, x);
+            }
+            highest[r] = max_lane(top);
+        }
+        std::fill(highest + rows, highest + kLanes, kMasked);
+        RunningMaximum& maximum = maxima_[strip_of(i)];
+        maximum.raise(highest);
+        for (int64_t r = 0; r < rows; ++r) {
+            const Vec subtract = maximum.subtract[r];
+            Vec sums{};
+            for (int64_t j = view.begin; j < view.end; j += kLanes) {
+                const Vec p = exp(load(scores + r * kTile + j) - subtract);
+                Kind::store_probabilities(m_.probabilities + r * kTile + j, p);
+                sums += p;
+            }
+            float* total = m_.totals + (i - i_.begin + r) * kLanes;
+            store(total, fma(maximum.factors[r], load(total), sums));
+        }
+        float* result = m_.result + (i - i_.begin) * width;
+        product<Kind>(rows, width / kLanes, Kind::probabilities(m_.probabilities + view.begin),
+                      values_.panel(j0 + view.begin), values_.stride(),
+                      ceil_div(view.end - view.begin, Kind::kPerWord), [&](int64_t r, int64_t vector, Vec x) {
+                          float* to = result + r * width + vector * kLanes;
+                          store(to, fma(maximum.factors[r], load(to), x));
+                      });
+    }
+
+    static constexpr int64_t kStrips = (kTile + kStrip - 1) / kStrip;
+    const AttentionItem& item_;
+    const ForwardMemory<Kind>& m_;
+    const typename Kind::LeftHead& queries_;
+    const typename Kind::Head& values_;
+    const Range i_;
+    RunningMaximum maxima_[kStrips];
+    Range low_[kStrips];  // of each strip
+};
+
 // The queries [queries.begin, queries.end) of one head.
 template <class Kind>
 void attention_forward(const AttentionItem& item, Range queries, const op::AttentionForward& a,
                        const ForwardMemory<Kind>& memory) {
-    constexpr int64_t kStrip = Kind::kStrip, kStrips = (kTile + kStrip - 1) / kStrip;  // of a tile
     [[maybe_unused]] const typename Kind::Unit unit;
-    const int64_t width = item.width, words = item.o.head_dim / Kind::kPerWord,
-                  tile_words = width / Kind::kPerWord * kTile;
+    const int64_t tile_words = item.width / Kind::kPerWord * kTile;
     const Range keys{item.low_range(queries.begin, queries.end).begin / kTile * kTile,
                      item.key_end(queries.end)};
     for (int64_t j = keys.begin; j < keys.end; j += kTile) {
@@ -63,77 +157,13 @@ void attention_forward(const AttentionItem& item, Range queries, const op::Atten
     }
     const typename Kind::Head values(item, item.keys(a.v), keys, memory.values);
     const typename Kind::LeftHead rows_of_q(item, item.queries(a.q), queries, memory.queries);
-    float* log_sums = item.log_sums(a.lse);
-    const Vec scale = item.o.scale;
-
     for (int64_t i0 = queries.begin; i0 < queries.end; i0 += kTile) {
-        const int64_t i1 = std::min(i0 + kTile, queries.end), j1 = item.key_end(i1);
-        RunningMaximum maxima[kStrips];
-        Range low[kStrips];  // of each strip
-        for (int64_t i = i0; i < i1; i += kStrip)
-            low[(i - i0) / kStrip] = item.low_range(i, std::min(i + kStrip, i1));
-        std::fill(memory.result, memory.result + (i1 - i0) * width, 0.0f);
-        std::fill(memory.totals, memory.totals + (i1 - i0) * kLanes, 0.0f);
-        for (int64_t j0 = item.low_range(i0, i1).begin / kTile * kTile; j0 < j1; j0 += kTile) {
-            for (int64_t i = i0; i < i1; i += kStrip) {
-                const int64_t rows = std::min(kStrip, i1 - i);
-                const View view(item, low[(i - i0) / kStrip], i, rows, j0, Kind::kDepth);
-                if (view.empty()) continue;
-                float* scores = memory.scores;
-                product<Kind>(rows, view.vectors(), rows_of_q.left(i),
-                              memory.key_lines + j0 / kTile * tile_words + view.begin, kTile, words,
-                              [&](int64_t r, int64_t vector, Vec x) {
-                                  store(scores + r * kTile + view.begin + vector * kLanes, scale * x);
-                              });
-
-                alignas(64) float highest[kLanes];
-                for (int64_t r = 0; r < rows; ++r) {
-                    Vec top = kMasked;
-                    for (int64_t j = view.begin; j < view.end; j += kLanes) {
-                        Vec x = load(scores + r * kTile + j);
-                        if (!view.clear(j)) {
-                            x = Edge(item, i + r, j0).hide(x, j);
-                            store(scores + r * kTile + j, x);
-                        }
-                        top = max(top, x);
-                    }
-                    highest[r] = max_lane(top);
-                }
-                std::fill(highest + rows, highest + kLanes, kMasked);
-                RunningMaximum& maximum = maxima[(i - i0) / kStrip];
-                maximum.raise(highest);
-                for (int64_t r = 0; r < rows; ++r) {
-                    const Vec subtract = maximum.subtract[r];
-                    Vec sums{};
-                    for (int64_t j = view.begin; j < view.end; j += kLanes) {
-                        const Vec p = exp(load(scores + r * kTile + j) - subtract);
-                        Kind::store_probabilities(memory.probabilities + r * kTile + j, p);
-                        sums += p;
-                    }
-                    float* total = memory.totals + (i - i0 + r) * kLanes;
-                    store(total, fma(maximum.factors[r], load(total), sums));
-                }
-                float* result = memory.result + (i - i0) * width;
-                product<Kind>(rows, width / kLanes, Kind::probabilities(memory.probabilities + view.begin),
-                              values.panel(j0 + view.begin), values.stride(),
-                              ceil_div(view.end - view.begin, Kind::kPerWord),
-                              [&](int64_t r, int64_t vector, Vec x) {
-                                  float* to = result + r * width + vector * kLanes;
-                                  store(to, fma(maximum.factors[r], load(to), x));
-                              });
-            }
-        }
-        const HeadRows rows_of_o = item.queries(a.o);
-        for (int64_t i = i0; i < i1; i += kStrip) {
-            const int64_t rows = std::min(kStrip, i1 - i);
-            alignas(64) float totals[kLanes] = {}, factors[kLanes];
-            for (int64_t r = 0; r < rows; ++r) totals[r] = sum(load(memory.totals + (i - i0 + r) * kLanes));
-            store(factors, 1.0f / load(totals));
-            for (int64_t r = 0; r < rows; ++r) {
-                rows_of_o.write<typename Kind::Real>(i + r, memory.result + (i - i0 + r) * width, factors[r]);
-                log_sums[i + r] = maxima[(i - i0) / kStrip].highest[r] + std::log(totals[r]);
-            }
-        }
+        const Range i{i0, std::min(i0 + kTile, queries.end)};
+        ForwardTile<Kind> tile(item, memory, rows_of_q, values, i);
+        const int64_t end = item.key_end(i.end);
+        for (int64_t j0 = item.low_range(i.begin, i.end).begin / kTile * kTile; j0 < end; j0 += kTile)
+            tile.run(j0);
+        tile.finish(item.queries(a.o), item.log_sums(a.lse));
     }
 }
 
