@@ -3,7 +3,9 @@
 // 10·D backward.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tests/bench/cases.h"
 
@@ -20,54 +22,90 @@ constexpr Rates kHead128[] = {{"FlashAttention-3", {292, 423, 521, 602}, {316, 4
                               {"FlashAttention-2", {191, 260, 298, 333}, {214, 260, 291, 318}}};
 
 struct AttentionTensors {
-    Tensor q, k, v, o, lse, first_key;
+    Tensor q, k, v, first_key, place;
+};
+
+// Of a case: a query for each token, or those of one rank, which has the first and the last of 2·ranks chunks
+// of each sequence and the keys of all.
+struct Queries {
+    std::vector<int32_t> first_key, place;  // place: empty without ranks
+    double visible_keys = 0;                // sum over the queries
+
+    Queries(const ModelShape& shape, int64_t ranks) {
+        Documents documents = documents_of(shape);
+        if (ranks == 1) {
+            first_key = std::move(documents.first_key);
+            visible_keys = documents.visible_keys;
+            return;
+        }
+        const int64_t chunk = shape.sequence_length / (2 * ranks);
+        for (int64_t t = 0; t < shape.tokens; ++t) {
+            const int64_t at = t % shape.sequence_length;
+            if (at >= chunk && at < shape.sequence_length - chunk) continue;
+            first_key.push_back(documents.first_key[static_cast<size_t>(t)]);
+            place.push_back(static_cast<int32_t>(at));
+            const int64_t keys = t - first_key.back() + 1;
+            visible_keys += static_cast<double>(shape.window > 0 ? std::min(keys, shape.window) : keys);
+        }
+    }
 };
 
 void add_attention(std::vector<Case>& cases, const std::string& name, const ModelShape& shape,
-                   const std::vector<Published>& forward, const std::vector<Published>& backward) {
-    const Documents documents = documents_of(shape);
-    const int64_t tokens = shape.tokens, width = shape.num_heads * shape.head_dim;
+                   const std::vector<Published>& forward, const std::vector<Published>& backward,
+                   int64_t ranks = 1) {
+    const Queries queries(shape, ranks);
+    const int64_t tokens = shape.tokens, width = shape.num_heads * shape.head_dim,
+                  rows = static_cast<int64_t>(queries.first_key.size());
     const AttentionOptions options{.sequence_length = shape.sequence_length,
                                    .num_heads = shape.num_heads,
                                    .head_dim = shape.head_dim,
                                    .window = shape.window,
                                    .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim)),
                                    .documents = shape.mean_document > 0};
-    const double pair_flops = documents.visible_keys * static_cast<double>(width);
+    const double pair_flops = queries.visible_keys * static_cast<double>(width);
     const std::string sizes =
-        fmt::format("T{} S{} {}x{}, {:.0f} keys", tokens, shape.sequence_length, shape.num_heads,
-                    shape.head_dim, documents.visible_keys / static_cast<double>(tokens));
-    // q, k and v lie side by side, as the product before them leaves them.
+        fmt::format("T{} S{} {}x{}, {:.0f} keys", rows, shape.sequence_length, shape.num_heads,
+                    shape.head_dim, queries.visible_keys / static_cast<double>(rows));
+    // q, k and v lie side by side, as the product before them leaves them; gathered keys and values by
+    // themselves.
     const auto inputs = [=](CaseMemory& m) {
-        const Tensor qkv = m.input({tokens, 3 * width});
         AttentionTensors t;
-        t.q = qkv.column_slice(0, width);
-        t.k = qkv.column_slice(width, width);
-        t.v = qkv.column_slice(2 * width, width);
-        t.first_key = m.indices(documents.first_key);
+        if (ranks == 1) {
+            const Tensor qkv = m.input({tokens, 3 * width});
+            t.q = qkv.column_slice(0, width);
+            t.k = qkv.column_slice(width, width);
+            t.v = qkv.column_slice(2 * width, width);
+        } else {
+            t.q = m.input({rows, width});
+            t.k = m.input({tokens, width});
+            t.v = m.input({tokens, width});
+            t.place = m.indices(queries.place);
+        }
+        t.first_key = m.indices(queries.first_key);
         return t;
     };
-    cases.push_back({name + ".forward", "attention_forward", sizes, 4.0 * pair_flops, forward,
-                     [=](CaseMemory& m) -> Enqueue {
-                         const AttentionTensors t = inputs(m);
-                         const Tensor o = m.output({tokens, width}),
-                                      lse = m.output(DType::f32, {shape.num_heads, tokens});
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.attention_forward({.o = o,
-                                                    .lse = lse,
-                                                    .q = t.q,
-                                                    .k = t.k,
-                                                    .v = t.v,
-                                                    .first_key = t.first_key,
-                                                    .options = options},
-                                                   stream);
-                         };
-                     }});
+    cases.push_back(
+        {name + ".forward", "attention_forward", sizes, 4.0 * pair_flops, forward,
+         [=](CaseMemory& m) -> Enqueue {
+             const AttentionTensors t = inputs(m);
+             const Tensor o = m.output({rows, width}), lse = m.output(DType::f32, {shape.num_heads, rows});
+             return [=](Ops& ops, Stream& stream) {
+                 ops.attention_forward({.o = o,
+                                        .lse = lse,
+                                        .q = t.q,
+                                        .k = t.k,
+                                        .v = t.v,
+                                        .first_key = t.first_key,
+                                        .place = t.place,
+                                        .options = options},
+                                       stream);
+             };
+         }});
     cases.push_back({name + ".backward", "attention_backward", sizes, 10.0 * pair_flops, backward,
                      [=](CaseMemory& m) -> Enqueue {
                          const AttentionTensors t = inputs(m);
-                         const Tensor o = m.workspace(m.real(), {tokens, width}),
-                                      lse = m.workspace(DType::f32, {shape.num_heads, tokens});
+                         const Tensor o = m.workspace(m.real(), {rows, width}),
+                                      lse = m.workspace(DType::f32, {shape.num_heads, rows});
                          m.setup([&](Ops& ops, Stream& stream) {
                              ops.attention_forward({.o = o,
                                                     .lse = lse,
@@ -75,14 +113,24 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                                                     .k = t.k,
                                                     .v = t.v,
                                                     .first_key = t.first_key,
+                                                    .place = t.place,
                                                     .options = options},
                                                    stream);
                          });
                          m.as_input(o);
                          m.as_input(lse);
-                         const Tensor dout = m.input({tokens, width}), dqkv = m.output({tokens, 3 * width});
-                         const Tensor dq = dqkv.column_slice(0, width), dk = dqkv.column_slice(width, width),
-                                      dv = dqkv.column_slice(2 * width, width);
+                         const Tensor dout = m.input({rows, width});
+                         Tensor dq, dk, dv;
+                         if (ranks == 1) {
+                             const Tensor dqkv = m.output({tokens, 3 * width});
+                             dq = dqkv.column_slice(0, width);
+                             dk = dqkv.column_slice(width, width);
+                             dv = dqkv.column_slice(2 * width, width);
+                         } else {
+                             dq = m.output({rows, width});
+                             dk = m.output({tokens, width});
+                             dv = m.output({tokens, width});
+                         }
                          return [=](Ops& ops, Stream& stream) {
                              ops.attention_backward({.dq = dq,
                                                      .dk = dk,
@@ -94,6 +142,7 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                                                      .k = t.k,
                                                      .v = t.v,
                                                      .first_key = t.first_key,
+                                                     .place = t.place,
                                                      .options = options},
                                                     stream);
                          };
@@ -107,6 +156,7 @@ std::vector<Case> attention_cases(const Shapes& shapes) {
     // Realistic: 4.7 ms for 12 layers, forward and backward in the proportion of their FLOPs.
     add_attention(cases, "attention.recipe", shapes.recipe, {{"realistic", 0, 4.7 / 12 * 4 / 14, 0}},
                   {{"realistic", 0, 4.7 / 12 * 10 / 14, 0}});
+    add_attention(cases, "attention.recipe.rank", shapes.recipe, {}, {}, 2);
     add_attention(cases, "attention.gpt2", shapes.gpt2, {}, {});
     for (const int64_t head_dim : {128, 64}) {
         if (shapes.attention_width % head_dim != 0) continue;

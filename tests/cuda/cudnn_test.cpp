@@ -277,7 +277,7 @@ TEST_F(CudnnTest, OwnKernelsServeWhereItCannot) {
     EXPECT_EQ(calls_.made, 0);
 }
 
-TEST_F(CudnnTest, UnalignedTensorsAreLeft) {
+TEST_F(CudnnTest, UnalignedTensorsAndPlacesAreLeft) {
     const AttentionOptions o{16, 2, 64, 0, 0.1f, false};
     CudaOps cuda = ops();
     Tensors t(device_, o, 2, DType::bf16);
@@ -286,6 +286,13 @@ TEST_F(CudnnTest, UnalignedTensorsAreLeft) {
     EXPECT_EQ(calls_.made, 0);
     ASSERT_EQ(cuda.notes().size(), 1u);
     EXPECT_NE(cuda.notes()[0].find("16 bytes"), std::string::npos);
+    op::AttentionForward placed = t.forward_of(o);
+    placed.q = placed.k;
+    placed.place = t.first_key;
+    cuda.attention_forward(placed, *stream_);
+    EXPECT_EQ(calls_.made, 0);
+    ASSERT_EQ(cuda.notes().size(), 2u);
+    EXPECT_NE(cuda.notes()[1].find("given places"), std::string::npos);
 }
 
 TEST_F(CudnnTest, RefusedGraphFallsBack) {

@@ -8,18 +8,7 @@ namespace {
 using namespace attention;
 using reference::QueryPlaces;
 
-class AttentionPlaceTest : public OpTest {
-  protected:
-    void SetUp() override {
-        if (std::string_view(backend().name).starts_with("simt") ||
-            backend().name == std::string_view("cuda"))
-            GTEST_SKIP() << "the CUDA kernels do not take places yet";
-    }
-};
-INSTANTIATE_TEST_SUITE_P(Backends, AttentionPlaceTest,
-                         ::testing::Combine(::testing::ValuesIn(backends()),
-                                            ::testing::Values(DType::f32, DType::bf16)),
-                         param_name);
+SPEEDRUN_OP_TEST(AttentionPlaceTest);
 
 struct PlacedCase {
     Case of;

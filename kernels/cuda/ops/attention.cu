@@ -14,8 +14,10 @@
 //   forward    128           128          64       1      256  64 KiB
 //   backward    64           128          64       2      256  64 KiB (2 owned, 2·2 others; keys: + 1.5 KiB)
 //   backward   128           128          32       2      256  96 KiB (the same; keys: + 768 B)
+// With places (op::AttentionForward::place) an owner of keys has 4 bytes more of each other row.
 // Tiles that the mask empties are never visited: an owner of queries starts at the lowest first visible key
-// of its rows, an owner of keys ends at the last query that sees one of them.
+// of its rows and ends where the last of them stands; an owner of keys begins at the first query that is not
+// before them and ends at the last that sees one.
 #include <algorithm>
 
 #include "kernels/cuda/blocks/reduce.cuh"
@@ -32,7 +34,7 @@ using namespace attention;
 
 // ---- rows: Σ dout·o of every query and head (Dao et al. 2022, algorithm 4, line 19). A warp each.
 template <class Real>
-__global__ void attention_delta_kernel(float* delta, View<const Real> dout, View<const Real> o, Problem p) {
+__global__ void attention_delta_kernel(float* delta, View<const Real> dout, View<const Real> o, Sizes p) {
     const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
     if (row >= p.rows) return;
     const int64_t head = blockIdx.y;
@@ -45,31 +47,44 @@ __global__ void attention_delta_kernel(float* delta, View<const Real> dout, View
 }
 
 // Lowest first visible key of each group of queries; a warp each.
-__global__ void attention_group_low_kernel(int32_t* group_low, Problem p) {
-    const int64_t groups = (p.length + kGroup - 1) / kGroup;
+template <bool kPlaced>
+__global__ void attention_group_low_kernel(int32_t* group_low, Problem<kPlaced> p) {
+    const int64_t groups = (p.queries() + kGroup - 1) / kGroup;
     const int64_t index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
     if (index >= groups * p.num_sequences) return;
-    const int64_t first_row = index / groups * p.length;
-    const int lowest = low_range<kGroup>(p, first_row, static_cast<int>(index % groups) * kGroup).lowest;
+    const FirstRows first = p.first_of(index / groups);
+    const int lowest = low_range<kGroup>(p, first, static_cast<int>(index % groups) * kGroup).lowest;
     if (ptx::lane_id() == 0) group_low[index] = lowest;
 }
 
 // ---- launchers
 
-Problem problem_of(Tensor q, Tensor first_key, const AttentionOptions& o) {  // of arguments that are checked
-    const int64_t rows = q.rows();
+template <class Arguments>
+Sizes sizes_of(const Arguments& a) {  // of arguments that are checked
+    const AttentionOptions& o = a.options;
     if (o.head_dim < 1 || o.head_dim > kMaxHeadDim) {
         throw_internal("attention: head size {} is not in 1 … {}", o.head_dim, kMaxHeadDim);
     }
+    const int64_t rows = std::max(a.q.rows(), a.k.rows());
     if (rows >= (int64_t{1} << 31)) throw_internal("attention: {} rows do not fit first_key", rows);
+    const AttentionRows counts = attention_rows(a);
     const int64_t window = o.window < o.sequence_length ? o.window : 0;
-    return {first_key.as<int32_t>(),
-            rows,
-            static_cast<int>(rows / o.sequence_length),
-            static_cast<int>(o.sequence_length),
+    return {a.first_key.template as<int32_t>(),
+            a.q.rows(),
+            static_cast<int>(counts.sequences),
+            static_cast<int>(counts.keys),
             static_cast<int>(window),
             static_cast<int>(o.head_dim),
-            o.scale};
+            o.scale,
+            a.place.present() ? a.place.template as<int32_t>() : nullptr,
+            static_cast<int>(counts.queries)};
+}
+
+// Calls body(problem), of the kind that these are.
+template <class Body>
+void with_problem(const Sizes& sizes, Body&& body) {
+    if (sizes.places) return body(Problem<true>{sizes});
+    body(Problem<false>{sizes});
 }
 
 bool uses_mma(std::initializer_list<Tensor> operands, const AttentionOptions& o) {
@@ -85,10 +100,14 @@ View<Real> view(const Tensor& x) {
     return {x.as<std::remove_const_t<Real>>(), x.row_stride};
 }
 
-dim3 grid_of(const Problem& p, int rows_of_tile, int64_t num_heads) {
-    const int64_t tiles = (p.length + rows_of_tile - 1) / rows_of_tile;
-    return dim3(static_cast<unsigned>(tiles * p.num_sequences), static_cast<unsigned>(num_heads));
-}
+// A block for each tile of this many of a sequence's queries or keys, and head.
+struct Grid {
+    int64_t sequences, heads;
+    dim3 of(int64_t rows, int64_t rows_of_tile) const {
+        const int64_t tiles = (rows + rows_of_tile - 1) / rows_of_tile;
+        return dim3(static_cast<unsigned>(tiles * sequences), static_cast<unsigned>(heads));
+    }
+};
 
 template <class Body>
 void with_head_dim(int64_t head_dim, Body&& body) {
@@ -96,79 +115,95 @@ void with_head_dim(int64_t head_dim, Body&& body) {
     return body.template operator()<128>();
 }
 
-int64_t portable_bytes(const Problem& p, int tiles, int vectors) {
+int64_t portable_bytes(const Sizes& p, int tiles, int vectors) {
     return 4 * (tiles * kPortableRows * (p.head_dim + 1) + vectors * 32 * kPortableWarps);
+}
+
+template <bool kPlaced>
+void run_forward(const op::AttentionForward& a, const Problem<kPlaced>& p, Stream& stream) {
+    const Grid grid{p.num_sequences, a.options.num_heads};
+    if (uses_mma({a.o, a.q, a.k, a.v}, a.options)) {
+        return with_head_dim(a.options.head_dim, [&]<int D>() {
+            const int64_t bytes = (Tiles<D>::kOwned + 2 * Tiles<D>::kForwardKeys) * D * 2;
+            launch(attention_forward_mma_kernel<D, kPlaced>, grid.of(p.num_queries, Tiles<D>::kOwned),
+                   kThreads, bytes, stream, view<Bf16>(a.o), a.lse.as<float>(), view<const Bf16>(a.q),
+                   view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+        });
+    }
+    cuda::with_real(a.q.dtype, [&]<class Real>() {
+        launch(attention_forward_kernel<Real, kPlaced>, grid.of(p.num_queries, kPortableRows),
+               kPortableThreads, portable_bytes(p, 3, 1), stream, view<Real>(a.o), a.lse.as<float>(),
+               view<const Real>(a.q), view<const Real>(a.k), view<const Real>(a.v), p);
+    });
+}
+
+struct BackwardScratch {
+    float* delta;        // [H,Tq]
+    int32_t* group_low;  // of each sequence, a number for each group of its queries
+};
+template <bool kPlaced>
+void run_backward(const op::AttentionBackward& a, const Problem<kPlaced>& p, const BackwardScratch& scratch,
+                  Stream& stream) {
+    const Grid grid{p.num_sequences, a.options.num_heads};
+    const int64_t groups = p.num_sequences * ((int64_t{p.num_queries} + kGroup - 1) / kGroup);
+    const auto blocks_of_warps = [](int64_t warps) { return static_cast<unsigned>((warps + 7) / 8); };
+    const float *lse = a.lse.as<float>(), *delta = scratch.delta;
+    const int32_t* group_low = scratch.group_low;
+    launch(attention_group_low_kernel<kPlaced>, dim3(blocks_of_warps(groups)), 256, 0, stream,
+           scratch.group_low, p);
+    cuda::with_real(a.q.dtype, [&]<class Real>() {
+        launch(attention_delta_kernel<Real>,
+               dim3(blocks_of_warps(p.rows), static_cast<unsigned>(a.options.num_heads)), 256, 0, stream,
+               scratch.delta, view<const Real>(a.dout), view<const Real>(a.o), static_cast<const Sizes&>(p));
+    });
+    if (uses_mma({a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v}, a.options)) {
+        return with_head_dim(a.options.head_dim, [&]<int D>() {
+            constexpr int64_t kOwned = Tiles<D>::kOwned, kOthers = Tiles<D>::kBackwardOthers;
+            const int64_t bytes = (2 * kOwned + 4 * kOthers) * D * 2;
+            const int64_t statistics = (kPlaced ? 8 : 6) * kOthers * 4;
+            launch(attention_backward_keys_mma_kernel<D, kPlaced>, grid.of(p.length, kOwned), kThreads,
+                   bytes + statistics, stream, view<Bf16>(a.dk), view<Bf16>(a.dv), view<const Bf16>(a.dout),
+                   lse, delta, group_low, view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v),
+                   p);
+            launch(attention_backward_queries_mma_kernel<D, kPlaced>, grid.of(p.num_queries, kOwned),
+                   kThreads, bytes, stream, view<Bf16>(a.dq), view<const Bf16>(a.dout), lse, delta,
+                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+        });
+    }
+    cuda::with_real(a.q.dtype, [&]<class Real>() {
+        launch(attention_backward_keys_kernel<Real, kPlaced>, grid.of(p.length, kPortableRows),
+               kPortableThreads, portable_bytes(p, 4, 2), stream, view<Real>(a.dk), view<Real>(a.dv),
+               view<const Real>(a.dout), lse, delta, group_low, view<const Real>(a.q), view<const Real>(a.k),
+               view<const Real>(a.v), p);
+        launch(attention_backward_queries_kernel<Real, kPlaced>, grid.of(p.num_queries, kPortableRows),
+               kPortableThreads, portable_bytes(p, 4, 1), stream, view<Real>(a.dq), view<const Real>(a.dout),
+               lse, delta, view<const Real>(a.q), view<const Real>(a.k), view<const Real>(a.v), p);
+    });
 }
 
 }  // namespace
 
 void CudaOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
     check(a);
-    if (a.place.present()) throw_internal("attention: places of queries are not taken on a GPU yet");
-    const Problem p = problem_of(a.q, a.first_key, a.options);
+    const Sizes sizes = sizes_of(a);
     flops_ += 4 * a.options.num_heads * a.options.head_dim * visible_pairs(a.options, a.q.rows());
-    if (p.rows == 0) return;
+    if (sizes.rows == 0) return;
     if (attention_ && attention_->forward(a, stream)) return;
-    if (uses_mma({a.o, a.q, a.k, a.v}, a.options)) {
-        return with_head_dim(a.options.head_dim, [&]<int D>() {
-            const int64_t bytes = (Tiles<D>::kOwned + 2 * Tiles<D>::kForwardKeys) * D * 2;
-            launch(attention_forward_mma_kernel<D>, grid_of(p, Tiles<D>::kOwned, a.options.num_heads),
-                   kThreads, bytes, stream, view<Bf16>(a.o), a.lse.as<float>(), view<const Bf16>(a.q),
-                   view<const Bf16>(a.k), view<const Bf16>(a.v), p);
-        });
-    }
-    cuda::with_real(a.q.dtype, [&]<class Real>() {
-        launch(attention_forward_kernel<Real>, grid_of(p, kPortableRows, a.options.num_heads),
-               kPortableThreads, portable_bytes(p, 3, 1), stream, view<Real>(a.o), a.lse.as<float>(),
-               view<const Real>(a.q), view<const Real>(a.k), view<const Real>(a.v), p);
-    });
+    with_problem(sizes, [&](const auto& p) { run_forward(a, p, stream); });
 }
 
 void CudaOps::attention_backward(const op::AttentionBackward& a, Stream& stream) {
     check(a);
-    if (a.place.present()) throw_internal("attention: places of queries are not taken on a GPU yet");
-    const Problem p = problem_of(a.q, a.first_key, a.options);
+    const Sizes sizes = sizes_of(a);
     const int64_t heads = a.options.num_heads;
     // Recomputed scores are not counted as work.
     flops_ += 8 * heads * a.options.head_dim * visible_pairs(a.options, a.q.rows());
-    if (p.rows == 0) return;
+    if (sizes.rows == 0) return;
     if (attention_ && attention_->backward(a, stream)) return;
-
-    const int64_t groups = p.num_sequences * ((a.options.sequence_length + kGroup - 1) / kGroup);
-    float* delta = static_cast<float*>(workspace(stream, (heads * p.rows + groups) * 4));
-    int32_t* group_low = reinterpret_cast<int32_t*>(delta + heads * p.rows);
-    const auto blocks_of_warps = [](int64_t warps) { return static_cast<unsigned>((warps + 7) / 8); };
-    launch(attention_group_low_kernel, dim3(blocks_of_warps(groups)), 256, 0, stream, group_low, p);
-    cuda::with_real(a.q.dtype, [&]<class Real>() {
-        launch(attention_delta_kernel<Real>, dim3(blocks_of_warps(p.rows), static_cast<unsigned>(heads)), 256,
-               0, stream, delta, view<const Real>(a.dout), view<const Real>(a.o), p);
-    });
-    if (uses_mma({a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v}, a.options)) {
-        return with_head_dim(a.options.head_dim, [&]<int D>() {
-            constexpr int64_t kOwned = Tiles<D>::kOwned, kOthers = Tiles<D>::kBackwardOthers;
-            const int64_t bytes = (2 * kOwned + 4 * kOthers) * D * 2;
-            launch(attention_backward_keys_mma_kernel<D>, grid_of(p, kOwned, heads), kThreads,
-                   bytes + 6 * kOthers * 4, stream, view<Bf16>(a.dk), view<Bf16>(a.dv),
-                   view<const Bf16>(a.dout), static_cast<const float*>(a.lse.as<float>()),
-                   static_cast<const float*>(delta), static_cast<const int32_t*>(group_low),
-                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
-            launch(attention_backward_queries_mma_kernel<D>, grid_of(p, kOwned, heads), kThreads, bytes,
-                   stream, view<Bf16>(a.dq), view<const Bf16>(a.dout),
-                   static_cast<const float*>(a.lse.as<float>()), static_cast<const float*>(delta),
-                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
-        });
-    }
-    cuda::with_real(a.q.dtype, [&]<class Real>() {
-        launch(attention_backward_keys_kernel<Real>, grid_of(p, kPortableRows, heads), kPortableThreads,
-               portable_bytes(p, 4, 2), stream, view<Real>(a.dk), view<Real>(a.dv), view<const Real>(a.dout),
-               static_cast<const float*>(a.lse.as<float>()), static_cast<const float*>(delta),
-               static_cast<const int32_t*>(group_low), view<const Real>(a.q), view<const Real>(a.k),
-               view<const Real>(a.v), p);
-        launch(attention_backward_queries_kernel<Real>, grid_of(p, kPortableRows, heads), kPortableThreads,
-               portable_bytes(p, 4, 1), stream, view<Real>(a.dq), view<const Real>(a.dout),
-               static_cast<const float*>(a.lse.as<float>()), static_cast<const float*>(delta),
-               view<const Real>(a.q), view<const Real>(a.k), view<const Real>(a.v), p);
-    });
+    const int64_t groups = sizes.num_sequences * ((int64_t{sizes.num_queries} + kGroup - 1) / kGroup);
+    float* delta = static_cast<float*>(workspace(stream, (heads * sizes.rows + groups) * 4));
+    const BackwardScratch scratch{delta, reinterpret_cast<int32_t*>(delta + heads * sizes.rows)};
+    with_problem(sizes, [&](const auto& p) { run_backward(a, p, scratch, stream); });
 }
 
 }  // namespace speedrun

@@ -9,17 +9,40 @@ namespace speedrun::attention {
 
 constexpr int kGroup = 32;  // queries of which the lowest first visible key is kept, for owners of keys
 
-// What all kernels are told. Rows are counted from the start of a sequence, of which first_row is the first.
-struct Problem {
+// What all kernels are told.
+struct Sizes {
     const int32_t* first_key;
-    int64_t rows;  // T
-    int num_sequences, length, window, head_dim;
+    int64_t rows;                                 // Tq
+    int num_sequences, length, window, head_dim;  // length: keys of a sequence
     float scale;
+    const int32_t* places;  // null: there is a query for each key
+    int num_queries;        // of a sequence
+};
 
+// Rows at which a sequence begins. Its queries and keys are counted from there.
+struct FirstRows {
+    int64_t query, key;
+};
+
+// Kernels are compiled for queries at given places, and for a query at each key, whose place is its number. They
+// name that number themselves: from a function, even an empty one, other code came of all that is around it.
+template <bool kPlaced>
+struct Problem : Sizes {
+    __device__ int queries() const { return kPlaced ? num_queries : length; }
+    __device__ FirstRows first_of(int64_t sequence) const {
+        return {sequence * queries(), sequence * length};
+    }
+    // Of query i, where places are given.
+    __device__ int place(FirstRows first, int i) const { return places[first.query + i]; }
+    // End of the keys that queries before `end` see, likewise: the last of them sees most.
+    __device__ int key_end(FirstRows first, int end) const { return place(first, end - 1) + 1; }
+    // First query that is not before a key, likewise. Warp.
+    __device__ int first_query(FirstRows first, int key) const;
     // First visible key of query i.
-    __device__ int low(int64_t first_row, int i) const {
-        const int document = static_cast<int>(first_key[first_row + i] - first_row);
-        const int recent = window > 0 ? i - window + 1 : 0;
+    __device__ int low(FirstRows first, int i) const {
+        const int document = static_cast<int>(first_key[first.query + i] - first.key);
+        const int own = kPlaced ? place(first, i) : i;
+        const int recent = window > 0 ? own - window + 1 : 0;
         return max(max(document, recent), 0);
     }
 };
@@ -28,26 +51,28 @@ template <class Real>
 struct View {  // one argument: rows stride apart, all heads
     Real* data;
     int64_t stride;
-    __device__ Real* head(int64_t first_row, int64_t column) const {
-        return data + first_row * stride + column;
-    }
+    __device__ Real* head(int64_t row, int64_t column) const { return data + row * stride + column; }
 };
 
 struct Where {  // a block's work
     int tile;
-    int64_t head, first_row, column;
+    int64_t head, column;
+    FirstRows first;
 };
-__device__ inline Where where_of(const Problem& p, int tile) {
+template <bool kPlaced>
+__device__ inline Where where_of(const Problem<kPlaced>& p, int tile) {
     const int64_t head = blockIdx.y;
     const int64_t sequence = blockIdx.x % static_cast<unsigned>(p.num_sequences);
-    return {tile, head, sequence * p.length, head * p.head_dim};
+    return {tile, head, head * p.head_dim, p.first_of(sequence)};
 }
 // Owners of late queries and of early keys have most to do and go first.
-__device__ inline Where where_of_queries(const Problem& p, int rows_of_tile) {
-    const int tiles = (p.length + rows_of_tile - 1) / rows_of_tile;
+template <bool kPlaced>
+__device__ inline Where where_of_queries(const Problem<kPlaced>& p, int rows_of_tile) {
+    const int tiles = (p.queries() + rows_of_tile - 1) / rows_of_tile;
     return where_of(p, tiles - 1 - static_cast<int>(blockIdx.x) / p.num_sequences);
 }
-__device__ inline Where where_of_keys(const Problem& p) {
+template <bool kPlaced>
+__device__ inline Where where_of_keys(const Problem<kPlaced>& p) {
     return where_of(p, static_cast<int>(blockIdx.x) / p.num_sequences);
 }
 
@@ -60,29 +85,47 @@ __device__ inline int warp_highest(int value) {
     return -warp_lowest(-value);
 }
 
+// Each step asks 32 queries that stand as far apart as those that are left allow.
+template <bool kPlaced>
+__device__ inline int Problem<kPlaced>::first_query(FirstRows first, int key) const {
+    int low = 0, high = queries();
+    while (low < high) {
+        const int step = (high - low + 31) / 32, at = low + step * ptx::lane_id();
+        const bool before = at < high && place(first, at) < key;
+        const int last = warp_highest(before ? ptx::lane_id() : -1);
+        high = min(high, low + step * (last + 1));
+        if (last >= 0) low += step * last + 1;
+    }
+    return low;
+}
+
 // Lowest and highest first visible key of queries begin … begin + kRows of a sequence. Warp.
 struct LowRange {
     int lowest, highest;
 };
-template <int kRows>
-__device__ inline LowRange low_range(const Problem& p, int64_t first_row, int begin) {
+template <int kRows, bool kPlaced>
+__device__ inline LowRange low_range(const Problem<kPlaced>& p, FirstRows first, int begin) {
     LowRange range{p.length, 0};
     for (int row = ptx::lane_id(); row < kRows; row += 32) {
-        if (begin + row >= p.length) break;
-        const int low = p.low(first_row, begin + row);
+        if (begin + row >= p.queries()) break;
+        const int low = p.low(first, begin + row);
         range.lowest = min(range.lowest, low);
         range.highest = max(range.highest, low);
     }
     return {warp_lowest(range.lowest), warp_highest(range.highest)};
 }
 
-// End of the queries that see a key below key_end, rounded up to groups. Warp.
-__device__ inline int query_end(const Problem& p, const int32_t* group_low, int64_t sequence, int key_begin,
-                                int key_end) {
-    const int limit = p.window > 0 ? min(p.length, key_end - 1 + p.window) : p.length;
-    const int groups = (p.length + kGroup - 1) / kGroup;
+// End of the queries from `begin` on that see a key below key_end, rounded up to groups. Warp.
+template <bool kPlaced>
+__device__ inline int query_end(const Problem<kPlaced>& p, const int32_t* group_low, const Where& w,
+                                int begin, int key_end) {
+    const int limit = p.window > 0 ? min(p.queries(), kPlaced ? p.first_query(w.first, key_end - 1 + p.window)
+                                                              : key_end - 1 + p.window)
+                                   : p.queries();
+    const int64_t sequence = w.first.key / p.length;
+    const int groups = (p.queries() + kGroup - 1) / kGroup;
     int last = -1;
-    for (int group = key_begin / kGroup + ptx::lane_id(); group * kGroup < limit; group += 32) {
+    for (int group = begin / kGroup + ptx::lane_id(); group * kGroup < limit; group += 32) {
         if (group_low[sequence * groups + group] < key_end) last = group;
     }
     return min(limit, (warp_highest(last) + 1) * kGroup);

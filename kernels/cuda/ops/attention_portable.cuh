@@ -12,13 +12,14 @@ constexpr int kPortableRows = 32, kPortableThreads = 256, kPortableWarps = kPort
 constexpr int kRowsOfWarp = kPortableRows / kPortableWarps, kMaxHeadDim = 128, kSlices = kMaxHeadDim / 32;
 
 // Rows begin … begin + kPortableRows of one head as f32, one element apart more than they are wide so that
-// lanes reading one column of 32 rows use different banks. Zero beyond the sequence.
+// lanes reading one column of 32 rows use different banks. Zero from row `end` on.
 template <class Real>
-__device__ inline void load_rows(float* tile, const Real* head, int64_t stride, int begin, const Problem& p) {
+__device__ inline void load_rows(float* tile, const Real* head, int64_t stride, int begin, int end,
+                                 const Sizes& p) {
     for (int index = static_cast<int>(threadIdx.x); index < kPortableRows * p.head_dim;
          index += kPortableThreads) {
         const int row = index / p.head_dim, d = index % p.head_dim;
-        const bool valid = begin + row < p.length;
+        const bool valid = begin + row < end;
         tile[row * (p.head_dim + 1) + d] = valid ? to_float(head[(begin + row) * stride + d]) : 0.0f;
     }
 }
@@ -31,7 +32,7 @@ __device__ inline float dot(const float* x, const float* y, int count) {
 
 // sums[lane's columns] += Σ_j weights[j] · rows[j], the weights written by this warp's lanes.
 __device__ inline void add_weighted_rows(float (&sums)[kSlices], const float* weights, const float* rows,
-                                         const Problem& p) {
+                                         const Sizes& p) {
     for (int j = 0; j < kPortableRows; ++j) {
         const float weight = weights[j];
 #pragma unroll
@@ -43,7 +44,7 @@ __device__ inline void add_weighted_rows(float (&sums)[kSlices], const float* we
 }
 
 template <class Real>
-__device__ inline void store_row(Real* row, const float (&sums)[kSlices], float factor, const Problem& p) {
+__device__ inline void store_row(Real* row, const float (&sums)[kSlices], float factor, const Sizes& p) {
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {
         const int d = 32 * slice + ptx::lane_id();
@@ -51,10 +52,10 @@ __device__ inline void store_row(Real* row, const float (&sums)[kSlices], float 
     }
 }
 
-template <class Real>
+template <class Real, bool kPlaced>
 __global__ void __launch_bounds__(kPortableThreads)
     attention_forward_kernel(View<Real> o, float* lse, View<const Real> q, View<const Real> k,
-                             View<const Real> v, Problem p) {
+                             View<const Real> v, Problem<kPlaced> p) {
     const int tile_floats = kPortableRows * (p.head_dim + 1), lane = ptx::lane_id();
     const int warp = static_cast<int>(threadIdx.x) / 32;
     float* queries = shared_memory<float>(0);
@@ -62,23 +63,25 @@ __global__ void __launch_bounds__(kPortableThreads)
     float* values = keys + tile_floats;
     float* weights = values + tile_floats + warp * 32;
     const Where w = where_of_queries(p, kPortableRows);
-    const int begin = w.tile * kPortableRows, end = min(begin + kPortableRows, p.length);
-    const int first = low_range<kPortableRows>(p, w.first_row, begin).lowest / kPortableRows * kPortableRows;
-    load_rows(queries, q.head(w.first_row, w.column), q.stride, begin, p);
+    const int begin = w.tile * kPortableRows,
+              end = kPlaced ? p.key_end(w.first, min(begin + kPortableRows, p.queries()))
+                            : min(begin + kPortableRows, p.length);
+    const int first = low_range<kPortableRows>(p, w.first, begin).lowest / kPortableRows * kPortableRows;
+    load_rows(queries, q.head(w.first.query, w.column), q.stride, begin, p.queries(), p);
 
     float sums[kRowsOfWarp][kSlices] = {}, maximum[kRowsOfWarp], total[kRowsOfWarp] = {};
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) maximum[r] = -INFINITY;
     for (int j0 = first; j0 < end; j0 += kPortableRows) {
         __syncthreads();  // nobody reads the last tiles any more
-        load_rows(keys, k.head(w.first_row, w.column), k.stride, j0, p);
-        load_rows(values, v.head(w.first_row, w.column), v.stride, j0, p);
+        load_rows(keys, k.head(w.first.key, w.column), k.stride, j0, p.length, p);
+        load_rows(values, v.head(w.first.key, w.column), v.stride, j0, p.length, p);
         __syncthreads();
 #pragma unroll
         for (int r = 0; r < kRowsOfWarp; ++r) {
             const int own = begin + warp * kRowsOfWarp + r, key = j0 + lane;
-            if (own >= p.length) break;
-            const bool visible = key <= own && key >= p.low(w.first_row, own);
+            if (own >= p.queries()) break;
+            const bool visible = key <= (kPlaced ? p.place(w.first, own) : own) && key >= p.low(w.first, own);
             const float score = p.scale * dot(queries + (own - begin) * (p.head_dim + 1),
                                               keys + lane * (p.head_dim + 1), p.head_dim);
             const float raised = fmaxf(maximum[r], warp_max(visible ? score : -INFINITY));
@@ -97,17 +100,17 @@ __global__ void __launch_bounds__(kPortableThreads)
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
         const int own = begin + warp * kRowsOfWarp + r;
-        if (own >= p.length) break;
-        store_row(o.head(w.first_row + own, w.column), sums[r], 1.0f / total[r], p);
-        if (lane == 0) lse[w.head * p.rows + w.first_row + own] = maximum[r] + logf(total[r]);
+        if (own >= p.queries()) break;
+        store_row(o.head(w.first.query + own, w.column), sums[r], 1.0f / total[r], p);
+        if (lane == 0) lse[w.head * p.rows + w.first.query + own] = maximum[r] + logf(total[r]);
     }
 }
 
-template <class Real>
+template <class Real, bool kPlaced>
 __global__ void __launch_bounds__(kPortableThreads)
     attention_backward_keys_kernel(View<Real> dk, View<Real> dv, View<const Real> dout, const float* lse,
                                    const float* delta, const int32_t* group_low, View<const Real> q,
-                                   View<const Real> k, View<const Real> v, Problem p) {
+                                   View<const Real> k, View<const Real> v, Problem<kPlaced> p) {
     const int tile_floats = kPortableRows * (p.head_dim + 1), lane = ptx::lane_id();
     const int warp = static_cast<int>(threadIdx.x) / 32;
     float* keys = shared_memory<float>(0);
@@ -118,27 +121,29 @@ __global__ void __launch_bounds__(kPortableThreads)
     float* gradients = weights + 32;
     const Where w = where_of_keys(p);
     const int begin = w.tile * kPortableRows, key_end = min(begin + kPortableRows, p.length);
-    const int end = query_end(p, group_low, w.first_row / p.length, begin, key_end);
-    load_rows(keys, k.head(w.first_row, w.column), k.stride, begin, p);
-    load_rows(values, v.head(w.first_row, w.column), v.stride, begin, p);
+    const int first = kPlaced ? p.first_query(w.first, begin) : begin;
+    const int end = query_end(p, group_low, w, first, key_end);
+    load_rows(keys, k.head(w.first.key, w.column), k.stride, begin, p.length, p);
+    load_rows(values, v.head(w.first.key, w.column), v.stride, begin, p.length, p);
 
     float key_sums[kRowsOfWarp][kSlices] = {}, value_sums[kRowsOfWarp][kSlices] = {};
-    for (int i0 = begin; i0 < end; i0 += kPortableRows) {
+    for (int i0 = first; i0 < end; i0 += kPortableRows) {
         __syncthreads();
-        load_rows(queries, q.head(w.first_row, w.column), q.stride, i0, p);
-        load_rows(upstream, dout.head(w.first_row, w.column), dout.stride, i0, p);
+        load_rows(queries, q.head(w.first.query, w.column), q.stride, i0, p.queries(), p);
+        load_rows(upstream, dout.head(w.first.query, w.column), dout.stride, i0, p.queries(), p);
         __syncthreads();
         const int query = i0 + lane;
-        const bool valid = query < p.length;
-        const int64_t statistics = w.head * p.rows + w.first_row + query;
+        const bool valid = query < p.queries();
+        const int64_t statistics = w.head * p.rows + w.first.query + query;
         const float query_lse = valid ? lse[statistics] : 0.0f,
                     query_delta = valid ? delta[statistics] : 0.0f;
-        const int low = valid ? p.low(w.first_row, query) : p.length;
+        const int low = valid ? p.low(w.first, query) : p.length;
+        const int place = !kPlaced ? query : valid ? p.place(w.first, query) : -1;
 #pragma unroll
         for (int r = 0; r < kRowsOfWarp; ++r) {
             const int own = begin + warp * kRowsOfWarp + r, at = (own - begin) * (p.head_dim + 1);
             if (own >= p.length) break;
-            const bool visible = own <= query && own >= low;
+            const bool visible = own <= place && own >= low;
             const float score = dot(keys + at, queries + lane * (p.head_dim + 1), p.head_dim);
             const float product = dot(values + at, upstream + lane * (p.head_dim + 1), p.head_dim);
             const float weight = visible ? expf(fmaf(p.scale, score, -query_lse)) : 0.0f;
@@ -154,16 +159,16 @@ __global__ void __launch_bounds__(kPortableThreads)
     for (int r = 0; r < kRowsOfWarp; ++r) {
         const int own = begin + warp * kRowsOfWarp + r;
         if (own >= p.length) break;
-        store_row(dk.head(w.first_row + own, w.column), key_sums[r], p.scale, p);
-        store_row(dv.head(w.first_row + own, w.column), value_sums[r], 1.0f, p);
+        store_row(dk.head(w.first.key + own, w.column), key_sums[r], p.scale, p);
+        store_row(dv.head(w.first.key + own, w.column), value_sums[r], 1.0f, p);
     }
 }
 
-template <class Real>
+template <class Real, bool kPlaced>
 __global__ void __launch_bounds__(kPortableThreads)
     attention_backward_queries_kernel(View<Real> dq, View<const Real> dout, const float* lse,
                                       const float* delta, View<const Real> q, View<const Real> k,
-                                      View<const Real> v, Problem p) {
+                                      View<const Real> v, Problem<kPlaced> p) {
     const int tile_floats = kPortableRows * (p.head_dim + 1), lane = ptx::lane_id();
     const int warp = static_cast<int>(threadIdx.x) / 32;
     float* queries = shared_memory<float>(0);
@@ -172,24 +177,26 @@ __global__ void __launch_bounds__(kPortableThreads)
     float* values = keys + tile_floats;
     float* gradients = values + tile_floats + warp * 32;
     const Where w = where_of_queries(p, kPortableRows);
-    const int begin = w.tile * kPortableRows, end = min(begin + kPortableRows, p.length);
-    const int first = low_range<kPortableRows>(p, w.first_row, begin).lowest / kPortableRows * kPortableRows;
-    load_rows(queries, q.head(w.first_row, w.column), q.stride, begin, p);
-    load_rows(upstream, dout.head(w.first_row, w.column), dout.stride, begin, p);
+    const int begin = w.tile * kPortableRows,
+              end = kPlaced ? p.key_end(w.first, min(begin + kPortableRows, p.queries()))
+                            : min(begin + kPortableRows, p.length);
+    const int first = low_range<kPortableRows>(p, w.first, begin).lowest / kPortableRows * kPortableRows;
+    load_rows(queries, q.head(w.first.query, w.column), q.stride, begin, p.queries(), p);
+    load_rows(upstream, dout.head(w.first.query, w.column), dout.stride, begin, p.queries(), p);
 
     float sums[kRowsOfWarp][kSlices] = {};
     for (int j0 = first; j0 < end; j0 += kPortableRows) {
         __syncthreads();
-        load_rows(keys, k.head(w.first_row, w.column), k.stride, j0, p);
-        load_rows(values, v.head(w.first_row, w.column), v.stride, j0, p);
+        load_rows(keys, k.head(w.first.key, w.column), k.stride, j0, p.length, p);
+        load_rows(values, v.head(w.first.key, w.column), v.stride, j0, p.length, p);
         __syncthreads();
 #pragma unroll
         for (int r = 0; r < kRowsOfWarp; ++r) {
             const int own = begin + warp * kRowsOfWarp + r, key = j0 + lane,
                       at = (own - begin) * (p.head_dim + 1);
-            if (own >= p.length) break;
-            const int64_t statistics = w.head * p.rows + w.first_row + own;
-            const bool visible = key <= own && key >= p.low(w.first_row, own);
+            if (own >= p.queries()) break;
+            const int64_t statistics = w.head * p.rows + w.first.query + own;
+            const bool visible = key <= (kPlaced ? p.place(w.first, own) : own) && key >= p.low(w.first, own);
             const float score = dot(queries + at, keys + lane * (p.head_dim + 1), p.head_dim);
             const float product = dot(upstream + at, values + lane * (p.head_dim + 1), p.head_dim);
             const float weight = visible ? expf(fmaf(p.scale, score, -lse[statistics])) : 0.0f;
@@ -202,8 +209,8 @@ __global__ void __launch_bounds__(kPortableThreads)
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
         const int own = begin + warp * kRowsOfWarp + r;
-        if (own >= p.length) break;
-        store_row(dq.head(w.first_row + own, w.column), sums[r], p.scale, p);
+        if (own >= p.queries()) break;
+        store_row(dq.head(w.first.query + own, w.column), sums[r], p.scale, p);
     }
 }
 

@@ -17,6 +17,7 @@ namespace {
 // Longer sequences would make the deterministic backward's dP take gigabytes: our kernels need none of it.
 constexpr int64_t kMostWorkspace = int64_t{2} << 30;
 constexpr int64_t kMargin = 1 << 20;
+constexpr const char* kNoPlaces = "it takes a query for each key, not some at given places";
 
 int64_t round_up(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
@@ -33,10 +34,12 @@ class Cudnn final : public AttentionLibrary {
         : device_(device), api_(std::move(api)), workspaces_(device, "cuDNN") {}
 
     bool forward(const op::AttentionForward& a, Stream& stream) override {
+        if (a.place.present()) return leave("attention", kNoPlaces);
         return attend("attention_forward", {{kQ, a.q}, {kK, a.k}, {kV, a.v}, {kO, a.o}}, a.lse, a.options,
                       stream);
     }
     bool backward(const op::AttentionBackward& a, Stream& stream) override {
+        if (a.place.present()) return leave("attention", kNoPlaces);
         return attend("attention_backward",
                       {{kQ, a.q},
                        {kK, a.k},
