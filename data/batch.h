@@ -6,7 +6,8 @@
 
 namespace speedrun {
 
-// Rows of sequence_length (S) tokens, flattened: T = rows * S.
+// Rows of sequence_length (S) tokens, flattened: T = rows * S. Of a rank that shares rows with others it holds the
+// rank's part of each (context_part.h).
 struct Batch {
     std::vector<int32_t> tokens;     // (T)
     std::vector<int32_t> targets;    // (T) the token that follows, -1 = not counted in the loss

@@ -145,6 +145,7 @@ void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
     add_further_targets(batch, s.stage.num_targets);
     batch.valid_targets = rows.count * S;  // a row holds the target of its last input too
     batch.step_targets = rows_per_step * S;
+    take_part(batch, S, options_.part);
 }
 
 ValidationLoader::ValidationLoader(const TokenDataset& dataset, const ValidationLoaderOptions& options)
@@ -183,6 +184,7 @@ void ValidationLoader::fill(RowRange rows, Batch& batch) const {
         batch.valid_targets += count;
     }
     hash_ngrams(batch, options_.ngrams);
+    take_part(batch, S, options_.part);
 }
 
 }  // namespace speedrun

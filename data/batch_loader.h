@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/batch.h"
+#include "data/context_part.h"
 #include "data/ngrams.h"
 #include "data/row_source.h"
 #include "data/token_dataset.h"
@@ -39,6 +40,7 @@ struct BatchLoaderOptions {
     bool shuffle = true;              // false: in file order
     bool document_mask = true;        // see Batch::first_key
     NgramTable ngrams = {};           // see Batch::ngrams
+    ContextPart part = {};            // of every row
 };
 
 // Training rows. Row i of a step is row (step − the stage's first) * rows_per_step + i of the stage's row source,
@@ -58,7 +60,7 @@ class BatchLoader {
     // A line for each stage.
     std::string describe() const;
 
-    // Fills `batch` with rows of a step (first ≥ 0, first+count ≤ rows_per_step, else an internal error).
+    // Fills `batch` with this part of rows of a step (first ≥ 0, first+count ≤ rows_per_step, else an internal error).
     // Vectors are reused. Safe to call from many threads with different batches. Throws a data error at a
     // token outside the vocabulary.
     void fill(int64_t step, RowRange rows, Batch& batch) const;
@@ -83,6 +85,7 @@ struct ValidationLoaderOptions {
     int64_t val_tokens = 0;       // targets to predict, 0 = all
     bool document_mask = true;    // see Batch::first_key
     NgramTable ngrams = {};       // see Batch::ngrams
+    ContextPart part = {};        // of every row
 };
 
 // Validation rows: the shards as one stream, across their borders. Row k has inputs k*S … (k+1)*S-1 and
@@ -97,7 +100,7 @@ class ValidationLoader {
     int64_t num_rows() const { return num_rows_; }
     int64_t num_targets() const { return num_targets_; }
 
-    // Fills `batch` with rows of the validation. Rows from num_rows() on are all padding, so that every rank
+    // Fills `batch` with this part of rows of the validation. Rows from num_rows() on are all padding, so that every rank
     // can run the same number of batches. Errors and threads as BatchLoader::fill.
     void fill(RowRange rows, Batch& batch) const;
 

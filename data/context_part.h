@@ -1,0 +1,42 @@
+// How ranks share sequences: each takes two chunks of every row, one from the front and one from the back, so that all
+// have about as many keys to attend to.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/batch.h"
+
+namespace speedrun {
+
+// The part of one of C ranks. A row of S tokens is cut into 2C chunks of ⌈S/2C⌉ tokens, the last ones shorter where that
+// does not divide; rank c takes the chunks c and 2C−1−c (as Grattafiori et al.
+// 2024, "The Llama 3 herd of models", section 3.3.2). Every rank has 2⌈S/2C⌉ tokens of a row, of which those behind the end of a chunk are padding.
+struct ContextPart {
+    int size = 1, index = 0;  // C, c
+
+    bool operator==(const ContextPart&) const = default;
+    int64_t chunk_length(int64_t sequence_length) const {
+        return size == 1 ? sequence_length : (sequence_length + 2 * size - 1) / (2 * size);
+    }
+    // Tokens of a row that a rank has, padding among them.
+    int64_t local_length(int64_t sequence_length) const {
+        return size == 1 ? sequence_length : 2 * chunk_length(sequence_length);
+    }
+    // Place in the row of this rank's i-th token of it, ascending in i; −1: padding.
+    int64_t place(int64_t i, int64_t sequence_length) const {
+        if (size == 1) return i;
+        const int64_t K = chunk_length(sequence_length), chunk = i < K ? index : 2 * size - 1 - index;
+        const int64_t place = chunk * K + i % K;
+        return place < sequence_length ? place : -1;
+    }
+    ContextPart of(int other) const { return {.size = size, .index = other}; }
+};
+
+// Cuts a batch of whole rows to the part of one rank. Positions stay those in the row and first_key stays an index into
+// the whole rows, whose keys attention gathers; what belongs to a token (n-grams, further targets) was made of the
+// whole row and is cut like it. Padding is token 0 at the row's last position, sees itself alone, and has no target.
+// valid_targets becomes the part's, step_targets stays. Throws an internal error for a batch that is not of such rows.
+void take_part(Batch& batch, int64_t sequence_length, const ContextPart& part);
+
+}  // namespace speedrun

@@ -1,0 +1,93 @@
+// Rows that ranks share: the parts are the whole, each token once, whatever divides what.
+#include "data/context_part.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+namespace {
+
+// Two rows of S tokens, numbered through; a document begins at every fifth.
+Batch whole_rows(int64_t S) {
+    Batch batch;
+    const auto count = static_cast<int32_t>(2 * S);
+    batch.tokens.resize(static_cast<size_t>(count));
+    std::iota(batch.tokens.begin(), batch.tokens.end(), 0);
+    for (int32_t t = 0; t < count; ++t) {
+        const auto position = static_cast<int32_t>(t % S);
+        batch.targets.push_back(t % 7 == 6 ? -1 : t + 1);
+        batch.positions.push_back(position);
+        batch.first_key.push_back(t - position % 5);
+    }
+    batch.ngrams = {batch.tokens};
+    batch.further_targets = {batch.targets};
+    batch.valid_targets = count - count / 7;
+    batch.step_targets = 1000;
+    return batch;
+}
+
+TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
+    for (const int size : {1, 2, 3, 4}) {
+        for (const int64_t S : {8, 12, 13, 17, 24, 31}) {
+            const Batch whole = whole_rows(S);
+            std::vector<int> seen(static_cast<size_t>(2 * S), 0);
+            int64_t valid = 0;
+            for (int index = 0; index < size; ++index) {
+                const ContextPart part{.size = size, .index = index};
+                Batch own = whole;
+                take_part(own, S, part);
+                const int64_t local = part.local_length(S);
+                ASSERT_EQ(static_cast<int64_t>(own.tokens.size()), 2 * local);
+                EXPECT_EQ(own.step_targets, 1000);
+                valid += own.valid_targets;
+                for (int64_t i = 0; i < 2 * local; ++i) {
+                    const auto at = static_cast<size_t>(i);
+                    const int64_t row = i / local;
+                    if (i % local > 0) {
+                        EXPECT_GE(own.positions[at], own.positions[at - 1]) << "ascending";
+                    }
+                    EXPECT_LE(own.first_key[at], row * S + own.positions[at]);
+                    EXPECT_GE(own.first_key[at], row * S);
+                    if (part.place(i % local, S) < 0) {
+                        EXPECT_EQ(own.targets[at], -1);
+                        EXPECT_EQ(own.further_targets[0][at], -1);
+                        EXPECT_EQ(own.positions[at], S - 1);
+                        continue;
+                    }
+                    const auto from = static_cast<size_t>(own.tokens[at]);
+                    ++seen[from];
+                    EXPECT_EQ(static_cast<int64_t>(from), row * S + own.positions[at]);
+                    EXPECT_EQ(own.targets[at], whole.targets[from]);
+                    EXPECT_EQ(own.first_key[at], whole.first_key[from]);
+                    EXPECT_EQ(own.ngrams[0][at], own.tokens[at]);
+                    EXPECT_EQ(own.further_targets[0][at], whole.targets[from]);
+                }
+            }
+            EXPECT_EQ(valid, whole.valid_targets);
+            for (const int count : seen) EXPECT_EQ(count, 1) << size << " ranks, rows of " << S;
+        }
+    }
+}
+
+// Keys to attend to grow with the place: rank c has chunks whose places sum to the same as any other's.
+TEST(ContextPartTest, EveryRankHasAsManyKeysToSee) {
+    for (int index = 0; index < 4; ++index) {
+        const ContextPart part{.size = 4, .index = index};
+        int64_t keys = 0;
+        for (int64_t i = 0; i < part.local_length(64); ++i) keys += part.place(i, 64) + 1;
+        EXPECT_EQ(keys, 64 * 65 / 2 / 4);
+    }
+}
+
+TEST(ContextPartTest, RefusesWhatIsNoPart) {
+    Batch batch = whole_rows(8);
+    EXPECT_THROW(take_part(batch, 8, {.size = 2, .index = 2}), Error);
+    EXPECT_THROW(take_part(batch, 7, {.size = 2, .index = 0}), Error);
+    EXPECT_THROW(take_part(batch, 8, {.size = 0, .index = 0}), Error);
+}
+
+}  // namespace
+}  // namespace speedrun

@@ -1,0 +1,68 @@
+// Keys that a part of a row can see, against a look at every query and key.
+#include "data/kept_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace speedrun {
+namespace {
+
+TEST(KeptKeysTest, AreThoseThatSomeQuerySees) {
+    for (const int size : {1, 2, 3, 4}) {
+        for (const int64_t S : {8, 13, 24, 31}) {
+            for (const int64_t window : {0, 1, 2, 5, 9, 40}) {
+                for (int index = 0; index < size; ++index) {
+                    const ContextPart part{.size = size, .index = index};
+                    const KeptKeys kept(part, S, window);
+                    std::vector<bool> own(static_cast<size_t>(S)), seen(static_cast<size_t>(S));
+                    for (int64_t i = 0; i < part.local_length(S); ++i) {
+                        const int64_t query = part.place(i, S);
+                        if (query < 0) continue;
+                        own[static_cast<size_t>(query)] = true;
+                        for (int64_t key = 0; key <= query; ++key)
+                            if (window == 0 || query - key < window) seen[static_cast<size_t>(key)] = true;
+                    }
+                    std::vector<bool> in_chunks(own.size()), in_ranges(own.size());
+                    for (const PlaceRange& chunk : chunks_of(part, S))
+                        for (int64_t p = chunk.begin; p < chunk.end; ++p)
+                            in_chunks[static_cast<size_t>(p)] = true;
+                    for (const PlaceRange& range : kept.ranges())
+                        for (int64_t p = range.begin; p < range.end; ++p)
+                            in_ranges[static_cast<size_t>(p)] = true;
+                    EXPECT_EQ(in_chunks, own);
+                    EXPECT_EQ(in_ranges, seen) << size << " " << index << " " << S << " " << window;
+                    EXPECT_EQ(kept.count(), std::count(seen.begin(), seen.end(), true));
+                }
+            }
+        }
+    }
+}
+
+// Who is kept stands behind the kept ones before; who is not gives way to the next, and within a window nothing moves.
+TEST(KeptKeysTest, IndicesKeepDistances) {
+    const ContextPart part{.size = 2, .index = 0};
+    const KeptKeys kept(part, 16, 3);  // chunks 0 … 3 and 12 … 15, of which the second sees 10 and 11 too
+    ASSERT_EQ(kept.ranges().size(), 2u);
+    EXPECT_EQ(kept.count(), 10);
+    const int64_t indices[] = {0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 4, 5, 6, 7, 8, 9};
+    for (int64_t place = 0; place < 16; ++place) EXPECT_EQ(kept.index(place), indices[place]) << place;
+    const KeptKeys front({.size = 2, .index = 1}, 16, 3);  // chunks 4 … 11, one range with 2 and 3
+    ASSERT_EQ(front.ranges().size(), 1u);
+    EXPECT_EQ(front.index(15), front.count() - 1) << "padding, behind all that is kept";
+}
+
+TEST(KeptKeysTest, CommonPlacesAreInBoth) {
+    const std::vector<PlaceRange> both = common({{0, 4}, {6, 12}}, {{2, 8}, {11, 20}});
+    ASSERT_EQ(both.size(), 3u);
+    EXPECT_EQ(both[0].begin, 2);
+    EXPECT_EQ(both[0].end, 4);
+    EXPECT_EQ(both[1].begin, 6);
+    EXPECT_EQ(both[1].end, 8);
+    EXPECT_EQ(both[2].begin, 11);
+    EXPECT_EQ(both[2].end, 12);
+    EXPECT_TRUE(common({{0, 4}}, {{4, 8}}).empty());
+}
+
+}  // namespace
+}  // namespace speedrun
