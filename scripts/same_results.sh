@@ -6,7 +6,7 @@
 #   OLD, NEW   a program, or a commit, which is built in build/same/COMMIT (NEW: default build/release/speedrun)
 #   --cases    only cases whose name this shell pattern matches, such as 'kjv_modern*' or '*zero?'; default: all
 # Needs data/kjv (data/kjv/prepare.sh). Writes below build/same alone. About ten minutes on two cores, builds aside.
-# Exit: 0 all same, 1 something differs or did not run, 2 bad usage.
+# A case whose config the old program refuses is new, and no difference. Exit: 0 all same, 1 something differs or did not run, 2 bad usage.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pattern='*'
@@ -45,7 +45,10 @@ echo "old: $old"
 echo "new: $new"
 
 total=0
+unknown=0
 failed=0
+# Open MPI starts nothing for root that is not told to.
+[ "$(id -u)" -ne 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # same NAME RANKS CONFIG SETTING...: one case.
 same() {
     case_name=$1 case_ranks=$2 case_config=$3
@@ -62,6 +65,11 @@ same() {
         eval "program=\$$side"
         # shellcheck disable=SC2086,SC2154  # words, and eval's variable
         $launch "$program" train "$case_config" $case_settings --out "$work/$side" >"$work/$side.log" 2>&1 || {
+            if [ $? -eq 2 ] && [ $side = old ]; then
+                echo "new        $case_name: the old program refuses the config"
+                unknown=$((unknown + 1))
+                return 0
+            fi
             echo "FAILED     $case_name ($side): $(tail -n 1 "$work/$side.log")"
             failed=$((failed + 1))
             return 0
@@ -117,5 +125,5 @@ for strategy in ddp zero1 zero2 zero3; do
         done
     done
 done
-echo "$total cases, $failed differ"
-[ "$total" -gt 0 ] && [ "$failed" -eq 0 ]
+echo "$total cases, $failed differ$([ $unknown -eq 0 ] || echo ", $unknown are new")"
+[ "$total" -gt "$unknown" ] && [ "$failed" -eq 0 ]

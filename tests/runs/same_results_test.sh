@@ -22,6 +22,14 @@ chmod +x "$work/other"
 if sh scripts/same_results.sh --cases "$cases" "$program" "$work/other" >"$work/out" 2>&1; then fail "another seed is the same"; fi
 grep -q "^DIFFERENT  $cases: step" "$work/out" || fail "the difference is not named"
 
+printf '#!/bin/sh\ncase "$*" in *kjv_small_batch*) exit 2 ;; esac\nexec "%s" "$@"\n' "$program" >"$work/older"
+chmod +x "$work/older"
+if sh scripts/same_results.sh --cases "$cases" "$work/older" "$program" >"$work/out" 2>&1; then fail "nothing was compared, and passed"; fi
+grep -q "^new  *$cases" "$work/out" || fail "a config that the old program refuses is not called new"
+grep -q '^1 cases, 0 differ, 1 are new' "$work/out" || fail "wrong count of new cases"
+if sh scripts/same_results.sh --cases "$cases" "$program" "$work/older" >"$work/out" 2>&1; then fail "a config that the new program refuses passed"; fi
+grep -q "^FAILED  *$cases (new)" "$work/out" || fail "what the new program refuses is not named"
+
 if sh scripts/same_results.sh --cases 'no such case' "$program" "$program" >"$work/out" 2>&1; then fail "no case at all passed"; fi
 code=0
 sh scripts/same_results.sh >"$work/out" 2>&1 || code=$?
