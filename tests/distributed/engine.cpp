@@ -32,6 +32,7 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.checkpointing != Checkpointing::none) *out << "_" << word_of(mode.checkpointing);
     if (mode.stages) *out << "_stages";
     if (mode.graphs) *out << "_graphs";
+    if (mode.context > 1) *out << "_context_" << mode.context;
 }
 
 std::string name_of(const Mode& mode) {
@@ -75,13 +76,13 @@ Config config_of(const Mode& mode) {
         "threads": 1
     })",
                                  "test", {});
-    if (mode.rows % (mode.ranks() * mode.accumulation) != 0)
-        throw_internal("{} rows are no multiple of {} ranks x {}", mode.rows, mode.ranks(),
+    if (mode.rows % (mode.data_ranks() * mode.accumulation) != 0)
+        throw_internal("{} rows are no multiple of {} ranks x {}", mode.rows, mode.data_ranks(),
                        mode.accumulation);
     config.device = DeviceKind::cpu;
     config.precision = mode.precision;
     config.batch.tokens_per_step = mode.rows * kSequence;
-    config.batch.microbatch_tokens = mode.rows * kSequence / (mode.ranks() * mode.accumulation);
+    config.batch.microbatch_tokens = mode.rows * kSequence / (mode.data_ranks() * mode.accumulation);
     config.optimizers.clip = mode.clip;
     config.optimizers.clip_norm = mode.clip_norm;
     config.memory.activation_checkpointing = mode.checkpointing;
@@ -135,7 +136,7 @@ Sharing sharing_of(const Mode& mode) {
 }
 
 Mesh mesh_of(const Mode& mode) {
-    return Mesh({mode.replicate, mode.shard, 1, 1});
+    return Mesh({mode.replicate, mode.shard, mode.context, 1});
 }
 
 Layout::Layout(const Mode& mode)
@@ -151,7 +152,7 @@ class RowSource final : public BatchSource {
   public:
     RowSource(const Mode& mode, const Ranks& ranks)
         : rows_of_step_(mode.rows),
-          rows_(rows_of_step_ / (mode.ranks() * mode.accumulation)),
+          rows_(rows_of_step_ / (mode.data_ranks() * mode.accumulation)),
           accumulation_(mode.accumulation),
           masks_(mode.masked && !mode.graphs),
           config_(config_of(mode)),
@@ -165,11 +166,12 @@ class RowSource final : public BatchSource {
         for (int64_t row = 0; row < rows_of_step_; ++row) add_row(whole, step, row, row);
         batch_ = {};
         for (int64_t i = 0; i < rows_; ++i)
-            add_row(batch_, step, (microbatch * ranks_.size() + ranks_.data_rank()) * rows_ + i, i);
+            add_row(batch_, step, (microbatch * ranks_.num_data_ranks() + ranks_.data_rank()) * rows_ + i, i);
         batch_.step_targets = whole.valid_targets;
         hash_ngrams(batch_, ngrams_);
         const Config stage = config_.in_stage(config_.schedule.stage_of(step));
         add_further_targets(batch_, stage.model.loss().num_targets());
+        take_part(batch_, kSequence, ranks_.part());
         return batch_;
     }
 
@@ -200,13 +202,33 @@ class RowSource final : public BatchSource {
 
 }  // namespace
 
+namespace {
+
+RuntimeOptions runtime_of(const Mode& mode) {
+    return {.device = DeviceKind::cpu,
+            .precision = mode.precision,
+            .threads = 1,
+            .communicates = mode.ranks() > 1};
+}
+
+}  // namespace
+
+void train_one_step(const Mode& mode, World* world, const Watch& watch) {
+    const Ranks ranks(mesh_of(mode), sharing_of(mode), world);
+    Runtime runtime(runtime_of(mode));
+    StepRunner runner(config_of(mode), runtime, ranks);
+    runner.warm_up();
+    runner.initialize(3);
+    RowSource source(mode, ranks);
+    runner.enqueue(0, source);
+    runner.collect();
+    watch(runner, runtime);
+}
+
 Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock) {
     const Config config = config_of(mode);
     const Ranks ranks(mesh_of(mode), sharing_of(mode), world);
-    Runtime runtime({.device = DeviceKind::cpu,
-                     .precision = mode.precision,
-                     .threads = 1,
-                     .communicates = mode.ranks() > 1});
+    Runtime runtime(runtime_of(mode));
     auto& device = static_cast<CpuDevice&>(runtime.device());
     device.allow_graphs(mode.graphs);
     if (clock) device.set_clock(*clock);

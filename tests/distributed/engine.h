@@ -37,11 +37,13 @@ struct Mode {
     Checkpointing checkpointing = Checkpointing::none;
     StepOrder step_order = StepOrder::reverse;
     bool stages = false;  // three, of other windows, rates and momentum
-    int64_t rows = 24;    // of a step: a multiple of ranks x accumulation
+    int64_t rows = 24;    // of a step: a multiple of data ranks x accumulation
     bool masked = true;   // one target in eight does not count; never with graphs
     bool graphs = false;  // but for one step in five, which is by calls
+    int context = 1;      // ranks that share rows
 
-    int ranks() const { return replicate * shard; }
+    int data_ranks() const { return replicate * shard; }
+    int ranks() const { return data_ranks() * context; }
 };
 
 void PrintTo(const Mode& mode, std::ostream* out);
@@ -78,6 +80,8 @@ using Watch = std::function<void(StepRunner&, Runtime&)>;
 // One rank's run; a world of the mode's ranks, or none for one rank alone. clock: of its device; null: the
 // machine's.
 Curve train(const Mode& mode, World* world, const Watch& watch = {}, CpuClock* clock = nullptr);
+// Given the engine after its first step, from the start of every run.
+void train_one_step(const Mode& mode, World* world, const Watch& watch);
 // Curve of rank 0, after checking that all ranks agree in every bit; bytes_sent becomes the sum of all ranks.
 Curve train_ranks(const Mode& mode, const Delays& delays = {});
 // Curve of the same training with one rank and one microbatch, in the classic order.

@@ -6,6 +6,7 @@
 #include "kernels/device/error.h"
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"
+#include "train/engine/memory_plan.h"
 #include "train/engine/step_runner.h"
 #include "train/sharding/lifetimes.h"
 #include "train/sharding/matrix_owners.h"
@@ -32,7 +33,7 @@ double exchanged_per_step(const Mode& mode, const Layout& layout) {
 // What a rank sends per step on average: (n-1)/n of the whole for each reduce_scatter, all_gather and
 // all_to_all, twice that for an all_reduce.
 double bytes_per_step(const Mode& mode, const Layout& layout) {
-    const int all = mode.ranks(), shards = mode.shard, copies = mode.replicate;
+    const int all = mode.ranks(), shards = mode.shard * mode.context, copies = mode.replicate;
     const auto share = [](int ranks, int64_t bytes) {
         return static_cast<double>(bytes) * (ranks - 1) / ranks;
     };
@@ -70,6 +71,32 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
     return bytes;
 }
 
+// What a rank sends of keys and values per step on average, in a stage with this window: each key that it has, to every
+// other rank of whose queries one sees it; and back the gradient. Once more where forward runs again.
+double exchanged_values(const Mode& mode, int64_t window) {
+    const int C = mode.context;
+    const int64_t K = (kSequence + 2 * C - 1) / (2 * C);
+    const auto has = [&](int rank, int64_t place) {
+        return place / K == rank || place / K == 2 * C - 1 - rank;
+    };
+    int64_t sent = 0;  // keys of a row
+    for (int rank = 0; rank < C; ++rank) {
+        for (int64_t key = 0; key < kSequence; ++key) {
+            bool seen = false;
+            for (int64_t query = key; query < kSequence && (window == 0 || query - key < window); ++query)
+                seen = seen || has(rank, query);
+            sent += seen && !has(rank, key);
+        }
+    }
+    const ModelConfig model = config_of(mode).model;
+    // Of the checkpointed blocks the last keeps all.
+    const int64_t again = mode.checkpointing == Checkpointing::full ? model.num_layers - 1 : 0;
+    const int64_t numbers = mode.rows / mode.data_ranks() * sent * 2 * model.model_dim;
+    return static_cast<double>((2 * model.num_layers + again) * numbers *
+                               (mode.precision == DType::f32 ? 4 : 2)) /
+           C;
+}
+
 // Counted where they are sent; what sharing prints; the formula.
 TEST(EngineBytesTest, EqualTheFormula) {
     const auto scatter = Accumulate::reduce_scatter;
@@ -88,14 +115,37 @@ TEST(EngineBytesTest, EqualTheFormula) {
          Reshard::no}};
     modes.push_back(modes[6]);
     modes.back().reduce_dtype = DType::bf16;
+    Mode context{Strategy::zero1, 1, 2, 3, OptimizerKind::muon, Launch::ready, DType::bf16};
+    context.context = 2;
+    modes.push_back(context);
+    context = {Strategy::zero3, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
+    context.context = 3;  // of whose chunks the last is shorter
+    context.checkpointing = Checkpointing::full;
+    modes.push_back(context);
+    context.strategy = Strategy::ddp;
+    context.replicate = 2;
+    context.context = 2;
+    modes.push_back(context);
+    context.stages = true;
+    modes.push_back(context);
     for (const Mode& mode : modes) {
         const Layout layout(mode);
-        double planned = 0;
-        const auto rows = step_collectives(layout.buckets, layout.ranks, mode.precision);
-        for (const double kind : step_wire_bytes(rows, static_cast<int>(mode.accumulation))) planned += kind;
-        const double bytes = bytes_per_step(mode, layout);
-        EXPECT_NEAR(planned, bytes, 1e-6) << ::testing::PrintToString(mode);
-        EXPECT_NEAR(static_cast<double>(train_ranks(mode).bytes_sent), kSteps * mode.ranks() * bytes, 1e-6)
+        const Config config = config_of(mode);
+        const std::vector<CollectiveRow> values = plan_memory(config, layout.ranks).values;
+        double sent = 0;  // by a rank
+        for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage) {
+            auto rows = step_collectives(layout.buckets, layout.ranks, mode.precision);
+            rows.push_back(values[static_cast<size_t>(stage)]);
+            double planned = 0;
+            for (const double kind : step_wire_bytes(rows, static_cast<int>(mode.accumulation)))
+                planned += kind;
+            const double bytes =
+                bytes_per_step(mode, layout) + exchanged_values(mode, config.in_stage(stage).model.window);
+            EXPECT_NEAR(planned, bytes, 1e-6) << ::testing::PrintToString(mode) << ", stage " << stage;
+            sent += bytes *
+                    static_cast<double>(config.schedule.end_step(stage) - config.schedule.first_step(stage));
+        }
+        EXPECT_NEAR(static_cast<double>(train_ranks(mode).bytes_sent), mode.ranks() * sent, 1e-6)
             << ::testing::PrintToString(mode);
     }
 }

@@ -92,7 +92,36 @@ std::vector<Mode> all_modes() {
         stages.stages = true;
         stages.family = "parts";  // whose loss has weights by stage
         modes.push_back(stages);
+        Mode context{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
+        context.context = 2;
+        modes.push_back(context);
         if (kFewer) continue;
+        for (const int ranks : {2, 3, 4}) {  // rows of 16 are cut into chunks of 4, of 3 with a rest, of 2
+            for (const char* family : {"recipe", "gpt2", "modern"}) {
+                Mode alone{strategy, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
+                alone.context = ranks;
+                alone.family = family;
+                modes.push_back(alone);
+            }
+        }
+        context.context = 3;
+        context.stages = true;  // windows smaller than a chunk, as large, and larger
+        modes.push_back(context);
+        context.context = 2;
+        context.replicate = 2;
+        context.clip = 0.2;
+        modes.push_back(context);
+        context.clip = 0;
+        context.checkpointing = Checkpointing::full;
+        context.every = 2;
+        modes.push_back(context);
+        context.checkpointing = Checkpointing::selective;
+        context.optimizer_step = OptimizerStep::in_backward;
+        context.every = 1;
+        modes.push_back(context);
+        context = {strategy, 1, 2, 1, OptimizerKind::muon, Launch::ready, DType::bf16};
+        context.context = 2;
+        modes.push_back(context);
         stages.family = "recipe";
         stages.optimizer = OptimizerKind::adamw;
         stages.accumulation = 1;

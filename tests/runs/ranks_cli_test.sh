@@ -95,6 +95,20 @@ expect 0 "^result: done" "$speedrun" train tiny.json --name one --set precision=
 [ -z "$engine" ] || awk -v a="$(number one val_loss)" -v b="$(number two val_loss)" 'BEGIN { d = a - b; exit !(d < 1e-4 && d > -1e-4) }' ||
     fail "validation loss $(number two val_loss) of two ranks, $(number one val_loss) of one"
 
+# So do two that share rows; what they leave behind is a run like any other.
+expect 2 "parallel.context is 64, but rows have" ranks 2 plan tiny.json --ranks 64 --set parallel.context=64 --set batch.microbatch_tokens=256
+once "error: "
+expect 0 "all_to_all over context (2 ranks), f32" "$speedrun" plan tiny.json --ranks 2 --set parallel.context=2 --set precision=f32
+has out "(rows shared by 2 ranks) x 1 microbatches"
+has out "advice: a step has .* rows, enough for 2 ranks"
+expect 0 "^result: done" ranks 2 train tiny.json --name context --set parallel.context=2 --set precision=f32
+has logs/context/summary.json '"mesh": "replicate 1 x shard 1 x context 2'
+has logs/context/metrics.jsonl '"bytes":{[^}]*"all_to_all":[1-9]'
+[ -z "$engine" ] || awk -v a="$(number one val_loss)" -v b="$(number context val_loss)" 'BEGIN { d = a - b; exit !(d < 1e-4 && d > -1e-4) }' ||
+    fail "validation loss $(number context val_loss) of two ranks that share rows, $(number one val_loss) of one"
+expect 0 "validation loss" "$speedrun" eval logs/context
+expect 0 "" "$speedrun" sample logs/context --prompt a --tokens 4
+
 # A simulated network takes its time, and changes no number.
 expect 0 "simulated network (3000 us, any bandwidth" "$speedrun" plan tiny.json --ranks 2 --set batch.microbatch_tokens=128 --set parallel.simulate_latency_us=3000
 expect 0 "^result: done" ranks 2 train tiny.json --name slow --set batch.microbatch_tokens=128 --set precision=f32 --set parallel.simulate_latency_us=3000

@@ -2,10 +2,7 @@
 // what they say, on one rank and on several, and validation has rows and windows of its own.
 #include <cmath>
 
-#include "tests/distributed/rank_threads.h"
-#include "tests/runs/run_fixture.h"
-#include "train/checkpoint/resume.h"
-#include "train/sharding/resolve_ranks.h"
+#include "tests/runs/rank_run_fixture.h"
 
 namespace speedrun::testing {
 namespace {
@@ -35,30 +32,12 @@ Settings rows_of(const std::string& kind) {
     return {"data.rows=documents", "data.max_document_tokens=[8, 24, 16]"};
 }
 
-class StagedRunTest : public RunFixture {
+class StagedRunTest : public RankRunFixture {
   protected:
     Config staged(const Settings& more = {}) const {
         Settings all = kStages;
         all.insert(all.end(), more.begin(), more.end());
         return config(all);
-    }
-    // from: a checkpoint to continue; none: from the first step.
-    void run_on(int num_ranks, const Config& c, const std::string& name, const std::string& from = "") {
-        const std::string out = (folder_ / "logs").string(), path = out + "/" + name;
-        run_ranks(num_ranks, [&](World& world) {
-            const Ranks ranks = resolve_ranks(c, world);
-            Runtime runtime(runtime_options(c, ranks));
-            const ResumePoint point = find_resume_point(world, from, path, c);
-            RunFolder run_folder = ranks.first() ? RunFolder(out, name) : RunFolder::silent(path);
-            Trainer(c, runtime, ranks, run_folder, {.quiet = true, .resume = point.reader.get()}).run();
-        });
-    }
-    // Losses in the metrics of a run, of training and of validation, from the step with this number on.
-    std::vector<double> curve_behind(const std::string& name, int64_t steps) const {
-        std::vector<double> values;
-        for (const Json& line : metrics(name))
-            if (line["step"].get<int64_t>() >= steps) values.push_back(line["loss"]);
-        return values;
     }
     double validation_of(const std::string& name) const { return metrics(name).back()["loss"]; }
 };
@@ -124,10 +103,7 @@ TEST_F(StagedRunTest, AnyRanksTrainAlike) {
         shared.push_back(std::string("parallel.strategy=") + strategy);
         shared.push_back("batch.microbatch_tokens=[128, 128, 64]");
         run_on(2, staged(shared), strategy);
-        const std::vector<double> actual = curve(strategy);
-        ASSERT_EQ(actual.size(), expected.size());
-        for (size_t i = 0; i < expected.size(); ++i)
-            EXPECT_NEAR(actual[i], expected[i], kTolerance * std::abs(expected[i])) << strategy << " " << i;
+        expect_near(curve(strategy), expected, kTolerance, strategy);
     }
 }
 
@@ -146,8 +122,7 @@ TEST_F(StagedRunTest, EveryStageContinuesBitwise) {
             for (const int64_t step : {2, 4, 6, 8, 10}) {
                 if (kSanitized && step != 4 && step != 6) continue;
                 const std::string later = fmt::format("{}_from{}", whole, step);
-                run_on(ranks, c, later,
-                       (folder_ / "logs" / whole / "checkpoints" / checkpoint_name(step)).string());
+                run_on(ranks, c, later, checkpoint_of(whole, step));
                 EXPECT_EQ(curve_behind(later, 0), curve_behind(whole, step)) << later;
             }
         }

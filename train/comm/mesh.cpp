@@ -118,15 +118,15 @@ std::string Mesh::describe() const {
 }
 
 Mesh resolve_mesh(const ParallelConfig& parallel, int world_size) {
-    refuse_axis(Axis::context, parallel.context);
     refuse_axis(Axis::tensor, parallel.tensor);
     const int64_t others = parallel.replicate * parallel.context * parallel.tensor;
     if (others < 1)
         throw_usage("parallel.replicate is {}, but an axis has at least 1 rank", parallel.replicate);
     if (parallel.shard == "auto" && world_size % others != 0) {
         throw_usage(
-            "parallel: {} ranks cannot be cut into {} replicas of equal size; start a multiple of {} ranks",
-            world_size, others, others);
+            "parallel: {} ranks cannot be cut into {} groups of equal size (replicate {} x context {} x tensor {}); "
+            "start a multiple of {} ranks",
+            world_size, others, parallel.replicate, parallel.context, parallel.tensor, others);
     }
     const int64_t shard = parallel.shard == "auto" ? world_size / others : parse_shard(parallel.shard);
     // Compared by division: the product of two large numbers could wrap around.
@@ -136,7 +136,8 @@ Mesh resolve_mesh(const ParallelConfig& parallel, int world_size) {
             "parallel.shard to \"auto\" or start another number of ranks",
             parallel.replicate, shard, parallel.context, parallel.tensor, world_size);
     }
-    return Mesh({static_cast<int>(parallel.replicate), static_cast<int>(shard), 1, 1});
+    return Mesh({static_cast<int>(parallel.replicate), static_cast<int>(shard),
+                 static_cast<int>(parallel.context), static_cast<int>(parallel.tensor)});
 }
 
 }  // namespace speedrun

@@ -4,9 +4,9 @@
 #include "data/dataset.h"
 #include "data/shard.h"
 #include "train/comm/joint_check.h"
-#include "train/comm/simulated_world.h"
 #include "train/comm/world.h"
 #include "train/commands/commands.h"
+#include "train/commands/plan_communication.h"
 #include "train/commands/plan_gpu.h"
 #include "train/commands/plan_graph.h"
 #include "train/config/config_json.h"
@@ -16,12 +16,9 @@
 #include "train/engine/step_runner.h"
 #include "train/model/build_model.h"
 #include "train/optim/groups.h"
-#include "train/optim/optimizers.h"
 #include "train/runlog/environment.h"
 #include "train/runlog/metrics.h"
-#include "train/sharding/matrix_owners.h"
 #include "train/sharding/resolve_ranks.h"
-#include "train/sharding/step_collectives.h"
 
 namespace speedrun {
 
@@ -91,7 +88,9 @@ void print_work(const StepWork& work, const Ranks& ranks, const BatchConfig& bat
 
 void print_batch(const Config& config, const Ranks& ranks, const std::vector<StepWork>& work) {
     const int data_ranks = ranks.num_data_ranks();
-    const std::string shared = data_ranks > 1 ? fmt::format("{} ranks x ", data_ranks) : "";
+    const ContextPart part = ranks.part();
+    const std::string shared = (data_ranks > 1 ? fmt::format("{} ranks x ", data_ranks) : "") +
+                               (part.size > 1 ? fmt::format("(rows shared by {} ranks) x ", part.size) : "");
     const ScheduleConfig& schedule = config.schedule;
     std::printf("\n");
     for (int64_t i = 0; i < schedule.num_stages(); ++i) {
@@ -150,92 +149,7 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
     return static_cast<int>(ExitCode::usage);
 }
 
-// The jitter counts with its mean.
-double network_ms(const SimulatedNetwork& network, const StepCollective& c) {
-    return 1e3 * (network.model.seconds({.sent_bytes = c.sent_bytes, .ranks = c.group_size}) +
-                  network.jitter_s / 2);
-}
-
 // Who orthogonalises, where ranks share the matrices.
-void print_owners(const BucketLayout& layout, const OptimizersConfig& optimizers) {
-    for (size_t group = 0; group < optimizers.groups.size(); ++group) {
-        if (!needs_whole_matrices(optimizers.groups[group])) continue;
-        const MatrixOwners owners(layout, static_cast<int>(group));
-        if (owners.loads().size() == 1) continue;
-        std::printf(
-            "%s of group %zu: %zu matrices on %zu ranks, the largest load %.2f times the least that it "
-            "could be\n",
-            word_of(optimizers.groups[group].type), group, owners.all().size(), owners.loads().size(),
-            owners.imbalance());
-    }
-}
-
-// Where a bucket is too small for so many ranks, fewer should share it, and copies be summed.
-void print_advice(const Ranks& ranks, const ParameterTable& table) {
-    const int shard = ranks.mesh().size(Axis::shard), replicate = ranks.mesh().size(Axis::replicate);
-    const int fitting = ranks_that_fit(ranks.sharing(), shard, table.numel());
-    if (fitting == shard || ranks.sharing().strategy == Strategy::ddp) return;
-    std::printf(
-        "advice: over %d ranks, buckets of %.1f MiB are mostly latency: --set parallel.replicate=%d cuts "
-        "them among %d ranks only, and sums the parts over the copies\n",
-        shard,
-        static_cast<double>(bucket_target(ranks.sharing(), shard, table.numel()) * size_of(DType::f32)) /
-            kMiB,
-        replicate * shard / fitting, fitting);
-}
-
-// What the ranks send each other in an optimizer step: when, over which of them, and how much.
-void print_communication(const Config& config, const Ranks& ranks, const ParameterTable& table,
-                         DType compute) {
-    if (ranks.mesh().world_size() == 1) {
-        std::printf("communication: one rank, none\n");
-        return;
-    }
-    const BucketLayout layout(table, bucket_rules(ranks, table, config.optimizers));
-    const std::vector<CollectiveRow> rows = step_collectives(layout, ranks, compute);
-    std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh().world_size(),
-                ranks.mesh().describe().c_str(), word_of(ranks.sharing().strategy),
-                ranks.sharing().launch == Launch::ready ? "a gradient is ready" : "backward has ended");
-    const std::optional<SimulatedNetwork> network = simulated_network(config.parallel);
-    const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
-    double reduce_ms = 0, gather_ms = 0;
-    size_t width = 0;
-    for (const CollectiveRow& row : rows) width = std::max(width, row.name.size());
-    for (const CollectiveRow& row : rows) {
-        std::string name = row.name;
-        for (const StepCollective& collective : row.collectives) {
-            std::string text = collective.describe();
-            if (network) {
-                const double ms = network_ms(*network, collective);
-                (collective.kind == Collective::all_gather ? gather_ms : reduce_ms) +=
-                    ms * times_per_step(collective.when, microbatches);
-                text += fmt::format(", {:.3f} ms", ms);
-            }
-            std::printf("  %-*s  %s\n", static_cast<int>(width), name.c_str(), text.c_str());
-            name.clear();
-        }
-    }
-    std::printf("sent per rank and step:");
-    const auto bytes = step_wire_bytes(rows, microbatches);
-    double total = 0;
-    for (size_t kind = 0; kind < bytes.size(); ++kind) {
-        total += bytes[kind];
-        if (bytes[kind] > 0)
-            std::printf(" %s %.3f MiB,", name_of(static_cast<Collective>(kind)), bytes[kind] / kMiB);
-    }
-    std::printf(" in all %.3f MiB\n", total / kMiB);
-    print_owners(layout, config.optimizers);
-    print_advice(ranks, table);
-    if (!network) return;
-    std::printf(
-        "on the simulated network (%g us, %s, jitter up to %g us): %.1f ms of reductions and %.1f ms of "
-        "gathers per step, if the ranks are never late\n",
-        config.parallel.simulate_latency_us,
-        network->model.bytes_per_s > 0 ? fmt::format("{:g} GB/s", network->model.bytes_per_s * 1e-9).c_str()
-                                       : "any bandwidth",
-        config.parallel.simulate_jitter_us, reduce_ms, gather_ms);
-}
-
 // The same model without its preset.
 Config in_parts(Config config) {
     if (!config.model.init_from.empty())
@@ -264,7 +178,9 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     print_parameters(table, config.optimizers);
     print_batch(config, ranks, plan.work);
     std::printf("computing: %s\n", Runtime(dry_runtime_options(config)).description().c_str());
-    print_communication(stage, ranks, table, plan.real);
+    print_communication(
+        stage, ranks, table, plan.real,
+        plan.values[static_cast<size_t>(options.stage.value_or(config.schedule.num_stages() - 1))]);
     std::printf("\nmemory per rank (%s, %s)\n%s", word_of(std::optional(plan.device)),
                 std::string(name_of(plan.real)).c_str(), plan.table.c_str());
     std::printf("%s", busiest_step_text(plan.busiest_step).c_str());

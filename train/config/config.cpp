@@ -148,7 +148,10 @@ void ParallelConfig::fields(FieldVisitor& v) {
              "as declared, to measure the difference; muon's updates come back as declared either way");
     v.field("replicate", replicate, "mesh axis: copies of the sharded model", {1, 65536});
     v.field("shard", shard, "mesh axis: ranks that share one copy; \"auto\": the rest of the ranks");
-    v.field("context", context, "mesh axis: ranks that share a sequence; only 1 so far", {1, 65536});
+    v.field(
+        "context", context,
+        "mesh axis: ranks that share each row of tokens, two chunks of it each, and fetch keys and values",
+        {1, 65536});
     v.field("tensor", tensor, "mesh axis: ranks that share a matrix; only 1 so far", {1, 65536});
     v.choice(
         "communicator", communicator,

@@ -31,7 +31,7 @@ TokenDataset open_dataset(const Config& config, const std::vector<std::string>& 
     return TokenDataset(files, static_cast<int32_t>(config.model.vocab_size), info.separator);
 }
 
-BatchLoaderOptions loader_options(const Config& config) {
+BatchLoaderOptions loader_options(const Config& config, const ContextPart& part) {
     std::vector<LoaderStage> stages;
     for (int64_t i = 0; i < config.schedule.num_stages(); ++i) {
         const Config stage = config.in_stage(i);
@@ -45,7 +45,8 @@ BatchLoaderOptions loader_options(const Config& config) {
             .seed = static_cast<uint64_t>(config.seed),
             .shuffle = config.data.shuffle,
             .document_mask = config.data.document_mask,
-            .ngrams = config.model.ngram_table()};
+            .ngrams = config.model.ngram_table(),
+            .part = part};
 }
 
 std::vector<int64_t> rows_per_microbatch(const Config& config) {
@@ -57,14 +58,15 @@ std::vector<int64_t> rows_per_microbatch(const Config& config) {
     return rows;
 }
 
-ValidationLoaderOptions validation_options(const Config& config) {
+ValidationLoaderOptions validation_options(const Config& config, const ContextPart& part) {
     return {.sequence_length = config.in_validation().batch.sequence_length,
             .val_tokens = config.data.val_tokens,
             .document_mask = config.data.document_mask,
-            .ngrams = config.model.ngram_table()};
+            .ngrams = config.model.ngram_table(),
+            .part = part};
 }
 
-SyntheticBatches::SyntheticBatches(const Config& config) {
+SyntheticBatches::SyntheticBatches(const Config& config, const ContextPart& part) {
     const int64_t count = config.batch.microbatch_tokens, length = config.batch.sequence_length;
     const std::vector<int32_t> tokens =
         zipf_tokens({.count = kSyntheticBatches * count + 1, .vocab_size = config.model.vocab_size});
@@ -80,6 +82,7 @@ SyntheticBatches::SyntheticBatches(const Config& config) {
         batch.step_targets = config.batch.tokens_per_step;
         hash_ngrams(batch, config.model.ngram_table());
         add_further_targets(batch, config.model.loss().num_targets());
+        take_part(batch, length, part);
         batches_.push_back(std::move(batch));
     }
 }

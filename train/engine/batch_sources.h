@@ -14,9 +14,10 @@ namespace speedrun {
 // model's; data errors for what is missing or damaged.
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key);
 
-BatchLoaderOptions loader_options(const Config& config);
+// part: of every row, that a rank takes (Ranks::part).
+BatchLoaderOptions loader_options(const Config& config, const ContextPart& part = {});
 std::vector<int64_t> rows_per_microbatch(const Config& config);  // by stage
-ValidationLoaderOptions validation_options(const Config& config);
+ValidationLoaderOptions validation_options(const Config& config, const ContextPart& part = {});
 
 class PrefetchedBatches final : public BatchSource {
   public:
@@ -31,7 +32,7 @@ class PrefetchedBatches final : public BatchSource {
 // to 1/(i + 3)), each sequence a document of its own.
 class SyntheticBatches final : public BatchSource {
   public:
-    explicit SyntheticBatches(const Config& config);
+    explicit SyntheticBatches(const Config& config, const ContextPart& part = {});
     const Batch& next() override { return batches_[next_++ % batches_.size()]; }
 
   private:

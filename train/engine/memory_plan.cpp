@@ -48,12 +48,16 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
     StepRunner runner(config, runtime, ranks.without_world());
     runner.warm_up();
     std::vector<StepWork> work;
-    for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
+    std::vector<CollectiveRow> values;
+    for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage) {
         work.push_back(runner.work_per_step(stage));
+        values.push_back(runner.value_collectives(stage));
+    }
     return {.table = runtime.device().memory().print(),
             .bytes = runtime.device().memory().total(),
             .busiest_step = runner.busiest_step(),
             .work = std::move(work),
+            .values = std::move(values),
             .device = runtime.device().kind(),
             .real = runtime.real()};
 }

@@ -10,6 +10,7 @@
 #include "train/engine/step_work.h"
 #include "train/model/graph/busiest_step.h"
 #include "train/sharding/ranks.h"
+#include "train/sharding/step_collectives.h"
 
 namespace speedrun {
 
@@ -18,8 +19,9 @@ inline constexpr double kMiB = 1024.0 * 1024.0;
 struct MemoryPlan {
     std::string table;  // of the device's memory of one rank, by category
     int64_t bytes = 0;
-    BusiestStep busiest_step;    // in the memory of activations and their gradients
-    std::vector<StepWork> work;  // of a step, by stage
+    BusiestStep busiest_step;           // in the memory of activations and their gradients
+    std::vector<StepWork> work;         // of a step, by stage
+    std::vector<CollectiveRow> values;  // what ranks that share rows send in a microbatch, by stage
     DeviceKind device = DeviceKind::cpu;
     DType real = DType::f32;
 };

@@ -16,7 +16,7 @@ std::vector<OpCost> step_operations(Config config, const Ranks& ranks, DType rea
     Runtime runtime(options);
     MeteredOps& meter = runtime.meter();
     StepRunner runner(config, runtime, ranks.without_world());
-    SyntheticBatches batches(config);
+    SyntheticBatches batches(config, ranks.part());
     runner.warm_up();
     period = runner.period();
     meter.start();

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "data/further_targets.h"
+#include "train/engine/zero_batches.h"
 #include "train/model/build_model.h"
 #include "train/optim/lr_schedule.h"
 
@@ -13,27 +13,11 @@ namespace speedrun {
 
 namespace {
 
-// Endless zeros: every token is 0 and counts.
-class DummySource final : public BatchSource {
-  public:
-    explicit DummySource(const Config& config) {
-        const int64_t tokens = config.batch.microbatch_tokens, sequence_length = config.batch.sequence_length;
-        batch_.tokens.assign(tokens, 0);
-        batch_.targets.assign(tokens, 0);
-        for (int64_t t = 0; t < tokens; ++t) {
-            batch_.positions.push_back(static_cast<int32_t>(t % sequence_length));
-            batch_.first_key.push_back(static_cast<int32_t>(t / sequence_length * sequence_length));
-        }
-        batch_.valid_targets = tokens;
-        batch_.step_targets = config.batch.tokens_per_step;
-        hash_ngrams(batch_, config.model.ngram_table());
-        add_further_targets(batch_, config.model.loss().num_targets());
-    }
-    const Batch& next() override { return batch_; }
-
-  private:
-    Batch batch_;
-};
+// Among the ranks that share rows; null: there are none, or nobody runs.
+std::unique_ptr<Communicator> connect_context(const Ranks& ranks) {
+    if (ranks.size() == 1 || ranks.part().size == 1) return nullptr;
+    return ranks.world()->connect("values over context", ranks.mesh().group(ranks.rank(), {Axis::context}));
+}
 
 bool steps_every_step(const OptimizersConfig& config) {
     for (const OptimizerGroupConfig& group : config.groups)
@@ -63,6 +47,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
                bucket_rules(ranks, parameters_of(config.model, config.longest_sequence()), config.optimizers),
            .documents = config.data.document_mask,
            .memory = config.memory})),
+      context_(connect_context(ranks)),
       gradients_(model().table(), model().parameters().layout(), runtime,
                  gradient_memory(ranks, stages_.most_microbatches(), steps_every_step(config.optimizers))),
       reducer_(ranks, model().parameters(), gradients_, runtime),
@@ -76,25 +61,25 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       clock_start_(runtime.device().create_event(EventKind::timed)),
       copied_(runtime.device().create_event(EventKind::timed)),
       idle_until_(runtime.device().create_event(EventKind::timed)),
-      staging_(runtime.device(),
-               (3 + config.model.loss().num_targets() + config.model.ngram_table().num_sizes()) *
-                       most_tokens() * size_of(DType::i32) +
-                   config.model.loss().num_targets() * size_of(DType::f32)) {
+      staging_(runtime.device(), most_batch_bytes()) {
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), updates_.statistics().host_bytes());
         slot.backward_done = runtime.device().create_event(EventKind::timed);
         slot.reduce_done =
             runtime.device().create_event(ranks.size() > 1 ? EventKind::timed : EventKind::order);
         slot.step_done = runtime.device().create_event(EventKind::timed);
-        for (auto* count : {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange})
+        for (auto* count : {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange, &slot.values})
             count->done = runtime.device().create_event();
     }
-    for (const auto& model : models_) model->observe(&updates_);
+    for (const auto& model : models_) {
+        model->observe(&updates_);
+        model->connect(context_.get());
+    }
 }
 
-int64_t StepRunner::most_tokens() const {
+int64_t StepRunner::most_batch_bytes() const {
     int64_t most = 0;
-    for (const auto& model : models_) most = std::max(most, model->tokens());
+    for (const auto& model : models_) most = std::max(most, model->batch_bytes());
     return most;
 }
 
@@ -146,7 +131,7 @@ int64_t StepRunner::run_microbatches(const RunStage& stage, int64_t step, BatchS
                         .last = m == count - 1},
                        step_targets);
     }
-    if (here > step_targets || (ranks_.num_data_ranks() == 1 && here < step_targets))
+    if (here > step_targets || (ranks_.mesh().world_size() == 1 && here < step_targets))
         throw_internal("step {}: {} targets count on this rank, in all {} are announced", step, here,
                        step_targets);
     return step_targets;
@@ -203,6 +188,9 @@ void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
     updates_.step(*slot.backward_done, *slot.reduce_done);
     updates_.read_statistics(slot.memory.as<float>(), *slot.reduce_done, *slot.step_done);
     reducer_.count(slot.counts, runtime_);
+    if (!context_) return;
+    Communicator::count_at(slot.values.counts, {context_.get()}, runtime_.compute());
+    runtime_.compute().record(*slot.values.done);
 }
 
 void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
@@ -222,7 +210,8 @@ StepResult StepRunner::collect() {
     Slot& slot = slots_[collected_ % slots_.size()];
     slot.step_done->synchronize();
     CollectiveCounts counts{};
-    for (const Reducer::Count* count : {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange}) {
+    for (const Reducer::Count* count :
+         {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange, &slot.values}) {
         count->done->synchronize();
         counts = counts + count->counts;
     }
@@ -286,14 +275,14 @@ void StepRunner::warm_up() {
     runtime_.synchronize();
     if (rehearsal) runtime_.device().rehearse(false);
     for (const RunStage& stage : stages_.stages)
-        if (config_.cuda.graph) capture_graphs(stage);
+        if (config_.cuda.graph && !context_) capture_graphs(stage);  // MPI does not talk in a graph
 }
 
 void StepRunner::warm_up_stage(int64_t stage) {
     const RunStage& s = stages_.stages[static_cast<size_t>(stage)];
     StepWork& work = work_[static_cast<size_t>(stage)];
     const Transformer& model = *models_[s.model];
-    DummySource source(config_.in_stage(stage));
+    ZeroBatches source(config_.in_stage(stage), ranks_.part());
     const int64_t before = runtime_.ops().flops(), recomputed_before = model.recomputed_flops();
     run_microbatches(s, period_ - 1, source);  // at which every group is stepped
     work.recomputed_flops = model.recomputed_flops() - recomputed_before;
@@ -305,7 +294,7 @@ void StepRunner::warm_up_stage(int64_t stage) {
 void StepRunner::warm_up_validation() {
     for (const RunStage& stage : stages_.stages)
         if (stage.model == stages_.validation.model) return;
-    DummySource source(config_.in_validation());
+    ZeroBatches source(config_.in_validation(), ranks_.part());
     upload(source.next(), validation_model(), {});
     validation_model().forward();
     validation_model().loss(updates_.statistics().loss_sum(), false);
@@ -356,11 +345,20 @@ void StepRunner::start_clock() {
     runtime_.compute().record(*clock_start_);
     last_clock_ms_ = 0;
     last_counts_ = reducer_.counts();
+    if (context_) last_counts_ = last_counts_ + context_->counts();
+}
+
+int64_t StepRunner::bytes_sent() const {
+    int64_t bytes = reducer_.bytes_sent();
+    if (!context_) return bytes;
+    for (const CollectiveCount& count : context_->counts()) bytes += count.bytes_sent;
+    return bytes;
 }
 
 double StepRunner::validate(const ValidationLoader& loader) {
     Transformer& model = validation_model();
-    const int64_t rows = model.tokens() / model.shape().batch.sequence_length;
+    const BatchShape& batch_shape = model.shape().batch;
+    const int64_t rows = batch_shape.tokens / batch_shape.sequence_length;
     const Tensor loss_sum = updates_.statistics().loss_sum();
     double total = 0;
     Batch batch;

@@ -62,6 +62,11 @@ class StepRunner final : public RunState {
     BusiestStep busiest_step() const;
     GradientStore& gradients() { return gradients_; }
     // Of one step of a stage: known after warm_up().
+    // What ranks that share rows send each other in a microbatch of this stage.
+    CollectiveRow value_collectives(int64_t stage = 0) const {
+        const size_t model = stages_.stages[static_cast<size_t>(stage)].model;
+        return models_[model]->value_collectives(ranks_.mesh(), runtime_.real());
+    }
     const StepWork& work_per_step(int64_t stage = 0) const { return work_[static_cast<size_t>(stage)]; }
 
     // Runs every shape of operation once on dummy data, or only enqueues it where there is nothing to warm (a
@@ -111,7 +116,7 @@ class StepRunner final : public RunState {
         speedrun::read_master(p, models_.front()->parameters(), reducer_, runtime_, host);
     }
     // To other ranks, so far.
-    int64_t bytes_sent() const { return reducer_.bytes_sent(); }
+    int64_t bytes_sent() const;
 
   private:
     struct Slot {
@@ -121,6 +126,7 @@ class StepRunner final : public RunState {
         HostBuffer memory;
         std::unique_ptr<Event> backward_done, reduce_done, step_done;
         Reducer::Counts counts;  // since the ranks connected
+        Reducer::Count values;   // of those over context
 
         StepNumbers numbers() const { return StepNumbers(memory.as<float>()); }
         double loss() const { return numbers().loss_sum() / static_cast<double>(targets); }
@@ -142,7 +148,7 @@ class StepRunner final : public RunState {
     void run_microbatch(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
     void enqueue_model(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
     GraphKey key_of(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) const;
-    int64_t most_tokens() const;  // of a microbatch
+    int64_t most_batch_bytes() const;  // of a microbatch
     void warm_up_stage(int64_t stage);
     void warm_up_validation();
     void capture_graphs(const RunStage& stage);
@@ -156,13 +162,14 @@ class StepRunner final : public RunState {
     const RunStages stages_;
     std::vector<StepWork> work_;                              // by stage
     const std::vector<std::unique_ptr<Transformer>> models_;  // by shape
+    const std::unique_ptr<Communicator> context_;             // among the ranks that share rows, or null
     GradientStore gradients_;
     Reducer reducer_;
     GraphCapture capture_;
     UpdatePipeline updates_;
     StopSignal stop_signal_;
     std::unique_ptr<Event> uploaded_, clock_start_, copied_, idle_until_;
-    // Of one microbatch's tokens, targets, positions, first keys and n-grams, and the weights of the loss.
+    // Of one microbatch: ids, and the weights of the loss.
     HostBuffer staging_;
     std::map<GraphKey, std::unique_ptr<CapturedGraphs>> graphs_;
     bool use_graphs_ = true;

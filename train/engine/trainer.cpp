@@ -41,8 +41,8 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
       options_(options),
       train_data_(open_dataset(config, config.data.train, "data.train")),
       val_data_(open_dataset(config, config.data.val, "data.val")),
-      loader_(train_data_, loader_options(config)),
-      val_loader_(val_data_, validation_options(config)),
+      loader_(train_data_, loader_options(config, ranks.part())),
+      val_loader_(val_data_, validation_options(config, ranks.part())),
       runner_(config, runtime, ranks),
       ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)),
       checkpointer_(

@@ -103,6 +103,7 @@ class Builder {
 
     // x_t + c·σ(w·x_t)·x_{t−1}, within a row.
     ValueId smear(ValueId x, const StreamPartConfig& part) {
+        if (w_.batch.part.size > 1) throw_internal("a smear of rows that ranks share");
         const ValueId gate = w_.gate("smear.gate", x, {Dimension::numbers, 1}, part.columns);
         const ValueId before =
             w_.sum("gated row before", w_.width(), {{.value = x, .gate = gate, .shifted = true}});
@@ -178,7 +179,7 @@ class Builder {
                            .targets = model.targets,
                            .weight = weight,
                            .loss_weights = model.loss_weights},
-                          HeadOptions{.num_tokens = w_.batch.tokens,
+                          HeadOptions{.num_tokens = w_.tokens().size,
                                       .logit_rows = options_.logit_rows,
                                       .vocab_size = parts_.loss.padding ? padded : config_.vocab_size,
                                       .padded_vocab_size = padded,

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "data/kept_keys.h"
 #include "train/config/config.h"
 #include "train/model/graph/graph.h"
 #include "train/model/nodes/head.h"
@@ -13,9 +14,19 @@ namespace speedrun {
 struct BatchShape {
     int64_t tokens = 0, sequence_length = 0;  // of a microbatch; so many tokens in rows of this length
     int64_t longest_sequence = 0;             // that the model has positions for; 0: sequence_length
+    ContextPart part = {};                    // of every row, that the model computes
 
     bool operator==(const BatchShape&) const = default;
     int64_t num_positions() const { return longest_sequence > 0 ? longest_sequence : sequence_length; }
+    int64_t local_length() const { return part.local_length(sequence_length); }
+    int64_t local_tokens() const { return tokens / sequence_length * local_length(); }
+};
+
+// Where the tokens of a part of rows, and the first keys that they see, are among the keys that are kept of each row.
+struct KeyPlaces {
+    int64_t window;  // of the attention that reads them
+    KeptKeys kept;
+    ValueId place, first_key;  // ids (tokens), of the batch
 };
 
 struct ModelGraph {
@@ -23,9 +34,10 @@ struct ModelGraph {
     ParameterTable table;
     // What a microbatch gives: ids (tokens); of a loss with weights, targets (K, tokens) and weights f32 (K).
     ValueId tokens, targets, positions, first_key, loss_weights = kNoValue;
-    std::vector<ValueId> ngrams;  // rows of 2-grams, 3-grams, …
-    const Head* head;             // the last node
-    ValueId losses;               // f32 (tokens)
+    std::vector<ValueId> ngrams;        // rows of 2-grams, 3-grams, …
+    std::vector<KeyPlaces> key_places;  // where the batch is a part of rows: for each window
+    const Head* head;                   // the last node
+    ValueId losses;                     // f32 (tokens)
 };
 
 struct ModelOptions {

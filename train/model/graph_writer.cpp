@@ -96,7 +96,7 @@ ValueId GraphWriter::gate(const std::string& name, ValueId x, const Extent& gate
 ValueId GraphWriter::sum(const std::string& name, const Extent& columns,
                          const std::vector<WeightedSum::Term>& terms) {
     const ValueId y = real(name, columns);
-    add<WeightedSum>({.y = y, .terms = terms}, batch.sequence_length);
+    add<WeightedSum>({.y = y, .terms = terms}, batch.local_length());
     return y;
 }
 

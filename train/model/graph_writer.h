@@ -26,12 +26,13 @@ class GraphWriter {
     void begin_unit(std::string name, const std::string& prefix);
 
     // ---- dimensions
-    Extent tokens() const { return {Dimension::tokens, batch.tokens}; }
+    Extent tokens() const { return {Dimension::tokens, batch.local_tokens()}; }
     Extent width() const { return {Dimension::width, config_.model_dim}; }
     Extent vocabulary() const { return {Dimension::vocabulary, config_.padded_vocab_size()}; }
     Extent head_width(int64_t times = 1) const { return {Dimension::head_width, times * config_.model_dim}; }
 
     // ---- values; the names are the unit's own
+    std::string name(const std::string& own) const { return prefix_ + own; }
     ValueId ids(std::string name, int64_t rows = 0);  // of the batch; rows > 0: so many of them
     ValueId real(const std::string& name, Extent columns);
     ValueId f32(const std::string& name, std::vector<Extent> extents);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "train/model/nodes/activation.h"
+#include "train/model/nodes/key_exchange.h"
 
 namespace speedrun {
 
@@ -49,6 +50,18 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                    {{.value = v, .parameter = mix, .element = 0},
                     {.value = embedded, .parameter = mix, .element = 1}});
     }
+    const int64_t window = parts_.window_of(config, layer);
+    int64_t keys_of_a_row = w_.batch.sequence_length;
+    ValueId place = kNoValue, first_key = w_.model.first_key;
+    if (w_.batch.part.size > 1) {
+        const KeyPlaces& places = key_places(window);
+        keys_of_a_row = places.kept.count();
+        place = places.place;
+        first_key = places.first_key;
+        const ValueId kept = exchanged(k, v, window);
+        k = w_.view(kept, "keys", 0, C);
+        v = w_.view(kept, "values", C, C);
+    }
     ValueId out = w_.real("attn_out", w_.head_width());
     const double usual_scale = 1.0 / std::sqrt(static_cast<double>(D));
     w_.add<Attention>(
@@ -57,17 +70,45 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
          .q = q,
          .k = k,
          .v = v,
-         .first_key = w_.model.first_key},
-        AttentionOptions{.sequence_length = w_.batch.sequence_length,
+         .first_key = first_key,
+         .place = place},
+        AttentionOptions{.sequence_length = keys_of_a_row,
                          .num_heads = H,
                          .head_dim = D,
-                         .window = parts_.window_of(config, layer),
+                         .window = window,
                          .scale = static_cast<float>(config.scale > 0 ? config.scale : usual_scale),
                          .documents = options_.documents});
     if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
     return w_.linear(
         "attn.out", out,
         {.outputs = w_.width(), .inputs = w_.head_width(), .init = config.out_init, .bias = config.bias});
+}
+
+ValueId Sublayers::exchanged(ValueId k, ValueId v, int64_t window) {
+    const BatchShape& batch = w_.batch;
+    const int64_t rows = batch.tokens / batch.sequence_length;
+    const int64_t keys = rows * KeptKeys(batch.part, batch.sequence_length, window).count();
+    const ValueId kept = w_.model.graph.value(w_.name("keys and values"), Element::real,
+                                              {{Dimension::keys, keys}, w_.head_width(2)});
+    w_.add<KeyExchange>({.kept = kept, .k = k, .v = v},
+                        KeyExchange::Options{.part = batch.part,
+                                             .rows = rows,
+                                             .sequence_length = batch.sequence_length,
+                                             .window = window,
+                                             .columns = w_.width().size});
+    return kept;
+}
+
+const KeyPlaces& Sublayers::key_places(int64_t window) {
+    std::vector<KeyPlaces>& known = w_.model.key_places;
+    for (const KeyPlaces& places : known)
+        if (places.window == window) return places;
+    const BatchShape& batch = w_.batch;
+    known.push_back({.window = window,
+                     .kept = KeptKeys(batch.part, batch.sequence_length, window),
+                     .place = w_.ids(fmt::format("batch.place in window {}", window)),
+                     .first_key = w_.ids(fmt::format("batch.first_key in window {}", window))});
+    return known.back();
 }
 
 ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {

@@ -24,6 +24,9 @@ class Sublayers {
         auto operator<=>(const RotaryKey&) const = default;
     };
     const RotaryTables& rotary_tables(const RotaryKey& key);
+    // Where the batch is a part of rows: keys beside values that its attention can see, and where these are.
+    ValueId exchanged(ValueId k, ValueId v, int64_t window);
+    const KeyPlaces& key_places(int64_t window);
 
     GraphWriter& w_;
     const ModelParts& parts_;

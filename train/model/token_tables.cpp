@@ -42,7 +42,7 @@ ValueId TokenTables::add_ngrams(ValueId x, const std::string& table) {
                             .rows = w_.model.ngrams,
                             .table = tables_.at(table),
                             .table_rows = parts_.find_table(table)->num_rows},
-                           w_.batch.tokens, w_.width().size);
+                           w_.tokens().size, w_.width().size);
     return with;
 }
 

@@ -40,7 +40,7 @@ void require_same_parameters(const ParameterTable& a, const ParameterTable& b) {
 
 Transformer::Derived::Derived(const ModelShape& shape, Runtime& runtime, const TransformerOptions& options)
     : shape(shape),
-      logit_rows(logit_rows_for(shape.batch.tokens, shape.config,
+      logit_rows(logit_rows_for(shape.batch.local_tokens(), shape.config,
                                 options.memory.logits_on(runtime.device().kind()))),
       model(
           build_model(shape.config, shape.batch, {.documents = options.documents, .logit_rows = logit_rows})),
@@ -119,6 +119,31 @@ void Transformer::put_batch(const Batch& batch, const PutIds& put) const {
                        derived_.model.ngrams.size());
     for (size_t i = 0; i < derived_.model.ngrams.size(); ++i)
         checked_put(derived_.model.ngrams[i], batch.ngrams[i]);
+    for (const KeyPlaces& places : derived_.model.key_places) {
+        checked_put(places.place, indices_of(places, batch.positions, false));
+        checked_put(places.first_key, indices_of(places, batch.first_key, true));
+    }
+}
+
+// Of whole rows' places, or of indices into whole rows, the kept keys: places in a row, or indices into all of them.
+std::vector<int32_t> Transformer::indices_of(const KeyPlaces& places, const std::vector<int32_t>& of,
+                                             bool through_rows) const {
+    const BatchShape& shape = derived_.shape.batch;
+    std::vector<int32_t> indices;
+    indices.reserve(of.size());
+    for (const int32_t at : of) {
+        const int64_t row = at / shape.sequence_length, place = at % shape.sequence_length;
+        const int64_t before = through_rows ? row * places.kept.count() : 0;
+        indices.push_back(static_cast<int32_t>(before + places.kept.index(place)));
+    }
+    return indices;
+}
+
+int64_t Transformer::batch_bytes() const {
+    int64_t bytes = 0;
+    for (const Value& value : graph().values())
+        if (value.holder == Holder::batch) bytes += value.numel() * size_of(DType::i32);  // as wide as f32
+    return bytes;
 }
 
 }  // namespace speedrun

@@ -10,6 +10,7 @@
 #include "train/model/build_model.h"
 #include "train/model/graph/busiest_step.h"
 #include "train/model/graph/executor.h"
+#include "train/model/graph/value_collectives.h"
 #include "train/sharding/gradient_store.h"
 
 namespace speedrun {
@@ -44,7 +45,7 @@ class Transformer {
     const ParameterTable& table() const { return shared_->table; }
     ParameterStore& parameters() { return shared_->parameters; }
     const ModelShape& shape() const { return derived_.shape; }
-    int64_t tokens() const { return derived_.shape.batch.tokens; }
+    int64_t tokens() const { return derived_.shape.batch.local_tokens(); }
     int64_t logit_rows() const { return derived_.logit_rows; }  // of the head's product at a time
     // What the next microbatch's tensors are to hold: put(tensor, values) for each: tokens, targets, positions,
     // first keys, n-grams. The values live as long as the call. Targets may be absent (empty): they are not put.
@@ -52,9 +53,13 @@ class Transformer {
     using PutIds = std::function<void(const Tensor&, std::span<const int32_t>)>;
     void put_batch(const Batch& batch, const PutIds& put) const;
 
+    // Of all that a microbatch writes: ids, and the weights of the loss.
+    int64_t batch_bytes() const;
     // Who is told that a pass enters a unit, from here on; null: nobody.
     void observe(PassObserver* observer) { executor_.observe(observer); }
     void watch(StepWatch watch) { executor_.watch(std::move(watch)); }
+    // The ranks that share rows (BatchShape::part), see Executor::connect.
+    void connect(Communicator* context) { executor_.connect(context); }
     const NodeGraph& graph() const { return derived_.model.graph; }
 
     // Forward up to what the head reads.
@@ -80,8 +85,15 @@ class Transformer {
     // When most is in the memory that values and gradients share, and what.
     BusiestStep busiest_step() const { return busiest_step_of(derived_.program, derived_.model.graph); }
 
+    // What ranks that share rows send in a microbatch; `real`: the compute type.
+    CollectiveRow value_collectives(const Mesh& mesh, DType real) const {
+        return speedrun::value_collectives(derived_.program, mesh, real);
+    }
+
   private:
     void put_targets(const Batch& batch, const PutIds& put) const;
+    std::vector<int32_t> indices_of(const KeyPlaces& places, const std::vector<int32_t>& of,
+                                    bool through_rows) const;
 
     // What a shape says without memory.
     struct Derived {

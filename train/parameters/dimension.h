@@ -8,7 +8,8 @@
 namespace speedrun {
 
 enum class Dimension : uint8_t {
-    tokens,      // of a microbatch
+    tokens,      // of a microbatch, or of a rank's part of it
+    keys,        // tokens, of this rank and of others, that its attention can see
     positions,   // in a row
     width,       // of the model
     heads,       // of queries and keys
@@ -20,8 +21,8 @@ enum class Dimension : uint8_t {
 };
 
 constexpr const char* name_of(Dimension dimension) {
-    constexpr const char* kNames[] = {"tokens",    "positions", "width",      "heads",  "head width",
-                                      "half head", "hidden",    "vocabulary", "numbers"};
+    constexpr const char* kNames[] = {"tokens",     "keys",      "positions", "width",      "heads",
+                                      "head width", "half head", "hidden",    "vocabulary", "numbers"};
     return kNames[static_cast<size_t>(dimension)];
 }
 

@@ -1,6 +1,7 @@
 // Who we are among the ranks of a run, and how they share the work: what the engine needs to know of it.
 #pragma once
 
+#include "data/context_part.h"
 #include "train/comm/communicator.h"
 #include "train/comm/mesh.h"
 #include "train/sharding/placement.h"
@@ -31,9 +32,13 @@ class Ranks {
     int rank() const { return world_ ? world_->rank() : 0; }
     int size() const { return world_ ? world_->size() : 1; }
     bool first() const { return rank() == 0; }
-    // Ranks that work on different tokens: all of them, while context and tensor are 1.
+    // Ranks that work on different rows; those that share rows have the same number, and each its part of them.
     int num_data_ranks() const { return mesh_.size(Axis::replicate) * mesh_.size(Axis::shard); }
     int data_rank() const { return rank() / (mesh_.size(Axis::context) * mesh_.size(Axis::tensor)); }
+    ContextPart part() const {
+        return {.size = mesh_.size(Axis::context),
+                .index = mesh_.coordinates(rank())[static_cast<size_t>(Axis::context)]};
+    }
 
   private:
     World* world_;

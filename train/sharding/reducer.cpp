@@ -13,7 +13,7 @@ GradientMemory gradient_memory(const Ranks& ranks, int64_t microbatches, bool ev
     const bool used_up_at_once = in_backward && microbatches == 1 && every_step;
     GradientMemory memory;
     memory.accumulators = sharing.accumulate.value() == Accumulate::reduce_scatter &&
-                          ranks.mesh().size(Axis::shard) > 1 && !used_up_at_once;
+                          ranks.mesh().size({Axis::shard, Axis::context}) > 1 && !used_up_at_once;
     memory.ring = sharing.launch == Launch::ready && (memory.accumulators || used_up_at_once);
     return memory;
 }

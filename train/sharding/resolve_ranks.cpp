@@ -33,9 +33,29 @@ void validate_stage(const std::string& where, const BatchConfig& b, int64_t rank
         where, b.tokens_per_step, b.microbatch_tokens, ranks, at_once, advice);
 }
 
+// Rows are long enough to be shared, and no part of the model but attention reads another token.
+void validate_context(const Config& config, int ranks) {
+    if (ranks == 1) return;
+    int64_t shortest = config.in_validation().batch.sequence_length;
+    for (const auto& entry : config.batch.sequence_length.entries())
+        shortest = std::min(shortest, entry.from);
+    if (shortest < 2 * ranks)
+        throw_usage(
+            "parallel.context is {}, but rows have {} tokens: every rank takes two chunks of a row, so lower it to {} "
+            "or raise batch.sequence_length",
+            ranks, shortest, std::max<int64_t>(1, shortest / 2));
+    for (const StreamPartConfig& part : config.model.spelled_out().input)
+        if (part.type == StreamPart::smear)
+            throw_usage(
+                "parallel.context is {}, but model.input has a smear, which reads the row of the token before, and "
+                "another rank may have that; leave the smear out or set parallel.context to 1",
+                ranks);
+}
+
 }  // namespace
 
 void validate_ranks(const Config& config, const Mesh& mesh) {
+    validate_context(config, mesh.size(Axis::context));
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
         validate_stage(
             config.schedule.stages.empty() ? "" : fmt::format("stage {} of schedule.stages: ", stage),

@@ -13,9 +13,9 @@ namespace speedrun {
 
 namespace {
 
-constexpr AxisSet kDataAxes{Axis::replicate, Axis::shard, Axis::context};
-constexpr AxisSet kRankAxes{Axis::replicate, Axis::shard};
-constexpr int64_t kElementsPerRank = (512 << 10) / 4;  // of an f32 bucket: latency times bandwidth
+constexpr AxisSet kDataAxes{Axis::replicate, Axis::shard, Axis::context};  // that cut tokens
+constexpr AxisSet kShardAxes{Axis::shard, Axis::context};  // that cut state: context is folded into shard
+constexpr int64_t kElementsPerRank = (512 << 10) / 4;      // of an f32 bucket: latency times bandwidth
 
 Placement at(const AxisPlacements& placements, Axis axis) {
     return placements[static_cast<size_t>(axis)];
@@ -68,7 +68,7 @@ ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
                        bucket.pieces.front().parameter->name, piece.parameter->name);
     }
     if (ranks.sharing().strategy == Strategy::ddp)
-        placement.state = on(bucket.num_shards == 1 ? AxisSet{} : kRankAxes, Placement::shard(0));
+        placement.state = on(bucket.num_shards == 1 ? AxisSet{} : kDataAxes, Placement::shard(0));
     return placement;
 }
 
@@ -129,8 +129,8 @@ void add_exchanges(CollectiveRow& row, const Bucket& bucket, const MatrixOwners&
                    DType compute) {
     const StepCollective exchange{.kind = Collective::all_to_all,
                                   .axes = ranks.sharing().strategy == Strategy::ddp
-                                              ? ranks.mesh().larger_than_one(kRankAxes)
-                                              : AxisSet{Axis::shard},
+                                              ? ranks.mesh().larger_than_one(kDataAxes)
+                                              : ranks.mesh().larger_than_one(kShardAxes),
                                   .group_size = bucket.num_shards,
                                   .dtype = compute,
                                   .payload_bytes = bucket.count * size_of(compute),
@@ -218,11 +218,11 @@ std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ra
 }
 
 AxisSet loss_axes() {
-    return kRankAxes;
+    return kDataAxes;
 }
 
 AxisSet norm_axes(const Ranks& ranks) {
-    return ranks.sharing().strategy == Strategy::ddp ? kRankAxes : AxisSet{Axis::shard};
+    return ranks.sharing().strategy == Strategy::ddp ? kDataAxes : kShardAxes;
 }
 
 BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config) {
@@ -234,7 +234,7 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
         rules.whole_matrix.push_back(needs_whole_matrices(group));
     rules.target = bucket_target(sharing, ranks.mesh().world_size(), table.numel());
     const auto group_of = [&](AxisSet axes) { return ranks.mesh().group(ranks.rank(), axes); };
-    const Group all = group_of(kRankAxes), shard = group_of({Axis::shard});
+    const Group all = group_of(kDataAxes), shard = group_of(kShardAxes);
     if (sharing.strategy == Strategy::ddp) {
         rules.matrix_shards = all.size();
         rules.matrix_index = all.index;

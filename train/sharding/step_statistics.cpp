@@ -59,7 +59,7 @@ void StepStatistics::combine(const std::vector<bool>& due) {
     if (reducer_.sharded()) {
         // Gradients that all of them have count once.
         for (const Bucket& bucket : layout_.all())
-            if (bucket.num_shards == 1 && ranks_.data_rank() > 0)
+            if (bucket.num_shards == 1 && ranks_.rank() > 0)
                 ops.fill({.x = at(StepNumbers::kNormTerms + bucket.id), .value = 0.0f}, reduce);
         reducer_.reduce_over_shards(terms, norm_ == VectorNorm::infinity ? Reduction::max : Reduction::sum,
                                     reduce);

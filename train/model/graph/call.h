@@ -12,6 +12,8 @@
 
 namespace speedrun {
 
+class Communicator;
+
 // The gradient of a value that a node reads. Absent (tensor) where nobody wants it.
 struct ValueGradient {
     Tensor tensor;
@@ -49,12 +51,24 @@ struct PassArguments {
 
 class Call {
   public:
-    Call(const Binding& binding, Ops& ops, Stream& stream, const PassArguments& arguments)
-        : ops(ops), stream(stream), pass(arguments), binding_(binding) {}
+    // What every call of a pass has.
+    struct Setting {
+        Ops& ops;
+        Stream& stream;
+        const PassArguments& pass;
+        Communicator* context;  // among the ranks that share rows; null: nobody is asked
+    };
+    Call(const Binding& binding, const Setting& setting)
+        : ops(setting.ops),
+          stream(setting.stream),
+          pass(setting.pass),
+          context(setting.context),
+          binding_(binding) {}
 
     Ops& ops;
     Stream& stream;
     const PassArguments& pass;
+    Communicator* const context;
 
     const Node& node() const { return *binding_.node; }
     Tensor operator()(Node::In port) const { return at(binding_.reads, port.index); }

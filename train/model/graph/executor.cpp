@@ -108,7 +108,9 @@ Executor::BoundStep Executor::bound(const Step& step) const {
 }
 
 void Executor::run(const BoundStep& step, const PassArguments& arguments) {
-    const auto call_of = [&](const Binding& binding) { return Call(binding, ops_, stream_, arguments); };
+    const auto call_of = [&](const Binding& binding) {
+        return Call(binding, {ops_, stream_, arguments, context_});
+    };
     const auto calls_of = [&] {
         std::vector<Call> calls;
         for (const Binding& binding : step.bindings) calls.push_back(call_of(binding));

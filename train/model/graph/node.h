@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "train/comm/collective.h"
+
 namespace speedrun {
 
 using ValueId = int;
@@ -80,6 +82,13 @@ class Node {
     virtual const char* kind() const = 0;
     // Says, for people, the kind and all that tells two nodes of it apart, such as "linear 768 -> 3072".
     virtual std::string describe(const NodeGraph& /*graph*/) const { return kind(); }
+    // The collectives of one pass among the ranks that share rows, in order; in elements of the compute type.
+    struct Sent {
+        Collective kind;
+        int64_t elements;      // that all ranks receive
+        double sent_elements;  // by a rank to others, mean over them
+    };
+    virtual std::vector<Sent> sent(bool /*backward*/) const { return {}; }
     virtual void forward(const Call& call) const = 0;
     virtual void backward(const Call& call) const = 0;
     // Does it only hand on a value, so that keeping what it writes is keeping what it reads?

@@ -57,6 +57,7 @@ Attention::Attention(const Ports& ports, const AttentionOptions& options)
       k_(reads({.value = ports.k, .gradient = Gives::written, .in_backward = true})),
       v_(reads({.value = ports.v, .gradient = Gives::written, .in_backward = true})),
       first_key_(reads({.value = ports.first_key, .in_backward = true})),
+      place_(reads({.value = ports.place, .in_backward = true})),
       options_(options) {}
 
 std::string Attention::describe(const NodeGraph& /*graph*/) const {
@@ -76,6 +77,7 @@ void Attention::forward(const Call& call) const {
                                 .k = call(k_),
                                 .v = call(v_),
                                 .first_key = call(first_key_),
+                                .place = call(place_),
                                 .options = options_},
                                call.stream);
 }
@@ -91,6 +93,7 @@ void Attention::backward(const Call& call) const {
                                  .k = call(k_),
                                  .v = call(v_),
                                  .first_key = call(first_key_),
+                                 .place = call(place_),
                                  .options = options_},
                                 call.stream);
 }

@@ -39,8 +39,9 @@ class Attention final : public Node {
     struct Ports {
         ValueId out;        // (tokens, head_width)
         ValueId lse;        // f32 (heads, tokens)
-        ValueId q, k, v;    // (tokens, head_width)
-        ValueId first_key;  // ids
+        ValueId q, k, v;    // (tokens, head_width); with place, k and v (keys, head_width)
+        ValueId first_key;  // ids (tokens)
+        ValueId place = kNoValue;  // ids (tokens): of each query among the keys of its row
     };
     Attention(const Ports& ports, const AttentionOptions& options);
     const char* kind() const override { return "attention"; }
@@ -50,7 +51,7 @@ class Attention final : public Node {
 
   private:
     const Out out_, lse_;
-    const In q_, k_, v_, first_key_;
+    const In q_, k_, v_, first_key_, place_;
     const AttentionOptions options_;
 };
 

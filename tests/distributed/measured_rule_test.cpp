@@ -1,0 +1,116 @@
+// The rule of placement by measurement: raw gradients, before any reduction, are what the rule says of every parameter
+// on every axis. Terms sum to one rank's gradient where it says Partial, all ranks have one rank's where it says
+// Replicate.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/distributed/engine.h"
+#include "tests/distributed/rank_threads.h"
+#include "train/comm/wrapped_world.h"
+#include "train/sharding/placement.h"
+
+namespace speedrun::testing {
+namespace {
+
+// Between nodes all is as it should be; but gradients, losses and norms are not reduced.
+class SilentCommunicator final : public Communicator {
+  public:
+    using Communicator::Communicator;
+
+  protected:
+    void enqueue(const CollectiveCall&, Stream&) override {}
+};
+class SilentWorld final : public WrappedWorld {
+  public:
+    using WrappedWorld::WrappedWorld;
+    std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
+        auto real = inner_.connect(name, group);
+        if (name.starts_with("values")) return real;
+        return std::make_unique<SilentCommunicator>(name, group);
+    }
+};
+
+using Gradients = std::vector<std::vector<float>>;  // by parameter
+
+struct AxisRanks {
+    Axis axis;
+    int size;
+};
+
+Mode mode_of(const char* family, AxisRanks ranks) {
+    Mode mode{Strategy::ddp, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
+    mode.family = family;
+    if (ranks.axis == Axis::replicate) mode.replicate = ranks.size;
+    if (ranks.axis == Axis::shard) mode.shard = ranks.size;
+    if (ranks.axis == Axis::context) mode.context = ranks.size;
+    return mode;
+}
+
+std::vector<Gradients> raw_gradients(const Mode& mode) {
+    std::vector<Gradients> all(static_cast<size_t>(mode.ranks()));
+    const auto read = [&](World* world, Gradients& into) {
+        train_one_step(mode, world, [&](StepRunner& runner, Runtime& runtime) {
+            runtime.synchronize();
+            for (const Parameter& p : runner.table().all()) {
+                const Tensor gradient = runner.gradients().of(p);
+                into.emplace_back(static_cast<size_t>(p.numel()));
+                runtime.device().copy(into.back().data(), gradient.data, gradient.bytes(), runtime.compute());
+                runtime.compute().synchronize();
+            }
+        });
+    };
+    if (mode.ranks() == 1) {
+        read(nullptr, all.front());
+    } else {
+        run_ranks(mode.ranks(), [&](World& world) {
+            SilentWorld silent(world);
+            read(&silent, all[static_cast<size_t>(world.rank())]);
+        });
+    }
+    return all;
+}
+
+double norm_of(const std::vector<double>& values) {
+    double sum = 0;
+    for (const double x : values) sum += x * x;
+    return std::sqrt(sum);
+}
+
+class MeasuredRuleTest : public ::testing::TestWithParam<AxisRanks> {};
+
+TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
+    for (const char* family : {"gpt2", "modern", "recipe"}) {
+        const Mode mode = mode_of(family, GetParam());
+        const ParameterTable table = Layout(mode).table;
+        const Gradients whole = raw_gradients(mode_of(family, {Axis::shard, 1})).front();
+        const std::vector<Gradients> parts = raw_gradients(mode);
+        for (const Parameter& p : table.all()) {
+            const auto id = static_cast<size_t>(p.id);
+            const Placement rule =
+                place_parameter(sharing_of(mode), p).gradient[static_cast<size_t>(GetParam().axis)];
+            std::vector<double> sum(whole[id].size()), difference(sum.size());
+            for (const Gradients& part : parts)
+                for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[id][i];
+            // Of f32 sums in another order, against the largest that cancels in them.
+            double scale = 0;
+            for (const Gradients& part : parts)
+                scale += norm_of(std::vector<double>(part[id].begin(), part[id].end()));
+            ASSERT_EQ(rule, Placement::partial()) << p.name << ": the axes of today cut tokens alone";
+            for (size_t i = 0; i < sum.size(); ++i) difference[i] = sum[i] - whole[id][i];
+            EXPECT_LE(norm_of(difference), 1e-5 * scale)
+                << family << " " << p.name << ": not the sum of the ranks' terms";
+            EXPECT_GT(scale, 0) << p.name;
+        }
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Axes, MeasuredRuleTest,
+                         ::testing::Values(AxisRanks{Axis::replicate, 2}, AxisRanks{Axis::shard, 3},
+                                           AxisRanks{Axis::context, 2}, AxisRanks{Axis::context, 3}),
+                         [](const auto& info) {
+                             return std::string(name_of(info.param.axis)) + "_" +
+                                    std::to_string(info.param.size);
+                         });
+
+}  // namespace
+}  // namespace speedrun::testing

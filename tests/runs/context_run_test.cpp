@@ -1,0 +1,120 @@
+// Whole runs whose ranks share rows: they train, validate, save and continue as one rank does.
+#include <cmath>
+
+#include "tests/runs/rank_run_fixture.h"
+
+namespace speedrun::testing {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+// Sums over ranks in another order than over one rank's tokens: f32 rounding, which twelve steps amplify; as in the
+// tests of the engine.
+constexpr double kTolerance = 1e-5;
+
+class ContextRunTest : public RankRunFixture {
+  protected:
+    // Rows of 30 tokens, which 6 chunks divide and 4 and 8 do not; a window, and validation in rows of its own.
+    Config shared(int context, const Settings& more = {}) const {
+        Settings all = {"schedule.steps=12",
+                        "batch.sequence_length=30",
+                        "batch.microbatch_tokens=240",
+                        "batch.tokens_per_step=480",
+                        "model.window=11",
+                        "eval.every=5",
+                        "eval.sequence_length=50",
+                        "eval.windows={\"window\": 0}",
+                        "checkpoint.every=4",
+                        "checkpoint.keep=100",
+                        "threads=1",
+                        "parallel.context=" + std::to_string(context)};
+        // A whole model names its windows itself.
+        const bool model = !more.empty() && more.front().starts_with("model=");
+        if (model) std::erase(all, "model.window=11");
+        all.insert(all.end(), more.begin(), more.end());
+        return config(all);
+    }
+    // Whose loss weighs three tokens to come, and which hashes n-grams: what belongs to a token is of its whole row.
+    static std::string model_of_further_tokens() {
+        return R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32,
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}},
+                       "grams": {"rows": "ngrams", "max_ngram": 3, "num_rows": 101, "init": {"type": "normal", "value": 1}}},
+            "windows": {"window": 11},
+            "input": [{"type": "table", "table": "embed"}, {"type": "table", "table": "grams"}, {"type": "norm"}],
+            "layers": {"count": 2, "each": {
+                "attention": {"heads": 2, "window": "window", "init": {"type": "normal", "value": 0.2}},
+                "mlp": {"init": {"type": "normal", "value": 0.2}}}},
+            "output": [{"type": "norm"}], "head": {"init": {"type": "normal", "value": 0.1}},
+            "loss": {"weights": [1, 0.5, 0.25]}})";
+    }
+    static Settings of(const char* strategy) { return {std::string("parallel.strategy=") + strategy}; }
+};
+
+TEST_F(ContextRunTest, RanksThatShareRowsTrainAsOneDoes) {
+    const struct {
+        const char* name;
+        Settings settings;
+    } kinds[] = {{"stream", {}},
+                 {"documents", {"data.rows=documents"}},
+                 {"further", {model_of_further_tokens()}}};
+    for (const auto& kind : kinds) {
+        const std::string one = std::string("one_") + kind.name;
+        run_on(1, shared(1, kind.settings), one);
+        const struct {
+            int ranks, context;
+            const char* strategy;
+        } meshes[] = {{2, 2, "ddp"}, {3, 3, "zero1"}, {4, 4, "zero3"}, {4, 2, "zero2"}};
+        for (const auto& mesh : meshes) {
+            Settings settings = of(mesh.strategy);
+            settings.insert(settings.begin(), kind.settings.begin(), kind.settings.end());
+            const std::string name = fmt::format("{}_{}_{}", kind.name, mesh.strategy, mesh.context);
+            run_on(mesh.ranks, shared(mesh.context, settings), name);
+            expect_near(curve(name), curve(one), kTolerance, name);
+        }
+    }
+}
+
+// What one mesh saved, another continues; the same one bit for bit.
+TEST_F(ContextRunTest, AnyMeshContinuesWhatAnotherSaved) {
+    run_on(4, shared(2, of("zero1")), "saved");
+    const struct {
+        int ranks, context;
+        const char* strategy;
+    } meshes[] = {{4, 2, "zero1"}, {1, 1, "ddp"}, {3, 3, "zero3"}, {2, 1, "zero2"}, {4, 4, "ddp"}};
+    for (const auto& mesh : meshes) {
+        const std::string name = fmt::format("{}_on_{}_of_{}", mesh.strategy, mesh.context, mesh.ranks);
+        run_on(mesh.ranks, shared(mesh.context, of(mesh.strategy)), name, checkpoint_of("saved", 4));
+        const std::vector<double> expected = curve_behind("saved", 4), actual = curve_behind(name, 0);
+        if (name == "zero1_on_2_of_4") {
+            EXPECT_EQ(actual, expected);
+        } else {
+            expect_near(actual, expected, kTolerance, name);
+        }
+    }
+}
+
+TEST_F(ContextRunTest, RefusesRowsThatCannotBeShared) {
+    const auto refusal = [&](const Config& c, int ranks) -> std::string {
+        try {
+            plan_ranks(c, ranks);
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::usage);
+            return error.what();
+        }
+        return "accepted";
+    };
+    EXPECT_NE(refusal(shared(16), 16).find("parallel.context is 16, but rows have 30 tokens"),
+              std::string::npos);
+    EXPECT_EQ(refusal(shared(15), 15), "accepted");
+    EXPECT_NE(refusal(shared(4, {"eval.sequence_length=6"}), 4).find("rows have 6 tokens"),
+              std::string::npos);
+    const Config smear =
+        config({R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32, "tables": {"embed": {}},
+        "input": [{"type": "table", "table": "embed"}, {"type": "smear"}],
+        "layers": {"count": 1, "each": {"attention": {"heads": 2}}}, "output": [{"type": "norm"}]})",
+                "parallel.context=2"});
+    EXPECT_NE(refusal(smear, 2).find("smear"), std::string::npos) << refusal(smear, 2);
+}
+
+}  // namespace
+}  // namespace speedrun::testing

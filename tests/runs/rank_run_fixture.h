@@ -1,0 +1,43 @@
+// Whole runs over ranks that are threads.
+#pragma once
+
+#include "tests/distributed/rank_threads.h"
+#include "tests/runs/run_fixture.h"
+#include "train/checkpoint/resume.h"
+#include "train/sharding/resolve_ranks.h"
+
+namespace speedrun::testing {
+
+class RankRunFixture : public RunFixture {
+  protected:
+    // from: a checkpoint to continue; none: from the first step.
+    void run_on(int num_ranks, const Config& c, const std::string& name, const std::string& from = "") {
+        const std::string out = (folder_ / "logs").string(), path = out + "/" + name;
+        run_ranks(num_ranks, [&](World& world) {
+            const Ranks ranks = resolve_ranks(c, world);
+            Runtime runtime(runtime_options(c, ranks));
+            const ResumePoint point = find_resume_point(world, from, path, c);
+            RunFolder run_folder = ranks.first() ? RunFolder(out, name) : RunFolder::silent(path);
+            Trainer(c, runtime, ranks, run_folder, {.quiet = true, .resume = point.reader.get()}).run();
+        });
+    }
+    // Losses in the metrics of a run, of training and of validation, from the step with this number on.
+    std::vector<double> curve_behind(const std::string& name, int64_t steps) const {
+        std::vector<double> values;
+        for (const Json& line : metrics(name))
+            if (line["step"].get<int64_t>() >= steps) values.push_back(line["loss"]);
+        return values;
+    }
+    std::string checkpoint_of(const std::string& name, int64_t step) const {
+        return (folder_ / "logs" / name / "checkpoints" / checkpoint_name(step)).string();
+    }
+    static void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,
+                            double tolerance, const std::string& what) {
+        ASSERT_EQ(actual.size(), expected.size()) << what;
+        for (size_t i = 0; i < expected.size(); ++i)
+            EXPECT_NEAR(actual[i], expected[i], tolerance * std::abs(expected[i]))
+                << what << ", number " << i;
+    }
+};
+
+}  // namespace speedrun::testing

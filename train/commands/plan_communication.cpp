@@ -1,0 +1,156 @@
+#include "train/commands/plan_communication.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "train/comm/simulated_world.h"
+#include "train/engine/memory_plan.h"
+#include "train/optim/optimizers.h"
+#include "train/sharding/matrix_owners.h"
+#include "train/sharding/step_collectives.h"
+
+namespace speedrun {
+
+namespace {
+
+// The jitter counts with its mean.
+double network_ms(const SimulatedNetwork& network, const StepCollective& c) {
+    return 1e3 * (network.model.seconds({.sent_bytes = c.sent_bytes, .ranks = c.group_size}) +
+                  network.jitter_s / 2);
+}
+
+void print_owners(const BucketLayout& layout, const OptimizersConfig& optimizers) {
+    for (size_t group = 0; group < optimizers.groups.size(); ++group) {
+        if (!needs_whole_matrices(optimizers.groups[group])) continue;
+        const MatrixOwners owners(layout, static_cast<int>(group));
+        if (owners.loads().size() == 1) continue;
+        std::printf(
+            "%s of group %zu: %zu matrices on %zu ranks, the largest load %.2f times the least that it "
+            "could be\n",
+            word_of(optimizers.groups[group].type), group, owners.all().size(), owners.loads().size(),
+            owners.imbalance());
+    }
+}
+
+// Equal collectives in one line, in the order in which they come.
+std::vector<std::pair<StepCollective, int>> counted(const CollectiveRow& row) {
+    std::vector<std::pair<StepCollective, int>> lines;
+    for (const StepCollective& collective : row.collectives) {
+        const auto same = std::find_if(lines.begin(), lines.end(), [&](const auto& line) {
+            return line.first.describe() == collective.describe();
+        });
+        if (same == lines.end()) {
+            lines.emplace_back(collective, 1);
+        } else {
+            ++same->second;
+        }
+    }
+    return lines;
+}
+
+void print_sent(const std::vector<CollectiveRow>& rows, int microbatches) {
+    std::printf("sent per rank and step:");
+    const auto bytes = step_wire_bytes(rows, microbatches);
+    double total = 0;
+    for (size_t kind = 0; kind < bytes.size(); ++kind) {
+        total += bytes[kind];
+        if (bytes[kind] > 0)
+            std::printf(" %s %.3f MiB,", name_of(static_cast<Collective>(kind)), bytes[kind] / kMiB);
+    }
+    std::printf(" in all %.3f MiB\n", total / kMiB);
+    std::vector<std::pair<std::string, double>> by_axes;
+    for (const CollectiveRow& row : rows) {
+        for (const StepCollective& c : row.collectives) {
+            const std::string axes = c.axes.describe();
+            auto at = std::find_if(by_axes.begin(), by_axes.end(),
+                                   [&](const auto& entry) { return entry.first == axes; });
+            if (at == by_axes.end()) at = by_axes.emplace(by_axes.end(), axes, 0.0);
+            at->second += c.sent_bytes * times_per_step(c.when, microbatches);
+        }
+    }
+    if (by_axes.size() < 2) return;
+    std::printf("  over");
+    for (size_t i = 0; i < by_axes.size(); ++i)
+        std::printf("%s %s %.3f MiB", i == 0 ? "" : ",", by_axes[i].first.c_str(), by_axes[i].second / kMiB);
+    std::printf("\n");
+}
+
+// Ranks that share rows send keys and values, which ranks with rows of their own do not.
+void print_context_advice(const Config& config, const Ranks& ranks, const CollectiveRow& values) {
+    const int context = ranks.mesh().size(Axis::context);
+    const int64_t rows = config.batch.tokens_per_step / config.batch.sequence_length;
+    if (context == 1 || rows % ranks.mesh().world_size() != 0) return;
+    const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
+    double sent = 0;
+    for (const double bytes : step_wire_bytes({values}, microbatches)) sent += bytes;
+    std::printf(
+        "advice: a step has %lld rows, enough for %d ranks with rows of their own: --set parallel.context=1 sends "
+        "%.1f MiB less per rank and step, which nothing hides; share rows only where one is too long for a rank\n",
+        static_cast<long long>(rows), ranks.mesh().world_size(), sent / kMiB);
+}
+
+// Where a bucket is too small for so many ranks, fewer should share it, and copies be summed.
+void print_advice(const Ranks& ranks, const ParameterTable& table) {
+    const int shard = ranks.mesh().size(Axis::shard), replicate = ranks.mesh().size(Axis::replicate);
+    const int fitting = ranks_that_fit(ranks.sharing(), shard, table.numel());
+    if (fitting == shard || ranks.sharing().strategy == Strategy::ddp) return;
+    std::printf(
+        "advice: over %d ranks, buckets of %.1f MiB are mostly latency: --set parallel.replicate=%d cuts "
+        "them among %d ranks only, and sums the parts over the copies\n",
+        shard,
+        static_cast<double>(bucket_target(ranks.sharing(), shard, table.numel()) * size_of(DType::f32)) /
+            kMiB,
+        replicate * shard / fitting, fitting);
+}
+
+}  // namespace
+
+void print_communication(const Config& config, const Ranks& ranks, const ParameterTable& table, DType compute,
+                         const CollectiveRow& values) {
+    if (ranks.mesh().world_size() == 1) {
+        std::printf("communication: one rank, none\n");
+        return;
+    }
+    const BucketLayout layout(table, bucket_rules(ranks, table, config.optimizers));
+    std::vector<CollectiveRow> rows = step_collectives(layout, ranks, compute);
+    if (!values.collectives.empty()) rows.insert(rows.begin(), values);
+    std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh().world_size(),
+                ranks.mesh().describe().c_str(), word_of(ranks.sharing().strategy),
+                ranks.sharing().launch == Launch::ready ? "a gradient is ready" : "backward has ended");
+    const std::optional<SimulatedNetwork> network = simulated_network(config.parallel);
+    const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
+    double reduce_ms = 0, gather_ms = 0;
+    size_t width = 0;
+    for (const CollectiveRow& row : rows) width = std::max(width, row.name.size());
+    for (const CollectiveRow& row : rows) {
+        std::string name = row.name;
+        for (const auto& [collective, times] : counted(row)) {
+            std::string text = (times > 1 ? fmt::format("{} x ", times) : "") + collective.describe();
+            if (network) {
+                const double ms = times * network_ms(*network, collective);
+                (collective.kind == Collective::all_gather ? gather_ms : reduce_ms) +=
+                    ms * times_per_step(collective.when, microbatches);
+                text += fmt::format(", {:.3f} ms", ms);
+            }
+            std::printf("  %-*s  %s\n", static_cast<int>(width), name.c_str(), text.c_str());
+            name.clear();
+        }
+    }
+    print_sent(rows, microbatches);
+    print_owners(layout, config.optimizers);
+    print_advice(ranks, table);
+    print_context_advice(config, ranks, values);
+    if (!network) return;
+    std::printf(
+        "on the simulated network (%g us, %s, jitter up to %g us): %.1f ms of reductions and %.1f ms of "
+        "gathers per step, if the ranks are never late\n",
+        config.parallel.simulate_latency_us,
+        network->model.bytes_per_s > 0 ? fmt::format("{:g} GB/s", network->model.bytes_per_s * 1e-9).c_str()
+                                       : "any bandwidth",
+        config.parallel.simulate_jitter_us, reduce_ms, gather_ms);
+}
+
+}  // namespace speedrun
