@@ -97,7 +97,7 @@ std::vector<Mode> all_modes() {
         modes.push_back(context);
         if (kFewer) continue;
         for (const int ranks : {2, 3, 4}) {  // rows of 16 are cut into chunks of 4, of 3 with a rest, of 2
-            for (const char* family : {"recipe", "gpt2", "modern"}) {
+            for (const char* family : {"recipe", "gpt2", "modern", "parts"}) {
                 Mode alone{strategy, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
                 alone.context = ranks;
                 alone.family = family;

@@ -80,7 +80,7 @@ double norm_of(const std::vector<double>& values) {
 class MeasuredRuleTest : public ::testing::TestWithParam<AxisRanks> {};
 
 TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
-    for (const char* family : {"gpt2", "modern", "recipe"}) {
+    for (const char* family : {"gpt2", "modern", "recipe", "parts"}) {
         const Mode mode = mode_of(family, GetParam());
         const ParameterTable table = Layout(mode).table;
         const Gradients whole = raw_gradients(mode_of(family, {Axis::shard, 1})).front();

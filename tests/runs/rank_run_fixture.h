@@ -8,6 +8,13 @@
 
 namespace speedrun::testing {
 
+// Sanitizers make a run ten times slower, and what they are to find is in every run.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 class RankRunFixture : public RunFixture {
   protected:
     // from: a checkpoint to continue; none: from the first step.

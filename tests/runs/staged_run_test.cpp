@@ -9,13 +9,6 @@ namespace {
 
 using Settings = std::vector<std::string>;
 
-// Ten times slower there, and what they are to find is in every run.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 // Rows of 16, 64 and 32 tokens; one, two and four microbatches a step; a window and a rate for each.
 const Settings kStages = {"schedule.steps=12",
                           "schedule.stages=[4, 8, 12]",

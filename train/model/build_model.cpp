@@ -11,6 +11,7 @@
 #include "kernels/device/error.h"
 #include "train/model/graph/parameter_uses.h"
 #include "train/model/nodes/gate.h"
+#include "train/model/nodes/row_before.h"
 #include "train/model/sublayers.h"
 
 namespace speedrun {
@@ -103,12 +104,22 @@ class Builder {
 
     // x_t + c·σ(w·x_t)·x_{t−1}, within a row.
     ValueId smear(ValueId x, const StreamPartConfig& part) {
-        if (w_.batch.part.size > 1) throw_internal("a smear of rows that ranks share");
         const ValueId gate = w_.gate("smear.gate", x, {Dimension::numbers, 1}, part.columns);
-        const ValueId before =
-            w_.sum("gated row before", w_.width(), {{.value = x, .gate = gate, .shifted = true}});
+        const ValueId before = w_.sum("gated row before", w_.width(), {row_before(x, gate)});
         return w_.sum("smeared", w_.width(),
                       {{.value = x}, {.value = before, .parameter = w_.number("smear.scale", part.start)}});
+    }
+
+    WeightedSum::Term row_before(ValueId x, ValueId gate) {
+        const BatchShape& batch = w_.batch;
+        if (batch.part.size == 1) return {.value = x, .gate = gate, .shifted = true};
+        const ValueId before = w_.real("row before", w_.width());
+        w_.add<RowBefore>({.y = before, .x = x},
+                          RowBefore::Options{.part = batch.part,
+                                             .rows = batch.tokens / batch.sequence_length,
+                                             .sequence_length = batch.sequence_length,
+                                             .columns = w_.width().size});
+        return {.value = before, .gate = gate};
     }
 
     void begin_unit(std::string name, const std::string& prefix) {

@@ -33,7 +33,7 @@ void validate_stage(const std::string& where, const BatchConfig& b, int64_t rank
         where, b.tokens_per_step, b.microbatch_tokens, ranks, at_once, advice);
 }
 
-// Rows are long enough to be shared, and no part of the model but attention reads another token.
+// Rows are long enough to be shared.
 void validate_context(const Config& config, int ranks) {
     if (ranks == 1) return;
     int64_t shortest = config.in_validation().batch.sequence_length;
@@ -44,12 +44,6 @@ void validate_context(const Config& config, int ranks) {
             "parallel.context is {}, but rows have {} tokens: every rank takes two chunks of a row, so lower it to {} "
             "or raise batch.sequence_length",
             ranks, shortest, std::max<int64_t>(1, shortest / 2));
-    for (const StreamPartConfig& part : config.model.spelled_out().input)
-        if (part.type == StreamPart::smear)
-            throw_usage(
-                "parallel.context is {}, but model.input has a smear, which reads the row of the token before, and "
-                "another rank may have that; leave the smear out or set parallel.context to 1",
-                ranks);
 }
 
 }  // namespace
