@@ -50,7 +50,7 @@ struct AttentionItem {
     const int32_t* places;      // likewise; null: query i is at place i
     int64_t width;              // D rounded up to vectors
 
-    // Of the arguments of a forward or backward pass.
+    // The item with this number of all that the arguments of a forward or backward pass make.
     template <class Arguments>
     AttentionItem(const Arguments& a, int64_t index)
         : o(a.options),

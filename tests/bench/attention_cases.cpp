@@ -25,7 +25,7 @@ struct AttentionTensors {
     Tensor q, k, v, first_key, place;
 };
 
-// Of a case: a query for each token, or those of one rank, which has the first and the last of 2·ranks chunks
+// The queries of a case: one for each token, or those of one rank, which has the first and the last of 2·ranks chunks
 // of each sequence and the keys of all.
 struct Queries {
     std::vector<int32_t> first_key, place;  // place: empty without ranks

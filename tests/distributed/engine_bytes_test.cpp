@@ -89,11 +89,11 @@ double exchanged_values(const Mode& mode, int64_t window) {
         }
     }
     const ModelConfig model = config_of(mode).model;
-    // Of the four layers in parts one has no attention; they begin with a smear, which reads the row before each chunk:
+    // One of the four layers in parts has no attention; they begin with a smear, which reads the row before each chunk:
     // another rank's, but for that between the two chunks in the middle.
     const bool parts = std::string(mode.family) == "parts";
     const int64_t attentions = parts ? 3 : model.num_layers, before = parts ? 2 * C - 2 : 0;
-    // Of the checkpointed blocks the last keeps all.
+    // The last of the checkpointed blocks keeps all.
     const int64_t again = mode.checkpointing == Checkpointing::full ? attentions - 1 : 0;
     const int64_t numbers =
         (2 * attentions + again) * sent * 2 * model.model_dim + 2 * before * model.model_dim;

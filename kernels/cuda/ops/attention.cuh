@@ -32,7 +32,7 @@ struct Problem : Sizes {
     __device__ FirstRows first_of(int64_t sequence) const {
         return {sequence * queries(), sequence * length};
     }
-    // Of query i, where places are given.
+    // Place of query i, where places are given.
     __device__ int place(FirstRows first, int i) const { return places[first.query + i]; }
     // End of the keys that queries before `end` see, likewise: the last of them sees most.
     __device__ int key_end(FirstRows first, int end) const { return place(first, end - 1) + 1; }

@@ -11,14 +11,15 @@ CollectiveRow value_collectives(const Program& program, const Mesh& mesh, DType 
         for (const NodeCall& call : step.calls) {
             for (const Node::Sent& sent : call.node->sent(step.kind == Step::Kind::backward)) {
                 const int64_t payload = sent.elements * size_of(real);
-                row.collectives.push_back({.kind = sent.kind,
-                                           .axes = axes,
-                                           .group_size = ranks,
-                                           .dtype = real,
-                                           .payload_bytes = payload,
-                                           .padding_bytes = 0,
-                                           .sent_bytes = sent.sent_elements * static_cast<double>(size_of(real)),
-                                           .when = When::every_microbatch});
+                row.collectives.push_back(
+                    {.kind = sent.kind,
+                     .axes = axes,
+                     .group_size = ranks,
+                     .dtype = real,
+                     .payload_bytes = payload,
+                     .padding_bytes = 0,
+                     .sent_bytes = sent.sent_elements * static_cast<double>(size_of(real)),
+                     .when = When::every_microbatch});
             }
         }
     };

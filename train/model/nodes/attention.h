@@ -37,10 +37,10 @@ class QkNormRotary final : public Node {
 class Attention final : public Node {
   public:
     struct Ports {
-        ValueId out;        // (tokens, head_width)
-        ValueId lse;        // f32 (heads, tokens)
-        ValueId q, k, v;    // (tokens, head_width); with place, k and v (keys, head_width)
-        ValueId first_key;  // ids (tokens)
+        ValueId out;               // (tokens, head_width)
+        ValueId lse;               // f32 (heads, tokens)
+        ValueId q, k, v;           // (tokens, head_width); with place, k and v (keys, head_width)
+        ValueId first_key;         // ids (tokens)
         ValueId place = kNoValue;  // ids (tokens): of each query among the keys of its row
     };
     Attention(const Ports& ports, const AttentionOptions& options);

@@ -4,22 +4,9 @@
 #include <set>
 
 #include "train/model/graph/graph.h"
+#include "train/model/nodes/exchanged_rows.h"
 
 namespace speedrun {
-
-namespace {
-
-// Rows may be strided.
-void copy_rows(const Call& call, const Tensor& to, const Tensor& from) {
-    call.ops.weighted_sum_forward({.y = to, .terms = {{{.source = from}}}, .sequence_length = from.rows()},
-                                  call.stream);
-}
-
-Tensor flat(const Tensor& rows) {
-    return rows.reshaped({rows.numel()});
-}
-
-}  // namespace
 
 KeyExchange::KeyExchange(const Ports& ports, const Options& options)
     : Node(Cost::product),

@@ -1,16 +1,9 @@
 #include "train/model/nodes/row_before.h"
 
 #include "train/model/graph/graph.h"
+#include "train/model/nodes/exchanged_rows.h"
 
 namespace speedrun {
-
-namespace {
-
-Tensor flat(const Tensor& rows) {
-    return rows.reshaped({rows.numel()});
-}
-
-}  // namespace
 
 RowBefore::RowBefore(const Ports& ports, const Options& options)
     : Node(Cost::product),
@@ -82,8 +75,7 @@ void RowBefore::forward(const Call& call) const {
     call.ops.weighted_sum_forward(
         {.y = y, .terms = {{{.source = x, .shifted = true}}}, .sequence_length = chunk_length()},
         call.stream);
-    call.ops.weighted_sum_forward(
-        {.y = starts(y), .terms = {{{.source = before}}}, .sequence_length = chunks_}, call.stream);
+    copy_rows(call, starts(y), before);
 }
 
 void RowBefore::backward(const Call& call) const {
@@ -95,8 +87,7 @@ void RowBefore::backward(const Call& call) const {
          .terms = {{{.source = dy, .shifted = true}}},  // whose values nobody asks for
          .sequence_length = chunk_length()},
         call.stream);
-    call.ops.weighted_sum_forward({.y = own, .terms = {{{.source = starts(dy)}}}, .sequence_length = chunks_},
-                                  call.stream);
+    copy_rows(call, own, starts(dy));
     if (call.context) call.context->all_to_all(flat(came), flat(own), bring_, call.stream);
     for (size_t i = 0; i < homes_.size(); ++i) {
         const Tensor to = dx.row_slice(homes_[i], 1);
