@@ -7,6 +7,16 @@
 
 namespace speedrun {
 
+std::vector<int64_t> ContextPart::places(int64_t sequence_length) const {
+    std::vector<int64_t> all;
+    const int64_t K = chunk_length(sequence_length), behind = 2 * int64_t{size} - 1 - index;
+    for (int64_t i = 0; i < local_length(sequence_length); ++i) {
+        const int64_t place = size == 1 ? i : (i < K ? index : behind) * K + i % K;
+        all.push_back(place < sequence_length ? place : -1);
+    }
+    return all;
+}
+
 void take_part(Batch& batch, int64_t sequence_length, const ContextPart& part) {
     if (part.size < 1 || part.index < 0 || part.index >= part.size)
         throw_internal("part {} of {} of a row", part.index, part.size);
@@ -14,12 +24,12 @@ void take_part(Batch& batch, int64_t sequence_length, const ContextPart& part) {
     const auto S = sequence_length, tokens = static_cast<int64_t>(batch.tokens.size());
     if (S < 1 || tokens % S != 0) throw_internal("{} tokens are no rows of {}", tokens, S);
     const int64_t rows = tokens / S, local = part.local_length(S);
+    const std::vector<int64_t> places = part.places(S);
     const auto cut = [&](std::vector<int32_t>& values, const auto& padding) {
         std::vector<int32_t> taken;
         taken.reserve(static_cast<size_t>(rows * local));
         for (int64_t row = 0; row < rows; ++row) {
-            for (int64_t i = 0; i < local; ++i) {
-                const int64_t place = part.place(i, S);
+            for (const int64_t place : places) {
                 taken.push_back(place < 0 ? static_cast<int32_t>(padding(row))
                                           : values[static_cast<size_t>(row * S + place)]);
             }

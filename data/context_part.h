@@ -17,19 +17,15 @@ struct ContextPart {
 
     bool operator==(const ContextPart&) const = default;
     int64_t chunk_length(int64_t sequence_length) const {
-        return size == 1 ? sequence_length : (sequence_length + 2 * size - 1) / (2 * size);
+        const int64_t chunks = 2 * int64_t{size};
+        return size == 1 ? sequence_length : (sequence_length + chunks - 1) / chunks;
     }
     // Tokens of a row that a rank has, padding among them.
     int64_t local_length(int64_t sequence_length) const {
         return size == 1 ? sequence_length : 2 * chunk_length(sequence_length);
     }
-    // Place in the row of this rank's i-th token of it, ascending in i; −1: padding.
-    int64_t place(int64_t i, int64_t sequence_length) const {
-        if (size == 1) return i;
-        const int64_t K = chunk_length(sequence_length), chunk = i < K ? index : 2 * size - 1 - index;
-        const int64_t place = chunk * K + i % K;
-        return place < sequence_length ? place : -1;
-    }
+    // Places in the row of this rank's tokens of it, ascending; −1: padding.
+    std::vector<int64_t> places(int64_t sequence_length) const;
     ContextPart of(int other) const { return {.size = size, .index = other}; }
 };
 

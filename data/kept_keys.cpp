@@ -16,9 +16,9 @@ std::vector<PlaceRange> chunks_of(const ContextPart& part, int64_t sequence_leng
     return chunks;
 }
 
-KeptKeys::KeptKeys(const ContextPart& part, int64_t sequence_length, int64_t window) {
-    for (const PlaceRange& chunk : chunks_of(part, sequence_length)) {
-        const int64_t begin = window > 0 ? std::max<int64_t>(0, chunk.begin - window + 1) : 0;
+KeptKeys::KeptKeys(const ContextPart& part, const AttendedRow& row) {
+    for (const PlaceRange& chunk : chunks_of(part, row.sequence_length)) {
+        const int64_t begin = row.window > 0 ? std::max<int64_t>(0, chunk.begin - row.window + 1) : 0;
         if (!ranges_.empty() && begin <= ranges_.back().end) {
             ranges_.back().end = chunk.end;
         } else {

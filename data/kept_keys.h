@@ -16,11 +16,16 @@ struct PlaceRange {
 // The places of a part's chunks: two, ascending, without padding; of one rank alone the row.
 std::vector<PlaceRange> chunks_of(const ContextPart& part, int64_t sequence_length);
 
+struct AttendedRow {
+    int64_t sequence_length = 0;
+    int64_t window = 0;  // keys that a query sees at most, itself included; 0: all before it
+};
+
 // The keys that queries of a part see at most, whatever the documents: of a chunk its own, and those before it that
 // the window reaches (all of them where window is 0). They are kept one behind the other, as a shorter row.
 class KeptKeys {
   public:
-    KeptKeys(const ContextPart& part, int64_t sequence_length, int64_t window);
+    KeptKeys(const ContextPart& part, const AttendedRow& row);
 
     int64_t count() const { return count_; }
     const std::vector<PlaceRange>& ranges() const { return ranges_; }  // ascending, apart from each other

@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
@@ -28,6 +30,7 @@ struct State {
     std::map<std::string, FakeLaunch> launches;
     std::map<cudaStream_t, int> priorities;
     std::map<cudaStream_t, FakeGraph> recording;
+    std::multiset<std::thread::id> recorders;  // the threads that began these
     FakeEvents events;
     std::atomic<void (*)(const FakeWork&)> listener = nullptr;
 };
@@ -44,7 +47,8 @@ inline CpuEvent& event_of(cudaEvent_t handle) {
 
 // Does it now or, if the stream is being recorded, at every launch of the graph.
 void enqueue(cudaStream_t stream, std::function<void(cudaStream_t)> work);
-bool any_recording();
+// Ranks that are threads share this GPU: while one records, the others may do what it may not.
+bool this_thread_records();
 // Tells the listener, if there is one, of a launch or, without a kernel, a copy.
 void tell(const char* kernel, cudaStream_t stream);
 

@@ -141,7 +141,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 // ---- memory
 cudaError_t cudaMalloc(void** data, size_t bytes) {
-    if (any_recording()) return cudaErrorStreamCaptureUnsupported;
+    if (this_thread_records()) return cudaErrorStreamCaptureUnsupported;
     const int64_t size = (static_cast<int64_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
     const int64_t held = fake_gpu_allocated_bytes();
     std::lock_guard lock(state().mutex);

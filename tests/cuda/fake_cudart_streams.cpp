@@ -104,12 +104,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     std::lock_guard lock(state().mutex);
-    return state().recording.emplace(stream, FakeGraph{}).second ? cudaSuccess : cudaErrorIllegalState;
+    if (!state().recording.emplace(stream, FakeGraph{}).second) return cudaErrorIllegalState;
+    state().recorders.insert(std::this_thread::get_id());
+    return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     std::lock_guard lock(state().mutex);
     auto node = state().recording.extract(stream);
     if (node.empty()) return cudaErrorIllegalState;
+    state().recorders.extract(state().recorders.find(std::this_thread::get_id()));
     *graph = reinterpret_cast<cudaGraph_t>(new FakeGraph(std::move(node.mapped())));
     return cudaSuccess;
 }

@@ -31,9 +31,9 @@ void enqueue(cudaStream_t stream, std::function<void(cudaStream_t)> work) {
     work(stream);
 }
 
-bool any_recording() {
+bool this_thread_records() {
     std::lock_guard lock(state().mutex);
-    return !state().recording.empty();
+    return state().recorders.count(std::this_thread::get_id()) > 0;
 }
 
 }  // namespace fake_cuda

@@ -14,10 +14,9 @@ TEST(KeptKeysTest, AreThoseThatSomeQuerySees) {
             for (const int64_t window : {0, 1, 2, 5, 9, 40}) {
                 for (int index = 0; index < size; ++index) {
                     const ContextPart part{.size = size, .index = index};
-                    const KeptKeys kept(part, S, window);
+                    const KeptKeys kept(part, {.sequence_length = S, .window = window});
                     std::vector<bool> own(static_cast<size_t>(S)), seen(static_cast<size_t>(S));
-                    for (int64_t i = 0; i < part.local_length(S); ++i) {
-                        const int64_t query = part.place(i, S);
+                    for (const int64_t query : part.places(S)) {
                         if (query < 0) continue;
                         own[static_cast<size_t>(query)] = true;
                         for (int64_t key = 0; key <= query; ++key)
@@ -42,12 +41,15 @@ TEST(KeptKeysTest, AreThoseThatSomeQuerySees) {
 // Who is kept stands behind the kept ones before; who is not gives way to the next, and within a window nothing moves.
 TEST(KeptKeysTest, IndicesKeepDistances) {
     const ContextPart part{.size = 2, .index = 0};
-    const KeptKeys kept(part, 16, 3);  // chunks 0 … 3 and 12 … 15, of which the second sees 10 and 11 too
+    const KeptKeys kept(part,
+                        {.sequence_length = 16,
+                         .window = 3});  // chunks 0 … 3 and 12 … 15, of which the second sees 10 and 11 too
     ASSERT_EQ(kept.ranges().size(), 2u);
     EXPECT_EQ(kept.count(), 10);
     const int64_t indices[] = {0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 4, 5, 6, 7, 8, 9};
     for (int64_t place = 0; place < 16; ++place) EXPECT_EQ(kept.index(place), indices[place]) << place;
-    const KeptKeys front({.size = 2, .index = 1}, 16, 3);  // chunks 4 … 11, one range with 2 and 3
+    const KeptKeys front({.size = 2, .index = 1},
+                         {.sequence_length = 16, .window = 3});  // chunks 4 … 11, one range with 2 and 3
     ASSERT_EQ(front.ranges().size(), 1u);
     EXPECT_EQ(front.index(15), front.count() - 1) << "padding, behind all that is kept";
 }

@@ -87,14 +87,13 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
 ValueId Sublayers::exchanged(ValueId k, ValueId v, int64_t window) {
     const BatchShape& batch = w_.batch;
     const int64_t rows = batch.tokens / batch.sequence_length;
-    const int64_t keys = rows * KeptKeys(batch.part, batch.sequence_length, window).count();
+    const int64_t keys = rows * KeptKeys(batch.part, {batch.sequence_length, window}).count();
     const ValueId kept = w_.model.graph.value(w_.name("keys and values"), Element::real,
                                               {{Dimension::keys, keys}, w_.head_width(2)});
     w_.add<KeyExchange>({.kept = kept, .k = k, .v = v},
                         KeyExchange::Options{.part = batch.part,
                                              .rows = rows,
-                                             .sequence_length = batch.sequence_length,
-                                             .window = window,
+                                             .row = {batch.sequence_length, window},
                                              .columns = w_.width().size});
     return kept;
 }
@@ -105,7 +104,7 @@ const KeyPlaces& Sublayers::key_places(int64_t window) {
         if (places.window == window) return places;
     const BatchShape& batch = w_.batch;
     known.push_back({.window = window,
-                     .kept = KeptKeys(batch.part, batch.sequence_length, window),
+                     .kept = KeptKeys(batch.part, {batch.sequence_length, window}),
                      .place = w_.ids(fmt::format("batch.place in window {}", window)),
                      .first_key = w_.ids(fmt::format("batch.first_key in window {}", window))});
     return known.back();

@@ -39,7 +39,7 @@ void validate_context(const Config& config, int ranks) {
     int64_t shortest = config.in_validation().batch.sequence_length;
     for (const auto& entry : config.batch.sequence_length.entries())
         shortest = std::min(shortest, entry.from);
-    if (shortest < 2 * ranks)
+    if (shortest / 2 < ranks)
         throw_usage(
             "parallel.context is {}, but rows have {} tokens: every rank takes two chunks of a row, so lower it to {} "
             "or raise batch.sequence_length",

@@ -11,8 +11,8 @@ namespace speedrun {
 KeyExchange::KeyExchange(const Ports& ports, const Options& options)
     : Node(Cost::product),
       options_(options),
-      kept_keys_(options.part, options.sequence_length, options.window),
-      tokens_(options.rows * options.part.local_length(options.sequence_length)),
+      kept_keys_(options.part, options.row),
+      tokens_(options.rows * options.part.local_length(options.row.sequence_length)),
       kept_(writes({.value = ports.kept})),
       k_(reads({.value = ports.k, .gradient = Gives::written})),
       v_(reads({.value = ports.v, .gradient = Gives::written})) {
@@ -23,7 +23,7 @@ KeyExchange::KeyExchange(const Ports& ports, const Options& options)
 
 void KeyExchange::plan() {
     const ContextPart& part = options_.part;
-    const int64_t S = options_.sequence_length, L = part.local_length(S), K = part.chunk_length(S),
+    const int64_t S = options_.row.sequence_length, L = part.local_length(S), K = part.chunk_length(S),
                   columns = 2 * options_.columns;
     const std::vector<PlaceRange> own = chunks_of(part, S);
     const auto token_of = [&](int64_t row, int64_t place) {
@@ -33,7 +33,7 @@ void KeyExchange::plan() {
     homes_.resize(static_cast<size_t>(part.size));
     for (int member = 0; member < part.size; ++member) {
         const ContextPart other = part.of(member);
-        const KeptKeys kept_there(other, S, options_.window);
+        const KeptKeys kept_there(other, options_.row);
         const std::vector<PlaceRange> mine_there = common(own, kept_there.ranges()),
                                       theirs_here = common(chunks_of(other, S), kept_keys_.ranges());
         for (int64_t row = 0; row < options_.rows; ++row) {
@@ -54,7 +54,7 @@ void KeyExchange::plan() {
 }
 
 std::string KeyExchange::describe(const NodeGraph& /*graph*/) const {
-    return fmt::format("{} keys, values of a row of {}", kept_keys_.count(), options_.sequence_length);
+    return fmt::format("{} keys, values of a row of {}", kept_keys_.count(), options_.row.sequence_length);
 }
 
 std::vector<Node::Sent> KeyExchange::sent(bool) const {
@@ -62,8 +62,8 @@ std::vector<Node::Sent> KeyExchange::sent(bool) const {
     const int64_t columns = 2 * options_.columns;
     int64_t kept = 0;  // by all ranks
     for (int member = 0; member < size; ++member)
-        kept += KeptKeys(options_.part.of(member), options_.sequence_length, options_.window).count();
-    const int64_t foreign = kept - options_.sequence_length;
+        kept += KeptKeys(options_.part.of(member), options_.row).count();
+    const int64_t foreign = kept - options_.row.sequence_length;
     return {{.kind = Collective::all_to_all,
              .elements = options_.rows * kept * columns,
              .sent_elements = static_cast<double>(options_.rows * foreign * columns) / size}};
@@ -106,7 +106,7 @@ void KeyExchange::add_home(const Call& call, const Tensor& sum, const Tensor& ca
 }
 
 void KeyExchange::backward(const Call& call) const {
-    const int64_t W = options_.columns, S = options_.sequence_length;
+    const int64_t W = options_.columns, S = options_.row.sequence_length;
     const int64_t L = options_.part.local_length(S);
     const Tensor sum = call(own_), came = call(came_);
     if (call.context) call.context->all_to_all(flat(came), flat(call.gradient(kept_)), bring_, call.stream);

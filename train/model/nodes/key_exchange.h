@@ -16,9 +16,9 @@ class KeyExchange final : public Node {
     };
     struct Options {
         ContextPart part;
-        int64_t rows, sequence_length;  // of the microbatch
-        int64_t window;                 // of the attention; 0: none
-        int64_t columns;                // of k
+        int64_t rows;  // of the microbatch
+        AttendedRow row;
+        int64_t columns;  // of k
     };
     KeyExchange(const Ports& ports, const Options& options);
     const char* kind() const override { return "exchange of keys, values"; }
