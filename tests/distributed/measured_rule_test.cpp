@@ -92,7 +92,7 @@ TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
             std::vector<double> sum(whole[id].size()), difference(sum.size());
             for (const Gradients& part : parts)
                 for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[id][i];
-            // Of f32 sums in another order, against the largest that cancels in them.
+            // Sums in f32 in another order differ by a share of the terms that cancel in them.
             double scale = 0;
             for (const Gradients& part : parts)
                 scale += norm_of(std::vector<double>(part[id].begin(), part[id].end()));

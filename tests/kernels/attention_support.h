@@ -105,7 +105,7 @@ inline Tolerance tolerance_of(const Case& c, DType dtype) {
     return tolerance;
 }
 
-// Of dq and dk. A token that sees itself alone has no gradient in q and k but what is left of dP − Σ P·dP, which
+// Tolerance of dq and dk. A token that sees itself alone has no gradient in q and k but what is left of dP − Σ P·dP, which
 // cancels only up to the rounding of o: √D products of size 1, then times scale and a vector of size 1. The
 // worst of 10⁴ products of two normal numbers is about 12, of a rounding half an ulp at most.
 inline Tolerance tolerance_of_gradient(const Case& c, DType dtype) {

@@ -47,7 +47,7 @@ struct ModelConfig {
     NgramTable ngram_table() const { return spelled_out().ngram_table(); }
     // That of a preset is plain.
     LossConfig loss() const { return preset == Family::none ? parts.loss : LossConfig{}; }
-    // The same model with the windows and loss weights that it has in one stage of the schedule.
+    // This model with the windows and loss weights of one stage of the schedule.
     ModelConfig in_stage(int64_t stage) const;
     void apply_preset();  // sets every switch of the family that `preset` names
     void fields(FieldVisitor& v);
@@ -204,12 +204,12 @@ struct Config {
     int64_t threads = 0;
     int64_t seed = 1;
 
-    // As it is in one stage of the schedule, and has no others.
+    // The config of one stage of the schedule, which has no others.
     Config in_stage(int64_t stage) const;
     Config in_last_stage() const { return in_stage(schedule.num_stages() - 1); }
     // The one that a person asked for; by default the last. Throws a usage error for one that is not there.
     Config in_chosen_stage(const std::optional<int64_t>& stage) const;
-    // As it is in validation: the last stage, with the length of rows and the windows of section `eval`. Rows are
+    // The config of validation: the last stage, with the length of rows and the windows of section `eval`. Rows are
     // as many as fit a microbatch, one at least.
     Config in_validation() const;
     // The longest row that any stage, or validation, has.
