@@ -29,6 +29,10 @@ constexpr const char* name_of(Dimension dimension) {
 struct Extent {
     Dimension dimension;
     int64_t size;
+    // Of a parameter that ranks of the tensor axis share: `size` is one of so many equal parts, and counts so many stacks
+    // (q, k, v: 3), each of which is cut by itself.
+    int parts = 1;
+    int64_t stacked = 1;
 };
 
 class DimensionSet {

@@ -12,6 +12,12 @@ int64_t Parameter::numel() const {
     return product;
 }
 
+std::vector<int64_t> Parameter::whole_shape() const {
+    std::vector<int64_t> whole = shape;
+    whole[static_cast<size_t>(cut.dimension)] *= cut.parts;
+    return whole;
+}
+
 int ParameterTable::declare(std::string name, const std::vector<Extent>& extents, InitRule init,
                             int64_t matrices) {
     if (contains(name)) throw_internal("parameter {} is declared twice", name);
@@ -22,6 +28,14 @@ int ParameterTable::declare(std::string name, const std::vector<Extent>& extents
     parameter.matrices = matrices;
     parameter.full_precision = extents.size() == 1;
     for (const Extent& extent : extents) {
+        if (extent.parts > 1) {
+            if (!parameter.cut.all())
+                throw_internal("parameter {} is cut along two dimensions", parameter.name);
+            parameter.cut = {.dimension = static_cast<int>(parameter.shape.size()),
+                             .parts = extent.parts,
+                             .index = tensor_index_,
+                             .stacked = extent.stacked};
+        }
         parameter.dimensions.push_back(extent.dimension);
         parameter.shape.push_back(extent.size);
     }
@@ -41,6 +55,12 @@ void ParameterTable::set_uses(int id, std::vector<UnitUse> uses) {
 int64_t ParameterTable::numel() const {
     int64_t sum = 0;
     for (const Parameter& parameter : parameters_) sum += parameter.numel();
+    return sum;
+}
+
+int64_t ParameterTable::whole_numel() const {
+    int64_t sum = 0;
+    for (const Parameter& parameter : parameters_) sum += parameter.whole_numel();
     return sum;
 }
 

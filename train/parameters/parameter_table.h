@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "train/parameters/dimension.h"
+#include "train/parameters/tensor_cut.h"
 
 namespace speedrun {
 
@@ -27,7 +28,8 @@ struct UnitUse {
 struct Parameter {
     int id = 0;  // index in the table
     std::string name;
-    std::vector<int64_t> shape;
+    std::vector<int64_t> shape;  // of what this rank of the tensor axis has
+    TensorCut cut;               // that it is of the whole parameter
     InitRule init;
     int64_t matrices = 1;  // stacked along dimension 0 that a matrix optimizer treats apart (q, k, v: 3)
     std::vector<Dimension> dimensions;  // what those of `shape` count
@@ -37,12 +39,19 @@ struct Parameter {
     std::vector<UnitUse> uses{{}};  // in order of units, one at least
 
     int64_t numel() const;
+    std::vector<int64_t> whole_shape() const;
+    int64_t whole_numel() const { return numel() * cut.parts; }
+    std::vector<Box> boxes(const PartRange& range) const { return boxes_of(shape, cut, range); }
     int unit() const { return uses.front().unit; }  // the first, in which its gradient is complete
     bool is_matrix() const { return shape.size() == 2; }
 };
 
 class ParameterTable {
   public:
+    // tensor_index: which part it is of parameters whose extents are parts.
+    ParameterTable() = default;
+    explicit ParameterTable(int tensor_index) : tensor_index_(tensor_index) {}
+
     // Returns the id. matrices: as in Parameter. Throws an internal error if the name is taken.
     int declare(std::string name, const std::vector<Extent>& extents, InitRule init, int64_t matrices = 1);
     // What the graph of the model says. Throws an internal error for no use, or units out of order.
@@ -56,12 +65,14 @@ class ParameterTable {
     const Parameter& operator[](int id) const { return parameters_[id]; }
     int size() const { return static_cast<int>(parameters_.size()); }
     int num_units() const { return num_units_; }
-    int64_t numel() const;
+    int64_t numel() const;  // of this rank's parts
+    int64_t whole_numel() const;
     // The parameter of this name; throws if there is none.
     const Parameter& find(const std::string& name) const;
     bool contains(const std::string& name) const;
 
   private:
+    int tensor_index_ = 0;
     std::vector<Parameter> parameters_;
     int num_units_ = 0;
 };

@@ -1,0 +1,37 @@
+#include "train/parameters/tensor_cut.h"
+
+#include <algorithm>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+// Cut along its first dimension, a part has one block in each stack, and along its second one in each row; a block is
+// followed, in the whole, by those of the other parts.
+std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const PartRange& range) {
+    int64_t numel = 1;
+    for (const int64_t size : shape) numel *= size;
+    const auto [first, count] = range;
+    if (first < 0 || count < 0 || first + count > numel)
+        throw_internal("elements {} to {} of a part of {}", first, first + count, numel);
+    if (count == 0) return {};
+    if (cut.all()) return {{first, first, 1, count, count}};
+    const int64_t block = cut.dimension == 0 ? numel / cut.stacked : shape[1], stride = block * cut.parts;
+    const auto whole = [&](int64_t at) { return at / block * stride + cut.index * block + at % block; };
+    std::vector<Box> boxes;
+    const auto add = [&](int64_t from, int64_t rows, int64_t columns) {
+        if (rows > 0 && columns > 0) boxes.push_back({from, whole(from), rows, columns, stride});
+    };
+    const int64_t end = first + count, first_whole = (first + block - 1) / block * block,
+                  last_whole = end / block * block;
+    if (first_whole > last_whole) {  // within one block
+        add(first, 1, count);
+        return boxes;
+    }
+    add(first, 1, first_whole - first);
+    add(first_whole, (last_whole - first_whole) / block, block);
+    add(last_whole, 1, end - last_whole);
+    return boxes;
+}
+
+}  // namespace speedrun
