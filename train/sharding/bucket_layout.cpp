@@ -23,6 +23,16 @@ int64_t elements_of(const std::vector<const Parameter*>& members) {
     return elements;
 }
 
+// The parts of a bucket's matrices travel alike, and each is a piece of one matrix.
+void check_cut(const Parameter& p, const Parameter& first) {
+    if (p.cut.parts != first.cut.parts || p.cut.dimension != first.cut.dimension)
+        throw_internal("{} is one of {} parts along dimension {}, {} of {} along {}, in one bucket", p.name,
+                       p.cut.parts, p.cut.dimension, first.name, first.cut.parts, first.cut.dimension);
+    if (!p.cut.all() && p.cut.dimension == 0 && p.cut.stacked != p.matrices)
+        throw_internal("{} has {} matrices, and its rows are cut in {} stacks", p.name, p.matrices,
+                       p.cut.stacked);
+}
+
 }  // namespace
 
 std::string Bucket::name() const {
@@ -125,6 +135,7 @@ std::vector<Matrix> BucketLayout::matrices(const Bucket& bucket) const {
     for (const Piece& piece : bucket.pieces) {
         const Parameter& p = *piece.parameter;
         if (!p.is_matrix()) throw_internal("{} is no matrix", p.name);
+        check_cut(p, *bucket.pieces.front().parameter);
         const int64_t rows = p.shape[0] / p.matrices, cols = p.shape[1];
         for (int64_t m = 0; m < p.matrices; ++m)
             all.push_back({&p, m, piece.in_bucket + m * rows * cols, rows, cols});

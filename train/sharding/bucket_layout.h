@@ -39,7 +39,7 @@ struct Piece {
     int64_t in_parameter, in_bucket, count;
 };
 
-// One of a parameter's stacked matrices, at `first` of a bucket.
+// One of a parameter's stacked matrices, or this rank's part of it, at `first` of a bucket.
 struct Matrix {
     const Parameter* parameter;
     int64_t number;  // in the stack
@@ -47,6 +47,12 @@ struct Matrix {
     int64_t rows, cols;
 
     int64_t numel() const { return rows * cols; }
+    const TensorCut& cut() const { return parameter->cut; }
+    bool columns_cut() const { return !cut().all() && cut().dimension == 1; }
+    // Of all parts together.
+    int64_t whole_rows() const { return columns_cut() ? rows : rows * cut().parts; }
+    int64_t whole_cols() const { return columns_cut() ? cols * cut().parts : cols; }
+    int64_t whole_numel() const { return numel() * cut().parts; }
 };
 
 struct Bucket {
@@ -84,7 +90,8 @@ class BucketLayout {
     const Bucket& bucket_of(const Parameter& p) const { return (*this)[bucket_of_[p.id]]; }
     // Where a parameter begins in its bucket, in elements; it is contiguous.
     int64_t in_bucket(const Parameter& p) const { return in_bucket_[p.id]; }
-    // The matrices of a bucket, ascending; it holds nothing else.
+    // The matrices of a bucket, ascending. Throws an internal error if it holds anything else, or parts that are cut
+    // differently.
     std::vector<Matrix> matrices(const Bucket& bucket) const;
     // Does the optimizer of this group need whole matrices?
     bool whole_matrix(int group) const;

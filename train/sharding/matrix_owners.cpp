@@ -23,6 +23,11 @@ double orthogonalisation_flops(int64_t rows, int64_t cols) {
     return kIterations * (4 * side * side * length + 2 * side * side * side);  // X Xᵀ, A A, (…) X
 }
 
+MatrixRanks::MatrixRanks(const Bucket& bucket)
+    : shards(bucket.num_shards),
+      parts(bucket.pieces.front().parameter->cut.parts),
+      index(bucket.index * parts + bucket.pieces.front().parameter->cut.index) {}
+
 MatrixOwners::MatrixOwners(const BucketLayout& layout, int group)
     : MatrixOwners(layout, buckets_of(layout, group)) {}
 
@@ -31,22 +36,33 @@ MatrixOwners::MatrixOwners(const BucketLayout& layout, std::vector<const Bucket*
     std::sort(buckets.begin(), buckets.end(), [](const Bucket* a, const Bucket* b) { return a->id > b->id; });
     for (const Bucket* bucket : buckets)
         for (const Matrix& matrix : layout.matrices(*bucket)) all_.push_back({matrix, bucket->id, 0});
-    loads_.assign(buckets.empty() ? 1 : static_cast<size_t>(buckets.front()->num_shards), 0.0);
-    assign();
+    int ranks = 1;
+    for (const Bucket* bucket : buckets) ranks = std::max(ranks, MatrixRanks(*bucket).size());
+    loads_.assign(static_cast<size_t>(ranks), 0.0);
+    assign(layout);
 }
 
-void MatrixOwners::assign() {
+void MatrixOwners::assign(const BucketLayout& layout) {
     std::vector<OwnedMatrix*> longest_first;
     for (OwnedMatrix& owned : all_) longest_first.push_back(&owned);
     const auto cost = [](const OwnedMatrix* owned) {
-        return orthogonalisation_flops(owned->matrix.rows, owned->matrix.cols);
+        return orthogonalisation_flops(owned->matrix.whole_rows(), owned->matrix.whole_cols());
     };
     std::stable_sort(longest_first.begin(), longest_first.end(),
                      [&](const OwnedMatrix* a, const OwnedMatrix* b) { return cost(a) > cost(b); });
     for (OwnedMatrix* owned : longest_first) {
-        const auto least = std::min_element(loads_.begin(), loads_.end());
-        owned->owner = static_cast<int>(least - loads_.begin());
-        *least += cost(owned);
+        // An owner is one rank or, of a matrix that is not cut while others are, one in each tensor coordinate.
+        const auto owners = static_cast<size_t>(MatrixRanks(layout[owned->bucket]).size());
+        const size_t repeats = loads_.size() / owners;
+        const auto load_of = [&](size_t owner) {
+            const auto first = loads_.begin() + static_cast<int64_t>(owner * repeats);
+            return *std::max_element(first, first + static_cast<int64_t>(repeats));
+        };
+        size_t least = 0;
+        for (size_t owner = 1; owner < owners; ++owner)
+            if (load_of(owner) < load_of(least)) least = owner;
+        owned->owner = static_cast<int>(least);
+        for (size_t i = 0; i < repeats; ++i) loads_[least * repeats + i] += cost(owned);
         largest_ = std::max(largest_, cost(owned));
     }
 }
@@ -58,19 +74,22 @@ double MatrixOwners::imbalance() const {
     return *std::max_element(loads_.begin(), loads_.end()) / std::max(mean, largest_);
 }
 
-MatrixOwners::Span MatrixOwners::stored(const Bucket& bucket, const Matrix& matrix, int index) {
-    const int64_t begin = std::max(matrix.first, index * bucket.shard_size),
-                  end = std::min(matrix.first + matrix.numel(), (index + 1) * bucket.shard_size);
-    return {begin, std::max<int64_t>(0, end - begin)};
+MatrixOwners::Span MatrixOwners::stored(const Bucket& bucket, const Matrix& matrix, int rank) {
+    const MatrixRanks ranks(bucket);
+    const int64_t shard = ranks.shard_of(rank), begin = std::max(matrix.first, shard * bucket.shard_size),
+                  end = std::min(matrix.first + matrix.numel(), (shard + 1) * bucket.shard_size);
+    return {.begin = begin,
+            .count = std::max<int64_t>(0, end - begin),
+            .in_parts = ranks.part_of(rank) * matrix.numel() + begin - matrix.first};
 }
 
 double MatrixOwners::sent_bytes(const Bucket& bucket, int64_t element_bytes) const {
     int64_t elements = 0;
     for (const OwnedMatrix& owned : all_) {
         if (owned.bucket != bucket.id) continue;
-        elements += owned.matrix.numel() - stored(bucket, owned.matrix, owned.owner).count;
+        elements += owned.matrix.whole_numel() - stored(bucket, owned.matrix, owned.owner).count;
     }
-    return static_cast<double>(elements * element_bytes) / bucket.num_shards;
+    return static_cast<double>(elements * element_bytes) / MatrixRanks(bucket).size();
 }
 
 }  // namespace speedrun

@@ -24,7 +24,6 @@ MatrixUpdate::MatrixUpdate(std::unique_ptr<const MatrixOptimizer> optimizer,
                            const std::vector<const Bucket*>& members, const UpdateStores& stores)
     : optimizer_(std::move(optimizer)),
       stores_(stores),
-      exchanges_(members.front()->num_shards > 1),
       element_state_(optimizer_->state_kinds(0, 0), members, stores.parameters.layout(),
                      stores.runtime.device()) {
     place(MatrixOwners(stores.parameters.layout(), members), members);
@@ -33,12 +32,13 @@ MatrixUpdate::MatrixUpdate(std::unique_ptr<const MatrixOptimizer> optimizer,
 // Slots of the banks go to the matrices in the order of backward; what is stored follows the buckets.
 void MatrixUpdate::place(const MatrixOwners& owners, const std::vector<const Bucket*>& members) {
     const BucketLayout& layout = stores_.parameters.layout();
-    size_banks(owners, members.front()->index);
     int64_t stored = 0;
     for (const Bucket* bucket : members) {
-        members_[bucket->id].stored = stored;
-        stored += bucket->shard_size;
+        const Member& member =
+            members_.insert({bucket->id, {.ranks = MatrixRanks(*bucket), .stored = stored}}).first->second;
+        if (member.exchanges()) stored += bucket->shard_size;
     }
+    size_banks(owners);
     for (const OwnedMatrix& owned : owners.all()) add_matrix(owned, layout[owned.bucket]);
     for (auto& [id, member] : members_) {
         member.from_owners = {member.to_owners.receives, member.to_owners.sends};
@@ -46,14 +46,15 @@ void MatrixUpdate::place(const MatrixOwners& owners, const std::vector<const Buc
             for (const Tensor& state : element_state_.of(layout[id]))
                 run.state.push_back(slice(state, run.in_shard, run.count));
     }
-    allocate(exchanges_ ? stored : 0);
+    allocate(stored);
 }
 
 // Where each shape's bank lies, and the state of its matrices.
-void MatrixUpdate::size_banks(const MatrixOwners& owners, int index) {
+void MatrixUpdate::size_banks(const MatrixOwners& owners) {
     std::map<std::pair<int64_t, int64_t>, int64_t> counts;
     for (const OwnedMatrix& owned : owners.all())
-        if (owned.owner == index) ++counts[{owned.matrix.rows, owned.matrix.cols}];
+        if (owned.owner == members_.at(owned.bucket).ranks.index)
+            ++counts[{owned.matrix.whole_rows(), owned.matrix.whole_cols()}];
     for (const auto& [shape, count] : counts) {
         const auto [rows, cols] = shape;
         Bank& bank = banks_[shape];
@@ -74,24 +75,36 @@ void MatrixUpdate::size_banks(const MatrixOwners& owners, int index) {
 void MatrixUpdate::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
     const Matrix& m = owned.matrix;
     Member& member = members_.at(bucket.id);
-    const bool owner = owned.owner == bucket.index;
+    const bool owner = owned.owner == member.ranks.index;
     const int64_t in_banks = owner ? take_slot(member, m) : 0;
-    const auto own = MatrixOwners::stored(bucket, m, bucket.index);
+    const auto own = MatrixOwners::stored(bucket, m, member.ranks.index);
     const int64_t in_shard = own.begin - bucket.index * bucket.shard_size;
-    const int64_t in_update = exchanges_ ? member.stored + in_shard : in_banks;
-    if (own.count > 0) add_run(member, {in_shard, in_update, own.count, {m.rows, m.cols}});
-    if (!exchanges_) return;
+    const int64_t in_update = member.exchanges() ? member.stored + in_shard : in_banks;
+    if (own.count > 0) add_run(member, {in_shard, in_update, own.count, {m.whole_rows(), m.whole_cols()}});
+    if (!member.exchanges()) return;
     if (own.count > 0) member.to_owners.sends.push_back({owned.owner, in_update, own.count});
-    for (int rank = 0; owner && rank < bucket.num_shards; ++rank) {
+    if (!owner) return;
+    const int64_t landing = land(member, m, in_banks);
+    for (int rank = 0; rank < member.ranks.size(); ++rank) {
         const auto theirs = MatrixOwners::stored(bucket, m, rank);
         if (theirs.count > 0)
-            member.to_owners.receives.push_back({rank, in_banks + theirs.begin - m.first, theirs.count});
+            member.to_owners.receives.push_back({rank, landing + theirs.in_parts, theirs.count});
     }
+}
+
+// Where the parts of a matrix arrive one after the other: in its place in the banks, unless their rows lie apart there.
+int64_t MatrixUpdate::land(Member& member, const Matrix& m, int64_t in_banks) {
+    if (!m.columns_cut()) return in_banks;
+    const int64_t in_staging =
+        member.columns.empty() ? 0 : member.columns.back().in_staging + member.columns.back().numel();
+    member.columns.push_back({in_staging, in_banks, m.cut().parts, m.rows, m.cols});
+    staged_elements_ = std::max(staged_elements_, in_staging + m.whole_numel());
+    return in_staging;
 }
 
 // The next slot of its shape's bank: where it begins in the banks' memory.
 int64_t MatrixUpdate::take_slot(Member& member, const Matrix& m) {
-    Bank& bank = banks_.at({m.rows, m.cols});
+    Bank& bank = banks_.at({m.whole_rows(), m.whole_cols()});
     const int64_t slot = bank.count++;
     Owned* const last = member.owned.empty() ? nullptr : &member.owned.back();
     if (last && last->parameter == m.parameter && last->number + last->count == m.number) {
@@ -124,6 +137,7 @@ void MatrixUpdate::allocate(int64_t stored) {
     }
     updates_ = Buffer(device, "updates of matrices", MemoryCategory::workspace, stored * real);
     matrices_ = Buffer(device, "whole matrices", MemoryCategory::workspace, owned_elements_ * real);
+    staging_ = Buffer(device, "parts of matrices", MemoryCategory::workspace, staged_elements_ * real);
     workspace_ = Buffer(device, "transform of matrices", MemoryCategory::workspace, workspace * real);
     if (matrix_state_numbers_ > 0) {
         matrix_state_ = Buffer(device, "state of whole matrices", MemoryCategory::optimizer_state,
@@ -143,8 +157,8 @@ Tensor MatrixUpdate::all_of(const Buffer& buffer) const {
     return buffer.tensor(real, {buffer.bytes() / size_of(real)});
 }
 
-Tensor MatrixUpdate::update_slice(const Run& run) const {
-    return slice(all_of(exchanges_ ? updates_ : matrices_), run.in_update, run.count);
+Tensor MatrixUpdate::update_slice(const Member& member, const Run& run) const {
+    return slice(all_of(member.exchanges() ? updates_ : matrices_), run.in_update, run.count);
 }
 
 Tensor MatrixUpdate::state_of(const Bank& bank, size_t kind, int64_t first, int64_t count) const {
@@ -155,10 +169,30 @@ Tensor MatrixUpdate::state_of(const Bank& bank, size_t kind, int64_t first, int6
 
 void MatrixUpdate::begin(const Bucket& bucket, const StepContext& context) {
     const Member& member = members_.at(bucket.id);
-    for (const Run& run : member.runs) optimizer_->propose(update_slice(run), shard_of(bucket, run), context);
-    if (exchanges_)
-        stores_.reducer.exchange(bucket, all_of(matrices_), all_of(updates_), member.to_owners,
-                                 context.stream);
+    for (const Run& run : member.runs)
+        optimizer_->propose(update_slice(member, run), shard_of(bucket, run), context);
+    if (!member.exchanges()) return;
+    stores_.reducer.exchange(bucket, all_of(landing(member)), all_of(updates_), member.to_owners,
+                             context.stream);
+    copy_columns(member, Way::to_banks, context.stream);
+}
+
+void MatrixUpdate::copy_columns(const Member& member, Way way, Stream& stream) const {
+    for (const Columns& matrix : member.columns) {
+        const Tensor whole = slice(all_of(matrices_), matrix.in_banks, matrix.numel())
+                                 .reshaped({matrix.rows, matrix.parts * matrix.cols}),
+                     parts = slice(all_of(staging_), matrix.in_staging, matrix.numel())
+                                 .reshaped({matrix.parts * matrix.rows, matrix.cols});
+        for (int64_t p = 0; p < matrix.parts; ++p) {
+            const Tensor columns = whole.column_slice(p * matrix.cols, matrix.cols),
+                         part = parts.row_slice(p * matrix.rows, matrix.rows);
+            const bool to_banks = way == Way::to_banks;
+            stores_.runtime.ops().weighted_sum_forward({.y = to_banks ? columns : part,
+                                                        .terms = {{{.source = to_banks ? part : columns}}},
+                                                        .sequence_length = matrix.rows},
+                                                       stream);
+        }
+    }
 }
 
 void MatrixUpdate::compute_updates(const StepContext& context) {
@@ -183,11 +217,13 @@ void MatrixUpdate::compute_updates(const StepContext& context) {
 
 void MatrixUpdate::finish(const Bucket& bucket, const StepContext& context) {
     const Member& member = members_.at(bucket.id);
-    if (exchanges_)
-        stores_.reducer.exchange(bucket, all_of(updates_), all_of(matrices_), member.from_owners,
+    if (member.exchanges()) {
+        copy_columns(member, Way::to_staging, context.stream);
+        stores_.reducer.exchange(bucket, all_of(updates_), all_of(landing(member)), member.from_owners,
                                  context.stream);
+    }
     for (const Run& run : member.runs)
-        optimizer_->apply(shard_of(bucket, run), update_slice(run), run.matrix, context);
+        optimizer_->apply(shard_of(bucket, run), update_slice(member, run), run.matrix, context);
 }
 
 std::vector<StateShard> MatrixUpdate::state(const Bucket& bucket) const {

@@ -4,6 +4,9 @@
 // bucket's slices therefore go to the matrices' owners (MatrixOwners), in the compute type, as soon as its
 // gradient is reduced; when all have come, an owner transforms its matrices, those of one shape together; and
 // the slices of the updates go back. One rank owns everything it stores, and sends nothing.
+//
+// Parts of a matrix that is cut along its columns have their rows apart in the whole one. An owner receives them one after
+// the other, each contiguous, so that what travels is few slices, and copies them into the columns; and back.
 #pragma once
 
 #include <map>
@@ -42,6 +45,13 @@ class MatrixUpdate final : public GroupUpdate {
         MatrixOptimizer::Shape matrix;
         std::vector<Tensor> state = {};  // of its elements, by kind
     };
+    // A matrix cut along its columns that this rank owns: where its parts [parts, rows, cols] and where the whole matrix
+    // [rows, parts cols] begin.
+    struct Columns {
+        int64_t in_staging, in_banks;
+        int64_t parts, rows, cols;
+        int64_t numel() const { return parts * rows * cols; }
+    };
     // Matrices of one parameter that this rank owns, side by side in their bank.
     struct Owned {
         const Parameter* parameter;
@@ -49,34 +59,45 @@ class MatrixUpdate final : public GroupUpdate {
         const Bank* bank;
     };
     struct Member {
+        MatrixRanks ranks;
         int64_t stored = 0;  // of its shard, in the updates: elements
-        std::vector<Run> runs;
-        std::vector<Owned> owned;
-        Exchange to_owners, from_owners;  // between the stored slices' updates and the banks
+        std::vector<Run> runs = {};
+        std::vector<Owned> owned = {};
+        std::vector<Columns> columns = {};  // all that it owns of the bucket, if that is cut along columns
+        Exchange to_owners = {}, from_owners = {};  // between the stored slices' updates and where parts land
+
+        bool exchanges() const { return ranks.size() > 1; }
     };
+    enum class Way : uint8_t { to_banks, to_staging };
 
     void place(const MatrixOwners& owners, const std::vector<const Bucket*>& members);
-    void size_banks(const MatrixOwners& owners, int index);
+    void size_banks(const MatrixOwners& owners);
     void add_matrix(const OwnedMatrix& owned, const Bucket& bucket);
     int64_t take_slot(Member& member, const Matrix& m);
+    int64_t land(Member& member, const Matrix& m, int64_t in_banks);
     static void add_run(Member& member, const Run& run);
     void allocate(int64_t stored);
     OptimizerShard shard_of(const Bucket& bucket, const Run& run) const;
-    Tensor update_slice(const Run& run) const;  // flat
+    Tensor update_slice(const Member& member, const Run& run) const;  // flat
+    // Where the parts of what this rank owns of a bucket arrive, and from where they go back.
+    const Buffer& landing(const Member& member) const {
+        return member.columns.empty() ? matrices_ : staging_;
+    }
+    void copy_columns(const Member& member, Way way, Stream& stream) const;
     Tensor all_of(const Buffer& buffer) const;  // flat, in the compute type
     // One kind of state of `count` matrices of a bank, from `first` on: [count, values].
     Tensor state_of(const Bank& bank, size_t kind, int64_t first, int64_t count) const;
 
     const std::unique_ptr<const MatrixOptimizer> optimizer_;
     const UpdateStores stores_;
-    const bool exchanges_;
     StateMemory element_state_;
     std::map<std::pair<int64_t, int64_t>, Bank> banks_;  // by rows and columns
     std::map<int, Member> members_;                      // by bucket id
-    int64_t owned_elements_ = 0, matrix_state_numbers_ = 0;
+    int64_t owned_elements_ = 0, matrix_state_numbers_ = 0, staged_elements_ = 0;
     Buffer matrix_state_;          // of the kinds that a matrix has; empty if there are none
     Buffer updates_;               // of what is stored here; empty where nothing is exchanged
     Buffer matrices_, workspace_;  // the banks; of their transform
+    Buffer staging_;               // of one bucket at a time; empty where nothing is cut along columns
 };
 
 }  // namespace speedrun

@@ -20,6 +20,9 @@ constexpr int64_t kElementsPerRank = (512 << 10) / 4;      // of an f32 bucket: 
 Placement at(const AxisPlacements& placements, Axis axis) {
     return placements[static_cast<size_t>(axis)];
 }
+Placement& at(AxisPlacements& placements, Axis axis) {
+    return placements[static_cast<size_t>(axis)];
+}
 
 // The ranks over which the data axes cut.
 int cut_of(const AxisPlacements& placements, const Mesh& mesh) {
@@ -67,8 +70,9 @@ ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
         throw_internal("collectives of a step: {} and {} are in one bucket and not placed alike",
                        bucket.pieces.front().parameter->name, piece.parameter->name);
     }
-    if (ranks.sharing().strategy == Strategy::ddp)
-        placement.state = on(bucket.num_shards == 1 ? AxisSet{} : kDataAxes, Placement::shard(0));
+    if (ranks.sharing().strategy == Strategy::ddp && bucket.num_shards > 1)
+        for (const Axis axis : kAxes)
+            if (kDataAxes.contains(axis)) at(placement.state, axis) = Placement::shard(0);
     return placement;
 }
 
@@ -127,13 +131,18 @@ CollectiveRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, co
 // Slices of matrices, to their owners and back.
 void add_exchanges(CollectiveRow& row, const Bucket& bucket, const MatrixOwners& owners, const Ranks& ranks,
                    DType compute) {
+    const MatrixRanks among(bucket);
+    AxisSet axes = ranks.sharing().strategy == Strategy::ddp ? kDataAxes : kShardAxes;
+    if (among.parts > 1) axes.add(Axis::tensor);
+    axes = ranks.mesh().larger_than_one(axes);
+    if (ranks.mesh().size(axes) != among.size())
+        throw_internal("exchange of {}: {} ranks share its matrices, {} has {}", bucket.name(), among.size(),
+                       axes.describe(), ranks.mesh().size(axes));
     const StepCollective exchange{.kind = Collective::all_to_all,
-                                  .axes = ranks.sharing().strategy == Strategy::ddp
-                                              ? ranks.mesh().larger_than_one(kDataAxes)
-                                              : ranks.mesh().larger_than_one(kShardAxes),
-                                  .group_size = bucket.num_shards,
+                                  .axes = axes,
+                                  .group_size = among.size(),
                                   .dtype = compute,
-                                  .payload_bytes = bucket.count * size_of(compute),
+                                  .payload_bytes = bucket.count * among.parts * size_of(compute),
                                   .padding_bytes = 0,
                                   .sent_bytes = owners.sent_bytes(bucket, size_of(compute)),
                                   .when = When::in_step};
@@ -203,7 +212,7 @@ std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ra
     for (const int id : layout.backward_order()) {
         const Bucket& bucket = layout[id];
         rows.push_back(row_of_bucket(layout, bucket, ranks, compute));
-        if (bucket.num_shards == 1 || !layout.whole_matrix(bucket.group)) continue;
+        if (!layout.whole_matrix(bucket.group) || MatrixRanks(bucket).size() == 1) continue;
         if (!owners.count(bucket.group)) owners[bucket.group] = MatrixOwners(layout, bucket.group);
         add_exchanges(rows.back(), bucket, owners[bucket.group], ranks, compute);
     }
