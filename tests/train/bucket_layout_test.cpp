@@ -8,7 +8,6 @@
 
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
-#include "train/sharding/matrix_owners.h"
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
@@ -159,39 +158,6 @@ TEST(BucketLayoutTest, BackwardCompletesTheLastDeclaredFirst) {
     EXPECT_EQ(order.size(), layout.all().size());
     for (size_t i = 1; i < order.size(); ++i)
         EXPECT_GT(layout[order[i - 1]].first_parameter(), layout[order[i]].first_parameter());
-}
-
-// ---- owners
-
-TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
-    const ParameterTable table = parameters_of(odd_model(), 16);
-    for (const int shards : {2, 3, 8, 40}) {
-        const BucketLayout layout(table, rules_for(table, shards));
-        const MatrixOwners owners(layout, 0);
-        EXPECT_EQ(owners.all().size(), 3u * (4 + 2)) << "q, k, v, out, up, down";
-        std::vector<double> loads(static_cast<size_t>(shards));
-        for (const OwnedMatrix& owned : owners.all()) {
-            ASSERT_GE(owned.owner, 0);
-            ASSERT_LT(owned.owner, shards);
-            loads[static_cast<size_t>(owned.owner)] +=
-                orthogonalisation_flops(owned.matrix.rows, owned.matrix.cols);
-            int64_t stored = 0;
-            for (int rank = 0; rank < shards; ++rank)
-                stored += MatrixOwners::stored(layout[owned.bucket], owned.matrix, rank).count;
-            EXPECT_EQ(stored, owned.matrix.numel());
-        }
-        EXPECT_EQ(loads, owners.loads());
-        EXPECT_LE(owners.imbalance(), 4.0 / 3) << "Graham's bound";
-    }
-}
-
-// 124M: 48 matrices of 768 x 768 and 24 of three times their work.
-TEST(MatrixOwnersTest, LoadsAreEvenWhereMatricesAreMany) {
-    const ParameterTable table = parameters_of(gpt2_124m(), 1024);
-    for (const int shards : {2, 4, 8, 16, 64, 1024}) {
-        const BucketLayout layout(table, rules_for(table, shards, 0, 8 << 20));
-        EXPECT_LE(MatrixOwners(layout, 0).imbalance(), 1.15) << shards << " ranks";
-    }
 }
 
 }  // namespace

@@ -1,0 +1,181 @@
+// Which rank orthogonalises which matrix: each has one owner, to whom all of it comes once, and none has much more to do.
+#include "train/sharding/matrix_owners.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "kernels/device/error.h"
+#include "tests/train/cut_matrices.h"
+#include "tests/train/small_model.h"
+#include "train/model/build_model.h"
+
+namespace speedrun::testing {
+namespace {
+
+ModelConfig odd_model() {
+    return model_of(Family::gpt2, {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
+}
+
+ModelConfig gpt2_124m() {
+    return model_of(Family::gpt2, {.layers = 12, .width = 768, .heads = 12, .vocabulary = 50257});
+}
+
+// Group 0: the blocks' matrices, which their optimizer needs whole.
+BucketRules rules_for(const ParameterTable& table, int shards, int64_t target) {
+    BucketRules rules;
+    rules.num_shards = shards;
+    rules.target = target;
+    for (const Parameter& p : table.all())
+        rules.group_of.push_back(p.is_matrix() && p.unit() > 0 && p.unit() < 4 ? 0 : 1);
+    rules.whole_matrix = {true, false};
+    return rules;
+}
+
+constexpr int64_t kTarget = 20000;
+
+TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
+    const ParameterTable table = parameters_of(odd_model(), 16);
+    for (const int shards : {2, 3, 8, 40}) {
+        const BucketLayout layout(table, rules_for(table, shards, kTarget));
+        const MatrixOwners owners(layout, 0);
+        EXPECT_EQ(owners.all().size(), 3u * (4 + 2)) << "q, k, v, out, up, down";
+        std::vector<double> loads(static_cast<size_t>(shards));
+        for (const OwnedMatrix& owned : owners.all()) {
+            ASSERT_GE(owned.owner, 0);
+            ASSERT_LT(owned.owner, shards);
+            loads[static_cast<size_t>(owned.owner)] +=
+                orthogonalisation_flops(owned.matrix.rows, owned.matrix.cols);
+            int64_t stored = 0;
+            for (int rank = 0; rank < shards; ++rank)
+                stored += MatrixOwners::stored(layout[owned.bucket], owned.matrix, rank).count;
+            EXPECT_EQ(stored, owned.matrix.numel());
+        }
+        EXPECT_EQ(loads, owners.loads());
+        EXPECT_LE(owners.imbalance(), 4.0 / 3) << "Graham's bound";
+    }
+}
+
+// 124M: 48 matrices of 768 x 768 and 24 of three times their work.
+TEST(MatrixOwnersTest, LoadsAreEvenWhereMatricesAreMany) {
+    const ParameterTable table = parameters_of(gpt2_124m(), 1024);
+    for (const int shards : {2, 4, 8, 16, 64, 1024}) {
+        const BucketLayout layout(table, rules_for(table, shards, 8 << 20));
+        EXPECT_LE(MatrixOwners(layout, 0).imbalance(), 1.15) << shards << " ranks";
+    }
+}
+
+// One group of all; buckets of parameters that are cut alike.
+BucketRules rules_of_cut(const ParameterTable& table, int shards, int64_t target, int index = 0) {
+    BucketRules rules;
+    rules.num_shards = shards;
+    rules.index = index;
+    rules.target = target;
+    for (const Parameter& p : table.all()) rules.placement_of.push_back(p.cut.all() ? 2 : p.cut.dimension);
+    rules.whole_matrix = {true};
+    return rules;
+}
+
+struct Sharers {
+    int shards, tensor;
+};
+
+void expect_one_owner_each(const Sharers& sharers, int64_t target) {
+    SCOPED_TRACE(
+        fmt::format("{} shards x {} of tensor, buckets of {}", sharers.shards, sharers.tensor, target));
+    const int all = sharers.shards * sharers.tensor;
+    const ParameterTable first_table = cut_matrices({.size = sharers.tensor});
+    const BucketLayout first(first_table, rules_of_cut(first_table, sharers.shards, target));
+    const MatrixOwners owners(first, 0);
+    ASSERT_EQ(owners.all().size(), 2u * (3 + 5)) << "q, k, v and five more";
+    ASSERT_EQ(owners.loads().size(), static_cast<size_t>(all));
+    std::vector<double> loads(static_cast<size_t>(all));
+    for (const OwnedMatrix& owned : owners.all()) {
+        const Matrix& m = owned.matrix;
+        const Bucket& bucket = first[owned.bucket];
+        const bool cut = !m.cut().all();
+        const int ranks = MatrixRanks(bucket).size();
+        EXPECT_EQ(ranks, cut ? all : sharers.shards) << m.parameter->name;
+        ASSERT_GE(owned.owner, 0);
+        ASSERT_LT(owned.owner, ranks);
+        const double flops = orthogonalisation_flops(m.whole_rows(), m.whole_cols());
+        for (int t = 0; t < all / ranks; ++t)
+            loads[static_cast<size_t>(owned.owner * (all / ranks) + t)] += flops;
+        std::set<int64_t> arrived;  // elements of the parts, one after the other
+        for (int rank = 0; rank < ranks; ++rank) {
+            const auto span = MatrixOwners::stored(bucket, m, rank);
+            for (int64_t e = 0; e < span.count; ++e)
+                EXPECT_TRUE(arrived.insert(span.in_parts + e).second) << m.parameter->name << " twice";
+        }
+        EXPECT_EQ(static_cast<int64_t>(arrived.size()), m.whole_numel()) << m.parameter->name;
+        EXPECT_EQ(*arrived.begin(), 0);
+        EXPECT_EQ(*arrived.rbegin(), m.whole_numel() - 1);
+    }
+    EXPECT_EQ(loads, owners.loads());
+    EXPECT_LE(owners.imbalance(), 4.0 / 3) << "Graham's bound";
+    for (int rank = 1; rank < all; ++rank) {
+        const ParameterTable table = cut_matrices({.size = sharers.tensor, .index = rank % sharers.tensor});
+        const BucketLayout layout(table, rules_of_cut(table, sharers.shards, target, rank / sharers.tensor));
+        const MatrixOwners others(layout, 0);
+        for (size_t i = 0; i < owners.all().size(); ++i)
+            EXPECT_EQ(others.all()[i].owner, owners.all()[i].owner) << "as rank " << rank << " sees it";
+        for (const Bucket& bucket : layout.all())
+            EXPECT_EQ(MatrixRanks(bucket).index,
+                      MatrixRanks(bucket).parts > 1 ? rank : rank / sharers.tensor);
+    }
+}
+
+TEST(MatrixOwnersTest, AMatrixCutOverTensorHasOneOwnerAmongAllThatHaveSomeOfIt) {
+    for (const int tensor : {1, 2, 3, 4})
+        for (const int shards : {1, 2, 3, 7})
+            for (const int64_t target : {1, 300, 1 << 20}) expect_one_owner_each({shards, tensor}, target);
+}
+
+// What a tensor axis adds in owners is as good as ranks that share the state.
+TEST(MatrixOwnersTest, LoadsAreEvenOverTensorToo) {
+    const auto flops_of = [](const MatrixOwners& owners) {
+        double sum = 0;
+        for (const double load : owners.loads()) sum += load;
+        return sum;
+    };
+    const CutSizes sizes{.width = 768, .heads = 768, .hidden = 3072};
+    const ParameterTable whole_table = cut_matrices({}, sizes);
+    const MatrixOwners whole(BucketLayout(whole_table, rules_of_cut(whole_table, 1, 0)), 0);
+    for (const int tensor : {2, 4}) {
+        const ParameterTable table = cut_matrices({.size = tensor}, sizes);
+        const MatrixOwners owners(BucketLayout(table, rules_of_cut(table, 1, 0)), 0);
+        double mixes = 0;
+        for (const OwnedMatrix& owned : owners.all())
+            if (owned.matrix.cut().all())
+                mixes += orthogonalisation_flops(owned.matrix.rows, owned.matrix.cols);
+        EXPECT_EQ(flops_of(owners), flops_of(whole) + (tensor - 1) * mixes)
+            << "only what is not cut is repeated";
+        EXPECT_LE(owners.imbalance(), 1.15) << tensor;
+    }
+}
+
+// An owner keeps what it has: of 96 elements on 2 x 2 ranks, of which it stores 32, two thirds travel.
+TEST(MatrixOwnersTest, SentBytesAreWhatOwnersLack) {
+    ParameterTable table;
+    table.declare("down", {{Dimension::width, 8}, {Dimension::hidden, 6, 2}}, {});
+    const BucketLayout layout(table, rules_of_cut(table, 2, 0));
+    const Bucket& bucket = layout[0];
+    EXPECT_EQ(bucket.shard_size, 32) << "a multiple of 16, so that the second shard has 16 elements";
+    EXPECT_EQ(MatrixOwners(layout, 0).all()[0].owner, 0);
+    EXPECT_EQ(MatrixOwners(layout, 0).sent_bytes(bucket, 2), (96 - 32) * 2 / 4.0);
+}
+
+TEST(MatrixOwnersTest, PartsThatAreNotOneMatrixOrNotCutAlikeAreRefused) {
+    ParameterTable stacks;
+    stacks.declare("qkv", {{Dimension::head_width, 18, 2, 3}, {Dimension::width, 8}}, {}, 1);
+    const BucketLayout one_matrix(stacks, rules_of_cut(stacks, 1, 0));
+    EXPECT_THROW(MatrixOwners(one_matrix, 0), Error);
+    const ParameterTable table = cut_matrices({.size = 2});
+    BucketRules rules = rules_of_cut(table, 2, 1 << 20);
+    rules.placement_of.clear();
+    const BucketLayout mixed(table, rules);
+    EXPECT_THROW(MatrixOwners(mixed, 0), Error);
+}
+
+}  // namespace
+}  // namespace speedrun::testing
