@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/device/error.h"
+#include "tests/train/cut_matrices.h"
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/optim/groups.h"
@@ -163,6 +164,45 @@ TEST(StepCollectivesTest, UnknownChangeThrows) {
     EXPECT_EQ(derive(rows, full).size(), 1u);
     EXPECT_THROW(derive(rows, columns), Error);
     EXPECT_THROW(derive(tensor_rows, full), Error);
+}
+
+// Matrices that the tensor axis cuts travel among all ranks that have some of them, others within a tensor coordinate. Of
+// one rank's shards (a multiple of 16 elements): out, 10 x 6 of 10 x 12; mix, 10 x 5.
+TEST(StepCollectivesTest, MatricesTravelAmongTheRanksThatHaveSomeOfThem) {
+    const ParameterTable table = cut_matrices({.size = 2});
+    OptimizersConfig optimizers;
+    optimizers.groups = {optimizer_group(OptimizerKind::muon, {"*"})};
+    const auto exchanges = [&](Strategy strategy, const Mesh& mesh, const char* name) {
+        Sharing sharing = sharing_of(strategy);
+        sharing.bucket_bytes = 1;
+        const Ranks ranks(mesh, sharing);
+        const BucketLayout layout(table, bucket_rules(ranks, table, optimizers));
+        Lines found;
+        for (const CollectiveRow& row : step_collectives(layout, ranks, DType::bf16))
+            for (const StepCollective& c : row.collectives)
+                if (row.name == name && c.kind == Collective::all_to_all)
+                    found.push_back(fmt::format("{} of {} over {}, {} bytes, {} sent", name_of(c.kind),
+                                                c.group_size, c.axes.describe(), c.payload_bytes,
+                                                c.sent_bytes));
+        EXPECT_TRUE(found.empty() || (found.size() == 2 && found[0] == found[1])) << "there and back";
+        return found.empty() ? "" : found.front();
+    };
+    using enum Strategy;
+    const Mesh tensor({1, 1, 1, 2}), both({1, 2, 1, 2}), copies({2, 2, 1, 2});
+    EXPECT_EQ(exchanges(zero1, tensor, "a.out"), "all_to_all of 2 over tensor, 240 bytes, 60 sent");
+    EXPECT_EQ(exchanges(zero1, tensor, "a.mix"), "");
+    EXPECT_EQ(exchanges(ddp, tensor, "a.out"), "all_to_all of 2 over tensor, 240 bytes, 60 sent");
+    for (const Mesh& mesh : {both, copies}) {
+        const std::string out = exchanges(zero2, mesh, "a.out"), mix = exchanges(zero2, mesh, "a.mix");
+        EXPECT_TRUE(out == "all_to_all of 4 over shard x tensor, 240 bytes, 44 sent" ||
+                    out == "all_to_all of 4 over shard x tensor, 240 bytes, 46 sent")
+            << out << ": the owner has 32 or 28 elements";
+        EXPECT_TRUE(mix == "all_to_all of 2 over shard, 100 bytes, 18 sent" ||
+                    mix == "all_to_all of 2 over shard, 100 bytes, 32 sent")
+            << mix << ": the owner has 32 or 18 elements";
+    }
+    EXPECT_EQ(exchanges(ddp, copies, "a.out").substr(0, 55),
+              "all_to_all of 8 over replicate x shard x tensor, 240 by");
 }
 
 // L blocks and two units at the ends (embeddings, head), one microbatch: gathers before forward L+2, before

@@ -1,0 +1,241 @@
+// Steps of whole matrices on ranks that share them, along the tensor axis above all: what one rank computes of the whole
+// ones, bit for bit, since an owner does the same work on the same numbers.
+#include "train/sharding/matrix_update.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "tests/distributed/rank_threads.h"
+#include "tests/distributed/rank_values.h"
+#include "tests/train/cut_matrices.h"
+#include "tests/train/small_model.h"
+#include "train/sharding/step_collectives.h"
+
+namespace speedrun::testing {
+namespace {
+
+constexpr int64_t kSteps = 3;
+constexpr uint32_t kStart = 1000;  // salt of the masters; a step's is that of its gradients
+
+struct Case {
+    Mesh mesh;
+    Strategy strategy;
+    bool normuon;
+    DType precision = DType::f32;
+    int64_t bucket_bytes = 1 << 20;  // all that are cut alike in one
+
+    std::string describe() const {
+        return fmt::format("{}, {}, {}, {}, buckets of {}", mesh.describe(), word_of(strategy),
+                           normuon ? "normuon" : "muon", name_of(precision), bucket_bytes);
+    }
+};
+
+Sharing sharing_of(const Case& c) {
+    Sharing sharing;
+    sharing.strategy = c.strategy;
+    sharing.bucket_bytes = c.bucket_bytes;
+    return resolve_sharing(sharing);
+}
+
+OptimizersConfig optimizers_of(const Case& c) {
+    OptimizerGroupConfig group = optimizer_group(OptimizerKind::muon, {"*"});
+    group.lr = 0.05;
+    group.weight_decay = 0.1;
+    group.normuon = c.normuon;
+    group.cautious = true;
+    OptimizersConfig config;
+    config.groups = {group};
+    return config;
+}
+
+float whole_value(const Parameter& p, int64_t element, uint32_t salt) {
+    return 0.01f * rank_value(p.id, element, salt);
+}
+
+// What a rank, or one alone, has between reduction and gather.
+class Stepper {
+  public:
+    Stepper(const Case& c, const Ranks& ranks)
+        : runtime_({.device = DeviceKind::cpu, .precision = c.precision, .threads = 1, .communicates = true}),
+          table_(cut_matrices(
+              {.size = ranks.mesh().size(Axis::tensor),
+               .index = ranks.mesh().coordinates(ranks.rank())[static_cast<size_t>(Axis::tensor)]})),
+          parameters_(table_, bucket_rules(ranks, table_, optimizers_of(c)), runtime_),
+          gradients_(table_, parameters_.layout(), runtime_, gradient_memory(ranks, 1, true)),
+          reducer_(ranks, parameters_, gradients_, runtime_),
+          scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)),
+          updates_(make_group_updates(optimizers_of(c), StepOrder::reverse,
+                                      {parameters_, gradients_, reducer_, runtime_})) {
+        std::vector<std::vector<float>> start;
+        for (const Parameter& p : table_.all()) start.push_back(part(p, kStart));
+        parameters_.assign(start);
+        *static_cast<float*>(scale_.data()) = 1;
+        update().reset(runtime_.compute());
+        runtime_.synchronize();
+    }
+
+    void step(int64_t number) {
+        const BucketLayout& layout = parameters_.layout();
+        for (const Bucket& bucket : layout.all()) {
+            auto* const gradient = static_cast<float*>(gradients_.shard(bucket).data);
+            for (const Piece& piece : layout.shard_pieces(bucket)) {
+                const std::vector<float> values = part(*piece.parameter, static_cast<uint32_t>(number));
+                std::copy_n(values.begin() + piece.in_parameter, piece.count, gradient + piece.in_bucket);
+            }
+        }
+        const StepContext context{.step = number,
+                                  .lr_factor = 0.9,
+                                  .grad_scale = scale_.tensor(DType::f32, {1}),
+                                  .ops = runtime_.ops(),
+                                  .stream = runtime_.optimizer()};
+        for (const int id : layout.backward_order()) update().begin(layout[id], context);
+        update().compute_updates(context);
+        for (const int id : layout.forward_order()) update().finish(layout[id], context);
+        runtime_.synchronize();
+    }
+
+    // What this rank stores after the steps: elements of the whole masters, by parameter, and numbers of the matrices'
+    // state, by parameter.
+    using Numbers = std::map<std::pair<std::string, int64_t>, float>;
+    Numbers masters() const {
+        const BucketLayout& layout = parameters_.layout();
+        Numbers all;
+        for (const Bucket& bucket : layout.all()) {
+            const auto* const shard = static_cast<const float*>(parameters_.master_shard(bucket).data);
+            for (const Piece& piece : layout.shard_pieces(bucket))
+                each_of(*piece.parameter, {piece.in_parameter, piece.count},
+                        [&](int64_t in_part, int64_t in_whole) {
+                            all[{piece.parameter->name, in_whole}] =
+                                shard[piece.in_bucket + in_part - piece.in_parameter];
+                        });
+        }
+        return all;
+    }
+    Numbers matrix_state() const {
+        Numbers all;
+        for (const Bucket& bucket : parameters_.layout().all())
+            for (const StateShard& shard : updates_.front()->state(bucket))
+                for (int64_t i = 0; shard.parameter && i < shard.values.numel(); ++i)
+                    all[{shard.parameter->name, shard.begin + i}] = shard.values.as<float>()[i];
+        return all;
+    }
+    int64_t bytes_sent() const { return reducer_.bytes_sent(); }
+    double planned_bytes() const {  // of the exchanges of a step, by a rank
+        double bytes = 0;
+        for (const CollectiveRow& row : reducer_.collectives())
+            for (const StepCollective& c : row.collectives)
+                bytes += c.kind == Collective::all_to_all ? c.sent_bytes : 0;
+        return bytes;
+    }
+    int64_t staging_bytes() {
+        for (const auto& entry : runtime_.device().memory().entries())
+            if (entry.name == "parts of matrices") return entry.bytes;
+        return 0;
+    }
+
+  private:
+    GroupUpdate& update() { return *updates_.front(); }
+
+    template <class Function>
+    static void each_of(const Parameter& p, const PartRange& range, const Function& function) {
+        for (const Box& box : p.boxes(range))
+            for (int64_t row = 0; row < box.rows; ++row)
+                for (int64_t column = 0; column < box.columns; ++column)
+                    function(box.in_part + row * box.columns + column,
+                             box.in_whole + row * box.stride + column);
+    }
+    static std::vector<float> part(const Parameter& p, uint32_t salt) {
+        std::vector<float> values(static_cast<size_t>(p.numel()));
+        each_of(p, {0, p.numel()}, [&](int64_t in_part, int64_t in_whole) {
+            values[static_cast<size_t>(in_part)] = whole_value(p, in_whole, salt);
+        });
+        return values;
+    }
+
+    Runtime runtime_;
+    const ParameterTable table_;
+    ParameterStore parameters_;
+    GradientStore gradients_;
+    Reducer reducer_;
+    Buffer scale_;
+    std::vector<std::unique_ptr<GroupUpdate>> updates_;
+};
+
+// Every number that a rank has is the one of the whole; returns in how many of `expected` it differs.
+int64_t differences(const Stepper::Numbers& found, const Stepper::Numbers& expected) {
+    int64_t different = 0;
+    for (const auto& [where, value] : found) {
+        const float other = expected.at(where);
+        different += std::memcmp(&value, &other, sizeof(float)) != 0;
+    }
+    return different;
+}
+
+void expect_equal_to_one_rank(const Case& c) {
+    SCOPED_TRACE(c.describe());
+    Case one = c;
+    one.mesh = Mesh();
+    Stepper alone(one, Ranks(one.mesh, sharing_of(one)));
+    for (int64_t step = 0; step < kSteps; ++step) alone.step(step);
+    const Stepper::Numbers masters = alone.masters(), state = alone.matrix_state();
+    EXPECT_EQ(alone.staging_bytes(), 0);
+    EXPECT_EQ(state.empty(), !c.normuon);
+
+    std::mutex mutex;
+    std::map<std::pair<std::string, int64_t>, int> stored, owned;  // by how many ranks
+    int64_t sent = 0, staged = 0;
+    double planned = 0;
+    run_ranks(c.mesh.world_size(), [&](World& world) {
+        const Ranks ranks(c.mesh, sharing_of(c), &world);
+        Stepper rank(c, ranks);
+        for (int64_t step = 0; step < kSteps; ++step) rank.step(step);
+        const Stepper::Numbers mine = rank.masters(), my_state = rank.matrix_state();
+        const std::scoped_lock lock(mutex);
+        EXPECT_EQ(differences(mine, masters), 0) << "masters of rank " << world.rank();
+        EXPECT_EQ(differences(my_state, state), 0) << "state of rank " << world.rank();
+        for (const auto& [where, value] : mine) ++stored[where];
+        for (const auto& [where, value] : my_state) ++owned[where];
+        sent += rank.bytes_sent();
+        planned += rank.planned_bytes();
+        staged = std::max(staged, rank.staging_bytes());
+    });
+    EXPECT_EQ(stored.size(), masters.size());
+    EXPECT_EQ(owned.size(), state.size());
+    const int T = c.mesh.size(Axis::tensor),
+              copies = c.strategy == Strategy::ddp ? 1 : c.mesh.size(Axis::replicate);
+    const auto whole_on_each = [](const std::string& name) { return name.find(".mix") != std::string::npos; };
+    for (const auto* numbers : {&stored, &owned})
+        for (const auto& [where, times] : *numbers)
+            ASSERT_EQ(times, copies * (whole_on_each(where.first) ? T : 1))
+                << where.first << " " << where.second;
+    EXPECT_NEAR(static_cast<double>(sent), kSteps * planned, 1e-6);
+    EXPECT_EQ(staged > 0, T > 1) << "parts cut along columns land beside the matrices";
+}
+
+class MatrixUpdateTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(MatrixUpdateTest, StepsAreThoseOfOneRankOnWholeMatrices) {
+    for (const bool normuon : {false, true}) {
+        Case c = GetParam();
+        c.normuon = normuon;
+        expect_equal_to_one_rank(c);
+        c.bucket_bytes = 1;  // each parameter by itself
+        expect_equal_to_one_rank(c);
+    }
+}
+using enum Strategy;
+INSTANTIATE_TEST_SUITE_P(Meshes, MatrixUpdateTest,
+                         ::testing::Values(Case{Mesh({1, 1, 1, 2}), zero1}, Case{Mesh({1, 1, 1, 3}), zero2},
+                                           Case{Mesh({1, 2, 1, 2}), zero1}, Case{Mesh({1, 3, 1, 2}), zero2},
+                                           Case{Mesh({1, 2, 1, 3}), zero3}, Case{Mesh({1, 2, 1, 2}), ddp},
+                                           Case{Mesh({1, 1, 1, 2}), ddp}, Case{Mesh({2, 2, 1, 2}), ddp},
+                                           Case{Mesh({2, 2, 1, 2}), zero3}, Case{Mesh({2, 1, 1, 2}), zero1},
+                                           Case{Mesh({1, 2, 2, 2}), zero1}, Case{Mesh({1, 4, 1, 1}), zero1},
+                                           Case{Mesh({1, 2, 1, 2}), zero2, false, DType::bf16},
+                                           Case{Mesh({1, 1, 1, 4}), ddp, false, DType::bf16}));
+
+}  // namespace
+}  // namespace speedrun::testing
