@@ -137,7 +137,8 @@ void MatrixUpdate::allocate(int64_t stored) {
     }
     updates_ = Buffer(device, "updates of matrices", MemoryCategory::workspace, stored * real);
     matrices_ = Buffer(device, "whole matrices", MemoryCategory::workspace, owned_elements_ * real);
-    staging_ = Buffer(device, "parts of matrices", MemoryCategory::workspace, staged_elements_ * real);
+    if (staged_elements_ > 0)
+        staging_ = Buffer(device, "parts of matrices", MemoryCategory::workspace, staged_elements_ * real);
     workspace_ = Buffer(device, "transform of matrices", MemoryCategory::workspace, workspace * real);
     if (matrix_state_numbers_ > 0) {
         matrix_state_ = Buffer(device, "state of whole matrices", MemoryCategory::optimizer_state,
