@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
+#include <string>
 
 #include "kernels/device/error.h"
 #include "tests/train/cut_matrices.h"
@@ -152,6 +154,23 @@ TEST(MatrixOwnersTest, LoadsAreEvenOverTensorToo) {
             << "only what is not cut is repeated";
         EXPECT_LE(owners.imbalance(), 1.15) << tensor;
     }
+}
+
+// The fifth goes to rank 3, which has the shortest so far and then the most of all. Ranks 2 and 3 would both repeat a
+// matrix that is not cut, behind the busier of them: it is for ranks 0 and 1, though rank 2 has less to do than they.
+TEST(MatrixOwnersTest, WhatIsRepeatedGoesWhereTheBusiestHasLeast) {
+    ParameterTable table;
+    for (const int64_t side : {64, 62, 60, 58, 56})
+        table.declare(fmt::format("{}", side), {{Dimension::width, side}, {Dimension::hidden, side / 2, 2}},
+                      {});
+    table.declare("mix", {{Dimension::width, 16}, {Dimension::numbers, 16}}, {});
+    const BucketLayout layout(table, rules_of_cut(table, 2, 0));
+    std::map<std::string, int> owner;
+    const MatrixOwners owners(layout, 0);
+    for (const OwnedMatrix& owned : owners.all()) owner[owned.matrix.parameter->name] = owned.owner;
+    const std::map<std::string, int> expected{{"64", 0}, {"62", 1}, {"60", 2},
+                                              {"58", 3}, {"56", 3}, {"mix", 0}};
+    EXPECT_EQ(owner, expected);
 }
 
 // An owner keeps what it has: of 96 elements on 2 x 2 ranks, of which it stores 32, two thirds travel.

@@ -49,7 +49,7 @@ struct Matrix {
     int64_t numel() const { return rows * cols; }
     const TensorCut& cut() const { return parameter->cut; }
     bool columns_cut() const { return !cut().all() && cut().dimension == 1; }
-    // Of all parts together.
+    // The sizes of all parts together.
     int64_t whole_rows() const { return columns_cut() ? rows : rows * cut().parts; }
     int64_t whole_cols() const { return columns_cut() ? cols * cut().parts : cols; }
     int64_t whole_numel() const { return numel() * cut().parts; }
