@@ -15,6 +15,19 @@ Tensor shaped(const Buffer& buffer, DType dtype, const std::vector<int64_t>& sha
                              : buffer.tensor(dtype, {shape[0]}, offset);
 }
 
+// The piece's elements of these of the whole parameter.
+std::vector<float> part_of(const std::vector<float>& whole, const Piece& piece) {
+    std::vector<float> part;
+    part.reserve(static_cast<size_t>(piece.count));
+    for (const Box& box : piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count})) {
+        for (int64_t row = 0; row < box.rows; ++row) {
+            const auto begin = whole.begin() + box.in_whole + row * box.stride;
+            part.insert(part.end(), begin, begin + box.columns);
+        }
+    }
+    return part;
+}
+
 }  // namespace
 
 ParameterStore::ParameterStore(const ParameterTable& table, const BucketRules& rules, Runtime& runtime)
@@ -127,52 +140,63 @@ void ParameterStore::publish_shards() {
 }
 
 void ParameterStore::assign(const std::vector<std::vector<float>>& values) {
+    std::vector<std::vector<float>> parts;  // what copies read, until they are done
     for (const Bucket& bucket : layout_.all()) {
         const Tensor shard = master_shard(bucket);
         for (const Piece& piece : layout_.shard_pieces(bucket)) {
-            const std::vector<float>& from = values.at(static_cast<size_t>(piece.parameter->id));
-            if (static_cast<int64_t>(from.size()) != piece.parameter->numel()) {
-                throw_internal("{}: {} values for {} elements", piece.parameter->name, from.size(),
-                               piece.parameter->numel());
-            }
-            runtime_.device().copy(static_cast<float*>(shard.data) + piece.in_bucket,
-                                   from.data() + piece.in_parameter, piece.count * size_of(DType::f32),
-                                   runtime_.compute());
+            const Parameter& p = *piece.parameter;
+            const std::vector<float>& from = values.at(static_cast<size_t>(p.id));
+            if (static_cast<int64_t>(from.size()) != p.whole_numel())
+                throw_internal("{}: {} values for {} elements", p.name, from.size(), p.whole_numel());
+            const float* first = from.data() + piece.in_parameter;
+            if (!p.cut.all()) first = parts.emplace_back(part_of(from, piece)).data();
+            runtime_.device().copy(static_cast<float*>(shard.data) + piece.in_bucket, first,
+                                   piece.count * size_of(DType::f32), runtime_.compute());
         }
         publish_shard(bucket, runtime_.compute());
     }
     runtime_.compute().synchronize();
 }
 
+// A random value depends on its place in the whole parameter: one operation for each row that is contiguous there.
 void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, uint64_t seed) {
     Stream& stream = runtime_.compute();
     Ops& ops = runtime_.ops();
     const InitRule& init = piece.parameter->init;
     const auto sequence = static_cast<uint64_t>(piece.parameter->id);
+    const std::vector<Box> boxes =
+        piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count});
+    const auto at = [&](int64_t in_part, int64_t count) {
+        auto* const data = static_cast<float*>(values.data);
+        return Tensor(data ? data + (in_part - piece.in_parameter) : nullptr, DType::f32, {count});
+    };
+    const auto each_row = [&](const auto& enqueue) {
+        for (const Box& box : boxes)
+            for (int64_t row = 0; row < box.rows; ++row)
+                enqueue(at(box.in_part + row * box.columns, box.columns), box.in_whole + row * box.stride);
+    };
     switch (init.kind) {
         case InitRule::Kind::constant:
             ops.fill({.x = values, .value = init.value}, stream);
             break;
         case InitRule::Kind::first_element:
             ops.fill({.x = values, .value = 0.0f}, stream);
-            if (piece.in_parameter == 0)
-                ops.fill({.x = Tensor(values.data, DType::f32, {1}), .value = init.value}, stream);
+            if (!boxes.empty() && boxes.front().in_whole == 0)
+                ops.fill({.x = at(boxes.front().in_part, 1), .value = init.value}, stream);
             break;
         case InitRule::Kind::normal:
-            ops.random_normal({.x = values,
-                               .seed = seed,
-                               .sequence = sequence,
-                               .offset = piece.in_parameter,
-                               .deviation = init.value},
-                              stream);
+            each_row([&](const Tensor& x, int64_t offset) {
+                ops.random_normal(
+                    {.x = x, .seed = seed, .sequence = sequence, .offset = offset, .deviation = init.value},
+                    stream);
+            });
             break;
         case InitRule::Kind::uniform:
-            ops.random_uniform({.x = values,
-                                .seed = seed,
-                                .sequence = sequence,
-                                .offset = piece.in_parameter,
-                                .bound = init.value},
-                               stream);
+            each_row([&](const Tensor& x, int64_t offset) {
+                ops.random_uniform(
+                    {.x = x, .seed = seed, .sequence = sequence, .offset = offset, .bound = init.value},
+                    stream);
+            });
             break;
     }
 }

@@ -43,13 +43,13 @@ class ParameterStore {
     }
 
     // Enqueues the initial values of this rank's shards on the compute stream: a function of (seed,
-    // parameter, element) alone, whatever the layout.
+    // parameter, element of the whole parameter) alone, whatever the layout and the tensor axis.
     void initialize(uint64_t seed);
     // Enqueues the rounding of this rank's shards of the masters to their compute copies, on the compute
     // stream.
     void publish_shards();
-    // The masters become these host values, by parameter id, each rank its shards; and so do its shards of
-    // what compute reads. Waits.
+    // The masters become these host values, by parameter id, of whole parameters, each rank its shards; and so
+    // do its shards of what compute reads. Waits.
     void assign(const std::vector<std::vector<float>>& values);
     // Enqueues the rounding of one master to its compute copy; as master().
     void publish(const Parameter& p, Stream& stream);

@@ -1,0 +1,29 @@
+// Parameters that ranks of a tensor axis cut in every way there is, with one left whole of each kind.
+#pragma once
+
+#include "train/parameters/parameter_table.h"
+
+namespace speedrun::testing {
+
+// What rank `index` of so many has of them; `parts` divides 6.
+inline ParameterTable cut_table(const TensorPart& part) {
+    using enum Dimension;
+    using Kind = InitRule::Kind;
+    ParameterTable table(part.index);
+    const auto cut = [&](Dimension dimension, int64_t size, int64_t stacked = 1) {
+        return Extent{
+            .dimension = dimension, .size = size / part.size, .parts = part.size, .stacked = stacked};
+    };
+    const Extent across{.dimension = width, .size = 5};
+    table.declare("qkv.weight", {cut(head_width, 18, 3), across}, {Kind::normal, 0.5f}, 3);
+    table.declare("qkv.bias", {cut(head_width, 18, 3)}, {Kind::first_element, 2});
+    table.declare("out.weight", {across, cut(head_width, 6)}, {Kind::uniform, 0.25f});
+    table.declare("norm.gain", {across}, {Kind::constant, 1});
+    table.declare("up.weight", {cut(hidden, 12), across}, {Kind::uniform, 0.5f});
+    table.declare("down.weight", {across, cut(hidden, 12)}, {Kind::normal, 2});
+    table.declare("mix", {{.dimension = numbers, .size = 3}}, {Kind::first_element, 3});
+    table.declare("position.weight", {{.dimension = positions, .size = 4}, across}, {Kind::normal, 1});
+    return table;
+}
+
+}  // namespace speedrun::testing

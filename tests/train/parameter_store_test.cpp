@@ -1,0 +1,91 @@
+// Masters of ranks that cut parameters along a tensor axis and shards: together they are those of one rank.
+#include "train/sharding/parameter_store.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/train/cut_table.h"
+
+namespace speedrun::testing {
+namespace {
+
+using Values = std::vector<float>;
+using Parameters = std::vector<Values>;  // whole ones, by id
+
+// What a rank's masters hold, at the places of the whole parameters; counts how often an element is there, what all
+// tensor ranks have on the first of them.
+void collect(const ParameterStore& store, Runtime& runtime, Parameters& into,
+             std::vector<std::vector<int>>& seen, bool first) {
+    runtime.synchronize();
+    for (const Bucket& bucket : store.layout().all()) {
+        const auto* const shard = store.master_shard(bucket).as<float>();
+        for (const Piece& piece : store.layout().shard_pieces(bucket)) {
+            const auto id = static_cast<size_t>(piece.parameter->id);
+            int64_t at = piece.in_bucket;
+            for (const Box& box :
+                 piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count})) {
+                for (int64_t i = 0; i < box.count(); ++i, ++at) {
+                    const auto to =
+                        static_cast<size_t>(box.in_whole + i / box.columns * box.stride + i % box.columns);
+                    into[id][to] = shard[at];
+                    if (!piece.parameter->cut.all() || first) ++seen[id][to];
+                }
+            }
+        }
+    }
+}
+
+// The masters of all ranks of parts x shards after `fill`.
+template <class Fill>
+Parameters masters(int parts, int shards, Fill&& fill) {
+    const ParameterTable whole = cut_table({});
+    Parameters values;
+    std::vector<std::vector<int>> seen, once;
+    for (const Parameter& p : whole.all()) {
+        values.emplace_back(static_cast<size_t>(p.numel()));
+        seen.emplace_back(values.back().size());
+        once.emplace_back(values.back().size(), 1);
+    }
+    for (int part = 0; part < parts; ++part) {
+        const ParameterTable table = cut_table({.size = parts, .index = part});
+        for (int shard = 0; shard < shards; ++shard) {
+            Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
+            BucketRules rules;
+            rules.num_shards = shards;
+            rules.index = shard;
+            rules.target = 40;
+            ParameterStore store(table, rules, runtime);
+            fill(store);
+            collect(store, runtime, values, seen, part == 0);
+        }
+    }
+    EXPECT_EQ(seen, once) << parts << " parts, " << shards << " shards";
+    return values;
+}
+
+TEST(ParameterStoreTest, InitialValuesDependOnThePlaceInTheWhole) {
+    const auto initialize = [](ParameterStore& store) { store.initialize(7); };
+    const Parameters expected = masters(1, 1, initialize);
+    EXPECT_EQ(expected[1], (Values{2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+    for (const int parts : {1, 2, 3, 6})
+        for (const int shards : {1, 2, 3, 5})
+            EXPECT_EQ(masters(parts, shards, initialize), expected)
+                << parts << " parts, " << shards << " shards";
+}
+
+TEST(ParameterStoreTest, EachRankTakesItsBoxesOfWholeValues) {
+    Parameters expected;
+    const ParameterTable whole = cut_table({});
+    for (const Parameter& p : whole.all()) {
+        expected.emplace_back();
+        for (int64_t i = 0; i < p.numel(); ++i)
+            expected.back().push_back(static_cast<float>(p.id * 1000 + i));
+    }
+    for (const int parts : {1, 2, 3})
+        for (const int shards : {1, 2, 5})
+            EXPECT_EQ(masters(parts, shards, [&](ParameterStore& store) { store.assign(expected); }),
+                      expected)
+                << parts << " parts, " << shards << " shards";
+}
+
+}  // namespace
+}  // namespace speedrun::testing
