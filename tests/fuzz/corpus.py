@@ -58,6 +58,8 @@ def safetensors():
         ({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
           "b": {"dtype": "BF16", "shape": [3], "data_offsets": [16, 22]}, "__metadata__": {"format": "pt"}}, bytes(22)),
         ({"i": {"dtype": "I32", "shape": [], "data_offsets": [0, 4]}, "e": {"dtype": "F32", "shape": [0, 5], "data_offsets": [4, 4]}}, bytes(4)),
+        ({"a[0:2,1:3]": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+          "a[3:5]": {"dtype": "F32", "shape": [2], "data_offsets": [16, 24]}}, bytes(24)),
     ):
         text = json.dumps(header).encode()
         yield struct.pack("<Q", len(text)) + text + data

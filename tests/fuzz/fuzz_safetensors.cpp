@@ -1,8 +1,39 @@
+#include <cstdlib>
+
 #include "tests/fuzz/fuzz_input.h"
 #include "train/checkpoint/safetensors.h"
+#include "train/checkpoint/tensor_box.h"
+
+namespace {
+
+// A tensor's name may be that of a piece of a checkpoint: numbers that there are, by whatever name, or none.
+void check_pieces(const std::vector<speedrun::NamedTensor>& tensors, const std::vector<int64_t>& shape) {
+    int64_t numel = 1;
+    for (const int64_t size : shape) numel *= size;
+    std::vector<speedrun::TensorBox> boxes;
+    for (const speedrun::NamedTensor& tensor : tensors) {
+        const speedrun::PieceName name = speedrun::parse_piece_name(tensor.name);
+        const auto box = speedrun::box_of(name, shape);
+        if (!box) continue;
+        if (box->count() < 0 || (box->count() > 0 && (box->begin < 0 || box->end() > numel))) std::abort();
+        if (box->count() > 0 &&
+            speedrun::box_of(speedrun::parse_piece_name(speedrun::piece_name("a", shape, *box)), shape)
+                    ->count() != box->count())
+            std::abort();
+        boxes.push_back(*box);
+    }
+    if (speedrun::coverage_of(boxes).reached > numel) std::abort();
+    for (const speedrun::TensorBox& box : boxes) speedrun::overlaps_of(box, boxes.front());
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const speedrun::fuzz::MemoryFile file({reinterpret_cast<const char*>(data), size});
-    speedrun::fuzz::expect_clean([&] { speedrun::read_safetensors(file.path()); });
+    speedrun::fuzz::expect_clean([&] {
+        const std::vector<speedrun::NamedTensor> tensors = speedrun::read_safetensors(file.path());
+        check_pieces(tensors, {64, 48});
+        for (const speedrun::NamedTensor& tensor : tensors) check_pieces(tensors, tensor.shape);
+    });
     return 0;
 }

@@ -23,6 +23,7 @@ inline ParameterTable cut_table(const TensorPart& part) {
     table.declare("down.weight", {across, cut(hidden, 12)}, {Kind::normal, 2});
     table.declare("mix", {{.dimension = numbers, .size = 3}}, {Kind::first_element, 3});
     table.declare("position.weight", {{.dimension = positions, .size = 4}, across}, {Kind::normal, 1});
+    table.set_num_units(1);
     return table;
 }
 

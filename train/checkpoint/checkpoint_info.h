@@ -3,7 +3,8 @@
 //   "master/PARAMETER"
 //                              or "KIND/PARAMETER" of an optimizer (StateKind), in the parameter's shape
 //                              where it is one number per element; a piece has "[BEGIN:END]" behind its name,
-//                              in elements of the flattened tensor, unless it is all of it.
+//                              in elements of the flattened tensor, or "[ROW:END,COLUMN:END]" where it is a
+//                              box of a matrix, unless it is all of it (tensor_box.h).
 //   checkpoint.json            CheckpointInfo
 //   SHA256SUMS                 of all others, as `sha256sum -c` reads it
 // The tensors know nothing of the mesh that wrote them. The folder is written as ".step-00000123.part" and

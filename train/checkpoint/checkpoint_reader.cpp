@@ -77,40 +77,37 @@ void CheckpointReader::index() {
     for (size_t f = 0; f < info_.files.size(); ++f) {
         const std::string path = path_of(info_.files[f]);
         for (const TensorEntry& entry : read_safetensors_entries(path)) {
-            PieceName piece = parse_piece_name(entry.name);
+            const PieceName piece = parse_piece_name(entry.name);
             const auto found = tensors.find(piece.tensor);
             if (found == tensors.end()) throw_data("{}: unknown tensor {}", path, entry.name);
-            const int64_t numel = found->second->numel();
-            if (piece.end < 0) piece.end = numel;
-            const int64_t count = piece.end - piece.begin;
-            if (entry.dtype != DType::f32 || entry.bytes != count * size_of(DType::f32) ||
-                piece.end > numel) {
+            const std::vector<int64_t>& shape = found->second->shape;
+            const std::optional<TensorBox> box = box_of(piece, shape);
+            if (!box)
+                throw_data("{}: {} holds numbers that tensor {} {} lacks", path, entry.name, piece.tensor,
+                           text_of(shape));
+            const int64_t held = entry.bytes / size_of(DType::f32);
+            if (entry.dtype != DType::f32 || held != box->count()) {
                 throw_data("{}: {} has {} bytes of {}; expected {} numbers (f32) of tensor {} {}", path,
-                           entry.name, entry.bytes, name_of(entry.dtype), count, piece.tensor,
-                           text_of(found->second->shape));
+                           entry.name, entry.bytes, name_of(entry.dtype), box->count(), piece.tensor,
+                           text_of(shape));
             }
-            stored_[piece.tensor].push_back({piece.begin, piece.end, f, entry.begin});
+            stored_[piece.tensor].push_back({*box, f, entry.begin});
         }
     }
-    for (auto& [name, pieces] : stored_)
-        std::sort(pieces.begin(), pieces.end(),
-                  [](const Stored& a, const Stored& b) { return a.begin < b.begin; });
     for (const CheckpointTensor& tensor : info_.tensors) check_covered(tensor);
 }
 
 void CheckpointReader::check_covered(const CheckpointTensor& tensor) const {
-    int64_t reached = 0;
-    const auto found = stored_.find(tensor.name);
-    if (found != stored_.end()) {
-        for (const Stored& piece : found->second) {
-            if (piece.begin != reached) break;
-            reached = piece.end;
-        }
-        const bool all = reached == tensor.numel() && found->second.back().end == reached;
-        if (all) return;
-    }
-    throw_data("{}: missing tensor {} {}: the files hold {} of {} numbers in a row", folder_, tensor.name,
-               text_of(tensor.shape), reached, tensor.numel());
+    std::vector<TensorBox> boxes;
+    if (const auto found = stored_.find(tensor.name); found != stored_.end())
+        for (const Stored& piece : found->second) boxes.push_back(piece.box);
+    const auto [reached, twice] = coverage_of(boxes);
+    if (twice)
+        throw_data("{}: tensor {} {}: the files hold number {} more than once", folder_, tensor.name,
+                   text_of(tensor.shape), reached);
+    if (boxes.empty() || reached != tensor.numel())
+        throw_data("{}: missing tensor {} {}: the files hold {} of {} numbers in a row", folder_, tensor.name,
+                   text_of(tensor.shape), reached, tensor.numel());
 }
 
 void CheckpointReader::expect_tensors(const std::vector<CheckpointTensor>& expected) const {
@@ -134,20 +131,21 @@ void CheckpointReader::expect_tensors(const std::vector<CheckpointTensor>& expec
     if (!problems.empty()) throw_data("{} does not fit the config's model: {}", folder_, problems);
 }
 
-void CheckpointReader::read(const std::string& tensor, int64_t begin, int64_t count, float* values) const {
+void CheckpointReader::read(const std::string& tensor, const TensorBox& box, float* values) const {
     const auto found = stored_.find(tensor);
     if (found == stored_.end()) throw_internal("{}: {} was not indexed", folder_, tensor);
-    const int64_t end = begin + count;
     for (const Stored& piece : found->second) {
-        const int64_t first = std::max(begin, piece.begin), last = std::min(end, piece.end);
-        if (first >= last) continue;
+        const std::vector<Overlap> overlaps = overlaps_of(box, piece.box);
+        if (overlaps.empty()) continue;
         const std::string path = path_of(info_.files[piece.file]);
         std::ifstream file(path, std::ios::binary);
-        const int64_t at = piece.offset + (first - piece.begin) * size_of(DType::f32);
-        const int64_t bytes = (last - first) * size_of(DType::f32);
-        file.seekg(at);
-        file.read(reinterpret_cast<char*>(values + (first - begin)), bytes);
-        if (!file) throw_data("{}: {}: reading {} bytes at {} failed", path, tensor, bytes, at);
+        for (const Overlap& overlap : overlaps) {
+            const int64_t at = piece.offset + overlap.in_second * size_of(DType::f32);
+            const int64_t bytes = overlap.count * size_of(DType::f32);
+            file.seekg(at);
+            file.read(reinterpret_cast<char*>(values + overlap.in_first), bytes);
+            if (!file) throw_data("{}: {}: reading {} bytes at {} failed", path, tensor, bytes, at);
+        }
     }
 }
 

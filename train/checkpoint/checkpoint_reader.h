@@ -1,4 +1,4 @@
-// Reads a checkpoint, whatever mesh wrote it: any range of any tensor.
+// Reads a checkpoint, whatever mesh wrote it: any box of any tensor.
 #pragma once
 
 #include <map>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "train/checkpoint/checkpoint_info.h"
+#include "train/checkpoint/tensor_box.h"
 
 namespace speedrun {
 
@@ -24,12 +25,12 @@ class CheckpointReader {
     void index();
     // After index(): are these its tensors, no more and no fewer, of these shapes?
     void expect_tensors(const std::vector<CheckpointTensor>& expected) const;
-    // After index(): numbers begin … begin+count of a tensor, flattened.
-    void read(const std::string& tensor, int64_t begin, int64_t count, float* values) const;
+    // After index(): the numbers of a box of a tensor, row by row.
+    void read(const std::string& tensor, const TensorBox& box, float* values) const;
 
   private:
     struct Stored {  // a piece in a file
-        int64_t begin, end;
+        TensorBox box;
         size_t file;
         int64_t offset;  // bytes
     };
@@ -40,7 +41,7 @@ class CheckpointReader {
 
     std::string folder_;
     CheckpointInfo info_;
-    std::map<std::string, std::vector<Stored>> stored_;  // by tensor, ascending
+    std::map<std::string, std::vector<Stored>> stored_;  // by tensor
 };
 
 }  // namespace speedrun

@@ -43,8 +43,9 @@ CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankF
     check_file(system.make_folder(folder), folder, "making the folder");
     std::vector<TensorEntry> entries;
     for (const StatePiece& piece : pieces) {
-        const auto shape = piece.whole() ? piece.tensor.shape : std::vector<int64_t>{piece.count()};
-        entries.push_back({piece.name(), DType::f32, shape});
+        const auto& [name, shape] = piece.tensor;
+        for (const TensorBox& box : piece.boxes)
+            entries.push_back({piece_name(name, shape, box), DType::f32, piece_shape(shape, box)});
     }
     const std::string header = safetensors_header(entries);
 
@@ -52,16 +53,21 @@ CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankF
     result.name = rank_file_name(which.rank);
     DurableFile file(system, folder + "/" + result.name);
     file.write(header.data(), header.size());
+    auto entry = entries.begin();
     for (size_t i = 0; i < pieces.size(); ++i) {
-        Sha256 hash;
-        for (int64_t first = 0; first < pieces[i].count(); first += kMostNumbersFetched) {
-            const int64_t count = std::min(kMostNumbersFetched, pieces[i].count() - first);
-            const float* const numbers = fetch(i, first, count);
-            const auto bytes = static_cast<size_t>(count * size_of(DType::f32));
-            file.write(numbers, bytes);
-            hash.update(numbers, bytes);
+        int64_t first = 0;
+        for (const TensorBox& box : pieces[i].boxes) {
+            Sha256 hash;
+            for (const int64_t end = first + box.count(); first < end;) {
+                const int64_t count = std::min(kMostNumbersFetched, end - first);
+                const float* const numbers = fetch(i, first, count);
+                const auto bytes = static_cast<size_t>(count * size_of(DType::f32));
+                file.write(numbers, bytes);
+                hash.update(numbers, bytes);
+                first += count;
+            }
+            result.tensors[entry++->name] = hash.hex();
         }
-        result.tensors[entries[i].name] = hash.hex();
     }
     result.bytes = file.bytes();
     result.sha256 = file.finish();

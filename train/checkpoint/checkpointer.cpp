@@ -39,7 +39,11 @@ void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState&
     for (const Bucket& bucket : updates.layout().all()) {
         for (const StatePiece& piece : state_pieces(updates, bucket)) {
             numbers.resize(static_cast<size_t>(piece.count()));
-            reader.read(piece.tensor.name, piece.begin, piece.count(), numbers.data());
+            float* values = numbers.data();
+            for (const TensorBox& box : piece.boxes) {
+                reader.read(piece.tensor.name, box, values);
+                values += box.count();
+            }
             runtime.device().copy(piece.values.data, numbers.data(), piece.values.bytes(), runtime.compute());
             runtime.compute().synchronize();
         }

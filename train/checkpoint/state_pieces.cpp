@@ -1,7 +1,5 @@
 #include "train/checkpoint/state_pieces.h"
 
-#include <charconv>
-
 #include "train/optim/groups.h"
 #include "train/optim/optimizers.h"
 
@@ -10,9 +8,9 @@ namespace speedrun {
 namespace {
 
 CheckpointTensor tensor_of(const StateKind& kind, const Parameter& p) {
-    const bool alike = kind.elements == 1 && kind.values == 1;
     return {std::string(kind.name) + "/" + p.name,
-            alike ? p.shape : std::vector<int64_t>{p.numel() / kind.elements, kind.values}};
+            kind.per_element() ? p.whole_shape()
+                               : std::vector<int64_t>{p.whole_numel() / kind.elements, kind.values}};
 }
 
 // Numbers of state of so many elements of a parameter.
@@ -24,24 +22,29 @@ int64_t scaled(int64_t elements, const StateKind& kind, const Parameter& p) {
     return elements / kind.elements * kind.values;
 }
 
+// Where the state of a piece lies in that of the whole parameter. Rows of a part that is cut along columns are rows of
+// a box; other rows are blocks of several, far apart, each of them a run.
+std::vector<TensorBox> boxes_in_whole(const StateKind& kind, const Piece& piece) {
+    const Parameter& p = *piece.parameter;
+    if (!kind.per_element()) {
+        if (!p.cut.all())
+            throw_internal("{} of {}, which is cut: not one number per element", kind.name, p.name);
+        return {TensorBox::run(scaled(piece.in_parameter, kind, p), scaled(piece.count, kind, p))};
+    }
+    std::vector<TensorBox> boxes;
+    for (const Box& box : p.boxes({.first = piece.in_parameter, .count = piece.count})) {
+        if (box.rows > 1 && p.cut.dimension == 1) {
+            boxes.push_back(
+                {.begin = box.in_whole, .rows = box.rows, .columns = box.columns, .stride = box.stride});
+            continue;
+        }
+        for (int64_t row = 0; row < box.rows; ++row)
+            boxes.push_back(TensorBox::run(box.in_whole + row * box.stride, box.columns));
+    }
+    return boxes;
+}
+
 }  // namespace
-
-std::string StatePiece::name() const {
-    return whole() ? tensor.name : fmt::format("{}[{}:{}]", tensor.name, begin, begin + count());
-}
-
-PieceName parse_piece_name(const std::string& name) {
-    const size_t bracket = name.rfind('['), colon = name.rfind(':');
-    if (name.back() != ']' || bracket == std::string::npos || colon == std::string::npos || colon < bracket)
-        return {name, 0, -1};
-    PieceName piece{name.substr(0, bracket), 0, 0};
-    const char* text = name.data();
-    const auto first = std::from_chars(text + bracket + 1, text + colon, piece.begin);
-    const auto last = std::from_chars(text + colon + 1, text + name.size() - 1, piece.end);
-    const bool numbers = first.ec == std::errc() && first.ptr == text + colon && last.ec == std::errc() &&
-                         last.ptr == text + name.size() - 1;
-    return numbers && 0 <= piece.begin && piece.begin <= piece.end ? piece : PieceName{name, 0, -1};
-}
 
 std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
                                                  const OptimizersConfig& config) {
@@ -50,8 +53,8 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
     for (const Parameter& p : table.all()) {
         tensors.push_back(tensor_of({"master"}, p));
         const OptimizerGroupConfig& group = config.groups[static_cast<size_t>(group_of[p.id])];
-        const int64_t rows = p.is_matrix() ? p.shape[0] / p.matrices : 0,
-                      cols = p.is_matrix() ? p.shape[1] : 0;
+        const std::vector<int64_t> shape = p.whole_shape();
+        const int64_t rows = p.is_matrix() ? shape[0] / p.matrices : 0, cols = p.is_matrix() ? shape[1] : 0;
         for (const StateKind& kind : state_kinds(group, rows, cols)) tensors.push_back(tensor_of(kind, p));
     }
     return tensors;
@@ -61,7 +64,9 @@ std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket
     std::vector<StatePiece> pieces;
     for (const StateShard& shard : updates.state(bucket)) {
         if (shard.parameter) {
-            pieces.push_back({tensor_of(shard.kind, *shard.parameter), shard.begin, shard.values});
+            pieces.push_back({tensor_of(shard.kind, *shard.parameter),
+                              {TensorBox::run(shard.begin, shard.values.numel())},
+                              shard.values});
             continue;
         }
         for (const Piece& piece : updates.layout().shard_pieces(bucket)) {
@@ -69,7 +74,7 @@ std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket
             const int64_t at = scaled(piece.in_bucket, shard.kind, p),
                           count = scaled(piece.count, shard.kind, p);
             auto* const data = static_cast<float*>(shard.values.data);
-            pieces.push_back({tensor_of(shard.kind, p), scaled(piece.in_parameter, shard.kind, p),
+            pieces.push_back({tensor_of(shard.kind, p), boxes_in_whole(shard.kind, piece),
                               Tensor(data ? data + at : nullptr, DType::f32, {count})});
         }
     }

@@ -6,29 +6,22 @@
 #include <vector>
 
 #include "train/checkpoint/checkpoint_info.h"
+#include "train/checkpoint/tensor_box.h"
 #include "train/sharding/update_pipeline.h"
 
 namespace speedrun {
 
-// `count` numbers of a tensor from `begin` on, flattened, and where they lie on the device.
+// Numbers of a tensor, and where they lie on the device: those of each box row by row, one behind the other.
 struct StatePiece {
     CheckpointTensor tensor;
-    int64_t begin = 0;
-    Tensor values;  // f32 [count]
+    std::vector<TensorBox> boxes;  // ascending
+    Tensor values;                 // f32 [count]
 
     int64_t count() const { return values.numel(); }
-    bool whole() const { return count() == tensor.numel(); }
-    std::string name() const;  // "master/head.weight", "adamw_m/head.weight[512:1024]"
 };
 
-// The numbers that a piece's name says: [begin, end), or all of the tensor where it says none.
-struct PieceName {
-    std::string tensor;
-    int64_t begin = 0, end = -1;  // end -1: all of it
-};
-PieceName parse_piece_name(const std::string& name);
-
-// All tensors of a checkpoint of this model and these optimizers, in order of declaration.
+// All tensors of a checkpoint of this model and these optimizers, in order of declaration, whole ones whatever part of
+// them the table's rank has.
 std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table, const OptimizersConfig& config);
 
 // This rank's pieces of a bucket.

@@ -1,0 +1,225 @@
+// Checkpoints of ranks that cut parameters along a tensor axis and shards: of the same tensors as one rank's, and read by
+// any other cut.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "kernels/device/error.h"
+#include "tests/temp_dir.h"
+#include "tests/train/cut_table.h"
+#include "train/checkpoint/checkpointer.h"
+#include "train/checkpoint/safetensors.h"
+
+namespace speedrun::testing {
+namespace {
+
+struct Cut {
+    int parts = 1, shards = 1;
+};
+
+OptimizersConfig adamw() {
+    OptimizersConfig config;
+    config.groups.resize(1);
+    config.groups[0].type = OptimizerKind::adamw;
+    config.groups[0].params = {"*"};
+    return config;
+}
+
+BucketRules rules_of(const Cut& cut, int shard) {
+    BucketRules rules;
+    rules.num_shards = cut.shards;
+    rules.index = shard;
+    rules.target = 50;
+    rules.whole_matrix = {false};
+    return rules;
+}
+
+// What is saved of one rank, alone in its world.
+class PartState final : public RunState {
+  public:
+    PartState(const Cut& cut, int part, int shard)
+        : table_(cut_table({.size = cut.parts, .index = part})),
+          parameters_(table_, rules_of(cut, shard), runtime_),
+          gradients_(table_, parameters_.layout(), runtime_),
+          reducer_(ranks_, parameters_, gradients_, runtime_),
+          updates_(adamw(), {.table = table_,
+                             .ranks = ranks_,
+                             .stores = {parameters_, gradients_, reducer_, runtime_},
+                             .capture = capture_}) {}
+
+    const ParameterTable& table() const override { return table_; }
+    UpdatePipeline& updates() override { return updates_; }
+    void snapshot(const std::function<void(const Bucket&, Stream&)>&) override {}
+    void await_snapshot() override {}
+    double idle_ms() override { return 0; }
+    void publish_state() override {}
+    Runtime& runtime() { return runtime_; }
+
+    // Calls with each number of the state, and a value that its kind, parameter and place in the whole give it.
+    template <class Visit>
+    void each_number(Visit&& visit) {
+        for (const Bucket& bucket : updates_.layout().all()) {
+            float kind = 0;
+            for (const StateShard& shard : updates_.state(bucket)) {
+                auto* const values = shard.values.as<float>();
+                for (const Piece& piece : updates_.layout().shard_pieces(bucket)) {
+                    int64_t at = piece.in_bucket;
+                    for (const Box& box :
+                         piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count}))
+                        for (int64_t i = 0; i < box.count(); ++i, ++at)
+                            visit(values[at],
+                                  kind + static_cast<float>(piece.parameter->id * 1000 + box.in_whole +
+                                                            i / box.columns * box.stride + i % box.columns));
+                }
+                kind += 10000;
+            }
+        }
+    }
+
+  private:
+    Ranks ranks_;
+    Runtime runtime_{{.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1}};
+    ParameterTable table_;
+    ParameterStore parameters_;
+    GradientStore gradients_;
+    Reducer reducer_;
+    GraphCapture capture_{runtime_.device(), runtime_.compute()};
+    UpdatePipeline updates_;
+};
+
+class CheckpointPartsTest : public ::testing::Test {
+  protected:
+    // Each tensor rank writes what is cut, and the first one the rest too.
+    void save(const Cut& cut) {
+        CheckpointInfo info;
+        info.step = 1;
+        info.ranks = cut.parts * cut.shards;
+        info.config = "{}";
+        info.tensors = checkpoint_tensors(cut_table({}), adamw());
+        for (int rank = 0; rank < info.ranks; ++rank) {
+            PartState state(cut, rank % cut.parts, rank / cut.parts);
+            state.each_number([](float& number, float value) { number = value; });
+            EXPECT_EQ(checkpoint_tensors(state.table(), adamw()), info.tensors);
+            std::vector<StatePiece> pieces;
+            for (const Bucket& bucket : state.updates().layout().all())
+                for (StatePiece& piece : state_pieces(state.updates(), bucket))
+                    if (rank % cut.parts == 0 || piece_is_cut(state.table(), piece))
+                        pieces.push_back(std::move(piece));
+            info.files.push_back(write_rank_file(
+                real_file_system(), dir_.path(), {.step = 1, .rank = rank}, pieces,
+                [&](size_t i, int64_t first, int64_t) { return pieces[i].values.as<float>() + first; }));
+        }
+        commit_checkpoint(real_file_system(), dir_.path(), info, 2);
+    }
+    static bool piece_is_cut(const ParameterTable& table, const StatePiece& piece) {
+        return !table.find(piece.tensor.name.substr(piece.tensor.name.find('/') + 1)).cut.all();
+    }
+
+    void expect_loads(const Cut& cut) {
+        CheckpointReader reader(folder());
+        for (const CheckpointFile& file : reader.info().files) reader.verify_file(file);
+        reader.index();
+        reader.expect_tensors(checkpoint_tensors(cut_table({}), adamw()));
+        for (int rank = 0; rank < cut.parts * cut.shards; ++rank) {
+            PartState state(cut, rank % cut.parts, rank / cut.parts);
+            load_checkpoint(reader, state.runtime(), state);
+            int64_t wrong = 0;
+            state.each_number([&](float number, float value) { wrong += number != value; });
+            EXPECT_EQ(wrong, 0) << "rank " << rank << " of " << cut.parts << " x " << cut.shards;
+        }
+    }
+
+    std::string folder() const { return dir_.path() + "/checkpoints/" + checkpoint_name(1); }
+    std::string file(int64_t rank) const { return folder() + "/" + rank_file_name(rank); }
+
+    std::vector<std::string> names_in(int64_t rank) const {
+        std::vector<std::string> names;
+        for (const TensorEntry& entry : read_safetensors_entries(file(rank))) names.push_back(entry.name);
+        return names;
+    }
+    std::string problem() const {
+        CheckpointReader reader(folder());
+        try {
+            reader.index();
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::data);
+            return error.what();
+        }
+        return "nothing";
+    }
+
+    const TempDir dir_;
+};
+
+TEST_F(CheckpointPartsTest, AnyCutReadsWhatAnyOtherWrote) {
+    const std::vector<Cut> cuts{{1, 1}, {1, 3}, {2, 1}, {2, 2}, {3, 1}, {3, 5}, {6, 2}};
+    for (const Cut& written : cuts) {
+        save(written);
+        for (const Cut& read : cuts) expect_loads(read);
+    }
+}
+
+TEST_F(CheckpointPartsTest, NamesSayWhichPartOfTheWhole) {
+    save({.parts = 2, .shards = 1});
+    const std::vector<std::string> names = names_in(1);
+    for (const char* name :
+         {"master/out.weight[0:5,3:6]", "adamw_m/down.weight[0:5,6:12]", "master/up.weight[30:60]",
+          "master/qkv.weight[15:30]", "master/qkv.weight[45:60]", "master/qkv.weight[75:90]",
+          "adamw_v/qkv.bias[15:18]"})
+        EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+    for (const char* name : {"master/norm.gain", "master/position.weight"})
+        EXPECT_EQ(std::count(names.begin(), names.end(), name), 0) << name;
+    save({.parts = 1, .shards = 1});
+    for (const std::string& name : names_in(0)) EXPECT_EQ(name.find('['), std::string::npos) << name;
+}
+
+// Files with good headers that hold too much, or say that they hold what no tensor has.
+TEST_F(CheckpointPartsTest, BoxesThatDoNotFitAreFound) {
+    save({.parts = 2, .shards = 1});
+    const std::vector<NamedTensor> good = read_safetensors(file(1));
+    const auto with = [&](const std::string& name, const std::string& instead) {
+        std::vector<NamedTensor> tensors = good;
+        const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                        [&](const NamedTensor& t) { return t.name == name; });
+        if (found != tensors.end()) found->name = instead;
+        EXPECT_NE(found, tensors.end()) << name;
+        write_safetensors(file(1), tensors);
+        return problem();
+    };
+    const auto expect = [&](const std::string& instead, const std::string& text) {
+        const std::string actual = with("master/out.weight[0:5,3:6]", instead);
+        EXPECT_NE(actual.find(text), std::string::npos) << actual;
+    };
+    expect("master/out.weight[0:5,3:6]", "nothing");
+    expect("master/out.weight[0:5,2:5]",
+           "tensor master/out.weight [5,6]: the files hold number 2 more than once");
+    expect("master/out.weight[0:5,0:3]", "the files hold number 0 more than once");
+    expect("master/out.weight[15:30]",
+           "missing tensor master/out.weight [5,6]: the files hold 3 of 30 numbers");
+    expect("master/out.weight[0:3,1:6]", "the files hold number 1 more than once");
+    expect("master/out.weight[0:5,4:7]", "holds numbers that tensor master/out.weight [5,6] lacks");
+    expect("master/out.weight[1:6,3:6]", "holds numbers that tensor master/out.weight [5,6] lacks");
+    expect("master/out.weight[0:5,4:6]", "expected 10 numbers (f32) of tensor master/out.weight [5,6]");
+    expect("master/qkv.bias[0:5,3:6]", "holds numbers that tensor master/qkv.bias [18] lacks");
+    expect("master/out.weight[0:5,3:6", "unknown tensor master/out.weight[0:5,3:6");
+}
+
+// Their state is that of whole matrices, whatever part of them a rank has.
+TEST_F(CheckpointPartsTest, TensorsOfMatrixOptimizersAreThoseOfTheWhole) {
+    OptimizersConfig config = adamw();
+    config.groups.insert(config.groups.begin(), OptimizerGroupConfig());
+    config.groups[0].type = OptimizerKind::muon;
+    config.groups[0].normuon = true;
+    config.groups[0].params = {"*.weight"};
+    const std::vector<CheckpointTensor> whole = checkpoint_tensors(cut_table({}), config);
+    const CheckpointTensor of_qkv{"normuon_v/qkv.weight", {3, 6}}, of_down{"normuon_v/down.weight", {1, 12}};
+    EXPECT_EQ(std::count(whole.begin(), whole.end(), of_qkv), 1);
+    EXPECT_EQ(std::count(whole.begin(), whole.end(), of_down), 1);
+    for (const int parts : {2, 3})
+        EXPECT_EQ(checkpoint_tensors(cut_table({.size = parts, .index = 1}), config), whole);
+}
+
+}  // namespace
+}  // namespace speedrun::testing

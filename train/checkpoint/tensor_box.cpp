@@ -1,0 +1,137 @@
+#include "train/checkpoint/tensor_box.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <numeric>
+#include <string_view>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+using Range = PieceName::Range;
+
+int64_t numel_of(const std::vector<int64_t>& shape) {
+    return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::optional<int64_t> parse_number(std::string_view text) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
+    return number;
+}
+
+std::optional<Range> parse_range(std::string_view text) {
+    const size_t colon = text.find(':');
+    if (colon == std::string_view::npos) return std::nullopt;
+    const auto begin = parse_number(text.substr(0, colon)), end = parse_number(text.substr(colon + 1));
+    if (!begin || !end || *end < *begin) return std::nullopt;
+    return Range{*begin, *end};
+}
+
+// The first row that ends behind number `at` of the tensor.
+int64_t row_behind(const TensorBox& box, int64_t at) {
+    const int64_t end = box.begin + box.columns;  // of the first row
+    return at < end ? 0 : (at - end) / box.stride + 1;
+}
+
+}  // namespace
+
+std::string piece_name(const std::string& tensor, const std::vector<int64_t>& shape, const TensorBox& box) {
+    if (box.count() == numel_of(shape)) return tensor;
+    if (box.rows == 1) return fmt::format("{}[{}:{}]", tensor, box.begin, box.end());
+    const bool of_matrix =
+        shape.size() == 2 && box.stride == shape[1] && box.begin % box.stride + box.columns <= box.stride;
+    if (!of_matrix)
+        throw_internal("{}: {} rows of {} numbers, {} apart, are none of a tensor [{}]", tensor, box.rows,
+                       box.columns, box.stride, fmt::join(shape, ","));
+    const int64_t row = box.begin / box.stride, column = box.begin % box.stride;
+    return fmt::format("{}[{}:{},{}:{}]", tensor, row, row + box.rows, column, column + box.columns);
+}
+
+std::vector<int64_t> piece_shape(const std::vector<int64_t>& shape, const TensorBox& box) {
+    if (box.count() == numel_of(shape)) return shape;
+    return box.rows == 1 ? std::vector{box.columns} : std::vector{box.rows, box.columns};
+}
+
+PieceName parse_piece_name(const std::string& name) {
+    const size_t bracket = name.rfind('[');
+    if (!name.ends_with(']') || bracket == std::string::npos) return {name, {}};
+    PieceName piece{name.substr(0, bracket), {}};
+    std::string_view rest = std::string_view(name).substr(bracket + 1);
+    rest.remove_suffix(1);
+    const size_t comma = rest.find(',');
+    std::vector<std::string_view> texts{rest.substr(0, comma)};
+    if (comma != std::string_view::npos) texts.push_back(rest.substr(comma + 1));
+    for (const std::string_view text : texts) {
+        const std::optional<Range> range = parse_range(text);
+        if (!range) return {name, {}};
+        piece.ranges.push_back(*range);
+    }
+    return piece;
+}
+
+std::optional<TensorBox> box_of(const PieceName& name, const std::vector<int64_t>& shape) {
+    if (name.ranges.empty()) return TensorBox::run(0, numel_of(shape));
+    const Range& first = name.ranges.front();
+    if (name.ranges.size() == 1) {
+        if (first.end > numel_of(shape)) return std::nullopt;
+        return TensorBox::run(first.begin, first.end - first.begin);
+    }
+    const Range& columns = name.ranges.back();
+    if (shape.size() != 2 || first.end > shape[0] || columns.end > shape[1]) return std::nullopt;
+    return TensorBox{.begin = first.begin * shape[1] + columns.begin,
+                     .rows = first.end - first.begin,
+                     .columns = columns.end - columns.begin,
+                     .stride = shape[1]};
+}
+
+std::vector<Overlap> overlaps_of(const TensorBox& first, const TensorBox& second) {
+    std::vector<Overlap> overlaps;
+    if (first.count() == 0 || second.count() == 0) return overlaps;
+    const auto add = [&](const Overlap& next) {
+        if (!overlaps.empty()) {
+            Overlap& last = overlaps.back();
+            if (last.in_first + last.count == next.in_first &&
+                last.in_second + last.count == next.in_second) {
+                last.count += next.count;
+                return;
+            }
+        }
+        overlaps.push_back(next);
+    };
+    for (int64_t i = row_behind(first, second.begin); i < first.rows; ++i) {
+        const int64_t begin = first.begin + i * first.stride, end = begin + first.columns;
+        if (begin >= second.end()) break;
+        for (int64_t j = row_behind(second, begin); j < second.rows; ++j) {
+            const int64_t other = second.begin + j * second.stride;
+            if (other >= end) break;
+            const int64_t from = std::max(begin, other), to = std::min(end, other + second.columns);
+            add({i * first.columns + from - begin, j * second.columns + from - other, to - from});
+        }
+    }
+    return overlaps;
+}
+
+Coverage coverage_of(const std::vector<TensorBox>& boxes) {
+    std::vector<Range> rows;
+    for (const TensorBox& box : boxes)
+        for (int64_t row = 0; row < box.rows && box.columns > 0; ++row)
+            rows.push_back({box.begin + row * box.stride, box.begin + row * box.stride + box.columns});
+    std::sort(rows.begin(), rows.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    Coverage coverage;
+    for (const Range& row : rows) {
+        if (row.begin > coverage.reached) break;
+        if (row.begin < coverage.reached) return {row.begin, true};
+        coverage.reached = row.end;
+    }
+    return coverage;
+}
+
+}  // namespace speedrun
