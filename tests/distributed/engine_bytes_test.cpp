@@ -42,7 +42,8 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
     const auto microbatches = static_cast<double>(mode.accumulation);
     const double reduces = sharing.accumulate == Accumulate::reduce_scatter ? microbatches : 1;
     double bytes = 2 * share(all, 2 * 4);  // loss and stop
-    if (layout.buckets.sharded())
+    const auto& buckets = layout.buckets.all();
+    if (std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.num_shards > 1; }))
         bytes += 2 * share(ddp ? all : shards, layout.buckets.size() * 4);  // squares
     for (const Bucket& bucket : layout.buckets.all()) {
         const int64_t gradient = layout.buckets.padded(bucket) * size_of(mode.reduce_dtype);

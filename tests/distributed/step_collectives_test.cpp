@@ -236,7 +236,7 @@ TEST(StepCollectivesTest, BytesPerStep) {
             padded += static_cast<double>(planned.layout.padded(bucket)) * 4;
         auto sent = step_wire_bytes(planned.rows, microbatches);
         sent[static_cast<size_t>(Collective::all_reduce)] -= 2 * 3.0 / 4 * 8;  // loss and stop
-        if (planned.layout.sharded())
+        if (!norm_axes(planned.layout, planned.ranks).empty())
             sent[static_cast<size_t>(Collective::all_reduce)] -= 2 * 3.0 / 4 * planned.layout.size() * 4;
         for (double& kind : sent) kind /= padded;
         return sent;

@@ -2,6 +2,7 @@
 
 #include "train/optim/groups.h"
 #include "train/optim/optimizers.h"
+#include "train/sharding/step_collectives.h"
 
 namespace speedrun {
 
@@ -82,8 +83,8 @@ std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket
 }
 
 bool writes_bucket(const Ranks& ranks, const Bucket& bucket) {
-    const int copies = ranks.size() / bucket.num_shards;
-    return bucket.id % copies == ranks.rank() / bucket.num_shards;
+    const Copies copies = copies_of(bucket, ranks);
+    return bucket.id % copies.count == copies.index;
 }
 
 }  // namespace speedrun

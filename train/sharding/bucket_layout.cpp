@@ -97,10 +97,6 @@ void BucketLayout::add(const std::vector<const Parameter*>& members) {
     buckets_.push_back(std::move(bucket));
 }
 
-bool BucketLayout::sharded() const {
-    return std::any_of(buckets_.begin(), buckets_.end(), [](const Bucket& b) { return b.num_shards > 1; });
-}
-
 int BucketLayout::group_of(const Parameter& p) const {
     return rules_.group_of.empty() ? 0 : rules_.group_of[p.id];
 }

@@ -76,8 +76,6 @@ class BucketLayout {
 
     const BucketRules& rules() const { return rules_; }
     int num_units() const { return table_.num_units(); }
-    // Do ranks hold different shards of the optimizer's state?
-    bool sharded() const;
     const std::vector<Bucket>& all() const { return buckets_; }  // ascending by their first parameter
     const Bucket& operator[](int id) const { return buckets_[static_cast<size_t>(id)]; }
     int size() const { return static_cast<int>(buckets_.size()); }

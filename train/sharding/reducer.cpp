@@ -23,6 +23,7 @@ Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& 
       parameters_(parameters),
       gradients_(gradients),
       ops_(runtime.ops()),
+      norm_axes_(speedrun::norm_axes(parameters.layout(), ranks)),
       collectives_(step_collectives(parameters.layout(), ranks, runtime.real())),
       rows_(parameters.layout().all().size()) {
     for (const CollectiveRow& row : collectives_)
@@ -120,7 +121,7 @@ void Reducer::sum_over_all(const Tensor& values, Stream& stream) {
 }
 
 void Reducer::reduce_over_shards(const Tensor& values, Reduction reduction, Stream& stream) {
-    if (Communicator* const shards = over(ranks_.mesh().larger_than_one(norm_axes(ranks_)), Lane::reduce))
+    if (Communicator* const shards = over(norm_axes_, Lane::reduce))
         shards->all_reduce(values, stream, reduction);
 }
 

@@ -27,16 +27,15 @@ class Reducer {
     // time. Alone, nothing is ever enqueued.
     Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
 
-    // Do ranks hold different shards of the optimizer's state?
-    bool sharded() const { return parameters_.layout().sharded(); }
     const std::vector<CollectiveRow>& collectives() const { return collectives_; }
 
     // After a microbatch (the first or last of its step) has left a bucket's raw gradient: after the last,
     // the gradient that the optimizer reads is the sum over all ranks and microbatches, all of it or this
     // rank's shard.
     void reduce(const Bucket& bucket, bool first, bool last, Stream& stream);
-    // values (f32) summed over all ranks; reduced over the ranks that hold the shards of the state.
+    // values (f32) summed over all ranks; reduced over norm_axes(), along which ranks hold shards of the state.
     void sum_over_all(const Tensor& values, Stream& stream);
+    AxisSet norm_axes() const { return norm_axes_; }
     void reduce_over_shards(const Tensor& values, Reduction reduction, Stream& stream);
     // The compute copy of the bucket, from all shards.
     void gather(const Bucket& bucket, Stream& stream);
@@ -80,6 +79,7 @@ class Reducer {
     ParameterStore& parameters_;
     GradientStore& gradients_;
     Ops& ops_;
+    const AxisSet norm_axes_;
     const std::vector<CollectiveRow> collectives_;
     std::vector<const CollectiveRow*> rows_;  // by bucket
     Buffer wire_;  // gradients in reduce_dtype, one bucket at a time; empty if that is f32

@@ -45,13 +45,6 @@ AxisSet axes_of(Collective kind, AxisSet among, const AxisPlacements& from, cons
     return axes;
 }
 
-AxisPlacements on(const AxisSet& axes, Placement placement) {
-    AxisPlacements placements{};
-    for (const Axis axis : kAxes)
-        if (axes.contains(axis)) placements[static_cast<size_t>(axis)] = placement;
-    return placements;
-}
-
 // What place_parameter() says, on the axes that the mesh has.
 ParameterPlacement placement_of(const Parameter& parameter, const Ranks& ranks) {
     ParameterPlacement place = place_parameter(ranks.sharing(), parameter);
@@ -74,6 +67,15 @@ ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
         for (const Axis axis : kAxes)
             if (kDataAxes.contains(axis)) at(placement.state, axis) = Placement::shard(0);
     return placement;
+}
+
+// Axes of more than one rank on which the bucket's state is placed in this way.
+AxisSet state_axes(const Bucket& bucket, const Ranks& ranks, Placement::Kind kind) {
+    const AxisPlacements state = place(bucket, ranks).state;
+    AxisSet axes;
+    for (const Axis axis : kAxes)
+        if (ranks.mesh().size(axis) > 1 && at(state, axis).kind == kind) axes.add(axis);
+    return axes;
 }
 
 // By parameter: the same number for those that are placed alike.
@@ -218,20 +220,51 @@ std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ra
     }
     rows.push_back({.name = "loss, stop, norms", .bucket = -1, .collectives = {}});
     const auto sum = [&](AxisSet axes, int64_t values) {
-        RowBuilder(rows.back(), ranks, {.elements = values})
-            .change(on(axes, Placement::partial()), {}, DType::f32, When::last_microbatch);
+        if (axes.empty()) return;
+        const int group_size = ranks.mesh().size(axes);
+        const int64_t bytes = values * size_of(DType::f32);
+        rows.back().collectives.push_back(
+            {.kind = Collective::all_reduce,
+             .axes = axes,
+             .group_size = group_size,
+             .dtype = DType::f32,
+             .payload_bytes = bytes,
+             .padding_bytes = 0,
+             .sent_bytes = wire_bytes(Collective::all_reduce, group_size, bytes),
+             .when = When::last_microbatch});
     };
-    sum(loss_axes(), 2);
-    if (layout.sharded()) sum(norm_axes(ranks), layout.size());
+    sum(ranks.mesh().larger_than_one(loss_axes()), 2);
+    sum(norm_axes(layout, ranks), layout.size());
     return rows;
 }
 
-AxisSet loss_axes() {
-    return kDataAxes;
+Copies copies_of(const Bucket& bucket, const Ranks& ranks) {
+    const Group group =
+        ranks.mesh().group(ranks.rank(), state_axes(bucket, ranks, Placement::Kind::replicate));
+    return {.count = group.size(), .index = group.index};
 }
 
-AxisSet norm_axes(const Ranks& ranks) {
-    return ranks.sharing().strategy == Strategy::ddp ? kDataAxes : kShardAxes;
+AxisSet loss_axes() {
+    return {Axis::replicate, Axis::shard, Axis::context, Axis::tensor};
+}
+
+AxisSet norm_axes(const BucketLayout& layout, const Ranks& ranks) {
+    AxisSet axes;
+    for (const Bucket& bucket : layout.all()) {
+        const AxisSet cut = state_axes(bucket, ranks, Placement::Kind::shard);
+        for (const Axis axis : kAxes)
+            if (cut.contains(axis)) axes.add(axis);
+    }
+    return axes;
+}
+
+bool adds_norm_term(const Bucket& bucket, AxisSet norm_axes, const Ranks& ranks) {
+    const AxisSet alike = state_axes(bucket, ranks, Placement::Kind::replicate);
+    const MeshCoordinates own = ranks.mesh().coordinates(ranks.rank());
+    for (const Axis axis : kAxes)
+        if (norm_axes.contains(axis) && alike.contains(axis) && own[static_cast<size_t>(axis)] > 0)
+            return false;
+    return true;
 }
 
 BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config) {

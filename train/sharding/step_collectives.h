@@ -68,10 +68,18 @@ int64_t bucket_target(const Sharing& sharing, int num_ranks, int64_t elements);
 // The most ranks, a divisor of num_ranks, for which such buckets are not mostly latency.
 int ranks_that_fit(const Sharing& sharing, int num_ranks, int64_t elements);
 
-// The statistics of a step: axes over which the loss is summed, and those over which the terms of the norm
-// are, which differ where ranks hold shards.
+// Ranks whose state of a bucket is the same: how many, and which of them this one is.
+struct Copies {
+    int count, index;
+};
+Copies copies_of(const Bucket& bucket, const Ranks& ranks);
+
+// The statistics of a step: axes over which the loss is summed, and those over which the terms of the norm are: they
+// cut the state of some bucket, so that ranks along them have other terms; none where ranks have all of them.
 AxisSet loss_axes();
-AxisSet norm_axes(const Ranks& ranks);
+AxisSet norm_axes(const BucketLayout& layout, const Ranks& ranks);
+// Does this rank add its term of the bucket to the norm over these axes? One does of those along them that have the same.
+bool adds_norm_term(const Bucket& bucket, AxisSet norm_axes, const Ranks& ranks);
 
 // Bytes that a rank sends per optimizer step of this many microbatches, mean over the ranks, by kind of
 // collective.

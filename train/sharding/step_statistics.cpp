@@ -6,7 +6,6 @@ StepStatistics::StepStatistics(const OptimizersConfig& config, const Ranks& rank
                                const GradientStore& gradients, Reducer& reducer, Runtime& runtime)
     : norm_(config.clip_norm),
       clip_(config.clip),
-      ranks_(ranks),
       layout_(layout),
       gradients_(gradients),
       reducer_(reducer),
@@ -15,7 +14,10 @@ StepStatistics::StepStatistics(const OptimizersConfig& config, const Ranks& rank
       own_scales_(own_terms_ + layout.size()),
       memory_(runtime.device(), "step statistics", MemoryCategory::workspace,
               (own_scales_ + int64_t{2} * layout.size()) * size_of(DType::f32)),
-      read_(runtime.device().create_event()) {}
+      read_(runtime.device().create_event()) {
+    for (const Bucket& bucket : layout.all())
+        if (!adds_norm_term(bucket, reducer.norm_axes(), ranks)) counted_elsewhere_.push_back(bucket.id);
+}
 
 void StepStatistics::take_norm(const Bucket& bucket) {
     Stream& stream = runtime_.reduce();
@@ -56,11 +58,9 @@ void StepStatistics::combine(const std::vector<bool>& due) {
             ops.fill({.x = at(own_terms_ + bucket.id), .value = 0.0f}, reduce);
     ops.cast({.out = terms, .in = at(own_terms_, count)}, reduce);
     reducer_.sum_over_all(at(StepNumbers::kLossTotal, 2), reduce);
-    if (reducer_.sharded()) {
-        // Gradients that all of them have count once.
-        for (const Bucket& bucket : layout_.all())
-            if (bucket.num_shards == 1 && ranks_.rank() > 0)
-                ops.fill({.x = at(StepNumbers::kNormTerms + bucket.id), .value = 0.0f}, reduce);
+    if (!reducer_.norm_axes().empty()) {
+        for (const int bucket : counted_elsewhere_)
+            ops.fill({.x = at(StepNumbers::kNormTerms + bucket), .value = 0.0f}, reduce);
         reducer_.reduce_over_shards(terms, norm_ == VectorNorm::infinity ? Reduction::max : Reduction::sum,
                                     reduce);
     }

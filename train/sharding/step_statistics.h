@@ -64,7 +64,6 @@ class StepStatistics {
 
     const VectorNorm norm_;
     const double clip_;
-    const Ranks ranks_;
     const BucketLayout& layout_;
     const GradientStore& gradients_;
     Reducer& reducer_;
@@ -73,6 +72,8 @@ class StepStatistics {
     const int64_t own_terms_, own_scales_;
     Buffer memory_;
     std::unique_ptr<Event> read_;
+    std::vector<int>
+        counted_elsewhere_;  // buckets whose gradient another rank has too, which adds it to the norm
 };
 
 }  // namespace speedrun
