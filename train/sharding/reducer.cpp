@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "kernels/device/device.h"
+#include "kernels/device/error.h"
 
 namespace speedrun {
 
@@ -108,11 +109,18 @@ void Reducer::reduce(const Bucket& bucket, bool first, bool last, Stream& stream
         if (collective.kind == Collective::reduce_scatter) {
             scatter(*group, bucket, first, stream);
         } else {
-            sum(*group,
-                bucket.num_shards == 1 ? gradients_.whole(bucket) : gradients_.accumulated_shard(bucket),
-                stream);
+            sum(*group, summed_by(collective, bucket), stream);
         }
     }
+}
+
+Tensor Reducer::summed_by(const StepCollective& all_reduce, const Bucket& bucket) const {
+    const int64_t elements = all_reduce.payload_bytes / size_of(all_reduce.dtype);
+    if (elements == parameters_.layout().padded(bucket)) return gradients_.whole(bucket);
+    if (elements != bucket.shard_size)
+        throw_internal("{}: an all_reduce of {} elements, of {} in {} shards", bucket.name(), elements,
+                       parameters_.layout().padded(bucket), bucket.num_shards);
+    return gradients_.accumulated_shard(bucket);
 }
 
 void Reducer::sum_over_all(const Tensor& values, Stream& stream) {

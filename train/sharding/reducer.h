@@ -2,7 +2,7 @@
 //   reduce_scatter   of a bucket's gradient into this rank's shard: of each microbatch, then added to the
 //   shard
 //                    (accumulate: reduce_scatter), or of their sum
-//   all_reduce       of the shard over `replicate`, or of the whole bucket where nothing is cut
+//   all_reduce       of the shard over `replicate` and `tensor`, or of the whole bucket where nothing is cut yet
 //   all_gather       of the compute copy
 //   all_to_all       of matrices to their owners, and of their updates back
 // A communicator for each set of axes and each stream. All sums; the scale is the loss's.
@@ -74,6 +74,8 @@ class Reducer {
     void sum(Communicator& group, const Tensor& values, Stream& stream);
     void scatter_sum(Communicator& group, const Tensor& shard, const Tensor& whole, Stream& stream);
     void scatter(Communicator& group, const Bucket& bucket, bool first, Stream& stream);
+    // What an all_reduce of the bucket's gradient sums: all of it, or this rank's shard.
+    Tensor summed_by(const StepCollective& all_reduce, const Bucket& bucket) const;
 
     const Ranks ranks_;
     ParameterStore& parameters_;

@@ -1,0 +1,137 @@
+// Gradients and their norm on meshes with a tensor axis: integers, so that every sum is exact whatever its order.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/distributed/rank_threads.h"
+#include "tests/train/cut_table.h"
+#include "tests/train/small_model.h"
+#include "train/sharding/step_statistics.h"
+
+namespace speedrun::testing {
+namespace {
+
+struct Mode {
+    Mesh mesh;
+    Strategy strategy;
+    bool sequence_parallel, muon;
+
+    std::string describe() const {
+        return fmt::format("{} {}{}{}", mesh.describe(), word_of(strategy),
+                           sequence_parallel ? " sequence" : "", muon ? " muon" : "");
+    }
+    OptimizersConfig optimizers() const {
+        OptimizersConfig config;
+        config.groups = {
+            optimizer_group(muon ? OptimizerKind::muon : OptimizerKind::adamw, {"qkv.weight", "down.weight"}),
+            optimizer_group(OptimizerKind::adamw, {"*"})};
+        return config;
+    }
+    Sharing sharing() const {
+        Sharing sharing;
+        sharing.strategy = strategy;
+        sharing.sequence_parallel = sequence_parallel;
+        sharing.bucket_bytes = 400;
+        return sharing;
+    }
+    int data_ranks() const { return mesh.size({Axis::replicate, Axis::shard, Axis::context}); }
+};
+
+// Of an element of the whole parameter, as each rank's backward leaves it.
+float gradient(const Parameter& p, int64_t element) {
+    return static_cast<float>((p.id * 3 + element * 5) % 7 - 3);
+}
+
+// What ranks' gradients of a parameter add up to, times gradient(): those of the data ranks, and where tensor ranks have
+// different tokens and all of the parameter, theirs.
+float terms(const Parameter& p, const Mode& mode) {
+    const bool over_tensor = mode.sequence_parallel && p.cut.all();
+    return static_cast<float>(mode.data_ranks() * (over_tensor ? mode.mesh.size(Axis::tensor) : 1));
+}
+
+// The norm, from the whole parameters.
+double expected_norm(const Mode& mode) {
+    double squares = 0;
+    // Which of them are cut is known from any part.
+    const ParameterTable table = cut_table({.size = mode.mesh.size(Axis::tensor)});
+    for (const Parameter& p : table.all())
+        for (int64_t i = 0; i < p.whole_numel(); ++i) squares += std::pow(gradient(p, i) * terms(p, mode), 2);
+    return std::sqrt(squares);
+}
+
+template <class Visit>
+void each_element(const Piece& piece, Visit&& visit) {
+    int64_t at = piece.in_bucket;
+    for (const Box& box : piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count}))
+        for (int64_t i = 0; i < box.count(); ++i, ++at)
+            visit(at, box.in_whole + i / box.columns * box.stride + i % box.columns);
+}
+
+void check_rank(World& world, const Mode& mode) {
+    const Ranks ranks(mode.mesh, mode.sharing(), &world);
+    const int tensor = mode.mesh.coordinates(world.rank())[static_cast<size_t>(Axis::tensor)];
+    Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true});
+    const ParameterTable table = cut_table({.size = mode.mesh.size(Axis::tensor), .index = tensor});
+    ParameterStore parameters(table, bucket_rules(ranks, table, mode.optimizers()), runtime);
+    const BucketLayout& layout = parameters.layout();
+    GradientStore gradients(table, layout, runtime, gradient_memory(ranks, 2, true));
+    Reducer reducer(ranks, parameters, gradients, runtime);
+    OptimizersConfig optimizers = mode.optimizers();
+    StepStatistics statistics(optimizers, ranks, layout, gradients, reducer, runtime);
+
+    for (const int id : layout.backward_order()) {
+        const Bucket& bucket = layout[id];
+        for (const bool first : {true, false}) {  // the second microbatch adds nothing
+            if (first || gradients.memory().accumulators) {
+                auto* const raw = gradients.whole(bucket).as<float>();
+                std::fill_n(raw, layout.padded(bucket), 0.0f);
+                if (first)
+                    for (const Piece& piece : bucket.pieces)
+                        each_element(piece, [&](int64_t at, int64_t element) {
+                            raw[at] = gradient(*piece.parameter, element);
+                        });
+            }
+            reducer.reduce(bucket, first, !first, runtime.reduce());
+            runtime.reduce().synchronize();
+        }
+        const auto* const shard = gradients.shard(bucket).as<float>();
+        int64_t wrong = 0;
+        for (const Piece& piece : layout.shard_pieces(bucket))
+            each_element(piece, [&](int64_t at, int64_t element) {
+                wrong += shard[at] != gradient(*piece.parameter, element) * terms(*piece.parameter, mode);
+            });
+        EXPECT_EQ(wrong, 0) << mode.describe() << " rank " << world.rank() << ": " << bucket.name();
+        statistics.take_norm(bucket);
+    }
+    runtime.ops().fill({.x = statistics.loss_sum(), .value = 1}, runtime.compute());
+    runtime.ops().fill({.x = statistics.passenger(), .value = 0}, runtime.compute());
+    statistics.take_loss();
+    runtime.synchronize();
+    statistics.combine(std::vector<bool>(static_cast<size_t>(layout.size()), true));
+    runtime.synchronize();
+    std::vector<float> host(static_cast<size_t>(statistics.host_bytes()) / sizeof(float));
+    statistics.read(host.data(), runtime.reduce());
+    runtime.synchronize();
+    const StepNumbers numbers(host.data());
+    EXPECT_EQ(numbers.loss_sum(), mode.data_ranks()) << mode.describe();
+    EXPECT_EQ(numbers.grad_norm(), static_cast<float>(expected_norm(mode))) << mode.describe();
+}
+
+TEST(TensorSumsTest, GradientsAndNormAreThoseOfTheWhole) {
+    for (const std::array<int, kNumAxes>& sizes : {std::array{1, 1, 1, 1},
+                                                   {1, 1, 1, 2},
+                                                   {1, 2, 1, 2},
+                                                   {2, 1, 1, 2},
+                                                   {2, 2, 1, 1},
+                                                   {1, 1, 2, 3},
+                                                   {2, 2, 1, 2}})
+        for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3})
+            for (const bool sequence_parallel : {false, true})
+                for (const bool muon : {false, true}) {
+                    const Mode mode{Mesh(sizes), strategy, sequence_parallel, muon};
+                    run_ranks(mode.mesh.world_size(), [&](World& world) { check_rank(world, mode); });
+                }
+}
+
+}  // namespace
+}  // namespace speedrun::testing
