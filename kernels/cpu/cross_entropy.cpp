@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
@@ -32,13 +33,15 @@ struct RowTargets {
     std::array<int32_t, kMost> id;
     std::array<float, kMost> weight_of;
 
-    RowTargets(const op::CrossEntropy& o, int64_t row) {
+    template <class Arguments>
+    RowTargets(const Arguments& o, int64_t row) {
         if (!o.weights.present()) {
-            add(o.targets.as<int32_t>()[row], 1.0f);
+            add(o.targets.template as<int32_t>()[row], 1.0f);
             return;
         }
         for (int64_t k = 0; k < o.weights.numel(); ++k)
-            add(o.targets.as<int32_t>()[k * o.targets.row_stride + row], o.weights.as<float>()[k]);
+            add(o.targets.template as<int32_t>()[k * o.targets.row_stride + row],
+                o.weights.template as<float>()[k]);
     }
 
   private:
@@ -53,6 +56,26 @@ struct RowTargets {
         id[count] = target;
         weight_of[count++] = w;
     }
+};
+
+// Logits as they count: capped where there is a softcap c, whose slope follows from the capped value.
+class Cap {
+  public:
+    explicit Cap(float softcap) : cap_(softcap), inverse_(softcap > 0.0f ? 1.0f / softcap : 0.0f) {}
+    Vec operator()(Vec z) const { return cap_ > 0.0f ? cap_ * cpu::tanh(z * inverse_) : z; }
+    float of_one(float z) const {
+        float lanes[cpu::kLanes];
+        cpu::store(lanes, (*this)(Vec{} + z));
+        return lanes[0];
+    }
+    template <class T>  // 1 − tanh²
+    T times_slope(T e, T capped) const {
+        const T t = capped * inverse_;
+        return cap_ > 0.0f ? e * (1.0f - t * t) : e;
+    }
+
+  private:
+    float cap_, inverse_;
 };
 
 // The loss of one row; its gradient too, where dlogits is not null, which may be logits. `scratch` holds
@@ -105,6 +128,87 @@ float row_loss(const Real* logits, Real* dlogits, const RowTargets& targets, int
     return loss;
 }
 
+// Is it an id of the part's columns?
+template <class Arguments>
+bool has(const Arguments& o, int32_t id) {
+    return id >= o.first && id < o.first + o.vocab_size;
+}
+
+// log Σ exp over the part's columns, and what its targets add up to.
+template <class Real>
+void row_part(const Real* logits, const RowTargets& targets, const op::CrossEntropyPart& o, float* part) {
+    const Cap capped(o.softcap);
+    part[0] = -std::numeric_limits<float>::infinity();
+    part[1] = 0.0f;
+    if (o.vocab_size > 0) {
+        const float maximum = capped.of_one(largest(logits, o.vocab_size));
+        Vec sums{};
+        cpu::for_vectors(o.vocab_size, [&](int64_t i, auto width) {
+            sums += cpu::keep(cpu::exp(capped(cpu::load(logits + i, width)) - maximum), width);
+        });
+        part[0] = std::log(cpu::sum(sums)) + maximum;
+    }
+    for (int i = 0; i < targets.count; ++i)
+        if (has(o, targets.id[i]))
+            part[1] +=
+                targets.weight_of[i] * capped.of_one(static_cast<float>(logits[targets.id[i] - o.first]));
+}
+
+struct Merged {
+    float log_sum, targets;
+};
+
+// Goes over the parts in their order: the same bits for whoever merges.
+Merged merge(const Tensor& parts, int64_t row, int64_t rows) {
+    const float* const of = parts.as<float>();
+    const int64_t count = parts.rows() / rows;
+    float highest = -std::numeric_limits<float>::infinity(), sum = 0.0f, targets = 0.0f;
+    for (int64_t p = 0; p < count; ++p) highest = std::max(highest, of[2 * (p * rows + row)]);
+    for (int64_t p = 0; p < count; ++p) {
+        sum += std::exp(of[2 * (p * rows + row)] - highest);
+        targets += of[2 * (p * rows + row) + 1];
+    }
+    return {std::log(sum) + highest, targets};
+}
+
+// dlogits may be logits.
+template <class Real>
+void row_gradient(const Real* logits, Real* dlogits, const RowTargets& targets,
+                  const op::CrossEntropyOfParts& o, float log_sum) {
+    const Cap capped(o.softcap);
+    const float factor = o.gradient_scale * targets.weight;
+    std::array<float, RowTargets::kMost> of_target;
+    for (int i = 0; i < targets.count; ++i) {
+        if (!has(o, targets.id[i])) continue;
+        const float z = capped.of_one(static_cast<float>(logits[targets.id[i] - o.first]));
+        of_target[i] =
+            capped.times_slope(factor * std::exp(z - log_sum) - o.gradient_scale * targets.weight_of[i], z);
+    }
+    cpu::for_vectors(o.vocab_size, [&](int64_t i, auto width) {
+        const Vec z = capped(cpu::load(logits + i, width));
+        cpu::store(dlogits + i, factor * capped.times_slope(cpu::exp(z - log_sum), z), width);
+    });
+    for (int i = 0; i < targets.count; ++i)
+        if (has(o, targets.id[i])) dlogits[targets.id[i] - o.first] = Real(of_target[i]);
+}
+
+struct IdLimits {
+    int64_t rows, vocab_size;
+};
+template <class Arguments>
+void check_ids(const Arguments& a, const IdLimits& limits) {
+    const auto [rows, vocab_size] = limits;
+    const int64_t num_targets = a.weights.present() ? a.weights.numel() : 1;
+    for (int64_t i = 0; i < num_targets * rows; ++i) {
+        const int64_t k = i / rows, t = i % rows;
+        const int32_t target = a.targets.template as<int32_t>()[k * a.targets.row_stride + t];
+        if (target >= vocab_size || target < -1) {
+            throw_data("cross_entropy: target {} at row {} is outside the vocabulary of {}", target, t,
+                       vocab_size);
+        }
+    }
+}
+
 }  // namespace
 
 void CpuOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
@@ -112,15 +216,7 @@ void CpuOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
     check(a);
     auto* scratch = static_cast<float*>(workspace(stream, device_.num_threads() * cols * sizeof(float)));
     cpu::submit(stream, "cross_entropy", [=] {
-        const int64_t num_targets = a.weights.present() ? a.weights.numel() : 1;
-        for (int64_t i = 0; i < num_targets * rows; ++i) {
-            const int64_t k = i / rows, t = i % rows;
-            const int32_t target = a.targets.as<int32_t>()[k * a.targets.row_stride + t];
-            if (target >= a.vocab_size || target < -1) {
-                throw_data("cross_entropy: target {} at row {} is outside the vocabulary of {}", target, t,
-                           a.vocab_size);
-            }
-        }
+        check_ids(a, {.rows = rows, .vocab_size = a.vocab_size});
         cpu::with_real(a.logits.dtype, [&]<class Real>() {
             cpu::parallel_for(rows, [&](int64_t t) {
                 const RowTargets targets(a, t);
@@ -133,6 +229,41 @@ void CpuOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
                     loss = 0.0f;
                     if (out) std::fill(out, out + cols, Real(0.0f));
                 }
+            });
+        });
+    });
+}
+
+void CpuOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) {
+    const int64_t rows = a.logits.rows();
+    check(a);
+    cpu::submit(stream, "cross_entropy_part", [=] {
+        check_ids(a, {.rows = rows, .vocab_size = a.whole_vocab_size});
+        cpu::with_real(a.logits.dtype, [&]<class Real>() {
+            cpu::parallel_for(rows, [&](int64_t t) {
+                row_part(a.logits.as<Real>() + t * a.logits.row_stride, RowTargets(a, t), a,
+                         a.part.as<float>() + 2 * t);
+            });
+        });
+    });
+}
+
+void CpuOps::cross_entropy_of_parts(const op::CrossEntropyOfParts& a, Stream& stream) {
+    const int64_t rows = a.losses.numel(), cols = a.dlogits.present() ? a.dlogits.cols() : 0;
+    check(a);
+    cpu::submit(stream, "cross_entropy_of_parts", [=] {
+        check_ids(a, {.rows = rows, .vocab_size = a.whole_vocab_size});
+        cpu::with_real(a.dlogits.present() ? a.dlogits.dtype : DType::f32, [&]<class Real>() {
+            cpu::parallel_for(rows, [&](int64_t t) {
+                const RowTargets targets(a, t);
+                const Merged all = merge(a.parts, t, rows);
+                const bool counts = targets.count > 0;
+                a.losses.as<float>()[t] = counts ? targets.weight * all.log_sum - all.targets : 0.0f;
+                if (!a.dlogits.present()) return;
+                Real* const out = a.dlogits.as<Real>() + t * a.dlogits.row_stride;
+                if (counts)
+                    row_gradient(a.logits.as<Real>() + t * a.logits.row_stride, out, targets, a, all.log_sum);
+                std::fill(out + (counts ? a.vocab_size : 0), out + cols, Real(0.0f));
             });
         });
     });

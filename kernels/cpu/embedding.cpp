@@ -9,10 +9,15 @@ namespace speedrun {
 
 namespace {
 
+struct Limit {
+    int64_t rows;
+    bool others = false;  // the index behind the last is of a row that somebody else has
+};
+
 // An index outside its table must never read or write foreign memory: it ends the run with both numbers.
-int64_t checked(int32_t index, int64_t limit, const char* what, int64_t t) {
-    if (index < 0 || index >= limit) {
-        throw_data("embedding: {} {} at row {} is outside the table of {} rows", what, index, t, limit);
+int64_t checked(int32_t index, const Limit& limit, const char* what, int64_t t) {
+    if (index < 0 || index >= limit.rows + (limit.others ? 1 : 0)) {
+        throw_data("embedding: {} {} at row {} is outside the table of {} rows", what, index, t, limit.rows);
     }
     return index;
 }
@@ -32,18 +37,28 @@ void CpuOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
         const int32_t* positions = a.position_table.present() ? a.position.as<int32_t>() : nullptr;
         for (int64_t t = 0; t < rows;
              ++t) {  // before the threads start: exceptions cannot leave a parallel region
-            checked(ids[t], a.table.rows(), "token", t);
-            if (positions) checked(positions[t], a.position_table.rows(), "position", t);
+            checked(ids[t], {a.table.rows(), a.others}, "token", t);
+            if (positions) checked(positions[t], {a.position_table.rows()}, "position", t);
         }
         cpu::with_real(a.out.dtype, [&]<class Real>() {
             cpu::parallel_for(rows, [&](int64_t t) {
-                const Real* row = a.table.as<Real>() + ids[t] * a.table.row_stride;
                 Real* result = a.out.as<Real>() + t * a.out.row_stride;
+                const Real* offset =
+                    positions ? a.position_table.as<Real>() + positions[t] * a.position_table.row_stride
+                              : nullptr;
+                if (ids[t] == a.table.rows()) {  // somebody else's
+                    if (offset) {
+                        std::copy(offset, offset + cols, result);
+                    } else {
+                        std::fill(result, result + cols, Real(0.0f));
+                    }
+                    return;
+                }
+                const Real* row = a.table.as<Real>() + ids[t] * a.table.row_stride;
                 if (!positions) {
                     std::copy(row, row + cols, result);
                     return;
                 }
-                const Real* offset = a.position_table.as<Real>() + positions[t] * a.position_table.row_stride;
                 cpu::for_vectors(cols, [&](int64_t i, auto width) {
                     cpu::store(result + i, cpu::load(row + i, width) + cpu::load(offset + i, width), width);
                 });
@@ -56,13 +71,14 @@ void CpuOps::sort_ids(const op::SortIds& a, Stream& stream) {
     const int64_t count = a.index.numel();
     expect(a.index, DType::i32, {count}, "sort_ids index");
     expect(a.order, DType::i32, {2, count}, "sort_ids order");
-    auto* const places = static_cast<int32_t*>(workspace(stream, a.limit * int64_t{sizeof(int32_t)}));
+    const int64_t limit = a.limit + (a.others ? 1 : 0);
+    auto* const places = static_cast<int32_t*>(workspace(stream, limit * int64_t{sizeof(int32_t)}));
     cpu::submit(stream, "sort_ids", [=] {  // by counting, which keeps the order of equal ids
         const int32_t* ids = a.index.as<int32_t>();
         int32_t *const sorted = a.order.as<int32_t>(), *const tokens = sorted + count;
-        std::fill(places, places + a.limit, 0);
-        for (int64_t t = 0; t < count; ++t) ++places[checked(ids[t], a.limit, "token", t)];
-        std::exclusive_scan(places, places + a.limit, places, 0);
+        std::fill(places, places + limit, 0);
+        for (int64_t t = 0; t < count; ++t) ++places[checked(ids[t], {a.limit, a.others}, "token", t)];
+        std::exclusive_scan(places, places + limit, places, 0);
         for (int64_t t = 0; t < count; ++t) {
             const int32_t place = places[ids[t]]++;
             sorted[place] = ids[t];
@@ -77,7 +93,9 @@ void CpuOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream) 
     expect(a.dtable, DType::f32, {a.dtable.rows(), cols}, "embedding dtable");
     cpu::submit(stream, "embedding_backward", [=] {
         const int32_t *ids = a.order.as<int32_t>(), *tokens = ids + rows;
-        for (int64_t i = 0; i < rows; ++i) checked(ids[i], a.dtable.rows(), "token", tokens[i]);
+        for (int64_t i = 0; i < rows; ++i) checked(ids[i], {a.dtable.rows(), a.others}, "token", tokens[i]);
+        // Tokens of somebody else's rows come last.
+        const int64_t own = std::lower_bound(ids, ids + rows, a.dtable.rows()) - ids;
         // Each thread owns a range of columns and walks all tokens in order: no atomics, one order of
         // summation.
         const int64_t vectors = (cols + cpu::kLanes - 1) / cpu::kLanes;
@@ -92,7 +110,7 @@ void CpuOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream) 
                         std::fill(row + begin, row + end, 0.0f);
                     }
                 }
-                for (int64_t i = 0; i < rows; ++i) {
+                for (int64_t i = 0; i < own; ++i) {
                     float* sum = a.dtable.as<float>() + ids[i] * a.dtable.row_stride + begin;
                     const Real* row = a.dout.as<Real>() + tokens[i] * a.dout.row_stride + begin;
                     cpu::for_vectors(end - begin, [&](int64_t c, auto width) {

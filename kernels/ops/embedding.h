@@ -5,7 +5,8 @@
 
 namespace speedrun::op {
 
-// out[t] = table[index[t]] (+ position_table[position[t]]).
+// out[t] = table[index[t]] (+ position_table[position[t]]). Where tables are parts of larger ones (`others`), an index may be V:
+// a row that somebody else has, here 0.
 struct EmbeddingForward {
     ByName by_name = ByName();
     Tensor out;                  // real [T,C]
@@ -13,6 +14,7 @@ struct EmbeddingForward {
     Tensor table;                // real [V,C]
     Tensor position = {};        // i32 [T], with position_table
     Tensor position_table = {};  // real [P,C]
+    bool others = false;
 
     void traffic(Traffic& t) const {
         t.writes(out);
@@ -25,9 +27,10 @@ struct EmbeddingForward {
 // order[1] = the t from 0 to T−1, sorted by index[t], equal ones in order of t; order[0] = index[t] of those.
 struct SortIds {
     ByName by_name = ByName();
-    Tensor order;   // i32 [2,T]
-    Tensor index;   // i32 [T], each in [0, limit)
-    int64_t limit;  // rows of the table
+    Tensor order;         // i32 [2,T]
+    Tensor index;         // i32 [T], each in [0, limit)
+    int64_t limit;        // rows of the table
+    bool others = false;  // … or limit: rows that somebody else has
 
     void traffic(Traffic& t) const {
         t.writes(order);
@@ -38,10 +41,11 @@ struct SortIds {
 // dtable[v] (+)= Σ_{t: index[t]=v} dout[t], in an order that depends on index alone.
 struct EmbeddingBackward {
     ByName by_name = ByName();
-    Tensor dtable;    // f32 [V,C]
-    Tensor order;     // i32 [2,T], what SortIds made of index
-    Tensor dout;      // real [T,C]
-    bool accumulate;  // leaves the rows alone that index does not name
+    Tensor dtable;        // f32 [V,C]
+    Tensor order;         // i32 [2,T], what SortIds made of index
+    Tensor dout;          // real [T,C]
+    bool accumulate;      // leaves the rows alone that index does not name
+    bool others = false;  // leaves tokens out whose index is V
 
     void traffic(Traffic& t) const {
         t.scatters(accumulate, dtable, dout.rows());

@@ -41,6 +41,8 @@ constexpr KernelModel kKernels[] = {
     {"attention_forward", Engine::mma, 0.36, 0.80, 1, "assumed by count: softmax beside no product"},
     // Seven products where four are counted, in two kernels.
     {"attention_backward", Engine::mma, 0.23, 0.80, 4, "assumed by count: 7 products for 4 counted"},
+    {"cross_entropy_part", Engine::mma, 1, 0.78, 1, "assumed as cross_entropy"},
+    {"cross_entropy_of_parts", Engine::mma, 1, 0.78, 1, "assumed as cross_entropy"},
     {"cross_entropy", Engine::mma, 1, 0.78, 1,
      "assumed by count, with softcap: 35 instructions an element, two blocks a multiprocessor"},
     // Share of mma.sync's rate that a busy block reaches; that few blocks leave most of the card idle comes

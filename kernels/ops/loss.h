@@ -29,6 +29,53 @@ struct CrossEntropy {
     }
 };
 
-#define SPEEDRUN_LOSS_OPS(X) X(cross_entropy, CrossEntropy)
+// The loss of a vocabulary whose columns are cut in parts, in two steps: what each part knows of a row, and, from that of
+// all parts, the loss and the part's own gradient. z and targets as above; W is the sum of the weights of a row's targets
+// that are not −1 (1 without weights), column 0 stands for the id `first`.
+//   part[t] = (log Σ_i exp(z[t,i]) over the part's columns, −∞ if it has none,
+//              Σ_k weights[k] · z[t, targets[k,t] − first] over the targets that are among them)
+struct CrossEntropyPart {
+    ByName by_name = ByName();
+    Tensor part;          // f32 [T,2]
+    Tensor logits;        // real [T,V]
+    Tensor targets;       // i32 [T]; with weights [K,T]
+    Tensor weights = {};  // f32 [K]
+    int64_t first;
+    int64_t vocab_size;        // columns beyond it are padding; 0: all are
+    int64_t whole_vocab_size;  // of all parts: targets are below it
+    float softcap = 0.0f;
+
+    void traffic(Traffic& t) const {
+        t.writes(part);
+        t.reads(logits, targets, weights);
+    }
+};
+
+// With L = log Σ_p exp(parts[p,t,0]), in order of p:
+//   losses[t]  = W·L − Σ_p parts[p,t,1], 0 where no target counts
+//   dlogits[t] = gradient_scale · d losses[t] / d logits[t]
+struct CrossEntropyOfParts {
+    ByName by_name = ByName();
+    Tensor losses;        // f32 [T]
+    Tensor dlogits = {};  // real [T,V], may alias logits
+    Tensor logits;        // real [T,V]; absent where dlogits is
+    Tensor parts;         // f32 [P·T,2]: of part 0, of part 1, …
+    Tensor targets;       // i32 [T]; with weights [K,T]
+    Tensor weights = {};  // f32 [K]
+    int64_t first, vocab_size, whole_vocab_size;
+    float softcap = 0.0f;
+    float gradient_scale = 1.0f;
+
+    void traffic(Traffic& t) const {
+        t.writes(losses, dlogits);
+        t.reads(parts, targets, weights);
+        if (dlogits.present()) t.reads(logits);
+    }
+};
+
+#define SPEEDRUN_LOSS_OPS(X)                \
+    X(cross_entropy, CrossEntropy)          \
+    X(cross_entropy_part, CrossEntropyPart) \
+    X(cross_entropy_of_parts, CrossEntropyOfParts)
 
 }  // namespace speedrun::op

@@ -154,6 +154,28 @@ void check_attention(const Arguments& a, const AttentionOperands& operands) {
         expect(operand, a.q.dtype, {keys, a.q.cols()}, "attention operand");
 }
 
+void check_targets(const Tensor& targets, const Tensor& weights, int64_t rows) {
+    if (!weights.present()) return expect(targets, DType::i32, {rows}, "cross_entropy targets");
+    const int64_t count = weights.numel();
+    if (count > op::CrossEntropy::kMostTargets)
+        throw_internal("cross_entropy: {} targets a row, at most {}", count, op::CrossEntropy::kMostTargets);
+    expect(weights, DType::f32, {count}, "cross_entropy weights");
+    expect(targets, DType::i32, {count, rows}, "cross_entropy targets");
+}
+
+template <class Arguments>
+void check_part(const Arguments& a, int64_t cols) {
+    if (a.vocab_size < 0 || a.vocab_size > cols || a.first < 0 ||
+        (a.vocab_size > 0 && a.first + a.vocab_size > a.whole_vocab_size)) {
+        throw_internal("cross_entropy: {} ids from {} on, of {}, do not fit {} logits", a.vocab_size, a.first,
+                       a.whole_vocab_size, cols);
+    }
+}
+void check_pairs(const Tensor& pairs, int64_t count, const char* name) {
+    expect(pairs, DType::f32, {count, 2}, name);
+    if (!pairs.contiguous()) throw_internal("{} {} is not contiguous", name, pairs.describe());
+}
+
 }  // namespace
 
 void check(const op::NormForward& a) {
@@ -243,20 +265,31 @@ void check(const op::AttentionBackward& a) {
 void check(const op::CrossEntropy& a) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
     expect(a.losses, DType::f32, {rows}, "cross_entropy losses");
-    if (a.weights.present()) {
-        const int64_t targets = a.weights.numel();
-        if (targets > op::CrossEntropy::kMostTargets)
-            throw_internal("cross_entropy: {} targets a row, at most {}", targets,
-                           op::CrossEntropy::kMostTargets);
-        expect(a.weights, DType::f32, {targets}, "cross_entropy weights");
-        expect(a.targets, DType::i32, {targets, rows}, "cross_entropy targets");
-    } else {
-        expect(a.targets, DType::i32, {rows}, "cross_entropy targets");
-    }
+    check_targets(a.targets, a.weights, rows);
     if (a.dlogits.present()) expect(a.dlogits, a.logits.dtype, {rows, cols}, "cross_entropy dlogits");
     if (a.vocab_size <= 0 || a.vocab_size > cols) {
         throw_internal("cross_entropy: vocabulary of {} does not fit {} logits", a.vocab_size, cols);
     }
+}
+
+void check(const op::CrossEntropyPart& a) {
+    const int64_t rows = a.logits.rows();
+    check_targets(a.targets, a.weights, rows);
+    check_part(a, a.logits.cols());
+    check_pairs(a.part, rows, "cross_entropy part");
+}
+
+void check(const op::CrossEntropyOfParts& a) {
+    const int64_t rows = a.logits.present() ? a.logits.rows() : a.losses.numel(), pairs = a.parts.rows();
+    expect(a.losses, DType::f32, {rows}, "cross_entropy losses");
+    check_targets(a.targets, a.weights, rows);
+    if (pairs < rows || (rows > 0 && pairs % rows != 0))
+        throw_internal("cross_entropy: parts {} are not one or several of {} rows", a.parts.describe(), rows);
+    check_pairs(a.parts, pairs, "cross_entropy parts");
+    if (!a.dlogits.present()) return;
+    expect_shape(a.logits, {rows, a.logits.cols()}, "cross_entropy logits");
+    expect(a.dlogits, a.logits.dtype, {rows, a.logits.cols()}, "cross_entropy dlogits");
+    check_part(a, a.logits.cols());
 }
 
 void check_step(const char* op, std::initializer_list<Tensor> states, Tensor parameter, Tensor grad_scale) {

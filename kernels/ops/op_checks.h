@@ -22,6 +22,8 @@ void check(const op::QkNormRotaryBackward& a);
 void check(const op::AttentionForward& a);
 void check(const op::AttentionBackward& a);
 void check(const op::CrossEntropy& a);
+void check(const op::CrossEntropyPart& a);
+void check(const op::CrossEntropyOfParts& a);
 void check(const op::AdamwStep& a);
 void check(const op::MuonMomentum& a);
 void check(const op::NormuonScale& a);

@@ -307,6 +307,54 @@ void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap, int6
                      }});
 }
 
+// What one of two ranks does that have half of the columns each.
+void add_loss_in_parts(std::vector<Case>& cases, const ModelShape& s, float softcap) {
+    const int64_t tokens = s.tokens, columns = s.padded_vocab / 2, whole_vocab_size = s.vocab_size;
+    const std::vector<int32_t> ids = zipf_tokens({.count = tokens, .vocab_size = s.vocab_size});
+    cases.push_back({fmt::format("pointwise.{}.cross_entropy_part", s.name),
+                     "cross_entropy_part",
+                     sizes(tokens, columns),
+                     0,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor part = m.output(DType::f32, {tokens, 2}),
+                                      logits = m.input({tokens, columns}), targets = m.indices(ids);
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.cross_entropy_part({.part = part,
+                                                     .logits = logits,
+                                                     .targets = targets,
+                                                     .first = 0,
+                                                     .vocab_size = columns,
+                                                     .whole_vocab_size = whole_vocab_size,
+                                                     .softcap = softcap},
+                                                    stream);
+                         };
+                     }});
+    cases.push_back({fmt::format("pointwise.{}.cross_entropy_of_parts", s.name),
+                     "cross_entropy_of_parts",
+                     sizes(tokens, columns),
+                     0,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor losses = m.output(DType::f32, {tokens}),
+                                      dlogits = m.output({tokens, columns}),
+                                      logits = m.input({tokens, columns}),
+                                      parts = m.input(DType::f32, {2 * tokens, 2}), targets = m.indices(ids);
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.cross_entropy_of_parts({.losses = losses,
+                                                         .dlogits = dlogits,
+                                                         .logits = logits,
+                                                         .parts = parts,
+                                                         .targets = targets,
+                                                         .first = 0,
+                                                         .vocab_size = columns,
+                                                         .whole_vocab_size = whole_vocab_size,
+                                                         .softcap = softcap},
+                                                        stream);
+                         };
+                     }});
+}
+
 }  // namespace
 
 std::vector<Case> pointwise_cases(const Shapes& shapes) {
@@ -319,6 +367,7 @@ std::vector<Case> pointwise_cases(const Shapes& shapes) {
     add_rotary(cases, shapes.recipe);
     add_loss(cases, shapes.recipe, 15.0f);
     add_loss(cases, shapes.recipe, 15.0f, 3);
+    add_loss_in_parts(cases, shapes.recipe, 15.0f);
     add_embedding(cases, shapes.gpt2, true);
     add_norm(cases, shapes.gpt2, NormKind::layernorm);
     add_activation(cases, shapes.gpt2, Activation::gelu_tanh);

@@ -92,6 +92,21 @@ TEST_P(EmbeddingTest, BackwardOfFrequentTokens) {
     }
 }
 
+// [2,T] as op::SortIds says.
+Matrix sorted_ids(const Indices& index) {
+    Indices tokens(index.size());
+    std::iota(tokens.begin(), tokens.end(), 0);
+    std::stable_sort(tokens.begin(), tokens.end(),
+                     [&](int32_t a, int32_t b) { return index[size_t(a)] < index[size_t(b)]; });
+    const auto count = static_cast<int64_t>(index.size());
+    Matrix order(2, count);
+    for (int64_t i = 0; i < count; ++i) {
+        order(0, i) = index[static_cast<size_t>(tokens[static_cast<size_t>(i)])];
+        order(1, i) = tokens[static_cast<size_t>(i)];
+    }
+    return order;
+}
+
 // One id, ids of one digit and of four for a radix sort, its tiles partly filled; equal ids stay in order.
 TEST_P(EmbeddingTest, SortsIds) {
     for (int64_t count : {1, 7, 1024, 2500}) {
@@ -99,21 +114,144 @@ TEST_P(EmbeddingTest, SortsIds) {
             SCOPED_TRACE(fmt::format("T={} limit={}", count, limit));
             Indices index = random_indices(count, limit, 1);
             for (size_t t = 0; t < index.size(); t += 3) index[t] = static_cast<int32_t>(limit - 1);
-            Indices tokens(static_cast<size_t>(count));
-            std::iota(tokens.begin(), tokens.end(), 0);
-            std::stable_sort(tokens.begin(), tokens.end(),
-                             [&](int32_t a, int32_t b) { return index[size_t(a)] < index[size_t(b)]; });
-            Matrix expected(2, count);
-            for (int64_t i = 0; i < count; ++i) {
-                expected(0, i) = index[static_cast<size_t>(tokens[static_cast<size_t>(i)])];
-                expected(1, i) = tokens[static_cast<size_t>(i)];
-            }
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor order = h.output(DType::i32, {2, count});
                 h.ops().sort_ids({.order = order, .index = h.input(index), .limit = limit}, h.stream());
                 return {h.read(order)};
             });
-            expect_same_bits(out[0], expected, "order");
+            expect_same_bits(out[0], sorted_ids(index), "order");
+        }
+    }
+}
+
+// A table in `count` parts as even as they go: rows of part p from first(p) on.
+struct Parts {
+    int64_t count;
+    int64_t first(int64_t p) const { return p * kVocab / count; }
+    int64_t rows(int64_t p) const { return first(p + 1) - first(p); }
+    // Ids as part p counts them: those of other parts are the one behind its last.
+    Indices ids(const Indices& index, int64_t p) const {
+        Indices result;
+        for (const int32_t id : index) {
+            const int64_t own = id - first(p);
+            result.push_back(static_cast<int32_t>(own >= 0 && own < rows(p) ? own : rows(p)));
+        }
+        return result;
+    }
+};
+
+struct Part {
+    Matrix table;
+    bool others, positions;
+};
+
+// What the parts look up adds up to what the whole table has: each row comes from one part, the others say 0. The
+// positions' table is the first one's.
+TEST_P(EmbeddingTest, ForwardInParts) {
+    for (const Parts parts : {Parts{2}, Parts{3}, Parts{kVocab}}) {
+        for (int64_t rows : {1, 33, 130}) {
+            for (int64_t cols : {48, 33}) {
+                for (bool positions : {false, true}) {
+                    SCOPED_TRACE(
+                        fmt::format("P={} T={} C={} positions={}", parts.count, rows, cols, positions));
+                    const Indices index = random_indices(rows, kVocab, 1),
+                                  position = random_indices(rows, kPositions, 2);
+                    const Matrix table = random_matrix(kVocab, cols, 3, dtype()),
+                                 offsets = random_matrix(kPositions, cols, 4, dtype());
+                    const auto look_up = [&](Harness& h, const Indices& ids, const Part& part) {
+                        const Tensor y = h.output(dtype(), {rows, cols});
+                        h.ops().embedding_forward(
+                            {.out = y,
+                             .index = h.input(ids),
+                             .table = h.input(part.table, dtype()),
+                             .position = part.positions ? h.input(position) : Tensor(),
+                             .position_table = part.positions ? h.input(offsets, dtype()) : Tensor(),
+                             .others = part.others},
+                            h.stream());
+                        return h.read(y);
+                    };
+                    const Outputs out = run([&](Harness& h) -> Outputs {
+                        Outputs results{
+                            look_up(h, index, {.table = table, .others = false, .positions = positions})};
+                        for (int64_t p = 0; p < parts.count; ++p) {
+                            const Part part{
+                                .table = reference::row_block(table, parts.first(p), parts.rows(p)),
+                                .others = true,
+                                .positions = positions && p == 0};
+                            results.push_back(look_up(h, parts.ids(index, p), part));
+                        }
+                        return results;
+                    });
+                    Matrix sum(rows, cols);
+                    for (size_t p = 1; p < out.size(); ++p) sum = reference::plus(sum, out[p]);
+                    EXPECT_EQ(rounded(sum, dtype()).values, out[0].values);
+                }
+            }
+        }
+    }
+}
+
+// Each part's gradient has the bits of its rows of the whole table's: no run of equal tokens is so long that a backend
+// adds it in pieces, which begin elsewhere in a part.
+TEST_P(EmbeddingTest, BackwardInParts) {
+    for (const Parts parts : {Parts{2}, Parts{3}, Parts{kVocab}}) {
+        for (int64_t rows : {1, 33, 130}) {
+            for (int64_t cols : {48, 33}) {
+                for (bool accumulate : {false, true}) {
+                    SCOPED_TRACE(
+                        fmt::format("P={} T={} C={} accumulate={}", parts.count, rows, cols, accumulate));
+                    const Indices index = random_indices(rows, kVocab, 1);
+                    const Matrix dout = random_matrix(rows, cols, 2, dtype()),
+                                 before = random_matrix(kVocab, cols, 3, DType::f32);
+                    const auto add = [&](Harness& h, const Matrix& to, const Indices& ids, bool whole) {
+                        const Tensor dtable =
+                            accumulate ? h.inout(to, DType::f32) : h.output(DType::f32, {to.rows, cols});
+                        const Tensor order = h.output(DType::i32, {2, rows});
+                        h.ops().sort_ids(
+                            {.order = order, .index = h.input(ids), .limit = to.rows, .others = !whole},
+                            h.stream());
+                        h.ops().embedding_backward({.dtable = dtable,
+                                                    .order = order,
+                                                    .dout = h.input(dout, dtype()),
+                                                    .accumulate = accumulate,
+                                                    .others = !whole},
+                                                   h.stream());
+                        return h.read(dtable);
+                    };
+                    const Outputs out = run([&](Harness& h) -> Outputs {
+                        Outputs results{add(h, before, index, true)};
+                        for (int64_t p = 0; p < parts.count; ++p) {
+                            const Matrix own = reference::row_block(before, parts.first(p), parts.rows(p));
+                            results.push_back(add(h, own, parts.ids(index, p), false));
+                        }
+                        return results;
+                    });
+                    for (int64_t p = 0; p < parts.count; ++p) {
+                        expect_same_bits(out[static_cast<size_t>(p) + 1],
+                                         reference::row_block(out[0], parts.first(p), parts.rows(p)),
+                                         fmt::format("rows of part {}", p));
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Tokens that somebody else has come last, in their order; all of them may be.
+TEST_P(EmbeddingTest, SortsOthersLast) {
+    const int64_t count = 1100;
+    for (int64_t limit : {1, 255, 256, 66000}) {
+        for (size_t every : {3, 1}) {
+            SCOPED_TRACE(fmt::format("limit={} every {}", limit, every));
+            Indices index = random_indices(count, limit, 1);
+            for (size_t t = 0; t < index.size(); t += every) index[t] = static_cast<int32_t>(limit);
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor order = h.output(DType::i32, {2, count});
+                h.ops().sort_ids({.order = order, .index = h.input(index), .limit = limit, .others = true},
+                                 h.stream());
+                return {h.read(order)};
+            });
+            expect_same_bits(out[0], sorted_ids(index), "order");
         }
     }
 }

@@ -83,7 +83,9 @@ TEST(LevelsTest, RowsAndElements) {
         const Tensor sums = line(kCols), gelu = make(kRows, kCols), dgelu = make(kRows, kCols),
                      y = make(kRows, kCols), mean = line(kRows), rstd = line(kRows), dx = make(kRows, kCols),
                      dgain = line(kCols), dbias = line(kCols), losses = line(kRows),
-                     dlogits = make(kRows, kCols),
+                     dlogits = make(kRows, kCols), part = make(kRows, 2), losses_of_parts = line(kRows),
+                     dlogits_of_parts = make(kRows, kCols),
+                     targets = h.input(random_indices(kRows, kCols - 3, 4)),
                      gain = h.input(random_matrix(1, kCols, 3, DType::f32), DType::f32, {kCols});
         ops.column_sum({.out = sums, .x = x, .accumulate = false}, stream);
         ops.activation_forward({.y = gelu, .x = x, .activation = Activation::gelu_tanh}, stream);
@@ -110,13 +112,33 @@ TEST(LevelsTest, RowsAndElements) {
         ops.cross_entropy({.losses = losses,
                            .dlogits = dlogits,
                            .logits = x,
-                           .targets = h.input(random_indices(kRows, kCols - 3, 4)),
+                           .targets = targets,
                            .vocab_size = kCols - 3,
                            .softcap = 5.0f,
                            .gradient_scale = 0.1f},
                           stream);
+        ops.cross_entropy_part({.part = part,
+                                .logits = x,
+                                .targets = targets,
+                                .first = 0,
+                                .vocab_size = kCols - 3,
+                                .whole_vocab_size = kCols - 3,
+                                .softcap = 5.0f},
+                               stream);
+        ops.cross_entropy_of_parts({.losses = losses_of_parts,
+                                    .dlogits = dlogits_of_parts,
+                                    .logits = x,
+                                    .parts = part,
+                                    .targets = targets,
+                                    .first = 0,
+                                    .vocab_size = kCols - 3,
+                                    .whole_vocab_size = kCols - 3,
+                                    .softcap = 5.0f,
+                                    .gradient_scale = 0.1f},
+                                   stream);
         Outputs out;
-        for (const Tensor& tensor : {sums, gelu, dgelu, y, mean, rstd, dx, dgain, dbias, losses, dlogits})
+        for (const Tensor& tensor : {sums, gelu, dgelu, y, mean, rstd, dx, dgain, dbias, losses, dlogits,
+                                     part, losses_of_parts, dlogits_of_parts})
             out.push_back(h.read(tensor));
         return out;
     });

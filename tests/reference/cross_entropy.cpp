@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tests/reference/reference.h"
 
@@ -75,6 +76,21 @@ Matrix weighted_cross_entropy_dlogits(const Matrix& logits, const std::vector<In
         sum = plus(sum, times(cross_entropy_dlogits(logits, targets[k], vocab_size, softcap, gradient_scale),
                               weights[k]));
     return sum;
+}
+
+Matrix cross_entropy_part(const Matrix& logits, const std::vector<Indices>& targets,
+                          const std::vector<double>& weights, const IdRange& ids, float softcap) {
+    Matrix part(logits.rows, 2);
+    for (int64_t t = 0; t < logits.rows; ++t) {
+        part(t, 0) = ids.size > 0 ? log_sum_exp(logits, t, ids.size, softcap)
+                                  : -std::numeric_limits<double>::infinity();
+        for (size_t k = 0; k < targets.size(); ++k) {
+            const int64_t column = targets[k][t] - ids.first;
+            if (targets[k][t] >= 0 && column >= 0 && column < ids.size)
+                part(t, 1) += weights[k] * capped(logits(t, column), softcap);
+        }
+    }
+    return part;
 }
 
 }  // namespace speedrun::reference

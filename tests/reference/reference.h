@@ -138,6 +138,13 @@ Matrix weighted_cross_entropy_losses(const Matrix& logits, const std::vector<Ind
 Matrix weighted_cross_entropy_dlogits(const Matrix& logits, const std::vector<Indices>& targets,
                                       const std::vector<double>& weights, int64_t vocab_size, float softcap,
                                       float gradient_scale);
+// Columns that stand for the ids from `first` on; those behind are padding.
+struct IdRange {
+    int64_t first, size;
+};
+// T×2: log Σ exp over the range's columns, and the weighted sum of the targets' logits that are among them.
+Matrix cross_entropy_part(const Matrix& logits, const std::vector<Indices>& targets,
+                          const std::vector<double>& weights, const IdRange& ids, float softcap);
 
 // ---- optimizers.cpp: in place on vectors and matrices
 // ------------------------------------------------------------

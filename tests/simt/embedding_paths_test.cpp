@@ -57,17 +57,22 @@ TEST_P(EmbeddingPathsTest, EmbeddingBackwardAddsInOrder) {
     damaged[10] = -1;
     damaged[11] = static_cast<int32_t>(vocab);
     damaged[12] = 0x7fffffff;
+    Indices of_a_part = index;  // half of all tokens are somebody else's: many whole segments
+    for (size_t t = 0; t < index.size(); t += 2) of_a_part[t] = static_cast<int32_t>(vocab);
     for (bool accumulate : {false, true}) {
-        for (const Indices& ids : {index, damaged, Indices(static_cast<size_t>(rows), 9)}) {
+        for (const Indices& ids : {index, damaged, of_a_part, Indices(static_cast<size_t>(rows), 9)}) {
+            const bool others = ids == of_a_part;
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor dtable = accumulate ? h.inout(Matrix(vocab, cols, 0.5), DType::f32)
                                                  : h.output(DType::f32, {vocab, cols});
                 const Tensor order = h.output(DType::i32, {2, rows});
-                h.ops().sort_ids({.order = order, .index = h.input(ids), .limit = vocab}, h.stream());
+                h.ops().sort_ids({.order = order, .index = h.input(ids), .limit = vocab, .others = others},
+                                 h.stream());
                 h.ops().embedding_backward({.dtable = dtable,
                                             .order = order,
                                             .dout = h.input(dout, dtype()),
-                                            .accumulate = accumulate},
+                                            .accumulate = accumulate,
+                                            .others = others},
                                            h.stream());
                 return {h.read(dtable)};
             });
@@ -87,6 +92,28 @@ TEST_P(EmbeddingPathsTest, EmbeddingForwardOutsideTheTableIsNan) {
     });
     for (int64_t t : {0, 2, 3}) expect_all_nan(reference::row_block(out[0], t, 1), "row outside");
     expect_same_bits(reference::row_block(out[0], 1, 1), reference::row_block(table, 3, 1), "row inside");
+}
+
+// The row behind the last is somebody else's, and no other.
+TEST_P(EmbeddingPathsTest, EmbeddingForwardOfOthersIsTheirPosition) {
+    const Matrix table = random_matrix(9, 48, 1, dtype()), positions = random_matrix(5, 48, 2, dtype());
+    for (const bool placed : {false, true}) {
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor y = h.output(dtype(), {5, 48});
+            h.ops().embedding_forward({.out = y,
+                                       .index = h.input(Indices{9, 10, -1, 0x7fffffff, 9}),
+                                       .table = h.input(table, dtype()),
+                                       .position = placed ? h.input(Indices{3, 0, 0, 0, 5}) : Tensor(),
+                                       .position_table = placed ? h.input(positions, dtype()) : Tensor(),
+                                       .others = true},
+                                      h.stream());
+            return {h.read(y)};
+        });
+        for (int64_t t : {1, 2, 3}) expect_all_nan(reference::row_block(out[0], t, 1), "row outside");
+        expect_same_bits(reference::row_block(out[0], 0, 1),
+                         placed ? reference::row_block(positions, 3, 1) : Matrix(1, 48), "row of others");
+        if (placed) expect_all_nan(reference::row_block(out[0], 4, 1), "position outside");
+    }
 }
 
 }  // namespace

@@ -80,6 +80,120 @@ TEST_P(KernelPathsTest, CrossEntropyOfSeveralTargetsInLongRows) {
     }
 }
 
+// Two parts of 9000 columns together, in rows of several rounds: targets in chunks that one thread stores, of both parts.
+TEST_P(KernelPathsTest, CrossEntropyPartsOfLongRows) {
+    constexpr int64_t kRows = 3, kWhole = 8997;
+    const std::vector<double> weights = {1, 0.5};
+    const Matrix weight_row = [&] {
+        Matrix row(1, 2);
+        row.values = weights;
+        return row;
+    }();
+    const std::vector<Indices> targets = {{0, 8996, -1}, {4097, 4096, 7}};
+    Indices flat;
+    for (const Indices& row : targets) flat.insert(flat.end(), row.begin(), row.end());
+    for (const int64_t first : {4096, 8992, 1029}) {
+        for (const float softcap : {0.0f, 15.0f, 60.0f}) {
+            SCOPED_TRACE(fmt::format("{} and {} softcap={}", first, kWhole - first, softcap));
+            const Matrix logits = random_matrix(kRows, kWhole, 1, dtype(), 4.0);
+            const int64_t sizes[] = {first, kWhole - first};
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor parts = h.output(DType::f32, {2 * kRows, 2}),
+                             ids = h.input(flat).reshaped({2, kRows}),
+                             weight = h.input(weight_row, DType::f32, {2});
+                Outputs results;
+                Tensor columns[2];
+                for (int64_t p = 0; p < 2; ++p) {
+                    columns[p] = h.inout(reference::column_block(logits, p * first, sizes[p]), dtype());
+                    h.ops().cross_entropy_part({.part = parts.row_slice(p * kRows, kRows),
+                                                .logits = columns[p],
+                                                .targets = ids,
+                                                .weights = weight,
+                                                .first = p * first,
+                                                .vocab_size = sizes[p],
+                                                .whole_vocab_size = kWhole,
+                                                .softcap = softcap},
+                                               h.stream());
+                }
+                for (int64_t p = 0; p < 2; ++p) {
+                    const Tensor losses = h.output(DType::f32, {kRows});
+                    h.ops().cross_entropy_of_parts({.losses = losses,
+                                                    .dlogits = columns[p],
+                                                    .logits = columns[p],
+                                                    .parts = parts,
+                                                    .targets = ids,
+                                                    .weights = weight,
+                                                    .first = p * first,
+                                                    .vocab_size = sizes[p],
+                                                    .whole_vocab_size = kWhole,
+                                                    .softcap = softcap,
+                                                    .gradient_scale = 0.125f},
+                                                   h.stream());
+                    results.push_back(h.read(losses));
+                    results.push_back(h.read(columns[p]));
+                }
+                return results;
+            });
+            expect_same_bits(out[2], out[0], "losses of both parts");
+            // The tolerances of CrossEntropyOfLongRows, times the sum of the weights.
+            const double cap = 1.5 * std::max(15.0, static_cast<double>(softcap)) / 15.0;
+            expect_close(out[0],
+                         reference::weighted_cross_entropy_losses(logits, targets, weights, kWhole, softcap),
+                         {16 * kF32Roundoff, 0, 1e-5 * cap}, "losses");
+            const Matrix dlogits =
+                reference::weighted_cross_entropy_dlogits(logits, targets, weights, kWhole, softcap, 0.125f);
+            for (int64_t p = 0; p < 2; ++p) {
+                expect_close(out[static_cast<size_t>(2 * p + 1)],
+                             reference::column_block(dlogits, p * first, sizes[p]),
+                             {dtype() == DType::bf16 ? kBf16Ulp : 2e-5 * cap, 0, 0.125 * 1.5 * 2e-6},
+                             "dlogits");
+            }
+        }
+    }
+}
+
+// Every part sees a target that is nobody's, and none reads or writes a column for it.
+TEST_P(KernelPathsTest, CrossEntropyOfPartsTargetOutsideIsNan) {
+    const Matrix logits = random_matrix(4, 24, 1, dtype());
+    const Indices targets{-2, 45, 3, 30};
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor parts = h.output(DType::f32, {8, 2}), in = h.input(logits, dtype()),
+                     ids = h.input(targets);
+        Outputs results;
+        for (int64_t p = 0; p < 2; ++p)
+            h.ops().cross_entropy_part({.part = parts.row_slice(p * 4, 4),
+                                        .logits = in,
+                                        .targets = ids,
+                                        .first = 24 * p,
+                                        .vocab_size = 24 - 3 * p,
+                                        .whole_vocab_size = 45,
+                                        .softcap = 15.0f},
+                                       h.stream());
+        for (int64_t p = 0; p < 2; ++p) {
+            const Tensor losses = h.output(DType::f32, {4}), dlogits = h.output(dtype(), {4, 24});
+            h.ops().cross_entropy_of_parts({.losses = losses,
+                                            .dlogits = dlogits,
+                                            .logits = in,
+                                            .parts = parts,
+                                            .targets = ids,
+                                            .first = 24 * p,
+                                            .vocab_size = 24 - 3 * p,
+                                            .whole_vocab_size = 45,
+                                            .softcap = 15.0f},
+                                           h.stream());
+            results.push_back(h.read(losses));
+            results.push_back(h.read(dlogits));
+        }
+        return results;
+    });
+    for (const size_t p : {0, 1}) {
+        EXPECT_TRUE(std::isnan(out[2 * p][0]));
+        EXPECT_TRUE(std::isnan(out[2 * p][1])) << "a padding column is no target";
+        EXPECT_TRUE(std::isfinite(out[2 * p][2]) && std::isfinite(out[2 * p][3]));
+        EXPECT_EQ(reference::norm(reference::row_block(out[2 * p + 1], 0, 2)), 0.0);
+    }
+}
+
 TEST_P(KernelPathsTest, CrossEntropyTargetOutsideIsNan) {
     const Matrix logits = random_matrix(3, 48, 1, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {

@@ -14,9 +14,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/cuda/blocks/ptx.h"
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/cross_entropy.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/ops/op_checks.h"
 
@@ -40,14 +40,7 @@ struct Arguments {
     bool has_gradient;
 };
 
-// e^x, a rounding of x·log₂e away from it; 0 where that is not a normal number.
-__device__ __forceinline__ float exp_approx(float x) {
-    return ptx::exp2_approx(x * 1.4426950408889634f);
-}
-// g of a logit; e^x may be infinite. scale: 2·log₂e/c, 0 where there is no cap.
-__device__ __forceinline__ float cap_gap(float z, float scale) {
-    return ptx::reciprocal_approx(ptx::exp2_approx(z * scale) + 1.0f);
-}
+using loss::block_threads, loss::cap_gap, loss::exp_approx;
 
 // The values of a row's first `chunks` chunks between the passes. Vectors of four lie `chunks` apart, so that
 // neighbouring threads touch neighbouring words.
@@ -231,13 +224,6 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
         const float slope = capped ? 4.0f * target_gap * (1.0f - target_gap) : 1.0f;
         out[target] = from_float<Real>(term(target_logit) * factor - a.gradient_scale * slope);
     }
-}
-
-// The least number of threads that go over a row in as few rounds as kLossThreads would.
-int block_threads(int64_t chunks) {
-    const int64_t rounds = (chunks + sizes::kLossThreads - 1) / sizes::kLossThreads;
-    const int64_t threads = (chunks + rounds - 1) / rounds;
-    return static_cast<int>((threads + sizes::kWarp - 1) / sizes::kWarp * sizes::kWarp);
 }
 
 }  // namespace

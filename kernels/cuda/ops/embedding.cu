@@ -6,8 +6,8 @@
 //
 // Floor, real of b bytes: forward 2·T·C·b (3 with positions); backward T·C·b read + 8·C bytes for each
 // distinct id, and 8·C for each whole segment; where it overwrites, 4·V·C more for the rows that no token
-// has. Legend: T tokens, C columns, V rows of the table · key = id, or V where it lies outside the table
-// (such tokens come last and are left out) · W elements of a chunk.
+// has. Legend: T tokens, C columns, V rows of the table · key = id, or V where it lies outside the table or somebody else has
+// the row (such tokens come last and are left out) · W elements of a chunk.
 #include <algorithm>
 
 #include "kernels/cuda/blocks/vector.cuh"
@@ -22,16 +22,23 @@ struct Lookup {
     Rows<Real> out, table, position_table;
     const int32_t *index, *position;  // position: null without position_table
     int64_t table_rows, position_rows;
+    bool others;  // the id behind the table's last is a row that somebody else has
 
     template <int W>
     __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
         const int64_t id = index[row], place = position ? position[row] : 0;
         Vector<W> v;
-        if (id < 0 || id >= table_rows || (position && (place < 0 || place >= position_rows))) {
+        if (id < 0 || id >= table_rows + (others ? 1 : 0) ||
+            (position && (place < 0 || place >= position_rows))) {
 #pragma unroll
             for (int i = 0; i < W; ++i) v[i] = quiet_nan();
         } else {
-            v = chunk.load(table.at(id, col));
+            if (id < table_rows) {
+                v = chunk.load(table.at(id, col));
+            } else {
+#pragma unroll
+                for (int i = 0; i < W; ++i) v[i] = 0.0f;
+            }
             if (position) {
                 const Vector<W> offset = chunk.load(position_table.at(place, col));
 #pragma unroll
@@ -165,7 +172,8 @@ void CudaOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
                                 a.index.as<int32_t>(),
                                 positions ? a.position.as<int32_t>() : nullptr,
                                 a.table.rows(),
-                                a.position_table.rows()};
+                                a.position_table.rows(),
+                                a.others};
         const bool aligned = aligned_rows(kVectorWidth<Real>, {a.out, a.table, a.position_table});
         cuda::with_width<Real>(aligned, [&]<int W>() { map<W>({rows, cols}, body, stream); });
     });

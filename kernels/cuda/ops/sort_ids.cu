@@ -2,8 +2,8 @@
 //
 // Three launches a digit: each tile of keys counts its digits, one block turns the counts into places, each
 // tile places its pairs. Floor: 8·T bytes a pass read and written; two passes for limits below 2^16.
-// Legend: T tokens · key = id, or the limit where it lies outside [0, limit) · digit = 8 bits of the key ·
-// a pair is a key and its token · tile = the keys of a block.
+// Legend: T tokens · key = id, or the limit where it lies outside [0, limit) (a row that somebody else has is the limit
+// itself) · digit = 8 bits of the key · a pair is a key and its token · tile = the keys of a block.
 #include <algorithm>
 #include <bit>
 

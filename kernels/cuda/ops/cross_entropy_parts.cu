@@ -1,0 +1,260 @@
+// Cross-entropy of a vocabulary in parts: first what a part knows of each row, then, of what all parts know, losses and the
+// part's own gradient. A block per row in both; the exponentials of cross_entropy.cu, where the softcap is explained.
+//
+// The first kernel reads a row once: with a low softcap c, which no capped logit exceeds, c stands in for the maximum; without,
+// sums are rescaled when the maximum rises. In the second every thread merges the parts' numbers by itself, in order of the
+// parts: a few words that the block's threads read together, and nobody waits. L being known, a gradient needs no more than
+// its own logit: one pass. All parts compute the same losses from the same numbers, to the bit.
+//
+// Floor, real of b bytes: T·V·b, then 2·T·V·b (logits read, dlogits written), 8·P·T without gradient. With softcap 3
+// special-function operations an element and pass. Legend: T rows, V columns of which the first `vocab` are real, from the id
+// `first` on · W elements of a chunk · z a logit · c softcap · P parts · L log Σ exp over all parts.
+#include <limits>
+
+#include "kernels/cuda/blocks/reduce.cuh"
+#include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/cross_entropy.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/ops/op_checks.h"
+
+namespace speedrun {
+
+namespace {
+
+using loss::block_threads, loss::cap_gap, loss::exp_approx, loss::kTwiceLog2E;
+
+// bounded: capped so low that the cap stands in for the maximum.
+enum class PartMethod : uint8_t { bounded, online };
+
+// What rows are to predict, of all parts, and which columns this part has.
+struct PartTargets {
+    const int32_t* ids;
+    int64_t stride;        // from one target of a row to the next
+    const float* weights;  // null: one target
+    int count;
+    int64_t first, vocab, whole_vocab;
+
+    template <class Operation>
+    explicit PartTargets(const Operation& a)
+        : ids(a.targets.template as<int32_t>()),
+          stride(a.weights.present() ? a.targets.row_stride : 0),
+          weights(a.weights.present() ? a.weights.template as<float>() : nullptr),
+          count(a.weights.present() ? static_cast<int>(a.weights.numel()) : 1),
+          first(a.first),
+          vocab(a.vocab_size),
+          whole_vocab(a.whole_vocab_size) {}
+    __device__ __forceinline__ int32_t id(int k, int64_t row) const { return ids[k * stride + row]; }
+    __device__ __forceinline__ float weight(int k) const { return weights ? weights[k] : 1.0f; }
+    // The column of an id; −1 where another part has it.
+    __device__ __forceinline__ int column(int32_t id) const {
+        const int64_t at = id - first;
+        return id >= 0 && at >= 0 && at < vocab ? static_cast<int>(at) : -1;
+    }
+};
+
+// The first `count` columns of a row, in chunks.
+template <int W>
+struct Columns {
+    int64_t count;
+    __device__ __forceinline__ Chunk<W> chunk(int64_t index) const {
+        const int64_t left = count - index * W;
+        return Chunk<W>{left < W ? static_cast<int>(left < 0 ? 0 : left) : W};
+    }
+};
+
+template <class Real, int W, PartMethod kMethod>
+__global__ void __launch_bounds__(sizes::kLossThreads, 2)
+    cross_entropy_part_kernel(float* part, Rows<Real> logits, PartTargets targets, int64_t chunks,
+                              float softcap) {
+    constexpr bool kOnline = kMethod == PartMethod::online;
+    const int64_t row = blockIdx.x;
+    const Real* const in = logits.at(row);
+    const bool capped = !kOnline || softcap > 0.0f;
+    const float scale = capped ? kTwiceLog2E / softcap : 0.0f;
+    const float exponent = -kTwiceLog2E * (capped ? softcap : 0.0f);
+    // A thread for each target, in one warp. Asked for before the row, so that it is there when the row is.
+    float target_logit = 0.0f, target_weight = 0.0f;
+    if (const int k = static_cast<int>(threadIdx.x); k < targets.count) {
+        const int column = targets.column(targets.id(k, row));
+        if (column >= 0) {
+            target_logit = to_float(in[column]);
+            target_weight = targets.weight(k);
+        }
+    }
+
+    float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;  // of this thread
+    for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
+        const Chunk<W> elements = Columns<W>{targets.vocab}.chunk(chunk);
+        Vector<W> z = elements.load(in + chunk * W);
+        if constexpr (kOnline) {
+            float highest = maximum;
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                if (capped) z[i] = softcap * (1.0f - 2.0f * cap_gap(z[i], scale));
+                if (i < elements.count) highest = fmaxf(highest, z[i]);  // leaves a NaN out, the sum keeps it
+            }
+            sum *= exp_approx(maximum - highest);
+            maximum = highest;
+#pragma unroll
+            for (int i = 0; i < W; ++i) sum += i < elements.count ? exp_approx(z[i] - maximum) : 0.0f;
+        } else {
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                const float e = ptx::exp2_approx(exponent * cap_gap(z[i], scale));
+                sum += i < elements.count ? e : 0.0f;
+            }
+        }
+    }
+    const float top = kOnline ? block_max(maximum) : softcap;
+    const float total = block_sum(kOnline ? sum * exp_approx(maximum - top) : sum);
+    if (warp_index() != 0) return;
+    const float z = capped ? softcap * (1.0f - 2.0f * cap_gap(target_logit, scale)) : target_logit;
+    const float of_targets = warp_sum(target_weight * z);
+    if (threadIdx.x != 0) return;
+    part[2 * row] = logf(total) + top;  // −∞ where there is no column
+    part[2 * row + 1] = of_targets;
+}
+
+template <class Real>
+struct OfPartsArguments {
+    float* losses;
+    Rows<Real> dlogits, logits;
+    const float* parts;
+    int64_t num_parts, rows, padded;
+    float softcap, gradient_scale;
+};
+
+// What all parts know together: L, and what the targets add up to.
+struct Merged {
+    float log_sum, targets;
+};
+template <class Real>
+__device__ __forceinline__ Merged merge(const OfPartsArguments<Real>& a, int64_t row) {
+    const float* const of = a.parts + 2 * row;
+    const int64_t next = 2 * a.rows;  // from a part to the next
+    float highest = -std::numeric_limits<float>::infinity(), sum = 0.0f, targets = 0.0f;
+    for (int64_t p = 0; p < a.num_parts; ++p) highest = fmaxf(highest, of[p * next]);
+    for (int64_t p = 0; p < a.num_parts; ++p) {
+        sum += exp_approx(of[p * next] - highest);  // a NaN stays
+        targets += of[p * next + 1];
+    }
+    return {logf(sum) + highest, targets};
+}
+
+// Weight of those of a row's targets that count; by a bit for each those whose chunk this thread stores.
+struct Counted {
+    float weight = 0.0f;
+    uint32_t stored_here = 0;
+    bool valid = true, counts = false;
+};
+template <int W>
+__device__ __forceinline__ Counted counted_targets(const PartTargets& targets, int64_t row) {
+    Counted all;
+    for (int k = 0; k < targets.count; ++k) {
+        const int32_t id = targets.id(k, row);
+        all.valid = all.valid && id >= -1 && id < targets.whole_vocab;
+        if (id < 0) continue;
+        all.counts = true;
+        all.weight += targets.weight(k);
+        const int column = targets.column(id);
+        if (column >= 0 && threadIdx.x == static_cast<unsigned>(column) / W % blockDim.x)
+            all.stored_here |= 1u << k;
+    }
+    return all;
+}
+
+// chunks: of a row of dlogits, none where no gradient is wanted. Three blocks on a multiprocessor: nothing is kept in shared
+// memory, and registers left to the compiler would hold many parts at once, which are few.
+template <class Real, int W, bool kCapped>
+__global__ void __launch_bounds__(sizes::kLossThreads, 3)
+    cross_entropy_of_parts_kernel(OfPartsArguments<Real> a, PartTargets targets, int64_t chunks) {
+    const int64_t row = blockIdx.x;
+    const Counted all = counted_targets<W>(targets, row);
+    if (!all.valid || !all.counts) {
+        if (threadIdx.x == 0) a.losses[row] = all.valid ? 0.0f : quiet_nan();
+        Vector<W> zero;
+#pragma unroll
+        for (int i = 0; i < W; ++i) zero[i] = 0.0f;
+        for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x)
+            Columns<W>{a.padded}.chunk(chunk).store(a.dlogits.at(row, chunk * W), zero);
+        return;
+    }
+    const Merged merged = merge(a, row);
+    if (threadIdx.x == 0) a.losses[row] = all.weight * merged.log_sum - merged.targets;
+
+    const float scale = kCapped ? kTwiceLog2E / a.softcap : 0.0f;
+    const float exponent = -kTwiceLog2E * a.softcap;                               // −2c·log₂e
+    const float origin = 0.5f * kTwiceLog2E * (a.softcap - merged.log_sum);        // (c − L)·log₂e
+    const float factor = (kCapped ? 4.0f : 1.0f) * a.gradient_scale * all.weight;  // slope 4g·(1 − g)
+    for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
+        const Real* const in = a.logits.at(row, chunk * W);
+        const Chunk<W> elements = Columns<W>{targets.vocab}.chunk(chunk);
+        Vector<W> d = elements.load(in);
+#pragma unroll
+        for (int i = 0; i < W; ++i) {
+            if constexpr (kCapped) {
+                const float g = cap_gap(d[i], scale);
+                d[i] = ptx::exp2_approx(fmaf(exponent, g, origin)) * (g * (1.0f - g));
+            } else {
+                d[i] = exp_approx(d[i] - merged.log_sum);
+            }
+            d[i] = i < elements.count ? d[i] * factor : 0.0f;  // padding
+        }
+        for (int k = 0; k < targets.count && all.stored_here != 0; ++k) {
+            if ((all.stored_here >> k & 1u) == 0) continue;
+            const int column = targets.column(targets.id(k, row));
+            if (column / W != chunk) continue;
+            const float gap = kCapped ? cap_gap(to_float(in[column % W]), scale) : 0.0f;
+            const float slope = kCapped ? 4.0f * gap * (1.0f - gap) : 1.0f;
+            const float share = a.gradient_scale * targets.weight(k) * slope;
+#pragma unroll
+            for (int i = 0; i < W; ++i) d[i] -= i == column % W ? share : 0.0f;
+        }
+        // dlogits may be logits: nobody else reads this chunk.
+        Columns<W>{a.padded}.chunk(chunk).store(a.dlogits.at(row, chunk * W), d);
+    }
+}
+
+}  // namespace
+
+void CudaOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) {
+    const int64_t rows = a.logits.rows();
+    check(a);
+    if (rows == 0) return;
+    cuda::with_real(a.logits.dtype, [&]<class Real>() {
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.logits}), [&]<int W>() {
+            const int64_t chunks = (a.vocab_size + W - 1) / W;
+            const bool bounded = a.softcap > 0.0f && a.softcap <= sizes::kLossMaxSoftcap;
+            auto* const kernel = bounded ? cross_entropy_part_kernel<Real, W, PartMethod::bounded>
+                                         : cross_entropy_part_kernel<Real, W, PartMethod::online>;
+            launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes, stream,
+                   a.part.as<float>(), Rows<Real>(a.logits), PartTargets(a), chunks, a.softcap);
+        });
+    });
+}
+
+void CudaOps::cross_entropy_of_parts(const op::CrossEntropyOfParts& a, Stream& stream) {
+    const int64_t rows = a.losses.numel(), cols = a.dlogits.present() ? a.dlogits.cols() : 0;
+    check(a);
+    if (rows == 0) return;
+    cuda::with_real(a.dlogits.present() ? a.dlogits.dtype : DType::f32, [&]<class Real>() {
+        const OfPartsArguments<Real> arguments{.losses = a.losses.as<float>(),
+                                               .dlogits = Rows<Real>(a.dlogits),
+                                               .logits = Rows<Real>(a.logits),
+                                               .parts = a.parts.as<float>(),
+                                               .num_parts = a.parts.rows() / rows,
+                                               .rows = rows,
+                                               .padded = cols,
+                                               .softcap = a.softcap,
+                                               .gradient_scale = a.gradient_scale};
+        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.dlogits, a.logits}), [&]<int W>() {
+            const int64_t chunks = a.dlogits.present() ? (cols + W - 1) / W : 0;
+            auto* const kernel = a.softcap > 0.0f ? cross_entropy_of_parts_kernel<Real, W, true>
+                                                  : cross_entropy_of_parts_kernel<Real, W, false>;
+            launch(kernel, grid_of(rows, 1), block_threads(chunks), 0, stream, arguments, PartTargets(a),
+                   chunks);
+        });
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,116 @@
+// Ids outside of their table, which the CPU refuses as it meets them: with both numbers, before anything is read or written.
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+void expect_refused(const std::function<void(Harness&)>& body, const std::string& message) {
+    Harness h(*backends().front(), 1);
+    try {
+        body(h);
+        h.stream().synchronize();
+        ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find(message), std::string::npos)
+            << "'" << error.what() << "' does not mention '" << message << "'";
+    }
+}
+
+struct Id {
+    int32_t value;
+    bool others;
+};
+// Tables have 9 rows: one that somebody else has is 9, where there is somebody else.
+constexpr Id kOutside[] = {{-1, false}, {9, false}, {-1, true}, {10, true}};
+
+TEST(CpuIdsTest, Embedding) {
+    for (const Id& id : kOutside) {
+        const std::string message = fmt::format("token {} at row 1 is outside the table of 9 rows", id.value);
+        SCOPED_TRACE(fmt::format("{}, others {}", message, id.others));
+        expect_refused(
+            [&](Harness& h) {
+                h.ops().embedding_forward({.out = h.output(DType::f32, {2, 16}),
+                                           .index = h.input(Indices{3, id.value}),
+                                           .table = h.output(DType::f32, {9, 16}),
+                                           .others = id.others},
+                                          h.stream());
+            },
+            message);
+        expect_refused(
+            [&](Harness& h) {
+                h.ops().sort_ids({.order = h.output(DType::i32, {2, 2}),
+                                  .index = h.input(Indices{3, id.value}),
+                                  .limit = 9,
+                                  .others = id.others},
+                                 h.stream());
+            },
+            message);
+        expect_refused(
+            [&](Harness& h) {
+                h.ops().embedding_backward({.dtable = h.output(DType::f32, {9, 16}),
+                                            .order = h.input(Indices{3, id.value, 0, 1}).reshaped({2, 2}),
+                                            .dout = h.output(DType::f32, {2, 16}),
+                                            .accumulate = false,
+                                            .others = id.others},
+                                           h.stream());
+            },
+            message);
+    }
+}
+
+TEST(CpuIdsTest, PositionsAreNobodyElses) {
+    expect_refused(
+        [](Harness& h) {
+            h.ops().embedding_forward({.out = h.output(DType::f32, {2, 16}),
+                                       .index = h.input(Indices{3, 9}),
+                                       .table = h.output(DType::f32, {9, 16}),
+                                       .position = h.input(Indices{0, 5}),
+                                       .position_table = h.output(DType::f32, {5, 16}),
+                                       .others = true},
+                                      h.stream());
+        },
+        "position 5 at row 1 is outside the table of 5 rows");
+}
+
+// A target is one of the whole vocabulary, whatever columns the part has.
+TEST(CpuIdsTest, CrossEntropy) {
+    for (const int32_t target : {-2, 40}) {
+        const std::string message = fmt::format("target {} at row 1 is outside the vocabulary of 40", target);
+        SCOPED_TRACE(message);
+        expect_refused(
+            [&](Harness& h) {
+                h.ops().cross_entropy({.losses = h.output(DType::f32, {2}),
+                                       .logits = h.output(DType::f32, {2, 48}),
+                                       .targets = h.input(Indices{3, target}),
+                                       .vocab_size = 40},
+                                      h.stream());
+            },
+            message);
+        expect_refused(
+            [&](Harness& h) {
+                h.ops().cross_entropy_part({.part = h.output(DType::f32, {2, 2}),
+                                            .logits = h.output(DType::f32, {2, 24}),
+                                            .targets = h.input(Indices{3, target}),
+                                            .first = 0,
+                                            .vocab_size = 20,
+                                            .whole_vocab_size = 40},
+                                           h.stream());
+            },
+            message);
+        expect_refused(
+            [&](Harness& h) {
+                h.ops().cross_entropy_of_parts({.losses = h.output(DType::f32, {2}),
+                                                .logits = h.output(DType::f32, {2, 24}),
+                                                .parts = h.output(DType::f32, {4, 2}),
+                                                .targets = h.input(Indices{3, target}),
+                                                .first = 0,
+                                                .vocab_size = 20,
+                                                .whole_vocab_size = 40},
+                                               h.stream());
+            },
+            message);
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing
