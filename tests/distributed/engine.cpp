@@ -33,6 +33,8 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.stages) *out << "_stages";
     if (mode.graphs) *out << "_graphs";
     if (mode.context > 1) *out << "_context_" << mode.context;
+    if (mode.tensor > 1) *out << (mode.sequence ? "_sequence_" : "_tensor_") << mode.tensor;
+    if (mode.heads != 3) *out << "_heads_" << mode.heads;
 }
 
 std::string name_of(const Mode& mode) {
@@ -41,15 +43,17 @@ std::string name_of(const Mode& mode) {
     return name.str();
 }
 
-// What no preset has: a table of values in two layers that are no neighbours, a smear, gates, a skip, a backout, and
+// What no preset has: a table of values in two layers that are no neighbours, a smear, n-grams behind it, gates, a skip, a backout, and
 // layers without attention or MLP.
-ModelConfig model_in_parts() {
-    return parse_config(R"({
+ModelConfig model_in_parts(int64_t heads) {
+    ModelConfig model = parse_config(R"({
         "model": {
             "preset": "none", "model_dim": 48, "vocab_size": 257,
             "tables": {"embed": {"init": {"type": "normal", "value": 1}},
+                       "grams": {"rows": "ngrams", "max_ngram": 3, "num_rows": 101, "init": {"type": "normal", "value": 0.5}},
                        "values": {"init": {"type": "normal", "value": 1}}},
-            "input": [{"type": "table", "table": "embed"}, {"type": "smear", "start": 0.5}, {"type": "norm"}],
+            "input": [{"type": "table", "table": "embed"}, {"type": "smear", "start": 0.5},
+                      {"type": "table", "table": "grams"}, {"type": "norm"}],
             "layers": {
                 "count": 4,
                 "each": {"mix": {}, "attention": {"heads": 3, "gate": {}, "value_table": "values",
@@ -62,8 +66,12 @@ ModelConfig model_in_parts() {
             "loss": {"weights": [1, 0.5]}},
         "batch": {"sequence_length": 16},
         "optimizers": {"groups": [{"params": ["*"]}]}})",
-                        "test", {})
-        .model;
+                                     "test", {})
+                            .model;
+    model.parts.layers.each.attention->heads = heads;
+    for (LayersAt& at : model.parts.layers.at)
+        if (at.layer && at.layer->attention) at.layer->attention->heads = heads;
+    return model;
 }
 
 Config config_of(const Mode& mode) {
@@ -86,6 +94,9 @@ Config config_of(const Mode& mode) {
     config.optimizers.clip = mode.clip;
     config.optimizers.clip_norm = mode.clip_norm;
     config.memory.activation_checkpointing = mode.checkpointing;
+    config.model.num_heads = mode.heads;
+    config.parallel.tensor = mode.tensor;
+    config.parallel.sequence = mode.sequence;
     const std::string family = mode.family;
     if (family != "recipe") {
         config.model.mix_first_embedding = false;
@@ -96,7 +107,7 @@ Config config_of(const Mode& mode) {
         config.model.preset = Family::gpt2;
         config.model.apply_preset();
     }
-    if (family == "parts") config.model = model_in_parts();
+    if (family == "parts") config.model = model_in_parts(mode.heads);
     OptimizerGroupConfig matrices, rest;
     matrices.type = mode.optimizer;
     matrices.params = {"blocks.*.weight"};
@@ -132,16 +143,17 @@ Sharing sharing_of(const Mode& mode) {
     sharing.optimizer_step = mode.optimizer_step;
     sharing.global_clip = mode.clip > 0;
     sharing.reduce_dtype = mode.reduce_dtype;
+    sharing.sequence_parallel = mode.sequence;
     return resolve_sharing(sharing);
 }
 
 Mesh mesh_of(const Mode& mode) {
-    return Mesh({mode.replicate, mode.shard, mode.context, 1});
+    return Mesh({mode.replicate, mode.shard, mode.context, mode.tensor});
 }
 
 Layout::Layout(const Mode& mode)
     : ranks(mesh_of(mode), sharing_of(mode)),
-      table(parameters_of(config_of(mode).model, config_of(mode).batch.sequence_length)),
+      table(parameters_of(config_of(mode).model, config_of(mode).batch.sequence_length, ranks.tensor())),
       buckets(table, bucket_rules(ranks, table, config_of(mode).optimizers)) {}
 
 namespace {
@@ -241,7 +253,7 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
     Curve curve;
     const auto read_masters = [&](std::vector<std::vector<float>>& masters) {
         for (const Parameter& p : runner.model().table().all()) {
-            masters.emplace_back(p.numel());
+            masters.emplace_back(p.whole_numel());
             runner.read_master(p, masters.back().data());
         }
     };
@@ -301,9 +313,9 @@ Curve train_ranks(const Mode& mode, const Delays& delays) {
 const Curve& one_rank(const Mode& mode) {
     static std::map<std::string, Curve> known;
     const std::string key =
-        fmt::format("{} {} {} {} {} {} {} {} {}", word_of(mode.optimizer), name_of(mode.precision), mode.clip,
-                    word_of(mode.clip_norm), mode.every, mode.family, mode.rows, mode.masked && !mode.graphs,
-                    mode.stages);
+        fmt::format("{} {} {} {} {} {} {} {} {} {}", word_of(mode.optimizer), name_of(mode.precision),
+                    mode.clip, word_of(mode.clip_norm), mode.every, mode.family, mode.rows,
+                    mode.masked && !mode.graphs, mode.stages, mode.heads);
     if (!known.count(key)) {
         Mode alone{Strategy::ddp, 1, 1, 1, mode.optimizer, Launch::ready, mode.precision, mode.clip};
         alone.every = mode.every;
@@ -312,6 +324,7 @@ const Curve& one_rank(const Mode& mode) {
         alone.rows = mode.rows;
         alone.masked = mode.masked && !mode.graphs;
         alone.stages = mode.stages;
+        alone.heads = mode.heads;
         known[key] = train(alone, nullptr);
     }
     return known[key];

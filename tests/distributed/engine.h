@@ -41,9 +41,12 @@ struct Mode {
     bool masked = true;   // one target in eight does not count; never with graphs
     bool graphs = false;  // but for one step in five, which is by calls
     int context = 1;      // ranks that share rows
+    int tensor = 1;       // … and matrices
+    bool sequence = false;
+    int64_t heads = 3;
 
     int data_ranks() const { return replicate * shard; }
-    int ranks() const { return data_ranks() * context; }
+    int ranks() const { return data_ranks() * context * tensor; }
 };
 
 void PrintTo(const Mode& mode, std::ostream* out);

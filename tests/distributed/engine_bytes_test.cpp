@@ -22,10 +22,12 @@ double exchanged_per_step(const Mode& mode, const Layout& layout) {
     const MatrixOwners owners(layout.buckets, 0);
     for (const OwnedMatrix& owned : owners.all()) {
         const Bucket& bucket = layout.buckets[owned.bucket];
-        int64_t foreign = 0;  // elements
+        const int parts = owned.matrix.parameter->cut.parts;
+        int64_t foreign = 0;  // elements of all parts
         for (int64_t i = owned.matrix.first; i < owned.matrix.first + owned.matrix.numel(); ++i)
-            foreign += i / bucket.shard_size != owned.owner;
-        bytes += 2.0 * static_cast<double>(foreign * size) / bucket.num_shards;
+            for (int part = 0; part < parts; ++part)
+                foreign += i / bucket.shard_size * parts + part != owned.owner;
+        bytes += 2.0 * static_cast<double>(foreign * size) / (bucket.num_shards * parts);
     }
     return bytes;
 }
@@ -33,7 +35,8 @@ double exchanged_per_step(const Mode& mode, const Layout& layout) {
 // What a rank sends per step on average: (n-1)/n of the whole for each reduce_scatter, all_gather and
 // all_to_all, twice that for an all_reduce.
 double bytes_per_step(const Mode& mode, const Layout& layout) {
-    const int all = mode.ranks(), shards = mode.shard * mode.context, copies = mode.replicate;
+    const int all = mode.ranks() / mode.tensor, shards = mode.shard * mode.context, copies = mode.replicate,
+              tensor = mode.tensor;
     const auto share = [](int ranks, int64_t bytes) {
         return static_cast<double>(bytes) * (ranks - 1) / ranks;
     };
@@ -41,11 +44,18 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
     const Sharing sharing = sharing_of(mode);
     const auto microbatches = static_cast<double>(mode.accumulation);
     const double reduces = sharing.accumulate == Accumulate::reduce_scatter ? microbatches : 1;
-    double bytes = 2 * share(all, 2 * 4);  // loss and stop
+    double bytes = 2 * share(mode.ranks(), 2 * 4);  // loss and stop
     const auto& buckets = layout.buckets.all();
-    if (std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.num_shards > 1; }))
-        bytes += 2 * share(ddp ? all : shards, layout.buckets.size() * 4);  // squares
+    const bool cut =
+        std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.num_shards > 1; });
+    const int squares = (!cut ? 1 : ddp ? all : shards) * tensor;
+    if (squares > 1) bytes += 2 * share(squares, layout.buckets.size() * 4);
     for (const Bucket& bucket : layout.buckets.all()) {
+        // What the tensor axis leaves in terms, whole or in the shards that microbatches are added to.
+        const Parameter& any = *bucket.pieces.front().parameter;
+        if (any.cut.all() && any.summed.meets({Dimension::own_tokens, Dimension::head_width}))
+            bytes += 2 * share(tensor, layout.buckets.padded(bucket) * size_of(mode.reduce_dtype) /
+                                           (sharing.accumulate == Accumulate::reduce_scatter ? shards : 1));
         const int64_t gradient = layout.buckets.padded(bucket) * size_of(mode.reduce_dtype);
         const bool f32 = bucket.full_precision || mode.precision == DType::f32;
         const int64_t values = layout.buckets.padded(bucket) * (f32 ? 4 : 2);
@@ -103,6 +113,20 @@ double exchanged_values(const Mode& mode, int64_t window) {
            C;
 }
 
+// What a rank sends between parts of matrices per step: (T-1)/T of the stream's rows eight times a block, forward and
+// backward, whether they are summed for all or to shares (which a sum for all does in two halves), and four times for
+// embeddings and head; and of each row two numbers of the loss to everybody, in f32.
+double exchanged_between_matrices(const Mode& mode) {
+    if (mode.tensor == 1) return 0;
+    const ModelConfig model = config_of(mode).model;
+    const int64_t size = mode.precision == DType::f32 ? 4 : 2;
+    const auto tokens = static_cast<double>(mode.rows * kSequence / (mode.data_ranks() * mode.context));
+    const double once =
+        tokens * static_cast<double>(model.model_dim * size) * (mode.tensor - 1) / mode.tensor;
+    const double losses = tokens * 2 * 4 * (mode.tensor - 1);
+    return static_cast<double>(8 * model.num_layers + 4) * once + losses;
+}
+
 // Counted where they are sent; what sharing prints; the formula.
 TEST(EngineBytesTest, EqualTheFormula) {
     const auto scatter = Accumulate::reduce_scatter;
@@ -138,6 +162,22 @@ TEST(EngineBytesTest, EqualTheFormula) {
     context.context = 2;
     context.family = "parts";
     modes.push_back(context);
+    for (const bool sequence : {false, true}) {
+        Mode tensor{Strategy::zero1, 1, 2, 3, OptimizerKind::muon, Launch::ready, DType::bf16};
+        tensor.tensor = 2;
+        tensor.heads = 4;
+        tensor.sequence = sequence;
+        modes.push_back(tensor);
+        tensor = {Strategy::ddp, 2, 1, 1, OptimizerKind::adamw, Launch::ready};
+        tensor.tensor = 3;
+        tensor.sequence = sequence;
+        modes.push_back(tensor);
+        tensor = {Strategy::zero3, 1, 2, 3, OptimizerKind::adamw, Launch::ready};
+        tensor.tensor = 2;
+        tensor.heads = 4;
+        tensor.sequence = sequence;
+        modes.push_back(tensor);
+    }
     for (const Mode& mode : modes) {
         const Layout layout(mode);
         const Config config = config_of(mode);
@@ -149,8 +189,9 @@ TEST(EngineBytesTest, EqualTheFormula) {
             double planned = 0;
             for (const double kind : step_wire_bytes(rows, static_cast<int>(mode.accumulation)))
                 planned += kind;
-            const double bytes =
-                bytes_per_step(mode, layout) + exchanged_values(mode, config.in_stage(stage).model.window);
+            const double bytes = bytes_per_step(mode, layout) +
+                                 exchanged_values(mode, config.in_stage(stage).model.window) +
+                                 exchanged_between_matrices(mode);
             EXPECT_NEAR(planned, bytes, 1e-6) << ::testing::PrintToString(mode) << ", stage " << stage;
             sent += bytes *
                     static_cast<double>(config.schedule.end_step(stage) - config.schedule.first_step(stage));
@@ -228,6 +269,12 @@ TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
         modes.push_back({strategy, 2, 2, 1, OptimizerKind::adamw, Launch::ready});
         modes.push_back({strategy, 2, 2, 1, OptimizerKind::muon, Launch::ready, DType::bf16});
         modes.back().reduce_dtype = DType::bf16;
+    }
+    for (const bool sequence : {false, true}) {
+        modes.push_back({Strategy::zero2, 1, 2, 2, OptimizerKind::muon, Launch::ready, DType::bf16});
+        modes.back().tensor = 2;
+        modes.back().heads = 4;
+        modes.back().sequence = sequence;
     }
     modes[1].optimizer_step = modes[4].optimizer_step = OptimizerStep::in_backward;
     modes[4].accumulation = 1;

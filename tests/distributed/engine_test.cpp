@@ -95,7 +95,65 @@ std::vector<Mode> all_modes() {
         Mode context{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
         context.context = 2;
         modes.push_back(context);
+        // Matrices in parts of 2, 3 and 4, of which a vocabulary of 320 and 101 rows of n-grams are no multiples.
+        const auto tensor_mode = [&](int tensor, bool sequence) {
+            Mode mode{strategy, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
+            mode.tensor = tensor;
+            mode.sequence = sequence;
+            mode.heads = tensor % 2 == 0 ? 4 : 3;
+            return mode;
+        };
+        Mode tensor = tensor_mode(2, true);
+        tensor.shard = 2;
+        tensor.accumulation = 3;
+        tensor.optimizer = OptimizerKind::muon;
+        modes.push_back(tensor);
         if (kFewer) continue;
+        for (const int ranks : {2, 3, 4}) {
+            for (const bool sequence : {false, true}) {
+                for (const char* family : {"recipe", "gpt2", "modern", "parts"}) {
+                    Mode alone = tensor_mode(ranks, sequence);
+                    alone.family = family;
+                    modes.push_back(alone);
+                }
+            }
+        }
+        tensor.sequence = false;
+        modes.push_back(tensor);
+        tensor.tensor = 3;
+        tensor.heads = 3;
+        tensor.clip = 0.2;
+        modes.push_back(tensor);
+        tensor.clip_norm = VectorNorm::infinity;
+        tensor.clip = 0.01;
+        modes.push_back(tensor);
+        tensor = tensor_mode(2, true);
+        tensor.optimizer = OptimizerKind::muon;
+        tensor.shard = tensor.replicate = 2;
+        tensor.checkpointing = Checkpointing::full;
+        tensor.every = 2;
+        modes.push_back(tensor);
+        tensor.replicate = 1;
+        tensor.context = 2;  // 2 x 2 x 2
+        tensor.every = 1;
+        tensor.checkpointing = Checkpointing::selective;
+        tensor.optimizer_step = OptimizerStep::in_backward;
+        tensor.family = "parts";
+        modes.push_back(tensor);
+        tensor.replicate = 2;  // 2 x 2 x 2 x 2
+        tensor.family = "recipe";
+        tensor.optimizer_step = OptimizerStep::after_backward;
+        tensor.sequence = false;
+        modes.push_back(tensor);
+        tensor.replicate = 1;
+        tensor.stages = true;
+        tensor.accumulation = 3;
+        modes.push_back(tensor);
+        tensor = tensor_mode(2, true);
+        tensor.shard = 2;
+        tensor.precision = DType::bf16;
+        tensor.optimizer = OptimizerKind::muon;
+        modes.push_back(tensor);
         for (const int ranks : {2, 3, 4}) {  // rows of 16 are cut into chunks of 4, of 3 with a rest, of 2
             for (const char* family : {"recipe", "gpt2", "modern", "parts"}) {
                 Mode alone{strategy, 1, 1, 1, OptimizerKind::adamw, Launch::ready};

@@ -23,7 +23,7 @@ constexpr uint32_t kStart = 1000;  // salt of the masters; a step's is that of i
 struct Case {
     Mesh mesh;
     Strategy strategy;
-    bool normuon;
+    bool normuon = false;
     DType precision = DType::f32;
     int64_t bucket_bytes = 1 << 20;  // all that are cut alike in one
 
@@ -70,7 +70,10 @@ class Stepper {
           updates_(make_group_updates(optimizers_of(c), StepOrder::reverse,
                                       {parameters_, gradients_, reducer_, runtime_})) {
         std::vector<std::vector<float>> start;
-        for (const Parameter& p : table_.all()) start.push_back(part(p, kStart));
+        for (const Parameter& p : table_.all()) {
+            start.emplace_back();
+            for (int64_t i = 0; i < p.whole_numel(); ++i) start.back().push_back(whole_value(p, i, kStart));
+        }
         parameters_.assign(start);
         *static_cast<float*>(scale_.data()) = 1;
         update().reset(runtime_.compute());

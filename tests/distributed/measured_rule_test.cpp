@@ -36,11 +36,15 @@ using Gradients = std::vector<std::vector<float>>;  // by parameter
 struct AxisRanks {
     Axis axis;
     int size;
+    bool sequence = false;
 };
 
 Mode mode_of(const char* family, AxisRanks ranks) {
     Mode mode{Strategy::ddp, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
     mode.family = family;
+    if (ranks.axis == Axis::tensor) mode.tensor = ranks.size;
+    mode.sequence = ranks.sequence;
+    if (mode.tensor % 2 == 0) mode.heads = 4;
     if (ranks.axis == Axis::replicate) mode.replicate = ranks.size;
     if (ranks.axis == Axis::shard) mode.shard = ranks.size;
     if (ranks.axis == Axis::context) mode.context = ranks.size;
@@ -77,39 +81,79 @@ double norm_of(const std::vector<double>& values) {
     return std::sqrt(sum);
 }
 
+// What a part has of a whole gradient; 0 in its padding.
+std::vector<double> slice(const std::vector<float>& whole, const Parameter& part) {
+    std::vector<double> values(static_cast<size_t>(part.numel()));
+    for (const Box& box : part.boxes({0, part.numel()}))
+        for (int64_t row = 0; row < box.rows; ++row)
+            for (int64_t column = 0; column < box.columns; ++column)
+                values[static_cast<size_t>(box.in_part + row * box.columns + column)] =
+                    whole[static_cast<size_t>(box.in_whole + row * box.stride + column)];
+    return values;
+}
+
 class MeasuredRuleTest : public ::testing::TestWithParam<AxisRanks> {};
 
 TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
     for (const char* family : {"gpt2", "modern", "recipe", "parts"}) {
         const Mode mode = mode_of(family, GetParam());
         const ParameterTable table = Layout(mode).table;
-        const Gradients whole = raw_gradients(mode_of(family, {Axis::shard, 1})).front();
+        Mode alone = mode_of(family, {Axis::shard, 1});
+        alone.heads = mode.heads;
+        const Gradients whole = raw_gradients(alone).front();
         const std::vector<Gradients> parts = raw_gradients(mode);
         for (const Parameter& p : table.all()) {
             const auto id = static_cast<size_t>(p.id);
             const Placement rule =
                 place_parameter(sharing_of(mode), p).gradient[static_cast<size_t>(GetParam().axis)];
-            std::vector<double> sum(whole[id].size()), difference(sum.size());
-            for (const Gradients& part : parts)
-                for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[id][i];
+            const auto deviation = [&](const std::vector<double>& actual,
+                                       const std::vector<double>& expected) {
+                std::vector<double> difference(actual.size());
+                for (size_t i = 0; i < actual.size(); ++i) difference[i] = actual[i] - expected[i];
+                return norm_of(difference);
+            };
             // Sums in f32 in another order differ by a share of the terms that cancel in them.
             double scale = 0;
             for (const Gradients& part : parts)
                 scale += norm_of(std::vector<double>(part[id].begin(), part[id].end()));
-            ASSERT_EQ(rule, Placement::partial()) << p.name << ": the axes of today cut tokens alone";
-            for (size_t i = 0; i < sum.size(); ++i) difference[i] = sum[i] - whole[id][i];
-            EXPECT_LE(norm_of(difference), 1e-5 * scale)
-                << family << " " << p.name << ": not the sum of the ranks' terms";
             EXPECT_GT(scale, 0) << p.name;
+            if (rule == Placement::partial()) {
+                std::vector<double> sum(whole[id].size());
+                for (const Gradients& part : parts)
+                    for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[id][i];
+                EXPECT_LE(deviation(sum, std::vector<double>(whole[id].begin(), whole[id].end())),
+                          1e-5 * scale)
+                    << family << " " << p.name << ": not the sum of the ranks' terms";
+                EXPECT_NE(parts[0][id], parts[1][id])
+                    << family << " " << p.name << ": terms that are no terms";
+                continue;
+            }
+            for (size_t rank = 0; rank < parts.size(); ++rank) {
+                Parameter part = p;
+                part.cut.index = static_cast<int>(rank);
+                EXPECT_EQ(p.cut.all(), rule == Placement::replicate()) << p.name;
+                EXPECT_LE(deviation(std::vector<double>(parts[rank][id].begin(), parts[rank][id].end()),
+                                    slice(whole[id], part)),
+                          1e-5 * scale)
+                    << family << " " << p.name << ": not one rank's, of rank " << rank;
+                if (rule == Placement::replicate()) {
+                    EXPECT_EQ(parts[rank][id], parts[0][id])
+                        << family << " " << p.name << " on rank " << rank;
+                }
+            }
         }
     }
 }
 INSTANTIATE_TEST_SUITE_P(Axes, MeasuredRuleTest,
                          ::testing::Values(AxisRanks{Axis::replicate, 2}, AxisRanks{Axis::shard, 3},
-                                           AxisRanks{Axis::context, 2}, AxisRanks{Axis::context, 3}),
+                                           AxisRanks{Axis::context, 2}, AxisRanks{Axis::context, 3},
+                                           AxisRanks{Axis::tensor, 2}, AxisRanks{Axis::tensor, 3},
+                                           AxisRanks{Axis::tensor, 2, true},
+                                           AxisRanks{Axis::tensor, 3, true}),
                          [](const auto& info) {
                              return std::string(name_of(info.param.axis)) + "_" +
-                                    std::to_string(info.param.size);
+                                    std::to_string(info.param.size) +
+                                    (info.param.sequence ? "_sequence" : "");
                          });
 
 }  // namespace

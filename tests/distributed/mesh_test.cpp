@@ -92,7 +92,9 @@ TEST(MeshTest, Resolve) {
               "replicate 2 x shard 2 x context 2 x tensor 1");
     expect_usage_error(parallel(1, "auto", 3), 8, "8 ranks cannot be cut into 3 groups");
     expect_usage_error(parallel(1, "2", 2), 8, "context 2 x tensor 1 is not the number of ranks, 8");
-    expect_usage_error(parallel(1, "auto", 1, 4), 8, "parallel.tensor is 4: only 1 is supported so far");
+    EXPECT_EQ(resolve_mesh(parallel(1, "auto", 1, 4), 8).describe(),
+              "replicate 1 x shard 2 x context 1 x tensor 4");
+    expect_usage_error(parallel(1, "auto", 1, 3), 8, "8 ranks cannot be cut into 3 groups of equal size");
     expect_usage_error(parallel(1, "4294967297"), 1, "is not the number of ranks, 1");  // 2^32 + 1
     for (const char* shard : {"", "0", "-8", "8x", "all", "99999999999999999999"})
         expect_usage_error(parallel(1, shard), 8, "want \"auto\" or a number");

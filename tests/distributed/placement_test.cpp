@@ -89,41 +89,37 @@ TEST(PlacementTest, GradientsFollowFromDimensions) {
     const struct {
         const char* name;
         Parameter parameter;
-        Placement on_tensor, with_sequence_parallel;
+        Placement on_tensor, on_data;
     } cases[] = {
-        {"products from the width", parameter_of({hidden, width}), Placement::shard(0), Placement::shard(0)},
-        {"products to the width", parameter_of({width, head_width}), Placement::shard(1),
-         Placement::shard(1)},
-        {"biases of what is cut", parameter_of({hidden}), Placement::shard(0), Placement::shard(0)},
+        {"products from the width", parameter_of({hidden, width}), Placement::shard(0), kPartial},
+        {"products to the width", parameter_of({width, head_width}), Placement::shard(1), kPartial},
+        {"biases of what is cut", parameter_of({hidden}), Placement::shard(0), kPartial},
         {"biases and gains of the width", parameter_of({width}), kReplicate, kPartial},
-        {"tables", parameter_of({vocabulary, width}), Placement::shard(0), Placement::shard(0)},
+        {"… where tokens are shared", parameter_of({width}, {own_tokens}), kPartial, kPartial},
+        {"tables", parameter_of({vocabulary, width}), Placement::shard(0), kPartial},
+        {"tables of values", parameter_of({rows, head_width}), Placement::shard(1), kPartial},
         {"positions", parameter_of({positions, width}), kReplicate, kPartial},
-        {"gates of heads", parameter_of({heads, width}), Placement::shard(0), Placement::shard(0)},
+        {"gates of heads", parameter_of({heads, width}), Placement::shard(0), kPartial},
         {"a number for the width", parameter_of({numbers}, {tokens, width}), kReplicate, kPartial},
+        {"… where tokens are shared", parameter_of({numbers}, {own_tokens, width}), kPartial, kPartial},
         {"a number for values of heads", parameter_of({numbers}, {tokens, head_width}), kPartial, kPartial},
         {"a number of no tokens", parameter_of({numbers}, {width}), kReplicate, kReplicate},
     };
     for (const auto& c : cases) {
-        for (const bool sequence_parallel : {false, true}) {
-            Sharing sharing = resolve_sharing(sharing_of(Strategy::zero2));
-            sharing.sequence_parallel = sequence_parallel;
-            const ParameterPlacement place = place_parameter(sharing, c.parameter);
-            const auto on = [](const AxisPlacements& placements, Axis axis) {
-                return placements[static_cast<size_t>(axis)];
-            };
-            const Placement batch = c.parameter.summed.contains(tokens) ? kPartial : kReplicate;
-            for (const Axis axis : {Axis::replicate, Axis::shard, Axis::context}) {
-                EXPECT_EQ(on(place.gradient, axis), batch) << c.name;
-                EXPECT_EQ(on(place.computed, axis), kReplicate) << c.name;
-            }
-            EXPECT_EQ(on(place.gradient, Axis::tensor),
-                      sequence_parallel ? c.with_sequence_parallel : c.on_tensor)
-                << c.name;
-            const Placement values = c.on_tensor.kind == Placement::Kind::shard ? c.on_tensor : kReplicate;
-            for (const AxisPlacements& at : {place.stored, place.computed, place.state})
-                EXPECT_EQ(on(at, Axis::tensor), values) << c.name;
-            EXPECT_EQ(on(place.accumulated, Axis::tensor), on(place.gradient, Axis::tensor)) << c.name;
+        const ParameterPlacement place =
+            place_parameter(resolve_sharing(sharing_of(Strategy::zero2)), c.parameter);
+        const auto on = [](const AxisPlacements& placements, Axis axis) {
+            return placements[static_cast<size_t>(axis)];
+        };
+        for (const Axis axis : {Axis::replicate, Axis::shard, Axis::context}) {
+            EXPECT_EQ(on(place.gradient, axis), c.on_data) << c.name;
+            EXPECT_EQ(on(place.computed, axis), kReplicate) << c.name;
         }
+        EXPECT_EQ(on(place.gradient, Axis::tensor), c.on_tensor) << c.name;
+        const Placement values = c.on_tensor.kind == Placement::Kind::shard ? c.on_tensor : kReplicate;
+        for (const AxisPlacements& at : {place.stored, place.computed, place.state})
+            EXPECT_EQ(on(at, Axis::tensor), values) << c.name;
+        EXPECT_EQ(on(place.accumulated, Axis::tensor), on(place.gradient, Axis::tensor)) << c.name;
     }
 }
 

@@ -48,7 +48,7 @@ class RankUnderTest {
     std::vector<float> master(const std::string& name) {
         const Parameter& p = table_.find(name);
         std::vector<float> values(static_cast<size_t>(p.numel()));
-        read_master(p, parameters_, reducer_, runtime_, values.data());
+        read_master(p, parameters_, {.reducer = reducer_}, runtime_, values.data());
         return values;
     }
 

@@ -139,10 +139,10 @@ TEST(StepCollectivesTest, ContextFoldsIntoShard) {
 // Under sequence parallelism a norm's gain is summed over tensor, then cut.
 TEST(StepCollectivesTest, TensorIsSummedFirst) {
     const ParameterPlacement norm = [] {
-        Sharing sharing = sharing_of(Strategy::zero1);
-        sharing.sequence_parallel = true;
+        const Sharing sharing = sharing_of(Strategy::zero1);
         Parameter gain;
         gain.dimensions = {Dimension::width};
+        gain.summed = {Dimension::own_tokens};
         return place_parameter(sharing, gain);
     }();
     EXPECT_EQ(

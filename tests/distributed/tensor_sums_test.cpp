@@ -30,14 +30,13 @@ struct Mode {
     Sharing sharing() const {
         Sharing sharing;
         sharing.strategy = strategy;
-        sharing.sequence_parallel = sequence_parallel;
         sharing.bucket_bytes = 400;
         return sharing;
     }
     int data_ranks() const { return mesh.size({Axis::replicate, Axis::shard, Axis::context}); }
 };
 
-// Of an element of the whole parameter, as each rank's backward leaves it.
+// What each rank's backward leaves of an element of the whole parameter.
 float gradient(const Parameter& p, int64_t element) {
     return static_cast<float>((p.id * 3 + element * 5) % 7 - 3);
 }
@@ -71,7 +70,8 @@ void check_rank(World& world, const Mode& mode) {
     const Ranks ranks(mode.mesh, mode.sharing(), &world);
     const int tensor = mode.mesh.coordinates(world.rank())[static_cast<size_t>(Axis::tensor)];
     Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true});
-    const ParameterTable table = cut_table({.size = mode.mesh.size(Axis::tensor), .index = tensor});
+    const ParameterTable table = cut_table(
+        {.size = mode.mesh.size(Axis::tensor), .index = tensor, .sequence = mode.sequence_parallel});
     ParameterStore parameters(table, bucket_rules(ranks, table, mode.optimizers()), runtime);
     const BucketLayout& layout = parameters.layout();
     GradientStore gradients(table, layout, runtime, gradient_memory(ranks, 2, true));

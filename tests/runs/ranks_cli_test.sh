@@ -54,7 +54,7 @@ for n in 2 4; do
     expect 2 "is not the number of ranks, $n" ranks $n plan tiny.json --set parallel.shard=3
     once "error: "
 done
-expect 2 "parallel.tensor is 2" ranks 2 train tiny.json --name bad --set parallel.tensor=2
+expect 2 "2 ranks cannot be cut into 4 groups" ranks 2 train tiny.json --name bad --set parallel.tensor=4
 once "error: "
 expect 2 "zero9" ranks 2 train tiny.json --name bad --set parallel.strategy=zero9
 once "error: "
@@ -108,6 +108,24 @@ has logs/context/metrics.jsonl '"bytes":{[^}]*"all_to_all":[1-9]'
     fail "validation loss $(number context val_loss) of two ranks that share rows, $(number one val_loss) of one"
 expect 0 "validation loss" "$speedrun" eval logs/context
 expect 0 "" "$speedrun" sample logs/context --prompt a --tokens 4
+
+# And two that share matrices, with and without shares of the tokens.
+expect 2 "parallel.tensor is 64, but attention of layer 0 has" ranks 2 plan tiny.json --ranks 64 --set parallel.tensor=64
+once "error: "
+for sequence in false true; do
+    expect 0 "over tensor (2 ranks), f32" "$speedrun" plan tiny.json --ranks 2 --set parallel.tensor=2 --set parallel.sequence=$sequence --set precision=f32
+    expect 0 "^result: done" ranks 2 train tiny.json --name tensor_$sequence --set parallel.tensor=2 --set parallel.sequence=$sequence --set precision=f32
+    has logs/tensor_$sequence/summary.json '"mesh": "replicate 1 x shard 1 x context 1 x tensor 2'
+    [ -z "$engine" ] || awk -v a="$(number one val_loss)" -v b="$(number tensor_$sequence val_loss)" 'BEGIN { d = a - b; exit !(d < 1e-4 && d > -1e-4) }' ||
+        fail "validation loss $(number tensor_$sequence val_loss) of two ranks that share matrices, $(number one val_loss) of one"
+done
+# All axes at once.
+expect 0 "^result: done" ranks 16 train tiny.json --name all_axes --set parallel.replicate=2 --set parallel.context=2 --set parallel.tensor=2 --set parallel.sequence=true --set parallel.strategy=zero1 --set batch.microbatch_tokens=64 --set precision=f32
+has logs/all_axes/summary.json '"mesh": "replicate 2 x shard 2 x context 2 x tensor 2'
+[ -z "$engine" ] || awk -v a="$(number one val_loss)" -v b="$(number all_axes val_loss)" 'BEGIN { d = a - b; exit !(d < 1e-4 && d > -1e-4) }' ||
+    fail "validation loss $(number all_axes val_loss) of 16 ranks on all axes, $(number one val_loss) of one"
+expect 0 "validation loss" "$speedrun" eval logs/tensor_true
+expect 0 "" "$speedrun" sample logs/tensor_true --prompt a --tokens 4
 
 # A simulated network takes its time, and changes no number.
 expect 0 "simulated network (3000 us, any bandwidth" "$speedrun" plan tiny.json --ranks 2 --set batch.microbatch_tokens=128 --set parallel.simulate_latency_us=3000

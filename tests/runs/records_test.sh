@@ -130,6 +130,9 @@ if [ -n "$mpiexec" ]; then
     two=$(echo records/toy/*_two)
     [ "$(grep -c '"host"' "$two/record.json")" -eq 3 ] || fail "the record does not list two ranks"
     expect 0 "figures are those of its runs" "$speedrun" records verify
+    # Ranks that share matrices against ranks that share rows.
+    expect 0 "run 4 of 4" ranks --runs 2 --name shared --set parallel.tensor=2 --against tiny.json --against-set parallel.context=2
+    expect 0 "figures are those of its runs" "$speedrun" records verify
     expect 2 "seeds: 1 is there twice" ranks --seeds 1,1
     [ "$(grep -c '^error: ' out)" -eq 1 ] || fail "both ranks complain"
 fi

@@ -23,6 +23,9 @@ inline ParameterTable cut_table(const TensorPart& part) {
     table.declare("down.weight", {across, cut(hidden, 12)}, {Kind::normal, 2});
     table.declare("mix", {{.dimension = numbers, .size = 3}}, {Kind::first_element, 3});
     table.declare("position.weight", {{.dimension = positions, .size = 4}, across}, {Kind::normal, 1});
+    // Where ranks have different tokens outside of matrices, gradients of what is not cut sum over those.
+    for (const Parameter& p : table.all())
+        if (part.sequence && p.cut.all()) table.set_summed(p.id, {tokens, own_tokens});
     table.set_num_units(1);
     return table;
 }

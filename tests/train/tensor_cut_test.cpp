@@ -123,6 +123,26 @@ TEST(TensorCutTest, ElementsThatAPartLacksAreRefused) {
     EXPECT_THROW(boxes_of({3, 4}, TensorCut(), {.first = 12, .count = 1}), Error);
 }
 
+// 7 rows in 3 parts of 3: the last has one row, and two of padding, which lie nowhere.
+TEST(TensorCutTest, PaddingLiesNowhere) {
+    const auto cut = [](int index) { return TensorCut{.parts = 3, .index = index, .whole = 7}; };
+    const std::vector<Box> second = boxes_of({3, 4}, cut(1), {.first = 0, .count = 12});
+    ASSERT_EQ(second.size(), 1u);
+    EXPECT_EQ(second[0].in_whole, 12);
+    EXPECT_EQ(second[0].count(), 12);
+    const std::vector<Box> last = boxes_of({3, 4}, cut(2), {.first = 1, .count = 11});
+    ASSERT_EQ(last.size(), 1u);
+    EXPECT_EQ(last[0].in_whole, 25);
+    EXPECT_EQ(last[0].count(), 3);
+    EXPECT_TRUE(boxes_of({3, 4}, cut(2), {.first = 4, .count = 8}).empty());
+    ParameterTable table(2);
+    const int id = table.declare(
+        "a", {{.dimension = Dimension::vocabulary, .size = 3, .parts = 3, .whole = 7}, {Dimension::width, 4}},
+        InitRule(), 1);
+    EXPECT_EQ(table[id].whole_shape(), (std::vector<int64_t>{7, 4}));
+    EXPECT_EQ(table.whole_numel(), 28);
+}
+
 TEST(TensorCutTest, ParametersKnowTheirWhole) {
     ParameterTable table(1);
     const int id = table.declare("a", {{Dimension::width, 4}, {Dimension::hidden, 6, 3}}, InitRule(), 1);

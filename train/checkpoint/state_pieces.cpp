@@ -72,11 +72,14 @@ std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket
         }
         for (const Piece& piece : updates.layout().shard_pieces(bucket)) {
             const Parameter& p = *piece.parameter;
-            const int64_t at = scaled(piece.in_bucket, shard.kind, p),
-                          count = scaled(piece.count, shard.kind, p);
+            const int64_t at = scaled(piece.in_bucket, shard.kind, p);
+            const std::vector<TensorBox> boxes = boxes_in_whole(shard.kind, piece);
+            int64_t count = 0;  // without the padding that a part may end in
+            for (const TensorBox& box : boxes) count += box.count();
+            if (count == 0) continue;
             auto* const data = static_cast<float*>(shard.values.data);
-            pieces.push_back({tensor_of(shard.kind, p), boxes_in_whole(shard.kind, piece),
-                              Tensor(data ? data + at : nullptr, DType::f32, {count})});
+            pieces.push_back(
+                {tensor_of(shard.kind, p), boxes, Tensor(data ? data + at : nullptr, DType::f32, {count})});
         }
     }
     return pieces;

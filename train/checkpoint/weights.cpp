@@ -22,7 +22,8 @@ void save_weights(const std::string& folder, const ParameterTable& table, const 
                   bool write) {
     std::vector<NamedTensor> tensors;
     for (const Parameter& p : table.all()) {
-        NamedTensor tensor{p.name, DType::f32, p.shape, std::vector<char>(p.numel() * size_of(DType::f32))};
+        NamedTensor tensor{p.name, DType::f32, p.whole_shape(),
+                           std::vector<char>(p.whole_numel() * size_of(DType::f32))};
         read(p, reinterpret_cast<float*>(tensor.bytes.data()));
         if (write) tensors.push_back(std::move(tensor));
     }

@@ -8,14 +8,6 @@ namespace speedrun {
 
 namespace {
 
-void refuse_axis(Axis axis, int64_t size) {
-    if (size == 1) return;
-    throw_usage(
-        "parallel.{} is {}: only 1 is supported so far; give these ranks to parallel.shard or "
-        "parallel.replicate",
-        name_of(axis), size);
-}
-
 int64_t parse_shard(const std::string& text) {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -118,7 +110,6 @@ std::string Mesh::describe() const {
 }
 
 Mesh resolve_mesh(const ParallelConfig& parallel, int world_size) {
-    refuse_axis(Axis::tensor, parallel.tensor);
     const int64_t others = parallel.replicate * parallel.context * parallel.tensor;
     if (others < 1)
         throw_usage("parallel.replicate is {}, but an axis has at least 1 rank", parallel.replicate);

@@ -69,8 +69,7 @@ class Mesh {
 };
 
 // The mesh of section `parallel` for this many ranks; shard "auto" takes what the other axes leave. Usage
-// errors: a product that is not the number of ranks, a shard that is neither "auto" nor a number, a tensor other
-// than 1.
+// errors: a product that is not the number of ranks, a shard that is neither "auto" nor a number.
 Mesh resolve_mesh(const ParallelConfig& parallel, int world_size);
 
 }  // namespace speedrun

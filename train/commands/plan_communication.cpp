@@ -1,6 +1,8 @@
 #include "train/commands/plan_communication.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -8,6 +10,7 @@
 
 #include "train/comm/simulated_world.h"
 #include "train/engine/memory_plan.h"
+#include "train/model/build_model.h"
 #include "train/optim/optimizers.h"
 #include "train/sharding/matrix_owners.h"
 #include "train/sharding/step_collectives.h"
@@ -78,18 +81,56 @@ void print_sent(const std::vector<CollectiveRow>& rows, int microbatches) {
     std::printf("\n");
 }
 
-// Ranks that share rows send keys and values, which ranks with rows of their own do not.
-void print_context_advice(const Config& config, const Ranks& ranks, const CollectiveRow& values) {
-    const int context = ranks.mesh().size(Axis::context);
+// What a rank sends per step over an axis between nodes of the model: nothing hides that.
+struct ExposedValues {
+    double bytes = 0, ms = 0;  // ms: on the simulated network
+};
+ExposedValues exposed_over(Axis axis, const CollectiveRow& values, int microbatches,
+                           const std::optional<SimulatedNetwork>& network) {
+    ExposedValues sum;
+    for (const StepCollective& c : values.collectives) {
+        if (!c.axes.contains(axis)) continue;
+        const int times = times_per_step(c.when, microbatches);
+        sum.bytes += c.sent_bytes * times;
+        if (network) sum.ms += network_ms(*network, c) * times;
+    }
+    return sum;
+}
+
+// Bytes of gradients, parameters and statistics that a rank sends per step.
+double parameter_bytes(const Config& config, const Ranks& ranks, DType compute, int microbatches) {
+    const ParameterTable table = parameters_of(config.model, config.longest_sequence(), ranks.tensor());
+    const BucketLayout layout(table, bucket_rules(ranks, table, config.optimizers));
+    double sum = 0;
+    for (const double bytes : step_wire_bytes(step_collectives(layout, ranks, compute), microbatches))
+        sum += bytes;
+    return sum;
+}
+
+// Ranks that share rows or matrices send what ranks with rows of their own do not.
+void print_axis_advice(Axis axis, const Config& config, const Ranks& ranks, DType compute,
+                       const CollectiveRow& values, const std::optional<SimulatedNetwork>& network) {
+    const Mesh& mesh = ranks.mesh();
+    const int size = mesh.size(axis), others = ranks.num_data_ranks() * size;
     const int64_t rows = config.batch.tokens_per_step / config.batch.sequence_length;
-    if (context == 1 || rows % ranks.mesh().world_size() != 0) return;
+    if (size == 1 || rows % others != 0) return;
+    std::array<int, kNumAxes> sizes{};
+    for (const Axis each : kAxes) sizes[static_cast<size_t>(each)] = mesh.size(each);
+    sizes[static_cast<size_t>(axis)] = 1;
+    sizes[static_cast<size_t>(Axis::shard)] *= size;
+    const Ranks alone(Mesh(sizes), ranks.sharing());
     const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
-    double sent = 0;
-    for (const double bytes : step_wire_bytes({values}, microbatches)) sent += bytes;
+    const ExposedValues exposed = exposed_over(axis, values, microbatches, network);
+    const double more =
+        parameter_bytes(config, alone, compute, 1) - parameter_bytes(config, ranks, compute, microbatches);
     std::printf(
-        "advice: a step has %lld rows, enough for %d ranks with rows of their own: --set parallel.context=1 sends "
-        "%.1f MiB less per rank and step, which nothing hides; share rows only where one is too long for a rank\n",
-        static_cast<long long>(rows), ranks.mesh().world_size(), sent / kMiB);
+        "advice: a step has %lld rows, enough for %d ranks with rows of their own: --set parallel.%s=1 sends %.1f MiB "
+        "less per rank and step%s, which nothing hides, and %.1f MiB %s of gradients and parameters, most of which is hidden; "
+        "share %s only where %s too large for a rank\n",
+        static_cast<long long>(rows), others, name_of(axis), exposed.bytes / kMiB,
+        network ? fmt::format(" ({:.1f} ms on the simulated network)", exposed.ms).c_str() : "",
+        std::abs(more) / kMiB, more < 0 ? "less" : "more", axis == Axis::context ? "rows" : "matrices",
+        axis == Axis::context ? "one is" : "the model is");
 }
 
 // Where a bucket is too small for so many ranks, fewer should share it, and copies be summed.
@@ -108,12 +149,13 @@ void print_advice(const Ranks& ranks, const ParameterTable& table) {
 
 }  // namespace
 
-void print_communication(const Config& config, const Ranks& ranks, const ParameterTable& table, DType compute,
+void print_communication(const Config& config, const Ranks& ranks, DType compute,
                          const CollectiveRow& values) {
     if (ranks.mesh().world_size() == 1) {
         std::printf("communication: one rank, none\n");
         return;
     }
+    const ParameterTable table = parameters_of(config.model, config.longest_sequence(), ranks.tensor());
     const BucketLayout layout(table, bucket_rules(ranks, table, config.optimizers));
     std::vector<CollectiveRow> rows = step_collectives(layout, ranks, compute);
     if (!values.collectives.empty()) rows.insert(rows.begin(), values);
@@ -142,7 +184,8 @@ void print_communication(const Config& config, const Ranks& ranks, const Paramet
     print_sent(rows, microbatches);
     print_owners(layout, config.optimizers);
     print_advice(ranks, table);
-    print_context_advice(config, ranks, values);
+    for (const Axis axis : {Axis::context, Axis::tensor})
+        print_axis_advice(axis, config, ranks, compute, values, network);
     if (!network) return;
     std::printf(
         "on the simulated network (%g us, %s, jitter up to %g us): %.1f ms of reductions and %.1f ms of "

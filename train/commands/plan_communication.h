@@ -9,7 +9,7 @@ namespace speedrun {
 
 // Prints what the ranks send each other in an optimizer step of a config of one stage: when, over which of them, and
 // how much. values: in a microbatch, between the nodes of the model.
-void print_communication(const Config& config, const Ranks& ranks, const ParameterTable& table, DType compute,
+void print_communication(const Config& config, const Ranks& ranks, DType compute,
                          const CollectiveRow& values);
 
 }  // namespace speedrun

@@ -152,7 +152,15 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "context", context,
         "mesh axis: ranks that share each row of tokens, two chunks of it each, and fetch keys and values",
         {1, 65536});
-    v.field("tensor", tensor, "mesh axis: ranks that share a matrix; only 1 so far", {1, 65536});
+    v.field(
+        "tensor", tensor,
+        "mesh axis: ranks that share each matrix: attention by heads, the MLP by hidden units, tables and head by "
+        "their rows; they work on one microbatch",
+        {1, 65536});
+    v.field(
+        "sequence", sequence,
+        "with tensor: outside of matrices these ranks share the microbatch's tokens (sequence parallelism), which "
+        "needs as many bytes between ranks and less memory");
     v.choice(
         "communicator", communicator,
         "between GPUs: NCCL, or staged through the host's memory, so that ranks may share a GPU; auto: NCCL "

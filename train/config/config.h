@@ -151,6 +151,7 @@ struct ParallelConfig : SharingConfig {
     std::string shard = "auto";
     int64_t context = 1;
     int64_t tensor = 1;
+    bool sequence = false;
     std::optional<CommunicatorKind> communicator;
     int64_t nccl_max_ctas = 0;
     double timeout_s = 60;

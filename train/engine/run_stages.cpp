@@ -18,7 +18,8 @@ RunStages run_stages(const Config& config, const Ranks& ranks) {
                                {.tokens = batch.microbatch_tokens,
                                 .sequence_length = batch.sequence_length,
                                 .longest_sequence = config.longest_sequence(),
-                                .part = ranks.part()}};
+                                .part = ranks.part(),
+                                .tensor = ranks.tensor()}};
         const auto found = std::find(all.shapes.begin(), all.shapes.end(), shape);
         const auto model = static_cast<size_t>(found - all.shapes.begin());
         if (found == all.shapes.end()) all.shapes.push_back(shape);

@@ -13,10 +13,11 @@ namespace speedrun {
 
 namespace {
 
-// Among the ranks that share rows; null: there are none, or nobody runs.
-std::unique_ptr<Communicator> connect_context(const Ranks& ranks) {
-    if (ranks.size() == 1 || ranks.part().size == 1) return nullptr;
-    return ranks.world()->connect("values over context", ranks.mesh().group(ranks.rank(), {Axis::context}));
+// Among the ranks of an axis; null: there are none, or nobody runs.
+std::unique_ptr<Communicator> connect_values(const Ranks& ranks, Axis axis) {
+    if (ranks.size() == 1 || ranks.mesh().size(axis) == 1) return nullptr;
+    return ranks.world()->connect(fmt::format("values over {}", name_of(axis)),
+                                  ranks.mesh().group(ranks.rank(), {axis}));
 }
 
 bool steps_every_step(const OptimizersConfig& config) {
@@ -44,10 +45,12 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       models_(Transformer::make(
           stages_.shapes, runtime,
           {.rules =
-               bucket_rules(ranks, parameters_of(config.model, config.longest_sequence()), config.optimizers),
+               bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
+                            config.optimizers),
            .documents = config.data.document_mask,
            .memory = config.memory})),
-      context_(connect_context(ranks)),
+      context_(connect_values(ranks, Axis::context)),
+      tensor_(connect_values(ranks, Axis::tensor)),
       gradients_(model().table(), model().parameters().layout(), runtime,
                  gradient_memory(ranks, stages_.most_microbatches(), steps_every_step(config.optimizers))),
       reducer_(ranks, model().parameters(), gradients_, runtime),
@@ -73,7 +76,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
     }
     for (const auto& model : models_) {
         model->observe(&updates_);
-        model->connect(context_.get());
+        model->connect({.context = context_.get(), .tensor = tensor_.get()});
     }
 }
 
@@ -188,8 +191,8 @@ void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
     updates_.step(*slot.backward_done, *slot.reduce_done);
     updates_.read_statistics(slot.memory.as<float>(), *slot.reduce_done, *slot.step_done);
     reducer_.count(slot.counts, runtime_);
-    if (!context_) return;
-    Communicator::count_at(slot.values.counts, {context_.get()}, runtime_.compute());
+    if (!exchanges_values()) return;
+    Communicator::count_at(slot.values.counts, value_communicators(), runtime_.compute());
     runtime_.compute().record(*slot.values.done);
 }
 
@@ -275,7 +278,7 @@ void StepRunner::warm_up() {
     runtime_.synchronize();
     if (rehearsal) runtime_.device().rehearse(false);
     for (const RunStage& stage : stages_.stages)
-        if (config_.cuda.graph && !context_) capture_graphs(stage);  // MPI does not talk in a graph
+        if (config_.cuda.graph && !exchanges_values()) capture_graphs(stage);  // MPI does not talk in a graph
 }
 
 void StepRunner::warm_up_stage(int64_t stage) {
@@ -340,18 +343,25 @@ void StepRunner::assign(const std::vector<std::vector<float>>& values) {
     updates_.gather_all();
 }
 
+std::vector<const Communicator*> StepRunner::value_communicators() const {
+    std::vector<const Communicator*> all;
+    for (const Communicator* values : {context_.get(), tensor_.get()})
+        if (values) all.push_back(values);
+    return all;
+}
+
 void StepRunner::start_clock() {
     runtime_.synchronize();
     runtime_.compute().record(*clock_start_);
     last_clock_ms_ = 0;
     last_counts_ = reducer_.counts();
-    if (context_) last_counts_ = last_counts_ + context_->counts();
+    for (const Communicator* values : value_communicators()) last_counts_ = last_counts_ + values->counts();
 }
 
 int64_t StepRunner::bytes_sent() const {
     int64_t bytes = reducer_.bytes_sent();
-    if (!context_) return bytes;
-    for (const CollectiveCount& count : context_->counts()) bytes += count.bytes_sent;
+    for (const Communicator* values : value_communicators())
+        for (const CollectiveCount& count : values->counts()) bytes += count.bytes_sent;
     return bytes;
 }
 
@@ -379,6 +389,8 @@ double StepRunner::validate(const ValidationLoader& loader) {
         total += sum;
     }
     updates_.trace(timeline_);
+    // Ranks that share matrices have the losses of the same rows.
+    if (ranks_.tensor().index > 0) total = 0;
     if (ranks_.world()) total = ranks_.world()->sum(total);
     return total / static_cast<double>(loader.num_targets());
 }

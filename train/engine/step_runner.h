@@ -62,7 +62,7 @@ class StepRunner final : public RunState {
     BusiestStep busiest_step() const;
     GradientStore& gradients() { return gradients_; }
     // Of one step of a stage: known after warm_up().
-    // What ranks that share rows send each other in a microbatch of this stage.
+    // What ranks that share rows or matrices send each other in a microbatch of this stage.
     CollectiveRow value_collectives(int64_t stage = 0) const {
         const size_t model = stages_.stages[static_cast<size_t>(stage)].model;
         return models_[model]->value_collectives(ranks_.mesh(), runtime_.real());
@@ -111,9 +111,10 @@ class StepRunner final : public RunState {
     void await_snapshot() override;
     double idle_ms() override;
     void publish_state() override;
-    // The f32 values of a parameter, on the host; all ranks ask for the same. Waits.
+    // The f32 values of a whole parameter (Parameter::whole_numel), on the host; all ranks ask for the same. Waits.
     void read_master(const Parameter& p, float* host) {
-        speedrun::read_master(p, models_.front()->parameters(), reducer_, runtime_, host);
+        speedrun::read_master(table()[p.id], models_.front()->parameters(),
+                              {.reducer = reducer_, .tensor = tensor_.get()}, runtime_, host);
     }
     // To other ranks, so far.
     int64_t bytes_sent() const;
@@ -126,12 +127,14 @@ class StepRunner final : public RunState {
         HostBuffer memory;
         std::unique_ptr<Event> backward_done, reduce_done, step_done;
         Reducer::Counts counts;  // since the ranks connected
-        Reducer::Count values;   // of those over context
+        Reducer::Count values;   // of those between nodes of the model
 
         StepNumbers numbers() const { return StepNumbers(memory.as<float>()); }
         double loss() const { return numbers().loss_sum() / static_cast<double>(targets); }
     };
 
+    std::vector<const Communicator*> value_communicators() const;
+    bool exchanges_values() const { return context_ || tensor_; }
     // point: of the schedule, for what of a microbatch goes by it.
     void upload(const Batch& batch, const Transformer& model, const StagePoint& point);
     // The model; first, last of the step; the step among those of a period of all optimizer groups; valid targets
@@ -162,7 +165,8 @@ class StepRunner final : public RunState {
     const RunStages stages_;
     std::vector<StepWork> work_;                              // by stage
     const std::vector<std::unique_ptr<Transformer>> models_;  // by shape
-    const std::unique_ptr<Communicator> context_;             // among the ranks that share rows, or null
+    const std::unique_ptr<Communicator> context_,
+        tensor_;  // among the ranks that share rows, matrices; or null
     GradientStore gradients_;
     Reducer reducer_;
     GraphCapture capture_;

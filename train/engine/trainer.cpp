@@ -297,7 +297,7 @@ void Trainer::finish(RunSummary& s) {
     const EpochCounts epoch = loader_.counts(0);
     s.epoch_tokens_seen = epoch.tokens_seen;
     s.epoch_tokens_dropped = epoch.tokens_dropped;
-    s.parameters = runner_.model().table().numel();
+    s.parameters = runner_.model().table().whole_numel();
     s.train_ms = clock_.finished_ms();
     if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;
     s.step_ms = {.p50 = step_times_.percentile(0.5),

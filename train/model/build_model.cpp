@@ -11,7 +11,7 @@
 #include "kernels/device/error.h"
 #include "train/model/graph/parameter_uses.h"
 #include "train/model/nodes/gate.h"
-#include "train/model/nodes/row_before.h"
+#include "train/model/stream_input.h"
 #include "train/model/sublayers.h"
 
 namespace speedrun {
@@ -53,7 +53,7 @@ class Builder {
             if (part.type == StreamPart::backout) kept_.insert(part.layer);
 
         model.graph.name_unit("embeddings");
-        stream_ = first_ = input(tables);
+        stream_ = first_ = StreamInput(w_, parts_, tables).write();
         for (size_t i = 0; i < layers.size(); ++i) {
             if (!layers[i]) continue;
             const auto number = static_cast<int64_t>(i);
@@ -65,63 +65,12 @@ class Builder {
             last_ = number;
         }
         begin_unit("head", "");
-        head(output(), tables);
+        head(w_.into_matrices(output()), tables);
         note_parameter_uses(model.graph, model.table);
         return std::move(model);
     }
 
   private:
-    // What enters the first layer.
-    ValueId input(TokenTables& tables) {
-        ValueId x = kNoValue;
-        for (size_t i = 0; i < parts_.input.size(); ++i) {
-            const StreamPartConfig& part = parts_.input[i];
-            if (part.type == StreamPart::norm) {
-                const ValueId normed = w_.real("first", w_.width());
-                w_.add<Norm>({.y = normed, .statistics = w_.statistics("embedding"), .x = x},
-                             parts_.norms.type);
-                x = normed;
-            } else if (part.type == StreamPart::smear) {
-                x = smear(x, part);
-            } else if (rows_of(part) == TableRows::ngrams) {
-                x = tables.add_ngrams(x, part.table);
-            } else if (x == kNoValue) {
-                // One operation looks up token and position.
-                const bool with_position = i + 1 < parts_.input.size() &&
-                                           parts_.input[i + 1].type == StreamPart::table &&
-                                           rows_of(parts_.input[i + 1]) == TableRows::positions;
-                x = tables.lookup("embedding", part.table, with_position ? parts_.input[++i].table : "");
-            } else {
-                const ValueId rows = tables.lookup(part.table, part.table);
-                const ValueId sum = w_.real("embedding and " + part.table, w_.width());
-                w_.add<Add>({.sum = sum, .x = x, .delta = rows});
-                x = sum;
-            }
-        }
-        return x;
-    }
-    TableRows rows_of(const StreamPartConfig& part) const { return parts_.find_table(part.table)->rows; }
-
-    // x_t + c·σ(w·x_t)·x_{t−1}, within a row.
-    ValueId smear(ValueId x, const StreamPartConfig& part) {
-        const ValueId gate = w_.gate("smear.gate", x, {Dimension::numbers, 1}, part.columns);
-        const ValueId before = w_.sum("gated row before", w_.width(), {row_before(x, gate)});
-        return w_.sum("smeared", w_.width(),
-                      {{.value = x}, {.value = before, .parameter = w_.number("smear.scale", part.start)}});
-    }
-
-    WeightedSum::Term row_before(ValueId x, ValueId gate) {
-        const BatchShape& batch = w_.batch;
-        if (batch.part.size == 1) return {.value = x, .gate = gate, .shifted = true};
-        const ValueId before = w_.real("row before", w_.width());
-        w_.add<RowBefore>({.y = before, .x = x},
-                          RowBefore::Options{.part = batch.part,
-                                             .rows = batch.tokens / batch.sequence_length,
-                                             .sequence_length = batch.sequence_length,
-                                             .columns = w_.width().size});
-        return {.value = before, .gate = gate};
-    }
-
     void begin_unit(std::string name, const std::string& prefix) {
         w_.begin_unit(std::move(name), prefix);
         if (kept_.count(last_)) after_[last_] = entered(fmt::format("output of block {}", last_));
@@ -130,7 +79,7 @@ class Builder {
     // The residual stream, with what the last attention or MLP gave.
     ValueId entered(const std::string& name) {
         if (delta_ == kNoValue) return stream_;
-        const ValueId sum = w_.real(name, w_.width());
+        const ValueId sum = w_.real(name, w_.stream_tokens(), w_.width());
         w_.add<Add>({.sum = sum, .x = stream_, .delta = delta_});
         delta_ = kNoValue;
         stream_ = sum;
@@ -194,7 +143,8 @@ class Builder {
                                       .logit_rows = options_.logit_rows,
                                       .vocab_size = parts_.loss.padding ? padded : config_.vocab_size,
                                       .padded_vocab_size = padded,
-                                      .softcap = config.softcap});
+                                      .softcap = config.softcap,
+                                      .part = w_.batch.tensor});
     }
 
     const ModelConfig& config_;
@@ -214,10 +164,11 @@ ModelGraph build_model(const ModelConfig& config, const BatchShape& batch, const
     return Builder(config, batch, options).build();
 }
 
-ParameterTable parameters_of(const ModelConfig& config, int64_t longest_sequence) {
-    return build_model(config.in_stage(0), {.tokens = longest_sequence, .sequence_length = longest_sequence},
-                       {.logit_rows = longest_sequence})
-        .table;
+ParameterTable parameters_of(const ModelConfig& config, int64_t longest_sequence, const TensorPart& tensor) {
+    // There are as many rows as ranks, which can share them evenly.
+    const BatchShape batch{
+        .tokens = tensor.size * longest_sequence, .sequence_length = longest_sequence, .tensor = tensor};
+    return build_model(config.in_stage(0), batch, {.logit_rows = batch.tokens}).table;
 }
 
 }  // namespace speedrun

@@ -1,6 +1,7 @@
 // The transformer, written as a graph: one description, two families (see ModelConfig).
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "data/kept_keys.h"
@@ -15,11 +16,13 @@ struct BatchShape {
     int64_t tokens = 0, sequence_length = 0;  // of a microbatch; so many tokens in rows of this length
     int64_t longest_sequence = 0;             // that the model has positions for; 0: sequence_length
     ContextPart part = {};                    // of every row, that the model computes
+    TensorPart tensor = {};                   // of matrices, likewise
 
     bool operator==(const BatchShape&) const = default;
     int64_t num_positions() const { return longest_sequence > 0 ? longest_sequence : sequence_length; }
     int64_t local_length() const { return part.local_length(sequence_length); }
     int64_t local_tokens() const { return tokens / sequence_length * local_length(); }
+    int64_t own_tokens() const { return tensor.sequence ? local_tokens() / tensor.size : local_tokens(); }
 };
 
 // Where the tokens of a part of rows, and the first keys that they see, are among the keys that are kept of each row.
@@ -29,12 +32,22 @@ struct KeyPlaces {
     ValueId place, first_key;  // ids (tokens), of the batch
 };
 
+// Ids of rows of a table of which this rank has `count` rows from `first` on: counted from there, and `count` for those
+// of other ranks.
+struct OwnRows {
+    ValueId own;
+    int64_t first, count;
+};
+
 struct ModelGraph {
     NodeGraph graph;
     ParameterTable table;
     // What a microbatch gives: ids (tokens); of a loss with weights, targets (K, tokens) and weights f32 (K).
     ValueId tokens, targets, positions, first_key, loss_weights = kNoValue;
-    std::vector<ValueId> ngrams;        // rows of 2-grams, 3-grams, …
+    std::vector<ValueId> ngrams;  // rows of 2-grams, 3-grams, …
+    // Where tables are shared: what of the tokens, and of each size of n-grams, are rows of this rank.
+    std::optional<OwnRows> own_tokens;
+    std::vector<std::optional<OwnRows>> own_ngrams;
     std::vector<KeyPlaces> key_places;  // where the batch is a part of rows: for each window
     const Head* head;                   // the last node
     ValueId losses;                     // f32 (tokens)
@@ -48,7 +61,9 @@ struct ModelOptions {
 // Units: the embeddings, each block, the head with its norm.
 ModelGraph build_model(const ModelConfig& config, const BatchShape& batch, const ModelOptions& options);
 
-// The parameters alone, the same in all stages: no shape of batch but the length of the longest rows changes them.
-ParameterTable parameters_of(const ModelConfig& config, int64_t longest_sequence);
+// The parameters alone, the same in all stages: no shape of batch but the length of the longest rows changes them. Whole
+// ones, or what a rank of the tensor axis has of them.
+ParameterTable parameters_of(const ModelConfig& config, int64_t longest_sequence,
+                             const TensorPart& tensor = {});
 
 }  // namespace speedrun

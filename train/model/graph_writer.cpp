@@ -3,10 +3,29 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/device/error.h"
 #include "train/model/nodes/gate.h"
 #include "train/model/nodes/linear.h"
 
 namespace speedrun {
+
+GraphWriter::GraphWriter(const ModelConfig& config, const ModelParts& parts, const BatchShape& batch)
+    : batch(batch), config_(config), parts_(parts) {
+    model.table = ParameterTable(batch.tensor.index);
+}
+
+Extent GraphWriter::cut(Extent whole) const {
+    const int parts = batch.tensor.size;
+    if (parts == 1) return whole;
+    const bool padded = whole.dimension == Dimension::vocabulary;
+    if (!padded && whole.size % (parts * whole.stacked) != 0)
+        throw_internal("{} of {} x {} have no {} equal parts", name_of(whole.dimension), whole.stacked,
+                       whole.size / whole.stacked, parts);
+    whole.whole = whole.size;
+    whole.size = (whole.size + parts - 1) / parts;
+    whole.parts = parts;
+    return whole;
+}
 
 void GraphWriter::begin_unit(std::string name, const std::string& prefix) {
     prefix_ = prefix;
@@ -20,8 +39,8 @@ ValueId GraphWriter::ids(std::string name, int64_t rows) {
     return model.graph.value(std::move(name), Element::ids, std::move(extents), Holder::batch);
 }
 
-ValueId GraphWriter::real(const std::string& name, Extent columns) {
-    return model.graph.value(prefix_ + name, Element::real, {tokens(), columns});
+ValueId GraphWriter::real(const std::string& name, const Extent& rows, const Extent& columns) {
+    return model.graph.value(prefix_ + name, Element::real, {rows, columns});
 }
 
 ValueId GraphWriter::f32(const std::string& name, std::vector<Extent> extents) {
@@ -62,14 +81,15 @@ ParameterId GraphWriter::number(const std::string& name, double start) {
     return parameter(name, {{Dimension::numbers, 1}}, filled(start));
 }
 
-NormStatistics GraphWriter::statistics(const std::string& name) {
+NormStatistics GraphWriter::statistics(const std::string& name, ValueId x) {
     const bool centred = parts_.norms.type == NormKind::layernorm;
-    return {centred ? f32(name + "_mean", {tokens()}) : kNoValue, f32(name + "_rstd", {tokens()})};
+    const Extent rows = rows_of(x);
+    return {centred ? f32(name + "_mean", {rows}) : kNoValue, f32(name + "_rstd", {rows})};
 }
 
 ValueId GraphWriter::norm(const std::string& name, ValueId x) {
-    const ValueId y = real(name, width());
-    const NormStatistics kept = statistics(name);
+    const ValueId y = real(name, rows_of(x), width());
+    const NormStatistics kept = statistics(name, x);
     NormParameters parameters;
     if (parts_.norms.gain) parameters.gain = parameter(name + ".gain", {width()}, filled(1));
     if (parts_.norms.bias) parameters.bias = parameter(name + ".bias", {width()}, filled(0));
@@ -79,15 +99,17 @@ ValueId GraphWriter::norm(const std::string& name, ValueId x) {
 
 ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w) {
     const ParameterId weight =
-        parameter(name + ".weight", {w.outputs, w.inputs}, rule(w.init, w.inputs.size), w.matrices);
+        parameter(name + ".weight", {w.outputs, w.inputs}, rule(w.init, w.fan_in), w.matrices);
     const ParameterId bias = w.bias ? parameter(name + ".bias", {w.outputs}, filled(0)) : kNoParameter;
-    const ValueId y = real(name, w.outputs);
-    add<Linear>({.y = y, .x = x, .weight = weight, .bias = bias});
+    const ValueId y = real(name, rows_of(x), w.outputs);
+    // A bias is in one of the terms of a sum.
+    const bool adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0;
+    add<Linear>({.y = y, .x = x, .weight = weight, .bias = bias}, adds_bias);
     return y;
 }
 
 ValueId GraphWriter::gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns) {
-    const ValueId y = f32(name, {tokens(), gates});
+    const ValueId y = f32(name, {rows_of(x), gates});
     const ParameterId weight = parameter(name + ".weight", {gates, {Dimension::numbers, columns}}, filled(0));
     add<Gate>({.y = y, .x = x, .weight = weight}, columns);
     return y;
@@ -95,9 +117,45 @@ ValueId GraphWriter::gate(const std::string& name, ValueId x, const Extent& gate
 
 ValueId GraphWriter::sum(const std::string& name, const Extent& columns,
                          const std::vector<WeightedSum::Term>& terms) {
-    const ValueId y = real(name, columns);
-    add<WeightedSum>({.y = y, .terms = terms}, batch.local_length());
+    const Extent rows = rows_of(terms.front().value);
+    const ValueId y = real(name, rows, columns);
+    // Rows of the batch are no matter for a share of the tokens: no term of such a sum is shifted.
+    add<WeightedSum>({.y = y, .terms = terms},
+                     rows.dimension == Dimension::own_tokens ? rows.size : batch.local_length());
     return y;
+}
+
+ValueId GraphWriter::redistribute(ValueId x, const std::string& suffix, const Redistribution& how) {
+    const Extent rows = how.to == Placement::shard(0) ? own_tokens() : tokens();
+    const std::string named = model.graph[x].name + suffix;
+    const ValueId y = how.in_place() ? model.graph.view(x, named, 0, width().size)
+                                     : model.graph.value(named, Element::real, {rows, width()});
+    add<Redistribute>({.y = y, .x = x}, how, batch.tensor);
+    return y;
+}
+
+ValueId GraphWriter::into_matrices(ValueId x) {
+    if (batch.tensor.size == 1) return x;
+    return redistribute(x, " for all",
+                        batch.tensor.sequence ? Redistribution::gather() : Redistribution::enter());
+}
+
+ValueId GraphWriter::into_stream(ValueId terms) {
+    if (batch.tensor.size == 1) return terms;
+    return redistribute(terms, " summed",
+                        batch.tensor.sequence ? Redistribution::scatter() : Redistribution::sum());
+}
+
+ValueId GraphWriter::everywhere(ValueId terms) {
+    return batch.tensor.size == 1 ? terms : redistribute(terms, " summed", Redistribution::sum());
+}
+
+ValueId GraphWriter::shared_out(ValueId x) {
+    return batch.tensor.sequence ? redistribute(x, " shared", Redistribution::slice()) : x;
+}
+
+ValueId GraphWriter::as_term(ValueId x) {
+    return batch.tensor.size == 1 ? x : redistribute(x, " as a term", Redistribution::term());
 }
 
 }  // namespace speedrun

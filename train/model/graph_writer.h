@@ -9,6 +9,7 @@
 #include "train/config/config.h"
 #include "train/model/build_model.h"
 #include "train/model/nodes/norm.h"
+#include "train/model/nodes/redistribute.h"
 #include "train/model/nodes/weighted_sum.h"
 
 namespace speedrun {
@@ -16,8 +17,7 @@ namespace speedrun {
 class GraphWriter {
   public:
     // What it is given must outlive it.
-    GraphWriter(const ModelConfig& config, const ModelParts& parts, const BatchShape& batch)
-        : batch(batch), config_(config), parts_(parts) {}
+    GraphWriter(const ModelConfig& config, const ModelParts& parts, const BatchShape& batch);
 
     ModelGraph model{};      // what is written
     const BatchShape batch;  // of a microbatch
@@ -25,16 +25,26 @@ class GraphWriter {
     // The next unit; names of its values and parameters begin with the prefix.
     void begin_unit(std::string name, const std::string& prefix);
 
-    // ---- dimensions
+    // ---- dimensions; what ranks of the tensor axis share is counted as this rank has it
     Extent tokens() const { return {Dimension::tokens, batch.local_tokens()}; }
+    Extent own_tokens() const { return {Dimension::own_tokens, batch.own_tokens()}; }
+    // Those of the residual stream.
+    Extent stream_tokens() const { return batch.tensor.sequence ? own_tokens() : tokens(); }
+    Extent rows_of(ValueId value) const { return model.graph[value].extents.front(); }
     Extent width() const { return {Dimension::width, config_.model_dim}; }
-    Extent vocabulary() const { return {Dimension::vocabulary, config_.padded_vocab_size()}; }
-    Extent head_width(int64_t times = 1) const { return {Dimension::head_width, times * config_.model_dim}; }
+    Extent vocabulary() const { return cut({Dimension::vocabulary, padded_vocab_size()}); }
+    int64_t padded_vocab_size() const { return config_.padded_vocab_size(); }
+    Extent head_width(int64_t times = 1) const {
+        return cut({.dimension = Dimension::head_width, .size = times * config_.model_dim, .stacked = times});
+    }
+    // This rank's part of the extent; of a vocabulary the last one's may end in padding. Throws an internal error if another
+    // has no equal parts.
+    Extent cut(Extent whole) const;
 
     // ---- values; the names are the unit's own
     std::string name(const std::string& own) const { return prefix_ + own; }
     ValueId ids(std::string name, int64_t rows = 0);  // of the batch; rows > 0: so many of them
-    ValueId real(const std::string& name, Extent columns);
+    ValueId real(const std::string& name, const Extent& rows, const Extent& columns);
     ValueId f32(const std::string& name, std::vector<Extent> extents);
     ValueId view(ValueId of, const std::string& name, int64_t first, int64_t count);
     ValueId constant(const std::string& name, std::vector<Extent> extents, std::vector<float> numbers);
@@ -52,13 +62,14 @@ class GraphWriter {
     const T& add(const typename T::Ports& ports, const Options&... options) {
         return model.graph.add(std::make_unique<T>(ports, options...));
     }
-    NormStatistics statistics(const std::string& name);
+    NormStatistics statistics(const std::string& name, ValueId x);
     // norm(x), with the gain and bias that the config gives norms.
     ValueId norm(const std::string& name, ValueId x);
     struct Weight {
         Extent outputs, inputs;
         InitConfig init;
         bool bias;
+        int64_t fan_in;  // of the whole matrix
         int64_t matrices = 1;
     };
     ValueId linear(const std::string& name, ValueId x, const Weight& w);
@@ -66,7 +77,18 @@ class GraphWriter {
     ValueId gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns);
     ValueId sum(const std::string& name, const Extent& columns, const std::vector<WeightedSum::Term>& terms);
 
+    // ---- between the ranks of the tensor axis (Redistribute); without any, x as it is
+    ValueId into_matrices(ValueId x);  // what parts of matrices read: all rows
+    // What is the sum of their terms: in the stream again, or whole on all ranks.
+    ValueId into_stream(ValueId terms);
+    ValueId everywhere(ValueId terms);
+    // Values that all ranks have: in the stream, and as terms of a sum.
+    ValueId shared_out(ValueId x);
+    ValueId as_term(ValueId x);
+
   private:
+    ValueId redistribute(ValueId x, const std::string& suffix, const Redistribution& how);
+
     const ModelConfig& config_;
     const ModelParts& parts_;
     std::string prefix_;

@@ -9,15 +9,17 @@
 namespace speedrun {
 
 ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, ValueId normed) {
-    const int64_t C = w_.width().size, H = config.heads, D = C / H;
+    const Extent heads = w_.cut({Dimension::heads, config.heads});
+    const int64_t C = w_.head_width().size, H = heads.size, D = C / H;
+    normed = w_.into_matrices(normed);
     // Before the product: its backward gives the gradient of `normed` whole, and the gate's adds some columns.
-    const ValueId gates =
-        config.gate ? w_.gate("attn.gate", normed, {Dimension::heads, H}, config.gate->columns) : kNoValue;
+    const ValueId gates = config.gate ? w_.gate("attn.gate", normed, heads, config.gate->columns) : kNoValue;
     const ValueId qkv = w_.linear("attn.qkv", normed,
                                   {.outputs = w_.head_width(3),
                                    .inputs = w_.width(),
                                    .init = config.init,
                                    .bias = config.bias,
+                                   .fan_in = w_.width().size,
                                    .matrices = 3});
     ValueId q = w_.view(qkv, "projected q", 0, C);
     ValueId k = w_.view(qkv, "projected k", C, C);
@@ -62,7 +64,7 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
         k = w_.view(kept, "keys", 0, C);
         v = w_.view(kept, "values", C, C);
     }
-    ValueId out = w_.real("attn_out", w_.head_width());
+    ValueId out = w_.real("attn_out", w_.tokens(), w_.head_width());
     const double usual_scale = 1.0 / std::sqrt(static_cast<double>(D));
     w_.add<Attention>(
         {.out = out,
@@ -79,9 +81,12 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                          .scale = static_cast<float>(config.scale > 0 ? config.scale : usual_scale),
                          .documents = options_.documents});
     if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
-    return w_.linear(
-        "attn.out", out,
-        {.outputs = w_.width(), .inputs = w_.head_width(), .init = config.out_init, .bias = config.bias});
+    return w_.into_stream(w_.linear("attn.out", out,
+                                    {.outputs = w_.width(),
+                                     .inputs = w_.head_width(),
+                                     .init = config.out_init,
+                                     .bias = config.bias,
+                                     .fan_in = w_.width().size}));
 }
 
 ValueId Sublayers::exchanged(ValueId k, ValueId v, int64_t window) {
@@ -94,7 +99,7 @@ ValueId Sublayers::exchanged(ValueId k, ValueId v, int64_t window) {
                         KeyExchange::Options{.part = batch.part,
                                              .rows = rows,
                                              .row = {batch.sequence_length, window},
-                                             .columns = w_.width().size});
+                                             .columns = w_.head_width().size});
     return kept;
 }
 
@@ -111,15 +116,22 @@ const KeyPlaces& Sublayers::key_places(int64_t window) {
 }
 
 ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {
-    const Extent hidden_width{Dimension::hidden, config.ratio * w_.width().size};
-    const ValueId hidden =
-        w_.linear("mlp.up", normed,
-                  {.outputs = hidden_width, .inputs = w_.width(), .init = config.init, .bias = config.bias});
-    const ValueId activated = w_.real("activated", hidden_width);
+    const int64_t width = w_.width().size, hidden_size = config.ratio * width;
+    const Extent hidden_width = w_.cut({Dimension::hidden, hidden_size});
+    const ValueId hidden = w_.linear("mlp.up", w_.into_matrices(normed),
+                                     {.outputs = hidden_width,
+                                      .inputs = w_.width(),
+                                      .init = config.init,
+                                      .bias = config.bias,
+                                      .fan_in = width});
+    const ValueId activated = w_.real("activated", w_.tokens(), hidden_width);
     w_.add<Activate>({.y = activated, .x = hidden}, config.activation);
-    return w_.linear(
-        "mlp.down", activated,
-        {.outputs = w_.width(), .inputs = hidden_width, .init = config.down_init, .bias = config.bias});
+    return w_.into_stream(w_.linear("mlp.down", activated,
+                                    {.outputs = w_.width(),
+                                     .inputs = hidden_width,
+                                     .init = config.down_init,
+                                     .bias = config.bias,
+                                     .fan_in = hidden_size}));
 }
 
 // Su et al. 2021, eq. 15: θ_i = base^(−2i/D).

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -16,14 +17,19 @@ class TokenTables {
     TokenTables(GraphWriter& writer, const ModelParts& parts, std::set<std::string> value_tables);
 
     ParameterId operator[](const std::string& table) const { return tables_.at(table); }
+    // Is it shared by its rows? What is looked up in it is then a term of a sum over the ranks that share it.
+    bool shares_rows(const std::string& table) const { return tables_rows(table).parts > 1; }
     // Rows of the table for the batch's tokens or positions; with those of a second one, by position, added.
     ValueId lookup(const std::string& name, const std::string& table, const std::string& positions = "");
-    // x with the rows of its n-grams.
+    // x, which is a term where the table shares its rows, with the rows of its n-grams.
     ValueId add_ngrams(ValueId x, const std::string& table);
 
   private:
     TableRows rows_of(const std::string& table) const { return parts_.find_table(table)->rows; }
     Extent columns_of(const std::string& table) const;
+    Extent tables_rows(const std::string& table) const;
+    // Ids as the table counts its rows.
+    ValueId own_ids(std::optional<OwnRows>& known, const std::string& name, const Extent& rows);
 
     GraphWriter& w_;
     const ModelParts& parts_;

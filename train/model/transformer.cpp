@@ -119,6 +119,11 @@ void Transformer::put_batch(const Batch& batch, const PutIds& put) const {
                        derived_.model.ngrams.size());
     for (size_t i = 0; i < derived_.model.ngrams.size(); ++i)
         checked_put(derived_.model.ngrams[i], batch.ngrams[i]);
+    if (const auto& rows = derived_.model.own_tokens) checked_put(rows->own, own_of(*rows, batch.tokens));
+    for (size_t i = 0; i < derived_.model.own_ngrams.size(); ++i) {
+        const OwnRows& rows = derived_.model.own_ngrams[i].value();
+        checked_put(rows.own, own_of(rows, batch.ngrams[i]));
+    }
     for (const KeyPlaces& places : derived_.model.key_places) {
         checked_put(places.place, indices_of(places, batch.positions, false));
         checked_put(places.first_key, indices_of(places, batch.first_key, true));
@@ -137,6 +142,16 @@ std::vector<int32_t> Transformer::indices_of(const KeyPlaces& places, const std:
         indices.push_back(static_cast<int32_t>(before + places.kept.index(place)));
     }
     return indices;
+}
+
+std::vector<int32_t> Transformer::own_of(const OwnRows& rows, const std::vector<int32_t>& ids) {
+    std::vector<int32_t> own;
+    own.reserve(ids.size());
+    for (const int32_t id : ids) {
+        const int64_t row = id - rows.first;
+        own.push_back(static_cast<int32_t>(row >= 0 && row < rows.count ? row : rows.count));
+    }
+    return own;
 }
 
 int64_t Transformer::batch_bytes() const {

@@ -58,8 +58,8 @@ class Transformer {
     // Who is told that a pass enters a unit, from here on; null: nobody.
     void observe(PassObserver* observer) { executor_.observe(observer); }
     void watch(StepWatch watch) { executor_.watch(std::move(watch)); }
-    // The ranks that share rows (BatchShape::part), see Executor::connect.
-    void connect(Communicator* context) { executor_.connect(context); }
+    // The ranks that share rows and matrices with this one (BatchShape), see Executor::connect.
+    void connect(const Peers& peers) { executor_.connect(peers); }
     const NodeGraph& graph() const { return derived_.model.graph; }
 
     // Forward up to what the head reads.
@@ -85,15 +85,17 @@ class Transformer {
     // When most is in the memory that values and gradients share, and what.
     BusiestStep busiest_step() const { return busiest_step_of(derived_.program, derived_.model.graph); }
 
-    // What ranks that share rows send in a microbatch; `real`: the compute type.
+    // What ranks that share rows or matrices send in a microbatch; `real`: the compute type.
     CollectiveRow value_collectives(const Mesh& mesh, DType real) const {
-        return speedrun::value_collectives(derived_.program, mesh, real);
+        return speedrun::value_collectives({.program = derived_.program, .graph = graph(), .real = real},
+                                           mesh);
     }
 
   private:
     void put_targets(const Batch& batch, const PutIds& put) const;
     std::vector<int32_t> indices_of(const KeyPlaces& places, const std::vector<int32_t>& of,
                                     bool through_rows) const;
+    static std::vector<int32_t> own_of(const OwnRows& rows, const std::vector<int32_t>& ids);
 
     // What a shape says without memory.
     struct Derived {

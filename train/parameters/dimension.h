@@ -9,6 +9,7 @@ namespace speedrun {
 
 enum class Dimension : uint8_t {
     tokens,      // of a microbatch, or of a rank's part of it
+    own_tokens,  // a share of these, where ranks of the tensor axis have one each (sequence parallelism)
     keys,        // tokens, of this rank and of others, that its attention can see
     positions,   // in a row
     width,       // of the model
@@ -17,22 +18,23 @@ enum class Dimension : uint8_t {
     half_head,   // frequencies of rotary positions
     hidden,      // of the MLP
     vocabulary,  // rows of a table that tokens or n-grams are looked up in
+    rows,        // of a table that is shared by its columns
     numbers,     // that belong to nothing else, such as the coefficients of a mix
 };
 
 constexpr const char* name_of(Dimension dimension) {
-    constexpr const char* kNames[] = {"tokens",     "keys",      "positions", "width",      "heads",
-                                      "head width", "half head", "hidden",    "vocabulary", "numbers"};
+    constexpr const char* kNames[] = {"tokens",     "own tokens", "keys",   "positions",  "width", "heads",
+                                      "head width", "half head",  "hidden", "vocabulary", "rows",  "numbers"};
     return kNames[static_cast<size_t>(dimension)];
 }
 
 struct Extent {
     Dimension dimension;
     int64_t size;
-    // Of a parameter that ranks of the tensor axis share: `size` is one of so many equal parts, and counts so many stacks
-    // (q, k, v: 3), each of which is cut by itself.
+    // Where ranks of the tensor axis share a parameter: `size` is one of so many equal parts of `whole`, and counts so many
+    // stacks (q, k, v: 3), each of which is cut by itself. With one stack the last parts may end in padding.
     int parts = 1;
-    int64_t stacked = 1;
+    int64_t stacked = 1, whole = 0;
 };
 
 class DimensionSet {

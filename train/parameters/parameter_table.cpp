@@ -14,8 +14,15 @@ int64_t Parameter::numel() const {
 
 std::vector<int64_t> Parameter::whole_shape() const {
     std::vector<int64_t> whole = shape;
-    whole[static_cast<size_t>(cut.dimension)] *= cut.parts;
+    int64_t& size = whole[static_cast<size_t>(cut.dimension)];
+    size = cut.whole > 0 ? cut.whole : size * cut.parts;
     return whole;
+}
+
+int64_t Parameter::whole_numel() const {
+    int64_t product = 1;
+    for (const int64_t dim : whole_shape()) product *= dim;
+    return product;
 }
 
 int ParameterTable::declare(std::string name, const std::vector<Extent>& extents, InitRule init,
@@ -34,7 +41,8 @@ int ParameterTable::declare(std::string name, const std::vector<Extent>& extents
             parameter.cut = {.dimension = static_cast<int>(parameter.shape.size()),
                              .parts = extent.parts,
                              .index = tensor_index_,
-                             .stacked = extent.stacked};
+                             .stacked = extent.stacked,
+                             .whole = extent.whole};
         }
         parameter.dimensions.push_back(extent.dimension);
         parameter.shape.push_back(extent.size);

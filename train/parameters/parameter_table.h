@@ -40,7 +40,7 @@ struct Parameter {
 
     int64_t numel() const;
     std::vector<int64_t> whole_shape() const;
-    int64_t whole_numel() const { return numel() * cut.parts; }
+    int64_t whole_numel() const;
     std::vector<Box> boxes(const PartRange& range) const { return boxes_of(shape, cut, range); }
     int unit() const { return uses.front().unit; }  // the first, in which its gradient is complete
     bool is_matrix() const { return shape.size() == 2; }

@@ -11,11 +11,16 @@ namespace speedrun {
 std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const PartRange& range) {
     int64_t numel = 1;
     for (const int64_t size : shape) numel *= size;
-    const auto [first, count] = range;
+    const int64_t first = range.first;
+    int64_t count = range.count;
     if (first < 0 || count < 0 || first + count > numel)
         throw_internal("elements {} to {} of a part of {}", first, first + count, numel);
-    if (count == 0) return {};
-    if (cut.all()) return {{first, first, 1, count, count}};
+    if (count > 0 && cut.all()) return {{first, first, 1, count, count}};
+    if (cut.dimension == 0 && cut.whole > 0 && cut.stacked == 1) {
+        const int64_t rows = std::clamp<int64_t>(cut.whole - cut.index * shape[0], 0, shape[0]);
+        count = std::min(count, rows * (numel / shape[0]) - first);
+    }
+    if (count <= 0) return {};
     const int64_t block = cut.dimension == 0 ? numel / cut.stacked : shape[1], stride = block * cut.parts;
     const auto whole = [&](int64_t at) { return at / block * stride + cut.index * block + at % block; };
     std::vector<Box> boxes;

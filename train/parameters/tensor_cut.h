@@ -14,11 +14,12 @@ struct TensorPart {
     bool operator==(const TensorPart&) const = default;
 };
 
-// Of a parameter whose dimension 0 counts `stacked` things in a row, each of them is cut by itself.
+// Where dimension 0 counts `stacked` things in a row, each of them is cut by itself.
 struct TensorCut {
     int dimension = 0;         // that is cut
     int parts = 1, index = 0;  // equal parts, and which of them this is; 1 part: all of it
     int64_t stacked = 1;       // along dimension 0
+    int64_t whole = 0;         // size of the dimension in the whole parameter; 0: as many as all parts have
 
     bool all() const { return parts == 1; }
     bool operator==(const TensorCut&) const = default;
@@ -34,7 +35,8 @@ struct Box {
 };
 
 // Where elements first … first + count of a part of this shape lie: three boxes at most, ascending, and one of one row
-// where nothing is cut. Throws an internal error for elements that it does not have.
+// where nothing is cut; none of padding, with which the last parts of a whole that is no multiple of them end. Throws an
+// internal error for elements that it does not have.
 struct PartRange {
     int64_t first, count;
 };

@@ -25,6 +25,7 @@ std::vector<float> part_of(const std::vector<float>& whole, const Piece& piece) 
             part.insert(part.end(), begin, begin + box.columns);
         }
     }
+    part.resize(static_cast<size_t>(piece.count));  // padding
     return part;
 }
 
@@ -175,9 +176,13 @@ void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, 
             for (int64_t row = 0; row < box.rows; ++row)
                 enqueue(at(box.in_part + row * box.columns, box.columns), box.in_whole + row * box.stride);
     };
+    int64_t valid = 0;
+    for (const Box& box : boxes) valid += box.count();
+    if (valid < piece.count) ops.fill({.x = values, .value = 0.0f}, stream);  // padding
+    if (valid == 0) return;
     switch (init.kind) {
         case InitRule::Kind::constant:
-            ops.fill({.x = values, .value = init.value}, stream);
+            ops.fill({.x = at(piece.in_parameter, valid), .value = init.value}, stream);
             break;
         case InitRule::Kind::first_element:
             ops.fill({.x = values, .value = 0.0f}, stream);

@@ -103,11 +103,10 @@ Sharing resolve_sharing(Sharing sharing) {
     return sharing;
 }
 
-DimensionSet dimensions_cut_by(Axis axis, const Sharing& sharing) {
+DimensionSet dimensions_cut_by(Axis axis) {
     using enum Dimension;
-    if (axis != tensor) return {tokens};
-    return sharing.sequence_parallel ? DimensionSet{heads, head_width, hidden, vocabulary, tokens}
-                                     : DimensionSet{heads, head_width, hidden, vocabulary};
+    if (axis != tensor) return {tokens, own_tokens};
+    return {heads, head_width, hidden, vocabulary, own_tokens};
 }
 
 ParameterPlacement place_parameter(const Sharing& sharing, const Parameter& parameter) {
@@ -116,7 +115,7 @@ ParameterPlacement place_parameter(const Sharing& sharing, const Parameter& para
     ParameterPlacement place;
     for (const Axis axis : kAxes) {
         const auto i = static_cast<size_t>(axis);
-        const DimensionSet cut = dimensions_cut_by(axis, sharing);
+        const DimensionSet cut = dimensions_cut_by(axis);
         const bool by_strategy = axis == shard || axis == context;  // context is folded into shard
         place.computed[i] = values_on(cut, parameter);
         place.gradient[i] = gradient_on(cut, parameter);

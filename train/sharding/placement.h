@@ -75,8 +75,8 @@ const StrategyRow& row_of(Strategy strategy);
 Sharing resolve_sharing(Sharing sharing);
 
 // What an axis cuts, of values and of parameters: the batch axes and context the tokens; tensor heads, the MLP's hidden
-// units and the rows of tables, and under sequence parallelism the tokens of values that have none of these.
-DimensionSet dimensions_cut_by(Axis axis, const Sharing& sharing);
+// units and the rows of tables, and, under sequence parallelism, the tokens of values that have none of these.
+DimensionSet dimensions_cut_by(Axis axis);
 
 // Placements of one parameter under what resolve_sharing returns.
 ParameterPlacement place_parameter(const Sharing& sharing, const Parameter& parameter);

@@ -4,6 +4,7 @@
 #include "data/context_part.h"
 #include "train/comm/communicator.h"
 #include "train/comm/mesh.h"
+#include "train/parameters/tensor_cut.h"
 #include "train/sharding/placement.h"
 
 namespace speedrun {
@@ -38,6 +39,12 @@ class Ranks {
     ContextPart part() const {
         return {.size = mesh_.size(Axis::context),
                 .index = mesh_.coordinates(rank())[static_cast<size_t>(Axis::context)]};
+    }
+
+    TensorPart tensor() const {
+        return {.size = mesh_.size(Axis::tensor),
+                .index = mesh_.coordinates(rank())[static_cast<size_t>(Axis::tensor)],
+                .sequence = sharing_.sequence_parallel && mesh_.size(Axis::tensor) > 1};
     }
 
   private:

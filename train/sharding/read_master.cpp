@@ -1,9 +1,17 @@
 #include "train/sharding/read_master.h"
 
+#include <algorithm>
+#include <vector>
+
+#include "kernels/device/error.h"
+
 namespace speedrun {
 
-void read_master(const Parameter& p, const ParameterStore& parameters, Reducer& reducer, Runtime& runtime,
-                 float* host) {
+namespace {
+
+// This rank's part.
+void read_part(const Parameter& p, const ParameterStore& parameters, Reducer& reducer, Runtime& runtime,
+               float* host) {
     Stream& stream = runtime.gather();
     const auto copy = [&](const void* from) {
         runtime.device().copy(host, from, p.numel() * size_of(DType::f32), stream);
@@ -19,6 +27,34 @@ void read_master(const Parameter& p, const ParameterStore& parameters, Reducer& 
                        layout.padded(bucket) * size_of(DType::f32));
     reducer.gather_master(bucket, whole.tensor(DType::f32, {layout.padded(bucket)}), stream);
     copy(static_cast<const float*>(whole.data()) + layout.in_bucket(p));
+}
+
+}  // namespace
+
+void read_master(const Parameter& p, const ParameterStore& parameters, const MasterPeers& peers,
+                 Runtime& runtime, float* host) {
+    if (p.cut.all()) return read_part(p, parameters, peers.reducer, runtime, host);
+    std::vector<float> part(static_cast<size_t>(p.numel())), parts(part.size() * p.cut.parts);
+    read_part(p, parameters, peers.reducer, runtime, part.data());
+    const Buffer memory(runtime.device(), "a master in parts", MemoryCategory::workspace,
+                        (1 + p.cut.parts) * p.numel() * size_of(DType::f32));
+    const Tensor own = memory.tensor(DType::f32, {p.numel()}),
+                 all = memory.tensor(DType::f32, {p.cut.parts * p.numel()}, own.bytes());
+    Stream& stream = runtime.compute();
+    runtime.device().copy(own.data, part.data(), own.bytes(), stream);
+    if (!peers.tensor) throw_internal("{}: nobody to ask for its other parts", p.name);
+    peers.tensor->all_gather(all, own, stream);
+    runtime.device().copy(parts.data(), all.data, all.bytes(), stream);
+    stream.synchronize();
+    for (int index = 0; index < p.cut.parts; ++index) {
+        TensorCut cut = p.cut;
+        cut.index = index;
+        const float* const from = parts.data() + index * p.numel();
+        for (const Box& box : boxes_of(p.shape, cut, {.first = 0, .count = p.numel()}))
+            for (int64_t row = 0; row < box.rows; ++row)
+                std::copy_n(from + box.in_part + row * box.columns, box.columns,
+                            host + box.in_whole + row * box.stride);
+    }
 }
 
 }  // namespace speedrun

@@ -5,8 +5,14 @@
 
 namespace speedrun {
 
-// Into host memory of p.numel() numbers. All ranks ask for the same. Waits.
-void read_master(const Parameter& p, const ParameterStore& parameters, Reducer& reducer, Runtime& runtime,
-                 float* host);
+// Who has the rest of it.
+struct MasterPeers {
+    Reducer& reducer;                // shards
+    Communicator* tensor = nullptr;  // parts that the tensor axis cuts, on the stream of compute
+};
+
+// Into host memory of p.whole_numel() numbers. All ranks ask for the same. Waits.
+void read_master(const Parameter& p, const ParameterStore& parameters, const MasterPeers& peers,
+                 Runtime& runtime, float* host);
 
 }  // namespace speedrun

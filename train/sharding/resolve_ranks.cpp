@@ -11,6 +11,7 @@ namespace {
 Sharing plan_of(const Config& config) {
     Sharing sharing{config.parallel};
     sharing.global_clip = config.optimizers.clip > 0;
+    sharing.sequence_parallel = config.parallel.sequence;
     return sharing;
 }
 
@@ -46,10 +47,55 @@ void validate_context(const Config& config, int ranks) {
             ranks, shortest, std::max<int64_t>(1, shortest / 2));
 }
 
+// Whole heads, hidden units or tokens, of which each rank of the tensor axis has as many: `what` of `where`.
+struct Shared {
+    std::string where;
+    int64_t count;
+    const char* what;
+};
+void validate_shares(const Shared& shared, int ranks) {
+    const auto& [where, count, what] = shared;
+    if (count % ranks == 0) return;
+    std::string fitting;
+    for (int64_t size = 1; size <= std::min<int64_t>(count, 64); ++size)
+        if (count % size == 0) fitting += (fitting.empty() ? "" : ", ") + std::to_string(size);
+    throw_usage(
+        "parallel.tensor is {}, but {} has {} {}, which so many ranks cannot share evenly: of sizes up to 64, {} would do",
+        ranks, where, count, what, fitting);
+}
+
+void validate_tensor(const Config& config, const Mesh& mesh) {
+    const int ranks = mesh.size(Axis::tensor);
+    if (ranks == 1) return;
+    const ModelConfig model = config.in_stage(0).model;
+    const auto layers = model.spelled_out().layers.resolved();
+    for (size_t i = 0; i < layers.size(); ++i) {
+        if (!layers[i]) continue;
+        if (const auto& attention = layers[i]->attention)
+            validate_shares({fmt::format("attention of layer {}", i), attention->heads, "heads"}, ranks);
+        if (const auto& mlp = layers[i]->mlp)
+            validate_shares(
+                {fmt::format("the MLP of layer {}", i), mlp->ratio * model.model_dim, "hidden units"}, ranks);
+    }
+    if (!config.parallel.sequence) return;
+    const auto validate_tokens = [&](const char* where, const BatchConfig& batch) {
+        const ContextPart part{.size = mesh.size(Axis::context), .index = 0};
+        validate_shares(
+            {where,
+             batch.microbatch_tokens / batch.sequence_length * part.local_length(batch.sequence_length),
+             "tokens on a rank (parallel.sequence shares them)"},
+            ranks);
+    };
+    for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
+        validate_tokens("a microbatch", config.in_stage(stage).batch);
+    validate_tokens("a batch of validation", config.in_validation().batch);
+}
+
 }  // namespace
 
 void validate_ranks(const Config& config, const Mesh& mesh) {
     validate_context(config, mesh.size(Axis::context));
+    validate_tensor(config, mesh);
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
         validate_stage(
             config.schedule.stages.empty() ? "" : fmt::format("stage {} of schedule.stages: ", stage),

@@ -6,6 +6,7 @@ StepStatistics::StepStatistics(const OptimizersConfig& config, const Ranks& rank
                                const GradientStore& gradients, Reducer& reducer, Runtime& runtime)
     : norm_(config.clip_norm),
       clip_(config.clip),
+      adds_loss_(ranks.tensor().index == 0),
       layout_(layout),
       gradients_(gradients),
       reducer_(reducer),
@@ -45,6 +46,8 @@ void StepStatistics::take_loss() {
     Stream& compute = runtime_.compute();
     compute.wait(*read_);
     runtime_.ops().cast({.out = at(StepNumbers::kLossTotal, 2), .in = at(StepNumbers::kLossSum, 2)}, compute);
+    // Ranks that share matrices have the losses of the same rows.
+    if (!adds_loss_) runtime_.ops().fill({.x = at(StepNumbers::kLossTotal), .value = 0.0f}, compute);
 }
 
 void StepStatistics::combine(const std::vector<bool>& due) {

@@ -64,6 +64,7 @@ class StepStatistics {
 
     const VectorNorm norm_;
     const double clip_;
+    const bool adds_loss_;
     const BucketLayout& layout_;
     const GradientStore& gradients_;
     Reducer& reducer_;

@@ -14,6 +14,12 @@ namespace speedrun {
 
 class Communicator;
 
+// Who has what other ranks share with this one; null: nobody is asked.
+struct Peers {
+    Communicator* context = nullptr;  // rows
+    Communicator* tensor = nullptr;   // matrices
+};
+
 // The gradient of a value that a node reads. Absent (tensor) where nobody wants it.
 struct ValueGradient {
     Tensor tensor;
@@ -56,19 +62,19 @@ class Call {
         Ops& ops;
         Stream& stream;
         const PassArguments& pass;
-        Communicator* context;  // among the ranks that share rows; null: nobody is asked
+        const Peers& peers;
     };
     Call(const Binding& binding, const Setting& setting)
         : ops(setting.ops),
           stream(setting.stream),
           pass(setting.pass),
-          context(setting.context),
+          peers(setting.peers),
           binding_(binding) {}
 
     Ops& ops;
     Stream& stream;
     const PassArguments& pass;
-    Communicator* const context;
+    const Peers peers;
 
     const Node& node() const { return *binding_.node; }
     Tensor operator()(Node::In port) const { return at(binding_.reads, port.index); }

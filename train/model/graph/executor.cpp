@@ -62,7 +62,7 @@ Tensor Executor::tensor_at(const Place& place) const {
     const auto index = static_cast<size_t>(place.storage);
     if (program_.storages[index].held != kNoValue) return held(program_.storages[index].held);
     if (place.like == kNoValue)
-        return memory_.tensor(place.ids ? DType::i32 : runtime_.real(), {place.rows, place.cols},
+        return memory_.tensor(dtype_of(place.element, runtime_.real()), {place.rows, place.cols},
                               offsets_[index]);
     const Value& value = graph_[place.like];
     const Tensor whole =
@@ -84,7 +84,8 @@ Executor::BoundStep Executor::bound(const Step& step) const {
                  .target = tensor_at(step.target),
                  .term = tensor_at(step.term),
                  .other = tensor_at(step.other),
-                 .limit = step.limit};
+                 .limit = step.limit,
+                 .others = step.others};
     for (const ParameterId id : step.released) to.released.push_back(&table_[id]);
     for (const NodeCall& call : step.calls) {
         Binding binding{.node = call.node,
@@ -109,7 +110,7 @@ Executor::BoundStep Executor::bound(const Step& step) const {
 
 void Executor::run(const BoundStep& step, const PassArguments& arguments) {
     const auto call_of = [&](const Binding& binding) {
-        return Call(binding, {ops_, stream_, arguments, context_});
+        return Call(binding, {ops_, stream_, arguments, peers_});
     };
     const auto calls_of = [&] {
         std::vector<Call> calls;
@@ -139,7 +140,9 @@ void Executor::run(const BoundStep& step, const PassArguments& arguments) {
             }
             break;
         case Step::Kind::sort:
-            ops_.sort_ids({.order = step.target, .index = step.term, .limit = step.limit}, stream_);
+            ops_.sort_ids(
+                {.order = step.target, .index = step.term, .limit = step.limit, .others = step.others},
+                stream_);
             break;
         case Step::Kind::add:
             ops_.add({.y = step.target, .x = step.term, .z = step.other}, stream_);

@@ -27,9 +27,9 @@ class Executor {
     // Who is told that a pass enters a unit, from here on; null: nobody.
     void observe(PassObserver* observer) { observer_ = observer; }
     void watch(StepWatch watch) { watch_ = std::move(watch); }
-    // Who is talked to, on the compute stream, by nodes that need what other ranks have of the same rows; it must
-    // outlive what is enqueued. Null: nobody, and what they would send is not there.
-    void connect(Communicator* context) { context_ = context; }
+    // Who is talked to, on the compute stream, by nodes that need what other ranks have of the same rows or matrices; they
+    // must outlive what is enqueued. Null: nobody, and what they would send is not there.
+    void connect(const Peers& peers) { peers_ = peers; }
     // All nodes but the last.
     void forward();
     // After it: the last.
@@ -39,7 +39,7 @@ class Executor {
     void backward(const PassArguments& arguments);
     // A call of the last node as loss() makes it.
     Call loss_call(const PassArguments& arguments) const {
-        return {loss_.bindings.front(), {ops_, stream_, arguments, context_}};
+        return {loss_.bindings.front(), {ops_, stream_, arguments, peers_}};
     }
 
     // A value that lives as long as this (Holder).
@@ -58,6 +58,7 @@ class Executor {
         const Fusion* fusion = nullptr;
         Tensor target = {}, term = {}, other = {};
         int64_t limit = 0;
+        bool others = false;
         std::vector<const Parameter*> released = {};
     };
 
@@ -83,7 +84,7 @@ class Executor {
     BoundStep loss_;
     PassObserver* observer_ = nullptr;
     StepWatch watch_;
-    Communicator* context_ = nullptr;
+    Peers peers_;
     int64_t repeated_flops_ = 0;
 };
 

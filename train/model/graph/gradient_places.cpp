@@ -28,9 +28,14 @@ int Storages::add_ids(int64_t count, const std::string& name) {
 }
 
 Place Storages::scratch(const Node::Scratch& scratch, const std::string& name, int step) {
+    const DType dtype = scratch.full_precision ? DType::f32 : real_;
     const int storage =
-        push({.name = "scratch of " + name, .bytes = scratch.rows * scratch.columns * size_of(real_)});
-    return use({.storage = storage, .rows = scratch.rows, .cols = scratch.columns}, step);
+        push({.name = "scratch of " + name, .bytes = scratch.rows * scratch.columns * size_of(dtype)});
+    return use({.storage = storage,
+                .rows = scratch.rows,
+                .cols = scratch.columns,
+                .element = scratch.full_precision ? Element::f32 : Element::real},
+               step);
 }
 
 Place Storages::use(const Place& place, int step) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "train/comm/collective.h"
+#include "train/comm/mesh.h"
 
 namespace speedrun {
 
@@ -46,6 +47,7 @@ class Node {
         bool in_place = false;
         // Backward wants the order of these ids (op::SortIds), which are below this; 0: it does not.
         int64_t sorted_below = 0;
+        bool of_others = false;  // … or are just that: rows that other ranks have
     };
     struct Write {
         ValueId value;
@@ -58,6 +60,7 @@ class Node {
     struct Scratch {
         int64_t rows, columns;
         bool forward, backward;
+        bool full_precision = false;  // f32, whatever the compute type
     };
 
     // Indices into the lists below; absent ports give absent tensors.
@@ -85,10 +88,12 @@ class Node {
     // The collectives of one pass among the ranks that share rows, in order; in elements of the compute type.
     struct Sent {
         Collective kind;
-        int64_t elements;      // that all ranks receive
+        Axis axis;
+        int64_t elements;      // that all ranks receive, or of what is reduced
         double sent_elements;  // by a rank to others, mean over them
+        bool full_precision = false;
     };
-    virtual std::vector<Sent> sent(bool /*backward*/) const { return {}; }
+    virtual std::vector<Sent> sent(const NodeGraph& /*graph*/, bool /*backward*/) const { return {}; }
     virtual void forward(const Call& call) const = 0;
     virtual void backward(const Call& call) const = 0;
     // Does it only hand on a value, so that keeping what it writes is keeping what it reads?

@@ -95,14 +95,15 @@ class Derivation {
     Place order_of(const Node::Read& read) {
         int& storage = order_of_[static_cast<size_t>(read.value)];
         const int64_t count = graph_[read.value].numel();
-        Place order{.storage = storage, .rows = 2, .cols = count, .ids = true};
+        Place order{.storage = storage, .rows = 2, .cols = count, .element = Element::ids};
         if (storage < 0) {
             order.storage = storage = storages_.add_ids(2 * count, "order of " + graph_[read.value].name);
             program_.backward.push_back({.kind = Step::Kind::sort,
                                          .number = now_,
                                          .target = storages_.use(order, now_),
                                          .term = place_of(read.value, true),
-                                         .limit = read.sorted_below});
+                                         .limit = read.sorted_below,
+                                         .others = read.of_others});
         }
         return storages_.use(order, now_);
     }

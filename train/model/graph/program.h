@@ -26,8 +26,8 @@ struct Storage {
 struct Place {
     int storage = -1;
     ValueId like = kNoValue;     // a value; or none:
-    int64_t rows = 0, cols = 0;  // of real elements, or of i32 where `ids`
-    bool ids = false;
+    int64_t rows = 0, cols = 0;  // of these elements
+    Element element = Element::real;
 };
 
 struct GradientPlace {
@@ -65,6 +65,7 @@ struct Step {
     const Fusion* fusion = nullptr;
     Place target = {}, term = {}, other = {};  // sort: the order, the ids; add: values
     int64_t limit = 0;                         // sort: ids are below it
+    bool others = false;                       // … or equal to it (Node::Read::of_others)
     std::vector<ParameterId> released = {};
 };
 

@@ -4,13 +4,15 @@
 
 namespace speedrun {
 
-Embedding::Embedding(const Ports& ports)
+Embedding::Embedding(const Ports& ports, const SharedTable& shared)
     : Node(Cost::input),
       out_(writes({.value = ports.out})),
-      tokens_(reads({.value = ports.tokens, .sorted_below = ports.table_rows})),
+      tokens_(
+          reads({.value = ports.tokens, .sorted_below = ports.table_rows, .of_others = shared.shares_rows})),
       positions_(reads({.value = ports.positions, .sorted_below = ports.position_rows})),
       table_(uses(ports.table, false)),
-      position_table_(uses(ports.position_table, false)) {}
+      position_table_(uses(ports.position_table, false)),
+      shared_(shared) {}
 
 std::string Embedding::describe(const NodeGraph& graph) const {
     const auto rows = [&](In port) { return reads()[static_cast<size_t>(port.index)].sorted_below; };
@@ -23,38 +25,43 @@ std::string Embedding::describe(const NodeGraph& graph) const {
 }
 
 void Embedding::forward(const Call& call) const {
-    call.ops.embedding_forward({.out = call(out_),
-                                .index = call(tokens_),
-                                .table = call(table_),
-                                .position = call(positions_),
-                                .position_table = call(position_table_)},
-                               call.stream);
+    op::EmbeddingForward lookup{
+        .out = call(out_), .index = call(tokens_), .table = call(table_), .others = shared_.shares_rows};
+    if (shared_.adds_positions) {
+        lookup.position = call(positions_);
+        lookup.position_table = call(position_table_);
+    }
+    call.ops.embedding_forward(lookup, call.stream);
 }
 
 void Embedding::backward(const Call& call) const {
-    const auto add_rows = [&](In index, Par table) {
+    const auto add_rows = [&](In index, Par table, bool others) {
         contribute(
             [&](const ParameterGradient& dtable) {
                 call.ops.embedding_backward({.dtable = dtable.tensor,
                                              .order = call.order_of(index),
                                              .dout = call.gradient(out_),
-                                             .accumulate = dtable.adds},
+                                             .accumulate = dtable.adds,
+                                             .others = others},
                                             call.stream);
             },
             call.of(table));
     };
-    if (position_table_.index >= 0) add_rows(positions_, position_table_);
-    add_rows(tokens_, table_);
+    if (position_table_.index >= 0) add_rows(positions_, position_table_, false);
+    add_rows(tokens_, table_, shared_.shares_rows);
 }
 
-NgramEmbedding::NgramEmbedding(const Ports& ports, int64_t num_tokens, int64_t width)
+NgramEmbedding::NgramEmbedding(const Ports& ports, const Options& options)
     : Node(Cost::input),
       out_(writes({.value = ports.out})),
       x_(reads({.value = ports.x, .gradient = Gives::passed})),
       table_(uses(ports.table, false)),
-      gathered_(needs({.rows = num_tokens, .columns = width, .forward = true, .backward = false})) {
+      gathered_(
+          needs({.rows = options.num_tokens, .columns = options.width, .forward = true, .backward = false})),
+      shares_rows_(options.shares_rows) {
     for (const ValueId rows : ports.rows)
-        rows_.push_back(reads({.value = rows, .sorted_below = ports.table_rows}));
+        rows_.push_back(
+            reads({.value = rows, .sorted_below = ports.table_rows, .of_others = options.shares_rows}));
 }
 
 std::string NgramEmbedding::describe(const NodeGraph& graph) const {
@@ -65,8 +72,9 @@ std::string NgramEmbedding::describe(const NodeGraph& graph) const {
 
 void NgramEmbedding::forward(const Call& call) const {
     for (const In rows : rows_) {
-        call.ops.embedding_forward({.out = call(gathered_), .index = call(rows), .table = call(table_)},
-                                   call.stream);
+        call.ops.embedding_forward(
+            {.out = call(gathered_), .index = call(rows), .table = call(table_), .others = shares_rows_},
+            call.stream);
         call.ops.add({.y = call(out_), .x = call(x_), .z = call(gathered_)}, call.stream);
     }
 }
@@ -79,7 +87,8 @@ void NgramEmbedding::backward(const Call& call) const {
                 call.ops.embedding_backward({.dtable = dtable.tensor,
                                              .order = call.order_of(rows),
                                              .dout = call.gradient(out_),
-                                             .accumulate = adds},
+                                             .accumulate = adds,
+                                             .others = shares_rows_},
                                             call.stream);
                 adds = true;
             }

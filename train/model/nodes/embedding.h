@@ -5,6 +5,13 @@
 
 namespace speedrun {
 
+// A table of which each rank of the tensor axis has some rows: what it looks up is a term of the sum over them, and ids of
+// rows of others are one more than its last.
+struct SharedTable {
+    bool shares_rows = false;
+    bool adds_positions = true;  // else another rank adds them, but all have their gradient
+};
+
 // out[t] = table[tokens[t]] (+ position_table[positions[t]]).
 class Embedding final : public Node {
   public:
@@ -17,7 +24,7 @@ class Embedding final : public Node {
         ParameterId position_table = kNoParameter;
         int64_t position_rows = 0;
     };
-    explicit Embedding(const Ports& ports);
+    explicit Embedding(const Ports& ports, const SharedTable& shared = {});
     const char* kind() const override { return "embedding"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
@@ -27,6 +34,7 @@ class Embedding final : public Node {
     const Out out_;
     const In tokens_, positions_;
     const Par table_, position_table_;
+    const SharedTable shared_;
 };
 
 // out[t] = x[t] + Σ_n table[rows_n[t]], in place: n-grams, all in one table.
@@ -39,8 +47,11 @@ class NgramEmbedding final : public Node {
         ParameterId table;
         int64_t table_rows;
     };
-    // x is (num_tokens, width).
-    NgramEmbedding(const Ports& ports, int64_t num_tokens, int64_t width);
+    struct Options {
+        int64_t num_tokens, width;  // of x
+        bool shares_rows = false;   // SharedTable
+    };
+    NgramEmbedding(const Ports& ports, const Options& options);
     const char* kind() const override { return "n-gram embedding"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
@@ -51,6 +62,7 @@ class NgramEmbedding final : public Node {
     const In x_;
     const Par table_;
     const Tmp gathered_;
+    const bool shares_rows_;
     std::vector<In> rows_;
 };
 

@@ -1,5 +1,8 @@
 #include "train/model/nodes/head.h"
 
+#include <algorithm>
+
+#include "train/comm/communicator.h"
 #include "train/model/graph/graph.h"
 
 namespace speedrun {
@@ -11,16 +14,25 @@ Head::Head(const Ports& ports, const HeadOptions& options)
       targets_(reads({.value = ports.targets, .in_backward = true})),
       loss_weights_(reads({.value = ports.loss_weights, .in_backward = true})),
       weight_(uses(ports.weight, true)),
-      logits_(needs({.rows = options.logit_rows,
-                     .columns = options.padded_vocab_size,
-                     .forward = true,
-                     .backward = true})),
-      options_(options) {}
+      options_(options),
+      logits_(needs({.rows = options.logit_rows, .columns = columns(), .forward = true, .backward = true})) {
+    if (!shared()) return;
+    const auto numbers = [&](int64_t ranks) {
+        return needs({.rows = ranks * options.logit_rows,
+                      .columns = 2,
+                      .forward = true,
+                      .backward = true,
+                      .full_precision = true});
+    };
+    part_ = numbers(1);
+    parts_ = numbers(options.part.size);
+}
 
 std::string Head::describe(const NodeGraph& graph) const {
     std::string text = fmt::format("head {} -> {}", graph.width_of(value_of(x_)), options_.padded_vocab_size);
     if (options_.vocab_size < options_.padded_vocab_size)
         text += fmt::format(" ({} tokens)", options_.vocab_size);
+    if (shared()) text += fmt::format(", of these {}", columns());
     text += graph.is_shared(uses().front().parameter) ? ", tied" : ", not tied";
     if (options_.softcap > 0) text += fmt::format(", softcap {:g}", options_.softcap);
     text += ", cross entropy";
@@ -29,9 +41,20 @@ std::string Head::describe(const NodeGraph& graph) const {
     return text;
 }
 
-// chunk(rows of x, first row, rows of losses, rows of targets), after the product of those rows.
-template <class Chunk>
-void Head::in_chunks(const Call& call, const Chunk& chunk) const {
+std::vector<Node::Sent> Head::sent(const NodeGraph& /*graph*/, bool /*backward*/) const {
+    if (!shared()) return {};
+    const int64_t numbers = options_.logit_rows * options_.part.size * 2;
+    return std::vector<Sent>(
+        static_cast<size_t>(options_.num_tokens / options_.logit_rows),
+        {.kind = Collective::all_gather,
+         .axis = Axis::tensor,
+         .elements = numbers,
+         .sent_elements = wire_bytes(Collective::all_gather, options_.part.size, numbers),
+         .full_precision = true});
+}
+
+template <class Consume>
+void Head::in_chunks(const Call& call, const Consume& consume) const {
     const int64_t tokens = options_.num_tokens, rows = options_.logit_rows;
     const auto piece = [&](Tensor t, int64_t first) {
         return t.reshaped({tokens, 1}).row_slice(first, rows).reshaped({rows});
@@ -41,20 +64,55 @@ void Head::in_chunks(const Call& call, const Chunk& chunk) const {
         call.ops.matmul({.c = call(logits_), .a = x, .b = call(weight_), .transpose_b = true}, call.stream);
         const Tensor targets =
             loss_weights_.index < 0 ? piece(call(targets_), first) : call(targets_).column_slice(first, rows);
-        chunk(x, first, piece(call(losses_), first), targets);
+        consume(Chunk{.x = x, .losses = piece(call(losses_), first), .targets = targets, .first = first});
     }
 }
 
+void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlogits) const {
+    const Tensor logits = call(logits_), weights = call(loss_weights_);
+    const auto softcap = static_cast<float>(options_.softcap);
+    if (!shared()) {
+        return call.ops.cross_entropy({.losses = chunk.losses,
+                                       .dlogits = dlogits,
+                                       .logits = logits,
+                                       .targets = chunk.targets,
+                                       .weights = weights,
+                                       .vocab_size = options_.vocab_size,
+                                       .softcap = softcap,
+                                       .gradient_scale = call.pass.gradient_scale},
+                                      call.stream);
+    }
+    const int64_t first = options_.part.index * columns();
+    const int64_t vocab_size = std::clamp<int64_t>(options_.vocab_size - first, 0, columns());
+    const Tensor part = call(part_), parts = call(parts_);
+    call.ops.cross_entropy_part({.part = part,
+                                 .logits = logits,
+                                 .targets = chunk.targets,
+                                 .weights = weights,
+                                 .first = first,
+                                 .vocab_size = vocab_size,
+                                 .whole_vocab_size = options_.vocab_size,
+                                 .softcap = softcap},
+                                call.stream);
+    if (call.peers.tensor)
+        call.peers.tensor->all_gather(parts.reshaped({parts.numel()}), part.reshaped({part.numel()}),
+                                      call.stream);
+    call.ops.cross_entropy_of_parts({.losses = chunk.losses,
+                                     .dlogits = dlogits,
+                                     .logits = logits,
+                                     .parts = parts,
+                                     .targets = chunk.targets,
+                                     .weights = weights,
+                                     .first = first,
+                                     .vocab_size = vocab_size,
+                                     .whole_vocab_size = options_.vocab_size,
+                                     .softcap = softcap,
+                                     .gradient_scale = call.pass.gradient_scale},
+                                    call.stream);
+}
+
 void Head::forward(const Call& call) const {
-    in_chunks(call, [&](const Tensor&, int64_t, const Tensor& losses, const Tensor& targets) {
-        call.ops.cross_entropy({.losses = losses,
-                                .logits = call(logits_),
-                                .targets = targets,
-                                .weights = call(loss_weights_),
-                                .vocab_size = options_.vocab_size,
-                                .softcap = static_cast<float>(options_.softcap)},
-                               call.stream);
-    });
+    in_chunks(call, [&](const Chunk& chunk) { cross_entropy(call, chunk, {}); });
     call.ops.sum({.out = call.pass.loss_sum, .x = call(losses_), .accumulate = call.pass.accumulate_loss},
                  call.stream);
 }
@@ -64,21 +122,13 @@ void Head::backward(const Call& call) const {
     contribute(
         [&](const ParameterGradient& dw) {
             bool adds = dw.adds;
-            in_chunks(call, [&](const Tensor& x, int64_t first, const Tensor& losses, const Tensor& targets) {
-                call.ops.cross_entropy({.losses = losses,
-                                        .dlogits = logits,
-                                        .logits = logits,
-                                        .targets = targets,
-                                        .weights = call(loss_weights_),
-                                        .vocab_size = options_.vocab_size,
-                                        .softcap = static_cast<float>(options_.softcap),
-                                        .gradient_scale = call.pass.gradient_scale},
-                                       call.stream);
+            in_chunks(call, [&](const Chunk& chunk) {
+                cross_entropy(call, chunk, logits);
                 call.ops.matmul(
-                    {.c = dw.tensor, .a = logits, .b = x, .transpose_a = true, .accumulate = adds},
+                    {.c = dw.tensor, .a = logits, .b = chunk.x, .transpose_a = true, .accumulate = adds},
                     call.stream);
                 call.ops.matmul(
-                    {.c = dx.row_slice(first, options_.logit_rows), .a = logits, .b = call(weight_)},
+                    {.c = dx.row_slice(chunk.first, options_.logit_rows), .a = logits, .b = call(weight_)},
                     call.stream);
                 adds = true;
             });

@@ -1,9 +1,11 @@
 // Head and loss: losses[t] = cross entropy of softcap(x W ᵀ) against targets[t], or the weighted sum of those against
 // several targets. The logits of all tokens are larger than all else, so they are computed in chunks of rows: by forward
-// to be read once, by backward once more, where they become their own gradient and are used up at once.
+// to be read once, by backward once more, where they become their own gradient and are used up at once. Ranks that share the
+// vocabulary tell each other two numbers of each row (op::CrossEntropyPart), never logits.
 #pragma once
 
 #include "train/model/graph/call.h"
+#include "train/parameters/tensor_cut.h"
 
 namespace speedrun {
 
@@ -12,6 +14,7 @@ struct HeadOptions {
     int64_t logit_rows = 0;                         // of a chunk; divides num_tokens
     int64_t vocab_size = 0, padded_vocab_size = 0;  // columns of the logits beyond the first are padding
     double softcap = 0;
+    TensorPart part = {};  // of the vocabulary
 };
 
 class Head final : public Node {
@@ -26,6 +29,7 @@ class Head final : public Node {
     Head(const Ports& ports, const HeadOptions& options);
     const char* kind() const override { return "head, loss"; }
     std::string describe(const NodeGraph& graph) const override;
+    std::vector<Sent> sent(const NodeGraph& graph, bool backward) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
     bool forward_in_backward() const override { return true; }
@@ -35,14 +39,26 @@ class Head final : public Node {
     double softcap() const { return options_.softcap; }
 
   private:
-    template <class Chunk>
-    void in_chunks(const Call& call, const Chunk& chunk) const;
+    // Rows of a chunk, after their product.
+    struct Chunk {
+        Tensor x, losses, targets;
+        int64_t first = 0;  // row
+    };
+    template <class Consume>
+    void in_chunks(const Call& call, const Consume& consume) const;
+    // Losses of a chunk and, where there are dlogits, the gradient of its logits.
+    void cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlogits) const;
+    bool shared() const { return options_.part.size > 1; }
+    int64_t columns() const {  // of this rank
+        return (options_.padded_vocab_size + options_.part.size - 1) / options_.part.size;
+    }
 
     const Out losses_;
     const In x_, targets_, loss_weights_;
     const Par weight_;
-    const Tmp logits_;
     const HeadOptions options_;
+    const Tmp logits_;
+    Tmp part_, parts_;  // where the vocabulary is shared: what this rank has of each row's loss, and all have
 };
 
 }  // namespace speedrun

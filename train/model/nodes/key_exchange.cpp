@@ -57,7 +57,7 @@ std::string KeyExchange::describe(const NodeGraph& /*graph*/) const {
     return fmt::format("{} keys, values of a row of {}", kept_keys_.count(), options_.row.sequence_length);
 }
 
-std::vector<Node::Sent> KeyExchange::sent(bool) const {
+std::vector<Node::Sent> KeyExchange::sent(const NodeGraph& /*graph*/, bool /*backward*/) const {
     const int size = options_.part.size;
     const int64_t columns = 2 * options_.columns;
     int64_t kept = 0;  // by all ranks
@@ -65,6 +65,7 @@ std::vector<Node::Sent> KeyExchange::sent(bool) const {
         kept += KeptKeys(options_.part.of(member), options_.row).count();
     const int64_t foreign = kept - options_.row.sequence_length;
     return {{.kind = Collective::all_to_all,
+             .axis = Axis::context,
              .elements = options_.rows * kept * columns,
              .sent_elements = static_cast<double>(options_.rows * foreign * columns) / size}};
 }
@@ -74,7 +75,7 @@ void KeyExchange::forward(const Call& call) const {
     const Tensor own = call(own_);
     copy_rows(call, own.column_slice(0, W), call(k_));
     copy_rows(call, own.column_slice(W, W), call(v_));
-    if (call.context) call.context->all_to_all(flat(call(kept_)), flat(own), fetch_, call.stream);
+    if (call.peers.context) call.peers.context->all_to_all(flat(call(kept_)), flat(own), fetch_, call.stream);
 }
 
 // Own tokens in pieces that the same ranks have gradients of: these are summed in the order of ranks, in f32, and
@@ -109,7 +110,8 @@ void KeyExchange::backward(const Call& call) const {
     const int64_t W = options_.columns, S = options_.row.sequence_length;
     const int64_t L = options_.part.local_length(S);
     const Tensor sum = call(own_), came = call(came_);
-    if (call.context) call.context->all_to_all(flat(came), flat(call.gradient(kept_)), bring_, call.stream);
+    if (call.peers.context)
+        call.peers.context->all_to_all(flat(came), flat(call.gradient(kept_)), bring_, call.stream);
     add_home(call, sum, came);
     // Padding stands for no key.
     int64_t padded = L;

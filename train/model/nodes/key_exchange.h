@@ -23,7 +23,7 @@ class KeyExchange final : public Node {
     KeyExchange(const Ports& ports, const Options& options);
     const char* kind() const override { return "exchange of keys, values"; }
     std::string describe(const NodeGraph& graph) const override;
-    std::vector<Sent> sent(bool backward) const override;
+    std::vector<Sent> sent(const NodeGraph& graph, bool backward) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 

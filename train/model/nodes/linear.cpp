@@ -4,12 +4,13 @@
 
 namespace speedrun {
 
-Linear::Linear(const Ports& ports)
+Linear::Linear(const Ports& ports, bool adds_bias)
     : Node(Cost::product),
       y_(writes({.value = ports.y})),
       x_(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true})),
       weight_(uses(ports.weight, true)),
-      bias_(uses(ports.bias, false)) {}
+      bias_(uses(ports.bias, false)),
+      adds_bias_(adds_bias) {}
 
 std::string Linear::describe(const NodeGraph& graph) const {
     return fmt::format("linear {} -> {}{}", graph.width_of(value_of(x_)), graph.width_of(value_of(y_)),
@@ -17,9 +18,12 @@ std::string Linear::describe(const NodeGraph& graph) const {
 }
 
 void Linear::forward(const Call& call) const {
-    call.ops.matmul(
-        {.c = call(y_), .a = call(x_), .b = call(weight_), .bias = call(bias_), .transpose_b = true},
-        call.stream);
+    call.ops.matmul({.c = call(y_),
+                     .a = call(x_),
+                     .b = call(weight_),
+                     .bias = adds_bias_ ? call(bias_) : Tensor{},
+                     .transpose_b = true},
+                    call.stream);
 }
 
 // dW = dyᵀ x and db = Σ dy before dx = dy W: their reduction can start while dx is computed.

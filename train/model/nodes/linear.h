@@ -13,7 +13,8 @@ class Linear final : public Node {
         ParameterId weight;               // (outputs, inputs)
         ParameterId bias = kNoParameter;  // (outputs)
     };
-    explicit Linear(const Ports& ports);
+    // adds_bias: else a rank that sums this product with its own adds it, but all have its gradient.
+    explicit Linear(const Ports& ports, bool adds_bias = true);
     const char* kind() const override { return "linear"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
@@ -23,6 +24,7 @@ class Linear final : public Node {
     const Out y_;
     const In x_;
     const Par weight_, bias_;
+    const bool adds_bias_;
 };
 
 }  // namespace speedrun

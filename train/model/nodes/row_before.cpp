@@ -48,7 +48,7 @@ void RowBefore::plan() {
     }
 }
 
-std::vector<Node::Sent> RowBefore::sent(bool) const {
+std::vector<Node::Sent> RowBefore::sent(const NodeGraph& /*graph*/, bool /*backward*/) const {
     int64_t all = 0, foreign = 0;  // rows of all ranks
     for (int member = 0; member < options_.part.size; ++member) {
         for (const PlaceRange& chunk : chunks_of(options_.part.of(member), options_.sequence_length)) {
@@ -60,6 +60,7 @@ std::vector<Node::Sent> RowBefore::sent(bool) const {
     }
     const int64_t numbers = options_.rows * options_.columns;
     return {{.kind = Collective::all_to_all,
+             .axis = Axis::context,
              .elements = all * numbers,
              .sent_elements = static_cast<double>(foreign * numbers) / options_.part.size}};
 }
@@ -71,7 +72,7 @@ Tensor RowBefore::starts(const Tensor& tokens) const {
 void RowBefore::forward(const Call& call) const {
     const Tensor x = call(x_), y = call(y_), before = call(starts_);
     call.ops.fill({.x = flat(before), .value = 0.0f}, call.stream);
-    if (call.context) call.context->all_to_all(flat(before), flat(x), fetch_, call.stream);
+    if (call.peers.context) call.peers.context->all_to_all(flat(before), flat(x), fetch_, call.stream);
     call.ops.weighted_sum_forward(
         {.y = y, .terms = {{{.source = x, .shifted = true}}}, .sequence_length = chunk_length()},
         call.stream);
@@ -88,7 +89,7 @@ void RowBefore::backward(const Call& call) const {
          .sequence_length = chunk_length()},
         call.stream);
     copy_rows(call, own, starts(dy));
-    if (call.context) call.context->all_to_all(flat(came), flat(own), bring_, call.stream);
+    if (call.peers.context) call.peers.context->all_to_all(flat(came), flat(own), bring_, call.stream);
     for (size_t i = 0; i < homes_.size(); ++i) {
         const Tensor to = dx.row_slice(homes_[i], 1);
         call.ops.add({.y = to, .x = to, .z = came.row_slice(static_cast<int64_t>(i), 1)}, call.stream);

@@ -19,7 +19,7 @@ class RowBefore final : public Node {
     };
     RowBefore(const Ports& ports, const Options& options);
     const char* kind() const override { return "row before"; }
-    std::vector<Sent> sent(bool backward) const override;
+    std::vector<Sent> sent(const NodeGraph& graph, bool backward) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 

@@ -1,0 +1,116 @@
+// Whole runs whose ranks share matrices: they train, validate, save and continue as one rank does.
+#include <cmath>
+
+#include "tests/runs/rank_run_fixture.h"
+
+namespace speedrun::testing {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+// Sums over ranks in another order than over one rank's tokens: f32 rounding, which twelve steps amplify; as in the
+// tests of the engine.
+constexpr double kTolerance = 1e-5;
+
+struct MeshCase {
+    int ranks, context, tensor;
+    bool sequence;
+    const char* strategy;
+};
+
+constexpr MeshCase kAlone{1, 1, 1, false, "ddp"};
+
+std::string name_of(const MeshCase& mesh) {
+    return fmt::format("{}_{}_context_{}_{}_{}", mesh.strategy, mesh.ranks, mesh.context,
+                       mesh.sequence ? "sequence" : "tensor", mesh.tensor);
+}
+
+class TensorRunTest : public RankRunFixture {
+  protected:
+    // A width of 60 in 3 heads; a vocabulary of 64 and 101 rows of n-grams, which 3 do not divide; rows of 30 tokens, which
+    // chunks of 3 ranks divide and those of 2 do not; a window, values by token, and validation in rows of its own.
+    Config shared(const MeshCase& mesh, const Settings& more = {}) const {
+        Settings all = {
+            R"(model={"preset": "modern", "num_layers": 2, "model_dim": 60, "num_heads": 3, "vocab_size": 32,
+                "mix_first_embedding": true, "value_embeddings": 1, "max_ngram": 3, "ngram_rows": 101,
+                "zero_init_projections": false, "window": 11})",
+            "schedule.steps=12",
+            "batch.sequence_length=30",
+            "batch.microbatch_tokens=180",
+            "batch.tokens_per_step=360",
+            "eval.every=5",
+            "eval.sequence_length=50",
+            "eval.windows={\"window\": 0}",
+            "checkpoint.every=4",
+            "checkpoint.keep=100",
+            "threads=1",
+            "parallel.context=" + std::to_string(mesh.context),
+            "parallel.tensor=" + std::to_string(mesh.tensor),
+            std::string("parallel.sequence=") + (mesh.sequence ? "true" : "false"),
+            std::string("parallel.strategy=") + mesh.strategy};
+        all.insert(all.end(), more.begin(), more.end());
+        return config(all);
+    }
+};
+
+TEST_F(TensorRunTest, RanksThatShareMatricesTrainAsOneDoes) {
+    for (const char* rows : {"stream", "documents"}) {
+        const std::string of_rows = std::string("data.rows=") + rows, one = std::string("one_") + rows;
+        run_on(1, shared(kAlone, {of_rows}), one);
+        for (const MeshCase& mesh : {MeshCase{3, 1, 3, false, "ddp"}, MeshCase{3, 1, 3, true, "zero1"},
+                                     MeshCase{6, 1, 3, true, "zero3"}, MeshCase{9, 3, 3, false, "zero2"}}) {
+            if (kSanitized && mesh.ranks != 6) continue;
+            const std::string name = name_of(mesh) + rows;
+            run_on(mesh.ranks, shared(mesh, {of_rows}), name);
+            expect_near(curve(name), curve(one), kTolerance, name);
+        }
+    }
+}
+
+// What one mesh saved, another continues; the same one bit for bit. Muon's state of whole matrices goes along.
+TEST_F(TensorRunTest, AnyMeshContinuesWhatAnotherSaved) {
+    const Settings muon = {
+        R"(optimizers.groups=[{"params": ["blocks.*.weight"], "type": "muon", "lr": 0.02, "normuon": true},
+                              {"params": ["*"], "lr": 0.003}])"};
+    const MeshCase saved{12, 2, 3, true, "zero1"};
+    run_on(saved.ranks, shared(saved, muon), "saved");
+    for (const MeshCase& mesh :
+         {saved, kAlone, MeshCase{3, 1, 3, false, "zero3"}, MeshCase{7, 7, 1, false, "zero2"},
+          MeshCase{3, 3, 1, false, "ddp"}, MeshCase{6, 1, 3, true, "ddp"}}) {
+        if (kSanitized && mesh.ranks > 3) continue;
+        const std::string name = name_of(mesh);
+        run_on(mesh.ranks, shared(mesh, muon), name, checkpoint_of("saved", 4));
+        const std::vector<double> expected = curve_behind("saved", 4), actual = curve_behind(name, 0);
+        if (mesh.ranks == saved.ranks) {
+            EXPECT_EQ(actual, expected);
+        } else {
+            expect_near(actual, expected, kTolerance, name);
+        }
+    }
+}
+
+TEST_F(TensorRunTest, RefusesWhatCannotBeShared) {
+    const auto refusal = [&](const MeshCase& mesh, const Settings& more = {}) -> std::string {
+        try {
+            plan_ranks(shared(mesh, more), mesh.ranks);
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::usage);
+            return error.what();
+        }
+        return "accepted";
+    };
+    const MeshCase heads_of_three{3, 1, 3, true, "ddp"};
+    EXPECT_EQ(refusal(heads_of_three), "accepted");
+    EXPECT_EQ(refusal({2, 1, 2, false, "ddp"}),
+              "parallel.tensor is 2, but attention of layer 0 has 3 heads, which so many ranks cannot share "
+              "evenly: of sizes up to 64, 1, 3 would do");
+    EXPECT_EQ(
+        refusal(heads_of_three,
+                {"batch.tokens_per_step=480", "batch.microbatch_tokens=160", "batch.sequence_length=10"}),
+        "parallel.tensor is 3, but a microbatch has 160 tokens on a rank (parallel.sequence shares them), "
+        "which so many ranks cannot share evenly: of sizes up to 64, 1, 2, 4, 5, 8, 10, 16, 20, 32, 40 "
+        "would do");
+}
+
+}  // namespace
+}  // namespace speedrun::testing

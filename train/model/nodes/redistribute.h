@@ -1,0 +1,52 @@
+// Values on their way between the ranks of the tensor axis (Shoeybi et al. 2019, "Megatron-LM"; with shares of the tokens
+// Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models").
+#pragma once
+
+#include "train/model/graph/call.h"
+#include "train/parameters/tensor_cut.h"
+#include "train/sharding/placement.h"
+
+namespace speedrun {
+
+// How a value lies on these ranks before and after, and, the other way, its gradient: Replicate (all have all of it), Partial
+// (each has a term of the sum), Shard(0) (each has its share of the rows). What is read by parts of matrices has a gradient
+// that is Partial.
+struct Redistribution {
+    Placement from, to;
+    Placement gradient_from, gradient_to;  // of what is written, of what is read
+
+    static Redistribution enter();    // what parts of matrices read is what all have
+    static Redistribution gather();   // … is what each has a share of
+    static Redistribution sum();      // terms become what all have
+    static Redistribution scatter();  // terms become shares of the sum
+    static Redistribution slice();    // what all have is shared out
+    static Redistribution term();     // what all have becomes the first one's term of a sum
+    // Are both of one shape? Then the value stays where it is.
+    bool in_place() const { return (from == Placement::shard(0)) == (to == Placement::shard(0)); }
+};
+
+class Redistribute final : public Node {
+  public:
+    struct Ports {
+        ValueId y, x;  // (tokens, width) each, or a rank's share of the rows
+    };
+    Redistribute(const Ports& ports, const Redistribution& how, const TensorPart& part);
+    const char* kind() const override { return "redistribution"; }
+    std::string describe(const NodeGraph& graph) const override;
+    std::vector<Sent> sent(const NodeGraph& graph, bool backward) const override;
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+
+  private:
+    struct Move {
+        Placement from, to;
+    };
+    void move(const Call& call, const Tensor& into, const Tensor& out_of, const Move& move) const;
+
+    const Redistribution how_;
+    const TensorPart part_;
+    const Out y_;
+    const In x_;
+};
+
+}  // namespace speedrun

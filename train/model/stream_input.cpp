@@ -1,0 +1,89 @@
+#include "train/model/stream_input.h"
+
+#include "train/model/nodes/gate.h"
+#include "train/model/nodes/row_before.h"
+
+namespace speedrun {
+
+ValueId StreamInput::write() {
+    for (size_t i = 0; i < parts_.input.size(); ++i) {
+        if (!in_stream_ && x_ != kNoValue && !rows_needed(i)) {
+            x_ = term_ ? w_.into_stream(x_) : w_.shared_out(x_);
+            term_ = false;
+            in_stream_ = true;
+        }
+        add(i);
+    }
+    if (in_stream_) return x_;
+    return term_ ? w_.into_stream(x_) : w_.shared_out(x_);
+}
+
+bool StreamInput::rows_needed(size_t from) const {
+    for (size_t i = from; i < parts_.input.size(); ++i)
+        if (parts_.input[i].type != StreamPart::norm) return true;
+    return false;
+}
+
+ValueId StreamInput::whole() {
+    if (term_) x_ = w_.everywhere(x_);
+    term_ = false;
+    return x_;
+}
+
+void StreamInput::add(size_t& i) {
+    const StreamPartConfig& part = parts_.input[i];
+    if (part.type == StreamPart::norm) {
+        const ValueId x = in_stream_ ? x_ : whole();
+        const ValueId normed = w_.real("first", w_.rows_of(x), w_.width());
+        w_.add<Norm>({.y = normed, .statistics = w_.statistics("embedding", x), .x = x}, parts_.norms.type);
+        x_ = normed;
+    } else if (part.type == StreamPart::smear) {
+        x_ = smear(whole(), part);
+    } else if (rows_of(part) == TableRows::ngrams) {
+        if (!term_ && tables_.shares_rows(part.table)) x_ = w_.as_term(x_);
+        term_ = tables_.shares_rows(part.table);
+        x_ = tables_.add_ngrams(x_, part.table);
+    } else if (x_ == kNoValue) {
+        // One operation looks up token and position.
+        const bool with_position = i + 1 < parts_.input.size() &&
+                                   parts_.input[i + 1].type == StreamPart::table &&
+                                   rows_of(parts_.input[i + 1]) == TableRows::positions;
+        x_ = tables_.lookup("embedding", part.table, with_position ? parts_.input[++i].table : "");
+        term_ = tables_.shares_rows(part.table);
+    } else {
+        add_rows(part);
+    }
+}
+
+// Terms are added to terms, and whole rows to whole ones.
+void StreamInput::add_rows(const StreamPartConfig& part) {
+    ValueId rows = tables_.lookup(part.table, part.table);
+    const bool terms = tables_.shares_rows(part.table);
+    if (terms != term_) {
+        whole();
+        if (terms) rows = w_.everywhere(rows);
+    }
+    const ValueId sum = w_.real("embedding and " + part.table, w_.tokens(), w_.width());
+    w_.add<Add>({.sum = sum, .x = x_, .delta = rows});
+    x_ = sum;
+}
+
+ValueId StreamInput::smear(ValueId x, const StreamPartConfig& part) {
+    const ValueId gate = w_.gate("smear.gate", x, {Dimension::numbers, 1}, part.columns);
+    const ValueId before = w_.sum("gated row before", w_.width(), {row_before(x, gate)});
+    return w_.sum("smeared", w_.width(),
+                  {{.value = x}, {.value = before, .parameter = w_.number("smear.scale", part.start)}});
+}
+
+WeightedSum::Term StreamInput::row_before(ValueId x, ValueId gate) {
+    const BatchShape& batch = w_.batch;
+    if (batch.part.size == 1) return {.value = x, .gate = gate, .shifted = true};
+    const ValueId before = w_.real("row before", w_.tokens(), w_.width());
+    w_.add<RowBefore>({.y = before, .x = x}, RowBefore::Options{.part = batch.part,
+                                                                .rows = batch.tokens / batch.sequence_length,
+                                                                .sequence_length = batch.sequence_length,
+                                                                .columns = w_.width().size});
+    return {.value = before, .gate = gate};
+}
+
+}  // namespace speedrun
