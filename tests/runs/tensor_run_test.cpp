@@ -2,6 +2,8 @@
 #include <cmath>
 
 #include "tests/runs/rank_run_fixture.h"
+#include "train/model/build_model.h"
+#include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
 namespace {
@@ -110,6 +112,19 @@ TEST_F(TensorRunTest, RefusesWhatCannotBeShared) {
         "parallel.tensor is 3, but a microbatch has 160 tokens on a rank (parallel.sequence shares them), "
         "which so many ranks cannot share evenly: of sizes up to 64, 1, 2, 4, 5, 8, 10, 16, 20, 32, 40 "
         "would do");
+    // 64 rows of a vocabulary are padded for 3 ranks, which an elementwise optimizer does not mind.
+    const Config muon =
+        shared(heads_of_three, {R"(optimizers.groups=[{"params": ["*.weight"], "type": "muon"},
+                                                                      {"params": ["*"]}])"});
+    try {
+        bucket_rules(plan_ranks(muon, 3), parameters_of(muon.model, 50, {.size = 3}), muon.optimizers);
+        ADD_FAILURE() << "padding in a matrix that is orthogonalised";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        EXPECT_NE(std::string(error.what()).find("embed.weight has 64 rows, which so many ranks"),
+                  std::string::npos)
+            << error.what();
+    }
 }
 
 }  // namespace

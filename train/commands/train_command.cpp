@@ -20,10 +20,10 @@
 #include "train/engine/trainer.h"
 #include "train/hf/hf_gpt2.h"
 #include "train/model/build_model.h"
-#include "train/optim/groups.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
 #include "train/sharding/resolve_ranks.h"
+#include "train/sharding/step_collectives.h"
 
 namespace speedrun {
 
@@ -147,15 +147,15 @@ void install_signal_handlers() {
 }
 
 // Everything that can be refused is refused before the folder is made.
-void check_run(const Config& config, const TrainOptions& options) {
+void check_run(const Config& config, const Ranks& ranks, const TrainOptions& options) {
     if (config.parallel.simulates() && !config.record.track.empty()) {
         throw_usage(
             "parallel.simulate_*: an attempt at track '{}' cannot run on a simulated network; drop the "
             "simulate keys, or measure with --set record.track=",
             config.record.track);
     }
-    const ParameterTable table = parameters_of(config.model, config.longest_sequence());
-    assign_groups(table, config.optimizers);
+    bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
+                 config.optimizers);
     // A continued run has its weights from its checkpoint.
     const bool continues = options.resume == "auto"
                                ? std::filesystem::exists(options.out + "/" + options.name + "/checkpoints")
@@ -199,10 +199,7 @@ std::unique_ptr<World> slowed_down(World& world, const TrainOptions& options) {
 }  // namespace
 
 void check_trainable(World& world, const Config& config) {
-    check_together(world, [&] {
-        resolve_ranks(config, world);
-        check_run(config, {});
-    });
+    check_together(world, [&] { check_run(config, resolve_ranks(config, world), {}); });
 }
 
 int train_on(World& world, const TrainOptions& options, const std::function<Config()>& read) {
@@ -216,7 +213,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         if (options.resume == "auto" && options.name.empty())
             throw_usage("--resume auto: say with --name which run to continue, or start");
         ranks = resolve_ranks(config, world);
-        check_run(config, options);
+        check_run(config, ranks, options);
     });
     expect_same_on_all_ranks(world, "config", lines_of(config_to_json(config)));
     trainer_options.quiet = options.quiet;

@@ -165,8 +165,8 @@ class StepRunner final : public RunState {
     const RunStages stages_;
     std::vector<StepWork> work_;                              // by stage
     const std::vector<std::unique_ptr<Transformer>> models_;  // by shape
-    const std::unique_ptr<Communicator> context_,
-        tensor_;  // among the ranks that share rows, matrices; or null
+    const std::unique_ptr<Communicator> context_;             // among the ranks that share rows, or null
+    const std::unique_ptr<Communicator> tensor_;              // among the ranks that share matrices, or null
     GradientStore gradients_;
     Reducer reducer_;
     GraphCapture capture_;

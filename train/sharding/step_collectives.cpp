@@ -153,6 +153,16 @@ void add_exchanges(CollectiveRow& row, const Bucket& bucket, const MatrixOwners&
     row.collectives.insert(after, 2, exchange);
 }
 
+// Parts of a matrix that an optimizer needs whole have no padding.
+void expect_even_parts(const Parameter& p, const OptimizerGroupConfig& group) {
+    const int64_t rows = p.whole_shape().front();
+    if (!needs_whole_matrices(group) || p.whole_numel() == p.numel() * p.cut.parts) return;
+    throw_usage(
+        "parallel.tensor is {}, but {} has {} rows, which so many ranks cannot share evenly, and {} needs whole matrices: "
+        "give it to a group of another type in optimizers.groups",
+        p.cut.parts, p.name, rows, word_of(group.type));
+}
+
 }  // namespace
 
 int times_per_step(When when, int num_microbatches) {
@@ -271,6 +281,8 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
     const Sharing& sharing = ranks.sharing();
     BucketRules rules;
     rules.group_of = assign_groups(table, config);
+    for (const Parameter& p : table.all())
+        expect_even_parts(p, config.groups[static_cast<size_t>(rules.group_of[static_cast<size_t>(p.id)])]);
     rules.placement_of = placements_of(table, ranks);
     for (const OptimizerGroupConfig& group : config.groups)
         rules.whole_matrix.push_back(needs_whole_matrices(group));

@@ -60,7 +60,8 @@ struct CollectiveRow {
 // device computes in, in which parameters are gathered (but for full-precision ones) and matrices exchanged.
 std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ranks& ranks, DType compute);
 
-// How the parameters of these groups lie in memory when these ranks share it.
+// How the parameters of these groups lie in memory when these ranks share it. Usage error for a table that the tensor axis
+// pads (its rows are no multiple of the ranks) in a group whose optimizer needs whole matrices: padding is none of them.
 BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config);
 
 // Elements of a full bucket of a model with so many: 0 (each parameter is one) for one rank.
