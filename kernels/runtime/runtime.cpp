@@ -32,6 +32,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
     copy_ = device_->create_stream("copy");
     if (!options.communicates) return;
     // What other ranks wait for goes first.
+    exchange_ = device_->create_stream("exchange", StreamPriority::high);
     reduce_ = device_->create_stream("reduce", StreamPriority::high);
     gather_ = device_->create_stream("gather", StreamPriority::high);
 }
@@ -83,7 +84,8 @@ std::vector<std::string> Runtime::notes() const {
 
 void Runtime::synchronize() {
     std::exception_ptr first;
-    for (Stream* stream : {compute_.get(), reduce_.get(), optimizer_.get(), gather_.get(), copy_.get()}) {
+    for (Stream* stream : {compute_.get(), exchange_.get(), reduce_.get(), optimizer_.get(), gather_.get(),
+                           copy_.get()}) {
         if (!stream) continue;
         try {  // all of them, even if one has failed
             stream->synchronize();

@@ -35,6 +35,8 @@ class Runtime {
     // Alone, the optimizer's.
     Stream& reduce() { return reduce_ ? *reduce_ : *optimizer_; }
     Stream& gather() { return gather_ ? *gather_ : *optimizer_; }
+    // Of values between ranks, beside computing; alone, compute().
+    Stream& exchange() { return exchange_ ? *exchange_ : *compute_; }
     // Device to host while training goes on: checkpoints.
     Stream& copy() { return *copy_; }
     DType real() const { return real_; }  // the compute type
@@ -59,7 +61,8 @@ class Runtime {
     std::unique_ptr<Device> device_;
     std::unique_ptr<Ops> ops_;
     std::unique_ptr<MeteredOps> metered_;
-    std::unique_ptr<Stream> compute_, reduce_, optimizer_, gather_, copy_;  // end before what they use
+    std::unique_ptr<Stream> compute_, exchange_, reduce_, optimizer_, gather_,
+        copy_;  // end before what they use
 };
 
 }  // namespace speedrun

@@ -34,6 +34,7 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.graphs) *out << "_graphs";
     if (mode.context > 1) *out << "_context_" << mode.context;
     if (mode.tensor > 1) *out << (mode.sequence ? "_sequence_" : "_tensor_") << mode.tensor;
+    if (mode.chunks > 1) *out << "_chunks_" << mode.chunks;
     if (mode.heads != 3) *out << "_heads_" << mode.heads;
 }
 
@@ -97,6 +98,7 @@ Config config_of(const Mode& mode) {
     config.model.num_heads = mode.heads;
     config.parallel.tensor = mode.tensor;
     config.parallel.sequence = mode.sequence;
+    config.parallel.tensor_chunks = mode.chunks;
     const std::string family = mode.family;
     if (family != "recipe") {
         config.model.mix_first_embedding = false;
@@ -144,6 +146,7 @@ Sharing sharing_of(const Mode& mode) {
     sharing.global_clip = mode.clip > 0;
     sharing.reduce_dtype = mode.reduce_dtype;
     sharing.sequence_parallel = mode.sequence;
+    sharing.tensor_chunks = mode.chunks;
     return resolve_sharing(sharing);
 }
 

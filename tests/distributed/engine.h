@@ -43,6 +43,7 @@ struct Mode {
     int context = 1;      // ranks that share rows
     int tensor = 1;       // … and matrices
     bool sequence = false;
+    int64_t chunks = 1;  // of the tokens that travel among tensor ranks
     int64_t heads = 3;
 
     int data_ranks() const { return replicate * shard; }

@@ -176,6 +176,7 @@ TEST(EngineBytesTest, EqualTheFormula) {
         tensor.tensor = 2;
         tensor.heads = 4;
         tensor.sequence = sequence;
+        tensor.chunks = 3;
         modes.push_back(tensor);
     }
     for (const Mode& mode : modes) {
@@ -275,6 +276,7 @@ TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
         modes.back().tensor = 2;
         modes.back().heads = 4;
         modes.back().sequence = sequence;
+        modes.back().chunks = 3;
     }
     modes[1].optimizer_step = modes[4].optimizer_step = OptimizerStep::in_backward;
     modes[4].accumulation = 1;

@@ -169,13 +169,14 @@ double cost_ms(const std::string& stream, const char* label) {
 }
 constexpr NetworkModel kNetwork{2e-3, 20e6};
 
-std::vector<TracedRun> train_traced(const Mode& mode) {
+std::vector<TracedRun> train_traced(const Mode& mode, const VirtualClock::Cost& cost = cost_ms,
+                                    const NetworkModel& network = kNetwork) {
     const TempDir dir;
     const auto path = [&](int rank) { return dir.file(std::to_string(rank)); };
     run_ranks(mode.ranks(), [&](World& threads) {
         const auto clocked = make_clocked_world(threads);
-        const auto world = make_simulated_world(*clocked, {kNetwork, 0, 1}, pass_virtual_time);
-        VirtualClock clock(cost_ms);
+        const auto world = make_simulated_world(*clocked, {network, 0, 1}, pass_virtual_time);
+        VirtualClock clock(cost);
         Timeline timeline;
         const auto watch = [&](StepRunner& runner, Runtime& runtime) {
             runner.trace(&timeline);
@@ -232,6 +233,51 @@ TEST(OverlapTimeTest, ReductionsAfterBackwardHideLess) {
         SCOPED_TRACE(::testing::PrintToString(mode));
         for (const Hidden& reductions : hidden_reductions(train_traced(mode)))
             EXPECT_LT(reductions.found, reductions.allowed / 2);
+    }
+}
+
+// Of what travels between matrices of two ranks in one pass of a step: how long the compute stream stood still beside it.
+double exposed_values_ms(const TracedRun& run, const char* phase, int64_t step) {
+    double sum = 0;
+    for (const Span& s : run.on("exchange"))
+        if (s.label == "network" && s.phase == phase && s.step == step)
+            sum += s.end - s.begin - run.compute_busy(s.begin, s.end);
+    return sum;
+}
+
+// Every product takes 1 ms, whole or in part, and all else nothing; what one rank sends of all rows to the other takes half
+// a millisecond. Then of each transfer to a product or from it one chunk is exposed, of those from it in backward none,
+// which the gradient of the matrix hides; embedding and head hide nothing.
+TEST(OverlapTimeTest, ChunksOfValuesHideBehindProducts) {
+    constexpr int kLayers = 3;
+    const auto cost = [](const std::string& stream, const char* label) {
+        return stream == "compute" && std::string(label) == "matmul" ? 1.0 : 0.0;
+    };
+    Mode mode{Strategy::ddp, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
+    mode.family = "modern";
+    mode.heads = 6;
+    mode.tensor = 2;
+    const double tokens = static_cast<double>(mode.rows * kSequence);
+    const double sent = tokens * 48 * 4 / 2, kHalf = 0.5;  // bytes and ms of a gather or a scatter
+    const NetworkModel network{0, sent / (kHalf * 1e-3)};
+    const double of_losses = kHalf * tokens * 2 * 4 / sent;  // each rank's two numbers of a token, in f32
+    for (const bool sequence : {false, true}) {
+        for (const int chunks : {1, 2, 4}) {
+            mode.sequence = sequence;
+            mode.chunks = chunks;
+            SCOPED_TRACE(name_of(mode));
+            // A sum for all is a scatter and a gather.
+            const double in_blocks = kLayers * (sequence ? 4 * kHalf : 2 * 2 * kHalf) / chunks,
+                         around = sequence ? 2 * kHalf : 2 * kHalf,
+                         in_backward = sequence ? kLayers * 2 * kHalf / chunks : 0;
+            for (const TracedRun& run : train_traced(mode, cost, network)) {
+                for (const int64_t step : {1, 2}) {
+                    EXPECT_NEAR(exposed_values_ms(run, "forward", step), in_blocks + around, kSameTime);
+                    EXPECT_NEAR(exposed_values_ms(run, "backward", step), in_backward + around + of_losses,
+                                kSameTime);
+                }
+            }
+        }
     }
 }
 

@@ -81,13 +81,13 @@ void print_sent(const std::vector<CollectiveRow>& rows, int microbatches) {
     std::printf("\n");
 }
 
-// What a rank sends per step over an axis between nodes of the model: nothing hides that.
-struct ExposedValues {
+// What a rank sends per step over an axis between nodes of the model, which wait for it.
+struct SentValues {
     double bytes = 0, ms = 0;  // ms: on the simulated network
 };
-ExposedValues exposed_over(Axis axis, const CollectiveRow& values, int microbatches,
-                           const std::optional<SimulatedNetwork>& network) {
-    ExposedValues sum;
+SentValues sent_over(Axis axis, const CollectiveRow& values, int microbatches,
+                     const std::optional<SimulatedNetwork>& network) {
+    SentValues sum;
     for (const StepCollective& c : values.collectives) {
         if (!c.axes.contains(axis)) continue;
         const int times = times_per_step(c.when, microbatches);
@@ -120,15 +120,17 @@ void print_axis_advice(Axis axis, const Config& config, const Ranks& ranks, DTyp
     sizes[static_cast<size_t>(Axis::shard)] *= size;
     const Ranks alone(Mesh(sizes), ranks.sharing());
     const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
-    const ExposedValues exposed = exposed_over(axis, values, microbatches, network);
+    const SentValues sent = sent_over(axis, values, microbatches, network);
+    const char* const hidden =
+        axis == Axis::context ? "nothing hides" : "products hide in part (parallel.tensor_chunks)";
     const double more =
         parameter_bytes(config, alone, compute, 1) - parameter_bytes(config, ranks, compute, microbatches);
     std::printf(
         "advice: a step has %lld rows, enough for %d ranks with rows of their own: --set parallel.%s=1 sends %.1f MiB "
-        "less per rank and step%s, which nothing hides, and %.1f MiB %s of gradients and parameters, most of which is hidden; "
+        "less per rank and step%s, which %s, and %.1f MiB %s of gradients and parameters, most of which is hidden; "
         "share %s only where %s too large for a rank\n",
-        static_cast<long long>(rows), others, name_of(axis), exposed.bytes / kMiB,
-        network ? fmt::format(" ({:.1f} ms on the simulated network)", exposed.ms).c_str() : "",
+        static_cast<long long>(rows), others, name_of(axis), sent.bytes / kMiB,
+        network ? fmt::format(" ({:.1f} ms on the simulated network)", sent.ms).c_str() : "", hidden,
         std::abs(more) / kMiB, more < 0 ? "less" : "more", axis == Axis::context ? "rows" : "matrices",
         axis == Axis::context ? "one is" : "the model is");
 }

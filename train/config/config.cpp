@@ -161,6 +161,11 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "sequence", sequence,
         "with tensor: outside of matrices these ranks share the microbatch's tokens (sequence parallelism), which "
         "needs as many bytes between ranks and less memory");
+    v.field(
+        "tensor_chunks", tensor_chunks,
+        "with tensor: tokens travel to a matrix and from it in so many chunks, one of them while the product of another "
+        "is computed; no bit of any result depends on it",
+        {1, 1024});
     v.choice(
         "communicator", communicator,
         "between GPUs: NCCL, or staged through the host's memory, so that ranks may share a GPU; auto: NCCL "

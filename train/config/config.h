@@ -152,6 +152,7 @@ struct ParallelConfig : SharingConfig {
     int64_t context = 1;
     int64_t tensor = 1;
     bool sequence = false;
+    int64_t tensor_chunks = 1;
     std::optional<CommunicatorKind> communicator;
     int64_t nccl_max_ctas = 0;
     double timeout_s = 60;

@@ -160,9 +160,9 @@ void StepRunner::enqueue_model(size_t model, const UpdatePipeline::Microbatch& m
                                int64_t step_targets) {
     const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(step_targets));
     updates_.begin_microbatch(microbatch);
-    if (timeline_) timeline_->mark(runtime_.compute(), Phase::forward);
+    mark(Phase::forward);
     models_[model]->forward();
-    if (timeline_) timeline_->mark(runtime_.compute(), Phase::backward);
+    mark(Phase::backward);
     models_[model]->loss_and_backward(updates_.statistics().loss_sum(), !microbatch.first, gradient_scale,
                                       gradients_);
     gradients_.expect_all_ready();
@@ -218,8 +218,7 @@ StepResult StepRunner::collect() {
         count->done->synchronize();
         counts = counts + count->counts;
     }
-    if (uncollected() == 1)
-        runtime_.synchronize();  // nothing else in flight: also surfaces errors of the streams
+    if (uncollected() == 1) runtime_.synchronize();  // also surfaces errors of the streams
     ++collected_;
 
     StepResult result;
@@ -241,9 +240,8 @@ StepResult StepRunner::collect() {
     return result;
 }
 
-// Backward runs from the last parameter to the first, so the last one in the table whose gradient is bad was
-// the first to be so. A parameter that is itself not finite is the cause rather than a symptom and goes
-// before.
+// Backward runs from the last parameter to the first, so the last one in the table whose gradient is bad was the first to be
+// so. A parameter that is itself not finite is the cause rather than a symptom and goes before.
 void StepRunner::report_divergence(const Slot& slot) {
     runtime_.synchronize();
     std::string culprit = "every gradient's norm is finite, but not that of all";
@@ -358,6 +356,11 @@ void StepRunner::start_clock() {
     for (const Communicator* values : value_communicators()) last_counts_ = last_counts_ + values->counts();
 }
 
+void StepRunner::mark(Phase phase) {
+    if (timeline_) timeline_->mark(runtime_.compute(), phase);
+    if (timeline_ && exchanges_values()) timeline_->mark(runtime_.exchange(), phase);
+}
+
 int64_t StepRunner::bytes_sent() const {
     int64_t bytes = reducer_.bytes_sent();
     for (const Communicator* values : value_communicators())
@@ -372,10 +375,8 @@ double StepRunner::validate(const ValidationLoader& loader) {
     const Tensor loss_sum = updates_.statistics().loss_sum();
     double total = 0;
     Batch batch;
-    if (timeline_) {
-        timeline_->mark(runtime_.compute(), Phase::validation);
-        timeline_->mark(runtime_.gather(), Phase::validation);
-    }
+    mark(Phase::validation);
+    if (timeline_) timeline_->mark(runtime_.gather(), Phase::validation);
     updates_.trace(nullptr);  // what validation waits for is not what the next step waits for
     // Batches of all ranks in turn; those behind the last row are padding, so that all ranks run as many.
     for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {

@@ -133,6 +133,7 @@ class StepRunner final : public RunState {
         double loss() const { return numbers().loss_sum() / static_cast<double>(targets); }
     };
 
+    void mark(Phase phase);  // what the streams of the model are at, for traces
     std::vector<const Communicator*> value_communicators() const;
     bool exchanges_values() const { return context_ || tensor_; }
     // point: of the schedule, for what of a microbatch goes by it.

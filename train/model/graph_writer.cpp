@@ -125,25 +125,31 @@ ValueId GraphWriter::sum(const std::string& name, const Extent& columns,
     return y;
 }
 
-ValueId GraphWriter::redistribute(ValueId x, const std::string& suffix, const Redistribution& how) {
+ValueId GraphWriter::redistribute(ValueId x, const std::string& suffix, const Redistribution& how,
+                                  int64_t chunks) {
     const Extent rows = how.to == Placement::shard(0) ? own_tokens() : tokens();
     const std::string named = model.graph[x].name + suffix;
     const ValueId y = how.in_place() ? model.graph.view(x, named, 0, width().size)
                                      : model.graph.value(named, Element::real, {rows, width()});
-    add<Redistribute>({.y = y, .x = x}, how, batch.tensor);
+    add<Redistribute>(
+        {.y = y, .x = x}, how,
+        Redistribute::Options{
+            .part = batch.tensor, .tokens = tokens().size, .width = width().size, .chunks = chunks});
     return y;
 }
 
 ValueId GraphWriter::into_matrices(ValueId x) {
     if (batch.tensor.size == 1) return x;
     return redistribute(x, " for all",
-                        batch.tensor.sequence ? Redistribution::gather() : Redistribution::enter());
+                        batch.tensor.sequence ? Redistribution::gather() : Redistribution::enter(),
+                        batch.tensor.chunks);
 }
 
 ValueId GraphWriter::into_stream(ValueId terms) {
     if (batch.tensor.size == 1) return terms;
     return redistribute(terms, " summed",
-                        batch.tensor.sequence ? Redistribution::scatter() : Redistribution::sum());
+                        batch.tensor.sequence ? Redistribution::scatter() : Redistribution::sum(),
+                        batch.tensor.chunks);
 }
 
 ValueId GraphWriter::everywhere(ValueId terms) {

@@ -87,7 +87,7 @@ class GraphWriter {
     ValueId as_term(ValueId x);
 
   private:
-    ValueId redistribute(ValueId x, const std::string& suffix, const Redistribution& how);
+    ValueId redistribute(ValueId x, const std::string& suffix, const Redistribution& how, int64_t chunks = 1);
 
     const ModelConfig& config_;
     const ModelParts& parts_;

@@ -12,6 +12,7 @@ Sharing plan_of(const Config& config) {
     Sharing sharing{config.parallel};
     sharing.global_clip = config.optimizers.clip > 0;
     sharing.sequence_parallel = config.parallel.sequence;
+    sharing.tensor_chunks = config.parallel.tensor_chunks;
     return sharing;
 }
 
@@ -77,14 +78,18 @@ void validate_tensor(const Config& config, const Mesh& mesh) {
             validate_shares(
                 {fmt::format("the MLP of layer {}", i), mlp->ratio * model.model_dim, "hidden units"}, ranks);
     }
-    if (!config.parallel.sequence) return;
+    const bool shared = config.parallel.sequence;
     const auto validate_tokens = [&](const char* where, const BatchConfig& batch) {
         const ContextPart part{.size = mesh.size(Axis::context), .index = 0};
-        validate_shares(
-            {where,
-             batch.microbatch_tokens / batch.sequence_length * part.local_length(batch.sequence_length),
-             "tokens on a rank (parallel.sequence shares them)"},
-            ranks);
+        const int64_t tokens =
+            batch.microbatch_tokens / batch.sequence_length * part.local_length(batch.sequence_length);
+        if (shared)
+            validate_shares({where, tokens, "tokens on a rank (parallel.sequence shares them)"}, ranks);
+        const int64_t most = shared ? tokens / ranks : tokens;
+        if (config.parallel.tensor_chunks > most)
+            throw_usage("parallel.tensor_chunks is {}, but {} has {} tokens on a rank{}: {} at most",
+                        config.parallel.tensor_chunks, where, tokens,
+                        shared ? fmt::format(", {} of them a share (parallel.sequence)", most) : "", most);
     };
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
         validate_tokens("a microbatch", config.in_stage(stage).batch);

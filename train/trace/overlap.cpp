@@ -92,7 +92,7 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
     }
     compute = united(std::move(compute));
 
-    constexpr const char* kStatistics = "loss, stop, norms";
+    constexpr const char *kStatistics = "loss, stop, norms", *kValues = "values";
     const auto num_steps = static_cast<double>(table.steps.size());
     const auto num_gathers = static_cast<double>(std::max<int64_t>(1, table.gather_steps));
     std::vector<Interval> communication;
@@ -103,7 +103,10 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
     std::stable_sort(spans.begin(), spans.end(),
                      [](const auto* a, const auto* b) { return a->begin_ms < b->begin_ms; });
     for (const TraceSpan* span : spans) {
-        BucketOverlap& row = span->bucket.empty() ? statistics : row_of(table.buckets, span->bucket);
+        const bool of_values = span->stream == "exchange";
+        BucketOverlap& row = of_values              ? row_of(table.buckets, kValues)
+                             : span->bucket.empty() ? statistics
+                                                    : row_of(table.buckets, span->bucket);
         const bool gather = span->phase == "gather";
         row.bytes += span->bytes;
         if (gather && span->step == last_traced) continue;

@@ -9,7 +9,7 @@
 
 namespace speedrun {
 
-// Means per step, in ms. Exchanges within a step (all_to_all) count as reductions. Hidden: the part during
+// Means per step, in ms. Exchanges within a step (all_to_all, and all of values) count as reductions. Hidden: the part during
 // which the compute stream of the same rank was busy.
 struct CommunicationTimes {
     double reduce_ms = 0, reduce_hidden_ms = 0;

@@ -22,7 +22,7 @@ std::string quoted(const std::string& text) {
 
 // Streams in the order in which work passes through them; others behind, by name.
 int row_of_stream(const std::string& stream) {
-    constexpr std::array<const char*, 4> kOrder{"compute", "reduce", "optimizer", "gather"};
+    constexpr std::array<const char*, 5> kOrder{"compute", "exchange", "reduce", "optimizer", "gather"};
     const auto* const found = std::find(kOrder.begin(), kOrder.end(), stream);
     return static_cast<int>(found - kOrder.begin());
 }

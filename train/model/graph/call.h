@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,6 +19,19 @@ class Communicator;
 struct Peers {
     Communicator* context = nullptr;  // rows
     Communicator* tensor = nullptr;   // matrices
+};
+
+// The stream on which values travel between ranks, and how it and the compute stream meet.
+struct ExchangeLane {
+    Stream& stream;
+    Event& reached;  // by the compute stream: what is sent is there
+    Event& returned;
+};
+
+// A Transfer with an event for each piece: there to be sent, and there to be read.
+struct TransferEvents {
+    Transfer of;
+    std::vector<std::unique_ptr<Event>> departures, arrivals;
 };
 
 // The gradient of a value that a node reads. Absent (tensor) where nobody wants it.
@@ -45,6 +59,10 @@ struct Binding {
     std::vector<Tensor> written_gradients;  // absent: nothing reads that value
     std::vector<ValueGradient> read_gradients;
     std::vector<Use> uses;
+    // Of Program::transfers; null: none.
+    const TransferEvents *arrives = nullptr, *departs = nullptr;
+    const TransferEvents* transfer = nullptr;  // that the node itself is
+    bool handed_over = false;                  // … whose departures are recorded by the node before it
 };
 
 // What a pass of the whole model is given.
@@ -63,12 +81,14 @@ class Call {
         Stream& stream;
         const PassArguments& pass;
         const Peers& peers;
+        const ExchangeLane& lane;
     };
     Call(const Binding& binding, const Setting& setting)
         : ops(setting.ops),
           stream(setting.stream),
           pass(setting.pass),
           peers(setting.peers),
+          lane_(setting.lane),
           binding_(binding) {}
 
     Ops& ops;
@@ -89,6 +109,53 @@ class Call {
         return port.index < 0 ? ValueGradient{} : binding_.read_gradients[static_cast<size_t>(port.index)];
     }
 
+    // ---- what travels between ranks, on a stream of its own
+
+    // Calls enqueue(stream), which enqueues collectives there and what belongs between them, behind all that the compute
+    // stream has to do by now; what comes after this call on the compute stream waits for them.
+    template <class Enqueue>
+    void exchange(const Enqueue& enqueue) const {
+        stream.record(lane_.reached);
+        lane_.stream.wait(lane_.reached);
+        enqueue(lane_.stream);
+        lane_.stream.record(lane_.returned);
+        stream.wait(lane_.returned);
+    }
+    // Of a node that has a Node::transfer: calls enqueue(piece, stream) for each piece, which begins as soon as it is there;
+    // the compute stream goes on, and whoever touches the rows waits.
+    template <class Enqueue>
+    void transfer(const Enqueue& enqueue) const {
+        const TransferEvents& own = *binding_.transfer;
+        if (!binding_.handed_over) {
+            stream.record(lane_.reached);
+            lane_.stream.wait(lane_.reached);
+        }
+        for (int64_t piece = 0; piece < own.of.from.pieces; ++piece) {
+            if (binding_.handed_over) lane_.stream.wait(*own.departures[static_cast<size_t>(piece)]);
+            enqueue(piece, lane_.stream);
+            lane_.stream.record(*own.arrivals[static_cast<size_t>(piece)]);
+        }
+    }
+    // Do rows of this node travel in pieces? Then others may wait for what it gives by by_rows().
+    bool rows_travel() const { return binding_.arrives || binding_.departs; }
+    // Of a node that has Node::by_rows: calls enqueue(RowSpan) for all rows, each part of them once it is there, and tells
+    // whoever sends what it makes of them.
+    template <class Enqueue>
+    void by_rows(int64_t rows, const Enqueue& enqueue) const {
+        const TransferEvents *const arrives = binding_.arrives, *const departs = binding_.departs;
+        if (!rows_travel()) return enqueue(RowSpan{0, rows});
+        const RowPieces& pieces = arrives ? arrives->of.to : departs->of.from;
+        for (int64_t piece = 0; piece < pieces.pieces; ++piece) {
+            if (arrives) stream.wait(*arrives->arrivals[static_cast<size_t>(piece)]);
+            for (int64_t share = 0; share < pieces.shares; ++share) enqueue(pieces.span(piece, share));
+            if (departs) stream.record(*departs->departures[static_cast<size_t>(piece)]);
+        }
+    }
+    // All rows that this node reads have come from here on.
+    void await_rows() const {
+        if (binding_.arrives) stream.wait(*binding_.arrives->arrivals.back());
+    }
+
     // A parameter of this call, to contribute to its gradient; null where the port is absent.
     struct Target {
         const Binding::Use* use;
@@ -102,6 +169,7 @@ class Call {
     static Tensor at(const std::vector<Tensor>& tensors, int index) {
         return index < 0 ? Tensor{} : tensors[static_cast<size_t>(index)];
     }
+    const ExchangeLane& lane_;
     const Binding& binding_;
 };
 

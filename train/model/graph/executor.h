@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ class Executor {
     // Who is told that a pass enters a unit, from here on; null: nobody.
     void observe(PassObserver* observer) { observer_ = observer; }
     void watch(StepWatch watch) { watch_ = std::move(watch); }
-    // Who is talked to, on the compute stream, by nodes that need what other ranks have of the same rows or matrices; they
+    // Who is talked to, on the exchange stream, by nodes that need what other ranks have of the same rows or matrices; they
     // must outlive what is enqueued. Null: nobody, and what they would send is not there.
     void connect(const Peers& peers) { peers_ = peers; }
     // All nodes but the last.
@@ -39,7 +40,7 @@ class Executor {
     void backward(const PassArguments& arguments);
     // A call of the last node as loss() makes it.
     Call loss_call(const PassArguments& arguments) const {
-        return {loss_.bindings.front(), {ops_, stream_, arguments, peers_}};
+        return {loss_.bindings.front(), {ops_, stream_, arguments, peers_, lane_}};
     }
 
     // A value that lives as long as this (Holder).
@@ -60,8 +61,10 @@ class Executor {
         int64_t limit = 0;
         bool others = false;
         std::vector<const Parameter*> released = {};
+        std::vector<const TransferEvents*> awaits = {};
     };
 
+    void make_events();
     void hold_values();
     void copy_constant(const std::vector<float>& content, const Tensor& to);
     Tensor tensor_at(const Place& place) const;
@@ -85,6 +88,9 @@ class Executor {
     PassObserver* observer_ = nullptr;
     StepWatch watch_;
     Peers peers_;
+    const std::unique_ptr<Event> reached_, returned_;
+    const ExchangeLane lane_;
+    std::vector<TransferEvents> transfers_;
     int64_t repeated_flops_ = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include "kernels/device/error.h"
 #include "train/model/graph/gradient_places.h"
+#include "train/model/graph/transfers.h"
 
 namespace speedrun {
 
@@ -17,6 +18,7 @@ class Derivation {
           retention_(retention_of(graph, retained)),
           storages_(graph, real),
           gradients_(graph, storages_),
+          transfers_(storages_),
           in_forward_(graph.values().size(), -1),
           in_backward_(graph.values().size(), -1),
           order_of_(graph.values().size(), -1) {}
@@ -30,20 +32,22 @@ class Derivation {
             std::vector<const Node*> nodes = by_unit[static_cast<size_t>(unit)];
             std::erase(nodes, &loss);
             program_.forward.push_back({.kind = Step::Kind::enter, .unit = unit});
-            for (Step& step : forward_steps(nodes, false)) program_.forward.push_back(std::move(step));
+            append_forward(nodes, program_.forward, false);
         }
+        join(program_.forward);
         program_.loss = {.kind = Step::Kind::forward, .unit = graph_.num_units() - 1, .number = now_};
         program_.loss.calls = {forward_call(loss, false)};
         ++now_;
         for (int unit = graph_.num_units(); unit-- > 0;) {
             program_.backward.push_back({.kind = Step::Kind::enter, .unit = unit});
-            for (Step& step : forward_steps(retention_.repeats[static_cast<size_t>(unit)], true))
-                program_.backward.push_back(std::move(step));
+            append_forward(retention_.repeats[static_cast<size_t>(unit)], program_.backward, true);
             const std::vector<const Node*>& nodes = by_unit[static_cast<size_t>(unit)];
             append_backward(nodes);
         }
+        join(program_.backward);
         account_for_parameters();
         program_.storages = storages_.take();
+        program_.transfers = transfers_.take();
         return std::move(program_);
     }
 
@@ -71,9 +75,23 @@ class Derivation {
         return call;
     }
 
+    void append(std::vector<Step>& steps, Step step) {
+        transfers_.add(step, steps);
+        steps.push_back(std::move(step));
+    }
+
+    // What is enqueued behind the pass finds all of it.
+    void join(std::vector<Step>& steps) {
+        std::vector<int> awaited = transfers_.join(now_);
+        if (awaited.empty()) return;
+        steps.push_back({.kind = Step::Kind::join,
+                         .unit = steps.back().unit,
+                         .number = now_++,
+                         .awaits = std::move(awaited)});
+    }
+
     // Nodes that a fusion runs share a step: its operation reads and writes at once.
-    std::vector<Step> forward_steps(std::span<const Node* const> nodes, bool repeats) {
-        std::vector<Step> steps;
+    void append_forward(std::span<const Node* const> nodes, std::vector<Step>& steps, bool repeats) {
         while (!nodes.empty()) {
             Step step{.kind = Step::Kind::forward, .number = now_, .repeats = repeats};
             size_t count = 1;
@@ -86,9 +104,8 @@ class Derivation {
             for (const Node* node : nodes.first(count)) step.calls.push_back(forward_call(*node, repeats));
             nodes = nodes.subspan(count);
             ++now_;
-            steps.push_back(std::move(step));
+            append(steps, std::move(step));
         }
-        return steps;
     }
 
     // The order of these ids, sorted where it is wanted first.
@@ -124,15 +141,15 @@ class Derivation {
                     step.fusion = fusion;
                     nodes = nodes.first(last);
                 }
-                program_.backward.push_back(std::move(step));
+                append(program_.backward, std::move(step));
             }
             nodes = nodes.first(nodes.size() - 1);
             for (const auto& [target, term, other] : sums)
-                program_.backward.push_back({.kind = Step::Kind::add,
-                                             .number = now_,
-                                             .target = target,
-                                             .term = term,
-                                             .other = other});
+                append(program_.backward, {.kind = Step::Kind::add,
+                                           .number = now_,
+                                           .target = target,
+                                           .term = term,
+                                           .other = other});
             ++now_;
         }
     }
@@ -201,6 +218,7 @@ class Derivation {
     const Retention retention_;
     Storages storages_;
     GradientPlaces gradients_;
+    Transfers transfers_;
     std::vector<int> in_forward_, in_backward_;  // storage by root; in backward, of one computed again
     std::vector<int> order_of_;                  // storage by value
     int now_ = 0;

@@ -6,9 +6,12 @@
 namespace speedrun {
 
 // Rows may be strided.
-inline void copy_rows(const Call& call, const Tensor& to, const Tensor& from) {
+inline void copy_rows(const Call& call, const Tensor& to, const Tensor& from, Stream& stream) {
     call.ops.weighted_sum_forward({.y = to, .terms = {{{.source = from}}}, .sequence_length = from.rows()},
-                                  call.stream);
+                                  stream);
+}
+inline void copy_rows(const Call& call, const Tensor& to, const Tensor& from) {
+    copy_rows(call, to, from, call.stream);
 }
 
 // Contiguous rows, as collectives take them.

@@ -4,6 +4,7 @@
 
 #include "train/comm/communicator.h"
 #include "train/model/graph/graph.h"
+#include "train/model/nodes/exchanged_rows.h"
 
 namespace speedrun {
 
@@ -94,9 +95,9 @@ void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlo
                                  .whole_vocab_size = options_.vocab_size,
                                  .softcap = softcap},
                                 call.stream);
-    if (call.peers.tensor)
-        call.peers.tensor->all_gather(parts.reshaped({parts.numel()}), part.reshaped({part.numel()}),
-                                      call.stream);
+    call.exchange([&](Stream& stream) {
+        if (call.peers.tensor) call.peers.tensor->all_gather(flat(parts), flat(part), stream);
+    });
     call.ops.cross_entropy_of_parts({.losses = chunk.losses,
                                      .dlogits = dlogits,
                                      .logits = logits,

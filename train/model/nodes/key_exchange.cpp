@@ -75,7 +75,9 @@ void KeyExchange::forward(const Call& call) const {
     const Tensor own = call(own_);
     copy_rows(call, own.column_slice(0, W), call(k_));
     copy_rows(call, own.column_slice(W, W), call(v_));
-    if (call.peers.context) call.peers.context->all_to_all(flat(call(kept_)), flat(own), fetch_, call.stream);
+    call.exchange([&](Stream& stream) {
+        if (call.peers.context) call.peers.context->all_to_all(flat(call(kept_)), flat(own), fetch_, stream);
+    });
 }
 
 // Own tokens in pieces that the same ranks have gradients of: these are summed in the order of ranks, in f32, and
@@ -110,8 +112,10 @@ void KeyExchange::backward(const Call& call) const {
     const int64_t W = options_.columns, S = options_.row.sequence_length;
     const int64_t L = options_.part.local_length(S);
     const Tensor sum = call(own_), came = call(came_);
-    if (call.peers.context)
-        call.peers.context->all_to_all(flat(came), flat(call.gradient(kept_)), bring_, call.stream);
+    call.exchange([&](Stream& stream) {
+        if (call.peers.context)
+            call.peers.context->all_to_all(flat(came), flat(call.gradient(kept_)), bring_, stream);
+    });
     add_home(call, sum, came);
     // Padding stands for no key.
     int64_t padded = L;

@@ -18,16 +18,43 @@ std::string Linear::describe(const NodeGraph& graph) const {
 }
 
 void Linear::forward(const Call& call) const {
-    call.ops.matmul({.c = call(y_),
-                     .a = call(x_),
-                     .b = call(weight_),
-                     .bias = adds_bias_ ? call(bias_) : Tensor{},
-                     .transpose_b = true},
-                    call.stream);
+    const Tensor y = call(y_), x = call(x_);
+    call.by_rows(y.rows(), [&](const RowSpan& rows) {
+        call.ops.matmul({.c = y.row_slice(rows.first, rows.count),
+                         .a = x.row_slice(rows.first, rows.count),
+                         .b = call(weight_),
+                         .bias = adds_bias_ ? call(bias_) : Tensor{},
+                         .transpose_b = true},
+                        call.stream);
+    });
 }
 
-// dW = dyᵀ x and db = Σ dy before dx = dy W: their reduction can start while dx is computed.
+// Parameters first, so that their reduction can start while dx is computed; unless dx is wanted on other ranks, or comes
+// of rows that are still on their way.
 void Linear::backward(const Call& call) const {
+    if (!call.rows_travel()) {
+        give_parameters(call);
+        give_inputs(call);
+        return;
+    }
+    give_inputs(call);
+    give_parameters(call);
+}
+
+// dx = dy W
+void Linear::give_inputs(const Call& call) const {
+    const Tensor dy = call.gradient(y_), dx = call.gradient(x_).tensor;
+    if (!dx.present()) return call.await_rows();
+    call.by_rows(dx.rows(), [&](const RowSpan& rows) {
+        call.ops.matmul({.c = dx.row_slice(rows.first, rows.count),
+                         .a = dy.row_slice(rows.first, rows.count),
+                         .b = call(weight_)},
+                        call.stream);
+    });
+}
+
+// dW = dyᵀ x, db = Σ dy
+void Linear::give_parameters(const Call& call) const {
     const Tensor dy = call.gradient(y_);
     contribute(
         [&](const ParameterGradient& dw) {
@@ -36,15 +63,12 @@ void Linear::backward(const Call& call) const {
                 call.stream);
         },
         call.of(weight_));
-    if (bias_.index >= 0) {
-        contribute(
-            [&](const ParameterGradient& db) {
-                call.ops.column_sum({.out = db.tensor, .x = dy, .accumulate = db.adds}, call.stream);
-            },
-            call.of(bias_));
-    }
-    const ValueGradient dx = call.gradient(x_);
-    if (dx.tensor.present()) call.ops.matmul({.c = dx.tensor, .a = dy, .b = call(weight_)}, call.stream);
+    if (bias_.index < 0) return;
+    contribute(
+        [&](const ParameterGradient& db) {
+            call.ops.column_sum({.out = db.tensor, .x = dy, .accumulate = db.adds}, call.stream);
+        },
+        call.of(bias_));
 }
 
 }  // namespace speedrun

@@ -17,10 +17,14 @@ class Linear final : public Node {
     explicit Linear(const Ports& ports, bool adds_bias = true);
     const char* kind() const override { return "linear"; }
     std::string describe(const NodeGraph& graph) const override;
+    bool by_rows() const override { return true; }
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 
   private:
+    void give_inputs(const Call& call) const;
+    void give_parameters(const Call& call) const;
+
     const Out y_;
     const In x_;
     const Par weight_, bias_;

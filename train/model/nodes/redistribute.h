@@ -30,10 +30,17 @@ class Redistribute final : public Node {
     struct Ports {
         ValueId y, x;  // (tokens, width) each, or a rank's share of the rows
     };
-    Redistribute(const Ports& ports, const Redistribution& how, const TensorPart& part);
+    // The rows that travel, and in how many chunks.
+    struct Options {
+        TensorPart part;
+        int64_t tokens, width;
+        int64_t chunks = 1;
+    };
+    Redistribute(const Ports& ports, const Redistribution& how, const Options& options);
     const char* kind() const override { return "redistribution"; }
     std::string describe(const NodeGraph& graph) const override;
     std::vector<Sent> sent(const NodeGraph& graph, bool backward) const override;
+    std::optional<Transfer> transfer(bool backward) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 
@@ -41,12 +48,17 @@ class Redistribute final : public Node {
     struct Move {
         Placement from, to;
     };
-    void move(const Call& call, const Tensor& into, const Tensor& out_of, const Move& move) const;
+    Move move_of(bool backward) const;
+    // Of a move that sends nothing.
+    void move_here(const Call& call, const Tensor& into, const Tensor& out_of, const Move& move) const;
+    void send(const Call& call, const Tensor& into, const Tensor& out_of, Collective kind) const;
+    void move(const Call& call, const Tensor& into, const Tensor& out_of, bool backward) const;
 
     const Redistribution how_;
-    const TensorPart part_;
+    const Options options_;
     const Out y_;
     const In x_;
+    Tmp staged_;  // rows of a chunk that lie apart in what all ranks have
 };
 
 }  // namespace speedrun

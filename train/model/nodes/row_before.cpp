@@ -72,7 +72,9 @@ Tensor RowBefore::starts(const Tensor& tokens) const {
 void RowBefore::forward(const Call& call) const {
     const Tensor x = call(x_), y = call(y_), before = call(starts_);
     call.ops.fill({.x = flat(before), .value = 0.0f}, call.stream);
-    if (call.peers.context) call.peers.context->all_to_all(flat(before), flat(x), fetch_, call.stream);
+    call.exchange([&](Stream& stream) {
+        if (call.peers.context) call.peers.context->all_to_all(flat(before), flat(x), fetch_, stream);
+    });
     call.ops.weighted_sum_forward(
         {.y = y, .terms = {{{.source = x, .shifted = true}}}, .sequence_length = chunk_length()},
         call.stream);
@@ -89,7 +91,9 @@ void RowBefore::backward(const Call& call) const {
          .sequence_length = chunk_length()},
         call.stream);
     copy_rows(call, own, starts(dy));
-    if (call.peers.context) call.peers.context->all_to_all(flat(came), flat(own), bring_, call.stream);
+    call.exchange([&](Stream& stream) {
+        if (call.peers.context) call.peers.context->all_to_all(flat(came), flat(own), bring_, stream);
+    });
     for (size_t i = 0; i < homes_.size(); ++i) {
         const Tensor to = dx.row_slice(homes_[i], 1);
         call.ops.add({.y = to, .x = to, .z = came.row_slice(static_cast<int64_t>(i), 1)}, call.stream);
