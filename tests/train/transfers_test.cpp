@@ -19,7 +19,7 @@ TEST(RowPiecesTest, HaveEveryRowOnce) {
             for (int64_t piece = 0; piece < pieces; ++piece) {
                 int64_t count = 0;
                 for (int64_t share = 0; share < shares; ++share) {
-                    const RowSpan span = rows.span(piece, share);
+                    const RowSpan span = rows.span({piece, share});
                     EXPECT_EQ(span.first / rows.share(), share);
                     for (int64_t row = span.first; row < span.first + span.count; ++row)
                         ++met[static_cast<size_t>(row)];

@@ -147,7 +147,7 @@ class Call {
         const RowPieces& pieces = arrives ? arrives->of.to : departs->of.from;
         for (int64_t piece = 0; piece < pieces.pieces; ++piece) {
             if (arrives) stream.wait(*arrives->arrivals[static_cast<size_t>(piece)]);
-            for (int64_t share = 0; share < pieces.shares; ++share) enqueue(pieces.span(piece, share));
+            for (int64_t share = 0; share < pieces.shares; ++share) enqueue(pieces.span({piece, share}));
             if (departs) stream.record(*departs->departures[static_cast<size_t>(piece)]);
         }
     }

@@ -16,11 +16,15 @@ struct RowPieces {
     int64_t shares = 1, pieces = 1;
 
     int64_t share() const { return rows / shares; }
-    RowSpan span(int64_t piece, int64_t of_share) const {
+    struct At {
+        int64_t piece, of_share = 0;
+    };
+    RowSpan span(const At& at) const {
+        const auto [piece, of_share] = at;
         const int64_t begin = share() * piece / pieces, end = share() * (piece + 1) / pieces;
         return {of_share * share() + begin, end - begin};
     }
-    int64_t rows_of(int64_t piece) const { return shares * span(piece, 0).count; }
+    int64_t rows_of(int64_t piece) const { return shares * span({piece}).count; }
     int64_t most_rows() const { return shares * ((share() + pieces - 1) / pieces); }
 };
 

@@ -128,19 +128,20 @@ void Redistribute::send(const Call& call, const Tensor& into, const Tensor& out_
     };
     call.transfer([&](int64_t piece, Stream& stream) {
         if (kind == Collective::all_reduce) {
-            const Tensor to = rows(into, whole.span(piece, 0)), from = rows(out_of, whole.span(piece, 0));
+            const Tensor to = rows(into, whole.span({piece})), from = rows(out_of, whole.span({piece}));
             if (to.data != from.data) copy_rows(call, to, from, stream);
             if (peers) peers->all_reduce(flat(to), stream);
             return;
         }
         const bool gather = kind == Collective::all_gather;
         const Tensor& all = gather ? into : out_of;
-        const Tensor own = rows(gather ? out_of : into, part.span(piece, 0));
+        const Tensor own = rows(gather ? out_of : into, part.span({piece}));
         // The chunk's rows of all shares, one share after the other.
         const Tensor together = chunks == 1 ? all : call(staged_).row_slice(0, whole.rows_of(piece));
         const auto for_each_share = [&](const auto& copy) {
             for (int64_t share = 0; chunks > 1 && share < shares; ++share)
-                copy(rows(all, whole.span(piece, share)), together.row_slice(share * own.rows(), own.rows()));
+                copy(rows(all, whole.span({piece, share})),
+                     together.row_slice(share * own.rows(), own.rows()));
         };
         if (gather) {
             if (peers) peers->all_gather(flat(together), flat(own), stream);
