@@ -84,8 +84,8 @@ std::vector<std::string> Runtime::notes() const {
 
 void Runtime::synchronize() {
     std::exception_ptr first;
-    for (Stream* stream : {compute_.get(), exchange_.get(), reduce_.get(), optimizer_.get(), gather_.get(),
-                           copy_.get()}) {
+    for (Stream* stream :
+         {compute_.get(), exchange_.get(), reduce_.get(), optimizer_.get(), gather_.get(), copy_.get()}) {
         if (!stream) continue;
         try {  // all of them, even if one has failed
             stream->synchronize();

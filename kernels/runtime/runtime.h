@@ -35,7 +35,7 @@ class Runtime {
     // Alone, the optimizer's.
     Stream& reduce() { return reduce_ ? *reduce_ : *optimizer_; }
     Stream& gather() { return gather_ ? *gather_ : *optimizer_; }
-    // Of values between ranks, beside computing; alone, compute().
+    // Values travel between ranks here, beside computing; it is compute() where nobody communicates.
     Stream& exchange() { return exchange_ ? *exchange_ : *compute_; }
     // Device to host while training goes on: checkpoints.
     Stream& copy() { return *copy_; }

@@ -236,7 +236,7 @@ TEST(OverlapTimeTest, ReductionsAfterBackwardHideLess) {
     }
 }
 
-// Of what travels between matrices of two ranks in one pass of a step: how long the compute stream stood still beside it.
+// How long the compute stream stood still in one pass of a step beside what travels between matrices.
 double exposed_values_ms(const TracedRun& run, const char* phase, int64_t step) {
     double sum = 0;
     for (const Span& s : run.on("exchange"))

@@ -65,6 +65,7 @@ class TransfersTest : public ::testing::TestWithParam<std::tuple<bool, bool, Che
         program_ = derive_program(model_->graph, fusions_, retained, DType::f32);
     }
 
+    // Stated anew, so that a place that the derivation forgets is not forgotten here too.
     static std::set<int> touched(const Step& step) {
         std::set<int> all;
         const auto add = [&](const Place& place) {

@@ -150,9 +150,10 @@ std::string to_text(const OverlapTable& table, int top) {
         return ms > 0 ? fmt::format("{:>6.0f}%", 100 * hidden / ms) : fmt::format("{:>7}", "-");
     };
     const auto line = [&](const std::string& name, int64_t bytes, const CommunicationTimes& t) {
-        return fmt::format("{:<{}} {:>9.1f} {:>10.3f} {} {:>10.3f} {} {:>10.3f}\n", name, width,
-                           static_cast<double>(bytes) / 1024, t.reduce_ms,
-                           share(t.reduce_hidden_ms, t.reduce_ms), t.gather_ms,
+        const std::string sent =
+            bytes > 0 ? fmt::format("{:.1f}", static_cast<double>(bytes) / 1024) : std::string("-");
+        return fmt::format("{:<{}} {:>9} {:>10.3f} {} {:>10.3f} {} {:>10.3f}\n", name, width, sent,
+                           t.reduce_ms, share(t.reduce_hidden_ms, t.reduce_ms), t.gather_ms,
                            share(t.gather_hidden_ms, t.gather_ms), t.exposed_ms());
     };
     std::string text = fmt::format(
@@ -187,7 +188,7 @@ std::string to_json(const OverlapTable& table) {
     for (const BucketOverlap& row : table.buckets) {
         Json entry = times(row.times);
         entry["bucket"] = row.bucket;
-        entry["bytes"] = row.bytes;
+        entry["bytes"] = row.bytes > 0 ? Json(row.bytes) : Json(nullptr);
         buckets.push_back(std::move(entry));
     }
     const Json json = {{"rank", table.rank},

@@ -21,7 +21,7 @@ struct CommunicationTimes {
 
 struct BucketOverlap {
     std::string bucket;
-    int64_t bytes = 0;  // sent per step
+    int64_t bytes = 0;  // sent per step; 0: traces do not say it of values and statistics
     CommunicationTimes times;
 };
 

@@ -59,7 +59,7 @@ struct Binding {
     std::vector<Tensor> written_gradients;  // absent: nothing reads that value
     std::vector<ValueGradient> read_gradients;
     std::vector<Use> uses;
-    // Of Program::transfers; null: none.
+    // Transfers of the program (Program::transfers) that the node has to do with; null: none.
     const TransferEvents *arrives = nullptr, *departs = nullptr;
     const TransferEvents* transfer = nullptr;  // that the node itself is
     bool handed_over = false;                  // … whose departures are recorded by the node before it
@@ -121,8 +121,8 @@ class Call {
         lane_.stream.record(lane_.returned);
         stream.wait(lane_.returned);
     }
-    // Of a node that has a Node::transfer: calls enqueue(piece, stream) for each piece, which begins as soon as it is there;
-    // the compute stream goes on, and whoever touches the rows waits.
+    // Calls enqueue(piece, stream) for each piece of the node's own Node::transfer, which leaves as soon as it is there; the
+    // compute stream goes on, and whoever touches the rows waits.
     template <class Enqueue>
     void transfer(const Enqueue& enqueue) const {
         const TransferEvents& own = *binding_.transfer;
@@ -138,8 +138,8 @@ class Call {
     }
     // Do rows of this node travel in pieces? Then others may wait for what it gives by by_rows().
     bool rows_travel() const { return binding_.arrives || binding_.departs; }
-    // Of a node that has Node::by_rows: calls enqueue(RowSpan) for all rows, each part of them once it is there, and tells
-    // whoever sends what it makes of them.
+    // Calls enqueue(RowSpan) for parts that are all rows of a node with Node::by_rows, each once it is there, and tells whoever
+    // sends what the node makes of them. Rows that do not travel are one part.
     template <class Enqueue>
     void by_rows(int64_t rows, const Enqueue& enqueue) const {
         const TransferEvents *const arrives = binding_.arrives, *const departs = binding_.departs;

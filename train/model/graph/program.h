@@ -68,11 +68,11 @@ struct Step {
     int64_t limit = 0;                         // sort: ids are below it
     bool others = false;                       // … or equal to it (Node::Read::of_others)
     std::vector<ParameterId> released = {};
-    // Of Program::transfers; −1: none.
-    int transfer = -1;         // that this step is
-    bool handed_over = false;  // … of pieces that the step before gives one by one
-    int arrives = -1,
-        departs = -1;              // what its node reads comes, what it writes leaves, as pieces of this one
+    // Transfers by their index in Program::transfers; −1: none.
+    int transfer = -1;             // that this step is
+    bool handed_over = false;      // … of pieces that the step before gives one by one
+    int arrives = -1;              // that brings what its node reads, piece by piece
+    int departs = -1;              // that takes what its node writes, piece by piece
     std::vector<int> awaits = {};  // to be over before the step
 };
 

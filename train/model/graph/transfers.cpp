@@ -58,6 +58,7 @@ void Transfers::add(Step& step, std::vector<Step>& before) {
 void Transfers::settle(Step& step, const std::set<int>& touched) {
     std::erase_if(under_way_, [&](const UnderWay& sent) {
         if (!overlap(touched, sent.touched)) return false;
+        // Rows that a node reads one after the other need not all be there when it begins.
         const bool in_pieces = goes_by_rows(step) && step.arrives < 0 &&
                                source_of(step).storage == sent.target &&
                                target_of(step).storage != sent.target;
@@ -78,9 +79,9 @@ void Transfers::begin(Step& step, const std::set<int>& touched, std::vector<Step
     if (!transfer) return;
     step.transfer = static_cast<int>(transfers_.size());
     transfers_.push_back(*transfer);
-    const int source = source_of(step).storage, target = target_of(step).storage;
-    under_way_.push_back({step.transfer, source, target, touched});
+    under_way_.push_back({step.transfer, target_of(step).storage, touched});
     if (before.empty()) return;
+    const int source = source_of(step).storage;
     Step& giver = before.back();
     const bool gives = goes_by_rows(giver) && giver.kind == step.kind && target_of(giver).storage == source &&
                        giver.arrives < 0;

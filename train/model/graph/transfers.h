@@ -25,7 +25,7 @@ class Transfers {
   private:
     struct UnderWay {
         int transfer;
-        int source, target;  // storages
+        int target;  // the storage in which it arrives
         std::set<int> touched;
     };
     void settle(Step& step, const std::set<int>& touched);
