@@ -92,7 +92,7 @@ class BackwardTile {
                     const int64_t at = (r + e) * kTile + j, query = i + r + e;
                     Vec score = load(m_.scores + at);
                     if (!view.clear(j)) score = Edge(item_, query, j0).hide(score, j);
-                    p[e] = exp(score - log_sums_[query]);
+                    p[e] = exp(score - log_sum_of(query));
                     g[e] = p[e] * (load(m_.products + at) - m_.deltas[query]);
                 }
                 gradients_.keep(i - i0 + r, j, p, g);
@@ -119,6 +119,9 @@ class BackwardTile {
         product<Kind>(rows, vectors, gradients_.gradients_by_key(i, j - j0), queries_.panel(begin),
                       queries_.stride(), words, add_to(m_.key_sums + at));
     }
+
+    // A query without keys has −∞, and its probabilities are to be 0 all the same.
+    float log_sum_of(int64_t query) const { return log_sums_[query] == kMasked ? 0.0f : log_sums_[query]; }
 
     static constexpr int64_t kPair = 2;
     const Vec kNone[kPair] = {};
@@ -149,6 +152,8 @@ void attention_backward(const AttentionItem& item, const op::AttentionBackward& 
         memory.deltas[i] = sum(dots);
     }
     std::fill(memory.query_sums, memory.query_sums + all_queries.end * width, 0.0f);
+    for (int64_t i = 0; i < item.first_query(0); ++i)  // before all keys
+        dq.write<Real>(i, memory.query_sums + i * width, 0.0f);
     BackwardTile<Kind> tile(item, memory, queries, keys, upstream, item.log_sums(a.lse));
     for (int64_t j0 = 0; j0 < all_keys.end; j0 += kTile) {
         const int64_t j1 = std::min(j0 + kTile, all_keys.end);

@@ -75,7 +75,7 @@ class ForwardTile {
             const int64_t rows = std::min(kStrip, i_.end - i), at = i - i_.begin;
             alignas(64) float totals[kLanes] = {}, factors[kLanes];
             for (int64_t r = 0; r < rows; ++r) totals[r] = sum(load(m_.totals + (at + r) * kLanes));
-            store(factors, 1.0f / load(totals));
+            store(factors, select(load(totals) <= Vec{}, 0.0f, 1.0f / load(totals)));  // 0: it sees no key
             for (int64_t r = 0; r < rows; ++r) {
                 o.write<typename Kind::Real>(i + r, m_.result + (at + r) * item_.width, factors[r]);
                 log_sums[i + r] = maxima_[strip_of(i)].highest[r] + std::log(totals[r]);
@@ -149,8 +149,9 @@ void attention_forward(const AttentionItem& item, Range queries, const op::Atten
                        const ForwardMemory<Kind>& memory) {
     [[maybe_unused]] const typename Kind::Unit unit;
     const int64_t tile_words = item.width / Kind::kPerWord * kTile;
-    const Range keys{item.low_range(queries.begin, queries.end).begin / kTile * kTile,
-                     item.key_end(queries.end)};
+    const int64_t key_end = item.key_end(queries.end);
+    const Range keys{std::min(item.low_range(queries.begin, queries.end).begin, key_end) / kTile * kTile,
+                     key_end};
     for (int64_t j = keys.begin; j < keys.end; j += kTile) {
         Kind::pack_lines(memory.key_lines + j / kTile * tile_words, item, item.keys(a.k), j,
                          std::min(kTile, keys.end - j));

@@ -63,7 +63,7 @@ struct AttentionItem {
 
     // Queries and keys are counted from the first one of the sequence.
     int64_t place(int64_t i) const { return places ? places[i] : i; }
-    // End of the keys that queries before `end` see; they do not see more than the last of them.
+    // End of the keys that queries before `end` see; they do not see more than the last of them. 0: none.
     int64_t key_end(int64_t end) const { return place(end - 1) + 1; }
     // First query that is not before key j.
     int64_t first_query(int64_t j) const {

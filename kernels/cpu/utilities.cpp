@@ -102,6 +102,22 @@ void CpuOps::cast(const op::Cast& a, Stream& stream) {
     });
 }
 
+void CpuOps::accumulate(const op::Accumulate& a, Stream& stream) {
+    expect(a.sum, DType::f32, {a.x.rows(), a.x.cols()}, "accumulate sum");
+    cpu::submit(stream, "accumulate", [=] {
+        cpu::with_real(a.x.dtype, [&]<class Real>() {
+            cpu::parallel_for(a.x.rows(), [&](int64_t t) {
+                const Real* x = a.x.as<Real>() + t * a.x.row_stride;
+                float* sum = a.sum.as<float>() + t * a.sum.row_stride;
+                cpu::for_vectors(a.x.cols(), [&](int64_t i, auto width) {
+                    const Vec added = cpu::load(x + i, width);
+                    cpu::store(sum + i, a.accumulate ? cpu::load(sum + i, width) + added : added, width);
+                });
+            });
+        });
+    });
+}
+
 void CpuOps::norm_term(const op::NormTerm& a, Stream& stream) {
     expect(a.out, DType::f32, {1}, "norm_term out");
     expect_flat(a.x, "norm_term");

@@ -29,6 +29,9 @@ struct AttentionOptions {
     // False promises that first_key is the start of every token's sequence: a library that cannot mask
     // documents may then serve.
     bool documents = true;
+    // Pairs of a query and a key that it may see, of all queries, from which work is counted; 0: as many as causal
+    // queries see that stand at equal distances.
+    int64_t visible_pairs = 0;
 };
 
 }  // namespace speedrun
@@ -88,6 +91,7 @@ struct QkNormRotaryBackward {
 // p_i − j < window:
 //   o_i   = Σ_j softmax_j(scale·q_i·k_j) v_j
 //   lse_i = log Σ_j exp(scale·q_i·k_j)
+// and, where it sees no key, o_i = 0 and lse_i = −∞.
 // Flash attention: O(T) memory (Dao et al. 2022, algorithm 1).
 //
 // Without `place` there is a query for each key, Tq = T, and it stands where its key does. With it the queries
@@ -101,7 +105,7 @@ struct AttentionForward {
     Tensor k;           // real [T,H·D]
     Tensor v;           // real [T,H·D]
     Tensor first_key;   // i32 [Tq], first visible of the T keys (start of the document), in the sequence of i
-    Tensor place = {};  // i32 [Tq], 0 ≤ p_i < S; must not fall from one query of a sequence to the next
+    Tensor place = {};  // i32 [Tq], −1 ≤ p_i < S; must not fall from one query of a sequence to the next
     AttentionOptions options;
 
     void traffic(Traffic& t) const {
@@ -111,7 +115,8 @@ struct AttentionForward {
 };
 
 // Gradients from dout, recomputing the probabilities from lse (Dao et al. 2022, algorithm 4). dk and dv are
-// sums over the queries of this call: zero for a key that none of them sees.
+// sums over the queries of this call: zero for a key that none of them sees. Where o and lse are those of a
+// query over more keys than these (MergeAttention), the sums of all calls are the gradients.
 struct AttentionBackward {
     ByName by_name = ByName();
     Tensor dq;          // real [Tq,H·D]; rows of all real tensors may be strided
@@ -133,10 +138,30 @@ struct AttentionBackward {
     }
 };
 
+// Takes attention over further keys, o with its lse, into that over the keys before, of the same queries:
+//   lse ← log(exp(lse_before) + exp(lse_of_o));  sum ← sum·exp(lse_before − lse) + o·exp(lse_of_o − lse)
+// per query and head. The order of the calls changes no more than rounding. (Online softmax: Milakov & Gimelshein
+// 2018, algorithm 3; over blocks of keys from other devices: Liu et al. 2023, "Ring attention", section 3.)
+struct MergeAttention {
+    ByName by_name = ByName();
+    Tensor sum;              // f32 [T,H·D]; overwritten where there is nothing before
+    Tensor lse;              // f32 [H,T]
+    Tensor lse_before = {};  // f32 [H,T], not lse; absent: there are no keys before
+    Tensor o;                // real [T,H·D], rows may be strided
+    Tensor lse_of_o;         // f32 [H,T]
+
+    void traffic(Traffic& t) const {
+        t.adds_to(lse_before.present(), sum);
+        t.writes(lse);
+        t.reads(lse_before, o, lse_of_o);
+    }
+};
+
 #define SPEEDRUN_ATTENTION_OPS(X)                    \
     X(qk_norm_rotary_forward, QkNormRotaryForward)   \
     X(qk_norm_rotary_backward, QkNormRotaryBackward) \
     X(attention_forward, AttentionForward)           \
-    X(attention_backward, AttentionBackward)
+    X(attention_backward, AttentionBackward)         \
+    X(merge_attention, MergeAttention)
 
 }  // namespace speedrun::op

@@ -21,6 +21,7 @@ void check(const op::QkNormRotaryForward& a);
 void check(const op::QkNormRotaryBackward& a);
 void check(const op::AttentionForward& a);
 void check(const op::AttentionBackward& a);
+void check(const op::MergeAttention& a);
 void check(const op::CrossEntropy& a);
 void check(const op::CrossEntropyPart& a);
 void check(const op::CrossEntropyOfParts& a);

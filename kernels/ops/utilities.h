@@ -40,6 +40,19 @@ struct Cast {
     }
 };
 
+// sum (+)= x.
+struct Accumulate {
+    ByName by_name = ByName();
+    Tensor sum;  // f32 [T,C]
+    Tensor x;    // real [T,C]; rows of both may be strided
+    bool accumulate;
+
+    void traffic(Traffic& t) const {
+        t.adds_to(accumulate, sum);
+        t.reads(x);
+    }
+};
+
 // What a piece of a vector has in its p-norm: Σ|x|^p or, of infinity, max|x|; 0 of an empty one, NaN if x has
 // one.
 struct NormTerm {
@@ -124,6 +137,7 @@ struct RandomUniform {
     X(fill, Fill)                        \
     X(scale, Scale)                      \
     X(cast, Cast)                        \
+    X(accumulate, Accumulate)            \
     X(norm_term, NormTerm)               \
     X(sum, Sum)                          \
     X(count_nonfinite, CountNonfinite)   \

@@ -57,6 +57,33 @@ TEST_P(UtilitiesTest, CastRounds) {
     }
 }
 
+// One addition of two numbers, or none, of rows that are and are not neighbours.
+TEST_P(UtilitiesTest, Accumulates) {
+    for (const int64_t rows : {1, 5}) {
+        for (const int64_t cols : {1, 7, 96, 130}) {
+            for (const bool accumulate : {false, true}) {
+                SCOPED_TRACE(fmt::format("T={} C={} accumulate={}", rows, cols, accumulate));
+                const Matrix wide = random_matrix(rows, cols + 8, 1, dtype()),
+                             before = random_matrix(rows, cols + 8, 2, DType::f32),
+                             x = reference::column_block(wide, 0, cols);
+                const Outputs out = run([&](Harness& h) -> Outputs {
+                    const Tensor sum = h.inout(before, DType::f32);
+                    h.ops().accumulate({.sum = sum.column_slice(0, cols),
+                                        .x = h.input(wide, dtype()).column_slice(0, cols),
+                                        .accumulate = accumulate},
+                                       h.stream());
+                    return {h.read(sum)};
+                });
+                Matrix expected = before;
+                for (int64_t t = 0; t < rows; ++t)
+                    for (int64_t i = 0; i < cols; ++i)
+                        expected(t, i) = accumulate ? x(t, i) + before(t, i) : x(t, i);
+                expect_same_bits(out[0], rounded(expected, DType::f32), "sum");
+            }
+        }
+    }
+}
+
 TEST_P(UtilitiesTest, Sums) {
     for (int64_t count : kCounts) {
         for (bool accumulate : {false, true}) {

@@ -33,7 +33,7 @@ Probabilities softmax_row(const Matrix& q, const Matrix& k, int64_t i, int64_t b
     for (int64_t j = 0; j < k.rows; ++j) {
         if (visible(i, j, first_key, options, places)) sum += std::exp(row.p[j] - largest);
     }
-    row.lse = largest + std::log(sum);
+    row.lse = sum > 0.0 ? largest + std::log(sum) : largest;  // −∞ where there is no key
     for (int64_t j = 0; j < k.rows; ++j) {
         row.p[j] = visible(i, j, first_key, options, places) ? std::exp(row.p[j] - row.lse) : 0.0;
     }

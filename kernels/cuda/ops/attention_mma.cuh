@@ -42,10 +42,13 @@ __global__ void __launch_bounds__(kThreads)
 
     const LowRange low = low_range<kQueries>(p, w.first, begin);
     const int first = low.lowest / kKeys * kKeys;
-    copy_rows_async<kQueries, D, kThreads>(queries, q.head(w.first.query, w.column), q.stride, begin,
-                                           p.queries());
-    copy_rows_async<kKeys, D, kThreads>(keys, k_head, k.stride, first, p.length);
-    ptx::copy_async_commit();
+    // Queries that see no key get zeros from every warp by itself: no copy may then be on its way into a tile.
+    if (!kPlaced || first < end) {
+        copy_rows_async<kQueries, D, kThreads>(queries, q.head(w.first.query, w.column), q.stride, begin,
+                                               p.queries());
+        copy_rows_async<kKeys, D, kThreads>(keys, k_head, k.stride, first, p.length);
+        ptx::copy_async_commit();
+    }
 
     int own_low[2], own_place[2];
     float maximum[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
@@ -116,7 +119,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int h = 0; h < 2; ++h) {
         total[h] += __shfl_xor_sync(~0u, total[h], 1);
         total[h] += __shfl_xor_sync(~0u, total[h], 2);
-        inverse[h] = 1.0f / total[h];
+        inverse[h] = kPlaced && total[h] == 0.0f ? 0.0f : 1.0f / total[h];  // 0: it sees no key
         if (t == 0 && own + 8 * h < p.queries()) {
             lse[w.head * p.rows + w.first.query + own + 8 * h] = (maximum[h] + log2f(total[h])) * kLn2;
         }
@@ -245,11 +248,13 @@ __global__ void __launch_bounds__(kThreads)
     };
     const LowRange low = low_range<kQueries>(p, w.first, begin);
     const int first = low.lowest / kKeys * kKeys;
-    copy_rows_async<kQueries, D, kThreads>(queries, q.head(w.first.query, w.column), q.stride, begin,
-                                           p.queries());
-    copy_rows_async<kQueries, D, kThreads>(upstream, dout.head(w.first.query, w.column), dout.stride, begin,
-                                           p.queries());
-    fetch(0, first);
+    if (!kPlaced || first < end) {  // as in the forward
+        copy_rows_async<kQueries, D, kThreads>(queries, q.head(w.first.query, w.column), q.stride, begin,
+                                               p.queries());
+        copy_rows_async<kQueries, D, kThreads>(upstream, dout.head(w.first.query, w.column), dout.stride,
+                                               begin, p.queries());
+        fetch(0, first);
+    }
 
     int own_low[2], own_place[2];
     float own_lse[2], own_delta[2];

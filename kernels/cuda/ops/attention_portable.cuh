@@ -101,7 +101,8 @@ __global__ void __launch_bounds__(kPortableThreads)
     for (int r = 0; r < kRowsOfWarp; ++r) {
         const int own = begin + warp * kRowsOfWarp + r;
         if (own >= p.queries()) break;
-        store_row(o.head(w.first.query + own, w.column), sums[r], 1.0f / total[r], p);
+        const float inverse = kPlaced && total[r] == 0.0f ? 0.0f : 1.0f / total[r];  // 0: it sees no key
+        store_row(o.head(w.first.query + own, w.column), sums[r], inverse, p);
         if (lane == 0) lse[w.head * p.rows + w.first.query + own] = maximum[r] + logf(total[r]);
     }
 }
