@@ -1,6 +1,7 @@
 #include "data/kept_keys.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace speedrun {
 
@@ -16,25 +17,58 @@ std::vector<PlaceRange> chunks_of(const ContextPart& part, int64_t sequence_leng
     return chunks;
 }
 
-KeptKeys::KeptKeys(const ContextPart& part, const AttendedRow& row) {
+namespace {
+
+std::vector<PlaceRange> ranges_of(const ContextPart& part, const AttendedRow& row) {
+    std::vector<PlaceRange> ranges;
     for (const PlaceRange& chunk : chunks_of(part, row.sequence_length)) {
         const int64_t begin = row.window > 0 ? std::max<int64_t>(0, chunk.begin - row.window + 1) : 0;
-        if (!ranges_.empty() && begin <= ranges_.back().end) {
-            ranges_.back().end = chunk.end;
+        if (!ranges.empty() && begin <= ranges.back().end) {
+            ranges.back().end = chunk.end;
         } else {
-            ranges_.push_back({begin, chunk.end});
+            ranges.push_back({begin, chunk.end});
         }
     }
+    return ranges;
+}
+
+}  // namespace
+
+KeptKeys::KeptKeys(const ContextPart& part, const AttendedRow& row)
+    : KeptKeys(part, row, ranges_of(part, row)) {}
+
+KeptKeys::KeptKeys(const ContextPart& part, const AttendedRow& row, std::vector<PlaceRange> ranges)
+    : part_(part), row_(row), ranges_(std::move(ranges)) {
     for (const PlaceRange& range : ranges_) count_ += range.count();
 }
 
-int64_t KeptKeys::index(int64_t place) const {
+KeptKeys KeptKeys::from(const ContextPart& owner) const {
+    return {part_, row_, common(chunks_of(owner, row_.sequence_length), ranges_)};
+}
+
+int64_t KeptKeys::below(int64_t place) const {
     int64_t before = 0;
     for (const PlaceRange& range : ranges_) {
         if (place < range.end) return before + std::max<int64_t>(0, place - range.begin);
         before += range.count();
     }
-    return count_ - 1;
+    return before;
+}
+
+KeptKeys::Seen KeptKeys::seen(int64_t place, int64_t first_key) const {
+    const int64_t oldest = row_.window > 0 ? place - row_.window + 1 : 0;
+    return {below(std::max(first_key, oldest)), below(place + 1) - 1};
+}
+
+int64_t KeptKeys::visible_pairs() const {
+    int64_t pairs = 0;
+    for (const PlaceRange& chunk : chunks_of(part_, row_.sequence_length)) {
+        for (int64_t place = chunk.begin; place < chunk.end; ++place) {
+            const Seen seen_there = seen(place, 0);
+            pairs += seen_there.last - seen_there.first + 1;
+        }
+    }
+    return pairs;
 }
 
 std::vector<PlaceRange> common(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b) {

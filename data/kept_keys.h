@@ -27,13 +27,27 @@ class KeptKeys {
   public:
     KeptKeys(const ContextPart& part, const AttendedRow& row);
 
+    // Those of them that this rank has.
+    KeptKeys from(const ContextPart& owner) const;
+
     int64_t count() const { return count_; }
     const std::vector<PlaceRange>& ranges() const { return ranges_; }  // ascending, apart from each other
-    // Which of them is the key at this place, or the first behind it; at most the last one. Within a window the
-    // distance of two kept keys is that of their places.
-    int64_t index(int64_t place) const;
+    // How many of them are before this place: which one is the key there, or the first behind it.
+    int64_t below(int64_t place) const;
+    // What a query at a place sees of them: those from `first` to `last`; none where last < first.
+    struct Seen {
+        int64_t first, last;
+    };
+    // first_key: the place of the first key of the query's document.
+    Seen seen(int64_t place, int64_t first_key) const;
+    // Pairs of them and a query of the part that may see them, documents aside.
+    int64_t visible_pairs() const;
 
   private:
+    KeptKeys(const ContextPart& part, const AttendedRow& row, std::vector<PlaceRange> ranges);
+
+    ContextPart part_;
+    AttendedRow row_;
     std::vector<PlaceRange> ranges_;
     int64_t count_ = 0;
 };

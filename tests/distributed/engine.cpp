@@ -32,7 +32,7 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.checkpointing != Checkpointing::none) *out << "_" << word_of(mode.checkpointing);
     if (mode.stages) *out << "_stages";
     if (mode.graphs) *out << "_graphs";
-    if (mode.context > 1) *out << "_context_" << mode.context;
+    if (mode.context > 1) *out << (mode.ring ? "_ring_" : "_context_") << mode.context;
     if (mode.tensor > 1) *out << (mode.sequence ? "_sequence_" : "_tensor_") << mode.tensor;
     if (mode.chunks > 1) *out << "_chunks_" << mode.chunks;
     if (mode.heads != 3) *out << "_heads_" << mode.heads;
@@ -99,6 +99,7 @@ Config config_of(const Mode& mode) {
     config.parallel.tensor = mode.tensor;
     config.parallel.sequence = mode.sequence;
     config.parallel.tensor_chunks = mode.chunks;
+    if (mode.ring) config.parallel.context_exchange = ContextExchange::ring;
     const std::string family = mode.family;
     if (family != "recipe") {
         config.model.mix_first_embedding = false;
@@ -147,6 +148,7 @@ Sharing sharing_of(const Mode& mode) {
     sharing.reduce_dtype = mode.reduce_dtype;
     sharing.sequence_parallel = mode.sequence;
     sharing.tensor_chunks = mode.chunks;
+    if (mode.ring) sharing.context_exchange = ContextExchange::ring;
     return resolve_sharing(sharing);
 }
 

@@ -45,6 +45,7 @@ struct Mode {
     bool sequence = false;
     int64_t chunks = 1;  // of the tokens that travel among tensor ranks
     int64_t heads = 3;
+    bool ring = false;  // of ranks that share rows
 
     int data_ranks() const { return replicate * shard; }
     int ranks() const { return data_ranks() * context * tensor; }

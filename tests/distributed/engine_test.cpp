@@ -95,6 +95,10 @@ std::vector<Mode> all_modes() {
         Mode context{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
         context.context = 2;
         modes.push_back(context);
+        Mode ring = context;
+        ring.ring = true;
+        ring.context = 3;
+        modes.push_back(ring);
         // Matrices in parts of 2, 3 and 4, of which a vocabulary of 320 and 101 rows of n-grams are no multiples.
         const auto tensor_mode = [&](int tensor, bool sequence) {
             Mode mode{strategy, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
@@ -162,6 +166,35 @@ std::vector<Mode> all_modes() {
                 modes.push_back(alone);
             }
         }
+        for (const int ranks : {2, 4}) {
+            for (const char* family : {"recipe", "gpt2", "modern", "parts"}) {
+                Mode alone{strategy, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
+                alone.context = ranks;
+                alone.ring = true;
+                alone.family = family;
+                modes.push_back(alone);
+            }
+        }
+        ring.stages = true;  // of whose steps some have no keys
+        ring.replicate = 2;
+        ring.context = 2;
+        modes.push_back(ring);
+        ring.context = 4;
+        ring.replicate = 1;
+        ring.checkpointing = Checkpointing::full;
+        modes.push_back(ring);
+        ring = {strategy, 1, 2, 1, OptimizerKind::muon, Launch::ready, DType::bf16};
+        ring.context = 2;
+        ring.ring = true;
+        modes.push_back(ring);
+        ring.precision = DType::f32;
+        ring.tensor = 2;
+        ring.heads = 4;
+        ring.sequence = true;
+        ring.chunks = 2;
+        ring.family = "parts";
+        ring.checkpointing = Checkpointing::selective;
+        modes.push_back(ring);
         context.context = 3;
         context.stages = true;  // windows smaller than a chunk, as large, and larger
         modes.push_back(context);

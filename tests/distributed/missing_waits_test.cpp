@@ -100,6 +100,10 @@ std::vector<Mode> modes() {
     modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
     modes.back().family = "parts";
     modes.back().context = 2;
+    // Keys and their gradients on their way beside the attention of other steps.
+    modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
+    modes.back().context = 4;
+    modes.back().ring = true;
     return modes;
 }
 

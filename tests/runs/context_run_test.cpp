@@ -49,7 +49,9 @@ class ContextRunTest : public RankRunFixture {
             "output": [{"type": "norm"}], "head": {"init": {"type": "normal", "value": 0.1}},
             "loss": {"weights": [1, 0.5, 0.25]}})";
     }
-    static Settings of(const char* strategy) { return {std::string("parallel.strategy=") + strategy}; }
+    static Settings of(const std::string& strategy, const std::string& exchange = "gather") {
+        return {"parallel.strategy=" + strategy, "parallel.context_exchange=" + exchange};
+    }
 };
 
 TEST_F(ContextRunTest, RanksThatShareRowsTrainAsOneDoes) {
@@ -64,12 +66,14 @@ TEST_F(ContextRunTest, RanksThatShareRowsTrainAsOneDoes) {
         run_on(1, shared(1, kind.settings), one);
         const struct {
             int ranks, context;
-            const char* strategy;
-        } meshes[] = {{2, 2, "ddp"}, {3, 3, "zero1"}, {4, 4, "zero3"}, {4, 2, "zero2"}};
+            const char *strategy, *exchange = "gather";
+        } meshes[] = {{2, 2, "ddp"},   {3, 3, "zero1"},         {4, 4, "zero3"},
+                      {4, 2, "zero2"}, {3, 3, "zero1", "ring"}, {4, 4, "zero3", "ring"}};
         for (const auto& mesh : meshes) {
-            Settings settings = of(mesh.strategy);
+            Settings settings = of(mesh.strategy, mesh.exchange);
             settings.insert(settings.begin(), kind.settings.begin(), kind.settings.end());
-            const std::string name = fmt::format("{}_{}_{}", kind.name, mesh.strategy, mesh.context);
+            const std::string name =
+                fmt::format("{}_{}_{}_{}", kind.name, mesh.strategy, mesh.exchange, mesh.context);
             run_on(mesh.ranks, shared(mesh.context, settings), name);
             expect_near(curve(name), curve(one), kTolerance, name);
         }
@@ -78,19 +82,31 @@ TEST_F(ContextRunTest, RanksThatShareRowsTrainAsOneDoes) {
 
 // What one mesh saved, another continues; the same one bit for bit.
 TEST_F(ContextRunTest, AnyMeshContinuesWhatAnotherSaved) {
-    run_on(4, shared(2, of("zero1")), "saved");
-    const struct {
+    struct SharedRows {
         int ranks, context;
-        const char* strategy;
-    } meshes[] = {{4, 2, "zero1"}, {1, 1, "ddp"}, {3, 3, "zero3"}, {2, 1, "zero2"}, {4, 4, "ddp"}};
-    for (const auto& mesh : meshes) {
-        const std::string name = fmt::format("{}_on_{}_of_{}", mesh.strategy, mesh.context, mesh.ranks);
-        run_on(mesh.ranks, shared(mesh.context, of(mesh.strategy)), name, checkpoint_of("saved", 4));
-        const std::vector<double> expected = curve_behind("saved", 4), actual = curve_behind(name, 0);
-        if (name == "zero1_on_2_of_4") {
-            EXPECT_EQ(actual, expected);
-        } else {
-            expect_near(actual, expected, kTolerance, name);
+        std::string strategy, exchange = "gather";
+        bool operator==(const SharedRows&) const = default;
+    };
+    const auto run = [&](const SharedRows& mesh, const std::string& name, const std::string& from = "") {
+        run_on(mesh.ranks,
+               shared(mesh.context, mesh.context > 1 ? of(mesh.strategy, mesh.exchange) : of(mesh.strategy)),
+               name, from);
+    };
+    for (const SharedRows& saving : {SharedRows{4, 2, "zero1"}, SharedRows{3, 3, "zero1", "ring"}}) {
+        const std::string saved = "saved_" + saving.exchange;
+        run(saving, saved);
+        for (const SharedRows& mesh :
+             {SharedRows{4, 2, "zero1"}, SharedRows{1, 1, "ddp"}, SharedRows{3, 3, "zero1", "ring"},
+              SharedRows{3, 3, "zero3"}, SharedRows{2, 1, "zero2"}, SharedRows{4, 4, "ddp", "ring"}}) {
+            const std::string name = fmt::format("{}_{}_{}_on_{}_of_{}", saved, mesh.strategy, mesh.exchange,
+                                                 mesh.context, mesh.ranks);
+            run(mesh, name, checkpoint_of(saved, 4));
+            const std::vector<double> expected = curve_behind(saved, 4), actual = curve_behind(name, 0);
+            if (mesh == saving) {
+                EXPECT_EQ(actual, expected);
+            } else {
+                expect_near(actual, expected, kTolerance, name);
+            }
         }
     }
 }
@@ -108,6 +124,8 @@ TEST_F(ContextRunTest, RefusesRowsThatCannotBeShared) {
     EXPECT_NE(refusal(shared(16), 16).find("parallel.context is 16, but rows have 30 tokens"),
               std::string::npos);
     EXPECT_EQ(refusal(shared(15), 15), "accepted");
+    EXPECT_NE(refusal(shared(1, {"parallel.context_exchange=ring"}), 2).find("set parallel.context too"),
+              std::string::npos);
     EXPECT_NE(refusal(shared(4, {"eval.sequence_length=6"}), 4).find("rows have 6 tokens"),
               std::string::npos);
 }

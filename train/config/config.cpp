@@ -152,6 +152,11 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "context", context,
         "mesh axis: ranks that share each row of tokens, two chunks of it each, and fetch keys and values",
         {1, 65536});
+    v.choice(
+        "context_exchange", context_exchange,
+        "with context: keys and values that a rank sees come all at once, before its attention; or in a ring, "
+        "those of one rank after the other, each beside attention to the ones before, which takes memory for two "
+        "parts of a row only and sends them once more in backward");
     v.field(
         "tensor", tensor,
         "mesh axis: ranks that share each matrix: attention by heads, the MLP by hidden units, tables and head by "

@@ -150,6 +150,7 @@ struct ParallelConfig : SharingConfig {
     int64_t replicate = 1;
     std::string shard = "auto";
     int64_t context = 1;
+    ContextExchange context_exchange = ContextExchange::gather;
     int64_t tensor = 1;
     bool sequence = false;
     int64_t tensor_chunks = 1;

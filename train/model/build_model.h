@@ -16,7 +16,8 @@ struct BatchShape {
     int64_t tokens = 0, sequence_length = 0;  // of a microbatch; so many tokens in rows of this length
     int64_t longest_sequence = 0;             // that the model has positions for; 0: sequence_length
     ContextPart part = {};                    // of every row, that the model computes
-    TensorPart tensor = {};                   // of matrices, likewise
+    ContextExchange exchange = ContextExchange::gather;  // of keys between those that share rows
+    TensorPart tensor = {};                              // of matrices, likewise
 
     bool operator==(const BatchShape&) const = default;
     int64_t num_positions() const { return longest_sequence > 0 ? longest_sequence : sequence_length; }
@@ -25,11 +26,13 @@ struct BatchShape {
     int64_t own_tokens() const { return tensor.sequence ? local_tokens() / tensor.size : local_tokens(); }
 };
 
-// Where the tokens of a part of rows, and the first keys that they see, are among the keys that are kept of each row.
+// What the tokens of a part of rows see of keys that are there of each row: the last, and the first.
 struct KeyPlaces {
     int64_t window;  // of the attention that reads them
+    int step;        // of a ring, that has these keys
     KeptKeys kept;
-    ValueId place, first_key;  // ids (tokens), of the batch
+    int64_t row_length;                              // of the rows that they are in, each from its first on
+    ValueId place = kNoValue, first_key = kNoValue;  // ids (tokens), of the batch
 };
 
 // Ids of rows of a table of which this rank has `count` rows from `first` on: counted from there, and `count` for those
@@ -48,7 +51,7 @@ struct ModelGraph {
     // Where tables are shared: what of the tokens, and of each size of n-grams, are rows of this rank.
     std::optional<OwnRows> own_tokens;
     std::vector<std::optional<OwnRows>> own_ngrams;
-    std::vector<KeyPlaces> key_places;  // where the batch is a part of rows: for each window
+    std::vector<KeyPlaces> key_places;  // of a part of rows: for each window, and step of a ring
     const Head* head;                   // the last node
     ValueId losses;                     // f32 (tokens)
 };

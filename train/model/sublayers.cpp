@@ -5,6 +5,7 @@
 
 #include "train/model/nodes/activation.h"
 #include "train/model/nodes/key_exchange.h"
+#include "train/model/nodes/ring_attention.h"
 
 namespace speedrun {
 
@@ -52,34 +53,14 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                    {{.value = v, .parameter = mix, .element = 0},
                     {.value = embedded, .parameter = mix, .element = 1}});
     }
-    const int64_t window = parts_.window_of(config, layer);
-    int64_t keys_of_a_row = w_.batch.sequence_length;
-    ValueId place = kNoValue, first_key = w_.model.first_key;
-    if (w_.batch.part.size > 1) {
-        const KeyPlaces& places = key_places(window);
-        keys_of_a_row = places.kept.count();
-        place = places.place;
-        first_key = places.first_key;
-        const ValueId kept = exchanged(k, v, window);
-        k = w_.view(kept, "keys", 0, C);
-        v = w_.view(kept, "values", C, C);
-    }
-    ValueId out = w_.real("attn_out", w_.tokens(), w_.head_width());
     const double usual_scale = 1.0 / std::sqrt(static_cast<double>(D));
-    w_.add<Attention>(
-        {.out = out,
-         .lse = w_.f32("lse", {{Dimension::heads, H}, w_.tokens()}),
-         .q = q,
-         .k = k,
-         .v = v,
-         .first_key = first_key,
-         .place = place},
-        AttentionOptions{.sequence_length = keys_of_a_row,
-                         .num_heads = H,
-                         .head_dim = D,
-                         .window = window,
-                         .scale = static_cast<float>(config.scale > 0 ? config.scale : usual_scale),
-                         .documents = options_.documents});
+    const AttentionOptions how{.sequence_length = w_.batch.sequence_length,
+                               .num_heads = H,
+                               .head_dim = D,
+                               .window = parts_.window_of(config, layer),
+                               .scale = static_cast<float>(config.scale > 0 ? config.scale : usual_scale),
+                               .documents = options_.documents};
+    ValueId out = attend({q, k, v}, how);
     if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
     return w_.into_stream(w_.linear("attn.out", out,
                                     {.outputs = w_.width(),
@@ -89,30 +70,77 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                                      .fan_in = w_.width().size}));
 }
 
-ValueId Sublayers::exchanged(ValueId k, ValueId v, int64_t window) {
+ValueId Sublayers::attend(const Projected& x, AttentionOptions how) {
+    const int64_t C = w_.head_width().size;
+    const ValueId out = w_.real("attn_out", w_.tokens(), w_.head_width()),
+                  lse = w_.f32("lse", {{Dimension::heads, how.num_heads}, w_.tokens()});
     const BatchShape& batch = w_.batch;
-    const int64_t rows = batch.tokens / batch.sequence_length;
-    const int64_t keys = rows * KeptKeys(batch.part, {batch.sequence_length, window}).count();
-    const ValueId kept = w_.model.graph.value(w_.name("keys and values"), Element::real,
-                                              {{Dimension::keys, keys}, w_.head_width(2)});
-    w_.add<KeyExchange>({.kept = kept, .k = k, .v = v},
-                        KeyExchange::Options{.part = batch.part,
-                                             .rows = rows,
-                                             .row = {batch.sequence_length, window},
-                                             .columns = w_.head_width().size});
-    return kept;
+    Attention::Ports ports{
+        .out = out, .lse = lse, .q = x.q, .k = x.k, .v = x.v, .first_key = w_.model.first_key};
+    if (batch.part.size > 1) {
+        const SharedKeys shared = shared_keys(how.window);
+        if (batch.exchange == ContextExchange::ring) {
+            attend_in_ring(ports, shared, how);
+            return out;
+        }
+        const KeyPlaces& places = key_places(
+            {.window = how.window, .step = 0, .kept = KeptKeys(batch.part, shared.row), .row_length = 0});
+        const ValueId kept =
+            w_.model.graph.value(w_.name("keys and values"), Element::real,
+                                 {{Dimension::keys, shared.rows * places.kept.count()}, w_.head_width(2)});
+        w_.add<KeyExchange>({.kept = kept, .k = x.k, .v = x.v}, shared);
+        ports.k = w_.view(kept, "keys", 0, C);
+        ports.v = w_.view(kept, "values", C, C);
+        ports.place = places.place;
+        ports.first_key = places.first_key;
+        how.sequence_length = places.kept.count();
+        how.visible_pairs = shared.rows * places.kept.visible_pairs();
+    }
+    w_.add<Attention>(ports, how);
+    return out;
 }
 
-const KeyPlaces& Sublayers::key_places(int64_t window) {
+void Sublayers::attend_in_ring(const Attention::Ports& ports, const SharedKeys& shared,
+                               const AttentionOptions& how) {
+    std::vector<RingAttention::Seen> seen;
+    for (int step = 0; step < shared.part.size; ++step) {
+        const KeptKeys kept = RingAttention::keys_of_step(shared, step);
+        seen.push_back({kNoValue, kNoValue});
+        if (step > 0 && kept.count() == 0) continue;
+        const KeyPlaces& places = key_places({.window = how.window,
+                                              .step = step,
+                                              .kept = kept,
+                                              .row_length = step == 0 ? w_.batch.local_length() : 0});
+        seen.back() = {places.place, places.first_key};
+    }
+    w_.add<RingAttention>(
+        {.out = ports.out, .lse = ports.lse, .q = ports.q, .k = ports.k, .v = ports.v, .seen = seen},
+        RingAttention::Options{.keys = shared,
+                               .num_heads = how.num_heads,
+                               .head_dim = how.head_dim,
+                               .scale = how.scale,
+                               .documents = how.documents});
+}
+
+SharedKeys Sublayers::shared_keys(int64_t window) const {
+    const BatchShape& batch = w_.batch;
+    return {.part = batch.part,
+            .rows = batch.tokens / batch.sequence_length,
+            .row = {batch.sequence_length, window},
+            .columns = w_.head_width(2).size};
+}
+
+const KeyPlaces& Sublayers::key_places(KeyPlaces wanted) {
     std::vector<KeyPlaces>& known = w_.model.key_places;
     for (const KeyPlaces& places : known)
-        if (places.window == window) return places;
-    const BatchShape& batch = w_.batch;
-    known.push_back({.window = window,
-                     .kept = KeptKeys(batch.part, {batch.sequence_length, window}),
-                     .place = w_.ids(fmt::format("batch.place in window {}", window)),
-                     .first_key = w_.ids(fmt::format("batch.first_key in window {}", window))});
-    return known.back();
+        if (places.window == wanted.window && places.step == wanted.step) return places;
+    const std::string where =
+        (w_.batch.exchange == ContextExchange::ring ? fmt::format(" at step {}", wanted.step) : "") +
+        fmt::format(" in window {}", wanted.window);
+    if (wanted.row_length == 0) wanted.row_length = wanted.kept.count();
+    wanted.place = w_.ids("batch.place" + where);
+    wanted.first_key = w_.ids("batch.first_key" + where);
+    return known.emplace_back(std::move(wanted));
 }
 
 ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "train/model/nodes/attention.h"
+#include "train/model/nodes/key_travel.h"
 #include "train/model/token_tables.h"
 
 namespace speedrun {
@@ -24,9 +25,15 @@ class Sublayers {
         auto operator<=>(const RotaryKey&) const = default;
     };
     const RotaryTables& rotary_tables(const RotaryKey& key);
-    // Where the batch is a part of rows: keys beside values that its attention can see, and where these are.
-    ValueId exchanged(ValueId k, ValueId v, int64_t window);
-    const KeyPlaces& key_places(int64_t window);
+    struct Projected {
+        ValueId q, k, v;
+    };
+    // Attention of these, over the keys of other ranks too where the batch is a part of rows.
+    ValueId attend(const Projected& x, AttentionOptions how);
+    void attend_in_ring(const Attention::Ports& ports, const SharedKeys& shared, const AttentionOptions& how);
+    SharedKeys shared_keys(int64_t window) const;
+    // Of this window and step; row_length 0: that of what is kept. Made once.
+    const KeyPlaces& key_places(KeyPlaces wanted);
 
     GraphWriter& w_;
     const ModelParts& parts_;

@@ -125,23 +125,22 @@ void Transformer::put_batch(const Batch& batch, const PutIds& put) const {
         checked_put(rows.own, own_of(rows, batch.ngrams[i]));
     }
     for (const KeyPlaces& places : derived_.model.key_places) {
-        checked_put(places.place, indices_of(places, batch.positions, false));
-        checked_put(places.first_key, indices_of(places, batch.first_key, true));
+        const SeenKeys seen = seen_keys(places, batch);
+        checked_put(places.place, seen.last);
+        checked_put(places.first_key, seen.first);
     }
 }
 
-// Of whole rows' places, or of indices into whole rows, the kept keys: places in a row, or indices into all of them.
-std::vector<int32_t> Transformer::indices_of(const KeyPlaces& places, const std::vector<int32_t>& of,
-                                             bool through_rows) const {
-    const BatchShape& shape = derived_.shape.batch;
-    std::vector<int32_t> indices;
-    indices.reserve(of.size());
-    for (const int32_t at : of) {
-        const int64_t row = at / shape.sequence_length, place = at % shape.sequence_length;
-        const int64_t before = through_rows ? row * places.kept.count() : 0;
-        indices.push_back(static_cast<int32_t>(before + places.kept.index(place)));
+Transformer::SeenKeys Transformer::seen_keys(const KeyPlaces& places, const Batch& batch) const {
+    const int64_t S = derived_.shape.batch.sequence_length, L = derived_.shape.batch.local_length();
+    SeenKeys seen;
+    for (size_t token = 0; token < batch.positions.size(); ++token) {
+        const int64_t row = static_cast<int64_t>(token) / L;
+        const auto [first, last] = places.kept.seen(batch.positions[token], batch.first_key[token] % S);
+        seen.last.push_back(static_cast<int32_t>(last));
+        seen.first.push_back(static_cast<int32_t>(row * places.row_length + first));
     }
-    return indices;
+    return seen;
 }
 
 std::vector<int32_t> Transformer::own_of(const OwnRows& rows, const std::vector<int32_t>& ids) {

@@ -93,8 +93,11 @@ class Transformer {
 
   private:
     void put_targets(const Batch& batch, const PutIds& put) const;
-    std::vector<int32_t> indices_of(const KeyPlaces& places, const std::vector<int32_t>& of,
-                                    bool through_rows) const;
+    // Of each token: `last` in its row of keys, `first` in all of them (op::AttentionForward).
+    struct SeenKeys {
+        std::vector<int32_t> last, first;
+    };
+    SeenKeys seen_keys(const KeyPlaces& places, const Batch& batch) const;
     static std::vector<int32_t> own_of(const OwnRows& rows, const std::vector<int32_t>& ids);
 
     // What a shape says without memory.

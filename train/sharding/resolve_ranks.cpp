@@ -12,6 +12,7 @@ Sharing plan_of(const Config& config) {
     Sharing sharing{config.parallel};
     sharing.global_clip = config.optimizers.clip > 0;
     sharing.sequence_parallel = config.parallel.sequence;
+    sharing.context_exchange = config.parallel.context_exchange;
     sharing.tensor_chunks = config.parallel.tensor_chunks;
     return sharing;
 }
@@ -37,7 +38,12 @@ void validate_stage(const std::string& where, const BatchConfig& b, int64_t rank
 
 // Rows are long enough to be shared.
 void validate_context(const Config& config, int ranks) {
-    if (ranks == 1) return;
+    if (ranks == 1) {
+        if (config.parallel.context_exchange == ContextExchange::ring)
+            throw_usage(
+                "parallel.context_exchange is ring, but no ranks share rows: set parallel.context too");
+        return;
+    }
     int64_t shortest = config.in_validation().batch.sequence_length;
     for (const auto& entry : config.batch.sequence_length.entries())
         shortest = std::min(shortest, entry.from);

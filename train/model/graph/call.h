@@ -112,14 +112,20 @@ class Call {
     // ---- what travels between ranks, on a stream of its own
 
     // Calls enqueue(stream), which enqueues collectives there and what belongs between them, behind all that the compute
-    // stream has to do by now; what comes after this call on the compute stream waits for them.
+    // stream has to do by now. What comes after await_exchange() on the compute stream waits for them; what comes before
+    // runs beside them. Nothing else may be begun between the two.
     template <class Enqueue>
-    void exchange(const Enqueue& enqueue) const {
+    void begin_exchange(const Enqueue& enqueue) const {
         stream.record(lane_.reached);
         lane_.stream.wait(lane_.reached);
         enqueue(lane_.stream);
         lane_.stream.record(lane_.returned);
-        stream.wait(lane_.returned);
+    }
+    void await_exchange() const { stream.wait(lane_.returned); }
+    template <class Enqueue>
+    void exchange(const Enqueue& enqueue) const {
+        begin_exchange(enqueue);
+        await_exchange();
     }
     // Calls enqueue(piece, stream) for each piece of the node's own Node::transfer, which leaves as soon as it is there; the
     // compute stream goes on, and whoever touches the rows waits.

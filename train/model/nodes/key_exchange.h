@@ -2,9 +2,8 @@
 // fetches them, backward brings their gradients home and sums them.
 #pragma once
 
-#include "data/kept_keys.h"
-#include "train/comm/communicator.h"
 #include "train/model/graph/call.h"
+#include "train/model/nodes/key_travel.h"
 
 namespace speedrun {
 
@@ -14,13 +13,7 @@ class KeyExchange final : public Node {
         ValueId kept;  // (keys, 2 × head_width): keys, and beside them values; of each row those of KeptKeys
         ValueId k, v;  // (tokens, head_width), of this rank's part
     };
-    struct Options {
-        ContextPart part;
-        int64_t rows;  // of the microbatch
-        AttendedRow row;
-        int64_t columns;  // of k
-    };
-    KeyExchange(const Ports& ports, const Options& options);
+    KeyExchange(const Ports& ports, const SharedKeys& keys);
     const char* kind() const override { return "exchange of keys, values"; }
     std::string describe(const NodeGraph& graph) const override;
     std::vector<Sent> sent(const NodeGraph& graph, bool backward) const override;
@@ -28,19 +21,12 @@ class KeyExchange final : public Node {
     void backward(const Call& call) const override;
 
   private:
-    // The gradients of these tokens of the part, at `from` in what came home from some rank.
-    struct Home {
-        int64_t token, from, count;
-    };
-    void plan();
     void add_home(const Call& call, const Tensor& sum, const Tensor& came) const;
 
-    const Options options_;
+    const SharedKeys keys_;
     const KeptKeys kept_keys_;
     const int64_t tokens_;  // of the part
-    Exchange fetch_, bring_;
-    std::vector<std::vector<Home>> homes_;  // by rank that they come from
-    int64_t came_rows_ = 0;
+    KeyTravel travel_;
     const Out kept_;
     const In k_, v_;
     Tmp own_, came_;

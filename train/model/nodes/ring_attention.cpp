@@ -1,0 +1,255 @@
+#include "train/model/nodes/ring_attention.h"
+
+#include <algorithm>
+
+#include "train/model/graph/graph.h"
+#include "train/model/nodes/exchanged_rows.h"
+
+namespace speedrun {
+
+namespace {
+
+int rank_before(const ContextPart& part, int d) {
+    return (part.index - d + part.size) % part.size;
+}
+int rank_behind(const ContextPart& part, int d) {
+    return (part.index + d) % part.size;
+}
+
+}  // namespace
+
+KeptKeys RingAttention::keys_of_step(const SharedKeys& keys, int step) {
+    return KeptKeys(keys.part, keys.row).from(keys.part.of(rank_before(keys.part, step)));
+}
+
+RingAttention::RingAttention(const Ports& ports, const Options& options)
+    : Node(Cost::product),
+      options_(options),
+      tokens_(options.keys.rows * options.keys.part.local_length(options.keys.row.sequence_length)),
+      out_(writes({.value = ports.out, .in_backward = true})),
+      lse_(writes({.value = ports.lse, .in_backward = true})),
+      q_(reads({.value = ports.q, .gradient = Gives::written, .in_backward = true})),
+      k_(reads({.value = ports.k, .gradient = Gives::written, .in_backward = true})),
+      v_(reads({.value = ports.v, .gradient = Gives::written, .in_backward = true})) {
+    const SharedKeys& shared = options.keys;
+    int64_t most_keys = 0, most_came = 0;
+    for (int d = 0; d < shared.part.size; ++d) {
+        steps_.push_back(make_step(d, ports));
+        if (d > 0) most_keys = std::max(most_keys, shared.rows * steps_.back().keys);
+        most_came = std::max(most_came, steps_.back().travel.came_rows());
+    }
+    const int64_t both = shared.columns, one = both / 2, H = options.num_heads;
+    const auto scratch = [&](int64_t rows, int64_t columns, bool forward, bool backward) {
+        return needs({.rows = rows, .columns = columns, .forward = forward, .backward = backward});
+    };
+    const auto scratch_f32 = [&](int64_t rows, int64_t columns, bool forward, bool backward) {
+        return needs({.rows = rows,
+                      .columns = columns,
+                      .forward = forward,
+                      .backward = backward,
+                      .full_precision = true});
+    };
+    own_ = scratch(tokens_, both, true, true);
+    for (Tmp& each : fetched_) each = scratch(most_keys, both, true, true);
+    piece_ = scratch(tokens_, one, true, true);
+    piece_lse_ = scratch_f32(H, tokens_, true, false);
+    for (Tmp& each : lse_before_) each = scratch_f32(H, tokens_, true, false);
+    query_sum_ = scratch_f32(tokens_, one, true, true);
+    key_sum_ = scratch_f32(tokens_, both, false, true);
+    for (Tmp& each : key_gradients_) each = scratch(std::max(tokens_, most_keys), both, false, true);
+    came_ = scratch(most_came, both, false, true);
+}
+
+RingAttention::KeyStep RingAttention::make_step(int d, const Ports& ports) {
+    const SharedKeys& shared = options_.keys;
+    const ContextPart& part = shared.part;
+    const KeptKeys kept = keys_of_step(shared, d);
+    // Among its own tokens are those of padding, behind the keys of a row.
+    const int64_t keys = d == 0 ? part.local_length(shared.row.sequence_length) : kept.count();
+    const Seen& seen = ports.seen[static_cast<size_t>(d)];
+    KeyStep made{.keys = keys,
+                 .attention = {.sequence_length = keys,
+                               .num_heads = options_.num_heads,
+                               .head_dim = options_.head_dim,
+                               .scale = options_.scale,
+                               .documents = options_.documents,
+                               .visible_pairs = shared.rows * kept.visible_pairs()},
+                 .place = reads({.value = seen.place, .in_backward = true}),
+                 .first_key = reads({.value = seen.first_key, .in_backward = true}),
+                 .travel = KeyTravel(shared)};
+    if (d > 0) {
+        made.travel.send_to(rank_behind(part, d));
+        made.travel.receive_from(rank_before(part, d), kept);
+    }
+    return made;
+}
+
+std::string RingAttention::describe(const NodeGraph& /*graph*/) const {
+    const SharedKeys& shared = options_.keys;
+    std::string text = fmt::format("ring attention {} x {}, keys of {} ranks in turn", options_.num_heads,
+                                   options_.head_dim, shared.part.size);
+    if (shared.row.window > 0) text += fmt::format(", window {}", shared.row.window);
+    if (options_.documents) text += ", within documents";
+    return text;
+}
+
+std::vector<Node::Sent> RingAttention::sent(const NodeGraph& /*graph*/, bool backward) const {
+    const SharedKeys& shared = options_.keys;
+    const int size = shared.part.size;
+    std::vector<Sent> sent;
+    for (int pass = 0; pass < (backward ? 2 : 1); ++pass) {  // keys, and in backward their gradients
+        for (int d = 1; d < size; ++d) {
+            int64_t keys = 0;  // of all ranks
+            for (int member = 0; member < size; ++member) {
+                SharedKeys of_member = shared;
+                of_member.part = shared.part.of(member);
+                keys += shared.rows * keys_of_step(of_member, d).count();
+            }
+            const int64_t elements = keys * shared.columns;
+            sent.push_back({.kind = Collective::all_to_all,
+                            .axis = Axis::context,
+                            .elements = elements,
+                            .sent_elements = static_cast<double>(elements) / size});
+        }
+    }
+    return sent;
+}
+
+Tensor RingAttention::keys(const Call& call, int d) const {
+    return d == 0
+               ? call(own_)
+               : call(fetched_[d % 2]).row_slice(0, options_.keys.rows * steps_[static_cast<size_t>(d)].keys);
+}
+
+Tensor RingAttention::key_gradients(const Call& call, int d) const {
+    return call(key_gradients_[d % 2])
+        .row_slice(0, d == 0 ? tokens_ : options_.keys.rows * steps_[static_cast<size_t>(d)].keys);
+}
+
+void RingAttention::pack_own(const Call& call) const {
+    const int64_t W = options_.keys.columns / 2;
+    copy_rows(call, call(own_).column_slice(0, W), call(k_));
+    copy_rows(call, call(own_).column_slice(W, W), call(v_));
+}
+
+void RingAttention::fetch(const Call& call, int d, Stream& stream) const {
+    if (call.peers.context)
+        call.peers.context->all_to_all(flat(keys(call, d)), flat(call(own_)),
+                                       steps_[static_cast<size_t>(d)].travel.fetch(), stream);
+}
+
+void RingAttention::bring(const Call& call, int d, Stream& stream) const {
+    const KeyTravel& travel = steps_[static_cast<size_t>(d)].travel;
+    if (call.peers.context)
+        call.peers.context->all_to_all(flat(call(came_).row_slice(0, travel.came_rows())),
+                                       flat(key_gradients(call, d)), travel.bring(), stream);
+}
+
+void RingAttention::attend(const Call& call, int d, const Tensor& out, const Tensor& lse) const {
+    const KeyStep& step = steps_[static_cast<size_t>(d)];
+    const int64_t W = options_.keys.columns / 2;
+    const Tensor kv = keys(call, d);
+    call.ops.attention_forward({.o = out,
+                                .lse = lse,
+                                .q = call(q_),
+                                .k = kv.column_slice(0, W),
+                                .v = kv.column_slice(W, W),
+                                .first_key = call(step.first_key),
+                                .place = call(step.place),
+                                .options = step.attention},
+                               call.stream);
+}
+
+void RingAttention::forward(const Call& call) const {
+    pack_own(call);
+    const auto has_keys = [&](int d) { return steps_[static_cast<size_t>(d)].keys > 0; };
+    int last = 0;
+    for (int d = 0; d < steps(); ++d)
+        if (has_keys(d)) last = d;
+    const auto begin = [&](int d) {
+        if (d < steps()) call.begin_exchange([&](Stream& stream) { fetch(call, d, stream); });
+    };
+    begin(1);
+    Tensor lse_before;
+    int merged = 0;
+    for (int d = 0; d < steps(); ++d) {
+        if (d > 0) {
+            call.await_exchange();
+            begin(d + 1);  // into the buffer of the step before this one
+        }
+        if (!has_keys(d)) continue;
+        attend(call, d, call(piece_), call(piece_lse_));
+        const Tensor lse = d == last ? call(lse_) : call(lse_before_[merged++ % 2]);
+        call.ops.merge_attention({.sum = call(query_sum_),
+                                  .lse = lse,
+                                  .lse_before = lse_before,
+                                  .o = call(piece_),
+                                  .lse_of_o = call(piece_lse_)},
+                                 call.stream);
+        lse_before = lse;
+    }
+    call.ops.cast({.out = flat(call(out_)), .in = flat(call(query_sum_))}, call.stream);
+}
+
+void RingAttention::attend_backward(const Call& call, int d) const {
+    const KeyStep& step = steps_[static_cast<size_t>(d)];
+    const int64_t W = options_.keys.columns / 2;
+    const Tensor kv = keys(call, d), gradients = key_gradients(call, d);
+    call.ops.attention_backward({.dq = call(piece_),
+                                 .dk = gradients.column_slice(0, W),
+                                 .dv = gradients.column_slice(W, W),
+                                 .dout = call.gradient(out_),
+                                 .o = call(out_),
+                                 .lse = call(lse_),
+                                 .q = call(q_),
+                                 .k = kv.column_slice(0, W),
+                                 .v = kv.column_slice(W, W),
+                                 .first_key = call(step.first_key),
+                                 .place = call(step.place),
+                                 .options = step.attention},
+                                call.stream);
+    call.ops.accumulate({.sum = call(query_sum_), .x = call(piece_), .accumulate = d > 0}, call.stream);
+    if (d == 0)
+        call.ops.accumulate({.sum = call(key_sum_), .x = gradients, .accumulate = false}, call.stream);
+}
+
+void RingAttention::add_home(const Call& call, int d) const {
+    for (const auto& homes : steps_[static_cast<size_t>(d)].travel.homes())
+        for (const KeyTravel::Home& home : homes)
+            call.ops.accumulate({.sum = call(key_sum_).row_slice(home.token, home.count),
+                                 .x = call(came_).row_slice(home.from, home.count),
+                                 .accumulate = true},
+                                call.stream);
+}
+
+// Beside the attention of step d the keys of step d + 1 come, and the gradients of step d − 1 go home: two exchanges behind the
+// last step bring home what is left.
+void RingAttention::backward(const Call& call) const {
+    pack_own(call);
+    const int size = steps();
+    const auto begin = [&](int d) {
+        call.begin_exchange([&](Stream& stream) {
+            if (d < size) fetch(call, d, stream);
+            if (d >= 3) bring(call, d - 2, stream);
+        });
+    };
+    begin(1);
+    attend_backward(call, 0);
+    for (int d = 1; d <= size; ++d) {
+        call.await_exchange();
+        if (d >= 3) add_home(call, d - 2);
+        begin(d + 1);
+        if (d < size && steps_[static_cast<size_t>(d)].keys > 0) attend_backward(call, d);
+    }
+    call.await_exchange();
+    if (size >= 2) add_home(call, size - 1);
+    const int64_t W = options_.keys.columns / 2;
+    const Tensor of_queries = call(piece_), of_keys = key_gradients(call, 0);
+    call.ops.cast({.out = flat(of_queries), .in = flat(call(query_sum_))}, call.stream);
+    copy_rows(call, call.gradient(q_).tensor, of_queries);
+    call.ops.cast({.out = flat(of_keys), .in = flat(call(key_sum_))}, call.stream);
+    copy_rows(call, call.gradient(k_).tensor, of_keys.column_slice(0, W));
+    copy_rows(call, call.gradient(v_).tensor, of_keys.column_slice(W, W));
+}
+
+}  // namespace speedrun

@@ -1,0 +1,72 @@
+// Attention of ranks that share rows, over the keys of one rank after the other (Liu et al. 2023, "Ring attention with
+// blockwise transformers for near-infinite context"): no rank ever has the keys of a whole row, and while it attends to
+// those of one rank, those of the next are on their way.
+#pragma once
+
+#include "train/model/graph/call.h"
+#include "train/model/nodes/key_travel.h"
+
+namespace speedrun {
+
+// In step d a rank attends to the keys of the rank d before it, around the ring; step 0 has its own. Forward merges the steps
+// by their log-sums, in f32 and in this order. Backward fetches the keys again; the gradients of a step's keys go home
+// beside the attention of the next, and are summed in f32 in the order of steps.
+class RingAttention final : public Node {
+  public:
+    // What a step's queries see, as ids (tokens) of its keys: the last of them, and the first.
+    struct Seen {
+        ValueId place, first_key;
+    };
+    struct Ports {
+        ValueId out;             // (tokens, head_width)
+        ValueId lse;             // f32 (heads, tokens)
+        ValueId q, k, v;         // (tokens, head_width), of this rank's part
+        std::vector<Seen> seen;  // by step; kNoValue where a step has no keys
+    };
+    struct Options {
+        SharedKeys keys;
+        int64_t num_heads, head_dim;
+        float scale;
+        bool documents;
+    };
+    // The keys of step d; those of step 0 lie among padding, as rows of the part's length.
+    static KeptKeys keys_of_step(const SharedKeys& keys, int step);
+
+    RingAttention(const Ports& ports, const Options& options);
+    const char* kind() const override { return "ring attention"; }
+    std::string describe(const NodeGraph& graph) const override;
+    std::vector<Sent> sent(const NodeGraph& graph, bool backward) const override;
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+
+  private:
+    struct KeyStep {
+        int64_t keys;  // of a row
+        AttentionOptions attention;
+        In place, first_key;
+        KeyTravel travel;
+    };
+    KeyStep make_step(int d, const Ports& ports);
+    int steps() const { return static_cast<int>(steps_.size()); }
+    // The buffer of a step's keys, those of step 0 being `own`, and of what is computed of them.
+    Tensor keys(const Call& call, int d) const;
+    Tensor key_gradients(const Call& call, int d) const;
+    void pack_own(const Call& call) const;
+    void fetch(const Call& call, int d, Stream& stream) const;
+    void bring(const Call& call, int d, Stream& stream) const;
+    void attend(const Call& call, int d, const Tensor& out, const Tensor& lse) const;
+    void attend_backward(const Call& call, int d) const;
+    void add_home(const Call& call, int d) const;
+
+    const Options options_;
+    const int64_t tokens_;  // of the part
+    const Out out_, lse_;
+    const In q_, k_, v_;
+    std::vector<KeyStep> steps_;
+    Tmp own_, fetched_[2];  // keys beside values
+    Tmp piece_, piece_lse_, lse_before_[2];
+    Tmp query_sum_, key_sum_;  // f32; forward: the sum of outputs is in query_sum
+    Tmp key_gradients_[2], came_;
+};
+
+}  // namespace speedrun
