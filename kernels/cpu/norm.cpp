@@ -59,7 +59,7 @@ void forward_row(const Forward& f, int64_t t) {
         const Vec v = cpu::keep(cpu::load(in + i, width) - center, width);
         squares = fma(v, v, squares);
     });
-    const float r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(cols) + kNormEpsilon);
+    const float r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(cols) + f.epsilon);
     f.rstd.as<float>()[t] = r;
     const float* gain = optional(f.gain);
     const float* bias = optional(f.bias);
@@ -178,7 +178,8 @@ void CpuOps::norm_forward(const op::NormForward& a, Stream& stream) {
                     .mix = {},
                     .gain = a.gain,
                     .bias = a.bias,
-                    .kind = a.kind};
+                    .kind = a.kind,
+                    .epsilon = a.epsilon};
     cpu::submit(stream, "norm_forward", [f] { run(f); });
 }
 

@@ -52,7 +52,7 @@ void CpuOps::qk_norm_rotary_forward(const op::QkNormRotaryForward& a, Stream& st
                         const Vec v = cpu::load(u + i, width);
                         squares = fma(v, v, squares);
                     });
-                    r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(dim) + kNormEpsilon);
+                    r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(dim) + a.options.epsilon);
                     a.rstd.as<float>()[t * a.rstd.row_stride + h] = r;
                 }
                 const int64_t p = a.options.rotate ? a.position.as<int32_t>()[t] : 0;

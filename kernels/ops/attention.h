@@ -1,6 +1,7 @@
 // Attention, and what is done to queries, keys and values before it.
 #pragma once
 
+#include "kernels/ops/norm.h"
 #include "kernels/ops/op.h"
 #include "kernels/ops/pointwise.h"
 
@@ -8,9 +9,10 @@ namespace speedrun {
 
 struct RotaryOptions {
     int64_t num_heads = 0;
-    int64_t head_dim = 0;    // even
-    bool normalize = false;  // RMS-normalise each head's vector first (QK-norm)
-    bool rotate = false;     // then rotate it by its position
+    int64_t head_dim = 0;          // even
+    bool normalize = false;        // RMS-normalise each head's vector first (QK-norm)
+    bool rotate = false;           // then rotate it by its position
+    float epsilon = kNormEpsilon;  // of that norm
 };
 
 // The values of attention mixed with a value embedding z: mixed = c₀·v + c₁·z.
@@ -39,7 +41,7 @@ struct AttentionOptions {
 namespace speedrun::op {
 
 // For each head's vector u of q and of k, in place:
-//   normalize   u ← u·(mean(u²) + eps)^-½
+//   normalize   u ← u·(mean(u²) + epsilon)^-½
 //   rotate      the pair (u_i, u_{i+D/2}) is turned by the angle position·frequency_i
 //               (Su et al. 2021, eq. 34, halves as pairs)
 // and in the same pass, where value.mixed is given, the mix of v; with neither of the two that is all.

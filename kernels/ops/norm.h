@@ -8,15 +8,15 @@ namespace speedrun {
 
 enum class NormKind : uint8_t { rmsnorm, layernorm };
 
-constexpr float kNormEpsilon = 1e-5f;  // GPT-2's; used by every norm here
+constexpr float kNormEpsilon = 1e-5f;  // GPT-2's; of every norm that is given no other
 
 }  // namespace speedrun
 
 namespace speedrun::op {
 
 // s = x (+ delta);  y = norm(s) (· gain) (+ bias).
-//   rmsnorm     s·rstd             rstd = (mean(s²) + eps)^-½     (Zhang & Sennrich 2019, eq. 4)
-//   layernorm   (s − mean)·rstd    rstd = (var(s) + eps)^-½       (Ba et al. 2016, eq. 4)
+//   rmsnorm     s·rstd             rstd = (mean(s²) + epsilon)^-½     (Zhang & Sennrich 2019, eq. 4)
+//   layernorm   (s − mean)·rstd    rstd = (var(s) + epsilon)^-½       (Ba et al. 2016, eq. 4)
 struct NormForward {
     ByName by_name = ByName();
     Tensor y;           // real [T,C]
@@ -28,6 +28,7 @@ struct NormForward {
     Tensor gain = {};   // f32 [C]
     Tensor bias = {};   // f32 [C]
     NormKind kind;
+    float epsilon = kNormEpsilon;
 
     void traffic(Traffic& t) const {
         t.writes(y, sum, mean, rstd);
@@ -77,6 +78,7 @@ struct MixNormForward {
     Tensor gain = {};     // f32 [C]
     Tensor bias = {};     // f32 [C]
     NormKind kind;
+    float epsilon = kNormEpsilon;
 
     void traffic(Traffic& t) const {
         t.writes(y, sum, entered, mean, rstd);

@@ -82,6 +82,7 @@ TEST_P(MixNormTest, Forward) {
             const Matrix gain = c.affine ? random_matrix(1, c.cols, 4, DType::f32) : Matrix();
             const Matrix bias = c.affine ? random_matrix(1, c.cols, 5, DType::f32) : Matrix();
             const bool with_mean = c.kind == NormKind::layernorm, added = mode != Entered::absent;
+            const float epsilon = c.affine ? 0.25f : kNormEpsilon;  // seen where it is as large as the rows
             const Outputs out = run([&](Harness& h) -> Outputs {
                 Operands o{c, dtype(), h};
                 const Tensor y = o.output(), sum = o.output(), rstd = h.output(DType::f32, {c.rows});
@@ -99,7 +100,8 @@ TEST_P(MixNormTest, Forward) {
                                           .mix = {o.input(z), o.vector(coefficients())},
                                           .gain = o.vector(gain),
                                           .bias = o.vector(bias),
-                                          .kind = c.kind},
+                                          .kind = c.kind,
+                                          .epsilon = epsilon},
                                          h.stream());
                 return {h.read(y), h.read(sum), h.read(rstd), with_mean ? h.read(mean) : Matrix(),
                         added ? h.read(entered) : Matrix()};
@@ -107,13 +109,13 @@ TEST_P(MixNormTest, Forward) {
             if (added) expect_close(out[4], reference::plus(x, delta), few_operations(dtype()), "entered");
             expect_close(out[1], reference::mix_forward(added ? out[4] : x, z, coefficients()),
                          few_operations(dtype()), "sum");
-            const auto expected = reference::norm_forward(out[1], gain, bias, c.kind);
+            const auto expected = reference::norm_forward(out[1], gain, bias, c.kind, epsilon);
             expect_close(out[0], expected.y, reduction(dtype(), c.cols), "y");
             expect_close(out[2], expected.rstd, reduction(DType::f32, c.cols), "rstd");
             if (with_mean) expect_close(out[3], expected.mean, {0, 0, 16 * kF32Roundoff}, "mean");
             if (dtype() == DType::bf16) continue;  // there the roundings between the steps add up
             const auto whole = reference::mix_norm_forward(x, added ? delta : Matrix(), z, coefficients(),
-                                                           gain, bias, c.kind);
+                                                           gain, bias, c.kind, epsilon);
             expect_close(out[0], whole.norm.y, reduction(dtype(), c.cols), "y of all steps");
         }
     });

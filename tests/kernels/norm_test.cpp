@@ -95,6 +95,36 @@ TEST_P(NormTest, LayernormWithLargeMean) {
     }
 }
 
+// Rows whose mean square is below, at and above the epsilon that is added to it.
+TEST_P(NormTest, EpsilonIsTheCalls) {
+    for (const NormKind kind : kKinds) {
+        for (const float epsilon : {1.1920929e-7f, 1e-2f}) {
+            SCOPED_TRACE(fmt::format("{} epsilon={}", static_cast<int>(kind), epsilon));
+            constexpr int64_t kRowsHere = 3, kColsHere = 48;
+            Matrix x = random_matrix(kRowsHere, kColsHere, 1, dtype());
+            for (int64_t t = 0; t < kRowsHere; ++t)
+                for (int64_t c = 0; c < kColsHere; ++c) x(t, c) *= std::pow(0.03125, t);
+            x = rounded(x, dtype());
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor y = h.output(dtype(), {kRowsHere, kColsHere}),
+                             rstd = h.output(DType::f32, {kRowsHere});
+                h.ops().norm_forward(
+                    {.y = y,
+                     .mean = kind == NormKind::layernorm ? h.output(DType::f32, {kRowsHere}) : Tensor(),
+                     .rstd = rstd,
+                     .x = h.input(x, dtype()),
+                     .kind = kind,
+                     .epsilon = epsilon},
+                    h.stream());
+                return {h.read(y), h.read(rstd)};
+            });
+            const reference::NormForward expected = reference::norm_forward(x, {}, {}, kind, epsilon);
+            expect_close(out[0], expected.y, reduction(dtype(), kColsHere), "y");
+            expect_close(out[1], expected.rstd, reduction(DType::f32, kColsHere), "rstd");
+        }
+    }
+}
+
 enum class Alias { none, dy, dresidual };
 
 TEST_P(NormTest, Backward) {

@@ -21,11 +21,12 @@ double mean_square(const Matrix& s, int64_t t, double centre) {
 
 }  // namespace
 
-NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias, NormKind kind) {
+NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias, NormKind kind,
+                         float epsilon) {
     NormForward out{Matrix(s.rows, s.cols), Matrix(1, s.rows), Matrix(1, s.rows)};
     for (int64_t t = 0; t < s.rows; ++t) {
         const double mean = kind == NormKind::layernorm ? row_mean(s, t) : 0.0;
-        const double rstd = 1.0 / std::sqrt(mean_square(s, t, mean) + static_cast<double>(kNormEpsilon));
+        const double rstd = 1.0 / std::sqrt(mean_square(s, t, mean) + static_cast<double>(epsilon));
         for (int64_t c = 0; c < s.cols; ++c) {
             out.y(t, c) = (s(t, c) - mean) * rstd;
             if (!gain.empty()) out.y(t, c) *= gain[c];
@@ -39,8 +40,9 @@ NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias
 
 // With ŝ = (s − mean)·rstd and g = dy·gain:  ds = rstd·(g − ŝ·mean(g·ŝ)), and for layernorm − rstd·mean(g):
 // what the dependence of rstd and of the mean on s takes away.
-NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain, NormKind kind) {
-    const NormForward plain = norm_forward(s, {}, {}, kind);  // its y is ŝ
+NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain, NormKind kind,
+                           float epsilon) {
+    const NormForward plain = norm_forward(s, {}, {}, kind, epsilon);  // its y is ŝ
     NormBackward out{Matrix(s.rows, s.cols), Matrix(1, s.cols), Matrix(1, s.cols)};
     const double count = static_cast<double>(s.cols);
     for (int64_t t = 0; t < s.rows; ++t) {
@@ -63,19 +65,19 @@ NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain
 
 MixNormForward mix_norm_forward(const Matrix& x, const Matrix& delta, const Matrix& z,
                                 const Matrix& coefficients, const Matrix& gain, const Matrix& bias,
-                                NormKind kind) {
+                                NormKind kind, float epsilon) {
     MixNormForward out;
     out.entered = delta.empty() ? x : plus(x, delta);
     out.s = mix_forward(out.entered, z, coefficients);
-    out.norm = norm_forward(out.s, gain, bias, kind);
+    out.norm = norm_forward(out.s, gain, bias, kind, epsilon);
     return out;
 }
 
 MixNormBackward mix_norm_backward(const Matrix& dy, const Matrix& dresidual, const Matrix& x,
                                   const Matrix& delta, const Matrix& z, const Matrix& coefficients,
-                                  const Matrix& gain, NormKind kind) {
-    const MixNormForward forward = mix_norm_forward(x, delta, z, coefficients, gain, {}, kind);
-    const NormBackward norm = norm_backward(dy, forward.s, gain, kind);
+                                  const Matrix& gain, NormKind kind, float epsilon) {
+    const MixNormForward forward = mix_norm_forward(x, delta, z, coefficients, gain, {}, kind, epsilon);
+    const NormBackward norm = norm_backward(dy, forward.s, gain, kind, epsilon);
     const Matrix ds = dresidual.empty() ? norm.ds : plus(norm.ds, dresidual);
     const MixBackward mix = mix_backward(ds, forward.entered, z, coefficients);
     return {mix.dx, mix.dz, mix.dcoefficients, norm.dgain, norm.dbias};

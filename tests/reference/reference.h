@@ -35,8 +35,10 @@ struct NormBackward {
     Matrix dgain, dbias;  // 1×C, also where gain or bias is not given
 };
 // gain and bias may be empty.
-NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias, NormKind kind);
-NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain, NormKind kind);
+NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias, NormKind kind,
+                         float epsilon = kNormEpsilon);
+NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain, NormKind kind,
+                           float epsilon = kNormEpsilon);
 
 struct MixNormForward {
     Matrix entered, s;  // T×C
@@ -49,10 +51,10 @@ struct MixNormBackward {
 // delta and dresidual may be empty; dresidual: gradient of s from elsewhere.
 MixNormForward mix_norm_forward(const Matrix& x, const Matrix& delta, const Matrix& z,
                                 const Matrix& coefficients, const Matrix& gain, const Matrix& bias,
-                                NormKind kind);
+                                NormKind kind, float epsilon = kNormEpsilon);
 MixNormBackward mix_norm_backward(const Matrix& dy, const Matrix& dresidual, const Matrix& x,
                                   const Matrix& delta, const Matrix& z, const Matrix& coefficients,
-                                  const Matrix& gain, NormKind kind);
+                                  const Matrix& gain, NormKind kind, float epsilon = kNormEpsilon);
 
 // ---- pointwise.cpp
 // -------------------------------------------------------------------------------------------

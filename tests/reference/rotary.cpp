@@ -19,10 +19,11 @@ void turn(Matrix& u, int64_t t, int64_t begin, int64_t half, const Matrix& cos, 
     }
 }
 
-double reciprocal_rms(const Matrix& u, int64_t t, int64_t begin, int64_t head_dim) {
+double reciprocal_rms(const Matrix& u, int64_t t, int64_t begin, const RotaryOptions& options) {
     double sum = 0.0;
-    for (int64_t d = 0; d < head_dim; ++d) sum += u(t, begin + d) * u(t, begin + d);
-    return 1.0 / std::sqrt(sum / static_cast<double>(head_dim) + static_cast<double>(kNormEpsilon));
+    for (int64_t d = 0; d < options.head_dim; ++d) sum += u(t, begin + d) * u(t, begin + d);
+    return 1.0 /
+           std::sqrt(sum / static_cast<double>(options.head_dim) + static_cast<double>(options.epsilon));
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ RotaryForward qk_norm_rotary_forward(const Matrix& u, const Matrix& cos, const M
         for (int64_t h = 0; h < options.num_heads; ++h) {
             const int64_t begin = h * head_dim;
             if (options.normalize) {
-                out.rstd(t, h) = reciprocal_rms(u, t, begin, head_dim);
+                out.rstd(t, h) = reciprocal_rms(u, t, begin, options);
                 for (int64_t d = 0; d < head_dim; ++d) out.u(t, begin + d) *= out.rstd(t, h);
             }
             if (options.rotate) turn(out.u, t, begin, head_dim / 2, cos, sin, position[t], false);
@@ -54,7 +55,7 @@ Matrix qk_norm_rotary_backward(const Matrix& dout, const Matrix& u, const Matrix
             const int64_t begin = h * head_dim;
             if (options.rotate) turn(du, t, begin, head_dim / 2, cos, sin, position[t], true);
             if (!options.normalize) continue;
-            const double rstd = reciprocal_rms(u, t, begin, head_dim);
+            const double rstd = reciprocal_rms(u, t, begin, options);
             double mean = 0.0;
             for (int64_t d = 0; d < head_dim; ++d) {
                 mean += du(t, begin + d) * u(t, begin + d) * rstd / static_cast<double>(head_dim);

@@ -166,6 +166,26 @@ TEST(ModelParts, TricksAreNodesOfTheirOwn) {
         << of(4);
 }
 
+// One epsilon for all norms, those of q and k too; the usual one is not worth a word.
+TEST(ModelParts, NormsHaveTheEpsilonThatIsSaid) {
+    const auto nodes = [](const Json& model) {
+        std::string text;
+        for (const Layer& layer : layer_table(graph_of(config_of(model).model).graph))
+            text += fmt::format("{}; ", fmt::join(layer.nodes, "; "));
+        return text;
+    };
+    const std::string usual = nodes(Json::parse(kModel)),
+                      recipe = nodes(changed("/norms", {{"epsilon", 1.1920929e-7}}));
+    const auto count = [](const std::string& text, const std::string& word) {
+        size_t found = 0;
+        for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+        return found;
+    };
+    EXPECT_EQ(count(usual, "epsilon"), 0U) << usual;
+    EXPECT_EQ(count(recipe, "rmsnorm, epsilon 1.2e-07"), count(usual, "rmsnorm")) << recipe;
+    EXPECT_EQ(count(recipe, "8, epsilon 1.2e-07"), count(usual, "QK-norm")) << recipe;
+}
+
 TEST(ModelParts, ResolvedConfigReadsBackTheSame) {
     const std::string text = config_to_json(config_of(Json::parse(kModel)));
     EXPECT_EQ(config_to_json(parse_config(text, "resolved", {})), text);
@@ -222,6 +242,7 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
          "model.skips[0] leads there already"},
         {"/head/tied_to", "values", "table \"values\" is a value_table too"},
         {"/tables/embed/rows", "positions", "begin with a table of tokens"},
+        {"/norms", {{"epsilon", 0}}, "model.norms.epsilon: 0 is outside [1e-20, 1]"},
     };
     for (const Refusal& refusal : refusals) {
         const std::string error = error_of(changed(refusal.pointer, refusal.value));

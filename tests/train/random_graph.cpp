@@ -21,6 +21,7 @@ namespace {
 constexpr Extent kTokenExtent{Dimension::tokens, RandomGraph::kTokens};
 constexpr Extent kWidthExtent{Dimension::width, RandomGraph::kWidth};
 constexpr NormKind kNorm = NormKind::rmsnorm;
+constexpr float kEpsilon = 0.125f;  // so large that a norm with the usual one is another
 constexpr Activation kActivation = Activation::gelu_tanh;
 
 Matrix first_columns(const Matrix& x, int64_t count) {
@@ -106,7 +107,7 @@ void RandomGraph::append(Kind kind) {
         case Kind::norm:
             graph.add(std::make_unique<Norm>(
                 Norm::Ports{.y = y, .statistics = {kNoValue, f32("rstd")}, .x = x, .parameters = {gain()}},
-                kNorm));
+                kNorm, kEpsilon));
             break;
         case Kind::mix_norm: {
             operation.reads.push_back(any_value());  // may be x
@@ -123,7 +124,7 @@ void RandomGraph::append(Kind kind) {
                                                          .statistics = {kNoValue, f32("rstd")},
                                                          .x = operation.writes[0],
                                                          .parameters = {gain()}},
-                                             kNorm));
+                                             kNorm, kEpsilon));
             break;
         }
         case Kind::weighted: {  // x + c·z of the row before − gate(u)·w, any of them the same
@@ -235,7 +236,7 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 y = activation_forward(in(0), kActivation);
                 break;
             case Kind::norm:
-                y = norm_forward(in(0), of(o, 0), {}, kNorm).y;
+                y = norm_forward(in(0), of(o, 0), {}, kNorm, kEpsilon).y;
                 break;
             case Kind::add:
                 y = plus(in(0), in(1));
@@ -244,7 +245,8 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 y = weighted_sum_forward(terms_of(o, in), kSequence);
                 break;
             case Kind::mix_norm: {
-                const auto mixed = mix_norm_forward(in(0), {}, in(1), of(o, 0), of(o, 1), {}, kNorm);
+                const auto mixed =
+                    mix_norm_forward(in(0), {}, in(1), of(o, 0), of(o, 1), {}, kNorm, kEpsilon);
                 values[o.writes[0]] = mixed.s;
                 values[o.writes[1]] = mixed.norm.y;
                 break;
@@ -275,7 +277,7 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 give(dvalues[o->reads[0]], activation_backward(dy, in(0), kActivation));
                 break;
             case Kind::norm: {
-                const auto d = norm_backward(dy, in(0), of(*o, 0), kNorm);
+                const auto d = norm_backward(dy, in(0), of(*o, 0), kNorm, kEpsilon);
                 give(dp(0), d.dgain);
                 give(dvalues[o->reads[0]], d.ds);
                 break;
@@ -301,7 +303,7 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 // Either of what it writes may be read by nobody.
                 const Matrix none(kTokens, kWidth);
                 const auto d = mix_norm_backward(dy.empty() ? none : dy, dvalues[o->writes[0]], in(0), {},
-                                                 in(1), of(*o, 0), of(*o, 1), kNorm);
+                                                 in(1), of(*o, 0), of(*o, 1), kNorm, kEpsilon);
                 give(dp(0), d.dcoefficients);
                 give(dp(1), d.dgain);
                 give(dvalues[o->reads[0]], d.dx);

@@ -37,6 +37,10 @@ void NormConfig::fields(FieldVisitor& v) {
     v.choice("type", type, "what every norm of the stream computes");
     v.field("gain", gain, "norms multiply by a learned gain");
     v.field("bias", bias, "and add a learned bias");
+    v.field(
+        "epsilon", epsilon,
+        "added to the mean square (layernorm: the variance) before its root is taken, in the norms of q and k too",
+        {1e-20, 1});
 }
 
 void GateConfig::fields(FieldVisitor& v) {

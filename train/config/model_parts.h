@@ -35,6 +35,7 @@ struct TableConfig {
 struct NormConfig {
     NormKind type = NormKind::rmsnorm;
     bool gain = false, bias = false;  // learned
+    double epsilon = 1e-5;            // of QK-norms too
     void fields(FieldVisitor& v);
 };
 

@@ -93,7 +93,8 @@ ValueId GraphWriter::norm(const std::string& name, ValueId x) {
     NormParameters parameters;
     if (parts_.norms.gain) parameters.gain = parameter(name + ".gain", {width()}, filled(1));
     if (parts_.norms.bias) parameters.bias = parameter(name + ".bias", {width()}, filled(0));
-    add<Norm>({.y = y, .statistics = kept, .x = x, .parameters = parameters}, parts_.norms.type);
+    add<Norm>({.y = y, .statistics = kept, .x = x, .parameters = parameters}, parts_.norms.type,
+              static_cast<float>(parts_.norms.epsilon));
     return y;
 }
 

@@ -35,7 +35,8 @@ void StreamInput::add(size_t& i) {
     if (part.type == StreamPart::norm) {
         const ValueId x = in_stream_ ? x_ : whole();
         const ValueId normed = w_.real("first", w_.rows_of(x), w_.width());
-        w_.add<Norm>({.y = normed, .statistics = w_.statistics("embedding", x), .x = x}, parts_.norms.type);
+        w_.add<Norm>({.y = normed, .statistics = w_.statistics("embedding", x), .x = x}, parts_.norms.type,
+                     static_cast<float>(parts_.norms.epsilon));
         x_ = normed;
     } else if (part.type == StreamPart::smear) {
         x_ = smear(whole(), part);

@@ -28,8 +28,11 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
     const ValueId embedded =
         config.value_table.empty() ? kNoValue : tables_.lookup("value_embedding", config.value_table);
 
-    const RotaryOptions rotary{
-        .num_heads = H, .head_dim = D, .normalize = config.qk_norm, .rotate = config.rotary.has_value()};
+    const RotaryOptions rotary{.num_heads = H,
+                               .head_dim = D,
+                               .normalize = config.qk_norm,
+                               .rotate = config.rotary.has_value(),
+                               .epsilon = static_cast<float>(parts_.norms.epsilon)};
     if (rotary.normalize || rotary.rotate) {
         const ValueId turned_q = w_.view(qkv, "q", 0, C), turned_k = w_.view(qkv, "k", C, C);
         const ValueId rstd =

@@ -58,6 +58,7 @@ ForwardArguments<Real> forward_arguments(const Arguments& a, Tensor entered) {
             optional(a.bias),
             a.x.rows(),
             a.x.cols(),
+            a.epsilon,
             a.delta.present(),
             a.kind == NormKind::layernorm,
             {},

@@ -43,6 +43,7 @@ struct ForwardArguments {
     float *mean, *rstd;
     const float *gain, *bias;
     int64_t rows, cols;
+    float epsilon;
     bool has_delta, centered;
     Rows<Real> mixed, z;        // kMixed only; mixed: receives s
     const float* coefficients;  // likewise
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads) norm_forward_kernel(Forwar
         for (int i = 0; i < W; ++i)
             if (i < chunk.count) squares = fmaf(v[i] - center, v[i] - center, squares);
     });
-    const float r = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(a.cols) + kNormEpsilon);
+    const float r = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(a.cols) + a.epsilon);
     if (lane_index() == 0) {
         a.rstd[row] = r;
         if (a.centered) a.mean[row] = center;

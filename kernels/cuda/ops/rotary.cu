@@ -21,6 +21,7 @@ struct Arguments {
     const int32_t* position;
     int64_t vectors, positions;  // vectors: T · heads_of_row
     int num_heads, head_dim, group;
+    float epsilon;
     bool normalize, rotate;
     int first_head, heads_of_row;  // among those of q, k and v: the ones that have something to do
     Rows<Real> mixed, v, z;        // kMix only, as the coefficients
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
             dot = sum;
             r = *a.rstd.at(row, head);
         } else {
-            r = 1.0f / sqrtf(sum + kNormEpsilon);
+            r = 1.0f / sqrtf(sum + a.epsilon);
             if (threadIdx.x % a.group == 0) *a.rstd.at(row, head) = r;
         }
     }
@@ -172,6 +173,7 @@ void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite si
                                             static_cast<int>(o.num_heads),
                                             static_cast<int>(o.head_dim),
                                             group,
+                                            o.epsilon,
                                             o.normalize,
                                             o.rotate,
                                             static_cast<int>(turns ? 0 : 2 * o.num_heads),

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "train/model/graph/graph.h"
+#include "train/model/nodes/norm.h"
 
 namespace speedrun {
 
@@ -19,9 +20,10 @@ QkNormRotary::QkNormRotary(const Ports& ports, const RotaryOptions& options)
       options_(options) {}
 
 std::string QkNormRotary::describe(const NodeGraph& /*graph*/) const {
-    return fmt::format("{}{}{} {} x {}", options_.normalize ? "QK-norm" : "",
+    return fmt::format("{}{}{} {} x {}{}", options_.normalize ? "QK-norm" : "",
                        options_.normalize && options_.rotate ? ", " : "", options_.rotate ? "rotary" : "",
-                       options_.num_heads, options_.head_dim);
+                       options_.num_heads, options_.head_dim,
+                       options_.normalize ? described_epsilon(options_.epsilon) : "");
 }
 
 void QkNormRotary::enqueue(const Call& call, const ValueMix& value) const {

@@ -61,7 +61,8 @@ void MixThenNorm::enqueue(const Call* add_call, const Call& mix_call, const Call
                                     .mix = {mix_call(mix.second()), mix_call(mix.coefficients())},
                                     .gain = norm_call(norm.gain),
                                     .bias = norm_call(norm.bias),
-                                    .kind = norm.norm_kind()},
+                                    .kind = norm.norm_kind(),
+                                    .epsilon = norm.epsilon()},
                                    norm_call.stream);
 }
 

@@ -5,14 +5,9 @@
 
 namespace speedrun {
 
-namespace {
-
-std::string describe_norm(NormKind kind, const Node::Par& gain, const Node::Par& bias) {
-    return fmt::format("{}{}{}", word_of(kind), gain.index >= 0 ? ", gain" : "",
-                       bias.index >= 0 ? ", bias" : "");
+std::string described_epsilon(float epsilon) {
+    return epsilon == kNormEpsilon ? "" : fmt::format(", epsilon {:.2g}", epsilon);
 }
-
-}  // namespace
 
 Add::Add(const Ports& ports)
     : Node(Cost::pointwise),
@@ -24,7 +19,7 @@ void Add::forward(const Call& call) const {
     call.ops.add({.y = call(sum), .x = call(x), .z = call(delta)}, call.stream);
 }
 
-Norm::Norm(const Ports& ports, NormKind kind)
+Norm::Norm(const Ports& ports, NormKind kind, float epsilon)
     : Node(Cost::pointwise),
       y(writes({.value = ports.y})),
       mean(writes({.value = ports.statistics.mean, .in_backward = true})),
@@ -32,10 +27,12 @@ Norm::Norm(const Ports& ports, NormKind kind)
       x(reads({.value = ports.x, .gradient = Gives::plus, .in_backward = true, .in_place = true})),
       gain(uses(ports.parameters.gain, true)),
       bias(uses(ports.parameters.bias, false)),
-      kind_(kind) {}
+      kind_(kind),
+      epsilon_(epsilon) {}
 
 std::string Norm::describe(const NodeGraph& /*graph*/) const {
-    return describe_norm(kind_, gain, bias);
+    return fmt::format("{}{}{}{}", word_of(kind_), gain.index >= 0 ? ", gain" : "",
+                       bias.index >= 0 ? ", bias" : "", described_epsilon(epsilon_));
 }
 
 void Norm::forward_of(const Call& call, const Call* add_call, const Add* add) const {
@@ -47,7 +44,8 @@ void Norm::forward_of(const Call& call, const Call* add_call, const Add* add) co
                            .delta = add ? (*add_call)(add->delta) : Tensor{},
                            .gain = call(gain),
                            .bias = call(bias),
-                           .kind = kind_},
+                           .kind = kind_,
+                           .epsilon = epsilon_},
                           call.stream);
 }
 

@@ -16,6 +16,9 @@ struct NormStatistics {
     ValueId mean, rstd;  // f32 (tokens)
 };
 
+// Nothing for the usual epsilon, ", epsilon E" for another.
+std::string described_epsilon(float epsilon);
+
 // sum = x + delta: the residual stream.
 class Add final : public Node {
   public:
@@ -41,7 +44,7 @@ class Norm final : public Node {
         ValueId x;  // (tokens, width)
         NormParameters parameters = {};
     };
-    Norm(const Ports& ports, NormKind kind);
+    Norm(const Ports& ports, NormKind kind, float epsilon);
     const char* kind() const override { return "norm"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override { forward_of(call, nullptr); }
@@ -50,6 +53,7 @@ class Norm final : public Node {
     void backward(const Call& call) const override;
 
     NormKind norm_kind() const { return kind_; }
+    float epsilon() const { return epsilon_; }
 
     const Out y, mean, rstd;
     const In x;
@@ -57,6 +61,7 @@ class Norm final : public Node {
 
   private:
     const NormKind kind_;
+    const float epsilon_;
 };
 
 }  // namespace speedrun
