@@ -78,7 +78,9 @@ ModelConfig spelled_out() {
             "input": [{"type": "table", "table": "embed"}, {"type": "smear", "columns": 5}, {"type": "norm"}],
             "layers": {
                 "count": 4,
-                "each": {"mix": {}, "attention": {"heads": 2, "gate": {"columns": 6}}, "mlp": {"ratio": 2}},
+                "each": {"mix": {}, "attention": {"heads": 2, "gate": {"columns": 6},
+                                                  "rotary": {"base": 100, "fraction": 0.5, "endpoint": true}},
+                         "mlp": {"ratio": 2}},
                 "at": {"0": {"attention": {"value_table": "values"}}, "1": null, "2": {"attention": null},
                        "3": {"mix": null, "attention": {"value_table": "values", "window": 4}}}},
             "skips": [{"from": 0, "to": 3}],

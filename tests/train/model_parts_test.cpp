@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -186,6 +187,35 @@ TEST(ModelParts, NormsHaveTheEpsilonThatIsSaid) {
     EXPECT_EQ(count(recipe, "8, epsilon 1.2e-07"), count(usual, "QK-norm")) << recipe;
 }
 
+// A head of 8 has 4 pairs. What turns by nothing has the cosine 1 at every position; layers with the same angles share them.
+TEST(ModelParts, SomePairsMayStayAsTheyAre) {
+    Json model =
+        changed("/layers/each/attention/rotary", {{"base", 64}, {"fraction", 0.5}, {"endpoint", true}});
+    model["layers"]["at"]["1"]["attention"]["rotary"] = {{"fraction", 1}, {"endpoint", false}};
+    const ModelGraph written = graph_of(config_of(model).model);
+    std::vector<const Value*> cosines;
+    for (const Value& value : written.graph.values())
+        if (value.name == "rotary cos") cosines.push_back(&value);
+    ASSERT_EQ(cosines.size(), 2U);
+    for (const size_t position : {0U, 5U, 31U}) {
+        const float* const all = cosines[0]->content.data() + position * 4;  // layer 1's: 64^(-i/4)
+        const float* const some = cosines[1]->content.data() + position * 4;
+        const auto cos_of = [&](double frequency) {
+            return static_cast<float>(std::cos(static_cast<double>(position) * frequency));
+        };
+        EXPECT_EQ(all[1], cos_of(std::pow(64, -0.25)));
+        EXPECT_EQ(some[0], cos_of(1));
+        EXPECT_EQ(some[1], cos_of(1.0 / 64));
+        EXPECT_EQ(some[2], 1);
+        EXPECT_EQ(some[3], 1);
+    }
+    const std::vector<Layer> layers = layer_table(written.graph);
+    EXPECT_NE(
+        fmt::format("{}", fmt::join(layers[2].nodes, "; ")).find("rotary 2 x 8, 2 of 4 pairs, to 1/64;"),
+        std::string::npos)
+        << fmt::format("{}", fmt::join(layers[2].nodes, "; "));
+}
+
 TEST(ModelParts, ResolvedConfigReadsBackTheSame) {
     const std::string text = config_to_json(config_of(Json::parse(kModel)));
     EXPECT_EQ(config_to_json(parse_config(text, "resolved", {})), text);
@@ -242,6 +272,14 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
          "model.skips[0] leads there already"},
         {"/head/tied_to", "values", "table \"values\" is a value_table too"},
         {"/tables/embed/rows", "positions", "begin with a table of tokens"},
+        {"/layers/each/attention/rotary",
+         {{"fraction", 0.3}},
+         "attention.rotary.fraction 0.3 of 4 pairs of a head's dimensions is 1.2, expected a whole number from 1 to 4: say N/4"},
+        {"/layers/each/attention/rotary", {{"fraction", 0}}, "is 0, expected a whole number from 1 to 4"},
+        {"/layers/each/attention/rotary", {{"fraction", 1.25}}, "rotary.fraction: 1.25 is outside [0, 1]"},
+        {"/layers/each/attention/rotary",
+         {{"fraction", 0.25}, {"endpoint", true}},
+         "attention.rotary.endpoint: a single pair turns, whose frequency is 1 and not 1/base: expected 2 pairs, fraction 0.5"},
         {"/norms", {{"epsilon", 0}}, "model.norms.epsilon: 0 is outside [1e-20, 1]"},
     };
     for (const Refusal& refusal : refusals) {

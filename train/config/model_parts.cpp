@@ -60,6 +60,12 @@ void StreamPartConfig::fields(FieldVisitor& v) {
 
 void RotaryConfig::fields(FieldVisitor& v) {
     v.field("base", base, "base of the frequencies", {1, 1e9});
+    v.field("fraction", fraction,
+            "share of a head's pairs of dimensions that turn, the fastest first; the others stay as they are",
+            {0, 1});
+    v.field(
+        "endpoint", endpoint,
+        "of n pairs that turn the last has the frequency 1/base, the i-th base^(-i/(n-1)); else base^(-i/n)");
 }
 
 void AttentionConfig::fields(FieldVisitor& v) {

@@ -3,6 +3,7 @@
 // switches (spell_out.h). The model is built from the parts and from nothing else.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -57,7 +58,11 @@ struct StreamPartConfig {
 
 struct RotaryConfig {
     double base = 10000;
+    double fraction = 1;    // of a head's pairs of dimensions: the first, which turn
+    bool endpoint = false;  // the last frequency is 1/base
     void fields(FieldVisitor& v);
+    // How many of a head's pairs turn; the nearest number where the fraction gives none.
+    int64_t turning_pairs(int64_t pairs) const { return std::llround(fraction * static_cast<double>(pairs)); }
 };
 
 // x + O·attention(norm(x)).

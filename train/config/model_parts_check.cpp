@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <set>
 
 #include "data/json_text.h"
@@ -160,6 +161,8 @@ class PartsCheck {
         if (attention.rotary && model_dim_ / attention.heads % 2 != 0)
             throw_usage("{}.rotary needs an even head size, not {} (= model_dim {} / heads {})", key,
                         model_dim_ / attention.heads, model_dim_, attention.heads);
+        if (attention.rotary)
+            check_rotary(key + ".rotary", *attention.rotary, model_dim_ / attention.heads / 2);
         parts_.window_of(attention, static_cast<int64_t>(layer));
         if (attention.gate) {
             check_columns(key + ".gate.columns", attention.gate->columns);
@@ -171,6 +174,22 @@ class PartsCheck {
         if (input_tables_.count(attention.value_table))
             throw_usage("{}.value_table: \"{}\" is in model.input too", key, attention.value_table);
         value_tables_.insert(attention.value_table);
+    }
+
+    // pairs: of the dimensions of a head.
+    static void check_rotary(const std::string& key, const RotaryConfig& rotary, int64_t pairs) {
+        const int64_t turning = rotary.turning_pairs(pairs);
+        const double asked = rotary.fraction * static_cast<double>(pairs);
+        if (turning < 1 || std::abs(asked - static_cast<double>(turning)) > 1e-6)
+            throw_usage(
+                "{}.fraction {} of {} pairs of a head's dimensions is {:.6g}, expected a whole number from 1 to {}: "
+                "say N/{}, or \"rotary\": null to turn none",
+                key, rotary.fraction, pairs, asked, pairs, pairs);
+        if (rotary.endpoint && turning < 2)
+            throw_usage(
+                "{}.endpoint: a single pair turns, whose frequency is 1 and not 1/base: expected 2 pairs, "
+                "fraction {:.6g}, or endpoint false",
+                key, 2.0 / static_cast<double>(pairs));
     }
 
     void check_columns(const std::string& key, int64_t columns) const {

@@ -6,6 +6,7 @@
 #include "train/model/nodes/activation.h"
 #include "train/model/nodes/key_exchange.h"
 #include "train/model/nodes/ring_attention.h"
+#include "train/model/rotary_frequencies.h"
 
 namespace speedrun {
 
@@ -38,7 +39,10 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
         const ValueId rstd =
             rotary.normalize ? w_.f32("qk_rstd", {w_.tokens(), {Dimension::heads, 2 * H}}) : kNoValue;
         RotaryTables angles;
-        if (config.rotary) angles = rotary_tables({.base = config.rotary->base, .half = D / 2});
+        if (config.rotary) {
+            angles = rotary_tables(rotary_frequencies(*config.rotary, D / 2));
+            angles.described = described_rotary(*config.rotary, D / 2);
+        }
         w_.add<QkNormRotary>({.q = turned_q,
                               .k = turned_k,
                               .rstd = rstd,
@@ -165,21 +169,20 @@ ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {
                                      .fan_in = hidden_size}));
 }
 
-// Su et al. 2021, eq. 15: θ_i = base^(−2i/D).
-const RotaryTables& Sublayers::rotary_tables(const RotaryKey& key) {
-    const auto [at, is_new] = rotary_.try_emplace(key);
+const RotaryTables& Sublayers::rotary_tables(const std::vector<double>& frequencies) {
+    const auto [at, is_new] = rotary_.try_emplace(frequencies);
     if (!is_new) return at->second;
     const int64_t length = w_.batch.sequence_length;
     std::vector<float> cos, sin;
     for (int64_t position = 0; position < length; ++position) {
-        for (int64_t i = 0; i < key.half; ++i) {
-            const double angle = static_cast<double>(position) *
-                                 std::pow(key.base, -static_cast<double>(i) / static_cast<double>(key.half));
+        for (const double frequency : frequencies) {
+            const double angle = static_cast<double>(position) * frequency;
             cos.push_back(static_cast<float>(std::cos(angle)));
             sin.push_back(static_cast<float>(std::sin(angle)));
         }
     }
-    const std::vector<Extent> extents{{Dimension::positions, length}, {Dimension::half_head, key.half}};
+    const std::vector<Extent> extents{{Dimension::positions, length},
+                                      {Dimension::half_head, static_cast<int64_t>(frequencies.size())}};
     at->second = {.cos = w_.constant("rotary cos", extents, std::move(cos)),
                   .sin = w_.constant("rotary sin", extents, std::move(sin)),
                   .positions = w_.model.positions};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <vector>
 
 #include "train/model/nodes/attention.h"
 #include "train/model/nodes/key_travel.h"
@@ -19,12 +20,8 @@ class Sublayers {
     ValueId mlp(const MlpConfig& config, ValueId normed);
 
   private:
-    struct RotaryKey {
-        double base;
-        int64_t half;  // frequencies, D/2
-        auto operator<=>(const RotaryKey&) const = default;
-    };
-    const RotaryTables& rotary_tables(const RotaryKey& key);
+    // Of one frequency for each pair of a head's dimensions; layers that agree in all share them.
+    const RotaryTables& rotary_tables(const std::vector<double>& frequencies);
     struct Projected {
         ValueId q, k, v;
     };
@@ -39,7 +36,7 @@ class Sublayers {
     const ModelParts& parts_;
     TokenTables& tables_;
     const ModelOptions options_;
-    std::map<RotaryKey, RotaryTables> rotary_;
+    std::map<std::vector<double>, RotaryTables> rotary_;
 };
 
 }  // namespace speedrun

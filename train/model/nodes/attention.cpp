@@ -17,12 +17,13 @@ QkNormRotary::QkNormRotary(const Ports& ports, const RotaryOptions& options)
       cos_(reads({.value = ports.tables.cos, .in_backward = true})),
       sin_(reads({.value = ports.tables.sin, .in_backward = true})),
       positions_(reads({.value = ports.tables.positions, .in_backward = true})),
-      options_(options) {}
+      options_(options),
+      angles_(ports.tables.described) {}
 
 std::string QkNormRotary::describe(const NodeGraph& /*graph*/) const {
-    return fmt::format("{}{}{} {} x {}{}", options_.normalize ? "QK-norm" : "",
+    return fmt::format("{}{}{} {} x {}{}{}", options_.normalize ? "QK-norm" : "",
                        options_.normalize && options_.rotate ? ", " : "", options_.rotate ? "rotary" : "",
-                       options_.num_heads, options_.head_dim,
+                       options_.num_heads, options_.head_dim, angles_,
                        options_.normalize ? described_epsilon(options_.epsilon) : "");
 }
 

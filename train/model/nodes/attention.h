@@ -8,6 +8,7 @@ namespace speedrun {
 struct RotaryTables {
     ValueId cos = kNoValue, sin = kNoValue;  // constants (positions, half_head)
     ValueId positions = kNoValue;            // ids
+    std::string described = {};              // what is unusual about them, for people
 };
 
 // Queries and keys RMS-normalised per head and rotated by their position, in place (op::QkNormRotaryForward).
@@ -32,6 +33,7 @@ class QkNormRotary final : public Node {
     const Out q_, k_, rstd_;
     const In projected_q_, projected_k_, cos_, sin_, positions_;
     const RotaryOptions options_;
+    const std::string angles_;
 };
 
 class Attention final : public Node {
