@@ -216,6 +216,23 @@ TEST(ModelParts, SomePairsMayStayAsTheyAre) {
         << fmt::format("{}", fmt::join(layers[2].nodes, "; "));
 }
 
+// A factor of the values where no table is mixed in, which brings its own two.
+TEST(ModelParts, ValuesMayHaveAFactor) {
+    EXPECT_FALSE(graph_of(config_of(Json::parse(kModel)).model).table.contains("blocks.1.attn.value_scale"));
+    Json model = changed("/layers/each/attention/value_scale", true);
+    model["layers"]["each"]["attention"]["value_start"] = 0.75;
+    const ModelGraph written = graph_of(config_of(model).model);
+    const Parameter& factor = written.table.find("blocks.1.attn.value_scale");
+    EXPECT_EQ(factor.shape, (std::vector<int64_t>{1}));
+    EXPECT_EQ(factor.init.value, 0.75F);
+    EXPECT_FALSE(written.table.contains("blocks.2.attn.value_scale"));
+    EXPECT_EQ(written.table.find("blocks.2.attn.value_mix").init.value, 0.75F);
+    EXPECT_FALSE(written.table.contains("blocks.3.attn.value_scale"));  // no attention
+    const std::vector<Layer> layers = layer_table(written.graph);
+    EXPECT_NE(fmt::format("{}", fmt::join(layers[1].nodes, "; ")).find("sum of c0 x v; attention"),
+              std::string::npos);
+}
+
 TEST(ModelParts, ResolvedConfigReadsBackTheSame) {
     const std::string text = config_to_json(config_of(Json::parse(kModel)));
     EXPECT_EQ(config_to_json(parse_config(text, "resolved", {})), text);

@@ -78,7 +78,9 @@ void AttentionConfig::fields(FieldVisitor& v) {
             "keys that a query sees at most, itself included: a number, 0 for all, or a name "
             "of model.windows");
     v.field("value_table", value_table, "table of tokens that is mixed into v with two learned factors");
-    v.field("value_start", value_start, "both factors at the start", {-1e6, 1e6});
+    v.field("value_start", value_start, "those factors at the start, and that of value_scale", {-1e6, 1e6});
+    v.field("value_scale", value_scale,
+            "without a value_table v is multiplied by a learned factor; with one it has that anyway");
     v.optional("gate", gate, "multiply each head's output by a sigmoid gate, which starts at 1/2");
     init_field(v, "init", init, "matrix of q, k and v at the start");
     init_field(v, "out_init", out_init, "output matrix at the start");

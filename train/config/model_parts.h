@@ -75,6 +75,7 @@ struct AttentionConfig {
     std::string window = "0";
     std::string value_table = {};
     double value_start = 0.5;
+    bool value_scale = false;
     std::optional<GateConfig> gate = {};
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
     InitConfig out_init = {};

@@ -60,6 +60,9 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                    {{.value = v, .parameter = mix, .element = 0},
                     {.value = embedded, .parameter = mix, .element = 1}});
     }
+    if (embedded == kNoValue && config.value_scale)
+        v = w_.sum("scaled v", w_.head_width(),
+                   {{.value = v, .parameter = w_.number("attn.value_scale", config.value_start)}});
     const double usual_scale = 1.0 / std::sqrt(static_cast<double>(D));
     const AttentionOptions how{.sequence_length = w_.batch.sequence_length,
                                .num_heads = H,

@@ -1,0 +1,83 @@
+// Whole runs of a model with the parts that speedrun recipes are made of: several ranks train as one does, however they
+// share rows and matrices, and nothing depends on what is kept for backward.
+#include <cmath>
+
+#include "tests/runs/rank_run_fixture.h"
+
+namespace speedrun::testing {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+// Sums over ranks in another order than over one rank's tokens: f32 rounding, which twelve steps amplify; as in the
+// tests of the engine.
+constexpr double kTolerance = 1e-5;
+
+struct MeshCase {
+    int ranks, context, tensor;
+    bool sequence;
+    const char* strategy;
+};
+
+class RecipeRunTest : public RankRunFixture {
+  protected:
+    // Values by token in layer 2 alone. No matrix starts at zero, so that every part counts from the first step.
+    Config recipe(const MeshCase& mesh, const Settings& more = {}) const {
+        Settings all = {
+            R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32,
+                "tables": {"embed": {"init": {"type": "normal", "value": 1}},
+                           "values": {"init": {"type": "normal", "value": 1}}},
+                "norms": {"epsilon": 0.001},
+                "input": [{"type": "table", "table": "embed"}, {"type": "norm"}],
+                "layers": {"count": 3,
+                    "each": {"attention": {"heads": 2, "window": 11, "value_scale": true,
+                                           "rotary": {"base": 64, "fraction": 0.5, "endpoint": true},
+                                           "out_init": {"type": "normal", "value": 0.2}},
+                             "mlp": {"ratio": 2, "down_init": {"type": "normal", "value": 0.2}}},
+                    "at": {"2": {"attention": {"value_table": "values"}}}},
+                "output": [{"type": "norm"}],
+                "head": {"init": {"type": "normal", "value": 0.1}}})",
+            "schedule.steps=12",
+            "batch.sequence_length=32",
+            "batch.microbatch_tokens=128",
+            "batch.tokens_per_step=512",
+            "eval.every=5",
+            "threads=1",
+            "parallel.context=" + std::to_string(mesh.context),
+            "parallel.tensor=" + std::to_string(mesh.tensor),
+            std::string("parallel.sequence=") + (mesh.sequence ? "true" : "false"),
+            std::string("parallel.strategy=") + mesh.strategy};
+        all.insert(all.end(), more.begin(), more.end());
+        return config(all);
+    }
+    static constexpr MeshCase kAlone{1, 1, 1, false, "ddp"};
+};
+
+TEST_F(RecipeRunTest, AnyMeshTrainsAsOneRankDoes) {
+    run_on(1, recipe(kAlone), "one");
+    for (const MeshCase& mesh : {MeshCase{2, 1, 1, false, "zero1"}, MeshCase{4, 1, 1, false, "zero3"},
+                                 MeshCase{2, 2, 1, false, "ddp"}, MeshCase{2, 1, 2, false, "ddp"},
+                                 MeshCase{4, 2, 2, true, "zero2"}}) {
+        if (kSanitized && mesh.ranks < 4) continue;
+        const std::string name =
+            fmt::format("{}_{}_context_{}_tensor_{}", mesh.strategy, mesh.ranks, mesh.context, mesh.tensor);
+        run_on(mesh.ranks, recipe(mesh), name);
+        expect_near(curve(name), curve("one"), kTolerance, name);
+    }
+}
+
+TEST_F(RecipeRunTest, WhatIsKeptForBackwardChangesNoBit) {
+    for (const char* precision : {"precision=f32", "precision=bf16"}) {
+        const std::string all = std::string("all_") + precision;
+        run(recipe(kAlone, {precision}), all);
+        for (const double value : curve(all)) EXPECT_TRUE(std::isfinite(value));
+        for (const char* kept : {"selective", "full"}) {
+            const std::string name = std::string(kept) + precision;
+            run(recipe(kAlone, {precision, std::string("memory.activation_checkpointing=") + kept}), name);
+            EXPECT_EQ(curve(name), curve(all)) << name;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace speedrun::testing
