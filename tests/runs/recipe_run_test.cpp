@@ -36,7 +36,8 @@ class RecipeRunTest : public RankRunFixture {
                              "mlp": {"ratio": 2, "down_init": {"type": "normal", "value": 0.2}}},
                     "at": {"2": {"attention": {"value_table": "values"}}}},
                 "output": [{"type": "norm"}],
-                "head": {"init": {"type": "normal", "value": 0.1}}})",
+                "head": {"init": {"type": "normal", "value": 0.1}},
+                "loss": {"gradient_divisor": 4}})",
             "schedule.steps=12",
             "batch.sequence_length=32",
             "batch.microbatch_tokens=128",
@@ -64,6 +65,20 @@ TEST_F(RecipeRunTest, AnyMeshTrainsAsOneRankDoes) {
         run_on(mesh.ranks, recipe(mesh), name);
         expect_near(curve(name), curve("one"), kTolerance, name);
     }
+}
+
+// A step has 512 targets: divided by so many, the sum is the mean in every bit. By 64, gradients are 8 times as large, which
+// the step's own loss does not show; both are powers of two, and what is divided late or early rounds alike.
+TEST_F(RecipeRunTest, GradientsMayBeThoseOfASum) {
+    const auto first = [&](const std::string& divisor) {
+        run(recipe(kAlone, {"model.loss.gradient_divisor=" + divisor}), "by_" + divisor);
+        return metrics("by_" + divisor).front();
+    };
+    const Json mean = first("0"), sum = first("64");
+    first("512");
+    EXPECT_EQ(curve("by_512"), curve("by_0"));
+    EXPECT_EQ(sum["loss"], mean["loss"]);
+    EXPECT_EQ(sum["grad_norm"].get<double>(), 8 * mean["grad_norm"].get<double>());
 }
 
 TEST_F(RecipeRunTest, WhatIsKeptForBackwardChangesNoBit) {

@@ -142,6 +142,12 @@ void LossConfig::fields(FieldVisitor& v) {
         "of the cross entropies of the tokens to come in the row, beginning with the next; the loss of training is their "
         "weighted sum, that of validation the next token's",
         {0, 1e3});
+    v.field(
+        "gradient_divisor", gradient_divisor,
+        "gradients are those of the sum of a step's losses, over all ranks and microbatches, divided by this; 0: by "
+        "the step's number of targets, which is the mean. R for a recipe whose R ranks sum over their tokens and "
+        "average their gradients. Reported losses are means either way",
+        {0, 1e12});
 }
 
 void ModelParts::fields(FieldVisitor& v) {

@@ -139,7 +139,13 @@ struct HeadConfig {
 struct LossConfig {
     bool padding = false;
     std::vector<Scheduled<double>> weights{1.0};  // of the token behind each, of the one after that, …
+    double gradient_divisor = 0;  // of the sum of a step's losses; 0: the number of its targets
     int64_t num_targets() const { return static_cast<int64_t>(weights.size()); }
+    // Gradients of a step are those of this factor times the sum of its losses, over all ranks and microbatches.
+    float gradient_scale(int64_t step_targets) const {
+        return static_cast<float>(
+            1.0 / (gradient_divisor > 0 ? gradient_divisor : static_cast<double>(step_targets)));
+    }
     // The next token alone, in every stage.
     bool is_plain() const { return weights == std::vector<Scheduled<double>>{1.0}; }
     void fields(FieldVisitor& v);

@@ -158,7 +158,7 @@ void StepRunner::run_microbatch(size_t model, const UpdatePipeline::Microbatch& 
 
 void StepRunner::enqueue_model(size_t model, const UpdatePipeline::Microbatch& microbatch,
                                int64_t step_targets) {
-    const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(step_targets));
+    const float gradient_scale = config_.model.loss().gradient_scale(step_targets);
     updates_.begin_microbatch(microbatch);
     mark(Phase::forward);
     models_[model]->forward();
