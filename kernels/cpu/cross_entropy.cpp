@@ -61,21 +61,27 @@ struct RowTargets {
 // Logits as they count: capped where there is a softcap c, whose slope follows from the capped value.
 class Cap {
   public:
-    explicit Cap(float softcap) : cap_(softcap), inverse_(softcap > 0.0f ? 1.0f / softcap : 0.0f) {}
-    Vec operator()(Vec z) const { return cap_ > 0.0f ? cap_ * cpu::tanh(z * inverse_) : z; }
+    explicit Cap(const Softcap& softcap)
+        : cap_(softcap.cap),
+          shift_(softcap.shift),
+          inverse_cap_(cap_ > 0.0f ? 1.0f / cap_ : 0.0f),
+          inverse_scale_(cap_ > 0.0f ? 1.0f / softcap.divisor() : 0.0f),
+          slope_(softcap.slope()) {}
+    bool present() const { return cap_ > 0.0f; }
+    Vec operator()(Vec z) const { return present() ? cap_ * cpu::tanh((z + shift_) * inverse_scale_) : z; }
     float of_one(float z) const {
         float lanes[cpu::kLanes];
         cpu::store(lanes, (*this)(Vec{} + z));
         return lanes[0];
     }
-    template <class T>  // 1 − tanh²
+    template <class T>  // cap/scale·(1 − tanh²)
     T times_slope(T e, T capped) const {
-        const T t = capped * inverse_;
-        return cap_ > 0.0f ? e * (1.0f - t * t) : e;
+        const T t = capped * inverse_cap_;
+        return present() ? e * (1.0f - t * t) * slope_ : e;
     }
 
   private:
-    float cap_, inverse_;
+    float cap_, shift_, inverse_cap_, inverse_scale_, slope_;
 };
 
 // The loss of one row; its gradient too, where dlogits is not null, which may be logits. `scratch` holds
@@ -84,17 +90,11 @@ template <class Real>
 float row_loss(const Real* logits, Real* dlogits, const RowTargets& targets, int64_t padded,
                const op::CrossEntropy& o, float* scratch) {
     const int64_t vocab = o.vocab_size;
-    const float cap = o.softcap, inverse_cap = cap > 0.0f ? 1.0f / cap : 0.0f;
-    const auto capped = [&](Vec z) { return cap > 0.0f ? cap * cpu::tanh(z * inverse_cap) : z; };
-    const auto capped_one = [&](float z) {
-        float lanes[cpu::kLanes];
-        cpu::store(lanes, capped(z));
-        return lanes[0];
-    };
-    const float maximum = capped_one(largest(logits, vocab));
+    const Cap capped(o.softcap);
+    const float maximum = capped.of_one(largest(logits, vocab));
     std::array<float, RowTargets::kMost> target_logit;
     for (int i = 0; i < targets.count; ++i)
-        target_logit[i] = capped_one(static_cast<float>(logits[targets.id[i]]));
+        target_logit[i] = capped.of_one(static_cast<float>(logits[targets.id[i]]));
     float* const exponentials =
         std::is_same_v<Real, float> && dlogits ? reinterpret_cast<float*>(dlogits) : scratch;
 
@@ -104,8 +104,7 @@ float row_loss(const Real* logits, Real* dlogits, const RowTargets& targets, int
         const Vec e = cpu::keep(cpu::exp(z - maximum), width);
         sums += e;
         if (!dlogits) return;
-        const Vec t = z * inverse_cap;  // 1 − tanh² follows from the capped value
-        cpu::store(exponentials + i, cap > 0.0f ? e * (1.0f - t * t) : e, width);
+        cpu::store(exponentials + i, capped.times_slope(e, z), width);
     });
     const float total = cpu::sum(sums);
     float loss = 0.0f;
@@ -116,8 +115,7 @@ float row_loss(const Real* logits, Real* dlogits, const RowTargets& targets, int
     const float factor = o.gradient_scale * targets.weight / total;
     std::array<float, RowTargets::kMost> of_target;
     for (int i = 0; i < targets.count; ++i) {
-        const float t = target_logit[i] * inverse_cap;
-        const float slope = cap > 0.0f ? 1.0f - t * t : 1.0f;
+        const float slope = capped.times_slope(1.0f, target_logit[i]);
         of_target[i] = factor * exponentials[targets.id[i]] - o.gradient_scale * targets.weight_of[i] * slope;
     }
     cpu::for_vectors(vocab, [&](int64_t i, auto width) {

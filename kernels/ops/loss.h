@@ -1,11 +1,32 @@
 // The loss of predicting the next token, or several.
 #pragma once
 
+#include <cmath>
+
 #include "kernels/ops/op.h"
+
+namespace speedrun {
+
+// Bounds logits: z = cap·tanh((logit + shift)/scale). A cap by a sigmoid, c·σ((logit + s)/d), differs from cap c/2, shift s and
+// scale 2d by the constant c/2, which no probability sees.
+struct Softcap {
+    float cap = 0.0f;  // 0: none
+    float shift = 0.0f;
+    float scale = 0.0f;  // 0: cap, so that z ≈ logit near 0
+
+    bool present() const { return cap > 0.0f; }
+    float divisor() const { return scale > 0.0f ? scale : cap; }
+    // One logit, bounded; only of a cap that is present.
+    float of(float logit) const { return cap * std::tanh((logit + shift) / divisor()); }
+    // Of z by the logit where tanh is 0; 1 without a cap.
+    float slope() const { return present() ? cap / divisor() : 1.0f; }
+};
+
+}  // namespace speedrun
 
 namespace speedrun::op {
 
-// With z = c·tanh(logits/c) where a softcap c is given, logits elsewhere, and in one pass:
+// With z = c·tanh((logits + shift)/scale) where there is a softcap c, logits elsewhere, and in one pass:
 //   losses[t]  = −log softmax(z[t])[targets[t]], 0 where targets[t] = −1
 //   dlogits[t] = gradient_scale · d losses[t] / d logits[t]
 // With weights each row has K targets (multi-token prediction from one head, Gloeckle et al. 2024 being the form with
@@ -20,7 +41,7 @@ struct CrossEntropy {
     Tensor targets;       // i32 [T]; with weights [K,T]
     Tensor weights = {};  // f32 [K]; absent: one target of weight 1
     int64_t vocab_size;   // columns beyond it are padding: probability 0, gradient 0
-    float softcap = 0.0f;
+    Softcap softcap = {};
     float gradient_scale = 1.0f;
 
     void traffic(Traffic& t) const {
@@ -43,7 +64,7 @@ struct CrossEntropyPart {
     int64_t first;
     int64_t vocab_size;        // columns beyond it are padding; 0: all are
     int64_t whole_vocab_size;  // of all parts: targets are below it
-    float softcap = 0.0f;
+    Softcap softcap = {};
 
     void traffic(Traffic& t) const {
         t.writes(part);
@@ -63,7 +84,7 @@ struct CrossEntropyOfParts {
     Tensor targets;       // i32 [T]; with weights [K,T]
     Tensor weights = {};  // f32 [K]
     int64_t first, vocab_size, whole_vocab_size;
-    float softcap = 0.0f;
+    Softcap softcap = {};
     float gradient_scale = 1.0f;
 
     void traffic(Traffic& t) const {

@@ -301,7 +301,7 @@ void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap, int6
                                                 .targets = target,
                                                 .weights = weights,
                                                 .vocab_size = vocab_size,
-                                                .softcap = softcap},
+                                                .softcap = {softcap}},
                                                stream);
                          };
                      }});
@@ -326,7 +326,7 @@ void add_loss_in_parts(std::vector<Case>& cases, const ModelShape& s, float soft
                                                      .first = 0,
                                                      .vocab_size = columns,
                                                      .whole_vocab_size = whole_vocab_size,
-                                                     .softcap = softcap},
+                                                     .softcap = {softcap}},
                                                     stream);
                          };
                      }});
@@ -349,7 +349,7 @@ void add_loss_in_parts(std::vector<Case>& cases, const ModelShape& s, float soft
                                                          .first = 0,
                                                          .vocab_size = columns,
                                                          .whole_vocab_size = whole_vocab_size,
-                                                         .softcap = softcap},
+                                                         .softcap = {softcap}},
                                                         stream);
                          };
                      }});

@@ -30,7 +30,7 @@ struct Problem {
     std::vector<Matrix> logits = {};    // of each part, with its padding
     std::vector<Indices> targets = {};  // a row of them for each weight
     std::vector<double> weights = {};   // empty: one target of weight 1
-    float softcap = 0.0f;
+    Softcap softcap = {};
 
     int64_t rows() const { return logits[0].rows; }
     int64_t whole_size() const {
@@ -169,10 +169,10 @@ struct Tolerances {
 // Those of cross_entropy_test.cpp: numbers up to 30, each rounded, and the error of tanh times the softcap. The targets'
 // weights multiply them. Where logits are larger, L itself is rounded that much more, and shifts all probabilities with it.
 Tolerances tolerances(const Problem& problem) {
-    const double cap = std::max(15.0, static_cast<double>(problem.softcap)) / 15.0;
+    const double cap = std::max(15.0, static_cast<double>(problem.softcap.cap)) / 15.0;
     const double weight = std::max(1.0, problem.sum_of_weights());
     double largest = 0.0;
-    if (problem.softcap == 0.0f) {
+    if (!problem.softcap.present()) {
         for (const double z : problem.whole_logits().values) largest = std::max(largest, std::abs(z));
     }
     const double of_large = largest > 100.0 ? 4.0 * largest * kF32Roundoff : 0.0;
@@ -238,10 +238,11 @@ TEST_P(CrossEntropyPartsTest, LossesAndGradients) {
     for (const Split& split : kSplits) {
         for (const int64_t rows : {1, 33}) {
             for (const auto& weights : {std::vector<double>{}, {0.75}, {1, 0.5, 0.25, 0.125}}) {
-                for (const float softcap : {0.0f, 15.0f, 60.0f}) {
+                for (const Softcap& softcap :
+                     {Softcap{}, Softcap{15.0f}, Softcap{60.0f}, Softcap{11.5f, 5.0f, 15.0f}}) {
                     for (const Gradient mode : {Gradient::absent, Gradient::separate, Gradient::in_place}) {
                         SCOPED_TRACE(fmt::format("P={} T={} weights={} softcap={} dlogits={}", split.size(),
-                                                 rows, weights.size(), softcap, static_cast<int>(mode)));
+                                                 rows, weights.size(), softcap.cap, static_cast<int>(mode)));
                         Problem problem = random_problem(split, rows, dtype());
                         problem.softcap = softcap;
                         add_targets(problem, weights);
@@ -258,7 +259,7 @@ TEST_P(CrossEntropyPartsTest, LossesAndGradients) {
 TEST_P(CrossEntropyPartsTest, TargetsAtTheEdges) {
     const Split& split = kSplits[3];
     Problem problem = random_problem(split, 4, dtype());
-    problem.softcap = 15.0f;
+    problem.softcap = {15.0f};
     problem.weights.assign(8, 0.5);
     problem.targets = {{0, 141, 0, 5},    {36, 141, 1, 5},   {37, 141, 2, 5},   {140, 141, 17, 5},
                        {141, 141, 18, 5}, {142, 141, -1, 5}, {400, 141, 36, 5}, {0, 141, 0, 5}};
@@ -280,8 +281,8 @@ TEST_P(CrossEntropyPartsTest, AllIgnored) {
 // costs as much.
 TEST_P(CrossEntropyPartsTest, LogitsFarApart) {
     for (const double between : {0.0, 1e4, -1e4}) {
-        for (const float softcap : {0.0f, 15.0f}) {
-            SCOPED_TRACE(fmt::format("between={} softcap={}", between, softcap));
+        for (const Softcap& softcap : {Softcap{}, Softcap{15.0f}}) {
+            SCOPED_TRACE(fmt::format("between={} softcap={}", between, softcap.cap));
             Problem problem = random_problem(kSplits[3], 7, dtype(), between == 0.0 ? 1e4 : 4.0);
             problem.softcap = softcap;
             for (size_t p = 0; p < problem.split.size(); ++p) {
@@ -297,7 +298,7 @@ TEST_P(CrossEntropyPartsTest, LogitsFarApart) {
 // A diverged model must show in the loss of every part.
 TEST_P(CrossEntropyPartsTest, NanStaysNan) {
     for (size_t part = 0; part < 4; ++part) {
-        for (const float softcap : {0.0f, 15.0f}) {
+        for (const Softcap& softcap : {Softcap{}, Softcap{15.0f}}) {
             Problem problem = random_problem(kSplits[3], 2, dtype());
             problem.softcap = softcap;
             problem.logits[part](1, 0) = std::nan("");

@@ -22,6 +22,8 @@ Matrix random_logits(int64_t rows, Vocabulary vocabulary, DType dtype) {
 // The loss is a difference of numbers up to 30, each with a rounding error of its own, and of a vectorised
 // tanh (2e-7) times the softcap (15), which also shifts each probability by that much, relatively.
 constexpr Tolerance kLossTolerance{16 * kF32Roundoff, 0, 1e-5};
+// None, one by the book, and 23·σ((z + 5)/7.5).
+constexpr Softcap kCaps[] = {{}, {15.0f}, {11.5f, 5.0f, 15.0f}};
 
 Tolerance gradient_tolerance(DType dtype, float gradient_scale) {
     Tolerance tolerance{dtype == DType::bf16 ? kBf16Ulp : 2e-5, 0, 2e-6};
@@ -34,10 +36,10 @@ enum class Gradient { absent, separate, in_place };
 TEST_P(CrossEntropyTest, LossesAndGradients) {
     for (const Vocabulary& vocabulary : kVocabularies) {
         for (int64_t rows : {1, 7, 33, 130}) {
-            for (float softcap : {0.0f, 15.0f}) {
+            for (const Softcap& softcap : kCaps) {
                 for (Gradient mode : {Gradient::absent, Gradient::separate, Gradient::in_place}) {
                     SCOPED_TRACE(fmt::format("V={} of {} T={} softcap={} dlogits={}", vocabulary.size,
-                                             vocabulary.padded, rows, softcap, static_cast<int>(mode)));
+                                             vocabulary.padded, rows, softcap.cap, static_cast<int>(mode)));
                     const float gradient_scale = 0.125f;
                     const Matrix logits = random_logits(rows, vocabulary, dtype());
                     Indices targets = random_indices(rows, vocabulary.size, 2);
@@ -88,10 +90,10 @@ TEST_P(CrossEntropyTest, SeveralTargets) {
     for (const Vocabulary& vocabulary : kVocabularies) {
         for (const std::vector<double>& weights :
              {std::vector<double>{0.75}, {1, 0.5, 0.25}, {1, 0}, std::vector<double>(8, 0.5)}) {
-            for (float softcap : {0.0f, 15.0f}) {
+            for (const Softcap& softcap : kCaps) {
                 for (const bool in_place : {false, true}) {
                     SCOPED_TRACE(fmt::format("V={} of {} K={} softcap={} in place {}", vocabulary.size,
-                                             vocabulary.padded, weights.size(), softcap, in_place));
+                                             vocabulary.padded, weights.size(), softcap.cap, in_place));
                     const Matrix logits = random_logits(kRows, vocabulary, dtype());
                     std::vector<Indices> targets;
                     Indices flat;
@@ -163,7 +165,7 @@ TEST_P(CrossEntropyTest, OneTargetOfWeightOneIsThePlainLoss) {
                                        .logits = h.input(logits, dtype()),
                                        .targets = ids,
                                        .vocab_size = vocabulary.size,
-                                       .softcap = 15.0f,
+                                       .softcap = {15.0f},
                                        .gradient_scale = 0.1f};
             if (weighted) {
                 arguments.targets = ids.reshaped({1, 33});
@@ -191,7 +193,7 @@ TEST_P(CrossEntropyTest, AllIgnored) {
                                .logits = h.input(logits, dtype()),
                                .targets = h.input(Indices(7, -1)),
                                .vocab_size = 257,
-                               .softcap = 15.0f},
+                               .softcap = {15.0f}},
                               h.stream());
         return {h.read(losses), h.read(dlogits)};
     });
@@ -203,7 +205,7 @@ TEST_P(CrossEntropyTest, AllIgnored) {
 TEST_P(CrossEntropyTest, LargeLogits) {
     Matrix logits = rounded(reference::times(random_matrix(7, 48, 1, DType::f32), 1e4), dtype());
     const Indices targets = random_indices(7, 48, 2);
-    for (float softcap : {0.0f, 15.0f}) {
+    for (const Softcap& softcap : kCaps) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor losses = h.output(DType::f32, {7}), dlogits = h.output(dtype(), {7, 48});
             h.ops().cross_entropy({.losses = losses,
@@ -233,7 +235,7 @@ TEST_P(CrossEntropyTest, NanStaysNan) {
                                    .logits = h.input(logits, dtype()),
                                    .targets = h.input(Indices{3, 5}),
                                    .vocab_size = 48,
-                                   .softcap = 15.0f},
+                                   .softcap = {15.0f}},
                                   h.stream());
             return {h.read(losses)};
         });

@@ -114,7 +114,7 @@ TEST(LevelsTest, RowsAndElements) {
                            .logits = x,
                            .targets = targets,
                            .vocab_size = kCols - 3,
-                           .softcap = 5.0f,
+                           .softcap = {5.0f, 0.5f, 4.0f},
                            .gradient_scale = 0.1f},
                           stream);
         ops.cross_entropy_part({.part = part,
@@ -123,7 +123,7 @@ TEST(LevelsTest, RowsAndElements) {
                                 .first = 0,
                                 .vocab_size = kCols - 3,
                                 .whole_vocab_size = kCols - 3,
-                                .softcap = 5.0f},
+                                .softcap = {5.0f, 0.5f, 4.0f}},
                                stream);
         ops.cross_entropy_of_parts({.losses = losses_of_parts,
                                     .dlogits = dlogits_of_parts,
@@ -133,7 +133,7 @@ TEST(LevelsTest, RowsAndElements) {
                                     .first = 0,
                                     .vocab_size = kCols - 3,
                                     .whole_vocab_size = kCols - 3,
-                                    .softcap = 5.0f,
+                                    .softcap = {5.0f, 0.5f, 4.0f},
                                     .gradient_scale = 0.1f},
                                    stream);
         Outputs out;

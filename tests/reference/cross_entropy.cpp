@@ -8,18 +8,21 @@ namespace speedrun::reference {
 
 namespace {
 
-double capped(double z, double softcap) {
-    return softcap > 0.0 ? softcap * std::tanh(z / softcap) : z;
+double capped(double z, const Softcap& softcap) {
+    if (softcap.cap <= 0.0f) return z;
+    const double cap = softcap.cap, scale = softcap.scale > 0.0f ? softcap.scale : softcap.cap;
+    return cap * std::tanh((z + static_cast<double>(softcap.shift)) / scale);
 }
 
-// d capped / dz = 1 − tanh²(z/c)
-double capped_derivative(double z, double softcap) {
-    if (softcap <= 0.0) return 1.0;
-    const double t = std::tanh(z / softcap);
-    return 1.0 - t * t;
+// d capped / dz = cap/scale·(1 − tanh²), and tanh = capped/cap
+double capped_derivative(double z, const Softcap& softcap) {
+    if (softcap.cap <= 0.0f) return 1.0;
+    const double cap = softcap.cap, scale = softcap.scale > 0.0f ? softcap.scale : softcap.cap;
+    const double t = capped(z, softcap) / cap;
+    return cap / scale * (1.0 - t * t);
 }
 
-double log_sum_exp(const Matrix& logits, int64_t t, int64_t vocab_size, double softcap) {
+double log_sum_exp(const Matrix& logits, int64_t t, int64_t vocab_size, const Softcap& softcap) {
     double largest = capped(logits(t, 0), softcap);
     for (int64_t v = 1; v < vocab_size; ++v) {
         largest = std::max(largest, capped(logits(t, v), softcap));
@@ -33,7 +36,8 @@ double log_sum_exp(const Matrix& logits, int64_t t, int64_t vocab_size, double s
 
 }  // namespace
 
-Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_t vocab_size, float softcap) {
+Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_t vocab_size,
+                            const Softcap& softcap) {
     Matrix losses(1, logits.rows);
     for (int64_t t = 0; t < logits.rows; ++t) {
         if (targets[t] < 0) continue;
@@ -43,8 +47,8 @@ Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_
 }
 
 // d loss / d capped_v = softmax_v − [v is the target]
-Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64_t vocab_size, float softcap,
-                             float gradient_scale) {
+Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64_t vocab_size,
+                             const Softcap& softcap, float gradient_scale) {
     Matrix dlogits(logits.rows, logits.cols);
     for (int64_t t = 0; t < logits.rows; ++t) {
         if (targets[t] < 0) continue;
@@ -61,7 +65,8 @@ Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64
 
 // With several targets a row, each with its weight: sums over them, one after the other.
 Matrix weighted_cross_entropy_losses(const Matrix& logits, const std::vector<Indices>& targets,
-                                     const std::vector<double>& weights, int64_t vocab_size, float softcap) {
+                                     const std::vector<double>& weights, int64_t vocab_size,
+                                     const Softcap& softcap) {
     Matrix sum(1, logits.rows);
     for (size_t k = 0; k < targets.size(); ++k)
         sum = plus(sum, times(cross_entropy_losses(logits, targets[k], vocab_size, softcap), weights[k]));
@@ -69,8 +74,8 @@ Matrix weighted_cross_entropy_losses(const Matrix& logits, const std::vector<Ind
 }
 
 Matrix weighted_cross_entropy_dlogits(const Matrix& logits, const std::vector<Indices>& targets,
-                                      const std::vector<double>& weights, int64_t vocab_size, float softcap,
-                                      float gradient_scale) {
+                                      const std::vector<double>& weights, int64_t vocab_size,
+                                      const Softcap& softcap, float gradient_scale) {
     Matrix sum(logits.rows, logits.cols);
     for (size_t k = 0; k < targets.size(); ++k)
         sum = plus(sum, times(cross_entropy_dlogits(logits, targets[k], vocab_size, softcap, gradient_scale),
@@ -79,7 +84,7 @@ Matrix weighted_cross_entropy_dlogits(const Matrix& logits, const std::vector<In
 }
 
 Matrix cross_entropy_part(const Matrix& logits, const std::vector<Indices>& targets,
-                          const std::vector<double>& weights, const IdRange& ids, float softcap) {
+                          const std::vector<double>& weights, const IdRange& ids, const Softcap& softcap) {
     Matrix part(logits.rows, 2);
     for (int64_t t = 0; t < logits.rows; ++t) {
         part(t, 0) = ids.size > 0 ? log_sum_exp(logits, t, ids.size, softcap)

@@ -257,7 +257,7 @@ TEST(FiniteDifference, AttentionOfPlacedQueries) {
 
 TEST(FiniteDifference, CrossEntropy) {
     const Indices targets = {2, -1, 0, 4};
-    for (float softcap : {0.0f, 1.5f}) {
+    for (const Softcap& softcap : {Softcap{}, Softcap{1.5f}, Softcap{1.25f, 0.5f, 2.0f}}) {
         Matrix logits = random(4, 8, 1);  // 3 columns of padding
         const auto loss = [&] {
             double sum = 0.0;

@@ -131,22 +131,24 @@ AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const 
 
 // ---- cross_entropy.cpp
 // -----------------------------------------------------------------------------------------
-Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_t vocab_size, float softcap);
-Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64_t vocab_size, float softcap,
-                             float gradient_scale);
+Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_t vocab_size,
+                            const Softcap& softcap);
+Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64_t vocab_size,
+                             const Softcap& softcap, float gradient_scale);
 // targets and weights: one for each that a row has.
 Matrix weighted_cross_entropy_losses(const Matrix& logits, const std::vector<Indices>& targets,
-                                     const std::vector<double>& weights, int64_t vocab_size, float softcap);
+                                     const std::vector<double>& weights, int64_t vocab_size,
+                                     const Softcap& softcap);
 Matrix weighted_cross_entropy_dlogits(const Matrix& logits, const std::vector<Indices>& targets,
-                                      const std::vector<double>& weights, int64_t vocab_size, float softcap,
-                                      float gradient_scale);
+                                      const std::vector<double>& weights, int64_t vocab_size,
+                                      const Softcap& softcap, float gradient_scale);
 // Columns that stand for the ids from `first` on; those behind are padding.
 struct IdRange {
     int64_t first, size;
 };
 // T×2: log Σ exp over the range's columns, and the weighted sum of the targets' logits that are among them.
 Matrix cross_entropy_part(const Matrix& logits, const std::vector<Indices>& targets,
-                          const std::vector<double>& weights, const IdRange& ids, float softcap);
+                          const std::vector<double>& weights, const IdRange& ids, const Softcap& softcap);
 
 // ---- optimizers.cpp: in place on vectors and matrices
 // ------------------------------------------------------------

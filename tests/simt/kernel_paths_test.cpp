@@ -12,12 +12,14 @@ namespace {
 
 SPEEDRUN_OP_TEST(KernelPathsTest);
 
+constexpr Softcap kCaps[] = {{}, {15.0f}, {60.0f}, {11.5f, 5.0f, 15.0f}};
+
 // Rows of several rounds of a block's 1024 threads, aligned and not; a softcap that the maximum does not
 // stand for.
 TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
     for (int64_t padded : {9000, 2051}) {
-        for (float softcap : {0.0f, 15.0f, 60.0f}) {
-            SCOPED_TRACE(fmt::format("V={} softcap={}", padded, softcap));
+        for (const Softcap& softcap : kCaps) {
+            SCOPED_TRACE(fmt::format("V={} softcap={}", padded, softcap.cap));
             const Matrix logits = random_matrix(3, padded, 1, dtype(), 4.0);
             const Indices targets{static_cast<int32_t>(padded) - 4, -1, 0};
             const Outputs out = run([&](Harness& h) -> Outputs {
@@ -33,7 +35,7 @@ TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
                 return {h.read(losses), h.read(dlogits)};
             });
             // Tolerance of cross_entropy_test.cpp, where the error of tanh counts `softcap` times.
-            const double cap = std::max(15.0, static_cast<double>(softcap)) / 15.0;
+            const double cap = std::max(15.0, static_cast<double>(softcap.cap)) / 15.0;
             expect_close(out[0], reference::cross_entropy_losses(logits, targets, padded - 3, softcap),
                          {16 * kF32Roundoff, 0, 1e-5 * cap}, "losses");
             expect_close(out[1],
@@ -52,8 +54,8 @@ TEST_P(KernelPathsTest, CrossEntropyOfSeveralTargetsInLongRows) {
     const std::vector<Indices> targets = {{0, 8992, 17, -1}, {1, 8996, 17, 5}, {8191, 4, 17, -1}};
     Indices flat;
     for (const Indices& row : targets) flat.insert(flat.end(), row.begin(), row.end());
-    for (float softcap : {0.0f, 15.0f, 60.0f}) {
-        SCOPED_TRACE(softcap);
+    for (const Softcap& softcap : kCaps) {
+        SCOPED_TRACE(softcap.cap);
         const Matrix logits = random_matrix(4, kPadded, 1, dtype(), 4.0);
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor losses = h.output(DType::f32, {4}), dlogits = h.inout(logits, dtype());
@@ -69,7 +71,7 @@ TEST_P(KernelPathsTest, CrossEntropyOfSeveralTargetsInLongRows) {
             return {h.read(losses), h.read(dlogits)};
         });
         // The tolerances of CrossEntropyOfLongRows, times the sum of the weights.
-        const double cap = 1.75 * std::max(15.0, static_cast<double>(softcap)) / 15.0;
+        const double cap = 1.75 * std::max(15.0, static_cast<double>(softcap.cap)) / 15.0;
         expect_close(out[0],
                      reference::weighted_cross_entropy_losses(logits, targets, weights, kPadded - 3, softcap),
                      {16 * kF32Roundoff, 0, 1e-5 * cap}, "losses");
@@ -93,8 +95,8 @@ TEST_P(KernelPathsTest, CrossEntropyPartsOfLongRows) {
     Indices flat;
     for (const Indices& row : targets) flat.insert(flat.end(), row.begin(), row.end());
     for (const int64_t first : {4096, 8992, 1029}) {
-        for (const float softcap : {0.0f, 15.0f, 60.0f}) {
-            SCOPED_TRACE(fmt::format("{} and {} softcap={}", first, kWhole - first, softcap));
+        for (const Softcap& softcap : kCaps) {
+            SCOPED_TRACE(fmt::format("{} and {} softcap={}", first, kWhole - first, softcap.cap));
             const Matrix logits = random_matrix(kRows, kWhole, 1, dtype(), 4.0);
             const int64_t sizes[] = {first, kWhole - first};
             const Outputs out = run([&](Harness& h) -> Outputs {
@@ -136,7 +138,7 @@ TEST_P(KernelPathsTest, CrossEntropyPartsOfLongRows) {
             });
             expect_same_bits(out[2], out[0], "losses of both parts");
             // The tolerances of CrossEntropyOfLongRows, times the sum of the weights.
-            const double cap = 1.5 * std::max(15.0, static_cast<double>(softcap)) / 15.0;
+            const double cap = 1.5 * std::max(15.0, static_cast<double>(softcap.cap)) / 15.0;
             expect_close(out[0],
                          reference::weighted_cross_entropy_losses(logits, targets, weights, kWhole, softcap),
                          {16 * kF32Roundoff, 0, 1e-5 * cap}, "losses");
@@ -167,7 +169,7 @@ TEST_P(KernelPathsTest, CrossEntropyOfPartsTargetOutsideIsNan) {
                                         .first = 24 * p,
                                         .vocab_size = 24 - 3 * p,
                                         .whole_vocab_size = 45,
-                                        .softcap = 15.0f},
+                                        .softcap = {15.0f}},
                                        h.stream());
         for (int64_t p = 0; p < 2; ++p) {
             const Tensor losses = h.output(DType::f32, {4}), dlogits = h.output(dtype(), {4, 24});
@@ -179,7 +181,7 @@ TEST_P(KernelPathsTest, CrossEntropyOfPartsTargetOutsideIsNan) {
                                             .first = 24 * p,
                                             .vocab_size = 24 - 3 * p,
                                             .whole_vocab_size = 45,
-                                            .softcap = 15.0f},
+                                            .softcap = {15.0f}},
                                            h.stream());
             results.push_back(h.read(losses));
             results.push_back(h.read(dlogits));
@@ -203,7 +205,7 @@ TEST_P(KernelPathsTest, CrossEntropyTargetOutsideIsNan) {
                                .logits = h.input(logits, dtype()),
                                .targets = h.input(Indices{-2, 45, 3}),
                                .vocab_size = 45,
-                               .softcap = 15.0f},
+                               .softcap = {15.0f}},
                               h.stream());
         return {h.read(losses), h.read(dlogits)};
     });

@@ -127,10 +127,12 @@ TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
     ModelHarness h = harness(DType::f32);
     h.load(fixture_);
     h.forward_loss(batch_of(fixture_));
-    const double cap = h.model.softcap();
+    const Softcap cap = h.model.softcap();
     for (int64_t row : {0, 17, 35}) {
         const Values logits = h.read(h.model.logits_of(row));
-        const auto capped = [&](int64_t i) { return cap > 0 ? cap * std::tanh(logits[i] / cap) : logits[i]; };
+        const auto capped = [&](int64_t i) {
+            return cap.present() ? double{cap.cap} * std::tanh(logits[i] / double{cap.cap}) : logits[i];
+        };
         double total = 0;
         for (int64_t i = 0; i < fixture_.model.vocab_size; ++i) total += std::exp(capped(i));
         double loss = 0;

@@ -86,6 +86,7 @@ ModelConfig spelled_out() {
                        "4": {"attention": {"value_scale": true}}}},
             "skips": [{"from": 0, "to": 3}],
             "output": [{"type": "backout", "layer": 2}, {"type": "norm"}],
+            "head": {"softcap": 23, "softcap_function": "sigmoid", "logit_shift": 5, "logit_scale": 7.5},
             "loss": {"weights": [1, 0.5, 0.25]}},
         "batch": {"sequence_length": 10, "microbatch_tokens": 30, "tokens_per_step": 30},
         "optimizers": {"groups": [{"params": ["*"]}]}})",

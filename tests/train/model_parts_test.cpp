@@ -233,6 +233,39 @@ TEST(ModelParts, ValuesMayHaveAFactor) {
               std::string::npos);
 }
 
+// 30·σ(z/7.5) is 15 + 15·tanh(z/15), and 23·σ((z + 5)/7.5) is 11.5 + 11.5·tanh((z + 5)/15).
+TEST(ModelParts, SoftcapsByTanhAndBySigmoid) {
+    const auto cap_of = [](const Json& head) {
+        return config_of(changed("/head", head)).model.parts.head.cap();
+    };
+    const auto expect_sigmoid = [](const Softcap& cap, double c, double shift, double scale) {
+        ASSERT_TRUE(cap.present());
+        for (const double z : {-20.0, -5.0, 0.0, 1.5, 12.0})
+            EXPECT_NEAR(cap.of(static_cast<float>(z)), c / (1 + std::exp(-(z + shift) / scale)) - c / 2, 1e-5)
+                << z;
+    };
+    expect_sigmoid(cap_of({{"softcap", 30}, {"softcap_function", "sigmoid"}, {"logit_scale", 7.5}}), 30, 0,
+                   7.5);
+    expect_sigmoid(cap_of({{"softcap", 30}, {"softcap_function", "sigmoid"}}), 30, 0, 7.5);
+    expect_sigmoid(
+        cap_of({{"softcap", 23}, {"softcap_function", "sigmoid"}, {"logit_shift", 5}, {"logit_scale", 7.5}}),
+        23, 5, 7.5);
+    const Softcap shifted = cap_of({{"softcap", 10}, {"logit_shift", -2}, {"logit_scale", 4}});
+    EXPECT_FLOAT_EQ(shifted.of(3), 10 * std::tanh(0.25F));
+    EXPECT_FLOAT_EQ(shifted.slope(), 2.5);
+    EXPECT_FLOAT_EQ(cap_of({{"softcap", 30}}).of(3), 30 * std::tanh(0.1F));
+    EXPECT_FALSE(cap_of({{"softcap", 0}}).present());
+
+    const ModelGraph written = graph_of(config_of(changed("/head", {{"softcap", 23},
+                                                                    {"softcap_function", "sigmoid"},
+                                                                    {"logit_shift", 5},
+                                                                    {"logit_scale", 7.5}}))
+                                            .model);
+    EXPECT_NE(layer_table(written.graph).back().nodes.back().find("softcap 11.5 x tanh((z + 5)/15), cross"),
+              std::string::npos)
+        << layer_table(written.graph).back().nodes.back();
+}
+
 TEST(ModelParts, ResolvedConfigReadsBackTheSame) {
     const std::string text = config_to_json(config_of(Json::parse(kModel)));
     EXPECT_EQ(config_to_json(parse_config(text, "resolved", {})), text);
@@ -297,6 +330,9 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/layers/each/attention/rotary",
          {{"fraction", 0.25}, {"endpoint", true}},
          "attention.rotary.endpoint: a single pair turns, whose frequency is 1 and not 1/base: expected 2 pairs, fraction 0.5"},
+        {"/head",
+         {{"softcap", 0}, {"logit_shift", 5}},
+         "model.head: softcap is 0, so that softcap_function tanh, logit_shift 5 and logit_scale 0 have nothing"},
         {"/norms", {{"epsilon", 0}}, "model.norms.epsilon: 0 is outside [1e-20, 1]"},
     };
     for (const Refusal& refusal : refusals) {

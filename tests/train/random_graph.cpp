@@ -256,7 +256,7 @@ std::vector<Matrix> RandomGraph::gradients() const {
     const auto give = [](Matrix& to, const Matrix& part) { to = to.empty() ? part : plus(to, part); };
     const Matrix &head = parameters[static_cast<size_t>(head_)], &last = values.at(last_);
     const Matrix dlogits =
-        cross_entropy_dlogits(matmul(last, transposed(head)), target_ids, kVocabulary, 0, 1);
+        cross_entropy_dlogits(matmul(last, transposed(head)), target_ids, kVocabulary, {}, 1);
     give(dparameters[static_cast<size_t>(head_)], matmul(transposed(dlogits), last));
     dvalues[last_] = matmul(dlogits, head);
     for (auto o = operations_.rbegin(); o != operations_.rend(); ++o) {

@@ -59,11 +59,11 @@ class Sampler {
         run_.runtime->device().copy(raw.data(), logits.data, logits.bytes(), stream);
         stream.synchronize();
         std::vector<float> values(run_.config.model.vocab_size);
-        const auto cap = static_cast<float>(model_.softcap());
+        const Softcap cap = model_.softcap();
         for (size_t i = 0; i < values.size(); ++i) {
             values[i] = logits.dtype == DType::bf16 ? float(reinterpret_cast<const Bf16*>(raw.data())[i])
                                                     : reinterpret_cast<const float*>(raw.data())[i];
-            if (cap > 0) values[i] = cap * std::tanh(values[i] / cap);
+            if (cap.present()) values[i] = cap.of(values[i]);
         }
         return values;
     }

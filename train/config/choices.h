@@ -50,6 +50,12 @@ inline constexpr Word<StreamPart> kWords<StreamPart>[] = {{"table", StreamPart::
                                                           {"norm", StreamPart::norm},
                                                           {"backout", StreamPart::backout}};
 
+// Which function bounds logits, see HeadConfig::cap().
+enum class SoftcapFunction : uint8_t { tanh, sigmoid };
+template <>
+inline constexpr Word<SoftcapFunction> kWords<SoftcapFunction>[] = {{"tanh", SoftcapFunction::tanh},
+                                                                    {"sigmoid", SoftcapFunction::sigmoid}};
+
 // ---- data
 
 // What a row of training holds: the next tokens of the stream, or whole documents from their starts.

@@ -131,7 +131,16 @@ void SkipConfig::fields(FieldVisitor& v) {
 
 void HeadConfig::fields(FieldVisitor& v) {
     v.field("tied_to", tied_to, "table of tokens whose matrix the head shares; empty: one of its own");
-    v.field("softcap", softcap, "c > 0: logits become c*tanh(logits/c); 0: off", {0, 1e6});
+    v.field("softcap", softcap,
+            "c > 0: bounds logits, to c*tanh(logits/c) if nothing below says otherwise; 0: off", {0, 1e6});
+    v.choice(
+        "softcap_function", softcap_function,
+        "tanh: c*tanh((logits + logit_shift)/logit_scale); sigmoid: c*sigmoid((logits + logit_shift)/logit_scale)");
+    v.field("logit_shift", logit_shift, "added to logits before they are bounded", {-1e6, 1e6});
+    v.field(
+        "logit_scale", logit_scale,
+        "then they are divided by this; 0: by c for tanh, by c/4 for sigmoid, so that the steepest slope is 1",
+        {0, 1e6});
     init_field(v, "init", init, "its own matrix at the start");
 }
 

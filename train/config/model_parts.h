@@ -12,6 +12,7 @@
 
 #include "data/ngrams.h"
 #include "kernels/ops/combine.h"
+#include "kernels/ops/loss.h"
 #include "train/config/choices.h"
 #include "train/config/field_visitor.h"
 
@@ -132,7 +133,17 @@ struct SkipConfig {
 struct HeadConfig {
     std::string tied_to = {};  // a table; empty: a matrix of its own
     double softcap = 15;
+    SoftcapFunction softcap_function = SoftcapFunction::tanh;
+    double logit_shift = 0, logit_scale = 0;
     InitConfig init = {};
+    // tanh: c·tanh((z + shift)/scale), sigmoid: c·σ((z + shift)/scale), less its half, which changes no probability. With
+    // scale 0 the slope at its steepest is 1: a scale of c, and of c/4.
+    Softcap cap() const {
+        const bool sigmoid = softcap_function == SoftcapFunction::sigmoid;
+        return {.cap = static_cast<float>(sigmoid ? softcap / 2 : softcap),
+                .shift = static_cast<float>(logit_shift),
+                .scale = static_cast<float>(sigmoid ? 2 * logit_scale : logit_scale)};
+    }
     void fields(FieldVisitor& v);
 };
 

@@ -97,6 +97,7 @@ class PartsCheck {
         for (size_t i = 0; i < parts_.skips.size(); ++i) check_skip(i);
         check_output();
         check_loss();
+        check_softcap();
         if (!parts_.head.tied_to.empty()) {
             uses_.expect_tokens("model.head.tied_to", parts_.head.tied_to);
             if (value_tables_.count(parts_.head.tied_to))
@@ -213,6 +214,17 @@ class PartsCheck {
         for (size_t j = 0; j < i; ++j)
             if (parts_.skips[j].to == skip.to)
                 throw_usage("{}.to {}: model.skips[{}] leads there already", key, skip.to, j);
+    }
+
+    void check_softcap() const {
+        const HeadConfig& head = parts_.head;
+        if (head.softcap > 0) return;
+        if (head.logit_shift != 0 || head.logit_scale != 0 ||
+            head.softcap_function != HeadConfig{}.softcap_function)
+            throw_usage(
+                "model.head: softcap is 0, so that softcap_function {}, logit_shift {} and logit_scale {} have nothing to "
+                "bound logits by: give softcap, or leave these out",
+                word_of(head.softcap_function), head.logit_shift, head.logit_scale);
     }
 
     void check_loss() const {

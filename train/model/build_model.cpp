@@ -143,7 +143,7 @@ class Builder {
                                       .logit_rows = options_.logit_rows,
                                       .vocab_size = parts_.loss.padding ? padded : config_.vocab_size,
                                       .padded_vocab_size = padded,
-                                      .softcap = config.softcap,
+                                      .softcap = config.cap(),
                                       .part = w_.batch.tensor});
     }
 

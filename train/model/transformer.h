@@ -78,7 +78,7 @@ class Transformer {
     }
     // Losses of the last loss() or loss_and_backward(), f32 [T].
     Tensor losses() const { return executor_.held(derived_.model.losses); }
-    double softcap() const { return derived_.model.head->softcap(); }
+    const Softcap& softcap() const { return derived_.model.head->softcap(); }
     // Floating-point operations, so far, of forward passes that backward repeated for what checkpointed
     // blocks had not kept: in Ops::flops(), but not the model's own work.
     int64_t recomputed_flops() const { return executor_.repeated_flops(); }

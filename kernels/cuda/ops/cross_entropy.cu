@@ -1,8 +1,8 @@
 // Cross-entropy, losses and gradients in one kernel, a block per row.
 //
 // With a softcap c the capped logits lie in ±c, so c stands in for the maximum and one pass sums the
-// exponentials. With g = 1/(e^(2z/c) + 1): c·tanh(z/c) − c = −2c·g, and the cap's slope 1 − tanh² = 4g·(1 −
-// g), without cancellation above. The products e^(−2c·g)·g·(1 − g) wait in shared memory for the sum: those
+// exponentials. With g = 1/(e^(2(z + shift)/d) + 1): c·tanh((z + shift)/d) − c = −2c·g, and the cap's slope
+// c/d·(1 − tanh²) = c/d·4g·(1 − g), without cancellation above. The products e^(−2c·g)·g·(1 − g) wait in shared memory for the sum: those
 // of the first chunks of the row, as many as leave room for a second block on the multiprocessor, which loads
 // while this one stores. The others are read again (from L2) and computed again, to the same bits. Without a
 // softcap (or with a large one): the maximum is kept as the row is read, sums are rescaled when it rises, and
@@ -36,11 +36,12 @@ struct Arguments {
     const float* weights;   // null: one target
     int num_targets;
     int64_t vocab, padded;
-    float softcap, gradient_scale;
+    loss::Cap cap;
+    float gradient_scale;
     bool has_gradient;
 };
 
-using loss::block_threads, loss::cap_gap, loss::exp_approx;
+using loss::block_threads, loss::exp_approx, loss::kTwiceLog2E;
 
 // The values of a row's first `chunks` chunks between the passes. Vectors of four lie `chunks` apart, so that
 // neighbouring threads touch neighbouring words.
@@ -137,9 +138,9 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     const Real* const in = a.logits.at(row);
     // Before dlogits, which may be the same memory, are written.
     const float target_logit = kSeveral && target < 0 ? 0.0f : to_float(in[target]);
-    const bool capped = !kOnline || a.softcap > 0.0f;
-    const float scale = capped ? 2.8853900817779268f / a.softcap : 0.0f;        // 2·log₂e/c
-    const float exponent = -2.8853900817779268f * (capped ? a.softcap : 0.0f);  // −2c·log₂e
+    const loss::Cap cap = a.cap;
+    const bool capped = !kOnline || cap.cap > 0.0f;
+    const float exponent = -kTwiceLog2E * cap.cap;  // −2c·log₂e
 
     float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;  // of this thread
     for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
             float highest = maximum;
 #pragma unroll
             for (int i = 0; i < W; ++i) {
-                if (capped) z[i] = a.softcap * (1.0f - 2.0f * cap_gap(z[i], scale));
+                if (capped) z[i] = cap.cap * (1.0f - 2.0f * cap.gap(z[i]));
                 if (i < part.count) highest = fmaxf(highest, z[i]);  // leaves a NaN out, but the sum keeps it
             }
             sum *= exp_approx(maximum - highest);
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
         } else {
 #pragma unroll
             for (int i = 0; i < W; ++i) {
-                const float g = cap_gap(z[i], scale), e = ptx::exp2_approx(exponent * g);
+                const float g = cap.gap(z[i]), e = ptx::exp2_approx(exponent * g);
                 sum += i < part.count ? e : 0.0f;
                 z[i] = e * (g * (1.0f - g));
             }
@@ -169,12 +170,12 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     const float top = kOnline ? block_max(maximum) : 0.0f;
     const float total = block_sum(kOnline ? sum * exp_approx(maximum - top) : sum);
 
-    const float target_gap = capped ? cap_gap(target_logit, scale) : 0.0f;
-    const float target_capped = capped ? a.softcap * (1.0f - 2.0f * target_gap) : target_logit;
+    const float target_gap = capped ? cap.gap(target_logit) : 0.0f;
+    const float target_capped = capped ? cap.cap * (1.0f - 2.0f * target_gap) : target_logit;
     // log(Σ exp(z − top)) + top − z of the target. Without a running maximum the softcap takes its place,
     // which no capped logit exceeds: the target's stays 2·softcap·target_gap below it.
     const auto loss = [&] {
-        return logf(total) + (kOnline ? top - target_capped : 2.0f * a.softcap * target_gap);
+        return logf(total) + (kOnline ? top - target_capped : 2.0f * cap.cap * target_gap);
     };
     if constexpr (kSeveral) {
         if (warp_index() == 0) {  // which has them all
@@ -186,12 +187,12 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     }
     if (!a.has_gradient) return;
     const float scaled = kSeveral ? a.gradient_scale * all.weight : a.gradient_scale;
-    const float factor = (kOnline ? 1.0f : 4.0f) * scaled / total;
+    const float factor = (kOnline ? 1.0f : 4.0f) * (cap.slope * scaled) / total;
     // Exponential times slope; what the sum has to come into yet, as the cache has it.
     const auto term = [&](float z) {
         if (!capped) return exp_approx(z - top);
-        const float g = cap_gap(z, scale), slope = g * (1.0f - g);
-        if constexpr (kOnline) return exp_approx(a.softcap * (1.0f - 2.0f * g) - top) * (4.0f * slope);
+        const float g = cap.gap(z), slope = g * (1.0f - g);
+        if constexpr (kOnline) return exp_approx(cap.cap * (1.0f - 2.0f * g) - top) * (4.0f * slope);
         return ptx::exp2_approx(exponent * g) * slope;
     };
     for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
@@ -210,8 +211,8 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
             for (int k = 0; k < a.num_targets && all.stored_here != 0; ++k) {
                 const int32_t id = a.targets[k * a.target_stride + row];
                 if ((all.stored_here >> k & 1u) == 0 || id / W != chunk) continue;
-                const float gap = capped ? cap_gap(to_float(in[id]), scale) : 0.0f;
-                const float slope = capped ? 4.0f * gap * (1.0f - gap) : 1.0f;
+                const float gap = capped ? cap.gap(to_float(in[id])) : 0.0f;
+                const float slope = capped ? cap.slope * (4.0f * gap * (1.0f - gap)) : 1.0f;
                 const float share = a.gradient_scale * a.weights[k] * slope;
 #pragma unroll
                 for (int i = 0; i < W; ++i) d[i] -= i == id % W ? share : 0.0f;
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     }
     // The target's own, by the thread that has stored its chunk; of several it has had them before.
     if (!kSeveral && threadIdx.x == target / W % blockDim.x) {
-        const float slope = capped ? 4.0f * target_gap * (1.0f - target_gap) : 1.0f;
+        const float slope = capped ? cap.slope * (4.0f * target_gap * (1.0f - target_gap)) : 1.0f;
         out[target] = from_float<Real>(term(target_logit) * factor - a.gradient_scale * slope);
     }
 }
@@ -243,12 +244,12 @@ void CudaOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
                                         several ? static_cast<int>(a.weights.numel()) : 1,
                                         a.vocab_size,
                                         cols,
-                                        a.softcap,
+                                        loss::Cap(a.softcap),
                                         a.gradient_scale,
                                         a.dlogits.present()};
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.dlogits, a.logits}), [&]<int W>() {
             const int64_t chunks = (cols + W - 1) / W;
-            const bool bounded = a.softcap > 0.0f && a.softcap <= sizes::kLossMaxSoftcap;
+            const bool bounded = a.softcap.present() && a.softcap.cap <= sizes::kLossMaxSoftcap;
             const int64_t room =
                 std::min(sizes::kLossCacheBytes, max_shared_memory(stream) - kReduceSharedBytes);
             const Cache<W> cache{bounded && a.dlogits.present() ? Cache<W>::chunks_of(chunks, room) : 0};

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/blocks/kernel_sizes.h"
 #include "kernels/cuda/blocks/ptx.h"
+#include "kernels/ops/loss.h"
 
 namespace speedrun::loss {
 
@@ -13,12 +14,21 @@ namespace speedrun::loss {
 __device__ __forceinline__ float exp_approx(float x) {
     return ptx::exp2_approx(x * 1.4426950408889634f);
 }
-// 2·log₂e/c, by which cap_gap takes logits.
 constexpr float kTwiceLog2E = 2.8853900817779268f;
-// g = 1/(e^(2z/c) + 1) of a logit, for c·tanh(z/c) = c·(1 − 2g); e^x may be infinite. scale: kTwiceLog2E/c, 0 where there is no cap.
-__device__ __forceinline__ float cap_gap(float z, float scale) {
-    return ptx::reciprocal_approx(ptx::exp2_approx(z * scale) + 1.0f);
-}
+// A softcap as the kernels take it, for a logit x: with g = 1/(e^(2(x + shift)/d) + 1), e^x may be infinite,
+// c·tanh((x + shift)/d) = c·(1 − 2g), and its slope by x is c/d·4g·(1 − g). Without a cap: c = scale = 0 and slope 1.
+struct Cap {
+    float cap, scale, offset, slope;  // c, 2·log₂e/d, shift·scale, c/d
+
+    explicit Cap(const Softcap& softcap)
+        : cap(softcap.present() ? softcap.cap : 0.0f),
+          scale(softcap.present() ? kTwiceLog2E / softcap.divisor() : 0.0f),
+          offset(softcap.shift * scale),
+          slope(softcap.slope()) {}
+    __device__ __forceinline__ float gap(float x) const {
+        return ptx::reciprocal_approx(ptx::exp2_approx(fmaf(x, scale, offset)) + 1.0f);
+    }
+};
 
 // The least number of threads that go over a row in as few rounds as kLossThreads would.
 inline int block_threads(int64_t chunks) {

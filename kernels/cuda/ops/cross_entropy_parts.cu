@@ -21,7 +21,7 @@ namespace speedrun {
 
 namespace {
 
-using loss::block_threads, loss::cap_gap, loss::exp_approx, loss::kTwiceLog2E;
+using loss::block_threads, loss::exp_approx, loss::kTwiceLog2E;
 
 // bounded: capped so low that the cap stands in for the maximum.
 enum class PartMethod : uint8_t { bounded, online };
@@ -65,13 +65,12 @@ struct Columns {
 template <class Real, int W, PartMethod kMethod>
 __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     cross_entropy_part_kernel(float* part, Rows<Real> logits, PartTargets targets, int64_t chunks,
-                              float softcap) {
+                              loss::Cap cap) {
     constexpr bool kOnline = kMethod == PartMethod::online;
     const int64_t row = blockIdx.x;
     const Real* const in = logits.at(row);
-    const bool capped = !kOnline || softcap > 0.0f;
-    const float scale = capped ? kTwiceLog2E / softcap : 0.0f;
-    const float exponent = -kTwiceLog2E * (capped ? softcap : 0.0f);
+    const bool capped = !kOnline || cap.cap > 0.0f;
+    const float exponent = -kTwiceLog2E * cap.cap;
     // A thread for each target, in one warp. Asked for before the row, so that it is there when the row is.
     float target_logit = 0.0f, target_weight = 0.0f;
     if (const int k = static_cast<int>(threadIdx.x); k < targets.count) {
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
             float highest = maximum;
 #pragma unroll
             for (int i = 0; i < W; ++i) {
-                if (capped) z[i] = softcap * (1.0f - 2.0f * cap_gap(z[i], scale));
+                if (capped) z[i] = cap.cap * (1.0f - 2.0f * cap.gap(z[i]));
                 if (i < elements.count) highest = fmaxf(highest, z[i]);  // leaves a NaN out, the sum keeps it
             }
             sum *= exp_approx(maximum - highest);
@@ -100,15 +99,15 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
         } else {
 #pragma unroll
             for (int i = 0; i < W; ++i) {
-                const float e = ptx::exp2_approx(exponent * cap_gap(z[i], scale));
+                const float e = ptx::exp2_approx(exponent * cap.gap(z[i]));
                 sum += i < elements.count ? e : 0.0f;
             }
         }
     }
-    const float top = kOnline ? block_max(maximum) : softcap;
+    const float top = kOnline ? block_max(maximum) : cap.cap;
     const float total = block_sum(kOnline ? sum * exp_approx(maximum - top) : sum);
     if (warp_index() != 0) return;
-    const float z = capped ? softcap * (1.0f - 2.0f * cap_gap(target_logit, scale)) : target_logit;
+    const float z = capped ? cap.cap * (1.0f - 2.0f * cap.gap(target_logit)) : target_logit;
     const float of_targets = warp_sum(target_weight * z);
     if (threadIdx.x != 0) return;
     part[2 * row] = logf(total) + top;  // −∞ where there is no column
@@ -121,7 +120,8 @@ struct OfPartsArguments {
     Rows<Real> dlogits, logits;
     const float* parts;
     int64_t num_parts, rows, padded;
-    float softcap, gradient_scale;
+    loss::Cap cap;
+    float gradient_scale;
 };
 
 // What all parts know together: L, and what the targets add up to.
@@ -182,10 +182,11 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 3)
     const Merged merged = merge(a, row);
     if (threadIdx.x == 0) a.losses[row] = all.weight * merged.log_sum - merged.targets;
 
-    const float scale = kCapped ? kTwiceLog2E / a.softcap : 0.0f;
-    const float exponent = -kTwiceLog2E * a.softcap;                               // −2c·log₂e
-    const float origin = 0.5f * kTwiceLog2E * (a.softcap - merged.log_sum);        // (c − L)·log₂e
-    const float factor = (kCapped ? 4.0f : 1.0f) * a.gradient_scale * all.weight;  // slope 4g·(1 − g)
+    const loss::Cap cap = a.cap;
+    const float exponent = -kTwiceLog2E * cap.cap;                         // −2c·log₂e
+    const float origin = 0.5f * kTwiceLog2E * (cap.cap - merged.log_sum);  // (c − L)·log₂e
+    const float factor =
+        (kCapped ? 4.0f * cap.slope : 1.0f) * a.gradient_scale * all.weight;  // slope c/d·4g·(1 − g)
     for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
         const Real* const in = a.logits.at(row, chunk * W);
         const Chunk<W> elements = Columns<W>{targets.vocab}.chunk(chunk);
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 3)
 #pragma unroll
         for (int i = 0; i < W; ++i) {
             if constexpr (kCapped) {
-                const float g = cap_gap(d[i], scale);
+                const float g = cap.gap(d[i]);
                 d[i] = ptx::exp2_approx(fmaf(exponent, g, origin)) * (g * (1.0f - g));
             } else {
                 d[i] = exp_approx(d[i] - merged.log_sum);
@@ -204,8 +205,8 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 3)
             if ((all.stored_here >> k & 1u) == 0) continue;
             const int column = targets.column(targets.id(k, row));
             if (column / W != chunk) continue;
-            const float gap = kCapped ? cap_gap(to_float(in[column % W]), scale) : 0.0f;
-            const float slope = kCapped ? 4.0f * gap * (1.0f - gap) : 1.0f;
+            const float gap = kCapped ? cap.gap(to_float(in[column % W])) : 0.0f;
+            const float slope = kCapped ? cap.slope * (4.0f * gap * (1.0f - gap)) : 1.0f;
             const float share = a.gradient_scale * targets.weight(k) * slope;
 #pragma unroll
             for (int i = 0; i < W; ++i) d[i] -= i == column % W ? share : 0.0f;
@@ -224,11 +225,11 @@ void CudaOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) 
     cuda::with_real(a.logits.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.logits}), [&]<int W>() {
             const int64_t chunks = (a.vocab_size + W - 1) / W;
-            const bool bounded = a.softcap > 0.0f && a.softcap <= sizes::kLossMaxSoftcap;
+            const bool bounded = a.softcap.present() && a.softcap.cap <= sizes::kLossMaxSoftcap;
             auto* const kernel = bounded ? cross_entropy_part_kernel<Real, W, PartMethod::bounded>
                                          : cross_entropy_part_kernel<Real, W, PartMethod::online>;
             launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes, stream,
-                   a.part.as<float>(), Rows<Real>(a.logits), PartTargets(a), chunks, a.softcap);
+                   a.part.as<float>(), Rows<Real>(a.logits), PartTargets(a), chunks, loss::Cap(a.softcap));
         });
     });
 }
@@ -245,12 +246,12 @@ void CudaOps::cross_entropy_of_parts(const op::CrossEntropyOfParts& a, Stream& s
                                                .num_parts = a.parts.rows() / rows,
                                                .rows = rows,
                                                .padded = cols,
-                                               .softcap = a.softcap,
+                                               .cap = loss::Cap(a.softcap),
                                                .gradient_scale = a.gradient_scale};
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.dlogits, a.logits}), [&]<int W>() {
             const int64_t chunks = a.dlogits.present() ? (cols + W - 1) / W : 0;
-            auto* const kernel = a.softcap > 0.0f ? cross_entropy_of_parts_kernel<Real, W, true>
-                                                  : cross_entropy_of_parts_kernel<Real, W, false>;
+            auto* const kernel = a.softcap.present() ? cross_entropy_of_parts_kernel<Real, W, true>
+                                                     : cross_entropy_of_parts_kernel<Real, W, false>;
             launch(kernel, grid_of(rows, 1), block_threads(chunks), 0, stream, arguments, PartTargets(a),
                    chunks);
         });

@@ -35,7 +35,10 @@ std::string Head::describe(const NodeGraph& graph) const {
         text += fmt::format(" ({} tokens)", options_.vocab_size);
     if (shared()) text += fmt::format(", of these {}", columns());
     text += graph.is_shared(uses().front().parameter) ? ", tied" : ", not tied";
-    if (options_.softcap > 0) text += fmt::format(", softcap {:g}", options_.softcap);
+    const Softcap& softcap = options_.softcap;
+    if (softcap.present()) text += fmt::format(", softcap {:g}", softcap.cap);
+    if (softcap.present() && (softcap.shift != 0 || softcap.slope() != 1))
+        text += fmt::format(" x tanh((z + {:g})/{:g})", softcap.shift, softcap.divisor());
     text += ", cross entropy";
     if (loss_weights_.index >= 0)
         text += fmt::format(" of the next {}", graph[value_of(loss_weights_)].extents[0].size);
@@ -71,7 +74,7 @@ void Head::in_chunks(const Call& call, const Consume& consume) const {
 
 void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlogits) const {
     const Tensor logits = call(logits_), weights = call(loss_weights_);
-    const auto softcap = static_cast<float>(options_.softcap);
+    const Softcap& softcap = options_.softcap;
     if (!shared()) {
         return call.ops.cross_entropy({.losses = chunk.losses,
                                        .dlogits = dlogits,

@@ -4,6 +4,7 @@
 // vocabulary tell each other two numbers of each row (op::CrossEntropyPart), never logits.
 #pragma once
 
+#include "kernels/ops/loss.h"
 #include "train/model/graph/call.h"
 #include "train/parameters/tensor_cut.h"
 
@@ -13,7 +14,7 @@ struct HeadOptions {
     int64_t num_tokens = 0;
     int64_t logit_rows = 0;                         // of a chunk; divides num_tokens
     int64_t vocab_size = 0, padded_vocab_size = 0;  // columns of the logits beyond the first are padding
-    double softcap = 0;
+    Softcap softcap = {};
     TensorPart part = {};  // of the vocabulary
 };
 
@@ -36,7 +37,7 @@ class Head final : public Node {
     // Logits of one token, real [1, vocabulary], before the softcap; good until the next call.
     Tensor logits_of(const Call& call, int64_t token) const;
 
-    double softcap() const { return options_.softcap; }
+    const Softcap& softcap() const { return options_.softcap; }
 
   private:
     // Rows of a chunk, after their product.
