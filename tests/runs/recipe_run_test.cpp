@@ -28,18 +28,22 @@ class RecipeRunTest : public RankRunFixture {
                 "tables": {"embed": {"init": {"type": "normal", "value": 1}},
                            "values": {"init": {"type": "normal", "value": 1}}},
                 "norms": {"epsilon": 0.001},
+                "windows": {"short": [4, 5, 9], "long": [7, 9, 17]},
                 "input": [{"type": "table", "table": "embed"}, {"type": "norm"}],
                 "layers": {"count": 3,
-                    "each": {"attention": {"heads": 2, "window": 11, "value_scale": true,
-                                           "rotary": {"base": 64, "fraction": 0.5, "endpoint": true},
+                    "each": {"attention": {"heads": 2, "window": "short", "value_scale": true,
+                                           "rotary": {"base": 64, "fraction": 0.5, "endpoint": true,
+                                                      "yarn": {"window": "long", "beta": 4}},
                                            "out_init": {"type": "normal", "value": 0.2}},
                              "mlp": {"ratio": 2, "down_init": {"type": "normal", "value": 0.2}}},
-                    "at": {"2": {"attention": {"value_table": "values"}}}},
+                    "at": {"1": {"attention": {"window": "long"}}, "2": {"attention": {"value_table": "values"}}}},
                 "output": [{"type": "norm"}],
                 "head": {"init": {"type": "normal", "value": 0.1}, "softcap": 23, "softcap_function": "sigmoid",
                          "logit_shift": 5, "logit_scale": 7.5},
                 "loss": {"gradient_divisor": 4}})",
             "schedule.steps=12",
+            "schedule.stages=[4, 8, 12]",
+            "eval.windows={\"long\": 25}",
             "batch.sequence_length=32",
             "batch.microbatch_tokens=128",
             "batch.tokens_per_step=512",
@@ -66,6 +70,26 @@ TEST_F(RecipeRunTest, AnyMeshTrainsAsOneRankDoes) {
         run_on(mesh.ranks, recipe(mesh), name);
         expect_near(curve(name), curve("one"), kTolerance, name);
     }
+}
+
+// Nothing is learned, so that validation is of the model that begins. Its window says which keys are seen; what YaRN does goes
+// by the windows of the stages before.
+TEST_F(RecipeRunTest, YarnFollowsTheStagesAndNotTheWindowOfValidation) {
+    const auto validation = [&](const std::string& name, const std::string& windows,
+                                const std::string& final) {
+        run(recipe(kAlone, {"optimizers.groups.0.lr=0", "optimizers.groups.1.lr=0", "eval.every=0",
+                            "model.windows={\"short\": 4, \"long\": " + windows + "}",
+                            "eval.windows={\"long\": " + final + "}"}),
+            name);
+        return metrics(name).back()["loss"].get<double>();
+    };
+    const double still = validation("still", "[7, 7, 7]", "25"),
+                 grown = validation("grown", "[7, 7, 25]", "25");
+    EXPECT_NE(still, grown) << "what grew is rescaled";
+    EXPECT_EQ(validation("number", "7", "25"), still);
+    EXPECT_EQ(validation("early", "[7, 25, 25]", "25"), grown);
+    EXPECT_NE(validation("twice", "[7, 13, 25]", "25"), grown)
+        << "each change goes from the frequencies at hand";
 }
 
 // A step has 512 targets: divided by so many, the sum is the mean in every bit. By 64, gradients are 8 times as large, which

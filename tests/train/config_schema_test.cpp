@@ -32,6 +32,7 @@ bool has_type(const Json& value, const std::string& type) {
     if (type == "array") return value.is_array();
     if (type == "string") return value.is_string();
     if (type == "boolean") return value.is_boolean();
+    if (type == "null") return value.is_null();
     if (type == "number") return value.is_number();
     if (type == "integer") return value.is_number() && value == std::floor(value.get<double>());
     ADD_FAILURE() << "the schema has a type that this test does not know: " << type;

@@ -37,5 +37,48 @@ TEST(RotaryFrequencies, EndPointIncluded) {
     EXPECT_EQ(described_rotary(recipe, 64), ", 32 of 64 pairs, to 1/1024");
 }
 
+// Windows of 3, 7, 11 and 13 blocks of 128 tokens before each. Pairs that turn 32 times within the old window keep their
+// frequency, those that turn less than once are slowed by the ratio, and in between both have a share.
+TEST(RotaryFrequencies, YarnRescalesAtEachChangeOfTheWindow) {
+    const RotaryConfig plain{.base = 1024, .fraction = 0.5, .endpoint = true};
+    RotaryConfig yarn = plain;
+    yarn.yarn = YarnConfig{.window = "long"};
+    const std::vector<int64_t> windows{385, 897, 1409, 1665};
+    EXPECT_EQ(rotary_frequencies(yarn, 64, {385}), rotary_frequencies(plain, 64));
+    EXPECT_EQ(rotary_frequencies(plain, 64, windows), rotary_frequencies(plain, 64)) << "nobody asked";
+
+    const Frequencies before = rotary_frequencies(plain, 64), once = rotary_frequencies(yarn, 64, {385, 897});
+    const double turn = 2 * std::acos(-1.0);
+    int kept = 0, slowed = 0, between = 0;
+    for (size_t i = 0; i < 32; ++i) {
+        const double rotations = 384 * before[i] / turn;
+        if (rotations >= 32) {
+            ++kept;
+            EXPECT_EQ(once[i], before[i]) << i;
+        } else if (rotations <= 1) {
+            ++slowed;
+            EXPECT_NEAR(once[i], before[i] * 3 / 7, 1e-15) << i;
+        } else {
+            ++between;
+            const double share = (rotations - 1) / 31;
+            EXPECT_NEAR(once[i], before[i] * (share + (1 - share) * 3 / 7), 1e-15) << i;
+        }
+    }
+    EXPECT_TRUE(kept > 2 && slowed > 2 && between > 2) << kept << " " << slowed << " " << between;
+    EXPECT_EQ(once[40], 0);
+
+    // One change after the other, each of the frequencies that the one before left.
+    const Frequencies all = rotary_frequencies(yarn, 64, windows);
+    EXPECT_NEAR(all[31], before[31] * 3 / 13, 1e-15);
+    EXPECT_EQ(all[0], 1);
+    const double scale =
+        (0.2 * std::log(7 / 3.0) + 1) * (0.2 * std::log(11 / 7.0) + 1) * (0.2 * std::log(13 / 11.0) + 1);
+    EXPECT_NEAR(yarn_scale(yarn, windows), scale, 1e-15);
+    EXPECT_EQ(yarn_scale(yarn, {385}), 1);
+    EXPECT_EQ(yarn_scale(plain, windows), 1);
+    EXPECT_EQ(described_rotary(yarn, 64, windows),
+              ", 32 of 64 pairs, to 1/1024, YaRN 385 -> 897 -> 1409 -> 1665");
+}
+
 }  // namespace
 }  // namespace speedrun

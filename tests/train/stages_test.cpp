@@ -130,6 +130,73 @@ TEST(StagesTest, WindowsOfLayersByStage) {
     EXPECT_EQ(window(config.in_validation(), 1), 8);
 }
 
+Config with_yarn(const std::string& windows, const std::string& yarn, const std::string& validation = "{}") {
+    return parse_config(R"({
+        "model": {"preset": "none", "model_dim": 16, "vocab_size": 32,
+            "tables": {"embed": {}}, "input": [{"type": "table", "table": "embed"}], "windows": )" +
+                            windows + R"(,
+            "layers": {"count": 1, "each": {"attention": {"heads": 1, "window": "short", "rotary": {"yarn": )" +
+                            yarn + R"(}}, "mlp": {}}},
+            "output": [{"type": "norm"}]},
+        "batch": {"sequence_length": 16, "microbatch_tokens": 64, "tokens_per_step": 64},
+        "optimizers": {"groups": [{"params": ["*"]}]},
+        "schedule": {"steps": 8, "stages": [2, 4, 6, 8]},
+        "eval": {"windows": )" +
+                            validation + "}}",
+                        "test", {});
+}
+
+// What YaRN has to go by is what a window was, not what it is: validation in a window of its own has the last stage's past.
+TEST(StagesTest, WindowsThatYarnFollowsHaveAPast) {
+    const Config config =
+        with_yarn(R"({"short": 4, "long": [4, 4, 8, 13]})", R"({"window": "long"})", R"({"long": 16})");
+    using Sizes = std::vector<int64_t>;
+    const auto past = [](const Config& stage) { return stage.model.parts.past_of("long"); };
+    EXPECT_EQ(past(config.in_stage(0)), Sizes{4});
+    EXPECT_EQ(past(config.in_stage(1)), Sizes{4});
+    EXPECT_EQ(past(config.in_stage(2)), (Sizes{4, 8}));
+    EXPECT_EQ(past(config.in_last_stage()), (Sizes{4, 8, 13}));
+    EXPECT_EQ(past(config.in_validation()), (Sizes{4, 8, 13}));
+    EXPECT_EQ(past(config.in_last_stage().in_stage(0)), (Sizes{4, 8, 13}));
+    EXPECT_EQ(config.in_last_stage().model.parts.past_of("short"), Sizes{}) << "nobody follows it";
+    EXPECT_EQ(config_to_json(parse_config(config_to_json(config), "again", {})), config_to_json(config));
+}
+
+TEST(StagesTest, YarnRefusesWindowsWithoutARatio) {
+    const auto refusal = [](const std::string& windows, const std::string& yarn) -> std::string {
+        try {
+            with_yarn(windows, yarn);
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::usage);
+            return error.what();
+        }
+        return "accepted";
+    };
+    const std::string windows = R"({"short": 4, "long": [4, 4, 8, 13]})";
+    const std::string key = "model.layers, layer 0: attention.rotary.yarn";
+    EXPECT_EQ(refusal(windows, R"({"window": "long"})"), "accepted");
+    EXPECT_EQ(refusal(R"({"short": 4, "long": 0})", R"({"window": "long"})"), "accepted")
+        << "it never changes";
+    EXPECT_NE(
+        refusal(windows, R"({"window": "lang"})").find(key + ".window: no window \"lang\" in model.windows"),
+        std::string::npos);
+    EXPECT_NE(
+        refusal(windows, R"({"window": "long", "alpha": 32})").find(key + ": alpha 32 is not below beta 32"),
+        std::string::npos);
+    EXPECT_NE(refusal(R"({"short": 4, "long": [4, 4, 8, 0]})", R"({"window": "long"})")
+                  .find("stage 3 of schedule.stages: " + key + ": model.windows.long goes from 8 to 0 keys"),
+              std::string::npos);
+    EXPECT_NE(refusal(R"({"short": 4, "long": [1, 4, 8, 8]})", R"({"window": "long"})")
+                  .find("model.windows.long goes from 1 to 4 keys"),
+              std::string::npos);
+    EXPECT_NE(
+        refusal(R"({"short": 4, "long": [4, 1001, 2, 2]})", R"({"window": "long"})")
+            .find(
+                "model.windows.long shrinks from 1001 to 2 keys, where log_scale 0.2 would multiply attention's "
+                "scale by -0.382"),
+        std::string::npos);
+}
+
 TEST(StagesTest, WeightsOfTheLossByStage) {
     const auto parts = [](const std::string& weights) {
         return config_of(

@@ -58,6 +58,17 @@ void StreamPartConfig::fields(FieldVisitor& v) {
     v.field("columns", columns, "smear: first columns of the row that its gate reads", {1, kMaxNarrow});
 }
 
+void YarnConfig::fields(FieldVisitor& v) {
+    v.field("window", window,
+            "name of the window of model.windows at whose changes frequencies are rescaled");
+    v.field("alpha", alpha,
+            "pairs that turn less often than this within the old window are slowed by old/new", {0, 1e6});
+    v.field("beta", beta, "those that turn more often are left as they are; between the two a ramp",
+            {0, 1e6});
+    v.field("log_scale", log_scale,
+            "attention's scale is multiplied by log_scale*ln(new/old) + 1 at each change", {0, 10});
+}
+
 void RotaryConfig::fields(FieldVisitor& v) {
     v.field("base", base, "base of the frequencies", {1, 1e9});
     v.field("fraction", fraction,
@@ -66,6 +77,8 @@ void RotaryConfig::fields(FieldVisitor& v) {
     v.field(
         "endpoint", endpoint,
         "of n pairs that turn the last has the frequency 1/base, the i-th base^(-i/(n-1)); else base^(-i/n)");
+    v.optional("yarn", yarn,
+               "rescale the frequencies where a window changes from stage to stage (YaRN); null: do not");
 }
 
 void AttentionConfig::fields(FieldVisitor& v) {
@@ -191,6 +204,12 @@ NgramTable ModelParts::ngram_table() const {
     for (const auto& [name, table] : tables)
         if (table.rows == TableRows::ngrams)
             return {.max_ngram = table.max_ngram, .num_rows = table.num_rows};
+    return {};
+}
+
+std::vector<int64_t> ModelParts::past_of(const std::string& window) const {
+    for (const auto& [name, sizes] : window_past)
+        if (name == window) return sizes;
     return {};
 }
 

@@ -57,10 +57,21 @@ struct StreamPartConfig {
     void fields(FieldVisitor& v);
 };
 
+// Peng et al. 2023 (YaRN), where a window of attention grows from stage to stage: frequencies are rescaled at each change of
+// this window (rotary_frequencies.h), in the layers that say so, whatever their own window is.
+struct YarnConfig {
+    std::string window = {};  // of ModelParts::windows
+    double alpha = 1,
+           beta = 32;  // rotations within the old window: of those that are slowed in full, and not at all
+    double log_scale = 0.2;  // attention's scale · (log_scale·ln(new/old) + 1)
+    void fields(FieldVisitor& v);
+};
+
 struct RotaryConfig {
     double base = 10000;
     double fraction = 1;    // of a head's pairs of dimensions: the first, which turn
     bool endpoint = false;  // the last frequency is 1/base
+    std::optional<YarnConfig> yarn = {};
     void fields(FieldVisitor& v);
     // How many of a head's pairs turn; the nearest number where the fraction gives none.
     int64_t turning_pairs(int64_t pairs) const { return std::llround(fraction * static_cast<double>(pairs)); }
@@ -180,6 +191,10 @@ struct ModelParts {
     const TableConfig* find_table(const std::string& name) const;  // null: there is none
     // Of one stage: keys that a query of this attention sees at most; 0: all. Throws a usage error for an unknown name.
     int64_t window_of(const AttentionConfig& attention, int64_t layer) const;
+    // Of one stage (ModelConfig::in_stage): what a window that YaRN follows was in the stages up to this, changes alone; empty
+    // for others.
+    std::vector<int64_t> past_of(const std::string& window) const;
+    std::vector<std::pair<std::string, std::vector<int64_t>>> window_past = {};
     // Which n-grams are embedded; of 0 tokens where none are.
     NgramTable ngram_table() const;
     bool has_positions() const;  // a table of them, which says how long a row can be

@@ -164,6 +164,8 @@ class PartsCheck {
                         model_dim_ / attention.heads, model_dim_, attention.heads);
         if (attention.rotary)
             check_rotary(key + ".rotary", *attention.rotary, model_dim_ / attention.heads / 2);
+        if (attention.rotary && attention.rotary->yarn)
+            check_yarn(key + ".rotary.yarn", *attention.rotary->yarn);
         parts_.window_of(attention, static_cast<int64_t>(layer));
         if (attention.gate) {
             check_columns(key + ".gate.columns", attention.gate->columns);
@@ -191,6 +193,31 @@ class PartsCheck {
                 "{}.endpoint: a single pair turns, whose frequency is 1 and not 1/base: expected 2 pairs, "
                 "fraction {:.6g}, or endpoint false",
                 key, 2.0 / static_cast<double>(pairs));
+    }
+
+    // Changes of windows that have no ratio, or turn attention's scale around.
+    void check_yarn(const std::string& key, const YarnConfig& yarn) const {
+        if (!names_of(parts_.windows).count(yarn.window))
+            throw_usage("{}.window: no window \"{}\" in model.windows{}", key, yarn.window,
+                        suggestion(yarn.window, names_of(parts_.windows)));
+        if (yarn.alpha >= yarn.beta)
+            throw_usage("{}: alpha {} is not below beta {}, which its ramp leads to", key, yarn.alpha,
+                        yarn.beta);
+        const std::vector<int64_t> past = parts_.past_of(yarn.window);
+        for (size_t i = 1; i < past.size(); ++i) {
+            const int64_t before = past[i - 1], keys = past[i];
+            if (std::min(before, keys) < 2)
+                throw_usage(
+                    "{}: model.windows.{} goes from {} to {} keys, which have no ratio to rescale by: a window has 2 "
+                    "keys at least, and 0 (all keys) is none",
+                    key, yarn.window, before, keys);
+            const double growth = static_cast<double>(keys - 1) / static_cast<double>(before - 1);
+            if (const double factor = yarn.log_scale * std::log(growth) + 1; factor <= 0)
+                throw_usage(
+                    "{}: model.windows.{} shrinks from {} to {} keys, where log_scale {} would multiply attention's "
+                    "scale by {:.3g}: shrink less at once, or lower log_scale",
+                    key, yarn.window, before, keys, yarn.log_scale, factor);
+        }
     }
 
     void check_columns(const std::string& key, int64_t columns) const {

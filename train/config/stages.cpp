@@ -1,5 +1,6 @@
 // What a config is in one stage of its schedule.
 #include <algorithm>
+#include <set>
 
 #include "kernels/device/error.h"
 #include "train/config/config.h"
@@ -12,6 +13,29 @@ namespace {
 template <class T>
 void set_stage(Scheduled<T>& value, int64_t stage) {
     value = Scheduled<T>({value.in(stage)});
+}
+
+// Names of the windows at whose changes some layer's frequencies are rescaled.
+std::set<std::string> yarn_windows(const LayersConfig& layers) {
+    std::set<std::string> names;
+    const auto note = [&](const LayerConfig& layer) {
+        if (layer.attention && layer.attention->rotary && layer.attention->rotary->yarn)
+            names.insert(layer.attention->rotary->yarn->window);
+    };
+    note(layers.each);
+    for (const LayersAt& at : layers.at)
+        if (at.layer) note(*at.layer);
+    return names;
+}
+
+// What a window was in the stages up to this one, changes alone.
+std::vector<int64_t> past_of(const std::vector<Scheduled<int64_t>::Entry>& entries, int64_t stage) {
+    std::vector<int64_t> sizes;
+    for (int64_t i = 0; i <= stage; ++i) {
+        const int64_t size = entries[entries.size() == 1 ? 0 : static_cast<size_t>(i)].from;
+        if (sizes.empty() || sizes.back() != size) sizes.push_back(size);
+    }
+    return sizes;
 }
 
 template <class T>
@@ -58,6 +82,11 @@ StagePoint ScheduleConfig::point_of(int64_t step) const {
 ModelConfig ModelConfig::in_stage(int64_t stage) const {
     ModelConfig model = *this;
     set_stage(model.window, stage);
+    // That of one stage already has its past.
+    if (const auto followed = yarn_windows(parts.layers); model.parts.window_past.empty())
+        for (const auto& [name, keys] : parts.windows)
+            if (followed.count(name))
+                model.parts.window_past.emplace_back(name, past_of(keys.entries(), stage));
     for (auto& [name, keys] : model.parts.windows) set_stage(keys, stage);
     std::vector<Scheduled<double>>& weights = model.parts.loss.weights;
     for (Scheduled<double>& weight : weights) set_stage(weight, stage);

@@ -29,6 +29,9 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
     const ValueId embedded =
         config.value_table.empty() ? kNoValue : tables_.lookup("value_embedding", config.value_table);
 
+    const bool follows = config.rotary && config.rotary->yarn;
+    const std::vector<int64_t> past =
+        follows ? parts_.past_of(config.rotary->yarn->window) : std::vector<int64_t>{};
     const RotaryOptions rotary{.num_heads = H,
                                .head_dim = D,
                                .normalize = config.qk_norm,
@@ -40,8 +43,8 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
             rotary.normalize ? w_.f32("qk_rstd", {w_.tokens(), {Dimension::heads, 2 * H}}) : kNoValue;
         RotaryTables angles;
         if (config.rotary) {
-            angles = rotary_tables(rotary_frequencies(*config.rotary, D / 2));
-            angles.described = described_rotary(*config.rotary, D / 2);
+            angles = rotary_tables(rotary_frequencies(*config.rotary, D / 2, past));
+            angles.described = described_rotary(*config.rotary, D / 2, past);
         }
         w_.add<QkNormRotary>({.q = turned_q,
                               .k = turned_k,
@@ -63,12 +66,13 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
     if (embedded == kNoValue && config.value_scale)
         v = w_.sum("scaled v", w_.head_width(),
                    {{.value = v, .parameter = w_.number("attn.value_scale", config.value_start)}});
-    const double usual_scale = 1.0 / std::sqrt(static_cast<double>(D));
+    double scale = config.scale > 0 ? config.scale : 1.0 / std::sqrt(static_cast<double>(D));
+    if (follows) scale *= yarn_scale(*config.rotary, past);
     const AttentionOptions how{.sequence_length = w_.batch.sequence_length,
                                .num_heads = H,
                                .head_dim = D,
                                .window = parts_.window_of(config, layer),
-                               .scale = static_cast<float>(config.scale > 0 ? config.scale : usual_scale),
+                               .scale = static_cast<float>(scale),
                                .documents = options_.documents};
     ValueId out = attend({q, k, v}, how);
     if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});

@@ -24,6 +24,7 @@ struct ModelShape {
         const LossConfig loss = config.loss(), others = other.config.loss();
         return batch == other.batch && config.window == other.config.window &&
                config.parts.windows == other.config.parts.windows &&
+               config.parts.window_past == other.config.parts.window_past &&
                loss.num_targets() == others.num_targets() && loss.is_plain() == others.is_plain();
     }
 };
