@@ -96,6 +96,10 @@ expect 3 "ops.jsonl: cannot be read" "$speedrun" plan tiny.json --gpu h100 --mea
 echo '{"kind":"op","name":"all","op":"fill","dtype":"bf16","status":"passed","flops":0,"bytes":9,"share_of_floor":0.5}' >ops.jsonl
 expect 0 "^fill .*measured: all" "$speedrun" plan tiny.json --gpu h100 --measured ops.jsonl
 expect 2 "name a config" "$speedrun" plan --gpu h100
+expect 0 "^embed.weight  *\[320,32\]  f32 .* adamw  row t is token t's, added to the stream" "$speedrun" plan tiny.json --parameters --set precision=f32
+expect 0 '"meaning": "logits = W x; rows behind the vocabulary are padding"' "$speedrun" plan tiny.json --parameters --json
+python3 -m json.tool out >/dev/null || fail "plan --parameters --json prints no JSON"
+expect 2 "one of them at a time" "$speedrun" plan tiny.json --parameters --gpu h100
 expect 2 "model.num_head: unknown key" "$speedrun" plan tiny.json --gpu h100 --set model.num_head=2
 expect 0 "h100, h200, a100 or 4090" "$speedrun" plan --help
 

@@ -68,6 +68,9 @@ int run_command_line(int argc, char** argv) {
                            "instead: print the config with the preset's model in parts, to change them");
     plan_command->add_flag("--metrics", plan.metrics,
                            "print what metrics.jsonl and summary.json hold, as JSON: keys, units, meanings");
+    plan_command->add_flag(
+        "--parameters", plan.parameters,
+        "instead: list every parameter: name, shape, type, initial values, optimizer group, meaning");
     plan_command
         ->add_option("--ranks", plan.ranks, "plan for so many ranks; default: those of the launcher, else 1")
         ->check(CLI::Range(1, 65536));
@@ -96,7 +99,8 @@ int run_command_line(int argc, char** argv) {
                      "the stage of the schedule, from 0, that --gpu, --graph and the table of layers show; "
                      "default: the last")
         ->type_name("N");
-    plan_command->add_flag("--json", plan.json, "with --gpu: one JSON object, times in ms, per step");
+    plan_command->add_flag("--json", plan.json,
+                           "with --gpu: one JSON object, times in ms, per step; with --parameters: a list");
     plan_command->footer(
         "--gpu runs the step's schedule on a device that computes nothing, counts each operation's calls, "
         "FLOPs\n"

@@ -33,9 +33,10 @@ struct PlanOptions {
     bool schema = false;           // print the JSON Schema of configs instead
     bool spell_out = false;        // print the config with its model in parts instead
     bool metrics = false;          // print what is declared of metrics instead
+    bool parameters = false;       // list the model's parameters instead
     int ranks = 0;                 // to plan for; 0: those that a launcher started, else 1
     std::string gpu;               // a modelled step on this GPU instead (kernels/ops/gpu_models.h)
-    bool json = false;             // of that
+    bool json = false;             // of that, or of the parameters
     std::string measured;          // ops.jsonl of a report, in place of what is assumed
     std::string graph;             // write a picture of a unit of the model there instead: .svg, .dot or .gv
     std::optional<int64_t> stage;  // that --gpu, --graph and the table of layers show; the last one

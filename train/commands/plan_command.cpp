@@ -9,6 +9,7 @@
 #include "train/commands/plan_communication.h"
 #include "train/commands/plan_gpu.h"
 #include "train/commands/plan_graph.h"
+#include "train/commands/plan_parameters.h"
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
 #include "train/engine/batch_sources.h"
@@ -167,6 +168,10 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     const Config stage = config.in_chosen_stage(options.stage);
     if (!options.gpu.empty()) return print_gpu_plan(options, stage, ranks);
     if (!options.graph.empty()) return write_unit_picture(options, stage);
+    if (options.parameters) {
+        std::printf("%s", (options.json ? parameters_json(config) : parameters_text(config)).c_str());
+        return 0;
+    }
     if (options.spell_out) {
         std::printf("%s", config_to_json(in_parts(config)).c_str());
         return 0;
@@ -204,8 +209,12 @@ int run_plan(const PlanOptions& options) {
         std::printf("%s", metric_fields().c_str());
         return 0;
     }
-    if (options.gpu.empty() && (options.json || !options.measured.empty()))
-        throw_usage("plan: --json and --measured are for the step that --gpu asks for");
+    if (options.gpu.empty() && ((options.json && !options.parameters) || !options.measured.empty()))
+        throw_usage(
+            "plan: --json is for the step that --gpu asks for or the list of --parameters, --measured for --gpu");
+    if (options.parameters && (!options.gpu.empty() || !options.graph.empty() || options.spell_out))
+        throw_usage(
+            "plan: --parameters lists, --gpu, --graph and --spell-out show something else: one of them at a time");
     if (options.unit && options.graph.empty())
         throw_usage("plan: --unit {} is for the picture that --graph asks for", *options.unit);
     if (!options.graph.empty() && !options.gpu.empty())

@@ -97,14 +97,19 @@ class Builder {
             if (skip.to != number) continue;
             const ValueId x = entered("before the skip");
             const ValueId gate = w_.f32("skip gate", {{Dimension::numbers, 1}});
-            w_.add<NumberGate>({.y = gate, .one = w_.one(), .number = w_.number("skip", skip.start)});
+            w_.add<NumberGate>(
+                {.y = gate,
+                 .one = w_.one(),
+                 .number = w_.number("skip", skip.start,
+                                     fmt::format("s: sigmoid(s) x what block {} gave is added", skip.from))});
             combine("with the skip", {{.value = x}, {.value = after_.at(skip.from), .gate = gate}});
         }
         if (!layer.mix) return;
         const ValueId x = entered("entered");
         const ParameterId mix =
             w_.parameter("mix", {{Dimension::numbers, 2}},
-                         {InitRule::Kind::first_element, static_cast<float>(layer.mix->start)});
+                         {{InitRule::Kind::first_element, static_cast<float>(layer.mix->start)},
+                          "a, b: the block begins from a x + b x0, x0 what entered the first"});
         combine("attn_norm input", {{.value = x, .parameter = mix, .element = 0},
                                     {.value = first_, .parameter = mix, .element = 1}});
     }
@@ -117,7 +122,9 @@ class Builder {
                 continue;
             }
             const ValueId x = entered("before the backout");
-            const ParameterId factor = w_.number(fmt::format("backout.{}", part.layer), part.start);
+            const ParameterId factor =
+                w_.number(fmt::format("backout.{}", part.layer), part.start,
+                          fmt::format("c: x becomes x - c times what block {} gave", part.layer));
             combine(fmt::format("without block {}", part.layer),
                     {{.value = x}, {.value = after_.at(part.layer), .parameter = factor, .factor = -1}});
         }
@@ -126,10 +133,11 @@ class Builder {
 
     void head(ValueId x, const TokenTables& tables) {
         const HeadConfig& config = parts_.head;
-        const ParameterId weight = !config.tied_to.empty()
-                                       ? tables[config.tied_to]
-                                       : w_.parameter("head.weight", {w_.vocabulary(), w_.width()},
-                                                      w_.rule(config.init, config_.model_dim));
+        const ParameterId weight =
+            !config.tied_to.empty() ? tables[config.tied_to]
+                                    : w_.parameter("head.weight", {w_.vocabulary(), w_.width()},
+                                                   {w_.rule(config.init, config_.model_dim),
+                                                    "logits = W x; rows behind the vocabulary are padding"});
         ModelGraph& model = w_.model;
         model.losses = model.graph.value("losses", Element::f32, {w_.tokens()}, Holder::model);
         const int64_t padded = config_.padded_vocab_size();

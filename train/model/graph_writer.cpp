@@ -72,13 +72,15 @@ InitRule GraphWriter::rule(const InitConfig& init, int64_t fan_in) const {
     return {uniform ? InitRule::Kind::uniform : InitRule::Kind::normal, static_cast<float>(scale)};
 }
 
-ParameterId GraphWriter::parameter(const std::string& name, const std::vector<Extent>& extents, InitRule init,
-                                   int64_t matrices) {
-    return model.table.declare(prefix_ + name, extents, init, matrices);
+ParameterId GraphWriter::parameter(const std::string& name, const std::vector<Extent>& extents,
+                                   const Start& start) {
+    const ParameterId id = model.table.declare(prefix_ + name, extents, start.init, start.matrices);
+    model.table.explain(id, start.meaning);
+    return id;
 }
 
-ParameterId GraphWriter::number(const std::string& name, double start) {
-    return parameter(name, {{Dimension::numbers, 1}}, filled(start));
+ParameterId GraphWriter::number(const std::string& name, double start, std::string meaning) {
+    return parameter(name, {{Dimension::numbers, 1}}, {filled(start), std::move(meaning)});
 }
 
 NormStatistics GraphWriter::statistics(const std::string& name, ValueId x) {
@@ -91,8 +93,11 @@ ValueId GraphWriter::norm(const std::string& name, ValueId x) {
     const ValueId y = real(name, rows_of(x), width());
     const NormStatistics kept = statistics(name, x);
     NormParameters parameters;
-    if (parts_.norms.gain) parameters.gain = parameter(name + ".gain", {width()}, filled(1));
-    if (parts_.norms.bias) parameters.bias = parameter(name + ".bias", {width()}, filled(0));
+    if (parts_.norms.gain)
+        parameters.gain =
+            parameter(name + ".gain", {width()}, {filled(1), "the norm's output is multiplied by it"});
+    if (parts_.norms.bias)
+        parameters.bias = parameter(name + ".bias", {width()}, {filled(0), "added to the norm's output"});
     add<Norm>({.y = y, .statistics = kept, .x = x, .parameters = parameters}, parts_.norms.type,
               static_cast<float>(parts_.norms.epsilon));
     return y;
@@ -100,8 +105,10 @@ ValueId GraphWriter::norm(const std::string& name, ValueId x) {
 
 ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w) {
     const ParameterId weight =
-        parameter(name + ".weight", {w.outputs, w.inputs}, rule(w.init, w.fan_in), w.matrices);
-    const ParameterId bias = w.bias ? parameter(name + ".bias", {w.outputs}, filled(0)) : kNoParameter;
+        parameter(name + ".weight", {w.outputs, w.inputs}, {rule(w.init, w.fan_in), w.meaning, w.matrices});
+    const ParameterId bias =
+        w.bias ? parameter(name + ".bias", {w.outputs}, {filled(0), "added to " + name + "'s product"})
+               : kNoParameter;
     const ValueId y = real(name, rows_of(x), w.outputs);
     // A bias is in one of the terms of a sum.
     const bool adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0;
@@ -109,9 +116,11 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
     return y;
 }
 
-ValueId GraphWriter::gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns) {
+ValueId GraphWriter::gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns,
+                          const std::string& meaning) {
     const ValueId y = f32(name, {rows_of(x), gates});
-    const ParameterId weight = parameter(name + ".weight", {gates, {Dimension::numbers, columns}}, filled(0));
+    const ParameterId weight =
+        parameter(name + ".weight", {gates, {Dimension::numbers, columns}}, {filled(0), meaning});
     add<Gate>({.y = y, .x = x, .weight = weight}, columns);
     return y;
 }

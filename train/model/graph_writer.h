@@ -53,9 +53,14 @@ class GraphWriter {
     // ---- parameters
     static InitRule filled(double value) { return {InitRule::Kind::constant, static_cast<float>(value)}; }
     InitRule rule(const InitConfig& init, int64_t fan_in) const;
-    ParameterId parameter(const std::string& name, const std::vector<Extent>& extents, InitRule init,
-                          int64_t matrices = 1);
-    ParameterId number(const std::string& name, double start);
+    // What it means, in one line, is for people (Parameter::meaning).
+    struct Start {
+        InitRule init;
+        std::string meaning;
+        int64_t matrices = 1;
+    };
+    ParameterId parameter(const std::string& name, const std::vector<Extent>& extents, const Start& start);
+    ParameterId number(const std::string& name, double start, std::string meaning);
 
     // ---- nodes
     template <class T, class... Options>
@@ -70,11 +75,13 @@ class GraphWriter {
         InitConfig init;
         bool bias;
         int64_t fan_in;  // of the whole matrix
+        const char* meaning;
         int64_t matrices = 1;
     };
     ValueId linear(const std::string& name, ValueId x, const Weight& w);
     // Sigmoids of the first columns of x: f32 (tokens, gates), 1/2 at the start.
-    ValueId gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns);
+    ValueId gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns,
+                 const std::string& meaning);
     ValueId sum(const std::string& name, const Extent& columns, const std::vector<WeightedSum::Term>& terms);
 
     // ---- between the ranks of the tensor axis (Redistribute); without any, x as it is

@@ -70,10 +70,14 @@ void StreamInput::add_rows(const StreamPartConfig& part) {
 }
 
 ValueId StreamInput::smear(ValueId x, const StreamPartConfig& part) {
-    const ValueId gate = w_.gate("smear.gate", x, {Dimension::numbers, 1}, part.columns);
+    const ValueId gate = w_.gate("smear.gate", x, {Dimension::numbers, 1}, part.columns,
+                                 "w: sigmoid(w . x[0:columns]) gates the row of the token before");
     const ValueId before = w_.sum("gated row before", w_.width(), {row_before(x, gate)});
     return w_.sum("smeared", w_.width(),
-                  {{.value = x}, {.value = before, .parameter = w_.number("smear.scale", part.start)}});
+                  {{.value = x},
+                   {.value = before,
+                    .parameter = w_.number("smear.scale", part.start,
+                                           "c: x becomes x + c times the gated row of the token before")}});
 }
 
 WeightedSum::Term StreamInput::row_before(ValueId x, ValueId gate) {

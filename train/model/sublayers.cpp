@@ -15,13 +15,18 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
     const int64_t C = w_.head_width().size, H = heads.size, D = C / H;
     normed = w_.into_matrices(normed);
     // Before the product: its backward gives the gradient of `normed` whole, and the gate's adds some columns.
-    const ValueId gates = config.gate ? w_.gate("attn.gate", normed, heads, config.gate->columns) : kNoValue;
+    const ValueId gates =
+        config.gate
+            ? w_.gate("attn.gate", normed, heads, config.gate->columns,
+                      "W: the output of head h is multiplied by sigmoid(W[h] . x[0:columns]), x normed")
+            : kNoValue;
     const ValueId qkv = w_.linear("attn.qkv", normed,
                                   {.outputs = w_.head_width(3),
                                    .inputs = w_.width(),
                                    .init = config.init,
                                    .bias = config.bias,
                                    .fan_in = w_.width().size,
+                                   .meaning = "rows of q, then k, then v, each head by head: W x, x normed",
                                    .matrices = 3});
     ValueId q = w_.view(qkv, "projected q", 0, C);
     ValueId k = w_.view(qkv, "projected k", C, C);
@@ -57,15 +62,17 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
         k = turned_k;
     }
     if (embedded != kNoValue) {
-        const ParameterId mix =
-            w_.parameter("attn.value_mix", {{Dimension::numbers, 2}}, w_.filled(config.value_start));
+        const ParameterId mix = w_.parameter(
+            "attn.value_mix", {{Dimension::numbers, 2}},
+            {w_.filled(config.value_start), "a, b: v becomes a v + b row of " + config.value_table});
         v = w_.sum("mixed v", w_.head_width(),
                    {{.value = v, .parameter = mix, .element = 0},
                     {.value = embedded, .parameter = mix, .element = 1}});
     }
     if (embedded == kNoValue && config.value_scale)
         v = w_.sum("scaled v", w_.head_width(),
-                   {{.value = v, .parameter = w_.number("attn.value_scale", config.value_start)}});
+                   {{.value = v,
+                     .parameter = w_.number("attn.value_scale", config.value_start, "a: v becomes a v")}});
     double scale = config.scale > 0 ? config.scale : 1.0 / std::sqrt(static_cast<double>(D));
     if (follows) scale *= yarn_scale(*config.rotary, past);
     const AttentionOptions how{.sequence_length = w_.batch.sequence_length,
@@ -76,12 +83,14 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                                .documents = options_.documents};
     ValueId out = attend({q, k, v}, how);
     if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
-    return w_.into_stream(w_.linear("attn.out", out,
-                                    {.outputs = w_.width(),
-                                     .inputs = w_.head_width(),
-                                     .init = config.out_init,
-                                     .bias = config.bias,
-                                     .fan_in = w_.width().size}));
+    return w_.into_stream(
+        w_.linear("attn.out", out,
+                  {.outputs = w_.width(),
+                   .inputs = w_.head_width(),
+                   .init = config.out_init,
+                   .bias = config.bias,
+                   .fan_in = w_.width().size,
+                   .meaning = "W o is added to the stream, o the heads' outputs beside each other"}));
 }
 
 ValueId Sublayers::attend(const Projected& x, AttentionOptions how) {
@@ -165,7 +174,8 @@ ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {
                                       .inputs = w_.width(),
                                       .init = config.init,
                                       .bias = config.bias,
-                                      .fan_in = width});
+                                      .fan_in = width,
+                                      .meaning = "h = f(W x), x normed"});
     const ValueId activated = w_.real("activated", w_.tokens(), hidden_width);
     w_.add<Activate>({.y = activated, .x = hidden}, config.activation);
     return w_.into_stream(w_.linear("mlp.down", activated,
@@ -173,7 +183,8 @@ ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {
                                      .inputs = hidden_width,
                                      .init = config.down_init,
                                      .bias = config.bias,
-                                     .fan_in = hidden_size}));
+                                     .fan_in = hidden_size,
+                                     .meaning = "W h is added to the stream"}));
 }
 
 const RotaryTables& Sublayers::rotary_tables(const std::vector<double>& frequencies) {

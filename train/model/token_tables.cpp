@@ -10,7 +10,17 @@ TokenTables::TokenTables(GraphWriter& writer, const ModelParts& parts, std::set<
     : w_(writer), parts_(parts), value_tables_(std::move(value_tables)) {
     for (const auto& [name, table] : parts_.tables)
         tables_[name] = w_.parameter(name + ".weight", {tables_rows(name), columns_of(name)},
-                                     w_.rule(table.init, w_.width().size));
+                                     {w_.rule(table.init, w_.width().size), meaning_of(name, table.rows)});
+}
+
+std::string TokenTables::meaning_of(const std::string& table, TableRows rows) const {
+    const bool head = parts_.head.tied_to == table;
+    std::string text = rows == TableRows::tokens      ? "row t is token t's"
+                       : rows == TableRows::positions ? "row i is that of the i-th token of a row"
+                                                      : "rows are those of hashed n-grams";
+    text += value_tables_.count(table) > 0 ? ", mixed into values of attention" : ", added to the stream";
+    if (rows == TableRows::tokens) text += "; rows behind the vocabulary are padding";
+    return text + (head ? "; logits = W x" : "");
 }
 
 Extent TokenTables::columns_of(const std::string& table) const {

@@ -26,6 +26,7 @@ class TokenTables {
 
   private:
     TableRows rows_of(const std::string& table) const { return parts_.find_table(table)->rows; }
+    std::string meaning_of(const std::string& table, TableRows rows) const;
     Extent columns_of(const std::string& table) const;
     Extent tables_rows(const std::string& table) const;
     // Ids as the table counts its rows.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train/parameters/dimension.h"
@@ -31,6 +32,7 @@ struct Parameter {
     std::vector<int64_t> shape;  // of what this rank of the tensor axis has
     TensorCut cut;               // that it is of the whole parameter
     InitRule init;
+    std::string meaning;   // for people: the formula that it stands in
     int64_t matrices = 1;  // stacked along dimension 0 that a matrix optimizer treats apart (q, k, v: 3)
     std::vector<Dimension> dimensions;  // what those of `shape` count
     // What its gradient sums over and it lacks itself.
@@ -54,6 +56,10 @@ class ParameterTable {
 
     // Returns the id. matrices: as in Parameter. Throws an internal error if the name is taken.
     int declare(std::string name, const std::vector<Extent>& extents, InitRule init, int64_t matrices = 1);
+    // For people, one line.
+    void explain(int id, std::string meaning) {
+        parameters_[static_cast<size_t>(id)].meaning = std::move(meaning);
+    }
     // What the graph of the model says. Throws an internal error for no use, or units out of order.
     void set_uses(int id, std::vector<UnitUse> uses);
     void set_summed(int id, const DimensionSet& summed) {

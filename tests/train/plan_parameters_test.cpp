@@ -1,0 +1,54 @@
+// The list of parameters: all of them, each with a meaning, its group and the type that it is computed in.
+#include "train/commands/plan_parameters.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "train/config/config_json.h"
+#include "train/model/build_model.h"
+
+namespace speedrun {
+namespace {
+
+using Json = nlohmann::json;
+
+Config parts(const char* precision) {
+    const Config config = read_config(
+        SPEEDRUN_SOURCE_ROOT "/configs/kjv_parts.json",
+        {"device=cpu", std::string("precision=") + precision, "model.norms.gain=true",
+         "model.layers.each.attention.value_scale=true", "model.layers.each.attention.bias=true"});
+    return config;
+}
+
+TEST(PlanParameters, EveryParameterHasAMeaning) {
+    const Config config = parts("bf16");
+    const Json list = Json::parse(parameters_json(config));
+    const ParameterTable table = parameters_of(config.model, config.longest_sequence());
+    ASSERT_EQ(list.size(), static_cast<size_t>(table.size()));
+    std::set<std::string> optimizers;
+    for (size_t i = 0; i < list.size(); ++i) {
+        const Parameter& p = table[static_cast<int>(i)];
+        EXPECT_EQ(list[i]["name"], p.name);
+        EXPECT_EQ(list[i]["shape"].get<std::vector<int64_t>>(), p.shape);
+        EXPECT_FALSE(list[i]["meaning"].get<std::string>().empty()) << p.name;
+        EXPECT_EQ(list[i]["dtype"], p.is_matrix() ? "bf16" : "f32") << p.name;
+        optimizers.insert(list[i]["optimizer"].get<std::string>());
+    }
+    EXPECT_EQ(optimizers, (std::set<std::string>{"adamw", "muon"}));
+    EXPECT_NE(parameters_json(parts("f32")), parameters_json(config));
+}
+
+TEST(PlanParameters, TextHasALineForEach) {
+    const std::string text = parameters_text(parts("f32"));
+    EXPECT_EQ(text.find("parameter "), 0u) << text;
+    EXPECT_NE(text.find("blocks.0.mix "), std::string::npos) << text;
+    EXPECT_NE(text.find("[2]"), std::string::npos);
+    EXPECT_NE(text.find("1, then 0 "), std::string::npos) << text;
+    EXPECT_NE(text.find("2 muon   rows of q, then k, then v"), std::string::npos) << text;
+    EXPECT_NE(text.find("a: v becomes a v\n"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace speedrun
