@@ -177,6 +177,16 @@ grep -q '"seed": 5' logs/quiet/config.json || fail "--seed is not in the resolve
 expect 0 "validation loss" "$speedrun" eval logs/first
 grep -o '"val_loss": [0-9.]*' logs/first/summary.json | cut -c13-18 >loss
 grep -q -e "$(cat loss)" out || fail "eval differs from the run's own validation $(cat loss)"
+gradients() { "$speedrun" gradients logs/first/config.json --weights logs/first/checkpoints/final/model.safetensors --tokens tiny/val_000000.bin --out made.safetensors "$@"; }
+expect 0 "^made.safetensors: 64 targets, loss .* nats mean, .* sum; gradients of 0.015625 x the sum, norm" gradients --length 64
+grep -q '"blocks.0.attn.qkv.weight"' made.safetensors && grep -q '"loss.mean"' made.safetensors || fail "gradients leaves no gradients"
+expect 2 "vocab_size is 257" gradients --length 64 --separator 257
+expect 2 "nothing says which token they start with" gradients --length 64 --set data.val=elsewhere.bin
+expect 0 "64 targets" gradients --length 64 --set data.val=elsewhere.bin --separator 256
+expect 3 "missing tensor blocks.1" gradients --length 64 --set model.num_layers=2
+expect 3 "tokens, but a row of" gradients --length 1000000
+expect 2 "--stage 1" gradients --length 64 --stage 1
+expect 2 "weights" "$speedrun" gradients tiny.json --tokens tiny/val_000000.bin --out made.safetensors
 expect 0 "chapter" "$speedrun" sample logs/first --tokens 20 --prompt "chapter "
 # With n-grams: what follows is known only to a sampler that reads the same rows as training.
 expect 0 "done" "$speedrun" train tiny.json --name ngrams --set model.max_ngram=4 --set model.ngram_rows=999 --set schedule.steps=60

@@ -34,7 +34,11 @@ void save_weights(const std::string& folder, const ParameterTable& table, const 
 
 void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters,
                   Runtime& runtime) {
-    const std::string path = folder + kFile;
+    load_weights_file(folder + kFile, table, parameters, runtime);
+}
+
+void load_weights_file(const std::string& path, const ParameterTable& table, ParameterStore& parameters,
+                       Runtime& runtime) {
     const std::vector<NamedTensor> tensors = read_safetensors(path);
     std::string problems;
     const auto problem = [&](const std::string& text) { problems += (problems.empty() ? "" : "; ") + text; };

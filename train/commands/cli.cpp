@@ -163,6 +163,49 @@ int run_command_line(int argc, char** argv) {
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
 
+    GradientsOptions gradients;
+    CLI::App* gradients_command = app.add_subcommand(
+        "gradients", "loss and raw gradients of one row of tokens, to compare with another implementation");
+    gradients_command->add_option("config", gradients.config, "JSON config")->required();
+    add_settings(gradients_command, gradients.settings);
+    gradients_command
+        ->add_option("--weights", gradients.weights,
+                     "safetensors file with every parameter by its name, f32 (plan --parameters lists them)")
+        ->required()
+        ->type_name("FILE");
+    gradients_command
+        ->add_option(
+            "--tokens", gradients.tokens,
+            "the row: 16-bit little-endian tokens, or a shard; each but the last has the next for its target")
+        ->required()
+        ->type_name("FILE");
+    gradients_command->add_option("--out", gradients.out, "safetensors file to write")
+        ->required()
+        ->type_name("FILE");
+    gradients_command
+        ->add_option(
+            "--length", gradients.length,
+            "use the first N tokens, and the next as the last one's target; default: all of the file")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1 << 20));
+    gradients_command
+        ->add_option("--separator", gradients.separator,
+                     "the token that documents start with; default: that of the dataset of data.val")
+        ->type_name("N")
+        ->check(CLI::Range(0, 65535));
+    gradients_command
+        ->add_option(
+            "--stage", gradients.stage,
+            "the stage of the schedule, from 0, whose windows and loss weights count; default: the last")
+        ->type_name("N");
+    gradients_command->footer(
+        "FILE of --out: loss.mean and loss.sum, f32 [1]; losses, f32 of each token; and the gradient of every parameter\n"
+        "under its name and in its shape, f32. Gradients are those of a step that has this row alone: of the mean loss, or\n"
+        "with model.loss.gradient_divisor D of the sum divided by D (1: the sum); not reduced, not clipped. The row is\n"
+        "one sequence with positions 0, 1, 2, ...; under data.document_mask attention begins anew at each separator.\n"
+        "Computes in the config's precision: compare with --set precision=f32. A whole port, step by step:\n"
+        "docs/port-a-recipe.md. A tensor that is missing, unknown or of another shape is an error that names all of them.");
+
     PrepareOptions prepare;
     CLI::App* prepare_command = app.add_subcommand("prepare", "turn text files into token shards");
     prepare_command->add_option("--input", prepare.inputs,
@@ -248,6 +291,7 @@ int run_command_line(int argc, char** argv) {
     if (*bench_command) return run_bench(bench);
     if (*eval_command) return run_eval(eval);
     if (*sample_command) return run_sample(sample);
+    if (*gradients_command) return run_gradients(gradients);
     if (*prepare_command) return run_prepare(prepare);
     if (*import_command) return run_import(import_options);
     if (*export_command) return run_export(export_options);

@@ -71,6 +71,17 @@ struct SampleOptions {
 };
 int run_sample(const SampleOptions& options);
 
+struct GradientsOptions {
+    std::string config;
+    std::vector<std::string> settings;
+    std::string weights, tokens;       // safetensors; 16-bit tokens or a shard
+    std::string out;                   // safetensors, to be written
+    int64_t length = 0;                // of the row, its targets apart; 0: all of the file
+    std::optional<int64_t> separator;  // that documents start with; that of the config's data
+    std::optional<int64_t> stage;      // the last one
+};
+int run_gradients(const GradientsOptions& options);
+
 struct TraceOptions {
     std::string file;  // trace.json, or the run folder that has it
     int rank = 0;

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "data/dataset.h"
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
+#include "train/commands/separator.h"
 #include "train/config/config_json.h"
 #include "train/hf/hf_gpt2.h"
 #include "train/model/build_model.h"
@@ -33,16 +33,6 @@ std::string config_text(const HfGpt2& hf) {
 std::string name_of_folder(const std::string& folder) {
     const fs::path path = fs::absolute(folder).lexically_normal();
     return (path.has_filename() ? path : path.parent_path()).filename().string();
-}
-
-// The token between documents, where the run's data says it.
-int64_t separator_of(const Config& config) {
-    try {
-        const std::vector<std::string> files = expand_globs(config.data.val);
-        if (!files.empty()) return find_dataset_info(files).value_or(DatasetInfo{}).separator;
-    } catch (const Error&) {  // the data are elsewhere now: the library can be told later
-    }
-    return -1;
 }
 
 }  // namespace
