@@ -10,6 +10,7 @@
 #include "train/commands/plan_gpu.h"
 #include "train/commands/plan_graph.h"
 #include "train/commands/plan_parameters.h"
+#include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
 #include "train/engine/batch_sources.h"
@@ -183,6 +184,8 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     std::printf("%s", layers_text(stage).c_str());
     std::printf("%s", node_work_text(node_work(stage, ranks)).c_str());
     print_parameters(table, config.optimizers);
+    for (const std::string& what : parts_that_cannot_learn(config.model))
+        std::printf("warning: %s\n", what.c_str());
     print_batch(config, ranks, plan.work);
     std::printf("computing: %s\n", Runtime(dry_runtime_options(config)).description().c_str());
     print_communication(

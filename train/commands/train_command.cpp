@@ -15,6 +15,7 @@
 #include "train/comm/world.h"
 #include "train/commands/commands.h"
 #include "train/commands/train_run.h"
+#include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
 #include "train/engine/memory_plan.h"
 #include "train/engine/trainer.h"
@@ -256,6 +257,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         if (!device_world.note.empty()) say(device_world.note);
         for (const std::string& message : point.messages) say("warning: " + message);
         say(header(config, ranks, *runtime, table, folder.path()));
+        for (const std::string& what : parts_that_cannot_learn(config.model)) say("warning: " + what);
         if (point.reader) say(resume_line(*point.reader, name_of(runtime->real())));
         folder.log("memory\n" + runtime->device().memory().print());
         install_signal_handlers();
