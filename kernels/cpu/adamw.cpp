@@ -33,7 +33,10 @@ void CpuOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
                     const Vec mi = a.beta1 * cpu::load(m + i, width) + (1.0f - a.beta1) * gi;
                     const Vec vi = a.beta2 * cpu::load(v + i, width) + (1.0f - a.beta2) * gi * gi;
                     const Vec denominator = square_root(vi * correction2) + a.epsilon;
-                    const Vec wi = shrink * cpu::load(w + i, width) - rate * mi / denominator;
+                    const Vec moved = rate * mi / denominator, before = cpu::load(w + i, width);
+                    const Vec decayed = shrink * before;
+                    const Vec kept = a.cautious ? select(moved * before >= 0.0f, decayed, before) : decayed;
+                    const Vec wi = kept - moved;
                     cpu::store(m + i, mi, width);
                     cpu::store(v + i, vi, width);
                     cpu::store(w + i, wi, width);

@@ -12,7 +12,7 @@ constexpr float kNormuonEpsilon = 1e-8f;
 
 namespace speedrun::op {
 
-// AdamW (Loshchilov & Hutter 2019, algorithm 2).
+// AdamW (Loshchilov & Hutter 2019, algorithm 2); `cautious`: Chen et al. 2025, "Cautious Weight Decay", algorithm 1.
 struct AdamwStep {
     ByName by_name = ByName();
     Tensor parameter;      // real [n]
@@ -24,8 +24,9 @@ struct AdamwStep {
     float learning_rate;
     float beta1, beta2;
     float epsilon;
-    float weight_decay;  // decoupled: the master shrinks by learning_rate · weight_decay
-    int64_t step;        // counts from 1; for the bias correction
+    float weight_decay;     // decoupled: the master shrinks by learning_rate · weight_decay
+    int64_t step;           // counts from 1; for the bias correction
+    bool cautious = false;  // decay only where update · master >= 0
 
     void traffic(Traffic& t) const {
         t.writes_copy(parameter, master);

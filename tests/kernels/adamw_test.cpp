@@ -67,6 +67,57 @@ TEST_P(AdamwTest, ThreeSteps) {
     }
 }
 
+// Weights of either sign under gradients of either sign: half of them decay.
+TEST_P(AdamwTest, CautiousDecay) {
+    for (int64_t count : {1, 33, 20011}) {
+        SCOPED_TRACE(fmt::format("n={}", count));
+        const State start(count);
+        const Matrix grad = random_matrix(1, count, 10, DType::f32);
+        op::AdamwStep cautious = numbers();
+        cautious.cautious = true;
+        cautious.weight_decay = 30.0f;  // so much that one decay missed, or too many, is no rounding error
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            op::AdamwStep a = cautious;
+            a.master = h.inout(start.master, DType::f32, {count});
+            a.first_moment = h.inout(start.first_moment, DType::f32, {count});
+            a.second_moment = h.inout(start.second_moment, DType::f32, {count});
+            a.parameter = h.output(dtype(), {count});
+            a.grad = h.input(grad, DType::f32, {count});
+            a.grad_scale = h.input(Matrix(1, 1, 1.0), DType::f32, {1});
+            h.ops().adamw_step(a, h.stream());
+            return {h.read(a.parameter), h.read(a.master)};
+        });
+        State expected = start;
+        reference::adamw_step(expected.master, expected.first_moment, expected.second_moment, grad, 1.0,
+                              cautious);
+        expect_close(out[1], expected.master, few_operations(DType::f32), "master");
+        expect_same_bits(out[0], rounded(out[1], dtype()), "parameter is the rounded master");
+    }
+}
+
+// The first step moves by the learning rate against the gradient's sign, from 1 and from -1: only the first is on its
+// way to 0 and decays. A weight that does not move decays.
+TEST_P(AdamwTest, CautiousDecayByHand) {
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        op::AdamwStep a = numbers();
+        a.cautious = true;
+        a.weight_decay = 10.0f;
+        Matrix master(1, 3, 1.0), grad(1, 3, 1.0);
+        master[1] = -1.0;
+        grad[2] = 0.0;
+        a.master = a.parameter = h.inout(master, DType::f32, {3});
+        a.first_moment = h.inout(Matrix(1, 3), DType::f32, {3});
+        a.second_moment = h.inout(Matrix(1, 3), DType::f32, {3});
+        a.grad = h.input(grad, DType::f32, {3});
+        a.grad_scale = h.input(Matrix(1, 1, 1.0), DType::f32, {1});
+        h.ops().adamw_step(a, h.stream());
+        return {h.read(a.master)};
+    });
+    EXPECT_NEAR(out[0][0], 1 - 0.01 - 0.1, 1e-6);
+    EXPECT_NEAR(out[0][1], -1 - 0.01, 1e-6);
+    EXPECT_NEAR(out[0][2], 1 - 0.1, 1e-6);
+}
+
 TEST_P(AdamwTest, NothingChangesIfTheScaleIsNotFinite) {
     const float infinity = std::numeric_limits<float>::infinity();
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {

@@ -31,9 +31,10 @@ void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, con
         second_moment[i] = beta2 * second_moment[i] + (1.0 - beta2) * g * g;
         const double m = first_moment[i] / (1.0 - std::pow(beta1, step));
         const double v = second_moment[i] / (1.0 - std::pow(beta2, step));
-        master[i] -= static_cast<double>(numbers.learning_rate) *
-                     (m / (std::sqrt(v) + static_cast<double>(numbers.epsilon)) +
-                      static_cast<double>(numbers.weight_decay) * master[i]);
+        const double update = m / (std::sqrt(v) + static_cast<double>(numbers.epsilon));
+        const bool decays = !numbers.cautious || update * master[i] >= 0.0;
+        const double decay = decays ? static_cast<double>(numbers.weight_decay) * master[i] : 0.0;
+        master[i] -= static_cast<double>(numbers.learning_rate) * (update + decay);
     }
 }
 

@@ -78,6 +78,11 @@ template <>
 inline constexpr Word<OptimizerKind> kWords<OptimizerKind>[] = {
     {"adamw", OptimizerKind::adamw}, {"muon", OptimizerKind::muon}, {"lion", OptimizerKind::lion}};
 
+// What a step multiplies weight_decay by: the learning rate, or its square.
+enum class DecayBy : uint8_t { lr, lr_squared };
+template <>
+inline constexpr Word<DecayBy> kWords<DecayBy>[] = {{"lr", DecayBy::lr}, {"lr_squared", DecayBy::lr_squared}};
+
 template <>
 inline constexpr Word<VectorNorm> kWords<VectorNorm>[] = {
     {"1", VectorNorm::one}, {"2", VectorNorm::two}, {"3", VectorNorm::three}, {"inf", VectorNorm::infinity}};

@@ -65,42 +65,6 @@ int64_t MemoryConfig::num_checkpointed_blocks(int64_t num_layers) const {
     return activation_checkpointing == Checkpointing::none ? 0 : count;
 }
 
-void OptimizerGroupConfig::fields(FieldVisitor& v) {
-    v.choice("type", type, "optimizer of the group");
-    v.field("params", params,
-            "name patterns (*, ?) of its parameters; the first group that matches takes a parameter");
-    v.field("lr", lr, "learning rate at the top of the schedule", {0, 1e3});
-    v.field("weight_decay", weight_decay, "decoupled: a step shrinks weights by lr*weight_decay", {0, 1e3});
-    v.field("beta1", beta1, "of the optimizer's formula; adamw: decay of the mean gradient", {0, 1});
-    v.field(
-        "beta2", beta2,
-        "of the optimizer's formula; adamw: decay of the mean squared gradient; normuon: of the mean squares of the update's lines",
-        {0, 1});
-    v.field("epsilon", epsilon, "adamw: added to the denominator", {0, 1});
-    v.field("momentum", momentum, "muon: momentum, behind its warm-up", {0, 1});
-    v.field("momentum_start", momentum_start, "muon: momentum at step 0", {0, 1});
-    v.field("momentum_warmup_steps", momentum_warmup_steps, "muon: steps until the full momentum", {0, 1e9});
-    v.field("nesterov", nesterov, "muon: Nesterov momentum");
-    v.field("normuon", normuon,
-            "muon: divide the update's rows (columns, if those are more) by their running root mean square, "
-            "keep its norm");
-    v.field("cautious", cautious, "muon: decay only where the update has the weight's sign");
-    v.field("every", every,
-            "step once in so many steps of the run, on the sum of their gradients; those in between are not "
-            "in the gradient norm",
-            {1, 64});
-}
-
-void OptimizersConfig::fields(FieldVisitor& v) {
-    v.field("clip", clip, "largest global gradient norm; 0: no clipping", {0, 1e9});
-    v.choice("clip_norm", clip_norm,
-             "p of that norm, which is logged as grad_norm; inf: the largest magnitude");
-    v.list(
-        "groups", "optimizers and their parameters; together they cover every parameter", groups.size(),
-        [this](size_t n) { groups.resize(n); },
-        [this](size_t i, FieldVisitor& inner) { groups[i].fields(inner); });
-}
-
 void ScheduleConfig::fields(FieldVisitor& v) {
     v.field("steps", steps, "optimizer steps of the run", {0, 1e12});
     v.field("warmup_steps", warmup_steps, "steps of linear warm-up", {0, 1e12});
@@ -308,9 +272,8 @@ void Config::validate_stage() const {
             "tokens), at most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
             work, model.spelled_out().num_layers(), model.model_dim, batch.tokens_per_step, kMostWork);
     }
-    if (optimizers.groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
+    optimizers.validate();
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
-        if (optimizers.groups[i].params.empty()) throw_usage("optimizers.groups[{}].params is empty", i);
         if (checkpoint.every % optimizers.groups[i].every != 0) {
             throw_usage(
                 "checkpoint.every {} is not a multiple of optimizers.groups[{}].every {}: in between, "

@@ -94,14 +94,18 @@ struct OptimizerGroupConfig {
     std::vector<std::string> params;
     double lr = 0.001;
     double weight_decay = 0;
+    DecayBy weight_decay_by = DecayBy::lr;
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;  // adamw
     Scheduled<double> momentum = 0.95;                 // muon
     double momentum_start = 0.85;                      // muon
     int64_t momentum_warmup_steps = 300;               // muon
-    bool nesterov = true, cautious = false;            // muon
+    bool nesterov = true;                              // muon
+    bool cautious = false;                             // adamw, muon
     bool normuon = false;                              // muon
     int64_t every = 1;
     void fields(FieldVisitor& v);
+    // Throws a usage error, with keys (behind `name`, the group's own) and values, for what does not fit together.
+    void validate(const std::string& name) const;
 };
 
 struct OptimizersConfig {
@@ -109,6 +113,7 @@ struct OptimizersConfig {
     VectorNorm clip_norm = VectorNorm::two;
     std::vector<OptimizerGroupConfig> groups;
     void fields(FieldVisitor& v);
+    void validate() const;  // throws a usage error
 };
 
 struct ScheduleConfig {

@@ -36,6 +36,10 @@ double learning_rate_factor(const ScheduleConfig& schedule, int64_t step) {
     return warm_up * (schedule.final_lr_fraction + (1.0 - schedule.final_lr_fraction) * shape);
 }
 
+double weight_decay_at(const OptimizerGroupConfig& group, double lr) {
+    return group.weight_decay_by == DecayBy::lr ? group.weight_decay : lr * group.weight_decay;
+}
+
 double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step, const StagePoint& point) {
     const double momentum = group.momentum.at(point);
     if (step >= group.momentum_warmup_steps) return momentum;

@@ -1,4 +1,4 @@
-// Learning rate and momentum as functions of the step.
+// Learning rate, weight decay and momentum as functions of the step.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,9 @@ namespace speedrun {
 // (step+1)/warmup_steps), and a cooldown that over the last cooldown_fraction of the steps goes from 1 down
 // to final_lr_fraction (linear or half a cosine; "constant" never cools down).
 double learning_rate_factor(const ScheduleConfig& schedule, int64_t step);
+
+// Weight decay of a step at this learning rate, as steps take it: weights shrink by lr times it.
+double weight_decay_at(const OptimizerGroupConfig& group, double lr);
 
 // Muon's momentum: linear from momentum_start to momentum over momentum_warmup_steps, then momentum, which may
 // differ by stage. step: the optimizer's own, which warms up; point: of the run, where the stage goes by.

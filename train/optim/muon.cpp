@@ -39,13 +39,15 @@ void Muon::apply(const OptimizerShard& shard, const Tensor& update, const Shape&
     const double shape_scale =
         std::sqrt(std::max(1.0, static_cast<double>(matrix.rows) / static_cast<double>(matrix.cols)));
     const double lr = group_.lr * context.lr_factor;
-    // Decay is lr·wd, without the shape's factor; muon_apply multiplies its decay by its learning rate.
+    // muon_apply multiplies its decay by its learning rate, which has the shape's factor. Decay by lr goes without the
+    // factor, decay by lr_squared has it in one of its two learning rates.
+    const double unscaled = group_.weight_decay_by == DecayBy::lr ? shape_scale : 1.0;
     context.ops.muon_apply({.parameter = shard.compute,
                             .master = shard.master,
                             .update = update,
                             .grad_scale = context.grad_scale,
                             .learning_rate = static_cast<float>(lr * shape_scale),
-                            .weight_decay = static_cast<float>(group_.weight_decay / shape_scale),
+                            .weight_decay = static_cast<float>(weight_decay_at(group_, lr) / unscaled),
                             .cautious = group_.cautious},
                            context.stream);
 }

@@ -2,6 +2,7 @@
 // Floor: 28·n bytes (master, both moments read and written, gradient read) + n times the copy's size.
 // Legend: n elements; W that a thread handles.
 #include <cmath>
+#include <limits>
 
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -17,6 +18,7 @@ struct Step {
     float *master, *first_moment, *second_moment;
     const float *grad, *grad_scale;
     float beta1, beta2, epsilon, shrink, rate, correction2;
+    float least;  // product of a step and its weight that decays: 0, or -infinity where all do
 
     template <int W>
     __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {
@@ -30,7 +32,9 @@ struct Step {
             const float gi = factor * g[i];
             m[i] = beta1 * m[i] + (1.0f - beta1) * gi;
             v[i] = beta2 * v[i] + (1.0f - beta2) * gi * gi;
-            w[i] = shrink * w[i] - rate * m[i] / (sqrtf(v[i] * correction2) + epsilon);
+            const float moved = rate * m[i] / (sqrtf(v[i] * correction2) + epsilon);
+            const float kept = moved * w[i] >= least ? shrink * w[i] : w[i];
+            w[i] = kept - moved;
         }
         chunk.store(first_moment + col, m);
         chunk.store(second_moment + col, v);
@@ -59,7 +63,8 @@ void CudaOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
                               a.epsilon,
                               1.0f - a.learning_rate * a.weight_decay,
                               a.learning_rate * correction1,
-                              correction2};
+                              correction2,
+                              a.cautious ? 0.0f : -std::numeric_limits<float>::infinity()};
         const bool aligned =
             aligned_rows(4, {a.parameter, a.master, a.first_moment, a.second_moment, a.grad});
         cuda::with_width<float>(aligned, [&]<int W>() { map<W>({1, count}, body, stream); });

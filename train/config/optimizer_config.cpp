@@ -1,0 +1,62 @@
+#include "kernels/device/error.h"
+#include "train/config/config.h"
+
+namespace speedrun {
+
+void OptimizerGroupConfig::fields(FieldVisitor& v) {
+    v.choice("type", type, "optimizer of the group");
+    v.field("params", params,
+            "name patterns (*, ?) of its parameters; the first group that matches takes a parameter");
+    v.field("lr", lr, "learning rate at the top of the schedule", {0, 1e3});
+    v.field("weight_decay", weight_decay,
+            "decoupled: a step shrinks weights by this times what weight_decay_by says", {0, 1e3});
+    v.choice(
+        "weight_decay_by", weight_decay_by,
+        "what weight_decay is multiplied by; lr: the learning rate; lr_squared: its square, for muon times the "
+        "matrix's factor max(1, rows/cols)^0.5");
+    v.field("beta1", beta1, "of the optimizer's formula; adamw: decay of the mean gradient", {0, 1});
+    v.field(
+        "beta2", beta2,
+        "of the optimizer's formula; adamw: decay of the mean squared gradient; normuon: of the mean squares of the update's lines",
+        {0, 1});
+    v.field("epsilon", epsilon, "adamw: added to the denominator", {0, 1});
+    v.field("momentum", momentum, "muon: momentum, behind its warm-up", {0, 1});
+    v.field("momentum_start", momentum_start, "muon: momentum at step 0", {0, 1});
+    v.field("momentum_warmup_steps", momentum_warmup_steps, "muon: steps until the full momentum", {0, 1e9});
+    v.field("nesterov", nesterov, "muon: Nesterov momentum");
+    v.field("normuon", normuon,
+            "muon: divide the update's rows (columns, if those are more) by their running root mean square, "
+            "keep its norm");
+    v.field("cautious", cautious,
+            "adamw, muon: decay only where the update has the weight's sign, and so shrinks it too");
+    v.field("every", every,
+            "step once in so many steps of the run, on the sum of their gradients; those in between are not "
+            "in the gradient norm",
+            {1, 64});
+}
+
+void OptimizersConfig::fields(FieldVisitor& v) {
+    v.field("clip", clip, "largest global gradient norm; 0: no clipping", {0, 1e9});
+    v.choice("clip_norm", clip_norm,
+             "p of that norm, which is logged as grad_norm; inf: the largest magnitude");
+    v.list(
+        "groups", "optimizers and their parameters; together they cover every parameter", groups.size(),
+        [this](size_t n) { groups.resize(n); },
+        [this](size_t i, FieldVisitor& inner) { groups[i].fields(inner); });
+}
+
+void OptimizersConfig::validate() const {
+    if (groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
+    for (size_t i = 0; i < groups.size(); ++i) groups[i].validate(fmt::format("optimizers.groups[{}]", i));
+}
+
+void OptimizerGroupConfig::validate(const std::string& name) const {
+    if (params.empty()) throw_usage("{}.params is empty", name);
+    if (cautious && type == OptimizerKind::lion) {
+        throw_usage(
+            "{}.cautious is true, but lion decays every weight: set it to false, or type to adamw or muon",
+            name);
+    }
+}
+
+}  // namespace speedrun
