@@ -22,9 +22,9 @@ void for_blocks(int64_t count, Body&& body) {
     });
 }
 
-// x /= 1.02·‖x‖ + 1e-6, the sum taken over fixed chunks.
+// x /= 1.02·‖x‖ + epsilon, the sum taken over fixed chunks.
 template <class Real>
-void normalize(Real* x, int64_t count) {
+void normalize(Real* x, int64_t count, float epsilon) {
     std::array<float, cpu::kReductionChunks> partial;
     cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
         const auto [begin, end] = cpu::chunk_of(count, chunk, cpu::kReductionChunks);
@@ -37,7 +37,7 @@ void normalize(Real* x, int64_t count) {
     });
     float total = 0.0f;
     for (float value : partial) total += value;
-    const float factor = 1.0f / (1.02f * std::sqrt(total) + 1e-6f);
+    const float factor = 1.0f / (1.02f * std::sqrt(total) + epsilon);
     for_blocks(count, [&](int64_t begin, int64_t size) {
         cpu::for_vectors(size, [&](int64_t i, auto width) {
             cpu::store(x + begin + i, factor * cpu::load(x + begin + i, width), width);
@@ -104,7 +104,8 @@ void CpuOps::polar_express(const op::PolarExpress& call, Stream& stream) {
     for (int64_t index = 0; index < x.shape[0]; ++index) {
         Tensor from = matrix_of(x, index), to = next;
         cpu::submit(stream, "polar_normalize", [=] {
-            cpu::with_real(from.dtype, [&]<class Real>() { normalize(from.as<Real>(), rows * cols); });
+            cpu::with_real(from.dtype,
+                           [&]<class Real>() { normalize(from.as<Real>(), rows * cols, call.epsilon); });
         });
         for (const PolarCoefficients& k : kPolarExpress) {
             product(a, from, from, Tensor{}, {.transpose_a = !wide, .transpose_b = wide, .symmetric = true},

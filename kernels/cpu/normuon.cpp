@@ -38,12 +38,12 @@ void column_squares(float* sums, float* partial, const Real* u, int64_t rows, in
 }
 
 // Updates v, and turns the sums of squares of lines of `length` elements into the factors of the lines.
-void factors_from_sums(float* sums, float* v, int64_t lines, int64_t length, float beta2) {
+void factors_from_sums(float* sums, float* v, int64_t lines, int64_t length, const op::NormuonScale& a) {
     float before[cpu::kLanes] = {}, after[cpu::kLanes] = {};  // squares of the matrix's norm
-    const float fresh = (1.0f - beta2) / static_cast<float>(length);
+    const float fresh = (1.0f - a.beta2) / static_cast<float>(length);
     for (int64_t i = 0; i < lines; ++i) {
-        v[i] = beta2 * v[i] + fresh * sums[i];
-        const float factor = 1.0f / (std::sqrt(v[i]) + kNormuonEpsilon);
+        v[i] = a.beta2 * v[i] + fresh * sums[i];
+        const float factor = 1.0f / (std::sqrt(v[i]) + a.epsilon);
         before[i % cpu::kLanes] += sums[i];
         after[i % cpu::kLanes] += sums[i] * factor * factor;
         sums[i] = factor;
@@ -57,26 +57,26 @@ void factors_from_sums(float* sums, float* v, int64_t lines, int64_t length, flo
 
 void CpuOps::normuon_scale(const op::NormuonScale& a, Stream& stream) {
     check(a);
-    const int64_t rows = a.update.shape[1], cols = a.update.shape[2], lines = std::max(rows, cols);
-    const bool by_row = rows >= cols;
-    const int64_t partial_size = by_row ? 0 : cpu::kReductionChunks * cols;
+    const int64_t rows = a.update.shape[1], cols = a.update.shape[2], lines = num_lines(a.lines, rows, cols);
+    const bool rowwise = by_row(a.lines, rows, cols);
+    const int64_t partial_size = rowwise ? 0 : cpu::kReductionChunks * cols;
     auto* factors = static_cast<float*>(workspace(stream, (lines + partial_size) * 4));
     cpu::submit(stream, "normuon_scale", [=] {
         if (!std::isfinite(*a.grad_scale.as<float>())) return;
         cpu::with_real(a.update.dtype, [&]<class Real>() {
             for (int64_t matrix = 0; matrix < a.update.shape[0]; ++matrix) {
                 Real* u = a.update.as<Real>() + matrix * rows * cols;
-                if (by_row) {
+                if (rowwise) {
                     row_squares(factors, u, rows, cols);
                 } else {
                     column_squares(factors, factors + lines, u, rows, cols);
                 }
                 factors_from_sums(factors, a.second_moment.as<float>() + matrix * a.second_moment.row_stride,
-                                  lines, std::min(rows, cols), a.beta2);
+                                  lines, rowwise ? cols : rows, a);
                 cpu::parallel_for(rows, [&](int64_t r) {
                     Real* row = u + r * cols;
                     cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                        const Vec factor = by_row ? Vec(factors[r]) : cpu::load(factors + i, width);
+                        const Vec factor = rowwise ? Vec(factors[r]) : cpu::load(factors + i, width);
                         cpu::store(row + i, factor * cpu::load(row + i, width), width);
                     });
                 });

@@ -331,7 +331,7 @@ void check(const op::NormuonScale& a) {
     const Tensor& u = a.update;
     if (u.rank != 3) throw_internal("normuon_scale: update must be [n,R,C], not {}", u.describe());
     if (!u.contiguous()) throw_internal("normuon_scale: {} is not contiguous", u.describe());
-    expect(a.second_moment, DType::f32, {u.shape[0], std::max(u.shape[1], u.shape[2])},
+    expect(a.second_moment, DType::f32, {u.shape[0], num_lines(a.lines, u.shape[1], u.shape[2])},
            "normuon second_moment");
     expect(a.grad_scale, DType::f32, {1}, "normuon grad_scale");
 }

@@ -6,7 +6,15 @@
 
 namespace speedrun {
 
-constexpr float kNormuonEpsilon = 1e-8f;
+// Which lines of a matrix NorMuon scales: its rows or columns, whichever are more (rows of a square one), or one of
+// the two whatever the shape.
+enum class NormuonLines : uint8_t { more, rows, columns };
+constexpr bool by_row(NormuonLines lines, int64_t rows, int64_t cols) {
+    return lines == NormuonLines::rows || (lines == NormuonLines::more && rows >= cols);
+}
+constexpr int64_t num_lines(NormuonLines lines, int64_t rows, int64_t cols) {
+    return by_row(lines, rows, cols) ? rows : cols;
+}
 
 }  // namespace speedrun
 
@@ -89,12 +97,13 @@ struct Gram {
 };
 
 // Replaces each of n matrices by its orthogonal polar factor (Polar Express, Amsel et al. 2025, algorithm 1):
-//   X ← X / (1.02·‖X‖_F + 1e-6), then 5 times X ← aX + (bA + cA²)X with A = XXᵀ
+//   X ← X / (1.02·‖X‖_F + epsilon), then 5 times X ← aX + (bA + cA²)X with A = XXᵀ
 // on the side that makes A smaller.
 struct PolarExpress {
     ByName by_name = ByName();
     Tensor x;          // real [n,R,C], in place
     Tensor workspace;  // real, workspace_size(n, R, C) elements
+    float epsilon = 1e-6f;
 
     // A backend may take all matrices at once, or in turn.
     static int64_t workspace_size(int64_t n, int64_t rows, int64_t cols) {
@@ -105,17 +114,19 @@ struct PolarExpress {
     ProductShape product() const { return {{x.shape[0], x.shape[1], x.shape[2]}}; }
 };
 
-// NorMuon (Li et al. 2025, algorithm 1) with lines of either direction: for each of n matrices and each line
-// i, a row where R ≥ C and a column elsewhere:
-//   v_i ← β₂·v_i + (1−β₂)·mean(u_i²);  u_i ← u_i/(√v_i + 1e-8)
+// NorMuon (Li et al. 2025, algorithm 1) with lines of either direction: for each of n matrices and each of its L
+// lines i, L = num_lines(lines, R, C):
+//   v_i ← β₂·v_i + (1−β₂)·mean(u_i²);  u_i ← u_i/(√v_i + epsilon)
 // then all of u is scaled to the Frobenius norm that it had (a correction of v's bias would cancel there). A
 // matrix of zeros stays one.
 struct NormuonScale {
     ByName by_name = ByName();
     Tensor update;         // u: real [n,R,C], in place, rounded once
-    Tensor second_moment;  // v: f32 [n,max(R,C)]
+    Tensor second_moment;  // v: f32 [n,L]
     Tensor grad_scale;     // f32 [1] in device memory
     float beta2;           // decay of the mean squares
+    NormuonLines lines = NormuonLines::more;
+    float epsilon = 1e-8f;  // above 0: a line of zeros stays one
 
     void traffic(Traffic& t) const {
         t.updates(update, second_moment);

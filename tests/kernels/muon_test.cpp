@@ -140,7 +140,34 @@ TEST_P(MuonTest, PolarExpress) {
     }
 }
 
-// A matrix of zeros (a parameter without gradient) stays zero: 1e-6 keeps the division away from 0/0.
+// So large an epsilon leaves the singular values where the polynomials are steep: the result is no orthogonal matrix,
+// and its norm tells what was added. bf16: five iterations, each rounded three times.
+TEST_P(MuonTest, PolarExpressDividesByTheNormAndEpsilon) {
+    for (const Batch& b : {Batch{2, 16, 96}, {1, 96, 16}}) {
+        SCOPED_TRACE(fmt::format("[{},{},{}]", b.n, b.rows, b.cols));
+        const float epsilon = 300.0f;
+        const Matrix x = random_matrix(b.n * b.rows, b.cols, 1, dtype(), 0.01);
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor y = h.inout(x, dtype(), {b.n, b.rows, b.cols});
+            h.ops().polar_express(
+                {.x = y,
+                 .workspace = h.output(dtype(), {op::PolarExpress::workspace_size(b.n, b.rows, b.cols)}),
+                 .epsilon = epsilon},
+                h.stream());
+            return {h.read(y)};
+        });
+        for (int64_t i = 0; i < b.n; ++i) {
+            const Matrix given = reference::row_block(x, i * b.rows, b.rows);
+            const Matrix expected = reference::polar_express(given, epsilon);
+            EXPECT_LT(reference::norm(expected), 0.7 * reference::norm(reference::polar_express(given)));
+            const Matrix actual = reference::row_block(out[0], i * b.rows, b.rows);
+            const double error = reference::norm(reference::plus(actual, reference::times(expected, -1.0)));
+            EXPECT_LT(error, (dtype() == DType::bf16 ? 0.05 : 1e-4) * reference::norm(expected));
+        }
+    }
+}
+
+// A matrix of zeros (a parameter without gradient) stays zero: epsilon keeps the division away from 0/0.
 TEST_P(MuonTest, PolarExpressOfZero) {
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor y = h.inout(Matrix(16, 48), dtype(), {1, 16, 48});

@@ -30,19 +30,43 @@ Tensor one(Harness& h, double value) {
 
 constexpr float kBeta2 = 0.75f;
 
+struct Rule {
+    NormuonLines lines;
+    float epsilon;
+};
+// One epsilon is as large as roots of mean squares are.
+constexpr Rule kRules[] = {
+    {NormuonLines::more, 1e-8f}, {NormuonLines::rows, 1e-8f}, {NormuonLines::columns, 2.0f}};
+
+struct BatchAndRule {
+    Batch batch;
+    Rule rule;
+};
+std::vector<BatchAndRule> all_cases() {
+    std::vector<BatchAndRule> cases;
+    for (const Batch& batch : kBatches)
+        for (const Rule& rule : kRules) cases.push_back({batch, rule});
+    return cases;
+}
+
 TEST_P(NormuonTest, TwoSteps) {
-    for (const Batch& b : kBatches) {
-        SCOPED_TRACE(fmt::format("[{},{},{}]", b.n, b.rows, b.cols));
-        const int64_t lines = std::max(b.rows, b.cols);
+    for (const auto& [b, rule] : all_cases()) {
+        const int64_t lines = num_lines(rule.lines, b.rows, b.cols);
+        SCOPED_TRACE(
+            fmt::format("[{},{},{}], {} lines, epsilon {}", b.n, b.rows, b.cols, lines, rule.epsilon));
         const Matrix first = uneven(b, 1, dtype()), second = uneven(b, 2, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor v = h.inout(Matrix(b.n, lines), DType::f32);
             const Tensor u = h.inout(first, dtype(), {b.n, b.rows, b.cols}),
                          w = h.inout(second, dtype(), {b.n, b.rows, b.cols});
-            h.ops().normuon_scale(
-                {.update = u, .second_moment = v, .grad_scale = one(h, 0.25), .beta2 = kBeta2}, h.stream());
-            h.ops().normuon_scale(
-                {.update = w, .second_moment = v, .grad_scale = one(h, 0.25), .beta2 = kBeta2}, h.stream());
+            for (const Tensor& update : {u, w})
+                h.ops().normuon_scale({.update = update,
+                                       .second_moment = v,
+                                       .grad_scale = one(h, 0.25),
+                                       .beta2 = kBeta2,
+                                       .lines = rule.lines,
+                                       .epsilon = rule.epsilon},
+                                      h.stream());
             return {h.read(u), h.read(w), h.read(v)};
         });
         // Sums of squares do not cancel: the errors of up to R·C roundings are relative.
@@ -51,12 +75,23 @@ TEST_P(NormuonTest, TwoSteps) {
         for (int64_t i = 0; i < b.n; ++i) {
             const auto part = [&](const Matrix& x) { return reference::row_block(x, i * b.rows, b.rows); };
             Matrix u = part(first), w = part(second), v(1, lines);
-            reference::normuon_scale(u, v, kBeta2);
-            reference::normuon_scale(w, v, kBeta2);
+            reference::normuon_scale(u, v, kBeta2, rule.lines, rule.epsilon);
+            reference::normuon_scale(w, v, kBeta2, rule.lines, rule.epsilon);
             expect_close(part(out[0]), u, of_u, "first");
             expect_close(part(out[1]), w, of_u, "second");
             expect_close(reference::row_block(out[2], i, 1), v, {sums}, "second moment");
         }
+    }
+}
+
+TEST(NormuonLinesTest, AreRowsOrColumns) {
+    EXPECT_TRUE(by_row(NormuonLines::more, 3, 2));
+    EXPECT_TRUE(by_row(NormuonLines::more, 3, 3));
+    EXPECT_FALSE(by_row(NormuonLines::more, 2, 3));
+    EXPECT_EQ(num_lines(NormuonLines::more, 2, 3), 3);
+    for (const int64_t rows : {2, 3, 4}) {
+        EXPECT_EQ(num_lines(NormuonLines::rows, rows, 3), rows);
+        EXPECT_EQ(num_lines(NormuonLines::columns, rows, 3), 3);
     }
 }
 
@@ -108,6 +143,16 @@ TEST_P(NormuonTest, ShapeErrors) {
             call(h, h.output(dtype(), {2, 7, 48}), h.output(DType::f32, {2, 7}), h.output(DType::f32, {1}));
         },
         {"second_moment", "[2,48]", "[2,7]"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().normuon_scale({.update = h.output(dtype(), {2, 7, 48}),
+                                   .second_moment = h.output(DType::f32, {2, 48}),
+                                   .grad_scale = h.output(DType::f32, {1}),
+                                   .beta2 = kBeta2,
+                                   .lines = NormuonLines::rows},
+                                  h.stream());
+        },
+        {"second_moment", "[2,7]", "[2,48]"});
     expect_error(
         [&](Harness& h) {
             call(h, h.output(dtype(), {2, 7, 48}), h.output(DType::f32, {2, 48}), h.output(DType::f32, {2}));

@@ -54,9 +54,9 @@ Matrix gram(const Matrix& x) {
     return matmul(x, transposed(x));
 }
 
-Matrix polar_express(const Matrix& x) {
-    if (x.rows > x.cols) return transposed(polar_express(transposed(x)));
-    Matrix y = times(x, 1.0 / (1.02 * norm(x) + 1e-6));
+Matrix polar_express(const Matrix& x, double epsilon) {
+    if (x.rows > x.cols) return transposed(polar_express(transposed(x), epsilon));
+    Matrix y = times(x, 1.0 / (1.02 * norm(x) + epsilon));
     for (const auto& [a, b, c] : kPolarExpress) {
         const Matrix g = gram(y);
         y = plus(times(y, a), matmul(plus(times(g, b), times(matmul(g, g), c)), y));
@@ -64,16 +64,19 @@ Matrix polar_express(const Matrix& x) {
     return y;
 }
 
-void normuon_scale(Matrix& update, Matrix& second_moment, float beta2) {
+void normuon_scale(Matrix& update, Matrix& second_moment, float beta2, NormuonLines lines, float epsilon) {
     const double kept = beta2, before = norm(update);
-    const bool by_row = update.rows >= update.cols;
-    for (int64_t line = 0; line < (by_row ? update.rows : update.cols); ++line) {
-        const int64_t length = by_row ? update.cols : update.rows;
-        const auto element = [&](int64_t i) -> double& { return by_row ? update(line, i) : update(i, line); };
+    const bool longer_side = lines == NormuonLines::more;
+    const bool rowwise = longer_side ? update.rows >= update.cols : lines == NormuonLines::rows;
+    for (int64_t line = 0; line < (rowwise ? update.rows : update.cols); ++line) {
+        const int64_t length = rowwise ? update.cols : update.rows;
+        const auto element = [&](int64_t i) -> double& {
+            return rowwise ? update(line, i) : update(i, line);
+        };
         double mean = 0.0;
         for (int64_t i = 0; i < length; ++i) mean += element(i) * element(i) / static_cast<double>(length);
         second_moment[line] = kept * second_moment[line] + (1.0 - kept) * mean;
-        const double divisor = std::sqrt(second_moment[line]) + static_cast<double>(kNormuonEpsilon);
+        const double divisor = std::sqrt(second_moment[line]) + static_cast<double>(epsilon);
         for (int64_t i = 0; i < length; ++i) element(i) /= divisor;
     }
     const double after = norm(update);

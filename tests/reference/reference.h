@@ -157,10 +157,11 @@ void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, con
                 double grad_scale, const op::AdamwStep& numbers);
 // Returns the update.
 Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale, float mu, bool nesterov);
-Matrix gram(const Matrix& x);           // x xᵀ
-Matrix polar_express(const Matrix& x);  // one matrix
-// One matrix; second_moment: 1×max(R,C).
-void normuon_scale(Matrix& update, Matrix& second_moment, float beta2);
+Matrix gram(const Matrix& x);                                  // x xᵀ
+Matrix polar_express(const Matrix& x, double epsilon = 1e-6);  // one matrix
+// One matrix; second_moment: one number for each line.
+void normuon_scale(Matrix& update, Matrix& second_moment, float beta2,
+                   NormuonLines lines = NormuonLines::more, float epsilon = 1e-8f);
 void muon_apply(Matrix& master, const Matrix& update, float learning_rate, float weight_decay, bool cautious);
 
 struct Clip {

@@ -219,6 +219,9 @@ TEST_F(CheckpointPartsTest, TensorsOfMatrixOptimizersAreThoseOfTheWhole) {
     EXPECT_EQ(std::count(whole.begin(), whole.end(), of_down), 1);
     for (const int parts : {2, 3})
         EXPECT_EQ(checkpoint_tensors(cut_table({.size = parts, .index = 1}), config), whole);
+    config.groups[0].normuon_lines = NormuonLines::rows;
+    const std::vector<CheckpointTensor> by_row = checkpoint_tensors(cut_table({}), config);
+    EXPECT_EQ(std::count(by_row.begin(), by_row.end(), CheckpointTensor{"normuon_v/down.weight", {1, 6}}), 1);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ template <class E>
 class WordsTest : public ::testing::Test {};
 using Choices =
     ::testing::Types<Family, NormKind, Activation, PositionKind, TableRows, InitKind, StreamPart,
-                     SoftcapFunction, RowKind, Checkpointing, OptimizerKind, VectorNorm, Decay, Strategy, DecayBy,
+                     SoftcapFunction, RowKind, Checkpointing, OptimizerKind, VectorNorm, Decay, Strategy, DecayBy, NormuonLines,
                      std::optional<Accumulate>, Launch, StepOrder, OptimizerStep, std::optional<Reshard>,
                      std::optional<CommunicatorKind>, std::optional<DeviceKind>, DType, std::optional<DType>,
                      Products, AttentionKind>;

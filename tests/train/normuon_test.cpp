@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "tests/reference/reference.h"
 #include "tests/train/optimizer_harness.h"
@@ -27,7 +29,8 @@ class NormuonTest : public ::testing::Test {
         const int64_t count = static_cast<int64_t>(entry.start.size()), rows = count / matrices / cols;
         Matrix master(1, count), momentum(1, count), grad(1, count);
         master.values = entry.start;
-        std::vector<Matrix> second_moments(static_cast<size_t>(matrices), Matrix(1, std::max(rows, cols)));
+        std::vector<Matrix> second_moments(static_cast<size_t>(matrices),
+                                           Matrix(1, num_lines(group.normuon_lines, rows, cols)));
         std::vector<Values> after;
         for (int step = 0; step < 10; ++step) {
             grad.values = entry.gradients.at(step);
@@ -37,8 +40,9 @@ class NormuonTest : public ::testing::Test {
             for (int64_t i = 0; i < matrices; ++i) {
                 Matrix one(rows, cols);
                 for (int64_t j = 0; j < one.size(); ++j) one[j] = direction[i * one.size() + j];
-                one = reference::polar_express(one);
-                reference::normuon_scale(one, second_moments[i], static_cast<float>(group.beta2));
+                one = reference::polar_express(one, group.polar_epsilon);
+                reference::normuon_scale(one, second_moments[i], static_cast<float>(group.beta2),
+                                         group.normuon_lines, static_cast<float>(group.epsilon));
                 for (int64_t j = 0; j < one.size(); ++j) update[i * one.size() + j] = one[j];
             }
             const double scale =
@@ -51,30 +55,63 @@ class NormuonTest : public ::testing::Test {
         return after;
     }
 
+    using Ends = std::map<std::string, Values>;  // where ten steps lead, by parameter
+    // ‖a − b‖, relative to the way from the start to b.
+    static double way_between(const Values& a, const Values& b, const OptimizerFixture::Entry& entry) {
+        return norm_of(difference_of(a, b)) / norm_of(difference_of(b, entry.start));
+    }
+    // Steps of the group as it is agree with float64. Tolerance of Muon without the factors of lines: these are
+    // smooth functions of the polar factor's elements and add nothing to its error.
+    Ends ends_of_reference_steps() {
+        OptimizerHarness h = harness();
+        Ends ends;
+        for (const auto& [name, entry] : fixture_.parameters) {
+            const Parameter& p = h.parameter(name);
+            const std::vector<Values> expected = reference_steps(entry, p.matrices, p.shape[1]);
+            for (int step = 0; step < 10; ++step) {
+                h.step(name, entry.gradients.at(step), step, fixture_.lr_factors[step]);
+                EXPECT_LT(way_between(h.value(name), expected[step], entry), 5e-5)
+                    << name << " after " << step + 1;
+            }
+            ends[name] = expected.back();
+        }
+        return ends;
+    }
+
     OptimizerFixture fixture_ = load_optimizer_fixture("muon");
 };
 
-// Tolerance of Muon without the factors of lines: these are smooth functions of the polar factor's elements
-// and add nothing to its error.
 TEST_F(NormuonTest, TenStepsAgreeInF32) {
-    OptimizerHarness h = harness();
+    const Ends ends = ends_of_reference_steps();
     fixture_.group.normuon = false;
     OptimizerHarness plain = harness();
     for (const auto& [name, entry] : fixture_.parameters) {
-        const Parameter& p = h.parameter(name);
-        const std::vector<Values> expected = reference_steps(entry, p.matrices, p.shape[1]);
-        for (int step = 0; step < 10; ++step) {
-            h.step(name, entry.gradients.at(step), step, fixture_.lr_factors[step]);
+        for (int step = 0; step < 10; ++step)
             plain.step(name, entry.gradients.at(step), step, fixture_.lr_factors[step]);
-            const double moved = norm_of(difference_of(expected[step], entry.start));
-            EXPECT_LT(norm_of(difference_of(h.value(name), expected[step])), 5e-5 * moved)
-                << name << " after " << step + 1;
-        }
         // Little for the square matrices: the rows of an orthogonal one are equally long as they are.
-        const double moved = norm_of(difference_of(expected.back(), entry.start));
-        EXPECT_GT(norm_of(difference_of(plain.value(name), expected.back())), 1e-3 * moved)
+        EXPECT_GT(way_between(plain.value(name), ends.at(name), entry), 1e-3)
             << name << ": the switch changes nothing";
     }
+}
+
+// Each of these keys alone leads elsewhere. Columns are not those of matrices that have more columns anyway.
+TEST_F(NormuonTest, TenStepsAgreeByColumnsAndWithOtherEpsilons) {
+    const Ends usual = ends_of_reference_steps();
+    const OptimizerGroupConfig given = fixture_.group;
+    const auto expect_other_ends = [&](const char* key) {
+        SCOPED_TRACE(key);
+        double largest = 0;
+        for (const auto& [name, end] : ends_of_reference_steps())
+            largest = std::max(largest, way_between(end, usual.at(name), fixture_.parameters.at(name)));
+        EXPECT_GT(largest, 1e-3) << "the key changes nothing";
+        fixture_.group = given;
+    };
+    fixture_.group.normuon_lines = NormuonLines::columns;
+    expect_other_ends("normuon_lines");
+    fixture_.group.epsilon = 0.1;
+    expect_other_ends("epsilon");
+    fixture_.group.polar_epsilon = 100;
+    expect_other_ends("polar_epsilon");
 }
 
 TEST_F(NormuonTest, BadScalesChangeNothingAndResetForgets) {
@@ -98,15 +135,20 @@ TEST_F(NormuonTest, BadScalesChangeNothingAndResetForgets) {
 }
 
 TEST_F(NormuonTest, SecondMomentsAreInTheMemoryTable) {
-    OptimizerHarness with = harness();
+    OptimizerHarness by_the_longer = harness();
+    fixture_.group.normuon_lines = NormuonLines::columns;
+    OptimizerHarness by_column = harness();
     fixture_.group.normuon = false;
     OptimizerHarness without = harness();
-    int64_t bytes = 0;
+    int64_t longer = 0, columns = 0;
     for (const auto& [name, entry] : fixture_.parameters) {
-        const Parameter& p = with.parameter(name);
-        bytes += p.matrices * std::max(p.shape[0] / p.matrices, p.shape[1]) * size_of(DType::f32);
+        const Parameter& p = without.parameter(name);
+        longer += p.matrices * std::max(p.shape[0] / p.matrices, p.shape[1]) * size_of(DType::f32);
+        columns += p.matrices * p.shape[1] * size_of(DType::f32);
     }
-    EXPECT_EQ(with.optimizer_bytes() - without.optimizer_bytes(), bytes);
+    EXPECT_LT(columns, longer);
+    EXPECT_EQ(by_the_longer.optimizer_bytes() - without.optimizer_bytes(), longer);
+    EXPECT_EQ(by_column.optimizer_bytes() - without.optimizer_bytes(), columns);
 }
 
 }  // namespace

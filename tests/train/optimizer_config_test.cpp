@@ -44,5 +44,28 @@ TEST(OptimizerConfigTest, CautiousDecayIsOfAdamwAndMuon) {
     expect_refused({"type=lion", "cautious=true"}, "optimizers.groups[0].cautious is true, but lion");
 }
 
+TEST(OptimizerConfigTest, LinesAreOfNormuonAlone) {
+    EXPECT_EQ(group_of({}).normuon_lines, NormuonLines::more);
+    EXPECT_EQ(group_of({"type=muon", "normuon=true", "normuon_lines=columns"}).normuon_lines,
+              NormuonLines::columns);
+    expect_refused(
+        {"normuon_lines=columns"},
+        "optimizers.groups[0].normuon_lines is columns, but type is adamw and normuon false: leave it "
+        "at auto, or set type=muon and normuon=true");
+    expect_refused({"type=muon", "normuon_lines=rows"},
+                   "normuon_lines is rows, but type is muon and normuon false");
+    expect_refused({"normuon_lines=cols"}, "expected auto | rows | columns, got \"cols\"");
+}
+
+TEST(OptimizerConfigTest, EpsilonsAreAboveZeroWhereZerosAreDividedBy) {
+    EXPECT_EQ(group_of({}).epsilon, 1e-8);
+    EXPECT_EQ(group_of({}).polar_epsilon, 1e-6);
+    EXPECT_EQ(group_of({"type=muon", "normuon=true", "epsilon=1e-10"}).epsilon, 1e-10);
+    EXPECT_EQ(group_of({"epsilon=0"}).epsilon, 0);
+    expect_refused({"type=muon", "normuon=true", "epsilon=0"},
+                   "epsilon is 0, but normuon divides lines by it that may be 0: set it to 1e-30 or more");
+    expect_refused({"type=muon", "polar_epsilon=0"}, "polar_epsilon: 0 is outside");
+}
+
 }  // namespace
 }  // namespace speedrun

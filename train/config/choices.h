@@ -84,6 +84,10 @@ template <>
 inline constexpr Word<DecayBy> kWords<DecayBy>[] = {{"lr", DecayBy::lr}, {"lr_squared", DecayBy::lr_squared}};
 
 template <>
+inline constexpr Word<NormuonLines> kWords<NormuonLines>[] = {
+    {"auto", NormuonLines::more}, {"rows", NormuonLines::rows}, {"columns", NormuonLines::columns}};
+
+template <>
 inline constexpr Word<VectorNorm> kWords<VectorNorm>[] = {
     {"1", VectorNorm::one}, {"2", VectorNorm::two}, {"3", VectorNorm::three}, {"inf", VectorNorm::infinity}};
 

@@ -95,13 +95,16 @@ struct OptimizerGroupConfig {
     double lr = 0.001;
     double weight_decay = 0;
     DecayBy weight_decay_by = DecayBy::lr;
-    double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;  // adamw
-    Scheduled<double> momentum = 0.95;                 // muon
-    double momentum_start = 0.85;                      // muon
-    int64_t momentum_warmup_steps = 300;               // muon
-    bool nesterov = true;                              // muon
-    bool cautious = false;                             // adamw, muon
-    bool normuon = false;                              // muon
+    double beta1 = 0.9, beta2 = 0.95;                 // adamw, lion; beta2: normuon too
+    double epsilon = 1e-8;                            // adamw, normuon
+    Scheduled<double> momentum = 0.95;                // muon
+    double momentum_start = 0.85;                     // muon
+    int64_t momentum_warmup_steps = 300;              // muon
+    bool nesterov = true;                             // muon
+    bool cautious = false;                            // adamw, muon
+    double polar_epsilon = 1e-6;                      // muon
+    bool normuon = false;                             // muon
+    NormuonLines normuon_lines = NormuonLines::more;  // normuon
     int64_t every = 1;
     void fields(FieldVisitor& v);
     // Throws a usage error, with keys (behind `name`, the group's own) and values, for what does not fit together.

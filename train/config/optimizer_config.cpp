@@ -3,6 +3,13 @@
 
 namespace speedrun {
 
+namespace {
+
+// Below, an f32's reciprocal could be infinite, and a matrix of zeros no number.
+constexpr double kLeastEpsilon = 1e-30;
+
+}  // namespace
+
 void OptimizerGroupConfig::fields(FieldVisitor& v) {
     v.choice("type", type, "optimizer of the group");
     v.field("params", params,
@@ -19,14 +26,22 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
         "beta2", beta2,
         "of the optimizer's formula; adamw: decay of the mean squared gradient; normuon: of the mean squares of the update's lines",
         {0, 1});
-    v.field("epsilon", epsilon, "adamw: added to the denominator", {0, 1});
+    v.field("epsilon", epsilon,
+            "adamw: added to the denominator; normuon: to the root mean square of a line, above 0", {0, 1});
     v.field("momentum", momentum, "muon: momentum, behind its warm-up", {0, 1});
     v.field("momentum_start", momentum_start, "muon: momentum at step 0", {0, 1});
     v.field("momentum_warmup_steps", momentum_warmup_steps, "muon: steps until the full momentum", {0, 1e9});
     v.field("nesterov", nesterov, "muon: Nesterov momentum");
+    v.field(
+        "polar_epsilon", polar_epsilon,
+        "muon: added to 1.02 times the norm of a matrix, by which it is divided before it is orthogonalised",
+        {kLeastEpsilon, 1});
     v.field("normuon", normuon,
-            "muon: divide the update's rows (columns, if those are more) by their running root mean square, "
-            "keep its norm");
+            "muon: divide the lines of the update by their running root mean square, keep its norm");
+    v.choice(
+        "normuon_lines", normuon_lines,
+        "normuon: which lines of a matrix, as it is stored: its rows, its columns, or (auto) those that are more, "
+        "rows of a square one");
     v.field("cautious", cautious,
             "adamw, muon: decay only where the update has the weight's sign, and so shrinks it too");
     v.field("every", every,
@@ -56,6 +71,17 @@ void OptimizerGroupConfig::validate(const std::string& name) const {
         throw_usage(
             "{}.cautious is true, but lion decays every weight: set it to false, or type to adamw or muon",
             name);
+    }
+    const bool is_normuon = type == OptimizerKind::muon && normuon;
+    if (is_normuon && epsilon < kLeastEpsilon) {
+        throw_usage("{}.epsilon is {}, but normuon divides lines by it that may be 0: set it to {} or more",
+                    name, epsilon, kLeastEpsilon);
+    }
+    if (!is_normuon && normuon_lines != NormuonLines::more) {
+        throw_usage(
+            "{}.normuon_lines is {}, but type is {} and normuon {}: leave it at auto, or set type=muon and "
+            "normuon=true",
+            name, word_of(normuon_lines), word_of(type), normuon);
     }
 }
 

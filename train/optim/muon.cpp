@@ -9,7 +9,8 @@ namespace speedrun {
 
 std::vector<StateKind> Muon::state_kinds(int64_t rows, int64_t cols) const {
     std::vector<StateKind> kinds = {{"muon_momentum"}};
-    if (group_.normuon) kinds.push_back({"normuon_v", rows * cols, std::max(rows, cols)});
+    if (group_.normuon)
+        kinds.push_back({"normuon_v", rows * cols, num_lines(group_.normuon_lines, rows, cols)});
     return kinds;
 }
 
@@ -25,12 +26,17 @@ void Muon::propose(const Tensor& update, const OptimizerShard& shard, const Step
 }
 
 void Muon::transform(const MatrixBatch& batch, const StepContext& context) const {
-    context.ops.polar_express({.x = batch.updates, .workspace = batch.workspace}, context.stream);
+    context.ops.polar_express({.x = batch.updates,
+                               .workspace = batch.workspace,
+                               .epsilon = static_cast<float>(group_.polar_epsilon)},
+                              context.stream);
     if (!group_.normuon) return;
     context.ops.normuon_scale({.update = batch.updates,
                                .second_moment = batch.state[0],
                                .grad_scale = context.grad_scale,
-                               .beta2 = static_cast<float>(group_.beta2)},
+                               .beta2 = static_cast<float>(group_.beta2),
+                               .lines = group_.normuon_lines,
+                               .epsilon = static_cast<float>(group_.epsilon)},
                               context.stream);
 }
 

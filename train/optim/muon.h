@@ -1,7 +1,7 @@
 // Muon: momentum, then the orthogonal polar factor of each matrix as the update (Jordan et al. 2024; polar
 // factor by Polar Express, Amsel et al. 2025). Stacked parameters (q, k, v) are orthogonalised matrix by
-// matrix. With `normuon` the lines of the factor are then scaled by their second moments (Li et al. 2025;
-// equations in kernels/ops), which keeps its norm. The step is lr · √max(1, rows/cols), and
+// matrix. With `normuon` the lines of the factor (normuon_lines) are then scaled by their second moments (Li et al.
+// 2025; equations in kernels/ops), which keeps its norm. The step is lr · √max(1, rows/cols), and
 // weights decay by lr · wd, or by lr · lr · √max(1, rows/cols) · wd (weight_decay_by).
 #pragma once
 

@@ -34,9 +34,9 @@ class CudaOps final : public Ops {
     // The gradients of gain and bias, where they are wanted. norm.cu.
     void norm_parameters(Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean, Tensor rstd,
                          bool accumulate, NormKind kind, Stream& stream);
-    // The start of polar_express, in place: every matrix of x (real [n,R,C]) over 1.02·‖X‖_F + 1e-6. Uses the
+    // The start of polar_express, in place: every matrix of x (real [n,R,C]) over 1.02·‖X‖_F + epsilon. Uses the
     // workspace of the stream. muon.cu.
-    void polar_normalize(Tensor x, Stream& stream);
+    void polar_normalize(Tensor x, float epsilon, Stream& stream);
 
     std::unique_ptr<MatmulLibrary> library_;
     std::unique_ptr<AttentionLibrary> attention_;

@@ -85,11 +85,11 @@ __global__ void __launch_bounds__(sizes::kReduceThreads)
 // Every block adds up the same partial sums in the same order, then divides its share.
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
-    divide_by_norm_kernel(Real* x, const float* partial, int64_t count) {
+    divide_by_norm_kernel(Real* x, const float* partial, int64_t count, float epsilon) {
     float sum = 0.0f;
     for (int64_t i = threadIdx.x; i < gridDim.x; i += sizes::kReduceThreads)
         sum += partial[int64_t{blockIdx.y} * gridDim.x + i];
-    const float factor = 1.0f / (1.02f * sqrtf(block_sum(sum)) + 1e-6f);
+    const float factor = 1.0f / (1.02f * sqrtf(block_sum(sum)) + epsilon);
     Real* const matrix = x + int64_t{blockIdx.y} * count;
     const int64_t stride = int64_t{gridDim.x} * sizes::kReduceThreads * W;
     for (int64_t i = (int64_t{blockIdx.x} * sizes::kReduceThreads + threadIdx.x) * W; i < count;
@@ -137,7 +137,7 @@ void CudaOps::muon_apply(const op::MuonApply& a, Stream& stream) {
     });
 }
 
-void CudaOps::polar_normalize(Tensor x, Stream& stream) {
+void CudaOps::polar_normalize(Tensor x, float epsilon, Stream& stream) {
     if (x.rank != 3) throw_internal("polar_normalize: x must be [n,R,C], not {}", x.describe());
     const int64_t matrices = x.shape[0], count = x.shape[1] * x.shape[2];
     if (x.numel() == 0) return;
@@ -150,7 +150,7 @@ void CudaOps::polar_normalize(Tensor x, Stream& stream) {
             launch(squares_kernel<W, Real>, grid, sizes::kReduceThreads, kReduceSharedBytes, stream, partial,
                    x.as<Real>(), count);
             launch(divide_by_norm_kernel<W, Real>, grid, sizes::kReduceThreads, kReduceSharedBytes, stream,
-                   x.as<Real>(), partial, count);
+                   x.as<Real>(), partial, count, epsilon);
         });
     });
 }

@@ -1,8 +1,8 @@
 // NorMuon's rescaling of an update: squares of its lines, factors from them, and the product. Three launches,
 // because the norm of a matrix is known only after all of its lines.
 // Floor of n·R·C elements of b bytes: read twice and written once, 3·n·R·C·b (the second read from L2 where
-// they fit); 8·n·max(R,C) bytes of second moments.
-// Legend: n matrices of R rows, C columns · a line is a row where R >= C, else a column; L lines of a matrix
+// they fit); 8·n·L bytes of second moments.
+// Legend: n matrices of R rows, C columns · a line is a row or a column (NormuonLines); L lines of a matrix
 // · W elements that a thread handles.
 #include <algorithm>
 
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(sizes::kColumnThreads)
 // [n][L].
 __global__ void __launch_bounds__(sizes::kNormuonThreads)
     normuon_factors_kernel(float* factors, float* second_moment, int64_t moment_stride, const float* partial,
-                           const float* grad_scale, int64_t lines, int64_t chunks, float length,
-                           float beta2) {
+                           const float* grad_scale, int64_t lines, int64_t chunks, float length, float beta2,
+                           float epsilon) {
     if (!is_finite(*grad_scale)) return;
     const int64_t matrix = blockIdx.x;
     float* const own = factors + matrix * lines;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(sizes::kNormuonThreads)
             sum += partial[(matrix * chunks + chunk) * lines + line];
         float* const v = second_moment + matrix * moment_stride + line;
         *v = beta2 * *v + (1.0f - beta2) / length * sum;
-        const float factor = 1.0f / (sqrtf(*v) + kNormuonEpsilon);
+        const float factor = 1.0f / (sqrtf(*v) + epsilon);
         own[line] = factor;
         before += sum;
         after += sum * factor * factor;
@@ -83,13 +83,13 @@ struct ScaleLines {
     const float *factors, *grad_scale;
     int64_t cols;
     unsigned rows;  // of a matrix
-    bool by_row;
+    bool rowwise;
 
     template <int W>
     __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
         if (!is_finite(*grad_scale)) return;
         Vector<W> v = chunk.load(u + row * cols + col), factor;
-        if (by_row) {
+        if (rowwise) {
 #pragma unroll
             for (int i = 0; i < W; ++i) factor[i] = factors[row];
         } else {
@@ -110,10 +110,10 @@ void CudaOps::normuon_scale(const op::NormuonScale& a, Stream& stream) {
     if (matrices * rows > 0xffffffffll) {
         throw_internal("normuon_scale: {} has more than 2^32 rows", a.update.describe());
     }
-    const bool by_row = rows >= cols;
-    const int64_t lines = std::max(rows, cols);
+    const bool rowwise = by_row(a.lines, rows, cols);
+    const int64_t lines = num_lines(a.lines, rows, cols);
     const int64_t chunks =
-        by_row ? 1 : std::clamp<int64_t>(rows / sizes::kNormuonRows, 1, sizes::kColumnMaxChunks);
+        rowwise ? 1 : std::clamp<int64_t>(rows / sizes::kNormuonRows, 1, sizes::kColumnMaxChunks);
     // Factors first: what is read W at a time has to be aligned.
     auto* const factors =
         static_cast<float*>(workspace(stream, (chunks + 1) * matrices * lines * int64_t{sizeof(float)}));
@@ -122,7 +122,7 @@ void CudaOps::normuon_scale(const op::NormuonScale& a, Stream& stream) {
         constexpr int kWide = kVectorWidth<Real>;
         Real* const u = a.update.as<Real>();
         cuda::with_width<Real>(aligned_rows(kWide, {a.update}) && cols % kWide == 0, [&]<int W>() {
-            if (by_row) {
+            if (rowwise) {
                 launch(row_squares_kernel<W, Real>,
                        grid_of(matrices * rows, sizes::kRowThreads / sizes::kWarp), sizes::kRowThreads, 0,
                        stream, partial, u, matrices * rows, cols);
@@ -135,10 +135,10 @@ void CudaOps::normuon_scale(const op::NormuonScale& a, Stream& stream) {
             launch(normuon_factors_kernel, static_cast<unsigned>(matrices), sizes::kNormuonThreads,
                    kReduceSharedBytes, stream, factors, a.second_moment.as<float>(),
                    a.second_moment.row_stride, partial, a.grad_scale.as<float>(), lines, chunks,
-                   static_cast<float>(std::min(rows, cols)), a.beta2);
+                   static_cast<float>(rowwise ? cols : rows), a.beta2, a.epsilon);
             map<W>({matrices * rows, cols},
                    ScaleLines<Real>{u, factors, a.grad_scale.as<float>(), cols, static_cast<unsigned>(rows),
-                                    by_row},
+                                    rowwise},
                    stream);
         });
     });

@@ -54,7 +54,7 @@ void CudaOps::polar_express(const op::PolarExpress& call, Stream& stream) {
         const Tensor given = matrices_of(x, begin, count);
         const Tensor a = part(0, side, side), b = part(count * side * side, side, side);
         Tensor from = given, to = part(2 * count * side * side, rows, cols);
-        polar_normalize(given, stream);
+        polar_normalize(given, call.epsilon, stream);
         for (const PolarCoefficients& k : kPolarExpress) {
             Product gram{a, from, from, !wide, wide};
             gram.symmetric = true;
