@@ -82,5 +82,57 @@ TEST(MuonMomentumTest, LinearThenConstant) {
     EXPECT_DOUBLE_EQ(muon_momentum_at(group, 0), 0.95);
 }
 
+// Of a run of 2245 steps the last 50, from step 2195 on: 0.95 there, and step 2245, which there is not, would have 0.85.
+TEST(MuonMomentumTest, CoolsDownOverTheLastSteps) {
+    const ScheduleConfig schedule{.steps = 2245, .stages = {}};
+    OptimizerGroupConfig group;
+    group.momentum_start = 0.85;
+    group.momentum = 0.95;
+    group.momentum_cooldown_steps = 50;
+    const auto at = [&](int64_t step) { return muon_momentum_at(group, step, schedule.point_of(step)); };
+    EXPECT_DOUBLE_EQ(at(0), 0.85);
+    EXPECT_DOUBLE_EQ(at(150), 0.90);
+    for (const int64_t step : {300, 2000, 2195}) EXPECT_EQ(at(step), 0.95) << step;
+    EXPECT_DOUBLE_EQ(at(2196), 0.95 - 0.1 * 1 / 50);
+    EXPECT_DOUBLE_EQ(at(2220), 0.90);
+    EXPECT_DOUBLE_EQ(at(2244), 0.95 - 0.1 * 49 / 50);
+    EXPECT_DOUBLE_EQ(at(2245), 0.85);
+    EXPECT_DOUBLE_EQ(at(3000), 0.85);
+    group.momentum_cooldown_steps = 0;
+    EXPECT_EQ(at(2244), 0.95);
+}
+
+// A run shorter than warm-up and cooldown together never gets to the full momentum, and has no step in it.
+TEST(MuonMomentumTest, WarmUpMeetsCooldown) {
+    const ScheduleConfig schedule{.steps = 10, .stages = {}};
+    OptimizerGroupConfig group;
+    group.momentum_start = 0;
+    group.momentum = 1;
+    group.momentum_warmup_steps = 10;
+    group.momentum_cooldown_steps = 10;
+    const double expected[] = {0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.4, 0.3, 0.2, 0.1};
+    for (int64_t step = 0; step < 10; ++step)
+        EXPECT_DOUBLE_EQ(muon_momentum_at(group, step, schedule.point_of(step)), expected[step]) << step;
+}
+
+// An optimizer that steps every third step of 30 counts its own ten: the last two are those of steps 26 and 29 of the run.
+TEST(MuonMomentumTest, CooldownCountsTheOptimizersOwnSteps) {
+    OptimizerGroupConfig group;
+    group.momentum_start = 0;
+    group.momentum = 1;
+    group.momentum_warmup_steps = 0;
+    group.momentum_cooldown_steps = 2;
+    group.every = 3;
+    for (const int64_t steps : {30, 31, 32}) {
+        const ScheduleConfig schedule{.steps = steps, .stages = {}};
+        const auto at = [&](int64_t own) {
+            return muon_momentum_at(group, own, schedule.point_of(own * group.every + group.every - 1));
+        };
+        EXPECT_EQ(at(7), 1) << steps;
+        EXPECT_EQ(at(8), 1) << steps << ": the first of the two";
+        EXPECT_EQ(at(9), 0.5) << steps;
+    }
+}
+
 }  // namespace
 }  // namespace speedrun

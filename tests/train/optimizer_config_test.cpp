@@ -57,6 +57,25 @@ TEST(OptimizerConfigTest, LinesAreOfNormuonAlone) {
     expect_refused({"normuon_lines=cols"}, "expected auto | rows | columns, got \"cols\"");
 }
 
+TEST(OptimizerConfigTest, MomentumCoolsDownWithinTheRun) {
+    const auto with = [](const std::string& cooldown) {
+        return Settings{"type=muon", "momentum_cooldown_steps=" + cooldown};
+    };
+    EXPECT_EQ(group_of({}).momentum_cooldown_steps, 0);
+    EXPECT_EQ(config_of(with("10"), {"schedule.steps=10"}).optimizers.groups[0].momentum_cooldown_steps, 10);
+    expect_refused(
+        with("11"),
+        "optimizers.groups[0].momentum_cooldown_steps 11 exceeds the 10 steps that the group takes in 10 "
+        "steps of the run (every 1): lower it",
+        {"schedule.steps=10"});
+    expect_refused(with("4"), "exceeds the 3 steps that the group takes in 10 steps of the run (every 3)",
+                   {"schedule.steps=10", "optimizers.groups.0.every=3"});
+    expect_refused(
+        {"momentum_cooldown_steps=5"},
+        "momentum_cooldown_steps is 5, but type is adamw, whose beta1 is no momentum that cools down");
+    expect_refused(with("-1"), "momentum_cooldown_steps: -1 is outside");
+}
+
 TEST(OptimizerConfigTest, EpsilonsAreAboveZeroWhereZerosAreDividedBy) {
     EXPECT_EQ(group_of({}).epsilon, 1e-8);
     EXPECT_EQ(group_of({}).polar_epsilon, 1e-6);

@@ -68,6 +68,9 @@ TEST(StagesTest, StepsBelongToStages) {
     EXPECT_DOUBLE_EQ(schedule.point_of(3).share, 1 / 3.0);
     EXPECT_DOUBLE_EQ(schedule.point_of(9).share, 0.8);
     EXPECT_EQ(schedule.point_of(10).share, 1);
+    EXPECT_EQ(schedule.point_of(0).left, 10);
+    EXPECT_EQ(schedule.point_of(9).left, 1);
+    EXPECT_EQ(schedule.point_of(11).left, 0);
 
     const ScheduleConfig whole = config_of({"schedule.stages=[]"}).schedule;
     EXPECT_EQ(whole.num_stages(), 1);

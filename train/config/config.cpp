@@ -272,7 +272,7 @@ void Config::validate_stage() const {
             "tokens), at most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
             work, model.spelled_out().num_layers(), model.model_dim, batch.tokens_per_step, kMostWork);
     }
-    optimizers.validate();
+    optimizers.validate(schedule.steps);
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
         if (checkpoint.every % optimizers.groups[i].every != 0) {
             throw_usage(

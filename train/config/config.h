@@ -100,6 +100,7 @@ struct OptimizerGroupConfig {
     Scheduled<double> momentum = 0.95;                // muon
     double momentum_start = 0.85;                     // muon
     int64_t momentum_warmup_steps = 300;              // muon
+    int64_t momentum_cooldown_steps = 0;              // muon
     bool nesterov = true;                             // muon
     bool cautious = false;                            // adamw, muon
     double polar_epsilon = 1e-6;                      // muon
@@ -107,8 +108,9 @@ struct OptimizerGroupConfig {
     NormuonLines normuon_lines = NormuonLines::more;  // normuon
     int64_t every = 1;
     void fields(FieldVisitor& v);
-    // Throws a usage error, with keys (behind `name`, the group's own) and values, for what does not fit together.
-    void validate(const std::string& name) const;
+    // Throws a usage error, with keys (behind `name`, the group's own) and values, for what does not fit together or
+    // into a run of so many steps.
+    void validate(const std::string& name, int64_t steps) const;
 };
 
 struct OptimizersConfig {
@@ -116,7 +118,7 @@ struct OptimizersConfig {
     VectorNorm clip_norm = VectorNorm::two;
     std::vector<OptimizerGroupConfig> groups;
     void fields(FieldVisitor& v);
-    void validate() const;  // throws a usage error
+    void validate(int64_t steps) const;  // throws a usage error
 };
 
 struct ScheduleConfig {

@@ -28,9 +28,12 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
         {0, 1});
     v.field("epsilon", epsilon,
             "adamw: added to the denominator; normuon: to the root mean square of a line, above 0", {0, 1});
-    v.field("momentum", momentum, "muon: momentum, behind its warm-up", {0, 1});
+    v.field("momentum", momentum, "muon: momentum, between its warm-up and its cooldown", {0, 1});
     v.field("momentum_start", momentum_start, "muon: momentum at step 0", {0, 1});
     v.field("momentum_warmup_steps", momentum_warmup_steps, "muon: steps until the full momentum", {0, 1e9});
+    v.field("momentum_cooldown_steps", momentum_cooldown_steps,
+            "muon: last steps of the run, in which momentum goes back to momentum_start; 0: it does not",
+            {0, 1e9});
     v.field("nesterov", nesterov, "muon: Nesterov momentum");
     v.field(
         "polar_epsilon", polar_epsilon,
@@ -60,17 +63,30 @@ void OptimizersConfig::fields(FieldVisitor& v) {
         [this](size_t i, FieldVisitor& inner) { groups[i].fields(inner); });
 }
 
-void OptimizersConfig::validate() const {
+void OptimizersConfig::validate(int64_t steps) const {
     if (groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
-    for (size_t i = 0; i < groups.size(); ++i) groups[i].validate(fmt::format("optimizers.groups[{}]", i));
+    for (size_t i = 0; i < groups.size(); ++i)
+        groups[i].validate(fmt::format("optimizers.groups[{}]", i), steps);
 }
 
-void OptimizerGroupConfig::validate(const std::string& name) const {
+void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) const {
     if (params.empty()) throw_usage("{}.params is empty", name);
     if (cautious && type == OptimizerKind::lion) {
         throw_usage(
             "{}.cautious is true, but lion decays every weight: set it to false, or type to adamw or muon",
             name);
+    }
+    if (momentum_cooldown_steps > 0 && type != OptimizerKind::muon) {
+        throw_usage(
+            "{}.momentum_cooldown_steps is {}, but type is {}, whose beta1 is no momentum that cools down: set "
+            "it to 0, or type=muon",
+            name, momentum_cooldown_steps, word_of(type));
+    }
+    if (momentum_cooldown_steps > steps / every) {
+        throw_usage(
+            "{}.momentum_cooldown_steps {} exceeds the {} steps that the group takes in {} steps of the run "
+            "(every {}): lower it",
+            name, momentum_cooldown_steps, steps / every, steps, every);
     }
     const bool is_normuon = type == OptimizerKind::muon && normuon;
     if (is_normuon && epsilon < kLeastEpsilon) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,10 +13,12 @@
 
 namespace speedrun {
 
-// A step of a run, as schedules count: its stage, and the share of the stage's steps before it.
+// A step of a run, as schedules count: its stage, the share of the stage's steps before it, and how many steps of the
+// run are left, itself among them.
 struct StagePoint {
     int64_t stage = 0;
     double share = 0;
+    int64_t left = std::numeric_limits<int64_t>::max();
 };
 
 // One number for the whole run, or one entry for each stage. An entry is a number, or goes from one at the

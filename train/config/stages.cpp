@@ -74,9 +74,10 @@ int64_t ScheduleConfig::stage_of(int64_t step) const {
 
 StagePoint ScheduleConfig::point_of(int64_t step) const {
     const int64_t stage = stage_of(step), first = first_step(stage), count = end_step(stage) - first;
-    if (count <= 0) return {.stage = stage};
-    return {.stage = stage,
-            .share = std::min(1.0, static_cast<double>(step - first) / static_cast<double>(count))};
+    StagePoint point{.stage = stage, .left = std::max<int64_t>(0, steps - step)};
+    if (count > 0)
+        point.share = std::min(1.0, static_cast<double>(step - first) / static_cast<double>(count));
+    return point;
 }
 
 ModelConfig ModelConfig::in_stage(int64_t stage) const {

@@ -23,6 +23,11 @@ double shape_of(Decay decay, double share) {
     throw_internal("a decay has no shape");
 }
 
+// How much of a way of `steps` steps lies behind, 1 at most.
+double share_of(int64_t done, int64_t steps) {
+    return done >= steps ? 1 : static_cast<double>(done) / static_cast<double>(steps);
+}
+
 }  // namespace
 
 double learning_rate_factor(const ScheduleConfig& schedule, int64_t step) {
@@ -42,8 +47,11 @@ double weight_decay_at(const OptimizerGroupConfig& group, double lr) {
 
 double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step, const StagePoint& point) {
     const double momentum = group.momentum.at(point);
-    if (step >= group.momentum_warmup_steps) return momentum;
-    const double share = static_cast<double>(step) / static_cast<double>(group.momentum_warmup_steps);
+    // The optimizer steps at the end of each `every` steps of the run.
+    const int64_t left = point.left > 0 ? (point.left - 1) / group.every + 1 : 0;
+    const double share =
+        std::min(share_of(step, group.momentum_warmup_steps), share_of(left, group.momentum_cooldown_steps));
+    if (share == 1) return momentum;
     return group.momentum_start + share * (momentum - group.momentum_start);
 }
 

@@ -15,8 +15,10 @@ double learning_rate_factor(const ScheduleConfig& schedule, int64_t step);
 // Weight decay of a step at this learning rate, as steps take it: weights shrink by lr times it.
 double weight_decay_at(const OptimizerGroupConfig& group, double lr);
 
-// Muon's momentum: linear from momentum_start to momentum over momentum_warmup_steps, then momentum, which may
-// differ by stage. step: the optimizer's own, which warms up; point: of the run, where the stage goes by.
+// Muon's momentum: linear from momentum_start to momentum over the first momentum_warmup_steps, then momentum, which may
+// differ by stage, and linear back towards momentum_start over the last momentum_cooldown_steps: the first of them has
+// momentum, and one behind the last would have momentum_start. Where both reach, the smaller share of the way counts.
+// step: the optimizer's own, in which both are counted; point: of the run, which says stage and what is left.
 double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step, const StagePoint& point = {});
 
 }  // namespace speedrun
