@@ -57,7 +57,7 @@ int train(const char* device) {
     CountingBatches batches(config.batch);
     fmt::print("{} parameters, {}\n", runner.model().table().numel(), runtime.description());
     runner.start_clock();
-    for (int64_t step = 0; step < config.schedule.steps; ++step) {
+    for (int64_t step = 0; step < config.schedule.total_steps(); ++step) {
         runner.enqueue(step, batches);
         if (runner.uncollected() < 2) continue;  // results come one step later: the device never waits
         const StepResult result = runner.collect();

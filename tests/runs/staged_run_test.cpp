@@ -64,6 +64,30 @@ TEST_F(StagedRunTest, MomentumCoolsDownAsAStageWouldSay) {
     EXPECT_NE(cooled.back(), plain.back());
 }
 
+// A run is that of its scheduled steps, and goes on at their last rate. A checkpoint among the final steps lands there.
+TEST_F(StagedRunTest, FinalStepsFollowTheSchedule) {
+    const Settings scheduled = {"schedule.steps=6", "schedule.final_lr_fraction=0.25", "checkpoint.every=7",
+                                "threads=1"};
+    Settings more = scheduled;
+    more.push_back("schedule.final_steps=3");
+    run(config(scheduled), "scheduled");
+    const RunSummary summary = run(config(more), "more");
+    EXPECT_EQ(summary.steps, 9);
+    EXPECT_EQ(summary.tokens, 9 * 512);
+    std::vector<double> expected = curve("scheduled"), actual = curve("more");
+    ASSERT_EQ(actual.size(), 2u * 9 + 1);
+    expected.resize(2 * 6);
+    actual.resize(2 * 6);
+    EXPECT_EQ(actual, expected);
+    const std::vector<Json> lines = metrics("more");
+    for (int step = 6; step < 9; ++step) EXPECT_DOUBLE_EQ(lines[step]["lr"].get<double>(), 0.25 * 0.02) << step;
+    EXPECT_EQ(lines.back()["event"], "val");
+    EXPECT_EQ(lines.back()["step"], 9);
+
+    run_on(1, config(more), "later", checkpoint_of("more", 7));
+    EXPECT_EQ(curve("later").back(), curve("more").back());
+}
+
 // In file order, short rows are the same whether windows are cut into them or not.
 TEST_F(StagedRunTest, TheFirstStageIsARunOfItsOwn) {
     const Config c = staged({"data.shuffle=false", "schedule.decay=constant"});

@@ -52,6 +52,25 @@ TEST(LearningRateTest, CosineCooldown) {
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 100), 0.1);
 }
 
+// Half of 2205 steps cool down to 0.1, where 40 more stay.
+TEST(LearningRateTest, FinalStepsStayWhereTheCooldownEnds) {
+    for (const Decay decay : {Decay::linear, Decay::cosine}) {
+        ScheduleConfig s{
+            .steps = 2205, .final_steps = 40, .decay = decay, .final_lr_fraction = 0.1, .stages = {}};
+        EXPECT_EQ(s.total_steps(), 2245);
+        EXPECT_EQ(learning_rate_factor(s, 1102), 1.0);
+        EXPECT_LT(learning_rate_factor(s, 1103), 1.0);
+        EXPECT_GT(learning_rate_factor(s, 2204), 0.1);
+        for (const int64_t step : {2205, 2206, 2244}) EXPECT_DOUBLE_EQ(learning_rate_factor(s, step), 0.1);
+        ScheduleConfig without = s;
+        without.final_steps = 0;
+        for (int64_t step = 0; step < s.steps; ++step)
+            EXPECT_EQ(learning_rate_factor(s, step), learning_rate_factor(without, step)) << step;
+        s.lr_factor = 0.5;
+        EXPECT_DOUBLE_EQ(learning_rate_factor(s, 2230), 0.05);
+    }
+}
+
 TEST(LearningRateTest, CooldownFromTheStartAndNone) {
     ScheduleConfig s = schedule(Decay::linear);
     s.cooldown_fraction = 1;
@@ -100,6 +119,11 @@ TEST(MuonMomentumTest, CoolsDownOverTheLastSteps) {
     EXPECT_DOUBLE_EQ(at(3000), 0.85);
     group.momentum_cooldown_steps = 0;
     EXPECT_EQ(at(2244), 0.95);
+
+    group.momentum_cooldown_steps = 50;  // final steps are steps of the run
+    const ScheduleConfig longer{.steps = 2205, .final_steps = 40, .stages = {}};
+    for (const int64_t step : {0, 2195, 2196, 2244})
+        EXPECT_EQ(muon_momentum_at(group, step, longer.point_of(step)), at(step)) << step;
 }
 
 // A run shorter than warm-up and cooldown together never gets to the full momentum, and has no step in it.

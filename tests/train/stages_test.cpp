@@ -100,6 +100,45 @@ TEST(StagesTest, AStageIsAConfigOfItsOwn) {
     EXPECT_EQ(config.tokens_before(10), 2 * 64 + 3 * 128 + 5 * 256);
 }
 
+// The last stage holds the final steps, so that a window may be of these alone.
+TEST(StagesTest, FinalStepsAreOfTheLastStage) {
+    const Config config = config_of({"schedule.steps=8", "schedule.final_steps=2",
+                                     "schedule.stages=[4, 8, 10]", "model.window=[4, 8, 16]"});
+    const ScheduleConfig& schedule = config.schedule;
+    EXPECT_EQ(schedule.total_steps(), 10);
+    EXPECT_EQ(schedule.first_step(2), 8);
+    EXPECT_EQ(schedule.end_step(2), 10);
+    EXPECT_EQ(schedule.stage_of(9), 2);
+    EXPECT_EQ(schedule.point_of(9).left, 1);
+    EXPECT_EQ(int64_t{config.in_last_stage().model.window}, 16);
+    EXPECT_EQ(config.tokens_before(10), 640);
+    const Config whole = config_of({"schedule.steps=8", "schedule.final_steps=2", "schedule.stages=[]"});
+    EXPECT_EQ(whole.schedule.end_step(0), 10);
+    EXPECT_DOUBLE_EQ(whole.schedule.point_of(5).share, 0.5);
+}
+
+TEST(StagesTest, RefusesFinalStepsBehindNoCooldown) {
+    const Settings given = {"schedule.steps=8", "schedule.final_steps=2"};
+    const auto with = [&](const Settings& more) {
+        Settings all = given;
+        all.insert(all.end(), more.begin(), more.end());
+        return all;
+    };
+    EXPECT_EQ(refusal_of(with({"schedule.stages=[4, 8, 10]"})), "accepted");
+    expect_refused(with({"schedule.stages=[4, 8]"}),
+                   "schedule.stages ends after step 8, expected schedule.steps + schedule.final_steps, 10");
+    expect_refused(
+        with({"schedule.stages=[]", "schedule.decay=constant"}),
+        "schedule.final_steps 2 are steps behind a cooldown, but there is none (schedule.steps 8, decay "
+        "constant, cooldown_fraction 0.5): add them to schedule.steps, or set a cooldown");
+    expect_refused(with({"schedule.stages=[]", "schedule.cooldown_fraction=0"}), "cooldown_fraction 0)");
+    expect_refused({"schedule.steps=0", "schedule.final_steps=2", "schedule.stages=[]"}, "schedule.steps 0");
+    expect_refused(
+        with({"schedule.stages=[]", "schedule.final_lr_fraction=0"}),
+        "schedule.final_steps 2 would train at a learning rate of 0: set schedule.final_lr_fraction");
+    expect_refused(with({"schedule.final_steps=-1"}), "final_steps: -1 is outside");
+}
+
 TEST(StagesTest, ChosenStage) {
     const Config config = config_of({"model.window=[4, 0, 8]"});
     EXPECT_EQ(int64_t{config.in_chosen_stage({}).model.window}, 8);

@@ -112,7 +112,7 @@ void print_batch(const Config& config, const Ranks& ranks, const std::vector<Ste
             static_cast<long long>(b.tokens_per_step * steps));
         print_work(work[static_cast<size_t>(i)], ranks, b);
     }
-    const int64_t tokens = config.tokens_before(schedule.steps);
+    const int64_t tokens = config.tokens_before(schedule.total_steps());
     try {
         const int64_t train = count_tokens(config.data.train), val = count_tokens(config.data.val);
         std::printf("data: %lld training tokens (%.2f epochs), %lld validation tokens\n",

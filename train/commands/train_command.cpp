@@ -57,11 +57,11 @@ void parse_trace(const std::string& text, TrainerOptions& options) {
 std::string steps_text(const Config& config, const Ranks& ranks) {
     const ScheduleConfig& schedule = config.schedule;
     if (schedule.num_stages() > 1)
-        return fmt::format("{} steps in {} stages, {} tokens", schedule.steps, schedule.num_stages(),
-                           config.tokens_before(schedule.steps));
+        return fmt::format("{} steps in {} stages, {} tokens", schedule.total_steps(), schedule.num_stages(),
+                           config.tokens_before(schedule.total_steps()));
     const Config whole = config.in_stage(0);
-    return fmt::format("{} steps of {} tokens ({} microbatches)", schedule.steps, whole.batch.tokens_per_step,
-                       whole.microbatches_per_step(ranks.num_data_ranks()));
+    return fmt::format("{} steps of {} tokens ({} microbatches)", schedule.total_steps(),
+                       whole.batch.tokens_per_step, whole.microbatches_per_step(ranks.num_data_ranks()));
 }
 
 std::string header(const Config& config, const Ranks& ranks, const Runtime& runtime,

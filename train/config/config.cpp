@@ -66,16 +66,18 @@ int64_t MemoryConfig::num_checkpointed_blocks(int64_t num_layers) const {
 }
 
 void ScheduleConfig::fields(FieldVisitor& v) {
-    v.field("steps", steps, "optimizer steps of the run", {0, 1e12});
+    v.field("steps", steps, "optimizer steps of the run, but for final_steps", {0, 1e12});
+    v.field("final_steps", final_steps,
+            "further steps behind them, at the learning rate that the cooldown ends at; 0: none", {0, 1e12});
     v.field("warmup_steps", warmup_steps, "steps of linear warm-up", {0, 1e12});
     v.choice("decay", decay, "shape of the cooldown");
-    v.field("cooldown_fraction", cooldown_fraction, "share of the steps, at the end, that cools down",
+    v.field("cooldown_fraction", cooldown_fraction, "share of schedule.steps, at their end, that cools down",
             {0, 1});
     v.field("final_lr_fraction", final_lr_fraction, "learning rate at the end, as a share of the top",
             {0, 1});
     v.field(
         "stages", stages,
-        "the steps after which stages of the run end, the last one being schedule.steps; keys that may change from "
+        "the steps after which stages of the run end, the last one being all of them (schedule.steps + schedule.final_steps); keys that may change from "
         "stage to stage take a list with one entry for each: a number, or [from, to], linear in the stage's "
         "steps; empty: one stage",
         {1, 1e12});
@@ -272,7 +274,7 @@ void Config::validate_stage() const {
             "tokens), at most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
             work, model.spelled_out().num_layers(), model.model_dim, batch.tokens_per_step, kMostWork);
     }
-    optimizers.validate(schedule.steps);
+    optimizers.validate(schedule.total_steps());
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
         if (checkpoint.every % optimizers.groups[i].every != 0) {
             throw_usage(

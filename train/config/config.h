@@ -122,7 +122,8 @@ struct OptimizersConfig {
 };
 
 struct ScheduleConfig {
-    int64_t steps = 1000;
+    int64_t steps = 1000;     // over which the learning rate goes its way
+    int64_t final_steps = 0;  // behind them, at its end
     int64_t warmup_steps = 0;
     Decay decay = Decay::linear;
     double cooldown_fraction = 0.5;
@@ -130,18 +131,23 @@ struct ScheduleConfig {
     std::vector<int64_t> stages;  // the steps after which each ends; none: the run is one stage
     Scheduled<double> lr_factor = 1;
     void fields(FieldVisitor& v);
-    // Throws a usage error, with key and values, for stages that do not follow each other to the last step.
+    // Throws a usage error, with key and values, for stages that do not follow each other to the last step, and for
+    // final steps behind no cooldown.
     void validate() const;
 
+    int64_t total_steps() const { return steps + final_steps; }  // of the run
     int64_t num_stages() const { return stages.empty() ? 1 : static_cast<int64_t>(stages.size()); }
     int64_t first_step(int64_t stage) const {
         return stage == 0 ? 0 : stages[static_cast<size_t>(stage) - 1];
     }
     int64_t end_step(int64_t stage) const {
-        return stages.empty() ? steps : stages[static_cast<size_t>(stage)];
+        return stages.empty() ? total_steps() : stages[static_cast<size_t>(stage)];
     }
     int64_t stage_of(int64_t step) const;  // steps behind the last are of the last stage
     StagePoint point_of(int64_t step) const;
+
+  private:
+    void check_final_steps() const;
 };
 
 // How ranks share a step, beside the mesh: the part of section `parallel` that the schedule follows from.

@@ -53,8 +53,8 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
     if (options.warm_up) runner_.warm_up();
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
         flops_per_step_.push_back(over_ranks(static_cast<double>(runner_.work_per_step(stage).flops)));
-    progress_.emplace(ProgressOptions{.steps = config.schedule.steps,
-                                      .tokens = config.tokens_before(config.schedule.steps),
+    progress_.emplace(ProgressOptions{.steps = config.schedule.total_steps(),
+                                      .tokens = config.tokens_before(config.schedule.total_steps()),
                                       .quiet = options.quiet || !ranks.first(),
                                       .num_ranks = ranks.size(),
                                       .ceiling_flops_per_s = ceiling_flops_per_s_});
@@ -143,7 +143,7 @@ RunSummary Trainer::run() {
     start_clock();
     try {
         for (int64_t step = first_step_;
-             step < config_.schedule.steps && !(stopped() && runner_.between_periods(step)); ++step) {
+             step < config_.schedule.total_steps() && !(stopped() && runner_.between_periods(step)); ++step) {
             if (step > 0 && config_.eval.every > 0 && step % config_.eval.every == 0) {
                 stop_clock();
                 validate(step);

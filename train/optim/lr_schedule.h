@@ -7,9 +7,9 @@
 
 namespace speedrun {
 
-// Factor of the learning rate at step 0 … steps−1: the product of the stage's lr_factor, a linear warm-up, min(1,
-// (step+1)/warmup_steps), and a cooldown that over the last cooldown_fraction of the steps goes from 1 down
-// to final_lr_fraction (linear or half a cosine; "constant" never cools down).
+// Factor of the learning rate at a step of the run, from 0: the product of the stage's lr_factor, a linear warm-up, min(1,
+// (step+1)/warmup_steps), and a cooldown that over the last cooldown_fraction of schedule.steps goes from 1 down
+// to final_lr_fraction (linear or half a cosine; "constant" never cools down), which all later steps have.
 double learning_rate_factor(const ScheduleConfig& schedule, int64_t step);
 
 // Weight decay of a step at this learning rate, as steps take it: weights shrink by lr times it.

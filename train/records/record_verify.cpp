@@ -42,6 +42,15 @@ bool same_figure(const std::string& key, const std::string& a, const std::string
     return std::abs(x - y) <= kTolerance * std::max(std::abs(x), std::abs(y));
 }
 
+// Steps of a run of this config, as flat_keys() has it; below 0: it does not say. Older ones lack schedule.final_steps.
+double steps_of(const std::map<std::string, std::string>& keys) {
+    const auto number = [&](const char* key, double otherwise) {
+        const auto found = keys.find(key);
+        return found == keys.end() ? otherwise : std::strtod(found->second.c_str(), nullptr);
+    };
+    return number("schedule.steps", -1) + number("schedule.final_steps", 0);
+}
+
 // What the run's metrics say, in place of what record.json says.
 void read_run(const fs::path& folder, const Record& record, RecordRun& run,
               std::vector<std::string>& problems) {
@@ -52,9 +61,7 @@ void read_run(const fs::path& folder, const Record& record, RecordRun& run,
         run.steps = metrics.steps;
         run.train_ms = metrics.train_ms;
         const auto keys = flat_keys(run.side == kCandidate ? record.config : record.baseline->config);
-        const auto wanted = keys.find("schedule.steps");
-        const bool done = metrics.validated_at_end && wanted != keys.end() &&
-                          wanted->second == std::to_string(metrics.steps);
+        const bool done = metrics.validated_at_end && steps_of(keys) == static_cast<double>(metrics.steps);
         run.status = done ? "done" : "diverged";
         run.validations = metrics.validations;
     } catch (const Error& error) {
