@@ -22,25 +22,28 @@ void CpuOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
         const float rate = a.learning_rate * correction1;
         const bool separate = a.parameter.data != a.master.data;
         cpu::with_real(a.parameter.dtype, [&]<class Real>() {
-            cpu::for_blocks(count, [&](int64_t begin, int64_t size) {
-                float* w = a.master.as<float>() + begin;
-                float* m = a.first_moment.as<float>() + begin;
-                float* v = a.second_moment.as<float>() + begin;
-                const float* g = a.grad.as<float>() + begin;
-                Real* p = a.parameter.as<Real>() + begin;
-                cpu::for_vectors(size, [&](int64_t i, auto width) {
-                    const Vec gi = factor * cpu::load(g + i, width);
-                    const Vec mi = a.beta1 * cpu::load(m + i, width) + (1.0f - a.beta1) * gi;
-                    const Vec vi = a.beta2 * cpu::load(v + i, width) + (1.0f - a.beta2) * gi * gi;
-                    const Vec denominator = square_root(vi * correction2) + a.epsilon;
-                    const Vec moved = rate * mi / denominator, before = cpu::load(w + i, width);
-                    const Vec decayed = shrink * before;
-                    const Vec kept = a.cautious ? select(moved * before >= 0.0f, decayed, before) : decayed;
-                    const Vec wi = kept - moved;
-                    cpu::store(m + i, mi, width);
-                    cpu::store(v + i, vi, width);
-                    cpu::store(w + i, wi, width);
-                    if (separate) cpu::store(p + i, wi, width);
+            cpu::with_real(a.first_moment.dtype, [&]<class Moment>() {
+                cpu::for_blocks(count, [&](int64_t begin, int64_t size) {
+                    float* w = a.master.as<float>() + begin;
+                    Moment* m = a.first_moment.as<Moment>() + begin;
+                    Moment* v = a.second_moment.as<Moment>() + begin;
+                    const float* g = a.grad.as<float>() + begin;
+                    Real* p = a.parameter.as<Real>() + begin;
+                    cpu::for_vectors(size, [&](int64_t i, auto width) {
+                        const Vec gi = factor * cpu::load(g + i, width);
+                        const Vec mi = a.beta1 * cpu::load(m + i, width) + (1.0f - a.beta1) * gi;
+                        const Vec vi = a.beta2 * cpu::load(v + i, width) + (1.0f - a.beta2) * gi * gi;
+                        const Vec denominator = square_root(vi * correction2) + a.epsilon;
+                        const Vec moved = rate * mi / denominator, before = cpu::load(w + i, width);
+                        const Vec decayed = shrink * before;
+                        const Vec kept =
+                            a.cautious ? select(moved * before >= 0.0f, decayed, before) : decayed;
+                        const Vec wi = kept - moved;
+                        cpu::store(m + i, mi, width);
+                        cpu::store(v + i, vi, width);
+                        cpu::store(w + i, wi, width);
+                        if (separate) cpu::store(p + i, wi, width);
+                    });
                 });
             });
         });

@@ -316,7 +316,10 @@ void check_step(const char* op, std::initializer_list<Tensor> states, Tensor par
 }
 
 void check(const op::AdamwStep& a) {
-    check_step("adamw_step", {a.master, a.first_moment, a.second_moment, a.grad}, a.parameter, a.grad_scale);
+    check_step("adamw_step", {a.master, a.grad}, a.parameter, a.grad_scale);
+    const DType moments = a.first_moment.dtype == DType::bf16 ? DType::bf16 : DType::f32;
+    expect(a.first_moment, moments, {a.master.numel()}, "adamw_step first_moment");
+    expect(a.second_moment, moments, {a.master.numel()}, "adamw_step second_moment");
 }
 
 void check(const op::MuonMomentum& a) {

@@ -23,10 +23,11 @@ namespace speedrun::op {
 // AdamW (Loshchilov & Hutter 2019, algorithm 2); `cautious`: Chen et al. 2025, "Cautious Weight Decay", algorithm 1.
 struct AdamwStep {
     ByName by_name = ByName();
-    Tensor parameter;      // real [n]
-    Tensor master;         // f32 [n]
-    Tensor first_moment;   // f32 [n]
-    Tensor second_moment;  // f32 [n]
+    Tensor parameter;  // real [n]
+    Tensor master;     // f32 [n]
+    Tensor
+        first_moment;  // f32 or bf16 [n]; bf16 is rounded to when stored, the step takes what it was before
+    Tensor second_moment;  // [n], of the first's type
     Tensor grad;           // f32 [n]
     Tensor grad_scale;     // f32 [1] in device memory
     float learning_rate;

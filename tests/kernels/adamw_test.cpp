@@ -118,6 +118,73 @@ TEST_P(AdamwTest, CautiousDecayByHand) {
     EXPECT_NEAR(out[0][2], 1 - 0.1, 1e-6);
 }
 
+// Each step against the reference from the state that the one before has stored: the master takes moments as f32 has
+// them, and what is stored is the nearest bf16, or its neighbour where f32 and float64 lie on two sides of a middle.
+TEST_P(AdamwTest, Bf16MomentsAreRoundedWhenTheyAreStored) {
+    for (int64_t count : {1, 7, 33, 130, 20011}) {
+        SCOPED_TRACE(fmt::format("n={}", count));
+        State state(count);
+        state.first_moment = rounded(state.first_moment, DType::bf16);
+        state.second_moment = rounded(state.second_moment, DType::bf16);
+        for (int step = 1; step <= 3; ++step) {
+            const Matrix grad = random_matrix(1, count, 10 + step, DType::f32);
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                op::AdamwStep a = numbers(step);
+                a.master = h.inout(state.master, DType::f32, {count});
+                a.first_moment = h.inout(state.first_moment, DType::bf16, {count});
+                a.second_moment = h.inout(state.second_moment, DType::bf16, {count});
+                a.parameter = h.output(dtype(), {count});
+                a.grad = h.input(grad, DType::f32, {count});
+                a.grad_scale = h.input(Matrix(1, 1, 0.5), DType::f32, {1});
+                h.ops().adamw_step(a, h.stream());
+                return {h.read(a.parameter), h.read(a.master), h.read(a.first_moment),
+                        h.read(a.second_moment)};
+            });
+            State expected = state;
+            reference::adamw_step(expected.master, expected.first_moment, expected.second_moment, grad, 0.5,
+                                  numbers(step));
+            expect_close(out[1], expected.master, few_operations(DType::f32), "master");
+            expect_close(out[2], expected.first_moment, few_operations(DType::bf16), "first_moment");
+            expect_close(out[3], expected.second_moment, few_operations(DType::bf16), "second_moment");
+            expect_same_bits(out[0], rounded(out[1], dtype()), "parameter is the rounded master");
+            state.master = out[1];
+            state.first_moment = out[2];
+            state.second_moment = out[3];
+        }
+    }
+}
+
+// With beta1 = beta2 = 0 the moments are the gradient and its square, with nothing to round but the store: halves go to
+// even, and the next step does not see what was cut off.
+TEST_P(AdamwTest, Bf16MomentsAreTheNearest) {
+    const int64_t count = 200;
+    Matrix grad = random_matrix(1, count, 1, DType::f32);
+    grad[0] = 1.0 + 1.0 / 256;   // between 1 and 1 + 1/128: to 1
+    grad[1] = 1.0 + 3.0 / 256;   // between 1 + 1/128 and 1 + 2/128: to the latter
+    grad[2] = -1.0 - 1.0 / 256;  // likewise
+    Matrix squares(1, count);
+    for (int64_t i = 0; i < count; ++i) {
+        const auto g = static_cast<float>(grad[i]);
+        squares[i] = g * g;
+    }
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        op::AdamwStep a = numbers();
+        a.beta1 = a.beta2 = 0.0f;
+        a.master = a.parameter = h.inout(random_matrix(1, count, 2, DType::f32), DType::f32, {count});
+        a.first_moment = h.inout(Matrix(1, count, 5.0), DType::bf16, {count});
+        a.second_moment = h.inout(Matrix(1, count, 5.0), DType::bf16, {count});
+        a.grad = h.input(grad, DType::f32, {count});
+        a.grad_scale = h.input(Matrix(1, 1, 1.0), DType::f32, {1});
+        h.ops().adamw_step(a, h.stream());
+        return {h.read(a.first_moment), h.read(a.second_moment)};
+    });
+    expect_same_bits(out[0], rounded(grad, DType::bf16), "first_moment");
+    expect_same_bits(out[1], rounded(squares, DType::bf16), "second_moment");
+    EXPECT_EQ(out[0][0], 1.0);
+    EXPECT_EQ(out[0][1], 1.0 + 2.0 / 128);
+    EXPECT_EQ(out[0][2], -1.0);
+}
+
 TEST_P(AdamwTest, NothingChangesIfTheScaleIsNotFinite) {
     const float infinity = std::numeric_limits<float>::infinity();
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
@@ -152,6 +219,16 @@ TEST_P(AdamwTest, ShapeErrors) {
     };
     expect_error([&](Harness& h) { step(h, 33, 32); }, {"[33]", "[32]"});
     expect_error([&](Harness& h) { step(h, 34, 33); }, {"parameter", "[33]", "[34]"});
+    expect_error(
+        [&](Harness& h) {
+            op::AdamwStep a = numbers();
+            a.master = a.parameter = a.grad = h.output(DType::f32, {33});
+            a.first_moment = h.output(DType::bf16, {33});
+            a.second_moment = h.output(DType::f32, {33});
+            a.grad_scale = h.output(DType::f32, {1});
+            h.ops().adamw_step(a, h.stream());
+        },
+        {"second_moment", "bf16"});
 }
 
 }  // namespace

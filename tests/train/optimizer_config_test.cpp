@@ -57,6 +57,22 @@ TEST(OptimizerConfigTest, LinesAreOfNormuonAlone) {
     expect_refused({"normuon_lines=cols"}, "expected auto | rows | columns, got \"cols\"");
 }
 
+TEST(OptimizerConfigTest, MomentsInBf16AreOfAdamwAndHaveToDecay) {
+    EXPECT_EQ(group_of({}).moments_dtype, DType::f32);
+    EXPECT_EQ(group_of({"moments_dtype=bf16", "beta1=0.65", "beta2=0.95"}).moments_dtype, DType::bf16);
+    EXPECT_EQ(group_of({"moments_dtype=bf16", "beta2=0.99"}).moments_dtype, DType::bf16);
+    EXPECT_EQ(group_of({"beta2=0.999"}).moments_dtype, DType::f32);
+    expect_refused(
+        {"type=muon", "moments_dtype=bf16"},
+        "optimizers.groups[0].moments_dtype is bf16, but type is muon: set it to f32, or type=adamw");
+    expect_refused({"type=lion", "moments_dtype=bf16"}, "but type is lion");
+    expect_refused({"moments_dtype=bf16", "beta2=0.999"},
+                   "optimizers.groups[0].beta2 is 0.999, but moments_dtype is bf16");
+    expect_refused({"moments_dtype=bf16", "beta1=0.997"},
+                   "lower it to 0.99609375 or less, or set moments_dtype=f32");
+    expect_refused({"moments_dtype=f16"}, "expected f32 | bf16, got \"f16\"");
+}
+
 TEST(OptimizerConfigTest, MomentumCoolsDownWithinTheRun) {
     const auto with = [](const std::string& cooldown) {
         return Settings{"type=muon", "momentum_cooldown_steps=" + cooldown};

@@ -38,6 +38,24 @@ std::vector<int64_t> shape_of(const Json& json) {
     return shape;
 }
 
+// A tensor says its type where that is not f32, so that checkpoints of f32 are what they always were.
+Json json_of(const CheckpointTensor& tensor) {
+    Json json = {{"name", tensor.name}, {"shape", tensor.shape}};
+    if (tensor.dtype != DType::f32) json["dtype"] = name_of(tensor.dtype);
+    return json;
+}
+
+CheckpointTensor tensor_of(const Json& json) {
+    CheckpointTensor tensor{json.at("name").get<std::string>(), shape_of(json.at("shape"))};
+    if (!json.contains("dtype")) return tensor;
+    const Json& dtype = json.at("dtype");
+    for (const DType known : {DType::f32, DType::bf16}) {
+        tensor.dtype = known;
+        if (dtype.get<std::string>() == name_of(known)) return tensor;
+    }
+    throw JsonError("expected a dtype f32 or bf16, got " + shown(dtype));
+}
+
 Json json_of(const CheckpointFile& file) {
     return {{"file", file.name}, {"bytes", file.bytes}, {"sha256_of_tensors", file.tensors}};
 }
@@ -83,8 +101,7 @@ CheckpointInfo info_of(const Json& json) {
     info.strategy = json.at("strategy").get<std::string>();
     info.written_by = json.at("written_by").get<std::string>();
     info.config = json.at("config").dump(2);
-    for (const Json& tensor : json.at("tensors"))
-        info.tensors.push_back({tensor.at("name").get<std::string>(), shape_of(tensor.at("shape"))});
+    for (const Json& tensor : json.at("tensors")) info.tensors.push_back(tensor_of(tensor));
     for (const Json& file : json.at("files")) info.files.push_back(file_of(file));
     info.measured = times_of(json.at("measured"));
     return info;
@@ -176,8 +193,7 @@ void write_checkpoint_info(FileSystem& system, const std::string& folder, const 
                  {"tensors", Json::array()},
                  {"files", Json::array()},
                  {"measured", json_of(info.measured)}};
-    for (const CheckpointTensor& tensor : info.tensors)
-        json["tensors"].push_back({{"name", tensor.name}, {"shape", tensor.shape}});
+    for (const CheckpointTensor& tensor : info.tensors) json["tensors"].push_back(json_of(tensor));
     std::string sums;
     const auto add = [&](const std::string& sum, const std::string& name) {
         sums += sum + "  " + name + "\n";

@@ -1,5 +1,5 @@
 // A checkpoint's folder, RUN/checkpoints/step-00000123/, and what is in it besides tensors:
-//   rank-00000.safetensors …   f32 pieces of tensors, as many files as ranks wrote it. A tensor is
+//   rank-00000.safetensors …   pieces of tensors, f32 or bf16, as many files as ranks wrote it. A tensor is
 //   "master/PARAMETER"
 //                              or "KIND/PARAMETER" of an optimizer (StateKind), in the parameter's shape
 //                              where it is one number per element; a piece has "[BEGIN:END]" behind its name,
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device/dtype.h"
 #include "train/checkpoint/durable_file.h"
 
 namespace speedrun {
@@ -24,6 +25,7 @@ namespace speedrun {
 struct CheckpointTensor {
     std::string name;
     std::vector<int64_t> shape;
+    DType dtype = DType::f32;  // f32 or bf16
     int64_t numel() const;
     bool operator==(const CheckpointTensor&) const = default;
 };

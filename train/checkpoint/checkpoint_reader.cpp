@@ -85,13 +85,14 @@ void CheckpointReader::index() {
             if (!box)
                 throw_data("{}: {} holds numbers that tensor {} {} lacks", path, entry.name, piece.tensor,
                            text_of(shape));
-            const int64_t held = entry.bytes / size_of(DType::f32);
-            if (entry.dtype != DType::f32 || held != box->count()) {
-                throw_data("{}: {} has {} bytes of {}; expected {} numbers (f32) of tensor {} {}", path,
-                           entry.name, entry.bytes, name_of(entry.dtype), box->count(), piece.tensor,
-                           text_of(shape));
+            const DType dtype = found->second->dtype;
+            const int64_t held = entry.bytes / size_of(dtype);
+            if (entry.dtype != dtype || held != box->count()) {
+                throw_data("{}: {} has {} bytes of {}; expected {} numbers ({}) of tensor {} {}", path,
+                           entry.name, entry.bytes, name_of(entry.dtype), box->count(), name_of(dtype),
+                           piece.tensor, text_of(shape));
             }
-            stored_[piece.tensor].push_back({*box, f, entry.begin});
+            stored_[piece.tensor].push_back({*box, f, entry.begin, dtype});
         }
     }
     for (const CheckpointTensor& tensor : info_.tensors) check_covered(tensor);
@@ -111,8 +112,8 @@ void CheckpointReader::check_covered(const CheckpointTensor& tensor) const {
 }
 
 void CheckpointReader::expect_tensors(const std::vector<CheckpointTensor>& expected) const {
-    std::map<std::string, std::vector<int64_t>> actual;
-    for (const CheckpointTensor& tensor : info_.tensors) actual[tensor.name] = tensor.shape;
+    std::map<std::string, const CheckpointTensor*> actual;
+    for (const CheckpointTensor& tensor : info_.tensors) actual[tensor.name] = &tensor;
     std::string problems;
     const auto problem = [&](const std::string& text) { problems += (problems.empty() ? "" : "; ") + text; };
     for (const CheckpointTensor& tensor : expected) {
@@ -121,17 +122,18 @@ void CheckpointReader::expect_tensors(const std::vector<CheckpointTensor>& expec
             problem("missing tensor " + tensor.name);
             continue;
         }
-        if (found->second != tensor.shape) {
-            problem(fmt::format("{} is {}, expected {}", tensor.name, text_of(found->second),
-                                text_of(tensor.shape)));
-        }
+        const auto& [name, shape, dtype] = *found->second;
+        if (shape != tensor.shape)
+            problem(fmt::format("{} is {}, expected {}", name, text_of(shape), text_of(tensor.shape)));
+        if (dtype != tensor.dtype)
+            problem(fmt::format("{} is {}, expected {}", name, name_of(dtype), name_of(tensor.dtype)));
         actual.erase(found);
     }
-    for (const auto& [name, shape] : actual) problem("unknown tensor " + name);
+    for (const auto& [name, tensor] : actual) problem("unknown tensor " + name);
     if (!problems.empty()) throw_data("{} does not fit the config's model: {}", folder_, problems);
 }
 
-void CheckpointReader::read(const std::string& tensor, const TensorBox& box, float* values) const {
+void CheckpointReader::read(const std::string& tensor, const TensorBox& box, void* values) const {
     const auto found = stored_.find(tensor);
     if (found == stored_.end()) throw_internal("{}: {} was not indexed", folder_, tensor);
     for (const Stored& piece : found->second) {
@@ -140,10 +142,10 @@ void CheckpointReader::read(const std::string& tensor, const TensorBox& box, flo
         const std::string path = path_of(info_.files[piece.file]);
         std::ifstream file(path, std::ios::binary);
         for (const Overlap& overlap : overlaps) {
-            const int64_t at = piece.offset + overlap.in_second * size_of(DType::f32);
-            const int64_t bytes = overlap.count * size_of(DType::f32);
+            const int64_t size = size_of(piece.dtype);
+            const int64_t at = piece.offset + overlap.in_second * size, bytes = overlap.count * size;
             file.seekg(at);
-            file.read(reinterpret_cast<char*>(values + overlap.in_first), bytes);
+            file.read(static_cast<char*>(values) + overlap.in_first * size, bytes);
             if (!file) throw_data("{}: {}: reading {} bytes at {} failed", path, tensor, bytes, at);
         }
     }

@@ -23,16 +23,17 @@ class CheckpointReader {
     void verify_file(const CheckpointFile& file) const;
     // Reads the headers of all files and checks that they hold every number of every tensor, once.
     void index();
-    // After index(): are these its tensors, no more and no fewer, of these shapes?
+    // After index(): are these its tensors, no more and no fewer, of these shapes and types?
     void expect_tensors(const std::vector<CheckpointTensor>& expected) const;
-    // After index(): the numbers of a box of a tensor, row by row.
-    void read(const std::string& tensor, const TensorBox& box, float* values) const;
+    // After index(): the numbers of a box of a tensor, row by row, in the tensor's type.
+    void read(const std::string& tensor, const TensorBox& box, void* values) const;
 
   private:
     struct Stored {  // a piece in a file
         TensorBox box;
         size_t file;
         int64_t offset;  // bytes
+        DType dtype;
     };
 
     std::string path_of(const CheckpointFile& file) const { return folder_ + "/" + file.name; }

@@ -43,9 +43,9 @@ CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankF
     check_file(system.make_folder(folder), folder, "making the folder");
     std::vector<TensorEntry> entries;
     for (const StatePiece& piece : pieces) {
-        const auto& [name, shape] = piece.tensor;
+        const auto& [name, shape, dtype] = piece.tensor;
         for (const TensorBox& box : piece.boxes)
-            entries.push_back({piece_name(name, shape, box), DType::f32, piece_shape(shape, box)});
+            entries.push_back({piece_name(name, shape, box), dtype, piece_shape(shape, box)});
     }
     const std::string header = safetensors_header(entries);
 
@@ -60,8 +60,8 @@ CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankF
             Sha256 hash;
             for (const int64_t end = first + box.count(); first < end;) {
                 const int64_t count = std::min(kMostNumbersFetched, end - first);
-                const float* const numbers = fetch(i, first, count);
-                const auto bytes = static_cast<size_t>(count * size_of(DType::f32));
+                const void* const numbers = fetch(i, first, count);
+                const auto bytes = static_cast<size_t>(count * size_of(pieces[i].tensor.dtype));
                 file.write(numbers, bytes);
                 hash.update(numbers, bytes);
                 first += count;

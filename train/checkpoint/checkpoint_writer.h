@@ -10,8 +10,8 @@
 
 namespace speedrun {
 
-// Host memory with numbers first … first+count of piece `index`, good until the next call.
-using FetchNumbers = std::function<const float*(size_t index, int64_t first, int64_t count)>;
+// Host memory with numbers first … first+count of piece `index`, in its type, good until the next call.
+using FetchNumbers = std::function<const void*(size_t index, int64_t first, int64_t count)>;
 constexpr int64_t kMostNumbersFetched = 1 << 20;
 
 // RUN/checkpoints/.step-00000123.part

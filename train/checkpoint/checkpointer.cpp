@@ -35,14 +35,14 @@ bool ready(std::future_status status) {
 void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState& state) {
     runtime.synchronize();
     const UpdatePipeline& updates = state.updates();
-    std::vector<float> numbers;
+    std::vector<char> numbers;
     for (const Bucket& bucket : updates.layout().all()) {
         for (const StatePiece& piece : state_pieces(updates, bucket)) {
-            numbers.resize(static_cast<size_t>(piece.count()));
-            float* values = numbers.data();
+            numbers.resize(static_cast<size_t>(piece.values.bytes()));
+            char* values = numbers.data();
             for (const TensorBox& box : piece.boxes) {
                 reader.read(piece.tensor.name, box, values);
-                values += box.count();
+                values += box.count() * size_of(piece.values.dtype);
             }
             runtime.device().copy(piece.values.data, numbers.data(), piece.values.bytes(), runtime.compute());
             runtime.compute().synchronize();
@@ -63,18 +63,18 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
       system_(system),
       tensors_(checkpoint_tensors(state.table(), config.optimizers)) {
     const UpdatePipeline& updates = state.updates();
-    int64_t numbers = 0;
+    int64_t bytes = 0;
     for (const Bucket& bucket : updates.layout().all()) {
         of_bucket_.emplace_back();
         if (!writes_bucket(ranks, bucket)) continue;
         for (StatePiece& piece : state_pieces(updates, bucket)) {
             of_bucket_.back().push_back(pieces_.size());
-            offset_.push_back(numbers);
-            numbers += piece.count();
+            offset_.push_back(bytes);
+            bytes += piece.values.bytes();
             pieces_.push_back(std::move(piece));
         }
     }
-    if (every_ > 0) snapshot_ = HostBuffer(runtime.device(), numbers * size_of(DType::f32));
+    if (every_ > 0) snapshot_ = HostBuffer(runtime.device(), bytes);
     staging_ = HostBuffer(runtime.device(), kMostNumbersFetched * size_of(DType::f32));
     if (ranks_.first()) remove_unfinished(system_, run_);
 }
@@ -86,7 +86,7 @@ void Checkpointer::snapshot(int64_t steps) {
     state_.snapshot([this](const Bucket& bucket, Stream& stream) {
         for (const size_t i : of_bucket_[static_cast<size_t>(bucket.id)]) {
             const Tensor& values = pieces_[i].values;
-            runtime_.device().copy(snapshot_.as<float>() + offset_[i], values.data, values.bytes(), stream);
+            runtime_.device().copy(snapshot_.as<char>() + offset_[i], values.data, values.bytes(), stream);
         }
     });
     snapshot_steps_ = steps;
@@ -147,12 +147,12 @@ void Checkpointer::finish() {
 
 CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
     Clock::time_point fetched = Clock::now();
-    return write_rank_file(system_, run_, {.step = step, .rank = ranks_.rank()}, pieces_,
-                           [&](size_t i, int64_t first, int64_t) {
-                               leave_cores_to_training(Clock::now() - fetched);
-                               fetched = Clock::now();
-                               return snapshot_.as<float>() + offset_[i] + first;
-                           });
+    return write_rank_file(
+        system_, run_, {.step = step, .rank = ranks_.rank()}, pieces_, [&](size_t i, int64_t first, int64_t) {
+            leave_cores_to_training(Clock::now() - fetched);
+            fetched = Clock::now();
+            return snapshot_.as<char>() + offset_[i] + first * size_of(pieces_[i].values.dtype);
+        });
 }
 
 // Every byte is hashed twice and written, which takes a core. Where training needs all cores, a step would
@@ -177,10 +177,12 @@ void Checkpointer::set_hurry(bool hurry) {
 
 CheckpointFile Checkpointer::write_from_device(int64_t step) {
     const auto fetch = [this](size_t i, int64_t first, int64_t count) {
-        const float* const from = static_cast<const float*>(pieces_[i].values.data) + first;
-        runtime_.device().copy(staging_.as<void>(), from, count * size_of(DType::f32), runtime_.copy());
+        const Tensor& values = pieces_[i].values;
+        const int64_t size = size_of(values.dtype);
+        runtime_.device().copy(staging_.as<void>(), static_cast<const char*>(values.data) + first * size,
+                               count * size, runtime_.copy());
         runtime_.copy().synchronize();
-        return staging_.as<float>();
+        return staging_.as<void>();
     };
     return write_rank_file(system_, run_, {.step = step, .rank = ranks_.rank()}, pieces_, fetch);
 }

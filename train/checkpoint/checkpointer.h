@@ -78,7 +78,7 @@ class Checkpointer {
     const std::vector<CheckpointTensor> tensors_;
     std::vector<StatePiece> pieces_;              // that this rank writes, by bucket
     std::vector<std::vector<size_t>> of_bucket_;  // indices of pieces_
-    std::vector<int64_t> offset_;                 // of each piece in the snapshot, in numbers
+    std::vector<int64_t> offset_;                 // of each piece in the snapshot, in bytes
     HostBuffer snapshot_;                         // of all pieces; only with checkpoint.every
     HostBuffer staging_;                          // of kMostNumbersFetched
     int64_t snapshot_steps_ = -1, saved_ = -1;

@@ -11,7 +11,8 @@ namespace {
 CheckpointTensor tensor_of(const StateKind& kind, const Parameter& p) {
     return {std::string(kind.name) + "/" + p.name,
             kind.per_element() ? p.whole_shape()
-                               : std::vector<int64_t>{p.whole_numel() / kind.elements, kind.values}};
+                               : std::vector<int64_t>{p.whole_numel() / kind.elements, kind.values},
+            kind.dtype};
 }
 
 // Numbers of state of so many elements of a parameter.
@@ -77,9 +78,10 @@ std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket
             int64_t count = 0;  // without the padding that a part may end in
             for (const TensorBox& box : boxes) count += box.count();
             if (count == 0) continue;
-            auto* const data = static_cast<float*>(shard.values.data);
-            pieces.push_back(
-                {tensor_of(shard.kind, p), boxes, Tensor(data ? data + at : nullptr, DType::f32, {count})});
+            const DType dtype = shard.kind.dtype;
+            auto* const data = static_cast<char*>(shard.values.data);
+            pieces.push_back({tensor_of(shard.kind, p), boxes,
+                              Tensor(data ? data + at * size_of(dtype) : nullptr, dtype, {count})});
         }
     }
     return pieces;

@@ -15,7 +15,7 @@ namespace speedrun {
 struct StatePiece {
     CheckpointTensor tensor;
     std::vector<TensorBox> boxes;  // ascending
-    Tensor values;                 // f32 [count]
+    Tensor values;                 // [count], of the tensor's type
 
     int64_t count() const { return values.numel(); }
 };

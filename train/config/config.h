@@ -101,6 +101,7 @@ struct OptimizerGroupConfig {
     double momentum_start = 0.85;                     // muon
     int64_t momentum_warmup_steps = 300;              // muon
     int64_t momentum_cooldown_steps = 0;              // muon
+    DType moments_dtype = DType::f32;                 // adamw
     bool nesterov = true;                             // muon
     bool cautious = false;                            // adamw, muon
     double polar_epsilon = 1e-6;                      // muon
@@ -111,6 +112,9 @@ struct OptimizerGroupConfig {
     // Throws a usage error, with keys (behind `name`, the group's own) and values, for what does not fit together or
     // into a run of so many steps.
     void validate(const std::string& name, int64_t steps) const;
+
+  private:
+    void check_moments(const std::string& name) const;
 };
 
 struct OptimizersConfig {

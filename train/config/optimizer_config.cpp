@@ -1,9 +1,15 @@
+#include <utility>
+
 #include "kernels/device/error.h"
 #include "train/config/config.h"
 
 namespace speedrun {
 
 namespace {
+
+// A bf16 has 8 bits: of a moment that is to shrink by less than this share in a step, half a unit of its last bit, some
+// values round back to what they were and never shrink.
+constexpr double kLeastBf16Decay = 1.0 / 256;
 
 // Below, an f32's reciprocal could be infinite, and a matrix of zeros no number.
 constexpr double kLeastEpsilon = 1e-30;
@@ -28,6 +34,9 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
         {0, 1});
     v.field("epsilon", epsilon,
             "adamw: added to the denominator; normuon: to the root mean square of a line, above 0", {0, 1});
+    v.choice(
+        "moments_dtype", moments_dtype,
+        "adamw: in which both moments are kept between steps, which compute in f32; bf16: rounded to the nearest");
     v.field("momentum", momentum, "muon: momentum, between its warm-up and its cooldown", {0, 1});
     v.field("momentum_start", momentum_start, "muon: momentum at step 0", {0, 1});
     v.field("momentum_warmup_steps", momentum_warmup_steps, "muon: steps until the full momentum", {0, 1e9});
@@ -76,6 +85,7 @@ void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) cons
             "{}.cautious is true, but lion decays every weight: set it to false, or type to adamw or muon",
             name);
     }
+    check_moments(name);
     if (momentum_cooldown_steps > 0 && type != OptimizerKind::muon) {
         throw_usage(
             "{}.momentum_cooldown_steps is {}, but type is {}, whose beta1 is no momentum that cools down: set "
@@ -98,6 +108,21 @@ void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) cons
             "{}.normuon_lines is {}, but type is {} and normuon {}: leave it at auto, or set type=muon and "
             "normuon=true",
             name, word_of(normuon_lines), word_of(type), normuon);
+    }
+}
+
+void OptimizerGroupConfig::check_moments(const std::string& name) const {
+    if (moments_dtype == DType::f32) return;
+    if (type != OptimizerKind::adamw) {
+        throw_usage("{}.moments_dtype is {}, but type is {}: set it to f32, or type=adamw", name,
+                    word_of(moments_dtype), word_of(type));
+    }
+    for (const auto& [key, beta] : {std::pair{"beta1", beta1}, std::pair{"beta2", beta2}}) {
+        if (beta <= 1 - kLeastBf16Decay) continue;
+        throw_usage(
+            "{}.{} is {}, but moments_dtype is {}, in which a moment that shrinks by less than 1/256 in a step "
+            "is rounded back and never does: lower it to {} or less, or set moments_dtype=f32",
+            name, key, beta, word_of(moments_dtype), 1 - kLeastBf16Decay);
     }
 }
 

@@ -26,15 +26,17 @@ struct StepContext {
 struct StateKind {
     const char* name;  // "adamw_m"; lives for ever
     int64_t elements = 1, values = 1;
+    DType dtype = DType::f32;  // f32 or bf16; bf16: per_element() alone
     bool per_element() const { return elements == 1 && values == 1; }
 };
 
 // A piece of some parameters: n elements in a row.
 struct OptimizerShard {
-    Tensor compute;                 // real [n]: what compute reads; may be the master itself
-    Tensor master;                  // f32 [n]
-    Tensor gradient;                // f32 [n], reduced; read no more after the step
-    std::span<const Tensor> state;  // f32 [n] each: the kinds of state that an element has, as declared
+    Tensor compute;   // real [n]: what compute reads; may be the master itself
+    Tensor master;    // f32 [n]
+    Tensor gradient;  // f32 [n], reduced; read no more after the step
+    std::span<const Tensor>
+        state;  // [n] each, of its kind's type: the kinds that an element has, as declared
 };
 
 // An optimizer whose step of an element depends on that element alone.

@@ -20,7 +20,7 @@ struct UpdateStores {
 
 struct StateShard {
     StateKind kind;
-    Tensor values;  // f32 [k]; k may be 0
+    Tensor values;  // [k], of the kind's type; k may be 0
     // Null: `values` are the state of this rank's shard of the bucket. Else they are the state of whole
     // matrices of this parameter, and `begin` is where they lie in the parameter's state, in numbers.
     const Parameter* parameter = nullptr;

@@ -7,21 +7,21 @@ namespace speedrun {
 StateMemory::StateMemory(const std::vector<StateKind>& kinds, const std::vector<const Bucket*>& members,
                          const BucketLayout& layout, Device& device) {
     // Aligned, so that steps of every bucket can be vectorised.
-    const auto bytes_of = [&](const Bucket* bucket) {
-        const int64_t valid = layout.valid(*bucket) * size_of(DType::f32);
+    const auto bytes_of = [&](const Bucket* bucket, DType dtype) {
+        const int64_t valid = layout.valid(*bucket) * size_of(dtype);
         return (valid + kAlignedBytes - 1) / kAlignedBytes * kAlignedBytes;
     };
-    int64_t bytes = 0;
-    for (const Bucket* bucket : members) bytes += bytes_of(bucket);
     for (const StateKind& kind : kinds) {
         if (!kind.per_element()) continue;
+        int64_t bytes = 0;
+        for (const Bucket* bucket : members) bytes += bytes_of(bucket, kind.dtype);
         kinds_.push_back(kind);
         memory_.emplace_back(device, kind.name, MemoryCategory::optimizer_state, bytes);
         int64_t offset = 0;
         for (const Bucket* bucket : members) {
             tensors_[bucket->id].push_back(
-                memory_.back().tensor(DType::f32, {layout.valid(*bucket)}, offset));
-            offset += bytes_of(bucket);
+                memory_.back().tensor(kind.dtype, {layout.valid(*bucket)}, offset));
+            offset += bytes_of(bucket, kind.dtype);
         }
     }
 }

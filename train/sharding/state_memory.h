@@ -17,7 +17,7 @@ class StateMemory {
                 const BucketLayout& layout, Device& device);
 
     const std::vector<StateKind>& kinds() const { return kinds_; }
-    // f32 [valid elements of this rank's shard], of each kind.
+    // [valid elements of this rank's shard] of each kind, in its type.
     std::span<const Tensor> of(const Bucket& bucket) const { return tensors_.at(bucket.id); }
     // Enqueues zeros everywhere.
     void reset(Ops& ops, Stream& stream);
@@ -28,7 +28,7 @@ class StateMemory {
     std::map<int, std::vector<Tensor>> tensors_;  // by bucket id, then kind
 };
 
-// Enqueues zeros in all of a buffer of f32.
+// Enqueues zeros in all of a buffer of f32, or of bf16 in whole words of 4 bytes.
 void fill_with_zeros(const Buffer& buffer, Ops& ops, Stream& stream);
 
 }  // namespace speedrun

@@ -1,5 +1,6 @@
-// AdamW on f32 master weights with a copy in the compute type.
-// Floor: 28·n bytes (master, both moments read and written, gradient read) + n times the copy's size.
+// AdamW on f32 master weights with a copy in the compute type, moments in f32 or bf16.
+// Floor: 28·n bytes (master, both moments read and written, gradient read), 20·n with bf16 moments, + n times the copy's
+// size.
 // Legend: n elements; W that a thread handles.
 #include <cmath>
 #include <limits>
@@ -12,10 +13,11 @@ namespace speedrun {
 
 namespace {
 
-template <class Real>
+template <class Real, class Moment>
 struct Step {
     Real* parameter;  // null: the master is the parameter
-    float *master, *first_moment, *second_moment;
+    float* master;
+    Moment *first_moment, *second_moment;
     const float *grad, *grad_scale;
     float beta1, beta2, epsilon, shrink, rate, correction2;
     float least;  // product of a step and its weight that decays: 0, or -infinity where all do
@@ -52,22 +54,25 @@ void CudaOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
     const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta1}, step)));
     const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta2}, step)));
     cuda::with_real(a.parameter.dtype, [&]<class Real>() {
-        const Step<Real> body{a.parameter.data == a.master.data ? nullptr : a.parameter.as<Real>(),
-                              a.master.as<float>(),
-                              a.first_moment.as<float>(),
-                              a.second_moment.as<float>(),
-                              a.grad.as<float>(),
-                              a.grad_scale.as<float>(),
-                              a.beta1,
-                              a.beta2,
-                              a.epsilon,
-                              1.0f - a.learning_rate * a.weight_decay,
-                              a.learning_rate * correction1,
-                              correction2,
-                              a.cautious ? 0.0f : -std::numeric_limits<float>::infinity()};
-        const bool aligned =
-            aligned_rows(4, {a.parameter, a.master, a.first_moment, a.second_moment, a.grad});
-        cuda::with_width<float>(aligned, [&]<int W>() { map<W>({1, count}, body, stream); });
+        cuda::with_real(a.first_moment.dtype, [&]<class Moment>() {
+            const Step<Real, Moment> body{
+                a.parameter.data == a.master.data ? nullptr : a.parameter.as<Real>(),
+                a.master.as<float>(),
+                a.first_moment.as<Moment>(),
+                a.second_moment.as<Moment>(),
+                a.grad.as<float>(),
+                a.grad_scale.as<float>(),
+                a.beta1,
+                a.beta2,
+                a.epsilon,
+                1.0f - a.learning_rate * a.weight_decay,
+                a.learning_rate * correction1,
+                correction2,
+                a.cautious ? 0.0f : -std::numeric_limits<float>::infinity()};
+            const bool aligned =
+                aligned_rows(4, {a.parameter, a.master, a.first_moment, a.second_moment, a.grad});
+            cuda::with_width<float>(aligned, [&]<int W>() { map<W>({1, count}, body, stream); });
+        });
     });
 }
 

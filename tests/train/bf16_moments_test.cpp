@@ -1,0 +1,195 @@
+// AdamW's moments in bf16 beside everything else in f32: memory, and checkpoints, whose tensors then differ in type.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "data/sha256.h"
+#include "tests/temp_dir.h"
+#include "tests/train/optimizer_harness.h"
+#include "train/checkpoint/checkpoint_reader.h"
+#include "train/checkpoint/checkpoint_writer.h"
+
+namespace speedrun::testing {
+namespace {
+
+OptimizerGroupConfig adamw(DType moments) {
+    OptimizerGroupConfig group;
+    group.params = {"*"};
+    group.moments_dtype = moments;
+    return group;
+}
+
+class Bf16MomentsTest : public ::testing::Test {
+  protected:
+    OptimizerHarness harness(DType moments) {
+        fixture_.group = adamw(moments);
+        return muon_harness(fixture_, DType::f32);
+    }
+    OptimizerFixture fixture_ = load_optimizer_fixture("muon");  // for its matrices and gradients
+};
+
+TEST_F(Bf16MomentsTest, TakeHalfTheMemory) {
+    OptimizerHarness f32 = harness(DType::f32), bf16 = harness(DType::bf16);
+    int64_t numbers = 0;
+    for (const auto& [name, entry] : fixture_.parameters) numbers += f32.parameter(name).numel();
+    EXPECT_EQ(f32.optimizer_bytes(), numbers * 2 * 4);
+    EXPECT_EQ(bf16.optimizer_bytes(), numbers * 2 * 2);
+}
+
+// A moment is off by 1/512 of itself at most, of which ten steps keep the like: less than 1% of the way. That of f32 is
+// another one.
+TEST_F(Bf16MomentsTest, TenStepsGoNearlyTheSameWay) {
+    OptimizerHarness f32 = harness(DType::f32), bf16 = harness(DType::bf16);
+    for (const auto& [name, entry] : fixture_.parameters) {
+        for (int step = 0; step < 10; ++step) {
+            f32.step(name, entry.gradients.at(step), step, 1);
+            bf16.step(name, entry.gradients.at(step), step, 1);
+        }
+        const double way = norm_of(difference_of(f32.value(name), entry.start));
+        const double apart = norm_of(difference_of(bf16.value(name), f32.value(name)));
+        EXPECT_LT(apart, 0.01 * way) << name;
+        EXPECT_GT(apart, 0) << name;
+    }
+}
+
+TEST_F(Bf16MomentsTest, ResetForgets) {
+    OptimizerHarness used = harness(DType::bf16), fresh = harness(DType::bf16);
+    for (const auto& [name, entry] : fixture_.parameters) used.step(name, entry.gradients[0], 0, 1);
+    used.reset();
+    for (const auto& [name, entry] : fixture_.parameters) {
+        used.set(name, entry.start);
+        used.step(name, entry.gradients[1], 0, 1);
+        fresh.step(name, entry.gradients[1], 0, 1);
+        EXPECT_EQ(used.value(name), fresh.value(name)) << name;
+    }
+}
+
+// ---- checkpoints: a master of f32 and a moment of bf16, each written in odd pieces by two ranks
+
+class Bf16CheckpointTest : public ::testing::Test {
+  protected:
+    static std::vector<CheckpointTensor> tensors() {
+        return {{"master/a", {3, 7}}, {"adamw_m/a", {3, 7}, DType::bf16}, {"adamw_v/a", {3, 7}, DType::bf16}};
+    }
+    static uint16_t bits(int64_t i) { return static_cast<uint16_t>(0x3f80 + 3 * i); }
+
+    void save() {
+        CheckpointInfo info;
+        info.step = 1;
+        info.ranks = 2;
+        info.config = "{}";
+        info.tensors = tensors();
+        std::vector<float> masters(21);
+        std::vector<uint16_t> moments(21);
+        for (int64_t i = 0; i < 21; ++i) {
+            masters[i] = static_cast<float>(i);
+            moments[i] = bits(i);
+        }
+        for (const int64_t rank : {0, 1}) {
+            const TensorBox box = rank == 0 ? TensorBox::run(0, 9) : TensorBox::run(9, 12);
+            std::vector<StatePiece> pieces;
+            for (const CheckpointTensor& tensor : info.tensors)
+                pieces.push_back({tensor, {box}, Tensor(nullptr, tensor.dtype, {box.count()})});
+            const auto fetch = [&](size_t piece, int64_t first, int64_t) -> const void* {
+                const int64_t at = box.begin + first;
+                if (pieces[piece].tensor.dtype == DType::f32) return masters.data() + at;
+                return moments.data() + at;
+            };
+            info.files.push_back(
+                write_rank_file(real_file_system(), run_, {.step = 1, .rank = rank}, pieces, fetch));
+        }
+        commit_checkpoint(real_file_system(), run_, info, 2);
+    }
+    std::string error_of(const std::function<void()>& act) {
+        try {
+            act();
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::data);
+            return error.what();
+        }
+        return "no error";
+    }
+
+    const TempDir dir_;
+    const std::string run_ = dir_.path(), folder_ = run_ + "/checkpoints/step-00000001";
+};
+
+TEST_F(Bf16CheckpointTest, EveryTensorComesBackInItsType) {
+    save();
+    CheckpointReader reader(folder_);
+    EXPECT_EQ(reader.info().tensors, tensors());
+    for (const CheckpointFile& file : reader.info().files) reader.verify_file(file);
+    reader.index();
+    reader.expect_tensors(tensors());
+    std::vector<float> masters(21);
+    reader.read("master/a", TensorBox::run(0, 21), masters.data());
+    for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(masters[i], static_cast<float>(i));
+    for (const char* name : {"adamw_m/a", "adamw_v/a"}) {
+        std::vector<uint16_t> moments(21);
+        reader.read(name, TensorBox::run(0, 21), moments.data());
+        for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(moments[i], bits(i)) << name;
+        std::vector<uint16_t> some(6);
+        reader.read(name, {.begin = 8, .rows = 2, .columns = 3, .stride = 7}, some.data());  // of both ranks
+        const int64_t at[] = {8, 9, 10, 15, 16, 17};
+        for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(some[i], bits(at[i])) << name;
+    }
+}
+
+// Types are those that the files have; a model that wants another is refused, and so is a file that differs from what
+// checkpoint.json says of it.
+TEST_F(Bf16CheckpointTest, OtherTypesAreRefused) {
+    save();
+    CheckpointReader reader(folder_);
+    reader.index();
+    std::vector<CheckpointTensor> expected = tensors();
+    expected[1].dtype = DType::f32;
+    EXPECT_NE(error_of([&] { reader.expect_tensors(expected); }).find("adamw_m/a is bf16, expected f32"),
+              std::string::npos);
+
+    CheckpointInfo info = read_checkpoint_info(folder_);
+    info.tensors[2].dtype = DType::f32;
+    write_checkpoint_info(real_file_system(), folder_, info);
+    CheckpointReader other(folder_);
+    const std::string error = error_of([&] { other.index(); });
+    EXPECT_NE(
+        error.find("adamw_v/a[0:9] has 18 bytes of bf16; expected 9 numbers (f32) of tensor adamw_v/a [3,7]"),
+        std::string::npos)
+        << error;
+}
+
+TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
+    save();
+    const std::string path = folder_ + "/checkpoint.json", sums_path = folder_ + "/SHA256SUMS";
+    std::ostringstream text, sums;
+    text << std::ifstream(path).rdbuf();
+    sums << std::ifstream(sums_path).rdbuf();
+    std::string json = text.str();
+    EXPECT_EQ(json.find("\"f32\""), std::string::npos) << "said of no tensor that has always been f32";
+    json.replace(json.find("\"bf16\""), 6, "\"f16\"");
+    std::ofstream(path) << json;
+    std::string all = sums.str();
+    Sha256 hash;
+    hash.update(json.data(), json.size());
+    all.replace(all.find("checkpoint.json") - 66, 64, hash.hex());
+    std::ofstream(sums_path) << all;
+    const std::string error = error_of([&] { CheckpointReader reader(folder_); });
+    EXPECT_NE(error.find("expected a dtype f32 or bf16, got \"f16\""), std::string::npos) << error;
+}
+
+// What a run with such a group saves, by the table.
+TEST_F(Bf16CheckpointTest, TensorsOfARun) {
+    ModelConfig model;
+    model.apply_preset();
+    OptimizersConfig optimizers;
+    optimizers.groups = {adamw(DType::bf16)};
+    for (const CheckpointTensor& tensor : checkpoint_tensors(parameters_of(model, 8), optimizers))
+        EXPECT_EQ(tensor.dtype, tensor.name.starts_with("master/") ? DType::f32 : DType::bf16) << tensor.name;
+    optimizers.groups = {adamw(DType::f32)};
+    for (const CheckpointTensor& tensor : checkpoint_tensors(parameters_of(model, 8), optimizers))
+        EXPECT_EQ(tensor.dtype, DType::f32) << tensor.name;
+}
+
+}  // namespace
+}  // namespace speedrun::testing
