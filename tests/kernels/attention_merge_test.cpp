@@ -17,7 +17,7 @@ struct PiecedCase {
 };
 constexpr PiecedCase kCases[] = {
     {{256, 1, 1, 64, 0, 0.125f, Documents::whole, false}, 2},
-    {{256, 1, 1, 128, 70, 0.1f, Documents::mixed, false}, 2},
+    {{256, 1, 1, 128, 70, 0.1f, Documents::whole, false}, 2},
     {{203, 2, 1, 64, 0, 0.125f, Documents::mixed, true}, 3},
     {{203, 1, 1, 128, 40, 0.1f, Documents::whole, true}, 2},
     {{97, 2, 2, 24, 5, 0.2f, Documents::mixed, true}, 3},

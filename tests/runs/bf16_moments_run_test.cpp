@@ -11,6 +11,7 @@ class Bf16MomentsRunTest : public RankRunFixture {
     Config bf16(const Settings& more = {}) const {
         Settings all = {"schedule.steps=10",
                         "checkpoint.every=4",
+                        "checkpoint.keep=100",
                         "batch.microbatch_tokens=128",
                         "optimizers.groups.1.moments_dtype=bf16",
                         "optimizers.groups.1.cautious=true",

@@ -80,7 +80,8 @@ TEST_F(StagedRunTest, FinalStepsFollowTheSchedule) {
     actual.resize(2 * 6);
     EXPECT_EQ(actual, expected);
     const std::vector<Json> lines = metrics("more");
-    for (int step = 6; step < 9; ++step) EXPECT_DOUBLE_EQ(lines[step]["lr"].get<double>(), 0.25 * 0.02) << step;
+    for (int step = 6; step < 9; ++step)
+        EXPECT_DOUBLE_EQ(lines[step]["lr"].get<double>(), 0.25 * 0.02) << step;
     EXPECT_EQ(lines.back()["event"], "val");
     EXPECT_EQ(lines.back()["step"], 9);
 

@@ -221,7 +221,7 @@ TEST_F(CheckpointPartsTest, TensorsOfMatrixOptimizersAreThoseOfTheWhole) {
         EXPECT_EQ(checkpoint_tensors(cut_table({.size = parts, .index = 1}), config), whole);
     config.groups[0].normuon_lines = NormuonLines::rows;
     const std::vector<CheckpointTensor> by_row = checkpoint_tensors(cut_table({}), config);
-    EXPECT_EQ(std::count(by_row.begin(), by_row.end(), CheckpointTensor{"normuon_v/down.weight", {1, 6}}), 1);
+    EXPECT_EQ(std::count(by_row.begin(), by_row.end(), CheckpointTensor{"normuon_v/down.weight", {1, 5}}), 1);
 }
 
 }  // namespace

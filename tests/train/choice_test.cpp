@@ -14,10 +14,10 @@ template <class E>
 class WordsTest : public ::testing::Test {};
 using Choices =
     ::testing::Types<Family, NormKind, Activation, PositionKind, TableRows, InitKind, StreamPart,
-                     SoftcapFunction, RowKind, Checkpointing, OptimizerKind, VectorNorm, Decay, Strategy, DecayBy, NormuonLines,
-                     std::optional<Accumulate>, Launch, StepOrder, OptimizerStep, std::optional<Reshard>,
-                     std::optional<CommunicatorKind>, std::optional<DeviceKind>, DType, std::optional<DType>,
-                     Products, AttentionKind>;
+                     SoftcapFunction, RowKind, Checkpointing, OptimizerKind, VectorNorm, Decay, Strategy,
+                     DecayBy, NormuonLines, std::optional<Accumulate>, Launch, StepOrder, OptimizerStep,
+                     std::optional<Reshard>, std::optional<CommunicatorKind>, std::optional<DeviceKind>,
+                     DType, std::optional<DType>, Products, AttentionKind>;
 TYPED_TEST_SUITE(WordsTest, Choices);
 
 TYPED_TEST(WordsTest, EachWordIsOneValueAndBack) {

@@ -61,9 +61,9 @@ struct StreamPartConfig {
 // this window (rotary_frequencies.h), in the layers that say so, whatever their own window is.
 struct YarnConfig {
     std::string window = {};  // of ModelParts::windows
-    double alpha = 1,
-           beta = 32;  // rotations within the old window: of those that are slowed in full, and not at all
-    double log_scale = 0.2;  // attention's scale · (log_scale·ln(new/old) + 1)
+    double alpha = 1;         // pairs with fewer rotations within the old window are slowed in full
+    double beta = 32;         // those with more are not
+    double log_scale = 0.2;   // attention's scale · (log_scale·ln(new/old) + 1)
     void fields(FieldVisitor& v);
 };
 
