@@ -21,6 +21,9 @@ struct Batch {
     std::vector<std::vector<int32_t>> ngrams = {};
     // (n)(T) the tokens after that, see add_further_targets(); empty for a loss of the next token alone.
     std::vector<std::vector<int32_t>> further_targets = {};
+    // (rows)(2C) of a rank that shares rows with others: for each chunk of a row, whoever has it, the place in the row of the
+    // first key that the chunk's first token attends to.
+    std::vector<int32_t> chunk_first_keys = {};
     int64_t valid_targets = 0;  // how many targets are not -1
     // Targets that count in the whole step that a training batch belongs to, over all microbatches and ranks:
     // the step's loss is the mean over them, however they are spread.

@@ -40,6 +40,14 @@ void take_part(Batch& batch, int64_t sequence_length, const ContextPart& part) {
     cut(batch.tokens, number(0));
     if (!batch.targets.empty()) cut(batch.targets, number(-1));
     cut(batch.positions, number(S - 1));
+    batch.chunk_first_keys.clear();
+    for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t chunk = 0; chunk < 2 * int64_t{part.size}; ++chunk) {
+            const int64_t first = std::min(chunk * part.chunk_length(S), S - 1);
+            batch.chunk_first_keys.push_back(
+                static_cast<int32_t>(batch.first_key[static_cast<size_t>(row * S + first)] - row * S));
+        }
+    }
     cut(batch.first_key, [S](int64_t row) { return row * S + S - 1; });
     for (std::vector<int32_t>& ids : batch.ngrams) cut(ids, number(0));
     for (std::vector<int32_t>& targets : batch.further_targets) cut(targets, number(-1));

@@ -19,10 +19,15 @@ std::vector<PlaceRange> chunks_of(const ContextPart& part, int64_t sequence_leng
 
 namespace {
 
-std::vector<PlaceRange> ranges_of(const ContextPart& part, const AttendedRow& row) {
+// first_keys: of each chunk of the row; none: 0.
+std::vector<PlaceRange> ranges_of(const ContextPart& part, const AttendedRow& row,
+                                  std::span<const int32_t> first_keys) {
     std::vector<PlaceRange> ranges;
     for (const PlaceRange& chunk : chunks_of(part, row.sequence_length)) {
-        const int64_t begin = row.window > 0 ? std::max<int64_t>(0, chunk.begin - row.window + 1) : 0;
+        const auto number = static_cast<size_t>(chunk.begin / part.chunk_length(row.sequence_length));
+        const int64_t document = first_keys.empty() ? 0 : first_keys[number],
+                      oldest = row.window > 0 ? chunk.begin - row.window + 1 : 0,
+                      begin = std::max(document, oldest);
         if (!ranges.empty() && begin <= ranges.back().end) {
             ranges.back().end = chunk.end;
         } else {
@@ -35,7 +40,7 @@ std::vector<PlaceRange> ranges_of(const ContextPart& part, const AttendedRow& ro
 }  // namespace
 
 KeptKeys::KeptKeys(const ContextPart& part, const AttendedRow& row)
-    : KeptKeys(part, row, ranges_of(part, row)) {}
+    : KeptKeys(part, row, ranges_of(part, row, {})) {}
 
 KeptKeys::KeptKeys(const ContextPart& part, const AttendedRow& row, std::vector<PlaceRange> ranges)
     : part_(part), row_(row), ranges_(std::move(ranges)) {
@@ -69,6 +74,24 @@ int64_t KeptKeys::visible_pairs() const {
         }
     }
     return pairs;
+}
+
+std::vector<PlaceRange> needed_keys(const ContextPart& part, const AttendedRow& row,
+                                    std::span<const int32_t> chunk_first_keys) {
+    return ranges_of(part, row, chunk_first_keys);
+}
+
+std::vector<PlaceRange> without(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b) {
+    std::vector<PlaceRange> rest;
+    for (const PlaceRange& x : a) {
+        int64_t begin = x.begin;
+        for (const PlaceRange& y : common({x}, b)) {
+            if (begin < y.begin) rest.push_back({begin, y.begin});
+            begin = y.end;
+        }
+        if (begin < x.end) rest.push_back({begin, x.end});
+    }
+    return rest;
 }
 
 std::vector<PlaceRange> common(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b) {

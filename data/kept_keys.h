@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "data/context_part.h"
@@ -52,6 +53,12 @@ class KeptKeys {
     int64_t count_ = 0;
 };
 
+// Those of KeptKeys that queries of the part see in a row of these documents (Batch::chunk_first_keys, of one row).
+std::vector<PlaceRange> needed_keys(const ContextPart& part, const AttendedRow& row,
+                                    std::span<const int32_t> chunk_first_keys);
+
+// The places of a that are not in b.
+std::vector<PlaceRange> without(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b);
 // The places that are in both.
 std::vector<PlaceRange> common(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b);
 

@@ -44,6 +44,13 @@ TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
                 ASSERT_EQ(static_cast<int64_t>(places.size()), local);
                 ASSERT_EQ(static_cast<int64_t>(own.tokens.size()), 2 * local);
                 EXPECT_EQ(own.step_targets, 1000);
+                std::vector<int32_t>
+                    first_keys;  // of all chunks, this rank's or not; of one behind the row its last token's
+                for (int64_t chunk = 0; size > 1 && chunk < 4 * size; ++chunk) {
+                    const int64_t first = std::min(chunk % (2 * size) * part.chunk_length(S), S - 1);
+                    first_keys.push_back(static_cast<int32_t>(first - first % 5));
+                }
+                EXPECT_EQ(own.chunk_first_keys, first_keys);
                 valid += own.valid_targets;
                 for (int64_t i = 0; i < 2 * local; ++i) {
                     const auto at = static_cast<size_t>(i);

@@ -100,6 +100,47 @@ TEST(KeptKeysTest, EachQuerySeesItsKeysOfEachRank) {
     }
 }
 
+// What documents leave of them, against a look at every query and key.
+TEST(KeptKeysTest, NeededAreThoseOfTheDocuments) {
+    for (const int size : {2, 3, 4}) {
+        for (const int64_t S : {8, 13, 24, 31}) {
+            for (const int64_t window : {0, 5, 40}) {
+                for (const int64_t document : {1, 3, 7, 50}) {  // tokens of each
+                    for (int index = 0; index < size; ++index) {
+                        const ContextPart part{.size = size, .index = index};
+                        const AttendedRow row{.sequence_length = S, .window = window};
+                        std::vector<int32_t> first_keys;
+                        for (int64_t chunk = 0; chunk < 2 * size; ++chunk) {
+                            const int64_t first = std::min(chunk * part.chunk_length(S), S - 1);
+                            first_keys.push_back(static_cast<int32_t>(first / document * document));
+                        }
+                        std::vector<bool> seen(static_cast<size_t>(S)), needed(seen.size());
+                        for (const int64_t query : part.places(S))
+                            for (int64_t key = query / document * document; query >= 0 && key <= query; ++key)
+                                if (window == 0 || query - key < window)
+                                    seen[static_cast<size_t>(key)] = true;
+                        for (const PlaceRange& range : needed_keys(part, row, first_keys))
+                            for (int64_t p = range.begin; p < range.end; ++p)
+                                needed[static_cast<size_t>(p)] = true;
+                        EXPECT_EQ(needed, seen)
+                            << size << " " << index << " " << S << " " << window << " " << document;
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST(KeptKeysTest, WithoutLeavesWhatIsNotInTheOther) {
+    const std::vector<PlaceRange> rest = without({{0, 4}, {6, 12}, {20, 22}}, {{1, 2}, {3, 8}, {11, 13}});
+    ASSERT_EQ(rest.size(), 4u);
+    const PlaceRange expected[] = {{0, 1}, {2, 3}, {8, 11}, {20, 22}};
+    for (size_t i = 0; i < rest.size(); ++i) {
+        EXPECT_EQ(rest[i].begin, expected[i].begin);
+        EXPECT_EQ(rest[i].end, expected[i].end);
+    }
+}
+
 TEST(KeptKeysTest, CommonPlacesAreInBoth) {
     const std::vector<PlaceRange> both = common({{0, 4}, {6, 12}}, {{2, 8}, {11, 20}});
     ASSERT_EQ(both.size(), 3u);

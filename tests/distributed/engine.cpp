@@ -163,6 +163,26 @@ Layout::Layout(const Mode& mode)
 
 namespace {
 
+// Row `row` of a step, as row `at` of the batch.
+struct RowPlace {
+    int64_t step, row, at;
+};
+void add_row(Batch& batch, const RowPlace& place, bool masks) {
+    std::mt19937_64 random(static_cast<uint64_t>(place.step * 1000 + place.row));
+    const int64_t begin = place.at * kSequence;
+    auto first = static_cast<int32_t>(begin);
+    for (int64_t t = 0; t < kSequence; ++t) {
+        if (random() % 5 == 0) first = static_cast<int32_t>(begin + t);
+        batch.tokens.push_back(static_cast<int32_t>(random() % 257));
+        const uint64_t below = 1 + random() % 257;
+        const auto low = static_cast<int32_t>(random() % below);
+        batch.targets.push_back(random() % 8 == 0 && masks ? -1 : low);
+        batch.valid_targets += batch.targets.back() != -1;
+        batch.positions.push_back(static_cast<int32_t>(t));
+        batch.first_key.push_back(first);
+    }
+}
+
 // The rows of a step are the same whoever works on them; documents end anywhere, one target in eight does not
 // count unless the mode says otherwise. Low targets are frequent, which can be learned.
 class RowSource final : public BatchSource {
@@ -180,10 +200,12 @@ class RowSource final : public BatchSource {
         const int64_t step = made_ / accumulation_, microbatch = made_ % accumulation_;
         ++made_;
         Batch whole;
-        for (int64_t row = 0; row < rows_of_step_; ++row) add_row(whole, step, row, row);
+        for (int64_t row = 0; row < rows_of_step_; ++row) add_row(whole, {step, row, row}, masks_);
         batch_ = {};
         for (int64_t i = 0; i < rows_; ++i)
-            add_row(batch_, step, (microbatch * ranks_.num_data_ranks() + ranks_.data_rank()) * rows_ + i, i);
+            add_row(batch_,
+                    {step, (microbatch * ranks_.num_data_ranks() + ranks_.data_rank()) * rows_ + i, i},
+                    masks_);
         batch_.step_targets = whole.valid_targets;
         hash_ngrams(batch_, ngrams_);
         const Config stage = config_.in_stage(config_.schedule.stage_of(step));
@@ -193,21 +215,6 @@ class RowSource final : public BatchSource {
     }
 
   private:
-    void add_row(Batch& batch, int64_t step, int64_t row, int64_t at) const {
-        std::mt19937_64 random(static_cast<uint64_t>(step * 1000 + row));
-        auto first = static_cast<int32_t>(at * kSequence);
-        for (int64_t t = 0; t < kSequence; ++t) {
-            if (random() % 5 == 0) first = static_cast<int32_t>(at * kSequence + t);
-            batch.tokens.push_back(static_cast<int32_t>(random() % 257));
-            const uint64_t below = 1 + random() % 257;
-            const auto low = static_cast<int32_t>(random() % below);
-            batch.targets.push_back(random() % 8 == 0 && masks_ ? -1 : low);
-            batch.valid_targets += batch.targets.back() != -1;
-            batch.positions.push_back(static_cast<int32_t>(t));
-            batch.first_key.push_back(first);
-        }
-    }
-
     const int64_t rows_of_step_, rows_, accumulation_;
     const bool masks_;
     const Config config_;
@@ -218,6 +225,12 @@ class RowSource final : public BatchSource {
 };
 
 }  // namespace
+
+std::vector<int32_t> first_keys_of_step(const Mode& mode, int64_t step) {
+    Batch batch;
+    for (int64_t row = 0; row < mode.rows; ++row) add_row(batch, {step, row, row}, false);
+    return batch.first_key;
+}
 
 namespace {
 

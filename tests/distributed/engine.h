@@ -57,6 +57,9 @@ Sharing sharing_of(const Mode& mode);
 Mesh mesh_of(const Mode& mode);
 Config config_of(const Mode& mode);
 
+// Batch::first_key of all rows of a step.
+std::vector<int32_t> first_keys_of_step(const Mode& mode, int64_t step);
+
 // What the engine of this mode has, without ranks that talk.
 struct Layout {
     Ranks ranks;

@@ -92,8 +92,8 @@ void Communicator::all_gather(const Tensor& output, const Tensor& input, Stream&
     count_and_enqueue({Collective::all_gather, output.data, input.data, input.numel(), input.dtype}, stream);
 }
 
-void Communicator::all_to_all(const Tensor& output, const Tensor& input, const Exchange& exchange,
-                              Stream& stream) {
+void Communicator::all_to_all(const Tensor& output, const Tensor& input,
+                              std::shared_ptr<const Exchange> exchange, Stream& stream) {
     check(output, "the output", Collective::all_to_all);
     check(input, "the input", Collective::all_to_all);
     const auto* const in = static_cast<const char*>(input.data);
@@ -103,13 +103,13 @@ void Communicator::all_to_all(const Tensor& output, const Tensor& input, const E
         throw_internal("all_to_all: {} to {}: want one type, no overlap", input.describe(),
                        output.describe());
     }
-    check_slices(exchange.sends, input, size(), "sends");
-    check_slices(exchange.receives, output, size(), "receives");
+    check_slices(exchange->sends, input, size(), "sends");
+    check_slices(exchange->receives, output, size(), "receives");
     count_and_enqueue({.kind = Collective::all_to_all,
                        .output = output.data,
                        .input = input.data,
                        .dtype = input.dtype,
-                       .exchange = &exchange},
+                       .exchange = std::move(exchange)},
                       stream);
 }
 

@@ -44,9 +44,9 @@ struct CollectiveCall {
     const void* input = nullptr;  // == output for all_reduce and broadcast
     int64_t count = 0;
     DType dtype = DType::f32;
-    int root = 0;                          // index in the group; broadcast only
-    Reduction reduction = Reduction::sum;  // max: all_reduce of f32 only
-    const Exchange* exchange = nullptr;    // all_to_all only
+    int root = 0;                                   // index in the group; broadcast only
+    Reduction reduction = Reduction::sum;           // max: all_reduce of f32 only
+    std::shared_ptr<const Exchange> exchange = {};  // all_to_all only
 
     std::string describe() const;  // "reduce_scatter of f32[96] per rank"
 };
@@ -74,8 +74,14 @@ class Communicator {
     // output [n k] <- the inputs [k] of all members, in order. input may be part `index` of output.
     void all_gather(const Tensor& output, const Tensor& input, Stream& stream);
     // Slices of output [any] <- slices of the members' inputs [any], this one's own among them. Input and
-    // output must not overlap; `exchange` must outlive the work.
-    void all_to_all(const Tensor& output, const Tensor& input, const Exchange& exchange, Stream& stream);
+    // output must not overlap.
+    void all_to_all(const Tensor& output, const Tensor& input, std::shared_ptr<const Exchange> exchange,
+                    Stream& stream);
+    // Likewise, of an exchange that outlives the work.
+    void all_to_all(const Tensor& output, const Tensor& input, const Exchange& exchange, Stream& stream) {
+        all_to_all(output, input, std::shared_ptr<const Exchange>(std::shared_ptr<void>(), &exchange),
+                   stream);
+    }
     // values <- those of member `root`.
     void broadcast(const Tensor& values, int root, Stream& stream);
     // Work enqueued later on the stream runs after all members have come here.

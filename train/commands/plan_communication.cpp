@@ -186,6 +186,9 @@ void print_communication(const Config& config, const Ranks& ranks, DType compute
         }
     }
     print_sent(rows, microbatches);
+    if (ranks.mesh().size(Axis::context) > 1 && config.data.document_mask)
+        std::printf(
+            "  keys and values that no document lets a rank see stay where they are: of these it sends less\n");
     print_owners(layout, config.optimizers);
     print_advice(ranks, table);
     for (const Axis axis : {Axis::context, Axis::tensor})

@@ -95,7 +95,7 @@ BusiestStep StepRunner::busiest_step() const {
     return most;
 }
 
-void StepRunner::upload(const Batch& batch, const Transformer& model, const StagePoint& point) {
+void StepRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point) {
     uploaded_->synchronize();  // the staging memory is free again
     auto* staged = staging_.as<int32_t>();
     model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {

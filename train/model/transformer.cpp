@@ -103,7 +103,8 @@ void Transformer::put_targets(const Batch& batch, const PutIds& put) const {
     }
 }
 
-void Transformer::put_batch(const Batch& batch, const PutIds& put) const {
+void Transformer::put_batch(const Batch& batch, const PutIds& put) {
+    executor_.begin_batch(batch.chunk_first_keys);
     const auto checked_put = [&](ValueId value, std::span<const int32_t> values) {
         const Tensor tensor = executor_.held(value);
         if (tensor.numel() != static_cast<int64_t>(values.size()))

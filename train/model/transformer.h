@@ -52,7 +52,7 @@ class Transformer {
     // first keys, n-grams. The values live as long as the call. Targets may be absent (empty): they are not put.
     // Throws an internal error if the batch has not tokens() tokens, or not the n-grams of the model.
     using PutIds = std::function<void(const Tensor&, std::span<const int32_t>)>;
-    void put_batch(const Batch& batch, const PutIds& put) const;
+    void put_batch(const Batch& batch, const PutIds& put);
 
     // Of all that a microbatch writes: ids, and the weights of the loss.
     int64_t batch_bytes() const;

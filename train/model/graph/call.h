@@ -82,12 +82,14 @@ class Call {
         const PassArguments& pass;
         const Peers& peers;
         const ExchangeLane& lane;
+        const std::vector<int32_t>& documents;
     };
     Call(const Binding& binding, const Setting& setting)
         : ops(setting.ops),
           stream(setting.stream),
           pass(setting.pass),
           peers(setting.peers),
+          documents(setting.documents),
           lane_(setting.lane),
           binding_(binding) {}
 
@@ -95,6 +97,7 @@ class Call {
     Stream& stream;
     const PassArguments& pass;
     const Peers peers;
+    const std::vector<int32_t>& documents;  // Batch::chunk_first_keys of the microbatch, while it is enqueued
 
     const Node& node() const { return *binding_.node; }
     Tensor operator()(Node::In port) const { return at(binding_.reads, port.index); }

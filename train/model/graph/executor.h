@@ -31,6 +31,8 @@ class Executor {
     // Who is talked to, on the exchange stream, by nodes that need what other ranks have of the same rows or matrices; they
     // must outlive what is enqueued. Null: nobody, and what they would send is not there.
     void connect(const Peers& peers) { peers_ = peers; }
+    // Batch::chunk_first_keys of the microbatch that is enqueued from here on.
+    void begin_batch(std::vector<int32_t> documents) { documents_ = std::move(documents); }
     // All nodes but the last.
     void forward();
     // After it: the last.
@@ -40,7 +42,7 @@ class Executor {
     void backward(const PassArguments& arguments);
     // A call of the last node as loss() makes it.
     Call loss_call(const PassArguments& arguments) const {
-        return {loss_.bindings.front(), {ops_, stream_, arguments, peers_, lane_}};
+        return {loss_.bindings.front(), {ops_, stream_, arguments, peers_, lane_, documents_}};
     }
 
     // A value that lives as long as this (Holder).
@@ -88,6 +90,7 @@ class Executor {
     PassObserver* observer_ = nullptr;
     StepWatch watch_;
     Peers peers_;
+    std::vector<int32_t> documents_;
     const std::unique_ptr<Event> reached_, returned_;
     const ExchangeLane lane_;
     std::vector<TransferEvents> transfers_;

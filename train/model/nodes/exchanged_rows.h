@@ -2,6 +2,7 @@
 #pragma once
 
 #include "train/model/graph/call.h"
+#include "train/model/nodes/key_travel.h"
 
 namespace speedrun {
 
@@ -12,6 +13,14 @@ inline void copy_rows(const Call& call, const Tensor& to, const Tensor& from, St
 }
 inline void copy_rows(const Call& call, const Tensor& to, const Tensor& from) {
     copy_rows(call, to, from, call.stream);
+}
+
+// Keys that do not come are nothing, and no number either that multiplied by 0 would not be 0.
+inline void fill_absent(const Call& call, const Tensor& keys, const KeyTravel& travel, Stream& stream) {
+    for (const KeyTravel::Absent& absent : travel.absent())
+        call.ops.fill({.x = keys.row_slice(absent.key, absent.count).reshaped({absent.count * keys.cols()}),
+                       .value = 0.0f},
+                      stream);
 }
 
 // Contiguous rows, as collectives take them.

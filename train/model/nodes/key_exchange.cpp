@@ -13,16 +13,21 @@ KeyExchange::KeyExchange(const Ports& ports, const SharedKeys& keys)
       keys_(keys),
       kept_keys_(keys.part, keys.row),
       tokens_(keys.rows * keys.part.local_length(keys.row.sequence_length)),
-      travel_(keys),
       kept_(writes({.value = ports.kept})),
       k_(reads({.value = ports.k, .gradient = Gives::written})),
       v_(reads({.value = ports.v, .gradient = Gives::written})) {
-    for (int member = 0; member < keys.part.size; ++member) {
-        travel_.send_to(member);
-        travel_.receive_from(member, kept_keys_);
-    }
     own_ = needs({.rows = tokens_, .columns = keys.columns, .forward = true, .backward = true});
-    came_ = needs({.rows = travel_.came_rows(), .columns = keys.columns, .forward = false, .backward = true});
+    came_ =
+        needs({.rows = travel({}).came_rows(), .columns = keys.columns, .forward = false, .backward = true});
+}
+
+KeyTravel KeyExchange::travel(const std::vector<int32_t>& documents) const {
+    KeyTravel travel(keys_, documents);
+    for (int member = 0; member < keys_.part.size; ++member) {
+        travel.send_to(member);
+        travel.receive_from(member, kept_keys_);
+    }
+    return travel;
 }
 
 std::string KeyExchange::describe(const NodeGraph& /*graph*/) const {
@@ -45,17 +50,21 @@ void KeyExchange::forward(const Call& call) const {
     const Tensor own = call(own_);
     copy_rows(call, own.column_slice(0, W), call(k_));
     copy_rows(call, own.column_slice(W, W), call(v_));
+    const KeyTravel now = travel(call.documents);
+    fill_absent(call, call(kept_), now, call.stream);
     call.exchange([&](Stream& stream) {
         if (call.peers.context)
-            call.peers.context->all_to_all(flat(call(kept_)), flat(own), travel_.fetch(), stream);
+            call.peers.context->all_to_all(flat(call(kept_)), flat(own),
+                                           std::make_shared<const Exchange>(now.fetch()), stream);
     });
 }
 
 // Own tokens in pieces that the same ranks have gradients of: these are summed in the order of ranks, in f32, and
 // rounded once, up to eight of them.
-void KeyExchange::add_home(const Call& call, const Tensor& sum, const Tensor& came) const {
+void KeyExchange::add_home(const Call& call, const KeyTravel& travel, const Tensor& sum,
+                           const Tensor& came) const {
     std::set<int64_t> borders;
-    for (const auto& homes : travel_.homes())
+    for (const auto& homes : travel.homes())
         for (const KeyTravel::Home& home : homes) borders.insert({home.token, home.token + home.count});
     for (auto at = borders.begin(); at != borders.end() && std::next(at) != borders.end(); ++at) {
         const int64_t first = *at, count = *std::next(at) - first;
@@ -68,7 +77,7 @@ void KeyExchange::add_home(const Call& call, const Tensor& sum, const Tensor& ca
             terms[0] = {.source = to};
             num_terms = 1;
         };
-        for (const auto& homes : travel_.homes()) {
+        for (const auto& homes : travel.homes()) {
             for (const KeyTravel::Home& home : homes) {
                 if (first < home.token || first >= home.token + home.count) continue;
                 if (num_terms == terms.size()) flush();
@@ -82,11 +91,13 @@ void KeyExchange::add_home(const Call& call, const Tensor& sum, const Tensor& ca
 void KeyExchange::backward(const Call& call) const {
     const int64_t W = keys_.columns / 2, S = keys_.row.sequence_length, L = keys_.part.local_length(S);
     const Tensor sum = call(own_), came = call(came_);
+    const KeyTravel now = travel(call.documents);
     call.exchange([&](Stream& stream) {
         if (call.peers.context)
-            call.peers.context->all_to_all(flat(came), flat(call.gradient(kept_)), travel_.bring(), stream);
+            call.peers.context->all_to_all(flat(came), flat(call.gradient(kept_)),
+                                           std::make_shared<const Exchange>(now.bring()), stream);
     });
-    add_home(call, sum, came);
+    add_home(call, now, sum, came);
     // Padding stands for no key.
     int64_t padded = L;
     for (const PlaceRange& chunk : chunks_of(keys_.part, S)) padded -= chunk.count();

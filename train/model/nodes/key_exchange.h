@@ -21,12 +21,12 @@ class KeyExchange final : public Node {
     void backward(const Call& call) const override;
 
   private:
-    void add_home(const Call& call, const Tensor& sum, const Tensor& came) const;
+    KeyTravel travel(const std::vector<int32_t>& documents) const;
+    void add_home(const Call& call, const KeyTravel& travel, const Tensor& sum, const Tensor& came) const;
 
     const SharedKeys keys_;
     const KeptKeys kept_keys_;
     const int64_t tokens_;  // of the part
-    KeyTravel travel_;
     const Out kept_;
     const In k_, v_;
     Tmp own_, came_;

@@ -2,6 +2,7 @@
 // their gradients home.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "data/kept_keys.h"
@@ -16,11 +17,12 @@ struct SharedKeys {
     int64_t columns;  // of a key and its value together
 };
 
-// A rank's part of one exchange, in elements of buffers of `columns` columns: its own tokens, padding included; the keys that
+// A rank's part of one exchange, of what documents let it see, in elements of buffers of `columns` columns: its own tokens, padding included; the keys that
 // it fetches; and the gradients of its tokens as they come home, one piece behind the other.
 class KeyTravel {
   public:
-    explicit KeyTravel(const SharedKeys& keys);
+    // documents: Batch::chunk_first_keys; empty: each row is one.
+    explicit KeyTravel(const SharedKeys& keys, const std::vector<int32_t>& documents = {});
 
     // This rank's tokens go to those who see them.
     void send_to(int member);
@@ -36,15 +38,23 @@ class KeyTravel {
     // By rank that they come from, in the order of send_to.
     const std::vector<std::vector<Home>>& homes() const { return homes_; }
     int64_t came_rows() const { return came_rows_; }
+    // Rows of the keys that no query sees, and that do not come.
+    struct Absent {
+        int64_t key, count;
+    };
+    const std::vector<Absent>& absent() const { return absent_; }
 
   private:
     int64_t token_of(int64_t row, int64_t place) const;
+    std::vector<PlaceRange> needed_by(int member, int64_t row) const;
 
     const SharedKeys keys_;
+    const std::vector<int32_t> documents_;
     const std::vector<PlaceRange> own_;
     Exchange fetch_, bring_;
     std::vector<std::vector<Home>> homes_;
     int64_t came_rows_ = 0;
+    std::vector<Absent> absent_;
 };
 
 }  // namespace speedrun

@@ -36,7 +36,7 @@ RingAttention::RingAttention(const Ports& ports, const Options& options)
     for (int d = 0; d < shared.part.size; ++d) {
         steps_.push_back(make_step(d, ports));
         if (d > 0) most_keys = std::max(most_keys, shared.rows * steps_.back().keys);
-        most_came = std::max(most_came, steps_.back().travel.came_rows());
+        most_came = std::max(most_came, travel(d, {}).came_rows());
     }
     const int64_t both = shared.columns, one = both / 2, H = options.num_heads;
     const auto scratch = [&](int64_t rows, int64_t columns, bool forward, bool backward) {
@@ -67,21 +67,35 @@ RingAttention::KeyStep RingAttention::make_step(int d, const Ports& ports) {
     // Among its own tokens are those of padding, behind the keys of a row.
     const int64_t keys = d == 0 ? part.local_length(shared.row.sequence_length) : kept.count();
     const Seen& seen = ports.seen[static_cast<size_t>(d)];
-    KeyStep made{.keys = keys,
-                 .attention = {.sequence_length = keys,
-                               .num_heads = options_.num_heads,
-                               .head_dim = options_.head_dim,
-                               .scale = options_.scale,
-                               .documents = options_.documents,
-                               .visible_pairs = shared.rows * kept.visible_pairs()},
-                 .place = reads({.value = seen.place, .in_backward = true}),
-                 .first_key = reads({.value = seen.first_key, .in_backward = true}),
-                 .travel = KeyTravel(shared)};
+    return {.keys = keys,
+            .attention = {.sequence_length = keys,
+                          .num_heads = options_.num_heads,
+                          .head_dim = options_.head_dim,
+                          .scale = options_.scale,
+                          .documents = options_.documents,
+                          .visible_pairs = shared.rows * kept.visible_pairs()},
+            .place = reads({.value = seen.place, .in_backward = true}),
+            .first_key = reads({.value = seen.first_key, .in_backward = true})};
+}
+
+KeyTravel RingAttention::travel(int d, const std::vector<int32_t>& documents) const {
+    const ContextPart& part = options_.keys.part;
+    KeyTravel travel(options_.keys, documents);
     if (d > 0) {
-        made.travel.send_to(rank_behind(part, d));
-        made.travel.receive_from(rank_before(part, d), kept);
+        travel.send_to(rank_behind(part, d));
+        travel.receive_from(rank_before(part, d), keys_of_step(options_.keys, d));
     }
-    return made;
+    return travel;
+}
+
+RingAttention::Travels RingAttention::travels(const Call& call) const {
+    Travels travels;
+    for (int d = 0; d < steps(); ++d) travels.push_back(travel(d, call.documents));
+    return travels;
+}
+
+bool RingAttention::idle(const Travels& travels, int d) {
+    return d > 0 && travels[static_cast<size_t>(d)].fetch().receives.empty();
 }
 
 std::string RingAttention::describe(const NodeGraph& /*graph*/) const {
@@ -132,17 +146,20 @@ void RingAttention::pack_own(const Call& call) const {
     copy_rows(call, call(own_).column_slice(W, W), call(v_));
 }
 
-void RingAttention::fetch(const Call& call, int d, Stream& stream) const {
+void RingAttention::fetch(const Call& call, const Travels& travels, int d, Stream& stream) const {
+    const KeyTravel& travel = travels[static_cast<size_t>(d)];
+    if (!idle(travels, d)) fill_absent(call, keys(call, d), travel, stream);
     if (call.peers.context)
         call.peers.context->all_to_all(flat(keys(call, d)), flat(call(own_)),
-                                       steps_[static_cast<size_t>(d)].travel.fetch(), stream);
+                                       std::make_shared<const Exchange>(travel.fetch()), stream);
 }
 
-void RingAttention::bring(const Call& call, int d, Stream& stream) const {
-    const KeyTravel& travel = steps_[static_cast<size_t>(d)].travel;
+void RingAttention::bring(const Call& call, const Travels& travels, int d, Stream& stream) const {
+    const KeyTravel& travel = travels[static_cast<size_t>(d)];
     if (call.peers.context)
         call.peers.context->all_to_all(flat(call(came_).row_slice(0, travel.came_rows())),
-                                       flat(key_gradients(call, d)), travel.bring(), stream);
+                                       flat(key_gradients(call, d)),
+                                       std::make_shared<const Exchange>(travel.bring()), stream);
 }
 
 void RingAttention::attend(const Call& call, int d, const Tensor& out, const Tensor& lse) const {
@@ -162,12 +179,12 @@ void RingAttention::attend(const Call& call, int d, const Tensor& out, const Ten
 
 void RingAttention::forward(const Call& call) const {
     pack_own(call);
-    const auto has_keys = [&](int d) { return steps_[static_cast<size_t>(d)].keys > 0; };
+    const Travels now = travels(call);
     int last = 0;
     for (int d = 0; d < steps(); ++d)
-        if (has_keys(d)) last = d;
+        if (!idle(now, d)) last = d;
     const auto begin = [&](int d) {
-        if (d < steps()) call.begin_exchange([&](Stream& stream) { fetch(call, d, stream); });
+        if (d < steps()) call.begin_exchange([&](Stream& stream) { fetch(call, now, d, stream); });
     };
     begin(1);
     Tensor lse_before;
@@ -177,7 +194,7 @@ void RingAttention::forward(const Call& call) const {
             call.await_exchange();
             begin(d + 1);  // into the buffer of the step before this one
         }
-        if (!has_keys(d)) continue;
+        if (idle(now, d)) continue;
         attend(call, d, call(piece_), call(piece_lse_));
         const Tensor lse = d == last ? call(lse_) : call(lse_before_[merged++ % 2]);
         call.ops.merge_attention({.sum = call(query_sum_),
@@ -213,8 +230,8 @@ void RingAttention::attend_backward(const Call& call, int d) const {
         call.ops.accumulate({.sum = call(key_sum_), .x = gradients, .accumulate = false}, call.stream);
 }
 
-void RingAttention::add_home(const Call& call, int d) const {
-    for (const auto& homes : steps_[static_cast<size_t>(d)].travel.homes())
+void RingAttention::add_home(const Call& call, const Travels& travels, int d) const {
+    for (const auto& homes : travels[static_cast<size_t>(d)].homes())
         for (const KeyTravel::Home& home : homes)
             call.ops.accumulate({.sum = call(key_sum_).row_slice(home.token, home.count),
                                  .x = call(came_).row_slice(home.from, home.count),
@@ -226,23 +243,24 @@ void RingAttention::add_home(const Call& call, int d) const {
 // last step bring home what is left.
 void RingAttention::backward(const Call& call) const {
     pack_own(call);
+    const Travels now = travels(call);
     const int size = steps();
     const auto begin = [&](int d) {
         call.begin_exchange([&](Stream& stream) {
-            if (d < size) fetch(call, d, stream);
-            if (d >= 3) bring(call, d - 2, stream);
+            if (d < size) fetch(call, now, d, stream);
+            if (d >= 3) bring(call, now, d - 2, stream);
         });
     };
     begin(1);
     attend_backward(call, 0);
     for (int d = 1; d <= size; ++d) {
         call.await_exchange();
-        if (d >= 3) add_home(call, d - 2);
+        if (d >= 3) add_home(call, now, d - 2);
         begin(d + 1);
-        if (d < size && steps_[static_cast<size_t>(d)].keys > 0) attend_backward(call, d);
+        if (d < size && !idle(now, d)) attend_backward(call, d);
     }
     call.await_exchange();
-    if (size >= 2) add_home(call, size - 1);
+    if (size >= 2) add_home(call, now, size - 1);
     const int64_t W = options_.keys.columns / 2;
     const Tensor of_queries = call(piece_), of_keys = key_gradients(call, 0);
     call.ops.cast({.out = flat(of_queries), .in = flat(call(query_sum_))}, call.stream);

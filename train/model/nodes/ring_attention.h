@@ -44,19 +44,24 @@ class RingAttention final : public Node {
         int64_t keys;  // of a row
         AttentionOptions attention;
         In place, first_key;
-        KeyTravel travel;
     };
+    // What travels in each step of this microbatch.
+    using Travels = std::vector<KeyTravel>;
     KeyStep make_step(int d, const Ports& ports);
+    KeyTravel travel(int d, const std::vector<int32_t>& documents) const;
+    Travels travels(const Call& call) const;
+    // Does no query see a key of this step?
+    static bool idle(const Travels& travels, int d);
     int steps() const { return static_cast<int>(steps_.size()); }
     // The buffer of a step's keys, those of step 0 being `own`, and of what is computed of them.
     Tensor keys(const Call& call, int d) const;
     Tensor key_gradients(const Call& call, int d) const;
     void pack_own(const Call& call) const;
-    void fetch(const Call& call, int d, Stream& stream) const;
-    void bring(const Call& call, int d, Stream& stream) const;
+    void fetch(const Call& call, const Travels& travels, int d, Stream& stream) const;
+    void bring(const Call& call, const Travels& travels, int d, Stream& stream) const;
     void attend(const Call& call, int d, const Tensor& out, const Tensor& lse) const;
     void attend_backward(const Call& call, int d) const;
-    void add_home(const Call& call, int d) const;
+    void add_home(const Call& call, const Travels& travels, int d) const;
 
     const Options options_;
     const int64_t tokens_;  // of the part
