@@ -30,6 +30,13 @@ std::vector<Case> utility_cases(const Shapes& shapes) {
         const Tensor out = m.output(DType::f32, {count}), in = m.input({count});
         return [=](Ops& ops, Stream& stream) { ops.cast({.out = out, .in = in}, stream); };
     });
+    const int64_t columns = shapes.recipe.width, rows = shapes.recipe.tokens;
+    add("accumulate", "accumulate", fmt::format("{}x{}", rows, columns), [=](CaseMemory& m) -> Enqueue {
+        const Tensor sum = m.inout(DType::f32, {rows, columns}), x = m.input({rows, columns});
+        return [=](Ops& ops, Stream& stream) {
+            ops.accumulate({.sum = sum, .x = x, .accumulate = true}, stream);
+        };
+    });
     const std::pair<const char*, VectorNorm> norms[] = {{"norm_term_1", VectorNorm::one},
                                                         {"norm_term_2", VectorNorm::two},
                                                         {"norm_term_3", VectorNorm::three},
