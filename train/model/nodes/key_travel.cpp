@@ -11,11 +11,11 @@ KeyTravel::KeyTravel(const SharedKeys& keys, const std::vector<int32_t>& documen
         throw_internal("first keys of {} chunks, for {} rows of {}", documents.size(), keys.rows, chunks);
 }
 
-std::vector<PlaceRange> KeyTravel::needed_by(int member, int64_t row) const {
+std::vector<PlaceRange> KeyTravel::needed_by(const ContextPart& part, int64_t row) const {
     const auto chunks = static_cast<size_t>(2 * keys_.part.size);
     std::span<const int32_t> first_keys = documents_;
     if (!first_keys.empty()) first_keys = first_keys.subspan(static_cast<size_t>(row) * chunks, chunks);
-    return needed_keys(keys_.part.of(member), keys_.row, first_keys);
+    return needed_keys(part, keys_.row, first_keys);
 }
 
 int64_t KeyTravel::token_of(int64_t row, int64_t place) const {
@@ -27,7 +27,7 @@ int64_t KeyTravel::token_of(int64_t row, int64_t place) const {
 void KeyTravel::send_to(int member) {
     std::vector<Home>& homes = homes_.emplace_back();
     for (int64_t row = 0; row < keys_.rows; ++row) {
-        for (const PlaceRange& places : common(own_, needed_by(member, row))) {
+        for (const PlaceRange& places : common(own_, needed_by(keys_.part.of(member), row))) {
             const int64_t token = token_of(row, places.begin), count = places.count();
             fetch_.sends.push_back({member, token * keys_.columns, count * keys_.columns});
             bring_.receives.push_back({member, came_rows_ * keys_.columns, count * keys_.columns});
@@ -46,7 +46,7 @@ void KeyTravel::receive_from(int member, const KeptKeys& kept) {
     const std::vector<PlaceRange> theirs =
         common(chunks_of(keys_.part.of(member), keys_.row.sequence_length), kept.ranges());
     for (int64_t row = 0; row < keys_.rows; ++row) {
-        const std::vector<PlaceRange> needed = common(theirs, needed_by(keys_.part.index, row));
+        const std::vector<PlaceRange> needed = common(theirs, needed_by(keys_.part, row));
         const auto key_at = [&](const PlaceRange& places) {
             return row * kept.count() + kept.below(places.begin);
         };

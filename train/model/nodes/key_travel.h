@@ -46,7 +46,7 @@ class KeyTravel {
 
   private:
     int64_t token_of(int64_t row, int64_t place) const;
-    std::vector<PlaceRange> needed_by(int member, int64_t row) const;
+    std::vector<PlaceRange> needed_by(const ContextPart& part, int64_t row) const;
 
     const SharedKeys keys_;
     const std::vector<int32_t> documents_;
