@@ -18,7 +18,7 @@ struct Softcap {
     float divisor() const { return scale > 0.0f ? scale : cap; }
     // One logit, bounded; only of a cap that is present.
     float of(float logit) const { return cap * std::tanh((logit + shift) / divisor()); }
-    // Of z by the logit where tanh is 0; 1 without a cap.
+    // dz/dlogit at its steepest, where tanh is 0; 1 without a cap.
     float slope() const { return present() ? cap / divisor() : 1.0f; }
 };
 

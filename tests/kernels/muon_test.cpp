@@ -140,7 +140,7 @@ TEST_P(MuonTest, PolarExpress) {
     }
 }
 
-// So large an epsilon leaves the singular values where the polynomials are steep: the result is no orthogonal matrix,
+// An epsilon this large leaves the singular values where the polynomials are steep: the result is no orthogonal matrix,
 // and its norm tells what was added. bf16: five iterations, each rounded three times.
 TEST_P(MuonTest, PolarExpressDividesByTheNormAndEpsilon) {
     for (const Batch& b : {Batch{2, 16, 96}, {1, 96, 16}}) {

@@ -4,8 +4,6 @@
 namespace speedrun::testing {
 namespace {
 
-using Settings = std::vector<std::string>;
-
 class Bf16MomentsRunTest : public RankRunFixture {
   protected:
     Config bf16(const Settings& more = {}) const {

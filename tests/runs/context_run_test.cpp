@@ -6,12 +6,6 @@
 namespace speedrun::testing {
 namespace {
 
-using Settings = std::vector<std::string>;
-
-// Sums over ranks in another order than over one rank's tokens: f32 rounding, which twelve steps amplify; as in the
-// tests of the engine.
-constexpr double kTolerance = 1e-5;
-
 class ContextRunTest : public RankRunFixture {
   protected:
     // Rows of 30 tokens, which 6 chunks divide and 4 and 8 do not; a window, and validation in rows of its own.
@@ -75,7 +69,7 @@ TEST_F(ContextRunTest, RanksThatShareRowsTrainAsOneDoes) {
             const std::string name =
                 fmt::format("{}_{}_{}_{}", kind.name, mesh.strategy, mesh.exchange, mesh.context);
             run_on(mesh.ranks, shared(mesh.context, settings), name);
-            expect_near(curve(name), curve(one), kTolerance, name);
+            expect_near(curve(name), curve(one), kRanksTolerance, name);
         }
     }
 }
@@ -105,7 +99,7 @@ TEST_F(ContextRunTest, AnyMeshContinuesWhatAnotherSaved) {
             if (mesh == saving) {
                 EXPECT_EQ(actual, expected);
             } else {
-                expect_near(actual, expected, kTolerance, name);
+                expect_near(actual, expected, kRanksTolerance, name);
             }
         }
     }

@@ -15,6 +15,18 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+using Settings = std::vector<std::string>;
+
+// How far losses of several ranks may be from one rank's, relative: sums over ranks in another order than over one rank's
+// tokens are f32 rounding, which twelve steps amplify; as in the tests of the engine.
+constexpr double kRanksTolerance = 1e-5;
+
+struct MeshCase {
+    int ranks, context, tensor;
+    bool sequence;
+    const char* strategy;
+};
+
 class RankRunFixture : public RunFixture {
   protected:
     // from: a checkpoint to continue; none: from the first step.

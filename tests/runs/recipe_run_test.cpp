@@ -7,18 +7,6 @@
 namespace speedrun::testing {
 namespace {
 
-using Settings = std::vector<std::string>;
-
-// Sums over ranks in another order than over one rank's tokens: f32 rounding, which twelve steps amplify; as in the
-// tests of the engine.
-constexpr double kTolerance = 1e-5;
-
-struct MeshCase {
-    int ranks, context, tensor;
-    bool sequence;
-    const char* strategy;
-};
-
 class RecipeRunTest : public RankRunFixture {
   protected:
     // Values by token in layer 2 alone. No matrix starts at zero, so that every part counts from the first step.
@@ -68,7 +56,7 @@ TEST_F(RecipeRunTest, AnyMeshTrainsAsOneRankDoes) {
         const std::string name =
             fmt::format("{}_{}_context_{}_tensor_{}", mesh.strategy, mesh.ranks, mesh.context, mesh.tensor);
         run_on(mesh.ranks, recipe(mesh), name);
-        expect_near(curve(name), curve("one"), kTolerance, name);
+        expect_near(curve(name), curve("one"), kRanksTolerance, name);
     }
 }
 

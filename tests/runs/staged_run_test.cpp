@@ -7,8 +7,6 @@
 namespace speedrun::testing {
 namespace {
 
-using Settings = std::vector<std::string>;
-
 // Rows of 16, 64 and 32 tokens; one, two and four microbatches a step; a window and a rate for each.
 const Settings kStages = {"schedule.steps=12",
                           "schedule.stages=[4, 8, 12]",

@@ -8,18 +8,6 @@
 namespace speedrun::testing {
 namespace {
 
-using Settings = std::vector<std::string>;
-
-// Sums over ranks in another order than over one rank's tokens: f32 rounding, which twelve steps amplify; as in the
-// tests of the engine.
-constexpr double kTolerance = 1e-5;
-
-struct MeshCase {
-    int ranks, context, tensor;
-    bool sequence;
-    const char* strategy;
-};
-
 constexpr MeshCase kAlone{1, 1, 1, false, "ddp"};
 
 std::string name_of(const MeshCase& mesh) {
@@ -64,7 +52,7 @@ TEST_F(TensorRunTest, RanksThatShareMatricesTrainAsOneDoes) {
             if (kSanitized && mesh.ranks != 6) continue;
             const std::string name = name_of(mesh) + rows;
             run_on(mesh.ranks, shared(mesh, {of_rows}), name);
-            expect_near(curve(name), curve(one), kTolerance, name);
+            expect_near(curve(name), curve(one), kRanksTolerance, name);
         }
     }
 }
@@ -86,7 +74,7 @@ TEST_F(TensorRunTest, AnyMeshContinuesWhatAnotherSaved) {
         if (mesh.ranks == saved.ranks) {
             EXPECT_EQ(actual, expected);
         } else {
-            expect_near(actual, expected, kTolerance, name);
+            expect_near(actual, expected, kRanksTolerance, name);
         }
     }
 }

@@ -101,7 +101,7 @@ TEST(MuonMomentumTest, LinearThenConstant) {
     EXPECT_DOUBLE_EQ(muon_momentum_at(group, 0), 0.95);
 }
 
-// Of a run of 2245 steps the last 50, from step 2195 on: 0.95 there, and step 2245, which there is not, would have 0.85.
+// The last 50 of 2245 steps: from 0.95 at step 2195 towards 0.85, which step 2245 would have if there were one.
 TEST(MuonMomentumTest, CoolsDownOverTheLastSteps) {
     const ScheduleConfig schedule{.steps = 2245, .stages = {}};
     OptimizerGroupConfig group;

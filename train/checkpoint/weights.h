@@ -19,7 +19,7 @@ void save_weights(const std::string& folder, const ParameterTable& table, const 
 // Throws a data error naming every tensor that is missing, unknown or of another shape than the table's.
 void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters,
                   Runtime& runtime);
-// The same of a file of any name.
+// Does that for a file of any name, not a folder's model.safetensors.
 void load_weights_file(const std::string& path, const ParameterTable& table, ParameterStore& parameters,
                        Runtime& runtime);
 

@@ -77,7 +77,7 @@ class Communicator {
     // output must not overlap.
     void all_to_all(const Tensor& output, const Tensor& input, std::shared_ptr<const Exchange> exchange,
                     Stream& stream);
-    // Likewise, of an exchange that outlives the work.
+    // For an exchange that outlives the work.
     void all_to_all(const Tensor& output, const Tensor& input, const Exchange& exchange, Stream& stream) {
         all_to_all(output, input, std::shared_ptr<const Exchange>(std::shared_ptr<void>(), &exchange),
                    stream);

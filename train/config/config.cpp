@@ -121,8 +121,8 @@ void ParallelConfig::fields(FieldVisitor& v) {
     v.choice(
         "context_exchange", context_exchange,
         "with context: keys and values that a rank sees come all at once, before its attention; or in a ring, "
-        "those of one rank after the other, each beside attention to the ones before, which takes memory for two "
-        "parts of a row only and sends them once more in backward");
+        "those of one rank after the other, each beside attention to the ones before, which takes less memory "
+        "where rows are long and have no window, and sends keys once more in backward");
     v.field(
         "tensor", tensor,
         "mesh axis: ranks that share each matrix: attention by heads, the MLP by hidden units, tables and head by "

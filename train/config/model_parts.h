@@ -191,7 +191,7 @@ struct ModelParts {
     const TableConfig* find_table(const std::string& name) const;  // null: there is none
     // Of one stage: keys that a query of this attention sees at most; 0: all. Throws a usage error for an unknown name.
     int64_t window_of(const AttentionConfig& attention, int64_t layer) const;
-    // Of one stage (ModelConfig::in_stage): what a window that YaRN follows was in the stages up to this, changes alone; empty
+    // What a window that YaRN follows was in the stages up to this one (ModelConfig::in_stage), changes alone; empty
     // for others.
     std::vector<int64_t> past_of(const std::string& window) const;
     std::vector<std::pair<std::string, std::vector<int64_t>>> window_past = {};

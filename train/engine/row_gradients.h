@@ -30,7 +30,7 @@ struct RowGradients {
     std::vector<NamedTensor> tensors;
 };
 
-// Of the model with the weights of a safetensors file, which has each parameter by its name, f32. `stage` of config's schedule
+// Loss and gradients with the weights of a safetensors file, which has each parameter by its name, f32. `stage` of config's schedule
 // says windows and weights of the loss; gradients are scaled as those of a step that has this row alone
 // (LossConfig::gradient_scale), and neither reduced nor clipped. Throws a data error naming every tensor that is missing,
 // unknown or of another shape, and every token outside of the vocabulary; a usage error for a row that is too short, or longer

@@ -20,7 +20,7 @@ class Sublayers {
     ValueId mlp(const MlpConfig& config, ValueId normed);
 
   private:
-    // Of one frequency for each pair of a head's dimensions; layers that agree in all share them.
+    // Angles for one frequency per pair of a head's dimensions; layers that agree in all share them.
     const RotaryTables& rotary_tables(const std::vector<double>& frequencies);
     struct Projected {
         ValueId q, k, v;
@@ -29,7 +29,7 @@ class Sublayers {
     ValueId attend(const Projected& x, AttentionOptions how);
     void attend_in_ring(const Attention::Ports& ports, const SharedKeys& shared, const AttentionOptions& how);
     SharedKeys shared_keys(int64_t window) const;
-    // Of this window and step; row_length 0: that of what is kept. Made once.
+    // The places for a window and step, made once. row_length 0: that of what is kept.
     const KeyPlaces& key_places(KeyPlaces wanted);
 
     GraphWriter& w_;

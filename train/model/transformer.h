@@ -94,7 +94,7 @@ class Transformer {
 
   private:
     void put_targets(const Batch& batch, const PutIds& put) const;
-    // Of each token: `last` in its row of keys, `first` in all of them (op::AttentionForward).
+    // For each token: `last` counts in its row of keys, `first` in all of them (op::AttentionForward).
     struct SeenKeys {
         std::vector<int32_t> last, first;
     };
