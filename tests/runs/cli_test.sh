@@ -71,6 +71,16 @@ done
 expect 0 "attention .*window 8" staged plan --stage 0
 expect 2 "error: stage 1 of schedule.stages: .* 256 x 2 ranks" staged plan --ranks 2 --set batch.tokens_per_step=[512,256]
 expect 0 "modelled step" staged plan --stage 0 --gpu h100
+grep -q "^modelled run of 8 steps: " out && grep -q "^    0  1-2  *256 " out && grep -q "^    1  3-8  *256 " out ||
+    fail "a modelled run has no line for each stage"
+expect 0 '"step_ms"' staged plan --gpu h100 --json
+python3 -c 'import json
+plan = json.load(open("out"))
+run, step = plan["run"], plan["step"]["ms"]
+assert [stage["steps"] for stage in run["stages"]] == [2, 6] and run["steps"] == 8, run
+assert run["stages"][1]["step_ms"] == step != run["stages"][0]["step_ms"], (run, step)
+seconds = sum(stage["steps"] * stage["step_ms"] for stage in run["stages"]) / 1e3
+assert abs(run["s"] - seconds) < 1e-9 * seconds, run' || fail "the stages of a modelled run do not make up the run"
 expect 2 "^error: --stage 2: schedule.stages has 2, counted from 0" staged plan --stage 2
 expect 2 "model.window has 2 entries, schedule.stages has 3" staged plan --set 'schedule.stages=[2,4,8]'
 expect 2 "schedule.stages ends after step 8, expected schedule.steps, 9" staged plan --set schedule.steps=9

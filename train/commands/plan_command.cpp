@@ -153,7 +153,6 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
     return static_cast<int>(ExitCode::usage);
 }
 
-// Who orthogonalises, where ranks share the matrices.
 // The same model without its preset.
 Config in_parts(Config config) {
     if (!config.model.init_from.empty())
@@ -167,7 +166,7 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     const Config config = read_config(options.config, options.settings);
     const Ranks ranks = plan_ranks(config, num_ranks);
     const Config stage = config.in_chosen_stage(options.stage);
-    if (!options.gpu.empty()) return print_gpu_plan(options, stage, ranks);
+    if (!options.gpu.empty()) return print_gpu_plan(options, config, ranks);
     if (!options.graph.empty()) return write_unit_picture(options, stage);
     if (options.parameters) {
         std::printf("%s", (options.json ? parameters_json(config) : parameters_text(config)).c_str());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -11,6 +12,32 @@
 namespace speedrun {
 
 namespace {
+
+struct StageTime {
+    int64_t first_step, end_step, tokens_per_step;
+    double ms;  // a step
+
+    int64_t steps() const { return end_step - first_step; }
+    double seconds() const { return static_cast<double>(steps()) * ms * 1e-3; }
+};
+
+// The chosen stage is modelled already.
+std::vector<StageTime> model_run(const Config& config, int64_t chosen, const StepModel& model,
+                                 const std::function<StepModel(const Config&)>& model_stage) {
+    std::vector<StageTime> times;
+    for (int64_t i = 0; i < config.schedule.num_stages(); ++i) {
+        const Config stage = config.in_stage(i);
+        times.push_back({config.schedule.first_step(i), config.schedule.end_step(i),
+                         stage.batch.tokens_per_step, i == chosen ? model.ms : model_stage(stage).ms});
+    }
+    return times;
+}
+
+double seconds_of(const std::vector<StageTime>& run) {
+    double seconds = 0;
+    for (const StageTime& stage : run) seconds += stage.seconds();
+    return seconds;
+}
 
 struct Speed {  // a step of all ranks
     double tokens_per_s, tokens_per_s_of_one, share_of_floor;
@@ -33,7 +60,7 @@ std::vector<std::string> gpu_notes(const Config& config, const Ranks& ranks) {
 }
 
 void print_gpu_text(const PlanOptions& options, const Config& config, const Ranks& ranks, const GpuModel& gpu,
-                    const StepModel& model) {
+                    const StepModel& model, const std::vector<StageTime>& run) {
     const Speed speed = speed_of(model, config, ranks);
     const std::string of_ranks =
         ranks.mesh().world_size() > 1 ? fmt::format("one of {} GPUs", ranks.mesh().world_size()) : "one GPU";
@@ -63,11 +90,20 @@ void print_gpu_text(const PlanOptions& options, const Config& config, const Rank
         ranks.mesh().world_size() > 1 ? fmt::format(" ({:.0f} a GPU)", speed.tokens_per_s_of_one).c_str()
                                       : "",
         model.floor_ms, 100 * speed.share_of_floor, model.gap_ms);
+    if (run.size() > 1) {
+        std::printf("\n%5s  %-15s %12s %12s %10s\n", "stage", "steps", "tokens", "ms a step", "s");
+        for (size_t i = 0; i < run.size(); ++i)
+            std::printf("%5zu  %-15s %12lld %12.3f %10.1f\n", i,
+                        fmt::format("{}-{}", run[i].first_step + 1, run[i].end_step).c_str(),
+                        static_cast<long long>(run[i].tokens_per_step), run[i].ms, run[i].seconds());
+    }
+    std::printf("modelled run of %lld steps: %.1f s\n", static_cast<long long>(run.back().end_step),
+                seconds_of(run));
     for (const std::string& note : gpu_notes(config, ranks)) std::printf("note: %s\n", note.c_str());
 }
 
 void print_gpu_json(const PlanOptions& options, const Config& config, const Ranks& ranks, const GpuModel& gpu,
-                    const StepModel& model) {
+                    const StepModel& model, const std::vector<StageTime>& run) {
     using Json = nlohmann::ordered_json;
     const Speed speed = speed_of(model, config, ranks);
     Json json = {{"config", options.config},
@@ -89,6 +125,12 @@ void print_gpu_json(const PlanOptions& options, const Config& config, const Rank
                    {"gap_ms", model.gap_ms},
                    {"share_of_floor", speed.share_of_floor},
                    {"tokens_per_s", speed.tokens_per_s}}}};
+    json["run"] = {{"steps", run.back().end_step}, {"s", seconds_of(run)}, {"stages", Json::array()}};
+    for (const StageTime& stage : run)
+        json["run"]["stages"].push_back({{"steps", stage.steps()},
+                                         {"tokens_per_step", stage.tokens_per_step},
+                                         {"step_ms", stage.ms},
+                                         {"s", stage.seconds()}});
     json["layers"] = Json::array();
     for (const Layer& layer : layer_table(model_graph(config).graph))
         json["layers"].push_back({{"first_unit", layer.first_unit},
@@ -120,8 +162,14 @@ int print_gpu_plan(const PlanOptions& options, const Config& config, const Ranks
         measured.emplace(options.measured, gpu_compute_type(config), config.cuda.products == Products::hand);
         gpu = measured->with_rates(gpu);
     }
-    const StepModel model = model_step(config, ranks, gpu, measured ? &*measured : nullptr);
-    (options.json ? print_gpu_json : print_gpu_text)(options, config, ranks, gpu, model);
+    const auto model_stage = [&](const Config& stage) {
+        return model_step(stage, ranks, gpu, measured ? &*measured : nullptr);
+    };
+    const Config stage = config.in_chosen_stage(options.stage);
+    const StepModel model = model_stage(stage);
+    const std::vector<StageTime> run =
+        model_run(config, options.stage.value_or(config.schedule.num_stages() - 1), model, model_stage);
+    (options.json ? print_gpu_json : print_gpu_text)(options, stage, ranks, gpu, model, run);
     return 0;
 }
 

@@ -1,4 +1,4 @@
-// What `speedrun plan --gpu` prints: a modelled step, operation by operation.
+// What `speedrun plan --gpu` prints: a modelled step of one stage, operation by operation, and the time of the whole run.
 #pragma once
 
 #include "train/commands/commands.h"
