@@ -81,7 +81,7 @@ Config config_of(const Mode& mode) {
                   "value_embeddings": 1, "max_ngram": 3, "ngram_rows": 101, "zero_init_projections": false},
         "batch": {"sequence_length": 16, "microbatch_tokens": 384, "tokens_per_step": 384},
         "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.003}]},
-        "schedule": {"steps": 10, "cooldown_fraction": 0.5},
+        "schedule": {"cooldown_fraction": 0.5},
         "threads": 1
     })",
                                  "test", {});
@@ -90,6 +90,7 @@ Config config_of(const Mode& mode) {
                        mode.accumulation);
     config.device = DeviceKind::cpu;
     config.precision = mode.precision;
+    config.schedule.steps = kSteps;
     config.batch.tokens_per_step = mode.rows * kSequence;
     config.batch.microbatch_tokens = mode.rows * kSequence / (mode.data_ranks() * mode.accumulation);
     config.optimizers.clip = mode.clip;
@@ -125,7 +126,7 @@ Config config_of(const Mode& mode) {
     // Keys' biases have a gradient of 0 but for rounding, which AdamW would blow up to whole steps.
     matrices.epsilon = rest.epsilon = 1e-5;
     if (mode.stages) {
-        config.schedule.stages = {3, 6, 10};
+        config.schedule.stages = {kSanitized ? 1 : 3, kSanitized ? 2 : 6, kSteps};
         config.schedule.lr_factor = Scheduled<double>({{1, 1}, {1, 0.5}, {0.8, 0.8}});
         config.model.window = Scheduled<int64_t>({{4, 4}, {0, 0}, {8, 8}});
         if (family == "parts")

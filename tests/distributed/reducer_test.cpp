@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/distributed/rank_threads.h"
+#include "tests/sanitized.h"
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/sharding/step_collectives.h"
@@ -68,11 +69,7 @@ struct Rank {
 // The spec's example of HSDP, R 4 x S 8 and two microbatches: between them a rank holds the sum over its
 // shard group alone, and after the second the sum of both over all ranks.
 TEST(ReducerTest, HsdpExampleOfTheSpec) {
-#ifdef SPEEDRUN_FEWER_MODES
-    const Mesh mesh({2, 4, 1, 1});
-#else
-    const Mesh mesh({4, 8, 1, 1});
-#endif
+    const Mesh mesh({kSanitized ? 2 : 4, kSanitized ? 4 : 8, 1, 1});
     for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         for (const Launch launch : {Launch::ready, Launch::after_backward}) {
             Sharing sharing;

@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/distributed/conformance.h"
 #include "tests/distributed/rank_threads.h"
+#include "tests/sanitized.h"
 #include "train/comm/self_world.h"
 #include "train/comm/simulated_world.h"
 #include "train/comm/staged_world.h"
@@ -19,11 +20,11 @@ struct WorldKind {
 
 std::vector<WorldKind> world_kinds() {
     std::vector<WorldKind> kinds{{"self", [](const auto& body) { body(*make_self_world()); }}};
-#ifdef SPEEDRUN_FEWER_MODES  // sanitizers: what more ranks would find, three do
-    const std::vector<int> sizes{1, 2, 3}, simulated{2};
-#else
-    const std::vector<int> sizes{1, 2, 3, 4, 8}, simulated{2, 4};
-#endif
+    std::vector<int> sizes{1, 2, 3}, simulated{2};
+    if (!kSanitized) {
+        sizes.insert(sizes.end(), {4, 8});
+        simulated.push_back(4);
+    }
     for (const int size : sizes)
         kinds.push_back(
             {fmt::format("threads{}", size), [size](const auto& body) { run_ranks(size, body); }});

@@ -3,17 +3,11 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/runs/run_fixture.h"
+#include "tests/sanitized.h"
 #include "train/checkpoint/resume.h"
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
-
-// Sanitizers make a run ten times slower, and what they are to find is in every run.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 using Settings = std::vector<std::string>;
 

@@ -7,18 +7,12 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/runs/run_fixture.h"
+#include "tests/sanitized.h"
 #include "train/checkpoint/resume.h"
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
 namespace {
-
-// Ten times slower there, and what they are to find is in every mode.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 struct Ways {
     int ranks = 1, replicate = 1;

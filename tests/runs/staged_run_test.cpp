@@ -132,7 +132,8 @@ TEST_F(StagedRunTest, AnyRanksTrainAlike) {
     const Settings validation = {"eval.sequence_length=128", "eval.windows={\"window\": 8}", "eval.every=5"};
     run_on(1, staged(validation), "one");
     const std::vector<double> expected = curve("one");
-    for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
+    for (const char* strategy : {"zero2", "ddp", "zero1", "zero3"}) {
+        if (kSanitized && std::string(strategy) != "zero2") break;
         Settings shared = validation;
         shared.push_back(std::string("parallel.strategy=") + strategy);
         shared.push_back("batch.microbatch_tokens=[128, 128, 64]");
