@@ -13,16 +13,32 @@ namespace {
 using Json = nlohmann::json;
 
 Json load(const std::string& name) {
-    const std::string path = std::string(SPEEDRUN_TRAIN_FIXTURES) + "/" + name + ".json";
+    const std::string path = fixture_path(name + ".json");
     std::ifstream file(path);
     if (!file) throw std::runtime_error(path + ": the fixture cannot be read");
     return Json::parse(file);
 }
 
+// Lists whose keys are numbers.
+std::map<int, Values> numbered(const Json& json) {
+    std::map<int, Values> lists;
+    for (const auto& [number, values] : json.items()) lists[std::stoi(number)] = values.get<Values>();
+    return lists;
+}
+
 OptimizerFixture::Entry optimizer_entry(const Json& json) {
-    OptimizerFixture::Entry entry{.start = json.at("start"), .gradients = json.at("gradients"), .after = {}};
-    for (const auto& [step, values] : json.at("after").items())
-        entry.after[std::stoi(step)] = values.get<Values>();
+    return {
+        .start = json.at("start"), .gradients = json.at("gradients"), .after = numbered(json.at("after"))};
+}
+
+RecipeFixture::Entry recipe_entry(const Json& json) {
+    RecipeFixture::Entry entry{.shape = json.at("shape"),
+                               .start = {},
+                               .gradients = json.at("gradients"),
+                               .changes = numbered(json.at("changes")),
+                               .change_norm = json.at("change_norm")};
+    for (const int hundredths : json.at("hundredths").get<std::vector<int>>())
+        entry.start.push_back(static_cast<float>(hundredths / 100.0));
     return entry;
 }
 
@@ -70,6 +86,26 @@ OptimizerFixture load_optimizer_fixture(const std::string& name) {
     for (const auto& [parameter, entry] : parameters.items())
         fixture.parameters[parameter] = optimizer_entry(entry);
     return fixture;
+}
+
+RecipeFixture load_recipe_fixture(const std::string& name) {
+    const Json json = load(name);
+    RecipeFixture fixture{.train_tokens = json.at("train_tokens"),
+                          .val_tokens = json.at("val_tokens"),
+                          .token_losses = {},
+                          .step_losses = json.at("step_losses"),
+                          .step_losses_with_bf16_moments = json.at("step_losses_with_bf16_moments"),
+                          .validation_loss = json.at("validation_loss"),
+                          .parameters = {}};
+    for (const auto& [stage, losses] : numbered(json.at("token_losses")))
+        fixture.token_losses.push_back(losses);
+    for (const auto& [parameter, entry] : json.at("parameters").items())
+        fixture.parameters[parameter] = recipe_entry(entry);
+    return fixture;
+}
+
+std::string fixture_path(const std::string& file) {
+    return std::string(SPEEDRUN_TRAIN_FIXTURES) + "/" + file;
 }
 
 }  // namespace speedrun::testing
