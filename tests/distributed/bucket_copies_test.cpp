@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/distributed/thread_world.h"
+#include "tests/sanitized.h"
 #include "tests/train/cut_table.h"
 #include "tests/train/small_model.h"
 #include "train/checkpoint/state_pieces.h"
@@ -13,7 +14,7 @@
 namespace speedrun::testing {
 namespace {
 
-constexpr int kMostRanks = 16;
+constexpr int kMostRanks = kSanitized ? 6 : 16;
 constexpr Strategy kStrategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3};
 
 std::vector<Mesh> meshes() {

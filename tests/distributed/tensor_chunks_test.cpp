@@ -41,8 +41,10 @@ std::vector<Mode> modes() {
 // By 7 chunks some have a row more than others.
 TEST(TensorChunksTest, ChangeNoBit) {
     for (Mode mode : modes()) {
+        if (kSanitized && !mode.sequence) continue;
         const Curve whole = train_ranks(mode);
-        for (const int64_t chunks : {2, 7}) {
+        for (const int64_t chunks : {7, 2}) {
+            if (kSanitized && chunks == 2) continue;
             mode.chunks = chunks;
             SCOPED_TRACE(name_of(mode));
             const Curve curve = train_ranks(mode);

@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 
+#include "tests/sanitized.h"
 #include "tests/train/random_graph.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/executor.h"
@@ -21,8 +22,8 @@ namespace {
 
 using reference::Matrix;
 
-constexpr uint64_t kGraphs = 60;  // to plant mistakes in
-constexpr uint64_t kManyGraphs = 1000;
+constexpr uint64_t kGraphs = kSanitized ? 15 : 60;  // to plant mistakes in
+constexpr uint64_t kManyGraphs = kSanitized ? 200 : 1000;
 
 // By parameter.
 using Gradients = std::vector<std::vector<float>>;
