@@ -4,6 +4,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/ops/op_checks.h"
+#include "kernels/ops/weight_types.h"
 
 namespace speedrun {
 
@@ -21,10 +22,10 @@ void CpuOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
         const float shrink = 1.0f - a.learning_rate * a.weight_decay;
         const float rate = a.learning_rate * correction1;
         const bool separate = a.parameter.data != a.master.data;
-        cpu::with_real(a.parameter.dtype, [&]<class Real>() {
+        with_weights(a.master, a.parameter, [&]<class Master, class Real>() {
             cpu::with_real(a.first_moment.dtype, [&]<class Moment>() {
                 cpu::for_blocks(count, [&](int64_t begin, int64_t size) {
-                    float* w = a.master.as<float>() + begin;
+                    Master* w = a.master.as<Master>() + begin;
                     Moment* m = a.first_moment.as<Moment>() + begin;
                     Moment* v = a.second_moment.as<Moment>() + begin;
                     const float* g = a.grad.as<float>() + begin;

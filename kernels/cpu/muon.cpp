@@ -6,6 +6,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/ops/op_checks.h"
+#include "kernels/ops/weight_types.h"
 
 namespace speedrun {
 
@@ -143,9 +144,9 @@ void CpuOps::muon_apply(const op::MuonApply& a, Stream& stream) {
         const float rate = a.learning_rate, decay = a.learning_rate * a.weight_decay;
         const bool separate = a.parameter.data != a.master.data;
         cpu::with_real(a.update.dtype, [&]<class Update>() {
-            cpu::with_real(a.parameter.dtype, [&]<class Real>() {
+            with_weights(a.master, a.parameter, [&]<class Master, class Real>() {
                 for_blocks(count, [&](int64_t begin, int64_t size) {
-                    float* w = a.master.as<float>() + begin;
+                    Master* w = a.master.as<Master>() + begin;
                     Real* p = a.parameter.as<Real>() + begin;
                     const Update* u = a.update.as<Update>() + begin;
                     cpu::for_vectors(size, [&](int64_t i, auto width) {

@@ -315,8 +315,19 @@ void check_step(const char* op, std::initializer_list<Tensor> states, Tensor par
     expect(grad_scale, DType::f32, {1}, name("grad_scale").c_str());
 }
 
+// A master of f32 with a copy of either type, or one of bf16, which f32 would only spell out.
+void check_weights(const char* op, const Tensor& master, const Tensor& parameter) {
+    const auto name = [&](const char* what) { return std::string(op) + " " + what; };
+    const DType kept = master.dtype == DType::bf16 ? DType::bf16 : DType::f32;
+    const DType real = kept == DType::bf16 || parameter.dtype == DType::bf16 ? DType::bf16 : DType::f32;
+    expect(master, kept, {master.numel()}, name("master").c_str());
+    expect(parameter, real, {master.numel()}, name("parameter").c_str());
+}
+
 void check(const op::AdamwStep& a) {
-    check_step("adamw_step", {a.master, a.grad}, a.parameter, a.grad_scale);
+    check_weights("adamw_step", a.master, a.parameter);
+    expect(a.grad, DType::f32, {a.master.numel()}, "adamw_step grad");
+    expect(a.grad_scale, DType::f32, {1}, "adamw_step grad_scale");
     const DType moments = a.first_moment.dtype == DType::bf16 ? DType::bf16 : DType::f32;
     expect(a.first_moment, moments, {a.master.numel()}, "adamw_step first_moment");
     expect(a.second_moment, moments, {a.master.numel()}, "adamw_step second_moment");
@@ -340,7 +351,8 @@ void check(const op::NormuonScale& a) {
 }
 
 void check(const op::MuonApply& a) {
-    check_step("muon_apply", {a.master}, a.parameter, a.grad_scale);
+    check_weights("muon_apply", a.master, a.parameter);
+    expect(a.grad_scale, DType::f32, {1}, "muon_apply grad_scale");
     expect(a.update, a.update.dtype, {a.master.numel()}, "muon_apply update");
 }
 

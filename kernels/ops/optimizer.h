@@ -24,7 +24,7 @@ namespace speedrun::op {
 struct AdamwStep {
     ByName by_name = ByName();
     Tensor parameter;  // real [n]
-    Tensor master;     // f32 [n]
+    Tensor master;     // f32 [n]; or bf16 [n], rounded to when stored, and so is parameter
     Tensor
         first_moment;  // f32 or bf16 [n]; bf16 is rounded to when stored, the step takes what it was before
     Tensor second_moment;  // [n], of the first's type
@@ -139,7 +139,7 @@ struct NormuonScale {
 struct MuonApply {
     ByName by_name = ByName();
     Tensor parameter;       // real [n]
-    Tensor master;          // f32 [n]
+    Tensor master;          // f32 or bf16 [n], as that of AdamwStep
     Tensor update;          // real [n]
     Tensor grad_scale;      // f32 [1] in device memory
     float learning_rate;    // with every multiplier already in it

@@ -10,16 +10,13 @@ namespace speedrun::bench {
 
 namespace {
 
-void add_adamw(std::vector<Case>& cases, const ModelShape& s) {
+// weights: of bf16 they have no copy.
+void add_adamw(std::vector<Case>& cases, const ModelShape& s, const char* name, DType weights) {
     const int64_t count = s.padded_vocab * s.width;
-    cases.push_back({"optimizer.adamw_step.embedding",
-                     "adamw_step",
-                     fmt::format("{}", count),
-                     0,
-                     {},
-                     [=](CaseMemory& m) -> Enqueue {
-                         const Tensor parameter = m.output({count}), master = m.inout(DType::f32, {count}),
-                                      first = m.inout(DType::f32, {count}),
+    cases.push_back({name, "adamw_step", fmt::format("{}", count), 0, {}, [=](CaseMemory& m) -> Enqueue {
+                         const Tensor master = m.inout(weights, {count});
+                         const Tensor parameter = weights == DType::f32 ? m.output({count}) : master;
+                         const Tensor first = m.inout(DType::f32, {count}),
                                       grad = m.input(DType::f32, {count}), one = m.constant({1}, 1.0f);
                          // Positive: it stands below a root. It is written too.
                          const Tensor second = m.constant({count}, 0.5f);
@@ -88,20 +85,24 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
                      stream);
              };
          }});
-    cases.push_back({name("muon_apply"), "muon_apply", shape, 0, {}, [=](CaseMemory& m) -> Enqueue {
-                         const Tensor parameter = m.output({count}), master = m.inout(DType::f32, {count}),
-                                      update = m.input({count}), one = m.constant({1}, 1.0f);
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.muon_apply({.parameter = parameter,
-                                             .master = master,
-                                             .update = update,
-                                             .grad_scale = one,
-                                             .learning_rate = 0.01f,
-                                             .weight_decay = 0.1f,
-                                             .cautious = true},
-                                            stream);
-                         };
-                     }});
+    for (const DType weights : {DType::f32, DType::bf16}) {
+        const char* const what = weights == DType::f32 ? "muon_apply" : "muon_apply_bf16";
+        cases.push_back({name(what), "muon_apply", shape, 0, {}, [=](CaseMemory& m) -> Enqueue {
+                             const Tensor master = m.inout(weights, {count});
+                             const Tensor parameter = weights == DType::f32 ? m.output({count}) : master;
+                             const Tensor update = m.input({count}), one = m.constant({1}, 1.0f);
+                             return [=](Ops& ops, Stream& stream) {
+                                 ops.muon_apply({.parameter = parameter,
+                                                 .master = master,
+                                                 .update = update,
+                                                 .grad_scale = one,
+                                                 .learning_rate = 0.01f,
+                                                 .weight_decay = 0.1f,
+                                                 .cautious = true},
+                                                stream);
+                             };
+                         }});
+    }
     cases.push_back(
         {name("normuon_scale"), "normuon_scale", shape, 0, {}, [=](CaseMemory& m) -> Enqueue {
              const Tensor update = m.inout(m.real(), {n, rows, cols}), one = m.constant({1}, 1.0f);
@@ -140,7 +141,8 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
 std::vector<Case> optimizer_cases(const Shapes& shapes) {
     const ModelShape& s = shapes.recipe;
     std::vector<Case> cases;
-    add_adamw(cases, s);
+    add_adamw(cases, s, "optimizer.adamw_step.embedding", DType::f32);
+    add_adamw(cases, s, "optimizer.adamw_step.embedding_bf16", DType::bf16);
     add_lion(cases, s);
     add_muon(cases, {"attention", 4, s.width, s.width});
     add_muon(cases, {"mlp", 1, s.width, s.mlp_width});

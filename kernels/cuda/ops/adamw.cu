@@ -1,6 +1,6 @@
-// AdamW on f32 master weights with a copy in the compute type, moments in f32 or bf16.
-// Floor: 28·n bytes (master, both moments read and written, gradient read), 20·n with bf16 moments, + n times the copy's
-// size.
+// AdamW on f32 master weights with a copy in the compute type, or on bf16 weights alone; moments in f32 or bf16.
+// Floor: 28·n bytes (master, both moments read and written, gradient read), 8·n fewer with bf16 moments and 4·n fewer
+// with a bf16 master, + n times the copy's size.
 // Legend: n elements; W that a thread handles.
 #include <cmath>
 #include <limits>
@@ -8,15 +8,16 @@
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/ops/op_checks.h"
+#include "kernels/ops/weight_types.h"
 
 namespace speedrun {
 
 namespace {
 
-template <class Real, class Moment>
+template <class Master, class Real, class Moment>
 struct Step {
     Real* parameter;  // null: the master is the parameter
-    float* master;
+    Master* master;
     Moment *first_moment, *second_moment;
     const float *grad, *grad_scale;
     float beta1, beta2, epsilon, shrink, rate, correction2;
@@ -53,11 +54,11 @@ void CudaOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
     const double step = static_cast<double>(a.step);
     const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta1}, step)));
     const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta2}, step)));
-    cuda::with_real(a.parameter.dtype, [&]<class Real>() {
+    with_weights(a.master, a.parameter, [&]<class Master, class Real>() {
         cuda::with_real(a.first_moment.dtype, [&]<class Moment>() {
-            const Step<Real, Moment> body{
+            const Step<Master, Real, Moment> body{
                 a.parameter.data == a.master.data ? nullptr : a.parameter.as<Real>(),
-                a.master.as<float>(),
+                a.master.as<Master>(),
                 a.first_moment.as<Moment>(),
                 a.second_moment.as<Moment>(),
                 a.grad.as<float>(),

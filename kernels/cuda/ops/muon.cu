@@ -6,6 +6,7 @@
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/ops/op_checks.h"
+#include "kernels/ops/weight_types.h"
 
 namespace speedrun {
 
@@ -41,10 +42,10 @@ struct Momentum {
     }
 };
 
-template <class Real, class Update>
+template <class Master, class Real, class Update>
 struct Apply {
     Real* parameter;  // null: the master is the parameter
-    float* master;
+    Master* master;
     const Update* update;
     const float* grad_scale;
     float rate, decay;
@@ -121,10 +122,10 @@ void CudaOps::muon_apply(const op::MuonApply& a, Stream& stream) {
     const int64_t count = a.master.numel();
     check(a);
     cuda::with_real(a.update.dtype, [&]<class Update>() {
-        cuda::with_real(a.parameter.dtype, [&]<class Real>() {
-            const Apply<Real, Update> body{
+        with_weights(a.master, a.parameter, [&]<class Master, class Real>() {
+            const Apply<Master, Real, Update> body{
                 a.parameter.data == a.master.data ? nullptr : a.parameter.as<Real>(),
-                a.master.as<float>(),
+                a.master.as<Master>(),
                 a.update.as<Update>(),
                 a.grad_scale.as<float>(),
                 a.learning_rate,
