@@ -198,6 +198,14 @@ expect 3 "tokens, but a row of" gradients --length 1000000
 expect 2 "--stage 1" gradients --length 64 --stage 1
 expect 2 "weights" "$speedrun" gradients tiny.json --tokens tiny/val_000000.bin --out made.safetensors
 expect 0 "chapter" "$speedrun" sample logs/first --tokens 20 --prompt "chapter "
+# Weights kept in bf16: a checkpoint has them in two bytes, the final ones are f32, and both are the same numbers.
+halves="--set precision=bf16 --set optimizers.groups.1.weights_dtype=bf16"
+expect 0 "^result: done" "$speedrun" train tiny.json --name halves --set schedule.steps=4 --set checkpoint.every=2 $halves
+expect 0 "validation loss" "$speedrun" eval logs/halves
+mv out loss
+expect 0 "$(cat loss)" "$speedrun" eval logs/halves/checkpoints/step-00000004
+expect 0 "chapter" "$speedrun" sample logs/halves --tokens 5 --prompt "chapter "
+expect 2 "groups\[1\].weights_dtype is bf16, but the run computes in f32" "$speedrun" plan tiny.json $halves --set precision=f32
 # With n-grams: what follows is known only to a sampler that reads the same rows as training.
 expect 0 "done" "$speedrun" train tiny.json --name ngrams --set model.max_ngram=4 --set model.ngram_rows=999 --set schedule.steps=60
 expect 0 "^the quick brown fox jumps over" "$speedrun" sample logs/ngrams --prompt "the quick" --tokens 24 --temperature 0

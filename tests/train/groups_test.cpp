@@ -55,6 +55,19 @@ TEST(AssignGroupsTest, GroupThatTakesNothingIsAnError) {
     EXPECT_NE(message.find("optimizers.groups[1]"), std::string::npos) << message;
 }
 
+TEST(AssignGroupsTest, VectorsHaveMastersOfF32) {
+    OptimizerGroupConfig group = optimizer_group(OptimizerKind::adamw, {"*"});
+    group.weights_dtype = DType::bf16;
+    EXPECT_EQ(assignment_error(tiny_model(), {group}), "no error") << "it has matrices alone";
+    const std::string message = assignment_error(tiny_model(Family::gpt2), {group});
+    EXPECT_NE(message.find("optimizers.groups[0]: weights_dtype is bf16, but its params match the vector "),
+              std::string::npos)
+        << message;
+    EXPECT_EQ(assignment_error(tiny_model(Family::gpt2),
+                               {optimizer_group(OptimizerKind::adamw, {"*norm*", "*.bias"}), group}),
+              "no error");
+}
+
 TEST(AssignGroupsTest, MuonTakesNoVectors) {
     const std::string message = assignment_error(
         tiny_model(Family::gpt2),

@@ -73,6 +73,23 @@ TEST(OptimizerConfigTest, MomentsInBf16AreOfAdamwAndHaveToDecay) {
     expect_refused({"moments_dtype=f16"}, "expected f32 | bf16, got \"f16\"");
 }
 
+TEST(OptimizerConfigTest, WeightsInBf16AreOfAdamwAndMuonAndOfRunsInBf16) {
+    EXPECT_EQ(group_of({}).weights_dtype, DType::f32);
+    EXPECT_EQ(group_of({"weights_dtype=bf16"}).weights_dtype, DType::bf16);
+    EXPECT_EQ(group_of({"weights_dtype=bf16", "moments_dtype=bf16"}).weights_dtype, DType::bf16);
+    EXPECT_EQ(group_of({"type=muon", "normuon=true", "weights_dtype=bf16"}).weights_dtype, DType::bf16);
+    expect_refused({"type=lion", "weights_dtype=bf16"},
+                   "optimizers.groups[0].weights_dtype is bf16, but type is lion");
+    expect_refused({"weights_dtype=f16"}, "expected f32 | bf16, got \"f16\"");
+    expect_refused({"weights_dtype=bf16"},
+                   "optimizers.groups[0].weights_dtype is bf16, but the run computes in f32",
+                   {"precision=f32"});
+    const OptimizersConfig optimizers = config_of({"weights_dtype=bf16"}, {"precision=bf16"}).optimizers;
+    optimizers.check_precision(DType::bf16);
+    EXPECT_THROW(optimizers.check_precision(DType::f32), Error) << "what auto turns out to be";
+    config_of({}, {"precision=f32"}).optimizers.check_precision(DType::f32);
+}
+
 TEST(OptimizerConfigTest, MomentumCoolsDownWithinTheRun) {
     const auto with = [](const std::string& cooldown) {
         return Settings{"type=muon", "momentum_cooldown_steps=" + cooldown};

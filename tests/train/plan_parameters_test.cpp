@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "kernels/device/error.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 
@@ -38,6 +39,22 @@ TEST(PlanParameters, EveryParameterHasAMeaning) {
     }
     EXPECT_EQ(optimizers, (std::set<std::string>{"adamw", "muon"}));
     EXPECT_NE(parameters_json(parts("f32")), parameters_json(config));
+}
+
+TEST(PlanParameters, SayInWhichTypeTheyAreKept) {
+    Config config = parts("bf16");
+    for (OptimizerGroupConfig& group : config.optimizers.groups)
+        if (group.type == OptimizerKind::muon) group.weights_dtype = DType::bf16;
+    int64_t kept_in_bf16 = 0;
+    for (const Json& row : Json::parse(parameters_json(config))) {
+        EXPECT_EQ(row["kept_in"], row["optimizer"] == "muon" ? "bf16" : "f32") << row;
+        kept_in_bf16 += row["kept_in"] == "bf16" ? 1 : 0;
+    }
+    EXPECT_GT(kept_in_bf16, 0);
+    EXPECT_NE(parameters_text(config).find("bf16  bf16  uniform"), std::string::npos)
+        << parameters_text(config);
+    config.precision = DType::f32;
+    EXPECT_THROW(parameters_text(config), Error);
 }
 
 TEST(PlanParameters, TextHasALineForEach) {

@@ -53,8 +53,8 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
     const std::vector<int> group_of = assign_groups(table, config);
     std::vector<CheckpointTensor> tensors;
     for (const Parameter& p : table.all()) {
-        tensors.push_back(tensor_of({"master"}, p));
         const OptimizerGroupConfig& group = config.groups[static_cast<size_t>(group_of[p.id])];
+        tensors.push_back(tensor_of({.name = "master", .dtype = group.weights_dtype}, p));
         const std::vector<int64_t> shape = p.whole_shape();
         const int64_t rows = p.is_matrix() ? shape[0] / p.matrices : 0, cols = p.is_matrix() ? shape[1] : 0;
         for (const StateKind& kind : state_kinds(group, rows, cols)) tensors.push_back(tensor_of(kind, p));

@@ -56,12 +56,9 @@ void load_weights_file(const std::string& path, const ParameterTable& table, Par
             problem(fmt::format("{} is {} {}, expected f32 {}", p.name, name_of(found->dtype),
                                 shape_text(found->shape), shape_text(p.shape)));
         } else {
-            runtime.device().copy(parameters.master(p).data, found->bytes.data(),
-                                  static_cast<int64_t>(found->bytes.size()), runtime.compute());
-            parameters.publish(p, runtime.compute());
+            parameters.assign(p, reinterpret_cast<const float*>(found->bytes.data()));
         }
     }
-    runtime.compute().synchronize();
     if (!problems.empty()) throw_data("{} does not fit the config's model: {}", path, problems);
 }
 

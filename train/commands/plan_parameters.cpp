@@ -29,7 +29,7 @@ std::string init_text(const InitRule& init) {
 }
 
 struct Row {
-    std::string name, dtype, init, optimizer, meaning;
+    std::string name, dtype, kept_in, init, optimizer, meaning;
     std::vector<int64_t> shape;
     int group;
 
@@ -41,13 +41,16 @@ std::vector<Row> rows_of(const Config& config) {
     const ParameterTable table = parameters_of(config.model, config.longest_sequence());
     const std::vector<int> groups = assign_groups(table, config.optimizers);
     const DType real = Runtime(dry_runtime_options(config)).real();
+    config.optimizers.check_precision(real);
     std::vector<Row> rows;
     for (const Parameter& p : table.all()) {
         const int group = groups[static_cast<size_t>(p.id)];
+        const OptimizerGroupConfig& steps_it = config.optimizers.groups[static_cast<size_t>(group)];
         rows.push_back({.name = p.name,
                         .dtype = std::string(name_of(p.full_precision ? DType::f32 : real)),
+                        .kept_in = word_of(steps_it.weights_dtype),
                         .init = init_text(p.init),
-                        .optimizer = word_of(config.optimizers.groups[static_cast<size_t>(group)].type),
+                        .optimizer = word_of(steps_it.type),
                         .meaning = p.meaning,
                         .shape = p.shape,
                         .group = group});
@@ -68,13 +71,14 @@ std::string parameters_text(const Config& config) {
         group = std::max(group, row.group_text().size());
     }
     const auto line = [&](const std::string& n, const std::string& s, const std::string& t,
-                          const std::string& i, const std::string& g, const std::string& m) {
-        text += fmt::format("{:<{}}  {:<{}}  {:<5} {:<{}}  {:<{}}  {}\n", n, name, s, shape, t, i, init, g,
-                            group, m);
+                          const std::string& k, const std::string& i, const std::string& g,
+                          const std::string& m) {
+        text += fmt::format("{:<{}}  {:<{}}  {:<5} {:<5} {:<{}}  {:<{}}  {}\n", n, name, s, shape, t, k, i,
+                            init, g, group, m);
     };
-    line("parameter", "shape", "type", "starts as", "group", "meaning");
+    line("parameter", "shape", "type", "kept", "starts as", "group", "meaning");
     for (const Row& row : rows)
-        line(row.name, row.shape_text(), row.dtype, row.init, row.group_text(), row.meaning);
+        line(row.name, row.shape_text(), row.dtype, row.kept_in, row.init, row.group_text(), row.meaning);
     return text;
 }
 
@@ -84,6 +88,7 @@ std::string parameters_json(const Config& config) {
         all.push_back({{"name", row.name},
                        {"shape", row.shape},
                        {"dtype", row.dtype},
+                       {"kept_in", row.kept_in},
                        {"init", row.init},
                        {"group", row.group},
                        {"optimizer", row.optimizer},

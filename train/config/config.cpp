@@ -275,6 +275,7 @@ void Config::validate_stage() const {
             work, model.spelled_out().num_layers(), model.model_dim, batch.tokens_per_step, kMostWork);
     }
     optimizers.validate(schedule.total_steps());
+    if (precision) optimizers.check_precision(*precision);
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
         if (checkpoint.every % optimizers.groups[i].every != 0) {
             throw_usage(

@@ -102,6 +102,7 @@ struct OptimizerGroupConfig {
     int64_t momentum_warmup_steps = 300;              // muon
     int64_t momentum_cooldown_steps = 0;              // muon
     DType moments_dtype = DType::f32;                 // adamw
+    DType weights_dtype = DType::f32;                 // adamw, muon
     bool nesterov = true;                             // muon
     bool cautious = false;                            // adamw, muon
     double polar_epsilon = 1e-6;                      // muon
@@ -115,6 +116,7 @@ struct OptimizerGroupConfig {
 
   private:
     void check_moments(const std::string& name) const;
+    void check_weights(const std::string& name) const;
 };
 
 struct OptimizersConfig {
@@ -123,6 +125,8 @@ struct OptimizersConfig {
     std::vector<OptimizerGroupConfig> groups;
     void fields(FieldVisitor& v);
     void validate(int64_t steps) const;  // throws a usage error
+    // Throws a usage error for groups that cannot keep their weights in a run that computes in this type.
+    void check_precision(DType real) const;
 };
 
 struct ScheduleConfig {

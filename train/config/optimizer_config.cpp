@@ -37,6 +37,10 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
     v.choice(
         "moments_dtype", moments_dtype,
         "adamw: in which both moments are kept between steps, which compute in f32; bf16: rounded to the nearest");
+    v.choice(
+        "weights_dtype", weights_dtype,
+        "adamw, muon: in which the weights are kept between steps, which compute in f32; bf16: rounded to the "
+        "nearest, without a master of f32, so that what changes a weight by less than 1/512 of itself is lost");
     v.field("momentum", momentum, "muon: momentum, between its warm-up and its cooldown", {0, 1});
     v.field("momentum_start", momentum_start, "muon: momentum at step 0", {0, 1});
     v.field("momentum_warmup_steps", momentum_warmup_steps, "muon: steps until the full momentum", {0, 1e9});
@@ -72,6 +76,16 @@ void OptimizersConfig::fields(FieldVisitor& v) {
         [this](size_t i, FieldVisitor& inner) { groups[i].fields(inner); });
 }
 
+void OptimizersConfig::check_precision(DType real) const {
+    for (size_t i = 0; i < groups.size(); ++i) {
+        if (groups[i].weights_dtype == DType::f32 || real == groups[i].weights_dtype) continue;
+        throw_usage(
+            "optimizers.groups[{}].weights_dtype is {}, but the run computes in {}, which would keep a copy of "
+            "{} all the same: set precision=bf16, which runs on every device, or weights_dtype=f32",
+            i, word_of(groups[i].weights_dtype), word_of(real), word_of(real));
+    }
+}
+
 void OptimizersConfig::validate(int64_t steps) const {
     if (groups.empty()) throw_usage("optimizers.groups is empty: no parameter would be trained");
     for (size_t i = 0; i < groups.size(); ++i)
@@ -86,6 +100,7 @@ void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) cons
             name);
     }
     check_moments(name);
+    check_weights(name);
     if (momentum_cooldown_steps > 0 && type != OptimizerKind::muon) {
         throw_usage(
             "{}.momentum_cooldown_steps is {}, but type is {}, whose beta1 is no momentum that cools down: set "
@@ -124,6 +139,14 @@ void OptimizerGroupConfig::check_moments(const std::string& name) const {
             "is rounded back and never does: lower it to {} or less, or set moments_dtype=f32",
             name, key, beta, word_of(moments_dtype), 1 - kLeastBf16Decay);
     }
+}
+
+void OptimizerGroupConfig::check_weights(const std::string& name) const {
+    if (weights_dtype == DType::f32 || type != OptimizerKind::lion) return;
+    throw_usage(
+        "{}.weights_dtype is {}, but type is {}, which steps masters of f32: set it to f32, or type to "
+        "adamw or muon",
+        name, word_of(weights_dtype), word_of(type));
 }
 
 }  // namespace speedrun

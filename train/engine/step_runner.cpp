@@ -20,17 +20,17 @@ std::unique_ptr<Communicator> connect_values(const Ranks& ranks, Axis axis) {
                                   ranks.mesh().group(ranks.rank(), {axis}));
 }
 
-bool steps_every_step(const OptimizersConfig& config) {
-    for (const OptimizerGroupConfig& group : config.groups)
-        if (group.every > 1) return false;
-    return true;
-}
-
 // Steps after which all groups are where they were: the least common multiple of their `every`.
 int64_t period_of(const OptimizersConfig& config) {
     int64_t period = 1;
     for (const OptimizerGroupConfig& group : config.groups) period = std::lcm(period, group.every);
     return period;
+}
+
+BucketRules rules_of(const Config& config, const Ranks& ranks, DType real) {
+    config.optimizers.check_precision(real);  // of precision auto, known only here
+    return bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
+                        config.optimizers);
 }
 
 }  // namespace
@@ -42,17 +42,14 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       period_(period_of(config.optimizers)),
       stages_(run_stages(config, ranks)),
       work_(stages_.stages.size()),
-      models_(Transformer::make(
-          stages_.shapes, runtime,
-          {.rules =
-               bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
-                            config.optimizers),
-           .documents = config.data.document_mask,
-           .memory = config.memory})),
+      models_(Transformer::make(stages_.shapes, runtime,
+                                {.rules = rules_of(config, ranks, runtime.real()),
+                                 .documents = config.data.document_mask,
+                                 .memory = config.memory})),
       context_(connect_values(ranks, Axis::context)),
       tensor_(connect_values(ranks, Axis::tensor)),
       gradients_(model().table(), model().parameters().layout(), runtime,
-                 gradient_memory(ranks, stages_.most_microbatches(), steps_every_step(config.optimizers))),
+                 gradient_memory(ranks, stages_.most_microbatches(), period_ == 1)),
       reducer_(ranks, model().parameters(), gradients_, runtime),
       capture_(runtime.device(), runtime.compute()),
       updates_(config.optimizers, {.table = model().table(),

@@ -26,6 +26,12 @@ std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConf
             throw_usage("optimizers.groups[{}]: {} trains matrices only, but its params match the vector {}",
                         group_of[p.id], word_of(group.type), p.name);
         }
+        if (group.weights_dtype == DType::bf16 && p.full_precision) {
+            throw_usage(
+                "optimizers.groups[{}]: weights_dtype is bf16, but its params match the vector {}, which is "
+                "computed with in f32: give vectors a group of their own before it",
+                group_of[p.id], p.name);
+        }
     }
     if (!orphans.empty()) {
         throw_usage("optimizers.groups: no group takes {}; add their names or patterns to a group's params",

@@ -33,7 +33,7 @@ struct StateKind {
 // A piece of some parameters: n elements in a row.
 struct OptimizerShard {
     Tensor compute;   // real [n]: what compute reads; may be the master itself
-    Tensor master;    // f32 [n]
+    Tensor master;    // [n]: f32, or bf16 where it is what compute reads
     Tensor gradient;  // f32 [n], reduced; read no more after the step
     std::span<const Tensor>
         state;  // [n] each, of its kind's type: the kinds that an element has, as declared

@@ -79,6 +79,9 @@ void BucketLayout::add(const std::vector<const Parameter*>& members) {
     bucket.id = size();
     bucket.group = group_of(*members.front());
     bucket.full_precision = members.front()->full_precision;
+    if (bf16_weights(bucket.group)) bucket.master = DType::bf16;
+    if (bucket.full_precision && bucket.master != DType::f32)
+        throw_internal("{}: kept in bf16, computed with in f32", members.front()->name);
     bucket.offset = elements_;
     const bool of_matrices = whole_matrix(bucket.group) && rules_.matrix_shards > 0;
     bucket.num_shards = of_matrices ? rules_.matrix_shards : rules_.num_shards;
@@ -107,6 +110,10 @@ int BucketLayout::placement_of(const Parameter& p) const {
 
 bool BucketLayout::whole_matrix(int group) const {
     return !rules_.whole_matrix.empty() && rules_.whole_matrix[group];
+}
+
+bool BucketLayout::bf16_weights(int group) const {
+    return !rules_.bf16_weights.empty() && rules_.bf16_weights[group];
 }
 
 int64_t BucketLayout::valid(const Bucket& bucket) const {

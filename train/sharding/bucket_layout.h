@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device/dtype.h"
 #include "train/config/choices.h"
 #include "train/parameters/parameter_table.h"
 
@@ -29,6 +30,7 @@ struct BucketRules {
     // By parameter id: what is placed on the mesh alike has the same number; empty: all of it.
     std::vector<int> placement_of;
     std::vector<bool> whole_matrix;         // by group: its optimizer needs whole matrices; empty: none does
+    std::vector<bool> bf16_weights;         // by group: its masters are bf16; empty: none are
     int64_t target = 0;                     // elements of a full bucket; 0: each parameter is one
     std::optional<Reshard> stored_sharded;  // parameters: each rank stores its shards alone and gathers
 };
@@ -59,6 +61,7 @@ struct Bucket {
     int id = 0;
     int group = 0;
     bool full_precision = false;    // computed with in f32
+    DType master = DType::f32;      // the optimizer keeps its weights in it; bf16: compute reads these
     int64_t offset = 0;             // elements, in the gradient memory
     int64_t count = 0;              // elements, without the padding at the end
     int num_shards = 1, index = 0;  // ranks that share its optimizer state, and which of them this one is
@@ -93,6 +96,7 @@ class BucketLayout {
     std::vector<Matrix> matrices(const Bucket& bucket) const;
     // Does the optimizer of this group need whole matrices?
     bool whole_matrix(int group) const;
+    bool bf16_weights(int group) const;
     // Buckets in the order in which backward completes them: from the last declared to the first.
     std::vector<int> backward_order() const;
     std::vector<int> forward_order() const;  // the other way round

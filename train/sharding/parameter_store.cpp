@@ -1,10 +1,21 @@
 #include "train/sharding/parameter_store.h"
 
+#include <algorithm>
+
 #include "kernels/device/error.h"
 
 namespace speedrun {
 
 namespace {
+
+// f32 values at a time, on their way to masters of bf16.
+constexpr int64_t kMostUnrounded = int64_t{1} << 20;
+
+// A flat tensor's elements from `first` on.
+Tensor elements(const Tensor& flat, int64_t first, int64_t count) {
+    auto* const data = static_cast<char*>(flat.data);
+    return Tensor(data ? data + first * size_of(flat.dtype) : nullptr, flat.dtype, {count});
+}
 
 int64_t aligned(int64_t bytes) {
     return (bytes + kAlignedBytes - 1) / kAlignedBytes * kAlignedBytes;
@@ -35,15 +46,18 @@ ParameterStore::ParameterStore(const ParameterTable& table, const BucketRules& r
     : table_(table), runtime_(runtime), layout_(table, rules) {
     int64_t bytes = 0, copy_bytes = 0;
     for (const Bucket& bucket : layout_.all()) {
-        const bool copied = dtype_of(bucket) != DType::f32;
-        const bool sharded = copied || stored_sharded();
+        if (bucket.master != DType::f32 && copied(bucket))
+            throw_internal("{}: kept in bf16, computed with in f32", bucket.name());
+        const bool sharded = copied(bucket) || stored_sharded();
         bytes = aligned(bytes);
         master_offset_.push_back(bytes);
-        bytes += (sharded ? bucket.shard_size : layout_.padded(bucket)) * size_of(DType::f32);
+        if (bucket.master == DType::f32)
+            bytes += (sharded ? bucket.shard_size : layout_.padded(bucket)) * size_of(DType::f32);
         copy_offset_.push_back(stored_sharded() ? copy_bytes : bucket.offset * size_of(runtime.real()));
-        if (copied) copy_bytes = aligned(copy_bytes + bucket.shard_size * size_of(runtime.real()));
+        if (dtype_of(bucket) != DType::f32)
+            copy_bytes = aligned(copy_bytes + bucket.shard_size * size_of(runtime.real()));
     }
-    masters_ = Buffer(runtime.device(), "f32 masters", MemoryCategory::master_weights, bytes);
+    if (bytes > 0) masters_ = Buffer(runtime.device(), "f32 masters", MemoryCategory::master_weights, bytes);
     if (copy_bytes > 0) {
         copies_ = Buffer(runtime.device(), "compute copies", MemoryCategory::parameters,
                          stored_sharded() ? copy_bytes : layout_.elements() * size_of(runtime.real()));
@@ -86,11 +100,13 @@ Tensor ParameterStore::compute_flat(const Parameter& p) const {
 Tensor ParameterStore::master(const Parameter& p) const {
     const Bucket& bucket = layout_.bucket_of(p);
     if (bucket.num_shards > 1) throw_internal("{}: this rank holds a shard of the master only", p.name);
+    if (bucket.master != DType::f32) return compute_flat(p);
     return masters_.tensor(DType::f32, {p.numel()},
                            master_offset(bucket) + layout_.in_bucket(p) * size_of(DType::f32));
 }
 
 Tensor ParameterStore::master_padded_shard(const Bucket& bucket) const {
+    if (bucket.master != DType::f32) return compute_padded_shard(bucket);
     const bool all_here = dtype_of(bucket) == DType::f32 && !stored_sharded();
     const int64_t begin = all_here ? bucket.index * bucket.shard_size : 0;
     return masters_.tensor(DType::f32, {bucket.shard_size},
@@ -98,7 +114,7 @@ Tensor ParameterStore::master_padded_shard(const Bucket& bucket) const {
 }
 
 Tensor ParameterStore::master_shard(const Bucket& bucket) const {
-    return Tensor(master_padded_shard(bucket).data, DType::f32, {layout_.valid(bucket)});
+    return Tensor(master_padded_shard(bucket).data, bucket.master, {layout_.valid(bucket)});
 }
 
 Tensor ParameterStore::compute_whole(const Bucket& bucket) const {
@@ -125,15 +141,34 @@ Tensor ParameterStore::compute_shard(const Bucket& bucket) const {
 }
 
 void ParameterStore::initialize(uint64_t seed) {
+    Buffer unrounded;  // small, whatever the largest parameter: at this time all other memory is taken
     for (const Bucket& bucket : layout_.all()) {
         const Tensor shard = master_shard(bucket);
         for (const Piece& piece : layout_.shard_pieces(bucket)) {
-            const Tensor values(shard.data ? static_cast<float*>(shard.data) + piece.in_bucket : nullptr,
-                                DType::f32, {piece.count});
-            initialize_piece(piece, values, seed);
+            const Tensor values = elements(shard, piece.in_bucket, piece.count);
+            if (bucket.master == DType::f32) {
+                initialize_piece(piece, values, seed);
+                continue;
+            }
+            if (!unrounded.data())
+                unrounded = Buffer(runtime_.device(), "weights to round", MemoryCategory::workspace,
+                                   kMostUnrounded * size_of(DType::f32));
+            initialize_rounded(piece, values, unrounded, seed);
         }
     }
     publish_shards();
+    if (unrounded.data()) runtime_.compute().synchronize();
+}
+
+void ParameterStore::initialize_rounded(const Piece& piece, const Tensor& values, const Buffer& unrounded,
+                                        uint64_t seed) {
+    for (int64_t first = 0; first < piece.count; first += kMostUnrounded) {
+        const int64_t count = std::min(kMostUnrounded, piece.count - first);
+        const Tensor some = unrounded.tensor(DType::f32, {count});
+        initialize_piece({piece.parameter, piece.in_parameter + first, piece.in_bucket + first, count}, some,
+                         seed);
+        runtime_.ops().cast({.out = elements(values, first, count), .in = some}, runtime_.compute());
+    }
 }
 
 void ParameterStore::publish_shards() {
@@ -142,6 +177,7 @@ void ParameterStore::publish_shards() {
 
 void ParameterStore::assign(const std::vector<std::vector<float>>& values) {
     std::vector<std::vector<float>> parts;  // what copies read, until they are done
+    std::vector<std::vector<Bf16>> halves;
     for (const Bucket& bucket : layout_.all()) {
         const Tensor shard = master_shard(bucket);
         for (const Piece& piece : layout_.shard_pieces(bucket)) {
@@ -151,8 +187,10 @@ void ParameterStore::assign(const std::vector<std::vector<float>>& values) {
                 throw_internal("{}: {} values for {} elements", p.name, from.size(), p.whole_numel());
             const float* first = from.data() + piece.in_parameter;
             if (!p.cut.all()) first = parts.emplace_back(part_of(from, piece)).data();
-            runtime_.device().copy(static_cast<float*>(shard.data) + piece.in_bucket, first,
-                                   piece.count * size_of(DType::f32), runtime_.compute());
+            const void* source = first;
+            if (bucket.master == DType::bf16) source = halves.emplace_back(first, first + piece.count).data();
+            const Tensor to = elements(shard, piece.in_bucket, piece.count);
+            runtime_.device().copy(to.data, source, to.bytes(), runtime_.compute());
         }
         publish_shard(bucket, runtime_.compute());
     }
@@ -207,12 +245,22 @@ void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, 
 }
 
 void ParameterStore::publish_shard(const Bucket& bucket, Stream& stream) {
-    if (dtype_of(bucket) == DType::f32 || layout_.valid(bucket) == 0) return;
+    if (!copied(bucket) || layout_.valid(bucket) == 0) return;
     runtime_.ops().cast({.out = compute_shard(bucket), .in = master_shard(bucket)}, stream);
 }
 
 void ParameterStore::publish(const Parameter& p, Stream& stream) {
-    if (dtype_of(p) != DType::f32) runtime_.ops().cast({.out = compute_flat(p), .in = master(p)}, stream);
+    if (copied(layout_.bucket_of(p))) runtime_.ops().cast({.out = compute_flat(p), .in = master(p)}, stream);
+}
+
+void ParameterStore::assign(const Parameter& p, const float* values) {
+    const Tensor to = master(p);
+    std::vector<Bf16> halves;
+    if (to.dtype == DType::bf16) halves = std::vector<Bf16>(values, values + p.numel());
+    const void* const source = halves.empty() ? static_cast<const void*>(values) : halves.data();
+    runtime_.device().copy(to.data, source, to.bytes(), runtime_.compute());
+    publish(p, runtime_.compute());
+    runtime_.compute().synchronize();
 }
 
 }  // namespace speedrun

@@ -13,20 +13,24 @@ namespace {
 void read_part(const Parameter& p, const ParameterStore& parameters, Reducer& reducer, Runtime& runtime,
                float* host) {
     Stream& stream = runtime.gather();
-    const auto copy = [&](const void* from) {
-        runtime.device().copy(host, from, p.numel() * size_of(DType::f32), stream);
-        stream.synchronize();
-    };
     const BucketLayout& layout = parameters.layout();
     const Bucket& bucket = layout.bucket_of(p);
-    const bool sharded = bucket.num_shards > 1;
-    const bool read_in_f32 = p.full_precision || runtime.real() == DType::f32;  // by compute, all of it
-    if (!sharded) return copy(parameters.master(p).data);
-    if (read_in_f32 && !parameters.stored_sharded()) return copy(parameters.compute_flat(p).data);
+    const int64_t size = size_of(bucket.master);
+    std::vector<Bf16> halves(bucket.master == DType::bf16 ? static_cast<size_t>(p.numel()) : 0);
+    const auto copy = [&](const void* from) {
+        void* const to = halves.empty() ? static_cast<void*>(host) : halves.data();
+        runtime.device().copy(to, from, p.numel() * size, stream);
+        stream.synchronize();
+        std::copy(halves.begin(), halves.end(), host);
+    };
+    if (bucket.num_shards == 1) return copy(parameters.master(p).data);
+    // Compute has all of it, for itself.
+    if (!parameters.copied(bucket) && !parameters.stored_sharded())
+        return copy(parameters.compute_flat(p).data);
     const Buffer whole(runtime.device(), "gathered master", MemoryCategory::workspace,
-                       layout.padded(bucket) * size_of(DType::f32));
-    reducer.gather_master(bucket, whole.tensor(DType::f32, {layout.padded(bucket)}), stream);
-    copy(static_cast<const float*>(whole.data()) + layout.in_bucket(p));
+                       layout.padded(bucket) * size);
+    reducer.gather_master(bucket, whole.tensor(bucket.master, {layout.padded(bucket)}), stream);
+    copy(static_cast<const char*>(whole.data()) + layout.in_bucket(p) * size);
 }
 
 }  // namespace

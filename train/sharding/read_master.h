@@ -1,4 +1,4 @@
-// A parameter's f32 values, whoever of the ranks holds them.
+// A parameter's values in f32, whoever of the ranks holds them.
 #pragma once
 
 #include "train/sharding/reducer.h"

@@ -39,7 +39,7 @@ class Reducer {
     void reduce_over_shards(const Tensor& values, Reduction reduction, Stream& stream);
     // The compute copy of the bucket, from all shards.
     void gather(const Bucket& bucket, Stream& stream);
-    // whole (f32, padded) <- the masters of the bucket, from all shards; on the stream of gather.
+    // whole (Bucket::master, padded) <- the masters of the bucket, from all shards; on the stream of gather.
     void gather_master(const Bucket& bucket, const Tensor& whole, Stream& stream);
     // Slices of a bucket's matrices, among the ranks that share its state; on the optimizer's stream.
     void exchange(const Bucket& bucket, const Tensor& output, const Tensor& input, const Exchange& slices,

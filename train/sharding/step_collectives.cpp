@@ -284,8 +284,10 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
     for (const Parameter& p : table.all())
         expect_even_parts(p, config.groups[static_cast<size_t>(rules.group_of[static_cast<size_t>(p.id)])]);
     rules.placement_of = placements_of(table, ranks);
-    for (const OptimizerGroupConfig& group : config.groups)
+    for (const OptimizerGroupConfig& group : config.groups) {
         rules.whole_matrix.push_back(needs_whole_matrices(group));
+        rules.bf16_weights.push_back(group.weights_dtype == DType::bf16);
+    }
     rules.target = bucket_target(sharing, ranks.mesh().world_size(), table.numel());
     const auto group_of = [&](AxisSet axes) { return ranks.mesh().group(ranks.rank(), axes); };
     const Group all = group_of(kDataAxes), shard = group_of(kShardAxes);

@@ -219,7 +219,8 @@ void UpdatePipeline::reset() {
 }
 
 std::vector<StateShard> UpdatePipeline::state(const Bucket& bucket) const {
-    std::vector<StateShard> shards = {{{"master"}, parameters_.master_shard(bucket)}};
+    std::vector<StateShard> shards = {
+        {{.name = "master", .dtype = bucket.master}, parameters_.master_shard(bucket)}};
     for (const StateShard& shard : groups_[bucket.group]->state(bucket)) shards.push_back(shard);
     return shards;
 }
