@@ -32,13 +32,11 @@ void save_weights(const std::string& folder, const ParameterTable& table, const 
     write_safetensors(folder + kFile, tensors);
 }
 
-void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters,
-                  Runtime& runtime) {
-    load_weights_file(folder + kFile, table, parameters, runtime);
+void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters) {
+    load_weights_file(folder + kFile, table, parameters);
 }
 
-void load_weights_file(const std::string& path, const ParameterTable& table, ParameterStore& parameters,
-                       Runtime& runtime) {
+void load_weights_file(const std::string& path, const ParameterTable& table, ParameterStore& parameters) {
     const std::vector<NamedTensor> tensors = read_safetensors(path);
     std::string problems;
     const auto problem = [&](const std::string& text) { problems += (problems.empty() ? "" : "; ") + text; };

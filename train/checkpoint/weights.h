@@ -17,10 +17,8 @@ void save_weights(const std::string& folder, const ParameterTable& table, const 
                   bool write = true);
 
 // Throws a data error naming every tensor that is missing, unknown or of another shape than the table's.
-void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters,
-                  Runtime& runtime);
+void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters);
 // Does that for a file of any name, not a folder's model.safetensors.
-void load_weights_file(const std::string& path, const ParameterTable& table, ParameterStore& parameters,
-                       Runtime& runtime);
+void load_weights_file(const std::string& path, const ParameterTable& table, ParameterStore& parameters);
 
 }  // namespace speedrun

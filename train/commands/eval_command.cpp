@@ -41,7 +41,7 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
         checkpoint->expect_tensors(checkpoint_tensors(model.table(), config.optimizers));
         load_checkpoint(*checkpoint, *result.runtime, *result.runner);
     } else {
-        load_weights(run + "/checkpoints/final", model.table(), model.parameters(), *result.runtime);
+        load_weights(run + "/checkpoints/final", model.table(), model.parameters());
     }
     return result;
 }

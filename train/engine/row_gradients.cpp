@@ -78,9 +78,7 @@ class RowPass {
           gradients_(model_.table(), model_.parameters().layout(), runtime_),
           loss_sum_(runtime_.device(), "loss", MemoryCategory::workspace, size_of(DType::f32)) {}
 
-    void load(const std::string& weights) {
-        load_weights_file(weights, model_.table(), model_.parameters(), runtime_);
-    }
+    void load(const std::string& weights) { load_weights_file(weights, model_.table(), model_.parameters()); }
 
     RowGradients run(const Batch& batch) {
         upload(batch);
