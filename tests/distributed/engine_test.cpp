@@ -57,8 +57,9 @@ TEST_P(EngineTest, TenStepsEqualOneRanks) {
     EXPECT_EQ(curve.start, expected.start);
     const auto [deviation, parameter] = worst_master(curve, expected);
     EXPECT_LT(deviation, master_tolerance) << parameter;
-    if (!kSanitized)
+    if (!kSanitized) {
         EXPECT_LT(curve.losses.back(), curve.losses.front()) << "ten steps should teach something";
+    }
     EXPECT_TRUE(mode.clip == 0 || *std::max_element(curve.norms.begin(), curve.norms.end()) > mode.clip)
         << "nothing was clipped";
 }
