@@ -1,27 +1,12 @@
 #include <limits>
 
+#include "tests/kernels/adamw_numbers.h"
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
 namespace {
 
 SPEEDRUN_OP_TEST(AdamwTest);
-
-// The numbers of a step; its tensors are each test's to give.
-op::AdamwStep numbers(int64_t step = 1) {
-    return {.parameter = {},
-            .master = {},
-            .first_moment = {},
-            .second_moment = {},
-            .grad = {},
-            .grad_scale = {},
-            .learning_rate = 0.01f,
-            .beta1 = 0.65f,
-            .beta2 = 0.95f,
-            .epsilon = 1e-8f,
-            .weight_decay = 0.1f,
-            .step = step};
-}
 
 struct State {
     Matrix master, first_moment, second_moment;
@@ -41,7 +26,7 @@ TEST_P(AdamwTest, ThreeSteps) {
         const bool shared = dtype() == DType::f32 && count % 2 == 1;  // parameter is the master itself
         const float scales[] = {1.0f, 0.125f, 3.0f};
         const Outputs out = run([&](Harness& h) -> Outputs {
-            op::AdamwStep a = numbers();
+            op::AdamwStep a = adamw_numbers();
             a.master = h.inout(start.master, DType::f32, {count});
             a.first_moment = h.inout(start.first_moment, DType::f32, {count});
             a.second_moment = h.inout(start.second_moment, DType::f32, {count});
@@ -58,7 +43,7 @@ TEST_P(AdamwTest, ThreeSteps) {
         for (int step = 1; step <= 3; ++step) {
             reference::adamw_step(expected.master, expected.first_moment, expected.second_moment,
                                   random_matrix(1, count, 10 + step, DType::f32), scales[step - 1],
-                                  numbers(step));
+                                  adamw_numbers(step));
         }
         expect_close(out[1], expected.master, few_operations(DType::f32), "master");
         expect_close(out[2], expected.first_moment, few_operations(DType::f32), "first_moment");
@@ -73,7 +58,7 @@ TEST_P(AdamwTest, CautiousDecay) {
         SCOPED_TRACE(fmt::format("n={}", count));
         const State start(count);
         const Matrix grad = random_matrix(1, count, 10, DType::f32);
-        op::AdamwStep cautious = numbers();
+        op::AdamwStep cautious = adamw_numbers();
         cautious.cautious = true;
         cautious.weight_decay = 30.0f;  // so much that one decay missed, or too many, is no rounding error
         const Outputs out = run([&](Harness& h) -> Outputs {
@@ -99,7 +84,7 @@ TEST_P(AdamwTest, CautiousDecay) {
 // way to 0 and decays. A weight that does not move decays.
 TEST_P(AdamwTest, CautiousDecayByHand) {
     const Outputs out = run([&](Harness& h) -> Outputs {
-        op::AdamwStep a = numbers();
+        op::AdamwStep a = adamw_numbers();
         a.cautious = true;
         a.weight_decay = 10.0f;
         Matrix master(1, 3, 1.0), grad(1, 3, 1.0);
@@ -129,7 +114,7 @@ TEST_P(AdamwTest, Bf16MomentsAreRoundedWhenTheyAreStored) {
         for (int step = 1; step <= 3; ++step) {
             const Matrix grad = random_matrix(1, count, 10 + step, DType::f32);
             const Outputs out = run([&](Harness& h) -> Outputs {
-                op::AdamwStep a = numbers(step);
+                op::AdamwStep a = adamw_numbers(step);
                 a.master = h.inout(state.master, DType::f32, {count});
                 a.first_moment = h.inout(state.first_moment, DType::bf16, {count});
                 a.second_moment = h.inout(state.second_moment, DType::bf16, {count});
@@ -142,7 +127,7 @@ TEST_P(AdamwTest, Bf16MomentsAreRoundedWhenTheyAreStored) {
             });
             State expected = state;
             reference::adamw_step(expected.master, expected.first_moment, expected.second_moment, grad, 0.5,
-                                  numbers(step));
+                                  adamw_numbers(step));
             expect_close(out[1], expected.master, few_operations(DType::f32), "master");
             expect_close(out[2], expected.first_moment, few_operations(DType::bf16), "first_moment");
             expect_close(out[3], expected.second_moment, few_operations(DType::bf16), "second_moment");
@@ -168,7 +153,7 @@ TEST_P(AdamwTest, Bf16MomentsAreTheNearest) {
         squares[i] = g * g;
     }
     const Outputs out = run([&](Harness& h) -> Outputs {
-        op::AdamwStep a = numbers();
+        op::AdamwStep a = adamw_numbers();
         a.beta1 = a.beta2 = 0.0f;
         a.master = a.parameter = h.inout(random_matrix(1, count, 2, DType::f32), DType::f32, {count});
         a.first_moment = h.inout(Matrix(1, count, 5.0), DType::bf16, {count});
@@ -191,7 +176,7 @@ TEST_P(AdamwTest, NothingChangesIfTheScaleIsNotFinite) {
         const State start(33);
         const Matrix parameter = rounded(start.master, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
-            op::AdamwStep a = numbers();
+            op::AdamwStep a = adamw_numbers();
             a.parameter = h.inout(parameter, dtype(), {33});
             a.master = h.inout(start.master, DType::f32, {33});
             a.first_moment = h.inout(start.first_moment, DType::f32, {33});
@@ -210,7 +195,7 @@ TEST_P(AdamwTest, NothingChangesIfTheScaleIsNotFinite) {
 
 TEST_P(AdamwTest, ShapeErrors) {
     const auto step = [this](Harness& h, int64_t parameter, int64_t grad) {
-        op::AdamwStep a = numbers();
+        op::AdamwStep a = adamw_numbers();
         a.master = a.first_moment = a.second_moment = h.output(DType::f32, {33});
         a.parameter = h.output(dtype(), {parameter});
         a.grad = h.output(DType::f32, {grad});
@@ -221,7 +206,7 @@ TEST_P(AdamwTest, ShapeErrors) {
     expect_error([&](Harness& h) { step(h, 34, 33); }, {"parameter", "[33]", "[34]"});
     expect_error(
         [&](Harness& h) {
-            op::AdamwStep a = numbers();
+            op::AdamwStep a = adamw_numbers();
             a.master = a.parameter = a.grad = h.output(DType::f32, {33});
             a.first_moment = h.output(DType::bf16, {33});
             a.second_moment = h.output(DType::f32, {33});

@@ -2,6 +2,7 @@
 // the f32 step from these weights, rounded once.
 #include <limits>
 
+#include "tests/kernels/adamw_numbers.h"
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -10,21 +11,6 @@ namespace {
 SPEEDRUN_OP_TEST(Bf16WeightsTest);
 
 constexpr int64_t kCounts[] = {1, 7, 33, 130, 20011};
-
-op::AdamwStep adamw_numbers(int64_t step = 1) {
-    return {.parameter = {},
-            .master = {},
-            .first_moment = {},
-            .second_moment = {},
-            .grad = {},
-            .grad_scale = {},
-            .learning_rate = 0.01f,
-            .beta1 = 0.65f,
-            .beta2 = 0.95f,
-            .epsilon = 1e-8f,
-            .weight_decay = 0.1f,
-            .step = step};
-}
 
 struct Weights {
     DType dtype;    // of the master
