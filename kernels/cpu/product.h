@@ -11,7 +11,7 @@ namespace speedrun::cpu {
 // Which operand.
 enum class Side { left, right };
 
-// c = op(a) op(b) + beta·base (+ bias), as Ops::matmul; strides in elements.
+// c = scale·op(a) op(b) + beta·base (+ bias), as Ops::matmul; strides in elements.
 struct Product {
     int64_t m, n, k;
     DType real;  // of a and b
@@ -27,7 +27,9 @@ struct Product {
     float beta = 0.0f;
     const float* bias = nullptr;  // [n]
     const void* base = nullptr;   // [m][n], of c's type and stride; null: c itself
-    bool amx = false;             // bf16 by the processor's matrix registers: level amx_bf16
+    const float *scale_a = nullptr,
+                *scale_b = nullptr;  // whose product the scale is, read as this runs; null: 1
+    bool amx = false;                // bf16 by the processor's matrix registers: level amx_bf16
     bool symmetric = false;  // op(b) is op(a)ᵀ, or the result known to be symmetric: half of it is computed
 };
 

@@ -20,7 +20,7 @@ struct Finish {
     inline __attribute__((always_inline)) void operator()(const Register (&tile)[Rows][Count], int64_t row,
                                                           int64_t column) const {
         constexpr int kVectors = Count / kRegisters;
-        if (!sums && !g.bias && column + kVectors * kLanes <= g.n) return store_whole(tile, row, column);
+        if (plain() && column + kVectors * kLanes <= g.n) return store_whole(tile, row, column);
         float lanes[Rows][kVectors * kLanes];
 #pragma GCC unroll 16
         for (int i = 0; i < Rows; ++i) {
@@ -33,7 +33,7 @@ struct Finish {
     // Sums in memory, [rows][Columns].
     template <int64_t Columns>
     void lines(const float* values, int64_t rows, int64_t row, int64_t column) const {
-        if (sums || g.bias || column + Columns > g.n) return by_vectors<Columns>(values, rows, row, column);
+        if (!plain() || column + Columns > g.n) return by_vectors<Columns>(values, rows, row, column);
         Result* to = c() + row * g.c_stride + column;
         const Result* from = before() + row * g.c_stride + column;
         const float scale = factor();
@@ -60,6 +60,10 @@ struct Finish {
     }
 
   private:
+    // Are sums the result, but for what beta says?
+    bool plain() const {
+        return !sums && !g.bias && !g.scale_a;
+    }
     Result* c() const {
         return static_cast<Result*>(g.c);
     }
@@ -99,6 +103,7 @@ struct Finish {
     }
 
     void store_vector(Vec x, int64_t i, int64_t j, Part lanes) const {
+        if (g.scale_a) x *= *g.scale_a * *g.scale_b;
         float* sum = sums ? sums + i * g.n + j : nullptr;
         if (sums && !first) x += load(sum, lanes);
         if (sums && !last) return store(sum, x, lanes);

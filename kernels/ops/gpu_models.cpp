@@ -23,6 +23,9 @@ constexpr KernelModel kKernels[] = {
     // Library products: QKV, output and MLP in 23.1 ms where the rate alone takes 20.9. Memory: a short inner
     // dimension, or an f32 sum read and written behind the product, leaves little to hide the bytes behind.
     {"matmul", Engine::library, 0.905, 0.55, 1, "assumed: cuBLASLt as others traced it"},
+    // Twice the rate leaves twice the share to what is not products.
+    {"scaled_matmul", Engine::library, 0.80, 0.55, 1, "assumed: cuBLASLt"},
+    {"quantize", Engine::mma, 1, 0.70, 1, "assumed: a tile turned in shared memory"},
     {"column_sum", Engine::mma, 1, 0.80, 2, "assumed"},
     {"sort_ids", Engine::mma, 1, 0.10, 6, "assumed: two digits, three kernels each"},
     {"embedding_backward", Engine::mma, 1, 0.60, 2, "assumed: rows gathered, runs of frequent tokens split"},
@@ -101,20 +104,23 @@ double tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
 
 const std::vector<GpuModel>& gpu_models() {
     static const std::vector<GpuModel> kModels = {
-        // NVIDIA's data sheet: 3.35 TB/s, 989.4 TFLOP/s bf16 (dense), 66.9 f32, 132 SMs. mma.sync: about 65%
+        // NVIDIA's data sheet: 3.35 TB/s, 989.4 TFLOP/s bf16 (dense), 1978.9 fp8, 66.9 f32, 132 SMs. mma.sync: about 65%
         // of what wgmma reaches. Gap: 840 nodes of a graph in 0.8 ms, by count.
-        {"h100", "NVIDIA H100 SXM 80GB", 3.0 * kTera, 798 * kTera, 66.9 * kProductShare * kTera, 0.65, 132,
-         1.0, "copy and bf16 product measured by others; f32, mma.sync and gaps assumed"},
+        {"h100", "NVIDIA H100 SXM 80GB", 3.0 * kTera, 798 * kTera, 2 * 798 * kTera,
+         66.9 * kProductShare * kTera, 0.65, 132, 1.0,
+         "copy and bf16 product measured by others; f32, mma.sync and gaps assumed"},
         // Data sheet: 4.8 TB/s, otherwise the H100's.
-        {"h200", "NVIDIA H200 SXM 141GB", 4.3 * kTera, 798 * kTera, 66.9 * kProductShare * kTera, 0.65, 132,
-         1.0, "copy measured by others; products taken from the H100; f32, mma.sync and gaps assumed"},
+        {"h200", "NVIDIA H200 SXM 141GB", 4.3 * kTera, 798 * kTera, 2 * 798 * kTera,
+         66.9 * kProductShare * kTera, 0.65, 132, 1.0,
+         "copy measured by others; products taken from the H100; f32, mma.sync and gaps assumed"},
         // Data sheet: 2.039 TB/s, 312 TFLOP/s bf16 (dense), 19.5 f32, 108 SMs. It has no other
         // instruction than mma.sync.
-        {"a100", "NVIDIA A100 SXM 80GB", 2.039 * kCopyShare * kTera, 312 * kProductShare * kTera,
+        {"a100", "NVIDIA A100 SXM 80GB", 2.039 * kCopyShare * kTera, 312 * kProductShare * kTera, 0,
          19.5 * kProductShare * kTera, 1.0, 108, 1.3, "data sheet times an H100's shares; gaps assumed"},
-        // Ada's white paper: 1.008 TB/s, 165.2 TFLOP/s bf16 with f32 sums (dense), 82.6 f32, 128 SMs.
+        // Ada's white paper: 1.008 TB/s, 165.2 TFLOP/s bf16 with f32 sums (dense), 330.3 fp8, 82.6 f32, 128 SMs.
         {"4090", "NVIDIA GeForce RTX 4090", 1.008 * kCopyShare * kTera, 165.2 * kProductShare * kTera,
-         82.6 * kProductShare * kTera, 1.0, 128, 1.0, "data sheet times an H100's shares; gaps assumed"},
+         330.3 * kProductShare * kTera, 82.6 * kProductShare * kTera, 1.0, 128, 1.0,
+         "data sheet times an H100's shares; gaps assumed"},
     };
     return kModels;
 }
@@ -144,7 +150,11 @@ KernelModel kernel_model(std::string_view op, bool hand_products) {
 ModelledCall model_call(const OpCost& cost, DType real, const GpuModel& gpu, const KernelModel& kernel,
                         double share_of_floor) {
     const auto flops = static_cast<double>(cost.flops), bytes = static_cast<double>(cost.bytes);
-    const double rate = gpu.flops_per_s(real);
+    const bool fp8 = std::string_view(cost.op) == "scaled_matmul";
+    if (fp8 && gpu.fp8_flops_per_s == 0)
+        throw_usage("{} does not multiply 8-bit numbers (fp8): set model's to null, or ask for another GPU",
+                    gpu.title);
+    const double rate = gpu.flops_per_s(fp8 ? DType::e4m3 : real);
     ModelledCall call;
     const double compute_floor = flops / rate * 1e3, memory_floor = bytes / gpu.bytes_per_s * 1e3;
     call.floor_ms = std::max(compute_floor, memory_floor);

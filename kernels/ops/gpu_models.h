@@ -17,13 +17,17 @@ struct GpuModel {
     const char *name, *title;  // "h100", as one asks for it; what NVIDIA calls it
     double bytes_per_s;        // of a large copy, read and written
     double bf16_flops_per_s;   // of a large product by the library, sums in f32
+    double fp8_flops_per_s;    // the same of 8-bit numbers; 0: it has none
     double f32_flops_per_s;    // the same in f32 (no TF32: cuBLASLt is asked for CUBLAS_COMPUTE_32F)
     double mma_share;  // of bf16_flops_per_s, what mma.sync, which our own kernels are made of, can reach
     int num_sms;
     double launch_gap_us;  // from the end of a kernel to the begin of the next, inside a CUDA graph
     const char* source;    // of the rates
 
-    double flops_per_s(DType real) const { return real == DType::bf16 ? bf16_flops_per_s : f32_flops_per_s; }
+    double flops_per_s(DType type) const {
+        if (is_fp8(type)) return fp8_flops_per_s;
+        return type == DType::bf16 ? bf16_flops_per_s : f32_flops_per_s;
+    }
 };
 
 const std::vector<GpuModel>& gpu_models();

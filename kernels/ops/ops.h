@@ -15,6 +15,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/combine.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/fp8.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/norm.h"
@@ -26,6 +27,7 @@
 #define SPEEDRUN_EACH_OP(X)   \
     SPEEDRUN_EMBEDDING_OPS(X) \
     SPEEDRUN_MATMUL_OPS(X)    \
+    SPEEDRUN_FP8_OPS(X)       \
     SPEEDRUN_NORM_OPS(X)      \
     SPEEDRUN_POINTWISE_OPS(X) \
     SPEEDRUN_COMBINE_OPS(X)   \

@@ -10,6 +10,7 @@ namespace speedrun {
 
 namespace {
 
+constexpr int kAda = 89;    // the first, times ten, that multiplies 8-bit numbers
 constexpr int kAmpere = 8;  // the first compute capability with bf16 tensor cores
 
 }  // namespace
@@ -63,6 +64,7 @@ void Runtime::make_cuda(const RuntimeOptions& options) {
         throw_usage("precision: 'bf16' was asked for, but {} has no bf16 tensor cores; use 'f32' or 'auto'",
                     info.gpus[options.gpu].name);
     }
+    if (known) has_fp8_ = 10 * info.gpus[options.gpu].major + info.gpus[options.gpu].minor >= kAda;
     real_ = options.precision != DType::f32 && has_bf16 ? DType::bf16 : DType::f32;
     device_ = std::move(backend.device);
     ops_ = std::move(backend.ops);

@@ -39,7 +39,8 @@ class Runtime {
     Stream& exchange() { return exchange_ ? *exchange_ : *compute_; }
     // Device to host while training goes on: checkpoints.
     Stream& copy() { return *copy_; }
-    DType real() const { return real_; }  // the compute type
+    DType real() const { return real_; }       // the compute type
+    bool has_fp8() const { return has_fp8_; }  // does it multiply 8-bit numbers?
     int threads() const { return threads_; }
     // "bf16 on 2 threads", "bf16 on NVIDIA H100 80GB HBM3".
     const std::string& description() const { return description_; }
@@ -55,6 +56,7 @@ class Runtime {
     void make_cuda(const RuntimeOptions& options);
 
     DType real_ = DType::f32;
+    bool has_fp8_ = true;
     int threads_ = 0;
     std::string description_;
     std::vector<std::string> notes_;

@@ -48,6 +48,12 @@ void CaseMemory::upload_random(const Tensor& tensor, float deviation) {
     std::rotate(f32.begin(), f32.begin() + shift, f32.end());
     for (float& value : f32) value *= deviation;
     if (tensor.dtype == DType::f32) return upload(tensor, f32.data(), count * size_of(DType::f32));
+    if (is_fp8(tensor.dtype)) {
+        std::vector<uint8_t> bits;
+        for (float value : f32)
+            bits.push_back(tensor.dtype == DType::e4m3 ? E4m3(value).bits : E5m2(value).bits);
+        return upload(tensor, bits.data(), count);
+    }
     std::vector<Bf16> bf16;
     bf16.reserve(f32.size());
     for (float value : f32) bf16.emplace_back(value);
@@ -70,7 +76,7 @@ Tensor CaseMemory::inout(DType dtype, Dims dims, float deviation) {
 Tensor CaseMemory::output(DType dtype, Dims dims) {
     const Tensor tensor = allocate(dtype, dims);
     const std::vector<char> poison(static_cast<size_t>(std::min<int64_t>(tensor.bytes(), 64 << 20)),
-                                   static_cast<char>(0xff));  // NaN in f32 and in bf16
+                                   static_cast<char>(0xff));  // NaN in each of them
     upload(tensor, poison.data(), static_cast<int64_t>(poison.size()));
     written_ += tensor.bytes();
     results_.push_back(tensor);

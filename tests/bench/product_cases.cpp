@@ -49,6 +49,62 @@ void add_linear(std::vector<Case>& cases, const ModelShape& shape, const Linear&
          }});
 }
 
+// The head's products of 8-bit numbers, and what rounds x and the gradients of its logits.
+void add_fp8_head(std::vector<Case>& cases, const ModelShape& shape) {
+    const int64_t tokens = shape.tokens, width = shape.width, vocab = shape.padded_vocab;
+    const std::string name = fmt::format("fp8.{}.head.", shape.name);
+    const auto quantize = [&](const char* what, int64_t columns, DType type) {
+        cases.push_back({name + what,
+                         "quantize",
+                         fmt::format("{}x{}", tokens, columns),
+                         0,
+                         {},
+                         [=](CaseMemory& m) -> Enqueue {
+                             const Tensor out = m.output(type, {tokens, columns}),
+                                          turned = m.output(type, {columns, tokens}),
+                                          x = m.input({tokens, columns}), scale = m.constant({1}, 0.01f);
+                             return [=](Ops& ops, Stream& stream) {
+                                 ops.quantize({.out = out, .transposed = turned, .x = x, .scale = scale},
+                                              stream);
+                             };
+                         }});
+    };
+    quantize("quantize_x", width, DType::e4m3);
+    quantize("quantize_gradient", vocab, DType::e5m2);
+    struct Operand {
+        DType type;
+        int64_t rows;
+    };
+    const auto product = [&](const char* what, Operand a, Operand b, int64_t inner, bool accumulate) {
+        const double flops =
+            2.0 * static_cast<double>(a.rows) * static_cast<double>(b.rows) * static_cast<double>(inner);
+        cases.push_back({name + what,
+                         "scaled_matmul",
+                         sizes(a.rows, b.rows, inner),
+                         flops,
+                         {},
+                         [=](CaseMemory& m) -> Enqueue {
+                             const Tensor c = accumulate ? m.inout(DType::f32, {a.rows, b.rows})
+                                                         : m.output({a.rows, b.rows}),
+                                          left = m.input(a.type, {a.rows, inner}),
+                                          right = m.input(b.type, {b.rows, inner}),
+                                          one = m.constant({1}, 0.1f), other = m.constant({1}, 0.02f);
+                             return [=](Ops& ops, Stream& stream) {
+                                 ops.scaled_matmul({.c = c,
+                                                    .a = left,
+                                                    .b = right,
+                                                    .scale_a = one,
+                                                    .scale_b = other,
+                                                    .accumulate = accumulate},
+                                                   stream);
+                             };
+                         }});
+    };
+    product("forward", {DType::e4m3, tokens}, {DType::e4m3, vocab}, width, false);
+    product("dgrad", {DType::e5m2, tokens}, {DType::e4m3, width}, vocab, false);
+    product("wgrad", {DType::e5m2, vocab}, {DType::e4m3, width}, tokens, true);
+}
+
 }  // namespace
 
 std::vector<Case> product_cases(const Shapes& shapes) {
@@ -69,6 +125,7 @@ std::vector<Case> product_cases(const Shapes& shapes) {
                false);
     add_linear(cases, r, {"head", r.width, r.padded_vocab, head, head, head}, false);
     add_linear(cases, shapes.gpt2, {"up", r.width, r.mlp_width, {}, {}, {}}, true);
+    add_fp8_head(cases, r);
     return cases;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <vector>
 
 namespace speedrun::bench {
 
@@ -13,8 +14,25 @@ namespace {
 constexpr int kMaxSets = 16;
 constexpr int64_t kHostSample = 4096;  // elements of a tensor's start and end that the host looks at
 
+bool is_bad(const Tensor& tensor, const char* element) {
+    if (tensor.dtype == DType::bf16) return !std::isfinite(float{*reinterpret_cast<const Bf16*>(element)});
+    if (tensor.dtype == DType::e4m3) return !std::isfinite(float{*reinterpret_cast<const E4m3*>(element)});
+    if (tensor.dtype == DType::e5m2) return !std::isfinite(float{*reinterpret_cast<const E5m2*>(element)});
+    return !std::isfinite(*reinterpret_cast<const float*>(element));
+}
+
+// Non-finite elements of 8-bit numbers, which count_nonfinite does not take: on the host.
+double count_on_host(const Tensor& tensor, Backend& backend, Stream& stream) {
+    std::vector<char> host(static_cast<size_t>(tensor.bytes()));
+    backend.device->copy(host.data(), tensor.data, tensor.bytes(), stream);
+    stream.synchronize();
+    return static_cast<double>(std::count_if(host.begin(), host.end(),
+                                             [&](const char& element) { return is_bad(tensor, &element); }));
+}
+
 // Non-finite elements that the operation count_nonfinite finds.
 double count_nonfinite(const Tensor& tensor, Backend& backend, Stream& stream) {
+    if (is_fp8(tensor.dtype)) return count_on_host(tensor, backend, stream);
     Buffer count(*backend.device, "bench", MemoryCategory::workspace, sizeof(float));
     float found = -1.0f;
     const Tensor out = count.tensor(DType::f32, {1});
@@ -33,10 +51,7 @@ bool sample_is_finite(const Tensor& tensor, Backend& backend, Stream& stream) {
                              stream);
         stream.synchronize();
         for (int64_t i = 0; i < count; ++i) {
-            const float value = tensor.dtype == DType::bf16
-                                    ? static_cast<float>(reinterpret_cast<const Bf16*>(host.data())[i])
-                                    : reinterpret_cast<const float*>(host.data())[i];
-            if (!std::isfinite(value)) return false;
+            if (is_bad(tensor, host.data() + i * size)) return false;
         }
     }
     return true;

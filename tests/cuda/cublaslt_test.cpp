@@ -56,6 +56,8 @@ T read_desc(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute)
 
 double element(const void* data, uint32_t type, int64_t index) {
     if (type == CUDA_R_16BF) return static_cast<float>(static_cast<const Bf16*>(data)[index]);
+    if (type == CUDA_R_8F_E4M3) return static_cast<float>(static_cast<const E4m3*>(data)[index]);
+    if (type == CUDA_R_8F_E5M2) return static_cast<float>(static_cast<const E5m2*>(data)[index]);
     return static_cast<const float*>(data)[index];
 }
 
@@ -84,7 +86,15 @@ cublasStatus_t fake_matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const vo
         EXPECT_EQ(read_desc<uint32_t>(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE), ld.type);
         bias = read_desc<const void*>(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
     }
-    const double scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+    double scale = *static_cast<const float*>(alpha);
+    if (la.type == CUDA_R_8F_E4M3 || la.type == CUDA_R_8F_E5M2) {
+        EXPECT_TRUE(ta && !tb) << "Hopper multiplies 8-bit numbers in one form alone";
+        const bool both = la.type == CUDA_R_8F_E4M3 && lb.type == CUDA_R_8F_E4M3;
+        EXPECT_EQ(read_desc<int8_t>(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM), both ? 1 : 0);
+        scale *= *read_desc<const float*>(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
+        scale *= *read_desc<const float*>(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+    }
+    const double keep = *static_cast<const float*>(beta);
     for (uint64_t j = 0; j < n; ++j) {
         for (uint64_t i = 0; i < m; ++i) {
             double sum = 0;
@@ -164,6 +174,10 @@ class CublasLtTest : public ::testing::TestWithParam<DType> {
                 void* const base = keep.back().data();
                 if (dtype == DType::bf16)
                     static_cast<Bf16*>(base)[r * stride + c] = Bf16(value);
+                else if (dtype == DType::e4m3)
+                    static_cast<E4m3*>(base)[r * stride + c] = E4m3(value);
+                else if (dtype == DType::e5m2)
+                    static_cast<E5m2*>(base)[r * stride + c] = E5m2(value);
                 else
                     static_cast<float*>(base)[r * stride + c] = value;
             }
@@ -224,6 +238,42 @@ TEST_P(CublasLtTest, EveryLayoutIsWhatItAsksFor) {
                             }
                         }
                     }
+                }
+            }
+        }
+    }
+}
+
+// c in the type of the test. A second product of the same plan has scales of its own.
+TEST_P(CublasLtTest, ScaledProductsOfEightBits) {
+    CudaDevice device;
+    const auto stream = device.create_stream("compute");
+    const auto library = make_cublaslt(device, CublasLtOptions{.tune = false, .cache_file = ""}, api_);
+    constexpr int64_t kM = 16, kN = 32, kK = 48, kPad = 16;
+    for (const DType type_a : {DType::e4m3, DType::e5m2}) {
+        for (const float scale : {0.5f, 3.0f}) {
+            std::vector<Buffer> keep;
+            const Matrix a = random_matrix(kM, kK, 1, type_a), b = random_matrix(kN, kK, 2, DType::e4m3),
+                         before = random_matrix(kM, kN, 3, GetParam());
+            const Tensor c = upload(device, before, GetParam(), kN, keep);
+            upload(device, Matrix(1, 2, scale), DType::f32, 2, keep);
+            const Tensor scales = keep.back().tensor(DType::f32, {2, 1});
+            scales.as<float>()[1] = 7.0f;
+            ASSERT_TRUE(library->scaled_matmul({.c = c,
+                                                .a = upload(device, a, type_a, kK + kPad, keep),
+                                                .b = upload(device, b, DType::e4m3, kK, keep),
+                                                .scale_a = scales.row_slice(0, 1).reshaped({1}),
+                                                .scale_b = scales.row_slice(1, 1).reshaped({1}),
+                                                .accumulate = true},
+                                               *stream));
+            for (int64_t i = 0; i < kM; ++i) {
+                for (int64_t j = 0; j < kN; ++j) {
+                    double sum = 0;
+                    for (int64_t p = 0; p < kK; ++p) sum += a(i, p) * b(j, p);
+                    sum = sum * scale * 7 + before(i, j);
+                    const bool narrow = GetParam() == DType::bf16;
+                    ASSERT_NEAR(element(c.data, narrow ? CUDA_R_16BF : CUDA_R_32F, i * kN + j), sum,
+                                std::abs(sum) * (narrow ? kBf16Ulp : 1e-6) + 1e-6);
                 }
             }
         }

@@ -52,8 +52,17 @@ Tensor Harness::allocate(DType dtype, Dims dims, const void* values, bool consta
 Tensor Harness::upload(const Matrix& values, DType dtype, Dims dims, bool constant) {
     std::vector<float> f32(values.values.begin(), values.values.end());
     std::vector<Bf16> bf16;
-    for (float value : f32) bf16.push_back(Bf16(value));
-    const void* source = dtype == DType::f32 ? static_cast<const void*>(f32.data()) : bf16.data();
+    std::vector<E4m3> e4m3;
+    std::vector<E5m2> e5m2;
+    for (float value : f32) {
+        bf16.push_back(Bf16(value));
+        e4m3.push_back(E4m3(value));
+        e5m2.push_back(E5m2(value));
+    }
+    const void* source = f32.data();
+    if (dtype == DType::bf16) source = bf16.data();
+    if (dtype == DType::e4m3) source = e4m3.data();
+    if (dtype == DType::e5m2) source = e5m2.data();
     Tensor tensor = dims.size() ? allocate(dtype, dims, source, constant)
                                 : allocate(dtype, {values.rows, values.cols}, source, constant);
     if (tensor.numel() != values.size()) throw_internal("{} values for {}", values.size(), tensor.describe());
@@ -79,6 +88,7 @@ Tensor Harness::output(DType dtype, Dims dims) {
 Matrix Harness::read(const Tensor& tensor) {
     Matrix values(tensor.rows(), tensor.cols());
     if (values.empty()) return values;
+    const bool dtype_is_fp8 = is_fp8(tensor.dtype);
     const int64_t elements = (values.rows - 1) * tensor.row_stride + values.cols;
     std::vector<char> host(static_cast<size_t>(elements * size_of(tensor.dtype)));
     fetch(host.data(), tensor.data, static_cast<int64_t>(host.size()));
@@ -88,10 +98,16 @@ Matrix Harness::read(const Tensor& tensor) {
             float f32 = 0.0f;
             Bf16 bf16{};
             int32_t i32 = 0;
+            E4m3 e4m3{};
+            E5m2 e5m2{};
             if (tensor.dtype == DType::f32) std::memcpy(&f32, element, sizeof f32);
             if (tensor.dtype == DType::bf16) std::memcpy(static_cast<void*>(&bf16), element, sizeof bf16);
             if (tensor.dtype == DType::i32) std::memcpy(&i32, element, sizeof i32);
+            if (dtype_is_fp8) std::memcpy(&e4m3.bits, element, 1);
+            e5m2.bits = e4m3.bits;
             values(r, c) = f32;
+            if (tensor.dtype == DType::e4m3) values(r, c) = e4m3;
+            if (tensor.dtype == DType::e5m2) values(r, c) = e5m2;
             if (tensor.dtype == DType::bf16) values(r, c) = static_cast<float>(bf16);
             if (tensor.dtype == DType::i32) values(r, c) = i32;
         }
@@ -156,7 +172,9 @@ std::string param_name(const ::testing::TestParamInfo<OpTest::ParamType>& info) 
 Matrix rounded(Matrix values, DType dtype) {
     for (double& value : values.values) {
         const float f32 = static_cast<float>(value);
-        value = dtype == DType::bf16 ? static_cast<float>(Bf16(f32)) : f32;
+        value = f32;
+        if (dtype == DType::bf16) value = static_cast<float>(Bf16(f32));
+        if (is_fp8(dtype)) value = reference::fp8(f32, dtype);
     }
     return values;
 }

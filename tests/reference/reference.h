@@ -24,6 +24,11 @@ Matrix transposed(const Matrix& x);
 Matrix matmul(const Matrix& a, const Matrix& b);  // M×K times K×N
 Matrix column_sum(const Matrix& x);               // 1×C
 
+// ---- fp8.cpp
+// ----------------------------------------------------------------------------------------------
+// The nearest number of an 8-bit type, of two the even one; those beyond the largest become that, NaN stays one.
+double fp8(double x, DType type);
+
 // ---- norm.cpp
 // ------------------------------------------------------------------------------------------------
 struct NormForward {

@@ -14,7 +14,7 @@ bench::Shapes watched_shapes() {
 }
 
 bench::Shapes tiny_shapes() {
-    return {.recipe = {"recipe", 96, 96, 128, 2, 64, 136, 131, 136, 40, 30},
+    return {.recipe = {"recipe", 96, 96, 128, 2, 64, 136, 131, 144, 40, 30},
             .gpt2 = {"gpt2", 96, 48, 64, 1, 64, 104, 131, 136, 0, 0},
             .attention_tokens = 128,
             .attention_width = 128,

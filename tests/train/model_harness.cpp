@@ -107,7 +107,7 @@ void ModelHarness::upload(const HostBatch& batch) {
 
 double ModelHarness::forward_loss(const HostBatch& batch) {
     upload(batch);
-    model.forward();
+    model.forward(false);
     model.loss(loss_sum_.tensor(DType::f32, {1}), false);
     double sum = 0;
     for (double loss : read(model.losses())) sum += loss;
@@ -116,7 +116,7 @@ double ModelHarness::forward_loss(const HostBatch& batch) {
 
 double ModelHarness::backward(const HostBatch& batch, float gradient_scale) {
     upload(batch);
-    model.forward();
+    model.forward(true);
     model.loss_and_backward(loss_sum_.tensor(DType::f32, {1}), false, gradient_scale, gradients);
     gradients.expect_all_ready();
     double sum = 0;

@@ -91,7 +91,7 @@ Outcome run(const RandomGraph& g, const Program& program, bool poison = false) {
     gradients.observe(poison ? static_cast<PassObserver*>(&poisoner) : &listener);
     gradients.begin_step();
     try {
-        executor.forward();
+        executor.forward(true);
         executor.backward(
             {.loss_sum = loss.tensor(DType::f32, {1}), .gradient_scale = 1, .gradients = &gradients});
         gradients.expect_all_ready();

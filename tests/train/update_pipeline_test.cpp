@@ -159,7 +159,7 @@ TEST_P(EveryNormTest, NonFiniteGradientStopsAllParameters) {
     const std::vector<Values> before = masters();
     run.updates.begin_microbatch({});
     harness_.upload(batch);
-    harness_.model.forward();
+    harness_.model.forward(true);
     harness_.model.loss_and_backward(run.updates.statistics().loss_sum(), false, 1, harness_.gradients);
     finish(run);
     EXPECT_FALSE(std::isfinite(run.numbers().grad_norm()));

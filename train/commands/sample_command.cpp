@@ -53,7 +53,7 @@ class Sampler {
             run_.runtime->device().copy(to.data, values.data(), to.bytes(), stream);
             stream.synchronize();  // before the values go
         });
-        model_.forward();
+        model_.forward(false);
         const Tensor logits = model_.logits_of(used - 1);
         std::vector<char> raw(logits.bytes());
         run_.runtime->device().copy(raw.data(), logits.data, logits.bytes(), stream);

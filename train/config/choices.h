@@ -50,6 +50,12 @@ inline constexpr Word<StreamPart> kWords<StreamPart>[] = {{"table", StreamPart::
                                                           {"norm", StreamPart::norm},
                                                           {"backout", StreamPart::backout}};
 
+// What the scale of an 8-bit operand is.
+enum class Fp8ScaleBy : uint8_t { constant, amax };
+template <>
+inline constexpr Word<Fp8ScaleBy> kWords<Fp8ScaleBy>[] = {{"constant", Fp8ScaleBy::constant},
+                                                          {"amax", Fp8ScaleBy::amax}};
+
 // Which function bounds logits, see HeadConfig::cap().
 enum class SoftcapFunction : uint8_t { tanh, sigmoid };
 template <>

@@ -105,6 +105,10 @@ void MlpConfig::fields(FieldVisitor& v) {
     v.field("bias", bias, "its linear layers have biases");
     init_field(v, "init", init, "first matrix at the start");
     init_field(v, "down_init", down_init, "second matrix at the start");
+    v.optional(
+        "up_fp8", up_fp8,
+        "training's forward multiplies by the first matrix in 8 bits (e4m3); backward and validation do not; null: no");
+    v.optional("down_fp8", down_fp8, "likewise by the second");
 }
 
 void MixConfig::fields(FieldVisitor& v) {
@@ -155,6 +159,10 @@ void HeadConfig::fields(FieldVisitor& v) {
         "then they are divided by this; 0: by c for tanh, by c/4 for sigmoid, so that the steepest slope is 1",
         {0, 1e6});
     init_field(v, "init", init, "its own matrix at the start");
+    v.optional(
+        "fp8", fp8,
+        "training multiplies in 8 bits: x and the matrix e4m3, gradients of logits e5m2; validation does not; null: "
+        "no");
 }
 
 void LossConfig::fields(FieldVisitor& v) {
@@ -223,6 +231,13 @@ int64_t ModelParts::num_layers() const {
     int64_t count = 0;
     for (const auto& layer : layers.resolved()) count += layer ? 1 : 0;
     return count;
+}
+
+bool ModelParts::uses_fp8() const {
+    bool uses = head.fp8.has_value();
+    for (const auto& layer : layers.resolved())
+        uses |= layer && layer->mlp && (layer->mlp->up_fp8 || layer->mlp->down_fp8);
+    return uses;
 }
 
 }  // namespace speedrun

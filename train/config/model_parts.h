@@ -15,6 +15,7 @@
 #include "kernels/ops/loss.h"
 #include "train/config/choices.h"
 #include "train/config/field_visitor.h"
+#include "train/config/fp8.h"
 
 namespace speedrun {
 
@@ -101,6 +102,7 @@ struct MlpConfig {
     bool bias = false;
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};
     InitConfig down_init = {};
+    std::optional<LinearFp8Config> up_fp8 = {}, down_fp8 = {};
     void fields(FieldVisitor& v);
 };
 
@@ -147,6 +149,7 @@ struct HeadConfig {
     SoftcapFunction softcap_function = SoftcapFunction::tanh;
     double logit_shift = 0, logit_scale = 0;
     InitConfig init = {};
+    std::optional<HeadFp8Config> fp8 = {};
     // tanh: c·tanh((z + shift)/scale), sigmoid: c·σ((z + shift)/scale), less its half, which changes no probability. With
     // scale 0 the slope at its steepest is 1: a scale of c, and of c/4.
     Softcap cap() const {
@@ -199,6 +202,7 @@ struct ModelParts {
     NgramTable ngram_table() const;
     bool has_positions() const;  // a table of them, which says how long a row can be
     int64_t num_layers() const;  // those that are not left out
+    bool uses_fp8() const;       // some product of training does
 };
 
 }  // namespace speedrun

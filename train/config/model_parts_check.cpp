@@ -94,6 +94,9 @@ class PartsCheck {
             throw_usage("model.layers: all {} are left out", layers_.size());
         for (size_t i = 0; i < layers_.size(); ++i)
             if (layers_[i] && layers_[i]->attention) check_attention(*layers_[i]->attention, i);
+        for (size_t i = 0; i < layers_.size(); ++i)
+            if (layers_[i] && layers_[i]->mlp) check_fp8(*layers_[i]->mlp, i);
+        if (parts_.head.fp8) expect_sixteens("model.head.fp8");
         for (size_t i = 0; i < parts_.skips.size(); ++i) check_skip(i);
         check_output();
         check_loss();
@@ -218,6 +221,21 @@ class PartsCheck {
                     "scale by {:.3g}: shrink less at once, or lower log_scale",
                     key, yarn.window, before, keys, yarn.log_scale, factor);
         }
+    }
+
+    // Tensor cores take 16 bytes of a row at a time.
+    void expect_sixteens(const std::string& key) const {
+        if (model_dim_ % 16 != 0)
+            throw_usage("{}: products of 8-bit numbers need a model.model_dim that 16 divides, not {}", key,
+                        model_dim_);
+    }
+    void check_fp8(const MlpConfig& mlp, size_t layer) const {
+        if (!mlp.up_fp8 && !mlp.down_fp8) return;
+        const std::string key =
+            fmt::format("model.layers, layer {}: mlp.{}", layer, mlp.up_fp8 ? "up_fp8" : "down_fp8");
+        expect_sixteens(key);
+        if (mlp.bias)
+            throw_usage("{}: products of 8-bit numbers add no bias: mlp.bias false, or {} null", key, key);
     }
 
     void check_columns(const std::string& key, int64_t columns) const {

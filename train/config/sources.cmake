@@ -4,6 +4,7 @@ set(speedrun_config_sources
   ${CMAKE_CURRENT_LIST_DIR}/config_json.cpp
   ${CMAKE_CURRENT_LIST_DIR}/config_reader.cpp
   ${CMAKE_CURRENT_LIST_DIR}/config_keys.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/fp8.cpp
   ${CMAKE_CURRENT_LIST_DIR}/model_config.cpp
   ${CMAKE_CURRENT_LIST_DIR}/model_parts.cpp
   ${CMAKE_CURRENT_LIST_DIR}/model_parts_check.cpp

@@ -86,7 +86,7 @@ class RowPass {
         result.targets = batch.valid_targets;
         result.gradient_scale = config_.model.loss().gradient_scale(result.targets);
         gradients_.begin_step();
-        model_.forward();
+        model_.forward(true);
         model_.loss_and_backward(loss_sum_.tensor(DType::f32, {1}), false, result.gradient_scale, gradients_);
         gradients_.expect_all_ready();
         const std::vector<float> losses = read(model_.losses());

@@ -158,7 +158,7 @@ void StepRunner::enqueue_model(size_t model, const UpdatePipeline::Microbatch& m
     const float gradient_scale = config_.model.loss().gradient_scale(step_targets);
     updates_.begin_microbatch(microbatch);
     mark(Phase::forward);
-    models_[model]->forward();
+    models_[model]->forward(true);
     mark(Phase::backward);
     models_[model]->loss_and_backward(updates_.statistics().loss_sum(), !microbatch.first, gradient_scale,
                                       gradients_);
@@ -288,13 +288,14 @@ void StepRunner::warm_up_stage(int64_t stage) {
     enqueue_optimizer(slots_[0], false);
 }
 
-// Nothing that a stage has not run, unless its rows or windows are its own.
+// Nothing that a stage has not run, unless its rows or windows are its own, or its products are (fp8).
 void StepRunner::warm_up_validation() {
+    const bool trains_alike = !config_.model.spelled_out().uses_fp8();
     for (const RunStage& stage : stages_.stages)
-        if (stage.model == stages_.validation.model) return;
+        if (trains_alike && stage.model == stages_.validation.model) return;
     ZeroBatches source(config_.in_validation(), ranks_.part());
     upload(source.next(), validation_model(), {});
-    validation_model().forward();
+    validation_model().forward(false);
     validation_model().loss(updates_.statistics().loss_sum(), false);
 }
 
@@ -379,7 +380,7 @@ double StepRunner::validate(const ValidationLoader& loader) {
     for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {
         loader.fill({.first = row + rows * ranks_.data_rank(), .count = rows}, batch);
         upload(batch, model, {});
-        model.forward();
+        model.forward(false);
         model.loss(loss_sum, false);
         float sum = 0;
         runtime_.device().copy(&sum, loss_sum.data, loss_sum.bytes(), runtime_.compute());

@@ -152,7 +152,9 @@ class Builder {
                                       .vocab_size = parts_.loss.padding ? padded : config_.vocab_size,
                                       .padded_vocab_size = padded,
                                       .softcap = config.cap(),
-                                      .part = w_.batch.tensor});
+                                      .part = w_.batch.tensor,
+                                      .fp8 = config.fp8,
+                                      .width = config_.model_dim});
     }
 
     const ModelConfig& config_;

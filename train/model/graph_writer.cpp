@@ -112,7 +112,11 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
     const ValueId y = real(name, rows_of(x), w.outputs);
     // A bias is in one of the terms of a sum.
     const bool adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0;
-    add<Linear>({.y = y, .x = x, .weight = weight, .bias = bias}, adds_bias);
+    add<Linear>({.y = y, .x = x, .weight = weight, .bias = bias}, Linear::Options{.adds_bias = adds_bias,
+                                                                                  .fp8 = w.fp8,
+                                                                                  .rows = rows_of(x).size,
+                                                                                  .inputs = w.inputs.size,
+                                                                                  .outputs = w.outputs.size});
     return y;
 }
 

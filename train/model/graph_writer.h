@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,7 @@ class GraphWriter {
         int64_t fan_in;  // of the whole matrix
         const char* meaning;
         int64_t matrices = 1;
+        std::optional<LinearFp8Config> fp8 = {};
     };
     ValueId linear(const std::string& name, ValueId x, const Weight& w);
     // Sigmoids of the first columns of x: f32 (tokens, gates), 1/2 at the start.

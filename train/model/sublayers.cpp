@@ -175,7 +175,8 @@ ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {
                                       .init = config.init,
                                       .bias = config.bias,
                                       .fan_in = width,
-                                      .meaning = "h = f(W x), x normed"});
+                                      .meaning = "h = f(W x), x normed",
+                                      .fp8 = config.up_fp8});
     const ValueId activated = w_.real("activated", w_.tokens(), hidden_width);
     w_.add<Activate>({.y = activated, .x = hidden}, config.activation);
     return w_.into_stream(w_.linear("mlp.down", activated,
@@ -184,7 +185,8 @@ ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {
                                      .init = config.down_init,
                                      .bias = config.bias,
                                      .fan_in = hidden_size,
-                                     .meaning = "W h is added to the stream"}));
+                                     .meaning = "W h is added to the stream",
+                                     .fp8 = config.down_fp8}));
 }
 
 const RotaryTables& Sublayers::rotary_tables(const std::vector<double>& frequencies) {

@@ -9,13 +9,18 @@ namespace speedrun {
 
 namespace {
 
+constexpr int64_t kFp8Unit = 16;  // of op::ScaledMatmul
+
 // The head's product runs on this many rows at a time. Each time reads all of the head three times and its
 // gradient twice: 64 rows of a 50k vocabulary, whose logits would stay in a processor's cache, took more than
 // twice as long for a step's tokens as 1024.
 int64_t logit_rows_for(int64_t tokens, const ModelConfig& model, int64_t logits_at_once) {
     int64_t rows = std::max<int64_t>(64, logits_at_once / model.padded_vocab_size());
     rows = std::min(rows, tokens);
-    while (tokens % rows != 0) --rows;  // equal chunks: one shape of product
+    const bool fp8 = model.preset == Family::none && model.parts.head.fp8;
+    const int64_t unit = fp8 && tokens % kFp8Unit == 0 ? kFp8Unit : 1;
+    rows = rows / unit * unit;
+    while (tokens % rows != 0) rows -= unit;  // equal chunks: one shape of product
     return rows;
 }
 
@@ -60,6 +65,11 @@ std::vector<std::unique_ptr<Transformer>> Transformer::make(const std::vector<Mo
     std::vector<Derived> all;
     int64_t bytes = 0;
     for (const ModelShape& shape : shapes) {
+        if (shape.config.spelled_out().uses_fp8() && !runtime.has_fp8())
+            throw_usage(
+                "model: products of 8-bit numbers (fp8) need a GPU of compute capability 8.9 or higher, which this one "
+                "({}) is not; set them to null",
+                runtime.description());
         all.emplace_back(shape, runtime, options);
         bytes = std::max(bytes, share_memory(all.back().program).bytes);
         require_same_parameters(all.front().model.table, all.back().model.table);
@@ -79,7 +89,8 @@ void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float grad
     executor_.backward({.loss_sum = loss_sum,
                         .accumulate_loss = accumulate,
                         .gradient_scale = gradient_scale,
-                        .gradients = &gradients});
+                        .gradients = &gradients,
+                        .training = true});
 }
 
 Tensor Transformer::logits_of(int64_t row) {

@@ -64,7 +64,8 @@ class Transformer {
     const NodeGraph& graph() const { return derived_.model.graph; }
 
     // Forward up to what the head reads.
-    void forward() { executor_.forward(); }
+    // training: products are those that backward goes with, else those of validation.
+    void forward(bool training) { executor_.forward(training); }
     // After forward: the losses of all tokens, and their sum into loss_sum (f32 [1]).
     void loss(Tensor loss_sum, bool accumulate);
     // Computes the loss and goes backward: gradients of gradient_scale · Σ losses; announces each parameter

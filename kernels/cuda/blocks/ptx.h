@@ -1,4 +1,4 @@
-// The only inline PTX: tensor-core products, matrix loads from shared memory, asynchronous copies into it, whole
+// The only inline PTX: tensor-core products, conversions, matrix loads from shared memory, asynchronous copies into it, whole
 // stores.
 // Each has a twin for the host executor (tests/simt) that follows the fragment layouts of the PTX ISA
 // ("Matrix fragments for mma.m16n8k16" and "ldmatrix"): a wrong index in a kernel is a wrong result there
@@ -67,6 +67,40 @@ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
     simt::count_mma();
     const Sums sums = simt::exchange(~0u, Registers{{a[0], a[1], a[2], a[3]}, {b0, b1}}, multiply);
     std::copy_n(sums.c, 4, c);
+}
+
+template <class A, class B>
+void mma_fp8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    struct Registers {
+        uint32_t a[4], b[2];
+    };
+    struct Sums {
+        float c[4];
+    };
+    const auto number = [](auto type, uint32_t four, int index) -> float {
+        type.bits = static_cast<uint8_t>(four >> 8 * index);
+        return type;
+    };
+    simt::count_mma();
+    const Sums sums = simt::exchange(~0u, Registers{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [&](auto&& of) {
+        const int g = lane_id() / 4, t = lane_id() % 4;
+        Sums own{{c[0], c[1], c[2], c[3]}};
+        for (int i = 0; i < 4; ++i) {
+            for (int k = 0; k < 32; ++k) {
+                const int holder = k % 16 / 4, upper = k / 16;
+                own.c[i] += number(A{}, of(4 * g + holder).a[2 * upper + i / 2], k % 4) *
+                            number(B{}, of(4 * (2 * t + i % 2) + holder).b[upper], k % 4);
+            }
+        }
+        return own;
+    });
+    std::copy_n(sums.c, 4, c);
+}
+
+template <class To>
+uint32_t pack_fp8(float x0, float x1, float x2, float x3) {
+    return static_cast<uint32_t>(To(x3).bits) << 24 | static_cast<uint32_t>(To(x2).bits) << 16 |
+           static_cast<uint32_t>(To(x1).bits) << 8 | To(x0).bits;
 }
 
 template <bool kTransposed, int kCount>
@@ -157,6 +191,48 @@ __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t 
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Warp: c (16×8 f32) += a (16×32) · b (32×8), of 8-bit numbers; GPUs from sm_89 on.
+//   a[r]: row g + 8·(r % 2), columns 4t … 4t+3 (+ 16 for r ≥ 2) · b_r: rows 4t … 4t+3 (+ 16 for b1), column g
+//   c[i]: as of mma_bf16
+template <class A, class B>
+__device__ inline void mma_fp8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 890
+#define SPEEDRUN_MMA_FP8(types)                                                \
+    asm("mma.sync.aligned.m16n8k32.row.col.f32." types                         \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                       \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+    if constexpr (A::kLargest == E5m2::kLargest) {
+        SPEEDRUN_MMA_FP8("e5m2.e4m3");
+    } else if constexpr (B::kLargest == E5m2::kLargest) {
+        SPEEDRUN_MMA_FP8("e4m3.e5m2");
+    } else {
+        SPEEDRUN_MMA_FP8("e4m3.e4m3");
+    }
+#undef SPEEDRUN_MMA_FP8
+#else
+    __trap();
+#endif
+}
+
+// Four f32 rounded as the constructors of Fp8 do, x0 in the lowest byte; GPUs from sm_89 on.
+template <class To>
+__device__ inline uint32_t pack_fp8(float x0, float x1, float x2, float x3) {
+#if __CUDA_ARCH__ >= 890
+    uint16_t low, high;
+    if constexpr (To::kLargest == E5m2::kLargest) {
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x1), "f"(x0));
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x3), "f"(x2));
+    } else {
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x1), "f"(x0));
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x3), "f"(x2));
+    }
+    return static_cast<uint32_t>(high) << 16 | low;
+#else
+    __trap();
+#endif
 }
 
 __device__ inline uint32_t shared_address(const void* pointer) {

@@ -1,4 +1,4 @@
-// The bf16 product on tensor cores: tiles of a and b come through a ring of stages by asynchronous copies,
+// The product on tensor cores, of bf16 or of 8-bit numbers: tiles of a and b come through a ring of stages by asynchronous copies,
 // two of them under way while one is multiplied. 128 registers a thread and 96 KiB a block let two blocks
 // share a multiprocessor of 227 KiB; one with less of it holds one block, and leaves it more registers.
 #pragma once
@@ -67,8 +67,24 @@ __device__ inline void fetch_tile(Bf16* tile, const Bf16* matrix, int64_t stride
 template <bool kAligned>
 constexpr int kBlocks = kSm90 || (kSm100 && kAligned) ? 2 : 1;
 
-template <bool kTransposeA, bool kTransposeB, bool kAligned, class Out>
-__global__ void __launch_bounds__(kThreads, kBlocks<kAligned>) matmul_mma_kernel(Arguments<Bf16, Out> p) {
+// What a product multiplies: words of 16 bits along k, in steps of 16 words. 8-bit numbers lie in pairs where bf16 lies
+// singly, in tiles, in fragments, and in what ldmatrix hands to a lane.
+struct Bf16Numbers {
+    static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                    uint32_t b1) {
+        ptx::mma_bf16(c, a, b0, b1);
+    }
+};
+template <class A, class B>
+struct Fp8Pairs {
+    static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                    uint32_t b1) {
+        ptx::mma_fp8<A, B>(c, a, b0, b1);
+    }
+};
+
+template <class Numbers, bool kTransposeA, bool kTransposeB, bool kAligned, class Out>
+__device__ __forceinline__ void multiply_tile(const Arguments<Bf16, Out>& p) {
     constexpr int kTileElements = kTile * kStep, kWidthA = kTransposeA ? kTile : kStep,
                   kWidthB = kTransposeB ? kStep : kTile;
     constexpr int kRowTiles = kWarpRows / 16, kColTiles = kWarpCols / 8;
@@ -137,8 +153,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kAligned>) matmul_mma_kernel
             for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
                 for (int j = 0; j < kColTiles; ++j) {
-                    ptx::mma_bf16(sums[i][j], fragment_a[i], fragment_b[j / 2][j % 2 * 2],
-                                  fragment_b[j / 2][j % 2 * 2 + 1]);
+                    Numbers::multiply(sums[i][j], fragment_a[i], fragment_b[j / 2][j % 2 * 2],
+                                      fragment_b[j / 2][j % 2 * 2 + 1]);
                 }
             }
         }
@@ -158,6 +174,20 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kAligned>) matmul_mma_kernel
             store_pair(p, c, addend, row + 8, col, sums[i][j][2], sums[i][j][3], mirror);
         }
     }
+}
+
+template <bool kTransposeA, bool kTransposeB, bool kAligned, class Out>
+__global__ void __launch_bounds__(kThreads, kBlocks<kAligned>) matmul_mma_kernel(Arguments<Bf16, Out> p) {
+    multiply_tile<Bf16Numbers, kTransposeA, kTransposeB, kAligned>(p);
+}
+
+// a bᵀ, rows and their ends aligned to 16 bytes; p counts pairs along k. One block on a multiprocessor: Hopper, whose own
+// instruction for 8-bit numbers is wgmma, widens them in registers.
+template <class A, class B, class Out>
+__global__ void __launch_bounds__(kThreads, 1)
+    matmul_fp8_kernel(Arguments<Bf16, Out> p, const float* scale_a, const float* scale_b) {
+    p.alpha = *scale_a * *scale_b;
+    multiply_tile<Fp8Pairs<A, B>, false, true, true>(p);
 }
 
 }  // namespace speedrun::product

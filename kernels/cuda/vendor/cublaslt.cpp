@@ -26,12 +26,23 @@ constexpr int kTimedRuns = 7;   // of each; the median counts
 constexpr double kClearlyFaster = 0.98;
 
 cudaDataType_t cuda_type(DType dtype) {
-    return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+    switch (dtype) {
+        case DType::bf16:
+            return CUDA_R_16BF;
+        case DType::e4m3:
+            return CUDA_R_8F_E4M3;
+        case DType::e5m2:
+            return CUDA_R_8F_E5M2;
+        default:
+            return CUDA_R_32F;
+    }
 }
 
 // One product as cuBLASLt sees it. It counts in columns: our row-major c is its cᵀ = op(b)ᵀ op(a)ᵀ, so its
 // first factor is our b, its m our n, and a row of ours (the bias belongs to it) a column of its result.
 struct Product : op::Matmul {
+    const float *scale_a = nullptr, *scale_b = nullptr;  // in device memory; of 8-bit numbers
+
     int64_t m() const { return c.shape[0]; }
     int64_t n() const { return c.shape[1]; }
     int64_t k() const { return transpose_a ? a.shape[0] : a.shape[1]; }
@@ -59,6 +70,7 @@ class CublasLt final : public MatmulLibrary {
     CublasLt(Device& device, const CublasLtOptions& options, const CublasLtApi& api);
     ~CublasLt() override;
     bool matmul(const op::Matmul& a, Stream& stream) override;
+    bool scaled_matmul(const op::ScaledMatmul& a, Stream& stream) override;
 
   private:
     struct Plan {
@@ -68,6 +80,14 @@ class CublasLt final : public MatmulLibrary {
         bool supported = false;
     };
 
+    bool multiply(const Product& product, const char* label, Stream& stream);
+    template <class T>
+    void set(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) const {
+        api_.check(api_.desc_set(plan.desc, attribute, &value, sizeof value),
+                   "cublasLtMatmulDescSetAttribute");
+    }
+    // What differs from one product of a plan to the next.
+    void set_pointers(const Plan& plan, const Product& product) const;
     Plan make_plan(const Product& product) const;
     void destroy(Plan& plan) const;
     std::vector<cublasLtMatmulAlgo_t> candidates(const Plan& plan, const Product& product) const;
@@ -103,20 +123,23 @@ CublasLt::~CublasLt() {
     if (handle_) api_.destroy(handle_);
 }
 
+void CublasLt::set_pointers(const Plan& plan, const Product& product) const {
+    if (product.bias.present()) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias.data);
+    if (!product.scale_a) return;
+    set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.scale_b);
+    set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.scale_a);
+}
+
 CublasLt::Plan CublasLt::make_plan(const Product& product) const {
     Plan plan;
-    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
-        api_.check(api_.desc_set(plan.desc, attribute, &value, sizeof value),
-                   "cublasLtMatmulDescSetAttribute");
-    };
     const auto layout = [&](cublasLtMatrixLayout_t& to, const Tensor& x) {  // our rows are its columns
         api_.check(api_.layout_create(&to, cuda_type(x.dtype), static_cast<uint64_t>(x.shape[1]),
                                       static_cast<uint64_t>(x.shape[0]), x.row_stride),
                    "cublasLtMatrixLayoutCreate");
     };
     api_.check(api_.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
-    set(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(plan, CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(plan, CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     // Only one of the library's epilogues is used, the bias. CUBLASLT_EPILOGUE_GELU_AUX_BIAS and DGELU would
     // save the gpt2 family one pass over [T,4D] per layer forward and two backward (2.4 of some 50 ms a
     // microbatch of the 124M model at 3.0 TB/s, by count, not measured), but take f32 sums where ops.h has
@@ -125,10 +148,14 @@ CublasLt::Plan CublasLt::make_plan(const Product& product) const {
     if (product.bias.present()) {
         const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
         const int32_t type = cuda_type(product.bias.dtype);
-        set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-        set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
-        set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias.data);
+        set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+        set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
     }
+    // Products of two e4m3 may keep their sums in the tensor cores all along, with 14 bits of mantissa on Hopper: as recipes
+    // have them in forward. Gradients may not.
+    const int8_t fast = product.a.dtype == DType::e4m3 && product.b.dtype == DType::e4m3;
+    if (fast) set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
+    set_pointers(plan, product);
     layout(plan.first, product.b);
     layout(plan.second, product.a);
     layout(plan.result, product.c);
@@ -242,12 +269,22 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
 }
 
 bool CublasLt::matmul(const op::Matmul& a, Stream& stream) {
+    // A bias in another type than c's is none of its epilogues.
+    const bool serves = device_.dry() || !a.bias.present() || a.bias.dtype == a.c.dtype;
+    return serves && multiply({a}, "matmul", stream);
+}
+
+bool CublasLt::scaled_matmul(const op::ScaledMatmul& a, Stream& stream) {
+    return multiply({{.c = a.c, .a = a.a, .b = a.b, .transpose_b = true, .accumulate = a.accumulate},
+                     a.scale_a.as<float>(),
+                     a.scale_b.as<float>()},
+                    "scaled_matmul", stream);
+}
+
+bool CublasLt::multiply(const Product& product, const char* label, Stream& stream) {
     auto& cuda_stream = static_cast<CudaStream&>(stream);
     workspaces_.at(cuda_stream, kWorkspace);
     if (device_.dry()) return true;
-    // A bias in another type than c's is none of its epilogues.
-    if (a.bias.present() && a.bias.dtype != a.c.dtype) return false;
-    const Product product{a};
     auto [entry, fresh] = plans_.try_emplace(product.key());
     Plan& plan = entry->second;
     if (fresh) {
@@ -255,13 +292,9 @@ bool CublasLt::matmul(const op::Matmul& a, Stream& stream) {
         choose(plan, product, cuda_stream);
     }
     if (!plan.supported) return false;
-    if (a.bias.present()) {
-        api_.check(
-            api_.desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a.bias.data, sizeof a.bias.data),
-            "cublasLtMatmulDescSetAttribute");
-    }
-    cuda_stream.begin_span("matmul");
-    api_.check(run(plan, plan.algorithm, product, a.c.data, cuda_stream), "cublasLtMatmul");
+    set_pointers(plan, product);
+    cuda_stream.begin_span(label);
+    api_.check(run(plan, plan.algorithm, product, product.c.data, cuda_stream), "cublasLtMatmul");
     cuda_stream.end_span();
     return true;
 }

@@ -12,9 +12,10 @@ namespace speedrun {
 class MatmulLibrary {
   public:
     virtual ~MatmulLibrary() = default;
-    // Does what Ops::matmul does, sizes and types already checked. Returns false, with nothing enqueued, if
+    // Do what the methods of Ops do, sizes and types already checked. Return false, with nothing enqueued, if
     // there is no kernel for this product.
     virtual bool matmul(const op::Matmul& a, Stream& stream) = 0;
+    virtual bool scaled_matmul(const op::ScaledMatmul& a, Stream& stream) = 0;
 };
 
 struct CublasLtOptions {

@@ -71,6 +71,7 @@ struct PassArguments {
     bool accumulate_loss = false;
     float gradient_scale = 0;
     GradientStore* gradients = nullptr;  // of parameters; none in forward
+    bool training = false;               // else losses or samples alone are wanted
 };
 
 class Call {

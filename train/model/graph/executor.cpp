@@ -6,11 +6,6 @@ namespace speedrun {
 
 namespace {
 
-DType dtype_of(Element element, DType real) {
-    if (element == Element::real) return real;
-    return element == Element::f32 ? DType::f32 : DType::i32;
-}
-
 Tensor tensor_of(const Value& value, DType dtype, const Buffer& memory, int64_t offset) {
     if (value.extents.size() == 1) return memory.tensor(dtype, {value.extents[0].size}, offset);
     return memory.tensor(dtype, {value.extents[0].size, value.extents[1].size}, offset);
@@ -183,8 +178,8 @@ void Executor::run(std::span<const BoundStep> steps, const PassArguments& argume
     if (watch_) watch_(nullptr);
 }
 
-void Executor::forward() {
-    run(forward_, {});
+void Executor::forward(bool training) {
+    run(forward_, {.training = training});
 }
 
 void Executor::backward(const PassArguments& arguments) {

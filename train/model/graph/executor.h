@@ -34,7 +34,7 @@ class Executor {
     // Batch::chunk_first_keys of the microbatch that is enqueued from here on.
     void begin_batch(std::vector<int32_t> documents) { documents_ = std::move(documents); }
     // All nodes but the last.
-    void forward();
+    void forward(bool training);
     // After it: the last.
     void loss(const PassArguments& arguments) { run({&loss_, 1}, arguments); }
     // After forward: the last node and all gradients. Announces each parameter as it is complete, and when

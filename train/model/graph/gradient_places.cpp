@@ -13,9 +13,7 @@ int Storages::push(Storage storage) {
 
 int Storages::add(ValueId like, const std::string& name, bool gradient) {
     const Value& value = graph_[like];
-    const DType dtype = value.element == Element::real  ? real_
-                        : value.element == Element::f32 ? DType::f32
-                                                        : DType::i32;
+    const DType dtype = dtype_of(value.element, real_);
     const bool held = value.holder != Holder::program && !gradient;
     return push({.name = name,
                  .bytes = value.numel() * size_of(dtype),
@@ -28,14 +26,11 @@ int Storages::add_ids(int64_t count, const std::string& name) {
 }
 
 Place Storages::scratch(const Node::Scratch& scratch, const std::string& name, int step) {
-    const DType dtype = scratch.full_precision ? DType::f32 : real_;
-    const int storage =
-        push({.name = "scratch of " + name, .bytes = scratch.rows * scratch.columns * size_of(dtype)});
-    return use({.storage = storage,
-                .rows = scratch.rows,
-                .cols = scratch.columns,
-                .element = scratch.full_precision ? Element::f32 : Element::real},
-               step);
+    const int64_t bytes = scratch.rows * scratch.columns * size_of(dtype_of(scratch.element, real_));
+    const int storage = push({.name = "scratch of " + name, .bytes = bytes});
+    return use(
+        {.storage = storage, .rows = scratch.rows, .cols = scratch.columns, .element = scratch.element},
+        step);
 }
 
 Place Storages::use(const Place& place, int step) {

@@ -16,8 +16,6 @@
 
 namespace speedrun {
 
-enum class Element : uint8_t { real, f32, ids };  // real: the compute type; ids: i32
-
 // Who holds a value's memory.
 enum class Holder : uint8_t {
     program,   // for as long as the value lives

@@ -11,6 +11,7 @@
 
 #include "train/comm/collective.h"
 #include "train/comm/mesh.h"
+#include "train/model/graph/element.h"
 #include "train/model/graph/row_pieces.h"
 
 namespace speedrun {
@@ -62,7 +63,7 @@ class Node {
     struct Scratch {
         int64_t rows, columns;
         bool forward, backward;
-        bool full_precision = false;  // f32, whatever the compute type
+        Element element = Element::real;
     };
 
     // Indices into the lists below; absent ports give absent tensors.
@@ -135,7 +136,7 @@ class Node {
         uses_.push_back({parameter, in_backward});
         return {static_cast<int>(uses_.size()) - 1};
     }
-    // Real memory for the time of a call.
+    // Memory for the time of a call.
     Tmp needs(const Scratch& scratch) {
         scratch_.push_back(scratch);
         return {static_cast<int>(scratch_.size()) - 1};

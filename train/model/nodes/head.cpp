@@ -17,16 +17,38 @@ Head::Head(const Ports& ports, const HeadOptions& options)
       weight_(uses(ports.weight, true)),
       options_(options),
       logits_(needs({.rows = options.logit_rows, .columns = columns(), .forward = true, .backward = true})) {
+    if (options.fp8) need_fp8();
     if (!shared()) return;
     const auto numbers = [&](int64_t ranks) {
         return needs({.rows = ranks * options.logit_rows,
                       .columns = 2,
                       .forward = true,
                       .backward = true,
-                      .full_precision = true});
+                      .element = Element::f32});
     };
     part_ = numbers(1);
     parts_ = numbers(options.part.size);
+}
+
+void Head::need_fp8() {
+    constexpr int64_t kUnit = 16;  // of op::ScaledMatmul
+    const int64_t width = options_.width, rows = options_.logit_rows;
+    if (columns() % kUnit != 0 || rows % kUnit != 0)
+        throw_usage(
+            "model.head.fp8: products of 8-bit numbers take sizes in {}s, not {} columns of logits (of {}, shared by {} "
+            "ranks) for {} tokens",
+            kUnit, columns(), options_.padded_vocab_size, options_.part.size, rows);
+    const auto quantized = [&](int64_t height, int64_t length, Element element) {
+        const auto backward = [&](int64_t m, int64_t n, Element type) {
+            return needs({.rows = m, .columns = n, .forward = false, .backward = true, .element = type});
+        };
+        return Quantized{.numbers = backward(height, length, element),
+                         .transposed = backward(length, height, element),
+                         .scale = backward(1, 1, Element::f32)};
+    };
+    x8_ = quantized(rows, width, Element::e4m3);
+    weight8_ = quantized(columns(), width, Element::e4m3);
+    logits8_ = quantized(rows, columns(), Element::e5m2);
 }
 
 std::string Head::describe(const NodeGraph& graph) const {
@@ -35,6 +57,7 @@ std::string Head::describe(const NodeGraph& graph) const {
         text += fmt::format(" ({} tokens)", options_.vocab_size);
     if (shared()) text += fmt::format(", of these {}", columns());
     text += graph.is_shared(uses().front().parameter) ? ", tied" : ", not tied";
+    if (options_.fp8) text += ", fp8 in training";
     const Softcap& softcap = options_.softcap;
     if (softcap.present()) text += fmt::format(", softcap {:g}", softcap.cap);
     if (softcap.present() && (softcap.shift != 0 || softcap.slope() != 1))
@@ -57,18 +80,35 @@ std::vector<Node::Sent> Head::sent(const NodeGraph& /*graph*/, bool /*backward*/
          .full_precision = true});
 }
 
-template <class Consume>
-void Head::in_chunks(const Call& call, const Consume& consume) const {
+void Head::multiply(const Call& call, const Chunk& chunk) const {
+    call.ops.matmul({.c = call(logits_), .a = chunk.x, .b = call(weight_), .transpose_b = true}, call.stream);
+}
+
+void Head::multiply_by_fp8(const Call& call, const Chunk& chunk) const {
+    x8_.fill(call, chunk.x, options_.fp8->scale_of_x(options_.width));
+    call.ops.scaled_matmul({.c = call(logits_),
+                            .a = call(x8_.numbers),
+                            .b = call(weight8_.numbers),
+                            .scale_a = x8_.scale_in(call),
+                            .scale_b = weight8_.scale_in(call)},
+                           call.stream);
+}
+
+template <class Multiply, class Consume>
+void Head::in_chunks(const Call& call, const Multiply& logits_of, const Consume& consume) const {
     const int64_t tokens = options_.num_tokens, rows = options_.logit_rows;
     const auto piece = [&](Tensor t, int64_t first) {
         return t.reshaped({tokens, 1}).row_slice(first, rows).reshaped({rows});
     };
     for (int64_t first = 0; first < tokens; first += rows) {
-        const Tensor x = call(x_).row_slice(first, rows);
-        call.ops.matmul({.c = call(logits_), .a = x, .b = call(weight_), .transpose_b = true}, call.stream);
         const Tensor targets =
             loss_weights_.index < 0 ? piece(call(targets_), first) : call(targets_).column_slice(first, rows);
-        consume(Chunk{.x = x, .losses = piece(call(losses_), first), .targets = targets, .first = first});
+        const Chunk chunk{.x = call(x_).row_slice(first, rows),
+                          .losses = piece(call(losses_), first),
+                          .targets = targets,
+                          .first = first};
+        logits_of(chunk);
+        consume(chunk);
     }
 }
 
@@ -116,26 +156,54 @@ void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlo
 }
 
 void Head::forward(const Call& call) const {
-    in_chunks(call, [&](const Chunk& chunk) { cross_entropy(call, chunk, {}); });
+    in_chunks(
+        call, [&](const Chunk& chunk) { multiply(call, chunk); },
+        [&](const Chunk& chunk) { cross_entropy(call, chunk, {}); });
     call.ops.sum({.out = call.pass.loss_sum, .x = call(losses_), .accumulate = call.pass.accumulate_loss},
                  call.stream);
 }
 
+void Head::give(const Call& call, const Chunk& chunk, const ParameterGradient& dw, const Tensor& dx) const {
+    const Tensor logits = call(logits_);
+    call.ops.matmul({.c = dw.tensor, .a = logits, .b = chunk.x, .transpose_a = true, .accumulate = dw.adds},
+                    call.stream);
+    call.ops.matmul({.c = dx, .a = logits, .b = call(weight_)}, call.stream);
+}
+
+void Head::give_by_fp8(const Call& call, const ParameterGradient& dw, const Tensor& dx) const {
+    // The scale is for gradients of the sum of losses; what is at hand is those times the pass's factor.
+    const auto scale = static_cast<float>(options_.fp8->gradient_scale) * call.pass.gradient_scale;
+    logits8_.fill(call, call(logits_), scale);
+    call.ops.scaled_matmul({.c = dw.tensor,
+                            .a = call(logits8_.transposed),
+                            .b = call(x8_.transposed),
+                            .scale_a = logits8_.scale_in(call),
+                            .scale_b = x8_.scale_in(call),
+                            .accumulate = dw.adds},
+                           call.stream);
+    call.ops.scaled_matmul({.c = dx,
+                            .a = call(logits8_.numbers),
+                            .b = call(weight8_.transposed),
+                            .scale_a = logits8_.scale_in(call),
+                            .scale_b = weight8_.scale_in(call)},
+                           call.stream);
+}
+
 void Head::backward(const Call& call) const {
-    const Tensor logits = call(logits_), dx = call.gradient(x_).tensor;
+    const Tensor dx = call.gradient(x_).tensor;
+    const bool by_fp8 = options_.fp8.has_value();
+    if (by_fp8) weight8_.fill(call, call(weight_), static_cast<float>(options_.fp8->weight_scale));
     contribute(
-        [&](const ParameterGradient& dw) {
-            bool adds = dw.adds;
-            in_chunks(call, [&](const Chunk& chunk) {
-                cross_entropy(call, chunk, logits);
-                call.ops.matmul(
-                    {.c = dw.tensor, .a = logits, .b = chunk.x, .transpose_a = true, .accumulate = adds},
-                    call.stream);
-                call.ops.matmul(
-                    {.c = dx.row_slice(chunk.first, options_.logit_rows), .a = logits, .b = call(weight_)},
-                    call.stream);
-                adds = true;
-            });
+        [&](ParameterGradient dw) {
+            in_chunks(
+                call,
+                [&](const Chunk& chunk) { by_fp8 ? multiply_by_fp8(call, chunk) : multiply(call, chunk); },
+                [&](const Chunk& chunk) {
+                    cross_entropy(call, chunk, call(logits_));
+                    const Tensor dx_chunk = dx.row_slice(chunk.first, options_.logit_rows);
+                    by_fp8 ? give_by_fp8(call, dw, dx_chunk) : give(call, chunk, dw, dx_chunk);
+                    dw.adds = true;
+                });
         },
         call.of(weight_));
     call.ops.sum({.out = call.pass.loss_sum, .x = call(losses_), .accumulate = call.pass.accumulate_loss},

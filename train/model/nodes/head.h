@@ -4,8 +4,10 @@
 // vocabulary tell each other two numbers of each row (op::CrossEntropyPart), never logits.
 #pragma once
 
+#include <optional>
+
 #include "kernels/ops/loss.h"
-#include "train/model/graph/call.h"
+#include "train/model/nodes/quantized.h"
 #include "train/parameters/tensor_cut.h"
 
 namespace speedrun {
@@ -16,6 +18,8 @@ struct HeadOptions {
     int64_t vocab_size = 0, padded_vocab_size = 0;  // columns of the logits beyond the first are padding
     Softcap softcap = {};
     TensorPart part = {};  // of the vocabulary
+    std::optional<HeadFp8Config> fp8 = {};
+    int64_t width = 0;  // with fp8
 };
 
 class Head final : public Node {
@@ -45,8 +49,15 @@ class Head final : public Node {
         Tensor x, losses, targets;
         int64_t first = 0;  // row
     };
-    template <class Consume>
-    void in_chunks(const Call& call, const Consume& consume) const;
+    // logits_of(chunk): enqueues the product.
+    template <class Multiply, class Consume>
+    void in_chunks(const Call& call, const Multiply& logits_of, const Consume& consume) const;
+    void need_fp8();
+    // Contributions of a chunk, whose logits hold their gradient: to dw, and all of dx.
+    void give(const Call& call, const Chunk& chunk, const ParameterGradient& dw, const Tensor& dx) const;
+    void give_by_fp8(const Call& call, const ParameterGradient& dw, const Tensor& dx) const;
+    void multiply(const Call& call, const Chunk& chunk) const;
+    void multiply_by_fp8(const Call& call, const Chunk& chunk) const;
     // Losses of a chunk and, where there are dlogits, the gradient of its logits.
     void cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlogits) const;
     bool shared() const { return options_.part.size > 1; }
@@ -59,6 +70,7 @@ class Head final : public Node {
     const Par weight_;
     const HeadOptions options_;
     const Tmp logits_;
+    Quantized x8_, weight8_, logits8_;  // those of gradients of logits
     Tmp part_, parts_;  // where the vocabulary is shared: what this rank has of each row's loss, and all have
 };
 

@@ -4,26 +4,51 @@
 
 namespace speedrun {
 
-Linear::Linear(const Ports& ports, bool adds_bias)
+Linear::Linear(const Ports& ports, const Options& options)
     : Node(Cost::product),
       y_(writes({.value = ports.y})),
       x_(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true})),
       weight_(uses(ports.weight, true)),
       bias_(uses(ports.bias, false)),
-      adds_bias_(adds_bias) {}
+      options_(options) {
+    if (!options.fp8) return;
+    const auto quantized = [&](int64_t rows) {
+        return Quantized{
+            .numbers = needs({.rows = rows,
+                              .columns = options.inputs,
+                              .forward = true,
+                              .backward = false,
+                              .element = Element::e4m3}),
+            .transposed = {},
+            .scale = needs(
+                {.rows = 1, .columns = 1, .forward = true, .backward = false, .element = Element::f32})};
+    };
+    x8_ = quantized(options.rows);
+    weight8_ = quantized(options.outputs);
+}
 
 std::string Linear::describe(const NodeGraph& graph) const {
-    return fmt::format("linear {} -> {}{}", graph.width_of(value_of(x_)), graph.width_of(value_of(y_)),
-                       bias_.index >= 0 ? ", bias" : "");
+    return fmt::format("linear {} -> {}{}{}", graph.width_of(value_of(x_)), graph.width_of(value_of(y_)),
+                       bias_.index >= 0 ? ", bias" : "", options_.fp8 ? ", forward in fp8" : "");
 }
 
 void Linear::forward(const Call& call) const {
     const Tensor y = call(y_), x = call(x_);
+    if (options_.fp8 && call.pass.training) {
+        x8_.fill(call, x, options_.fp8->x);
+        weight8_.fill(call, call(weight_), options_.fp8->weight);
+        return call.ops.scaled_matmul({.c = y,
+                                       .a = call(x8_.numbers),
+                                       .b = call(weight8_.numbers),
+                                       .scale_a = x8_.scale_in(call),
+                                       .scale_b = weight8_.scale_in(call)},
+                                      call.stream);
+    }
     call.by_rows(y.rows(), [&](const RowSpan& rows) {
         call.ops.matmul({.c = y.row_slice(rows.first, rows.count),
                          .a = x.row_slice(rows.first, rows.count),
                          .b = call(weight_),
-                         .bias = adds_bias_ ? call(bias_) : Tensor{},
+                         .bias = options_.adds_bias ? call(bias_) : Tensor{},
                          .transpose_b = true},
                         call.stream);
     });

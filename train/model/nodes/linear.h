@@ -1,7 +1,9 @@
 // y = x Wᵀ (+ b).
 #pragma once
 
-#include "train/model/graph/call.h"
+#include <optional>
+
+#include "train/model/nodes/quantized.h"
 
 namespace speedrun {
 
@@ -13,11 +15,17 @@ class Linear final : public Node {
         ParameterId weight;               // (outputs, inputs)
         ParameterId bias = kNoParameter;  // (outputs)
     };
-    // adds_bias: else a rank that sums this product with its own adds it, but all have its gradient.
-    explicit Linear(const Ports& ports, bool adds_bias = true);
+    struct Options {
+        bool adds_bias =
+            true;  // else a rank that sums this product with its own adds it, but all have its gradient
+        std::optional<LinearFp8Config> fp8 = {};    // without a bias; training's forward alone
+        int64_t rows = 0, inputs = 0, outputs = 0;  // with fp8
+    };
+    explicit Linear(const Ports& ports) : Linear(ports, Options{}) {}
+    Linear(const Ports& ports, const Options& options);
     const char* kind() const override { return "linear"; }
     std::string describe(const NodeGraph& graph) const override;
-    bool by_rows() const override { return true; }
+    bool by_rows() const override { return !options_.fp8; }  // a scale is that of all rows
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 
@@ -28,7 +36,8 @@ class Linear final : public Node {
     const Out y_;
     const In x_;
     const Par weight_, bias_;
-    const bool adds_bias_;
+    const Options options_;
+    Quantized x8_, weight8_;
 };
 
 }  // namespace speedrun

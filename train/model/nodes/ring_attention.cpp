@@ -47,7 +47,7 @@ RingAttention::RingAttention(const Ports& ports, const Options& options)
                       .columns = columns,
                       .forward = forward,
                       .backward = backward,
-                      .full_precision = true});
+                      .element = Element::f32});
     };
     own_ = scratch(tokens_, both, true, true);
     for (Tmp& each : fetched_) each = scratch(most_keys, both, true, true);

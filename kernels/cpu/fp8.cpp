@@ -1,0 +1,107 @@
+// Products of 8-bit numbers, emulated: each is a bf16 number exactly, and products of these are exact in f32, so that only the
+// order of sums differs from a GPU's.
+#include <algorithm>
+#include <array>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/product.h"
+#include "kernels/ops/op_checks.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr int64_t kTile = 64;  // rows and columns that are quantised together
+
+template <class Body>
+void with_fp8(DType dtype, Body&& body) {
+    if (dtype == DType::e4m3) return body.template operator()<E4m3>();
+    return body.template operator()<E5m2>();
+}
+
+template <class Real, class To>
+void quantize_tile(const op::Quantize& a, int64_t row, int64_t col, float inverse) {
+    const int64_t rows = std::min(kTile, a.x.rows() - row), cols = std::min(kTile, a.x.cols() - col);
+    To tile[kTile][kTile];
+    for (int64_t r = 0; r < rows; ++r) {
+        const Real* x = a.x.as<Real>() + (row + r) * a.x.row_stride + col;
+        for (int64_t c = 0; c < cols; ++c) tile[r][c] = To(static_cast<float>(x[c]) * inverse);
+        if (a.out.present()) std::copy_n(tile[r], cols, a.out.as<To>() + (row + r) * a.out.row_stride + col);
+    }
+    if (!a.transposed.present()) return;
+    for (int64_t c = 0; c < cols; ++c) {
+        To* to = a.transposed.as<To>() + (col + c) * a.transposed.row_stride + row;
+        for (int64_t r = 0; r < rows; ++r) to[r] = tile[r][c];
+    }
+}
+
+void widen(Bf16* to, const Tensor& x) {
+    with_fp8(x.dtype, [&]<class From>() {
+        std::array<Bf16, 256> values;
+        for (size_t bits = 0; bits < values.size(); ++bits) {
+            From number;
+            number.bits = static_cast<uint8_t>(bits);
+            values[bits] = Bf16(static_cast<float>(number));
+        }
+        const int64_t cols = x.cols();
+        cpu::parallel_for(x.rows(), [&](int64_t row) {
+            const From* from = x.as<From>() + row * x.row_stride;
+            for (int64_t c = 0; c < cols; ++c) to[row * cols + c] = values[from[c].bits];
+        });
+    });
+}
+
+}  // namespace
+
+void CpuOps::quantize(const op::Quantize& a, Stream& stream) {
+    check(a);
+    cpu::submit(stream, "quantize", [=] {
+        const float scale = *a.scale.as<float>(), inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+        const int64_t across = cpu::ceil_div(a.x.cols(), kTile),
+                      tiles = cpu::ceil_div(a.x.rows(), kTile) * across;
+        cpu::with_real(a.x.dtype, [&]<class Real>() {
+            with_fp8((a.out.present() ? a.out : a.transposed).dtype, [&]<class To>() {
+                cpu::parallel_for(tiles, [&](int64_t tile) {
+                    quantize_tile<Real, To>(a, tile / across * kTile, tile % across * kTile, inverse);
+                });
+            });
+        });
+    });
+}
+
+void CpuOps::scaled_matmul(const op::ScaledMatmul& a, Stream& stream) {
+    check(a);
+    const int64_t m = a.c.shape[0], n = a.c.shape[1], k = a.a.shape[1];
+    flops_ += 2 * m * n * k;
+    cpu::Product work{.m = m,
+                      .n = n,
+                      .k = k,
+                      .real = DType::bf16,
+                      .a = nullptr,
+                      .a_stride = k,
+                      .transpose_a = false,
+                      .b = nullptr,
+                      .b_stride = k,
+                      .transpose_b = true,
+                      .c = a.c.data,
+                      .c_stride = a.c.row_stride,
+                      .result = a.c.dtype,
+                      .beta = a.accumulate ? 1.0f : 0.0f,
+                      .scale_a = a.scale_a.as<float>(),
+                      .scale_b = a.scale_b.as<float>(),
+                      .amx = isa_ == Isa::amx_bf16};
+    const auto bytes = [](const Tensor& x) { return cpu::round_up(x.numel() * size_of(DType::bf16), 64); };
+    const int64_t bytes_a = bytes(a.a), bytes_b = bytes(a.b);
+    auto* const memory =
+        static_cast<char*>(workspace(stream, bytes_a + bytes_b + cpu::product_workspace(work)));
+    work.a = memory;
+    work.b = memory + bytes_a;
+    cpu::submit(stream, "scaled_matmul", [=] {
+        widen(reinterpret_cast<Bf16*>(memory), a.a);
+        widen(reinterpret_cast<Bf16*>(memory + bytes_a), a.b);
+        cpu::run_product(work, memory + bytes_a + bytes_b);
+    });
+}
+
+}  // namespace speedrun

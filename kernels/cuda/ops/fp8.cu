@@ -1,0 +1,168 @@
+// 8-bit numbers: what rounds to them, and their product where the library has none. GPUs from sm_89 on.
+//
+// Floor of quantize, real of b bytes: b + 1 bytes an element, 2 with the transposed; of scaled_matmul that of matmul.cu at twice
+// the rate.
+#include <algorithm>
+
+#include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/matmul_mma.cuh"
+#include "kernels/ops/op_checks.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr int kEdge = 64, kUnit = 8;  // rows and columns of a block's tile; bytes that a thread moves at once
+constexpr int kQuantizeThreads =
+    256;  // a thread: two times eight columns of a row, then two times eight rows of a column
+constexpr int kRowsAtOnce = kQuantizeThreads / (kEdge / kUnit);
+constexpr int64_t kTileBytes = kEdge * kEdge;
+
+template <class Real, class To>
+struct QuantizeArguments {
+    Rows<const Real> x;
+    To *out, *transposed;  // null: not wanted
+    int64_t out_stride, transposed_stride;
+    int rows, cols;
+    const float* scale;
+};
+
+// Where eight columns of a row lie in the tile: units change places with the row's group of eight, so that eight groups of one
+// column are read from different banks.
+__device__ __forceinline__ int unit_offset(int row, int unit) {
+    return row * kEdge + (unit ^ row / kUnit) * kUnit;
+}
+
+template <bool kAligned, class To>
+__device__ __forceinline__ void store_unit(To* to, uint2 unit, int count) {
+    if constexpr (kAligned) {
+        if (count > 0) store_word(reinterpret_cast<uint2*>(to), unit);
+    } else {
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i) {
+            if (i < count) to[i].bits = static_cast<uint8_t>((i < 4 ? unit.x : unit.y) >> 8 * (i % 4));
+        }
+    }
+}
+
+// kAligned: rows and columns come in eights, and all rows begin at multiples of eight elements.
+template <class Real, class To, bool kAligned>
+__global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArguments<Real, To> p) {
+    auto* const tile = static_cast<uint8_t*>(shared_memory<uint8_t>(0, kTileBytes));
+    const int row0 = static_cast<int>(blockIdx.y) * kEdge, col0 = static_cast<int>(blockIdx.x) * kEdge;
+    const int line = static_cast<int>(threadIdx.x) / (kEdge / kUnit),
+              unit = static_cast<int>(threadIdx.x) % (kEdge / kUnit);
+    const float scale = *p.scale, inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+#pragma unroll
+    for (int r = line; r < kEdge; r += kRowsAtOnce) {
+        const int row = row0 + r, col = col0 + unit * kUnit;
+        const int count = row < p.rows ? max(0, min(kUnit, p.cols - col)) : 0;
+        Vector<kUnit> v;
+        if constexpr (kAligned) {
+#pragma unroll
+            for (int i = 0; i < kUnit; ++i) v[i] = 0.0f;
+            if (count > 0) v = load_vector<kUnit>(p.x.at(row, col));
+        } else {
+#pragma unroll
+            for (int i = 0; i < kUnit; ++i) v[i] = i < count ? to_float(*p.x.at(row, col + i)) : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i) v[i] *= inverse;
+        const uint2 eight =
+            make_uint2(ptx::pack_fp8<To>(v[0], v[1], v[2], v[3]), ptx::pack_fp8<To>(v[4], v[5], v[6], v[7]));
+        if (p.out) store_unit<kAligned>(p.out + row * p.out_stride + col, eight, count);
+        if (p.transposed) store_word(reinterpret_cast<uint2*>(tile + unit_offset(r, unit)), eight);
+    }
+    if (!p.transposed) return;
+    __syncthreads();
+#pragma unroll
+    for (int c = line; c < kEdge; c += kRowsAtOnce) {
+        const int col = col0 + c, row = row0 + unit * kUnit;
+        uint32_t halves[2] = {};
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i) {
+            const uint32_t number = tile[unit_offset(unit * kUnit + i, c / kUnit) + c % kUnit];
+            halves[i / 4] |= number << 8 * (i % 4);
+        }
+        const int count = col < p.cols ? max(0, min(kUnit, p.rows - row)) : 0;
+        store_unit<kAligned>(p.transposed + col * p.transposed_stride + row, make_uint2(halves[0], halves[1]),
+                             count);
+    }
+}
+
+template <class Body>
+void with_fp8(DType dtype, Body&& body) {
+    if (dtype == DType::e4m3) return body.template operator()<E4m3>();
+    return body.template operator()<E5m2>();
+}
+
+template <class Real, class To>
+void launch_quantize(const op::Quantize& a, LaunchSite site) {
+    QuantizeArguments<Real, To> p{};
+    p.x = Rows<const Real>(a.x);
+    p.out = static_cast<To*>(a.out.data);
+    p.transposed = static_cast<To*>(a.transposed.data);
+    p.out_stride = a.out.row_stride;
+    p.transposed_stride = a.transposed.row_stride;
+    p.rows = static_cast<int>(a.x.rows());
+    p.cols = static_cast<int>(a.x.cols());
+    p.scale = a.scale.as<float>();
+    const dim3 grid(grid_of(p.cols, kEdge), grid_of(p.rows, kEdge));
+    const bool aligned =
+        p.rows % kUnit == 0 && p.cols % kUnit == 0 && aligned_rows(kUnit, {a.x, a.out, a.transposed});
+    if (aligned)
+        launch(quantize_kernel<Real, To, true>, grid, kQuantizeThreads, kTileBytes, site, p);
+    else
+        launch(quantize_kernel<Real, To, false>, grid, kQuantizeThreads, kTileBytes, site, p);
+}
+
+template <class A, class B, class Out>
+void launch_product(const op::ScaledMatmul& a, LaunchSite site) {
+    constexpr int kPair = 2;
+    product::Arguments<Bf16, Out> p{};
+    p.c = a.c.as<Out>();
+    p.addend = a.accumulate ? a.c.as<Out>() : nullptr;
+    p.a = static_cast<const Bf16*>(a.a.data);
+    p.b = static_cast<const Bf16*>(a.b.data);
+    p.c_stride = p.addend_stride = a.c.row_stride;
+    p.a_stride = a.a.row_stride / kPair;
+    p.b_stride = a.b.row_stride / kPair;
+    p.m = static_cast<int>(a.c.shape[0]);
+    p.n = static_cast<int>(a.c.shape[1]);
+    p.k = static_cast<int>(a.a.shape[1]) / kPair;
+    p.steps_of_part = (p.k + product::kStep - 1) / product::kStep;
+    p.beta = 1.0f;
+    p.paired = reinterpret_cast<uintptr_t>(p.c) % (2 * sizeof(Out)) == 0 && p.c_stride % 2 == 0;
+    const auto tiles = [](int n) { return (n + product::kTile - 1) / product::kTile; };
+    launch(product::matmul_fp8_kernel<A, B, Out>, grid_of(int64_t{tiles(p.m)} * tiles(p.n), 1),
+           product::kThreads, product::kMmaSharedBytes, site, p,
+           static_cast<const float*>(a.scale_a.as<float>()),
+           static_cast<const float*>(a.scale_b.as<float>()));
+}
+
+}  // namespace
+
+void CudaOps::quantize(const op::Quantize& a, Stream& stream) {
+    check(a);
+    if (a.x.numel() == 0) return;
+    const LaunchSite site(stream);
+    cuda::with_real(a.x.dtype, [&]<class Real>() {
+        with_fp8((a.out.present() ? a.out : a.transposed).dtype,
+                 [&]<class To>() { launch_quantize<Real, To>(a, site); });
+    });
+}
+
+void CudaOps::scaled_matmul(const op::ScaledMatmul& a, Stream& stream) {
+    check(a);
+    flops_ += 2 * a.c.numel() * a.a.cols();
+    if (library_ && library_->scaled_matmul(a, stream)) return;
+    const LaunchSite site(stream);
+    cuda::with_real(a.c.dtype, [&]<class Out>() {
+        if (a.a.dtype == DType::e5m2) return launch_product<E5m2, E4m3, Out>(a, site);
+        if (a.b.dtype == DType::e5m2) return launch_product<E4m3, E5m2, Out>(a, site);
+        launch_product<E4m3, E4m3, Out>(a, site);
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,44 @@
+// Products of 8-bit numbers: what makes them, and the product itself.
+#pragma once
+
+#include "kernels/ops/op.h"
+
+namespace speedrun::op {
+
+// out = fp8(x · (1/scale)), transposed likewise: rounded to nearest even, larger numbers to the largest. A scale of 0 gives
+// zeros.
+struct Quantize {
+    ByName by_name = ByName();
+    Tensor out = {};         // fp8 [T,C]
+    Tensor transposed = {};  // fp8 [C,T]; this, out or both, of one type
+    Tensor x;                // real [T,C]; rows may be strided
+    Tensor scale;            // f32 [1]
+
+    void traffic(Traffic& t) const {
+        t.writes(out, transposed);
+        t.reads(x);
+    }
+};
+
+// c (+)= scale_a·scale_b·a bᵀ, summed in f32: the one form that tensor cores multiply 8-bit numbers in (cuBLAS documentation,
+// cublasLtMatmul, "FP8"). Rows of each may be strided; those of a and b, and K, are multiples of 16.
+struct ScaledMatmul {
+    ByName by_name = ByName();
+    Tensor c;                 // real [M,N]
+    Tensor a;                 // fp8 [M,K]
+    Tensor b;                 // fp8 [N,K]; not both are e5m2
+    Tensor scale_a, scale_b;  // f32 [1]
+    bool accumulate = false;
+
+    void traffic(Traffic& t) const {
+        t.adds_to(accumulate, c);
+        t.reads(a, b);
+    }
+    ProductShape product() const { return {{c.shape[0], c.shape[1], a.shape[1]}, "nt"}; }
+};
+
+#define SPEEDRUN_FP8_OPS(X) \
+    X(quantize, Quantize)   \
+    X(scaled_matmul, ScaledMatmul)
+
+}  // namespace speedrun::op

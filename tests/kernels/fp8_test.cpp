@@ -1,0 +1,195 @@
+#include <cmath>
+#include <limits>
+
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(Fp8Test);
+
+constexpr DType kTypes[] = {DType::e4m3, DType::e5m2};
+
+// What op::Quantize says, of each element.
+Matrix quantized(const Matrix& x, float scale, DType type) {
+    Matrix result = x;
+    const float inverse = scale == 0 ? 0 : 1 / scale;
+    for (double& value : result.values) value = reference::fp8(static_cast<float>(value) * inverse, type);
+    return result;
+}
+
+Matrix scalar(float value) {
+    return Matrix(1, 1, value);
+}
+
+// Every number of both types, the middles between neighbours and what lies just beside these, and beyond the largest.
+Matrix hard_numbers(DType real) {
+    Matrix x(64, 96);
+    for (int64_t i = 0; i < x.size(); ++i) {
+        const auto index = static_cast<int>(i / 12 % 256);
+        E4m3 a{};
+        E5m2 b{};
+        a.bits = b.bits = static_cast<uint8_t>(index);
+        const double base = i % 2 == 0 ? static_cast<float>(a) : static_cast<float>(b);
+        constexpr double kFactors[] = {1.0, 1.0 + 1.0 / 16, 1.0 + 1.0 / 32, 1.0 + 1.0 / 24, 1.5, 1.25};
+        x[i] = std::isnan(base) ? 1.0 : base * kFactors[i / 2 % 6];
+    }
+    x[0] = INFINITY;
+    x[1] = -INFINITY;
+    x[2] = std::numeric_limits<double>::quiet_NaN();
+    x[3] = 1e-30;
+    x[4] = -std::ldexp(1.0, -10);  // half of the smallest of e4m3: even is 0
+    x[5] = std::ldexp(3.0, -10);
+    x[6] = 463.9;
+    x[7] = -1e30;
+    return rounded(x, real);
+}
+
+TEST_P(Fp8Test, RoundsToTheNearestOfEveryKind) {
+    const Matrix x = hard_numbers(dtype());
+    for (const DType type : kTypes) {
+        for (const float scale : {1.0f, 0.25f, 3.0f, 0.0f}) {
+            SCOPED_TRACE(fmt::format("{} by {}", name_of(type), scale));
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor to = h.output(type, {x.rows, x.cols});
+                h.ops().quantize(
+                    {.out = to, .x = h.input(x, dtype()), .scale = h.input(scalar(scale), DType::f32, {1})},
+                    h.stream());
+                return {h.read(to)};
+            });
+            const Matrix expected = quantized(x, scale, type);
+            for (int64_t i = 0; i < x.size(); ++i) {
+                if (std::isnan(expected[i]))
+                    EXPECT_TRUE(std::isnan(out[0][i])) << "of " << x[i];
+                else
+                    ASSERT_EQ(out[0][i], expected[i]) << "of " << x[i] << ", element " << i;
+            }
+        }
+    }
+}
+
+TEST_P(Fp8Test, TransposesToo) {
+    constexpr int64_t kSizes[][2] = {{64, 64}, {8, 200}, {136, 72}, {1, 7}, {33, 50}, {100, 64}};
+    for (const auto& [rows, cols] : kSizes) {
+        for (const DType type : kTypes) {
+            for (const int which : {1, 2, 3}) {  // out, transposed, both
+                SCOPED_TRACE(fmt::format("{} x {} {} {}", rows, cols, name_of(type), which));
+                const bool strided = which == 2;
+                const Matrix wide = random_matrix(rows, cols + (strided ? 16 : 0), 5, dtype());
+                const Outputs out = run([&](Harness& h) -> Outputs {
+                    const Tensor whole = h.input(wide, dtype());
+                    const Tensor x = strided ? whole.column_slice(8, cols) : whole;
+                    Tensor to, turned;
+                    if (which & 1) to = h.output(type, {rows, cols});
+                    if (which & 2) turned = h.output(type, {cols, rows});
+                    h.ops().quantize({.out = to,
+                                      .transposed = turned,
+                                      .x = x,
+                                      .scale = h.input(scalar(0.7f), DType::f32, {1})},
+                                     h.stream());
+                    Outputs read;
+                    if (which & 1) read.push_back(h.read(to));
+                    if (which & 2) read.push_back(h.read(turned));
+                    return read;
+                });
+                Matrix x(rows, cols);
+                for (int64_t r = 0; r < rows; ++r)
+                    for (int64_t c = 0; c < cols; ++c) x(r, c) = wide(r, c + (strided ? 8 : 0));
+                const Matrix expected = quantized(x, 0.7f, type);
+                if (which & 1) expect_same_bits(out[0], expected, "out");
+                if (which & 2) expect_same_bits(out.back(), reference::transposed(expected), "transposed");
+            }
+        }
+    }
+}
+
+struct Sizes {
+    int64_t m, n, k;
+};
+
+TEST_P(Fp8Test, ProductsAreExactButForTheirSums) {
+    constexpr Sizes kSizes[] = {{1, 48, 96},  {33, 16, 64},  {130, 272, 96},
+                                {16, 16, 16}, {7, 40, 2064}, {144, 130, 144}};
+    constexpr DType kPairs[][2] = {
+        {DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}, {DType::e4m3, DType::e5m2}};
+    for (const Sizes& sizes : kSizes) {
+        for (const auto& [type_a, type_b] : kPairs) {
+            for (const bool accumulate : {false, true}) {
+                const bool strided = accumulate;
+                SCOPED_TRACE(fmt::format("M={} N={} K={} {} {} accumulate={}", sizes.m, sizes.n, sizes.k,
+                                         name_of(type_a), name_of(type_b), accumulate));
+                const int64_t margin = strided ? 16 : 0;
+                const Matrix a = random_matrix(sizes.m, sizes.k + 2 * margin, 1, type_a),
+                             b = random_matrix(sizes.n, sizes.k, 2, type_b),
+                             before = random_matrix(sizes.m, sizes.n + 2 * margin, 3, dtype());
+                const float scale_a = 0.37f, scale_b = 11.0f;
+                const Outputs out = run([&](Harness& h) -> Outputs {
+                    const Tensor wide =
+                        accumulate ? h.inout(before, dtype()) : h.output(dtype(), {sizes.m, sizes.n});
+                    const Tensor c = wide.column_slice(margin, sizes.n);
+                    h.ops().scaled_matmul({.c = c,
+                                           .a = h.input(a, type_a).column_slice(margin, sizes.k),
+                                           .b = h.input(b, type_b),
+                                           .scale_a = h.input(scalar(scale_a), DType::f32, {1}),
+                                           .scale_b = h.input(scalar(scale_b), DType::f32, {1}),
+                                           .accumulate = accumulate},
+                                          h.stream());
+                    return {h.read(c)};
+                });
+                Matrix inner(sizes.m, sizes.k), expected;
+                for (int64_t r = 0; r < sizes.m; ++r)
+                    for (int64_t c = 0; c < sizes.k; ++c) inner(r, c) = a(r, c + margin);
+                expected = reference::matmul(inner, reference::transposed(b));
+                const double scale = static_cast<double>(scale_a) * scale_b;
+                for (int64_t r = 0; r < sizes.m; ++r)
+                    for (int64_t c = 0; c < sizes.n; ++c)
+                        expected(r, c) = scale * expected(r, c) + (accumulate ? before(r, c + margin) : 0.0);
+                // Products of 8-bit numbers are exact in f32; sums, the scale and the result's type round.
+                expect_close(out[0], expected, reduction(dtype(), sizes.k), "c");
+            }
+        }
+    }
+}
+
+TEST_P(Fp8Test, CountsFlopsAndNamesWhatDoesNotFit) {
+    run([&](Harness& h) -> Outputs {
+        const int64_t before = h.ops().flops();
+        const Tensor one = h.input(scalar(1), DType::f32, {1});
+        h.ops().scaled_matmul({.c = h.output(dtype(), {7, 33}),
+                               .a = h.input(Matrix(7, 48), DType::e4m3),
+                               .b = h.input(Matrix(33, 48), DType::e4m3),
+                               .scale_a = one,
+                               .scale_b = one},
+                              h.stream());
+        EXPECT_EQ(h.ops().flops() - before, 2 * 7 * 33 * 48);
+        return {};
+    });
+    const auto refuses = [&](DType a, DType b, int64_t k, std::vector<std::string> parts) {
+        expect_error(
+            [&](Harness& h) {
+                const Tensor one = h.output(DType::f32, {1});
+                h.ops().scaled_matmul({.c = h.output(dtype(), {16, 32}),
+                                       .a = h.output(a, {16, k}),
+                                       .b = h.output(b, {32, k}),
+                                       .scale_a = one,
+                                       .scale_b = one},
+                                      h.stream());
+            },
+            std::move(parts));
+    };
+    refuses(DType::e5m2, DType::e5m2, 32, {"types do not fit", "e5m2[16,32]"});
+    refuses(DType::bf16, DType::e4m3, 32, {"types do not fit", "bf16[16,32]"});
+    refuses(DType::e4m3, DType::e4m3, 24, {"e4m3[16,24]", "multiples of 16"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().quantize({.out = h.output(DType::e4m3, {16, 32}),
+                              .transposed = h.output(DType::e4m3, {16, 32}),
+                              .x = h.output(dtype(), {16, 32}),
+                              .scale = h.output(DType::f32, {1})},
+                             h.stream());
+        },
+        {"quantize transposed", "e4m3[16,32]"});
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,175 @@
+// 8-bit products in a model, held to a float64 computation of it that is written from their definition: which operands are
+// rounded, by which scales, in which direction.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "tests/reference/reference.h"
+#include "tests/train/model_harness.h"
+#include "train/config/config_json.h"
+
+namespace speedrun::testing {
+namespace {
+
+using reference::fp8;
+using reference::matmul;
+using reference::Matrix;
+using reference::transposed;
+
+constexpr int64_t kTokens = 48, kWidth = 32, kHidden = 64, kVocabulary = 60, kPadded = 64;
+constexpr float kGradientScale = 1.0f / 40;
+
+// up by amax, down by constants, head by the recipe's scales; or none of them.
+ModelConfig model_of(bool with_fp8) {
+    const std::string mlp =
+        with_fp8
+            ? R"("ratio": 2, "init": {"type": "normal", "value": 0.2}, "down_init": {"type": "normal", "value": 0.2},
+                    "up_fp8": {"x": {"by": "amax", "value": 1.1}, "weight": {"by": "amax"}},
+                    "down_fp8": {"x": {"by": "constant", "value": 0.02}, "weight": {"by": "constant", "value": 0.004}})"
+            : R"("ratio": 2)";
+    const std::string head = with_fp8 ? R"("softcap": 0, "fp8": {"weight_scale": 0.004})" : R"("softcap": 0)";
+    return parse_config(R"({"model": {"preset": "none", "model_dim": 32, "vocab_size": 60,
+        "tables": {"embed": {"init": {"type": "normal", "value": 1}}},
+        "input": [{"type": "table", "table": "embed"}],
+        "layers": {"count": 1, "each": {"attention": null, "mlp": {)" +
+                            mlp + R"(}}},
+        "output": [{"type": "norm"}], "head": {)" +
+                            head + R"(}},
+        "batch": {"sequence_length": 48, "microbatch_tokens": 48, "tokens_per_step": 48},
+        "optimizers": {"groups": [{"params": ["*"]}]}})",
+                        "test", {})
+        .model;
+}
+
+Matrix rounded_by(const Matrix& x, float scale, DType type) {
+    Matrix result = x;
+    for (double& value : result.values) value = scale * fp8(static_cast<float>(value) * (1 / scale), type);
+    return result;
+}
+float amax_scale(const Matrix& x, float factor) {
+    double largest = 0;
+    for (const double value : x.values) largest = std::max(largest, std::abs(value));
+    return static_cast<float>(largest) * (factor / 448);
+}
+Matrix product(const Matrix& a, const Matrix& b) {  // a bᵀ
+    return matmul(a, transposed(b));
+}
+
+struct Expected {
+    double loss = 0;
+    std::map<std::string, Matrix> gradients;
+};
+
+Expected expected_of(const std::map<std::string, Matrix>& w, const HostBatch& batch) {
+    const Matrix x = reference::embedding_forward(batch.tokens, w.at("embed.weight"), {}, {});
+    const auto first = reference::norm_forward(x, {}, {}, NormKind::rmsnorm);
+    const Matrix &up = w.at("blocks.0.mlp.up.weight"), &down = w.at("blocks.0.mlp.down.weight"),
+                 &head = w.at("head.weight");
+    const Matrix hidden = product(rounded_by(first.y, amax_scale(first.y, 1.1f), DType::e4m3),
+                                  rounded_by(up, amax_scale(up, 1), DType::e4m3));
+    const Matrix active = reference::activation_forward(hidden, Activation::relu_squared);
+    const Matrix out = reference::plus(
+        x, product(rounded_by(active, 0.02f, DType::e4m3), rounded_by(down, 0.004f, DType::e4m3)));
+    const auto last = reference::norm_forward(out, {}, {}, NormKind::rmsnorm);
+    const auto root = static_cast<float>(std::sqrt(32.0) / 448);
+    const Matrix x8 = rounded_by(last.y, root, DType::e4m3), head8 = rounded_by(head, 0.004f, DType::e4m3);
+    const Matrix logits = product(x8, head8);
+    Expected result;
+    for (const double loss : reference::cross_entropy_losses(logits, batch.targets, kVocabulary, {}).values)
+        result.loss += loss;
+    const Matrix dlogits =
+        rounded_by(reference::cross_entropy_dlogits(logits, batch.targets, kVocabulary, {}, kGradientScale),
+                   kGradientScale / 448, DType::e5m2);
+    result.gradients["head.weight"] = matmul(transposed(dlogits), x8);
+    // From here on nothing is rounded.
+    const Matrix dout = reference::norm_backward(matmul(dlogits, head8), out, {}, NormKind::rmsnorm).ds;
+    result.gradients["blocks.0.mlp.down.weight"] = matmul(transposed(dout), active);
+    const Matrix dhidden =
+        reference::activation_backward(matmul(dout, down), hidden, Activation::relu_squared);
+    result.gradients["blocks.0.mlp.up.weight"] = matmul(transposed(dhidden), first.y);
+    const Matrix dx =
+        reference::plus(dout, reference::norm_backward(matmul(dhidden, up), x, {}, NormKind::rmsnorm).ds);
+    result.gradients["embed.weight"] = reference::embedding_backward(kPadded, batch.tokens, dx);
+    return result;
+}
+
+void expect_near(const Values& actual, const Matrix& expected, double tolerance, const std::string& name) {
+    ASSERT_EQ(static_cast<int64_t>(actual.size()), expected.size()) << name;
+    const double scale = reference::norm(expected) / std::sqrt(static_cast<double>(expected.size()));
+    for (size_t i = 0; i < actual.size(); ++i)
+        ASSERT_NEAR(actual[i], expected.values[i], tolerance * scale) << name << ", element " << i;
+}
+
+std::map<std::string, Matrix> parameters_of(ModelHarness& h) {
+    std::map<std::string, Matrix> all;
+    for (const Parameter& p : h.table().all()) {
+        Matrix& matrix = all[p.name] = Matrix(p.numel() / kWidth, kWidth);
+        if (p.name == "blocks.0.mlp.down.weight") matrix = Matrix(kWidth, kHidden);
+        const Values values = h.read(h.model.parameters().compute(p));
+        std::copy(values.begin(), values.end(), matrix.values.begin());
+    }
+    return all;
+}
+
+// No rounding to 8 bits lies near enough to a tie for f32's own rounding to turn it, so that tolerances are those of f32 sums.
+TEST(Fp8ModelTest, LossAndGradientsAreThoseOfRoundedOperands) {
+    const HostBatch batch = random_batch(model_of(true), 1, kTokens, false, 3);
+    // Rows of logits at once: all, and a third of them.
+    for (const int64_t logits_at_once : {int64_t{0}, 16 * kPadded}) {
+        MemoryConfig memory;
+        memory.logits_at_once = logits_at_once;
+        ModelHarness h(model_of(true), kTokens, kTokens, DType::f32, {}, memory);
+        h.randomize(0.3, 11);
+        const Expected expected = expected_of(parameters_of(h), batch);
+        EXPECT_NEAR(h.backward(batch, kGradientScale), expected.loss, 2e-6 * expected.loss);
+        for (const Parameter& p : h.table().all())
+            expect_near(h.gradient(p), expected.gradients.at(p.name), 1e-4, p.name);
+    }
+}
+
+TEST(Fp8ModelTest, ValidationDoesNotRound) {
+    ModelHarness with(model_of(true), kTokens, kTokens), without(model_of(false), kTokens, kTokens);
+    const HostBatch batch = random_batch(model_of(true), 1, kTokens, false, 3);
+    for (ModelHarness* h : {&with, &without}) h->randomize(0.3, 11);
+    EXPECT_EQ(with.forward_loss(batch), without.forward_loss(batch));
+    EXPECT_NE(with.backward(batch, 1), without.backward(batch, 1));
+}
+
+// Backward repeats forward with the same rounding.
+TEST(Fp8ModelTest, CheckpointingChangesNoBit) {
+    MemoryConfig memory;
+    memory.activation_checkpointing = Checkpointing::full;
+    memory.checkpointed_blocks = "all";
+    ModelHarness plain(model_of(true), kTokens, kTokens),
+        checkpointed(model_of(true), kTokens, kTokens, DType::f32, {}, memory);
+    const HostBatch batch = random_batch(model_of(true), 1, kTokens, false, 3);
+    for (ModelHarness* h : {&plain, &checkpointed}) h->randomize(0.3, 11);
+    EXPECT_EQ(plain.backward(batch, 1), checkpointed.backward(batch, 1));
+    for (const Parameter& p : plain.table().all())
+        EXPECT_EQ(plain.gradient(p), checkpointed.gradient(p)) << p.name;
+}
+
+void expect_refused(const std::vector<std::string>& overrides, const std::string& part) {
+    const char* const text = R"({"model": {"preset": "none", "model_dim": 32, "vocab_size": 60,
+        "tables": {"embed": {}}, "input": [{"type": "table", "table": "embed"}],
+        "layers": {"count": 1, "each": {"attention": null, "mlp": {}}}, "head": {}},
+        "batch": {"sequence_length": 48, "microbatch_tokens": 48, "tokens_per_step": 48},
+        "optimizers": {"groups": [{"params": ["*"]}]}})";
+    try {
+        parse_config(text, "test", overrides).validate();
+        ADD_FAILURE() << "nothing was thrown, expected " << part;
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+}
+
+TEST(Fp8ModelTest, WhatTensorCoresDoNotTakeIsRefused) {
+    expect_refused({"model.model_dim=40", "model.head.fp8={}"}, "16 divides, not 40");
+    expect_refused({"model.layers.each.mlp={\"bias\":true,\"up_fp8\":{}}"}, "mlp.bias false");
+    expect_refused({"model.head.fp8={\"weight_scale\":0}"}, "weight_scale");
+    EXPECT_THROW(ModelHarness(model_of(true), 24, 24), Error) << "24 rows of logits";
+}
+
+}  // namespace
+}  // namespace speedrun::testing
