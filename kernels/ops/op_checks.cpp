@@ -1,6 +1,5 @@
 #include "kernels/ops/op_checks.h"
 
-#include <algorithm>
 #include <string>
 
 namespace speedrun {
@@ -36,9 +35,9 @@ void check_gradients(const Arguments& a, Tensor ds) {
     if (a.dbias.present()) expect(a.dbias, DType::f32, {cols}, "norm dbias");
 }
 
-void check_mix(const MixWith& mix, Tensor x, const char* z_name, const char* coefficients_name) {
-    expect(mix.z, x.dtype, {x.rows(), x.cols()}, z_name);
-    expect(mix.coefficients, DType::f32, {2}, coefficients_name);
+void check_mix(const MixWith& mix, Tensor x) {
+    expect(mix.z, x.dtype, {x.rows(), x.cols()}, "mix_norm z");
+    expect(mix.coefficients, DType::f32, {2}, "mix_norm coefficients");
 }
 
 // out: y or dy, whose shape and type the sources have.
@@ -112,48 +111,6 @@ void check_narrow(const Arguments& a) {
     expect(a.y, DType::f32, {rows, outputs}, "narrow_linear y");
 }
 
-template <class Arguments>
-void check_rotary(const Arguments& a) {
-    const RotaryOptions& o = a.options;
-    const int64_t rows = a.q.rows(), width = o.num_heads * o.head_dim;
-    if (o.head_dim <= 0 || o.head_dim % 2 != 0)
-        throw_internal("rotary: head_dim {} is not a positive even number", o.head_dim);
-    expect_shape(a.q, {rows, width}, "rotary q");
-    expect(a.k, a.q.dtype, {rows, width}, "rotary k");
-    if (o.normalize) expect(a.rstd, DType::f32, {rows, 2 * o.num_heads}, "rotary rstd");
-    if (!o.rotate) return;
-    expect(a.position, DType::i32, {rows}, "rotary position");
-    expect(a.cos, DType::f32, {a.cos.rows(), o.head_dim / 2}, "rotary cos");
-    expect(a.sin, DType::f32, {a.cos.rows(), o.head_dim / 2}, "rotary sin");
-    if (!a.cos.contiguous() || !a.sin.contiguous())
-        throw_internal("rotary: cos and sin have to be contiguous");
-}
-
-// Those that have the shape and type of q, and those that have them of k.
-struct AttentionOperands {
-    std::initializer_list<Tensor> of_queries, of_keys;
-};
-template <class Arguments>
-void check_attention(const Arguments& a, const AttentionOperands& operands) {
-    const AttentionOptions& o = a.options;
-    const int64_t rows = a.q.rows(), keys = a.place.present() ? a.k.rows() : rows;
-    if (o.sequence_length <= 0 || keys % o.sequence_length != 0) {
-        throw_internal("attention: {} rows are not a multiple of the sequence length {}", keys,
-                       o.sequence_length);
-    }
-    if (const int64_t sequences = keys / o.sequence_length;
-        sequences > 0 ? rows == 0 || rows % sequences != 0 : rows > 0)
-        throw_internal("attention: {} queries are not as many for each of {} sequences", rows, sequences);
-    expect_shape(a.q, {rows, o.num_heads * o.head_dim}, "attention q");
-    expect(a.lse, DType::f32, {o.num_heads, rows}, "attention lse");
-    expect(a.first_key, DType::i32, {rows}, "attention first_key");
-    if (a.place.present()) expect(a.place, DType::i32, {rows}, "attention place");
-    for (const Tensor& operand : operands.of_queries)
-        expect(operand, a.q.dtype, {rows, a.q.cols()}, "attention operand");
-    for (const Tensor& operand : operands.of_keys)
-        expect(operand, a.q.dtype, {keys, a.q.cols()}, "attention operand");
-}
-
 void check_targets(const Tensor& targets, const Tensor& weights, int64_t rows) {
     if (!weights.present()) return expect(targets, DType::i32, {rows}, "cross_entropy targets");
     const int64_t count = weights.numel();
@@ -195,7 +152,7 @@ void check(const op::MixNormForward& a) {
     const int64_t rows = a.x.rows(), cols = a.x.cols();
     check_outputs(a);
     expect(a.sum, a.x.dtype, {rows, cols}, "mix_norm sum");
-    check_mix(a.mix, a.x, "mix_norm z", "mix_norm coefficients");
+    check_mix(a.mix, a.x);
     if (a.delta.present() != a.entered.present())
         throw_internal("mix_norm_forward: entered and delta are given together or not at all");
     if (!a.delta.present()) return;
@@ -207,7 +164,7 @@ void check(const op::MixNormBackward& a) {
     check_gradients(a, a.dx);
     expect(a.dz, a.s.dtype, {a.s.rows(), a.s.cols()}, "mix_norm dz");
     expect(a.entered, a.s.dtype, {a.s.rows(), a.s.cols()}, "mix_norm entered");
-    check_mix(a.mix, a.s, "mix_norm z", "mix_norm coefficients");
+    check_mix(a.mix, a.s);
     expect(a.dcoefficients, DType::f32, {2}, "mix_norm dcoefficients");
 }
 
@@ -238,43 +195,6 @@ void check(const op::NarrowLinearBackward& a) {
     expect(a.dweight, DType::f32, {a.y.cols(), a.x.cols()}, "narrow_linear dweight");
     if (!a.dweight.contiguous())
         throw_internal("narrow_linear: dweight {} is not contiguous", a.dweight.describe());
-}
-
-void check(const op::QkNormRotaryForward& a) {
-    check_rotary(a);
-    if (!a.value.mixed.present()) return;
-    expect(a.value.mixed, a.q.dtype, {a.q.rows(), a.q.cols()}, "value mix mixed");
-    expect(a.value.v, a.q.dtype, {a.q.rows(), a.q.cols()}, "value mix v");
-    check_mix(a.value.mix, a.q, "value mix z", "value mix coefficients");
-}
-
-void check(const op::QkNormRotaryBackward& a) {
-    check_rotary(a);
-    expect(a.dq, a.q.dtype, {a.q.rows(), a.q.cols()}, "rotary dq");
-    expect(a.dk, a.q.dtype, {a.q.rows(), a.q.cols()}, "rotary dk");
-}
-
-void check(const op::AttentionForward& a) {
-    check_attention(a, {.of_queries = {a.o}, .of_keys = {a.k, a.v}});
-}
-
-void check(const op::AttentionBackward& a) {
-    check_attention(a, {.of_queries = {a.dq, a.dout, a.o}, .of_keys = {a.dk, a.dv, a.k, a.v}});
-}
-
-void check(const op::MergeAttention& a) {
-    const int64_t rows = a.o.rows(), heads = a.lse.rows();
-    if (heads <= 0 || a.o.cols() % heads != 0)
-        throw_internal("merge_attention: {} is not cut into {} heads", a.o.describe(), heads);
-    expect(a.sum, DType::f32, {rows, a.o.cols()}, "merge_attention sum");
-    expect(a.lse, DType::f32, {heads, rows}, "merge_attention lse");
-    expect(a.lse_of_o, DType::f32, {heads, rows}, "merge_attention lse_of_o");
-    if (a.lse_before.present()) expect(a.lse_before, DType::f32, {heads, rows}, "merge_attention lse_before");
-    for (const Tensor& of_heads : {a.lse, a.lse_of_o, a.lse_before})
-        if (of_heads.present() && !of_heads.contiguous())
-            throw_internal("merge_attention: {} is not contiguous", of_heads.describe());
-    if (a.lse_before.present() && same_memory(a.lse, a.lse_before))
-        throw_internal("merge_attention: lse_before {} is lse", a.lse_before.describe());
 }
 
 void check(const op::CrossEntropy& a) {
@@ -354,13 +274,6 @@ void check(const op::MuonApply& a) {
     check_weights("muon_apply", a.master, a.parameter);
     expect(a.grad_scale, DType::f32, {1}, "muon_apply grad_scale");
     expect(a.update, a.update.dtype, {a.master.numel()}, "muon_apply update");
-}
-
-int64_t visible_pairs(const AttentionOptions& o, int64_t queries) {
-    if (o.visible_pairs > 0) return o.visible_pairs;
-    const int64_t window = o.window > 0 ? std::min(o.window, o.sequence_length) : o.sequence_length;
-    const int64_t of_sequence = window * (window + 1) / 2 + (o.sequence_length - window) * window;
-    return of_sequence * queries / o.sequence_length;
 }
 
 }  // namespace speedrun
