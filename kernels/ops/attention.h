@@ -159,11 +159,55 @@ struct MergeAttention {
     }
 };
 
-#define SPEEDRUN_ATTENTION_OPS(X)                    \
-    X(qk_norm_rotary_forward, QkNormRotaryForward)   \
-    X(qk_norm_rotary_backward, QkNormRotaryBackward) \
-    X(attention_forward, AttentionForward)           \
-    X(attention_backward, AttentionBackward)         \
-    X(merge_attention, MergeAttention)
+// Takes from each head's output o, per token, what lies along the token's own value v:
+//   y = o − tanh(alpha)·(o·v)/max(|v|², kLeastSquare)·v, in f32 and rounded once.
+// alpha is one number for each head, or one for each head of each token.
+struct ExcludeOwnValueForward {
+    static constexpr float kLeastSquare = 1e-8f;
+
+    ByName by_name = ByName();
+    Tensor y;      // real [T,H·D], may alias o; rows of it, o and v may be strided
+    Tensor o;      // real [T,H·D]
+    Tensor v;      // real [T,H·D]
+    Tensor alpha;  // f32 [H], or [T,H] with rows that may be strided
+
+    void traffic(Traffic& t) const {
+        t.writes(y);
+        t.reads(o, v, alpha);
+    }
+};
+
+// With a = tanh(alpha), n = max(|v|², kLeastSquare), p = o·v and q = dy·v, per head and token:
+//   do        = dy − (a·q/n)·v
+//   dv     (+)= −(a/n)·(q·o + p·dy) + [|v|² > kLeastSquare]·(2·a·p·q/n²)·v
+//   dalpha (+)= −(1 − a²)·p·q/n, summed over all tokens where alpha has no rows
+struct ExcludeOwnValueBackward {
+    ByName by_name = ByName();
+    Tensor d_o;     // real [T,H·D], may alias dy; rows of all real tensors may be strided
+    Tensor dv;      // real [T,H·D]
+    Tensor dalpha;  // f32, of the shape of alpha
+    Tensor dy;      // real [T,H·D]
+    Tensor o;       // real [T,H·D], of the forward
+    Tensor v;       // real [T,H·D]
+    Tensor alpha;   // f32 [H] or [T,H]
+    bool accumulate_v;
+    bool accumulate_alpha;
+
+    void traffic(Traffic& t) const {
+        t.writes(d_o);
+        t.adds_to(accumulate_v, dv);
+        t.adds_to(accumulate_alpha, dalpha);
+        t.reads(dy, o, v, alpha);
+    }
+};
+
+#define SPEEDRUN_ATTENTION_OPS(X)                        \
+    X(qk_norm_rotary_forward, QkNormRotaryForward)       \
+    X(qk_norm_rotary_backward, QkNormRotaryBackward)     \
+    X(attention_forward, AttentionForward)               \
+    X(attention_backward, AttentionBackward)             \
+    X(merge_attention, MergeAttention)                   \
+    X(exclude_own_value_forward, ExcludeOwnValueForward) \
+    X(exclude_own_value_backward, ExcludeOwnValueBackward)
 
 }  // namespace speedrun::op

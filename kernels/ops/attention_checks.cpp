@@ -48,6 +48,19 @@ void check_attention(const Arguments& a, const AttentionOperands& operands) {
         expect(operand, a.q.dtype, {keys, a.q.cols()}, "attention operand");
 }
 
+// Both directions of exclude_own_value; y: what has the shape of the output.
+template <class Arguments>
+void check_own_value(const Arguments& a, const Tensor& y) {
+    const int64_t heads = a.alpha.numel() == 0 ? 0 : a.alpha.rank == 2 ? a.alpha.cols() : a.alpha.numel();
+    if (heads <= 0 || y.cols() % heads != 0)
+        throw_internal("exclude_own_value: {} is not cut into {} heads", y.describe(), heads);
+    expect_shape(y, {y.rows(), y.cols()}, "exclude_own_value y");
+    expect(a.o, y.dtype, {y.rows(), y.cols()}, "exclude_own_value o");
+    expect(a.v, y.dtype, {y.rows(), y.cols()}, "exclude_own_value v");
+    if (a.alpha.rank == 2) return expect(a.alpha, DType::f32, {y.rows(), heads}, "exclude_own_value alpha");
+    expect(a.alpha, DType::f32, {heads}, "exclude_own_value alpha");
+}
+
 }  // namespace
 
 void check(const op::QkNormRotaryForward& a) {
@@ -86,6 +99,20 @@ void check(const op::MergeAttention& a) {
             throw_internal("merge_attention: {} is not contiguous", of_heads.describe());
     if (a.lse_before.present() && same_memory(a.lse, a.lse_before))
         throw_internal("merge_attention: lse_before {} is lse", a.lse_before.describe());
+}
+
+void check(const op::ExcludeOwnValueForward& a) {
+    check_own_value(a, a.y);
+}
+
+void check(const op::ExcludeOwnValueBackward& a) {
+    const int64_t rows = a.dy.rows(), cols = a.dy.cols();
+    check_own_value(a, a.dy);
+    expect(a.d_o, a.dy.dtype, {rows, cols}, "exclude_own_value d_o");
+    expect(a.dv, a.dy.dtype, {rows, cols}, "exclude_own_value dv");
+    if (a.alpha.rank == 2)
+        return expect(a.dalpha, DType::f32, {rows, a.alpha.cols()}, "exclude_own_value dalpha");
+    expect(a.dalpha, DType::f32, {a.alpha.numel()}, "exclude_own_value dalpha");
 }
 
 int64_t visible_pairs(const AttentionOptions& o, int64_t queries) {

@@ -44,6 +44,7 @@ constexpr KernelModel kKernels[] = {
     {"attention_forward", Engine::mma, 0.36, 0.80, 1, "assumed by count: softmax beside no product"},
     // Seven products where four are counted, in two kernels.
     {"attention_backward", Engine::mma, 0.23, 0.80, 4, "assumed by count: 7 products for 4 counted"},
+    {"exclude_own_value_backward", Engine::mma, 1, 0.76, 2, "assumed: as mix_norm_backward"},
     {"cross_entropy_part", Engine::mma, 1, 0.78, 1, "assumed as cross_entropy"},
     {"cross_entropy_of_parts", Engine::mma, 1, 0.78, 1, "assumed as cross_entropy"},
     {"cross_entropy", Engine::mma, 1, 0.78, 1,

@@ -22,6 +22,8 @@ void check(const op::QkNormRotaryBackward& a);
 void check(const op::AttentionForward& a);
 void check(const op::AttentionBackward& a);
 void check(const op::MergeAttention& a);
+void check(const op::ExcludeOwnValueForward& a);
+void check(const op::ExcludeOwnValueBackward& a);
 void check(const op::CrossEntropy& a);
 void check(const op::CrossEntropyPart& a);
 void check(const op::CrossEntropyOfParts& a);

@@ -170,6 +170,47 @@ void add_merge(std::vector<Case>& cases, const ModelShape& shape) {
          }});
 }
 
+// What lies along a token's own value, taken from the output of each head, by one learned number a head.
+void add_own_value(std::vector<Case>& cases, const ModelShape& shape) {
+    const int64_t tokens = shape.tokens, heads = shape.num_heads, width = heads * shape.head_dim;
+    const std::string sizes = fmt::format("T{} {}x{}", tokens, heads, shape.head_dim);
+    cases.push_back({"attention.recipe.own_value_forward",
+                     "exclude_own_value_forward",
+                     sizes,
+                     0,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor y = m.output({tokens, width}), o = m.input({tokens, width}),
+                                      v = m.input({tokens, width}), alpha = m.input(DType::f32, {heads});
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.exclude_own_value_forward({.y = y, .o = o, .v = v, .alpha = alpha}, stream);
+                         };
+                     }});
+    cases.push_back({"attention.recipe.own_value_backward",
+                     "exclude_own_value_backward",
+                     sizes,
+                     0,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor d_o = m.output({tokens, width}), dv = m.output({tokens, width}),
+                                      dalpha = m.output(DType::f32, {heads}), dy = m.input({tokens, width}),
+                                      o = m.input({tokens, width}), v = m.input({tokens, width}),
+                                      alpha = m.input(DType::f32, {heads});
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.exclude_own_value_backward({.d_o = d_o,
+                                                             .dv = dv,
+                                                             .dalpha = dalpha,
+                                                             .dy = dy,
+                                                             .o = o,
+                                                             .v = v,
+                                                             .alpha = alpha,
+                                                             .accumulate_v = false,
+                                                             .accumulate_alpha = false},
+                                                            stream);
+                         };
+                     }});
+}
+
 }  // namespace
 
 std::vector<Case> attention_cases(const Shapes& shapes) {
@@ -179,6 +220,7 @@ std::vector<Case> attention_cases(const Shapes& shapes) {
                   {{"realistic", 0, 4.7 / 12 * 10 / 14, 0}});
     add_attention(cases, "attention.recipe.rank", shapes.recipe, {}, {}, 2);
     add_merge(cases, shapes.recipe);
+    add_own_value(cases, shapes.recipe);
     add_attention(cases, "attention.gpt2", shapes.gpt2, {}, {});
     for (const int64_t head_dim : {128, 64}) {
         if (shapes.attention_width % head_dim != 0) continue;

@@ -44,8 +44,8 @@ std::string name_of(const Mode& mode) {
     return name.str();
 }
 
-// What no preset has: a table of values in two layers that are no neighbours, a smear, n-grams behind it, gates, a skip, a backout, and
-// layers without attention or MLP.
+// What no preset has: a table of values in two layers that are no neighbours, a smear, n-grams behind it, gates, a skip, a backout,
+// outputs without what lies along own values, and layers without attention or MLP.
 ModelConfig model_in_parts(int64_t heads) {
     ModelConfig model = parse_config(R"({
         "model": {
@@ -60,7 +60,9 @@ ModelConfig model_in_parts(int64_t heads) {
                 "each": {"mix": {}, "attention": {"heads": 3, "gate": {}, "value_table": "values",
                                                   "out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
                          "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
-                "at": {"1": {"attention": null}, "2": {"mlp": null, "attention": {"value_table": ""}}}},
+                "at": {"1": {"attention": null},
+                       "2": {"mlp": null, "attention": {"value_table": "", "exclude_own_value": {"start": 0.5}}},
+                       "3": {"attention": {"exclude_own_value": {"start": -0.5}}}}},
             "skips": [{"from": 0, "to": 3}],
             "output": [{"type": "backout", "layer": 1, "start": 0.2}, {"type": "norm"}],
             "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},

@@ -102,4 +102,40 @@ AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const 
     return out;
 }
 
+Matrix exclude_own_value_forward(const Matrix& o, const Matrix& v, const Matrix& alpha, int64_t heads) {
+    const int64_t dim = o.cols / heads;
+    Matrix y = o;
+    for (int64_t t = 0; t < o.rows; ++t) {
+        for (int64_t h = 0; h < heads; ++h) {
+            const double square = std::max(head_dot(v, t, v, t, h * dim, dim), 1e-8);
+            const double share = head_dot(o, t, v, t, h * dim, dim) / square;
+            for (int64_t d = h * dim; d < (h + 1) * dim; ++d)
+                y(t, d) -= std::tanh(alpha(alpha.rows == 1 ? 0 : t, h)) * share * v(t, d);
+        }
+    }
+    return y;
+}
+
+// By the quotient rule on (o·v)/n: with u = v/n, y = o − a·(o·v)·u and dn = 2·v·dv where n is |v|².
+ExcludeOwnValueBackward exclude_own_value_backward(const Matrix& dy, const Matrix& o, const Matrix& v,
+                                                   const Matrix& alpha, int64_t heads) {
+    const int64_t dim = o.cols / heads;
+    ExcludeOwnValueBackward out{dy, Matrix(v.rows, v.cols), Matrix(alpha.rows, alpha.cols)};
+    for (int64_t t = 0; t < o.rows; ++t) {
+        for (int64_t h = 0; h < heads; ++h) {
+            const int64_t begin = h * dim, of_alpha = alpha.rows == 1 ? 0 : t;
+            const double a = std::tanh(alpha(of_alpha, h)), square = head_dot(v, t, v, t, begin, dim),
+                         n = std::max(square, 1e-8), own = head_dot(o, t, v, t, begin, dim),
+                         given = head_dot(dy, t, v, t, begin, dim);
+            out.dalpha(of_alpha, h) -= (1 - a * a) * own * given / n;
+            for (int64_t d = begin; d < begin + dim; ++d) {
+                out.d_o(t, d) -= a * given / n * v(t, d);
+                out.dv(t, d) -= a / n * (given * o(t, d) + own * dy(t, d));
+                if (square > 1e-8) out.dv(t, d) += a * own * given / (n * n) * 2 * v(t, d);
+            }
+        }
+    }
+    return out;
+}
+
 }  // namespace speedrun::reference

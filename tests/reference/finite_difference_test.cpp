@@ -255,6 +255,36 @@ TEST(FiniteDifference, AttentionOfPlacedQueries) {
     }
 }
 
+// One number for each head, and one for each head of each token.
+TEST(FiniteDifference, ExcludeOwnValue) {
+    for (const int64_t alphas : {1, 4}) {
+        Matrix o = random(4, 6, 1), v = random(4, 6, 2), alpha = random(alphas, 2, 3);
+        const Matrix dy = random(4, 6, 4);
+        const auto loss = [&] { return dot(dy, exclude_own_value_forward(o, v, alpha, 2)); };
+        const auto backward = exclude_own_value_backward(dy, o, v, alpha, 2);
+        expect_gradient(o, backward.d_o, loss, "o");
+        expect_gradient(v, backward.dv, loss, "v");
+        expect_gradient(alpha, backward.dalpha, loss, "alpha");
+    }
+}
+
+// Where |v|² is below 1e-8 nothing is divided by |v|²: y = o − a·(o·v)·1e8·v, and dv has no third term.
+TEST(Reference, ExcludeOwnValueOfAlmostNothing) {
+    Matrix o(1, 2), v(1, 2), alpha(1, 1), dy(1, 2);
+    o.values = {3.0, -1.0};
+    v.values = {2e-5, 1e-5};
+    alpha.values = {0.5};
+    dy.values = {1.0, 4.0};
+    const double a = std::tanh(0.5);
+    const Matrix y = exclude_own_value_forward(o, v, alpha, 1);
+    EXPECT_NEAR(y[0], 3.0 - a * 5e-5 * 1e8 * 2e-5, 1e-12);
+    EXPECT_NEAR(y[1], -1.0 - a * 5e-5 * 1e8 * 1e-5, 1e-12);
+    const auto backward = exclude_own_value_backward(dy, o, v, alpha, 1);
+    EXPECT_NEAR(backward.d_o[0], 1.0 - a * 6e-5 * 1e8 * 2e-5, 1e-12);
+    EXPECT_NEAR(backward.dv[0], -a * 1e8 * (6e-5 * 3.0 + 5e-5 * 1.0), 1e-7);
+    EXPECT_NEAR(backward.dalpha[0], -(1 - a * a) * 5e-5 * 6e-5 * 1e8, 1e-12);
+}
+
 TEST(FiniteDifference, CrossEntropy) {
     const Indices targets = {2, -1, 0, 4};
     for (const Softcap& softcap : {Softcap{}, Softcap{1.5f}, Softcap{1.25f, 0.5f, 2.0f}}) {

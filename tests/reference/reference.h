@@ -134,6 +134,15 @@ AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const 
                                      const Indices& first_key, const AttentionOptions& options,
                                      const QueryPlaces& places = {});
 
+struct ExcludeOwnValueBackward {
+    Matrix d_o, dv;  // T×(H·D)
+    Matrix dalpha;   // of the shape of alpha
+};
+// alpha: 1×H, or T×H.
+Matrix exclude_own_value_forward(const Matrix& o, const Matrix& v, const Matrix& alpha, int64_t heads);
+ExcludeOwnValueBackward exclude_own_value_backward(const Matrix& dy, const Matrix& o, const Matrix& v,
+                                                   const Matrix& alpha, int64_t heads);
+
 // ---- cross_entropy.cpp
 // -----------------------------------------------------------------------------------------
 Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_t vocab_size,

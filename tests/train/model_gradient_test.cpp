@@ -68,7 +68,7 @@ ModelConfig crossed_back() {
 }
 
 // Parts that no preset has: smear, a layer without attention, gates, a skip connection, a table of values in some
-// layers, and an earlier layer's output taken away at the end.
+// layers, what lies along own values, and an earlier layer's output taken away at the end.
 ModelConfig spelled_out() {
     return parse_config(R"({
         "model": {
@@ -77,13 +77,13 @@ ModelConfig spelled_out() {
                        "values": {"init": {"type": "normal", "value": 1}}},
             "input": [{"type": "table", "table": "embed"}, {"type": "smear", "columns": 5}, {"type": "norm"}],
             "layers": {
-                "count": 5,
+                "count": 6,
                 "each": {"mix": {}, "attention": {"heads": 2, "gate": {"columns": 6},
                                                   "rotary": {"base": 100, "fraction": 0.5, "endpoint": true}},
                          "mlp": {"ratio": 2}},
-                "at": {"0": {"attention": {"value_table": "values"}}, "1": null, "2": {"attention": null},
+                "at": {"0": {"attention": {"value_table": "values", "exclude_own_value": {}}}, "1": null, "2": {"attention": null},
                        "3": {"mix": null, "attention": {"value_table": "values", "window": 4}},
-                       "4": {"attention": {"value_scale": true}}}},
+                       "4": {"attention": {"value_scale": true}}, "5": {"attention": {"exclude_own_value": {}}}}},
             "skips": [{"from": 0, "to": 3}],
             "output": [{"type": "backout", "layer": 2}, {"type": "norm"}],
             "head": {"softcap": 23, "softcap_function": "sigmoid", "logit_shift": 5, "logit_scale": 7.5},

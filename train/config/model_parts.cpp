@@ -81,6 +81,11 @@ void RotaryConfig::fields(FieldVisitor& v) {
                "rescale the frequencies where a window changes from stage to stage (YaRN); null: do not");
 }
 
+void ExcludeOwnValueConfig::fields(FieldVisitor& v) {
+    v.field("start", start, "the learned number of each head at the start; tanh of it is the share",
+            {-20, 20});
+}
+
 void AttentionConfig::fields(FieldVisitor& v) {
     v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
     v.field("bias", bias, "its linear layers have biases");
@@ -94,6 +99,9 @@ void AttentionConfig::fields(FieldVisitor& v) {
     v.field("value_start", value_start, "those factors at the start, and that of value_scale", {-1e6, 1e6});
     v.field("value_scale", value_scale,
             "without a value_table v is multiplied by a learned factor; with one it has that anyway");
+    v.optional(
+        "exclude_own_value", exclude_own_value,
+        "take from each head's output a learned share of what lies along the token's own v; null: do not");
     v.optional("gate", gate, "multiply each head's output by a sigmoid gate, which starts at 1/2");
     init_field(v, "init", init, "matrix of q, k and v at the start");
     init_field(v, "out_init", out_init, "output matrix at the start");

@@ -78,6 +78,12 @@ struct RotaryConfig {
     int64_t turning_pairs(int64_t pairs) const { return std::llround(fraction * static_cast<double>(pairs)); }
 };
 
+// What lies along a token's own value is taken from each head's output, by the share tanh(a) of a learned a.
+struct ExcludeOwnValueConfig {
+    double start = 0;  // a, of each head
+    void fields(FieldVisitor& v);
+};
+
 // x + O·attention(norm(x)).
 struct AttentionConfig {
     int64_t heads = 4;
@@ -89,6 +95,7 @@ struct AttentionConfig {
     std::string value_table = {};
     double value_start = 0.5;
     bool value_scale = false;
+    std::optional<ExcludeOwnValueConfig> exclude_own_value = {};
     std::optional<GateConfig> gate = {};
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
     InitConfig out_init = {};

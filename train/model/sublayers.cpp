@@ -5,6 +5,7 @@
 
 #include "train/model/nodes/activation.h"
 #include "train/model/nodes/key_exchange.h"
+#include "train/model/nodes/own_value.h"
 #include "train/model/nodes/ring_attention.h"
 #include "train/model/rotary_frequencies.h"
 
@@ -82,6 +83,7 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                                .scale = static_cast<float>(scale),
                                .documents = options_.documents};
     ValueId out = attend({q, k, v}, how);
+    if (config.exclude_own_value) out = without_own_value(*config.exclude_own_value, out, v, heads);
     if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
     return w_.into_stream(
         w_.linear("attn.out", out,
@@ -91,6 +93,20 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                    .bias = config.bias,
                    .fan_in = w_.width().size,
                    .meaning = "W o is added to the stream, o the heads' outputs beside each other"}));
+}
+
+ValueId Sublayers::without_own_value(const ExcludeOwnValueConfig& config, ValueId out, ValueId v,
+                                     const Extent& heads) {
+    const ValueId y = w_.real("attn_out without own value", w_.tokens(), w_.head_width());
+    w_.add<ExcludeOwnValue>(
+        {.y = y,
+         .o = out,
+         .v = v,
+         .alpha = w_.parameter(
+             "attn.own_value", {heads},
+             {w_.filled(config.start),
+              "a: from the output y of a head is taken tanh(a) (y.v)/(v.v) v, v the token's own"})});
+    return y;
 }
 
 ValueId Sublayers::attend(const Projected& x, AttentionOptions how) {

@@ -27,6 +27,9 @@ class Sublayers {
     };
     // Attention of these, over the keys of other ranks too where the batch is a part of rows.
     ValueId attend(const Projected& x, AttentionOptions how);
+    // The output of attention without what lies along v.
+    ValueId without_own_value(const ExcludeOwnValueConfig& config, ValueId out, ValueId v,
+                              const Extent& heads);
     void attend_in_ring(const Attention::Ports& ports, const SharedKeys& shared, const AttentionOptions& how);
     SharedKeys shared_keys(int64_t window) const;
     // The places for a window and step, made once. row_length 0: that of what is kept.

@@ -171,8 +171,10 @@ GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int
     };
     const bool begun = at(value).begun;
     if (is_part(value)) {
-        if (begun || read.gradient == Gives::plus)
-            throw_internal("{}: a second gradient of {}, which is a view", node.kind(), graph_[value].name);
+        if (read.gradient == Gives::plus)
+            throw_internal("{} cannot add to the gradient of {}, which is a view", node.kind(),
+                           graph_[value].name);
+        if (begun) return give_again(node, read, step, sums);
         if (storage < 0) storage = fresh();
         if (!read.in_place) {
             for (const Node::Write& write : node.writes())
@@ -196,6 +198,23 @@ GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int
         return {.place = now, .other = before};
     sums.push_back({now, now, before});
     return {.place = now};
+}
+
+// A further part of the gradient of some columns: added in place, or written by itself and then added.
+GradientPlace GradientPlaces::give_again(const Node& node, const Node::Read& read, int step,
+                                         std::vector<Sum>& sums) {
+    const Value& value = graph_[read.value];
+    const Place there = storages_.use({.storage = storage_of(read.value), .like = read.value}, step);
+    if (read.gradient == Gives::added && !given_here_[static_cast<size_t>(value.root)])
+        return {.place = there, .adds = true};
+    const Place part = storages_.scratch({.rows = value.extents[0].size,
+                                          .columns = value.extents[1].size,
+                                          .forward = false,
+                                          .backward = true,
+                                          .full_precision = value.element == Element::f32},
+                                         node.kind(), step);
+    sums.push_back({there, part, there});
+    return {.place = part};
 }
 
 // The gradient of the node's first value is that of `value` too, or its last part.

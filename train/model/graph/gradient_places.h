@@ -65,6 +65,7 @@ class GradientPlaces {
     // Does the node's backward read a gradient there?
     bool read_here(int storage, const Node& node) const;
     GradientPlace give(const Node& node, const Node::Read& read, int step, std::vector<Sum>& sums);
+    GradientPlace give_again(const Node& node, const Node::Read& read, int step, std::vector<Sum>& sums);
     void pass_on(const Node& node, ValueId value, int step, std::vector<Sum>& sums);
 
     const NodeGraph& graph_;

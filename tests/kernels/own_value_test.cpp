@@ -1,0 +1,150 @@
+// What lies along a token's own value, taken from each head's output, against float64.
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(OwnValueTest);
+
+struct Case {
+    int64_t rows, heads, head_dim;
+    bool strided;    // o, v and their gradients are columns of wider rows
+    bool per_token;  // alpha, which is one number a head otherwise
+};
+// Heads within one chunk of a lane, of part of one, and of several; rows that are fewer than chunks, and not a multiple.
+constexpr Case kCases[] = {{1, 1, 8, false, false},   {7, 3, 16, true, false},   {150, 6, 128, true, false},
+                           {130, 2, 24, false, true}, {67, 2, 7, true, true},    {9, 1, 520, false, false},
+                           {33, 40, 4, false, false}, {200, 2, 12, true, false}, {70, 3, 64, true, true}};
+
+std::string describe(const Case& c) {
+    return fmt::format("T={} H={} D={} strided={} per_token={}", c.rows, c.heads, c.head_dim, c.strided,
+                       c.per_token);
+}
+
+struct Inputs {
+    Matrix o, v, dy, alpha;
+
+    // tiny: values whose squares are below the least that is divided by.
+    Inputs(const Case& c, DType dtype, bool tiny = false)
+        : o(random_matrix(c.rows, c.heads * c.head_dim, 1, dtype)),
+          v(random_matrix(c.rows, c.heads * c.head_dim, 2, dtype)),
+          dy(random_matrix(c.rows, c.heads * c.head_dim, 3, dtype)),
+          alpha(random_matrix(c.per_token ? c.rows : 1, c.heads, 4, DType::f32)) {
+        for (double& x : v.values) x *= tiny ? 0x1p-20 : 1;
+        for (int64_t d = 0; d < c.head_dim; ++d) v(c.rows / 2, d) = 0;  // no division by zero
+        if (c.heads > 1) alpha(0, 1) = 0;
+    }
+};
+
+// Columns in the middle of wider rows where strided; what lies beside them is to stay as it is.
+Tensor put(Harness& h, const Matrix& x, DType dtype, const Case& c, bool constant) {
+    if (!c.strided) return constant ? h.input(x, dtype) : h.inout(x, dtype);
+    Matrix wide(x.rows, x.cols + 32, 0.5);
+    for (int64_t t = 0; t < x.rows; ++t)
+        for (int64_t i = 0; i < x.cols; ++i) wide(t, 16 + i) = x(t, i);
+    return (constant ? h.input(wide, dtype) : h.inout(wide, dtype)).column_slice(16, x.cols);
+}
+
+Tensor put_alpha(Harness& h, const Matrix& alpha, const Case& c, bool constant) {
+    if (c.per_token) return put(h, alpha, DType::f32, c, constant);
+    return constant ? h.input(alpha, DType::f32, {c.heads}) : h.inout(alpha, DType::f32, {c.heads});
+}
+
+// Calls body(case, inputs) for usual values, and where it makes a difference for tiny ones.
+template <class Body>
+void for_cases(DType dtype, Body&& body) {
+    for (const Case& c : kCases) {
+        for (const bool tiny : {false, true}) {
+            SCOPED_TRACE(describe(c) + (tiny ? ", tiny" : ""));
+            if (!tiny || c.rows < 100) body(c, Inputs(c, dtype, tiny));
+        }
+    }
+}
+
+TEST_P(OwnValueTest, Forward) {
+    for_cases(dtype(), [&](const Case& c, const Inputs& in) {
+        for (const bool in_place : {false, true}) {
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor o = put(h, in.o, dtype(), c, !in_place);
+                const Tensor y = in_place ? o : h.output(dtype(), {c.rows, in.o.cols});
+                h.ops().exclude_own_value_forward({.y = y,
+                                                   .o = o,
+                                                   .v = put(h, in.v, dtype(), c, true),
+                                                   .alpha = put_alpha(h, in.alpha, c, true)},
+                                                  h.stream());
+                return {h.read(y)};
+            });
+            expect_close(out[0], reference::exclude_own_value_forward(in.o, in.v, in.alpha, c.heads),
+                         reduction(dtype(), c.head_dim), "y");
+        }
+    });
+}
+
+TEST_P(OwnValueTest, Backward) {
+    for_cases(dtype(), [&](const Case& c, const Inputs& in) {
+        const auto expected = reference::exclude_own_value_backward(in.dy, in.o, in.v, in.alpha, c.heads);
+        const Matrix dv_before = random_matrix(c.rows, in.o.cols, 5, dtype()),
+                     dalpha_before = random_matrix(in.alpha.rows, c.heads, 6, DType::f32);
+        for (const bool accumulate : {false, true}) {
+            SCOPED_TRACE(accumulate ? "adds to what is there, in place of dy" : "writes");
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor dy = put(h, in.dy, dtype(), c, !accumulate),
+                             d_o = accumulate ? dy : h.output(dtype(), {c.rows, in.o.cols}),
+                             dv = put(h, dv_before, dtype(), c, false),
+                             dalpha = put_alpha(h, dalpha_before, c, false);
+                h.ops().exclude_own_value_backward({.d_o = d_o,
+                                                    .dv = dv,
+                                                    .dalpha = dalpha,
+                                                    .dy = dy,
+                                                    .o = put(h, in.o, dtype(), c, true),
+                                                    .v = put(h, in.v, dtype(), c, true),
+                                                    .alpha = put_alpha(h, in.alpha, c, true),
+                                                    .accumulate_v = accumulate,
+                                                    .accumulate_alpha = accumulate},
+                                                   h.stream());
+                return {h.read(d_o), h.read(dv), h.read(dalpha)};
+            });
+            Matrix dv = expected.dv, dalpha = expected.dalpha;
+            for (int64_t i = 0; accumulate && i < dv.size(); ++i) dv[i] += dv_before[i];
+            for (int64_t i = 0; accumulate && i < dalpha.size(); ++i) dalpha[i] += dalpha_before[i];
+            expect_close(out[0], expected.d_o, reduction(dtype(), c.head_dim), "d_o");
+            expect_close(out[1], dv, reduction(dtype(), c.head_dim), "dv");
+            const int64_t terms = c.head_dim * (c.per_token ? 1 : c.rows);
+            expect_close(out[2], dalpha, reduction(DType::f32, terms), "dalpha");
+        }
+    });
+}
+
+TEST_P(OwnValueTest, ShapeErrors) {
+    const auto forward = [&](Dims of_v, Dims of_alpha, std::vector<std::string> parts) {
+        expect_error(
+            [&](Harness& h) {
+                const Tensor o = h.output(dtype(), {3, 32});
+                h.ops().exclude_own_value_forward(
+                    {.y = o, .o = o, .v = h.output(dtype(), of_v), .alpha = h.output(DType::f32, of_alpha)},
+                    h.stream());
+            },
+            std::move(parts));
+    };
+    forward({3, 31}, {2}, {"exclude_own_value v", "[3,32]", "[3,31]"});
+    forward({3, 32}, {5}, {"[3,32]", "5 heads"});
+    forward({3, 32}, {4, 2}, {"exclude_own_value alpha", "[3,2]", "[4,2]"});
+    expect_error(
+        [&](Harness& h) {
+            const Tensor x = h.output(dtype(), {3, 32});
+            h.ops().exclude_own_value_backward({.d_o = x,
+                                                .dv = x,
+                                                .dalpha = h.output(DType::f32, {3}),
+                                                .dy = x,
+                                                .o = x,
+                                                .v = x,
+                                                .alpha = h.output(DType::f32, {2}),
+                                                .accumulate_v = false,
+                                                .accumulate_alpha = false},
+                                               h.stream());
+        },
+        {"exclude_own_value dalpha", "[2]", "[3]"});
+}
+
+}  // namespace
+}  // namespace speedrun::testing

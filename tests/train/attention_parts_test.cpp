@@ -1,0 +1,139 @@
+// Parts of attention against a model written as loops in float64: losses, and gradients by differences of those.
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <ostream>
+#include <random>
+
+#include "tests/train/plain_attention.h"
+#include "train/config/config_json.h"
+#include "train/model/build_model.h"
+#include "train/model/graph/layer_table.h"
+
+namespace speedrun::testing {
+namespace {
+
+constexpr int64_t kRows = 2, kSequence = 11;
+
+// Three layers: values as they are projected, mixed with a table's, and scaled; the second sees its whole document.
+ModelConfig model_with(const std::string& parts_of_each) {
+    return parse_config(R"({
+        "model": {
+            "preset": "none", "model_dim": 48, "vocab_size": 30, "norms": {"epsilon": 0.001},
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}},
+                       "values": {"init": {"type": "normal", "value": 1}}},
+            "input": [{"type": "table", "table": "embed"}],
+            "layers": {
+                "count": 3,
+                "each": {"attention": {"heads": 6, "window": "5", "rotary": {"base": 100, "fraction": 0.5})" +
+                            parts_of_each + R"(}, "mlp": null},
+                "at": {"1": {"attention": {"value_table": "values", "window": "0"}},
+                       "2": {"attention": {"value_scale": true, "scale": 0.2}}}},
+            "output": [{"type": "norm"}],
+            "head": {"softcap": 0}},
+        "batch": {"sequence_length": 11, "microbatch_tokens": 22, "tokens_per_step": 22},
+        "optimizers": {"groups": [{"params": ["*"]}]}})",
+                        "test", {})
+        .model;
+}
+
+struct Case {
+    const char *name, *parts;
+    friend std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+};
+
+class AttentionPartsTest : public ::testing::TestWithParam<Case> {
+  protected:
+    AttentionPartsTest()
+        : model_(model_with(GetParam().parts)),
+          batch_(random_batch(model_, kRows, kSequence, true, 3)),
+          plain_(model_, batch_, kSequence) {}
+
+    void take_parameters(ModelHarness& h) {
+        for (const Parameter& p : h.table().all())
+            plain_.parameters[p.name] = h.read(h.model.parameters().master(p));
+    }
+
+    const ModelConfig model_;
+    const HostBatch batch_;
+    PlainModel plain_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Parts, AttentionPartsTest,
+                         ::testing::Values(Case{"none", ""},
+                                           Case{"exclude_own_value", R"(, "exclude_own_value": {})"}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Some tens of roundings of 6e-8 in a row, of losses of 3 to 10 nats.
+TEST_P(AttentionPartsTest, LossesAreThoseOfThePlainModel) {
+    ModelHarness h(model_, kRows * kSequence, kSequence);
+    h.randomize(0.3, 11);
+    take_parameters(h);
+    h.forward_loss(batch_);
+    const Values losses = h.read(h.model.losses()), expected = plain_.losses();
+    ASSERT_EQ(losses.size(), expected.size());
+    for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], expected[t], 3e-5) << "token " << t;
+}
+
+// Central differences in float64, whose own error is some 1e-9: what is left are f32's roundings of the gradient.
+TEST_P(AttentionPartsTest, GradientsAreDifferencesOfThePlainModel) {
+    ModelHarness h(model_, kRows * kSequence, kSequence);
+    h.randomize(0.3, 11);
+    take_parameters(h);
+    h.gradients.begin_step();
+    h.backward(batch_, 1);
+    std::mt19937_64 random(17);
+    std::normal_distribution<double> normal;
+    for (const Parameter& p : h.table().all()) {
+        const Values gradient = h.gradient(p), start = plain_.parameters.at(p.name);
+        ASSERT_GT(norm_of(gradient), 0) << p.name;
+        for (int trial = 0; trial < 3; ++trial) {
+            Values direction(start.size());
+            for (double& e : direction) e = normal(random);
+            const auto loss_at = [&](double step) {
+                Values& moved = plain_.parameters.at(p.name);
+                for (size_t i = 0; i < start.size(); ++i) moved[i] = start[i] + step * direction[i];
+                const Values losses = plain_.losses();
+                moved = start;
+                return std::accumulate(losses.begin(), losses.end(), 0.0);
+            };
+            const double difference = (loss_at(1e-5) - loss_at(-1e-5)) / 2e-5,
+                         given = std::inner_product(gradient.begin(), gradient.end(), direction.begin(), 0.0);
+            EXPECT_NEAR(given, difference, 1e-4 * norm_of(gradient) + 1e-5)
+                << p.name << ", gradient of norm " << norm_of(gradient);
+        }
+    }
+}
+
+// The graph's table of layers, as plan prints it.
+std::vector<std::string> nodes_of(const ModelGraph& written) {
+    std::vector<std::string> nodes;
+    for (const speedrun::Layer& layer : layer_table(written.graph))
+        nodes.push_back(fmt::format("{}", fmt::join(layer.nodes, "; ")));
+    return nodes;
+}
+ModelGraph graph_of(const std::string& parts_of_each) {
+    return build_model(model_with(parts_of_each), {.tokens = 22, .sequence_length = 11}, {.logit_rows = 22});
+}
+
+// Behind attention, and before the gate; of what v is, its table or factor included.
+TEST(AttentionGraph, OwnValuesAreExcludedBeforeTheGate) {
+    const ModelGraph written = graph_of(R"(, "exclude_own_value": {"start": 0.25}, "gate": {"columns": 6})");
+    const Parameter& share = written.table.find("blocks.1.attn.own_value");
+    EXPECT_EQ(share.shape, (std::vector<int64_t>{6}));
+    EXPECT_EQ(share.init.value, 0.25F);
+    const std::vector<std::string> nodes = nodes_of(written);
+    const char* const values[] = {"v", "mixed v", "scaled v"};
+    for (size_t layer = 0; layer < 3; ++layer)
+        EXPECT_NE(
+            nodes[layer + 1].find(fmt::format(
+                "attn_out without its share of {}; sum of attn.gate x attn_out without own value; linear",
+                values[layer])),
+            std::string::npos)
+            << nodes[layer + 1];
+    EXPECT_FALSE(graph_of("").table.contains("blocks.1.attn.own_value"));
+}
+
+}  // namespace
+}  // namespace speedrun::testing

@@ -1,0 +1,141 @@
+#include "tests/train/plain_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace speedrun::testing {
+
+namespace {
+
+// W x.
+Values times(const Values& matrix, const Values& x) {
+    Values y(matrix.size() / x.size());
+    for (size_t n = 0; n < y.size(); ++n)
+        for (size_t i = 0; i < x.size(); ++i) y[n] += matrix[n * x.size() + i] * x[i];
+    return y;
+}
+
+Values row_of(const Values& table, int64_t row, int64_t width) {
+    return {table.begin() + row * width, table.begin() + (row + 1) * width};
+}
+
+}  // namespace
+
+const Values& PlainModel::weight(const Layer& layer, const std::string& name) const {
+    return weight("blocks." + std::to_string(layer.number) + ".attn." + name);
+}
+
+Values PlainModel::normed(const Values& x) const {
+    double square = 0;
+    for (const double e : x) square += e * e / static_cast<double>(x.size());
+    Values y = x;
+    for (double& e : y) e /= std::sqrt(square + parts_.norms.epsilon);
+    return y;
+}
+
+void PlainModel::turn(const Layer& layer, int64_t token, Values& heads) const {
+    const RotaryConfig& rotary = *layer.config.rotary;
+    const int64_t half = layer.dim / 2, turning = std::llround(rotary.fraction * static_cast<double>(half));
+    for (int64_t h = 0; h < layer.heads; ++h) {
+        const auto begin = heads.begin() + h * layer.dim;
+        const Values head = normed({begin, begin + layer.dim});
+        std::copy(head.begin(), head.end(), begin);
+        for (int64_t i = 0; i < turning; ++i) {
+            const double angle =
+                static_cast<double>(batch_.positions[static_cast<size_t>(token)]) *
+                std::pow(rotary.base, -static_cast<double>(i) / static_cast<double>(turning));
+            const double a = begin[i], b = begin[i + half];
+            begin[i] = a * std::cos(angle) - b * std::sin(angle);
+            begin[i + half] = a * std::sin(angle) + b * std::cos(angle);
+        }
+    }
+}
+
+PlainModel::Rows PlainModel::project(const Layer& layer, const std::vector<Values>& stream) const {
+    const int64_t width = model_.model_dim;
+    Rows rows;
+    for (size_t t = 0; t < stream.size(); ++t) {
+        const Values qkv = times(weight(layer, "qkv.weight"), normed(stream[t]));
+        rows.q.push_back(row_of(qkv, 0, width));
+        rows.k.push_back(row_of(qkv, 1, width));
+        rows.v.push_back(row_of(qkv, 2, width));
+        turn(layer, static_cast<int64_t>(t), rows.q.back());
+        turn(layer, static_cast<int64_t>(t), rows.k.back());
+        Values& v = rows.v.back();
+        if (!layer.config.value_table.empty()) {
+            const Values& mix = weight(layer, "value_mix");
+            const Values row = row_of(weight(layer.config.value_table + ".weight"), batch_.tokens[t], width);
+            for (size_t i = 0; i < v.size(); ++i) v[i] = mix[0] * v[i] + mix[1] * row[i];
+        } else if (layer.config.value_scale) {
+            for (double& e : v) e *= weight(layer, "value_scale")[0];
+        }
+    }
+    return rows;
+}
+
+Values PlainModel::attend(const Layer& layer, const Rows& rows, int64_t token, int64_t head) const {
+    const auto product = [&](const Values& a, const Values& b) {
+        double sum = 0;
+        for (int64_t d = head * layer.dim; d < (head + 1) * layer.dim; ++d)
+            sum += a[static_cast<size_t>(d)] * b[static_cast<size_t>(d)];
+        return sum;
+    };
+    const double scale =
+        layer.config.scale > 0 ? layer.config.scale : 1 / std::sqrt(static_cast<double>(layer.dim));
+    Values out(static_cast<size_t>(layer.dim));
+    double total = 0;
+    for (int64_t key = batch_.first_key[static_cast<size_t>(token)]; key <= token; ++key) {
+        if (layer.window > 0 && token - key >= layer.window) continue;
+        const auto at = static_cast<size_t>(key);
+        const double weight = std::exp(scale * product(rows.q[static_cast<size_t>(token)], rows.k[at]));
+        total += weight;
+        for (size_t d = 0; d < out.size(); ++d)
+            out[d] += weight * rows.v[at][static_cast<size_t>(head * layer.dim) + d];
+    }
+    for (double& e : out) e /= total;
+    return out;
+}
+
+// v a unit vector u times its length: out loses tanh(a)·(out·u) of u.
+void PlainModel::exclude_own_value(const Layer& layer, const Values& v, int64_t head, Values& out) const {
+    const auto own = v.begin() + head * layer.dim;
+    double length = 0, along = 0;
+    for (int64_t d = 0; d < layer.dim; ++d) length = std::hypot(length, own[d]);
+    for (int64_t d = 0; d < layer.dim; ++d) along += out[static_cast<size_t>(d)] * own[d] / length;
+    const double share = std::tanh(weight(layer, "own_value")[static_cast<size_t>(head)]);
+    for (int64_t d = 0; d < layer.dim; ++d) out[static_cast<size_t>(d)] -= share * along * own[d] / length;
+}
+
+Values PlainModel::losses() const {
+    const int64_t width = model_.model_dim;
+    std::vector<Values> stream;
+    for (const int32_t token : batch_.tokens) stream.push_back(row_of(weight("embed.weight"), token, width));
+    const auto layers = parts_.layers.resolved();
+    for (size_t number = 0; number < layers.size(); ++number) {
+        const AttentionConfig& config = *layers[number]->attention;
+        const auto at = static_cast<int64_t>(number);
+        const Layer layer{config, at, parts_.window_of(config, at), config.heads, width / config.heads};
+        const Rows rows = project(layer, stream);
+        for (size_t t = 0; t < stream.size(); ++t) {
+            Values outputs;
+            for (int64_t head = 0; head < layer.heads; ++head) {
+                Values out = attend(layer, rows, static_cast<int64_t>(t), head);
+                if (config.exclude_own_value) exclude_own_value(layer, rows.v[t], head, out);
+                outputs.insert(outputs.end(), out.begin(), out.end());
+            }
+            const Values added = times(weight(layer, "out.weight"), outputs);
+            for (size_t i = 0; i < added.size(); ++i) stream[t][i] += added[i];
+        }
+    }
+    Values losses;
+    for (size_t t = 0; t < stream.size(); ++t) {
+        const Values logits = times(weight("head.weight"), normed(stream[t]));
+        double sum = 0;
+        for (int64_t n = 0; n < model_.vocab_size; ++n) sum += std::exp(logits[static_cast<size_t>(n)]);
+        const int32_t target = batch_.targets[t];
+        losses.push_back(target < 0 ? 0 : std::log(sum) - logits[static_cast<size_t>(target)]);
+    }
+    return losses;
+}
+
+}  // namespace speedrun::testing

@@ -1,0 +1,47 @@
+// A model of attention alone, forward in float64 by loops over tokens, heads and keys: no tensor of the model under test,
+// none of its operations, and no memory but the stream.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "tests/train/model_harness.h"
+
+namespace speedrun::testing {
+
+class PlainModel {
+  public:
+    // Layers of attention, without mix, gate or MLP; a table of tokens is the input, a norm the output, and logits have no
+    // cap. Parameters by name.
+    PlainModel(const ModelConfig& model, const HostBatch& batch, int64_t sequence_length)
+        : model_(model), parts_(model.spelled_out()), batch_(batch), sequence_length_(sequence_length) {}
+
+    std::map<std::string, Values> parameters;
+
+    Values losses() const;  // of each token
+
+  private:
+    struct Layer {
+        const AttentionConfig& config;
+        int64_t number, window, heads, dim;  // window 0: none
+    };
+    struct Rows {
+        std::vector<Values> q, k, v;  // by token
+    };
+    const Values& weight(const std::string& name) const { return parameters.at(name); }
+    const Values& weight(const Layer& layer, const std::string& name) const;
+    Values normed(const Values& x) const;
+    // What heads are at a token: normed, and turned by its position.
+    void turn(const Layer& layer, int64_t token, Values& heads) const;
+    Rows project(const Layer& layer, const std::vector<Values>& stream) const;
+    // A head's output at a token.
+    Values attend(const Layer& layer, const Rows& rows, int64_t token, int64_t head) const;
+    void exclude_own_value(const Layer& layer, const Values& v, int64_t head, Values& out) const;
+
+    const ModelConfig& model_;
+    const ModelParts parts_;
+    const HostBatch& batch_;
+    const int64_t sequence_length_;
+};
+
+}  // namespace speedrun::testing

@@ -1,0 +1,42 @@
+#include "train/model/nodes/own_value.h"
+
+#include "train/model/graph/graph.h"
+
+namespace speedrun {
+
+ExcludeOwnValue::ExcludeOwnValue(const Ports& ports)
+    : Node(Cost::pointwise),
+      y_(writes({.value = ports.y})),
+      o_(reads({.value = ports.o, .gradient = Gives::written, .in_backward = true, .in_place = true})),
+      v_(reads({.value = ports.v, .gradient = Gives::added, .in_backward = true})),
+      alpha_(uses(ports.alpha, true)) {}
+
+std::string ExcludeOwnValue::describe(const NodeGraph& graph) const {
+    return fmt::format("{} without its share of {}", graph.local_name(value_of(o_)),
+                       graph.local_name(value_of(v_)));
+}
+
+void ExcludeOwnValue::forward(const Call& call) const {
+    call.ops.exclude_own_value_forward({.y = call(y_), .o = call(o_), .v = call(v_), .alpha = call(alpha_)},
+                                       call.stream);
+}
+
+void ExcludeOwnValue::backward(const Call& call) const {
+    const ValueGradient dv = call.gradient(v_);
+    contribute(
+        [&](const ParameterGradient& dalpha) {
+            call.ops.exclude_own_value_backward({.d_o = call.gradient(o_).tensor,
+                                                 .dv = dv.tensor,
+                                                 .dalpha = dalpha.tensor,
+                                                 .dy = call.gradient(y_),
+                                                 .o = call(o_),
+                                                 .v = call(v_),
+                                                 .alpha = call(alpha_),
+                                                 .accumulate_v = dv.adds,
+                                                 .accumulate_alpha = dalpha.adds},
+                                                call.stream);
+        },
+        call.of(alpha_));
+}
+
+}  // namespace speedrun

@@ -1,0 +1,29 @@
+// What lies along a token's own value, taken from the output of attention.
+#pragma once
+
+#include "train/model/graph/call.h"
+
+namespace speedrun {
+
+// y = o − tanh(alpha)·(o·v)/|v|²·v per head and token (op::ExcludeOwnValueForward).
+class ExcludeOwnValue final : public Node {
+  public:
+    struct Ports {
+        ValueId y;          // (tokens, head_width)
+        ValueId o;          // likewise
+        ValueId v;          // likewise, as attention reads it
+        ParameterId alpha;  // f32 (heads)
+    };
+    explicit ExcludeOwnValue(const Ports& ports);
+    const char* kind() const override { return "exclude own value"; }
+    std::string describe(const NodeGraph& graph) const override;
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+
+  private:
+    const Out y_;
+    const In o_, v_;
+    const Par alpha_;
+};
+
+}  // namespace speedrun
