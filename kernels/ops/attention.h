@@ -22,6 +22,14 @@ struct ValueMix {
     MixWith mix;
 };
 
+// Which dimensions of keys come from the token before: those of the pairs (i, i + D/2) with i ≥ turning_pairs.
+struct KeyOffsetOptions {
+    int64_t num_heads = 0;
+    int64_t head_dim = 0;         // even
+    int64_t turning_pairs = 0;    // 0 … head_dim/2
+    int64_t sequence_length = 0;  // whose first token keeps its own
+};
+
 struct AttentionOptions {
     int64_t sequence_length = 0;  // S, keys of a sequence; no query sees a key of another sequence
     int64_t num_heads = 0;
@@ -85,6 +93,33 @@ struct QkNormRotaryBackward {
         if (options.normalize || options.rotate) t.updates(dq, dk);
         if (options.normalize) t.reads(q, k, rstd);
         if (options.rotate) t.reads(cos, sin, position);
+    }
+};
+
+// y[t] = x[t], but in the dimensions that rotary leaves as they are x[t − 1]; all of x[t] in the first row of a
+// sequence. Borders of documents are no matter.
+struct OffsetKeysForward {
+    ByName by_name = ByName();
+    Tensor y;  // real [T,H·D], not x; rows of both may be strided
+    Tensor x;  // real [T,H·D]
+    KeyOffsetOptions options;
+
+    void traffic(Traffic& t) const {
+        t.writes(y);
+        t.reads(x);
+    }
+};
+
+// dx[t] = dy[t], but in those dimensions dy[t + 1], 0 in the last row of a sequence; dy[t] is added in the first.
+struct OffsetKeysBackward {
+    ByName by_name = ByName();
+    Tensor dx;  // real [T,H·D], not dy; rows of both may be strided
+    Tensor dy;  // real [T,H·D]
+    KeyOffsetOptions options;
+
+    void traffic(Traffic& t) const {
+        t.writes(dx);
+        t.reads(dy);
     }
 };
 
@@ -204,6 +239,8 @@ struct ExcludeOwnValueBackward {
 #define SPEEDRUN_ATTENTION_OPS(X)                        \
     X(qk_norm_rotary_forward, QkNormRotaryForward)       \
     X(qk_norm_rotary_backward, QkNormRotaryBackward)     \
+    X(offset_keys_forward, OffsetKeysForward)            \
+    X(offset_keys_backward, OffsetKeysBackward)          \
     X(attention_forward, AttentionForward)               \
     X(attention_backward, AttentionBackward)             \
     X(merge_attention, MergeAttention)                   \

@@ -23,6 +23,17 @@ void check_rotary(const Arguments& a) {
         throw_internal("rotary: cos and sin have to be contiguous");
 }
 
+void check_key_offset(const Tensor& to, const Tensor& from, const KeyOffsetOptions& o) {
+    if (o.head_dim <= 0 || o.head_dim % 2 != 0 || o.turning_pairs < 0 || o.turning_pairs > o.head_dim / 2)
+        throw_internal("offset_keys: {} turning pairs of a head of {}", o.turning_pairs, o.head_dim);
+    if (o.sequence_length <= 0 || from.rows() % o.sequence_length != 0)
+        throw_internal("offset_keys: {} rows are not a multiple of the sequence length {}", from.rows(),
+                       o.sequence_length);
+    expect_shape(from, {from.rows(), o.num_heads * o.head_dim}, "offset_keys operand");
+    expect(to, from.dtype, {from.rows(), from.cols()}, "offset_keys result");
+    if (same_memory(to, from)) throw_internal("offset_keys: {} is its own operand", to.describe());
+}
+
 // Those that have the shape and type of q, and those that have them of k.
 struct AttentionOperands {
     std::initializer_list<Tensor> of_queries, of_keys;
@@ -76,6 +87,14 @@ void check(const op::QkNormRotaryBackward& a) {
     check_rotary(a);
     expect(a.dq, a.q.dtype, {a.q.rows(), a.q.cols()}, "rotary dq");
     expect(a.dk, a.q.dtype, {a.q.rows(), a.q.cols()}, "rotary dk");
+}
+
+void check(const op::OffsetKeysForward& a) {
+    check_key_offset(a.y, a.x, a.options);
+}
+
+void check(const op::OffsetKeysBackward& a) {
+    check_key_offset(a.dx, a.dy, a.options);
 }
 
 void check(const op::AttentionForward& a) {

@@ -19,6 +19,8 @@ void check(const op::NarrowLinearForward& a);
 void check(const op::NarrowLinearBackward& a);
 void check(const op::QkNormRotaryForward& a);
 void check(const op::QkNormRotaryBackward& a);
+void check(const op::OffsetKeysForward& a);
+void check(const op::OffsetKeysBackward& a);
 void check(const op::AttentionForward& a);
 void check(const op::AttentionBackward& a);
 void check(const op::MergeAttention& a);

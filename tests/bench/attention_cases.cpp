@@ -211,6 +211,32 @@ void add_own_value(std::vector<Case>& cases, const ModelShape& shape) {
                      }});
 }
 
+// Half of each key from the token before.
+void add_key_offset(std::vector<Case>& cases, const ModelShape& shape) {
+    const int64_t tokens = shape.tokens, width = shape.num_heads * shape.head_dim;
+    const KeyOffsetOptions options{.num_heads = shape.num_heads,
+                                   .head_dim = shape.head_dim,
+                                   .turning_pairs = shape.head_dim / 4,
+                                   .sequence_length = shape.sequence_length};
+    for (const bool backward : {false, true}) {
+        cases.push_back(
+            {backward ? "attention.recipe.key_offset_backward" : "attention.recipe.key_offset_forward",
+             backward ? "offset_keys_backward" : "offset_keys_forward",
+             fmt::format("T{} {}x{}", tokens, shape.num_heads, shape.head_dim),
+             0,
+             {},
+             [=](CaseMemory& m) -> Enqueue {
+                 const Tensor to = m.output({tokens, width}), from = m.input({tokens, width});
+                 return [=](Ops& ops, Stream& stream) {
+                     if (backward)
+                         ops.offset_keys_backward({.dx = to, .dy = from, .options = options}, stream);
+                     else
+                         ops.offset_keys_forward({.y = to, .x = from, .options = options}, stream);
+                 };
+             }});
+    }
+}
+
 }  // namespace
 
 std::vector<Case> attention_cases(const Shapes& shapes) {
@@ -221,6 +247,7 @@ std::vector<Case> attention_cases(const Shapes& shapes) {
     add_attention(cases, "attention.recipe.rank", shapes.recipe, {}, {}, 2);
     add_merge(cases, shapes.recipe);
     add_own_value(cases, shapes.recipe);
+    add_key_offset(cases, shapes.recipe);
     add_attention(cases, "attention.gpt2", shapes.gpt2, {}, {});
     for (const int64_t head_dim : {128, 64}) {
         if (shapes.attention_width % head_dim != 0) continue;

@@ -98,6 +98,26 @@ TEST(ResolveRanksTest, BatchesThatRanksCannotShareNameTheFix) {
               "set batch.tokens_per_step to a multiple of 1280; 12 sequences cannot be shared by 5 ranks");
 }
 
+// Keys of the token before are not fetched from other ranks. Layers are named from 0.
+TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsIsNotShared) {
+    const auto refused = [](bool key_offset, const ParallelConfig& parallel) {
+        Config config = config_of(64, 128, 1024);
+        config.model.preset = Family::none;
+        LayerConfig layer;
+        layer.attention->key_offset = key_offset;
+        config.model.parts.layers.at = {{"2-3", layer}};
+        config.parallel = parallel;
+        return refusal(config, 2);
+    };
+    ParallelConfig context, tensor;
+    context.context = tensor.tensor = 2;
+    EXPECT_EQ(refused(false, context), "none");
+    EXPECT_EQ(refused(true, {}), "none");
+    EXPECT_EQ(refused(true, tensor), "none");
+    EXPECT_NE(refused(true, context).find("parallel.context is 2, but attention of layer 2 has key_offset"),
+              std::string::npos);
+}
+
 // What each rank's check throws ("" for nothing), as "code text" of what all of them then get.
 std::set<std::string> outcomes(const std::vector<std::string>& texts, ExitCode code) {
     std::mutex mutex;

@@ -194,6 +194,16 @@ TEST(FiniteDifference, QkNormRotary) {
     }
 }
 
+TEST(FiniteDifference, OffsetKeys) {
+    for (const int64_t turning : {0, 1, 3, 4}) {
+        const KeyOffsetOptions options{2, 8, turning, 3};
+        Matrix x = random(6, 16, 1);
+        const Matrix dy = random(6, 16, 2);
+        const auto loss = [&] { return dot(dy, offset_keys_forward(x, options)); };
+        expect_gradient(x, offset_keys_backward(dy, options), loss, "x");
+    }
+}
+
 // Rotary's purpose: a product of two turned vectors depends on the difference of their positions alone.
 TEST(Reference, RotaryIsRelative) {
     const RotaryOptions options{1, 8, true, true};

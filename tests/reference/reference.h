@@ -110,6 +110,9 @@ RotaryForward qk_norm_rotary_forward(const Matrix& u, const Matrix& cos, const M
 Matrix qk_norm_rotary_backward(const Matrix& dout, const Matrix& u, const Matrix& cos, const Matrix& sin,
                                const Indices& position, const RotaryOptions& options);
 
+Matrix offset_keys_forward(const Matrix& x, const KeyOffsetOptions& options);
+Matrix offset_keys_backward(const Matrix& dy, const KeyOffsetOptions& options);
+
 // ---- attention.cpp
 // ---------------------------------------------------------------------------------------------
 struct AttentionForward {

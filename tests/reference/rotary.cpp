@@ -26,6 +26,10 @@ double reciprocal_rms(const Matrix& u, int64_t t, int64_t begin, const RotaryOpt
            std::sqrt(sum / static_cast<double>(options.head_dim) + static_cast<double>(options.epsilon));
 }
 
+bool stands(int64_t column, const KeyOffsetOptions& options) {
+    return column % options.head_dim % (options.head_dim / 2) >= options.turning_pairs;
+}
+
 }  // namespace
 
 RotaryForward qk_norm_rotary_forward(const Matrix& u, const Matrix& cos, const Matrix& sin,
@@ -66,6 +70,24 @@ Matrix qk_norm_rotary_backward(const Matrix& dout, const Matrix& u, const Matrix
         }
     }
     return du;
+}
+
+Matrix offset_keys_forward(const Matrix& x, const KeyOffsetOptions& options) {
+    Matrix y = x;
+    for (int64_t t = 0; t < x.rows; ++t) {
+        for (int64_t i = 0; i < x.cols; ++i)
+            if (t % options.sequence_length > 0 && stands(i, options)) y(t, i) = x(t - 1, i);
+    }
+    return y;
+}
+
+Matrix offset_keys_backward(const Matrix& dy, const KeyOffsetOptions& options) {
+    Matrix dx(dy.rows, dy.cols);
+    for (int64_t t = 0; t < dy.rows; ++t) {
+        for (int64_t i = 0; i < dy.cols; ++i)
+            dx(t % options.sequence_length > 0 && stands(i, options) ? t - 1 : t, i) += dy(t, i);
+    }
+    return dx;
 }
 
 }  // namespace speedrun::reference

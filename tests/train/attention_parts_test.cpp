@@ -62,7 +62,8 @@ class AttentionPartsTest : public ::testing::TestWithParam<Case> {
 
 INSTANTIATE_TEST_SUITE_P(Parts, AttentionPartsTest,
                          ::testing::Values(Case{"none", ""},
-                                           Case{"exclude_own_value", R"(, "exclude_own_value": {})"}),
+                                           Case{"exclude_own_value", R"(, "exclude_own_value": {})"},
+                                           Case{"key_offset", R"(, "key_offset": true)"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // Some tens of roundings of 6e-8 in a row, of losses of 3 to 10 nats.
@@ -133,6 +134,15 @@ TEST(AttentionGraph, OwnValuesAreExcludedBeforeTheGate) {
             std::string::npos)
             << nodes[layer + 1];
     EXPECT_FALSE(graph_of("").table.contains("blocks.1.attn.own_value"));
+}
+
+// Behind rotary and the norm of keys; two pairs of four turn.
+TEST(AttentionGraph, KeysComeFromTheTokenBeforeBehindRotary) {
+    const std::vector<std::string> nodes = nodes_of(graph_of(R"(, "key_offset": true)"));
+    for (const size_t layer : {1U, 2U, 3U})
+        EXPECT_NE(nodes[layer].find("2 of 4 pairs of k of the token before; attention"), std::string::npos)
+            << nodes[layer];
+    EXPECT_EQ(nodes_of(graph_of("")).at(1).find("token before"), std::string::npos);
 }
 
 }  // namespace

@@ -73,11 +73,20 @@ PlainModel::Rows PlainModel::project(const Layer& layer, const std::vector<Value
     return rows;
 }
 
+// The key of a token as queries meet it.
+double PlainModel::key_at(const Layer& layer, const Rows& rows, int64_t token, int64_t column) const {
+    const int64_t half = layer.dim / 2,
+                  turning = std::llround(layer.config.rotary->fraction * static_cast<double>(half)),
+                  pair = column % layer.dim % half;
+    const bool of_before = layer.config.key_offset && pair >= turning && token % sequence_length_ > 0;
+    return rows.k[static_cast<size_t>(of_before ? token - 1 : token)][static_cast<size_t>(column)];
+}
+
 Values PlainModel::attend(const Layer& layer, const Rows& rows, int64_t token, int64_t head) const {
-    const auto product = [&](const Values& a, const Values& b) {
+    const auto product = [&](const Values& query, int64_t key) {
         double sum = 0;
         for (int64_t d = head * layer.dim; d < (head + 1) * layer.dim; ++d)
-            sum += a[static_cast<size_t>(d)] * b[static_cast<size_t>(d)];
+            sum += query[static_cast<size_t>(d)] * key_at(layer, rows, key, d);
         return sum;
     };
     const double scale =
@@ -87,7 +96,7 @@ Values PlainModel::attend(const Layer& layer, const Rows& rows, int64_t token, i
     for (int64_t key = batch_.first_key[static_cast<size_t>(token)]; key <= token; ++key) {
         if (layer.window > 0 && token - key >= layer.window) continue;
         const auto at = static_cast<size_t>(key);
-        const double weight = std::exp(scale * product(rows.q[static_cast<size_t>(token)], rows.k[at]));
+        const double weight = std::exp(scale * product(rows.q[static_cast<size_t>(token)], key));
         total += weight;
         for (size_t d = 0; d < out.size(); ++d)
             out[d] += weight * rows.v[at][static_cast<size_t>(head * layer.dim) + d];

@@ -34,6 +34,7 @@ class PlainModel {
     // What heads are at a token: normed, and turned by its position.
     void turn(const Layer& layer, int64_t token, Values& heads) const;
     Rows project(const Layer& layer, const std::vector<Values>& stream) const;
+    double key_at(const Layer& layer, const Rows& rows, int64_t token, int64_t column) const;
     // A head's output at a token.
     Values attend(const Layer& layer, const Rows& rows, int64_t token, int64_t head) const;
     void exclude_own_value(const Layer& layer, const Values& v, int64_t head, Values& out) const;

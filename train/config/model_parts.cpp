@@ -91,6 +91,10 @@ void AttentionConfig::fields(FieldVisitor& v) {
     v.field("bias", bias, "its linear layers have biases");
     v.field("qk_norm", qk_norm, "RMS-normalise each head's q and k");
     v.optional("rotary", rotary, "turn q and k by angles of their positions; null: do not");
+    v.field(
+        "key_offset", key_offset,
+        "keys have the dimensions that rotary does not turn from the token before, across documents; the first token "
+        "of a row has its own");
     v.field("scale", scale, "factor of q*k; 0: 1/sqrt(head size)", {0, 100});
     v.field("window", window,
             "keys that a query sees at most, itself included: a number, 0 for all, or a name "

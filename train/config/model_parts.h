@@ -90,6 +90,7 @@ struct AttentionConfig {
     bool bias = false;
     bool qk_norm = true;
     std::optional<RotaryConfig> rotary = RotaryConfig{};
+    bool key_offset = false;
     double scale = 0;
     std::string window = "0";
     std::string value_table = {};

@@ -169,6 +169,8 @@ class PartsCheck {
             check_rotary(key + ".rotary", *attention.rotary, model_dim_ / attention.heads / 2);
         if (attention.rotary && attention.rotary->yarn)
             check_yarn(key + ".rotary.yarn", *attention.rotary->yarn);
+        if (attention.key_offset)
+            check_key_offset(key + ".key_offset", attention, model_dim_ / attention.heads / 2);
         parts_.window_of(attention, static_cast<int64_t>(layer));
         if (attention.gate) {
             check_columns(key + ".gate.columns", attention.gate->columns);
@@ -196,6 +198,16 @@ class PartsCheck {
                 "{}.endpoint: a single pair turns, whose frequency is 1 and not 1/base: expected 2 pairs, "
                 "fraction {:.6g}, or endpoint false",
                 key, 2.0 / static_cast<double>(pairs));
+    }
+
+    // pairs: of the dimensions of a head.
+    static void check_key_offset(const std::string& key, const AttentionConfig& attention, int64_t pairs) {
+        const int64_t turning = attention.rotary ? attention.rotary->turning_pairs(pairs) : 0;
+        if (turning > 0 && turning < pairs) return;
+        throw_usage(
+            "{}: rotary turns {} of {} pairs of a head's dimensions, expected some and not all: the others come from the "
+            "token before. Say a fraction, such as \"rotary\": {{\"fraction\": 0.5}}",
+            key, turning, pairs);
     }
 
     // Changes of windows that have no ratio, or turn attention's scale around.

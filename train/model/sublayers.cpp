@@ -5,6 +5,7 @@
 
 #include "train/model/nodes/activation.h"
 #include "train/model/nodes/key_exchange.h"
+#include "train/model/nodes/key_offset.h"
 #include "train/model/nodes/own_value.h"
 #include "train/model/nodes/ring_attention.h"
 #include "train/model/rotary_frequencies.h"
@@ -74,6 +75,7 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
         v = w_.sum("scaled v", w_.head_width(),
                    {{.value = v,
                      .parameter = w_.number("attn.value_scale", config.value_start, "a: v becomes a v")}});
+    if (config.key_offset) k = with_key_offset(k, H, config.rotary->turning_pairs(D / 2));
     double scale = config.scale > 0 ? config.scale : 1.0 / std::sqrt(static_cast<double>(D));
     if (follows) scale *= yarn_scale(*config.rotary, past);
     const AttentionOptions how{.sequence_length = w_.batch.sequence_length,
@@ -93,6 +95,15 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                    .bias = config.bias,
                    .fan_in = w_.width().size,
                    .meaning = "W o is added to the stream, o the heads' outputs beside each other"}));
+}
+
+ValueId Sublayers::with_key_offset(ValueId k, int64_t heads, int64_t turning_pairs) {
+    const ValueId y = w_.real("offset k", w_.tokens(), w_.head_width());
+    w_.add<KeyOffset>({.y = y, .k = k}, KeyOffsetOptions{.num_heads = heads,
+                                                         .head_dim = w_.head_width().size / heads,
+                                                         .turning_pairs = turning_pairs,
+                                                         .sequence_length = w_.batch.sequence_length});
+    return y;
 }
 
 ValueId Sublayers::without_own_value(const ExcludeOwnValueConfig& config, ValueId out, ValueId v,

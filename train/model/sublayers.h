@@ -27,6 +27,7 @@ class Sublayers {
     };
     // Attention of these, over the keys of other ranks too where the batch is a part of rows.
     ValueId attend(const Projected& x, AttentionOptions how);
+    ValueId with_key_offset(ValueId k, int64_t heads, int64_t turning_pairs);
     // The output of attention without what lies along v.
     ValueId without_own_value(const ExcludeOwnValueConfig& config, ValueId out, ValueId v,
                               const Extent& heads);

@@ -44,6 +44,13 @@ void validate_context(const Config& config, int ranks) {
                 "parallel.context_exchange is ring, but no ranks share rows: set parallel.context too");
         return;
     }
+    const auto layers = config.in_stage(0).model.spelled_out().layers.resolved();
+    for (size_t i = 0; i < layers.size(); ++i)
+        if (layers[i] && layers[i]->attention && layers[i]->attention->key_offset)
+            throw_usage(
+                "parallel.context is {}, but attention of layer {} has key_offset, whose keys come from the token before, "
+                "which another rank may have: set parallel.context=1, or key_offset false",
+                ranks, i);
     int64_t shortest = config.in_validation().batch.sequence_length;
     for (const auto& entry : config.batch.sequence_length.entries())
         shortest = std::min(shortest, entry.from);

@@ -1,0 +1,67 @@
+// Keys with some dimensions of the token before, a thread per chunk of the result. Floor, real of b bytes: 2·T·H·D·b
+// either way; the row that a chunk has from a neighbour is read once, by it. Legend: T rows, H heads of D columns · W
+// elements of a chunk, of which all turn or none.
+#include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/ops/op_checks.h"
+
+namespace speedrun {
+
+namespace {
+
+template <class Real, bool kBackward>
+struct OffsetKeys {
+    Rows<Real> to, from;
+    unsigned half, turning, sequence_length;
+
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W>) const {
+        const bool turns = static_cast<unsigned>(col) % half < turning;
+        const unsigned place = static_cast<unsigned>(row) % sequence_length;
+        const bool first = place == 0, last = place == sequence_length - 1;
+        if constexpr (!kBackward) {
+            const int64_t source = turns || first ? row : row - 1;
+            store_vector<W>(to.at(row, col), load_vector<W>(from.at(source, col)));
+        } else {
+            // What is not wanted is not loaded, and is 0.
+            Packed<W, Real> own = {}, after = {};
+            if (turns || first) own = load_packed<W>(from.at(row, col));
+            if (!turns && !last) after = load_packed<W>(from.at(row + 1, col));
+            Vector<W> sum = unpack(own);
+            const Vector<W> more = unpack(after);
+#pragma unroll
+            for (int i = 0; i < W; ++i) sum[i] += more[i];
+            store_vector<W>(to.at(row, col), sum);
+        }
+    }
+};
+
+template <bool kBackward>
+void run(const Tensor& to, const Tensor& from, const KeyOffsetOptions& o, LaunchSite site) {
+    const int64_t half = o.head_dim / 2;
+    cuda::with_real(from.dtype, [&]<class Real>() {
+        constexpr int kWide = kVectorWidth<Real>;
+        const bool whole = half % kWide == 0 && o.turning_pairs % kWide == 0;
+        cuda::with_width<Real>(whole && aligned_rows(kWide, {to, from}), [&]<int W>() {
+            map<W>({from.rows(), from.cols()},
+                   OffsetKeys<Real, kBackward>{Rows<Real>(to), Rows<Real>(from), static_cast<unsigned>(half),
+                                               static_cast<unsigned>(o.turning_pairs),
+                                               static_cast<unsigned>(o.sequence_length)},
+                   site);
+        });
+    });
+}
+
+}  // namespace
+
+void CudaOps::offset_keys_forward(const op::OffsetKeysForward& a, Stream& stream) {
+    check(a);
+    run<false>(a.y, a.x, a.options, stream);
+}
+
+void CudaOps::offset_keys_backward(const op::OffsetKeysBackward& a, Stream& stream) {
+    check(a);
+    run<true>(a.dx, a.dy, a.options, stream);
+}
+
+}  // namespace speedrun

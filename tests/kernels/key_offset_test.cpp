@@ -1,0 +1,91 @@
+// Keys with some dimensions of the token before, against float64: the numbers are moved, or two of them added.
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace {
+
+SPEEDRUN_OP_TEST(KeyOffsetTest);
+
+struct Case {
+    int64_t sequences;
+    KeyOffsetOptions options;
+    bool strided;  // keys are columns of q|k|v
+};
+// Parts of whole vectors, and parts that vectors would straddle; sequences of one token.
+constexpr Case kCases[] = {{1, {6, 128, 32, 50}, true}, {3, {2, 64, 16, 7}, false}, {2, {3, 24, 5, 11}, true},
+                           {5, {1, 16, 8, 1}, true},    {2, {2, 16, 0, 6}, false},  {2, {2, 32, 16, 6}, true},
+                           {1, {4, 10, 2, 33}, false}};
+
+std::string describe(const Case& c) {
+    return fmt::format("sequences={} S={} H={} D={} turning={} strided={}", c.sequences,
+                       c.options.sequence_length, c.options.num_heads, c.options.head_dim,
+                       c.options.turning_pairs, c.strided);
+}
+
+// The middle third of rows three times as wide, or a tensor of its own.
+Tensor put(Harness& h, const Matrix& x, DType dtype, bool strided) {
+    if (!strided) return h.input(x, dtype);
+    Matrix wide(x.rows, 3 * x.cols, 0.5);
+    for (int64_t t = 0; t < x.rows; ++t)
+        for (int64_t i = 0; i < x.cols; ++i) wide(t, x.cols + i) = x(t, i);
+    return h.input(wide, dtype).column_slice(x.cols, x.cols);
+}
+
+Tensor result(Harness& h, const Matrix& like, DType dtype, bool strided) {
+    if (!strided) return h.output(dtype, {like.rows, like.cols});
+    return h.output(dtype, {like.rows, 3 * like.cols}).column_slice(like.cols, like.cols);
+}
+
+TEST_P(KeyOffsetTest, ForwardMovesRows) {
+    for (const Case& c : kCases) {
+        SCOPED_TRACE(describe(c));
+        const Matrix x = random_matrix(c.sequences * c.options.sequence_length,
+                                       c.options.num_heads * c.options.head_dim, 1, dtype());
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor y = result(h, x, dtype(), !c.strided);
+            h.ops().offset_keys_forward({.y = y, .x = put(h, x, dtype(), c.strided), .options = c.options},
+                                        h.stream());
+            return {h.read(y)};
+        });
+        expect_same_bits(out[0], reference::offset_keys_forward(x, c.options), "y");
+    }
+}
+
+TEST_P(KeyOffsetTest, BackwardMovesThemBack) {
+    for (const Case& c : kCases) {
+        SCOPED_TRACE(describe(c));
+        const Matrix dy = random_matrix(c.sequences * c.options.sequence_length,
+                                        c.options.num_heads * c.options.head_dim, 2, dtype());
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor dx = result(h, dy, dtype(), c.strided);
+            h.ops().offset_keys_backward(
+                {.dx = dx, .dy = put(h, dy, dtype(), !c.strided), .options = c.options}, h.stream());
+            return {h.read(dx)};
+        });
+        expect_close(out[0], reference::offset_keys_backward(dy, c.options), few_operations(dtype()), "dx");
+    }
+}
+
+TEST_P(KeyOffsetTest, ShapeErrors) {
+    const auto refused = [&](const KeyOffsetOptions& options, std::vector<std::string> parts) {
+        expect_error(
+            [&](Harness& h) {
+                const Tensor x = h.output(dtype(), {6, 32}), y = h.output(dtype(), {6, 32});
+                h.ops().offset_keys_forward({.y = y, .x = x, .options = options}, h.stream());
+            },
+            std::move(parts));
+    };
+    refused({2, 16, 9, 3}, {"9 turning pairs", "16"});
+    refused({2, 15, 3, 3}, {"3 turning pairs", "15"});
+    refused({2, 16, 4, 4}, {"6 rows", "sequence length 4"});
+    refused({3, 16, 4, 3}, {"[6,48]", "[6,32]"});
+    expect_error(
+        [&](Harness& h) {
+            const Tensor x = h.output(dtype(), {6, 32});
+            h.ops().offset_keys_backward({.dx = x, .dy = x, .options = {2, 16, 4, 3}}, h.stream());
+        },
+        {"its own operand"});
+}
+
+}  // namespace
+}  // namespace speedrun::testing
