@@ -22,6 +22,14 @@ void for_heads(Tensor q, Tensor k, const RotaryOptions& o, Body&& body) {
     });
 }
 
+// The place of head h of a token in the tables; h counts those of q, then of k.
+template <class Arguments>
+int64_t position_of(const Arguments& a, int64_t t, int64_t h) {
+    if (!a.options.rotate) return 0;
+    const int64_t positions = a.position.rank == 2 ? a.position.cols() : 1;
+    return a.position.template as<int32_t>()[t * positions + h % positions];
+}
+
 template <class Real>
 void mix_values(const ValueMix& value) {
     const float cv = value.mix.coefficients.as<float>()[0], cz = value.mix.coefficients.as<float>()[1];
@@ -55,7 +63,7 @@ void CpuOps::qk_norm_rotary_forward(const op::QkNormRotaryForward& a, Stream& st
                     r = 1.0f / std::sqrt(cpu::sum(squares) / static_cast<float>(dim) + a.options.epsilon);
                     a.rstd.as<float>()[t * a.rstd.row_stride + h] = r;
                 }
-                const int64_t p = a.options.rotate ? a.position.as<int32_t>()[t] : 0;
+                const int64_t p = position_of(a, t, h);
                 const float* c = a.options.rotate ? a.cos.as<float>() + p * half : nullptr;
                 const float* s = a.options.rotate ? a.sin.as<float>() + p * half : nullptr;
                 cpu::for_vectors(half, [&](int64_t i, auto width) {
@@ -89,7 +97,7 @@ void CpuOps::qk_norm_rotary_backward(const op::QkNormRotaryBackward& a, Stream& 
                     dot = cpu::sum(dots) / static_cast<float>(dim);
                     r = a.rstd.as<float>()[t * a.rstd.row_stride + h];
                 }
-                const int64_t p = a.options.rotate ? a.position.as<int32_t>()[t] : 0;
+                const int64_t p = position_of(a, t, h);
                 const float* c = a.options.rotate ? a.cos.as<float>() + p * half : nullptr;
                 const float* s = a.options.rotate ? a.sin.as<float>() + p * half : nullptr;
                 cpu::for_vectors(half, [&](int64_t i, auto width) {

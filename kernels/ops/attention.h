@@ -51,7 +51,8 @@ namespace speedrun::op {
 // For each head's vector u of q and of k, in place:
 //   normalize   u ← u·(mean(u²) + epsilon)^-½
 //   rotate      the pair (u_i, u_{i+D/2}) is turned by the angle position·frequency_i
-//               (Su et al. 2021, eq. 34, halves as pairs)
+//               (Su et al. 2021, eq. 34, halves as pairs); where a token has N positions, head h of q and of k is
+//               turned by the position h mod N
 // and in the same pass, where value.mixed is given, the mix of v; with neither of the two that is all.
 struct QkNormRotaryForward {
     ByName by_name = ByName();
@@ -60,7 +61,7 @@ struct QkNormRotaryForward {
     Tensor rstd = {};      // f32 [T,2H], of q, then of k; with normalize
     Tensor cos = {};       // f32 [P,D/2]; with rotate, as the two that follow
     Tensor sin = {};       // f32 [P,D/2]
-    Tensor position = {};  // i32 [T]
+    Tensor position = {};  // i32 [T] or [T,N], contiguous
     ValueMix value = {};
     RotaryOptions options;
 
@@ -86,7 +87,7 @@ struct QkNormRotaryBackward {
     Tensor rstd = {};      // f32 [T,2H], of the forward; with normalize
     Tensor cos = {};       // f32 [P,D/2]; with rotate, as the two that follow
     Tensor sin = {};       // f32 [P,D/2]
-    Tensor position = {};  // i32 [T]
+    Tensor position = {};  // i32 [T] or [T,N], contiguous
     RotaryOptions options;
 
     void traffic(Traffic& t) const {

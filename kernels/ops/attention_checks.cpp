@@ -16,7 +16,15 @@ void check_rotary(const Arguments& a) {
     expect(a.k, a.q.dtype, {rows, width}, "rotary k");
     if (o.normalize) expect(a.rstd, DType::f32, {rows, 2 * o.num_heads}, "rotary rstd");
     if (!o.rotate) return;
-    expect(a.position, DType::i32, {rows}, "rotary position");
+    const int64_t positions = a.position.rank == 2 ? a.position.cols() : 1;
+    if (positions < 1 || o.num_heads % positions != 0)
+        throw_internal("rotary: {} positions of a token for {} heads", positions, o.num_heads);
+    if (a.position.rank == 2) {
+        expect(a.position, DType::i32, {rows, positions}, "rotary position");
+    } else {
+        expect(a.position, DType::i32, {rows}, "rotary position");
+    }
+    if (!a.position.contiguous()) throw_internal("rotary: position is not contiguous");
     expect(a.cos, DType::f32, {a.cos.rows(), o.head_dim / 2}, "rotary cos");
     expect(a.sin, DType::f32, {a.cos.rows(), o.head_dim / 2}, "rotary sin");
     if (!a.cos.contiguous() || !a.sin.contiguous())

@@ -98,23 +98,30 @@ TEST(ResolveRanksTest, BatchesThatRanksCannotShareNameTheFix) {
               "set batch.tokens_per_step to a multiple of 1280; 12 sequences cannot be shared by 5 ranks");
 }
 
-// Keys of the token before are not fetched from other ranks. Layers are named from 0.
-TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsIsNotShared) {
-    const auto refused = [](bool key_offset, const ParallelConfig& parallel) {
+// Keys of the token before, and heads in pairs, are not cut among ranks. Layers are named from 0.
+TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
+    const auto refused = [](bool key_offset, bool paired, const ParallelConfig& parallel) {
         Config config = config_of(64, 128, 1024);
         config.model.preset = Family::none;
         LayerConfig layer;
         layer.attention->key_offset = key_offset;
+        layer.attention->paired = paired;
         config.model.parts.layers.at = {{"2-3", layer}};
         config.parallel = parallel;
         return refusal(config, 2);
     };
     ParallelConfig context, tensor;
     context.context = tensor.tensor = 2;
-    EXPECT_EQ(refused(false, context), "none");
-    EXPECT_EQ(refused(true, {}), "none");
-    EXPECT_EQ(refused(true, tensor), "none");
-    EXPECT_NE(refused(true, context).find("parallel.context is 2, but attention of layer 2 has key_offset"),
+    EXPECT_EQ(refused(false, false, context), "none");
+    EXPECT_EQ(refused(true, true, {}), "none");
+    EXPECT_EQ(refused(true, false, tensor), "none");
+    EXPECT_NE(
+        refused(true, false, context).find("parallel.context is 2, but attention of layer 2 has key_offset"),
+        std::string::npos);
+    EXPECT_NE(refused(false, true, context).find("parallel.context is 2, but attention of layer 2 is paired"),
+              std::string::npos);
+    EXPECT_NE(refused(false, true, tensor)
+                  .find("parallel.tensor is 2, but attention of layer 2 is paired: heads j and j + 2"),
               std::string::npos);
 }
 

@@ -26,10 +26,12 @@ Tables tables_for(int64_t head_dim) {
 
 struct Case {
     int64_t rows, num_heads, head_dim;
-    bool packed;  // q and k are columns of q|k|v
+    bool packed;            // q and k are columns of q|k|v
+    int64_t positions = 1;  // of a token
 };
-constexpr Case kCases[] = {{1, 1, 16, false},  {7, 3, 16, true},  {33, 2, 32, true}, {130, 2, 64, false},
-                           {130, 1, 64, true}, {7, 2, 128, true}, {33, 3, 24, false}};
+constexpr Case kCases[] = {
+    {1, 1, 16, false}, {7, 3, 16, true},   {33, 2, 32, true},    {130, 2, 64, false},   {130, 1, 64, true},
+    {7, 2, 128, true}, {33, 3, 24, false}, {33, 6, 16, true, 2}, {20, 4, 64, false, 4}, {7, 6, 24, true, 3}};
 
 // Calls body(case, options) for every combination of normalize and rotate.
 template <class Body>
@@ -37,8 +39,9 @@ void for_cases(Body&& body) {
     for (const Case& c : kCases) {
         for (bool normalize : {false, true}) {
             for (bool rotate : {false, true}) {
-                SCOPED_TRACE(fmt::format("T={} H={} D={} packed={} normalize={} rotate={}", c.rows,
-                                         c.num_heads, c.head_dim, c.packed, normalize, rotate));
+                SCOPED_TRACE(fmt::format("T={} H={} D={} packed={} positions={} normalize={} rotate={}",
+                                         c.rows, c.num_heads, c.head_dim, c.packed, c.positions, normalize,
+                                         rotate));
                 RotaryOptions options{c.num_heads, c.head_dim, normalize, rotate};
                 if (c.rows % 2 == 0) options.epsilon = 0.5f;  // of another size than the usual one
                 body(c, options);
@@ -50,9 +53,12 @@ void for_cases(Body&& body) {
 struct Optional {
     Tensor cos, sin, position;
 };
-Optional upload(Harness& h, const Tables& tables, const Indices& position, const RotaryOptions& options) {
+Optional upload(Harness& h, const Tables& tables, const Indices& position, const RotaryOptions& options,
+                int64_t positions) {
     if (!options.rotate) return {};
-    return {h.input(tables.cos, DType::f32), h.input(tables.sin, DType::f32), h.input(position)};
+    const Tensor all = h.input(position);
+    return {h.input(tables.cos, DType::f32), h.input(tables.sin, DType::f32),
+            positions > 1 ? all.reshaped({all.numel() / positions, positions}) : all};
 }
 
 // What the operation may change in place: q|k|v in one tensor, or q and k in tensors of their own.
@@ -75,11 +81,11 @@ TEST_P(RotaryTest, Forward) {
     for_cases([&](const Case& c, const RotaryOptions& options) {
         const int64_t width = c.num_heads * c.head_dim;
         const Tables tables = tables_for(c.head_dim);
-        const Indices position = random_indices(c.rows, kPositions, 1);
+        const Indices position = random_indices(c.rows * c.positions, kPositions, 1);
         const Matrix packed = random_matrix(c.rows, 3 * width, 2, dtype(), 2.0);
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Pair pair = upload(h, packed, width, dtype(), c.packed, false);
-            const Optional optional = upload(h, tables, position, options);
+            const Optional optional = upload(h, tables, position, options, c.positions);
             const Tensor rstd =
                 options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
             h.ops().qk_norm_rotary_forward({.q = pair.q,
@@ -116,12 +122,12 @@ TEST_P(RotaryTest, ValueMix) {
         const bool in_place = c.rows % 3 == 0;
         const int64_t width = c.num_heads * c.head_dim;
         const Tables tables = tables_for(c.head_dim);
-        const Indices position = random_indices(c.rows, kPositions, 1);
+        const Indices position = random_indices(c.rows * c.positions, kPositions, 1);
         const Matrix packed = random_matrix(c.rows, 3 * width, 2, dtype(), 2.0),
                      z = random_matrix(c.rows, width, 3, dtype());
         const auto forward = [&](Harness& h, bool mixes) -> Outputs {
             const Pair pair = upload(h, packed, width, dtype(), true, false);
-            const Optional optional = upload(h, tables, position, options);
+            const Optional optional = upload(h, tables, position, options, c.positions);
             const Tensor rstd =
                 options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
             ValueMix value;
@@ -157,7 +163,7 @@ TEST_P(RotaryTest, Backward) {
     for_cases([&](const Case& c, const RotaryOptions& options) {
         const int64_t width = c.num_heads * c.head_dim;
         const Tables tables = tables_for(c.head_dim);
-        const Indices position = random_indices(c.rows, kPositions, 1);
+        const Indices position = random_indices(c.rows * c.positions, kPositions, 1);
         const Matrix packed = random_matrix(c.rows, 3 * width, 2, dtype(), 2.0);
         const Matrix upstream = random_matrix(c.rows, 3 * width, 3, dtype());
         // The operation gets the outputs of the forward, rounded as the forward would have stored them.
@@ -182,7 +188,7 @@ TEST_P(RotaryTest, Backward) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Pair gradients = upload(h, upstream, width, dtype(), c.packed, false);
             const Pair values = upload(h, outputs, width, dtype(), c.packed, true);
-            const Optional optional = upload(h, tables, position, options);
+            const Optional optional = upload(h, tables, position, options, c.positions);
             h.ops().qk_norm_rotary_backward({.dq = gradients.q,
                                              .dk = gradients.k,
                                              .q = values.q,
@@ -227,6 +233,18 @@ TEST_P(RotaryTest, ShapeErrors) {
                 h.stream());
         },
         {"head_dim", "15"});
+    expect_error(
+        [&](Harness& h) {
+            const Tensor q = h.output(dtype(), {3, 48}), table = h.output(DType::f32, {8, 8});
+            h.ops().qk_norm_rotary_forward({.q = q,
+                                            .k = q,
+                                            .cos = table,
+                                            .sin = table,
+                                            .position = h.input(Indices{0, 1, 2, 3, 4, 5}).reshaped({3, 2}),
+                                            .options = {3, 16, false, true}},
+                                           h.stream());
+        },
+        {"2 positions of a token", "3 heads"});
     expect_error(
         [&](Harness& h) {
             const Tensor q = h.output(dtype(), {3, 32});

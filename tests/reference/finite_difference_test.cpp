@@ -174,8 +174,8 @@ TEST(FiniteDifference, NarrowLinear) {
     }
 }
 
+// One position of a token, and one for each of its two heads.
 TEST(FiniteDifference, QkNormRotary) {
-    const Indices position = {0, 2, 1};
     Matrix angle = random(3, 4, 1), cos = angle, sin = angle;
     for (int64_t i = 0; i < angle.size(); ++i) {
         cos[i] = std::cos(angle[i]);
@@ -183,13 +183,15 @@ TEST(FiniteDifference, QkNormRotary) {
     }
     for (bool normalize : {false, true}) {
         for (bool rotate : {false, true}) {
-            const RotaryOptions options{2, 8, normalize, rotate};
-            Matrix u = random(3, 16, 2);
-            const Matrix dout = random(3, 16, 3);
-            const auto loss = [&] {
-                return dot(dout, qk_norm_rotary_forward(u, cos, sin, position, options).u);
-            };
-            expect_gradient(u, qk_norm_rotary_backward(dout, u, cos, sin, position, options), loss, "u");
+            for (const Indices& position : {Indices{0, 2, 1}, Indices{0, 1, 2, 2, 1, 0}}) {
+                const RotaryOptions options{2, 8, normalize, rotate};
+                Matrix u = random(3, 16, 2);
+                const Matrix dout = random(3, 16, 3);
+                const auto loss = [&] {
+                    return dot(dout, qk_norm_rotary_forward(u, cos, sin, position, options).u);
+                };
+                expect_gradient(u, qk_norm_rotary_backward(dout, u, cos, sin, position, options), loss, "u");
+            }
         }
     }
 }

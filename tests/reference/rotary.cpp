@@ -19,6 +19,11 @@ void turn(Matrix& u, int64_t t, int64_t begin, int64_t half, const Matrix& cos, 
     }
 }
 
+int32_t position_of(const Indices& position, int64_t rows, int64_t t, int64_t head) {
+    const int64_t of_a_token = static_cast<int64_t>(position.size()) / rows;
+    return position[t * of_a_token + head % of_a_token];
+}
+
 double reciprocal_rms(const Matrix& u, int64_t t, int64_t begin, const RotaryOptions& options) {
     double sum = 0.0;
     for (int64_t d = 0; d < options.head_dim; ++d) sum += u(t, begin + d) * u(t, begin + d);
@@ -43,7 +48,8 @@ RotaryForward qk_norm_rotary_forward(const Matrix& u, const Matrix& cos, const M
                 out.rstd(t, h) = reciprocal_rms(u, t, begin, options);
                 for (int64_t d = 0; d < head_dim; ++d) out.u(t, begin + d) *= out.rstd(t, h);
             }
-            if (options.rotate) turn(out.u, t, begin, head_dim / 2, cos, sin, position[t], false);
+            if (options.rotate)
+                turn(out.u, t, begin, head_dim / 2, cos, sin, position_of(position, u.rows, t, h), false);
         }
     }
     return out;
@@ -57,7 +63,8 @@ Matrix qk_norm_rotary_backward(const Matrix& dout, const Matrix& u, const Matrix
     for (int64_t t = 0; t < u.rows; ++t) {
         for (int64_t h = 0; h < options.num_heads; ++h) {
             const int64_t begin = h * head_dim;
-            if (options.rotate) turn(du, t, begin, head_dim / 2, cos, sin, position[t], true);
+            if (options.rotate)
+                turn(du, t, begin, head_dim / 2, cos, sin, position_of(position, u.rows, t, h), true);
             if (!options.normalize) continue;
             const double rstd = reciprocal_rms(u, t, begin, options);
             double mean = 0.0;

@@ -62,6 +62,20 @@ TEST_F(RecipeRunTest, AnyMeshTrainsAsOneRankDoes) {
     }
 }
 
+// Keys of the token before in a layer, heads in pairs in the others.
+TEST_F(RecipeRunTest, RanksWithPairsAndOffsetKeysTrainAsOneDoes) {
+    const Settings pairs = {"model.layers.each.attention.paired=true",
+                            "model.layers.at.1.attention.paired=false",
+                            "model.layers.at.1.attention.key_offset=true"};
+    run_on(1, recipe(kAlone, pairs), "one");
+    run_on(1, recipe(kAlone), "without");
+    EXPECT_NE(curve("one"), curve("without"));
+    for (const MeshCase& mesh : {MeshCase{2, 1, 1, false, "ddp"}, MeshCase{4, 1, 1, false, "zero3"}}) {
+        run_on(mesh.ranks, recipe(mesh, pairs), mesh.strategy);
+        expect_near(curve(mesh.strategy), curve("one"), kRanksTolerance, mesh.strategy);
+    }
+}
+
 // Nothing is learned, so that validation is of the model that begins. Its window says which keys are seen; what YaRN does goes
 // by the windows of the stages before.
 TEST_F(RecipeRunTest, YarnFollowsTheStagesAndNotTheWindowOfValidation) {

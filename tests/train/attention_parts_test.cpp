@@ -60,11 +60,13 @@ class AttentionPartsTest : public ::testing::TestWithParam<Case> {
     PlainModel plain_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Parts, AttentionPartsTest,
-                         ::testing::Values(Case{"none", ""},
-                                           Case{"exclude_own_value", R"(, "exclude_own_value": {})"},
-                                           Case{"key_offset", R"(, "key_offset": true)"}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Parts, AttentionPartsTest,
+    ::testing::Values(Case{"none", ""}, Case{"exclude_own_value", R"(, "exclude_own_value": {})"},
+                      Case{"key_offset", R"(, "key_offset": true)"}, Case{"paired", R"(, "paired": true)"},
+                      Case{"paired_exclude_own_value", R"(, "paired": true, "exclude_own_value": {})"},
+                      Case{"four_paired", R"(, "paired": true, "heads": 4)"}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 // Some tens of roundings of 6e-8 in a row, of losses of 3 to 10 nats.
 TEST_P(AttentionPartsTest, LossesAreThoseOfThePlainModel) {
@@ -143,6 +145,30 @@ TEST(AttentionGraph, KeysComeFromTheTokenBeforeBehindRotary) {
         EXPECT_NE(nodes[layer].find("2 of 4 pairs of k of the token before; attention"), std::string::npos)
             << nodes[layer];
     EXPECT_EQ(nodes_of(graph_of("")).at(1).find("token before"), std::string::npos);
+}
+
+// A token has two positions, for which tables are twice as long; layers share them.
+TEST(AttentionGraph, PairsHaveRowsOfTwiceTheLength) {
+    const ModelGraph written = graph_of(R"(, "paired": true)");
+    std::vector<int64_t> lengths;
+    int64_t ids = 0;
+    for (const Value& value : written.graph.values()) {
+        if (value.name == "rotary cos") lengths.push_back(value.extents[0].size);
+        if (!value.name.ends_with("of pairs")) continue;
+        ++ids;
+        EXPECT_EQ(value.extents[0].size, 22);
+        EXPECT_EQ(value.extents[1].size, 2);
+    }
+    EXPECT_EQ(lengths, (std::vector<int64_t>{22}));
+    EXPECT_EQ(ids, 2);
+    EXPECT_FALSE(graph_of("").paired);
+    // Mixed and scaled values have memory of their own.
+    const char* const copies[] = {"copy of q; copy of k; copy of v; attention 3 pairs x 8, window 5",
+                                  "copy of q; copy of k; attention 3 pairs x 8, within",
+                                  "copy of q; copy of k; attention 3 pairs x 8, window 5"};
+    const std::vector<std::string> nodes = nodes_of(written);
+    for (size_t layer = 0; layer < 3; ++layer)
+        EXPECT_NE(nodes[layer + 1].find(copies[layer]), std::string::npos) << nodes[layer + 1];
 }
 
 }  // namespace

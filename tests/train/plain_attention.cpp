@@ -41,8 +41,9 @@ void PlainModel::turn(const Layer& layer, int64_t token, Values& heads) const {
         const Values head = normed({begin, begin + layer.dim});
         std::copy(head.begin(), head.end(), begin);
         for (int64_t i = 0; i < turning; ++i) {
+            const int32_t position = batch_.positions[static_cast<size_t>(token)];
             const double angle =
-                static_cast<double>(batch_.positions[static_cast<size_t>(token)]) *
+                static_cast<double>(layer.config.paired ? 2 * position + h % 2 : position) *
                 std::pow(rotary.base, -static_cast<double>(i) / static_cast<double>(turning));
             const double a = begin[i], b = begin[i + half];
             begin[i] = a * std::cos(angle) - b * std::sin(angle);
@@ -83,23 +84,31 @@ double PlainModel::key_at(const Layer& layer, const Rows& rows, int64_t token, i
 }
 
 Values PlainModel::attend(const Layer& layer, const Rows& rows, int64_t token, int64_t head) const {
-    const auto product = [&](const Values& query, int64_t key) {
-        double sum = 0;
-        for (int64_t d = head * layer.dim; d < (head + 1) * layer.dim; ++d)
-            sum += query[static_cast<size_t>(d)] * key_at(layer, rows, key, d);
-        return sum;
-    };
     const double scale =
         layer.config.scale > 0 ? layer.config.scale : 1 / std::sqrt(static_cast<double>(layer.dim));
     Values out(static_cast<size_t>(layer.dim));
     double total = 0;
-    for (int64_t key = batch_.first_key[static_cast<size_t>(token)]; key <= token; ++key) {
-        if (layer.window > 0 && token - key >= layer.window) continue;
-        const auto at = static_cast<size_t>(key);
-        const double weight = std::exp(scale * product(rows.q[static_cast<size_t>(token)], key));
+    const auto see = [&](int64_t key, int64_t head_of_key) {
+        double product = 0;
+        for (int64_t d = 0; d < layer.dim; ++d)
+            product += rows.q[static_cast<size_t>(token)][static_cast<size_t>(head * layer.dim + d)] *
+                       key_at(layer, rows, key, head_of_key * layer.dim + d);
+        const double weight = std::exp(scale * product);
         total += weight;
-        for (size_t d = 0; d < out.size(); ++d)
-            out[d] += weight * rows.v[at][static_cast<size_t>(head * layer.dim) + d];
+        for (int64_t d = 0; d < layer.dim; ++d)
+            out[static_cast<size_t>(d)] +=
+                weight * rows.v[static_cast<size_t>(key)][static_cast<size_t>(head_of_key * layer.dim + d)];
+    };
+    const int64_t pairs = layer.heads / 2, window = layer.window;
+    for (int64_t key = batch_.first_key[static_cast<size_t>(token)]; key <= token; ++key) {
+        if (!layer.config.paired) {
+            if (window == 0 || token - key < window) see(key, head);
+            continue;
+        }
+        for (const int64_t turn : {0, 1}) {
+            const int64_t distance = 2 * token + head / pairs - (2 * key + turn);
+            if (distance >= 0 && (window == 0 || distance < window)) see(key, head % pairs + turn * pairs);
+        }
     }
     for (double& e : out) e /= total;
     return out;

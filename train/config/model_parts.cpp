@@ -95,6 +95,11 @@ void AttentionConfig::fields(FieldVisitor& v) {
         "key_offset", key_offset,
         "keys have the dimensions that rotary does not turn from the token before, across documents; the first token "
         "of a row has its own");
+    v.field(
+        "paired", paired,
+        "of H heads j and j + H/2 are one over rows of twice the length, their q, k, v in turns: a token has two places, "
+        "and the window, which counts these, half its span. Rotary turns heads of even number by the first place, those "
+        "of odd number by the second");
     v.field("scale", scale, "factor of q*k; 0: 1/sqrt(head size)", {0, 100});
     v.field("window", window,
             "keys that a query sees at most, itself included: a number, 0 for all, or a name "

@@ -91,6 +91,7 @@ struct AttentionConfig {
     bool qk_norm = true;
     std::optional<RotaryConfig> rotary = RotaryConfig{};
     bool key_offset = false;
+    bool paired = false;
     double scale = 0;
     std::string window = "0";
     std::string value_table = {};

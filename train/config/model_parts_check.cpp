@@ -171,6 +171,7 @@ class PartsCheck {
             check_yarn(key + ".rotary.yarn", *attention.rotary->yarn);
         if (attention.key_offset)
             check_key_offset(key + ".key_offset", attention, model_dim_ / attention.heads / 2);
+        if (attention.paired) check_pairs(key + ".paired", attention);
         parts_.window_of(attention, static_cast<int64_t>(layer));
         if (attention.gate) {
             check_columns(key + ".gate.columns", attention.gate->columns);
@@ -208,6 +209,15 @@ class PartsCheck {
             "{}: rotary turns {} of {} pairs of a head's dimensions, expected some and not all: the others come from the "
             "token before. Say a fraction, such as \"rotary\": {{\"fraction\": 0.5}}",
             key, turning, pairs);
+    }
+
+    static void check_pairs(const std::string& key, const AttentionConfig& attention) {
+        if (attention.heads % 2 != 0)
+            throw_usage("{}: heads {} cannot be paired, expected an even number", key, attention.heads);
+        if (attention.key_offset)
+            throw_usage(
+                "{}: not with key_offset, for which the row before would be another head's: set one of them to false",
+                key);
     }
 
     // Changes of windows that have no ratio, or turn attention's scale around.

@@ -42,6 +42,12 @@ struct OwnRows {
     int64_t first, count;
 };
 
+// What a microbatch gives attention in pairs of heads, for which a token is two rows: ids (tokens, 2).
+struct PairedRows {
+    ValueId positions;  // 2p and 2p + 1 of a token at p: of its heads of even and of odd number
+    ValueId first_key;  // the first visible of all such rows, of each
+};
+
 struct ModelGraph {
     NodeGraph graph;
     ParameterTable table;
@@ -51,6 +57,7 @@ struct ModelGraph {
     // Where tables are shared: what of the tokens, and of each size of n-grams, are rows of this rank.
     std::optional<OwnRows> own_tokens;
     std::vector<std::optional<OwnRows>> own_ngrams;
+    std::optional<PairedRows> paired;
     std::vector<KeyPlaces> key_places;  // of a part of rows: for each window, and step of a ring
     const Head* head;                   // the last node
     ValueId losses;                     // f32 (tokens)

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "train/model/nodes/activation.h"
+#include "train/model/nodes/copy.h"
 #include "train/model/nodes/key_exchange.h"
 #include "train/model/nodes/key_offset.h"
 #include "train/model/nodes/own_value.h"
@@ -50,7 +51,7 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
             rotary.normalize ? w_.f32("qk_rstd", {w_.tokens(), {Dimension::heads, 2 * H}}) : kNoValue;
         RotaryTables angles;
         if (config.rotary) {
-            angles = rotary_tables(rotary_frequencies(*config.rotary, D / 2, past));
+            angles = rotary_tables(rotary_frequencies(*config.rotary, D / 2, past), config.paired);
             angles.described = described_rotary(*config.rotary, D / 2, past);
         }
         w_.add<QkNormRotary>({.q = turned_q,
@@ -84,7 +85,9 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                                .window = parts_.window_of(config, layer),
                                .scale = static_cast<float>(scale),
                                .documents = options_.documents};
-    ValueId out = attend({q, k, v}, how);
+    if (config.paired)
+        for (ValueId* const x : {&q, &k, &v}) *x = without_gaps(*x);
+    ValueId out = config.paired ? attend_in_pairs({q, k, v}, how) : attend({q, k, v}, how);
     if (config.exclude_own_value) out = without_own_value(*config.exclude_own_value, out, v, heads);
     if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
     return w_.into_stream(
@@ -95,6 +98,35 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
                    .bias = config.bias,
                    .fan_in = w_.width().size,
                    .meaning = "W o is added to the stream, o the heads' outputs beside each other"}));
+}
+
+ValueId Sublayers::without_gaps(ValueId x) {
+    if (!w_.model.graph[x].is_view) return x;
+    const ValueId y = w_.real("copied " + w_.model.graph.local_name(x), w_.tokens(), w_.head_width());
+    w_.add<Copy>({.y = y, .x = x});
+    return y;
+}
+
+ValueId Sublayers::attend_in_pairs(const Projected& x, AttentionOptions how) {
+    const ValueId out = w_.real("attn_out", w_.tokens(), w_.head_width()),
+                  lse = w_.f32("lse", {{Dimension::heads, how.num_heads}, w_.tokens()});
+    how.sequence_length *= 2;
+    how.num_heads /= 2;
+    w_.add<Attention>(
+        {.out = out, .lse = lse, .q = x.q, .k = x.k, .v = x.v, .first_key = paired_rows().first_key}, how,
+        int64_t{2});
+    return out;
+}
+
+const PairedRows& Sublayers::paired_rows() {
+    const auto ids = [&](const char* name) {
+        return w_.model.graph.value(name, Element::ids, {w_.tokens(), {Dimension::numbers, 2}},
+                                    Holder::batch);
+    };
+    if (!w_.model.paired)
+        w_.model.paired = {.positions = ids("batch.positions of pairs"),
+                           .first_key = ids("batch.first_key of pairs")};
+    return *w_.model.paired;
 }
 
 ValueId Sublayers::with_key_offset(ValueId k, int64_t heads, int64_t turning_pairs) {
@@ -216,10 +248,10 @@ ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {
                                      .fp8 = config.down_fp8}));
 }
 
-const RotaryTables& Sublayers::rotary_tables(const std::vector<double>& frequencies) {
-    const auto [at, is_new] = rotary_.try_emplace(frequencies);
+const RotaryTables& Sublayers::rotary_tables(const std::vector<double>& frequencies, bool paired) {
+    const auto [at, is_new] = rotary_.try_emplace({frequencies, paired});
     if (!is_new) return at->second;
-    const int64_t length = w_.batch.sequence_length;
+    const int64_t length = w_.batch.sequence_length * (paired ? 2 : 1);
     std::vector<float> cos, sin;
     for (int64_t position = 0; position < length; ++position) {
         for (const double frequency : frequencies) {
@@ -232,7 +264,7 @@ const RotaryTables& Sublayers::rotary_tables(const std::vector<double>& frequenc
                                       {Dimension::half_head, static_cast<int64_t>(frequencies.size())}};
     at->second = {.cos = w_.constant("rotary cos", extents, std::move(cos)),
                   .sin = w_.constant("rotary sin", extents, std::move(sin)),
-                  .positions = w_.model.positions};
+                  .positions = paired ? paired_rows().positions : w_.model.positions};
     return at->second;
 }
 

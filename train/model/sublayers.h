@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "train/model/nodes/attention.h"
@@ -20,8 +21,9 @@ class Sublayers {
     ValueId mlp(const MlpConfig& config, ValueId normed);
 
   private:
-    // Angles for one frequency per pair of a head's dimensions; layers that agree in all share them.
-    const RotaryTables& rotary_tables(const std::vector<double>& frequencies);
+    // Angles for one frequency per pair of a head's dimensions; layers that agree in all share them. paired: of twice as
+    // many positions.
+    const RotaryTables& rotary_tables(const std::vector<double>& frequencies, bool paired);
     struct Projected {
         ValueId q, k, v;
     };
@@ -31,6 +33,10 @@ class Sublayers {
     // The output of attention without what lies along v.
     ValueId without_own_value(const ExcludeOwnValueConfig& config, ValueId out, ValueId v,
                               const Extent& heads);
+    // Heads j and j + H/2 as one over rows of twice the length, in which they take turns.
+    ValueId attend_in_pairs(const Projected& x, AttentionOptions how);
+    ValueId without_gaps(ValueId x);  // in memory of its own
+    const PairedRows& paired_rows();  // made once
     void attend_in_ring(const Attention::Ports& ports, const SharedKeys& shared, const AttentionOptions& how);
     SharedKeys shared_keys(int64_t window) const;
     // The places for a window and step, made once. row_length 0: that of what is kept.
@@ -40,7 +46,7 @@ class Sublayers {
     const ModelParts& parts_;
     TokenTables& tables_;
     const ModelOptions options_;
-    std::map<std::vector<double>, RotaryTables> rotary_;
+    std::map<std::pair<std::vector<double>, bool>, RotaryTables> rotary_;
 };
 
 }  // namespace speedrun

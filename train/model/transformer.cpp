@@ -136,6 +136,10 @@ void Transformer::put_batch(const Batch& batch, const PutIds& put) {
         const OwnRows& rows = derived_.model.own_ngrams[i].value();
         checked_put(rows.own, own_of(rows, batch.ngrams[i]));
     }
+    if (const auto& paired = derived_.model.paired) {
+        checked_put(paired->positions, in_pairs(batch.positions, 1));
+        checked_put(paired->first_key, in_pairs(batch.first_key, 0));
+    }
     for (const KeyPlaces& places : derived_.model.key_places) {
         const SeenKeys seen = seen_keys(places, batch);
         checked_put(places.place, seen.last);
@@ -153,6 +157,16 @@ Transformer::SeenKeys Transformer::seen_keys(const KeyPlaces& places, const Batc
         seen.first.push_back(static_cast<int32_t>(row * places.row_length + first));
     }
     return seen;
+}
+
+std::vector<int32_t> Transformer::in_pairs(const std::vector<int32_t>& ids, int32_t step) {
+    std::vector<int32_t> doubled;
+    doubled.reserve(2 * ids.size());
+    for (const int32_t id : ids) {
+        doubled.push_back(2 * id);
+        doubled.push_back(2 * id + step);
+    }
+    return doubled;
 }
 
 std::vector<int32_t> Transformer::own_of(const OwnRows& rows, const std::vector<int32_t>& ids) {

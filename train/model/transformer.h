@@ -100,6 +100,8 @@ class Transformer {
         std::vector<int32_t> last, first;
     };
     SeenKeys seen_keys(const KeyPlaces& places, const Batch& batch) const;
+    // For each id i: 2i and 2i + step.
+    static std::vector<int32_t> in_pairs(const std::vector<int32_t>& ids, int32_t step);
     static std::vector<int32_t> own_of(const OwnRows& rows, const std::vector<int32_t>& ids);
 
     // What a shape says without memory.

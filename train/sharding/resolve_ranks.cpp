@@ -45,12 +45,19 @@ void validate_context(const Config& config, int ranks) {
         return;
     }
     const auto layers = config.in_stage(0).model.spelled_out().layers.resolved();
-    for (size_t i = 0; i < layers.size(); ++i)
-        if (layers[i] && layers[i]->attention && layers[i]->attention->key_offset)
+    for (size_t i = 0; i < layers.size(); ++i) {
+        if (!layers[i] || !layers[i]->attention) continue;
+        if (layers[i]->attention->key_offset)
             throw_usage(
                 "parallel.context is {}, but attention of layer {} has key_offset, whose keys come from the token before, "
                 "which another rank may have: set parallel.context=1, or key_offset false",
                 ranks, i);
+        if (layers[i]->attention->paired)
+            throw_usage(
+                "parallel.context is {}, but attention of layer {} is paired, for which rows are not cut among ranks: set "
+                "parallel.context=1, or paired false",
+                ranks, i);
+    }
     int64_t shortest = config.in_validation().batch.sequence_length;
     for (const auto& entry : config.batch.sequence_length.entries())
         shortest = std::min(shortest, entry.from);
@@ -85,6 +92,11 @@ void validate_tensor(const Config& config, const Mesh& mesh) {
     const auto layers = model.spelled_out().layers.resolved();
     for (size_t i = 0; i < layers.size(); ++i) {
         if (!layers[i]) continue;
+        if (layers[i]->attention && layers[i]->attention->paired)
+            throw_usage(
+                "parallel.tensor is {}, but attention of layer {} is paired: heads j and j + {}, which are one, would be on "
+                "different ranks. Set parallel.tensor=1, or paired false",
+                ranks, i, layers[i]->attention->heads / 2);
         if (const auto& attention = layers[i]->attention)
             validate_shares({fmt::format("attention of layer {}", i), attention->heads, "heads"}, ranks);
         if (const auto& mlp = layers[i]->mlp)

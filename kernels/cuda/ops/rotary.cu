@@ -21,6 +21,7 @@ struct Arguments {
     const int32_t* position;
     int64_t vectors, positions;  // vectors: T · heads_of_row
     int num_heads, head_dim, group;
+    int positions_of_row;  // head h has that of h modulo these
     float epsilon;
     bool normalize, rotate;
     int first_head, heads_of_row;  // among those of q, k and v: the ones that have something to do
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
         }
     }
     if (!live) return;
-    const int64_t position = a.rotate ? a.position[row] : 0;
+    const int64_t position = a.rotate ? a.position[row * a.positions_of_row + head % a.positions_of_row] : 0;
     const bool known =
         position >= 0 && position < a.positions;  // outside its table: NaN, and no foreign memory
     for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
@@ -173,6 +174,7 @@ void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite si
                                             static_cast<int>(o.num_heads),
                                             static_cast<int>(o.head_dim),
                                             group,
+                                            static_cast<int>(position.rank == 2 ? position.cols() : 1),
                                             o.epsilon,
                                             o.normalize,
                                             o.rotate,

@@ -52,7 +52,7 @@ void QkNormRotary::backward(const Call& call) const {
                                      call.stream);
 }
 
-Attention::Attention(const Ports& ports, const AttentionOptions& options)
+Attention::Attention(const Ports& ports, const AttentionOptions& options, int64_t rows_of_token)
     : Node(Cost::product),
       out_(writes({.value = ports.out, .in_backward = true})),
       lse_(writes({.value = ports.lse, .in_backward = true})),
@@ -61,10 +61,17 @@ Attention::Attention(const Ports& ports, const AttentionOptions& options)
       v_(reads({.value = ports.v, .gradient = Gives::written, .in_backward = true})),
       first_key_(reads({.value = ports.first_key, .in_backward = true})),
       place_(reads({.value = ports.place, .in_backward = true})),
-      options_(options) {}
+      options_(options),
+      rows_of_token_(rows_of_token) {}
+
+Tensor Attention::rows_of(const Tensor& x) const {
+    if (rows_of_token_ == 1) return x;
+    return x.reshaped({x.rows() * rows_of_token_, x.cols() / rows_of_token_});
+}
 
 std::string Attention::describe(const NodeGraph& /*graph*/) const {
-    std::string text = fmt::format("attention {} x {}", options_.num_heads, options_.head_dim);
+    std::string text = fmt::format("attention {} {}x {}", options_.num_heads,
+                                   rows_of_token_ == 2 ? "pairs " : "", options_.head_dim);
     if (options_.window > 0) text += fmt::format(", window {}", options_.window);
     // 1/√D is what is meant where nothing is said (Vaswani et al. 2017, section 3.2.1).
     const float usual = static_cast<float>(1 / std::sqrt(static_cast<double>(options_.head_dim)));
@@ -74,28 +81,30 @@ std::string Attention::describe(const NodeGraph& /*graph*/) const {
 }
 
 void Attention::forward(const Call& call) const {
-    call.ops.attention_forward({.o = call(out_),
-                                .lse = call(lse_),
-                                .q = call(q_),
-                                .k = call(k_),
-                                .v = call(v_),
-                                .first_key = call(first_key_),
+    const Tensor lse = call(lse_), first_key = call(first_key_);
+    call.ops.attention_forward({.o = rows_of(call(out_)),
+                                .lse = lse.reshaped({options_.num_heads, lse.numel() / options_.num_heads}),
+                                .q = rows_of(call(q_)),
+                                .k = rows_of(call(k_)),
+                                .v = rows_of(call(v_)),
+                                .first_key = first_key.reshaped({first_key.numel()}),
                                 .place = call(place_),
                                 .options = options_},
                                call.stream);
 }
 
 void Attention::backward(const Call& call) const {
-    call.ops.attention_backward({.dq = call.gradient(q_).tensor,
-                                 .dk = call.gradient(k_).tensor,
-                                 .dv = call.gradient(v_).tensor,
-                                 .dout = call.gradient(out_),
-                                 .o = call(out_),
-                                 .lse = call(lse_),
-                                 .q = call(q_),
-                                 .k = call(k_),
-                                 .v = call(v_),
-                                 .first_key = call(first_key_),
+    const Tensor lse = call(lse_), first_key = call(first_key_);
+    call.ops.attention_backward({.dq = rows_of(call.gradient(q_).tensor),
+                                 .dk = rows_of(call.gradient(k_).tensor),
+                                 .dv = rows_of(call.gradient(v_).tensor),
+                                 .dout = rows_of(call.gradient(out_)),
+                                 .o = rows_of(call(out_)),
+                                 .lse = lse.reshaped({options_.num_heads, lse.numel() / options_.num_heads}),
+                                 .q = rows_of(call(q_)),
+                                 .k = rows_of(call(k_)),
+                                 .v = rows_of(call(v_)),
+                                 .first_key = first_key.reshaped({first_key.numel()}),
                                  .place = call(place_),
                                  .options = options_},
                                 call.stream);

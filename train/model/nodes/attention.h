@@ -7,7 +7,7 @@ namespace speedrun {
 
 struct RotaryTables {
     ValueId cos = kNoValue, sin = kNoValue;  // constants (positions, half_head)
-    ValueId positions = kNoValue;            // ids
+    ValueId positions = kNoValue;            // ids (tokens), or (tokens, n): of heads by turns
     std::string described = {};              // what is unusual about them, for people
 };
 
@@ -45,16 +45,22 @@ class Attention final : public Node {
         ValueId first_key;         // ids (tokens)
         ValueId place = kNoValue;  // ids (tokens): of each query among the keys of its row
     };
-    Attention(const Ports& ports, const AttentionOptions& options);
+    // rows_of_token: 2 where half of a token's heads are one row and the others the next, in values without gaps; the
+    // options are those of such rows, and first_key is (tokens, 2).
+    Attention(const Ports& ports, const AttentionOptions& options, int64_t rows_of_token = 1);
     const char* kind() const override { return "attention"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 
   private:
+    // The rows of a value, as attention takes them.
+    Tensor rows_of(const Tensor& x) const;
+
     const Out out_, lse_;
     const In q_, k_, v_, first_key_, place_;
     const AttentionOptions options_;
+    const int64_t rows_of_token_;
 };
 
 }  // namespace speedrun
