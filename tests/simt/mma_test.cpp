@@ -10,66 +10,13 @@
 #include "kernels/cuda/blocks/launch.h"
 #include "kernels/cuda/blocks/ptx.h"
 #include "kernels/cuda/blocks/tile.cuh"
-#include "tests/simt/simt_device.h"
+#include "tests/simt/fragments.h"
 
 namespace speedrun::testing {
 namespace {
 
-constexpr simt::Order kOrders[] = {simt::Order::forward, simt::Order::reverse, simt::Order::random};
-
-// Runs one block of a kernel in the given order.
-template <class... Parameters, class... Args>
-void run(simt::Order order, int threads, int64_t shared_bytes, void (*kernel)(Parameters...), Args... args) {
-    simt::SimtDevice device({order, 7});
-    const auto stream = device.create_stream("test");
-    launch(kernel, dim3(1), dim3(static_cast<unsigned>(threads)), shared_bytes, *stream, args...);
-    stream->synchronize();
-}
-
-struct Small {  // a matrix of bf16, rows adjacent; aligned for cp.async
-    int rows, cols;
-    std::vector<float4> storage;
-
-    Small(int rows_, int cols_)
-        : rows(rows_), cols(cols_), storage(static_cast<size_t>(rows_ * cols_ + 7) / 8) {}
-    Bf16* data() { return reinterpret_cast<Bf16*>(storage.data()); }
-    Bf16& operator()(int row, int col) { return data()[row * cols + col]; }
-};
-Small random_integers(int rows, int cols, unsigned seed) {
-    Small x(rows, cols);
-    std::mt19937 generator(seed);
-    for (int i = 0; i < rows * cols; ++i)
-        x.data()[i] = Bf16(static_cast<float>(static_cast<int>(generator() % 17) - 8));
-    return x;
-}
-Small identity(int rows, int cols) {
-    Small x(rows, cols);
-    for (int i = 0; i < rows * cols; ++i) x.data()[i] = Bf16(i / cols == i % cols ? 1.0f : 0.0f);
-    return x;
-}
-Small transposed(Small& x) {
-    Small y(x.cols, x.rows);
-    for (int i = 0; i < x.rows; ++i) {
-        for (int j = 0; j < x.cols; ++j) y(j, i) = x(i, j);
-    }
-    return y;
-}
-std::vector<float> product(Small& a, Small& b) {
-    std::vector<float> c(static_cast<size_t>(a.rows * b.cols));
-    for (int i = 0; i < a.rows; ++i) {
-        for (int j = 0; j < b.cols; ++j) {
-            for (int k = 0; k < a.cols; ++k)
-                c[static_cast<size_t>(i * b.cols + j)] += float(a(i, k)) * float(b(k, j));
-        }
-    }
-    return c;
-}
-
 // ---- mma.sync.m16n8k16: element i of a lane's fragment, as in the tables of the ISA ("Matrix Fragments for
 // mma.m16n8k16 with floating point type"): groupID = lane >> 2, threadID_in_group = lane % 4.
-struct Place {
-    int row, col;
-};
 Place place_in_a(int lane, int i) {  // a0 … a7
     const bool upper_row = !(i < 2 || (4 <= i && i < 6));
     return {(lane >> 2) + (upper_row ? 8 : 0), (lane % 4) * 2 + (i & 1) + (i >= 4 ? 8 : 0)};
@@ -77,10 +24,6 @@ Place place_in_a(int lane, int i) {  // a0 … a7
 Place place_in_b(int lane, int i) {  // b0 … b3
     return {(lane % 4) * 2 + (i & 1) + (i >= 2 ? 8 : 0), lane >> 2};
 }
-Place place_in_c(int lane, int i) {  // c0 … c3
-    return {(lane >> 2) + (i >= 2 ? 8 : 0), (lane % 4) * 2 + (i & 1)};
-}
-
 enum class Mistake { none, a_registers, b_registers, c_registers };
 
 template <Mistake kMistake>
@@ -133,53 +76,6 @@ TEST(Mma, AWrongFragmentIndexIsCaught) {
         EXPECT_FALSE(mma_is_product<Mistake::a_registers>(order, a, b));
         EXPECT_FALSE(mma_is_product<Mistake::b_registers>(order, a, b));
         EXPECT_FALSE(mma_is_product<Mistake::c_registers>(order, a, b));
-    }
-}
-
-// ---- mma.sync.m16n8k32 of 8-bit numbers ("Matrix Fragments for mma.m16n8k32"): a0 … a15, b0 … b7, four to a register.
-Place place_in_a8(int lane, int i) {
-    const bool upper_row = (4 <= i && i < 8) || 12 <= i;
-    return {(lane >> 2) + (upper_row ? 8 : 0), (lane % 4) * 4 + (i & 3) + (i >= 8 ? 16 : 0)};
-}
-Place place_in_b8(int lane, int i) {
-    return {(lane % 4) * 4 + (i & 3) + (i >= 4 ? 16 : 0), lane >> 2};
-}
-
-template <class A, class B, bool kSwapped>
-void mma8_kernel(float* c, const float* a, const float* b) {
-    const int lane = static_cast<int>(threadIdx.x);
-    uint32_t fragment_a[4], fragment_b[2];
-    const auto four = [](auto type, auto&& value_of, int r) {
-        return ptx::pack_fp8<decltype(type)>(value_of(4 * r), value_of(4 * r + 1), value_of(4 * r + 2),
-                                             value_of(4 * r + 3));
-    };
-    const auto in_a = [&](int i) { return a[place_in_a8(lane, i).row * 32 + place_in_a8(lane, i).col]; };
-    const auto in_b = [&](int i) { return b[place_in_b8(lane, i).row * 8 + place_in_b8(lane, i).col]; };
-    for (int r = 0; r < 4; ++r) fragment_a[r] = four(A{}, in_a, r);
-    for (int r = 0; r < 2; ++r) fragment_b[r] = four(B{}, in_b, r);
-    if (kSwapped) std::swap(fragment_a[0], fragment_a[2]);
-    float sums[4] = {1.0f, 2.0f, 3.0f, 4.0f};
-    ptx::mma_fp8<A, B>(sums, fragment_a, fragment_b[0], fragment_b[1]);
-    for (int i = 0; i < 4; ++i) c[place_in_c(lane, i).row * 8 + place_in_c(lane, i).col] = sums[i];
-}
-
-template <class A, class B, bool kSwapped>
-bool mma8_is_product(simt::Order order) {
-    Small a = random_integers(16, 32, 1), b = random_integers(32, 8, 2);
-    std::vector<float> c(16 * 8, NAN), expected = product(a, b), a32(16 * 32), b32(32 * 8);
-    std::copy_n(a.data(), a32.size(), a32.begin());
-    std::copy_n(b.data(), b32.size(), b32.begin());
-    run(order, 32, 0, mma8_kernel<A, B, kSwapped>, c.data(), static_cast<const float*>(a32.data()),
-        static_cast<const float*>(b32.data()));
-    for (int i = 0; i < 16 * 8; ++i)
-        expected[static_cast<size_t>(i)] += static_cast<float>(1 + i % 2 + i / 64 * 2);
-    return c == expected;
-}
-
-TEST(Mma, OfEightBitsIsTheProductAddedToC) {
-    for (const simt::Order order : kOrders) {
-        EXPECT_TRUE((mma8_is_product<E4m3, E4m3, false>(order)));
-        EXPECT_FALSE((mma8_is_product<E4m3, E4m3, true>(order)));
     }
 }
 
