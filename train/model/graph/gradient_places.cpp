@@ -211,7 +211,7 @@ GradientPlace GradientPlaces::give_again(const Node& node, const Node::Read& rea
                                           .columns = value.extents[1].size,
                                           .forward = false,
                                           .backward = true,
-                                          .full_precision = value.element == Element::f32},
+                                          .element = value.element},
                                          node.kind(), step);
     sums.push_back({there, part, there});
     return {.place = part};
