@@ -77,6 +77,17 @@ ModelConfig model_in_parts(int64_t heads) {
     return model;
 }
 
+ModelConfig model_in_eight_bits(int64_t heads) {
+    ModelConfig model = model_in_parts(heads);
+    model.parts.head.fp8 = HeadFp8Config{};
+    // Constants: what ranks round does not depend on how many there are.
+    constexpr Fp8ScaleConfig kNormed{Fp8ScaleBy::constant, 1.0 / 64},
+        kMatrix{Fp8ScaleBy::constant, 1.0 / 512};
+    for (std::optional<MlpConfig>* mlp : {&model.parts.layers.each.mlp, &model.parts.layers.at[0].layer->mlp})
+        (*mlp)->up_fp8 = (*mlp)->down_fp8 = {kNormed, kMatrix};
+    return model;
+}
+
 Config config_of(const Mode& mode) {
     Config config = parse_config(R"({
         "model": {"num_layers": 3, "model_dim": 48, "num_heads": 3, "vocab_size": 257, "mix_first_embedding": true,
@@ -114,6 +125,7 @@ Config config_of(const Mode& mode) {
         config.model.apply_preset();
     }
     if (family == "parts") config.model = model_in_parts(mode.heads);
+    if (family == "fp8") config.model = model_in_eight_bits(mode.heads);
     OptimizerGroupConfig matrices, rest;
     matrices.type = mode.optimizer;
     matrices.params = {"blocks.*.weight"};

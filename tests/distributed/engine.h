@@ -34,6 +34,7 @@ struct Mode {
     int64_t every = 1;  // of the group beside the matrices
     VectorNorm clip_norm = VectorNorm::two;
     // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings | "parts": what no preset has
+    // | "fp8": these with products of 8-bit numbers
     const char* family = "recipe";
     Checkpointing checkpointing = Checkpointing::none;
     StepOrder step_order = StepOrder::reverse;

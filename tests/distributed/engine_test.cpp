@@ -109,6 +109,15 @@ std::vector<Mode> all_modes() {
         tensor.optimizer = OptimizerKind::muon;
         modes.push_back(tensor);
         if (kSanitized) continue;
+        for (const int axis : {0, 1, 2}) {  // of data alone, with tensor, with context
+            Mode fp8 = tensor_mode(axis == 1 ? 2 : 1, true);
+            fp8.context = axis == 2 ? 2 : 1;
+            fp8.shard = axis == 0 ? 4 : 2;
+            fp8.family = "fp8";
+            fp8.precision = DType::
+                bf16;  // sums in another order turn some roundings to 8 bits, which f32's bounds would see
+            modes.push_back(fp8);
+        }
         for (const int ranks : {2, 3, 4}) {
             for (const bool sequence : {false, true}) {
                 for (const char* family : {"recipe", "gpt2", "modern", "parts"}) {
