@@ -19,6 +19,8 @@ struct Batch {
     // (sizes)(T) table rows of the 2-gram, 3-gram, … that ends at each token, see hash_ngrams(); empty for a
     // model that embeds none.
     std::vector<std::vector<int32_t>> ngrams = {};
+    // (T) which signs the row of a token's 2-gram is multiplied by, see choose_signs(); empty for a model without signs.
+    std::vector<int32_t> sign_rows = {};
     // (n)(T) the tokens after that, see add_further_targets(); empty for a loss of the next token alone.
     std::vector<std::vector<int32_t>> further_targets = {};
     // (rows)(2C) of a rank that shares rows with others: for each chunk of a row, whoever has it, the place in the row of the

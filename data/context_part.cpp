@@ -50,6 +50,7 @@ void take_part(Batch& batch, int64_t sequence_length, const ContextPart& part) {
     }
     cut(batch.first_key, [S](int64_t row) { return row * S + S - 1; });
     for (std::vector<int32_t>& ids : batch.ngrams) cut(ids, number(0));
+    if (!batch.sign_rows.empty()) cut(batch.sign_rows, number(0));
     for (std::vector<int32_t>& targets : batch.further_targets) cut(targets, number(-1));
     batch.valid_targets =
         std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t != -1; });

@@ -34,13 +34,45 @@ void hash_ngrams(std::span<int32_t> out, std::span<const int32_t> tokens, std::s
     }
 }
 
+void hash_bigrams(std::span<int32_t> out, std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                  int64_t num_rows) {
+    if (out.size() != tokens.size() || positions.size() != tokens.size() || num_rows < 2)
+        throw_internal("bigrams of {} tokens with {} positions into {} rows of {}", tokens.size(),
+                       positions.size(), out.size(), num_rows);
+    const int64_t others = num_rows - 1;
+    for (size_t t = 0; t < tokens.size(); ++t) {
+        if (positions[t] == 0) {
+            out[t] = static_cast<int32_t>(others);
+            continue;
+        }
+        const uint32_t hash =
+            36313u * static_cast<uint32_t>(tokens[t]) ^ 27191u * static_cast<uint32_t>(tokens[t - 1]);
+        const int64_t remainder = int64_t{static_cast<int32_t>(hash)} % others;
+        out[t] = static_cast<int32_t>(remainder < 0 ? remainder + others : remainder);
+    }
+}
+
+void choose_signs(std::span<int32_t> out, std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                  int64_t sign_rows) {
+    if (out.size() != tokens.size() || positions.size() != tokens.size() || sign_rows < 1)
+        throw_internal("signs of {} tokens with {} positions from {} rows into {}", tokens.size(),
+                       positions.size(), sign_rows, out.size());
+    for (size_t t = 0; t < tokens.size(); ++t)
+        out[t] = positions[t] == 0 ? 0 : static_cast<int32_t>((tokens[t] ^ tokens[t - 1]) % sign_rows);
+}
+
 void hash_ngrams(Batch& batch, const NgramTable& table) {
     batch.ngrams.resize(static_cast<size_t>(table.num_sizes()));
     int64_t n = 2;
     for (std::vector<int32_t>& rows : batch.ngrams) {
         rows.resize(batch.tokens.size());
-        hash_ngrams(rows, batch.tokens, batch.first_key, n++, table.num_rows);
+        if (table.hash == NgramHash::products)
+            hash_bigrams(rows, batch.tokens, batch.positions, table.num_rows);
+        else
+            hash_ngrams(rows, batch.tokens, batch.first_key, n++, table.num_rows);
     }
+    batch.sign_rows.resize(table.sign_rows > 0 ? batch.tokens.size() : 0);
+    if (table.sign_rows > 0) choose_signs(batch.sign_rows, batch.tokens, batch.positions, table.sign_rows);
 }
 
 }  // namespace speedrun

@@ -9,10 +9,16 @@
 
 namespace speedrun {
 
+// mixed: every token of the n-gram, and none before the first key, reaches all bits. products: of bigrams, the xor of a
+// product of each token, across documents.
+enum class NgramHash : uint8_t { mixed, products };
+
 // Which n-grams a model embeds.
 struct NgramTable {
     int64_t max_ngram = 0;  // those of 2 … max_ngram tokens; below 2: none
     int64_t num_rows = 0;   // of the table that all sizes share
+    NgramHash hash = NgramHash::mixed;
+    int64_t sign_rows = 0;  // rows of signs that the table's rows are multiplied by; 0: they are not
 
     int64_t num_sizes() const { return max_ngram < 2 ? 0 : max_ngram - 1; }
 };
@@ -25,8 +31,18 @@ struct NgramTable {
 void hash_ngrams(std::span<int32_t> out, std::span<const int32_t> tokens, std::span<const int32_t> first_key,
                  int64_t n, int64_t num_rows);
 
-// Fills batch.ngrams with the rows of every size of the table, from the batch's tokens and first keys. Memory
-// is reused.
+// out[t] = ((36313·tokens[t]) xor (27191·tokens[t−1])) mod (num_rows − 1), in 32 bits with a sign that wrap around, the
+// remainder from 0 on; the table's last row for the first token of a row of the batch. Source: the bigram table of
+// modded-nanogpt, Jordan et al.
+void hash_bigrams(std::span<int32_t> out, std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                  int64_t num_rows);
+
+// out[t] = (tokens[t] xor tokens[t−1]) mod sign_rows, 0 for the first token of a row of the batch.
+void choose_signs(std::span<int32_t> out, std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                  int64_t sign_rows);
+
+// Fills batch.ngrams with the rows of every size of the table, and batch.sign_rows, from the batch's tokens, positions and
+// first keys. Memory is reused.
 void hash_ngrams(Batch& batch, const NgramTable& table);
 
 }  // namespace speedrun

@@ -22,6 +22,24 @@ int64_t checked(int32_t index, const Limit& limit, const char* what, int64_t t) 
     return index;
 }
 
+void expect_signs(const op::RowSigns& signs, int64_t rows, int64_t cols) {
+    if (!signs.present()) return;
+    expect(signs.row, DType::i32, {rows}, "embedding signs.row");
+    expect(signs.bits, DType::i32, {signs.bits.rows(), (cols + 31) / 32}, "embedding signs.bits");
+}
+
+// Bits of the signs that token t's row has; null where there are none.
+const int32_t* sign_bits(const op::RowSigns& signs, int64_t t) {
+    if (!signs.present()) return nullptr;
+    const int64_t row = checked(signs.row.as<int32_t>()[t], {signs.bits.rows()}, "row of signs", t);
+    return signs.bits.as<int32_t>() + row * signs.bits.row_stride;
+}
+
+// v with these signs, where it is that of columns from `col` on, a multiple of 16.
+cpu::Vec with_signs(const int32_t* bits, cpu::Vec v, int64_t col) {
+    return bits ? cpu::flip_signs(v, static_cast<uint32_t>(bits[col / 32]) >> (col % 32)) : v;
+}
+
 }  // namespace
 
 void CpuOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
@@ -32,6 +50,7 @@ void CpuOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
         expect(a.position, DType::i32, {rows}, "embedding position");
         expect(a.position_table, a.out.dtype, {a.position_table.rows(), cols}, "embedding position_table");
     }
+    expect_signs(a.signs, rows, cols);
     cpu::submit(stream, "embedding_forward", [=] {
         const int32_t* ids = a.index.as<int32_t>();
         const int32_t* positions = a.position_table.present() ? a.position.as<int32_t>() : nullptr;
@@ -39,6 +58,7 @@ void CpuOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
              ++t) {  // before the threads start: exceptions cannot leave a parallel region
             checked(ids[t], {a.table.rows(), a.others}, "token", t);
             if (positions) checked(positions[t], {a.position_table.rows()}, "position", t);
+            sign_bits(a.signs, t);
         }
         cpu::with_real(a.out.dtype, [&]<class Real>() {
             cpu::parallel_for(rows, [&](int64_t t) {
@@ -55,12 +75,15 @@ void CpuOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
                     return;
                 }
                 const Real* row = a.table.as<Real>() + ids[t] * a.table.row_stride;
-                if (!positions) {
+                if (!positions && !a.signs.present()) {
                     std::copy(row, row + cols, result);
                     return;
                 }
+                const int32_t* const signs = sign_bits(a.signs, t);
                 cpu::for_vectors(cols, [&](int64_t i, auto width) {
-                    cpu::store(result + i, cpu::load(row + i, width) + cpu::load(offset + i, width), width);
+                    cpu::Vec sum = with_signs(signs, cpu::load(row + i, width), i);
+                    if (offset) sum += cpu::load(offset + i, width);
+                    cpu::store(result + i, sum, width);
                 });
             });
         });
@@ -91,9 +114,13 @@ void CpuOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream) 
     const int64_t rows = a.dout.rows(), cols = a.dout.cols();
     expect(a.order, DType::i32, {2, rows}, "embedding order");
     expect(a.dtable, DType::f32, {a.dtable.rows(), cols}, "embedding dtable");
+    expect_signs(a.signs, rows, cols);
     cpu::submit(stream, "embedding_backward", [=] {
         const int32_t *ids = a.order.as<int32_t>(), *tokens = ids + rows;
-        for (int64_t i = 0; i < rows; ++i) checked(ids[i], {a.dtable.rows(), a.others}, "token", tokens[i]);
+        for (int64_t i = 0; i < rows; ++i) {
+            checked(ids[i], {a.dtable.rows(), a.others}, "token", tokens[i]);
+            sign_bits(a.signs, tokens[i]);
+        }
         // Tokens of somebody else's rows come last.
         const int64_t own = std::lower_bound(ids, ids + rows, a.dtable.rows()) - ids;
         // Each thread owns a range of columns and walks all tokens in order: no atomics, one order of
@@ -113,8 +140,10 @@ void CpuOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream) 
                 for (int64_t i = 0; i < own; ++i) {
                     float* sum = a.dtable.as<float>() + ids[i] * a.dtable.row_stride + begin;
                     const Real* row = a.dout.as<Real>() + tokens[i] * a.dout.row_stride + begin;
+                    const int32_t* const signs = sign_bits(a.signs, tokens[i]);
                     cpu::for_vectors(end - begin, [&](int64_t c, auto width) {
-                        cpu::store(sum + c, cpu::load(sum + c, width) + cpu::load(row + c, width), width);
+                        const cpu::Vec term = with_signs(signs, cpu::load(row + c, width), begin + c);
+                        cpu::store(sum + c, cpu::load(sum + c, width) + term, width);
                     });
                 }
             });

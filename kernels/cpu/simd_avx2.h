@@ -71,6 +71,15 @@ inline Vec magnitude(Vec v) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     return {_mm256_andnot_ps(sign, v.low), _mm256_andnot_ps(sign, v.high)};
 }
+// Lanes change their sign where their bit is set, the first lane's being the lowest.
+inline Vec flip_signs(Vec v, uint32_t bits) {
+    const auto flip = [](__m256 x, uint32_t eight) {
+        const __m256i to_sign = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+        const __m256i moved = _mm256_sllv_epi32(_mm256_set1_epi32(static_cast<int32_t>(eight)), to_sign);
+        return _mm256_xor_ps(x, _mm256_and_ps(_mm256_castsi256_ps(moved), _mm256_set1_ps(-0.0f)));
+    };
+    return {flip(v.low, bits), flip(v.high, bits >> 8)};
+}
 // 2^n for whole n from −126 to 127, 0 for n = −127; `shifted` is n + kExponentShift.
 inline Vec power_of_two(Vec shifted) {
     const auto power = [](__m256 x) {

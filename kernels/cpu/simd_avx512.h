@@ -69,6 +69,12 @@ inline Vec square_root(Vec v) {
 inline Vec magnitude(Vec v) {
     return _mm512_abs_ps(v.r);
 }
+// Lanes change their sign where their bit is set, the first lane's being the lowest.
+inline Vec flip_signs(Vec v, uint32_t bits) {
+    const __m512i x = _mm512_castps_si512(v.r);
+    return _mm512_castsi512_ps(
+        _mm512_mask_xor_epi32(x, static_cast<__mmask16>(bits), x, _mm512_set1_epi32(INT32_MIN)));
+}
 // 2^n for whole n from −126 to 127, 0 for n = −127; `shifted` is n + kExponentShift.
 inline Vec power_of_two(Vec shifted) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(shifted.r), 23));

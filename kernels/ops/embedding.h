@@ -5,7 +5,15 @@
 
 namespace speedrun::op {
 
-// out[t] = table[index[t]] (+ position_table[position[t]]). Where tables are parts of larger ones (`others`), an index may be V:
+// Rows of ±1: that of token t is s[t,c] = −1 where bit c mod 32 of word c/32 of bits[row[t]] is set, else 1.
+struct RowSigns {
+    Tensor bits = {};  // i32 [R,⌈C/32⌉]
+    Tensor row = {};   // i32 [T]
+
+    bool present() const { return bits.present(); }
+};
+
+// out[t] = s[t] ⊙ table[index[t]] (+ position_table[position[t]]), without signs s = 1. Where tables are parts of larger ones (`others`), an index may be V:
 // a row that somebody else has, here 0.
 struct EmbeddingForward {
     ByName by_name = ByName();
@@ -14,6 +22,7 @@ struct EmbeddingForward {
     Tensor table;                // real [V,C]
     Tensor position = {};        // i32 [T], with position_table
     Tensor position_table = {};  // real [P,C]
+    RowSigns signs = {};
     bool others = false;
 
     void traffic(Traffic& t) const {
@@ -21,6 +30,8 @@ struct EmbeddingForward {
         t.reads(index, position);
         t.gathers(table, index.numel());
         t.gathers(position_table, index.numel());
+        t.reads(signs.row);
+        t.gathers(signs.bits, index.numel());
     }
 };
 
@@ -38,18 +49,20 @@ struct SortIds {
     }
 };
 
-// dtable[v] (+)= Σ_{t: index[t]=v} dout[t], in an order that depends on index alone.
+// dtable[v] (+)= Σ_{t: index[t]=v} s[t] ⊙ dout[t], in an order that depends on index alone.
 struct EmbeddingBackward {
     ByName by_name = ByName();
     Tensor dtable;        // f32 [V,C]
     Tensor order;         // i32 [2,T], what SortIds made of index
     Tensor dout;          // real [T,C]
+    RowSigns signs = {};  // the forward's
     bool accumulate;      // leaves the rows alone that index does not name
     bool others = false;  // leaves tokens out whose index is V
 
     void traffic(Traffic& t) const {
         t.scatters(accumulate, dtable, dout.rows());
-        t.reads(order, dout);
+        t.reads(order, dout, signs.row);
+        t.gathers(signs.bits, dout.rows());
     }
 };
 

@@ -33,7 +33,8 @@ struct Case {
 
 std::vector<Case> product_cases(const Shapes& shapes);
 std::vector<Case> attention_cases(const Shapes& shapes);
-std::vector<Case> pointwise_cases(const Shapes& shapes);  // embedding, norms, pointwise, rotary, loss
+std::vector<Case> embedding_cases(const Shapes& shapes);
+std::vector<Case> pointwise_cases(const Shapes& shapes);  // norms, pointwise, rotary, loss
 std::vector<Case> combine_cases(const Shapes& shapes);    // weighted sums and gates
 std::vector<Case> optimizer_cases(const Shapes& shapes);
 std::vector<Case> utility_cases(const Shapes& shapes);

@@ -17,58 +17,6 @@ std::string sizes(int64_t rows, int64_t cols) {
     return fmt::format("{}x{}", rows, cols);
 }
 
-void add_embedding(std::vector<Case>& cases, const ModelShape& s, bool positions) {
-    const int64_t tokens = s.tokens, width = s.width, vocab = s.padded_vocab, length = s.sequence_length;
-    const std::vector<int32_t> ids = zipf_tokens({.count = tokens, .vocab_size = s.vocab_size}),
-                               position = documents_of(s).position;
-    const auto distinct = static_cast<int64_t>(std::set<int32_t>(ids.begin(), ids.end()).size());
-    const std::string shape = fmt::format("{}x{} of {} rows", tokens, width, vocab);
-    cases.push_back({fmt::format("pointwise.{}.embedding_forward", s.name), "embedding_forward", shape, 0,
-                     kPointwise, [=](CaseMemory& m) -> Enqueue {
-                         const Tensor out = m.output({tokens, width}), index = m.indices(ids);
-                         const Tensor table = m.uncounted_input(m.real(), {vocab, width});
-                         m.count_read(distinct * width * size_of(m.real()));
-                         const Tensor place = positions ? m.indices(position) : Tensor{};
-                         const Tensor places = positions ? m.input({length, width}) : Tensor{};
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.embedding_forward({.out = out,
-                                                    .index = index,
-                                                    .table = table,
-                                                    .position = place,
-                                                    .position_table = places},
-                                                   stream);
-                         };
-                     }});
-    if (positions) return;
-    cases.push_back({fmt::format("pointwise.{}.embedding_backward", s.name), "embedding_backward", shape, 0,
-                     kPointwise, [=](CaseMemory& m) -> Enqueue {
-                         const Tensor dtable = m.uncounted_input(DType::f32, {vocab, width});
-                         m.count_read(distinct * width * size_of(DType::f32));
-                         m.count_written(distinct * width * size_of(DType::f32));
-                         m.check(dtable);
-                         const Tensor index = m.indices(ids), dout = m.input({tokens, width});
-                         const Tensor order = m.workspace(DType::i32, {2, tokens});
-                         m.count_read(order.bytes() - index.bytes());  // what is read in its stead
-                         m.setup([=](Ops& ops, Stream& stream) {
-                             ops.sort_ids({.order = order, .index = index, .limit = vocab}, stream);
-                         });
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.embedding_backward(
-                                 {.dtable = dtable, .order = order, .dout = dout, .accumulate = true},
-                                 stream);
-                         };
-                     }});
-    cases.push_back({fmt::format("pointwise.{}.sort_ids", s.name), "sort_ids",
-                     fmt::format("{} below {}", tokens, vocab), 0, kPointwise, [=](CaseMemory& m) -> Enqueue {
-                         // Made as f32, in which what was not written is NaN and an id next to nothing.
-                         const Tensor index = m.indices(ids), written = m.output(DType::f32, {2, tokens});
-                         const Tensor order(written.data, DType::i32, {2, tokens});
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.sort_ids({.order = order, .index = index, .limit = vocab}, stream);
-                         };
-                     }});
-}
-
 void add_norm(std::vector<Case>& cases, const ModelShape& s, NormKind kind) {
     const int64_t tokens = s.tokens, width = s.width;
     const bool layer = kind == NormKind::layernorm;
@@ -359,7 +307,6 @@ void add_loss_in_parts(std::vector<Case>& cases, const ModelShape& s, float soft
 
 std::vector<Case> pointwise_cases(const Shapes& shapes) {
     std::vector<Case> cases;
-    add_embedding(cases, shapes.recipe, false);
     add_norm(cases, shapes.recipe, NormKind::rmsnorm);
     add_mix_norm(cases, shapes.recipe);
     add_activation(cases, shapes.recipe, Activation::relu_squared);
@@ -368,7 +315,6 @@ std::vector<Case> pointwise_cases(const Shapes& shapes) {
     add_loss(cases, shapes.recipe, 15.0f);
     add_loss(cases, shapes.recipe, 15.0f, 3);
     add_loss_in_parts(cases, shapes.recipe, 15.0f);
-    add_embedding(cases, shapes.gpt2, true);
     add_norm(cases, shapes.gpt2, NormKind::layernorm);
     add_activation(cases, shapes.gpt2, Activation::gelu_tanh);
     add_loss(cases, shapes.gpt2, 0.0f);

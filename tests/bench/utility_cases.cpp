@@ -91,8 +91,8 @@ std::vector<Case> utility_cases(const Shapes& shapes) {
 
 std::vector<Case> all_cases(const Shapes& shapes) {
     std::vector<Case> cases;
-    for (auto* make :
-         {product_cases, attention_cases, pointwise_cases, combine_cases, optimizer_cases, utility_cases}) {
+    for (auto* make : {product_cases, attention_cases, embedding_cases, pointwise_cases, combine_cases,
+                       optimizer_cases, utility_cases}) {
         for (Case& c : make(shapes)) cases.push_back(std::move(c));
     }
     return cases;

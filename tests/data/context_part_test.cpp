@@ -23,6 +23,7 @@ Batch whole_rows(int64_t S) {
         batch.first_key.push_back(t - position % 5);
     }
     batch.ngrams = {batch.tokens};
+    batch.sign_rows = batch.tokens;
     batch.further_targets = {batch.targets};
     batch.valid_targets = count - count / 7;
     batch.step_targets = 1000;
@@ -72,6 +73,7 @@ TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
                     EXPECT_EQ(own.targets[at], whole.targets[from]);
                     EXPECT_EQ(own.first_key[at], whole.first_key[from]);
                     EXPECT_EQ(own.ngrams[0][at], own.tokens[at]);
+                    EXPECT_EQ(own.sign_rows[at], own.tokens[at]);
                     EXPECT_EQ(own.further_targets[0][at], whole.targets[from]);
                 }
             }

@@ -92,6 +92,42 @@ TEST(NgramsTest, ABatchHasTheRowsOfEverySize) {
     EXPECT_TRUE(batch.ngrams.empty());
 }
 
+// Figures of the same formulas in Python's integers. 36313 times a token may need 32 bits: 104, 65535 gives a negative xor,
+// whose remainder counts from 0. Documents are no borders.
+TEST(NgramsTest, BigramsByProducts) {
+    const Ids tokens = {32, 50256, 104, 65535, 7, 60000}, positions = {0, 1, 2, 3, 4, 5};
+    Ids out(6);
+    hash_bigrams(out, tokens, positions, 8192);
+    EXPECT_EQ(out, (Ids{8191, 6052, 6019, 1021, 1772, 7100}));
+    hash_bigrams(out, tokens, positions, 377280);
+    EXPECT_EQ(out, (Ids{377279, 357205, 1271, 126127, 376856, 93880}));
+    hash_bigrams(out, tokens, {{0, 1, 0, 1, 2, 3}}, 377280);  // two rows
+    EXPECT_EQ(out, (Ids{377279, 357205, 377279, 126127, 376856, 93880}));
+    choose_signs(out, tokens, positions, 8192);
+    EXPECT_EQ(out, (Ids{0, 1136, 1080, 8087, 8184, 2663}));
+    choose_signs(out, tokens, {{0, 1, 0, 1, 2, 3}}, 100);
+    EXPECT_EQ(out, (Ids{0, 50288 % 100, 0, 65431 % 100, 65528 % 100, 60007 % 100}));
+    EXPECT_THROW(hash_bigrams(out, tokens, positions, 1), std::exception);
+    EXPECT_THROW(hash_bigrams(out, tokens, {{0, 1}}, 10), std::exception);
+    EXPECT_THROW(choose_signs(out, tokens, positions, 0), std::exception);
+}
+
+TEST(NgramsTest, ABatchHasTheSignsOfTheTable) {
+    Batch batch;
+    batch.tokens = {8, 9, 3, 8, 9};
+    batch.positions = {0, 1, 2, 0, 1};
+    batch.first_key = {0, 0, 2, 3, 3};
+    const NgramTable table{.max_ngram = 2, .num_rows = 50, .hash = NgramHash::products, .sign_rows = 7};
+    hash_ngrams(batch, table);
+    Ids rows(5), signs(5);
+    hash_bigrams(rows, batch.tokens, batch.positions, 50);
+    choose_signs(signs, batch.tokens, batch.positions, 7);
+    EXPECT_EQ(batch.ngrams, std::vector<Ids>{rows});
+    EXPECT_EQ(batch.sign_rows, signs);
+    hash_ngrams(batch, {.max_ngram = 2, .num_rows = 50});
+    EXPECT_TRUE(batch.sign_rows.empty());
+}
+
 TEST(NgramsTest, ChecksItsArguments) {
     Ids out(2);
     const Ids three(3);

@@ -88,6 +88,30 @@ ModelConfig model_in_eight_bits(int64_t heads) {
     return model;
 }
 
+ModelConfig injected_model(int64_t heads) {
+    ModelConfig model = parse_config(R"({
+        "model": {
+            "preset": "none", "model_dim": 48, "vocab_size": 257,
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}},
+                       "pairs": {"rows": "ngrams", "hash": "products", "num_rows": 101, "sign_rows": 60,
+                                 "init": {"type": "normal", "value": 0.5}}},
+            "input": [{"type": "table", "table": "embed"}, {"type": "norm"}, {"type": "inject", "table": "pairs", "start": 0.3}],
+            "layers": {
+                "count": 3,
+                "each": {"attention": {"out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true},
+                                       "join": {"stream": 1.05, "inject": [{"start": 0.1}, {"table": "pairs", "start": 0.2}]}},
+                         "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}, "join": {"output": 0.9}}},
+                "at": {"1": {"attention": null}}},
+            "output": [{"type": "norm"}],
+            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
+        "batch": {"sequence_length": 16},
+        "optimizers": {"groups": [{"params": ["*"]}]}})",
+                                     "test", {})
+                            .model;
+    model.parts.layers.each.attention->heads = heads;
+    return model;
+}
+
 Config config_of(const Mode& mode) {
     Config config = parse_config(R"({
         "model": {"num_layers": 3, "model_dim": 48, "num_heads": 3, "vocab_size": 257, "mix_first_embedding": true,
@@ -126,6 +150,7 @@ Config config_of(const Mode& mode) {
     }
     if (family == "parts") config.model = model_in_parts(mode.heads);
     if (family == "fp8") config.model = model_in_eight_bits(mode.heads);
+    if (family == "injected") config.model = injected_model(mode.heads);
     OptimizerGroupConfig matrices, rest;
     matrices.type = mode.optimizer;
     matrices.params = {"blocks.*.weight"};

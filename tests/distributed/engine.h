@@ -35,6 +35,7 @@ struct Mode {
     VectorNorm clip_norm = VectorNorm::two;
     // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings | "parts": what no preset has
     // | "fp8": these with products of 8-bit numbers
+    // | "injected": bigrams with signs, injected at the input and behind sublayers
     const char* family = "recipe";
     Checkpointing checkpointing = Checkpointing::none;
     StepOrder step_order = StepOrder::reverse;

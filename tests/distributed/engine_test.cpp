@@ -118,6 +118,14 @@ std::vector<Mode> all_modes() {
                 bf16;  // sums in another order turn some roundings to 8 bits, which f32's bounds would see
             modes.push_back(fp8);
         }
+        for (const int of : {0, 1, 2, 3}) {  // ranks of the data alone, and with those of one other axis
+            Mode injected = tensor_mode(of == 1 ? 2 : of == 2 ? 3 : 1, of == 2);
+            injected.context = of == 3 ? 2 : 1;
+            injected.shard = of == 0 ? 3 : 2;
+            injected.accumulation = of == 0 ? 2 : 1;
+            injected.family = "injected";
+            modes.push_back(injected);
+        }
         for (const int ranks : {2, 3, 4}) {
             for (const bool sequence : {false, true}) {
                 for (const char* family : {"recipe", "gpt2", "modern", "parts"}) {

@@ -68,6 +68,78 @@ TEST_P(EmbeddingTest, Backward) {
     }
 }
 
+// Some of the columns of 7 rows of signs are −1, in the words that an operation reads them from.
+struct RandomSigns {
+    Matrix signs;
+    Indices row, bits;
+    int64_t words;
+
+    RandomSigns(int64_t tokens, int64_t cols) : signs(7, cols), row(random_indices(tokens, 7, 5)) {
+        words = (cols + 31) / 32;
+        bits.assign(static_cast<size_t>(7 * words), 0);
+        const Indices coins = random_indices(7 * cols, 2, 6);
+        for (int64_t r = 0; r < 7; ++r) {
+            for (int64_t c = 0; c < cols; ++c) {
+                const auto minus = static_cast<uint32_t>(coins[static_cast<size_t>(r * cols + c)]);
+                signs(r, c) = minus ? -1 : 1;
+                int32_t& word = bits[static_cast<size_t>(r * words + c / 32)];
+                word = static_cast<int32_t>(static_cast<uint32_t>(word) | minus << (c % 32));
+            }
+        }
+    }
+    op::RowSigns in(Harness& h) const {
+        return {.bits = h.input(bits).reshaped({7, words}), .row = h.input(row)};
+    }
+};
+
+TEST_P(EmbeddingTest, WithSigns) {
+    for (int64_t rows : {1, 33, 1003}) {
+        for (int64_t cols : {48, 96, 33, 7}) {
+            SCOPED_TRACE(fmt::format("T={} C={}", rows, cols));
+            Indices index = random_indices(rows, kVocab, 1);
+            for (size_t t = 0; t < index.size(); t += 2) index[t] = 13;
+            const Indices position = random_indices(rows, kPositions, 2);
+            const Matrix table = random_matrix(kVocab, cols, 3, dtype()),
+                         offsets = random_matrix(kPositions, cols, 4, dtype()),
+                         dout = random_matrix(rows, cols, 7, dtype());
+            const RandomSigns signs(rows, cols);
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor y = h.output(dtype(), {rows, cols}), z = h.output(dtype(), {rows, cols}),
+                             dtable = h.output(DType::f32, {kVocab, cols}),
+                             order = h.output(DType::i32, {2, rows});
+                const Tensor ids = h.input(index);
+                h.ops().embedding_forward(
+                    {.out = y, .index = ids, .table = h.input(table, dtype()), .signs = signs.in(h)},
+                    h.stream());
+                h.ops().embedding_forward({.out = z,
+                                           .index = ids,
+                                           .table = h.input(table, dtype()),
+                                           .position = h.input(position),
+                                           .position_table = h.input(offsets, dtype()),
+                                           .signs = signs.in(h)},
+                                          h.stream());
+                h.ops().sort_ids({.order = order, .index = ids, .limit = kVocab}, h.stream());
+                h.ops().embedding_backward({.dtable = dtable,
+                                            .order = order,
+                                            .dout = h.input(dout, dtype()),
+                                            .signs = signs.in(h),
+                                            .accumulate = false},
+                                           h.stream());
+                return {h.read(y), h.read(z), h.read(dtable)};
+            });
+            const Matrix looked_up = reference::with_signs(reference::embedding_forward(index, table, {}, {}),
+                                                           signs.signs, signs.row);
+            expect_same_bits(out[0], looked_up, "rows with signs");
+            expect_close(out[1],
+                         reference::plus(looked_up, reference::embedding_forward(position, offsets, {}, {})),
+                         few_operations(dtype()), "rows with signs, and positions");
+            const Matrix expected = reference::embedding_backward(
+                kVocab, index, reference::with_signs(dout, signs.signs, signs.row));
+            expect_close(out[2], expected, reduction(DType::f32, rows), "dtable");
+        }
+    }
+}
+
 // Tokens of which half, and all, are one: runs long enough for a backend to add them in pieces.
 TEST_P(EmbeddingTest, BackwardOfFrequentTokens) {
     const int64_t rows = 1003;
@@ -273,6 +345,16 @@ TEST_P(EmbeddingTest, ShapeErrors) {
                                       h.stream());
         },
         {"table", "48", "32"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().embedding_forward(
+                {.out = h.output(dtype(), {5, 48}),
+                 .index = h.input(Indices(5)),
+                 .table = h.output(dtype(), {9, 48}),
+                 .signs = {.bits = h.input(Indices(3)).reshaped({3, 1}), .row = h.input(Indices(5))}},
+                h.stream());
+        },
+        {"signs.bits", "i32[3,2]", "i32[3,1]"});
     expect_error(
         [&](Harness& h) {
             h.ops().embedding_backward({.dtable = h.output(DType::bf16, {9, 48}),

@@ -50,6 +50,14 @@ TEST(FiniteDifference, Embedding) {
     const auto loss = [&] { return dot(dout, embedding_forward(index, table, position, positions)); };
     expect_gradient(table, embedding_backward(5, index, dout), loss, "table");
     expect_gradient(positions, embedding_backward(3, position, dout), loss, "position_table");
+
+    const Matrix signs = random(2, 4, 4);
+    const Indices row = {1, 0, 0, 1, 1};
+    const auto signed_loss = [&] {
+        return dot(dout, with_signs(embedding_forward(index, table, {}, {}), signs, row));
+    };
+    expect_gradient(table, embedding_backward(5, index, with_signs(dout, signs, row)), signed_loss,
+                    "signed table");
 }
 
 TEST(FiniteDifference, MatmulAndBias) {

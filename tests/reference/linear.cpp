@@ -22,6 +22,14 @@ Matrix embedding_backward(int64_t vocab_size, const Indices& index, const Matrix
     return dtable;
 }
 
+Matrix with_signs(const Matrix& x, const Matrix& signs, const Indices& row) {
+    Matrix y(x.rows, x.cols);
+    for (int64_t t = 0; t < x.rows; ++t) {
+        for (int64_t c = 0; c < x.cols; ++c) y(t, c) = x(t, c) * signs(row[t], c);
+    }
+    return y;
+}
+
 Matrix transposed(const Matrix& x) {
     Matrix y(x.cols, x.rows);
     for (int64_t r = 0; r < x.rows; ++r) {

@@ -20,6 +20,8 @@ using Indices = std::vector<int32_t>;
 Matrix embedding_forward(const Indices& index, const Matrix& table, const Indices& position,
                          const Matrix& position_table);
 Matrix embedding_backward(int64_t vocab_size, const Indices& index, const Matrix& dout);
+// Row t of x times row[t] of the signs, element by element.
+Matrix with_signs(const Matrix& x, const Matrix& signs, const Indices& row);
 Matrix transposed(const Matrix& x);
 Matrix matmul(const Matrix& a, const Matrix& b);  // M×K times K×N
 Matrix column_sum(const Matrix& x);               // 1×C

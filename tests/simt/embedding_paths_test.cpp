@@ -94,6 +94,31 @@ TEST_P(EmbeddingPathsTest, EmbeddingForwardOutsideTheTableIsNan) {
     expect_same_bits(reference::row_block(out[0], 1, 1), reference::row_block(table, 3, 1), "row inside");
 }
 
+// Signs that are in no row: of a look-up nothing is known, and of a gradient they are not read.
+TEST_P(EmbeddingPathsTest, SignsOutsideTheirRowsAreNan) {
+    const Matrix table = random_matrix(9, 48, 1, dtype());
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor y = h.output(dtype(), {4, 48}), dtable = h.output(DType::f32, {9, 48}),
+                     order = h.output(DType::i32, {2, 4});
+        const op::RowSigns signs{.bits = h.input(Indices(2 * 5)).reshaped({5, 2}),
+                                 .row = h.input(Indices{-1, 4, 5, 0x7fffffff})};
+        const Tensor index = h.input(Indices{0, 3, 5, 3});
+        h.ops().embedding_forward(
+            {.out = y, .index = index, .table = h.input(table, dtype()), .signs = signs}, h.stream());
+        h.ops().sort_ids({.order = order, .index = index, .limit = 9}, h.stream());
+        h.ops().embedding_backward({.dtable = dtable,
+                                    .order = order,
+                                    .dout = h.input(reference::row_block(table, 0, 4), dtype()),
+                                    .signs = signs,
+                                    .accumulate = false},
+                                   h.stream());
+        return {h.read(y), h.read(dtable)};
+    });
+    for (int64_t t : {0, 2, 3}) expect_all_nan(reference::row_block(out[0], t, 1), "signs outside");
+    expect_same_bits(reference::row_block(out[0], 1, 1), reference::row_block(table, 3, 1), "signs inside");
+    expect_same_bits(reference::row_block(out[1], 5, 1), reference::row_block(table, 2, 1), "gradient");
+}
+
 // The row behind the last is somebody else's, and no other.
 TEST_P(EmbeddingPathsTest, EmbeddingForwardOfOthersIsTheirPosition) {
     const Matrix table = random_matrix(9, 48, 1, dtype()), positions = random_matrix(5, 48, 2, dtype());

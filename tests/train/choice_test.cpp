@@ -13,7 +13,7 @@ namespace {
 template <class E>
 class WordsTest : public ::testing::Test {};
 using Choices =
-    ::testing::Types<Family, NormKind, Activation, PositionKind, TableRows, InitKind, StreamPart,
+    ::testing::Types<Family, NormKind, Activation, PositionKind, TableRows, NgramHash, InitKind, StreamPart,
                      SoftcapFunction, RowKind, Checkpointing, OptimizerKind, VectorNorm, Decay, Strategy,
                      DecayBy, NormuonLines, std::optional<Accumulate>, Launch, StepOrder, OptimizerStep,
                      std::optional<Reshard>, std::optional<CommunicatorKind>, std::optional<DeviceKind>,

@@ -312,7 +312,7 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
          {{"columns", 17}},
          "attention.gate.columns 17 exceeds model.model_dim 16"},
         {"/input/1/type", "nrom",
-         "model.input[1].type: expected table | smear | norm | backout, got \"nrom\""},
+         "model.input[1].type: expected table | smear | norm | inject | backout, got \"nrom\""},
         {"/output/0/type", "smear", "model.output[0]: smear is for model.input"},
         {"/output/0", {{"type", "backout"}, {"layer", 0}}, "model.output[0].layer 0: this layer is left out"},
         {"/skips", {{{"from", 1}, {"to", 1}}}, "model.skips[0]: from 1 to 1 does not lead forward"},
@@ -344,12 +344,56 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/head",
          {{"softcap", 0}, {"logit_shift", 5}},
          "model.head: softcap is 0, so that softcap_function tanh, logit_shift 5 and logit_scale 0 have nothing"},
+        {"/tables/embed/hash", "products",
+         "model.tables.embed.hash: products is a hash of 2-grams, not of tokens"},
+        {"/tables/embed/sign_rows", 9,
+         "model.tables.embed.sign_rows 9: signs belong to ngrams of hash products"},
+        {"/tables/grams",
+         {{"rows", "ngrams"}, {"max_ngram", 3}, {"hash", "products"}},
+         "model.tables.grams.hash: products is a hash of 2-grams, not of up to 3-grams"},
+        {"/tables/grams",
+         {{"rows", "ngrams"}, {"num_rows", 1}, {"hash", "products"}},
+         "model.tables.grams.num_rows 1: hash products needs 2"},
+        {"/input/0/type", "inject", "model.input[0]: begin with a table of tokens"},
+        {"/input/1", {{"type", "inject"}, {"table", "embed"}}, "\"embed\" is in model.input as a table"},
+        {"/input/1",
+         {{"type", "inject"}, {"table", "emb"}},
+         "model.input[1].table: no table \"emb\" in model.tables"},
+        {"/output/0", {{"type", "inject"}}, "model.output[0]: inject is for model.input"},
+        {"/layers/each/attention/join", {{"inject", {{{"table", "values"}}}}}, "\"values\" is injected too"},
+        {"/layers/each/mlp/join", {{"inject", {{{"table", "value"}}}}}, "did you mean values?"},
+        {"/layers/each/mlp/join",
+         {{"inject", {Json::object(), Json::object()}}},
+         "model.layers, layer 1: mlp.join.inject[1].table: \"\" is injected twice"},
+        {"/layers/each/mlp/join",
+         {{"inject", {{{"table", "first"}}}}},
+         "another factor is called first_scale"},
+        {"/layers/each/mlp/join",
+         {{"inject", Json(7, Json::object())}},
+         "mlp.join.inject: 7 are injected, at most 6 are possible"},
         {"/norms", {{"epsilon", 0}}, "model.norms.epsilon: 0 is outside [1e-20, 1]"},
     };
     for (const Refusal& refusal : refusals) {
         const std::string error = error_of(changed(refusal.pointer, refusal.value));
         EXPECT_NE(error.find(refusal.message), std::string::npos) << refusal.pointer << ": " << error;
     }
+    for (const auto& [table, message] :
+         {std::pair(Json{{"rows", "ngrams"}, {"max_ngram", 3}},
+                    "has rows for up to 3-grams: one for each token or 2-gram"),
+          std::pair(Json{{"rows", "positions"}}, "has rows for positions: one for each token or 2-gram"),
+          std::pair(Json{{"rows", "ngrams"}},
+                    "model.input[3]: norm behind an inject, which the input ends with")}) {
+        Json model = changed("/tables/more", table);
+        model["input"] = {{{"type", "table"}, {"table", "embed"}},
+                          {{"type", "smear"}},
+                          {{"type", "inject"}, {"table", "more"}},
+                          {{"type", "norm"}}};
+        const std::string error = error_of(model);
+        EXPECT_NE(error.find(message), std::string::npos) << error;
+    }
+    Json two = changed("/tables/more", {{"rows", "ngrams"}});
+    two["tables"]["again"] = {{"rows", "ngrams"}};
+    EXPECT_NE(error_of(two).find("model.tables: 2 tables of ngrams, at most one is read"), std::string::npos);
     const std::string error = error_of({{"preset", "gpt2"}, {"layers", {{"count", 3}}}});
     EXPECT_NE(error.find("model.layers: not with model.preset \"gpt2\""), std::string::npos) << error;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 namespace speedrun {
 
@@ -20,7 +21,9 @@ class InitialZeros {
     std::vector<std::string> find() const {
         std::vector<std::string> found;
         const auto layers = parts_.layers.resolved();
-        bool stream = !input_is_zero();  // is anything but zero in it?
+        const bool first = !input_is_zero();  // is x0 anything but zero?
+        bool stream = first || is_injected(parts_.input);
+        find_unread(layers, found);
         for (size_t i = 0; i < layers.size(); ++i) {
             if (!layers[i]) continue;
             const std::string key = fmt::format("model.layers, layer {}: ", i);
@@ -32,15 +35,21 @@ class InitialZeros {
                         key +
                         "attention's values and its out_init are zero at the start, so that both stay zero: "
                         "give init, or out_init, a value");
-                stream = stream || (!no_values && !no_output);
+                else if (is_off(attention->join) && (values_are_zero(*attention, true) || no_output))
+                    found.push_back(off(key + "attention", no_output ? "out_init" : "values"));
+                stream = joined(attention->join, {first, stream, !no_values && !no_output});
             }
             if (const auto& mlp = layers[i]->mlp) {
                 // relu(x)² has no slope at 0, so that such an MLP waits for no second matrix.
-                const bool flat = mlp->activation == Activation::relu_squared;
-                if (zero(mlp->init) && (flat || zero(mlp->down_init)))
+                const bool flat = mlp->activation == Activation::relu_squared,
+                           no_output = zero(mlp->down_init);
+                if (zero(mlp->init) && (flat || no_output))
                     found.push_back(fmt::format(
                         "{}mlp's init is zero, and {}, so that both matrices stay as they are: give init a value",
                         key, flat ? "relu_squared has no slope at zero" : "so is its down_init"));
+                else if (is_off(mlp->join) && (zero(mlp->init) || no_output))
+                    found.push_back(off(key + "mlp", no_output ? "down_init" : "init"));
+                stream = joined(mlp->join, {first, stream, stream && !zero(mlp->init) && !no_output});
             }
         }
         if (!stream && head_is_zero())
@@ -52,6 +61,52 @@ class InitialZeros {
     }
 
   private:
+    static bool is_off(const std::optional<JoinConfig>& join) { return join && join->output == 0; }
+    static std::string off(const std::string& what, const char* other) {
+        return fmt::format(
+            "{}.join.output and its {} are zero at the start, so that both stay zero: give one of them a value",
+            what, other);
+    }
+    // What is anything but zero.
+    struct NonZero {
+        bool first, stream, output;
+    };
+    bool joined(const std::optional<JoinConfig>& join, const NonZero& x) const {
+        if (!join) return x.stream || x.output;
+        return (x.stream && join->stream != 0) || (x.output && join->output != 0) ||
+               std::any_of(join->inject.begin(), join->inject.end(), [&](const InjectedConfig& injected) {
+                   return injected.start != 0 &&
+                          (injected.table.empty() ? x.first : !table_is_zero(injected.table));
+               });
+    }
+    bool is_injected(const std::vector<StreamPartConfig>& parts) const {
+        return std::any_of(parts.begin(), parts.end(), [&](const StreamPartConfig& part) {
+            return part.type == StreamPart::inject && part.start != 0 && !table_is_zero(part.table);
+        });
+    }
+    // Tables of zeros that are injected by factors of zero alone.
+    void find_unread(const std::vector<std::optional<LayerConfig>>& layers,
+                     std::vector<std::string>& found) const {
+        std::map<std::string, bool> read;
+        for (const StreamPartConfig& part : parts_.input)
+            if (part.type == StreamPart::inject) read[part.table] |= part.start != 0;
+        const auto note = [&](const auto& sublayer) {
+            if (!sublayer || !sublayer->join) return;
+            for (const InjectedConfig& injected : sublayer->join->inject)
+                if (!injected.table.empty()) read[injected.table] |= injected.start != 0;
+        };
+        for (const auto& layer : layers) {
+            if (!layer) continue;
+            note(layer->attention);
+            note(layer->mlp);
+        }
+        for (const auto& [table, is_read] : read)
+            if (!is_read && table_is_zero(table) && table != parts_.head.tied_to)
+                found.push_back(fmt::format(
+                    "model.tables.{} is zero at the start, and so is every factor that it is injected with, so that they "
+                    "stay zero: give the table's init, or a start, a value",
+                    table));
+    }
     bool zero(const InitConfig& init) const { return is_zero(init, init_scale_); }
     bool table_is_zero(const std::string& name) const { return zero(parts_.find_table(name)->init); }
     bool input_is_zero() const {

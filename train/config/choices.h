@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "data/ngrams.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ops/ops.h"
 #include "train/config/choice.h"
@@ -38,16 +39,21 @@ template <>
 inline constexpr Word<TableRows> kWords<TableRows>[] = {
     {"tokens", TableRows::tokens}, {"positions", TableRows::positions}, {"ngrams", TableRows::ngrams}};
 
+template <>
+inline constexpr Word<NgramHash> kWords<NgramHash>[] = {{"mixed", NgramHash::mixed},
+                                                        {"products", NgramHash::products}};
+
 enum class InitKind : uint8_t { constant, normal, uniform };
 template <>
 inline constexpr Word<InitKind> kWords<InitKind>[] = {
     {"constant", InitKind::constant}, {"normal", InitKind::normal}, {"uniform", InitKind::uniform}};
 
-enum class StreamPart : uint8_t { table, smear, norm, backout };
+enum class StreamPart : uint8_t { table, smear, norm, inject, backout };
 template <>
 inline constexpr Word<StreamPart> kWords<StreamPart>[] = {{"table", StreamPart::table},
                                                           {"smear", StreamPart::smear},
                                                           {"norm", StreamPart::norm},
+                                                          {"inject", StreamPart::inject},
                                                           {"backout", StreamPart::backout}};
 
 // What the scale of an 8-bit operand is.

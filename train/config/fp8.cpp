@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/device/dtype.h"
+#include "kernels/device/error.h"
 
 namespace speedrun {
 
@@ -35,6 +36,12 @@ void HeadFp8Config::fields(FieldVisitor& v) {
 float HeadFp8Config::scale_of_x(int64_t width) const {
     const double root = std::sqrt(static_cast<double>(width)) / static_cast<double>(E4m3::kLargest);
     return static_cast<float>(x_scale > 0 ? x_scale : root);
+}
+
+void expect_fp8_width(const std::string& key, int64_t model_dim) {
+    if (model_dim % 16 != 0)
+        throw_usage("{}: products of 8-bit numbers need a model.model_dim that 16 divides, not {}", key,
+                    model_dim);
 }
 
 }  // namespace speedrun

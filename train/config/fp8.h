@@ -1,6 +1,8 @@
 // Products of 8-bit numbers in training: which scales divide their operands before these are rounded.
 #pragma once
 
+#include <string>
+
 #include "train/config/choices.h"
 #include "train/config/field_visitor.h"
 
@@ -26,5 +28,8 @@ struct HeadFp8Config {
     float scale_of_x(int64_t width) const;
     void fields(FieldVisitor& v);
 };
+
+// Throws a usage error for a model whose rows tensor cores do not take, 16 bytes at a time.
+void expect_fp8_width(const std::string& key, int64_t model_dim);
 
 }  // namespace speedrun

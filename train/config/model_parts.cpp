@@ -1,6 +1,9 @@
 #include "train/config/model_parts.h"
 
 #include <algorithm>
+#include <set>
+
+#include "kernels/device/error.h"
 
 namespace speedrun {
 
@@ -17,6 +20,9 @@ void init_field(FieldVisitor& v, const char* name, InitConfig& init, const char*
     v.section(name, doc, [&](FieldVisitor& s) { init.fields(s); });
 }
 
+constexpr const char* kJoin =
+    "the stream becomes r*x + p*this + what is injected, with learned r and p; null: x + this";
+
 }  // namespace
 
 void InitConfig::fields(FieldVisitor& v) {
@@ -31,6 +37,29 @@ void TableConfig::fields(FieldVisitor& v) {
     v.field("max_ngram", max_ngram, "ngrams: the last 2, 3, ... so many tokens", {2, 16});
     v.field("num_rows", num_rows, "ngrams: rows of the table, which n-grams of the same hash share",
             {1, 1 << 24});
+    v.choice(
+        "hash", hash,
+        "ngrams: which row an n-gram has. mixed: tokens before the document's start count as absent; products: of "
+        "bigrams (max_ngram 2), ((36313*token) xor (27191*token before)) mod (num_rows - 1) in wrapping 32 bits, across "
+        "documents, and the last row for the first token of a row");
+    v.field(
+        "sign_rows", sign_rows,
+        "ngrams of hash products: their rows are multiplied by one of so many fixed rows of random signs, number "
+        "(token xor token before) mod sign_rows; 0: by none",
+        {0, 1 << 20});
+}
+
+void TableConfig::validate(const std::string& key) const {
+    const bool products = hash == NgramHash::products;
+    if (products && (rows != TableRows::ngrams || max_ngram != 2))
+        throw_usage("{}.hash: products is a hash of 2-grams, not of {}", key,
+                    rows == TableRows::ngrams ? fmt::format("up to {}-grams", max_ngram)
+                                              : std::string(word_of(rows)));
+    if (products && num_rows < 2)
+        throw_usage("{}.num_rows {}: hash products needs 2, of which the last is for first tokens", key,
+                    num_rows);
+    if (sign_rows > 0 && !products)
+        throw_usage("{}.sign_rows {}: signs belong to ngrams of hash products", key, sign_rows);
 }
 
 void NormConfig::fields(FieldVisitor& v) {
@@ -48,13 +77,15 @@ void GateConfig::fields(FieldVisitor& v) {
 }
 
 void StreamPartConfig::fields(FieldVisitor& v) {
-    v.choice("type", type,
-             "table: add the rows of a table; smear: add the row of the token before, times a learned factor "
-             "and a gate; norm: normalise; backout: take away what an earlier layer gave, times a learned "
-             "factor");
-    v.field("table", table, "table: its name");
+    v.choice(
+        "type", type,
+        "table: add the rows of a table; smear: add the row of the token before, times a learned factor "
+        "and a gate; norm: normalise; inject: behind all others, add the rows of a table times a learned factor to "
+        "what enters the first layer, but not to what mixes and joins call x0; backout: take away what an earlier layer gave, times a learned "
+        "factor");
+    v.field("table", table, "table, inject: its name");
     v.field("layer", layer, "backout: number of the layer", {0, 1000});
-    v.field("start", start, "smear, backout: the learned factor at the start", {-1e6, 1e6});
+    v.field("start", start, "smear, inject, backout: the learned factor at the start", {-1e6, 1e6});
     v.field("columns", columns, "smear: first columns of the row that its gate reads", {1, kMaxNarrow});
 }
 
@@ -86,6 +117,35 @@ void ExcludeOwnValueConfig::fields(FieldVisitor& v) {
             {-20, 20});
 }
 
+void InjectedConfig::fields(FieldVisitor& v) {
+    v.field("table", table,
+            "whose rows are added; empty: x0, what the input gave before anything was injected");
+    v.field("start", start, "their learned factor at the start", {-1e6, 1e6});
+}
+
+void JoinConfig::fields(FieldVisitor& v) {
+    v.field("stream", stream, "r at the start", {-1e6, 1e6});
+    v.field("output", output, "p at the start", {-1e6, 1e6});
+    list_of(v, "inject", "what is added as well, each times a learned factor", inject);
+}
+
+void JoinConfig::validate(const std::string& key) const {
+    constexpr size_t kMost = kMaxTerms - 2;
+    if (inject.size() > kMost)
+        throw_usage("{}.inject: {} are injected, at most {} are possible", key, inject.size(), kMost);
+    std::set<std::string> seen;
+    for (size_t i = 0; i < inject.size(); ++i) {
+        const std::string& table = inject[i].table;
+        if (!seen.insert(table).second)
+            throw_usage("{}.inject[{}].table: \"{}\" is injected twice", key, i, table);
+        for (const char* taken : {"stream", "output", "first"})
+            if (table == taken)
+                throw_usage(
+                    "{}.inject[{}].table: another factor is called {}_scale, name the table differently", key,
+                    i, taken);
+    }
+}
+
 void AttentionConfig::fields(FieldVisitor& v) {
     v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
     v.field("bias", bias, "its linear layers have biases");
@@ -114,6 +174,7 @@ void AttentionConfig::fields(FieldVisitor& v) {
     v.optional("gate", gate, "multiply each head's output by a sigmoid gate, which starts at 1/2");
     init_field(v, "init", init, "matrix of q, k and v at the start");
     init_field(v, "out_init", out_init, "output matrix at the start");
+    v.optional("join", join, kJoin);
 }
 
 void MlpConfig::fields(FieldVisitor& v) {
@@ -126,6 +187,7 @@ void MlpConfig::fields(FieldVisitor& v) {
         "up_fp8", up_fp8,
         "training's forward multiplies by the first matrix in 8 bits (e4m3); backward and validation do not; null: no");
     v.optional("down_fp8", down_fp8, "likewise by the second");
+    v.optional("join", join, kJoin);
 }
 
 void MixConfig::fields(FieldVisitor& v) {
@@ -228,7 +290,10 @@ const TableConfig* ModelParts::find_table(const std::string& name) const {
 NgramTable ModelParts::ngram_table() const {
     for (const auto& [name, table] : tables)
         if (table.rows == TableRows::ngrams)
-            return {.max_ngram = table.max_ngram, .num_rows = table.num_rows};
+            return {.max_ngram = table.max_ngram,
+                    .num_rows = table.num_rows,
+                    .hash = table.hash,
+                    .sign_rows = table.sign_rows};
     return {};
 }
 
@@ -242,6 +307,18 @@ bool ModelParts::has_positions() const {
     for (const auto& [name, table] : tables)
         if (table.rows == TableRows::positions) return true;
     return false;
+}
+
+std::vector<std::string> LayerConfig::injected_tables() const {
+    std::vector<std::string> names;
+    const auto note = [&](const std::optional<JoinConfig>& join) {
+        if (!join) return;
+        for (const InjectedConfig& injected : join->inject)
+            if (!injected.table.empty()) names.push_back(injected.table);
+    };
+    if (attention) note(attention->join);
+    if (mlp) note(mlp->join);
+    return names;
 }
 
 int64_t ModelParts::num_layers() const {

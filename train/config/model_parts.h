@@ -32,7 +32,10 @@ struct TableConfig {
     TableRows rows = TableRows::tokens;
     InitConfig init = {};
     int64_t max_ngram = 2, num_rows = 8192;  // of n-grams
+    NgramHash hash = NgramHash::mixed;
+    int64_t sign_rows = 0;
     void fields(FieldVisitor& v);
+    void validate(const std::string& key) const;  // throws a usage error
 };
 
 struct NormConfig {
@@ -51,9 +54,9 @@ struct GateConfig {
 // One part of what happens to the rows before the first layer, or after the last.
 struct StreamPartConfig {
     StreamPart type = StreamPart::norm;
-    std::string table = {};  // table: whose rows are added
+    std::string table = {};  // table, inject: whose rows are added
     int64_t layer = 0;       // backout: whose output is taken away
-    double start = 0;        // smear, backout: the learned factor
+    double start = 0;        // smear, inject, backout: the learned factor
     int64_t columns = 12;    // smear: that its gate reads
     void fields(FieldVisitor& v);
 };
@@ -84,6 +87,22 @@ struct ExcludeOwnValueConfig {
     void fields(FieldVisitor& v);
 };
 
+// A value of the first unit, times a learned factor.
+struct InjectedConfig {
+    std::string table = {};  // whose rows; empty: what the input gave
+    double start = 0;        // the factor
+    void fields(FieldVisitor& v);
+};
+
+// How the stream goes on behind a sublayer: x ← r·x + p·sublayer + Σ h·injected, all factors learned.
+struct JoinConfig {
+    double stream = 1, output = 1;  // r, p at the start
+    std::vector<InjectedConfig> inject = {};
+    void fields(FieldVisitor& v);
+    // Throws a usage error for what does not fit, whatever tables there are.
+    void validate(const std::string& key) const;
+};
+
 // x + O·attention(norm(x)).
 struct AttentionConfig {
     int64_t heads = 4;
@@ -101,6 +120,7 @@ struct AttentionConfig {
     std::optional<GateConfig> gate = {};
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
     InitConfig out_init = {};
+    std::optional<JoinConfig> join = {};
     void fields(FieldVisitor& v);
 };
 
@@ -112,6 +132,7 @@ struct MlpConfig {
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};
     InitConfig down_init = {};
     std::optional<LinearFp8Config> up_fp8 = {}, down_fp8 = {};
+    std::optional<JoinConfig> join = {};
     void fields(FieldVisitor& v);
 };
 
@@ -126,6 +147,7 @@ struct LayerConfig {
     std::optional<AttentionConfig> attention = AttentionConfig{};
     std::optional<MlpConfig> mlp = MlpConfig{};
     bool empty() const { return !mix && !attention && !mlp; }
+    std::vector<std::string> injected_tables() const;  // that attention's and MLP's joins name, in order
     void fields(FieldVisitor& v);
 };
 

@@ -74,7 +74,8 @@ class TableUses {
     void expect_all_used() const {
         for (const auto& [name, table] : parts_.tables)
             if (!used_.count(name))
-                throw_usage("model.tables.{}: nothing reads it (model.input, attention.value_table)", name);
+                throw_usage("model.tables.{}: nothing reads it (model.input, attention.value_table, joins)",
+                            name);
     }
 
   private:
@@ -89,14 +90,13 @@ class PartsCheck {
 
     void run() {
         check_names();
+        check_tables();
         check_input();
         if (std::none_of(layers_.begin(), layers_.end(), [](const auto& layer) { return layer.has_value(); }))
             throw_usage("model.layers: all {} are left out", layers_.size());
         for (size_t i = 0; i < layers_.size(); ++i)
-            if (layers_[i] && layers_[i]->attention) check_attention(*layers_[i]->attention, i);
-        for (size_t i = 0; i < layers_.size(); ++i)
-            if (layers_[i] && layers_[i]->mlp) check_fp8(*layers_[i]->mlp, i);
-        if (parts_.head.fp8) expect_sixteens("model.head.fp8");
+            if (layers_[i]) check_layer(*layers_[i], i);
+        if (parts_.head.fp8) expect_fp8_width("model.head.fp8", model_dim_);
         for (size_t i = 0; i < parts_.skips.size(); ++i) check_skip(i);
         check_output();
         check_loss();
@@ -116,7 +116,7 @@ class PartsCheck {
             if (name.empty() || name.size() > 60 || name.find_first_not_of(kNameLetters) != std::string::npos)
                 throw_usage("model.tables: \"{}\" is no name: letters, digits, _ and . are",
                             shown_key<nlohmann::json>(name));
-            for (const char* taken : {"blocks", "head", "smear", "backout", "skips", "final_norm"})
+            for (const char* taken : {"blocks", "head", "smear", "inject", "backout", "skips", "final_norm"})
                 if (name == taken || name.rfind(std::string(taken) + ".", 0) == 0)
                     throw_usage("model.tables.{}: parameters of that name belong to the model", name);
         }
@@ -134,13 +134,22 @@ class PartsCheck {
         for (const StreamPart type : {StreamPart::norm, StreamPart::smear})
             expect_one("input", parts_.input, type);
         if (parts_.input.empty()) throw_usage("model.input is empty: begin with a table of tokens");
-        int64_t positions = 0, ngrams = 0;
+        int64_t positions = 0;
         for (size_t i = 0; i < parts_.input.size(); ++i) {
             const StreamPartConfig& part = parts_.input[i];
             const std::string key = fmt::format("model.input[{}]", i);
             if (part.type == StreamPart::backout)
                 throw_usage("{}: backout is for model.output, no layer has run yet", key);
             if (part.type == StreamPart::smear) check_columns(key + ".columns", part.columns);
+            if (i > 0 && part.type != StreamPart::inject && parts_.input[i - 1].type == StreamPart::inject)
+                throw_usage("{}: {} behind an inject, which the input ends with", key, word_of(part.type));
+            if (part.type == StreamPart::inject && i > 0) {
+                check_injected(key + ".table", part.table);
+                for (size_t j = 0; j < i; ++j)
+                    if (parts_.input[j].type == StreamPart::inject && parts_.input[j].table == part.table)
+                        throw_usage("{}.table: \"{}\" is injected twice", key, part.table);
+                continue;
+            }
             if (part.type != StreamPart::table) {
                 if (i == 0) throw_usage("{}: begin with a table of tokens", key);
                 continue;
@@ -152,10 +161,54 @@ class PartsCheck {
                 throw_usage("{}.table: \"{}\" has rows for {}: begin with a table of tokens", key, part.table,
                             word_of(table.rows));
             positions += table.rows == TableRows::positions ? 1 : 0;
-            ngrams += table.rows == TableRows::ngrams ? 1 : 0;
         }
         if (positions > 1) throw_usage("model.input: {} tables of positions, at most one is read", positions);
-        if (ngrams > 1) throw_usage("model.input: {} tables of ngrams, at most one is read", ngrams);
+    }
+
+    void check_tables() const {
+        int64_t ngrams = 0;
+        for (const auto& [name, table] : parts_.tables) {
+            table.validate("model.tables." + name);
+            ngrams += table.rows == TableRows::ngrams ? 1 : 0;
+        }
+        if (ngrams > 1) throw_usage("model.tables: {} tables of ngrams, at most one is read", ngrams);
+    }
+
+    // One row for each token, added to the stream in no other way.
+    void check_injected(const std::string& key, const std::string& name) {
+        const TableConfig& table = uses_.use(key, name);
+        if (table.rows == TableRows::positions || (table.rows == TableRows::ngrams && table.max_ngram != 2))
+            throw_usage("{}: table \"{}\" has rows for {}: one for each token or 2-gram can be injected", key,
+                        name,
+                        table.rows == TableRows::positions ? std::string(word_of(table.rows))
+                                                           : fmt::format("up to {}-grams", table.max_ngram));
+        if (input_tables_.count(name))
+            throw_usage("{}: \"{}\" is in model.input as a table, which adds it already", key, name);
+        if (value_tables_.count(name)) throw_usage("{}: \"{}\" is a value_table too", key, name);
+        injected_tables_.insert(name);
+    }
+
+    void check_join(const std::string& key, const std::optional<JoinConfig>& join) {
+        if (!join) return;
+        join->validate(key);
+        for (size_t i = 0; i < join->inject.size(); ++i)
+            if (!join->inject[i].table.empty())
+                check_injected(fmt::format("{}.inject[{}].table", key, i), join->inject[i].table);
+    }
+
+    void check_layer(const LayerConfig& layer, size_t number) {
+        const std::string key = fmt::format("model.layers, layer {}: ", number);
+        if (layer.attention) {
+            check_attention(*layer.attention, number);
+            check_join(key + "attention.join", layer.attention->join);
+        }
+        if (!layer.mlp) return;
+        check_join(key + "mlp.join", layer.mlp->join);
+        if (layer.mlp->up_fp8 || layer.mlp->down_fp8) expect_fp8_width(key + "mlp, in fp8", model_dim_);
+        if (layer.mlp->bias && (layer.mlp->up_fp8 || layer.mlp->down_fp8))
+            throw_usage(
+                "{}mlp: products of 8-bit numbers add no bias: mlp.bias false, or up_fp8 and down_fp8 null",
+                key);
     }
 
     void check_attention(const AttentionConfig& attention, size_t layer) {
@@ -182,6 +235,8 @@ class PartsCheck {
         uses_.expect_tokens(key + ".value_table", attention.value_table);
         if (input_tables_.count(attention.value_table))
             throw_usage("{}.value_table: \"{}\" is in model.input too", key, attention.value_table);
+        if (injected_tables_.count(attention.value_table))
+            throw_usage("{}.value_table: \"{}\" is injected too", key, attention.value_table);
         value_tables_.insert(attention.value_table);
     }
 
@@ -245,21 +300,6 @@ class PartsCheck {
         }
     }
 
-    // Tensor cores take 16 bytes of a row at a time.
-    void expect_sixteens(const std::string& key) const {
-        if (model_dim_ % 16 != 0)
-            throw_usage("{}: products of 8-bit numbers need a model.model_dim that 16 divides, not {}", key,
-                        model_dim_);
-    }
-    void check_fp8(const MlpConfig& mlp, size_t layer) const {
-        if (!mlp.up_fp8 && !mlp.down_fp8) return;
-        const std::string key =
-            fmt::format("model.layers, layer {}: mlp.{}", layer, mlp.up_fp8 ? "up_fp8" : "down_fp8");
-        expect_sixteens(key);
-        if (mlp.bias)
-            throw_usage("{}: products of 8-bit numbers add no bias: mlp.bias false, or {} null", key, key);
-    }
-
     void check_columns(const std::string& key, int64_t columns) const {
         if (columns > model_dim_) throw_usage("{} {} exceeds model.model_dim {}", key, columns, model_dim_);
     }
@@ -317,7 +357,8 @@ class PartsCheck {
                         throw_usage("{}.layer {}: model.output[{}] takes it away already", key, part.layer,
                                     j);
             }
-            if (part.type == StreamPart::table || part.type == StreamPart::smear)
+            if (part.type == StreamPart::table || part.type == StreamPart::smear ||
+                part.type == StreamPart::inject)
                 throw_usage("{}: {} is for model.input", key, word_of(part.type));
         }
     }
@@ -326,7 +367,7 @@ class PartsCheck {
     const int64_t model_dim_;
     const std::vector<std::optional<LayerConfig>> layers_;
     TableUses uses_;
-    std::set<std::string> input_tables_, value_tables_;
+    std::set<std::string> input_tables_, injected_tables_, value_tables_;
 };
 
 }  // namespace

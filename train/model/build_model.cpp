@@ -45,6 +45,7 @@ class Builder {
         model.first_key = w_.ids("batch.first_key");
         for (int64_t n = 2; n <= parts_.ngram_table().max_ngram; ++n)
             model.ngrams.push_back(w_.ids(fmt::format("batch.{}-grams", n)));
+        if (parts_.ngram_table().sign_rows > 0) model.sign_rows = w_.ids("batch.sign rows");
         const std::vector<std::optional<LayerConfig>> layers = parts_.layers.resolved();
         TokenTables tables(w_, parts_, value_tables_of(layers));
         Sublayers sublayers(w_, parts_, tables, options_);
@@ -54,14 +55,20 @@ class Builder {
 
         model.graph.name_unit("embeddings");
         stream_ = first_ = StreamInput(w_, parts_, tables).write();
+        inject(tables, layers);
         for (size_t i = 0; i < layers.size(); ++i) {
             if (!layers[i]) continue;
             const auto number = static_cast<int64_t>(i);
             begin_unit(fmt::format("block {}", i), fmt::format("blocks.{}.", i));
             enter(*layers[i], number);
-            if (layers[i]->attention)
+            if (layers[i]->attention) {
                 delta_ = sublayers.attention(number, *layers[i]->attention, norm("attn_norm"));
-            if (layers[i]->mlp) delta_ = sublayers.mlp(*layers[i]->mlp, norm("mlp_norm"));
+                join("attn", layers[i]->attention->join, tables);
+            }
+            if (layers[i]->mlp) {
+                delta_ = sublayers.mlp(*layers[i]->mlp, norm("mlp_norm"));
+                join("mlp", layers[i]->mlp->join, tables);
+            }
             last_ = number;
         }
         begin_unit("head", "");
@@ -89,6 +96,43 @@ class Builder {
     // What the stream is, from here on.
     void combine(const std::string& name, const std::vector<WeightedSum::Term>& terms) {
         stream_ = w_.sum(name, w_.width(), terms);
+    }
+
+    // Adds tables to what enters the first layer, and looks up in the first unit what layers add as well.
+    void inject(TokenTables& tables, const std::vector<std::optional<LayerConfig>>& layers) {
+        for (const StreamPartConfig& part : parts_.input) {
+            if (part.type != StreamPart::inject) continue;
+            const ValueId x = stream_, rows = tables.in_stream(part.table);
+            const ParameterId factor =
+                w_.number("inject." + part.table, part.start,
+                          "h: x0 + h times the row of " + part.table + " enters the first layer");
+            combine("with " + part.table, {{.value = x}, {.value = rows, .parameter = factor}});
+        }
+        for (const auto& layer : layers) {
+            if (!layer) continue;
+            for (const std::string& table : layer->injected_tables()) tables.in_stream(table);
+        }
+    }
+
+    // The stream with what a sublayer gave, and what is injected behind it.
+    void join(const std::string& sublayer, const std::optional<JoinConfig>& config, TokenTables& tables) {
+        if (!config) return;
+        const auto factor = [&](const std::string& name, double start, const std::string& meaning) {
+            return w_.number(fmt::format("{}.{}_scale", sublayer, name), start, meaning);
+        };
+        std::vector<WeightedSum::Term> terms{
+            {.value = stream_,
+             .parameter = factor("stream", config->stream, "r: x becomes r x + p " + sublayer)},
+            {.value = delta_, .parameter = factor("output", config->output, "p, see stream_scale")}};
+        for (const InjectedConfig& injected : config->inject) {
+            const bool first = injected.table.empty();
+            terms.push_back({.value = first ? first_ : tables.in_stream(injected.table),
+                             .parameter = factor(first ? "first" : injected.table, injected.start,
+                                                 first ? "g: + g x0, x0 what the input gave"
+                                                       : "h: + h times the row of " + injected.table)});
+        }
+        delta_ = kNoValue;
+        combine("behind " + sublayer, terms);
     }
 
     // What a layer begins with: another layer's output added, mixed with what entered the first.

@@ -53,7 +53,8 @@ struct ModelGraph {
     ParameterTable table;
     // What a microbatch gives: ids (tokens); of a loss with weights, targets (K, tokens) and weights f32 (K).
     ValueId tokens, targets, positions, first_key, loss_weights = kNoValue;
-    std::vector<ValueId> ngrams;  // rows of 2-grams, 3-grams, …
+    std::vector<ValueId> ngrams;   // rows of 2-grams, 3-grams, …
+    ValueId sign_rows = kNoValue;  // which signs a table of 2-grams is read with
     // Where tables are shared: what of the tokens, and of each size of n-grams, are rows of this rank.
     std::optional<OwnRows> own_tokens;
     std::vector<std::optional<OwnRows>> own_ngrams;

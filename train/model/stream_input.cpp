@@ -1,12 +1,14 @@
 #include "train/model/stream_input.h"
 
+#include <algorithm>
+
 #include "train/model/nodes/gate.h"
 #include "train/model/nodes/row_before.h"
 
 namespace speedrun {
 
 ValueId StreamInput::write() {
-    for (size_t i = 0; i < parts_.input.size(); ++i) {
+    for (size_t i = 0; i < num_parts(); ++i) {
         if (!in_stream_ && x_ != kNoValue && !rows_needed(i)) {
             x_ = term_ ? w_.into_stream(x_) : w_.shared_out(x_);
             term_ = false;
@@ -18,8 +20,15 @@ ValueId StreamInput::write() {
     return term_ ? w_.into_stream(x_) : w_.shared_out(x_);
 }
 
+size_t StreamInput::num_parts() const {
+    const auto injected =
+        std::find_if(parts_.input.begin(), parts_.input.end(),
+                     [](const StreamPartConfig& part) { return part.type == StreamPart::inject; });
+    return static_cast<size_t>(injected - parts_.input.begin());
+}
+
 bool StreamInput::rows_needed(size_t from) const {
-    for (size_t i = from; i < parts_.input.size(); ++i)
+    for (size_t i = from; i < num_parts(); ++i)
         if (parts_.input[i].type != StreamPart::norm) return true;
     return false;
 }

@@ -1,4 +1,4 @@
-// What enters the first layer: look-ups, n-grams, smears and norms, in the order of the config.
+// What the input is made of: look-ups, n-grams, smears and norms, in the order of the config, up to what is injected.
 #pragma once
 
 #include "train/model/token_tables.h"
@@ -22,6 +22,7 @@ class StreamInput {
     // x, all of it on every rank.
     ValueId whole();
     TableRows rows_of(const StreamPartConfig& part) const { return parts_.find_table(part.table)->rows; }
+    size_t num_parts() const;
     // Does anything from this part on need all rows?
     bool rows_needed(size_t from) const;
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "train/model/graph_writer.h"
+#include "train/model/nodes/embedding.h"
 
 namespace speedrun {
 
@@ -23,12 +24,17 @@ class TokenTables {
     ValueId lookup(const std::string& name, const std::string& table, const std::string& positions = "");
     // x, which is a term where the table shares its rows, with the rows of its n-grams.
     ValueId add_ngrams(ValueId x, const std::string& table);
+    // Rows of the table for the batch's tokens or 2-grams, where the stream is; looked up once.
+    ValueId in_stream(const std::string& table);
 
   private:
     TableRows rows_of(const std::string& table) const { return parts_.find_table(table)->rows; }
     std::string meaning_of(const std::string& table, TableRows rows) const;
     Extent columns_of(const std::string& table) const;
     Extent tables_rows(const std::string& table) const;
+    // What rows of the table the batch asks for; of n-grams those of this size, from 0.
+    ValueId ids_of(const std::string& table, size_t size = 0);
+    SignPorts signs_of(const std::string& table);
     // Ids as the table counts its rows.
     ValueId own_ids(std::optional<OwnRows>& known, const std::string& name, const Extent& rows);
 
@@ -36,6 +42,8 @@ class TokenTables {
     const ModelParts& parts_;
     const std::set<std::string> value_tables_;
     std::map<std::string, ParameterId> tables_;
+    std::map<std::string, ValueId> in_stream_;
+    SignPorts signs_;
 };
 
 }  // namespace speedrun

@@ -131,6 +131,7 @@ void Transformer::put_batch(const Batch& batch, const PutIds& put) {
                        derived_.model.ngrams.size());
     for (size_t i = 0; i < derived_.model.ngrams.size(); ++i)
         checked_put(derived_.model.ngrams[i], batch.ngrams[i]);
+    if (derived_.model.sign_rows != kNoValue) checked_put(derived_.model.sign_rows, batch.sign_rows);
     if (const auto& rows = derived_.model.own_tokens) checked_put(rows->own, own_of(*rows, batch.tokens));
     for (size_t i = 0; i < derived_.model.own_ngrams.size(); ++i) {
         const OwnRows& rows = derived_.model.own_ngrams[i].value();

@@ -4,7 +4,7 @@
 // their run as partial sums: a block adds less than two segments of rows, and T/64 partial sums at most. The
 // order of each sum depends on the ids alone.
 //
-// Floor, real of b bytes: forward 2·T·C·b (3 with positions); backward T·C·b read + 8·C bytes for each
+// Floor, real of b bytes: forward 2·T·C·b (3 with positions; signs T·C/8 more, of a table that stays in L2); backward T·C·b read + 8·C bytes for each
 // distinct id, and 8·C for each whole segment; where it overwrites, 4·V·C more for the rows that no token
 // has. Legend: T tokens, C columns, V rows of the table · key = id, or V where it lies outside the table or somebody else has
 // the row (such tokens come last and are left out) · W elements of a chunk.
@@ -17,24 +17,54 @@ namespace speedrun {
 
 namespace {
 
-template <class Real>
+// Which signs of a token's row change. Without kSigned it is empty, and none does.
+template <bool kSigned>
+struct Signs {
+    explicit Signs(const op::RowSigns& /*signs*/) {}
+    __device__ __forceinline__ bool has(int64_t /*token*/) const { return true; }
+    __device__ __forceinline__ unsigned bits_of(int64_t /*token*/, int64_t /*col*/) const { return 0; }
+};
+template <>
+struct Signs<true> {
+    Rows<const unsigned> bits;
+    const int32_t* row;
+    int64_t rows;
+
+    explicit Signs(const op::RowSigns& signs)
+        : bits(signs.bits), row(signs.row.as<int32_t>()), rows(signs.bits.rows()) {}
+    __device__ __forceinline__ bool has(int64_t token) const { return row[token] >= 0 && row[token] < rows; }
+    // Those of columns from this one on, the first being the lowest bit; of a row that is none, 0.
+    __device__ __forceinline__ unsigned bits_of(int64_t token, int64_t col) const {
+        return has(token) ? *bits.at(row[token], col / 32) >> (col % 32) : 0;
+    }
+};
+
+template <int W>
+__device__ __forceinline__ void flip_signs(Vector<W>& v, unsigned bits) {
+#pragma unroll
+    for (int i = 0; i < W; ++i) v[i] = __uint_as_float(__float_as_uint(v[i]) ^ ((bits >> i & 1u) << 31));
+}
+
+template <class Real, bool kSigned>
 struct Lookup {
     Rows<Real> out, table, position_table;
     const int32_t *index, *position;  // position: null without position_table
     int64_t table_rows, position_rows;
     bool others;  // the id behind the table's last is a row that somebody else has
+    Signs<kSigned> signs;
 
     template <int W>
     __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
         const int64_t id = index[row], place = position ? position[row] : 0;
         Vector<W> v;
-        if (id < 0 || id >= table_rows + (others ? 1 : 0) ||
+        if (id < 0 || id >= table_rows + (others ? 1 : 0) || !signs.has(row) ||
             (position && (place < 0 || place >= position_rows))) {
 #pragma unroll
             for (int i = 0; i < W; ++i) v[i] = quiet_nan();
         } else {
             if (id < table_rows) {
                 v = chunk.load(table.at(id, col));
+                if constexpr (kSigned) flip_signs(v, signs.bits_of(row, col));
             } else {
 #pragma unroll
                 for (int i = 0; i < W; ++i) v[i] = 0.0f;
@@ -67,16 +97,23 @@ struct Sorted {
     int64_t count;
 };
 
+// Rows, and what signs they are to be read with.
+template <class Real, bool kSigned>
+struct Signed {
+    Rows<Real> rows;
+    Signs<kSigned> signs;
+};
+
 constexpr int kAhead = sizes::kEmbeddingAhead;
 constexpr int64_t kSegment = sizes::kEmbeddingSegment;
 static_assert(kSegment % kAhead == 0, "a segment is whole rounds of loads");
 
-// sum += the rows of dout at sorted places [from, to), in order, up to the first of another id (kWhole: there
+// sum += the rows of dout, with their signs, at sorted places [from, to), in order, up to the first of another id (kWhole: there
 // is none, and they are whole rounds). No branch stands between the loads of a round, so that all of them are
 // in flight at once.
-template <bool kWhole, class Real, int W>
-__device__ __forceinline__ void add_rows(Vector<W>& sum, Rows<Real> dout, int64_t col, const Sorted& sorted,
-                                         int32_t id, int64_t from, int64_t to) {
+template <bool kWhole, class Real, int W, bool kSigned>
+__device__ __forceinline__ void add_rows(Vector<W>& sum, const Signed<Real, kSigned>& dout, int64_t col,
+                                         const Sorted& sorted, int32_t id, int64_t from, int64_t to) {
     for (int64_t p = from; p < to && (kWhole || sorted.keys[p] == id); p += kAhead) {
         bool inside[kAhead];
         int32_t token[kAhead];
@@ -90,7 +127,14 @@ __device__ __forceinline__ void add_rows(Vector<W>& sum, Rows<Real> dout, int64_
         Vector<W> rows[kAhead] = {};  // adding 0 changes nothing but the sign of a zero sum
 #pragma unroll
         for (int j = 0; j < kAhead; ++j) {
-            if (inside[j]) rows[j] = load_vector<W>(dout.at(token[j], col));
+            if (inside[j]) rows[j] = load_vector<W>(dout.rows.at(token[j], col));
+        }
+        if constexpr (kSigned) {
+            unsigned bits[kAhead];
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) bits[j] = dout.signs.bits_of(token[j], col);
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) flip_signs(rows[j], bits[j]);
         }
 #pragma unroll
         for (int j = 0; j < kAhead; ++j) {
@@ -101,9 +145,9 @@ __device__ __forceinline__ void add_rows(Vector<W>& sum, Rows<Real> dout, int64_
 }
 
 // Block s: if segment s of the sorted tokens has one id, partial[s] = Σ of its rows, in order.
-template <class Real, int W>
+template <class Real, int W, bool kSigned>
 __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
-    embedding_segment_kernel(Rows<float> partial, Rows<Real> dout, Sorted sorted, int32_t limit,
+    embedding_segment_kernel(Rows<float> partial, Signed<Real, kSigned> dout, Sorted sorted, int32_t limit,
                              int64_t cols) {
     const int64_t segment = blockIdx.x, begin = segment * kSegment, end = begin + kSegment;
     const int32_t id = sorted.keys[begin];
@@ -117,9 +161,9 @@ __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
 
 // Block p: if place p starts the run of an id, that id's row of dtable += Σ of the run's rows, in order:
 // those before its first whole segment, the partial sums of the whole segments, those after.
-template <class Real, int W>
+template <class Real, int W, bool kSigned>
 __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
-    embedding_sum_kernel(Rows<float> dtable, Rows<Real> dout, Rows<float> partial, Sorted sorted,
+    embedding_sum_kernel(Rows<float> dtable, Signed<Real, kSigned> dout, Rows<float> partial, Sorted sorted,
                          int32_t limit, int64_t cols) {
     const int64_t begin = blockIdx.x;
     const int32_t id = sorted.keys[begin];
@@ -154,6 +198,18 @@ __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
     }
 }
 
+void expect_signs(const op::RowSigns& signs, int64_t rows, int64_t cols) {
+    if (!signs.present()) return;
+    expect(signs.row, DType::i32, {rows}, "embedding signs.row");
+    expect(signs.bits, DType::i32, {signs.bits.rows(), (cols + 31) / 32}, "embedding signs.bits");
+}
+
+// Calls body.operator()<kSigned>() as there are signs or not.
+template <class Body>
+void with_signs(const op::RowSigns& signs, Body&& body) {
+    signs.present() ? body.template operator()<true>() : body.template operator()<false>();
+}
+
 }  // namespace
 
 void CudaOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
@@ -164,18 +220,22 @@ void CudaOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
         expect(a.position, DType::i32, {rows}, "embedding position");
         expect(a.position_table, a.out.dtype, {a.position_table.rows(), cols}, "embedding position_table");
     }
+    expect_signs(a.signs, rows, cols);
     cuda::with_real(a.out.dtype, [&]<class Real>() {
         const bool positions = a.position_table.present();
-        const Lookup<Real> body{Rows<Real>(a.out),
-                                Rows<Real>(a.table),
-                                Rows<Real>(a.position_table),
-                                a.index.as<int32_t>(),
-                                positions ? a.position.as<int32_t>() : nullptr,
-                                a.table.rows(),
-                                a.position_table.rows(),
-                                a.others};
         const bool aligned = aligned_rows(kVectorWidth<Real>, {a.out, a.table, a.position_table});
-        cuda::with_width<Real>(aligned, [&]<int W>() { map<W>({rows, cols}, body, stream); });
+        with_signs(a.signs, [&]<bool kSigned>() {
+            const Lookup<Real, kSigned> body{Rows<Real>(a.out),
+                                             Rows<Real>(a.table),
+                                             Rows<Real>(a.position_table),
+                                             a.index.as<int32_t>(),
+                                             positions ? a.position.as<int32_t>() : nullptr,
+                                             a.table.rows(),
+                                             a.position_table.rows(),
+                                             a.others,
+                                             Signs<kSigned>(a.signs)};
+            cuda::with_width<Real>(aligned, [&]<int W>() { map<W>({rows, cols}, body, stream); });
+        });
     });
 }
 
@@ -183,6 +243,7 @@ void CudaOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream)
     const int64_t rows = a.dout.rows(), cols = a.dout.cols(), limit = a.dtable.rows();
     expect(a.order, DType::i32, {2, rows}, "embedding order");
     expect(a.dtable, DType::f32, {limit, cols}, "embedding dtable");
+    expect_signs(a.signs, rows, cols);
     if (limit > 0x7fffffff) throw_internal("embedding: {} rows are too many", limit);
     if (!a.accumulate) {
         cuda::with_width<float>(aligned_rows(4, {a.dtable}), [&]<int W>() {
@@ -202,12 +263,15 @@ void CudaOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream)
             const int64_t warps = (cols + sizes::kWarp * W - 1) / (sizes::kWarp * W);
             const auto threads =
                 static_cast<unsigned>(std::min<int64_t>(warps * sizes::kWarp, sizes::kEmbeddingThreads));
-            if (segments > 0) {
-                launch(embedding_segment_kernel<Real, W>, grid_of(segments, 1), threads, 0, stream, partial,
-                       Rows<Real>(a.dout), sorted, static_cast<int32_t>(limit), cols);
-            }
-            launch(embedding_sum_kernel<Real, W>, grid_of(rows, 1), threads, 0, stream, Rows<float>(a.dtable),
-                   Rows<Real>(a.dout), partial, sorted, static_cast<int32_t>(limit), cols);
+            with_signs(a.signs, [&]<bool kSigned>() {
+                const Signed<Real, kSigned> dout{Rows<Real>(a.dout), Signs<kSigned>(a.signs)};
+                if (segments > 0) {
+                    launch(embedding_segment_kernel<Real, W, kSigned>, grid_of(segments, 1), threads, 0,
+                           stream, partial, dout, sorted, static_cast<int32_t>(limit), cols);
+                }
+                launch(embedding_sum_kernel<Real, W, kSigned>, grid_of(rows, 1), threads, 0, stream,
+                       Rows<float>(a.dtable), dout, partial, sorted, static_cast<int32_t>(limit), cols);
+            });
         });
     });
 }

@@ -55,14 +55,15 @@ void Executor::hold_values() {
             value.holder == Holder::batch ? MemoryCategory::data : MemoryCategory::activations;
         buffers_.emplace_back(runtime_.device(), value.name, category, value.numel() * size_of(dtype));
         held_[id] = tensor_of(value, dtype, buffers_.back(), 0);
-        if (value.holder == Holder::constant) copy_constant(value.content, held_[id]);
+        if (value.holder == Holder::constant) copy_constant(value, held_[id]);
     }
 }
 
-void Executor::copy_constant(const std::vector<float>& content, const Tensor& to) {
-    const std::vector<Bf16> rounded(content.begin(), content.end());
-    const bool narrow = to.dtype == DType::bf16;
-    const void* const from = narrow ? static_cast<const void*>(rounded.data()) : content.data();
+void Executor::copy_constant(const Value& value, const Tensor& to) {
+    const std::vector<Bf16> rounded(value.content.begin(), value.content.end());
+    const void* from = value.content.data();
+    if (to.dtype == DType::bf16) from = rounded.data();
+    if (to.dtype == DType::i32) from = value.integers.data();
     runtime_.device().copy(to.data, from, to.bytes(), stream_);
     stream_.synchronize();  // the numbers may go
 }

@@ -68,7 +68,7 @@ class Executor {
 
     void make_events();
     void hold_values();
-    void copy_constant(const std::vector<float>& content, const Tensor& to);
+    void copy_constant(const Value& value, const Tensor& to);
     Tensor tensor_at(const Place& place) const;
     BoundStep bound(const Step& step) const;
     void run(std::span<const BoundStep> steps, const PassArguments& arguments);

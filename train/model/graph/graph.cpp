@@ -50,6 +50,15 @@ ValueId NodeGraph::constant(std::string name, std::vector<Extent> extents, std::
     return id;
 }
 
+ValueId NodeGraph::constant(std::string name, std::vector<Extent> extents, std::vector<int32_t> integers) {
+    const ValueId id = value(std::move(name), Element::ids, std::move(extents), Holder::constant);
+    Value& added = values_.back();
+    if (added.numel() != static_cast<int64_t>(integers.size()))
+        throw_internal("constant {}: {} numbers for {}", added.name, integers.size(), added.numel());
+    added.integers = std::move(integers);
+    return id;
+}
+
 ValueId NodeGraph::view(ValueId of, std::string name, int64_t first, int64_t count) {
     const Value& seen = (*this)[of];
     const Value& root = (*this)[seen.root];

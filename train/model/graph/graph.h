@@ -32,7 +32,8 @@ struct Value {
     int unit = 0;
     ValueId root = 0;  // itself, or the value of whose columns this is a view
     int64_t first_column = 0;
-    std::vector<float> content = {};  // of a constant
+    std::vector<float> content = {};     // of a constant …
+    std::vector<int32_t> integers = {};  // … of Element::ids
 
     bool is_view = false;
 
@@ -61,6 +62,7 @@ class NodeGraph {
                   Holder holder = Holder::program);
     ValueId constant(std::string name, std::vector<Extent> extents, std::vector<float> content,
                      Element element = Element::f32);
+    ValueId constant(std::string name, std::vector<Extent> extents, std::vector<int32_t> integers);
     // Columns first … first+count of another value, in its memory. A node that reads one view of columns and
     // writes another of the same columns works in place.
     ValueId view(ValueId of, std::string name, int64_t first, int64_t count);

@@ -12,7 +12,13 @@ struct SharedTable {
     bool adds_positions = true;  // else another rank adds them, but all have their gradient
 };
 
-// out[t] = table[tokens[t]] (+ position_table[positions[t]]).
+// Signs that rows are multiplied by, as op::RowSigns has them; no values: none.
+struct SignPorts {
+    ValueId bits = kNoValue;  // ids (rows, words)
+    ValueId row = kNoValue;   // ids (tokens)
+};
+
+// out[t] = table[tokens[t]] (+ position_table[positions[t]]), with signs s[t] ⊙ table[tokens[t]].
 class Embedding final : public Node {
   public:
     struct Ports {
@@ -23,6 +29,7 @@ class Embedding final : public Node {
         ValueId positions = kNoValue;  // ids, with their table
         ParameterId position_table = kNoParameter;
         int64_t position_rows = 0;
+        SignPorts signs = {};
     };
     explicit Embedding(const Ports& ports, const SharedTable& shared = {});
     const char* kind() const override { return "embedding"; }
@@ -32,12 +39,12 @@ class Embedding final : public Node {
 
   private:
     const Out out_;
-    const In tokens_, positions_;
+    const In tokens_, positions_, sign_bits_, sign_row_;
     const Par table_, position_table_;
     const SharedTable shared_;
 };
 
-// out[t] = x[t] + Σ_n table[rows_n[t]], in place: n-grams, all in one table.
+// out[t] = x[t] + Σ_n table[rows_n[t]], in place: n-grams, all in one table, each row with the token's signs.
 class NgramEmbedding final : public Node {
   public:
     struct Ports {
@@ -46,6 +53,7 @@ class NgramEmbedding final : public Node {
         std::vector<ValueId> rows;  // ids
         ParameterId table;
         int64_t table_rows;
+        SignPorts signs = {};
     };
     struct Options {
         int64_t num_tokens, width;  // of x
@@ -59,7 +67,7 @@ class NgramEmbedding final : public Node {
 
   private:
     const Out out_;
-    const In x_;
+    const In x_, sign_bits_, sign_row_;
     const Par table_;
     const Tmp gathered_;
     const bool shares_rows_;
