@@ -21,7 +21,8 @@ struct Batch {
     std::vector<std::vector<int32_t>> ngrams = {};
     // (T) which signs the row of a token's 2-gram is multiplied by, see choose_signs(); empty for a model without signs.
     std::vector<int32_t> sign_rows = {};
-    // (n)(T) the tokens after that, see add_further_targets(); empty for a loss of the next token alone.
+    // (n)(T) the tokens after that, and the targets' prefixes, see add_further_targets(); empty for a loss of the next token
+    // alone.
     std::vector<std::vector<int32_t>> further_targets = {};
     // (rows)(2C) of a rank that shares rows with others: for each chunk of a row, whoever has it, the place in the row of the
     // first key that the chunk's first token attends to.

@@ -59,6 +59,10 @@ BatchLoader::BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& 
             throw_usage("rows_per_step is {}, expected 1 or more", stage.rows_per_step);
         if (stage.of_documents() != options.stages.front().of_documents())
             throw_internal("stages of documents and of the stream");
+        if (stage.prefixes &&
+            (!options.prefixes || static_cast<int64_t>(options.prefixes->size()) < dataset.vocab_size()))
+            throw_internal("prefixes of {} tokens for a vocabulary of {}",
+                           options.prefixes ? options.prefixes->size() : 0, dataset.vocab_size());
         of_documents = stage.of_documents();
         stages_.push_back({.stage = stage, .first_step = first_step, .rows = nullptr});
         first_step += stage.num_steps;
@@ -142,7 +146,9 @@ void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
         index_row(batch, row, {S, separator_, options_.document_mask});
     }
     hash_ngrams(batch, options_.ngrams);
-    add_further_targets(batch, s.stage.num_targets);
+    add_further_targets(
+        batch, s.stage.num_targets,
+        s.stage.prefixes ? std::span<const int32_t>(*options_.prefixes) : std::span<const int32_t>{});
     batch.valid_targets = rows.count * S;  // a row holds the target of its last input too
     batch.step_targets = rows_per_step * S;
     take_part(batch, S, options_.part);

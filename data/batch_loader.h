@@ -27,7 +27,8 @@ struct LoaderStage {
     // 0: rows are windows of the shards (StreamRows). Else they are packed from documents that are cut at so
     // many tokens (DocumentRows). Of all stages or of none.
     int64_t max_document_tokens = 0;
-    int64_t num_targets = 1;  // of each token, see Batch::further_targets
+    int64_t num_targets = 1;  // tokens to come that each token has as targets, see Batch::further_targets
+    bool prefixes = false;    // and the prefix of the next one
     int64_t num_steps = 0;    // the last stage has no end
 
     int64_t num_rows() const { return num_steps * rows_per_step; }
@@ -35,12 +36,13 @@ struct LoaderStage {
 };
 
 struct BatchLoaderOptions {
-    std::vector<LoaderStage> stages;  // in order, one at least
-    uint64_t seed = 0;                // of the order
-    bool shuffle = true;              // false: in file order
-    bool document_mask = true;        // see Batch::first_key
-    NgramTable ngrams = {};           // see Batch::ngrams
-    ContextPart part = {};            // of every row
+    std::vector<LoaderStage> stages;                            // in order, one at least
+    uint64_t seed = 0;                                          // of the order
+    bool shuffle = true;                                        // false: in file order
+    bool document_mask = true;                                  // see Batch::first_key
+    NgramTable ngrams = {};                                     // see Batch::ngrams
+    ContextPart part = {};                                      // of every row
+    std::shared_ptr<const std::vector<int32_t>> prefixes = {};  // by token (add_further_targets)
 };
 
 // Training rows. Row i of a step is row (step − the stage's first) * rows_per_step + i of the stage's row source,

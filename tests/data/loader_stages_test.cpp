@@ -205,6 +205,34 @@ TEST_F(StreamStagesTest, FurtherTargetsEndWithTheirRow) {
     EXPECT_THROW(add_further_targets(masked, 0), Error);
 }
 
+// The prefix of what follows, behind all tokens to come, in the stage that counts it.
+TEST_F(StreamStagesTest, PrefixesOfTargetsAreTheLastTargets) {
+    Batch batch;
+    batch.targets = {4, 0, -1, 2};
+    batch.positions = {0, 1, 2, 3};
+    const std::vector<int32_t> prefixes{-1, 0, 1, -1, 3};
+    add_further_targets(batch, 2, prefixes);
+    EXPECT_EQ(batch.further_targets, (std::vector<std::vector<int32_t>>{{0, -1, 2, -1}, {3, -1, -1, 1}}));
+    add_further_targets(batch, 1, prefixes);
+    EXPECT_EQ(batch.further_targets, (std::vector<std::vector<int32_t>>{{3, -1, -1, 1}}));
+    batch.targets[0] = 5;
+    EXPECT_THROW(add_further_targets(batch, 1, prefixes), Error);
+
+    const std::vector<LoaderStage> stages{
+        {.sequence_length = 4, .rows_per_step = 2, .num_targets = 2, .prefixes = true, .num_steps = 2},
+        {.sequence_length = 4, .rows_per_step = 2, .num_targets = 2}};
+    EXPECT_THROW(loader(stages), Error) << "without a table";
+    std::vector<int32_t> by_token(65536);
+    for (size_t token = 0; token < by_token.size(); ++token)
+        by_token[token] = static_cast<int32_t>(token / 2);
+    const BatchLoader rows(
+        dataset_, {.stages = stages, .prefixes = std::make_shared<const std::vector<int32_t>>(by_token)});
+    const Batch first = fill(rows, 0, {0, 2});
+    ASSERT_EQ(first.further_targets.size(), 2u);
+    for (size_t t = 0; t < 8; ++t) EXPECT_EQ(first.further_targets[1][t], first.targets[t] / 2);
+    EXPECT_EQ(fill(rows, 2, {0, 2}).further_targets.size(), 1u);
+}
+
 // Two ranks, each with its rows of every microbatch, from a step in each stage on.
 TEST_F(StreamStagesTest, PrefetchersFollowTheStages) {
     const BatchLoader rows = loader({{.sequence_length = 4, .rows_per_step = 16, .num_steps = 3},

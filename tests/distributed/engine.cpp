@@ -103,7 +103,8 @@ ModelConfig injected_model(int64_t heads) {
                          "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}, "join": {"output": 0.9}}},
                 "at": {"1": {"attention": null}}},
             "output": [{"type": "norm"}],
-            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
+            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
+            "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}},
         "batch": {"sequence_length": 16},
         "optimizers": {"groups": [{"params": ["*"]}]}})",
                                      "test", {})
@@ -249,7 +250,10 @@ class RowSource final : public BatchSource {
         batch_.step_targets = whole.valid_targets;
         hash_ngrams(batch_, ngrams_);
         const Config stage = config_.in_stage(config_.schedule.stage_of(step));
-        add_further_targets(batch_, stage.model.loss().num_targets());
+        std::vector<int32_t> prefixes;
+        for (int32_t token = 0; stage.model.loss().counts_prefixes() && token < 257; ++token)
+            prefixes.push_back(token % 3 == 0 ? -1 : token / 3);
+        add_further_targets(batch_, stage.model.loss().num_tokens(), prefixes);
         take_part(batch_, kSequence, ranks_.part());
         return batch_;
     }

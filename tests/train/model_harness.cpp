@@ -91,15 +91,13 @@ void ModelHarness::upload(const HostBatch& batch) {
               .positions = batch.positions,
               .first_key = batch.first_key};
     hash_ngrams(ids, ngrams_);
-    add_further_targets(ids, loss_.num_targets());
+    add_further_targets(ids, loss_.num_tokens(), prefixes);
     model.put_batch(ids, [this](const Tensor& to, std::span<const int32_t> values) {
         runtime.device().copy(to.data, values.data(), to.bytes(), runtime.compute());
         runtime.synchronize();  // before the values go
     });
     if (!model.loss_weights().present()) return;
-    std::vector<float> weights;
-    for (const Scheduled<double>& weight : loss_.weights)
-        weights.push_back(static_cast<float>(double{weight}));
+    const std::vector<float> weights = loss_.numbers_at({});
     runtime.device().copy(model.loss_weights().data, weights.data(), model.loss_weights().bytes(),
                           runtime.compute());
     runtime.synchronize();

@@ -51,6 +51,7 @@ struct ModelHarness {
   public:
     Transformer& model;
     GradientStore gradients;
+    std::vector<int32_t> prefixes;  // by token, for a loss that counts them
 
   private:
     const NgramTable ngrams_;

@@ -122,6 +122,7 @@ void print_batch(const Config& config, const Ranks& ranks, const std::vector<Ste
         std::printf("data: not there yet (%s)\n", error.what());
         return;
     }
+    read_prefixes(config);  // refused now rather than by the run
     if (config.data.rows == RowKind::stream) return;
     const TokenDataset dataset = open_dataset(config, config.data.train, "data.train");
     std::printf("%s\n", BatchLoader(dataset, loader_options(config)).describe().c_str());

@@ -11,6 +11,10 @@ namespace speedrun {
 void DataConfig::fields(FieldVisitor& v) {
     v.field("train", train, "token shards to train on (file patterns)");
     v.field("val", val, "token shards to validate on (file patterns)");
+    v.field(
+        "vocabulary", vocabulary,
+        "the tokenizer's vocabulary, a tiktoken file or GPT-2's tokenizer.json, for what goes by the bytes of tokens "
+        "(model.loss.prefix_weight); empty: the one in the folder of data.train, if speedrun prepare made it");
     v.field("val_tokens", val_tokens, "tokens of the validation stream that are scored; 0: all", {0, 1e15});
     v.field("shuffle", shuffle,
             "visit sequences, or documents, in a random order, a function of seed and step alone");

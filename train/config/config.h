@@ -60,6 +60,7 @@ struct ModelConfig {
 
 struct DataConfig {
     std::vector<std::string> train, val;
+    std::string vocabulary;
     int64_t val_tokens = 0;
     bool shuffle = true;
     RowKind rows = RowKind::stream;

@@ -252,6 +252,11 @@ void LossConfig::fields(FieldVisitor& v) {
         "weighted sum, that of validation the next token's",
         {0, 1e3});
     v.field(
+        "prefix_weight", prefix_weight,
+        "of the cross entropy of one more target, the longest other token that the next token's bytes begin with; tokens "
+        "that begin with none have no such term. Needs the tokenizer's vocabulary (data.vocabulary)",
+        {0, 1e3});
+    v.field(
         "gradient_divisor", gradient_divisor,
         "gradients are those of the sum of a step's losses, over all ranks and microbatches, divided by this; 0: by "
         "the step's number of targets, which is the mean. R for a recipe whose R ranks sum over their tokens and "
@@ -279,6 +284,19 @@ void ModelParts::fields(FieldVisitor& v) {
     list_of(v, "output", "what happens behind the last layer, in order", output);
     v.section("head", "logits", [this](FieldVisitor& s) { head.fields(s); });
     v.section("loss", "cross entropy", [this](FieldVisitor& s) { loss.fields(s); });
+}
+
+bool LossConfig::counts_prefixes() const {
+    const auto& entries = prefix_weight.entries();
+    return std::any_of(entries.begin(), entries.end(),
+                       [](const auto& entry) { return entry.from != 0 || entry.to != 0; });
+}
+
+std::vector<float> LossConfig::numbers_at(const StagePoint& point) const {
+    std::vector<float> numbers;
+    for (const Scheduled<double>& weight : weights) numbers.push_back(static_cast<float>(weight.at(point)));
+    if (counts_prefixes()) numbers.push_back(static_cast<float>(prefix_weight.at(point)));
+    return numbers;
 }
 
 const TableConfig* ModelParts::find_table(const std::string& name) const {

@@ -195,15 +195,21 @@ struct HeadConfig {
 struct LossConfig {
     bool padding = false;
     std::vector<Scheduled<double>> weights{1.0};  // of the token behind each, of the one after that, …
+    Scheduled<double> prefix_weight = 0;          // of the longest token that the next one begins with
     double gradient_divisor = 0;  // of the sum of a step's losses; 0: the number of its targets
-    int64_t num_targets() const { return static_cast<int64_t>(weights.size()); }
+    int64_t num_tokens() const { return static_cast<int64_t>(weights.size()); }  // to come
+    bool counts_prefixes() const;                                                // in any stage
+    int64_t num_targets() const { return num_tokens() + (counts_prefixes() ? 1 : 0); }
+    LossConfig in_stage(int64_t stage) const;
+    // Of one stage: the weight of each target, the prefix's being the last.
+    std::vector<float> numbers_at(const StagePoint& point) const;
     // Gradients of a step are those of this factor times the sum of its losses, over all ranks and microbatches.
     float gradient_scale(int64_t step_targets) const {
         return static_cast<float>(
             1.0 / (gradient_divisor > 0 ? gradient_divisor : static_cast<double>(step_targets)));
     }
     // The next token alone, in every stage.
-    bool is_plain() const { return weights == std::vector<Scheduled<double>>{1.0}; }
+    bool is_plain() const { return weights == std::vector<Scheduled<double>>{1.0} && !counts_prefixes(); }
     void fields(FieldVisitor& v);
 };
 

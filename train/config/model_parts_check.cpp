@@ -340,6 +340,10 @@ class PartsCheck {
         if (weights.empty() || weights.size() > kMost)
             throw_usage("model.loss.weights: {} weights, expected 1 to {}: the next token's first",
                         weights.size(), kMost);
+        if (parts_.loss.counts_prefixes() && weights.size() == kMost)
+            throw_usage(
+                "model.loss: {} weights and prefix_weight, which are {} targets in all: at most {} are counted",
+                weights.size(), weights.size() + 1, kMost);
         for (const auto& entry : weights.front().entries())
             if (entry.from <= 0 || entry.to < 0)
                 throw_usage("model.loss.weights[0] is {}: the next token has to count",

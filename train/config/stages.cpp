@@ -106,11 +106,17 @@ ModelConfig ModelConfig::in_stage(int64_t stage) const {
             if (followed.count(name))
                 model.parts.window_past.emplace_back(name, past_of(keys.entries(), stage));
     for (auto& [name, keys] : model.parts.windows) set_stage(keys, stage);
-    std::vector<Scheduled<double>>& weights = model.parts.loss.weights;
-    for (Scheduled<double>& weight : weights) set_stage(weight, stage);
-    // Targets that count for nothing at the end of the list need not be there.
-    while (weights.size() > 1 && weights.back() == Scheduled<double>(0)) weights.pop_back();
+    model.parts.loss = model.parts.loss.in_stage(stage);
     return model;
+}
+
+LossConfig LossConfig::in_stage(int64_t stage) const {
+    LossConfig loss = *this;
+    for (Scheduled<double>& weight : loss.weights) set_stage(weight, stage);
+    set_stage(loss.prefix_weight, stage);
+    // Targets that count for nothing at the end of the list need not be there.
+    while (loss.weights.size() > 1 && loss.weights.back() == Scheduled<double>(0)) loss.weights.pop_back();
+    return loss;
 }
 
 Config Config::in_stage(int64_t stage) const {
@@ -135,6 +141,7 @@ Config Config::in_chosen_stage(const std::optional<int64_t>& stage) const {
 Config Config::in_validation() const {
     Config config = in_last_stage();
     config.model.parts.loss.weights = LossConfig{}.weights;
+    config.model.parts.loss.prefix_weight = LossConfig{}.prefix_weight;
     for (const auto& [name, keys] : eval.windows) {
         if (model.preset != Family::none) config.model.window = keys;
         for (auto& [known, window] : config.model.parts.windows)
@@ -173,6 +180,7 @@ void Config::validate_scheduled() const {
     for (const auto& [name, keys] : model.parts.windows) check("model.windows." + name, keys);
     for (size_t i = 0; i < model.parts.loss.weights.size(); ++i)
         check(fmt::format("model.loss.weights[{}]", i), model.parts.loss.weights[i]);
+    check("model.loss.prefix_weight", model.parts.loss.prefix_weight);
     check("data.max_document_tokens", data.max_document_tokens);
     check("batch.sequence_length", batch.sequence_length);
     check("batch.microbatch_tokens", batch.microbatch_tokens);

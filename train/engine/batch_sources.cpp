@@ -38,7 +38,8 @@ BatchLoaderOptions loader_options(const Config& config, const ContextPart& part)
         stages.push_back({.sequence_length = stage.batch.sequence_length,
                           .rows_per_step = stage.batch.tokens_per_step / stage.batch.sequence_length,
                           .max_document_tokens = document_tokens(stage),
-                          .num_targets = stage.model.loss().num_targets(),
+                          .num_targets = stage.model.loss().num_tokens(),
+                          .prefixes = stage.model.loss().counts_prefixes(),
                           .num_steps = config.schedule.end_step(i) - config.schedule.first_step(i)});
     }
     return {.stages = std::move(stages),
@@ -46,7 +47,8 @@ BatchLoaderOptions loader_options(const Config& config, const ContextPart& part)
             .shuffle = config.data.shuffle,
             .document_mask = config.data.document_mask,
             .ngrams = config.model.ngram_table(),
-            .part = part};
+            .part = part,
+            .prefixes = read_prefixes(config)};
 }
 
 std::vector<int64_t> rows_per_microbatch(const Config& config) {
@@ -70,6 +72,7 @@ SyntheticBatches::SyntheticBatches(const Config& config, const ContextPart& part
     const int64_t count = config.batch.microbatch_tokens, length = config.batch.sequence_length;
     const std::vector<int32_t> tokens =
         zipf_tokens({.count = kSyntheticBatches * count + 1, .vocab_size = config.model.vocab_size});
+    const PrefixTable prefixes = made_up_prefixes(config);
     for (int64_t begin = 0; begin < kSyntheticBatches * count; begin += count) {
         Batch batch;
         batch.tokens.assign(tokens.begin() + begin, tokens.begin() + begin + count);
@@ -81,7 +84,7 @@ SyntheticBatches::SyntheticBatches(const Config& config, const ContextPart& part
         batch.valid_targets = count;
         batch.step_targets = config.batch.tokens_per_step;
         hash_ngrams(batch, config.model.ngram_table());
-        add_further_targets(batch, config.model.loss().num_targets());
+        add_further_targets(batch, config.model.loss().num_tokens(), prefixes_in(prefixes));
         take_part(batch, length, part);
         batches_.push_back(std::move(batch));
     }

@@ -6,6 +6,7 @@
 
 #include "data/prefetcher.h"
 #include "train/config/config.h"
+#include "train/engine/prefix_targets.h"
 #include "train/engine/step_runner.h"
 
 namespace speedrun {
@@ -14,7 +15,7 @@ namespace speedrun {
 // model's; data errors for what is missing or damaged.
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key);
 
-// part: of every row, that a rank takes (Ranks::part).
+// part: of every row, that a rank takes (Ranks::part). Throws what read_prefixes() throws.
 BatchLoaderOptions loader_options(const Config& config, const ContextPart& part = {});
 std::vector<int64_t> rows_per_microbatch(const Config& config);  // by stage
 ValidationLoaderOptions validation_options(const Config& config, const ContextPart& part = {});

@@ -12,6 +12,7 @@
 #include "kernels/device/error.h"
 #include "train/checkpoint/weights.h"
 #include "train/engine/memory_plan.h"
+#include "train/engine/prefix_targets.h"
 #include "train/model/transformer.h"
 
 namespace speedrun {
@@ -49,7 +50,7 @@ Batch batch_of(const Config& config, const TokenRow& row) {
     }
     batch.valid_targets = batch.step_targets = count;
     hash_ngrams(batch, config.model.ngram_table());
-    add_further_targets(batch, config.model.loss().num_targets());
+    add_further_targets(batch, config.model.loss().num_tokens(), prefixes_in(read_prefixes(config)));
     return batch;
 }
 
@@ -115,10 +116,7 @@ class RowPass {
                          [this](const Tensor& to, std::span<const int32_t> values) { put(to, values); });
         const Tensor weights = model_.loss_weights();
         if (!weights.present()) return;
-        std::vector<float> numbers;
-        for (const Scheduled<double>& weight : config_.model.loss().weights)
-            numbers.push_back(static_cast<float>(weight.at({})));
-        numbers.resize(static_cast<size_t>(weights.numel()));
+        const std::vector<float> numbers = config_.model.loss().numbers_at({});
         put(weights, std::span<const float>(numbers));
     }
     std::vector<float> read(const Tensor& tensor) {

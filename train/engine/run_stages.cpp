@@ -28,8 +28,10 @@ RunStages run_stages(const Config& config, const Ranks& ranks) {
                         .tokens_per_step = batch.tokens_per_step,
                         .microbatches = stage.microbatches_per_step(ranks.num_data_ranks())};
     };
-    for (int64_t i = 0; i < config.schedule.num_stages(); ++i)
+    for (int64_t i = 0; i < config.schedule.num_stages(); ++i) {
         all.stages.push_back(stage_of(config.in_stage(i)));
+        all.stages.back().number = i;
+    }
     all.validation = stage_of(config.in_validation());
     return all;
 }

@@ -12,6 +12,7 @@ namespace speedrun {
 struct RunStage {
     size_t model = 0;                               // in RunStages::shapes
     int64_t tokens_per_step = 0, microbatches = 1;  // microbatches of this rank
+    int64_t number = 0;                             // in the schedule
 };
 
 struct RunStages {

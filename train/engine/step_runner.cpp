@@ -102,9 +102,10 @@ void StepRunner::upload(const Batch& batch, Transformer& model, const StagePoint
     });
     if (const Tensor weights = model.loss_weights(); weights.present()) {
         auto* numbers = reinterpret_cast<float*>(staged);
-        const LossConfig loss = config_.model.loss();
-        for (int64_t k = 0; k < weights.numel(); ++k)
-            numbers[k] = static_cast<float>(loss.weights[static_cast<size_t>(k)].at(point));
+        const std::vector<float> values = config_.model.loss().in_stage(point.stage).numbers_at(point);
+        if (static_cast<int64_t>(values.size()) != weights.numel())
+            throw_internal("{} weights of a loss of {} targets", values.size(), weights.numel());
+        std::copy(values.begin(), values.end(), numbers);
         runtime_.device().copy(weights.data, numbers, weights.bytes(), runtime_.compute());
     }
     runtime_.compute().record(*uploaded_);
@@ -112,7 +113,8 @@ void StepRunner::upload(const Batch& batch, Transformer& model, const StagePoint
 
 int64_t StepRunner::run_microbatches(const RunStage& stage, int64_t step, BatchSource& source) {
     const int64_t count = stage.microbatches;
-    const StagePoint point = config_.schedule.point_of(step);
+    StagePoint point = config_.schedule.point_of(step);
+    point.stage = stage.number;  // warm-up takes all stages at one step
     int64_t step_targets = 0, here = 0;
     for (int64_t m = 0; m < count; ++m) {
         const Batch& batch = source.next();

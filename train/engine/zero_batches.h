@@ -2,6 +2,7 @@
 #pragma once
 
 #include "data/further_targets.h"
+#include "train/engine/prefix_targets.h"
 #include "train/engine/step_runner.h"
 
 namespace speedrun {
@@ -21,7 +22,7 @@ class ZeroBatches final : public BatchSource {
         batch_.valid_targets = tokens;
         batch_.step_targets = config.batch.tokens_per_step;
         hash_ngrams(batch_, config.model.ngram_table());
-        add_further_targets(batch_, config.model.loss().num_targets());
+        add_further_targets(batch_, config.model.loss().num_tokens(), prefixes_in(made_up_prefixes(config)));
         take_part(batch_, sequence_length, part);
     }
     const Batch& next() override { return batch_; }

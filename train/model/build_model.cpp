@@ -196,6 +196,7 @@ class Builder {
                                       .vocab_size = parts_.loss.padding ? padded : config_.vocab_size,
                                       .padded_vocab_size = padded,
                                       .softcap = config.cap(),
+                                      .prefixes = parts_.loss.counts_prefixes(),
                                       .part = w_.batch.tensor,
                                       .fp8 = config.fp8,
                                       .width = config_.model_dim});

@@ -25,7 +25,8 @@ struct ModelShape {
         return batch == other.batch && config.window == other.config.window &&
                config.parts.windows == other.config.parts.windows &&
                config.parts.window_past == other.config.parts.window_past &&
-               loss.num_targets() == others.num_targets() && loss.is_plain() == others.is_plain();
+               loss.num_tokens() == others.num_tokens() &&
+               loss.counts_prefixes() == others.counts_prefixes() && loss.is_plain() == others.is_plain();
     }
 };
 

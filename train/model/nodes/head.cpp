@@ -64,7 +64,9 @@ std::string Head::describe(const NodeGraph& graph) const {
         text += fmt::format(" x tanh((z + {:g})/{:g})", softcap.shift, softcap.divisor());
     text += ", cross entropy";
     if (loss_weights_.index >= 0)
-        text += fmt::format(" of the next {}", graph[value_of(loss_weights_)].extents[0].size);
+        text += fmt::format(" of the next {}{}",
+                            graph[value_of(loss_weights_)].extents[0].size - (options_.prefixes ? 1 : 0),
+                            options_.prefixes ? " and the prefix" : "");
     return text;
 }
 

@@ -1,0 +1,234 @@
+// A loss that counts the prefix of the next token as one more target: the whole model against its formulas in float64, where the
+// table of prefixes comes from, and what cannot have one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "data/dataset.h"
+#include "data/shard.h"
+#include "tests/temp_dir.h"
+#include "tests/train/model_harness.h"
+#include "train/config/config_json.h"
+#include "train/engine/batch_sources.h"
+#include "train/model/graph/layer_table.h"
+
+namespace speedrun::testing {
+namespace {
+
+constexpr int64_t kRows = 3, kSequence = 10, kWidth = 12, kVocabulary = 30;
+// Every third token begins with no other.
+int32_t prefix_of(int32_t token) {
+    return token % 3 == 0 ? -1 : token / 3;
+}
+
+Config config_of(const std::vector<std::string>& settings = {}) {
+    return parse_config(R"({
+        "model": {
+            "preset": "none", "model_dim": 12, "vocab_size": 30,
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}}},
+            "input": [{"type": "table", "table": "embed"}],
+            "layers": {"count": 1, "each": {"attention": null, "mlp": {"ratio": 2}}},
+            "output": [{"type": "norm"}],
+            "head": {"softcap": 15},
+            "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}},
+        "batch": {"sequence_length": 10, "microbatch_tokens": 30, "tokens_per_step": 30},
+        "optimizers": {"groups": [{"params": ["*"]}]}})",
+                        "test", settings);
+}
+
+using Parameters = std::map<std::string, Values>;
+
+Values product(const Values& w, const Values& x) {
+    Values y(w.size() / x.size());
+    for (size_t r = 0; r < y.size(); ++r)
+        for (size_t c = 0; c < x.size(); ++c) y[r] += w[r * x.size() + c] * x[c];
+    return y;
+}
+Values normed(const Values& x) {
+    double squares = 0;
+    for (const double v : x) squares += v * v;
+    Values y = x;
+    for (double& v : y) v /= std::sqrt(squares / static_cast<double>(x.size()) + 1e-5);
+    return y;
+}
+
+// CE(next) + CE(the one after it)/2 + CE(prefix of the next)/4, of those that are there.
+double loss_of(const Parameters& p, const HostBatch& batch, size_t t) {
+    const auto row = p.at("embed.weight").begin() + batch.tokens[t] * kWidth;
+    Values x(row, row + kWidth);
+    Values hidden = product(p.at("blocks.0.mlp.up.weight"), normed(x));
+    for (double& v : hidden) v = v > 0 ? v * v : 0;
+    const Values delta = product(p.at("blocks.0.mlp.down.weight"), hidden);
+    for (size_t i = 0; i < x.size(); ++i) x[i] += delta[i];
+    Values z = product(p.at("head.weight"), normed(x));
+    double sum = 0;
+    for (double& v : z) v = 15 * std::tanh(v / 15);
+    for (size_t v = 0; v < kVocabulary; ++v) sum += std::exp(z[v]);
+    const auto entropy = [&](int32_t target) {
+        return target < 0 ? 0 : std::log(sum) - z[static_cast<size_t>(target)];
+    };
+    const int32_t next = batch.targets[t];
+    const bool ends = batch.positions[t] + 1 == kSequence;
+    return entropy(next) + (ends ? 0 : 0.5 * entropy(batch.targets[t + 1])) +
+           0.25 * entropy(next < 0 ? -1 : prefix_of(next));
+}
+
+TEST(PrefixLossTest, TheWholeModelIsItsFormulas) {
+    const ModelConfig model = config_of().model;
+    ModelHarness h(model, kRows * kSequence, kSequence);
+    for (int32_t token = 0; token < kVocabulary; ++token) h.prefixes.push_back(prefix_of(token));
+    h.randomize(0.4, 5);
+    Parameters p;
+    for (const Parameter& parameter : h.table().all())
+        p[parameter.name] = h.read(h.model.parameters().master(parameter));
+    const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
+    h.gradients.begin_step();
+    h.backward(batch, 1);
+    const Values losses = h.read(h.model.losses());
+    const auto total = [&] {
+        double sum = 0;
+        for (size_t t = 0; t < losses.size(); ++t) sum += loss_of(p, batch, t);
+        return sum;
+    };
+    // A loss is a few dozen roundings of 6e-8.
+    for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], loss_of(p, batch, t), 1e-5) << t;
+    std::mt19937_64 random(7);
+    std::normal_distribution<double> normal;
+    for (const Parameter& parameter : h.table().all()) {
+        const Values gradient = h.gradient(parameter), start = p.at(parameter.name);
+        Values direction(start.size());
+        double expected = 0;
+        for (size_t i = 0; i < direction.size(); ++i) {
+            direction[i] = normal(random);
+            expected += direction[i] * gradient[i];
+        }
+        constexpr double kStep = 1e-5;
+        const auto at = [&](double step) {
+            for (size_t i = 0; i < start.size(); ++i) p[parameter.name][i] = start[i] + step * direction[i];
+            return total();
+        };
+        const double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
+        p[parameter.name] = start;
+        // f32's roundings of the engine; the quotient of float64 errs by 1e-8.
+        EXPECT_NEAR(expected, slope, 2e-5 * norm_of(gradient) + 1e-5) << parameter.name;
+    }
+    const ModelGraph written =
+        build_model(model, {.tokens = 30, .sequence_length = kSequence}, {.logit_rows = 30});
+    EXPECT_NE(
+        layer_table(written.graph).back().nodes.back().find("cross entropy of the next 2 and the prefix"),
+        std::string::npos);
+}
+
+TEST(PrefixLossTest, StagesChangeTheWeightAndEndIt) {
+    const Config config =
+        config_of({"schedule.steps=30", "schedule.stages=[10, 20, 30]",
+                   "model.loss.prefix_weight=[0.25, [0.25, 0], 0]", "model.loss.weights=[1, [0.5, 0, 0]]"});
+    const LossConfig loss = config.model.loss();
+    using Numbers = std::vector<float>;
+    EXPECT_EQ(loss.in_stage(0).numbers_at({.stage = 0, .share = 0.5}), (Numbers{1, 0.5, 0.25}));
+    EXPECT_EQ(loss.in_stage(1).numbers_at({.stage = 1, .share = 0.5}), (Numbers{1, 0.125}));
+    EXPECT_TRUE(config.in_stage(2).model.loss().is_plain());
+    EXPECT_TRUE(config.in_validation().model.loss().is_plain());
+    EXPECT_FALSE(config.in_stage(1).model.loss().is_plain());
+    EXPECT_EQ(config.in_stage(1).model.loss().num_targets(), 2);
+    EXPECT_FALSE(config_of({"model.loss.prefix_weight=0"}).model.loss().counts_prefixes());
+    EXPECT_EQ(config_to_json(parse_config(config_to_json(config), "again", {})), config_to_json(config));
+    const auto refused = [](const std::vector<std::string>& settings, const std::string& text) {
+        try {
+            config_of(settings);
+            ADD_FAILURE() << text;
+        } catch (const Error& error) {
+            EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+        }
+    };
+    refused({"model.loss.weights=[1,1,1,1,1,1,1,1]"},
+            "8 weights and prefix_weight, which are 9 targets in all");
+    refused({"model.loss.prefix_weight=-1"}, "model.loss.prefix_weight: -1 is outside");
+    refused({"model.loss.prefix_weight=[1, 0]"}, "model.loss.prefix_weight has 2 entries");
+}
+
+// ---- where the prefixes come from
+
+class PrefixesOfDataTest : public ::testing::Test {
+  protected:
+    // A dataset of these tokens; its vocabulary's hash is that of the file of this content beside it.
+    void write_dataset(const std::string& tokenizer, int32_t vocab_size,
+                       const std::string& vocabulary) const {
+        write_shard(dir_.file("train.bin"), tokens_);
+        DatasetInfo info{.name = "small",
+                         .tokenizer = tokenizer,
+                         .vocab_size = vocab_size,
+                         .separator = vocab_size - 1,
+                         .shards = {{"train.bin", "train", static_cast<int64_t>(tokens_.size()),
+                                     sha256_file(dir_.file("train.bin"))}}};
+        if (!vocabulary.empty())
+            info.vocabulary_sha256 = sha256_file(dir_.write(kVocabularyFile, vocabulary));
+        write_dataset_info(dir_.file("dataset.json"), info);
+    }
+    Config config(std::vector<std::string> settings = {}) const {
+        settings.insert(settings.begin(), {"data.train=" + dir_.file("train.bin"), "model.vocab_size=300"});
+        return config_of(settings);
+    }
+    // All bytes, then ab, abc, bc.
+    static std::string vocabulary() {
+        std::string text;
+        constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        for (int byte = 0; byte < 256; ++byte)
+            text += fmt::format("{}{}== {}\n", kDigits[byte >> 2], kDigits[(byte & 3) << 4], byte);
+        return text + "YWI= 256\nYWJj 257\nYmM= 258\n";
+    }
+    void refused(const Config& c, ExitCode code, const std::string& text) const {
+        try {
+            loader_options(c);
+            ADD_FAILURE() << text;
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), code) << error.what();
+            EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+        }
+    }
+
+    const TempDir dir_;
+    const std::vector<uint16_t> tokens_ = [] {
+        std::vector<uint16_t> tokens;
+        for (int i = 0; i < 200; ++i) tokens.push_back(static_cast<uint16_t>(i % 5 == 4 ? 259 : 254 + i % 5));
+        return tokens;
+    }();
+};
+
+TEST_F(PrefixesOfDataTest, AreThoseOfTheDatasetsVocabulary) {
+    write_dataset("gpt2", 260, vocabulary());
+    for (const bool beside : {true, false}) {
+        Config c = config({"data.shuffle=false"});
+        if (!beside) {  // the file of the config instead, whatever the dataset came with
+            write_dataset("gpt2", 260, "");
+            c.data.vocabulary = dir_.write("other", vocabulary());
+        }
+        const TokenDataset data = open_dataset(c, c.data.train, "data.train");
+        Batch batch;
+        BatchLoader(data, loader_options(c)).fill(0, {0, 3}, batch);
+        ASSERT_EQ(batch.further_targets.size(), 2u);
+        std::map<int32_t, int32_t> expected{{254, -1}, {255, -1}, {256, 'a'}, {257, 256}, {259, -1}};
+        for (size_t t = 0; t < batch.targets.size(); ++t)
+            EXPECT_EQ(batch.further_targets[1][t], expected.at(batch.targets[t])) << batch.targets[t];
+    }
+}
+
+TEST_F(PrefixesOfDataTest, WhatHasNoneIsRefused) {
+    write_dataset("bytes", 257, "");
+    refused(config(), ExitCode::usage,
+            "model.loss.prefix_weight: tokens of the dataset small (" + dir_.file("train.bin") +
+                ") are single bytes, of which none has a prefix: leave it out");
+    EXPECT_EQ(loader_options(config({"model.loss.prefix_weight=0"})).prefixes, nullptr);
+    write_dataset("gpt2", 260, "");
+    refused(config(), ExitCode::usage, "came without its tokenizer's vocabulary: give data.vocabulary");
+    refused(config({"data.vocabulary=" + dir_.file("missing")}), ExitCode::data,
+            "the vocabulary cannot be read");
+    write_dataset("gpt2", 261, vocabulary());
+    refused(config(), ExitCode::data, "260 tokens, the dataset small");
+    refused(config({"data.train=[]"}), ExitCode::usage, "data.train names none");
+}
+
+}  // namespace
+}  // namespace speedrun::testing
