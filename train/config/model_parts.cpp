@@ -227,6 +227,11 @@ void SkipConfig::fields(FieldVisitor& v) {
 
 void HeadConfig::fields(FieldVisitor& v) {
     v.field("tied_to", tied_to, "table of tokens whose matrix the head shares; empty: one of its own");
+    v.field(
+        "untied_after", untied_after,
+        "stage of the schedule, counted from 0, behind which the head has a matrix of its own (head.weight), which begins "
+        "as a copy of the table with a copy of its optimizer's state; -1: it stays tied",
+        {-1, 1e6});
     v.field("softcap", softcap,
             "c > 0: bounds logits, to c*tanh(logits/c) if nothing below says otherwise; 0: off", {0, 1e6});
     v.choice(

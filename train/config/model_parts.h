@@ -175,7 +175,8 @@ struct SkipConfig {
 };
 
 struct HeadConfig {
-    std::string tied_to = {};  // a table; empty: a matrix of its own
+    std::string tied_to = {};   // a table; empty: a matrix of its own
+    int64_t untied_after = -1;  // the stage behind which it has one all the same; −1: none
     double softcap = 15;
     SoftcapFunction softcap_function = SoftcapFunction::tanh;
     double logit_shift = 0, logit_scale = 0;
@@ -190,6 +191,10 @@ struct HeadConfig {
                 .scale = static_cast<float>(sigmoid ? 2 * logit_scale : logit_scale)};
     }
     void fields(FieldVisitor& v);
+
+    bool comes_apart() const { return untied_after >= 0; }
+    std::optional<bool> apart = {};  // of one stage (ModelConfig::in_stage): has it?
+    bool tied() const { return !tied_to.empty() && !apart.value_or(false); }
 };
 
 struct LossConfig {

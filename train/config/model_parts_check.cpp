@@ -101,6 +101,9 @@ class PartsCheck {
         check_output();
         check_loss();
         check_softcap();
+        if (parts_.head.comes_apart() && parts_.head.tied_to.empty())
+            throw_usage("model.head.untied_after {}: the head is tied to no table (model.head.tied_to)",
+                        parts_.head.untied_after);
         if (!parts_.head.tied_to.empty()) {
             uses_.expect_tokens("model.head.tied_to", parts_.head.tied_to);
             if (value_tables_.count(parts_.head.tied_to))

@@ -107,6 +107,8 @@ ModelConfig ModelConfig::in_stage(int64_t stage) const {
                 model.parts.window_past.emplace_back(name, past_of(keys.entries(), stage));
     for (auto& [name, keys] : model.parts.windows) set_stage(keys, stage);
     model.parts.loss = model.parts.loss.in_stage(stage);
+    HeadConfig& head = model.parts.head;
+    if (!head.apart) head.apart = head.comes_apart() && stage > head.untied_after;
     return model;
 }
 
@@ -181,6 +183,11 @@ void Config::validate_scheduled() const {
     for (size_t i = 0; i < model.parts.loss.weights.size(); ++i)
         check(fmt::format("model.loss.weights[{}]", i), model.parts.loss.weights[i]);
     check("model.loss.prefix_weight", model.parts.loss.prefix_weight);
+    if (const int64_t last = model.parts.head.untied_after; last >= 0 && last + 1 >= schedule.num_stages())
+        throw_usage(
+            "model.head.untied_after {}: no stage follows it, schedule.stages has {}, counted from 0: name an earlier one, "
+            "or leave the head tied",
+            last, schedule.num_stages());
     check("data.max_document_tokens", data.max_document_tokens);
     check("batch.sequence_length", batch.sequence_length);
     check("batch.microbatch_tokens", batch.microbatch_tokens);

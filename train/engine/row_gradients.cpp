@@ -87,6 +87,7 @@ class RowPass {
         result.targets = batch.valid_targets;
         result.gradient_scale = config_.model.loss().gradient_scale(result.targets);
         gradients_.begin_step();
+        gradients_.rest(model_.resting());
         model_.forward(true);
         model_.loss_and_backward(loss_sum_.tensor(DType::f32, {1}), false, result.gradient_scale, gradients_);
         gradients_.expect_all_ready();
@@ -97,6 +98,7 @@ class RowPass {
         add(result, "losses", {result.targets}, losses);
         double squares = 0;
         for (const Parameter& p : model_.table().all()) {
+            if (p.id == model_.resting()) continue;
             const std::vector<float> gradient = read(gradients_.flat(p));
             for (const float g : gradient) squares += static_cast<double>(g) * static_cast<double>(g);
             add(result, p.name, p.shape, gradient);

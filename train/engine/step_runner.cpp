@@ -62,6 +62,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       copied_(runtime.device().create_event(EventKind::timed)),
       idle_until_(runtime.device().create_event(EventKind::timed)),
       staging_(runtime.device(), most_batch_bytes()) {
+    check_copies();
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), updates_.statistics().host_bytes());
         slot.backward_done = runtime.device().create_event(EventKind::timed);
@@ -125,6 +126,7 @@ int64_t StepRunner::run_microbatches(const RunStage& stage, int64_t step, BatchS
             throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
                            batch.step_targets, m, step_targets);
         upload(batch, *models_[stage.model], point);
+        gradients_.rest(models_[stage.model]->resting());
         run_microbatch(stage.model,
                        {.step = step,
                         .lr_factor = learning_rate_factor(config_.schedule, step),
@@ -179,6 +181,7 @@ void StepRunner::capture_graphs(const RunStage& stage) {
                 .step = step, .lr_factor = 1, .first = m == 0, .last = m == count - 1};
             const GraphKey key = key_of(stage.model, microbatch, all_targets);
             if (graphs_.count(key)) continue;
+            gradients_.rest(models_[stage.model]->resting());
             auto captured = capture_.capture([&] { enqueue_model(stage.model, microbatch, all_targets); });
             if (captured) graphs_[key] = std::move(captured);
         }
@@ -202,6 +205,7 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     slot.step = step;
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
     if (timeline_) timeline_->begin_step(step);
+    wake_copies(step);
     slot.targets = run_microbatches(stage_of(step), step, source);
     enqueue_optimizer(slot, stop);
     ++enqueued_;
@@ -305,6 +309,7 @@ void StepRunner::initialize(uint64_t seed) {
     model().parameters().initialize(seed);
     updates_.reset();
     updates_.gather_all();
+    copy_resting(stages_.stages.front());
 }
 
 void StepRunner::trace(Timeline* timeline) {
@@ -313,6 +318,7 @@ void StepRunner::trace(Timeline* timeline) {
 }
 
 void StepRunner::snapshot(const std::function<void(const Bucket&, Stream&)>& copy) {
+    refresh_copies();
     updates_.copy_state(copy);
     runtime_.copy().record(*copied_);
     snapshot_at_ = enqueued_;
@@ -366,34 +372,6 @@ int64_t StepRunner::bytes_sent() const {
     for (const Communicator* values : value_communicators())
         for (const CollectiveCount& count : values->counts()) bytes += count.bytes_sent;
     return bytes;
-}
-
-double StepRunner::validate(const ValidationLoader& loader) {
-    Transformer& model = validation_model();
-    const BatchShape& batch_shape = model.shape().batch;
-    const int64_t rows = batch_shape.tokens / batch_shape.sequence_length;
-    const Tensor loss_sum = updates_.statistics().loss_sum();
-    double total = 0;
-    Batch batch;
-    mark(Phase::validation);
-    if (timeline_) timeline_->mark(runtime_.gather(), Phase::validation);
-    updates_.trace(nullptr);  // what validation waits for is not what the next step waits for
-    // Batches of all ranks in turn; those behind the last row are padding, so that all ranks run as many.
-    for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {
-        loader.fill({.first = row + rows * ranks_.data_rank(), .count = rows}, batch);
-        upload(batch, model, {});
-        model.forward(false);
-        model.loss(loss_sum, false);
-        float sum = 0;
-        runtime_.device().copy(&sum, loss_sum.data, loss_sum.bytes(), runtime_.compute());
-        runtime_.compute().synchronize();
-        total += sum;
-    }
-    updates_.trace(timeline_);
-    // Ranks that share matrices have the losses of the same rows.
-    if (ranks_.tensor().index > 0) total = 0;
-    if (ranks_.world()) total = ranks_.world()->sum(total);
-    return total / static_cast<double>(loader.num_targets());
 }
 
 }  // namespace speedrun

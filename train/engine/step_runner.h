@@ -113,6 +113,10 @@ class StepRunner final : public RunState {
     void publish_state() override;
     // The f32 values of a whole parameter (Parameter::whole_numel), on the host; all ranks ask for the same. Waits.
     void read_master(const Parameter& p, float* host) {
+        if (p.copy_of >= 0) {
+            refresh_copies();
+            runtime_.synchronize();
+        }
         speedrun::read_master(table()[p.id], models_.front()->parameters(),
                               {.reducer = reducer_, .tensor = tensor_.get()}, runtime_, host);
     }
@@ -133,7 +137,13 @@ class StepRunner final : public RunState {
         double loss() const { return numbers().loss_sum() / static_cast<double>(targets); }
     };
 
-    void mark(Phase phase);  // what the streams of the model are at, for traces
+    // Throws a usage error for a copy that cannot take over its source's optimizer state.
+    void check_copies() const;
+    // What the model of this stage does not use becomes what it is a copy of.
+    void copy_resting(const RunStage& stage);
+    void wake_copies(int64_t step);  // at the first step of a stage that uses what the one before does not
+    void refresh_copies();           // as of the last step
+    void mark(Phase phase);          // what the streams of the model are at, for traces
     std::vector<const Communicator*> value_communicators() const;
     bool exchanges_values() const { return context_ || tensor_; }
     // point: of the schedule, for what of a microbatch goes by it.

@@ -177,12 +177,15 @@ class Builder {
 
     void head(ValueId x, const TokenTables& tables) {
         const HeadConfig& config = parts_.head;
-        const ParameterId weight =
-            !config.tied_to.empty() ? tables[config.tied_to]
-                                    : w_.parameter("head.weight", {w_.vocabulary(), w_.width()},
-                                                   {w_.rule(config.init, config_.model_dim),
-                                                    "logits = W x; rows behind the vocabulary are padding"});
         ModelGraph& model = w_.model;
+        ParameterId weight = config.tied_to.empty() ? kNoParameter : tables[config.tied_to];
+        if (config.tied_to.empty() || config.comes_apart()) {
+            const ParameterId own = w_.parameter("head.weight", {w_.vocabulary(), w_.width()},
+                                                 {w_.rule(config.init, config_.model_dim),
+                                                  "logits = W x; rows behind the vocabulary are padding"});
+            if (config.comes_apart()) model.table.set_copy_of(own, weight);
+            (config.tied() ? model.resting : weight) = own;
+        }
         model.losses = model.graph.value("losses", Element::f32, {w_.tokens()}, Holder::model);
         const int64_t padded = config_.padded_vocab_size();
         model.head =

@@ -59,9 +59,10 @@ struct ModelGraph {
     std::optional<OwnRows> own_tokens;
     std::vector<std::optional<OwnRows>> own_ngrams;
     std::optional<PairedRows> paired;
-    std::vector<KeyPlaces> key_places;  // of a part of rows: for each window, and step of a ring
-    const Head* head;                   // the last node
-    ValueId losses;                     // f32 (tokens)
+    std::vector<KeyPlaces> key_places;   // of a part of rows: for each window, and step of a ring
+    ParameterId resting = kNoParameter;  // that no node of this stage uses (Parameter::copy_of)
+    const Head* head;                    // the last node
+    ValueId losses;                      // f32 (tokens)
 };
 
 struct ModelOptions {

@@ -25,6 +25,7 @@ struct ModelShape {
         return batch == other.batch && config.window == other.config.window &&
                config.parts.windows == other.config.parts.windows &&
                config.parts.window_past == other.config.parts.window_past &&
+               config.parts.head.tied() == other.config.parts.head.tied() &&
                loss.num_tokens() == others.num_tokens() &&
                loss.counts_prefixes() == others.counts_prefixes() && loss.is_plain() == others.is_plain();
     }
@@ -81,6 +82,8 @@ class Transformer {
     }
     // Losses of the last loss() or loss_and_backward(), f32 [T].
     Tensor losses() const { return executor_.held(derived_.model.losses); }
+    // The parameter that its graph does not use; kNoParameter: there is none.
+    ParameterId resting() const { return derived_.model.resting; }
     const Softcap& softcap() const { return derived_.model.head->softcap(); }
     // Floating-point operations, so far, of forward passes that backward repeated for what checkpointed
     // blocks had not kept: in Ops::flops(), but not the model's own work.

@@ -37,7 +37,10 @@ struct Parameter {
     std::vector<Dimension> dimensions;  // what those of `shape` count
     // What its gradient sums over and it lacks itself.
     DimensionSet summed{Dimension::tokens};
-    bool full_precision = false;    // computed with in f32: vectors and scalars
+    bool full_precision = false;  // computed with in f32: vectors and scalars
+    // The id of the parameter of whose values and optimizer state these begin as a copy, in the first stage of the run that
+    // uses them; until then this one rests. −1: it is used in all stages.
+    int copy_of = -1;
     std::vector<UnitUse> uses{{}};  // in order of units, one at least
 
     int64_t numel() const;
@@ -65,6 +68,8 @@ class ParameterTable {
     void set_summed(int id, const DimensionSet& summed) {
         parameters_[static_cast<size_t>(id)].summed = summed;
     }
+    // Both have one shape.
+    void set_copy_of(int id, int source) { parameters_[static_cast<size_t>(id)].copy_of = source; }
     void set_num_units(int num_units) { num_units_ = num_units; }
 
     const std::vector<Parameter>& all() const { return parameters_; }

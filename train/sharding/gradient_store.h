@@ -48,6 +48,12 @@ class GradientStore {
     // each overwrites. With memory().reused() it forgets all of them.
     void begin_microbatch(const std::vector<bool>& fresh);
     void begin_step() { begin_microbatch({}); }  // of all groups
+    // From here on nothing contributes to the gradient of this parameter (its id; −1: to all of them something does), and its
+    // bucket is not stepped.
+    void rest(int parameter) { resting_ = parameter; }
+    bool rests(const Bucket& bucket) const {
+        return resting_ >= 0 && layout_.bucket_of(table_[resting_]).id == bucket.id;
+    }
     // Asked by backward right before it enqueues a contribution: must that be added (true), or is it the
     // first of the step and overwrites (false)?
     bool accumulates(const Parameter& p);
@@ -75,6 +81,7 @@ class GradientStore {
     std::vector<int64_t> accumulator_offset_;        // bytes, by bucket
     std::vector<bool> begun_, ready_, bucket_open_;  // by parameter id; by bucket, of this microbatch
     PassObserver* observer_ = nullptr;
+    int resting_ = -1;
 };
 
 }  // namespace speedrun

@@ -39,7 +39,9 @@ class GradientSync {
     void reduce(const Bucket& bucket);
 
     bool last_microbatch() const { return microbatch_.last; }
-    bool due(const Bucket& bucket) const { return microbatch_.due[static_cast<size_t>(bucket.group)]; }
+    bool due(const Bucket& bucket) const {
+        return microbatch_.due[static_cast<size_t>(bucket.group)] && !gradients_.rests(bucket);
+    }
     // Is the bucket's gradient, once reduced after this microbatch, what the optimizer reads?
     bool final(const Bucket& bucket) const { return microbatch_.last && due(bucket); }
     // Makes the stream wait until backward reads the bucket's values no more.

@@ -277,6 +277,20 @@ bool adds_norm_term(const Bucket& bucket, AxisSet norm_axes, const Ranks& ranks)
     return true;
 }
 
+namespace {
+
+// A parameter that rests in some stages, and that which it is a copy of, have a bucket each, cut alike: one may be stepped
+// without the other, and each shard of the copy is made of the same shard.
+void set_copies_apart(const ParameterTable& table, std::vector<int>& placement_of) {
+    int next = 1 + *std::max_element(placement_of.begin(), placement_of.end());
+    for (const Parameter& p : table.all()) {
+        if (p.copy_of < 0) continue;
+        for (const int id : {p.id, p.copy_of}) placement_of[static_cast<size_t>(id)] = next++;
+    }
+}
+
+}  // namespace
+
 BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config) {
     const Sharing& sharing = ranks.sharing();
     BucketRules rules;
@@ -284,6 +298,7 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
     for (const Parameter& p : table.all())
         expect_even_parts(p, config.groups[static_cast<size_t>(rules.group_of[static_cast<size_t>(p.id)])]);
     rules.placement_of = placements_of(table, ranks);
+    set_copies_apart(table, rules.placement_of);
     for (const OptimizerGroupConfig& group : config.groups) {
         rules.whole_matrix.push_back(needs_whole_matrices(group));
         rules.bf16_weights.push_back(group.weights_dtype == DType::bf16);

@@ -234,6 +234,23 @@ void UpdatePipeline::copy_state(const std::function<void(const Bucket&, Stream&)
     }
 }
 
+void UpdatePipeline::copy(const Parameter& from, const Parameter& to) {
+    const Bucket &source = layout_.bucket_of(from), &target = layout_.bucket_of(to);
+    if (source.count != target.count || source.group != target.group || source.pieces.size() != 1)
+        throw_internal("{} cannot become {}", target.name(), source.name());
+    Stream& stream = runtime_.optimizer();
+    const auto put = [&](const Tensor& into, const Tensor& values) {
+        runtime_.device().copy(into.data, values.data, values.bytes(), stream);
+    };
+    stream.wait(*stepped_[source.id]);
+    stream.wait(*copied_[target.id]);  // a checkpoint has read it
+    const std::vector<StateShard> values = state(source), into = state(target);
+    for (size_t i = 0; i < values.size(); ++i) put(into[i].values, values[i].values);
+    if (parameters_.copied(source))
+        put(parameters_.compute_padded_shard(target), parameters_.compute_padded_shard(source));
+    publish(target);
+}
+
 void UpdatePipeline::gather_all() {
     runtime_.synchronize();
     unsharder_.forget();

@@ -61,6 +61,9 @@ class UpdatePipeline final : public PassObserver {
     // Calls `copy`, which enqueues reads of the state, for every bucket on the copy stream behind the last
     // step; the next step of a bucket waits for its copy alone.
     void copy_state(const std::function<void(const Bucket&, Stream&)>& copy);
+    // Enqueues that `to` becomes `from` on the optimizer stream, behind the last step, and goes to the ranks that lack it:
+    // master, optimizer state, what compute reads. Each is alone in its bucket, in one optimizer group.
+    void copy(const Parameter& from, const Parameter& to);
     // The compute copies of all buckets from all ranks, after the masters have been set. Waits.
     void gather_all();
     // Values of p, as compute reads them, that are not finite. All ranks ask for the same. Waits.

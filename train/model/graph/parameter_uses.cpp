@@ -60,6 +60,15 @@ void note_parameter_uses(const NodeGraph& graph, ParameterTable& table) {
             summed[static_cast<size_t>(use.parameter)].add(dimensions.of_node(*node));
         }
     }
+    // What is said of both is true in every stage, whether they are one or two: the copy is used where the source is used last.
+    for (const Parameter& p : table.all()) {
+        if (p.copy_of < 0) continue;
+        const auto copy = static_cast<size_t>(p.id), source = static_cast<size_t>(p.copy_of);
+        for (const auto& [unit, again] : by_unit[copy]) by_unit[source][unit] |= again;
+        by_unit[copy].insert(*by_unit[source].rbegin());
+        summed[source].add(summed[copy]);
+        summed[copy].add(summed[source]);
+    }
     for (const Parameter& p : table.all()) {
         std::vector<UnitUse> uses;
         for (const auto& [unit, again] : by_unit[static_cast<size_t>(p.id)])

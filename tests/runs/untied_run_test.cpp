@@ -1,0 +1,72 @@
+// Whole runs whose head comes apart from the embedding: stopped and continued on both sides of the step where it does.
+#include "tests/runs/rank_run_fixture.h"
+
+namespace speedrun::testing {
+namespace {
+
+class UntiedRunTest : public RankRunFixture {
+  protected:
+    Config untied(const Settings& more = {}) const {
+        Settings all = {
+            R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32,
+                "tables": {"embed": {"init": {"type": "normal", "value": 0.5}}},
+                "input": [{"type": "table", "table": "embed"}, {"type": "norm"}],
+                "layers": {"count": 2, "each": {"attention": {"heads": 2}, "mlp": {}}},
+                "output": [{"type": "norm"}], "head": {"tied_to": "embed", "untied_after": 0}})",
+            R"(optimizers.groups=[{"params": ["blocks.*.weight"], "type": "muon", "lr": 0.02}, {"params": ["*"], "lr": 0.003, "every": 2}])",
+            "schedule.steps=10",
+            "schedule.stages=[6, 10]",
+            "checkpoint.every=2",
+            "checkpoint.keep=100",
+            "eval.every=2",
+            "batch.microbatch_tokens=128",
+            "threads=1"};
+        all.insert(all.end(), more.begin(), more.end());
+        return config(all);
+    }
+};
+
+TEST_F(UntiedRunTest, ContinuesBitwiseBeforeAtAndBehindTheStep) {
+    for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
+        if (kSanitized && std::string(strategy) != "zero2") continue;
+        const Config c = untied({std::string("parallel.strategy=") + strategy});
+        run_on(2, c, strategy);
+        for (const int step : {4, 6, 8}) {
+            const std::string name = strategy + std::to_string(step);
+            run_on(2, c, name, checkpoint_of(strategy, step));
+            EXPECT_EQ(curve_behind(name, step), curve_behind(strategy, step)) << name;
+        }
+    }
+}
+
+// What one mesh saved another continues, on either side.
+TEST_F(UntiedRunTest, AnyRanksContinueWhatOthersSaved) {
+    run_on(1, untied(), "one");
+    run_on(2, untied({"parallel.strategy=zero3"}), "two");
+    expect_near(curve("two"), curve("one"), kRanksTolerance, "two ranks");
+    for (const int step : {4, 6, 8}) {
+        const std::string name = "from" + std::to_string(step);
+        run_on(3, untied({"parallel.strategy=zero1", "batch.tokens_per_step=384"}), "three" + name);
+        run_on(1, untied({"batch.tokens_per_step=384"}), name, checkpoint_of("three" + name, step));
+        expect_near(curve_behind(name, step), curve_behind("three" + name, step), kRanksTolerance, name);
+    }
+}
+
+// Up to the step all is as it is with a head that stays tied; validation too.
+TEST_F(UntiedRunTest, IsATiedRunUpToTheStep) {
+    run_on(1, untied(), "apart");
+    run_on(1, untied({"model.head.untied_after=-1"}), "tied");
+    const auto first = [this](const std::string& name) {
+        std::vector<double> values;
+        for (const Json& line : metrics(name))
+            if (line["step"].get<int64_t>() + (line["event"] == "step" ? 1 : 0) <= 6)
+                values.push_back(line["loss"]);
+        return values;
+    };
+    EXPECT_GE(first("apart").size(), 8u);
+    EXPECT_EQ(first("apart"), first("tied"));
+    EXPECT_NE(curve("apart"), curve("tied"));
+}
+
+}  // namespace
+}  // namespace speedrun::testing

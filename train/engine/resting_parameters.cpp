@@ -1,0 +1,52 @@
+// What StepRunner does about parameters that rest until a stage uses them (Parameter::copy_of), such as the matrix of a head that
+// is tied at first. They become what they are copies of at the first step that uses them, and, so that validation, checkpoints
+// and final weights have no part in this, whenever one of these reads them before.
+#include "kernels/device/error.h"
+#include "train/engine/step_runner.h"
+
+namespace speedrun {
+
+void StepRunner::check_copies() const {
+    for (const Parameter& p : models_.front()->table().all()) {
+        if (p.copy_of < 0) continue;
+        const Parameter& source = models_.front()->table()[p.copy_of];
+        const BucketLayout& layout = updates_.layout();
+        const int group = layout.bucket_of(p).group, of_source = layout.bucket_of(source).group;
+        if (group != of_source)
+            throw_usage(
+                "optimizers.groups: {} is trained by group {} and {} by group {}, but it begins as a copy with that one's "
+                "state (model.head.untied_after): give both one group",
+                p.name, group, source.name, of_source);
+        if (layout.whole_matrix(group))
+            throw_usage(
+                "optimizers.groups[{}]: {} begins as a copy of {} with the state of its optimizer "
+                "(model.head.untied_after), which works for optimizers of elements (adamw, lion), not of whole matrices",
+                group, p.name, source.name);
+        const int64_t every = config_.optimizers.groups[static_cast<size_t>(group)].every,
+                      first = config_.schedule.end_step(config_.model.parts.head.untied_after);
+        if (first % every != 0)
+            throw_usage(
+                "model.head.untied_after {}: the stage ends after step {}, between two steps of optimizers.groups[{}], "
+                "which has every {}: end it at a multiple of that",
+                config_.model.parts.head.untied_after, first, group, every);
+    }
+}
+
+void StepRunner::copy_resting(const RunStage& stage) {
+    const int resting = models_[stage.model]->resting();
+    if (resting >= 0) updates_.copy(table()[table()[resting].copy_of], table()[resting]);
+}
+
+void StepRunner::wake_copies(int64_t step) {
+    const int64_t stage = config_.schedule.stage_of(step);
+    if (stage == 0 || step != config_.schedule.first_step(stage)) return;
+    const RunStage& before = stages_.stages[static_cast<size_t>(stage) - 1];
+    if (models_[stage_of(step).model]->resting() < 0) copy_resting(before);
+}
+
+void StepRunner::refresh_copies() {
+    if (enqueued_ == 0) return;  // as initialised, or as a checkpoint had them
+    copy_resting(stage_of(slots_[static_cast<size_t>(enqueued_ - 1) % slots_.size()].step));
+}
+
+}  // namespace speedrun
