@@ -247,20 +247,16 @@ TEST(ModelParts, SoftcapsByTanhAndBySigmoid) {
     expect_sigmoid(cap_of({{"softcap", 30}, {"softcap_function", "sigmoid"}, {"logit_scale", 7.5}}), 30, 0,
                    7.5);
     expect_sigmoid(cap_of({{"softcap", 30}, {"softcap_function", "sigmoid"}}), 30, 0, 7.5);
-    expect_sigmoid(
-        cap_of({{"softcap", 23}, {"softcap_function", "sigmoid"}, {"logit_shift", 5}, {"logit_scale", 7.5}}),
-        23, 5, 7.5);
+    const Json newest = {
+        {"softcap", 23}, {"softcap_function", "sigmoid"}, {"logit_shift", 5}, {"logit_scale", 7.5}};
+    expect_sigmoid(cap_of(newest), 23, 5, 7.5);
     const Softcap shifted = cap_of({{"softcap", 10}, {"logit_shift", -2}, {"logit_scale", 4}});
     EXPECT_FLOAT_EQ(shifted.of(3), 10 * std::tanh(0.25F));
     EXPECT_FLOAT_EQ(shifted.slope(), 2.5);
     EXPECT_FLOAT_EQ(cap_of({{"softcap", 30}}).of(3), 30 * std::tanh(0.1F));
     EXPECT_FALSE(cap_of({{"softcap", 0}}).present());
 
-    const ModelGraph written = graph_of(config_of(changed("/head", {{"softcap", 23},
-                                                                    {"softcap_function", "sigmoid"},
-                                                                    {"logit_shift", 5},
-                                                                    {"logit_scale", 7.5}}))
-                                            .model);
+    const ModelGraph written = graph_of(config_of(changed("/head", newest)).model);
     EXPECT_NE(layer_table(written.graph).back().nodes.back().find("softcap 11.5 x tanh((z + 5)/15), cross"),
               std::string::npos)
         << layer_table(written.graph).back().nodes.back();

@@ -6,6 +6,7 @@
 #include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "kernels/ops/ops.h"
+#include "train/config/heads_check.h"
 #include "train/config/model_parts.h"
 #include "train/config/suggestion.h"
 
@@ -241,41 +242,6 @@ class PartsCheck {
         if (injected_tables_.count(attention.value_table))
             throw_usage("{}.value_table: \"{}\" is injected too", key, attention.value_table);
         value_tables_.insert(attention.value_table);
-    }
-
-    // pairs: of the dimensions of a head.
-    static void check_rotary(const std::string& key, const RotaryConfig& rotary, int64_t pairs) {
-        const int64_t turning = rotary.turning_pairs(pairs);
-        const double asked = rotary.fraction * static_cast<double>(pairs);
-        if (turning < 1 || std::abs(asked - static_cast<double>(turning)) > 1e-6)
-            throw_usage(
-                "{}.fraction {} of {} pairs of a head's dimensions is {:.6g}, expected a whole number from 1 to {}: "
-                "say N/{}, or \"rotary\": null to turn none",
-                key, rotary.fraction, pairs, asked, pairs, pairs);
-        if (rotary.endpoint && turning < 2)
-            throw_usage(
-                "{}.endpoint: a single pair turns, whose frequency is 1 and not 1/base: expected 2 pairs, "
-                "fraction {:.6g}, or endpoint false",
-                key, 2.0 / static_cast<double>(pairs));
-    }
-
-    // pairs: of the dimensions of a head.
-    static void check_key_offset(const std::string& key, const AttentionConfig& attention, int64_t pairs) {
-        const int64_t turning = attention.rotary ? attention.rotary->turning_pairs(pairs) : 0;
-        if (turning > 0 && turning < pairs) return;
-        throw_usage(
-            "{}: rotary turns {} of {} pairs of a head's dimensions, expected some and not all: the others come from the "
-            "token before. Say a fraction, such as \"rotary\": {{\"fraction\": 0.5}}",
-            key, turning, pairs);
-    }
-
-    static void check_pairs(const std::string& key, const AttentionConfig& attention) {
-        if (attention.heads % 2 != 0)
-            throw_usage("{}: heads {} cannot be paired, expected an even number", key, attention.heads);
-        if (attention.key_offset)
-            throw_usage(
-                "{}: not with key_offset, for which the row before would be another head's: set one of them to false",
-                key);
     }
 
     // Changes of windows that have no ratio, or turn attention's scale around.
