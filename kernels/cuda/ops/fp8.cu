@@ -49,7 +49,7 @@ __device__ __forceinline__ void store_unit(To* to, uint2 unit, int count) {
 // kAligned: rows and columns come in eights, and all rows begin at multiples of eight elements.
 template <class Real, class To, bool kAligned>
 __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArguments<Real, To> p) {
-    auto* const tile = static_cast<uint8_t*>(shared_memory<uint8_t>(0, kTileBytes));
+    uint32_t* const tile = shared_memory<uint32_t>(0, kTileBytes / 4);  // four numbers each
     const int row0 = static_cast<int>(blockIdx.y) * kEdge, col0 = static_cast<int>(blockIdx.x) * kEdge;
     const int line = static_cast<int>(threadIdx.x) / (kEdge / kUnit),
               unit = static_cast<int>(threadIdx.x) % (kEdge / kUnit);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
         const uint2 eight =
             make_uint2(ptx::pack_fp8<To>(v[0], v[1], v[2], v[3]), ptx::pack_fp8<To>(v[4], v[5], v[6], v[7]));
         if (p.out) store_unit<kAligned>(p.out + row * p.out_stride + col, eight, count);
-        if (p.transposed) store_word(reinterpret_cast<uint2*>(tile + unit_offset(r, unit)), eight);
+        if (p.transposed) store_word(reinterpret_cast<uint2*>(tile + unit_offset(r, unit) / 4), eight);
     }
     if (!p.transposed) return;
     __syncthreads();
@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
         uint32_t halves[2] = {};
 #pragma unroll
         for (int i = 0; i < kUnit; ++i) {
-            const uint32_t number = tile[unit_offset(unit * kUnit + i, c / kUnit) + c % kUnit];
-            halves[i / 4] |= number << 8 * (i % 4);
+            const uint32_t four = tile[unit_offset(unit * kUnit + i, c / kUnit) / 4 + c % kUnit / 4];
+            halves[i / 4] |= (four >> 8 * (c % 4) & 0xffu) << 8 * (i % 4);
         }
         const int count = col < p.cols ? max(0, min(kUnit, p.rows - row)) : 0;
         store_unit<kAligned>(p.transposed + col * p.transposed_stride + row, make_uint2(halves[0], halves[1]),
