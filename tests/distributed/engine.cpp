@@ -80,7 +80,6 @@ ModelConfig model_in_parts(int64_t heads) {
 ModelConfig model_in_eight_bits(int64_t heads) {
     ModelConfig model = model_in_parts(heads);
     model.parts.head.fp8 = HeadFp8Config{};
-    model.parts.skips.clear();  // one number, whose gradient is noise of that rounding for the most part
     // Constants: what ranks round does not depend on how many there are.
     constexpr Fp8ScaleConfig kNormed{Fp8ScaleBy::constant, 1.0 / 64},
         kMatrix{Fp8ScaleBy::constant, 1.0 / 512};

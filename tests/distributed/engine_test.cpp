@@ -47,11 +47,15 @@ TEST_P(EngineTest, TenStepsEqualOneRanks) {
     // within 1%.
     // That holds, too, where f32 gradients travel in bf16.
     const bool bf16 = mode.precision == DType::bf16 || mode.reduce_dtype == DType::bf16;
-    const double tolerance = bf16 ? 1e-2 : 1e-5;
+    // Sums in another order turn some roundings to 8 bits behind them: measured were 6e-5 of a loss, 7e-4 of a norm, 2.5e-2 of
+    // a master, all with tensor ranks.
+    const bool turned = std::string(mode.family) == "fp8";
+    const bool coarse = bf16 || turned;
+    const double tolerance = coarse ? 1e-2 : 1e-5;
     // Over ten steps these add up in the parameters, and AdamW and Muon make small gradients as large as
     // others: measured were 1.1e-4 at most in f32 (GPT-2's positions under AdamW; all others below
     // 5e-5), 2.3e-2 in bf16. A gradient that is missing or counted twice is above 1e-2.
-    const double master_tolerance = bf16 ? 5e-2 : 1e-3;
+    const double master_tolerance = coarse ? 5e-2 : 1e-3;
     EXPECT_LT(worst(curve.losses, expected.losses), tolerance);
     EXPECT_LT(worst(curve.norms, expected.norms), tolerance);
     EXPECT_EQ(curve.start, expected.start);
@@ -114,8 +118,6 @@ std::vector<Mode> all_modes() {
             fp8.context = axis == 2 ? 2 : 1;
             fp8.shard = axis == 0 ? 4 : 2;
             fp8.family = "fp8";
-            fp8.precision = DType::
-                bf16;  // sums in another order turn some roundings to 8 bits, which f32's bounds would see
             modes.push_back(fp8);
         }
         for (const int of : {0, 1, 2, 3}) {  // ranks of the data alone, and with those of one other axis
