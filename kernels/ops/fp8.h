@@ -16,7 +16,7 @@ struct Quantize {
 
     void traffic(Traffic& t) const {
         t.writes(out, transposed);
-        t.reads(x);
+        t.reads(x, scale);
     }
 };
 
@@ -32,7 +32,7 @@ struct ScaledMatmul {
 
     void traffic(Traffic& t) const {
         t.adds_to(accumulate, c);
-        t.reads(a, b);
+        t.reads(a, b, scale_a, scale_b);
     }
     ProductShape product() const { return {{c.shape[0], c.shape[1], a.shape[1]}, "nt"}; }
 };
