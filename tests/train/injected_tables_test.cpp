@@ -9,6 +9,7 @@
 #include <random>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/rows.h"
 #include "train/config/config_json.h"
 #include "train/model/graph/layer_table.h"
 #include "train/model/sign_bits.h"
@@ -41,21 +42,8 @@ Config config_of(const std::vector<std::string>& settings = {}) {
                         "test", settings);
 }
 
-using Row = std::vector<double>;
+using Row = Values;
 
-Row product(const Values& w, const Row& x) {
-    Row y(w.size() / x.size());
-    for (size_t r = 0; r < y.size(); ++r)
-        for (size_t c = 0; c < x.size(); ++c) y[r] += w[r * x.size() + c] * x[c];
-    return y;
-}
-Row normed(const Row& x) {
-    double squares = 0;
-    for (const double v : x) squares += v * v;
-    Row y = x;
-    for (double& v : y) v /= std::sqrt(squares / static_cast<double>(x.size()) + 1e-5);
-    return y;
-}
 // x ← a·x + b·y.
 void add(Row& x, double a, double b, const Row& y) {
     for (size_t i = 0; i < x.size(); ++i) x[i] = a * x[i] + b * y[i];

@@ -10,6 +10,7 @@
 #include "data/shard.h"
 #include "tests/temp_dir.h"
 #include "tests/train/model_harness.h"
+#include "tests/train/rows.h"
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
 #include "train/model/graph/layer_table.h"
@@ -39,20 +40,6 @@ Config config_of(const std::vector<std::string>& settings = {}) {
 }
 
 using Parameters = std::map<std::string, Values>;
-
-Values product(const Values& w, const Values& x) {
-    Values y(w.size() / x.size());
-    for (size_t r = 0; r < y.size(); ++r)
-        for (size_t c = 0; c < x.size(); ++c) y[r] += w[r * x.size() + c] * x[c];
-    return y;
-}
-Values normed(const Values& x) {
-    double squares = 0;
-    for (const double v : x) squares += v * v;
-    Values y = x;
-    for (double& v : y) v /= std::sqrt(squares / static_cast<double>(x.size()) + 1e-5);
-    return y;
-}
 
 // CE(next) + CE(the one after it)/2 + CE(prefix of the next)/4, of those that are there.
 double loss_of(const Parameters& p, const HostBatch& batch, size_t t) {

@@ -206,7 +206,7 @@ struct LossConfig {
     bool counts_prefixes() const;                                                // in any stage
     int64_t num_targets() const { return num_tokens() + (counts_prefixes() ? 1 : 0); }
     LossConfig in_stage(int64_t stage) const;
-    // Of one stage: the weight of each target, the prefix's being the last.
+    // The weights of all targets at this point of a run; the prefix's, where it counts, is the last. For a config of one stage.
     std::vector<float> numbers_at(const StagePoint& point) const;
     // Gradients of a step are those of this factor times the sum of its losses, over all ranks and microbatches.
     float gradient_scale(int64_t step_targets) const {

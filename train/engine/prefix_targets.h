@@ -17,11 +17,13 @@ inline std::span<const int32_t> prefixes_in(const PrefixTable& table) {
     return table ? std::span<const int32_t>(*table) : std::span<const int32_t>{};
 }
 
-// Of the tokens of data.train, from data.vocabulary or the vocabulary of their dataset; null if no stage's loss counts prefixes.
+// Reads the prefixes of data.train's tokens from data.vocabulary or their dataset's own vocabulary. Null if no stage's loss counts
+// prefixes.
 // Throws a usage error, with key, where there is no vocabulary or tokens are bytes, a data error for one that does not fit.
 PrefixTable read_prefixes(const Config& config);
 
-// Of a config of one stage without data, for timing and warm-up: the prefix of token i is i/2. Null as above.
+// Stands in for read_prefixes() where nothing is read, in warm-up and timing: the prefix of token i is i/2. Null if this stage's
+// loss counts no prefixes.
 PrefixTable made_up_prefixes(const Config& config);
 
 }  // namespace speedrun
