@@ -19,7 +19,7 @@ int rank_behind(const ContextPart& part, int d) {
 }  // namespace
 
 KeptKeys RingAttention::keys_of_step(const SharedKeys& keys, int step) {
-    return KeptKeys(keys.part, keys.row).from(keys.part.of(rank_before(keys.part, step)));
+    return KeptKeys(keys.part, keys.row).from(keys.part.of(rank_behind(keys.part, step)));
 }
 
 RingAttention::RingAttention(const Ports& ports, const Options& options)
@@ -53,7 +53,9 @@ RingAttention::RingAttention(const Ports& ports, const Options& options)
     for (Tmp& each : fetched_) each = scratch(most_keys, both, true, true);
     piece_ = scratch(tokens_, one, true, true);
     piece_lse_ = scratch_f32(H, tokens_, true, false);
-    for (Tmp& each : lse_before_) each = scratch_f32(H, tokens_, true, false);
+    for (Tmp& each : upper_lse_) each = scratch_f32(H, tokens_, true, false);
+    for (Tmp& each : below_lse_) each = scratch_f32(H, tokens_, true, false);
+    below_sum_ = scratch_f32(tokens_, one, true, false);
     query_sum_ = scratch_f32(tokens_, one, true, true);
     key_sum_ = scratch_f32(tokens_, both, false, true);
     for (Tmp& each : key_gradients_) each = scratch(std::max(tokens_, most_keys), both, false, true);
@@ -82,8 +84,8 @@ KeyTravel RingAttention::travel(int d, const std::vector<int32_t>& documents) co
     const ContextPart& part = options_.keys.part;
     KeyTravel travel(options_.keys, documents);
     if (d > 0) {
-        travel.send_to(rank_behind(part, d));
-        travel.receive_from(rank_before(part, d), keys_of_step(options_.keys, d));
+        travel.send_to(rank_before(part, d));
+        travel.receive_from(rank_behind(part, d), keys_of_step(options_.keys, d));
     }
     return travel;
 }
@@ -177,18 +179,26 @@ void RingAttention::attend(const Call& call, int d, const Tensor& out, const Ten
                                call.stream);
 }
 
+void RingAttention::merge(const Call& call, Merged& into, const Tensor& out, const Tensor& lse) const {
+    const bool begun = into.count > 0;
+    call.ops.merge_attention({.sum = into.sum,
+                              .lse = into.next_lse(),
+                              .lse_before = begun ? into.lse() : Tensor{},
+                              .o = out,
+                              .lse_of_o = lse},
+                             call.stream);
+    ++into.count;
+}
+
 void RingAttention::forward(const Call& call) const {
     pack_own(call);
     const Travels now = travels(call);
-    int last = 0;
-    for (int d = 0; d < steps(); ++d)
-        if (!idle(now, d)) last = d;
     const auto begin = [&](int d) {
         if (d < steps()) call.begin_exchange([&](Stream& stream) { fetch(call, now, d, stream); });
     };
     begin(1);
-    Tensor lse_before;
-    int merged = 0;
+    Merged upper{.sum = call(query_sum_), .lses = {call(upper_lse_[0]), call(upper_lse_[1])}},
+        below{.sum = call(below_sum_), .lses = {call(below_lse_[0]), call(below_lse_[1])}};
     for (int d = 0; d < steps(); ++d) {
         if (d > 0) {
             call.await_exchange();
@@ -196,16 +206,12 @@ void RingAttention::forward(const Call& call) const {
         }
         if (idle(now, d)) continue;
         attend(call, d, call(piece_), call(piece_lse_));
-        const Tensor lse = d == last ? call(lse_) : call(lse_before_[merged++ % 2]);
-        call.ops.merge_attention({.sum = call(query_sum_),
-                                  .lse = lse,
-                                  .lse_before = lse_before,
-                                  .o = call(piece_),
-                                  .lse_of_o = call(piece_lse_)},
-                                 call.stream);
-        lse_before = lse;
+        merge(call, is_below(d) ? below : upper, call(piece_), call(piece_lse_));
     }
-    call.ops.cast({.out = flat(call(out_)), .in = flat(call(query_sum_))}, call.stream);
+    if (below.count > 0) merge(call, below, upper.sum, upper.lse());
+    const Merged& all = below.count > 0 ? below : upper;
+    call.ops.cast({.out = flat(call(out_)), .in = flat(all.sum)}, call.stream);
+    copy_rows(call, call(lse_), all.lse());
 }
 
 void RingAttention::attend_backward(const Call& call, int d) const {

@@ -8,8 +8,9 @@
 
 namespace speedrun {
 
-// In step d a rank attends to the keys of the rank d before it, around the ring; step 0 has its own. Forward merges the steps
-// by their log-sums, in f32 and in this order. Backward fetches the keys again; the gradients of a step's keys go home
+// In step d a rank attends to the keys of the rank d behind it, around the ring; step 0 has its own. Forward merges them by
+// their log-sums, in f32 and in ascending order of ranks: those of this rank and above in one sum as they come, those below in
+// another, which the first is added to at the end. Backward fetches the keys again; the gradients of a step's keys go home
 // beside the attention of the next, and are summed in f32 in the order of steps.
 class RingAttention final : public Node {
   public:
@@ -60,6 +61,18 @@ class RingAttention final : public Node {
     void fetch(const Call& call, const Travels& travels, int d, Stream& stream) const;
     void bring(const Call& call, const Travels& travels, int d, Stream& stream) const;
     void attend(const Call& call, int d, const Tensor& out, const Tensor& lse) const;
+    // What a row of steps gave, merged.
+    struct Merged {
+        Tensor sum;      // f32 (tokens, head_width)
+        Tensor lses[2];  // f32 (heads, tokens): one is read while the other is written
+        int count = 0;
+
+        const Tensor& lse() const { return lses[count % 2]; }
+        const Tensor& next_lse() const { return lses[(count + 1) % 2]; }
+    };
+    void merge(const Call& call, Merged& into, const Tensor& out, const Tensor& lse) const;
+    // Of a rank behind this one only around the end of the ring: below it.
+    bool is_below(int d) const { return options_.keys.part.index + d >= options_.keys.part.size; }
     void attend_backward(const Call& call, int d) const;
     void add_home(const Call& call, const Travels& travels, int d) const;
 
@@ -69,8 +82,9 @@ class RingAttention final : public Node {
     const In q_, k_, v_;
     std::vector<KeyStep> steps_;
     Tmp own_, fetched_[2];  // keys beside values
-    Tmp piece_, piece_lse_, lse_before_[2];
-    Tmp query_sum_, key_sum_;  // f32; forward: the sum of outputs is in query_sum
+    Tmp piece_, piece_lse_;
+    Tmp query_sum_, key_sum_;  // f32; forward: of outputs, of ranks from this one on, in query_sum …
+    Tmp below_sum_, upper_lse_[2], below_lse_[2];  // … and of ranks below
     Tmp key_gradients_[2], came_;
 };
 
