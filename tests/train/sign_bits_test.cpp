@@ -40,6 +40,22 @@ TEST(SignBitsTest, DependOnRowAndColumnAlone) {
     }
 }
 
+// Of ranks that share the columns each has its own.
+TEST(SignBitsTest, BeginAtAnyColumn) {
+    const std::vector<int32_t> wide = sign_bits({3, 256});
+    for (const int64_t first : {0, 20, 64, 100, 200}) {
+        const std::vector<int32_t> bits = sign_bits({3, 40, first});
+        for (size_t row = 0; row < 3; ++row) {
+            for (int64_t c = 0; c < 40; ++c) {
+                const int64_t whole = first + c;
+                EXPECT_EQ(bits[row * 2 + static_cast<size_t>(c / 32)] >> (c % 32) & 1,
+                          wide[row * 8 + static_cast<size_t>(whole / 32)] >> (whole % 32) & 1)
+                    << "column " << whole;
+            }
+        }
+    }
+}
+
 TEST(SignBitsTest, HalfOfThemAreMinus) {
     int64_t minus = 0;
     for (const int32_t word : sign_bits({2048, 96})) minus += std::popcount(static_cast<uint32_t>(word));

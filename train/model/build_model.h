@@ -55,9 +55,7 @@ struct ModelGraph {
     ValueId tokens, targets, positions, first_key, loss_weights = kNoValue;
     std::vector<ValueId> ngrams;   // rows of 2-grams, 3-grams, …
     ValueId sign_rows = kNoValue;  // which signs a table of 2-grams is read with
-    // Where tables are shared: what of the tokens, and of each size of n-grams, are rows of this rank.
-    std::optional<OwnRows> own_tokens;
-    std::vector<std::optional<OwnRows>> own_ngrams;
+    std::optional<OwnRows> own_tokens;  // where tables of tokens are shared: which are rows of this rank
     std::optional<PairedRows> paired;
     std::vector<KeyPlaces> key_places;   // of a part of rows: for each window, and step of a ring
     ParameterId resting = kNoParameter;  // that no node of this stage uses (Parameter::copy_of)

@@ -50,8 +50,8 @@ void StreamInput::add(size_t& i) {
     } else if (part.type == StreamPart::smear) {
         x_ = smear(whole(), part);
     } else if (rows_of(part) == TableRows::ngrams) {
-        if (!term_ && tables_.shares_rows(part.table)) x_ = w_.as_term(x_);
-        term_ = tables_.shares_rows(part.table);
+        if (!term_ && tables_.gives_terms(part.table)) x_ = w_.as_term(x_);
+        term_ = tables_.gives_terms(part.table);
         x_ = tables_.add_ngrams(x_, part.table);
     } else if (x_ == kNoValue) {
         // One operation looks up token and position.
@@ -59,7 +59,7 @@ void StreamInput::add(size_t& i) {
                                    parts_.input[i + 1].type == StreamPart::table &&
                                    rows_of(parts_.input[i + 1]) == TableRows::positions;
         x_ = tables_.lookup("embedding", part.table, with_position ? parts_.input[++i].table : "");
-        term_ = tables_.shares_rows(part.table);
+        term_ = tables_.gives_terms(part.table);
     } else {
         add_rows(part);
     }
@@ -68,7 +68,7 @@ void StreamInput::add(size_t& i) {
 // Terms are added to terms, and whole rows to whole ones.
 void StreamInput::add_rows(const StreamPartConfig& part) {
     ValueId rows = tables_.lookup(part.table, part.table);
-    const bool terms = tables_.shares_rows(part.table);
+    const bool terms = tables_.gives_terms(part.table);
     if (terms != term_) {
         whole();
         if (terms) rows = w_.everywhere(rows);

@@ -9,7 +9,7 @@ namespace speedrun {
 TokenTables::TokenTables(GraphWriter& writer, const ModelParts& parts, std::set<std::string> value_tables)
     : w_(writer), parts_(parts), value_tables_(std::move(value_tables)) {
     for (const auto& [name, table] : parts_.tables)
-        tables_[name] = w_.parameter(name + ".weight", {tables_rows(name), columns_of(name)},
+        tables_[name] = w_.parameter(name + ".weight", {rows_in(name), columns_of(name)},
                                      {w_.rule(table.init, w_.width().size), meaning_of(name, table.rows)});
 }
 
@@ -24,60 +24,77 @@ std::string TokenTables::meaning_of(const std::string& table, TableRows rows) co
     return text + (head ? "; logits = W x" : "");
 }
 
+// Values belong to heads, and a table of them is shared as these are; hashed rows of n-grams are many, and shared by columns,
+// of which a rank looks up its own for every token.
 Extent TokenTables::columns_of(const std::string& table) const {
-    return value_tables_.count(table) > 0 ? w_.head_width() : w_.width();
+    if (value_tables_.count(table) > 0) return w_.head_width();
+    if (rows_of(table) == TableRows::ngrams) return w_.cut({Dimension::columns, w_.width().size});
+    return w_.width();
 }
 
-// Values belong to heads, and a table of them is shared as these are.
-Extent TokenTables::tables_rows(const std::string& table) const {
+Extent TokenTables::rows_in(const std::string& table) const {
     const TableConfig& config = *parts_.find_table(table);
-    if (config.rows == TableRows::positions) return {Dimension::positions, w_.batch.num_positions()};
-    const int64_t count = config.rows == TableRows::ngrams ? config.num_rows : w_.padded_vocab_size();
-    if (value_tables_.count(table) > 0) return {Dimension::rows, count};
-    return w_.cut({Dimension::vocabulary, count});
+    switch (config.rows) {
+        case TableRows::positions:
+            return {Dimension::positions, w_.batch.num_positions()};
+        case TableRows::ngrams:
+            return {Dimension::rows, config.num_rows};
+        case TableRows::tokens:
+            break;
+    }
+    const bool by_columns = value_tables_.count(table) > 0;
+    return by_columns ? Extent{Dimension::rows, w_.padded_vocab_size()} : w_.vocabulary();
 }
 
-ValueId TokenTables::own_ids(std::optional<OwnRows>& known, const std::string& name, const Extent& rows) {
-    if (!known) known = {.own = w_.ids(name), .first = w_.batch.tensor.index * rows.size, .count = rows.size};
-    return known->own;
-}
-
-ValueId TokenTables::ids_of(const std::string& table, size_t size) {
+ValueId TokenTables::ids_of(const std::string& table) {
     ModelGraph& model = w_.model;
     if (rows_of(table) == TableRows::positions) return model.positions;
-    const bool grams = rows_of(table) == TableRows::ngrams;
-    const Extent own = tables_rows(table);
-    if (own.parts == 1) return grams ? model.ngrams[size] : model.tokens;
-    if (!grams) return own_ids(model.own_tokens, "batch.own tokens", own);
-    if (model.own_ngrams.size() <= size) model.own_ngrams.resize(size + 1);
-    return own_ids(model.own_ngrams[size], fmt::format("batch.own {}-grams", size + 2), own);
+    if (rows_of(table) == TableRows::ngrams) return model.ngrams.front();
+    const Extent rows = rows_in(table);
+    if (rows.parts == 1) return model.tokens;
+    if (!model.own_tokens)
+        model.own_tokens = OwnRows{.own = w_.ids("batch.own tokens"),
+                                   .first = w_.batch.tensor.index * rows.size,
+                                   .count = rows.size};
+    return model.own_tokens->own;
+}
+
+SharedTable TokenTables::sharing_of(const std::string& table) const {
+    const Extent rows = rows_in(table), columns = columns_of(table);
+    const int index = w_.batch.tensor.index;
+    return {.shares_rows = rows.parts > 1,
+            .adds_positions = rows.parts == 1 || index == 0,
+            .first_column = columns.dimension == Dimension::columns ? index * columns.size : 0,
+            .columns = columns.size};
 }
 
 SignPorts TokenTables::signs_of(const std::string& table) {
-    const int64_t rows = parts_.find_table(table)->sign_rows, columns = w_.width().size;
+    const int64_t rows = parts_.find_table(table)->sign_rows;
     if (rows == 0) return {};
-    if (signs_.bits == kNoValue)
+    if (signs_.bits == kNoValue) {
+        const Extent own = columns_of(table);
         signs_ = {.bits = w_.model.graph.constant(
-                      "signs", {{Dimension::numbers, rows}, {Dimension::numbers, (columns + 31) / 32}},
-                      sign_bits({.rows = rows, .columns = columns})),
+                      "signs", {{Dimension::numbers, rows}, {Dimension::numbers, (own.size + 31) / 32}},
+                      sign_bits({.rows = rows,
+                                 .columns = own.size,
+                                 .first_column = own.parts > 1 ? w_.batch.tensor.index * own.size : 0})),
                   .row = w_.model.sign_rows};
+    }
     return signs_;
 }
 
 ValueId TokenTables::lookup(const std::string& name, const std::string& table, const std::string& positions) {
-    const ValueId rows = w_.real(name, w_.tokens(), columns_of(table));
-    const Extent own = tables_rows(table);
-    const bool shared = own.parts > 1;
-    w_.add<Embedding>(
-        {.out = rows,
-         .tokens = ids_of(table),
-         .table = tables_.at(table),
-         .table_rows = own.size,
-         .positions = positions.empty() ? kNoValue : w_.model.positions,
-         .position_table = positions.empty() ? kNoParameter : tables_.at(positions),
-         .position_rows = w_.batch.num_positions(),
-         .signs = signs_of(table)},
-        SharedTable{.shares_rows = shared, .adds_positions = !shared || w_.batch.tensor.index == 0});
+    const bool values = value_tables_.count(table) > 0;
+    const ValueId rows = w_.real(name, w_.tokens(), values ? w_.head_width() : w_.width());
+    w_.add<Embedding>({.out = rows,
+                       .tokens = ids_of(table),
+                       .table = tables_.at(table),
+                       .table_rows = rows_in(table).size,
+                       .positions = positions.empty() ? kNoValue : w_.model.positions,
+                       .position_table = positions.empty() ? kNoParameter : tables_.at(positions),
+                       .position_rows = w_.batch.num_positions(),
+                       .signs = signs_of(table)},
+                      sharing_of(table));
     return rows;
 }
 
@@ -85,25 +102,21 @@ ValueId TokenTables::in_stream(const std::string& table) {
     const auto [at, is_new] = in_stream_.try_emplace(table);
     if (is_new) {
         const ValueId rows = lookup(table, table);
-        at->second = shares_rows(table) ? w_.into_stream(rows) : w_.shared_out(rows);
+        at->second = gives_terms(table) ? w_.into_stream(rows) : w_.shared_out(rows);
     }
     return at->second;
 }
 
 ValueId TokenTables::add_ngrams(ValueId x, const std::string& table) {
     const ValueId with = w_.view(x, "embedding with n-grams", 0, w_.width().size);
-    const Extent own = tables_rows(table);
-    std::vector<ValueId> rows;
-    for (size_t size = 0; size < w_.model.ngrams.size(); ++size) rows.push_back(ids_of(table, size));
     w_.add<NgramEmbedding>(
         {.out = with,
          .x = x,
-         .rows = rows,
+         .rows = w_.model.ngrams,
          .table = tables_.at(table),
-         .table_rows = own.size,
+         .table_rows = rows_in(table).size,
          .signs = signs_of(table)},
-        NgramEmbedding::Options{
-            .num_tokens = w_.tokens().size, .width = w_.width().size, .shares_rows = own.parts > 1});
+        NgramEmbedding::Options{.num_tokens = w_.tokens().size, .shared = sharing_of(table)});
     return with;
 }
 

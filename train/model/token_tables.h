@@ -18,11 +18,13 @@ class TokenTables {
     TokenTables(GraphWriter& writer, const ModelParts& parts, std::set<std::string> value_tables);
 
     ParameterId operator[](const std::string& table) const { return tables_.at(table); }
-    // Is it shared by its rows? What is looked up in it is then a term of a sum over the ranks that share it.
-    bool shares_rows(const std::string& table) const { return tables_rows(table).parts > 1; }
+    // Do ranks share it? What is looked up in it for the stream is then a term of a sum over them.
+    bool gives_terms(const std::string& table) const {
+        return rows_in(table).parts > 1 || columns_of(table).parts > 1;
+    }
     // Rows of the table for the batch's tokens or positions; with those of a second one, by position, added.
     ValueId lookup(const std::string& name, const std::string& table, const std::string& positions = "");
-    // x, which is a term where the table shares its rows, with the rows of its n-grams.
+    // x, which is a term where the table gives terms, with the rows of its n-grams.
     ValueId add_ngrams(ValueId x, const std::string& table);
     // Rows of the table for the batch's tokens or 2-grams, where the stream is; looked up once.
     ValueId in_stream(const std::string& table);
@@ -31,12 +33,11 @@ class TokenTables {
     TableRows rows_of(const std::string& table) const { return parts_.find_table(table)->rows; }
     std::string meaning_of(const std::string& table, TableRows rows) const;
     Extent columns_of(const std::string& table) const;
-    Extent tables_rows(const std::string& table) const;
-    // What rows of the table the batch asks for; of n-grams those of this size, from 0.
-    ValueId ids_of(const std::string& table, size_t size = 0);
+    Extent rows_in(const std::string& table) const;
+    // What rows of the table the batch asks for; of n-grams those of 2 tokens.
+    ValueId ids_of(const std::string& table);
     SignPorts signs_of(const std::string& table);
-    // Ids as the table counts its rows.
-    ValueId own_ids(std::optional<OwnRows>& known, const std::string& name, const Extent& rows);
+    SharedTable sharing_of(const std::string& table) const;
 
     GraphWriter& w_;
     const ModelParts& parts_;

@@ -133,10 +133,6 @@ void Transformer::put_batch(const Batch& batch, const PutIds& put) {
         checked_put(derived_.model.ngrams[i], batch.ngrams[i]);
     if (derived_.model.sign_rows != kNoValue) checked_put(derived_.model.sign_rows, batch.sign_rows);
     if (const auto& rows = derived_.model.own_tokens) checked_put(rows->own, own_of(*rows, batch.tokens));
-    for (size_t i = 0; i < derived_.model.own_ngrams.size(); ++i) {
-        const OwnRows& rows = derived_.model.own_ngrams[i].value();
-        checked_put(rows.own, own_of(rows, batch.ngrams[i]));
-    }
     if (const auto& paired = derived_.model.paired) {
         checked_put(paired->positions, in_pairs(batch.positions, 1));
         checked_put(paired->first_key, in_pairs(batch.first_key, 0));

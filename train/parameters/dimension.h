@@ -17,14 +17,16 @@ enum class Dimension : uint8_t {
     head_width,  // heads × head size, once or, of packed queries, keys and values, three times
     half_head,   // frequencies of rotary positions
     hidden,      // of the MLP
-    vocabulary,  // rows of a table that tokens or n-grams are looked up in
+    vocabulary,  // rows of a table that tokens are looked up in
     rows,        // of a table that is shared by its columns
+    columns,     // of such a table, whose rows are added to the stream
     numbers,     // that belong to nothing else, such as the coefficients of a mix
 };
 
 constexpr const char* name_of(Dimension dimension) {
-    constexpr const char* kNames[] = {"tokens",     "own tokens", "keys",   "positions",  "width", "heads",
-                                      "head width", "half head",  "hidden", "vocabulary", "rows",  "numbers"};
+    constexpr const char* kNames[] = {"tokens", "own tokens", "keys",      "positions", "width",
+                                      "heads",  "head width", "half head", "hidden",    "vocabulary",
+                                      "rows",   "columns",    "numbers"};
     return kNames[static_cast<size_t>(dimension)];
 }
 

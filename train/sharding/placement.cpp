@@ -106,7 +106,7 @@ Sharing resolve_sharing(Sharing sharing) {
 DimensionSet dimensions_cut_by(Axis axis) {
     using enum Dimension;
     if (axis != tensor) return {tokens, own_tokens};
-    return {heads, head_width, hidden, vocabulary, own_tokens};
+    return {heads, head_width, hidden, vocabulary, columns, own_tokens};
 }
 
 ParameterPlacement place_parameter(const Sharing& sharing, const Parameter& parameter) {

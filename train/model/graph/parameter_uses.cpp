@@ -74,7 +74,11 @@ void note_parameter_uses(const NodeGraph& graph, ParameterTable& table) {
         for (const auto& [unit, again] : by_unit[static_cast<size_t>(p.id)])
             uses.push_back({.unit = unit, .in_backward = again});
         table.set_uses(p.id, std::move(uses));
-        for (const Dimension own : p.dimensions) summed[static_cast<size_t>(p.id)].remove(own);
+        for (const Dimension own : p.dimensions) {
+            summed[static_cast<size_t>(p.id)].remove(own);
+            if (own == Dimension::columns)
+                summed[static_cast<size_t>(p.id)].remove(Dimension::width);  // of which they are
+        }
         table.set_summed(p.id, summed[static_cast<size_t>(p.id)]);
     }
     table.set_num_units(graph.num_units());

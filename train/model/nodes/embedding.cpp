@@ -1,6 +1,7 @@
 #include "train/model/nodes/embedding.h"
 
 #include "train/model/graph/graph.h"
+#include "train/model/nodes/exchanged_rows.h"
 
 namespace speedrun {
 
@@ -35,7 +36,9 @@ std::string Embedding::describe(const NodeGraph& graph) const {
 }
 
 void Embedding::forward(const Call& call) const {
-    op::EmbeddingForward lookup{.out = call(out_),
+    const Tensor out = call(out_), own = shared_.own_columns(out);
+    if (own.cols() < out.cols()) call.ops.fill({.x = flat(out), .value = 0}, call.stream);
+    op::EmbeddingForward lookup{.out = own,
                                 .index = call(tokens_),
                                 .table = call(table_),
                                 .signs = {call(sign_bits_), call(sign_row_)},
@@ -53,7 +56,7 @@ void Embedding::backward(const Call& call) const {
             [&](const ParameterGradient& dtable) {
                 call.ops.embedding_backward({.dtable = dtable.tensor,
                                              .order = call.order_of(index),
-                                             .dout = call.gradient(out_),
+                                             .dout = shared_.own_columns(call.gradient(out_)),
                                              .signs = signs,
                                              .accumulate = dtable.adds,
                                              .others = others},
@@ -72,12 +75,13 @@ NgramEmbedding::NgramEmbedding(const Ports& ports, const Options& options)
       sign_bits_(reads({.value = ports.signs.bits, .in_backward = true})),
       sign_row_(reads({.value = ports.signs.row, .in_backward = true})),
       table_(uses(ports.table, false)),
-      gathered_(
-          needs({.rows = options.num_tokens, .columns = options.width, .forward = true, .backward = false})),
-      shares_rows_(options.shares_rows) {
+      gathered_(needs({.rows = options.num_tokens,
+                       .columns = options.shared.columns,
+                       .forward = true,
+                       .backward = false})),
+      shared_(options.shared) {
     for (const ValueId rows : ports.rows)
-        rows_.push_back(
-            reads({.value = rows, .sorted_below = ports.table_rows, .of_others = options.shares_rows}));
+        rows_.push_back(reads({.value = rows, .sorted_below = ports.table_rows}));
 }
 
 std::string NgramEmbedding::describe(const NodeGraph& graph) const {
@@ -92,10 +96,11 @@ void NgramEmbedding::forward(const Call& call) const {
         call.ops.embedding_forward({.out = call(gathered_),
                                     .index = call(rows),
                                     .table = call(table_),
-                                    .signs = {call(sign_bits_), call(sign_row_)},
-                                    .others = shares_rows_},
+                                    .signs = {call(sign_bits_), call(sign_row_)}},
                                    call.stream);
-        call.ops.add({.y = call(out_), .x = call(x_), .z = call(gathered_)}, call.stream);
+        call.ops.add(
+            {.y = shared_.own_columns(call(out_)), .x = shared_.own_columns(call(x_)), .z = call(gathered_)},
+            call.stream);
     }
 }
 
@@ -106,10 +111,9 @@ void NgramEmbedding::backward(const Call& call) const {
             for (const In rows : rows_) {
                 call.ops.embedding_backward({.dtable = dtable.tensor,
                                              .order = call.order_of(rows),
-                                             .dout = call.gradient(out_),
+                                             .dout = shared_.own_columns(call.gradient(out_)),
                                              .signs = {call(sign_bits_), call(sign_row_)},
-                                             .accumulate = adds,
-                                             .others = shares_rows_},
+                                             .accumulate = adds},
                                             call.stream);
                 adds = true;
             }

@@ -5,11 +5,16 @@
 
 namespace speedrun {
 
-// A table of which each rank of the tensor axis has some rows: what it looks up is a term of the sum over them, and ids of
-// rows of others are one more than its last.
+// A table of which each rank of the tensor axis has some rows or columns: what it looks up is a term of the sum over them, 0
+// where others have the row or column. Ids of rows of others are one more than the last.
 struct SharedTable {
     bool shares_rows = false;
-    bool adds_positions = true;  // else another rank adds them, but all have their gradient
+    bool adds_positions = true;             // else another rank adds them, but all have their gradient
+    int64_t first_column = 0, columns = 0;  // of what is looked up, those that this rank has; 0: all
+
+    Tensor own_columns(const Tensor& rows) const {
+        return columns == 0 ? rows : rows.column_slice(first_column, columns);
+    }
 };
 
 // Signs that rows are multiplied by, as op::RowSigns has them; no values: none.
@@ -56,8 +61,8 @@ class NgramEmbedding final : public Node {
         SignPorts signs = {};
     };
     struct Options {
-        int64_t num_tokens, width;  // of x
-        bool shares_rows = false;   // SharedTable
+        int64_t num_tokens;
+        SharedTable shared;  // by columns, if at all
     };
     NgramEmbedding(const Ports& ports, const Options& options);
     const char* kind() const override { return "n-gram embedding"; }
@@ -70,7 +75,7 @@ class NgramEmbedding final : public Node {
     const In x_, sign_bits_, sign_row_;
     const Par table_;
     const Tmp gathered_;
-    const bool shares_rows_;
+    const SharedTable shared_;
     std::vector<In> rows_;
 };
 
