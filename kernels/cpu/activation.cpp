@@ -18,15 +18,37 @@ Vec inverse_odds(Vec x) {
     return cpu::exp(x * fma(kLinear * kCubic * x, x, kLinear));
 }
 
+// The normal distribution at x: its density φ, and Φ = ½(1 + erf(x/√2)) with an absolute error below 2e-7 by the rational
+// approximation of erf (Abramowitz & Stegun 1964, 7.1.26), which has e^(−x²/2) as a factor.
+struct Normal {
+    Vec density, below;
+};
+Normal normal_at(Vec x) {
+    constexpr float kStep = 0.3275911f * 0.7071067812f, kDensity = 0.3989422804f;
+    const Vec falling = cpu::exp(-0.5f * (x * x)), t = 1.0f / fma(kStep, magnitude(x), 1.0f);
+    Vec p = 1.061405429f;
+    p = fma(p, t, -1.453152027f);
+    p = fma(p, t, 1.421413741f);
+    p = fma(p, t, -0.284496736f);
+    p = fma(p, t, 0.254829592f);
+    const Vec tail = 0.5f * (p * t) * falling;  // Φ(−|x|)
+    return {kDensity * falling, select(x > 0.0f, 1.0f - tail, tail)};
+}
+
 Vec value(Vec x, Activation activation) {
     if (activation == Activation::relu_squared) {
         return max(0.0f, x) * x;  // not max(0, x)²: a NaN must not become 0
     }
+    if (activation == Activation::gelu_erf) return x * normal_at(x).below;
     return x / (1.0f + inverse_odds(x));
 }
 
 Vec derivative(Vec x, Activation activation) {
     if (activation == Activation::relu_squared) return 2.0f * max(0.0f, x);
+    if (activation == Activation::gelu_erf) {
+        const Normal normal = normal_at(x);
+        return fma(x, normal.density, normal.below);
+    }
     constexpr float kLinear = 2.0f * kSqrt2OverPi;
     const Vec odds = inverse_odds(x), sigmoid = 1.0f / (1.0f + odds);
     const Vec slope = fma(3.0f * kLinear * kCubic * x, x, kLinear);  // of 2u

@@ -5,7 +5,7 @@
 
 namespace speedrun {
 
-enum class Activation : uint8_t { relu_squared, gelu_tanh };
+enum class Activation : uint8_t { relu_squared, gelu_tanh, gelu_erf };
 
 // What a tensor x is mixed with: c₀·x + c₁·z.
 struct MixWith {
@@ -20,6 +20,7 @@ namespace speedrun::op {
 // y = activation(x), element by element.
 //   relu_squared   relu(x)²                                 (So et al. 2021)
 //   gelu_tanh      ½x(1 + tanh(√(2/π)(x + 0.044715x³)))     (Hendrycks & Gimpel 2016)
+//   gelu_erf       ½x(1 + erf(x/√2))                        (likewise, the exact form)
 struct ActivationForward {
     ByName by_name = ByName();
     Tensor y;  // real [T,C]

@@ -7,9 +7,9 @@ namespace {
 
 SPEEDRUN_OP_TEST(ActivationTest);
 
-constexpr Activation kActivations[] = {Activation::relu_squared, Activation::gelu_tanh};
+constexpr Activation kActivations[] = {Activation::relu_squared, Activation::gelu_tanh, Activation::gelu_erf};
 
-// A vectorised tanh is off by some 2e-7 absolutely; where 1 + tanh or 1 − tanh² nearly cancels, that is all
+// A vectorised tanh or erf is off by some 2e-7 absolutely; where 1 + tanh or 1 − tanh² nearly cancels, that is all
 // there is to compare. It enters gelu times |x|/2 < 4, its derivative times |x|·√(2/π)·(1 + 0.134x²) < 12
 // before the tail ends.
 Tolerance tolerance_of(DType dtype, bool derivative) {

@@ -126,7 +126,7 @@ TEST(FiniteDifference, MixBeforeNorm) {
 }
 
 TEST(FiniteDifference, Activations) {
-    for (Activation activation : {Activation::relu_squared, Activation::gelu_tanh}) {
+    for (Activation activation : {Activation::relu_squared, Activation::gelu_tanh, Activation::gelu_erf}) {
         Matrix x = times(random(5, 7, 1), 2.0);
         const Matrix dy = random(5, 7, 2);
         const auto loss = [&] { return dot(dy, activation_forward(x, activation)); };

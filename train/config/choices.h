@@ -26,7 +26,8 @@ inline constexpr Word<NormKind> kWords<NormKind>[] = {{"rmsnorm", NormKind::rmsn
 
 template <>
 inline constexpr Word<Activation> kWords<Activation>[] = {{"relu_squared", Activation::relu_squared},
-                                                          {"gelu_tanh", Activation::gelu_tanh}};
+                                                          {"gelu_tanh", Activation::gelu_tanh},
+                                                          {"gelu_erf", Activation::gelu_erf}};
 
 enum class PositionKind : uint8_t { rotary, learned };
 template <>

@@ -17,10 +17,17 @@ __device__ __forceinline__ float tanh_of(float x) {
     return 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f);
 }
 
+// Φ, the normal distribution below x, by erfc, because ½(1 + erf) cancels where x is far below 0.
+__device__ __forceinline__ float normal_below(float x) {
+    return 0.5f * erfcf(-0.7071067812f * x);
+}
+
 template <Activation kActivation>
 __device__ __forceinline__ float value(float x) {
     if constexpr (kActivation == Activation::relu_squared) {
         return (x > 0.0f ? x : 0.0f) * x;  // not positive²: a NaN must not become 0
+    } else if constexpr (kActivation == Activation::gelu_erf) {
+        return x * normal_below(x);
     } else {
         return 0.5f * x * (1.0f + tanh_of(kSqrt2OverPi * (x + kCubic * x * x * x)));
     }
@@ -30,6 +37,9 @@ template <Activation kActivation>
 __device__ __forceinline__ float derivative(float x) {
     if constexpr (kActivation == Activation::relu_squared) {
         return x > 0.0f ? 2.0f * x : 0.0f;
+    } else if constexpr (kActivation == Activation::gelu_erf) {
+        constexpr float kDensity = 0.3989422804f;
+        return normal_below(x) + x * kDensity * __expf(-0.5f * x * x);
     } else {
         const float t = tanh_of(kSqrt2OverPi * (x + kCubic * x * x * x));
         return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kSqrt2OverPi * (1.0f + 3.0f * kCubic * x * x);
@@ -69,12 +79,16 @@ void dispatch(Activation activation, Stream& stream, Tensor first, Tensors... ot
         const bool aligned = aligned_rows(kVectorWidth<Real>, {first, others...});
         cuda::with_width<Real>(aligned, [&]<int W>() {
             const MapShape shape = map_shape({first, others...});
-            if (activation == Activation::relu_squared) {
-                map<W>(shape, Body<Real, Activation::relu_squared>{Rows<Real>(first), Rows<Real>(others)...},
-                       stream);
-            } else {
-                map<W>(shape, Body<Real, Activation::gelu_tanh>{Rows<Real>(first), Rows<Real>(others)...},
-                       stream);
+            const auto run = [&]<Activation kActivation>() {
+                map<W>(shape, Body<Real, kActivation>{Rows<Real>(first), Rows<Real>(others)...}, stream);
+            };
+            switch (activation) {
+                case Activation::relu_squared:
+                    return run.template operator()<Activation::relu_squared>();
+                case Activation::gelu_tanh:
+                    return run.template operator()<Activation::gelu_tanh>();
+                case Activation::gelu_erf:
+                    return run.template operator()<Activation::gelu_erf>();
             }
         });
     });
