@@ -8,6 +8,7 @@
 #include "data/further_targets.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/device/error.h"
+#include "tests/distributed/engine_models.h"
 #include "tests/distributed/rank_threads.h"
 #include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
@@ -42,75 +43,6 @@ std::string name_of(const Mode& mode) {
     std::ostringstream name;
     PrintTo(mode, &name);
     return name.str();
-}
-
-// What no preset has: a table of values in two layers that are no neighbours, a smear, n-grams behind it, gates, a skip, a backout,
-// outputs without what lies along own values, and layers without attention or MLP.
-ModelConfig model_in_parts(int64_t heads) {
-    ModelConfig model = parse_config(R"({
-        "model": {
-            "preset": "none", "model_dim": 48, "vocab_size": 257,
-            "tables": {"embed": {"init": {"type": "normal", "value": 1}},
-                       "grams": {"rows": "ngrams", "max_ngram": 3, "num_rows": 101, "init": {"type": "normal", "value": 0.5}},
-                       "values": {"init": {"type": "normal", "value": 1}}},
-            "input": [{"type": "table", "table": "embed"}, {"type": "smear", "start": 0.5},
-                      {"type": "table", "table": "grams"}, {"type": "norm"}],
-            "layers": {
-                "count": 4,
-                "each": {"mix": {}, "attention": {"heads": 3, "gate": {}, "value_table": "values",
-                                                  "out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
-                         "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
-                "at": {"1": {"attention": null},
-                       "2": {"mlp": null, "attention": {"value_table": "", "exclude_own_value": {"start": 0.25}}},
-                       "3": {"attention": {"exclude_own_value": {"start": -0.75}}}}},
-            "skips": [{"from": 0, "to": 3, "start": 0.5}],
-            "output": [{"type": "backout", "layer": 1, "start": 0.2}, {"type": "norm"}],
-            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
-            "loss": {"weights": [1, 0.5]}},
-        "batch": {"sequence_length": 16},
-        "optimizers": {"groups": [{"params": ["*"]}]}})",
-                                     "test", {})
-                            .model;
-    model.parts.layers.each.attention->heads = heads;
-    for (LayersAt& at : model.parts.layers.at)
-        if (at.layer && at.layer->attention) at.layer->attention->heads = heads;
-    return model;
-}
-
-ModelConfig model_in_eight_bits(int64_t heads) {
-    ModelConfig model = model_in_parts(heads);
-    model.parts.head.fp8 = HeadFp8Config{};
-    // Constants: what ranks round does not depend on how many there are.
-    constexpr Fp8ScaleConfig kNormed{Fp8ScaleBy::constant, 1.0 / 64},
-        kMatrix{Fp8ScaleBy::constant, 1.0 / 512};
-    for (std::optional<MlpConfig>* mlp : {&model.parts.layers.each.mlp, &model.parts.layers.at[0].layer->mlp})
-        (*mlp)->up_fp8 = (*mlp)->down_fp8 = {kNormed, kMatrix};
-    return model;
-}
-
-ModelConfig injected_model(int64_t heads) {
-    ModelConfig model = parse_config(R"({
-        "model": {
-            "preset": "none", "model_dim": 48, "vocab_size": 257,
-            "tables": {"embed": {"init": {"type": "normal", "value": 1}},
-                       "pairs": {"rows": "ngrams", "hash": "products", "num_rows": 101, "sign_rows": 60,
-                                 "init": {"type": "normal", "value": 0.5}}},
-            "input": [{"type": "table", "table": "embed"}, {"type": "norm"}, {"type": "inject", "table": "pairs", "start": 0.3}],
-            "layers": {
-                "count": 3,
-                "each": {"attention": {"out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true},
-                                       "join": {"stream": 1.05, "inject": [{"start": 0.1}, {"table": "pairs", "start": 0.2}]}},
-                         "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}, "join": {"output": 0.9}}},
-                "at": {"1": {"attention": null}}},
-            "output": [{"type": "norm"}],
-            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
-            "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}},
-        "batch": {"sequence_length": 16},
-        "optimizers": {"groups": [{"params": ["*"]}]}})",
-                                     "test", {})
-                            .model;
-    model.parts.layers.each.attention->heads = heads;
-    return model;
 }
 
 Config config_of(const Mode& mode) {
@@ -152,6 +84,7 @@ Config config_of(const Mode& mode) {
     if (family == "parts") config.model = model_in_parts(mode.heads);
     if (family == "fp8") config.model = model_in_eight_bits(mode.heads);
     if (family == "injected") config.model = injected_model(mode.heads);
+    if (family == "networks") config.model = model_with_networks(mode.heads);
     OptimizerGroupConfig matrices, rest;
     matrices.type = mode.optimizer;
     matrices.params = {"blocks.*.weight"};

@@ -120,13 +120,20 @@ std::vector<Mode> all_modes() {
             fp8.family = "fp8";
             modes.push_back(fp8);
         }
-        for (const int of : {0, 1, 2, 3}) {  // ranks of the data alone, and with those of one other axis
-            Mode injected = tensor_mode(of == 1 ? 2 : of == 2 ? 3 : 1, of == 2);
-            injected.context = of == 3 ? 2 : 1;
-            injected.shard = of == 0 ? 3 : 2;
-            injected.accumulation = of == 0 ? 2 : 1;
-            injected.family = "injected";
-            modes.push_back(injected);
+        for (const char* family : {"injected", "networks"}) {
+            for (const int of : {0, 1, 2, 3}) {  // ranks of the data alone, and with those of one other axis
+                Mode mode = tensor_mode(of == 1 ? 2 : of == 2 ? 3 : 1, of == 2);
+                mode.context = of == 3 ? 2 : 1;
+                mode.shard = of == 0 ? 3 : 2;
+                mode.accumulation = of == 0 ? 2 : 1;
+                mode.family = family;
+                modes.push_back(mode);
+                if (std::string(family) == "injected") continue;
+                mode.checkpointing = Checkpointing::full;
+                mode.ring = of == 3;
+                if (of == 1) mode.precision = DType::bf16;
+                modes.push_back(mode);
+            }
         }
         for (const int ranks : {2, 3, 4}) {
             for (const bool sequence : {false, true}) {

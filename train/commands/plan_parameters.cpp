@@ -20,6 +20,10 @@ std::string init_text(const InitRule& init) {
             return fmt::format("{:g}", init.value);
         case InitRule::Kind::first_element:
             return fmt::format("{:g}, then 0", init.value);
+        case InitRule::Kind::elements: {
+            const auto [least, most] = std::minmax_element(init.elements.begin(), init.elements.end());
+            return fmt::format("{:g} to {:g}", *least, *most);
+        }
         case InitRule::Kind::normal:
             return fmt::format("normal, deviation {:.4g}", init.value);
         case InitRule::Kind::uniform:

@@ -52,6 +52,12 @@ class InitialZeros {
                 stream = joined(mlp->join, {first, stream, stream && !zero(mlp->init) && !no_output});
             }
         }
+        for (const auto& [name, network] : parts_.networks)
+            if (zero(network.init))
+                found.push_back(fmt::format(
+                    "model.networks.{}.init is zero, and so is its second matrix, so that both stay zero: give init a "
+                    "value",
+                    name));
         if (!stream && head_is_zero())
             found.insert(
                 found.begin(),

@@ -14,6 +14,7 @@ namespace speedrun {
 // - the two matrices of an MLP, whose activations are zero at zero (relu_squared: the first alone, since it is flat there);
 // - the output matrix of attention, and all that its values are made of;
 // - a sublayer's factor in its join, and one of its matrices;
+// - both matrices of a network;
 // - a table, and every factor that it is injected with.
 // Empty: everything can learn, as far as initial values go.
 std::vector<std::string> parts_that_cannot_learn(const ModelConfig& model);

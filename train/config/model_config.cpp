@@ -34,8 +34,8 @@ constexpr Replacement kReplacements[] = {
     {"ngram_rows", "num_rows of a table of ngrams"},
     {"init_from", "nothing: a GPT-2 of the transformers library is preset gpt2"},
 };
-constexpr const char* kPartKeys[] = {"tables", "windows", "norms", "input", "layers",
-                                     "skips",  "output",  "head",  "loss"};
+constexpr const char* kPartKeys[] = {"tables", "windows", "networks", "norms", "input",
+                                     "layers", "skips",   "output",   "head",  "loss"};
 
 // Fields of both.
 constexpr const char* kModelDim = "width of the residual stream, a multiple of the number of heads";
@@ -99,7 +99,7 @@ void ModelConfig::fields(FieldVisitor& v) {
     v.choice(
         "preset", preset,
         "family that sets the switches below; keys given beside it win; none: the model is spelled out "
-        "by tables, input, layers, skips, output, head and loss (speedrun plan --spell-out shows a preset so)");
+        "by tables, networks, input, layers, skips, output, head and loss (speedrun plan --spell-out shows a preset so)");
     if (preset != Family::none || v.wants_all()) switch_fields(v);
     if (preset != Family::none && !v.wants_all()) {
         for (const char* key : kPartKeys)

@@ -20,6 +20,9 @@ void init_field(FieldVisitor& v, const char* name, InitConfig& init, const char*
     v.section(name, doc, [&](FieldVisitor& s) { init.fields(s); });
 }
 
+constexpr const char* kNetwork =
+    "of model.networks: it computes this number for each token, from this start; empty: none does";
+
 constexpr const char* kJoin =
     "the stream becomes r*x + p*this + what is injected, with learned r and p; null: x + this";
 
@@ -74,6 +77,22 @@ void NormConfig::fields(FieldVisitor& v) {
 
 void GateConfig::fields(FieldVisitor& v) {
     v.field("columns", columns, "first columns of the normed stream that the gate reads", {1, kMaxNarrow});
+    v.field(
+        "network", network,
+        "of model.networks: it computes a factor of each head, which no sigmoid bounds; empty: none does");
+    v.field("start", start, "a network's factor at the start", {-1e6, 1e6});
+}
+
+void NetworkConfig::fields(FieldVisitor& v) {
+    v.field(
+        "input", input,
+        "what it reads of each token: \"first\" (x0, what the input gave before anything was injected), \"input\" "
+        "(what entered the first layer), or \"after 3\" (the stream as layer 3 gave it)");
+    v.field("hidden", hidden, "width between its two matrices", {1, kMaxNarrow});
+    init_field(v, "init", init, "its first matrix at the start; the second is zero");
+    v.field("scale", scale, "what it computes is multiplied by this", {1e-6, 1e6});
+    v.field("learned_scale", learned_scale,
+            "a name makes the scale a learned number (networks.NAME), which networks of the same name share");
 }
 
 void StreamPartConfig::fields(FieldVisitor& v) {
@@ -115,17 +134,21 @@ void RotaryConfig::fields(FieldVisitor& v) {
 void ExcludeOwnValueConfig::fields(FieldVisitor& v) {
     v.field("start", start, "the learned number of each head at the start; tanh of it is the share",
             {-20, 20});
+    v.field("network", network, kNetwork);
 }
 
 void InjectedConfig::fields(FieldVisitor& v) {
     v.field("table", table,
             "whose rows are added; empty: x0, what the input gave before anything was injected");
     v.field("start", start, "their learned factor at the start", {-1e6, 1e6});
+    v.field("network", network, kNetwork);
 }
 
 void JoinConfig::fields(FieldVisitor& v) {
     v.field("stream", stream, "r at the start", {-1e6, 1e6});
     v.field("output", output, "p at the start", {-1e6, 1e6});
+    v.field("network", network,
+            "of model.networks: it computes r and p for each token, from these starts; empty: none does");
     list_of(v, "inject", "what is added as well, each times a learned factor", inject);
 }
 
@@ -223,6 +246,10 @@ void SkipConfig::fields(FieldVisitor& v) {
     v.field("from", from, "layer whose output is added", {0, 1000});
     v.field("to", to, "layer before which it is added", {0, 1000});
     v.field("start", start, "s at the start; the factor is sigmoid(s)", {-1e6, 1e6});
+    v.field(
+        "network", network,
+        "of model.networks: it computes a second factor for each token, which no sigmoid bounds; empty: none does");
+    v.field("network_start", network_start, "that factor at the start", {-1e6, 1e6});
 }
 
 void HeadConfig::fields(FieldVisitor& v) {
@@ -281,6 +308,15 @@ void ModelParts::fields(FieldVisitor& v) {
             s.field(key.c_str(), keys, "keys that a query sees at most, itself included; 0: all", {0, 1e9});
         });
     });
+    v.section("networks",
+              "small networks, by name, that compute numbers for each token: "
+              "(W2 gelu(W1 u) + b) scale, of the numbers that name them",
+              [this](FieldVisitor& s) {
+                  read_own<NetworkConfig>(s, networks, [&](const std::string& key, NetworkConfig& network) {
+                      s.section(key.c_str(), "a network",
+                                [&](FieldVisitor& inner) { network.fields(inner); });
+                  });
+              });
     v.section("norms", "the norms of the stream", [this](FieldVisitor& s) { norms.fields(s); });
     list_of(v, "input",
             "what makes the rows that enter the first layer, in order; begins with a table of tokens", input);

@@ -45,9 +45,25 @@ struct NormConfig {
     void fields(FieldVisitor& v);
 };
 
-// Numbers between 0 and 1 that are computed for each token from the first columns of its row.
+// Numbers that are computed for each token from the first columns of its row, between 0 and 1; or by a network, as it gives
+// them.
 struct GateConfig {
+    static constexpr double kStart = 0.5;
+
     int64_t columns = 12;
+    std::string network = {};
+    double start = kStart;  // of a network
+    void fields(FieldVisitor& v);
+};
+
+// A small network that computes numbers for each token: out = (W2 gelu(W1 u) + b)·scale, with W2 zero at the start. Which numbers,
+// those who name it say (network_numbers.h).
+struct NetworkConfig {
+    std::string input = "first";  // u (stream_place)
+    int64_t hidden = 64;
+    InitConfig init{.type = InitKind::uniform, .value = 0.5773502691896258, .by_fan_in = true};  // ±1/√width
+    double scale = 0.1;
+    std::string learned_scale = {};  // name of the number that it then is; networks may share it
     void fields(FieldVisitor& v);
 };
 
@@ -83,20 +99,24 @@ struct RotaryConfig {
 
 // What lies along a token's own value is taken from each head's output, by the share tanh(a) of a learned a.
 struct ExcludeOwnValueConfig {
-    double start = 0;  // a, of each head
+    double start = 0;          // a, of each head
+    std::string network = {};  // that computes a
     void fields(FieldVisitor& v);
 };
 
 // A value of the first unit, times a learned factor.
 struct InjectedConfig {
-    std::string table = {};  // whose rows; empty: what the input gave
-    double start = 0;        // the factor
+    std::string table = {};    // whose rows; empty: what the input gave
+    double start = 0;          // the factor
+    std::string network = {};  // that computes it
+    std::string factor_name() const { return (table.empty() ? "first" : table) + "_scale"; }
     void fields(FieldVisitor& v);
 };
 
 // How the stream goes on behind a sublayer: x ← r·x + p·sublayer + Σ h·injected, all factors learned.
 struct JoinConfig {
     double stream = 1, output = 1;  // r, p at the start
+    std::string network = {};       // that computes both
     std::vector<InjectedConfig> inject = {};
     void fields(FieldVisitor& v);
     // Throws a usage error for what does not fit, whatever tables there are.
@@ -167,10 +187,13 @@ struct LayersConfig {
     std::vector<std::optional<LayerConfig>> resolved() const;
 };
 
-// What layer `from` gave is added to what enters layer `to`, times the sigmoid of a learned number.
+// What layer `from` gave is added to what enters layer `to`, times the sigmoid of a learned number, and times another that a
+// network computes.
 struct SkipConfig {
     int64_t from = 0, to = 0;
     double start = -1.5;
+    std::string network = {};
+    double network_start = 1;
     void fields(FieldVisitor& v);
 };
 
@@ -221,6 +244,7 @@ struct LossConfig {
 struct ModelParts {
     std::vector<std::pair<std::string, TableConfig>> tables;  // in order of declaration
     std::vector<std::pair<std::string, Scheduled<int64_t>>> windows;
+    std::vector<std::pair<std::string, NetworkConfig>> networks;
     NormConfig norms;
     std::vector<StreamPartConfig> input;
     LayersConfig layers;

@@ -8,6 +8,7 @@
 #include "kernels/ops/ops.h"
 #include "train/config/heads_check.h"
 #include "train/config/model_parts.h"
+#include "train/config/network_numbers.h"
 #include "train/config/suggestion.h"
 
 namespace speedrun {
@@ -100,6 +101,7 @@ class PartsCheck {
         if (parts_.head.fp8) expect_fp8_width("model.head.fp8", model_dim_);
         for (size_t i = 0; i < parts_.skips.size(); ++i) check_skip(i);
         check_output();
+        check_networks(parts_);
         check_loss();
         check_softcap();
         if (parts_.head.comes_apart() && parts_.head.tied_to.empty())
@@ -120,7 +122,8 @@ class PartsCheck {
             if (name.empty() || name.size() > 60 || name.find_first_not_of(kNameLetters) != std::string::npos)
                 throw_usage("model.tables: \"{}\" is no name: letters, digits, _ and . are",
                             shown_key<nlohmann::json>(name));
-            for (const char* taken : {"blocks", "head", "smear", "inject", "backout", "skips", "final_norm"})
+            for (const char* taken :
+                 {"blocks", "head", "smear", "inject", "backout", "skips", "final_norm", "networks"})
                 if (name == taken || name.rfind(std::string(taken) + ".", 0) == 0)
                     throw_usage("model.tables.{}: parameters of that name belong to the model", name);
         }
@@ -230,7 +233,10 @@ class PartsCheck {
             check_key_offset(key + ".key_offset", attention, model_dim_ / attention.heads / 2);
         if (attention.paired) check_pairs(key + ".paired", attention);
         parts_.window_of(attention, static_cast<int64_t>(layer));
-        if (attention.gate) {
+        if (attention.gate && attention.gate->network.empty() && attention.gate->start != GateConfig::kStart)
+            throw_usage("{}.gate.start {}: a sigmoid gate starts at {}; name a network that computes it", key,
+                        attention.gate->start, GateConfig::kStart);
+        if (attention.gate && attention.gate->network.empty()) {
             check_columns(key + ".gate.columns", attention.gate->columns);
             if (attention.heads > kMaxNarrow)
                 throw_usage("{}.heads {}: gates are for at most {} heads", key, attention.heads, kMaxNarrow);
@@ -285,6 +291,9 @@ class PartsCheck {
         const std::string key = fmt::format("model.skips[{}]", i);
         expect_layer(key + ".from", skip.from);
         expect_layer(key + ".to", skip.to);
+        if (skip.network.empty() && skip.network_start != SkipConfig{}.network_start)
+            throw_usage("{}.network_start {}: no network computes that factor: name one", key,
+                        skip.network_start);
         if (skip.from >= skip.to)
             throw_usage("{}: from {} to {} does not lead forward", key, skip.from, skip.to);
         for (size_t j = 0; j < i; ++j)

@@ -10,6 +10,7 @@
 
 #include "kernels/device/error.h"
 #include "train/model/graph/parameter_uses.h"
+#include "train/model/networks.h"
 #include "train/model/nodes/gate.h"
 #include "train/model/stream_input.h"
 #include "train/model/sublayers.h"
@@ -48,14 +49,19 @@ class Builder {
         if (parts_.ngram_table().sign_rows > 0) model.sign_rows = w_.ids("batch.sign rows");
         const std::vector<std::optional<LayerConfig>> layers = parts_.layers.resolved();
         TokenTables tables(w_, parts_, value_tables_of(layers));
-        Sublayers sublayers(w_, parts_, tables, options_);
+        Networks networks(w_, parts_);
+        networks_ = &networks;
+        Sublayers sublayers(w_, parts_, tables, networks, options_);
+        for (const int64_t layer : networks.layers_read()) kept_.insert(layer);
         for (const SkipConfig& skip : parts_.skips) kept_.insert(skip.from);
         for (const StreamPartConfig& part : parts_.output)
             if (part.type == StreamPart::backout) kept_.insert(part.layer);
 
         model.graph.name_unit("embeddings");
         stream_ = first_ = StreamInput(w_, parts_, tables).write();
+        networks.write({StreamPlace::kFirst}, first_);
         inject(tables, layers);
+        networks.write({StreamPlace::kInput}, stream_);
         for (size_t i = 0; i < layers.size(); ++i) {
             if (!layers[i]) continue;
             const auto number = static_cast<int64_t>(i);
@@ -63,11 +69,11 @@ class Builder {
             enter(*layers[i], number);
             if (layers[i]->attention) {
                 delta_ = sublayers.attention(number, *layers[i]->attention, norm("attn_norm"));
-                join("attn", layers[i]->attention->join, tables);
+                join(number, "attn", layers[i]->attention->join, tables);
             }
             if (layers[i]->mlp) {
                 delta_ = sublayers.mlp(*layers[i]->mlp, norm("mlp_norm"));
-                join("mlp", layers[i]->mlp->join, tables);
+                join(number, "mlp", layers[i]->mlp->join, tables);
             }
             last_ = number;
         }
@@ -80,7 +86,9 @@ class Builder {
   private:
     void begin_unit(std::string name, const std::string& prefix) {
         w_.begin_unit(std::move(name), prefix);
-        if (kept_.count(last_)) after_[last_] = entered(fmt::format("output of block {}", last_));
+        if (!kept_.count(last_)) return;
+        after_[last_] = entered(fmt::format("output of block {}", last_));
+        networks_->write({last_}, stream_);
     }
 
     // The residual stream, with what the last attention or MLP gave.
@@ -114,22 +122,34 @@ class Builder {
         }
     }
 
+    // A value times a factor that is learned, or that a network computes for each token.
+    struct Factor {
+        std::string name;
+        double start;
+        std::string network, meaning;
+    };
+    WeightedSum::Term times(ValueId value, int64_t layer, const Factor& factor) {
+        if (!factor.network.empty()) return {.value = value, .gate = networks_->number(layer, factor.name)};
+        return {.value = value, .parameter = w_.number(factor.name, factor.start, factor.meaning)};
+    }
+
     // The stream with what a sublayer gave, and what is injected behind it.
-    void join(const std::string& sublayer, const std::optional<JoinConfig>& config, TokenTables& tables) {
+    void join(int64_t layer, const std::string& sublayer, const std::optional<JoinConfig>& config,
+              TokenTables& tables) {
         if (!config) return;
-        const auto factor = [&](const std::string& name, double start, const std::string& meaning) {
-            return w_.number(fmt::format("{}.{}_scale", sublayer, name), start, meaning);
-        };
+        const std::string own = sublayer + ".";
         std::vector<WeightedSum::Term> terms{
-            {.value = stream_,
-             .parameter = factor("stream", config->stream, "r: x becomes r x + p " + sublayer)},
-            {.value = delta_, .parameter = factor("output", config->output, "p, see stream_scale")}};
+            times(
+                stream_, layer,
+                {own + "stream_scale", config->stream, config->network, "r: x becomes r x + p " + sublayer}),
+            times(delta_, layer,
+                  {own + "output_scale", config->output, config->network, "p, see stream_scale"})};
         for (const InjectedConfig& injected : config->inject) {
             const bool first = injected.table.empty();
-            terms.push_back({.value = first ? first_ : tables.in_stream(injected.table),
-                             .parameter = factor(first ? "first" : injected.table, injected.start,
-                                                 first ? "g: + g x0, x0 what the input gave"
-                                                       : "h: + h times the row of " + injected.table)});
+            terms.push_back(times(
+                first ? first_ : tables.in_stream(injected.table), layer,
+                {own + injected.factor_name(), injected.start, injected.network,
+                 first ? "g: + g x0, x0 what the input gave" : "h: + h times the row of " + injected.table}));
         }
         delta_ = kNoValue;
         combine("behind " + sublayer, terms);
@@ -146,7 +166,8 @@ class Builder {
                  .one = w_.one(),
                  .number = w_.number("skip", skip.start,
                                      fmt::format("s: sigmoid(s) x what block {} gave is added", skip.from))});
-            combine("with the skip", {{.value = x}, {.value = after_.at(skip.from), .gate = gate}});
+            combine("with the skip",
+                    {{.value = x}, {.value = after_.at(skip.from), .gate = skip_factor(skip, gate)}});
         }
         if (!layer.mix) return;
         const ValueId x = entered("entered");
@@ -156,6 +177,16 @@ class Builder {
                           "a, b: the block begins from a x + b x0, x0 what entered the first"});
         combine("attn_norm input", {{.value = x, .parameter = mix, .element = 0},
                                     {.value = first_, .parameter = mix, .element = 1}});
+    }
+
+    // The sigmoid of a skip, times what a network says of each token.
+    ValueId skip_factor(const SkipConfig& skip, ValueId gate) {
+        if (skip.network.empty()) return gate;
+        const ValueId of_token = networks_->number(skip.to, "skip_factor");
+        const ValueId product = w_.f32("skip factor", {w_.stream_tokens(), {Dimension::numbers, 1}});
+        w_.add<WeightedSum>({.y = product, .terms = {{.value = of_token, .gate = gate}}},
+                            w_.stream_tokens().size);
+        return product;
     }
 
     // What the head reads.
@@ -209,6 +240,7 @@ class Builder {
     const ModelOptions options_;
     const ModelParts parts_;
     GraphWriter w_;
+    Networks* networks_ = nullptr;
     std::set<int64_t> kept_;                        // layers whose output is read elsewhere
     std::map<int64_t, ValueId> after_;              // those outputs
     int64_t last_ = -1;                             // the layer before the unit at hand

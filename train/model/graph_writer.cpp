@@ -143,12 +143,16 @@ ValueId GraphWriter::redistribute(ValueId x, const std::string& suffix, const Re
                                   int64_t chunks) {
     const Extent rows = how.to == Placement::shard(0) ? own_tokens() : tokens();
     const std::string named = model.graph[x].name + suffix;
-    const ValueId y = how.in_place() ? model.graph.view(x, named, 0, width().size)
-                                     : model.graph.value(named, Element::real, {rows, width()});
-    add<Redistribute>(
-        {.y = y, .x = x}, how,
-        Redistribute::Options{
-            .part = batch.tensor, .tokens = tokens().size, .width = width().size, .chunks = chunks});
+    const Extent columns = model.graph[x].extents.back();
+    const Element element = model.graph[x].element;
+    const ValueId y = how.in_place() ? model.graph.view(x, named, 0, columns.size)
+                                     : model.graph.value(named, element, {rows, columns});
+    add<Redistribute>({.y = y, .x = x}, how,
+                      Redistribute::Options{.part = batch.tensor,
+                                            .tokens = tokens().size,
+                                            .width = columns.size,
+                                            .chunks = chunks,
+                                            .element = element});
     return y;
 }
 

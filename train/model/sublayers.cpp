@@ -18,8 +18,10 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
     const int64_t C = w_.head_width().size, H = heads.size, D = C / H;
     normed = w_.into_matrices(normed);
     // Before the product: its backward gives the gradient of `normed` whole, and the gate's adds some columns.
+    const bool computed = config.gate && !config.gate->network.empty();
     const ValueId gates =
-        config.gate
+        computed ? networks_.by_heads(layer, "attn.gate", heads)
+        : config.gate
             ? w_.gate("attn.gate", normed, heads, config.gate->columns,
                       "W: the output of head h is multiplied by sigmoid(W[h] . x[0:columns]), x normed")
             : kNoValue;
@@ -88,7 +90,7 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
     if (config.paired)
         for (ValueId* const x : {&q, &k, &v}) *x = without_gaps(*x);
     ValueId out = config.paired ? attend_in_pairs({q, k, v}, how) : attend({q, k, v}, how);
-    if (config.exclude_own_value) out = without_own_value(*config.exclude_own_value, out, v, heads);
+    if (config.exclude_own_value) out = without_own_value(layer, *config.exclude_own_value, {out, v}, heads);
     if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
     return w_.into_stream(
         w_.linear("attn.out", out,
@@ -138,17 +140,18 @@ ValueId Sublayers::with_key_offset(ValueId k, int64_t heads, int64_t turning_pai
     return y;
 }
 
-ValueId Sublayers::without_own_value(const ExcludeOwnValueConfig& config, ValueId out, ValueId v,
-                                     const Extent& heads) {
+ValueId Sublayers::without_own_value(int64_t layer, const ExcludeOwnValueConfig& config,
+                                     const OutputAndValue& x, const Extent& heads) {
     const ValueId y = w_.real("attn_out without own value", w_.tokens(), w_.head_width());
-    w_.add<ExcludeOwnValue>(
-        {.y = y,
-         .o = out,
-         .v = v,
-         .alpha = w_.parameter(
-             "attn.own_value", {heads},
-             {w_.filled(config.start),
-              "a: from the output y of a head is taken tanh(a) (y.v)/(v.v) v, v the token's own"})});
+    ExcludeOwnValue::Ports ports{.y = y, .o = x.out, .v = x.v};
+    if (config.network.empty())
+        ports.alpha = w_.parameter(
+            "attn.own_value", {heads},
+            {w_.filled(config.start),
+             "a: from the output y of a head is taken tanh(a) (y.v)/(v.v) v, v the token's own"});
+    else
+        ports.token_alpha = networks_.by_heads(layer, "attn.own_value", heads);
+    w_.add<ExcludeOwnValue>(ports);
     return y;
 }
 

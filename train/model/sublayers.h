@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "train/model/networks.h"
 #include "train/model/nodes/attention.h"
 #include "train/model/nodes/key_travel.h"
 #include "train/model/token_tables.h"
@@ -13,8 +14,9 @@ namespace speedrun {
 
 class Sublayers {
   public:
-    Sublayers(GraphWriter& writer, const ModelParts& parts, TokenTables& tables, const ModelOptions& options)
-        : w_(writer), parts_(parts), tables_(tables), options_(options) {}
+    Sublayers(GraphWriter& writer, const ModelParts& parts, TokenTables& tables, Networks& networks,
+              const ModelOptions& options)
+        : w_(writer), parts_(parts), tables_(tables), networks_(networks), options_(options) {}
 
     // Attention of the normed stream, in the layer of this number.
     ValueId attention(int64_t layer, const AttentionConfig& config, ValueId normed);
@@ -31,7 +33,10 @@ class Sublayers {
     ValueId attend(const Projected& x, AttentionOptions how);
     ValueId with_key_offset(ValueId k, int64_t heads, int64_t turning_pairs);
     // The output of attention without what lies along v.
-    ValueId without_own_value(const ExcludeOwnValueConfig& config, ValueId out, ValueId v,
+    struct OutputAndValue {
+        ValueId out, v;
+    };
+    ValueId without_own_value(int64_t layer, const ExcludeOwnValueConfig& config, const OutputAndValue& x,
                               const Extent& heads);
     // Heads j and j + H/2 as one over rows of twice the length, in which they take turns.
     ValueId attend_in_pairs(const Projected& x, AttentionOptions how);
@@ -45,6 +50,7 @@ class Sublayers {
     GraphWriter& w_;
     const ModelParts& parts_;
     TokenTables& tables_;
+    Networks& networks_;
     const ModelOptions options_;
     std::map<std::pair<std::vector<double>, bool>, RotaryTables> rotary_;
 };

@@ -31,7 +31,7 @@ int ParameterTable::declare(std::string name, const std::vector<Extent>& extents
     Parameter parameter;
     parameter.id = size();
     parameter.name = std::move(name);
-    parameter.init = init;
+    parameter.init = std::move(init);
     parameter.matrices = matrices;
     parameter.full_precision = extents.size() == 1;
     for (const Extent& extent : extents) {

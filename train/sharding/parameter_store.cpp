@@ -227,6 +227,14 @@ void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, 
             if (!boxes.empty() && boxes.front().in_whole == 0)
                 ops.fill({.x = at(boxes.front().in_part, 1), .value = init.value}, stream);
             break;
+        case InitRule::Kind::elements:
+            for (const Box& box : boxes)
+                for (int64_t i = 0; i < box.count(); ++i)
+                    ops.fill({.x = at(box.in_part + i, 1),
+                              .value = init.elements.at(static_cast<size_t>(
+                                  box.in_whole + i / box.columns * box.stride + i % box.columns))},
+                             stream);
+            break;
         case InitRule::Kind::normal:
             each_row([&](const Tensor& x, int64_t offset) {
                 ops.random_normal(

@@ -1,6 +1,7 @@
 #include "train/model/nodes/gate.h"
 
 #include "train/model/graph/graph.h"
+#include "train/model/nodes/exchanged_rows.h"
 
 namespace speedrun {
 
@@ -45,6 +46,68 @@ void Gate::backward(const Call& call) const {
                 call.stream);
         },
         call.of(weight_));
+}
+
+TokenNumbers::TokenNumbers(const Ports& ports, float scale)
+    : Node(Cost::pointwise),
+      y_(writes({.value = ports.y, .in_backward = true})),
+      x_(reads({.value = ports.x, .gradient = Gives::added, .in_backward = true})),
+      weight_(uses(ports.weight, true)),
+      bias_(uses(ports.bias, false)),
+      scale_(scale) {}
+
+std::string TokenNumbers::describe(const NodeGraph& graph) const {
+    return fmt::format("numbers {} -> {}", graph.width_of(value_of(x_)), graph.width_of(value_of(y_)));
+}
+
+void TokenNumbers::forward(const Call& call) const {
+    call.ops.narrow_linear_forward({.y = call(y_),
+                                    .x = call(x_),
+                                    .weight = call(weight_),
+                                    .bias = call(bias_),
+                                    .scale = scale_,
+                                    .activation = GateActivation::identity},
+                                   call.stream);
+}
+
+void TokenNumbers::backward(const Call& call) const {
+    const ValueGradient dx = call.gradient(x_);
+    // The operation adds to both gradients of parameters or to none.
+    contribute(
+        [&](const ParameterGradient& dw, const ParameterGradient& db) {
+            call.ops.narrow_linear_backward({.dx = dx.tensor,
+                                             .dweight = dw.tensor,
+                                             .dbias = db.tensor,
+                                             .dy = call.gradient(y_),
+                                             .y = call(y_),
+                                             .x = call(x_),
+                                             .weight = call(weight_),
+                                             .scale = scale_,
+                                             .activation = GateActivation::identity,
+                                             .accumulate_x = dx.adds,
+                                             .accumulate = dw.adds},
+                                            call.stream);
+        },
+        call.of(weight_), call.of(bias_));
+}
+
+OwnNumbers::OwnNumbers(const Ports& ports, int64_t first_column)
+    : Node(Cost::pointwise),
+      y_(writes({.value = ports.y})),
+      x_(reads({.value = ports.x, .gradient = Gives::added})),
+      first_column_(first_column) {}
+
+void OwnNumbers::forward(const Call& call) const {
+    const Tensor y = call(y_);
+    copy_rows(call, y, call(x_).column_slice(first_column_, y.cols()));
+}
+
+void OwnNumbers::backward(const Call& call) const {
+    const ValueGradient dx = call.gradient(x_);
+    const Tensor dy = call.gradient(y_);
+    if (!dx.adds) call.ops.fill({.x = flat(dx.tensor), .value = 0}, call.stream);
+    const Tensor own = dx.tensor.column_slice(first_column_, dy.cols());
+    call.ops.add({.y = own, .x = own, .z = dy}, call.stream);
 }
 
 NumberGate::NumberGate(const Ports& ports)

@@ -26,6 +26,46 @@ class Gate final : public Node {
     const int64_t columns_;
 };
 
+// y = scale·(x Wᵀ + b): numbers of each token that nothing bounds (op::NarrowLinearForward).
+class TokenNumbers final : public Node {
+  public:
+    struct Ports {
+        ValueId y;           // f32 (tokens, numbers)
+        ValueId x;           // (tokens, hidden)
+        ParameterId weight;  // (numbers, hidden)
+        ParameterId bias;    // (numbers)
+    };
+    TokenNumbers(const Ports& ports, float scale);
+    const char* kind() const override { return "numbers of tokens"; }
+    std::string describe(const NodeGraph& graph) const override;
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+
+  private:
+    const Out y_;
+    const In x_;
+    const Par weight_, bias_;
+    const float scale_;
+};
+
+// Columns of numbers that all ranks of the tensor axis have, those of this rank's heads.
+class OwnNumbers final : public Node {
+  public:
+    struct Ports {
+        ValueId y;  // f32 (tokens, own numbers)
+        ValueId x;  // f32 (tokens, numbers)
+    };
+    OwnNumbers(const Ports& ports, int64_t first_column);
+    const char* kind() const override { return "own numbers"; }
+    void forward(const Call& call) const override;
+    void backward(const Call& call) const override;
+
+  private:
+    const Out y_;
+    const In x_;
+    const int64_t first_column_;
+};
+
 // y = sigmoid(s), one learned number for all tokens.
 class NumberGate final : public Node {
   public:

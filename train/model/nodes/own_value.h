@@ -9,10 +9,11 @@ namespace speedrun {
 class ExcludeOwnValue final : public Node {
   public:
     struct Ports {
-        ValueId y;          // (tokens, head_width)
-        ValueId o;          // likewise
-        ValueId v;          // likewise, as attention reads it
-        ParameterId alpha;  // f32 (heads)
+        ValueId y;                         // (tokens, head_width)
+        ValueId o;                         // likewise
+        ValueId v;                         // likewise, as attention reads it
+        ParameterId alpha = kNoParameter;  // f32 (heads)
+        ValueId token_alpha = kNoValue;    // or f32 (tokens, heads)
     };
     explicit ExcludeOwnValue(const Ports& ports);
     const char* kind() const override { return "exclude own value"; }
@@ -21,8 +22,10 @@ class ExcludeOwnValue final : public Node {
     void backward(const Call& call) const override;
 
   private:
+    Tensor alpha_of(const Call& call) const;
+
     const Out y_;
-    const In o_, v_;
+    const In o_, v_, token_alpha_;
     const Par alpha_;
 };
 

@@ -62,7 +62,8 @@ Redistribute::Redistribute(const Ports& ports, const Redistribution& how, const 
     staged_ = needs({.rows = pieces.most_rows(),
                      .columns = options.width,
                      .forward = staged(false),
-                     .backward = staged(true)});
+                     .backward = staged(true),
+                     .element = options.element});
 }
 
 std::string Redistribute::describe(const NodeGraph& /*graph*/) const {
@@ -97,7 +98,8 @@ std::vector<Node::Sent> Redistribute::sent(const NodeGraph& /*graph*/, bool back
         all.push_back({.kind = kind,
                        .axis = Axis::tensor,
                        .elements = elements,
-                       .sent_elements = wire_bytes(kind, options_.part.size, elements)});
+                       .sent_elements = wire_bytes(kind, options_.part.size, elements),
+                       .full_precision = options_.element == Element::f32});
     }
     return all;
 }

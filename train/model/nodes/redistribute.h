@@ -35,6 +35,7 @@ class Redistribute final : public Node {
         TensorPart part;
         int64_t tokens, width;
         int64_t chunks = 1;
+        Element element = Element::real;
     };
     Redistribute(const Ports& ports, const Redistribution& how, const Options& options);
     const char* kind() const override { return "redistribution"; }

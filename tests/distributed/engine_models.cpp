@@ -1,0 +1,108 @@
+#include "tests/distributed/engine_models.h"
+
+#include "train/config/config_json.h"
+
+namespace speedrun::testing {
+
+// What no preset has: a table of values in two layers that are no neighbours, a smear, n-grams behind it, gates, a skip, a backout,
+// outputs without what lies along own values, and layers without attention or MLP.
+ModelConfig model_in_parts(int64_t heads) {
+    ModelConfig model = parse_config(R"({
+        "model": {
+            "preset": "none", "model_dim": 48, "vocab_size": 257,
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}},
+                       "grams": {"rows": "ngrams", "max_ngram": 3, "num_rows": 101, "init": {"type": "normal", "value": 0.5}},
+                       "values": {"init": {"type": "normal", "value": 1}}},
+            "input": [{"type": "table", "table": "embed"}, {"type": "smear", "start": 0.5},
+                      {"type": "table", "table": "grams"}, {"type": "norm"}],
+            "layers": {
+                "count": 4,
+                "each": {"mix": {}, "attention": {"heads": 3, "gate": {}, "value_table": "values",
+                                                  "out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
+                         "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
+                "at": {"1": {"attention": null},
+                       "2": {"mlp": null, "attention": {"value_table": "", "exclude_own_value": {"start": 0.25}}},
+                       "3": {"attention": {"exclude_own_value": {"start": -0.75}}}}},
+            "skips": [{"from": 0, "to": 3, "start": 0.5}],
+            "output": [{"type": "backout", "layer": 1, "start": 0.2}, {"type": "norm"}],
+            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
+            "loss": {"weights": [1, 0.5]}},
+        "batch": {"sequence_length": 16},
+        "optimizers": {"groups": [{"params": ["*"]}]}})",
+                                     "test", {})
+                            .model;
+    model.parts.layers.each.attention->heads = heads;
+    for (LayersAt& at : model.parts.layers.at)
+        if (at.layer && at.layer->attention) at.layer->attention->heads = heads;
+    return model;
+}
+
+ModelConfig model_in_eight_bits(int64_t heads) {
+    ModelConfig model = model_in_parts(heads);
+    model.parts.head.fp8 = HeadFp8Config{};
+    // Constants: what ranks round does not depend on how many there are.
+    constexpr Fp8ScaleConfig kNormed{Fp8ScaleBy::constant, 1.0 / 64},
+        kMatrix{Fp8ScaleBy::constant, 1.0 / 512};
+    for (std::optional<MlpConfig>* mlp : {&model.parts.layers.each.mlp, &model.parts.layers.at[0].layer->mlp})
+        (*mlp)->up_fp8 = (*mlp)->down_fp8 = {kNormed, kMatrix};
+    return model;
+}
+
+ModelConfig injected_model(int64_t heads) {
+    ModelConfig model = parse_config(R"({
+        "model": {
+            "preset": "none", "model_dim": 48, "vocab_size": 257,
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}},
+                       "pairs": {"rows": "ngrams", "hash": "products", "num_rows": 101, "sign_rows": 60,
+                                 "init": {"type": "normal", "value": 0.5}}},
+            "input": [{"type": "table", "table": "embed"}, {"type": "norm"}, {"type": "inject", "table": "pairs", "start": 0.3}],
+            "layers": {
+                "count": 3,
+                "each": {"attention": {"out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true},
+                                       "join": {"stream": 1.05, "inject": [{"start": 0.1}, {"table": "pairs", "start": 0.2}]}},
+                         "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}, "join": {"output": 0.9}}},
+                "at": {"1": {"attention": null}}},
+            "output": [{"type": "norm"}],
+            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
+            "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}},
+        "batch": {"sequence_length": 16},
+        "optimizers": {"groups": [{"params": ["*"]}]}})",
+                                     "test", {})
+                            .model;
+    model.parts.layers.each.attention->heads = heads;
+    return model;
+}
+
+// Numbers of each token from networks of what the input gave and of what a layer gave, for heads and for the stream.
+ModelConfig model_with_networks(int64_t heads) {
+    ModelConfig model = parse_config(R"({
+        "model": {
+            "preset": "none", "model_dim": 48, "vocab_size": 257,
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}}},
+            "networks": {"early": {"hidden": 20, "learned_scale": "gates", "init": {"type": "normal", "value": 0.3}},
+                         "late": {"input": "after 1", "hidden": 20, "learned_scale": "gates"}},
+            "input": [{"type": "table", "table": "embed"}, {"type": "norm"}],
+            "layers": {
+                "count": 4,
+                "each": {"attention": {"out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true},
+                                       "exclude_own_value": {"network": "early", "start": 0.2},
+                                       "gate": {"network": "early", "start": 0.7}},
+                         "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true},
+                                 "join": {"network": "early", "stream": 1.05}}},
+                "at": {"1": {"attention": null},
+                       "3": {"attention": {"exclude_own_value": {"network": "late"}, "gate": {"network": "late"},
+                                           "join": {"inject": [{"start": 0.1, "network": "late"}]}},
+                             "mlp": {"join": null}}}},
+            "skips": [{"from": 0, "to": 3, "start": 0.5, "network": "late", "network_start": 0.5}],
+            "output": [{"type": "norm"}],
+            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
+        "batch": {"sequence_length": 16},
+        "optimizers": {"groups": [{"params": ["*"]}]}})",
+                                     "test", {})
+                            .model;
+    model.parts.layers.each.attention->heads = heads;
+    model.parts.layers.at[1].layer->attention->heads = heads;
+    return model;
+}
+
+}  // namespace speedrun::testing

@@ -1,0 +1,13 @@
+// Models that no preset says, for the engine on ranks: a family of modes each (Mode::family).
+#pragma once
+
+#include "train/config/config.h"
+
+namespace speedrun::testing {
+
+ModelConfig model_in_parts(int64_t heads);
+ModelConfig model_in_eight_bits(int64_t heads);
+ModelConfig injected_model(int64_t heads);
+ModelConfig model_with_networks(int64_t heads);
+
+}  // namespace speedrun::testing

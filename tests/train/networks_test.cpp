@@ -1,0 +1,362 @@
+// Networks that compute numbers for each token: the whole model, losses and every gradient, against its formulas in float64;
+// what is refused.
+#include "train/model/networks.h"
+
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "kernels/device/error.h"
+#include "tests/train/model_harness.h"
+#include "tests/train/rows.h"
+#include "train/config/cannot_learn.h"
+#include "train/config/config_json.h"
+#include "train/model/graph/layer_table.h"
+
+namespace speedrun::testing {
+namespace {
+
+using Settings = std::vector<std::string>;
+constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kHeads = 2, kHead = kWidth / kHeads,
+                  kVocabulary = 40;
+
+// Layer 0 has own values, a gate and injected rows of one network, layer 1 an MLP joined by it; what layer 1 gives is read
+// by another, for a skip and own values. Both have one learned scale. A third reads what enters the first layer.
+Config config_of(const Settings& settings = {}) {
+    return parse_config(R"({
+        "model": {
+            "preset": "none", "model_dim": 24, "vocab_size": 40,
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}}, "more": {"init": {"type": "normal", "value": 1}}},
+            "networks": {"early": {"hidden": 5, "learned_scale": "gates"},
+                         "late": {"input": "after 1", "hidden": 7, "learned_scale": "gates"},
+                         "joins": {"input": "input", "hidden": 3, "scale": 0.5}},
+            "input": [{"type": "table", "table": "embed"}, {"type": "norm"},
+                      {"type": "inject", "table": "more", "start": 0.3}],
+            "layers": {
+                "count": 4,
+                "each": {"attention": {"heads": 2, "window": "0", "rotary": null, "qk_norm": false},
+                         "mlp": {"ratio": 2}},
+                "at": {"0": {"mlp": null, "attention": {
+                                "exclude_own_value": {"start": 0.2, "network": "early"},
+                                "gate": {"network": "early", "start": 0.25},
+                                "join": {"stream": 1.05, "output": 0.9,
+                                         "inject": [{"network": "early"},
+                                                    {"table": "more", "start": 0.05, "network": "early"}]}}},
+                       "1": {"attention": null, "mlp": {"join": {"network": "joins", "stream": 1.1}}},
+                       "2": {"attention": {"exclude_own_value": {"network": "late"}, "gate": {"columns": 6}}},
+                       "3": {"attention": null}}},
+            "skips": [{"from": 0, "to": 3, "start": -0.5, "network": "late", "network_start": 0.5}],
+            "output": [{"type": "norm"}],
+            "head": {"softcap": 0}},
+        "batch": {"sequence_length": 9, "microbatch_tokens": 18, "tokens_per_step": 18},
+        "optimizers": {"groups": [{"params": ["*"]}]}})",
+                        "test", settings);
+}
+
+void add(Values& x, double a, double b, const Values& y) {  // x ← a·x + b·y
+    for (size_t i = 0; i < x.size(); ++i) x[i] = a * x[i] + b * y[i];
+}
+double sigmoid(double x) {
+    return 1 / (1 + std::exp(-x));
+}
+
+// All tokens side by side: attention looks back.
+struct Twin {
+    const HostBatch& batch;
+    std::map<std::string, Values> p = {};
+
+    using Stream = std::vector<Values>;
+
+    Values row(const std::string& table, size_t token) const {
+        const auto begin = p.at(table + ".weight").begin() + batch.tokens[token] * kWidth;
+        return {begin, begin + kWidth};
+    }
+    double number(const std::string& name) const { return p.at(name).at(0); }
+    Values network(const std::string& name, double scale, const Values& u) const {
+        Values hidden = product(p.at("networks." + name + ".up.weight"), u);
+        for (double& h : hidden) h *= 0.5 * std::erfc(-h / std::sqrt(2.0));
+        Values out = product(p.at("networks." + name + ".down.weight"), hidden);
+        add(out, scale, scale, p.at("networks." + name + ".bias"));
+        return out;
+    }
+    // Outputs of heads, and values, of each token.
+    struct Heads {
+        Stream out, v;
+    };
+    Heads attend(const std::string& block, const Stream& x) const {
+        Stream q, k;
+        Heads heads;
+        for (const Values& row : x) {
+            const Values qkv = product(p.at(block + "attn.qkv.weight"), normed(row));
+            q.emplace_back(qkv.begin(), qkv.begin() + kWidth);
+            k.emplace_back(qkv.begin() + kWidth, qkv.begin() + 2 * kWidth);
+            heads.v.emplace_back(qkv.begin() + 2 * kWidth, qkv.end());
+        }
+        for (size_t t = 0; t < x.size(); ++t) {
+            Values out(kWidth);
+            for (int64_t h = 0; h < kHeads; ++h) {
+                double total = 0;
+                Values sum(kHead);
+                for (auto s = static_cast<size_t>(batch.first_key[t]); s <= t; ++s) {
+                    double dot = 0;
+                    for (int64_t d = h * kHead; d < (h + 1) * kHead; ++d)
+                        dot += q[t][static_cast<size_t>(d)] * k[s][static_cast<size_t>(d)];
+                    const double weight = std::exp(dot / std::sqrt(double{kHead}));
+                    total += weight;
+                    for (int64_t d = 0; d < kHead; ++d)
+                        sum[static_cast<size_t>(d)] +=
+                            weight * heads.v[s][static_cast<size_t>(h * kHead + d)];
+                }
+                for (int64_t d = 0; d < kHead; ++d)
+                    out[static_cast<size_t>(h * kHead + d)] = sum[static_cast<size_t>(d)] / total;
+            }
+            heads.out.push_back(out);
+        }
+        return heads;
+    }
+    static void exclude_own_value(Values& out, const Values& v, const double* alpha) {
+        for (size_t h = 0; h < kHeads; ++h) {
+            double square = 0, dot = 0;
+            for (size_t d = h * kHead; d < (h + 1) * kHead; ++d) {
+                square += v[d] * v[d];
+                dot += out[d] * v[d];
+            }
+            for (size_t d = h * kHead; d < (h + 1) * kHead; ++d)
+                out[d] -= std::tanh(alpha[h]) * dot / square * v[d];
+        }
+    }
+    static void gate(Values& out, const double* gates) {
+        for (size_t d = 0; d < kWidth; ++d) out[d] *= gates[d / kHead];
+    }
+    Values mlp(const std::string& block, const Values& x) const {
+        Values hidden = product(p.at(block + "mlp.up.weight"), normed(x));
+        for (double& h : hidden) h = h > 0 ? h * h : 0;
+        return product(p.at(block + "mlp.down.weight"), hidden);
+    }
+
+    Values losses() const {
+        const size_t tokens = batch.tokens.size();
+        const double scale = number("networks.gates");
+        Stream x, x0, c0, early, late;
+        for (size_t t = 0; t < tokens; ++t) {
+            x0.push_back(normed(row("embed", t)));
+            x.push_back(x0.back());
+            add(x.back(), 1, number("inject.more"), row("more", t));
+            early.push_back(network("early", scale, x0.back()));
+        }
+        c0 = x;
+        // early: two numbers of the stream (g, h), then own values and gates of two heads each.
+        const Heads first = attend("blocks.0.", x);
+        for (size_t t = 0; t < tokens; ++t) {
+            Values out = first.out[t];
+            exclude_own_value(out, first.v[t], &early[t][2]);
+            gate(out, &early[t][4]);
+            add(x[t], number("blocks.0.attn.stream_scale"), number("blocks.0.attn.output_scale"),
+                product(p.at("blocks.0.attn.out.weight"), out));
+            add(x[t], 1, early[t][0], x0[t]);
+            add(x[t], 1, early[t][1], row("more", t));
+        }
+        const Stream skipped = x;
+        for (size_t t = 0; t < tokens; ++t) {
+            const Values joins = network("joins", 0.5, c0[t]);
+            add(x[t], joins[0], joins[1], mlp("blocks.1.", x[t]));
+            late.push_back(network("late", scale, x[t]));
+        }
+        // late: the skip's factor, then own values.
+        const Heads second = attend("blocks.2.", x);
+        for (size_t t = 0; t < tokens; ++t) {
+            Values out = second.out[t];
+            exclude_own_value(out, second.v[t], &late[t][1]);
+            const Values n = normed(x[t]);
+            Values gates = product(p.at("blocks.2.attn.gate.weight"), {n.begin(), n.begin() + 6});
+            for (double& g : gates) g = sigmoid(g);
+            gate(out, gates.data());
+            add(x[t], 1, 1, product(p.at("blocks.2.attn.out.weight"), out));
+            add(x[t], 1, 1, mlp("blocks.2.", x[t]));
+            add(x[t], 1, sigmoid(number("blocks.3.skip")) * late[t][0], skipped[t]);
+            add(x[t], 1, 1, mlp("blocks.3.", x[t]));
+        }
+        Values losses;
+        for (size_t t = 0; t < tokens; ++t) {
+            const Values z = product(p.at("head.weight"), normed(x[t]));
+            double sum = 0;
+            for (size_t v = 0; v < kVocabulary; ++v) sum += std::exp(z[v]);
+            const int32_t target = batch.targets[t];
+            losses.push_back(target < 0 ? 0 : std::log(sum) - z[static_cast<size_t>(target)]);
+        }
+        return losses;
+    }
+    double loss() const {
+        const Values all = losses();
+        return std::accumulate(all.begin(), all.end(), 0.0);
+    }
+};
+
+TEST(NetworksTest, TheWholeModelIsItsFormulas) {
+    for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
+        const ModelConfig model = config_of().model;
+        ModelHarness h(model, kRows * kSequence, kSequence, DType::f32, {},
+                       {.activation_checkpointing = checkpointing});
+        const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
+        Twin twin{batch};
+        std::mt19937_64 random(5);
+        std::normal_distribution<double> normal;
+        for (const Parameter& p : h.table().all()) {
+            Values values(static_cast<size_t>(p.numel()));
+            for (double& v : values)
+                v = static_cast<float>(p.numel() == 1 ? 0.6 + 0.1 * normal(random) : 0.3 * normal(random));
+            h.set(p, values);
+            twin.p[p.name] = std::move(values);
+        }
+        h.gradients.begin_step();
+        h.backward(batch, 1);
+        const Values losses = h.read(h.model.losses()), expected = twin.losses();
+        // A loss is a few dozen roundings of 6e-8.
+        for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], expected[t], 2e-5) << "token " << t;
+        for (const Parameter& p : h.table().all()) {
+            const Values gradient = h.gradient(p);
+            EXPECT_GT(norm_of(gradient), 0) << p.name;
+            for (int trial = 0; trial < 3; ++trial) {
+                Values& values = twin.p.at(p.name);
+                const Values start = values;
+                Values direction(values.size());
+                for (double& d : direction) d = normal(random);
+                const double given =
+                    std::inner_product(direction.begin(), direction.end(), gradient.begin(), 0.0);
+                constexpr double kStep = 1e-5;
+                const auto at = [&](double step) {
+                    for (size_t i = 0; i < values.size(); ++i) values[i] = start[i] + step * direction[i];
+                    return twin.loss();
+                };
+                const double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
+                values = start;
+                // f32's roundings of the engine, which sums over 18 tokens; the quotient of float64 errs by 1e-8.
+                EXPECT_NEAR(given, slope, 5e-5 * norm_of(gradient) + 1e-5) << p.name;
+            }
+        }
+    }
+}
+
+// With a second matrix of zeros every number is its start, whatever the token.
+TEST(NetworksTest, BeginsAsTheModelWithoutDoes) {
+    const auto losses = [](const Settings& settings) {
+        const ModelConfig model = config_of(settings).model;
+        ModelHarness h(model, kRows * kSequence, kSequence);
+        h.randomize(0.3, 7);
+        for (const Parameter& p : h.table().all()) {  // by name: a table's order has no say
+            std::seed_seq name(p.name.begin(), p.name.end());
+            std::mt19937 random(name);
+            std::normal_distribution<double> normal;
+            Values values(static_cast<size_t>(p.numel()));
+            for (double& v : values) v = static_cast<float>(0.3 * normal(random));
+            const bool of_network = p.name.starts_with("networks.");
+            const bool starts = of_network || p.name.ends_with("_scale") || p.name.ends_with("own_value");
+            if (starts && p.init.kind == InitRule::Kind::constant) values.assign(values.size(), p.init.value);
+            if (p.init.kind == InitRule::Kind::elements)
+                values.assign(p.init.elements.begin(), p.init.elements.end());
+            h.set(p, values);
+        }
+        h.forward_loss(random_batch(model, kRows, kSequence, true, 3));
+        return h.read(h.model.losses());
+    };
+    const std::string at =
+        R"(model.layers.at={"0": {"mlp": null, "attention": {"exclude_own_value": {"start": 0.2},)";
+    const std::string rest =
+        R"("join": {"stream": 1.05, "output": 0.9, "inject": [{}, {"table": "more", "start": 0.05}]}}},
+        "1": {"attention": null, "mlp": {"join": {"stream": 1.1}}},
+        "2": {"attention": {"exclude_own_value": {}, "gate": {"columns": 6}}}, "3": {"attention": null}})";
+    const std::string networks = R"(model.networks={"late": {"input": "after 1"}})";
+    const Values with =
+        losses({R"(model.networks={"early": {}, "late": {"input": "after 1"}, "joins": {"input": "input"}})",
+                R"(model.layers.at.0.attention.gate=null)"});
+    const Values without = losses({networks, at + rest});
+    ASSERT_EQ(with.size(), without.size());
+    for (size_t t = 0; t < with.size(); ++t) EXPECT_NEAR(with[t], without[t], 1e-5) << t;
+}
+
+TEST(NetworksTest, GivesNumbersInOrder) {
+    const ModelConfig model = config_of().model;
+    std::vector<std::string> numbers;
+    for (const NetworkNumbers& n : network_numbers(model.parts))
+        numbers.push_back(fmt::format("{} {} {}", n.network, n.name, n.count));
+    EXPECT_EQ(numbers, (std::vector<std::string>{
+                           "early blocks.0.attn.first_scale 1", "early blocks.0.attn.more_scale 1",
+                           "joins blocks.1.mlp.stream_scale 1", "joins blocks.1.mlp.output_scale 1",
+                           "late blocks.3.skip_factor 1", "early blocks.0.attn.own_value 2",
+                           "early blocks.0.attn.gate 2", "late blocks.2.attn.own_value 2"}));
+    const ParameterTable table = parameters_of(model, kSequence);
+    const auto near = [](std::vector<float> values) {
+        for (float& v : values) v = std::round(v * 1e4F) / 1e4F;
+        return values;
+    };
+    EXPECT_EQ(near(table.find("networks.early.bias").init.elements),
+              (std::vector<float>{0, 0.5, 2, 2, 2.5, 2.5}))
+        << "times a scale of 0.1 what each starts as";
+    EXPECT_EQ(near(table.find("networks.joins.bias").init.elements), (std::vector<float>{2.2F, 2}));
+    EXPECT_EQ(table.find("networks.gates").init.value, 0.1F);
+    EXPECT_EQ(table.find("networks.early.up.weight").shape, (std::vector<int64_t>{5, kWidth}));
+    EXPECT_EQ(table.find("networks.late.down.weight").shape, (std::vector<int64_t>{3, 7}));
+    EXPECT_FALSE(table.contains("networks.joins.scale"));
+    for (const char* gone : {"blocks.0.attn.own_value", "blocks.0.attn.gate.weight",
+                             "blocks.0.attn.first_scale", "blocks.1.mlp.stream_scale"})
+        EXPECT_FALSE(table.contains(gone)) << gone;
+    // Learned all the same: what names no network.
+    for (const char* there : {"blocks.0.attn.stream_scale", "blocks.2.attn.gate.weight", "blocks.3.skip"})
+        EXPECT_TRUE(table.contains(there)) << there;
+}
+
+void expect_refused(const Settings& settings, const std::string& text) {
+    try {
+        config_of(settings);
+        ADD_FAILURE() << text;
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+}
+
+TEST(NetworksTest, WhatCannotBeIsRefused) {
+    const std::string at = "model.layers.at.";
+    expect_refused(
+        {at + "0.attention.gate.network=earli"},
+        "layer 0: attention.gate.network: no network \"earli\" in model.networks, did you mean early?");
+    expect_refused({R"(model.networks.unread={})"}, "model.networks.unread: nothing reads it");
+    expect_refused({R"(model.networks.a b={})"}, "is no name");
+    expect_refused({"model.networks.late.input=behind 1"},
+                   "model.networks.late.input: \"behind 1\" is no place of the stream");
+    expect_refused({"model.networks.late.input=after 9"}, "\"after 9\": there are layers 0 to 3");
+    expect_refused(
+        {"model.networks.late.input=after 2"},
+        "attention.exclude_own_value.network: \"late\" reads what layer 2 gives, which is not there in "
+        "layer 2 yet");
+    expect_refused(
+        {"model.networks.late.scale=0.2"},
+        "model.networks.late.scale 0.2: it shares the learned \"gates\" with \"early\", whose scale is 0.1");
+    expect_refused({at + "2.attention.gate.start=0.25"},
+                   "attention.gate.start 0.25: a sigmoid gate starts at 0.5; name a network");
+    expect_refused({R"(model.skips=[{"from": 0, "to": 3, "network_start": 0.5}])"},
+                   "model.skips[0].network_start 0.5: no network computes that factor");
+    expect_refused({at + "0.attention.heads=24", at + "0.attention.gate.network=early",
+                    at + "2.attention.exclude_own_value.network=early", at + "2.attention.heads=24"},
+                   "numbers are asked of it, at most 64 are possible");
+    expect_refused({R"(model.tables={"embed": {}, "more": {}, "networks.x": {}})"},
+                   "parameters of that name belong to the model");
+}
+
+TEST(NetworksTest, TwoMatricesOfZerosAreReported) {
+    const auto found = parts_that_cannot_learn(config_of({"model.networks.late.init.value=0"}).model);
+    EXPECT_EQ(
+        std::count_if(found.begin(), found.end(),
+                      [](const std::string& text) { return text.starts_with("model.networks.late.init"); }),
+        1);
+    EXPECT_TRUE(parts_that_cannot_learn(config_of().model).empty() ||
+                !parts_that_cannot_learn(config_of().model)[0].starts_with("model.networks"));
+}
+
+}  // namespace
+}  // namespace speedrun::testing

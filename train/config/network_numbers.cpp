@@ -1,0 +1,149 @@
+#include "train/config/network_numbers.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "kernels/device/error.h"
+#include "train/config/suggestion.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr const char* kNetworkLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+
+class NumbersOfNetworks {
+  public:
+    explicit NumbersOfNetworks(const ModelParts& parts) : parts_(parts) {
+        const auto layers = parts.layers.resolved();
+        for (layer_ = 0; layer_ < static_cast<int64_t>(layers.size()); ++layer_) {
+            const auto& layer = layers[static_cast<size_t>(layer_)];
+            if (!layer) continue;
+            key_ = fmt::format("model.layers, layer {}: ", layer_);
+            note_skips();
+            if (layer->attention) note_attention(*layer->attention);
+            if (layer->mlp) note_join("mlp", layer->mlp->join);
+        }
+        std::stable_partition(numbers_.begin(), numbers_.end(),
+                              [](const NetworkNumbers& numbers) { return !numbers.by_heads; });
+    }
+    std::vector<NetworkNumbers> take() { return std::move(numbers_); }
+
+  private:
+    struct Asked {
+        std::string name, key;
+        double start;
+        int64_t heads = 0;
+    };
+    void note(const std::string& network, const Asked& asked) {
+        if (network.empty()) return;
+        numbers_.push_back({.network = network,
+                            .name = fmt::format("blocks.{}.{}", layer_, asked.name),
+                            .key = asked.key,
+                            .layer = layer_,
+                            .count = std::max<int64_t>(asked.heads, 1),
+                            .start = asked.start,
+                            .by_heads = asked.heads > 0});
+    }
+    void note_skips() {
+        for (size_t i = 0; i < parts_.skips.size(); ++i) {
+            const SkipConfig& skip = parts_.skips[i];
+            if (skip.to == layer_)
+                note(skip.network,
+                     {"skip_factor", fmt::format("model.skips[{}].network", i), skip.network_start});
+        }
+    }
+    void note_attention(const AttentionConfig& attention) {
+        if (const auto& own = attention.exclude_own_value)
+            note(own->network, {"attn.own_value", key_ + "attention.exclude_own_value.network", own->start,
+                                attention.heads});
+        if (const auto& gate = attention.gate)
+            note(gate->network, {"attn.gate", key_ + "attention.gate.network", gate->start, attention.heads});
+        note_join("attn", attention.join);
+    }
+    void note_join(const std::string& sublayer, const std::optional<JoinConfig>& join) {
+        if (!join) return;
+        const std::string key = key_ + (sublayer == "attn" ? "attention" : sublayer) + ".join.";
+        note(join->network, {sublayer + ".stream_scale", key + "network", join->stream});
+        note(join->network, {sublayer + ".output_scale", key + "network", join->output});
+        for (size_t i = 0; i < join->inject.size(); ++i)
+            note(join->inject[i].network,
+                 {sublayer + "." + join->inject[i].factor_name(), fmt::format("{}inject[{}].network", key, i),
+                  join->inject[i].start});
+    }
+
+    const ModelParts& parts_;
+    int64_t layer_ = 0;
+    std::string key_;
+    std::vector<NetworkNumbers> numbers_;
+};
+
+void check_network_name(const std::string& key, const std::string& name) {
+    if (name.empty() || name.size() > 60 || name.find_first_not_of(kNetworkLetters) != std::string::npos)
+        throw_usage("{}: \"{}\" is no name: letters, digits and _ are", key, name);
+}
+
+}  // namespace
+
+StreamPlace stream_place(const std::string& key, const std::string& text) {
+    if (text == "first") return {StreamPlace::kFirst};
+    if (text == "input") return {StreamPlace::kInput};
+    constexpr std::string_view kAfter = "after ";
+    int64_t layer = -1;
+    if (text.starts_with(kAfter)) {
+        const char* const end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data() + kAfter.size(), end, layer);
+        if (error == std::errc() && rest == end && layer >= 0) return {layer};
+    }
+    throw_usage(
+        "{}: \"{}\" is no place of the stream: \"first\", \"input\" and \"after 3\" (or another layer) are",
+        key, text);
+}
+
+std::vector<NetworkNumbers> network_numbers(const ModelParts& parts) {
+    return NumbersOfNetworks(parts).take();
+}
+
+void check_networks(const ModelParts& parts) {
+    std::set<std::string> names;
+    for (const auto& [name, network] : parts.networks) names.insert(name);
+    std::map<std::string, int64_t> counts;
+    const std::vector<NetworkNumbers> all = network_numbers(parts);
+    for (const NetworkNumbers& numbers : all) {
+        if (!names.count(numbers.network))
+            throw_usage("{}: no network \"{}\" in model.networks{}", numbers.key, numbers.network,
+                        suggestion(numbers.network, names));
+        counts[numbers.network] += numbers.count;
+    }
+    const auto layers = parts.layers.resolved();
+    std::map<std::string, std::pair<std::string, double>> scales;  // by learned_scale: of which network
+    for (const auto& [name, network] : parts.networks) {
+        const std::string key = "model.networks." + name;
+        check_network_name("model.networks", name);
+        const StreamPlace place = stream_place(key + ".input", network.input);
+        if (place.after >= static_cast<int64_t>(layers.size()))
+            throw_usage("{}.input \"{}\": there are layers 0 to {}", key, network.input, layers.size() - 1);
+        if (place.after >= 0 && !layers[static_cast<size_t>(place.after)])
+            throw_usage("{}.input \"{}\": this layer is left out (model.layers.at)", key, network.input);
+        if (counts[name] == 0)
+            throw_usage("{}: nothing reads it (network of gates, joins, skips, exclude_own_value)", key);
+        if (counts[name] > kMaxNarrow)
+            throw_usage(
+                "{}: {} numbers are asked of it, at most {} are possible: share them with a second network",
+                key, counts[name], kMaxNarrow);
+        for (const NetworkNumbers& numbers : all)
+            if (numbers.network == name && numbers.layer <= place.after)
+                throw_usage("{}: \"{}\" reads what layer {} gives, which is not there in layer {} yet",
+                            numbers.key, name, place.after, numbers.layer);
+        if (network.learned_scale.empty()) continue;
+        check_network_name(key + ".learned_scale", network.learned_scale);
+        const auto [first, is_new] = scales.try_emplace(network.learned_scale, name, network.scale);
+        if (!is_new && first->second.second != network.scale)
+            throw_usage("{}.scale {}: it shares the learned \"{}\" with \"{}\", whose scale is {}", key,
+                        network.scale, network.learned_scale, first->second.first, first->second.second);
+    }
+}
+
+}  // namespace speedrun

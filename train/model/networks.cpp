@@ -1,0 +1,126 @@
+#include "train/model/networks.h"
+
+#include <utility>
+
+#include "train/model/nodes/activation.h"
+#include "train/model/nodes/copy.h"
+#include "train/model/nodes/gate.h"
+#include "train/model/nodes/linear.h"
+
+namespace speedrun {
+
+Networks::Networks(GraphWriter& writer, const ModelParts& parts) : w_(writer) {
+    const std::vector<NetworkNumbers> all = network_numbers(parts);
+    for (const auto& [name, config] : parts.networks) {
+        Network network{.name = name,
+                        .config = config,
+                        .place = stream_place("model.networks." + name + ".input", config.input),
+                        .asked = {},
+                        .up = kNoParameter,
+                        .down = kNoParameter,
+                        .bias = kNoParameter};
+        for (const NetworkNumbers& numbers : all) {
+            if (numbers.network != name) continue;
+            network.count += numbers.count;
+            if (!numbers.by_heads) network.of_stream += numbers.count;
+            network.asked.push_back(numbers);
+        }
+        declare(network);
+        networks_.push_back(std::move(network));
+    }
+}
+
+ParameterId Networks::parameter(const std::string& name, const std::vector<Extent>& extents,
+                                const InitRule& init, const std::string& meaning) {
+    const ParameterId id = w_.model.table.declare("networks." + name, extents, init);
+    w_.model.table.explain(id, meaning);
+    return id;
+}
+
+void Networks::declare(Network& network) {
+    const NetworkConfig& config = network.config;
+    const Extent hidden{Dimension::numbers, config.hidden}, numbers{Dimension::numbers, network.count};
+    InitRule starts{.kind = InitRule::Kind::elements};
+    std::string given;
+    for (const NetworkNumbers& asked : network.asked) {
+        starts.elements.insert(starts.elements.end(), static_cast<size_t>(asked.count),
+                               static_cast<float>(asked.start / config.scale));
+        given += (given.empty() ? "" : ", ") + asked.name;
+    }
+    network.up =
+        parameter(network.name + ".up.weight", {hidden, w_.width()}, w_.rule(config.init, w_.width().size),
+                  "h = gelu(W x), x the stream: " + config.input);
+    network.down = parameter(network.name + ".down.weight", {numbers, hidden}, GraphWriter::filled(0),
+                             "(W h + b) scale are, in this order, " + given);
+    network.bias = parameter(network.name + ".bias", {numbers}, starts, "b, see down.weight");
+    if (config.learned_scale.empty()) return;
+    const std::string name = config.learned_scale;
+    for (const Network& other : networks_)
+        if (other.config.learned_scale == name) network.scale = other.scale;
+    if (network.scale == kNoParameter)
+        network.scale = parameter(name, {{Dimension::numbers, 1}}, GraphWriter::filled(config.scale),
+                                  "scale, see down.weight");
+}
+
+std::vector<int64_t> Networks::layers_read() const {
+    std::vector<int64_t> layers;
+    for (const Network& network : networks_)
+        if (network.place.after >= 0) layers.push_back(network.place.after);
+    return layers;
+}
+
+void Networks::write(const StreamPlace& place, ValueId x) {
+    for (const Network& network : networks_) {
+        if (network.place.after != place.after) continue;
+        const ValueId numbers = numbers_of(network, x);
+        const bool shares_heads = w_.batch.tensor.size > 1 && network.count > network.of_stream;
+        const ValueId all_heads = shares_heads ? shared(network, numbers) : kNoValue;
+        int64_t first = 0;
+        for (const NetworkNumbers& asked : network.asked) {
+            if (asked.by_heads && shares_heads) {
+                of_heads_[asked.name] = {all_heads, first - network.of_stream};
+            } else {
+                given_[asked.name] = w_.model.graph.view(numbers, asked.name, first, asked.count);
+            }
+            first += asked.count;
+        }
+    }
+}
+
+ValueId Networks::numbers_of(const Network& network, ValueId x) {
+    const Extent rows = w_.rows_of(x), hidden{Dimension::numbers, network.config.hidden};
+    const std::string& name = network.name;
+    const ValueId product = w_.real(name + " product", rows, hidden),
+                  active = w_.real(name + " hidden", rows, hidden);
+    w_.add<Linear>({.y = product, .x = x, .weight = network.up});
+    w_.add<Activate>({.y = active, .x = product}, Activation::gelu_erf);
+    const std::vector<Extent> extents{rows, {Dimension::numbers, network.count}};
+    const ValueId numbers = w_.f32(name + " numbers", extents);
+    const bool learned = network.scale != kNoParameter;
+    w_.add<TokenNumbers>({.y = numbers, .x = active, .weight = network.down, .bias = network.bias},
+                         learned ? 1.0F : static_cast<float>(network.config.scale));
+    if (!learned) return numbers;
+    const ValueId scaled = w_.f32(name + " scaled", extents);
+    w_.add<WeightedSum>({.y = scaled, .terms = {{.value = numbers, .parameter = network.scale}}}, rows.size);
+    return scaled;
+}
+
+ValueId Networks::shared(const Network& network, ValueId numbers) {
+    const int64_t count = network.count - network.of_stream;
+    // Collectives take values without gaps.
+    const ValueId own =
+        w_.f32(network.name + " of heads", {w_.rows_of(numbers), {Dimension::numbers, count}});
+    w_.add<Copy>(
+        {.y = own, .x = w_.view(numbers, network.name + " heads among numbers", network.of_stream, count)});
+    return w_.into_matrices(own);
+}
+
+ValueId Networks::by_heads(int64_t layer, const std::string& name, const Extent& heads) {
+    const auto at = of_heads_.find(full(layer, name));
+    if (at == of_heads_.end()) return number(layer, name);
+    const ValueId own = w_.f32(name + " of own heads", {w_.tokens(), heads});
+    w_.add<OwnNumbers>({.y = own, .x = at->second.of}, at->second.first + w_.batch.tensor.index * heads.size);
+    return own;
+}
+
+}  // namespace speedrun
