@@ -73,7 +73,8 @@ ModelConfig injected_model(int64_t heads) {
     return model;
 }
 
-// Numbers of each token from networks of what the input gave and of what a layer gave, for heads and for the stream.
+// Numbers of each token from networks of what the input gave and of what a layer gave, for heads and for the stream; attention
+// that reads what an earlier layer gave.
 ModelConfig model_with_networks(int64_t heads) {
     ModelConfig model = parse_config(R"({
         "model": {
@@ -90,7 +91,8 @@ ModelConfig model_with_networks(int64_t heads) {
                          "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true},
                                  "join": {"network": "early", "stream": 1.05}}},
                 "at": {"1": {"attention": null},
-                       "3": {"attention": {"exclude_own_value": {"network": "late"}, "gate": {"network": "late"},
+                       "2": {"attention": {"reads": "after 0"}},
+                       "3": {"attention": {"reads": "after 0", "exclude_own_value": {"network": "late"}, "gate": {"network": "late"},
                                            "join": {"inject": [{"start": 0.1, "network": "late"}]}},
                              "mlp": {"join": null}}}},
             "skips": [{"from": 0, "to": 3, "start": 0.5, "network": "late", "network_start": 0.5}],
@@ -101,7 +103,8 @@ ModelConfig model_with_networks(int64_t heads) {
                                      "test", {})
                             .model;
     model.parts.layers.each.attention->heads = heads;
-    model.parts.layers.at[1].layer->attention->heads = heads;
+    for (LayersAt& at : model.parts.layers.at)
+        if (at.layer->attention) at.layer->attention->heads = heads;
     return model;
 }
 

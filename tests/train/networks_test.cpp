@@ -25,7 +25,7 @@ using Settings = std::vector<std::string>;
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kHeads = 2, kHead = kWidth / kHeads,
                   kVocabulary = 40;
 
-// Layer 0 has own values, a gate and injected rows of one network, layer 1 an MLP joined by it; what layer 1 gives is read
+// Layer 2 reads what layer 0 gave. Layer 0 has own values, a gate and injected rows of one network, layer 1 an MLP joined by it; what layer 1 gives is read
 // by another, for a skip and own values. Both have one learned scale. A third reads what enters the first layer.
 Config config_of(const Settings& settings = {}) {
     return parse_config(R"({
@@ -48,7 +48,7 @@ Config config_of(const Settings& settings = {}) {
                                          "inject": [{"network": "early"},
                                                     {"table": "more", "start": 0.05, "network": "early"}]}}},
                        "1": {"attention": null, "mlp": {"join": {"network": "joins", "stream": 1.1}}},
-                       "2": {"attention": {"exclude_own_value": {"network": "late"}, "gate": {"columns": 6}}},
+                       "2": {"attention": {"reads": "after 0", "exclude_own_value": {"network": "late"}, "gate": {"columns": 6}}},
                        "3": {"attention": null}}},
             "skips": [{"from": 0, "to": 3, "start": -0.5, "network": "late", "network_start": 0.5}],
             "output": [{"type": "norm"}],
@@ -168,11 +168,11 @@ struct Twin {
             late.push_back(network("late", scale, x[t]));
         }
         // late: the skip's factor, then own values.
-        const Heads second = attend("blocks.2.", x);
+        const Heads second = attend("blocks.2.", skipped);
         for (size_t t = 0; t < tokens; ++t) {
             Values out = second.out[t];
             exclude_own_value(out, second.v[t], &late[t][1]);
-            const Values n = normed(x[t]);
+            const Values n = normed(skipped[t]);
             Values gates = product(p.at("blocks.2.attn.gate.weight"), {n.begin(), n.begin() + 6});
             for (double& g : gates) g = sigmoid(g);
             gate(out, gates.data());
@@ -269,7 +269,7 @@ TEST(NetworksTest, BeginsAsTheModelWithoutDoes) {
     const std::string rest =
         R"("join": {"stream": 1.05, "output": 0.9, "inject": [{}, {"table": "more", "start": 0.05}]}}},
         "1": {"attention": null, "mlp": {"join": {"stream": 1.1}}},
-        "2": {"attention": {"exclude_own_value": {}, "gate": {"columns": 6}}}, "3": {"attention": null}})";
+        "2": {"attention": {"reads": "after 0", "exclude_own_value": {}, "gate": {"columns": 6}}}, "3": {"attention": null}})";
     const std::string networks = R"(model.networks={"late": {"input": "after 1"}})";
     const Values with =
         losses({R"(model.networks={"early": {}, "late": {"input": "after 1"}, "joins": {"input": "input"}})",
@@ -346,6 +346,26 @@ TEST(NetworksTest, WhatCannotBeIsRefused) {
                    "numbers are asked of it, at most 64 are possible");
     expect_refused({R"(model.tables={"embed": {}, "more": {}, "networks.x": {}})"},
                    "parameters of that name belong to the model");
+}
+
+// Layers that read one place share its norm, unless it has parameters.
+TEST(NetworksTest, ANormIsWrittenOnceForAllThatReadIt) {
+    const auto norms = [](const Settings& settings) {
+        const ModelConfig model = config_of(settings).model;
+        const ModelGraph written =
+            build_model(model, {.tokens = 18, .sequence_length = kSequence}, {.logit_rows = 18});
+        int64_t count = 0;
+        for (const Value& value : written.graph.values()) count += value.name.ends_with("attn_norm") ? 1 : 0;
+        return count;
+    };
+    const std::string both = R"(model.layers.at.3.attention={"heads": 2, "reads": "after 0"})";
+    EXPECT_EQ(norms({}), 2);
+    EXPECT_EQ(norms({both}), 2);
+    EXPECT_EQ(norms({both, "model.norms.gain=true"}), 3);
+    expect_refused({"model.layers.at.2.attention.reads=after 2"},
+                   "layer 2: attention.reads \"after 2\": what layer 2 gives is not there in layer 2 yet");
+    expect_refused({"model.layers.at.2.attention.reads=after 7"}, "there are layers 0 to 3");
+    expect_refused({"model.layers.at.2.attention.reads=7"}, "\"7\" is no place of the stream");
 }
 
 TEST(NetworksTest, TwoMatricesOfZerosAreReported) {

@@ -171,6 +171,9 @@ void JoinConfig::validate(const std::string& key) const {
 
 void AttentionConfig::fields(FieldVisitor& v) {
     v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
+    v.field("reads", reads,
+            "what q, k and v are made of, normed: \"after 3\" (what layer 3 gave), \"input\" or \"first\" "
+            "(model.networks.NAME.input); empty: the stream, as everything else in the layer");
     v.field("bias", bias, "its linear layers have biases");
     v.field("qk_norm", qk_norm, "RMS-normalise each head's q and k");
     v.optional("rotary", rotary, "turn q and k by angles of their positions; null: do not");

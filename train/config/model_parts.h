@@ -123,9 +123,10 @@ struct JoinConfig {
     void validate(const std::string& key) const;
 };
 
-// x + O·attention(norm(x)).
+// x + O·attention(norm(x)), or of another place of the stream.
 struct AttentionConfig {
     int64_t heads = 4;
+    std::string reads = {};  // stream_place; empty: x
     bool bias = false;
     bool qk_norm = true;
     std::optional<RotaryConfig> rotary = RotaryConfig{};

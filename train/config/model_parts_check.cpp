@@ -233,6 +233,8 @@ class PartsCheck {
             check_key_offset(key + ".key_offset", attention, model_dim_ / attention.heads / 2);
         if (attention.paired) check_pairs(key + ".paired", attention);
         parts_.window_of(attention, static_cast<int64_t>(layer));
+        if (!attention.reads.empty())
+            earlier_place(key + ".reads", attention.reads, static_cast<int64_t>(layer), layers_);
         if (attention.gate && attention.gate->network.empty() && attention.gate->start != GateConfig::kStart)
             throw_usage("{}.gate.start {}: a sigmoid gate starts at {}; name a network that computes it", key,
                         attention.gate->start, GateConfig::kStart);

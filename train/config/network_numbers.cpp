@@ -80,6 +80,15 @@ class NumbersOfNetworks {
     std::vector<NetworkNumbers> numbers_;
 };
 
+void expect_layer(const std::string& key, const std::string& text, const StreamPlace& place,
+                  const std::vector<std::optional<LayerConfig>>& layers) {
+    if (place.after < 0) return;
+    if (place.after >= static_cast<int64_t>(layers.size()))
+        throw_usage("{} \"{}\": there are layers 0 to {}", key, text, layers.size() - 1);
+    if (!layers[static_cast<size_t>(place.after)])
+        throw_usage("{} \"{}\": this layer is left out (model.layers.at)", key, text);
+}
+
 void check_network_name(const std::string& key, const std::string& name) {
     if (name.empty() || name.size() > 60 || name.find_first_not_of(kNetworkLetters) != std::string::npos)
         throw_usage("{}: \"{}\" is no name: letters, digits and _ are", key, name);
@@ -100,6 +109,16 @@ StreamPlace stream_place(const std::string& key, const std::string& text) {
     throw_usage(
         "{}: \"{}\" is no place of the stream: \"first\", \"input\" and \"after 3\" (or another layer) are",
         key, text);
+}
+
+StreamPlace earlier_place(const std::string& key, const std::string& text, int64_t layer,
+                          const std::vector<std::optional<LayerConfig>>& layers) {
+    const StreamPlace place = stream_place(key, text);
+    expect_layer(key, text, place, layers);
+    if (place.after >= layer)
+        throw_usage("{} \"{}\": what layer {} gives is not there in layer {} yet", key, text, place.after,
+                    layer);
+    return place;
 }
 
 std::vector<NetworkNumbers> network_numbers(const ModelParts& parts) {
@@ -123,10 +142,7 @@ void check_networks(const ModelParts& parts) {
         const std::string key = "model.networks." + name;
         check_network_name("model.networks", name);
         const StreamPlace place = stream_place(key + ".input", network.input);
-        if (place.after >= static_cast<int64_t>(layers.size()))
-            throw_usage("{}.input \"{}\": there are layers 0 to {}", key, network.input, layers.size() - 1);
-        if (place.after >= 0 && !layers[static_cast<size_t>(place.after)])
-            throw_usage("{}.input \"{}\": this layer is left out (model.layers.at)", key, network.input);
+        expect_layer(key + ".input", network.input, place, layers);
         if (counts[name] == 0)
             throw_usage("{}: nothing reads it (network of gates, joins, skips, exclude_own_value)", key);
         if (counts[name] > kMaxNarrow)

@@ -16,6 +16,9 @@ struct StreamPlace {
 };
 // Throws a usage error for any other text. key: where it stands.
 StreamPlace stream_place(const std::string& key, const std::string& text);
+// Throws a usage error where such a place is not there yet in `layer`.
+StreamPlace earlier_place(const std::string& key, const std::string& text, int64_t layer,
+                          const std::vector<std::optional<LayerConfig>>& layers);
 
 // Numbers that one place of the model asks a network for, of each token.
 struct NetworkNumbers {

@@ -53,6 +53,8 @@ class Builder {
         networks_ = &networks;
         Sublayers sublayers(w_, parts_, tables, networks, options_);
         for (const int64_t layer : networks.layers_read()) kept_.insert(layer);
+        for (const auto& layer : layers)
+            if (layer && layer->attention) keep(layer->attention->reads);
         for (const SkipConfig& skip : parts_.skips) kept_.insert(skip.from);
         for (const StreamPartConfig& part : parts_.output)
             if (part.type == StreamPart::backout) kept_.insert(part.layer);
@@ -61,6 +63,8 @@ class Builder {
         stream_ = first_ = StreamInput(w_, parts_, tables).write();
         networks.write({StreamPlace::kFirst}, first_);
         inject(tables, layers);
+        after_[StreamPlace::kFirst] = first_;
+        after_[StreamPlace::kInput] = stream_;
         networks.write({StreamPlace::kInput}, stream_);
         for (size_t i = 0; i < layers.size(); ++i) {
             if (!layers[i]) continue;
@@ -68,7 +72,8 @@ class Builder {
             begin_unit(fmt::format("block {}", i), fmt::format("blocks.{}.", i));
             enter(*layers[i], number);
             if (layers[i]->attention) {
-                delta_ = sublayers.attention(number, *layers[i]->attention, norm("attn_norm"));
+                const AttentionConfig& attention = *layers[i]->attention;
+                delta_ = sublayers.attention(number, attention, attention_input(attention));
                 join(number, "attn", layers[i]->attention->join, tables);
             }
             if (layers[i]->mlp) {
@@ -99,6 +104,21 @@ class Builder {
         delta_ = kNoValue;
         stream_ = sum;
         return stream_;
+    }
+    void keep(const std::string& place) {
+        if (!place.empty()) kept_.insert(stream_place("place", place).after);
+    }
+    // What matrices of attention read. Norms without parameters are written once for all layers that read a place, and so is
+    // the way to all ranks.
+    ValueId attention_input(const AttentionConfig& config) {
+        if (config.reads.empty()) return w_.into_matrices(norm("attn_norm"));
+        entered("attn_norm input");
+        const int64_t place = stream_place("reads", config.reads).after;
+        const auto write = [&] { return w_.into_matrices(w_.norm("attn_norm", after_.at(place))); };
+        if (parts_.norms.gain || parts_.norms.bias) return write();
+        const auto [normed, is_new] = normed_.try_emplace(place);
+        if (is_new) normed->second = write();
+        return normed->second;
     }
     ValueId norm(const std::string& name) { return w_.norm(name, entered(name + " input")); }
     // What the stream is, from here on.
@@ -242,7 +262,8 @@ class Builder {
     GraphWriter w_;
     Networks* networks_ = nullptr;
     std::set<int64_t> kept_;                        // layers whose output is read elsewhere
-    std::map<int64_t, ValueId> after_;              // those outputs
+    std::map<int64_t, ValueId> after_;              // those outputs, and other places (StreamPlace::after)
+    std::map<int64_t, ValueId> normed_;             // likewise, for attention
     int64_t last_ = -1;                             // the layer before the unit at hand
     ValueId first_ = kNoValue;                      // what entered the first layer
     ValueId stream_ = kNoValue, delta_ = kNoValue;  // residual stream, and what is still to be added to it

@@ -16,7 +16,6 @@ namespace speedrun {
 ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, ValueId normed) {
     const Extent heads = w_.cut({Dimension::heads, config.heads});
     const int64_t C = w_.head_width().size, H = heads.size, D = C / H;
-    normed = w_.into_matrices(normed);
     // Before the product: its backward gives the gradient of `normed` whole, and the gate's adds some columns.
     const bool computed = config.gate && !config.gate->network.empty();
     const ValueId gates =

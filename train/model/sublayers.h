@@ -18,7 +18,7 @@ class Sublayers {
               const ModelOptions& options)
         : w_(writer), parts_(parts), tables_(tables), networks_(networks), options_(options) {}
 
-    // Attention of the normed stream, in the layer of this number.
+    // Attention in the layer of this number; normed: as parts of matrices read it.
     ValueId attention(int64_t layer, const AttentionConfig& config, ValueId normed);
     ValueId mlp(const MlpConfig& config, ValueId normed);
 
