@@ -36,7 +36,7 @@ struct Mode {
     // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings | "parts": what no preset has
     // | "fp8": these with products of 8-bit numbers
     // | "injected": bigrams with signs, injected at the input and behind sublayers
-    // | "networks": numbers of each token that networks compute
+    // | "networks": numbers of each token that networks compute | "places": these, and values from other places
     const char* family = "recipe";
     Checkpointing checkpointing = Checkpointing::none;
     StepOrder step_order = StepOrder::reverse;

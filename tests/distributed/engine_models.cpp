@@ -93,10 +93,11 @@ ModelConfig model_with_networks(int64_t heads) {
                 "at": {"1": {"attention": null},
                        "2": {"attention": {"reads": "after 0"}},
                        "3": {"attention": {"reads": "after 0", "exclude_own_value": {"network": "late"}, "gate": {"network": "late"},
-                                           "join": {"inject": [{"start": 0.1, "network": "late"}]}},
+                                           "join": {"inject": [{"start": 0.1, "network": "late"}, {"of": "after 1", "start": 0.1}]}},
+                             "mix": {"network": "late", "add": [{"of": "input", "network": "late"}]},
                              "mlp": {"join": null}}}},
             "skips": [{"from": 0, "to": 3, "start": 0.5, "network": "late", "network_start": 0.5}],
-            "output": [{"type": "norm"}],
+            "output": [{"type": "add", "of": "input", "start": 0.1}, {"type": "add", "of": "after 1", "network": "late"}, {"type": "norm"}],
             "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
         "batch": {"sequence_length": 16},
         "optimizers": {"groups": [{"params": ["*"]}]}})",
@@ -105,6 +106,20 @@ ModelConfig model_with_networks(int64_t heads) {
     model.parts.layers.each.attention->heads = heads;
     for (LayersAt& at : model.parts.layers.at)
         if (at.layer->attention) at.layer->attention->heads = heads;
+    return model;
+}
+
+// Values with what other places of the stream give, and with gated rows of a table.
+ModelConfig model_with_places(int64_t heads) {
+    ModelConfig model = model_with_networks(heads);
+    model.parts.tables.emplace_back("values", model.parts.tables.front().second);
+    model.parts.layers.each.attention->value_table = "values";
+    model.parts.layers.each.attention->value_gate = ValueGateConfig{};
+    for (LayersAt& at : model.parts.layers.at)
+        if (at.numbers == "3")
+            at.layer->attention->add_to_values = {{.of = "input", .start = 0.2, .network = "late"},
+                                                  {.of = "after 1", .start = -0.3, .network = "late"},
+                                                  {.of = "stream", .start = 0.1}};
     return model;
 }
 

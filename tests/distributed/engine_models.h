@@ -9,5 +9,6 @@ ModelConfig model_in_parts(int64_t heads);
 ModelConfig model_in_eight_bits(int64_t heads);
 ModelConfig injected_model(int64_t heads);
 ModelConfig model_with_networks(int64_t heads);
+ModelConfig model_with_places(int64_t heads);
 
 }  // namespace speedrun::testing

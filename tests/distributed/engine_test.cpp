@@ -120,13 +120,14 @@ std::vector<Mode> all_modes() {
             fp8.family = "fp8";
             modes.push_back(fp8);
         }
-        for (const char* family : {"injected", "networks"}) {
+        for (const char* family : {"injected", "networks", "places"}) {
             for (const int of : {0, 1, 2, 3}) {  // ranks of the data alone, and with those of one other axis
                 Mode mode = tensor_mode(of == 1 ? 2 : of == 2 ? 3 : 1, of == 2);
                 mode.context = of == 3 ? 2 : 1;
                 mode.shard = of == 0 ? 3 : 2;
                 mode.accumulation = of == 0 ? 2 : 1;
                 mode.family = family;
+                if (mode.tensor > 1 && std::string(family) == "places") continue;
                 modes.push_back(mode);
                 if (std::string(family) == "injected") continue;
                 mode.checkpointing = Checkpointing::full;

@@ -82,7 +82,8 @@ class InitialZeros {
         return (x.stream && join->stream != 0) || (x.output && join->output != 0) ||
                std::any_of(join->inject.begin(), join->inject.end(), [&](const InjectedConfig& injected) {
                    return injected.start != 0 &&
-                          (injected.table.empty() ? x.first : !table_is_zero(injected.table));
+                          (injected.table.empty() ? injected.of != InjectedConfig::kFirst || x.first
+                                                  : !table_is_zero(injected.table));
                });
     }
     bool is_injected(const std::vector<StreamPartConfig>& parts) const {
@@ -96,22 +97,27 @@ class InitialZeros {
         std::map<std::string, bool> read;
         for (const StreamPartConfig& part : parts_.input)
             if (part.type == StreamPart::inject) read[part.table] |= part.start != 0;
-        const auto note = [&](const auto& sublayer) {
-            if (!sublayer || !sublayer->join) return;
-            for (const InjectedConfig& injected : sublayer->join->inject)
-                if (!injected.table.empty()) read[injected.table] |= injected.start != 0;
+        const auto note = [&](const InjectedConfig& injected) {
+            if (!injected.table.empty()) read[injected.table] |= injected.start != 0;
         };
         for (const auto& layer : layers) {
             if (!layer) continue;
-            note(layer->attention);
-            note(layer->mlp);
+            for (const InjectedConfig* const injected : layer->injected()) note(*injected);
         }
+        for (const StreamPartConfig& part : parts_.output)
+            if (part.type == StreamPart::add && !is_value_table(layers, part.table)) note(added_by(part));
         for (const auto& [table, is_read] : read)
             if (!is_read && table_is_zero(table) && table != parts_.head.tied_to)
                 found.push_back(fmt::format(
                     "model.tables.{} is zero at the start, and so is every factor that it is injected with, so that they "
                     "stay zero: give the table's init, or a start, a value",
                     table));
+    }
+    static bool is_value_table(const std::vector<std::optional<LayerConfig>>& layers,
+                               const std::string& table) {
+        return std::any_of(layers.begin(), layers.end(), [&](const auto& layer) {
+            return layer && layer->attention && layer->attention->value_table == table;
+        });
     }
     bool zero(const InitConfig& init) const { return is_zero(init, init_scale_); }
     bool table_is_zero(const std::string& name) const { return zero(parts_.find_table(name)->init); }
@@ -128,6 +134,8 @@ class InitialZeros {
         const bool computed = stream && !zero(attention.init);
         if (attention.value_table.empty())
             return !computed || (attention.value_scale && attention.value_start == 0);
+        if (const auto& gate = attention.value_gate)
+            return !computed && (gate->start == 0 || table_is_zero(attention.value_table));
         return attention.value_start == 0 || (!computed && table_is_zero(attention.value_table));
     }
 

@@ -83,28 +83,20 @@ void GateConfig::fields(FieldVisitor& v) {
     v.field("start", start, "a network's factor at the start", {-1e6, 1e6});
 }
 
-void NetworkConfig::fields(FieldVisitor& v) {
-    v.field(
-        "input", input,
-        "what it reads of each token: \"first\" (x0, what the input gave before anything was injected), \"input\" "
-        "(what entered the first layer), or \"after 3\" (the stream as layer 3 gave it)");
-    v.field("hidden", hidden, "width between its two matrices", {1, kMaxNarrow});
-    init_field(v, "init", init, "its first matrix at the start; the second is zero");
-    v.field("scale", scale, "what it computes is multiplied by this", {1e-6, 1e6});
-    v.field("learned_scale", learned_scale,
-            "a name makes the scale a learned number (networks.NAME), which networks of the same name share");
-}
-
 void StreamPartConfig::fields(FieldVisitor& v) {
     v.choice(
         "type", type,
         "table: add the rows of a table; smear: add the row of the token before, times a learned factor "
         "and a gate; norm: normalise; inject: behind all others, add the rows of a table times a learned factor to "
-        "what enters the first layer, but not to what mixes and joins call x0; backout: take away what an earlier layer gave, times a learned "
+        "what enters the first layer, but not to what mixes and joins call x0; add: add a place of the stream, or the rows "
+        "of a table of tokens, times a factor that is learned or a network's; backout: take away what an earlier layer gave, times a learned "
         "factor");
-    v.field("table", table, "table, inject: its name");
+    v.field("table", table, "table, inject, add: its name");
+    v.field("of", of,
+            "add: \"after 3\" (what layer 3 gave), \"input\" or \"first\", where no table is named");
+    v.field("network", network, "add: network of model.networks that computes the factor; empty: none does");
     v.field("layer", layer, "backout: number of the layer", {0, 1000});
-    v.field("start", start, "smear, inject, backout: the learned factor at the start", {-1e6, 1e6});
+    v.field("start", start, "smear, inject, backout, add: the factor at the start", {-1e6, 1e6});
     v.field("columns", columns, "smear: first columns of the row that its gate reads", {1, kMaxNarrow});
 }
 
@@ -137,38 +129,6 @@ void ExcludeOwnValueConfig::fields(FieldVisitor& v) {
     v.field("network", network, kNetwork);
 }
 
-void InjectedConfig::fields(FieldVisitor& v) {
-    v.field("table", table,
-            "whose rows are added; empty: x0, what the input gave before anything was injected");
-    v.field("start", start, "their learned factor at the start", {-1e6, 1e6});
-    v.field("network", network, kNetwork);
-}
-
-void JoinConfig::fields(FieldVisitor& v) {
-    v.field("stream", stream, "r at the start", {-1e6, 1e6});
-    v.field("output", output, "p at the start", {-1e6, 1e6});
-    v.field("network", network,
-            "of model.networks: it computes r and p for each token, from these starts; empty: none does");
-    list_of(v, "inject", "what is added as well, each times a learned factor", inject);
-}
-
-void JoinConfig::validate(const std::string& key) const {
-    constexpr size_t kMost = kMaxTerms - 2;
-    if (inject.size() > kMost)
-        throw_usage("{}.inject: {} are injected, at most {} are possible", key, inject.size(), kMost);
-    std::set<std::string> seen;
-    for (size_t i = 0; i < inject.size(); ++i) {
-        const std::string& table = inject[i].table;
-        if (!seen.insert(table).second)
-            throw_usage("{}.inject[{}].table: \"{}\" is injected twice", key, i, table);
-        for (const char* taken : {"stream", "output", "first"})
-            if (table == taken)
-                throw_usage(
-                    "{}.inject[{}].table: another factor is called {}_scale, name the table differently", key,
-                    i, taken);
-    }
-}
-
 void AttentionConfig::fields(FieldVisitor& v) {
     v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
     v.field("reads", reads,
@@ -192,8 +152,14 @@ void AttentionConfig::fields(FieldVisitor& v) {
             "of model.windows");
     v.field("value_table", value_table, "table of tokens that is mixed into v with two learned factors");
     v.field("value_start", value_start, "those factors at the start, and that of value_scale", {-1e6, 1e6});
+    v.optional("value_gate", value_gate,
+               "v becomes v + gate*row of value_table instead, gates for each token and head");
     v.field("value_scale", value_scale,
             "without a value_table v is multiplied by a learned factor; with one it has that anyway");
+    list_of(v, "add_to_values",
+            "what is added to v as well, each times a learned factor; of: \"stream\" is what enters "
+            "attention, not normed",
+            add_to_values);
     v.optional(
         "exclude_own_value", exclude_own_value,
         "take from each head's output a learned share of what lies along the token's own v; null: do not");
@@ -214,10 +180,6 @@ void MlpConfig::fields(FieldVisitor& v) {
         "training's forward multiplies by the first matrix in 8 bits (e4m3); backward and validation do not; null: no");
     v.optional("down_fp8", down_fp8, "likewise by the second");
     v.optional("join", join, kJoin);
-}
-
-void MixConfig::fields(FieldVisitor& v) {
-    v.field("start", start, "a at the start; b is 0", {-1e6, 1e6});
 }
 
 void LayerConfig::fields(FieldVisitor& v) {
@@ -243,16 +205,6 @@ void LayersConfig::fields(FieldVisitor& v) {
                   }
                   at = std::move(read);
               });
-}
-
-void SkipConfig::fields(FieldVisitor& v) {
-    v.field("from", from, "layer whose output is added", {0, 1000});
-    v.field("to", to, "layer before which it is added", {0, 1000});
-    v.field("start", start, "s at the start; the factor is sigmoid(s)", {-1e6, 1e6});
-    v.field(
-        "network", network,
-        "of model.networks: it computes a second factor for each token, which no sigmoid bounds; empty: none does");
-    v.field("network_start", network_start, "that factor at the start", {-1e6, 1e6});
 }
 
 void HeadConfig::fields(FieldVisitor& v) {
@@ -369,18 +321,6 @@ bool ModelParts::has_positions() const {
     for (const auto& [name, table] : tables)
         if (table.rows == TableRows::positions) return true;
     return false;
-}
-
-std::vector<std::string> LayerConfig::injected_tables() const {
-    std::vector<std::string> names;
-    const auto note = [&](const std::optional<JoinConfig>& join) {
-        if (!join) return;
-        for (const InjectedConfig& injected : join->inject)
-            if (!injected.table.empty()) names.push_back(injected.table);
-    };
-    if (attention) note(attention->join);
-    if (mlp) note(mlp->join);
-    return names;
 }
 
 int64_t ModelParts::num_layers() const {

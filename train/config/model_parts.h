@@ -70,10 +70,12 @@ struct NetworkConfig {
 // One part of what happens to the rows before the first layer, or after the last.
 struct StreamPartConfig {
     StreamPart type = StreamPart::norm;
-    std::string table = {};  // table, inject: whose rows are added
-    int64_t layer = 0;       // backout: whose output is taken away
-    double start = 0;        // smear, inject, backout: the learned factor
-    int64_t columns = 12;    // smear: that its gate reads
+    std::string table = {};    // table, inject, add: whose rows are added
+    std::string of = {};       // add: a place of the stream (stream_place), where no table is named
+    std::string network = {};  // add: that computes the factor
+    int64_t layer = 0;         // backout: whose output is taken away
+    double start = 0;          // smear, inject, backout, add: the learned factor
+    int64_t columns = 12;      // smear: that its gate reads
     void fields(FieldVisitor& v);
 };
 
@@ -97,6 +99,17 @@ struct RotaryConfig {
     int64_t turning_pairs(int64_t pairs) const { return std::llround(fraction * static_cast<double>(pairs)); }
 };
 
+// v + gate·row instead of a·v + b·row: of each head 2·sigmoid of the first columns of what attention reads and of the row, or of
+// each half of the heads what a network computes.
+struct ValueGateConfig {
+    static constexpr double kStart = 1;
+
+    int64_t columns = 6;  // of each
+    std::string network = {};
+    double start = kStart;  // of a network
+    void fields(FieldVisitor& v);
+};
+
 // What lies along a token's own value is taken from each head's output, by the share tanh(a) of a learned a.
 struct ExcludeOwnValueConfig {
     double start = 0;          // a, of each head
@@ -104,14 +117,23 @@ struct ExcludeOwnValueConfig {
     void fields(FieldVisitor& v);
 };
 
-// A value of the first unit, times a learned factor.
+// A value of another place of the model, times a learned factor.
 struct InjectedConfig {
-    std::string table = {};    // whose rows; empty: what the input gave
-    double start = 0;          // the factor
-    std::string network = {};  // that computes it
-    std::string factor_name() const { return (table.empty() ? "first" : table) + "_scale"; }
+    static constexpr const char *kFirst = "first", *kStream = "stream";
+
+    std::string table =
+        {};  // whose rows; empty: a place of the stream (stream_place), or, kStream, the stream as it is
+    std::string of = kFirst;
+    double start = 0;                // the factor
+    std::string network = {};        // that computes it
+    std::string value_name() const;  // in the names of parameters: "after_3"
+    std::string factor_name() const { return value_name() + "_scale"; }
+    bool is_stream() const { return table.empty() && of == kStream; }
     void fields(FieldVisitor& v);
 };
+
+// What an `add` of model.output adds.
+InjectedConfig added_by(const StreamPartConfig& part);
 
 // How the stream goes on behind a sublayer: x ← r·x + p·sublayer + Σ h·injected, all factors learned.
 struct JoinConfig {
@@ -125,6 +147,8 @@ struct JoinConfig {
 
 // x + O·attention(norm(x)), or of another place of the stream.
 struct AttentionConfig {
+    static constexpr double kValueStart = 0.5;
+
     int64_t heads = 4;
     std::string reads = {};  // stream_place; empty: x
     bool bias = false;
@@ -135,14 +159,17 @@ struct AttentionConfig {
     double scale = 0;
     std::string window = "0";
     std::string value_table = {};
-    double value_start = 0.5;
+    double value_start = kValueStart;
+    std::optional<ValueGateConfig> value_gate = {};
     bool value_scale = false;
+    std::vector<InjectedConfig> add_to_values = {};
     std::optional<ExcludeOwnValueConfig> exclude_own_value = {};
     std::optional<GateConfig> gate = {};
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
     InitConfig out_init = {};
     std::optional<JoinConfig> join = {};
     void fields(FieldVisitor& v);
+    void check_value_gate(const std::string& key, int64_t model_dim) const;  // throws a usage error
 };
 
 // x + down·activation(up·norm(x)).
@@ -157,9 +184,11 @@ struct MlpConfig {
     void fields(FieldVisitor& v);
 };
 
-// x ← a·x + b·x0, x0 being what entered the first layer.
+// x ← a·x + b·x0, x0 being what the input gave; or a·x + Σ h·added.
 struct MixConfig {
-    double start = 1;  // a; b starts at 0
+    double start = 1;          // a; b starts at 0
+    std::string network = {};  // that computes a
+    std::vector<InjectedConfig> add = {};
     void fields(FieldVisitor& v);
 };
 
@@ -168,7 +197,7 @@ struct LayerConfig {
     std::optional<AttentionConfig> attention = AttentionConfig{};
     std::optional<MlpConfig> mlp = MlpConfig{};
     bool empty() const { return !mix && !attention && !mlp; }
-    std::vector<std::string> injected_tables() const;  // that attention's and MLP's joins name, in order
+    std::vector<const InjectedConfig*> injected() const;  // by mix, attention and MLP, in order
     void fields(FieldVisitor& v);
 };
 

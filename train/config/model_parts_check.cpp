@@ -7,6 +7,7 @@
 #include "kernels/device/error.h"
 #include "kernels/ops/ops.h"
 #include "train/config/heads_check.h"
+#include "train/config/injected_check.h"
 #include "train/config/model_parts.h"
 #include "train/config/network_numbers.h"
 #include "train/config/suggestion.h"
@@ -101,6 +102,7 @@ class PartsCheck {
         if (parts_.head.fp8) expect_fp8_width("model.head.fp8", model_dim_);
         for (size_t i = 0; i < parts_.skips.size(); ++i) check_skip(i);
         check_output();
+        check_injected_places(parts_);
         check_networks(parts_);
         check_loss();
         check_softcap();
@@ -147,6 +149,8 @@ class PartsCheck {
             const std::string key = fmt::format("model.input[{}]", i);
             if (part.type == StreamPart::backout)
                 throw_usage("{}: backout is for model.output, no layer has run yet", key);
+            if (part.type == StreamPart::add)
+                throw_usage("{}: add is for model.output; here it is inject", key);
             if (part.type == StreamPart::smear) check_columns(key + ".columns", part.columns);
             if (i > 0 && part.type != StreamPart::inject && parts_.input[i - 1].type == StreamPart::inject)
                 throw_usage("{}: {} behind an inject, which the input ends with", key, word_of(part.type));
@@ -198,15 +202,19 @@ class PartsCheck {
     void check_join(const std::string& key, const std::optional<JoinConfig>& join) {
         if (!join) return;
         join->validate(key);
-        for (size_t i = 0; i < join->inject.size(); ++i)
-            if (!join->inject[i].table.empty())
-                check_injected(fmt::format("{}.inject[{}].table", key, i), join->inject[i].table);
+        check_added(key + ".inject", join->inject);
+    }
+    void check_added(const std::string& key, const std::vector<InjectedConfig>& added) {
+        for (size_t i = 0; i < added.size(); ++i)
+            if (!added[i].table.empty()) check_injected(fmt::format("{}[{}].table", key, i), added[i].table);
     }
 
     void check_layer(const LayerConfig& layer, size_t number) {
         const std::string key = fmt::format("model.layers, layer {}: ", number);
+        if (layer.mix) check_added(key + "mix.add", layer.mix->add);
         if (layer.attention) {
             check_attention(*layer.attention, number);
+            check_added(key + "attention.add_to_values", layer.attention->add_to_values);
             check_join(key + "attention.join", layer.attention->join);
         }
         if (!layer.mlp) return;
@@ -243,6 +251,7 @@ class PartsCheck {
             if (attention.heads > kMaxNarrow)
                 throw_usage("{}.heads {}: gates are for at most {} heads", key, attention.heads, kMaxNarrow);
         }
+        attention.check_value_gate(key, model_dim_);
         if (attention.value_table.empty()) return;
         uses_.expect_tokens(key + ".value_table", attention.value_table);
         if (input_tables_.count(attention.value_table))
@@ -329,7 +338,7 @@ class PartsCheck {
                 throw_usage("model.loss.weights[0] is {}: the next token has to count",
                             std::min(entry.from, entry.to));
     }
-    void check_output() const {
+    void check_output() {
         expect_one("output", parts_.output, StreamPart::norm);
         for (size_t i = 0; i < parts_.output.size(); ++i) {
             const StreamPartConfig& part = parts_.output[i];
@@ -341,6 +350,8 @@ class PartsCheck {
                         throw_usage("{}.layer {}: model.output[{}] takes it away already", key, part.layer,
                                     j);
             }
+            if (part.type == StreamPart::add && !part.table.empty())
+                uses_.expect_tokens(key + ".table", part.table);
             if (part.type == StreamPart::table || part.type == StreamPart::smear ||
                 part.type == StreamPart::inject)
                 throw_usage("{}: {} is for model.input", key, word_of(part.type));

@@ -23,8 +23,18 @@ class NumbersOfNetworks {
             if (!layer) continue;
             key_ = fmt::format("model.layers, layer {}: ", layer_);
             note_skips();
+            if (layer->mix) {
+                note(layer->mix->network, {"mix.stream_scale", key_ + "mix.network", layer->mix->start});
+                note_added("mix.", key_ + "mix.add", layer->mix->add);
+            }
             if (layer->attention) note_attention(*layer->attention);
             if (layer->mlp) note_join("mlp", layer->mlp->join);
+        }
+        for (size_t i = 0; i < parts.output.size(); ++i) {
+            if (parts.output[i].type != StreamPart::add) continue;
+            const InjectedConfig added = added_by(parts.output[i]);
+            note(added.network,
+                 {"output." + added.factor_name(), fmt::format("model.output[{}].network", i), added.start});
         }
         std::stable_partition(numbers_.begin(), numbers_.end(),
                               [](const NetworkNumbers& numbers) { return !numbers.by_heads; });
@@ -35,15 +45,17 @@ class NumbersOfNetworks {
     struct Asked {
         std::string name, key;
         double start;
-        int64_t heads = 0;
+        int64_t heads = 0, count = 1;
     };
     void note(const std::string& network, const Asked& asked) {
         if (network.empty()) return;
         numbers_.push_back({.network = network,
-                            .name = fmt::format("blocks.{}.{}", layer_, asked.name),
+                            .name = asked.name.starts_with("output.")
+                                        ? asked.name
+                                        : fmt::format("blocks.{}.{}", layer_, asked.name),
                             .key = asked.key,
                             .layer = layer_,
-                            .count = std::max<int64_t>(asked.heads, 1),
+                            .count = std::max<int64_t>({asked.heads, asked.count, 1}),
                             .start = asked.start,
                             .by_heads = asked.heads > 0});
     }
@@ -61,17 +73,26 @@ class NumbersOfNetworks {
                                 attention.heads});
         if (const auto& gate = attention.gate)
             note(gate->network, {"attn.gate", key_ + "attention.gate.network", gate->start, attention.heads});
+        if (const auto& gate = attention.value_gate)
+            note(gate->network, {.name = "attn.value_gate",
+                                 .key = key_ + "attention.value_gate.network",
+                                 .start = gate->start,
+                                 .count = 2});
+        note_added("attn.value_", key_ + "attention.add_to_values", attention.add_to_values);
         note_join("attn", attention.join);
+    }
+    void note_added(const std::string& prefix, const std::string& key,
+                    const std::vector<InjectedConfig>& added) {
+        for (size_t i = 0; i < added.size(); ++i)
+            note(added[i].network,
+                 {prefix + added[i].factor_name(), fmt::format("{}[{}].network", key, i), added[i].start});
     }
     void note_join(const std::string& sublayer, const std::optional<JoinConfig>& join) {
         if (!join) return;
         const std::string key = key_ + (sublayer == "attn" ? "attention" : sublayer) + ".join.";
         note(join->network, {sublayer + ".stream_scale", key + "network", join->stream});
         note(join->network, {sublayer + ".output_scale", key + "network", join->output});
-        for (size_t i = 0; i < join->inject.size(); ++i)
-            note(join->inject[i].network,
-                 {sublayer + "." + join->inject[i].factor_name(), fmt::format("{}inject[{}].network", key, i),
-                  join->inject[i].start});
+        note_added(sublayer + ".", key + "inject", join->inject);
     }
 
     const ModelParts& parts_;
@@ -144,7 +165,9 @@ void check_networks(const ModelParts& parts) {
         const StreamPlace place = stream_place(key + ".input", network.input);
         expect_layer(key + ".input", network.input, place, layers);
         if (counts[name] == 0)
-            throw_usage("{}: nothing reads it (network of gates, joins, skips, exclude_own_value)", key);
+            throw_usage(
+                "{}: nothing reads it (network of gates, joins, mixes, skips, exclude_own_value, what is added)",
+                key);
         if (counts[name] > kMaxNarrow)
             throw_usage(
                 "{}: {} numbers are asked of it, at most {} are possible: share them with a second network",

@@ -6,6 +6,8 @@ set(speedrun_config_sources
   ${CMAKE_CURRENT_LIST_DIR}/config_keys.cpp
   ${CMAKE_CURRENT_LIST_DIR}/fp8.cpp
   ${CMAKE_CURRENT_LIST_DIR}/heads_check.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/injected_check.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/joins.cpp
   ${CMAKE_CURRENT_LIST_DIR}/model_config.cpp
   ${CMAKE_CURRENT_LIST_DIR}/model_parts.cpp
   ${CMAKE_CURRENT_LIST_DIR}/model_parts_check.cpp

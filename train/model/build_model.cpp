@@ -53,16 +53,23 @@ class Builder {
         networks_ = &networks;
         Sublayers sublayers(w_, parts_, tables, networks, options_);
         for (const int64_t layer : networks.layers_read()) kept_.insert(layer);
-        for (const auto& layer : layers)
-            if (layer && layer->attention) keep(layer->attention->reads);
+        for (const auto& layer : layers) {
+            if (!layer) continue;
+            if (layer->attention) keep(layer->attention->reads);
+            for (const InjectedConfig* const injected : layer->injected()) keep(*injected);
+        }
         for (const SkipConfig& skip : parts_.skips) kept_.insert(skip.from);
         for (const StreamPartConfig& part : parts_.output)
-            if (part.type == StreamPart::backout) kept_.insert(part.layer);
+            if (part.type == StreamPart::backout)
+                kept_.insert(part.layer);
+            else if (part.type == StreamPart::add)
+                keep(added_by(part));
 
         model.graph.name_unit("embeddings");
         stream_ = first_ = StreamInput(w_, parts_, tables).write();
         networks.write({StreamPlace::kFirst}, first_);
-        inject(tables, layers);
+        tables_ = &tables;
+        inject(layers);
         after_[StreamPlace::kFirst] = first_;
         after_[StreamPlace::kInput] = stream_;
         networks.write({StreamPlace::kInput}, stream_);
@@ -73,12 +80,14 @@ class Builder {
             enter(*layers[i], number);
             if (layers[i]->attention) {
                 const AttentionConfig& attention = *layers[i]->attention;
-                delta_ = sublayers.attention(number, attention, attention_input(attention));
-                join(number, "attn", layers[i]->attention->join, tables);
+                const ValueId normed = attention_input(attention);
+                delta_ = sublayers.attention(number, attention,
+                                             {normed, added(attention.add_to_values, "attn.value_", "v")});
+                join("attn", attention.join);
             }
             if (layers[i]->mlp) {
                 delta_ = sublayers.mlp(*layers[i]->mlp, norm("mlp_norm"));
-                join(number, "mlp", layers[i]->mlp->join, tables);
+                join("mlp", layers[i]->mlp->join);
             }
             last_ = number;
         }
@@ -108,6 +117,9 @@ class Builder {
     void keep(const std::string& place) {
         if (!place.empty()) kept_.insert(stream_place("place", place).after);
     }
+    void keep(const InjectedConfig& injected) {
+        if (injected.table.empty() && !injected.is_stream()) keep(injected.of);
+    }
     // What matrices of attention read. Norms without parameters are written once for all layers that read a place, and so is
     // the way to all ranks.
     ValueId attention_input(const AttentionConfig& config) {
@@ -127,10 +139,10 @@ class Builder {
     }
 
     // Adds tables to what enters the first layer, and looks up in the first unit what layers add as well.
-    void inject(TokenTables& tables, const std::vector<std::optional<LayerConfig>>& layers) {
+    void inject(const std::vector<std::optional<LayerConfig>>& layers) {
         for (const StreamPartConfig& part : parts_.input) {
             if (part.type != StreamPart::inject) continue;
-            const ValueId x = stream_, rows = tables.in_stream(part.table);
+            const ValueId x = stream_, rows = tables_->in_stream(part.table);
             const ParameterId factor =
                 w_.number("inject." + part.table, part.start,
                           "h: x0 + h times the row of " + part.table + " enters the first layer");
@@ -138,7 +150,8 @@ class Builder {
         }
         for (const auto& layer : layers) {
             if (!layer) continue;
-            for (const std::string& table : layer->injected_tables()) tables.in_stream(table);
+            for (const InjectedConfig* const injected : layer->injected())
+                if (!injected->table.empty()) tables_->in_stream(injected->table);
         }
     }
 
@@ -148,29 +161,41 @@ class Builder {
         double start;
         std::string network, meaning;
     };
-    WeightedSum::Term times(ValueId value, int64_t layer, const Factor& factor) {
-        if (!factor.network.empty()) return {.value = value, .gate = networks_->number(layer, factor.name)};
+    WeightedSum::Term times(ValueId value, const Factor& factor) {
+        if (!factor.network.empty()) return {.value = value, .gate = networks_->number(factor.name)};
         return {.value = value, .parameter = w_.number(factor.name, factor.start, factor.meaning)};
     }
 
+    // What is added to `to` from other places, with factors whose names begin with the prefix.
+    std::vector<WeightedSum::Term> added(const std::vector<InjectedConfig>& all, const std::string& prefix,
+                                         const std::string& to) {
+        std::vector<WeightedSum::Term> terms;
+        for (const InjectedConfig& injected : all) terms.push_back(added(injected, prefix, to));
+        return terms;
+    }
+    WeightedSum::Term added(const InjectedConfig& injected, const std::string& prefix,
+                            const std::string& to) {
+        const bool rows = !injected.table.empty();
+        ValueId value = stream_;
+        if (rows) value = tables_->in_stream(injected.table);
+        if (!rows && !injected.is_stream()) value = after_.at(stream_place("of", injected.of).after);
+        const std::string meaning = rows ? "h: + h times the row of " + injected.table
+                                    : injected.of == InjectedConfig::kFirst
+                                        ? "g: + g x0, x0 what the input gave"
+                                        : "h: + h times the stream: " + injected.of;
+        return times(value, {prefix + injected.factor_name(), injected.start, injected.network,
+                             to.empty() ? meaning : to + ", " + meaning});
+    }
+
     // The stream with what a sublayer gave, and what is injected behind it.
-    void join(int64_t layer, const std::string& sublayer, const std::optional<JoinConfig>& config,
-              TokenTables& tables) {
+    void join(const std::string& sublayer, const std::optional<JoinConfig>& config) {
         if (!config) return;
         const std::string own = sublayer + ".";
         std::vector<WeightedSum::Term> terms{
-            times(
-                stream_, layer,
-                {own + "stream_scale", config->stream, config->network, "r: x becomes r x + p " + sublayer}),
-            times(delta_, layer,
-                  {own + "output_scale", config->output, config->network, "p, see stream_scale"})};
-        for (const InjectedConfig& injected : config->inject) {
-            const bool first = injected.table.empty();
-            terms.push_back(times(
-                first ? first_ : tables.in_stream(injected.table), layer,
-                {own + injected.factor_name(), injected.start, injected.network,
-                 first ? "g: + g x0, x0 what the input gave" : "h: + h times the row of " + injected.table}));
-        }
+            times(stream_, {own + "stream_scale", config->stream, config->network,
+                            "r: x becomes r x + p " + sublayer}),
+            times(delta_, {own + "output_scale", config->output, config->network, "p, see stream_scale"})};
+        for (const WeightedSum::Term& term : added(config->inject, own, "")) terms.push_back(term);
         delta_ = kNoValue;
         combine("behind " + sublayer, terms);
     }
@@ -191,6 +216,13 @@ class Builder {
         }
         if (!layer.mix) return;
         const ValueId x = entered("entered");
+        if (!layer.mix->add.empty()) {
+            std::vector<WeightedSum::Term> terms{times(
+                x,
+                {"mix.stream_scale", layer.mix->start, layer.mix->network, "a: the block begins from a x"})};
+            for (const WeightedSum::Term& term : added(layer.mix->add, "mix.", "")) terms.push_back(term);
+            return combine("attn_norm input", terms);
+        }
         const ParameterId mix =
             w_.parameter("mix", {{Dimension::numbers, 2}},
                          {{InitRule::Kind::first_element, static_cast<float>(layer.mix->start)},
@@ -202,7 +234,7 @@ class Builder {
     // The sigmoid of a skip, times what a network says of each token.
     ValueId skip_factor(const SkipConfig& skip, ValueId gate) {
         if (skip.network.empty()) return gate;
-        const ValueId of_token = networks_->number(skip.to, "skip_factor");
+        const ValueId of_token = networks_->number("skip_factor");
         const ValueId product = w_.f32("skip factor", {w_.stream_tokens(), {Dimension::numbers, 1}});
         w_.add<WeightedSum>({.y = product, .terms = {{.value = of_token, .gate = gate}}},
                             w_.stream_tokens().size);
@@ -211,9 +243,18 @@ class Builder {
 
     // What the head reads.
     ValueId output() {
-        for (const StreamPartConfig& part : parts_.output) {
+        for (size_t i = 0; i < parts_.output.size(); ++i) {
+            const StreamPartConfig& part = parts_.output[i];
             if (part.type == StreamPart::norm) {
                 stream_ = norm("final_norm");
+                continue;
+            }
+            if (part.type == StreamPart::add) {  // one sum for neighbours
+                std::vector<WeightedSum::Term> terms{{.value = entered("before what is added")}};
+                for (; i < parts_.output.size() && parts_.output[i].type == StreamPart::add; ++i)
+                    terms.push_back(added(added_by(parts_.output[i]), "output.", ""));
+                --i;
+                combine(fmt::format("with {} added", terms.size() - 1), terms);
                 continue;
             }
             const ValueId x = entered("before the backout");
@@ -261,6 +302,7 @@ class Builder {
     const ModelParts parts_;
     GraphWriter w_;
     Networks* networks_ = nullptr;
+    TokenTables* tables_ = nullptr;
     std::set<int64_t> kept_;                        // layers whose output is read elsewhere
     std::map<int64_t, ValueId> after_;              // those outputs, and other places (StreamPlace::after)
     std::map<int64_t, ValueId> normed_;             // likewise, for attention

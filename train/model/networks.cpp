@@ -115,9 +115,9 @@ ValueId Networks::shared(const Network& network, ValueId numbers) {
     return w_.into_matrices(own);
 }
 
-ValueId Networks::by_heads(int64_t layer, const std::string& name, const Extent& heads) {
-    const auto at = of_heads_.find(full(layer, name));
-    if (at == of_heads_.end()) return number(layer, name);
+ValueId Networks::by_heads(const std::string& name, const Extent& heads) {
+    const auto at = of_heads_.find(w_.name(name));
+    if (at == of_heads_.end()) return number(name);
     const ValueId own = w_.f32(name + " of own heads", {w_.tokens(), heads});
     w_.add<OwnNumbers>({.y = own, .x = at->second.of}, at->second.first + w_.batch.tensor.index * heads.size);
     return own;

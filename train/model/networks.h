@@ -19,10 +19,10 @@ class Networks {
     std::vector<int64_t> layers_read() const;
     // Writes the networks that read this place of the stream, which is x.
     void write(const StreamPlace& place, ValueId x);
-    // What is called blocks.N.NAME of the layer N (NetworkNumbers::name), f32: a number (tokens, 1) where the stream is …
-    ValueId number(int64_t layer, const std::string& name) const { return given_.at(full(layer, name)); }
+    // What has this name in the open unit (NetworkNumbers::name), f32: a number (tokens, 1) where the stream is …
+    ValueId number(const std::string& name) const { return given_.at(w_.name(name)); }
     // … and those of this rank's heads, of all tokens (tokens, heads).
-    ValueId by_heads(int64_t layer, const std::string& name, const Extent& heads);
+    ValueId by_heads(const std::string& name, const Extent& heads);
 
   private:
     struct Network {
@@ -38,9 +38,6 @@ class Networks {
         ValueId of;
         int64_t first;
     };
-    static std::string full(int64_t layer, const std::string& name) {
-        return "blocks." + std::to_string(layer) + "." + name;
-    }
     void declare(Network& network);
     ParameterId parameter(const std::string& name, const std::vector<Extent>& extents, const InitRule& init,
                           const std::string& meaning);

@@ -8,22 +8,29 @@
 #include "train/model/nodes/key_exchange.h"
 #include "train/model/nodes/key_offset.h"
 #include "train/model/nodes/own_value.h"
+#include "train/model/nodes/pair_gate.h"
 #include "train/model/nodes/ring_attention.h"
 #include "train/model/rotary_frequencies.h"
 
 namespace speedrun {
 
-ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, ValueId normed) {
+ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const AttentionInput& x) {
     const Extent heads = w_.cut({Dimension::heads, config.heads});
     const int64_t C = w_.head_width().size, H = heads.size, D = C / H;
+    const ValueId normed = x.normed;
     // Before the product: its backward gives the gradient of `normed` whole, and the gate's adds some columns.
     const bool computed = config.gate && !config.gate->network.empty();
     const ValueId gates =
-        computed ? networks_.by_heads(layer, "attn.gate", heads)
+        computed ? networks_.by_heads("attn.gate", heads)
         : config.gate
             ? w_.gate("attn.gate", normed, heads, config.gate->columns,
                       "W: the output of head h is multiplied by sigmoid(W[h] . x[0:columns]), x normed")
             : kNoValue;
+    ValueId embedded = kNoValue, row_gates = kNoValue;
+    if (config.value_gate) {
+        embedded = tables_.lookup("value_embedding", config.value_table);
+        row_gates = value_gate(*config.value_gate, normed, embedded, heads);
+    }
     const ValueId qkv = w_.linear("attn.qkv", normed,
                                   {.outputs = w_.head_width(3),
                                    .inputs = w_.width(),
@@ -35,8 +42,8 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
     ValueId q = w_.view(qkv, "projected q", 0, C);
     ValueId k = w_.view(qkv, "projected k", C, C);
     ValueId v = w_.view(qkv, "v", 2 * C, C);
-    const ValueId embedded =
-        config.value_table.empty() ? kNoValue : tables_.lookup("value_embedding", config.value_table);
+    if (!config.value_table.empty() && !config.value_gate)
+        embedded = tables_.lookup("value_embedding", config.value_table);
 
     const bool follows = config.rotary && config.rotary->yarn;
     const std::vector<int64_t> past =
@@ -65,18 +72,21 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
         q = turned_q;
         k = turned_k;
     }
-    if (embedded != kNoValue) {
+    std::vector<WeightedSum::Term> terms{{.value = v, .is_view = true}};
+    if (config.value_gate) {
+        terms.push_back({.value = embedded, .gate = row_gates});
+    } else if (embedded != kNoValue) {
         const ParameterId mix = w_.parameter(
             "attn.value_mix", {{Dimension::numbers, 2}},
             {w_.filled(config.value_start), "a, b: v becomes a v + b row of " + config.value_table});
-        v = w_.sum("mixed v", w_.head_width(),
-                   {{.value = v, .parameter = mix, .element = 0},
-                    {.value = embedded, .parameter = mix, .element = 1}});
+        terms = {{.value = v, .parameter = mix, .element = 0},
+                 {.value = embedded, .parameter = mix, .element = 1}};
+    } else if (config.value_scale) {
+        terms[0].parameter = w_.number("attn.value_scale", config.value_start, "a: v becomes a v");
     }
-    if (embedded == kNoValue && config.value_scale)
-        v = w_.sum("scaled v", w_.head_width(),
-                   {{.value = v,
-                     .parameter = w_.number("attn.value_scale", config.value_start, "a: v becomes a v")}});
+    const bool scaled = embedded == kNoValue && config.value_scale && x.added_to_values.empty();
+    terms.insert(terms.end(), x.added_to_values.begin(), x.added_to_values.end());
+    if (terms.size() > 1 || scaled) v = w_.sum(scaled ? "scaled v" : "mixed v", w_.head_width(), terms);
     if (config.key_offset) k = with_key_offset(k, H, config.rotary->turning_pairs(D / 2));
     double scale = config.scale > 0 ? config.scale : 1.0 / std::sqrt(static_cast<double>(D));
     if (follows) scale *= yarn_scale(*config.rotary, past);
@@ -89,7 +99,7 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, Value
     if (config.paired)
         for (ValueId* const x : {&q, &k, &v}) *x = without_gaps(*x);
     ValueId out = config.paired ? attend_in_pairs({q, k, v}, how) : attend({q, k, v}, how);
-    if (config.exclude_own_value) out = without_own_value(layer, *config.exclude_own_value, {out, v}, heads);
+    if (config.exclude_own_value) out = without_own_value(*config.exclude_own_value, {out, v}, heads);
     if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
     return w_.into_stream(
         w_.linear("attn.out", out,
@@ -139,8 +149,8 @@ ValueId Sublayers::with_key_offset(ValueId k, int64_t heads, int64_t turning_pai
     return y;
 }
 
-ValueId Sublayers::without_own_value(int64_t layer, const ExcludeOwnValueConfig& config,
-                                     const OutputAndValue& x, const Extent& heads) {
+ValueId Sublayers::without_own_value(const ExcludeOwnValueConfig& config, const OutputAndValue& x,
+                                     const Extent& heads) {
     const ValueId y = w_.real("attn_out without own value", w_.tokens(), w_.head_width());
     ExcludeOwnValue::Ports ports{.y = y, .o = x.out, .v = x.v};
     if (config.network.empty())
@@ -149,9 +159,25 @@ ValueId Sublayers::without_own_value(int64_t layer, const ExcludeOwnValueConfig&
             {w_.filled(config.start),
              "a: from the output y of a head is taken tanh(a) (y.v)/(v.v) v, v the token's own"});
     else
-        ports.token_alpha = networks_.by_heads(layer, "attn.own_value", heads);
+        ports.token_alpha = networks_.by_heads("attn.own_value", heads);
     w_.add<ExcludeOwnValue>(ports);
     return y;
+}
+
+ValueId Sublayers::value_gate(const ValueGateConfig& config, ValueId normed, ValueId rows,
+                              const Extent& heads) {
+    if (!config.network.empty()) return networks_.number("attn.value_gate");
+    const ValueId gates = w_.f32("attn.value_gate", {w_.tokens(), heads});
+    w_.add<PairGate>(
+        {.y = gates,
+         .x = normed,
+         .z = rows,
+         .weight = w_.parameter(
+             "attn.value_gate.weight", {heads, {Dimension::numbers, 2 * config.columns}},
+             {w_.filled(0),
+              "W: to head h of v is added 2 sigmoid(W[h] . [x[0:columns], row[0:columns]]) row"})},
+        PairGate::Options{.tokens = w_.tokens().size, .columns = config.columns});
+    return gates;
 }
 
 ValueId Sublayers::attend(const Projected& x, AttentionOptions how) {

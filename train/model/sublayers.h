@@ -18,8 +18,12 @@ class Sublayers {
               const ModelOptions& options)
         : w_(writer), parts_(parts), tables_(tables), networks_(networks), options_(options) {}
 
-    // Attention in the layer of this number; normed: as parts of matrices read it.
-    ValueId attention(int64_t layer, const AttentionConfig& config, ValueId normed);
+    // Attention in the layer of this number.
+    struct AttentionInput {
+        ValueId normed;  // as parts of matrices read it
+        std::vector<WeightedSum::Term> added_to_values;
+    };
+    ValueId attention(int64_t layer, const AttentionConfig& config, const AttentionInput& x);
     ValueId mlp(const MlpConfig& config, ValueId normed);
 
   private:
@@ -32,11 +36,13 @@ class Sublayers {
     // Attention of these, over the keys of other ranks too where the batch is a part of rows.
     ValueId attend(const Projected& x, AttentionOptions how);
     ValueId with_key_offset(ValueId k, int64_t heads, int64_t turning_pairs);
+    // Gates of rows that are added to values, of heads or of their halves.
+    ValueId value_gate(const ValueGateConfig& config, ValueId normed, ValueId rows, const Extent& heads);
     // The output of attention without what lies along v.
     struct OutputAndValue {
         ValueId out, v;
     };
-    ValueId without_own_value(int64_t layer, const ExcludeOwnValueConfig& config, const OutputAndValue& x,
+    ValueId without_own_value(const ExcludeOwnValueConfig& config, const OutputAndValue& x,
                               const Extent& heads);
     // Heads j and j + H/2 as one over rows of twice the length, in which they take turns.
     ValueId attend_in_pairs(const Projected& x, AttentionOptions how);

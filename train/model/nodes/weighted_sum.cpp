@@ -23,13 +23,13 @@ WeightedSum::WeightedSum(const Ports& ports, int64_t sequence_length)
         return term.parameter != kNoParameter || term.gate != kNoValue;
     };
     const auto is_plain = [&](const Term& term) {
-        return !is_weighted(term) && term.factor == 1 && !term.shifted;
+        return !is_weighted(term) && term.factor == 1 && !term.shifted && !term.is_view;
     };
     // The gradient of y is wanted whole by terms that are handed it on, or read a row later.
     const bool lasts = std::any_of(ports.terms.begin(), ports.terms.end(),
                                    [&](const Term& term) { return term.shifted || is_plain(term); });
     for (const Term& term : ports.terms) {
-        const bool weighted = is_weighted(term), passed = is_plain(term);
+        const bool passed = is_plain(term);
         if (term.parameter != kNoParameter && term.gate != kNoValue)
             throw_internal("a term of a weighted sum has a parameter and a gate");
         const bool in_place = !lasts && terms_.empty();
@@ -37,7 +37,7 @@ WeightedSum::WeightedSum(const Ports& ports, int64_t sequence_length)
         if (in_place) gives = Gives::written;
         terms_.push_back(
             {.value = reads(
-                 {.value = term.value, .gradient = gives, .in_backward = weighted, .in_place = in_place}),
+                 {.value = term.value, .gradient = gives, .in_backward = !passed, .in_place = in_place}),
              .gate = reads({.value = term.gate, .gradient = Gives::added, .in_backward = true}),
              .parameter = use_once(term.parameter),
              .element = term.element,

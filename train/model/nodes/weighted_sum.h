@@ -17,6 +17,7 @@ class WeightedSum final : public Node {
         ValueId gate = kNoValue;  // f32 (1), (tokens, 1) or (tokens, heads)
         float factor = 1;
         bool shifted = false;  // of the row before
+        bool is_view = false;  // of some columns, to which no gradient is handed on: theirs is written
     };
     struct Ports {
         ValueId y;                // (tokens, columns)
