@@ -44,6 +44,9 @@ constexpr KernelModel kKernels[] = {
     {"attention_forward", Engine::mma, 0.36, 0.80, 1, "assumed by count: softmax beside no product"},
     // Seven products where four are counted, in two kernels.
     {"attention_backward", Engine::mma, 0.23, 0.80, 4, "assumed by count: 7 products for 4 counted"},
+    // Multiply-adds in f32, a quarter of whose rate products of f32 in shared memory reach.
+    {"compose_heads_forward", Engine::mma, 0.015, 0.80, 1, "assumed by count: f32 without tensor cores"},
+    {"compose_heads_backward", Engine::mma, 0.012, 0.80, 4, "assumed by count: 7 products for 4 counted"},
     {"exclude_own_value_backward", Engine::mma, 1, 0.76, 2, "assumed: as mix_norm_backward"},
     {"cross_entropy_part", Engine::mma, 1, 0.78, 1, "assumed as cross_entropy"},
     {"cross_entropy_of_parts", Engine::mma, 1, 0.78, 1, "assumed as cross_entropy"},

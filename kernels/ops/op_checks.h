@@ -26,6 +26,8 @@ void check(const op::AttentionBackward& a);
 void check(const op::MergeAttention& a);
 void check(const op::ExcludeOwnValueForward& a);
 void check(const op::ExcludeOwnValueBackward& a);
+void check(const op::ComposeHeadsForward& a);
+void check(const op::ComposeHeadsBackward& a);
 void check(const op::CrossEntropy& a);
 void check(const op::CrossEntropyPart& a);
 void check(const op::CrossEntropyOfParts& a);
@@ -53,6 +55,7 @@ AttentionRows attention_rows(const Arguments& a) {
 // aside: the work of attention as flops() counts it. Each query counts as the mean of a sequence's, which is
 // what chunks c and 2C − 1 − c of 2C come to.
 int64_t visible_pairs(const AttentionOptions& options, int64_t queries);
+int64_t visible_pairs(const ComposeHeadsOptions& options, int64_t queries);
 
 struct PolarCoefficients {
     float a, b, c;

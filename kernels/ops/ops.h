@@ -14,6 +14,7 @@
 #include "kernels/device/device.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/combine.h"
+#include "kernels/ops/compose_heads.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/fp8.h"
 #include "kernels/ops/loss.h"
@@ -32,6 +33,7 @@
     SPEEDRUN_POINTWISE_OPS(X) \
     SPEEDRUN_COMBINE_OPS(X)   \
     SPEEDRUN_ATTENTION_OPS(X) \
+    SPEEDRUN_COMPOSE_OPS(X)   \
     SPEEDRUN_LOSS_OPS(X)      \
     SPEEDRUN_OPTIMIZER_OPS(X) \
     SPEEDRUN_UTILITY_OPS(X)

@@ -211,6 +211,87 @@ void add_own_value(std::vector<Case>& cases, const ModelShape& shape) {
                      }});
 }
 
+// A mix of heads' maps over the last keys, by one learned number a head for the mix and one for what it gives.
+void add_composed_heads(std::vector<Case>& cases, const ModelShape& shape) {
+    const int64_t tokens = shape.tokens, heads = shape.num_heads, width = heads * shape.head_dim,
+                  length = shape.sequence_length, keys = std::min<int64_t>(length, 112);
+    const ComposeHeadsOptions options{.sequence_length = length,
+                                      .num_heads = heads,
+                                      .head_dim = shape.head_dim,
+                                      .keys = keys,
+                                      .scale = 0.1f};
+    const std::string sizes = fmt::format("T{} {}x{} keys {}", tokens, heads, shape.head_dim, keys);
+    const double pair_flops =
+        static_cast<double>(width) *
+        static_cast<double>(tokens / length * (keys * (keys + 1) / 2 + (length - keys) * keys));
+    const auto inputs = [=](CaseMemory& m) {
+        AttentionTensors t;
+        const Tensor qkv = m.input({tokens, 3 * width});
+        t.q = qkv.column_slice(0, width);
+        t.k = qkv.column_slice(width, width);
+        t.v = qkv.column_slice(2 * width, width);
+        std::vector<int32_t> first_key(static_cast<size_t>(tokens));
+        for (int64_t i = 0; i < tokens; ++i)
+            first_key[static_cast<size_t>(i)] = static_cast<int32_t>(i / length * length);
+        t.first_key = m.indices(first_key);
+        return t;
+    };
+    cases.push_back({"attention.recipe.compose_forward",
+                     "compose_heads_forward",
+                     sizes,
+                     4.0 * pair_flops,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const AttentionTensors t = inputs(m);
+                         const Tensor c = m.output({tokens, width}), w1 = m.input(DType::f32, {heads}),
+                                      w2 = m.input(DType::f32, {heads});
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.compose_heads_forward({.c = c,
+                                                        .q = t.q,
+                                                        .k = t.k,
+                                                        .v = t.v,
+                                                        .first_key = t.first_key,
+                                                        .w1 = w1,
+                                                        .w2 = w2,
+                                                        .options = options},
+                                                       stream);
+                         };
+                     }});
+    cases.push_back({"attention.recipe.compose_backward",
+                     "compose_heads_backward",
+                     sizes,
+                     8.0 * pair_flops,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const AttentionTensors t = inputs(m);
+                         const Tensor dqkv = m.inout(m.real(), {tokens, 3 * width}),
+                                      dc = m.input({tokens, width}), w1 = m.input(DType::f32, {heads}),
+                                      w2 = m.input(DType::f32, {heads}), dw1 = m.output(DType::f32, {heads}),
+                                      dw2 = m.output(DType::f32, {heads});
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.compose_heads_backward({.dq = dqkv.column_slice(0, width),
+                                                         .dk = dqkv.column_slice(width, width),
+                                                         .dv = dqkv.column_slice(2 * width, width),
+                                                         .dw1 = dw1,
+                                                         .dw2 = dw2,
+                                                         .dc = dc,
+                                                         .q = t.q,
+                                                         .k = t.k,
+                                                         .v = t.v,
+                                                         .first_key = t.first_key,
+                                                         .w1 = w1,
+                                                         .w2 = w2,
+                                                         .accumulate_q = true,
+                                                         .accumulate_k = true,
+                                                         .accumulate_v = true,
+                                                         .accumulate_w1 = false,
+                                                         .accumulate_w2 = false,
+                                                         .options = options},
+                                                        stream);
+                         };
+                     }});
+}
+
 // Half of each key from the token before.
 void add_key_offset(std::vector<Case>& cases, const ModelShape& shape) {
     const int64_t tokens = shape.tokens, width = shape.num_heads * shape.head_dim;
@@ -248,6 +329,7 @@ std::vector<Case> attention_cases(const Shapes& shapes) {
     add_merge(cases, shapes.recipe);
     add_own_value(cases, shapes.recipe);
     add_key_offset(cases, shapes.recipe);
+    add_composed_heads(cases, shapes.recipe);
     add_attention(cases, "attention.gpt2", shapes.gpt2, {}, {});
     for (const int64_t head_dim : {128, 64}) {
         if (shapes.attention_width % head_dim != 0) continue;

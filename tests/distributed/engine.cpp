@@ -83,6 +83,7 @@ Config config_of(const Mode& mode) {
     }
     if (family == "parts") config.model = model_in_parts(mode.heads);
     if (family == "fp8") config.model = model_in_eight_bits(mode.heads);
+    if (family == "composed") config.model = with_composed_heads(model_in_parts(mode.heads));
     if (family == "injected") config.model = injected_model(mode.heads);
     if (family == "networks") config.model = model_with_networks(mode.heads);
     if (family == "places") config.model = model_with_places(mode.heads);

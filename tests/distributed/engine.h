@@ -35,6 +35,7 @@ struct Mode {
     VectorNorm clip_norm = VectorNorm::two;
     // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings | "parts": what no preset has
     // | "fp8": these with products of 8-bit numbers
+    // | "composed": "parts" with mixes of heads' maps
     // | "injected": bigrams with signs, injected at the input and behind sublayers
     // | "networks": numbers of each token that networks compute | "places": these, and values from other places
     const char* family = "recipe";

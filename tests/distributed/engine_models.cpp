@@ -123,4 +123,12 @@ ModelConfig model_with_places(int64_t heads) {
     return model;
 }
 
+// The last layer stays as it was, so that both kinds are there.
+ModelConfig with_composed_heads(ModelConfig model) {
+    for (std::optional<AttentionConfig>* attention :
+         {&model.parts.layers.each.attention, &model.parts.layers.at[1].layer->attention})
+        (*attention)->compose_heads = {.keys = 6, .maps_start = 0.5, .output_start = 0.4};
+    return model;
+}
+
 }  // namespace speedrun::testing

@@ -10,5 +10,6 @@ ModelConfig model_in_eight_bits(int64_t heads);
 ModelConfig injected_model(int64_t heads);
 ModelConfig model_with_networks(int64_t heads);
 ModelConfig model_with_places(int64_t heads);
+ModelConfig with_composed_heads(ModelConfig model);  // "parts", with mixes of heads' maps
 
 }  // namespace speedrun::testing

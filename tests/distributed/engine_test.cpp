@@ -92,6 +92,13 @@ std::vector<Mode> all_modes() {
         stages.stages = true;
         stages.family = "parts";  // whose loss has weights by stage
         modes.push_back(stages);
+        Mode composed{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
+        composed.family = "composed";
+        modes.push_back(composed);
+        composed.shard = 4;
+        composed.accumulation = 1;
+        composed.checkpointing = Checkpointing::full;
+        modes.push_back(composed);
         Mode context{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
         context.context = 2;
         modes.push_back(context);

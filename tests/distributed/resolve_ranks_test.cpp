@@ -125,6 +125,25 @@ TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
               std::string::npos);
 }
 
+TEST(ResolveRanksTest, MapsOfHeadsAreMixedByOneRank) {
+    const auto refused = [](const ParallelConfig& parallel) {
+        Config config = config_of(64, 128, 1024);
+        config.model.preset = Family::none;
+        LayerConfig layer;
+        layer.attention->compose_heads = ComposeHeadsConfig{};
+        config.model.parts.layers.at = {{"1", layer}};
+        config.parallel = parallel;
+        return refusal(config, 2);
+    };
+    ParallelConfig context, tensor;
+    context.context = tensor.tensor = 2;
+    EXPECT_EQ(refused({}), "none");
+    EXPECT_NE(refused(context).find("parallel.context is 2, but attention of layer 1 has compose_heads"),
+              std::string::npos);
+    EXPECT_NE(refused(tensor).find("parallel.tensor is 2, but attention of layer 1 has compose_heads"),
+              std::string::npos);
+}
+
 // What each rank's check throws ("" for nothing), as "code text" of what all of them then get.
 std::set<std::string> outcomes(const std::vector<std::string>& texts, ExitCode code) {
     std::mutex mutex;

@@ -148,6 +148,21 @@ Matrix exclude_own_value_forward(const Matrix& o, const Matrix& v, const Matrix&
 ExcludeOwnValueBackward exclude_own_value_backward(const Matrix& dy, const Matrix& o, const Matrix& v,
                                                    const Matrix& alpha, int64_t heads);
 
+// ---- compose_heads.cpp
+// -----------------------------------------------------------------------------------------
+struct ComposedHeads {
+    Matrix q, k, v;  // T×(H·D)
+    Indices first_key;
+    Matrix w1, w2;  // each 1×H, or T×H
+};
+struct ComposeHeadsBackward {
+    Matrix dq, dk, dv;  // T×(H·D)
+    Matrix dw1, dw2;    // of the shapes of w1 and w2
+};
+Matrix compose_heads_forward(const ComposedHeads& x, const ComposeHeadsOptions& options);
+ComposeHeadsBackward compose_heads_backward(const Matrix& dc, const ComposedHeads& x,
+                                            const ComposeHeadsOptions& options);
+
 // ---- cross_entropy.cpp
 // -----------------------------------------------------------------------------------------
 Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_t vocab_size,

@@ -1,6 +1,6 @@
 // Parts of attention against a model written as loops in float64: losses, and gradients by differences of those.
 #include <fmt/ranges.h>
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <numeric>
 #include <ostream>
@@ -13,6 +13,8 @@
 
 namespace speedrun::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int64_t kRows = 2, kSequence = 11;
 
@@ -63,6 +65,9 @@ class AttentionPartsTest : public ::testing::TestWithParam<Case> {
 INSTANTIATE_TEST_SUITE_P(
     Parts, AttentionPartsTest,
     ::testing::Values(Case{"none", ""}, Case{"exclude_own_value", R"(, "exclude_own_value": {})"},
+                      Case{"compose_heads", R"(, "compose_heads": {"keys": 4})"},
+                      Case{"compose_offset_heads",
+                           R"(, "compose_heads": {}, "key_offset": true, "exclude_own_value": {})"},
                       Case{"key_offset", R"(, "key_offset": true)"}, Case{"paired", R"(, "paired": true)"},
                       Case{"paired_exclude_own_value", R"(, "paired": true, "exclude_own_value": {})"},
                       Case{"four_paired", R"(, "paired": true, "heads": 4)"}),
@@ -136,6 +141,44 @@ TEST(AttentionGraph, OwnValuesAreExcludedBeforeTheGate) {
             std::string::npos)
             << nodes[layer + 1];
     EXPECT_FALSE(graph_of("").table.contains("blocks.1.attn.own_value"));
+}
+
+// One number a head each, which begin as they are said; what the mix gives is added before anything else is done.
+TEST(AttentionGraph, HeadsAreComposedFirst) {
+    const ModelGraph written = graph_of(
+        R"(, "compose_heads": {"keys": 7, "output_start": 0.5}, "exclude_own_value": {}, "gate": {"columns": 6})");
+    for (const auto& [name, start] : {std::pair{"maps", 1.0F}, std::pair{"output", 0.5F}}) {
+        const Parameter& weights = written.table.find(fmt::format("blocks.1.attn.composed_{}", name));
+        EXPECT_EQ(weights.shape, (std::vector<int64_t>{6}));
+        EXPECT_EQ(weights.init.value, start);
+    }
+    const std::vector<std::string> nodes = nodes_of(written);
+    for (size_t layer = 1; layer < 4; ++layer) {
+        EXPECT_NE(nodes[layer].find("composed heads 6 x 8, 7 keys; attention"), std::string::npos)
+            << nodes[layer];
+        EXPECT_NE(
+            nodes[layer].find("attn_out + composed heads; attn_out with composed heads without its share"),
+            std::string::npos)
+            << nodes[layer];
+    }
+    EXPECT_FALSE(graph_of("").table.contains("blocks.1.attn.composed_maps"));
+}
+
+TEST(AttentionGraph, WhatCannotBeComposedIsRefused) {
+    const auto refusal = [](const std::string& parts) -> std::string {
+        try {
+            model_with(parts);
+        } catch (const Error& error) {
+            return error.what();
+        }
+        return "none";
+    };
+    EXPECT_THAT(refusal(R"(, "paired": true, "compose_heads": {})"),
+                HasSubstr("attention.compose_heads: not with paired"));
+    EXPECT_THAT(refusal(R"(, "compose_heads": {"maps_start": 0})"),
+                HasSubstr("compose_heads.maps_start is 0"));
+    EXPECT_THAT(refusal(R"(, "compose_heads": {"keys": 257})"),
+                HasSubstr("compose_heads.keys: 257 is outside [1, 256]"));
 }
 
 // Behind rotary and the norm of keys; two pairs of four turn.

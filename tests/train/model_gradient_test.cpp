@@ -68,7 +68,7 @@ ModelConfig crossed_back() {
 }
 
 // Parts that no preset has: smear, a layer without attention, gates, a skip connection, a table of values in some
-// layers, what lies along own values, keys of the token before, heads in pairs, and an earlier layer's output taken away at the end.
+// layers, what lies along own values, composed heads, keys of the token before, heads in pairs, and an earlier layer's output taken away at the end.
 ModelConfig spelled_out() {
     return parse_config(R"({
         "model": {
@@ -83,7 +83,7 @@ ModelConfig spelled_out() {
                          "mlp": {"ratio": 2}},
                 "at": {"0": {"attention": {"value_table": "values", "exclude_own_value": {}}}, "1": null, "2": {"attention": null},
                        "3": {"mix": null, "attention": {"value_table": "values", "window": 4, "key_offset": true}},
-                       "4": {"attention": {"value_scale": true, "paired": true}}, "5": {"attention": {"exclude_own_value": {}}}}},
+                       "4": {"attention": {"value_scale": true, "paired": true}}, "5": {"attention": {"exclude_own_value": {}, "compose_heads": {"keys": 4}}}}},
             "skips": [{"from": 0, "to": 3}],
             "output": [{"type": "backout", "layer": 2}, {"type": "norm"}],
             "head": {"softcap": 23, "softcap_function": "sigmoid", "logit_shift": 5, "logit_scale": 7.5},

@@ -114,6 +114,43 @@ Values PlainModel::attend(const Layer& layer, const Rows& rows, int64_t token, i
     return out;
 }
 
+Values PlainModel::weights_of(const Layer& layer, const Rows& rows, int64_t token, int64_t head,
+                              int64_t first) const {
+    const double scale =
+        layer.config.scale > 0 ? layer.config.scale : 1 / std::sqrt(static_cast<double>(layer.dim));
+    Values weights;
+    double total = 0;
+    for (int64_t key = first; key <= token; ++key) {
+        double product = 0;
+        for (int64_t d = head * layer.dim; d < (head + 1) * layer.dim; ++d)
+            product +=
+                rows.q[static_cast<size_t>(token)][static_cast<size_t>(d)] * key_at(layer, rows, key, d);
+        weights.push_back(std::exp(scale * product));
+        total += weights.back();
+    }
+    for (double& w : weights) w /= total;
+    return weights;
+}
+
+void PlainModel::compose(const Layer& layer, const Rows& rows, int64_t token, int64_t head,
+                         Values& out) const {
+    const Values &maps = weight(layer, "composed_maps"), &output = weight(layer, "composed_output");
+    const int64_t first = std::max<int64_t>(batch_.first_key[static_cast<size_t>(token)],
+                                            token - layer.config.compose_heads->keys + 1);
+    double square = parts_.norms.epsilon;
+    for (const double a : maps) square += a * a / static_cast<double>(layer.heads);
+    for (int64_t other = 0; other < layer.heads; ++other) {
+        const Values weights = weights_of(layer, rows, token, other, first);
+        const double share =
+            output[static_cast<size_t>(head)] * maps[static_cast<size_t>(other)] / std::sqrt(square);
+        for (int64_t key = first; key <= token; ++key)
+            for (int64_t d = 0; d < layer.dim; ++d)
+                out[static_cast<size_t>(d)] +=
+                    share * weights[static_cast<size_t>(key - first)] *
+                    rows.v[static_cast<size_t>(key)][static_cast<size_t>(head * layer.dim + d)];
+    }
+}
+
 // v a unit vector u times its length: out loses tanh(a)·(out·u) of u.
 void PlainModel::exclude_own_value(const Layer& layer, const Values& v, int64_t head, Values& out) const {
     const auto own = v.begin() + head * layer.dim;
@@ -138,6 +175,7 @@ Values PlainModel::losses() const {
             Values outputs;
             for (int64_t head = 0; head < layer.heads; ++head) {
                 Values out = attend(layer, rows, static_cast<int64_t>(t), head);
+                if (config.compose_heads) compose(layer, rows, static_cast<int64_t>(t), head, out);
                 if (config.exclude_own_value) exclude_own_value(layer, rows.v[t], head, out);
                 outputs.insert(outputs.end(), out.begin(), out.end());
             }

@@ -37,6 +37,10 @@ class PlainModel {
     double key_at(const Layer& layer, const Rows& rows, int64_t token, int64_t column) const;
     // A head's output at a token.
     Values attend(const Layer& layer, const Rows& rows, int64_t token, int64_t head) const;
+    // How much a head of a token looks at each key, from `first` on to its own.
+    Values weights_of(const Layer& layer, const Rows& rows, int64_t token, int64_t head, int64_t first) const;
+    // What a mix of all heads' maps adds to a head's output.
+    void compose(const Layer& layer, const Rows& rows, int64_t token, int64_t head, Values& out) const;
     void exclude_own_value(const Layer& layer, const Values& v, int64_t head, Values& out) const;
 
     const ModelConfig& model_;

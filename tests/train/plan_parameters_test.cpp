@@ -20,7 +20,7 @@ Config parts(const char* precision) {
         SPEEDRUN_SOURCE_ROOT "/configs/kjv_parts.json",
         {"device=cpu", std::string("precision=") + precision, "model.norms.gain=true",
          "model.layers.each.attention.value_scale=true", "model.layers.each.attention.exclude_own_value={}",
-         "model.layers.each.attention.bias=true"});
+         "model.layers.each.attention.compose_heads={}", "model.layers.each.attention.bias=true"});
     return config;
 }
 

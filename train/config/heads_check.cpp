@@ -30,12 +30,30 @@ void check_key_offset(const std::string& key, const AttentionConfig& attention, 
         key, turning, pairs);
 }
 
+void check_sigmoid(const std::string& key, const GateConfig& gate) {
+    if (gate.start != GateConfig::kStart)
+        throw_usage("{}.start {}: a sigmoid gate starts at {}; name a network that computes it", key,
+                    gate.start, GateConfig::kStart);
+}
+
 void check_pairs(const std::string& key, const AttentionConfig& attention) {
     if (attention.heads % 2 != 0)
         throw_usage("{}: heads {} cannot be paired, expected an even number", key, attention.heads);
     if (attention.key_offset)
         throw_usage(
             "{}: not with key_offset, for which the row before would be another head's: set one of them to false",
+            key);
+}
+
+void check_composed(const std::string& key, const AttentionConfig& attention) {
+    if (attention.paired)
+        throw_usage(
+            "{}: not with paired, in whose rows a token's heads stand at two places: leave one of them out",
+            key);
+    if (attention.compose_heads->maps_start == 0)
+        throw_usage(
+            "{}.maps_start is 0: weights that are all zero have no direction to be normalised to; give it a value, "
+            "such as 1",
             key);
 }
 

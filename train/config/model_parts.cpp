@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kernels/device/error.h"
+#include "kernels/ops/compose_heads.h"
 
 namespace speedrun {
 
@@ -129,6 +130,17 @@ void ExcludeOwnValueConfig::fields(FieldVisitor& v) {
     v.field("network", network, kNetwork);
 }
 
+void ComposeHeadsConfig::fields(FieldVisitor& v) {
+    v.field("keys", keys, "last keys of the document, the query's own included, that the maps are of",
+            {1, ComposeHeadsOptions::kMostKeys});
+    v.field("maps_start", maps_start,
+            "weight of each head's map in the mix at the start; the weights are RMS-normalised over heads",
+            {-1e6, 1e6});
+    v.field("output_start", output_start,
+            "factor at the start by which each head's output gets what the mix makes of its values",
+            {-1e6, 1e6});
+}
+
 void AttentionConfig::fields(FieldVisitor& v) {
     v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
     v.field("reads", reads,
@@ -160,6 +172,10 @@ void AttentionConfig::fields(FieldVisitor& v) {
             "what is added to v as well, each times a learned factor; of: \"stream\" is what enters "
             "attention, not normed",
             add_to_values);
+    v.optional(
+        "compose_heads", compose_heads,
+        "add to each head's output its values seen through a learned mix of all heads' maps (dynamically composable "
+        "attention); null: do not");
     v.optional(
         "exclude_own_value", exclude_own_value,
         "take from each head's output a learned share of what lies along the token's own v; null: do not");

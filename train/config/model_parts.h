@@ -110,6 +110,15 @@ struct ValueGateConfig {
     void fields(FieldVisitor& v);
 };
 
+// A map of attention that is mixed of all heads' maps for each token is applied to the values of each head, and added to its
+// output by learned factors (op::ComposeHeadsForward).
+struct ComposeHeadsConfig {
+    int64_t keys = 112;       // last ones of the document that the maps are of
+    double maps_start = 1;    // w1, each head's weight in the mix before their norm
+    double output_start = 0;  // w2, what each head's output gets of it
+    void fields(FieldVisitor& v);
+};
+
 // What lies along a token's own value is taken from each head's output, by the share tanh(a) of a learned a.
 struct ExcludeOwnValueConfig {
     double start = 0;          // a, of each head
@@ -162,6 +171,7 @@ struct AttentionConfig {
     double value_start = kValueStart;
     std::optional<ValueGateConfig> value_gate = {};
     bool value_scale = false;
+    std::optional<ComposeHeadsConfig> compose_heads = {};
     std::vector<InjectedConfig> add_to_values = {};
     std::optional<ExcludeOwnValueConfig> exclude_own_value = {};
     std::optional<GateConfig> gate = {};

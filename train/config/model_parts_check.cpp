@@ -240,13 +240,12 @@ class PartsCheck {
         if (attention.key_offset)
             check_key_offset(key + ".key_offset", attention, model_dim_ / attention.heads / 2);
         if (attention.paired) check_pairs(key + ".paired", attention);
+        if (attention.compose_heads) check_composed(key + ".compose_heads", attention);
         parts_.window_of(attention, static_cast<int64_t>(layer));
         if (!attention.reads.empty())
             earlier_place(key + ".reads", attention.reads, static_cast<int64_t>(layer), layers_);
-        if (attention.gate && attention.gate->network.empty() && attention.gate->start != GateConfig::kStart)
-            throw_usage("{}.gate.start {}: a sigmoid gate starts at {}; name a network that computes it", key,
-                        attention.gate->start, GateConfig::kStart);
         if (attention.gate && attention.gate->network.empty()) {
+            check_sigmoid(key + ".gate", *attention.gate);
             check_columns(key + ".gate.columns", attention.gate->columns);
             if (attention.heads > kMaxNarrow)
                 throw_usage("{}.heads {}: gates are for at most {} heads", key, attention.heads, kMaxNarrow);

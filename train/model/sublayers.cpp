@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "train/model/nodes/activation.h"
+#include "train/model/nodes/compose_heads.h"
 #include "train/model/nodes/copy.h"
 #include "train/model/nodes/key_exchange.h"
 #include "train/model/nodes/key_offset.h"
@@ -98,7 +99,12 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const
                                .documents = options_.documents};
     if (config.paired)
         for (ValueId* const x : {&q, &k, &v}) *x = without_gaps(*x);
+    // Before attention, so that backward adds to the gradients of q, k and v that attention has written.
+    const ValueId composed =
+        config.compose_heads ? compose_heads(*config.compose_heads, {q, k, v}, how) : kNoValue;
     ValueId out = config.paired ? attend_in_pairs({q, k, v}, how) : attend({q, k, v}, how);
+    if (config.compose_heads)
+        out = w_.sum("attn_out with composed heads", w_.head_width(), {{.value = out}, {.value = composed}});
     if (config.exclude_own_value) out = without_own_value(*config.exclude_own_value, {out, v}, heads);
     if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
     return w_.into_stream(
@@ -147,6 +153,32 @@ ValueId Sublayers::with_key_offset(ValueId k, int64_t heads, int64_t turning_pai
                                                          .turning_pairs = turning_pairs,
                                                          .sequence_length = w_.batch.sequence_length});
     return y;
+}
+
+ValueId Sublayers::compose_heads(const ComposeHeadsConfig& config, const Projected& x,
+                                 const AttentionOptions& how) {
+    const Extent heads{Dimension::heads, how.num_heads};
+    const ValueId c = w_.real("composed heads", w_.tokens(), w_.head_width());
+    w_.add<ComposeHeads>(
+        {.c = c,
+         .q = x.q,
+         .k = x.k,
+         .v = x.v,
+         .first_key = w_.model.first_key,
+         .w1 = w_.parameter("attn.composed_maps", {heads},
+                            {w_.filled(config.maps_start),
+                             "a: the heads' maps of attention are mixed by a, RMS-normalised over heads"}),
+         .w2 =
+             w_.parameter("attn.composed_output", {heads},
+                          {w_.filled(config.output_start),
+                           "b: to the output of a head is added b times its values, seen through that mix"})},
+        ComposeHeadsOptions{.sequence_length = how.sequence_length,
+                            .num_heads = how.num_heads,
+                            .head_dim = how.head_dim,
+                            .keys = config.keys,
+                            .scale = how.scale,
+                            .epsilon = static_cast<float>(parts_.norms.epsilon)});
+    return c;
 }
 
 ValueId Sublayers::without_own_value(const ExcludeOwnValueConfig& config, const OutputAndValue& x,

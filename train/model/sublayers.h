@@ -38,6 +38,8 @@ class Sublayers {
     ValueId with_key_offset(ValueId k, int64_t heads, int64_t turning_pairs);
     // Gates of rows that are added to values, of heads or of their halves.
     ValueId value_gate(const ValueGateConfig& config, ValueId normed, ValueId rows, const Extent& heads);
+    // The values of each head, seen through a mix of all heads' maps.
+    ValueId compose_heads(const ComposeHeadsConfig& config, const Projected& x, const AttentionOptions& how);
     // The output of attention without what lies along v.
     struct OutputAndValue {
         ValueId out, v;

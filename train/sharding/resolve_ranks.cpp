@@ -57,6 +57,11 @@ void validate_context(const Config& config, int ranks) {
                 "parallel.context is {}, but attention of layer {} is paired, for which rows are not cut among ranks: set "
                 "parallel.context=1, or paired false",
                 ranks, i);
+        if (layers[i]->attention->compose_heads)
+            throw_usage(
+                "parallel.context is {}, but attention of layer {} has compose_heads, for whose maps rows are not cut "
+                "among ranks: set parallel.context=1, or compose_heads null",
+                ranks, i);
     }
     int64_t shortest = config.in_validation().batch.sequence_length;
     for (const auto& entry : config.batch.sequence_length.entries())
@@ -117,6 +122,11 @@ void validate_tensor(const Config& config, const Mesh& mesh) {
             throw_usage(
                 "parallel.tensor is {}, but attention of layer {} adds to its values (add_to_values), of which ranks have "
                 "those of their heads alone. Set parallel.tensor=1, or add_to_values to []",
+                ranks, i);
+        if (layers[i]->attention && layers[i]->attention->compose_heads)
+            throw_usage(
+                "parallel.tensor is {}, but attention of layer {} has compose_heads, which mixes maps of heads that would be "
+                "on different ranks: set parallel.tensor=1, or compose_heads null",
                 ranks, i);
         if (const auto& attention = layers[i]->attention)
             validate_shares({fmt::format("attention of layer {}", i), attention->heads, "heads"}, ranks);

@@ -1,0 +1,93 @@
+// Maps of attention shared among the heads of a token.
+#pragma once
+
+#include "kernels/ops/norm.h"
+#include "kernels/ops/op.h"
+
+namespace speedrun {
+
+struct ComposeHeadsOptions {
+    int64_t sequence_length = 0;  // S; no query sees a key of another sequence
+    int64_t num_heads = 0;
+    int64_t head_dim = 0;
+    int64_t keys = 0;              // that a query sees at most, itself included: 1 … kMostKeys
+    float scale = 1.0f;            // of the products q·k
+    float epsilon = kNormEpsilon;  // of the norm of w1
+
+    // A query tile's maps of all of these keys lie in the shared memory of one block.
+    static constexpr int64_t kMostKeys = 256;
+};
+
+}  // namespace speedrun
+
+namespace speedrun::op {
+
+// One map of attention for each token, a mix of those of its heads, is applied to the values of each head. Over the
+// keys j of i's sequence with first_key[i] ≤ j ≤ i and i − j < keys, none of which gives c_i = 0:
+//   P_ijh = softmax_j(scale·q_ih·k_jh)
+//   u_ih  = w1_ih·(mean_h(w1²) + epsilon)^-½
+//   A_ij  = Σ_h u_ih·P_ijh
+//   c_ih  = w2_ih·Σ_j A_ij·v_jh
+// w1 and w2 are one number for each head, or one for each head of each token. (Dynamically composable attention, Xiao et
+// al. 2024, of one rank, with weights that the caller has made.)
+struct ComposeHeadsForward {
+    ByName by_name = ByName();
+    Tensor c;          // real [T,H·D]; rows of it and of q, k, v may be strided
+    Tensor q;          // real [T,H·D]
+    Tensor k;          // real [T,H·D]
+    Tensor v;          // real [T,H·D]
+    Tensor first_key;  // i32 [T], first visible of the T keys (start of the document), in the sequence of i
+    Tensor w1;         // f32 [H], or [T,H] with rows that may be strided
+    Tensor w2;         // f32, likewise
+    ComposeHeadsOptions options;
+
+    void traffic(Traffic& t) const {
+        t.writes(c);
+        t.reads(q, k, v, first_key, w1, w2);
+    }
+};
+
+// With G_ijh = dc_ih·v_jh and B_ij = Σ_h w2_ih·G_ijh, the gradient of A:
+//   dw2_ih (+)= Σ_j A_ij·G_ijh
+//   dv_jh  (+)= Σ_i A_ij·w2_ih·dc_ih
+//   e_ih      = Σ_j P_ijh·B_ij, the gradient of u, from which w1's is that of a norm
+//   dS_ijh    = u_ih·P_ijh·(B_ij − e_ih)
+//   dq_ih  (+)= scale·Σ_j dS_ijh·k_jh
+//   dk_jh  (+)= scale·Σ_i dS_ijh·q_ih
+// where dw1 and dw2 are summed over all tokens if their weights have no rows.
+struct ComposeHeadsBackward {
+    ByName by_name = ByName();
+    Tensor dq;         // real [T,H·D]; rows of all real tensors may be strided
+    Tensor dk;         // real [T,H·D]
+    Tensor dv;         // real [T,H·D]
+    Tensor dw1;        // f32, of the shape of w1
+    Tensor dw2;        // f32, of the shape of w2
+    Tensor dc;         // real [T,H·D]
+    Tensor q;          // real [T,H·D]
+    Tensor k;          // real [T,H·D]
+    Tensor v;          // real [T,H·D]
+    Tensor first_key;  // i32 [T]
+    Tensor w1;         // f32 [H] or [T,H]
+    Tensor w2;         // f32, likewise
+    bool accumulate_q;
+    bool accumulate_k;
+    bool accumulate_v;
+    bool accumulate_w1;
+    bool accumulate_w2;
+    ComposeHeadsOptions options;
+
+    void traffic(Traffic& t) const {
+        t.adds_to(accumulate_q, dq);
+        t.adds_to(accumulate_k, dk);
+        t.adds_to(accumulate_v, dv);
+        t.adds_to(accumulate_w1, dw1);
+        t.adds_to(accumulate_w2, dw2);
+        t.reads(dc, q, k, v, first_key, w1, w2);
+    }
+};
+
+#define SPEEDRUN_COMPOSE_OPS(X)                   \
+    X(compose_heads_forward, ComposeHeadsForward) \
+    X(compose_heads_backward, ComposeHeadsBackward)
+
+}  // namespace speedrun::op

@@ -1,0 +1,86 @@
+// The mix of heads' maps in float64: its gradients against central differences, and the mix itself where it is known.
+//
+// Tolerance: as in finite_difference_test.cpp, whose step it has.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/reference/reference.h"
+
+namespace speedrun::reference {
+namespace {
+
+Matrix random(int64_t rows, int64_t cols, uint64_t seed) {
+    std::mt19937_64 generator(seed);
+    std::normal_distribution<double> normal;
+    Matrix x(rows, cols);
+    for (double& value : x.values) value = normal(generator);
+    return x;
+}
+
+// Two sequences of 5, the first of two documents.
+ComposedHeads random_heads(int64_t rows_of_w1, int64_t rows_of_w2) {
+    return {random(10, 6, 1),         random(10, 6, 2),
+            random(10, 6, 3),         {0, 0, 0, 3, 3, 5, 5, 5, 5, 5},
+            random(rows_of_w1, 3, 4), random(rows_of_w2, 3, 5)};
+}
+ComposeHeadsOptions options_with(int64_t keys) {
+    return {
+        .sequence_length = 5, .num_heads = 3, .head_dim = 2, .keys = keys, .scale = 0.7f, .epsilon = 0.1f};
+}
+
+TEST(ComposedHeadsTest, GradientsAreDifferences) {
+    for (const int64_t keys : {1, 3, 9}) {
+        for (const auto& [rows_of_w1, rows_of_w2] : {std::pair{1, 1}, std::pair{10, 1}, std::pair{1, 10}}) {
+            ComposedHeads x = random_heads(rows_of_w1, rows_of_w2);
+            const ComposeHeadsOptions options = options_with(keys);
+            const Matrix dc = random(10, 6, 6);
+            const ComposeHeadsBackward backward = compose_heads_backward(dc, x, options);
+            const auto expect_gradient = [&](Matrix& of, const Matrix& gradient, const char* name) {
+                ASSERT_EQ(of.size(), gradient.size()) << name;
+                for (int64_t i = 0; i < of.size(); ++i) {
+                    const double value = of[i];
+                    of[i] = value + 1e-5;
+                    const double above = dot(dc, compose_heads_forward(x, options));
+                    of[i] = value - 1e-5;
+                    const double below = dot(dc, compose_heads_forward(x, options));
+                    of[i] = value;
+                    EXPECT_NEAR(gradient[i], (above - below) / 2e-5, 1e-6 * (1 + std::abs(gradient[i])))
+                        << name << "[" << i << "], " << keys << " keys";
+                }
+            };
+            expect_gradient(x.q, backward.dq, "q");
+            expect_gradient(x.k, backward.dk, "k");
+            expect_gradient(x.v, backward.dv, "v");
+            expect_gradient(x.w1, backward.dw1, "w1");
+            expect_gradient(x.w2, backward.dw2, "w2");
+        }
+    }
+}
+
+// Heads of equal queries and keys have one map: the mix is that map times the sum of u, and what it makes of v
+// is attention.
+TEST(ComposedHeadsTest, EqualMapsMakeAttention) {
+    ComposedHeads x = random_heads(1, 1);
+    for (int64_t t = 0; t < 10; ++t) {
+        for (int64_t d = 2; d < 6; ++d) {
+            x.q(t, d) = x.q(t, d % 2);
+            x.k(t, d) = x.k(t, d % 2);
+        }
+    }
+    x.w1.values = {2, 1, -0.5};
+    x.w2.values = {1, -3, 0};
+    ComposeHeadsOptions options = options_with(3);
+    options.epsilon = 0.25f;
+    const double sum_of_u = 2.5 / std::sqrt((4 + 1 + 0.25) / 3 + 0.25);
+    const Matrix o = attention_forward(
+                         x.q, x.k, x.v, x.first_key,
+                         {.sequence_length = 5, .num_heads = 3, .head_dim = 2, .window = 3, .scale = 0.7f})
+                         .o,
+                 c = compose_heads_forward(x, options);
+    for (int64_t t = 0; t < 10; ++t)
+        for (int64_t d = 0; d < 6; ++d) EXPECT_NEAR(c(t, d), sum_of_u * x.w2[d / 2] * o(t, d), 1e-12);
+}
+
+}  // namespace
+}  // namespace speedrun::reference
