@@ -36,6 +36,7 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.context > 1) *out << (mode.ring ? "_ring_" : "_context_") << mode.context;
     if (mode.tensor > 1) *out << (mode.sequence ? "_sequence_" : "_tensor_") << mode.tensor;
     if (mode.chunks > 1) *out << "_chunks_" << mode.chunks;
+    if (mode.heads_per_matrix > 0) *out << "_per_matrix_" << mode.heads_per_matrix;
     if (mode.heads != 3) *out << "_heads_" << mode.heads;
 }
 
@@ -97,6 +98,8 @@ Config config_of(const Mode& mode) {
     // and two: nothing could be told from them.
     if (family == "gpt2") rest.lr = matrices.lr = 0.001;
     if (matrices.type == OptimizerKind::muon) matrices.lr = 0.02;
+    matrices.heads_per_matrix = mode.heads_per_matrix;
+    matrices.normuon = mode.heads_per_matrix > 0;
     rest.every = mode.every;
     // Keys' biases have a gradient of 0 but for rounding, which AdamW would blow up to whole steps.
     matrices.epsilon = rest.epsilon = 1e-5;
@@ -310,9 +313,9 @@ Curve train_ranks(const Mode& mode, const Delays& delays) {
 const Curve& one_rank(const Mode& mode) {
     static std::map<std::string, Curve> known;
     const std::string key =
-        fmt::format("{} {} {} {} {} {} {} {} {} {}", word_of(mode.optimizer), name_of(mode.precision),
+        fmt::format("{} {} {} {} {} {} {} {} {} {} {}", word_of(mode.optimizer), name_of(mode.precision),
                     mode.clip, word_of(mode.clip_norm), mode.every, mode.family, mode.rows,
-                    mode.masked && !mode.graphs, mode.stages, mode.heads);
+                    mode.masked && !mode.graphs, mode.stages, mode.heads, mode.heads_per_matrix);
     if (!known.count(key)) {
         Mode alone{Strategy::ddp, 1, 1, 1, mode.optimizer, Launch::ready, mode.precision, mode.clip};
         alone.every = mode.every;
@@ -322,6 +325,7 @@ const Curve& one_rank(const Mode& mode) {
         alone.masked = mode.masked && !mode.graphs;
         alone.stages = mode.stages;
         alone.heads = mode.heads;
+        alone.heads_per_matrix = mode.heads_per_matrix;
         known[key] = train(alone, nullptr);
     }
     return known[key];

@@ -50,7 +50,8 @@ struct Mode {
     bool sequence = false;
     int64_t chunks = 1;  // of the tokens that travel among tensor ranks
     int64_t heads = 3;
-    bool ring = false;  // of ranks that share rows
+    int64_t heads_per_matrix = 0;  // of muon, with second moments
+    bool ring = false;             // of ranks that share rows
 
     int data_ranks() const { return replicate * shard; }
     int ranks() const { return data_ranks() * context * tensor; }

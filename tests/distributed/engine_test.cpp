@@ -95,6 +95,7 @@ std::vector<Mode> all_modes() {
         Mode composed{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
         composed.family = "composed";
         modes.push_back(composed);
+        composed.heads_per_matrix = 1;
         composed.shard = 4;
         composed.accumulation = 1;
         composed.checkpointing = Checkpointing::full;

@@ -17,27 +17,25 @@ namespace {
 struct Ways {
     int ranks = 1, replicate = 1;
     const char* strategy = "ddp";
-    const char* optimizer = "adamw";  // of the matrices; "normuon": muon with it
+    const char* optimizer =
+        "adamw";  // of the matrices; "normuon": muon with it, "heads": … and a matrix for each head
     const char* precision = "f32";
     int microbatch_tokens = 64;  // of each rank, of 256 a step
 
     std::vector<std::string> settings() const {
         const std::string type = std::string(optimizer) == "adamw" ? "adamw" : "muon";
-        return {"schedule.steps=10",
-                "model.num_layers=1",
-                "batch.tokens_per_step=256",
-                "device=cpu",
-                "threads=1",
-                "eval.every=5",
-                "checkpoint.keep=100",
-                "data.val_tokens=300",
-                "precision=" + std::string(precision),
-                "parallel.strategy=" + std::string(strategy),
+        const bool heads = std::string(optimizer) == "heads",
+                   normuon = heads || std::string(optimizer) == "normuon";
+        return {"schedule.steps=10", "model.num_layers=1", "batch.tokens_per_step=256", "device=cpu",
+                "threads=1", "eval.every=5", "checkpoint.keep=100", "data.val_tokens=300",
+                "precision=" + std::string(precision), "parallel.strategy=" + std::string(strategy),
                 "parallel.replicate=" + std::to_string(replicate),
                 "batch.microbatch_tokens=" + std::to_string(microbatch_tokens),
                 "optimizers.groups.0.type=" + type,
-                "optimizers.groups.0.normuon=" +
-                    std::string(std::string(optimizer) == "normuon" ? "true" : "false")};
+                std::string("optimizers.groups.0.normuon=") + (normuon ? "true" : "false"),
+                // Matrices of 16 and of 32 rows have other numbers of lines, in one parameter.
+                std::string("optimizers.groups.0.normuon_lines=") + (heads ? "rows" : "auto"),
+                std::string("optimizers.groups.0.heads_per_matrix=") + (heads ? "1" : "0")};
     }
 };
 
@@ -235,8 +233,8 @@ TEST_F(ResumeTest, ContinuesBitwiseWithOtherActivationCheckpointing) {
 // 1 -> 2 -> 4 -> 2 -> 1 ranks, every strategy. What a mesh saves right after loading is bitwise what it has
 // loaded.
 TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
-    for (const char* optimizer : {"normuon", "adamw"}) {
-        if (kSanitized && std::string(optimizer) == "adamw") continue;
+    for (const char* optimizer : {"normuon", "heads", "adamw"}) {
+        if (kSanitized && std::string(optimizer) != "normuon") continue;
         const std::vector<Ways> meshes = {{1, 1, "ddp", optimizer, "f32", 256},
                                           {2, 1, "zero1", optimizer, "f32", 64},
                                           {4, 2, "zero3", optimizer, "f32", 32},

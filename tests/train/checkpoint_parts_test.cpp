@@ -224,5 +224,23 @@ TEST_F(CheckpointPartsTest, TensorsOfMatrixOptimizersAreThoseOfTheWhole) {
     EXPECT_EQ(std::count(by_row.begin(), by_row.end(), CheckpointTensor{"normuon_v/down.weight", {1, 5}}), 1);
 }
 
+// Those of one parameter may have other numbers of lines than each other.
+TEST_F(CheckpointPartsTest, TensorsOfMatricesOfHeads) {
+    ParameterTable table;
+    table.declare("qkv.weight", {{Dimension::head_width, 36}, {Dimension::width, 6}}, InitRule{}, 3);
+    table.set_head_rows(0, {.stacks = 2, .heads = 6});
+    OptimizersConfig config;
+    config.groups.resize(1);
+    OptimizerGroupConfig& group = config.groups[0];
+    group = {.type = OptimizerKind::muon, .params = {"*"}, .normuon = true, .heads_per_matrix = 3};
+    const auto state = [&](NormuonLines lines) {
+        group.normuon_lines = lines;
+        return checkpoint_tensors(table, config).back();
+    };
+    // Two of 6 x 6 of q, two of k, and 12 x 6 of v.
+    EXPECT_EQ(state(NormuonLines::rows), (CheckpointTensor{"normuon_v/qkv.weight", {4 * 6 + 12}}));
+    EXPECT_EQ(state(NormuonLines::columns), (CheckpointTensor{"normuon_v/qkv.weight", {5, 6}}));
+}
+
 }  // namespace
 }  // namespace speedrun::testing

@@ -76,5 +76,27 @@ TEST(AssignGroupsTest, MuonTakesNoVectors) {
     EXPECT_NE(message.find("blocks.0.attn_norm.gain"), std::string::npos) << message;
 }
 
+// Heads are those of q and k, which are in one parameter of three matrices.
+TEST(AssignGroupsTest, HeadsOfAMatrixDivideThem) {
+    OptimizerGroupConfig matrices = optimizer_group(OptimizerKind::muon, {"blocks.*.weight"});
+    const OptimizerGroupConfig rest = optimizer_group(OptimizerKind::adamw, {"*"});
+    const ModelConfig model =
+        model_of(Family::modern, {.layers = 1, .width = 48, .heads = 6, .vocabulary = 50});
+    for (const int64_t heads : {0, 1, 2, 3, 6}) {
+        matrices.heads_per_matrix = heads;
+        EXPECT_EQ(assignment_error(model, {matrices, rest}), "no error") << heads;
+    }
+    matrices.heads_per_matrix = 4;
+    EXPECT_NE(assignment_error(model, {matrices, rest})
+                  .find("optimizers.groups[0].heads_per_matrix 4 does not divide the 6 heads of "
+                        "blocks.0.attn.qkv.weight"),
+              std::string::npos);
+    matrices.params = {"blocks.*.mlp.*.weight"};
+    EXPECT_NE(
+        assignment_error(model, {matrices, rest})
+            .find("optimizers.groups[0].heads_per_matrix is 4, but its params match no matrix of queries"),
+        std::string::npos);
+}
+
 }  // namespace
 }  // namespace speedrun::testing

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -55,6 +56,41 @@ TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
         }
         EXPECT_EQ(loads, owners.loads());
         EXPECT_LE(owners.imbalance(), 4.0 / 3) << "Graham's bound";
+    }
+}
+
+// Pairs of 6 heads of q and of k are a third of the rows of a matrix each; the others are as they were.
+TEST(MatrixOwnersTest, RowsOfHeadsAreMatricesOfTheirOwn) {
+    const ParameterTable table =
+        parameters_of(model_of(Family::gpt2, {.layers = 2, .width = 48, .heads = 6, .vocabulary = 257}), 16);
+    for (const int shards : {1, 3, 8}) {
+        BucketRules rules;
+        rules.num_shards = shards;
+        rules.target = kTarget;
+        for (const Parameter& p : table.all())
+            rules.group_of.push_back(p.is_matrix() && p.unit() > 0 && p.unit() < 3 ? 0 : 1);
+        rules.whole_matrix = {true, false};
+        rules.heads_per_matrix = {2, 0};
+        const BucketLayout layout(table, rules);
+        const MatrixOwners owners(layout, 0);
+        std::map<std::pair<int64_t, int64_t>, int64_t> shapes;
+        int64_t elements = 0;
+        double cost = 0;
+        for (const OwnedMatrix& owned : owners.all()) {
+            const Matrix& m = owned.matrix;
+            ++shapes[{m.rows, m.cols}];
+            elements += m.numel();
+            cost += orthogonalisation_flops(m.rows, m.cols);
+            if (m.rows == 16) {
+                EXPECT_LT(m.number, 6);
+                EXPECT_EQ(m.first, layout.in_bucket(*m.parameter) + m.number * 16 * 48);
+            }
+        }
+        const std::map<std::pair<int64_t, int64_t>, int64_t> expected{
+            {{16, 48}, 2 * 6}, {{48, 48}, 2 * 2}, {{192, 48}, 2}, {{48, 192}, 2}};
+        EXPECT_EQ(shapes, expected);
+        EXPECT_EQ(elements, 2 * 12 * 48 * 48);
+        EXPECT_DOUBLE_EQ(std::accumulate(owners.loads().begin(), owners.loads().end(), 0.0), cost);
     }
 }
 

@@ -21,40 +21,55 @@ class NormuonTest : public ::testing::Test {
         fixture_.group.beta2 = 0.8;
     }
     OptimizerHarness harness() const { return muon_harness(fixture_, DType::f32); }
-    // The way of one parameter, step by step; `matrices` of them are stacked in it.
-    std::vector<Values> reference_steps(const OptimizerFixture::Entry& entry, int64_t matrices,
-                                        int64_t cols) {
+    // The way of one parameter, step by step, whose matrices have so many rows each.
+    std::vector<Values> reference_steps(const OptimizerFixture::Entry& entry,
+                                        const std::vector<int64_t>& rows_of, int64_t cols) {
         using reference::Matrix;
         const OptimizerGroupConfig& group = fixture_.group;
-        const int64_t count = static_cast<int64_t>(entry.start.size()), rows = count / matrices / cols;
+        const int64_t count = static_cast<int64_t>(entry.start.size());
         Matrix master(1, count), momentum(1, count), grad(1, count);
         master.values = entry.start;
-        std::vector<Matrix> second_moments(static_cast<size_t>(matrices),
-                                           Matrix(1, num_lines(group.normuon_lines, rows, cols)));
+        std::vector<Matrix> second_moments;
+        for (const int64_t rows : rows_of)
+            second_moments.emplace_back(1, num_lines(group.normuon_lines, rows, cols));
         std::vector<Values> after;
         for (int step = 0; step < 10; ++step) {
             grad.values = entry.gradients.at(step);
             const float mu = static_cast<float>(muon_momentum_at(group, step));
             const Matrix direction = reference::muon_momentum(momentum, grad, 1.0, mu, group.nesterov);
-            Matrix update(1, count);
-            for (int64_t i = 0; i < matrices; ++i) {
-                Matrix one(rows, cols);
-                for (int64_t j = 0; j < one.size(); ++j) one[j] = direction[i * one.size() + j];
+            int64_t begin = 0;
+            for (size_t i = 0; i < rows_of.size(); ++i) {
+                Matrix one(rows_of[i], cols), weights(rows_of[i], cols);
+                for (int64_t j = 0; j < one.size(); ++j) {
+                    one[j] = direction[begin + j];
+                    weights[j] = master[begin + j];
+                }
                 one = reference::polar_express(one, group.polar_epsilon);
                 reference::normuon_scale(one, second_moments[i], static_cast<float>(group.beta2),
                                          group.normuon_lines, static_cast<float>(group.epsilon));
-                for (int64_t j = 0; j < one.size(); ++j) update[i * one.size() + j] = one[j];
+                const double scale =
+                    std::sqrt(std::max(1.0, static_cast<double>(rows_of[i]) / static_cast<double>(cols)));
+                const double lr = group.lr * fixture_.lr_factors[step];
+                reference::muon_apply(weights, one, static_cast<float>(lr * scale),
+                                      static_cast<float>(group.weight_decay / scale), group.cautious);
+                for (int64_t j = 0; j < one.size(); ++j) master[begin + j] = weights[j];
+                begin += one.size();
             }
-            const double scale =
-                std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
-            const double lr = group.lr * fixture_.lr_factors[step];
-            reference::muon_apply(master, update, static_cast<float>(lr * scale),
-                                  static_cast<float>(group.weight_decay / scale), group.cautious);
             after.push_back(master.values);
         }
         return after;
     }
 
+    // Rows of each matrix: of a stack, the first ones of which are cut by heads where the group says so.
+    std::vector<int64_t> rows_of(const Parameter& p) const {
+        const int64_t rows = p.shape[0] / p.matrices, heads = fixture_.group.heads_per_matrix;
+        if (heads == 0 || p.matrices == 1) return std::vector<int64_t>(static_cast<size_t>(p.matrices), rows);
+        std::vector<int64_t> cut(static_cast<size_t>(2 * kHeads / heads), rows * heads / kHeads);  // q, k
+        cut.push_back(rows);
+        return cut;
+    }
+
+    static constexpr int64_t kHeads = 4;         // the fixture's model's
     using Ends = std::map<std::string, Values>;  // where ten steps lead, by parameter
     // ‖a − b‖, relative to the way from the start to b.
     static double way_between(const Values& a, const Values& b, const OptimizerFixture::Entry& entry) {
@@ -67,7 +82,7 @@ class NormuonTest : public ::testing::Test {
         Ends ends;
         for (const auto& [name, entry] : fixture_.parameters) {
             const Parameter& p = h.parameter(name);
-            const std::vector<Values> expected = reference_steps(entry, p.matrices, p.shape[1]);
+            const std::vector<Values> expected = reference_steps(entry, rows_of(p), p.shape[1]);
             for (int step = 0; step < 10; ++step) {
                 h.step(name, entry.gradients.at(step), step, fixture_.lr_factors[step]);
                 EXPECT_LT(way_between(h.value(name), expected[step], entry), 5e-5)
@@ -112,6 +127,19 @@ TEST_F(NormuonTest, TenStepsAgreeByColumnsAndWithOtherEpsilons) {
     expect_other_ends("epsilon");
     fixture_.group.polar_epsilon = 100;
     expect_other_ends("polar_epsilon");
+}
+
+// Pairs of heads of q and of k, values whole. By rows they have as many second moments, by the longer side more.
+TEST_F(NormuonTest, TenStepsAgreeWhereHeadsArePairs) {
+    const Ends usual = ends_of_reference_steps();
+    fixture_.group.heads_per_matrix = 2;
+    for (const NormuonLines lines : {NormuonLines::more, NormuonLines::rows}) {
+        fixture_.group.normuon_lines = lines;
+        for (const auto& [name, end] : ends_of_reference_steps()) {
+            if (name.find("qkv") == std::string::npos) continue;
+            EXPECT_GT(way_between(end, usual.at(name), fixture_.parameters.at(name)), 1e-2) << name;
+        }
+    }
 }
 
 TEST_F(NormuonTest, BadScalesChangeNothingAndResetForgets) {

@@ -20,7 +20,7 @@ class OptimizerHarness {
                      const std::vector<std::string>& names, DType precision)
         : runtime_({.device = DeviceKind::cpu, .precision = precision, .threads = 1}),
           table_(parameters_of(model, sequence_length)),
-          parameters_(table_, runtime_),
+          parameters_(table_, rules_of(group), runtime_),
           gradients_(table_, parameters_.layout(), runtime_),
           reducer_(Ranks{}, parameters_, gradients_, runtime_),
           scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)) {
@@ -66,6 +66,11 @@ class OptimizerHarness {
     }
 
   private:
+    static BucketRules rules_of(const OptimizerGroupConfig& group) {
+        BucketRules rules;
+        rules.heads_per_matrix = {group.heads_per_matrix};
+        return rules;
+    }
     const Bucket& bucket(const std::string& name) const {  // alone, each parameter is one
         const BucketLayout& layout = parameters_.layout();
         return layout.bucket_of(table_.find(name));

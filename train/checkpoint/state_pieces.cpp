@@ -15,6 +15,10 @@ CheckpointTensor tensor_of(const StateKind& kind, const Parameter& p) {
             kind.dtype};
 }
 
+CheckpointTensor tensor_of(const StateKind& kind, const Parameter& p, std::vector<int64_t> shape) {
+    return {std::string(kind.name) + "/" + p.name, std::move(shape), kind.dtype};
+}
+
 // Numbers of state of so many elements of a parameter.
 int64_t scaled(int64_t elements, const StateKind& kind, const Parameter& p) {
     if (elements % kind.elements != 0) {
@@ -46,6 +50,30 @@ std::vector<TensorBox> boxes_in_whole(const StateKind& kind, const Piece& piece)
     return boxes;
 }
 
+// What its group's optimizer remembers of a parameter.
+std::vector<CheckpointTensor> state_tensors(const OptimizerGroupConfig& group, const Parameter& p) {
+    std::vector<std::vector<StateKind>> of_matrices;
+    if (p.is_matrix()) {
+        const std::vector<int64_t> whole = p.whole_shape();
+        for (const auto& [first, rows] : p.row_blocks(group.heads_per_matrix))
+            of_matrices.push_back(state_kinds(group, rows * whole[0] / p.shape[0], whole[1]));
+    } else {
+        of_matrices.push_back(state_kinds(group, 0, 0));
+    }
+    std::vector<CheckpointTensor> tensors;
+    for (size_t k = 0; k < of_matrices.front().size(); ++k) {
+        const StateKind& kind = of_matrices.front()[k];
+        if (kind.per_element()) {
+            tensors.push_back(tensor_of(kind, p));
+            continue;
+        }
+        std::vector<int64_t> numbers;
+        for (const auto& kinds : of_matrices) numbers.push_back(kinds[k].values);
+        tensors.push_back(tensor_of(kind, p, shape_of_state(numbers)));
+    }
+    return tensors;
+}
+
 }  // namespace
 
 std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
@@ -55,9 +83,7 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
     for (const Parameter& p : table.all()) {
         const OptimizerGroupConfig& group = config.groups[static_cast<size_t>(group_of[p.id])];
         tensors.push_back(tensor_of({.name = "master", .dtype = group.weights_dtype}, p));
-        const std::vector<int64_t> shape = p.whole_shape();
-        const int64_t rows = p.is_matrix() ? shape[0] / p.matrices : 0, cols = p.is_matrix() ? shape[1] : 0;
-        for (const StateKind& kind : state_kinds(group, rows, cols)) tensors.push_back(tensor_of(kind, p));
+        for (CheckpointTensor& tensor : state_tensors(group, p)) tensors.push_back(std::move(tensor));
     }
     return tensors;
 }
@@ -66,7 +92,7 @@ std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket
     std::vector<StatePiece> pieces;
     for (const StateShard& shard : updates.state(bucket)) {
         if (shard.parameter) {
-            pieces.push_back({tensor_of(shard.kind, *shard.parameter),
+            pieces.push_back({tensor_of(shard.kind, *shard.parameter, shard.shape),
                               {TensorBox::run(shard.begin, shard.values.numel())},
                               shard.values});
             continue;

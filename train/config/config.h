@@ -109,6 +109,7 @@ struct OptimizerGroupConfig {
     double polar_epsilon = 1e-6;                      // muon
     bool normuon = false;                             // muon
     NormuonLines normuon_lines = NormuonLines::more;  // normuon
+    int64_t heads_per_matrix = 0;                     // muon
     int64_t every = 1;
     void fields(FieldVisitor& v);
     // Throws a usage error, with keys (behind `name`, the group's own) and values, for what does not fit together or

@@ -58,6 +58,11 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
         "normuon_lines", normuon_lines,
         "normuon: which lines of a matrix, as it is stored: its rows, its columns, or (auto) those that are more, "
         "rows of a square one");
+    v.field(
+        "heads_per_matrix", heads_per_matrix,
+        "muon: so many heads of q, and so many of k, are one matrix that is orthogonalised; 0: all heads are. "
+        "Divides the number of heads; values and the output are whole matrices always",
+        {0, 1024});
     v.field("cautious", cautious,
             "adamw, muon: decay only where the update has the weight's sign, and so shrinks it too");
     v.field("every", every,
@@ -99,6 +104,10 @@ void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) cons
             "{}.cautious is true, but lion decays every weight: set it to false, or type to adamw or muon",
             name);
     }
+    if (heads_per_matrix > 0 && type != OptimizerKind::muon)
+        throw_usage(
+            "{}.heads_per_matrix is {}, but type is {}, which knows no matrices: set it to 0, or type=muon",
+            name, heads_per_matrix, word_of(type));
     check_moments(name);
     check_weights(name);
     if (momentum_cooldown_steps > 0 && type != OptimizerKind::muon) {

@@ -76,6 +76,7 @@ ParameterId GraphWriter::parameter(const std::string& name, const std::vector<Ex
                                    const Start& start) {
     const ParameterId id = model.table.declare(prefix_ + name, extents, start.init, start.matrices);
     model.table.explain(id, start.meaning);
+    model.table.set_head_rows(id, start.head_rows);
     return id;
 }
 
@@ -104,8 +105,8 @@ ValueId GraphWriter::norm(const std::string& name, ValueId x) {
 }
 
 ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w) {
-    const ParameterId weight =
-        parameter(name + ".weight", {w.outputs, w.inputs}, {rule(w.init, w.fan_in), w.meaning, w.matrices});
+    const ParameterId weight = parameter(name + ".weight", {w.outputs, w.inputs},
+                                         {rule(w.init, w.fan_in), w.meaning, w.matrices, w.head_rows});
     const ParameterId bias =
         w.bias ? parameter(name + ".bias", {w.outputs}, {filled(0), "added to " + name + "'s product"})
                : kNoParameter;

@@ -59,6 +59,7 @@ class GraphWriter {
         InitRule init;
         std::string meaning;
         int64_t matrices = 1;
+        HeadRows head_rows = {};
     };
     ParameterId parameter(const std::string& name, const std::vector<Extent>& extents, const Start& start);
     ParameterId number(const std::string& name, double start, std::string meaning);
@@ -78,6 +79,7 @@ class GraphWriter {
         int64_t fan_in;  // of the whole matrix
         const char* meaning;
         int64_t matrices = 1;
+        HeadRows head_rows = {};
         std::optional<LinearFp8Config> fp8 = {};
     };
     ValueId linear(const std::string& name, ValueId x, const Weight& w);

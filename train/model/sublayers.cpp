@@ -39,7 +39,8 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const
                                    .bias = config.bias,
                                    .fan_in = w_.width().size,
                                    .meaning = "rows of q, then k, then v, each head by head: W x, x normed",
-                                   .matrices = 3});
+                                   .matrices = 3,
+                                   .head_rows = {.stacks = 2, .heads = H}});
     ValueId q = w_.view(qkv, "projected q", 0, C);
     ValueId k = w_.view(qkv, "projected k", C, C);
     ValueId v = w_.view(qkv, "v", 2 * C, C);

@@ -6,6 +6,37 @@
 
 namespace speedrun {
 
+namespace {
+
+// Groups that cut rows by heads take parameters that have such rows, in groups of heads that fit.
+void check_heads(const ParameterTable& table, const OptimizersConfig& config,
+                 const std::vector<int>& group_of) {
+    for (size_t g = 0; g < config.groups.size(); ++g) {
+        const int64_t heads = config.groups[g].heads_per_matrix;
+        if (heads == 0) continue;
+        bool any = false;
+        for (const Parameter& p : table.all()) {
+            if (group_of[p.id] != static_cast<int>(g) || p.head_rows.stacks == 0) continue;
+            any = true;
+            if (!p.cut.all())
+                throw_usage(
+                    "optimizers.groups[{}].heads_per_matrix is {}, but the heads of {} are shared by {} ranks "
+                    "(parallel.tensor): set heads_per_matrix to 0, or parallel.tensor=1",
+                    g, heads, p.name, p.cut.parts);
+            if (p.head_rows.heads % heads != 0)
+                throw_usage("optimizers.groups[{}].heads_per_matrix {} does not divide the {} heads of {}", g,
+                            heads, p.head_rows.heads, p.name);
+        }
+        if (!any)
+            throw_usage(
+                "optimizers.groups[{}].heads_per_matrix is {}, but its params match no matrix of queries and keys: "
+                "set it to 0",
+                g, heads);
+    }
+}
+
+}  // namespace
+
 std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConfig& config) {
     std::vector<int> group_of(table.size(), -1);
     std::vector<int> members(config.groups.size(), 0);
@@ -41,6 +72,7 @@ std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConf
         if (members[g] == 0)
             throw_usage("optimizers.groups[{}]: its params match no parameter that an earlier group left", g);
     }
+    check_heads(table, config, group_of);
     return group_of;
 }
 

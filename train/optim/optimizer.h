@@ -30,6 +30,10 @@ struct StateKind {
     bool per_element() const { return elements == 1 && values == 1; }
 };
 
+// The shape of a parameter's state of a kind that a matrix has, of which its matrices have so many numbers: (matrices, numbers)
+// where all have as many, else one after the other.
+std::vector<int64_t> shape_of_state(const std::vector<int64_t>& numbers);
+
 // A piece of some parameters: n elements in a row.
 struct OptimizerShard {
     Tensor compute;   // real [n]: what compute reads; may be the master itself

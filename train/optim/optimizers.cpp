@@ -1,5 +1,7 @@
 #include "train/optim/optimizers.h"
 
+#include <numeric>
+
 #include "train/optim/adamw.h"
 #include "train/optim/lion.h"
 #include "train/optim/muon.h"
@@ -16,6 +18,12 @@ AnyOptimizer make_optimizer(const OptimizerGroupConfig& group) {
             return std::make_unique<const Lion>(group);
     }
     throw_internal("no such optimizer");
+}
+
+std::vector<int64_t> shape_of_state(const std::vector<int64_t>& numbers) {
+    for (const int64_t each : numbers)
+        if (each != numbers.front()) return {std::accumulate(numbers.begin(), numbers.end(), int64_t{0})};
+    return {static_cast<int64_t>(numbers.size()), numbers.front()};
 }
 
 bool needs_whole_matrices(const OptimizerGroupConfig& group) {

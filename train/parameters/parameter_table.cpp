@@ -25,6 +25,21 @@ int64_t Parameter::whole_numel() const {
     return product;
 }
 
+std::vector<Parameter::RowBlock> Parameter::row_blocks(int64_t heads) const {
+    if (!is_matrix()) throw_internal("{} is no matrix", name);
+    const int64_t rows = shape[0] / matrices;
+    std::vector<RowBlock> blocks;
+    for (int64_t m = 0; m < matrices; ++m) {
+        const bool by_heads = heads > 0 && m < head_rows.stacks;
+        if (by_heads && head_rows.heads % heads != 0)
+            throw_internal("{}: {} heads are no multiple of {}", name, head_rows.heads, heads);
+        const int64_t count = by_heads ? head_rows.heads / heads : 1;
+        for (int64_t block = 0; block < count; ++block)
+            blocks.push_back({m * rows + block * (rows / count), rows / count});
+    }
+    return blocks;
+}
+
 int ParameterTable::declare(std::string name, const std::vector<Extent>& extents, InitRule init,
                             int64_t matrices) {
     if (contains(name)) throw_internal("parameter {} is declared twice", name);

@@ -27,6 +27,11 @@ struct UnitUse {
     bool operator==(const UnitUse&) const = default;
 };
 
+// The first matrices of a stack, each of whose rows are those of so many heads, one after the other (q and k, not v).
+struct HeadRows {
+    int64_t stacks = 0, heads = 0;
+};
+
 struct Parameter {
     int id = 0;  // index in the table
     std::string name;
@@ -35,6 +40,7 @@ struct Parameter {
     InitRule init;
     std::string meaning;   // for people: the formula that it stands in
     int64_t matrices = 1;  // stacked along dimension 0 that a matrix optimizer treats apart (q, k, v: 3)
+    HeadRows head_rows = {};
     std::vector<Dimension> dimensions;  // what those of `shape` count
     // What its gradient sums over and it lacks itself.
     DimensionSet summed{Dimension::tokens};
@@ -50,6 +56,13 @@ struct Parameter {
     std::vector<Box> boxes(const PartRange& range) const { return boxes_of(shape, cut, range); }
     int unit() const { return uses.front().unit; }  // the first, in which its gradient is complete
     bool is_matrix() const { return shape.size() == 2; }
+
+    // Some of its rows that a matrix optimizer treats apart.
+    struct RowBlock {
+        int64_t first, rows;
+    };
+    // All of them, in order. heads: of one block where rows are those of heads, a divisor of their number; 0: all.
+    std::vector<RowBlock> row_blocks(int64_t heads) const;
 };
 
 class ParameterTable {
@@ -60,6 +73,9 @@ class ParameterTable {
 
     // Returns the id. matrices: as in Parameter. Throws an internal error if the name is taken.
     int declare(std::string name, const std::vector<Extent>& extents, InitRule init, int64_t matrices = 1);
+    void set_head_rows(int id, const HeadRows& rows) {
+        parameters_[static_cast<size_t>(id)].head_rows = rows;
+    }
     // For people, one line.
     void explain(int id, std::string meaning) {
         parameters_[static_cast<size_t>(id)].meaning = std::move(meaning);

@@ -112,6 +112,10 @@ bool BucketLayout::whole_matrix(int group) const {
     return !rules_.whole_matrix.empty() && rules_.whole_matrix[group];
 }
 
+int64_t BucketLayout::heads_per_matrix(int group) const {
+    return rules_.heads_per_matrix.empty() ? 0 : rules_.heads_per_matrix[static_cast<size_t>(group)];
+}
+
 bool BucketLayout::bf16_weights(int group) const {
     return !rules_.bf16_weights.empty() && rules_.bf16_weights[group];
 }
@@ -139,9 +143,9 @@ std::vector<Matrix> BucketLayout::matrices(const Bucket& bucket) const {
         const Parameter& p = *piece.parameter;
         if (!p.is_matrix()) throw_internal("{} is no matrix", p.name);
         check_cut(p, *bucket.pieces.front().parameter);
-        const int64_t rows = p.shape[0] / p.matrices, cols = p.shape[1];
-        for (int64_t m = 0; m < p.matrices; ++m)
-            all.push_back({&p, m, piece.in_bucket + m * rows * cols, rows, cols});
+        int64_t number = 0;
+        for (const auto& [first, rows] : p.row_blocks(heads_per_matrix(bucket.group)))
+            all.push_back({&p, number++, piece.in_bucket + first * p.shape[1], rows, p.shape[1]});
     }
     return all;
 }

@@ -30,6 +30,7 @@ struct BucketRules {
     // By parameter id: what is placed on the mesh alike has the same number; empty: all of it.
     std::vector<int> placement_of;
     std::vector<bool> whole_matrix;         // by group: its optimizer needs whole matrices; empty: none does
+    std::vector<int64_t> heads_per_matrix;  // by group: Parameter::row_blocks; empty: all of a matrix
     std::vector<bool> bf16_weights;         // by group: its masters are bf16; empty: none are
     int64_t target = 0;                     // elements of a full bucket; 0: each parameter is one
     std::optional<Reshard> stored_sharded;  // parameters: each rank stores its shards alone and gathers
@@ -41,10 +42,10 @@ struct Piece {
     int64_t in_parameter, in_bucket, count;
 };
 
-// One of a parameter's stacked matrices, or this rank's part of it, at `first` of a bucket.
+// One of the matrices that are a parameter's rows, or this rank's part of it, at `first` of a bucket.
 struct Matrix {
     const Parameter* parameter;
-    int64_t number;  // in the stack
+    int64_t number;  // of the parameter's, in order of rows
     int64_t first;
     int64_t rows, cols;
 
@@ -94,6 +95,7 @@ class BucketLayout {
     // The matrices of a bucket, ascending. Throws an internal error if it holds anything else, or parts that are cut
     // differently.
     std::vector<Matrix> matrices(const Bucket& bucket) const;
+    int64_t heads_per_matrix(int group) const;
     // Does the optimizer of this group need whole matrices?
     bool whole_matrix(int group) const;
     bool bf16_weights(int group) const;

@@ -22,9 +22,11 @@ struct StateShard {
     StateKind kind;
     Tensor values;  // [k], of the kind's type; k may be 0
     // Null: `values` are the state of this rank's shard of the bucket. Else they are the state of whole
-    // matrices of this parameter, and `begin` is where they lie in the parameter's state, in numbers.
+    // matrices of this parameter, `begin` is where they lie in the parameter's state, in numbers, and `shape` that
+    // state's (shape_of_state).
     const Parameter* parameter = nullptr;
     int64_t begin = 0;
+    std::vector<int64_t> shape = {};
 };
 
 class GroupUpdate {

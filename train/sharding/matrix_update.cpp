@@ -1,6 +1,7 @@
 #include "train/sharding/matrix_update.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace speedrun {
 
@@ -49,6 +50,12 @@ void MatrixUpdate::place(const MatrixOwners& owners, const std::vector<const Buc
     allocate(stored);
 }
 
+std::vector<StateKind> MatrixUpdate::matrix_kinds(const MatrixOptimizer::Shape& shape) const {
+    std::vector<StateKind> kinds = optimizer_->state_kinds(shape.rows, shape.cols);
+    std::erase_if(kinds, [](const StateKind& kind) { return kind.per_element(); });
+    return kinds;
+}
+
 // Where each shape's bank lies, and the state of its matrices.
 void MatrixUpdate::size_banks(const MatrixOwners& owners) {
     std::map<std::pair<int64_t, int64_t>, int64_t> counts;
@@ -62,8 +69,7 @@ void MatrixUpdate::size_banks(const MatrixOwners& owners) {
         bank.cols = cols;
         bank.first = owned_elements_;
         owned_elements_ += (count * rows * cols + 31) / 32 * 32;  // 64 bytes of bf16
-        for (const StateKind& kind : optimizer_->state_kinds(rows, cols)) {
-            if (kind.per_element()) continue;
+        for (const StateKind& kind : matrix_kinds({rows, cols})) {
             bank.kinds.push_back(kind);
             bank.state.push_back(matrix_state_numbers_);
             matrix_state_numbers_ += count * kind.values;
@@ -107,7 +113,8 @@ int64_t MatrixUpdate::take_slot(Member& member, const Matrix& m) {
     Bank& bank = banks_.at({m.whole_rows(), m.whole_cols()});
     const int64_t slot = bank.count++;
     Owned* const last = member.owned.empty() ? nullptr : &member.owned.back();
-    if (last && last->parameter == m.parameter && last->number + last->count == m.number) {
+    if (last && last->bank == &bank && last->parameter == m.parameter &&
+        last->number + last->count == m.number) {
         ++last->count;
     } else {
         member.owned.push_back({m.parameter, m.number, slot, 1, &bank});
@@ -231,12 +238,17 @@ std::vector<StateShard> MatrixUpdate::state(const Bucket& bucket) const {
     std::vector<StateShard> shards;
     for (const StateKind& kind : element_state_.kinds())
         shards.push_back({.kind = kind, .values = element_state_.of(bucket)[shards.size()]});
+    const std::vector<Matrix> matrices = stores_.parameters.layout().matrices(bucket);
     for (const Owned& owned : members_.at(bucket.id).owned) {
         for (size_t k = 0; k < owned.bank->kinds.size(); ++k) {
-            const StateKind& kind = owned.bank->kinds[k];
+            std::vector<int64_t> numbers;  // of each of the parameter's matrices
+            for (const Matrix& m : matrices)
+                if (m.parameter == owned.parameter)
+                    numbers.push_back(matrix_kinds({m.whole_rows(), m.whole_cols()})[k].values);
             const Tensor values = state_of(*owned.bank, k, owned.slot, owned.count);
-            shards.push_back(
-                {kind, values.reshaped({values.numel()}), owned.parameter, owned.number * kind.values});
+            shards.push_back({owned.bank->kinds[k], values.reshaped({values.numel()}), owned.parameter,
+                              std::accumulate(numbers.begin(), numbers.begin() + owned.number, int64_t{0}),
+                              shape_of_state(numbers)});
         }
     }
     return shards;

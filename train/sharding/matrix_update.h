@@ -72,6 +72,8 @@ class MatrixUpdate final : public GroupUpdate {
 
     void place(const MatrixOwners& owners, const std::vector<const Bucket*>& members);
     void size_banks(const MatrixOwners& owners);
+    // The kinds of state that a matrix of this shape has as a whole.
+    std::vector<StateKind> matrix_kinds(const MatrixOptimizer::Shape& shape) const;
     void add_matrix(const OwnedMatrix& owned, const Bucket& bucket);
     int64_t take_slot(Member& member, const Matrix& m);
     int64_t land(Member& member, const Matrix& m, int64_t in_banks);
