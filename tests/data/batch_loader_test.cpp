@@ -7,7 +7,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace batch_loader_test {
 
 constexpr int32_t kVocab = 60000;
 constexpr int32_t kSeparator = 59999;
@@ -191,5 +191,5 @@ TEST(BatchLoader, BatchesAreReused) {
     EXPECT_EQ(batch.valid_targets, 16);
 }
 
-}  // namespace
+}  // namespace batch_loader_test
 }  // namespace speedrun

@@ -8,7 +8,7 @@
 #include "kernels/device/error.h"
 
 namespace speedrun {
-namespace {
+namespace context_part_test {
 
 // Two rows of S tokens, numbered through; a document begins at every fifth.
 Batch whole_rows(int64_t S) {
@@ -100,5 +100,5 @@ TEST(ContextPartTest, RefusesWhatIsNoPart) {
     EXPECT_THROW(take_part(batch, 8, {.size = 0, .index = 0}), Error);
 }
 
-}  // namespace
+}  // namespace context_part_test
 }  // namespace speedrun

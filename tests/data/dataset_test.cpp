@@ -5,7 +5,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace dataset_test {
 
 DatasetInfo byte_info() {
     return {"toy", "bytes", 257, 256, {{"train_000000.bin", "train", 3, std::string(64, 'a')}}, ""};
@@ -117,5 +117,5 @@ TEST(Sha256, KnownAnswers) {
     expect_error(ExitCode::data, {"read failed"}, [&] { sha256_file(dir.path()); });
 }
 
-}  // namespace
+}  // namespace dataset_test
 }  // namespace speedrun

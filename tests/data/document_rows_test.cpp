@@ -15,7 +15,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace document_rows_test {
 
 constexpr uint16_t X = 999;  // the separator
 constexpr int32_t kVocab = 60000;
@@ -293,5 +293,5 @@ TEST_F(DocumentRowsTest, ManyThreadsReadTheSameRows) {
     }
 }
 
-}  // namespace
+}  // namespace document_rows_test
 }  // namespace speedrun

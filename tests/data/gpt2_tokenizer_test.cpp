@@ -12,7 +12,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace gpt2_tokenizer_test {
 
 using Json = nlohmann::json;
 
@@ -187,5 +187,5 @@ TEST(BpeVocabulary, BadTokenizerJson) {
     changed("/added_tokens/0/id", "x", {"added_tokens[0].id: expected a whole number"});
 }
 
-}  // namespace
+}  // namespace gpt2_tokenizer_test
 }  // namespace speedrun

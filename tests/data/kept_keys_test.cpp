@@ -6,7 +6,7 @@
 #include <algorithm>
 
 namespace speedrun {
-namespace {
+namespace kept_keys_test {
 
 TEST(KeptKeysTest, AreThoseThatSomeQuerySees) {
     for (const int size : {1, 2, 3, 4}) {
@@ -153,5 +153,5 @@ TEST(KeptKeysTest, CommonPlacesAreInBoth) {
     EXPECT_TRUE(common({{0, 4}}, {{4, 8}}).empty());
 }
 
-}  // namespace
+}  // namespace kept_keys_test
 }  // namespace speedrun

@@ -10,7 +10,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace loader_stages_test {
 
 constexpr uint16_t kSeparator = 59999;
 constexpr int32_t kVocab = 60000;
@@ -262,5 +262,5 @@ TEST_F(StreamStagesTest, PrefetchersFollowTheStages) {
     }
 }
 
-}  // namespace
+}  // namespace loader_stages_test
 }  // namespace speedrun

@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace speedrun {
-namespace {
+namespace ngrams_test {
 
 using Ids = std::vector<int32_t>;
 constexpr int64_t kMany =
@@ -137,5 +137,5 @@ TEST(NgramsTest, ChecksItsArguments) {
     EXPECT_THROW(hash_ngrams(out, out, out, 2, 0), std::exception);
 }
 
-}  // namespace
+}  // namespace ngrams_test
 }  // namespace speedrun

@@ -7,7 +7,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace permutation_test {
 
 std::vector<int64_t> images(int64_t size, uint64_t seed, int64_t epoch) {
     const Permutation permutation(size, {seed, epoch});
@@ -82,5 +82,5 @@ TEST(WindowOffset, StaysInRangeAndReachesAllOfIt) {
     EXPECT_NE(window_offset(1 << 20, {9, 5}, 3), window_offset(1 << 20, {9, 6}, 3));
 }
 
-}  // namespace
+}  // namespace permutation_test
 }  // namespace speedrun

@@ -7,7 +7,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace prefetcher_test {
 
 class PrefetcherTest : public testing::Test {
   protected:
@@ -94,5 +94,5 @@ TEST_F(PrefetcherTest, ChecksItsArguments) {
     expect_error(ExitCode::usage, {"depth is 0"}, [&] { make({.rows_per_microbatch = {24}, .depth = 0}); });
 }
 
-}  // namespace
+}  // namespace prefetcher_test
 }  // namespace speedrun

@@ -9,7 +9,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace prepare_test {
 
 namespace fs = std::filesystem;
 
@@ -171,5 +171,5 @@ TEST_F(PrepareTest, ChecksItsArguments) {
     expect_rejected(ExitCode::data, {"Not a directory"}, [&](Options& o) { o.out_dir = input + "/out"; });
 }
 
-}  // namespace
+}  // namespace prepare_test
 }  // namespace speedrun

@@ -9,7 +9,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace shard_test {
 
 namespace fs = std::filesystem;
 
@@ -104,5 +104,5 @@ TEST(Shard, WritingReportsTheFileAndLeavesNothing) {
     EXPECT_FALSE(fs::exists(dir.file("folder.bin.tmp")));
 }
 
-}  // namespace
+}  // namespace shard_test
 }  // namespace speedrun

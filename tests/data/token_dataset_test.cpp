@@ -5,7 +5,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace token_dataset_test {
 
 TEST(TokenDataset, ReadsAStreamAcrossShards) {
     const TempDir dir;
@@ -60,5 +60,5 @@ TEST(TokenDataset, ChecksItsArguments) {
                  [&] { TokenDataset dataset({dir.file("absent.bin")}, 257, 256); });
 }
 
-}  // namespace
+}  // namespace token_dataset_test
 }  // namespace speedrun

@@ -6,7 +6,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace token_prefixes_test {
 
 using Tokens = std::vector<std::string>;
 using Ids = std::vector<int32_t>;
@@ -53,5 +53,5 @@ TEST(TokenPrefixesTest, HoldsForAVocabulary) {
     EXPECT_GT(with, 100);
 }
 
-}  // namespace
+}  // namespace token_prefixes_test
 }  // namespace speedrun

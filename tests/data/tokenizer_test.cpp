@@ -5,7 +5,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace tokenizer_test {
 
 TEST(ByteTokenizer, RoundTripsEveryByte) {
     const auto tokenizer = make_tokenizer("bytes");
@@ -28,5 +28,5 @@ TEST(Tokenizer, UnknownNamesAreUsageErrors) {
     expect_error(ExitCode::usage, {"'words'", "known: bytes, gpt2"}, [] { make_tokenizer("words"); });
 }
 
-}  // namespace
+}  // namespace tokenizer_test
 }  // namespace speedrun

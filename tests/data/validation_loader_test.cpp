@@ -4,7 +4,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace validation_loader_test {
 
 constexpr int32_t kSeparator = 99;
 using Ints = std::vector<int32_t>;
@@ -101,5 +101,5 @@ TEST_F(ValidationLoaderTest, RejectsTooLittleData) {
                  [&] { ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = -1}); });
 }
 
-}  // namespace
+}  // namespace validation_loader_test
 }  // namespace speedrun

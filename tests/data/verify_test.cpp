@@ -6,7 +6,7 @@
 #include "tests/data/test_files.h"
 
 namespace speedrun {
-namespace {
+namespace verify_test {
 
 namespace fs = std::filesystem;
 
@@ -72,5 +72,5 @@ TEST_F(VerifyTest, AllThatIsWrongIsNamed) {
     expect_error(ExitCode::data, {"nowhere/dataset.json"}, [&] { verify_dataset(dir_.file("nowhere")); });
 }
 
-}  // namespace
+}  // namespace verify_test
 }  // namespace speedrun

@@ -12,7 +12,7 @@
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
-namespace {
+namespace bucket_copies_test {
 
 constexpr int kMostRanks = kSanitized ? 6 : 16;
 constexpr Strategy kStrategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3};
@@ -163,5 +163,5 @@ TEST(BucketCopiesTest, WithoutATensorAxisTheNormIsSummedOverShards) {
     });
 }
 
-}  // namespace
+}  // namespace bucket_copies_test
 }  // namespace speedrun::testing

@@ -12,7 +12,7 @@
 #include "train/sharding/matrix_owners.h"
 
 namespace speedrun::testing {
-namespace {
+namespace engine_bytes_test {
 
 // What a rank sends on average to bring matrices to their owners and their updates back: all but what an
 // owner stores of its own.
@@ -359,5 +359,5 @@ TEST(EngineOrderTest, RanksThatPlanDifferentThingsAreToldSo) {
     }
 }
 
-}  // namespace
+}  // namespace engine_bytes_test
 }  // namespace speedrun::testing

@@ -7,7 +7,7 @@
 #include "tests/distributed/engine.h"
 
 namespace speedrun::testing {
-namespace {
+namespace engine_modes_test {
 
 enum Factor {
     strategy,
@@ -97,5 +97,5 @@ TEST(EngineModesTest, AllAreLegal) {
     EXPECT_EQ(names.size(), modes.size());
 }
 
-}  // namespace
+}  // namespace engine_modes_test
 }  // namespace speedrun::testing

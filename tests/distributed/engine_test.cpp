@@ -10,7 +10,7 @@
 #include <set>
 
 namespace speedrun::testing {
-namespace {
+namespace engine_test {
 
 double worst(const std::vector<double>& actual, const std::vector<double>& expected) {
     EXPECT_EQ(actual.size(), expected.size());
@@ -378,5 +378,5 @@ TEST(EngineCheckpointingTest, ChangesNoBit) {
     }
 }
 
-}  // namespace
+}  // namespace engine_test
 }  // namespace speedrun::testing

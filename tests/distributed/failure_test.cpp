@@ -11,7 +11,7 @@
 #include "train/comm/world.h"
 
 namespace speedrun::testing {
-namespace {
+namespace failure_test {
 
 using namespace std::chrono_literals;
 
@@ -159,5 +159,5 @@ TEST(FailureTest, TimeoutMustBePositive) {
     }
 }
 
-}  // namespace
+}  // namespace failure_test
 }  // namespace speedrun::testing

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace speedrun::testing {
-namespace {
+namespace host_cores_test {
 
 TEST(HostCoresTest, CoresAreShared) {
     const CoreSet all{"a", {0, 1, 2, 3, 4, 5, 6, 7}}, elsewhere{"b", {0, 1, 2, 3}};
@@ -29,5 +29,5 @@ TEST(HostCoresTest, ThisProcessHasCores) {
     EXPECT_FALSE(available_cores().cores.empty());
 }
 
-}  // namespace
+}  // namespace host_cores_test
 }  // namespace speedrun::testing

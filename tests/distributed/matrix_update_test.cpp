@@ -15,7 +15,7 @@
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
-namespace {
+namespace matrix_update_test {
 
 constexpr int64_t kSteps = 3;
 constexpr uint32_t kStart = 1000;  // salt of the masters; a step's is that of its gradients
@@ -240,5 +240,5 @@ INSTANTIATE_TEST_SUITE_P(Meshes, MatrixUpdateTest,
                                            Case{Mesh({1, 2, 1, 2}), zero2, false, DType::bf16},
                                            Case{Mesh({1, 1, 1, 4}), ddp, false, DType::bf16}));
 
-}  // namespace
+}  // namespace matrix_update_test
 }  // namespace speedrun::testing

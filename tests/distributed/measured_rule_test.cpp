@@ -11,7 +11,7 @@
 #include "train/sharding/placement.h"
 
 namespace speedrun::testing {
-namespace {
+namespace measured_rule_test {
 
 // Between nodes all is as it should be; but gradients, losses and norms are not reduced.
 class SilentCommunicator final : public Communicator {
@@ -157,5 +157,5 @@ INSTANTIATE_TEST_SUITE_P(
                (info.param.sequence ? "_sequence" : "") + (info.param.ring ? "_ring" : "");
     });
 
-}  // namespace
+}  // namespace measured_rule_test
 }  // namespace speedrun::testing

@@ -7,7 +7,7 @@
 #include "train/comm/even_split.h"
 
 namespace speedrun::testing {
-namespace {
+namespace mesh_test {
 
 ParallelConfig parallel(int64_t replicate, std::string shard, int64_t context = 1, int64_t tensor = 1) {
     ParallelConfig config;
@@ -117,5 +117,5 @@ TEST(EvenSplitTest, UnevenRowsLeaveShortAndEmptyParts) {
     EXPECT_EQ(none.size(3), 0);
 }
 
-}  // namespace
+}  // namespace mesh_test
 }  // namespace speedrun::testing

@@ -17,7 +17,7 @@
 #include "train/trace/timeline.h"
 
 namespace speedrun::testing {
-namespace {
+namespace overlap_test {
 
 constexpr const char *kReduction = "stand still for a reduction", *kGather = "stand still for a gather";
 
@@ -242,5 +242,5 @@ TEST(OverlapTest, GathersOfStoredPartsRunBesideTheStageBefore) {
     }
 }
 
-}  // namespace
+}  // namespace overlap_test
 }  // namespace speedrun::testing

@@ -14,7 +14,7 @@
 #include "train/trace/timeline.h"
 
 namespace speedrun::testing {
-namespace {
+namespace overlap_time_test {
 
 using Json = nlohmann::json;
 
@@ -307,5 +307,5 @@ TEST(OverlapTimeTest, RingHidesKeysBehindAttention) {
     }
 }
 
-}  // namespace
+}  // namespace overlap_time_test
 }  // namespace speedrun::testing

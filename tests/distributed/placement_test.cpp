@@ -6,7 +6,7 @@
 #include "kernels/device/error.h"
 
 namespace speedrun::testing {
-namespace {
+namespace placement_test {
 
 constexpr Placement kReplicate = Placement::replicate(), kShard = Placement::shard(0),
                     kPartial = Placement::partial();
@@ -164,5 +164,5 @@ TEST(PlacementTest, IllegalCombinationsSayWhy) {
     expect_refused(sharing, "parallel.bucket_bytes is -1");
 }
 
-}  // namespace
+}  // namespace placement_test
 }  // namespace speedrun::testing

@@ -11,7 +11,7 @@
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
-namespace {
+namespace reducer_test {
 
 OptimizersConfig adamw() {
     OptimizerGroupConfig all;
@@ -98,5 +98,5 @@ TEST(ReducerTest, HsdpExampleOfTheSpec) {
     }
 }
 
-}  // namespace
+}  // namespace reducer_test
 }  // namespace speedrun::testing

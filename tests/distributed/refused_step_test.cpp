@@ -11,7 +11,7 @@
 #include "train/sharding/update_pipeline.h"
 
 namespace speedrun::testing {
-namespace {
+namespace refused_step_test {
 
 class RankUnderTest {
   public:
@@ -88,5 +88,5 @@ TEST(RefusedStepTest, NotFiniteInOneSliceStopsTheWholeMatrix) {
     }
 }
 
-}  // namespace
+}  // namespace refused_step_test
 }  // namespace speedrun::testing

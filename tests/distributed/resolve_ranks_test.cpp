@@ -13,7 +13,7 @@
 #include "train/comm/world.h"
 
 namespace speedrun::testing {
-namespace {
+namespace resolve_ranks_test {
 
 Config config_of(int64_t sequence_length, int64_t microbatch_tokens, int64_t tokens_per_step) {
     Config config;
@@ -186,5 +186,5 @@ TEST(JointCheckTest, OneRankPrintsAndAllLeaveInPeace) {
     EXPECT_EQ(::testing::internal::GetCapturedStderr(), "error: shard 7 is damaged\n");
 }
 
-}  // namespace
+}  // namespace resolve_ranks_test
 }  // namespace speedrun::testing

@@ -11,7 +11,7 @@
 #include "train/comm/simulated_world.h"
 
 namespace speedrun::testing {
-namespace {
+namespace simulated_test {
 
 // Keeps a stream from running what is enqueued while this lives, so that a wait that orders nothing is seen.
 class Gate {
@@ -167,5 +167,5 @@ TEST(SimulatedWorldTest, BandwidthCountsWireBytes) {
     });
 }
 
-}  // namespace
+}  // namespace simulated_test
 }  // namespace speedrun::testing

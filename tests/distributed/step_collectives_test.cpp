@@ -10,7 +10,7 @@
 #include "train/optim/groups.h"
 
 namespace speedrun::testing {
-namespace {
+namespace step_collectives_test {
 
 Sharing sharing_of(Strategy strategy, std::optional<Accumulate> accumulate = {},
                    std::optional<Reshard> reshard = {}) {
@@ -300,5 +300,5 @@ TEST(NetworkModelTest, LatencyAndBandwidth) {
     EXPECT_DOUBLE_EQ((NetworkModel{1e-3, 0}).seconds({4000, 4}), 1e-3);
 }
 
-}  // namespace
+}  // namespace step_collectives_test
 }  // namespace speedrun::testing

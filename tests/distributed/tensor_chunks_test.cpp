@@ -5,7 +5,7 @@
 #include "tests/distributed/engine.h"
 
 namespace speedrun::testing {
-namespace {
+namespace tensor_chunks_test {
 
 Mode tensor_mode(int tensor, bool sequence) {
     Mode mode{Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
@@ -68,5 +68,5 @@ TEST(TensorChunksTest, DelaysChangeNoBit) {
     }
 }
 
-}  // namespace
+}  // namespace tensor_chunks_test
 }  // namespace speedrun::testing

@@ -9,7 +9,7 @@
 #include "train/sharding/step_statistics.h"
 
 namespace speedrun::testing {
-namespace {
+namespace tensor_sums_test {
 
 struct Mode {
     Mesh mesh;
@@ -133,5 +133,5 @@ TEST(TensorSumsTest, GradientsAndNormAreThoseOfTheWhole) {
                 }
 }
 
-}  // namespace
+}  // namespace tensor_sums_test
 }  // namespace speedrun::testing

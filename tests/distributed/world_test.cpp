@@ -11,7 +11,7 @@
 #include "train/comm/wrapped_world.h"
 
 namespace speedrun::testing {
-namespace {
+namespace world_test {
 
 struct WorldKind {
     std::string name;
@@ -103,5 +103,5 @@ TEST(SameOnAllRanksTest, GathersHashesAndTheTwoTextsThatDiffer) {
     });
 }
 
-}  // namespace
+}  // namespace world_test
 }  // namespace speedrun::testing

@@ -3,7 +3,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace activation_test {
 
 SPEEDRUN_OP_TEST(ActivationTest);
 
@@ -101,5 +101,5 @@ TEST_P(ActivationTest, ShapeErrors) {
         {"dy", "[3,48]", "[2,48]"});
 }
 
-}  // namespace
+}  // namespace activation_test
 }  // namespace speedrun::testing

@@ -4,7 +4,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace adamw_test {
 
 SPEEDRUN_OP_TEST(AdamwTest);
 
@@ -216,5 +216,5 @@ TEST_P(AdamwTest, ShapeErrors) {
         {"second_moment", "bf16"});
 }
 
-}  // namespace
+}  // namespace adamw_test
 }  // namespace speedrun::testing

@@ -1,7 +1,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace add_test {
 
 SPEEDRUN_OP_TEST(AddTest);
 
@@ -33,5 +33,5 @@ TEST_P(AddTest, ShapeErrors) {
         {"[3,48]", "[4,48]"});
 }
 
-}  // namespace
+}  // namespace add_test
 }  // namespace speedrun::testing

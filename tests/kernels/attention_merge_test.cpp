@@ -5,7 +5,7 @@
 #include "tests/kernels/attention_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace attention_merge_test {
 
 using namespace attention;
 
@@ -317,5 +317,5 @@ TEST_P(AttentionMergeTest, ShapeErrors) {
         {"lse_before", "is lse"});
 }
 
-}  // namespace
+}  // namespace attention_merge_test
 }  // namespace speedrun::testing

@@ -3,7 +3,7 @@
 #include "tests/kernels/attention_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace attention_place_test {
 
 using namespace attention;
 using reference::QueryPlaces;
@@ -337,5 +337,5 @@ TEST_P(AttentionPlaceTest, ShapeErrors) {
     refused({.place = DType::f32}, {"place", "i32", "f32"});
 }
 
-}  // namespace
+}  // namespace attention_place_test
 }  // namespace speedrun::testing

@@ -1,7 +1,7 @@
 #include "tests/kernels/attention_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace attention_test {
 
 using namespace attention;
 
@@ -160,5 +160,5 @@ TEST_P(AttentionTest, ShapeErrors) {
     expect_error([&](Harness& h) { call(h, 20, 32, 3); }, {"lse", "[2,20]", "[3,20]"});
 }
 
-}  // namespace
+}  // namespace attention_test
 }  // namespace speedrun::testing

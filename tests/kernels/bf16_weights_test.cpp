@@ -6,7 +6,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace bf16_weights_test {
 
 SPEEDRUN_OP_TEST(Bf16WeightsTest);
 
@@ -169,5 +169,5 @@ TEST_P(Bf16WeightsTest, AreNotSpelledOutInF32) {
         {"muon_apply parameter", "bf16"});
 }
 
-}  // namespace
+}  // namespace bf16_weights_test
 }  // namespace speedrun::testing

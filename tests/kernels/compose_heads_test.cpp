@@ -2,7 +2,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace compose_heads_test {
 
 SPEEDRUN_OP_TEST(ComposeHeadsTest);
 
@@ -169,5 +169,5 @@ TEST_P(ComposeHeadsTest, ShapeErrors) {
     forward({4, 32}, {2}, uneven, {"4 rows", "sequence length 3"});
 }
 
-}  // namespace
+}  // namespace compose_heads_test
 }  // namespace speedrun::testing

@@ -6,7 +6,7 @@
 #include "kernels/ops/ops.h"
 
 namespace speedrun::testing {
-namespace {
+namespace cpu_device_test {
 
 // A rehearsal counts work and gets memory, but runs nothing, and what memory holds is not changed by it.
 TEST(CpuDeviceTest, RehearsalCountsAndRunsNothing) {
@@ -34,5 +34,5 @@ TEST(CpuDeviceTest, RehearsalCountsAndRunsNothing) {
     EXPECT_EQ(product(), kSide * 0.25f);
 }
 
-}  // namespace
+}  // namespace cpu_device_test
 }  // namespace speedrun::testing

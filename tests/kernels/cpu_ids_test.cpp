@@ -2,7 +2,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace cpu_ids_test {
 
 void expect_refused(const std::function<void(Harness&)>& body, const std::string& message) {
     Harness h(*backends().front(), 1);
@@ -112,5 +112,5 @@ TEST(CpuIdsTest, CrossEntropy) {
     }
 }
 
-}  // namespace
+}  // namespace cpu_ids_test
 }  // namespace speedrun::testing

@@ -5,7 +5,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace cross_entropy_parts_test {
 
 SPEEDRUN_OP_TEST(CrossEntropyPartsTest);
 
@@ -380,5 +380,5 @@ TEST_P(CrossEntropyPartsTest, ShapeErrors) {
     of_parts({4}, {8, 2}, {4, 47}, {"dlogits", "[4,48]", "[4,47]"});
 }
 
-}  // namespace
+}  // namespace cross_entropy_parts_test
 }  // namespace speedrun::testing

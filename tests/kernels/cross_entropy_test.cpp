@@ -1,7 +1,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace cross_entropy_test {
 
 SPEEDRUN_OP_TEST(CrossEntropyTest);
 
@@ -288,5 +288,5 @@ TEST_P(CrossEntropyTest, ShapeErrors) {
     expect_error(with_weights(9, 9), {"9 targets", "at most 8"});
 }
 
-}  // namespace
+}  // namespace cross_entropy_test
 }  // namespace speedrun::testing

@@ -4,7 +4,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace embedding_test {
 
 SPEEDRUN_OP_TEST(EmbeddingTest);
 
@@ -382,5 +382,5 @@ TEST_P(EmbeddingTest, ShapeErrors) {
         {"order", "i32[2,5]", "i32[2,4]"});
 }
 
-}  // namespace
+}  // namespace embedding_test
 }  // namespace speedrun::testing

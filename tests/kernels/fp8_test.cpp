@@ -4,7 +4,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace fp8_test {
 
 SPEEDRUN_OP_TEST(Fp8Test);
 
@@ -191,5 +191,5 @@ TEST_P(Fp8Test, CountsFlopsAndNamesWhatDoesNotFit) {
         {"quantize transposed", "e4m3[16,32]"});
 }
 
-}  // namespace
+}  // namespace fp8_test
 }  // namespace speedrun::testing

@@ -2,7 +2,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace key_offset_test {
 
 SPEEDRUN_OP_TEST(KeyOffsetTest);
 
@@ -87,5 +87,5 @@ TEST_P(KeyOffsetTest, ShapeErrors) {
         {"its own operand"});
 }
 
-}  // namespace
+}  // namespace key_offset_test
 }  // namespace speedrun::testing

@@ -5,7 +5,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace levels_test {
 
 // Runs it at each level that this processor has, with one thread and with three.
 void expect_same_at_all_levels(const std::function<Outputs(Harness&)>& body) {
@@ -144,5 +144,5 @@ TEST(LevelsTest, RowsAndElements) {
     });
 }
 
-}  // namespace
+}  // namespace levels_test
 }  // namespace speedrun::testing

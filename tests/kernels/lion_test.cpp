@@ -3,7 +3,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace lion_test {
 
 SPEEDRUN_OP_TEST(LionTest);
 
@@ -130,5 +130,5 @@ TEST_P(LionTest, ShapeErrors) {
     expect_error([&](Harness& h) { step(h, 34, 33); }, {"lion_step parameter", "[33]", "[34]"});
 }
 
-}  // namespace
+}  // namespace lion_test
 }  // namespace speedrun::testing

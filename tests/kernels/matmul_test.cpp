@@ -1,7 +1,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace matmul_test {
 
 SPEEDRUN_OP_TEST(MatmulTest);
 
@@ -193,5 +193,5 @@ TEST_P(MatmulTest, ColumnSum) {
         {"[48]", "[47]"});
 }
 
-}  // namespace
+}  // namespace matmul_test
 }  // namespace speedrun::testing

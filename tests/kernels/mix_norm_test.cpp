@@ -3,7 +3,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace mix_norm_test {
 
 SPEEDRUN_OP_TEST(MixNormTest);
 
@@ -281,5 +281,5 @@ TEST_P(MixNormTest, ShapeErrors) {
         {"dz", "[3,48]", "[4,48]"});
 }
 
-}  // namespace
+}  // namespace mix_norm_test
 }  // namespace speedrun::testing

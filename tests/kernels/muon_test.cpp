@@ -3,7 +3,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace muon_test {
 
 SPEEDRUN_OP_TEST(MuonTest);
 
@@ -221,5 +221,5 @@ TEST_P(MuonTest, ShapeErrors) {
         {"grad_scale", "[1]", "[2]"});
 }
 
-}  // namespace
+}  // namespace muon_test
 }  // namespace speedrun::testing

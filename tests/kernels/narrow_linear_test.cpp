@@ -1,7 +1,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace narrow_linear_test {
 
 SPEEDRUN_OP_TEST(NarrowLinearTest);
 
@@ -242,5 +242,5 @@ TEST_P(NarrowLinearTest, ShapeErrors) {
     refused({"dbias", "[6]", "[7]"}, [&](Harness& h, auto& a) { a.dbias = f32(h, {7}); });
 }
 
-}  // namespace
+}  // namespace narrow_linear_test
 }  // namespace speedrun::testing

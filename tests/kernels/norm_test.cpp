@@ -1,7 +1,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace norm_test {
 
 SPEEDRUN_OP_TEST(NormTest);
 
@@ -234,5 +234,5 @@ TEST_P(NormTest, ShapeErrors) {
         {"gain", "[48]", "[47]"});
 }
 
-}  // namespace
+}  // namespace norm_test
 }  // namespace speedrun::testing

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 namespace speedrun::testing {
-namespace {
+namespace normuon_test {
 
 SPEEDRUN_OP_TEST(NormuonTest);
 
@@ -160,5 +160,5 @@ TEST_P(NormuonTest, ShapeErrors) {
         {"grad_scale", "[1]", "[2]"});
 }
 
-}  // namespace
+}  // namespace normuon_test
 }  // namespace speedrun::testing

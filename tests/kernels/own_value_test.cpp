@@ -2,7 +2,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace own_value_test {
 
 SPEEDRUN_OP_TEST(OwnValueTest);
 
@@ -146,5 +146,5 @@ TEST_P(OwnValueTest, ShapeErrors) {
         {"exclude_own_value dalpha", "[2]", "[3]"});
 }
 
-}  // namespace
+}  // namespace own_value_test
 }  // namespace speedrun::testing

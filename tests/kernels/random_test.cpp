@@ -6,7 +6,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace random_test {
 
 class RandomTest : public OpTest {
   protected:
@@ -150,5 +150,5 @@ TEST_P(RandomTest, ShapeErrors) {
         {"f32", "bf16[7]"});
 }
 
-}  // namespace
+}  // namespace random_test
 }  // namespace speedrun::testing

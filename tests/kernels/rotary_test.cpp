@@ -1,7 +1,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace rotary_test {
 
 SPEEDRUN_OP_TEST(RotaryTest);
 
@@ -259,5 +259,5 @@ TEST_P(RotaryTest, ShapeErrors) {
         {"value mix z", "[3,32]", "[3,31]"});
 }
 
-}  // namespace
+}  // namespace rotary_test
 }  // namespace speedrun::testing

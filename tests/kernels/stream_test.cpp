@@ -11,7 +11,7 @@
 #include "tests/kernels/backends.h"
 
 namespace speedrun::testing {
-namespace {
+namespace stream_test {
 
 using namespace std::chrono_literals;
 
@@ -305,5 +305,5 @@ TEST_P(StreamTest, TraceSeesEveryPieceOfWork) {
     }
 }
 
-}  // namespace
+}  // namespace stream_test
 }  // namespace speedrun::testing

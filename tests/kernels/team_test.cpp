@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace speedrun::testing {
-namespace {
+namespace team_test {
 
 struct Loop {
     std::vector<int> visits;         // of each item; no atomics: ThreadSanitizer must see an item given twice
@@ -123,5 +123,5 @@ TEST(TeamTest, SleepsAndWakes) {
     }
 }
 
-}  // namespace
+}  // namespace team_test
 }  // namespace speedrun::testing

@@ -3,7 +3,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace utilities_test {
 
 SPEEDRUN_OP_TEST(UtilitiesTest);
 
@@ -231,5 +231,5 @@ TEST_P(UtilitiesTest, ShapeErrors) {
         {"coefficient", "[1]", "[2]"});
 }
 
-}  // namespace
+}  // namespace utilities_test
 }  // namespace speedrun::testing

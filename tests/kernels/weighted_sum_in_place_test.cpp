@@ -2,7 +2,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace weighted_sum_in_place_test {
 
 SPEEDRUN_OP_TEST(WeightedSumInPlaceTest);
 
@@ -77,5 +77,5 @@ TEST_P(WeightedSumInPlaceTest, EveryTerm) {
     }
 }
 
-}  // namespace
+}  // namespace weighted_sum_in_place_test
 }  // namespace speedrun::testing

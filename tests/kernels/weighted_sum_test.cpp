@@ -1,7 +1,7 @@
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
-namespace {
+namespace weighted_sum_test {
 
 SPEEDRUN_OP_TEST(WeightedSumTest);
 
@@ -357,5 +357,5 @@ TEST_P(WeightedSumTest, BackwardErrors) {
     });
 }
 
-}  // namespace
+}  // namespace weighted_sum_test
 }  // namespace speedrun::testing

@@ -8,7 +8,7 @@
 #include "tests/reference/reference.h"
 
 namespace speedrun::reference {
-namespace {
+namespace compose_heads_test {
 
 Matrix random(int64_t rows, int64_t cols, uint64_t seed) {
     std::mt19937_64 generator(seed);
@@ -82,5 +82,5 @@ TEST(ComposedHeadsTest, EqualMapsMakeAttention) {
         for (int64_t d = 0; d < 6; ++d) EXPECT_NEAR(c(t, d), sum_of_u * x.w2[d / 2] * o(t, d), 1e-12);
 }
 
-}  // namespace
+}  // namespace compose_heads_test
 }  // namespace speedrun::reference

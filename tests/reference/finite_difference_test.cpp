@@ -12,7 +12,7 @@
 #include "tests/reference/reference.h"
 
 namespace speedrun::reference {
-namespace {
+namespace finite_difference_test {
 
 constexpr double kStep = 1e-5;
 constexpr double kTolerance = 1e-6;
@@ -394,5 +394,5 @@ TEST(Reference, AdamwFirstStepIsTheSign) {
     EXPECT_NEAR(master[1], 1.5, 1e-9);
 }
 
-}  // namespace
+}  // namespace finite_difference_test
 }  // namespace speedrun::reference

@@ -2,7 +2,7 @@
 #include "tests/runs/rank_run_fixture.h"
 
 namespace speedrun::testing {
-namespace {
+namespace bf16_moments_run_test {
 
 class Bf16MomentsRunTest : public RankRunFixture {
   protected:
@@ -69,5 +69,5 @@ TEST_F(Bf16MomentsRunTest, CheckpointsHoldThemInTwoBytes) {
     EXPECT_THROW(run_on(1, bf16(), "mixed", checkpoint_of("f32", 4)), Error) << "another config";
 }
 
-}  // namespace
+}  // namespace bf16_moments_run_test
 }  // namespace speedrun::testing

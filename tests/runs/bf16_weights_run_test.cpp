@@ -10,7 +10,7 @@
 #include "train/optim/groups.h"
 
 namespace speedrun::testing {
-namespace {
+namespace bf16_weights_run_test {
 
 using Values = std::vector<std::vector<float>>;  // of whole parameters, by id
 
@@ -199,5 +199,5 @@ TEST_F(Bf16WeightsRunTest, CheckpointsHoldThemInTwoBytes) {
     EXPECT_THROW(run_on(1, bf16(), "mixed", checkpoint_of("with", 4)), Error) << "another config";
 }
 
-}  // namespace
+}  // namespace bf16_weights_run_test
 }  // namespace speedrun::testing

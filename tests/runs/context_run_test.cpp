@@ -4,7 +4,7 @@
 #include "tests/runs/rank_run_fixture.h"
 
 namespace speedrun::testing {
-namespace {
+namespace context_run_test {
 
 struct SharedRows {
     int ranks, context;
@@ -128,5 +128,5 @@ TEST_F(ContextRunTest, RefusesRowsThatCannotBeShared) {
               std::string::npos);
 }
 
-}  // namespace
+}  // namespace context_run_test
 }  // namespace speedrun::testing

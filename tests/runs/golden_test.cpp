@@ -9,7 +9,7 @@
 #include "tests/runs/run_fixture.h"
 
 namespace speedrun::testing {
-namespace {
+namespace golden_test {
 
 constexpr const char* kConfig = R"({
     "model": {"preset": "modern", "num_layers": 2, "model_dim": 128, "num_heads": 2, "vocab_size": 257,
@@ -59,5 +59,5 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
     }
 }
 
-}  // namespace
+}  // namespace golden_test
 }  // namespace speedrun::testing

@@ -6,7 +6,7 @@
 #include "tests/runs/run_fixture.h"
 
 namespace speedrun::testing {
-namespace {
+namespace node_work_test {
 
 class NodeWorkTest : public RunFixture {
   protected:
@@ -68,5 +68,5 @@ TEST_F(NodeWorkTest, RepeatedWorkIsOfBackward) {
     EXPECT_EQ(full.backward.steps, none.backward.steps + 1);
 }
 
-}  // namespace
+}  // namespace node_work_test
 }  // namespace speedrun::testing

@@ -5,7 +5,7 @@
 #include "tests/runs/rank_run_fixture.h"
 
 namespace speedrun::testing {
-namespace {
+namespace recipe_run_test {
 
 class RecipeRunTest : public RankRunFixture {
   protected:
@@ -123,5 +123,5 @@ TEST_F(RecipeRunTest, WhatIsKeptForBackwardChangesNoBit) {
     }
 }
 
-}  // namespace
+}  // namespace recipe_run_test
 }  // namespace speedrun::testing

@@ -12,7 +12,7 @@
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
-namespace {
+namespace resume_test {
 
 struct Ways {
     int ranks = 1, replicate = 1;
@@ -379,5 +379,5 @@ TEST_F(ResumeTest, AVanishedFolderStopsNoTraining) {
     EXPECT_FALSE(fs::exists(path("run"))) << "nobody makes again what somebody removed";
 }
 
-}  // namespace
+}  // namespace resume_test
 }  // namespace speedrun::testing

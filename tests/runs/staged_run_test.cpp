@@ -5,7 +5,7 @@
 #include "tests/runs/rank_run_fixture.h"
 
 namespace speedrun::testing {
-namespace {
+namespace staged_run_test {
 
 // Rows of 16, 64 and 32 tokens; one, two and four microbatches a step; a window and a rate for each.
 const Settings kStages = {"schedule.steps=12",
@@ -248,5 +248,5 @@ TEST_F(StagedRunTest, StagesShareMemory) {
     EXPECT_GE(activations(c), largest);
 }
 
-}  // namespace
+}  // namespace staged_run_test
 }  // namespace speedrun::testing

@@ -9,7 +9,7 @@
 #include "train/engine/batch_sources.h"
 
 namespace speedrun::testing {
-namespace {
+namespace step_bench_test {
 
 Ceilings round_ceilings() {
     Ceilings ceilings;
@@ -192,5 +192,5 @@ TEST_F(StepBenchTest, ChangesNoBit) {
     EXPECT_EQ(losses(true), losses(false));
 }
 
-}  // namespace
+}  // namespace step_bench_test
 }  // namespace speedrun::testing

@@ -9,7 +9,7 @@
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
-namespace {
+namespace step_model_test {
 
 struct Counts {
     double calls, flops, bytes;
@@ -233,5 +233,5 @@ TEST(GpuModelTest, TimesACall) {
         1e9 / (gpu.f32_flops_per_s * kernel_model("attention_forward", false).compute) * 1e3 + 1e-3);
 }
 
-}  // namespace
+}  // namespace step_model_test
 }  // namespace speedrun::testing

@@ -6,7 +6,7 @@
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
-namespace {
+namespace tensor_run_test {
 
 constexpr MeshCase kAlone{1, 1, 1, false, "ddp"};
 
@@ -122,5 +122,5 @@ TEST_F(TensorRunTest, RefusesWhatCannotBeShared) {
     }
 }
 
-}  // namespace
+}  // namespace tensor_run_test
 }  // namespace speedrun::testing

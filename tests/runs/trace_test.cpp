@@ -16,7 +16,7 @@
 #include "train/trace/timeline_svg.h"
 
 namespace speedrun::testing {
-namespace {
+namespace trace_test {
 
 constexpr int64_t kFirst = 2, kLast = 4;  // steps that are traced
 
@@ -317,5 +317,5 @@ TEST(ClockOffsetTest, BoundsHoldTheTruth) {
     });
 }
 
-}  // namespace
+}  // namespace trace_test
 }  // namespace speedrun::testing

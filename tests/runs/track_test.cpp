@@ -11,7 +11,7 @@
 #include "train/records/track.h"
 
 namespace speedrun {
-namespace {
+namespace track_test {
 
 using Json = nlohmann::json;
 
@@ -65,5 +65,5 @@ TEST(TrackTest, BaselineIsSmallEnough) {
     EXPECT_LE(parameters_of(config.model, config.batch.sequence_length).numel(), 4'000'000);
 }
 
-}  // namespace
+}  // namespace track_test
 }  // namespace speedrun

@@ -10,7 +10,7 @@
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
-namespace {
+namespace trainer_test {
 
 class TrainerTest : public RunFixture {};
 
@@ -162,5 +162,5 @@ TEST_F(TrainerTest, ASignalToOneRankStopsAll) {
     ASSERT_EQ(lines.size(), static_cast<size_t>(summaries[0].steps) + 1);  // and the validation, once
 }
 
-}  // namespace
+}  // namespace trainer_test
 }  // namespace speedrun::testing

@@ -2,7 +2,7 @@
 #include "tests/runs/rank_run_fixture.h"
 
 namespace speedrun::testing {
-namespace {
+namespace untied_run_test {
 
 class UntiedRunTest : public RankRunFixture {
   protected:
@@ -68,5 +68,5 @@ TEST_F(UntiedRunTest, IsATiedRunUpToTheStep) {
     EXPECT_NE(curve("apart"), curve("tied"));
 }
 
-}  // namespace
+}  // namespace untied_run_test
 }  // namespace speedrun::testing

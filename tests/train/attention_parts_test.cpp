@@ -12,7 +12,7 @@
 #include "train/model/graph/layer_table.h"
 
 namespace speedrun::testing {
-namespace {
+namespace attention_parts_test {
 
 using ::testing::HasSubstr;
 
@@ -214,5 +214,5 @@ TEST(AttentionGraph, PairsHaveRowsOfTwiceTheLength) {
         EXPECT_NE(nodes[layer + 1].find(copies[layer]), std::string::npos) << nodes[layer + 1];
 }
 
-}  // namespace
+}  // namespace attention_parts_test
 }  // namespace speedrun::testing

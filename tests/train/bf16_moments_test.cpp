@@ -12,7 +12,7 @@
 #include "train/checkpoint/checkpoint_writer.h"
 
 namespace speedrun::testing {
-namespace {
+namespace bf16_moments_test {
 
 OptimizerGroupConfig adamw(DType moments) {
     OptimizerGroupConfig group;
@@ -191,5 +191,5 @@ TEST_F(Bf16CheckpointTest, TensorsOfARun) {
         EXPECT_EQ(tensor.dtype, DType::f32) << tensor.name;
 }
 
-}  // namespace
+}  // namespace bf16_moments_test
 }  // namespace speedrun::testing

@@ -9,7 +9,7 @@
 #include "train/sharding/parameter_store.h"
 
 namespace speedrun::testing {
-namespace {
+namespace bf16_weights_test {
 
 using Values = std::vector<float>;
 
@@ -144,5 +144,5 @@ TEST(Bf16WeightsTest, CheckpointsHoldThemAsTheyAre) {
     }
 }
 
-}  // namespace
+}  // namespace bf16_weights_test
 }  // namespace speedrun::testing

@@ -11,7 +11,7 @@
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
-namespace {
+namespace bucket_layout_test {
 
 ModelConfig odd_model() {
     return model_of(Family::gpt2, {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
@@ -160,5 +160,5 @@ TEST(BucketLayoutTest, BackwardCompletesTheLastDeclaredFirst) {
         EXPECT_GT(layout[order[i - 1]].first_parameter(), layout[order[i]].first_parameter());
 }
 
-}  // namespace
+}  // namespace bucket_layout_test
 }  // namespace speedrun::testing

@@ -9,7 +9,7 @@
 #include "train/config/config_json.h"
 
 namespace speedrun::testing {
-namespace {
+namespace cannot_learn_test {
 
 ModelConfig model_of(const std::vector<std::string>& settings) {
     std::vector<std::string> all{"device=cpu"};
@@ -131,5 +131,5 @@ TEST(CannotLearnTest, PresetsLearn) {
     }
 }
 
-}  // namespace
+}  // namespace cannot_learn_test
 }  // namespace speedrun::testing

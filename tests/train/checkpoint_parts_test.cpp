@@ -13,7 +13,7 @@
 #include "train/checkpoint/safetensors.h"
 
 namespace speedrun::testing {
-namespace {
+namespace checkpoint_parts_test {
 
 struct Cut {
     int parts = 1, shards = 1;
@@ -242,5 +242,5 @@ TEST_F(CheckpointPartsTest, TensorsOfMatricesOfHeads) {
     EXPECT_EQ(state(NormuonLines::columns), (CheckpointTensor{"normuon_v/qkv.weight", {5, 6}}));
 }
 
-}  // namespace
+}  // namespace checkpoint_parts_test
 }  // namespace speedrun::testing

@@ -18,7 +18,7 @@
 #include "train/checkpoint/safetensors.h"
 
 namespace speedrun {
-namespace {
+namespace checkpoint_test {
 
 namespace fs = std::filesystem;
 
@@ -352,5 +352,5 @@ TEST_F(CheckpointTest, WheneverItStopsThereIsAGoodOne) {
     }
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace speedrun

@@ -7,7 +7,7 @@
 #include "tests/train/model_harness.h"
 
 namespace speedrun::testing {
-namespace {
+namespace checkpointing_test {
 
 constexpr int64_t kSequence = 8, kRows = 2, kTokens = kSequence * kRows;
 
@@ -179,5 +179,5 @@ TEST(CheckpointingTest, BlocksThatAreNotThereAreRefused) {
     }
 }
 
-}  // namespace
+}  // namespace checkpointing_test
 }  // namespace speedrun::testing

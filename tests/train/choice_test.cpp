@@ -8,7 +8,7 @@
 #include "train/config/choices.h"
 
 namespace speedrun::testing {
-namespace {
+namespace choice_test {
 
 template <class E>
 class WordsTest : public ::testing::Test {};
@@ -46,5 +46,5 @@ TEST(ChoiceTest, ValuesWithoutAWordAreRefused) {
     EXPECT_THROW(word_of(DType::i32), Error);
 }
 
-}  // namespace
+}  // namespace choice_test
 }  // namespace speedrun::testing

@@ -15,7 +15,7 @@
 #include "train/config/config_json.h"
 
 namespace speedrun {
-namespace {
+namespace config_schema_test {
 
 using Json = nlohmann::json;
 const std::filesystem::path kConfigs = std::filesystem::path(SPEEDRUN_SOURCE_ROOT) / "configs";
@@ -224,5 +224,5 @@ TEST(ConfigSchemaTest, SchemaKeyIsIgnored) {
               config_to_json(parse_config(without, "test", {})));
 }
 
-}  // namespace
+}  // namespace config_schema_test
 }  // namespace speedrun

@@ -7,7 +7,7 @@
 #include "tests/temp_dir.h"
 
 namespace speedrun {
-namespace {
+namespace config_test {
 
 // The least that is valid, with these members beside the optimizers.
 std::string config_text(const std::string& members = "") {
@@ -311,5 +311,5 @@ TEST(ConfigValidationTest, OtherCombinations) {
               "no error");  // no rotary angles
 }
 
-}  // namespace
+}  // namespace config_test
 }  // namespace speedrun

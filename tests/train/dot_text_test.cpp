@@ -8,7 +8,7 @@
 #include "train/model/nodes/fusions.h"
 
 namespace speedrun::testing {
-namespace {
+namespace dot_text_test {
 
 size_t count_of(const std::string& text, const std::string& part) {
     size_t count = 0;
@@ -93,5 +93,5 @@ TEST(DotTextTest, MostTellingUnit) {
     EXPECT_EQ(most_telling_unit(Model(config).model.graph), 5);  // of 5 and 6
 }
 
-}  // namespace
+}  // namespace dot_text_test
 }  // namespace speedrun::testing

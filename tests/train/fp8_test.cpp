@@ -10,7 +10,7 @@
 #include "train/config/config_json.h"
 
 namespace speedrun::testing {
-namespace {
+namespace fp8_test {
 
 using reference::fp8;
 using reference::matmul;
@@ -171,5 +171,5 @@ TEST(Fp8ModelTest, WhatTensorCoresDoNotTakeIsRefused) {
     EXPECT_THROW(ModelHarness(model_of(true), 24, 24), Error) << "24 rows of logits";
 }
 
-}  // namespace
+}  // namespace fp8_test
 }  // namespace speedrun::testing

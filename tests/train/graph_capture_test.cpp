@@ -6,7 +6,7 @@
 #include "kernels/cpu/cpu_device.h"
 
 namespace speedrun::testing {
-namespace {
+namespace graph_capture_test {
 
 class GraphCaptureTest : public ::testing::Test {
   protected:
@@ -103,5 +103,5 @@ TEST_F(GraphCaptureTest, DevicesThatCaptureNothingSaySo) {
     EXPECT_THROW(device_.Device::end_graph(*compute_), Error);
 }
 
-}  // namespace
+}  // namespace graph_capture_test
 }  // namespace speedrun::testing

@@ -8,7 +8,7 @@
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
-namespace {
+namespace groups_test {
 
 std::string assignment_error(const ModelConfig& model, const std::vector<OptimizerGroupConfig>& groups) {
     OptimizersConfig config;
@@ -98,5 +98,5 @@ TEST(AssignGroupsTest, HeadsOfAMatrixDivideThem) {
         std::string::npos);
 }
 
-}  // namespace
+}  // namespace groups_test
 }  // namespace speedrun::testing

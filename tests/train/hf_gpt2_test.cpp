@@ -22,7 +22,7 @@
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
-namespace {
+namespace hf_gpt2_test {
 
 using Json = nlohmann::json;
 
@@ -319,5 +319,5 @@ TEST_F(HfGpt2Test, TensorsThatDoNotFit) {
                  [&] { weights(dir_.file("absent")); });
 }
 
-}  // namespace
+}  // namespace hf_gpt2_test
 }  // namespace speedrun::testing

@@ -18,7 +18,7 @@
 #include "train/model/graph/layer_table.h"
 
 namespace speedrun::testing {
-namespace {
+namespace injected_check_test {
 
 using Settings = std::vector<std::string>;
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kVocabulary = 40;
@@ -243,5 +243,5 @@ TEST(InjectedPlacesTest, WhatCannotBeIsRefused) {
         "layer 0: attention.join.network: \"middle\" reads what layer 1 gives, which is not there in layer 0 yet");
 }
 
-}  // namespace
+}  // namespace injected_check_test
 }  // namespace speedrun::testing

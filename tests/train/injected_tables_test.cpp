@@ -15,7 +15,7 @@
 #include "train/model/sign_bits.h"
 
 namespace speedrun::testing {
-namespace {
+namespace injected_tables_test {
 
 constexpr int64_t kRows = 3, kSequence = 10, kWidth = 40, kVocabulary = 50, kPairs = 23, kSigns = 5;
 
@@ -208,5 +208,5 @@ TEST(InjectedTablesTest, SignsGoWithTheTableWhereverItEnters) {
     }
 }
 
-}  // namespace
+}  // namespace injected_tables_test
 }  // namespace speedrun::testing

@@ -8,7 +8,7 @@
 #include "train/model/nodes/linear.h"
 
 namespace speedrun::testing {
-namespace {
+namespace layer_table_test {
 
 std::vector<std::string> rows_of(const ModelConfig& config, bool documents = true) {
     const ModelGraph model =
@@ -105,5 +105,5 @@ TEST(LayerTableTest, NamesOfUnits) {
     EXPECT_EQ(layers[0].last_unit, 2);
 }
 
-}  // namespace
+}  // namespace layer_table_test
 }  // namespace speedrun::testing

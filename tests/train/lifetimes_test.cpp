@@ -10,7 +10,7 @@
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
-namespace {
+namespace lifetimes_test {
 
 ModelConfig odd_model(Family preset, int64_t layers) {
     return model_of(preset, {.layers = layers, .width = 48, .heads = 3, .vocabulary = 257});
@@ -132,5 +132,5 @@ TEST(SharedMemoryTest, RingDoesNotGrowWithDepth) {
     EXPECT_EQ(bytes_of(12), bytes_of(24));
 }
 
-}  // namespace
+}  // namespace lifetimes_test
 }  // namespace speedrun::testing

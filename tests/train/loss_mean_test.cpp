@@ -14,7 +14,7 @@
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
-namespace {
+namespace loss_mean_test {
 
 constexpr int64_t kRows = 8, kSequence = 16;
 constexpr int32_t kVocab = 61;
@@ -207,5 +207,5 @@ TEST_F(LossMeanTest, AStepWithoutTargetsOrWithOthersThanAnnouncedIsAnError) {
     }
 }
 
-}  // namespace
+}  // namespace loss_mean_test
 }  // namespace speedrun::testing

@@ -6,7 +6,7 @@
 #include <cmath>
 
 namespace speedrun {
-namespace {
+namespace lr_schedule_test {
 
 ScheduleConfig schedule(Decay decay, int64_t warmup = 0) {
     return {.steps = 100,
@@ -158,5 +158,5 @@ TEST(MuonMomentumTest, CooldownCountsTheOptimizersOwnSteps) {
     }
 }
 
-}  // namespace
+}  // namespace lr_schedule_test
 }  // namespace speedrun

@@ -12,7 +12,7 @@
 #include "train/runlog/metrics_json.h"
 
 namespace speedrun {
-namespace {
+namespace metrics_test {
 
 using Json = nlohmann::ordered_json;
 const std::filesystem::path kRoot = SPEEDRUN_SOURCE_ROOT;
@@ -189,5 +189,5 @@ TEST(MetricsTest, TheDocumentationHasTheseDeclarations) {
     }
 }
 
-}  // namespace
+}  // namespace metrics_test
 }  // namespace speedrun

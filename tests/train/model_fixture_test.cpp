@@ -8,7 +8,7 @@
 #include "tests/train/model_harness.h"
 
 namespace speedrun::testing {
-namespace {
+namespace model_fixture_test {
 
 class ModelFixtureTest : public ::testing::TestWithParam<const char*> {
   protected:
@@ -146,5 +146,5 @@ TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
     }
 }
 
-}  // namespace
+}  // namespace model_fixture_test
 }  // namespace speedrun::testing

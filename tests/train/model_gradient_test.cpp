@@ -11,7 +11,7 @@
 #include "train/config/config_json.h"
 
 namespace speedrun::testing {
-namespace {
+namespace model_gradient_test {
 
 constexpr int64_t kRows = 3, kSequence = 10;
 
@@ -227,5 +227,5 @@ TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
     }
 }
 
-}  // namespace
+}  // namespace model_gradient_test
 }  // namespace speedrun::testing

@@ -11,7 +11,7 @@
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
-namespace {
+namespace model_order_test {
 
 constexpr int64_t kSequence = 8;
 
@@ -213,5 +213,5 @@ TEST_P(AnnouncementTest, BrokenPromisesAreNoticed) {
     }
 }
 
-}  // namespace
+}  // namespace model_order_test
 }  // namespace speedrun::testing

@@ -14,7 +14,7 @@
 #include "train/model/graph/layer_table.h"
 
 namespace speedrun {
-namespace {
+namespace model_parts_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -394,5 +394,5 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
     EXPECT_NE(error.find("model.layers: not with model.preset \"gpt2\""), std::string::npos) << error;
 }
 
-}  // namespace
+}  // namespace model_parts_test
 }  // namespace speedrun

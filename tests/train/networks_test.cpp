@@ -19,7 +19,7 @@
 #include "train/model/graph/layer_table.h"
 
 namespace speedrun::testing {
-namespace {
+namespace networks_test {
 
 using Settings = std::vector<std::string>;
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kHeads = 2, kHead = kWidth / kHeads,
@@ -378,5 +378,5 @@ TEST(NetworksTest, TwoMatricesOfZerosAreReported) {
                 !parts_that_cannot_learn(config_of().model)[0].starts_with("model.networks"));
 }
 
-}  // namespace
+}  // namespace networks_test
 }  // namespace speedrun::testing

@@ -12,7 +12,7 @@
 #include "train/optim/lr_schedule.h"
 
 namespace speedrun::testing {
-namespace {
+namespace normuon_test {
 
 class NormuonTest : public ::testing::Test {
   protected:
@@ -179,5 +179,5 @@ TEST_F(NormuonTest, SecondMomentsAreInTheMemoryTable) {
     EXPECT_EQ(by_column.optimizer_bytes() - without.optimizer_bytes(), columns);
 }
 
-}  // namespace
+}  // namespace normuon_test
 }  // namespace speedrun::testing

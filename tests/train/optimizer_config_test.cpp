@@ -5,7 +5,7 @@
 #include "train/config/config_json.h"
 
 namespace speedrun {
-namespace {
+namespace optimizer_config_test {
 
 using Settings = std::vector<std::string>;
 
@@ -119,5 +119,5 @@ TEST(OptimizerConfigTest, EpsilonsAreAboveZeroWhereZerosAreDividedBy) {
     expect_refused({"type=muon", "polar_epsilon=0"}, "polar_epsilon: 0 is outside");
 }
 
-}  // namespace
+}  // namespace optimizer_config_test
 }  // namespace speedrun

@@ -11,7 +11,7 @@
 #include "train/optim/optimizers.h"
 
 namespace speedrun::testing {
-namespace {
+namespace optimizer_fixture_test {
 
 // ---- elementwise optimizers: every one that a config can name, on a shard of 96 elements
 
@@ -171,5 +171,5 @@ TEST_F(MuonFixtureTest, GradientsAreScaledAndBadScalesChangeNothing) {
     }
 }
 
-}  // namespace
+}  // namespace optimizer_fixture_test
 }  // namespace speedrun::testing

@@ -6,7 +6,7 @@
 #include "tests/train/cut_table.h"
 
 namespace speedrun::testing {
-namespace {
+namespace parameter_store_test {
 
 using Values = std::vector<float>;
 using Parameters = std::vector<Values>;  // whole ones, by id
@@ -87,5 +87,5 @@ TEST(ParameterStoreTest, EachRankTakesItsBoxesOfWholeValues) {
                 << parts << " parts, " << shards << " shards";
 }
 
-}  // namespace
+}  // namespace parameter_store_test
 }  // namespace speedrun::testing

@@ -12,7 +12,7 @@
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
-namespace {
+namespace parameter_table_test {
 
 ModelConfig model_config(Family preset, int64_t layers, int64_t width, int64_t vocab) {
     ModelConfig model;
@@ -266,5 +266,5 @@ TEST(InitialValuesTest, ComputeCopiesAreRoundedMasters) {
     }
 }
 
-}  // namespace
+}  // namespace parameter_table_test
 }  // namespace speedrun::testing

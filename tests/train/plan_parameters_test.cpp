@@ -11,7 +11,7 @@
 #include "train/model/build_model.h"
 
 namespace speedrun {
-namespace {
+namespace plan_parameters_test {
 
 using Json = nlohmann::json;
 
@@ -68,5 +68,5 @@ TEST(PlanParameters, TextHasALineForEach) {
     EXPECT_NE(text.find("a: v becomes a v\n"), std::string::npos) << text;
 }
 
-}  // namespace
+}  // namespace plan_parameters_test
 }  // namespace speedrun

@@ -16,7 +16,7 @@
 #include "train/model/graph/layer_table.h"
 
 namespace speedrun::testing {
-namespace {
+namespace prefix_loss_test {
 
 constexpr int64_t kRows = 3, kSequence = 10, kWidth = 12, kVocabulary = 30;
 // Every third token begins with no other.
@@ -217,5 +217,5 @@ TEST_F(PrefixesOfDataTest, WhatHasNoneIsRefused) {
     refused(config({"data.train=[]"}), ExitCode::usage, "data.train names none");
 }
 
-}  // namespace
+}  // namespace prefix_loss_test
 }  // namespace speedrun::testing

@@ -18,7 +18,7 @@
 #include "train/sharding/first_fit.h"
 
 namespace speedrun::testing {
-namespace {
+namespace program_test {
 
 using reference::Matrix;
 
@@ -337,5 +337,5 @@ TEST(ProgramTest, AnOverlappingLifetimeShows) {
     EXPECT_GT(planted, kGraphs / 3);
 }
 
-}  // namespace
+}  // namespace program_test
 }  // namespace speedrun::testing

@@ -17,7 +17,7 @@
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
-namespace {
+namespace record_44_test {
 
 using Settings = std::vector<std::string>;
 
@@ -214,5 +214,5 @@ TEST_F(Record44ModelFixtureTest, TenStepsWithMomentsOfBf16AreTheTwins) {
     expect_losses(run(1, settings).losses, fixture_.step_losses_with_bf16_moments);
 }
 
-}  // namespace
+}  // namespace record_44_test
 }  // namespace speedrun::testing

@@ -6,7 +6,7 @@
 #include <cmath>
 
 namespace speedrun {
-namespace {
+namespace rotary_frequencies_test {
 
 using Frequencies = std::vector<double>;
 
@@ -80,5 +80,5 @@ TEST(RotaryFrequencies, YarnRescalesAtEachChangeOfTheWindow) {
               ", 32 of 64 pairs, to 1/1024, YaRN 385 -> 897 -> 1409 -> 1665");
 }
 
-}  // namespace
+}  // namespace rotary_frequencies_test
 }  // namespace speedrun

@@ -13,7 +13,7 @@
 #include "train/config/config_json.h"
 
 namespace speedrun::testing {
-namespace {
+namespace row_gradients_test {
 
 constexpr int32_t kSeparator = 31;
 const std::vector<int32_t> kRow{31, 4, 5, 6, 31, 7, 8, 9, 10, 31, 11, 12};
@@ -197,5 +197,5 @@ TEST_F(RowGradientsTest, FilesAreBareTokensOrShards) {
               std::string::npos);
 }
 
-}  // namespace
+}  // namespace row_gradients_test
 }  // namespace speedrun::testing

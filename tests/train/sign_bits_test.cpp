@@ -5,7 +5,7 @@
 #include <bit>
 
 namespace speedrun {
-namespace {
+namespace sign_bits_test {
 
 // Words of Philox-4x32-10 in Python, from its paper's definition. Weights that runs have saved belong to them.
 TEST(SignBitsTest, AreTheSameInEveryBuild) {
@@ -62,5 +62,5 @@ TEST(SignBitsTest, HalfOfThemAreMinus) {
     EXPECT_NEAR(static_cast<double>(minus), 98304, 5 * 222);  // of 196608 coins, whose deviation is 222
 }
 
-}  // namespace
+}  // namespace sign_bits_test
 }  // namespace speedrun

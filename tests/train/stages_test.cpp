@@ -9,7 +9,7 @@
 #include "train/optim/lr_schedule.h"
 
 namespace speedrun {
-namespace {
+namespace stages_test {
 
 using Settings = std::vector<std::string>;
 
@@ -351,5 +351,5 @@ TEST(StagesTest, MomentumGoesByStage) {
             << step;
 }
 
-}  // namespace
+}  // namespace stages_test
 }  // namespace speedrun

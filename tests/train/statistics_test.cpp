@@ -12,7 +12,7 @@
 #include "train/records/text_files.h"
 
 namespace speedrun {
-namespace {
+namespace statistics_test {
 
 // SciPy 1.17.1: ttest_1samp and ttest_ind(equal_var=False), alternative="less"; numpy.std(ddof=1). The two
 // agree to their last digits; 1e-12 leaves room for another Boost.
@@ -100,5 +100,5 @@ TEST(RunMetricsTest, ThinnedMetricsHaveTheSameResult) {
     expect_error(ExitCode::data, {"z: damaged"}, [&] { gunzip(gzip(thin) + "x", "z"); });
 }
 
-}  // namespace
+}  // namespace statistics_test
 }  // namespace speedrun

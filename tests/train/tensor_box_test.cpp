@@ -8,7 +8,7 @@
 #include "kernels/device/error.h"
 
 namespace speedrun::testing {
-namespace {
+namespace tensor_box_test {
 
 using Shape = std::vector<int64_t>;
 
@@ -148,5 +148,5 @@ TEST(TensorBoxTest, CoverageFindsGapsAndWhatIsThereTwice) {
     expect({}, 0, false);
 }
 
-}  // namespace
+}  // namespace tensor_box_test
 }  // namespace speedrun::testing

@@ -9,7 +9,7 @@
 #include "train/parameters/parameter_table.h"
 
 namespace speedrun::testing {
-namespace {
+namespace tensor_cut_test {
 
 struct Case {
     std::vector<int64_t> whole;  // shape
@@ -155,5 +155,5 @@ TEST(TensorCutTest, ParametersKnowTheirWhole) {
                  Error);
 }
 
-}  // namespace
+}  // namespace tensor_cut_test
 }  // namespace speedrun::testing

@@ -9,7 +9,7 @@
 #include "train/model/nodes/fusions.h"
 
 namespace speedrun::testing {
-namespace {
+namespace transfers_test {
 
 TEST(RowPiecesTest, HaveEveryRowOnce) {
     for (const int64_t shares : {1, 3}) {
@@ -151,5 +151,5 @@ INSTANTIATE_TEST_SUITE_P(Models, TransfersTest,
                          ::testing::Combine(::testing::Bool(), ::testing::Bool(),
                                             ::testing::Values(Checkpointing::none, Checkpointing::full)));
 
-}  // namespace
+}  // namespace transfers_test
 }  // namespace speedrun::testing

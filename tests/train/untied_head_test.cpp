@@ -14,7 +14,7 @@
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun::testing {
-namespace {
+namespace untied_head_test {
 
 using Settings = std::vector<std::string>;
 constexpr int64_t kWidth = 8, kVocabulary = 12, kTokens = 48, kTied = 3, kSteps = 7;
@@ -260,5 +260,5 @@ TEST(UntiedHeadTest, WhatHasNoStateToTakeOverIsRefused) {
                    "ends after step 3, between two steps");
 }
 
-}  // namespace
+}  // namespace untied_head_test
 }  // namespace speedrun::testing

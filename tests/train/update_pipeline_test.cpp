@@ -12,7 +12,7 @@
 #include "train/optim/groups.h"
 
 namespace speedrun::testing {
-namespace {
+namespace update_pipeline_test {
 
 class UpdatePipelineTest : public ::testing::Test {
   protected:
@@ -227,5 +227,5 @@ TEST_F(UpdatePipelineTest, ResetStartsAfresh) {
     EXPECT_EQ(masters(), once);
 }
 
-}  // namespace
+}  // namespace update_pipeline_test
 }  // namespace speedrun::testing

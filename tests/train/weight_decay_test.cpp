@@ -9,7 +9,7 @@
 #include "train/optim/lr_schedule.h"
 
 namespace speedrun::testing {
-namespace {
+namespace weight_decay_test {
 
 class WeightDecayTest : public ::testing::TestWithParam<OptimizerKind> {
   protected:
@@ -71,5 +71,5 @@ TEST(WeightDecayAmountTest, AtACommonRate) {
     EXPECT_DOUBLE_EQ(group.lr * weight_decay_at(group, group.lr), 0.00108);
 }
 
-}  // namespace
+}  // namespace weight_decay_test
 }  // namespace speedrun::testing
