@@ -32,6 +32,10 @@ Extent TokenTables::columns_of(const std::string& table) const {
     return w_.width();
 }
 
+Extent TokenTables::looked_up(const std::string& table) const {
+    return value_tables_.count(table) > 0 ? w_.head_width() : w_.width();
+}
+
 Extent TokenTables::rows_in(const std::string& table) const {
     const TableConfig& config = *parts_.find_table(table);
     switch (config.rows) {
@@ -84,8 +88,7 @@ SignPorts TokenTables::signs_of(const std::string& table) {
 }
 
 ValueId TokenTables::lookup(const std::string& name, const std::string& table, const std::string& positions) {
-    const bool values = value_tables_.count(table) > 0;
-    const ValueId rows = w_.real(name, w_.tokens(), values ? w_.head_width() : w_.width());
+    const ValueId rows = w_.real(name, w_.tokens(), looked_up(table));
     w_.add<Embedding>({.out = rows,
                        .tokens = ids_of(table),
                        .table = tables_.at(table),

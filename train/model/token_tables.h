@@ -33,6 +33,8 @@ class TokenTables {
     TableRows rows_of(const std::string& table) const { return parts_.find_table(table)->rows; }
     std::string meaning_of(const std::string& table, TableRows rows) const;
     Extent columns_of(const std::string& table) const;
+    // Columns of what is looked up, those of other ranks included where it is a term.
+    Extent looked_up(const std::string& table) const;
     Extent rows_in(const std::string& table) const;
     // What rows of the table the batch asks for; of n-grams those of 2 tokens.
     ValueId ids_of(const std::string& table);
