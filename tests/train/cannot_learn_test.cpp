@@ -131,5 +131,18 @@ TEST(CannotLearnTest, PresetsLearn) {
     }
 }
 
+TEST(CannotLearnTest, NetworksOfTwoMatricesOfZerosAreReported) {
+    const auto reported = [](const std::string& network) {
+        const std::vector<std::string> found = parts_that_cannot_learn(model_of(
+            {"model.networks.early=" + network,
+             R"(model.layers.each.attention={"heads": 2, "gate": {"network": "early", "start": 1}})"}));
+        return std::count_if(found.begin(), found.end(), [](const std::string& text) {
+            return text.starts_with("model.networks.early.init");
+        });
+    };
+    EXPECT_EQ(reported(R"({"init": {"value": 0}})"), 1);
+    EXPECT_EQ(reported("{}"), 0);
+}
+
 }  // namespace cannot_learn_test
 }  // namespace speedrun::testing

@@ -12,7 +12,6 @@
 #include "kernels/device/error.h"
 #include "tests/train/model_harness.h"
 #include "tests/train/rows.h"
-#include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
 #include "train/config/network_numbers.h"
 #include "train/model/graph/layer_table.h"

@@ -14,7 +14,6 @@
 #include "kernels/device/error.h"
 #include "tests/train/model_harness.h"
 #include "tests/train/rows.h"
-#include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
 #include "train/model/graph/layer_table.h"
 
@@ -366,16 +365,6 @@ TEST(NetworksTest, ANormIsWrittenOnceForAllThatReadIt) {
                    "layer 2: attention.reads \"after 2\": what layer 2 gives is not there in layer 2 yet");
     expect_refused({"model.layers.at.2.attention.reads=after 7"}, "there are layers 0 to 3");
     expect_refused({"model.layers.at.2.attention.reads=7"}, "\"7\" is no place of the stream");
-}
-
-TEST(NetworksTest, TwoMatricesOfZerosAreReported) {
-    const auto found = parts_that_cannot_learn(config_of({"model.networks.late.init.value=0"}).model);
-    EXPECT_EQ(
-        std::count_if(found.begin(), found.end(),
-                      [](const std::string& text) { return text.starts_with("model.networks.late.init"); }),
-        1);
-    EXPECT_TRUE(parts_that_cannot_learn(config_of().model).empty() ||
-                !parts_that_cannot_learn(config_of().model)[0].starts_with("model.networks"));
 }
 
 }  // namespace networks_test
