@@ -40,7 +40,7 @@ TEST(SignBitsTest, DependOnRowAndColumnAlone) {
     }
 }
 
-// Of ranks that share the columns each has its own.
+// Ranks that share the columns have their own ones each.
 TEST(SignBitsTest, BeginAtAnyColumn) {
     const std::vector<int32_t> wide = sign_bits({3, 256});
     for (const int64_t first : {0, 20, 64, 100, 200}) {

@@ -5,7 +5,7 @@
 
 namespace speedrun {
 
-// Of mixes, values, joins and model.output, but not their tables. Throws a usage error with key and values.
+// Checks what mixes, values, joins and model.output add, but not its tables. Throws a usage error with key and values.
 void check_injected_places(const ModelParts& parts);
 
 }  // namespace speedrun

@@ -31,7 +31,7 @@ struct NetworkNumbers {
     // One for each head, of which ranks of the tensor axis have their own; else what all of the stream has.
     bool by_heads;
 };
-// Of all networks. A network gives its numbers in this order: those of the stream, then those of heads, by layers; within a layer
+// What all networks are asked for. Each gives its numbers in this order: those of the stream, then those of heads, by layers; within a layer
 // as they are read.
 std::vector<NetworkNumbers> network_numbers(const ModelParts& parts);
 

@@ -53,8 +53,8 @@ struct ModelGraph {
     ParameterTable table;
     // What a microbatch gives: ids (tokens); of a loss with weights, targets (K, tokens) and weights f32 (K).
     ValueId tokens, targets, positions, first_key, loss_weights = kNoValue;
-    std::vector<ValueId> ngrams;   // rows of 2-grams, 3-grams, …
-    ValueId sign_rows = kNoValue;  // which signs a table of 2-grams is read with
+    std::vector<ValueId> ngrams;        // rows of 2-grams, 3-grams, …
+    ValueId sign_rows = kNoValue;       // which signs a table of 2-grams is read with
     std::optional<OwnRows> own_tokens;  // where tables of tokens are shared: which are rows of this rank
     std::optional<PairedRows> paired;
     std::vector<KeyPlaces> key_places;   // of a part of rows: for each window, and step of a ring

@@ -71,7 +71,7 @@ class RingAttention final : public Node {
         const Tensor& next_lse() const { return lses[(count + 1) % 2]; }
     };
     void merge(const Call& call, Merged& into, const Tensor& out, const Tensor& lse) const;
-    // Of a rank behind this one only around the end of the ring: below it.
+    // Does step d have the keys of a lower rank, which comes after the last one?
     bool is_below(int d) const { return options_.keys.part.index + d >= options_.keys.part.size; }
     void attend_backward(const Call& call, int d) const;
     void add_home(const Call& call, const Travels& travels, int d) const;
