@@ -20,7 +20,7 @@ void CpuOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
         const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta1}, step)));
         const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta2}, step)));
         const float shrink = 1.0f - a.learning_rate * a.weight_decay;
-        const float rate = a.learning_rate * correction1;
+        const float rate = a.learning_rate * correction1, least = a.least_product();
         const bool separate = a.parameter.data != a.master.data;
         with_weights(a.master, a.parameter, [&]<class Master, class Real>() {
             cpu::with_real(a.first_moment.dtype, [&]<class Moment>() {
@@ -38,7 +38,7 @@ void CpuOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
                         const Vec moved = rate * mi / denominator, before = cpu::load(w + i, width);
                         const Vec decayed = shrink * before;
                         const Vec kept =
-                            a.cautious ? select(moved * before >= 0.0f, decayed, before) : decayed;
+                            a.cautious ? select(moved * before >= least, decayed, before) : decayed;
                         const Vec wi = kept - moved;
                         cpu::store(m + i, mi, width);
                         cpu::store(v + i, vi, width);

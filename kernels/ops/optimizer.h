@@ -2,6 +2,8 @@
 // that a diverged step leaves the last good parameters. "parameter" receives the rounded master; may be it.
 #pragma once
 
+#include <limits>
+
 #include "kernels/ops/op.h"
 
 namespace speedrun {
@@ -33,9 +35,16 @@ struct AdamwStep {
     float learning_rate;
     float beta1, beta2;
     float epsilon;
-    float weight_decay;     // decoupled: the master shrinks by learning_rate · weight_decay
-    int64_t step;           // counts from 1; for the bias correction
-    bool cautious = false;  // decay only where update · master >= 0
+    float weight_decay;          // decoupled: the master shrinks by learning_rate · weight_decay
+    int64_t step;                // counts from 1; for the bias correction
+    bool cautious = false;       // decay only where update · master >= 0
+    bool decays_unmoved = true;  // cautious: false: only where it is > 0
+    // Where update · master is less, nothing decays.
+    float least_product() const {
+        using Limits = std::numeric_limits<float>;
+        if (!cautious) return -Limits::infinity();
+        return decays_unmoved ? 0.0f : Limits::denorm_min();
+    }
 
     void traffic(Traffic& t) const {
         t.writes_copy(parameter, master);

@@ -52,13 +52,15 @@ TEST_P(AdamwTest, ThreeSteps) {
     }
 }
 
-// Weights of either sign under gradients of either sign: half of them decay.
+// Weights of either sign under gradients of either sign: half of them decay. Every fifth has neither moved nor moves.
 TEST_P(AdamwTest, CautiousDecay) {
     for (int64_t count : {1, 33, 20011}) {
         SCOPED_TRACE(fmt::format("n={}", count));
-        const State start(count);
-        const Matrix grad = random_matrix(1, count, 10, DType::f32);
+        State start(count);
+        Matrix grad = random_matrix(1, count, 10, DType::f32);
+        for (int64_t i = 0; i < count; i += 5) start.first_moment[i] = grad[i] = 0;
         op::AdamwStep cautious = adamw_numbers();
+        cautious.decays_unmoved = count != 33;
         cautious.cautious = true;
         cautious.weight_decay = 30.0f;  // so much that one decay missed, or too many, is no rounding error
         const Outputs out = run([&](Harness& h) -> Outputs {
@@ -81,26 +83,29 @@ TEST_P(AdamwTest, CautiousDecay) {
 }
 
 // The first step moves by the learning rate against the gradient's sign, from 1 and from -1: only the first is on its
-// way to 0 and decays. A weight that does not move decays.
+// way to 0 and decays. A weight that does not move decays, unless that is asked not to be.
 TEST_P(AdamwTest, CautiousDecayByHand) {
-    const Outputs out = run([&](Harness& h) -> Outputs {
-        op::AdamwStep a = adamw_numbers();
-        a.cautious = true;
-        a.weight_decay = 10.0f;
-        Matrix master(1, 3, 1.0), grad(1, 3, 1.0);
-        master[1] = -1.0;
-        grad[2] = 0.0;
-        a.master = a.parameter = h.inout(master, DType::f32, {3});
-        a.first_moment = h.inout(Matrix(1, 3), DType::f32, {3});
-        a.second_moment = h.inout(Matrix(1, 3), DType::f32, {3});
-        a.grad = h.input(grad, DType::f32, {3});
-        a.grad_scale = h.input(Matrix(1, 1, 1.0), DType::f32, {1});
-        h.ops().adamw_step(a, h.stream());
-        return {h.read(a.master)};
-    });
-    EXPECT_NEAR(out[0][0], 1 - 0.01 - 0.1, 1e-6);
-    EXPECT_NEAR(out[0][1], -1 - 0.01, 1e-6);
-    EXPECT_NEAR(out[0][2], 1 - 0.1, 1e-6);
+    for (const bool unmoved : {true, false}) {
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            op::AdamwStep a = adamw_numbers();
+            a.cautious = true;
+            a.decays_unmoved = unmoved;
+            a.weight_decay = 10.0f;
+            Matrix master(1, 3, 1.0), grad(1, 3, 1.0);
+            master[1] = -1.0;
+            grad[2] = 0.0;
+            a.master = a.parameter = h.inout(master, DType::f32, {3});
+            a.first_moment = h.inout(Matrix(1, 3), DType::f32, {3});
+            a.second_moment = h.inout(Matrix(1, 3), DType::f32, {3});
+            a.grad = h.input(grad, DType::f32, {3});
+            a.grad_scale = h.input(Matrix(1, 1, 1.0), DType::f32, {1});
+            h.ops().adamw_step(a, h.stream());
+            return {h.read(a.master)};
+        });
+        EXPECT_NEAR(out[0][0], 1 - 0.01 - 0.1, 1e-6);
+        EXPECT_NEAR(out[0][1], -1 - 0.01, 1e-6);
+        EXPECT_NEAR(out[0][2], unmoved ? 1 - 0.1 : 1, 1e-6);
+    }
 }
 
 // Each step against the reference from the state that the one before has stored: the master takes moments as f32 has

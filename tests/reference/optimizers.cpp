@@ -32,7 +32,8 @@ void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, con
         const double m = first_moment[i] / (1.0 - std::pow(beta1, step));
         const double v = second_moment[i] / (1.0 - std::pow(beta2, step));
         const double update = m / (std::sqrt(v) + static_cast<double>(numbers.epsilon));
-        const bool decays = !numbers.cautious || update * master[i] >= 0.0;
+        const double product = update * master[i];
+        const bool decays = !numbers.cautious || (numbers.decays_unmoved ? product >= 0.0 : product > 0.0);
         const double decay = decays ? static_cast<double>(numbers.weight_decay) * master[i] : 0.0;
         master[i] -= static_cast<double>(numbers.learning_rate) * (update + decay);
     }

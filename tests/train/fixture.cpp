@@ -31,17 +31,6 @@ OptimizerFixture::Entry optimizer_entry(const Json& json) {
         .start = json.at("start"), .gradients = json.at("gradients"), .after = numbered(json.at("after"))};
 }
 
-RecipeFixture::Entry recipe_entry(const Json& json) {
-    RecipeFixture::Entry entry{.shape = json.at("shape"),
-                               .start = {},
-                               .gradients = json.at("gradients"),
-                               .changes = numbered(json.at("changes")),
-                               .change_norm = json.at("change_norm")};
-    for (const int hundredths : json.at("hundredths").get<std::vector<int>>())
-        entry.start.push_back(static_cast<float>(hundredths / 100.0));
-    return entry;
-}
-
 }  // namespace
 
 int64_t ModelFixture::valid_targets() const {
@@ -85,22 +74,6 @@ OptimizerFixture load_optimizer_fixture(const std::string& name) {
     const Json parameters = json.value("parameters", Json::object());
     for (const auto& [parameter, entry] : parameters.items())
         fixture.parameters[parameter] = optimizer_entry(entry);
-    return fixture;
-}
-
-RecipeFixture load_recipe_fixture(const std::string& name) {
-    const Json json = load(name);
-    RecipeFixture fixture{.train_tokens = json.at("train_tokens"),
-                          .val_tokens = json.at("val_tokens"),
-                          .token_losses = {},
-                          .step_losses = json.at("step_losses"),
-                          .step_losses_with_bf16_moments = json.at("step_losses_with_bf16_moments"),
-                          .validation_loss = json.at("validation_loss"),
-                          .parameters = {}};
-    for (const auto& [stage, losses] : numbered(json.at("token_losses")))
-        fixture.token_losses.push_back(losses);
-    for (const auto& [parameter, entry] : json.at("parameters").items())
-        fixture.parameters[parameter] = recipe_entry(entry);
     return fixture;
 }
 

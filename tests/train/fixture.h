@@ -41,27 +41,9 @@ struct OptimizerFixture {
     std::map<std::string, Entry> parameters;
 };
 
-// A whole recipe: its config is a file of its own beside the fixture (fixtures/generate_record_44.py).
-struct RecipeFixture {
-    struct Entry {
-        std::vector<int64_t> shape;
-        std::vector<float> start;
-        std::vector<Values> gradients;  // sketches, by stage: of the first step's rows, from the start
-        std::map<int, Values> changes;  // sketches of what so many steps have changed
-        double change_norm = 0;         // of the last of them, in full
-    };
-    std::vector<uint16_t> train_tokens, val_tokens;  // as a dataset holds them
-    std::vector<Values> token_losses;                // by stage: of the first step's rows, from the start
-    Values step_losses;                              // means
-    Values step_losses_with_bf16_moments;
-    double validation_loss = 0;  // mean, behind the last step
-    std::map<std::string, Entry> parameters;
-};
-
 ModelFixture load_model_fixture(const std::string& name);
 // The steps of the optimizer that configs call by this name. An elementwise one has one parameter, named "".
 OptimizerFixture load_optimizer_fixture(const std::string& name);
-RecipeFixture load_recipe_fixture(const std::string& name);
 std::string fixture_path(const std::string& file);
 
 }  // namespace speedrun::testing

@@ -29,19 +29,20 @@ Config config_of(const Settings& settings = {}) {
             "preset": "none", "model_dim": 24, "vocab_size": 40,
             "tables": {"embed": {"init": {"type": "normal", "value": 1}}, "more": {"init": {"type": "normal", "value": 1}},
                        "values": {"init": {"type": "normal", "value": 1}}},
-            "networks": {"middle": {"input": "after 1", "hidden": 6}, "last": {"input": "after 2", "hidden": 5}},
+            "networks": {"begin": {"hidden": 4}, "middle": {"input": "after 1", "hidden": 6}, "last": {"input": "after 2", "hidden": 5}},
             "input": [{"type": "table", "table": "embed"}, {"type": "norm"},
-                      {"type": "inject", "table": "more", "start": 0.3}],
+                      {"type": "inject", "table": "more", "start": 0.3, "network": "begin"}],
             "layers": {
                 "count": 3,
                 "each": {"attention": {"heads": 2, "window": "1", "rotary": null}, "mlp": {"ratio": 2}},
-                "at": {"0": {"attention": {"value_table": "values", "value_gate": {"columns": 5}}},
-                       "1": {"mlp": null, "attention": {"value_scale": true, "add_to_values": [{"of": "after 0", "start": 0.2}]}},
+                "at": {"0": {"attention": {"value_table": "values", "value_gate": {"columns": 5}, "value_scale": true}},
+                       "1": {"mlp": null, "attention": {"join": {}, "out_scale": 1.2, "value_scale": true, "add_to_values": [{"of": "after 0", "start": 0.2}]}},
                        "2": {"mix": {"start": 1.1, "network": "middle",
                                      "add": [{"of": "input", "network": "middle", "start": 0.1}, {"of": "after 0", "start": 0.2}]},
                              "attention": {"value_table": "values", "value_gate": {"network": "middle", "start": 2},
                                            "add_to_values": [{"of": "input", "network": "middle"}, {"of": "stream", "network": "middle"},
                                                              {"table": "more", "start": 0.4}],
+                                           "out_scale": 0.8,
                                            "join": {"network": "middle",
                                                     "inject": [{"of": "input"}, {"table": "more", "network": "middle", "start": 0.05}]}},
                              "mlp": {"join": {"network": "middle"}}}}},
@@ -88,7 +89,7 @@ struct Twin {
         if (target < 0) return 0;
         const Values x0 = normed(row("embed", t)), more = row("more", t);
         Values c0 = x0;
-        add(c0, 1, number("inject.more"), more);
+        add(c0, 1, network("begin", x0)[0], more);
         Values x = c0;
         Values v = values("blocks.0.", x);
         const Values rows = row("values", t), n0 = normed(x);
@@ -96,13 +97,16 @@ struct Twin {
         beside.insert(beside.end(), rows.begin(), rows.begin() + 5);
         Values gates = product(p.at("blocks.0.attn.value_gate.weight"), beside);
         for (double& g : gates) g = 2 / (1 + std::exp(-g));
-        for (size_t i = 0; i < kWidth; ++i) v[i] += gates[i / (kWidth / 2)] * rows[i];
+        const double a = number("blocks.0.attn.value_scale");
+        for (size_t i = 0; i < kWidth; ++i) v[i] = a * v[i] + gates[i / (kWidth / 2)] * rows[i];
         add(x, 1, 1, product(p.at("blocks.0.attn.out.weight"), v));
         add(x, 1, 1, mlp("blocks.0.", x));
         const Values c1 = x;
         v = values("blocks.1.", x);
         add(v, number("blocks.1.attn.value_scale"), number("blocks.1.attn.value_after_0_scale"), c1);
-        add(x, 1, 1, product(p.at("blocks.1.attn.out.weight"), v));
+        add(x, number("blocks.1.attn.stream_scale"),
+            number("blocks.1.attn.output_scale") * number("blocks.1.attn.out_scale"),
+            product(p.at("blocks.1.attn.out.weight"), v));
 
         // In the order in which they are read: mix, values, join.
         const Values m = network("middle", x);
@@ -113,7 +117,7 @@ struct Twin {
         add(v, 1, m[4], c0);
         add(v, 1, m[5], x);
         add(v, 1, number("blocks.2.attn.value_more_scale"), more);
-        add(x, m[6], m[7], product(p.at("blocks.2.attn.out.weight"), v));
+        add(x, m[6], m[7] * number("blocks.2.attn.out_scale"), product(p.at("blocks.2.attn.out.weight"), v));
         add(x, 1, number("blocks.2.attn.input_scale"), c0);
         add(x, 1, m[8], more);
         add(x, m[9], m[10], mlp("blocks.2.", x));
@@ -195,11 +199,12 @@ TEST(InjectedPlacesTest, NeighboursOfTheOutputAreOneSum) {
     std::vector<std::string> names;
     for (const NetworkNumbers& n : network_numbers(model.parts)) names.push_back(n.name);
     EXPECT_EQ(names, (std::vector<std::string>{
-                         "blocks.2.mix.stream_scale", "blocks.2.mix.input_scale", "blocks.2.attn.value_gate",
-                         "blocks.2.attn.value_input_scale", "blocks.2.attn.value_stream_scale",
-                         "blocks.2.attn.stream_scale", "blocks.2.attn.output_scale",
-                         "blocks.2.attn.more_scale", "blocks.2.mlp.stream_scale", "blocks.2.mlp.output_scale",
-                         "output.input_scale", "output.after_0_scale", "output.first_scale"}));
+                         "inject.more", "blocks.2.mix.stream_scale", "blocks.2.mix.input_scale",
+                         "blocks.2.attn.value_gate", "blocks.2.attn.value_input_scale",
+                         "blocks.2.attn.value_stream_scale", "blocks.2.attn.stream_scale",
+                         "blocks.2.attn.output_scale", "blocks.2.attn.more_scale",
+                         "blocks.2.mlp.stream_scale", "blocks.2.mlp.output_scale", "output.input_scale",
+                         "output.after_0_scale", "output.first_scale"}));
 }
 
 void expect_refused(const Settings& settings, const std::string& text) {
@@ -228,8 +233,15 @@ TEST(InjectedPlacesTest, WhatCannotBeIsRefused) {
     expect_refused({gate + "network="}, "value_gate.start 2: a gate by sigmoid starts at 1; name a network");
     expect_refused({"model.layers.at.0.attention.value_table="},
                    "there are no rows that it could weigh, name a value_table");
-    expect_refused({"model.layers.at.0.attention.value_start=0.3"},
-                   "with a value_gate v and rows have no other factor");
+    expect_refused(
+        {"model.layers.at.0.attention.value_start=0.3", "model.layers.at.0.attention.value_scale=false"},
+        "with a value_gate v has no factor, unless value_scale is true");
+    expect_refused({"model.layers.at.0.attention.out_scale=1"},
+                   "layer 0: attention.out_scale 1: a factor beside p of a join, which is not there");
+    expect_refused(
+        {"model.networks.begin.input=input"},
+        "model.input[2].network: \"begin\" reads \"input\", which is not there yet: its input must be \"first\"");
+    expect_refused({"model.input.0.network=begin"}, "model.input[0]: network is for inject, not for table");
     expect_refused({"model.layers.at.2.attention.heads=3"}, "3 heads have no halves");
     expect_refused({mix + "add=[]"}, "mix.network \"middle\": say what is added (add)");
     expect_refused({R"(model.output=[{"type": "add"}])"}, "model.output[0]: say what is added, of or table");

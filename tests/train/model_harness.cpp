@@ -51,7 +51,9 @@ ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t se
       gradients(model.table(), model.parameters().layout(), runtime),
       ngrams_(config.ngram_table()),
       loss_(config.loss()),
-      loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {}
+      loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {
+    gradients.rest(model.resting());
+}
 
 ModelHarness::~ModelHarness() {
     try {
@@ -91,7 +93,7 @@ void ModelHarness::upload(const HostBatch& batch) {
               .positions = batch.positions,
               .first_key = batch.first_key};
     hash_ngrams(ids, ngrams_);
-    add_further_targets(ids, loss_.num_tokens(), prefixes);
+    add_further_targets(ids, loss_.num_tokens(), loss_.counts_prefixes() ? prefixes : std::vector<int32_t>{});
     model.put_batch(ids, [this](const Tensor& to, std::span<const int32_t> values) {
         runtime.device().copy(to.data, values.data(), to.bytes(), runtime.compute());
         runtime.synchronize();  // before the values go

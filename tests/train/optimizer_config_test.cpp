@@ -42,6 +42,11 @@ TEST(OptimizerConfigTest, CautiousDecayIsOfAdamwAndMuon) {
     EXPECT_TRUE(group_of({"cautious=true"}).cautious);
     EXPECT_TRUE(group_of({"type=muon", "cautious=true"}).cautious);
     expect_refused({"type=lion", "cautious=true"}, "optimizers.groups[0].cautious is true, but lion");
+    EXPECT_TRUE(group_of({"cautious=true"}).decays_unmoved);
+    EXPECT_FALSE(group_of({"cautious=true", "decays_unmoved=false"}).decays_unmoved);
+    expect_refused({"decays_unmoved=false"}, "decays_unmoved is false, but cautious is false");
+    expect_refused({"type=muon", "cautious=true", "decays_unmoved=false"},
+                   "decays_unmoved is false, but type is muon");
 }
 
 TEST(OptimizerConfigTest, LinesAreOfNormuonAlone) {

@@ -132,10 +132,10 @@ class InitialZeros {
     // stream: is anything in what they are computed from?
     bool values_are_zero(const AttentionConfig& attention, bool stream) const {
         const bool computed = stream && !zero(attention.init);
-        if (attention.value_table.empty())
-            return !computed || (attention.value_scale && attention.value_start == 0);
+        const bool scaled_away = attention.value_scale && attention.value_start == 0;
+        if (attention.value_table.empty()) return !computed || scaled_away;
         if (const auto& gate = attention.value_gate)
-            return !computed && (gate->start == 0 || table_is_zero(attention.value_table));
+            return (!computed || scaled_away) && (gate->start == 0 || table_is_zero(attention.value_table));
         return attention.value_start == 0 || (!computed && table_is_zero(attention.value_table));
     }
 

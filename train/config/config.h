@@ -106,6 +106,7 @@ struct OptimizerGroupConfig {
     DType weights_dtype = DType::f32;                 // adamw, muon
     bool nesterov = true;                             // muon
     bool cautious = false;                            // adamw, muon
+    bool decays_unmoved = true;                       // cautious adamw
     double polar_epsilon = 1e-6;                      // muon
     bool normuon = false;                             // muon
     NormuonLines normuon_lines = NormuonLines::more;  // normuon

@@ -86,9 +86,12 @@ void check_injected_places(const ModelParts& parts) {
             if (mlp->join)
                 check_list({key + "mlp.join.inject", kMaxTerms - 2}, mlp->join->inject, number, layers);
     }
-    for (size_t i = 0; i < parts.input.size(); ++i)
-        if (!parts.input[i].of.empty() || !parts.input[i].network.empty())
-            throw_usage("model.input[{}]: of and network are for add in model.output", i);
+    for (size_t i = 0; i < parts.input.size(); ++i) {
+        const StreamPartConfig& part = parts.input[i];
+        if (!part.of.empty()) throw_usage("model.input[{}]: of is for add in model.output", i);
+        if (!part.network.empty() && part.type != StreamPart::inject)
+            throw_usage("model.input[{}]: network is for inject, not for {}", i, word_of(part.type));
+    }
     check_added_output(parts, layers);
 }
 

@@ -45,13 +45,18 @@ void ValueGateConfig::fields(FieldVisitor& v) {
     v.field("start", start, "a network's gates at the start", {-1e6, 1e6});
 }
 
-void AttentionConfig::check_value_gate(const std::string& key, int64_t model_dim) const {
+void AttentionConfig::check_factors(const std::string& key, int64_t model_dim) const {
+    if (out_scale != 0 && !join)
+        throw_usage(
+            "{}.out_scale {}: a factor beside p of a join, which is not there: say \"join\": {{}}, or 0", key,
+            out_scale);
     if (!value_gate) return;
     const std::string gate = key + ".value_gate";
     if (value_table.empty())
         throw_usage("{}: there are no rows that it could weigh, name a value_table", gate);
-    if (value_start != kValueStart)
-        throw_usage("{}.value_start {}: with a value_gate v and rows have no other factor", key, value_start);
+    if (value_start != kValueStart && !value_scale)
+        throw_usage("{}.value_start {}: with a value_gate v has no factor, unless value_scale is true", key,
+                    value_start);
     const bool computed = !value_gate->network.empty();
     if (!computed && value_gate->start != ValueGateConfig::kStart)
         throw_usage("{}.start {}: a gate by sigmoid starts at {}; name a network that computes it", gate,

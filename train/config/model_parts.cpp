@@ -95,7 +95,8 @@ void StreamPartConfig::fields(FieldVisitor& v) {
     v.field("table", table, "table, inject, add: its name");
     v.field("of", of,
             "add: \"after 3\" (what layer 3 gave), \"input\" or \"first\", where no table is named");
-    v.field("network", network, "add: network of model.networks that computes the factor; empty: none does");
+    v.field("network", network,
+            "inject, add: network of model.networks that computes the factor; empty: none does");
     v.field("layer", layer, "backout: number of the layer", {0, 1000});
     v.field("start", start, "smear, inject, backout, add: the factor at the start", {-1e6, 1e6});
     v.field("columns", columns, "smear: first columns of the row that its gate reads", {1, kMaxNarrow});
@@ -139,6 +140,7 @@ void ComposeHeadsConfig::fields(FieldVisitor& v) {
     v.field("output_start", output_start,
             "factor at the start by which each head's output gets what the mix makes of its values",
             {-1e6, 1e6});
+    v.field("network", network, kNetwork);
 }
 
 void AttentionConfig::fields(FieldVisitor& v) {
@@ -166,8 +168,10 @@ void AttentionConfig::fields(FieldVisitor& v) {
     v.field("value_start", value_start, "those factors at the start, and that of value_scale", {-1e6, 1e6});
     v.optional("value_gate", value_gate,
                "v becomes v + gate*row of value_table instead, gates for each token and head");
-    v.field("value_scale", value_scale,
-            "without a value_table v is multiplied by a learned factor; with one it has that anyway");
+    v.field(
+        "value_scale", value_scale,
+        "v is multiplied by a learned factor without a value_table, and with a value_gate; else with a table it has that "
+        "anyway");
     list_of(v, "add_to_values",
             "what is added to v as well, each times a learned factor; of: \"stream\" is what enters "
             "attention, not normed",
@@ -182,6 +186,9 @@ void AttentionConfig::fields(FieldVisitor& v) {
     v.optional("gate", gate, "multiply each head's output by a sigmoid gate, which starts at 1/2");
     init_field(v, "init", init, "matrix of q, k and v at the start");
     init_field(v, "out_init", out_init, "output matrix at the start");
+    v.field("out_scale", out_scale,
+            "a learned factor of the output matrix at the start, beside that of the join; 0: there is none",
+            {-1e6, 1e6});
     v.optional("join", join, kJoin);
 }
 

@@ -113,9 +113,10 @@ struct ValueGateConfig {
 // A map of attention that is mixed of all heads' maps for each token is applied to the values of each head, and added to its
 // output by learned factors (op::ComposeHeadsForward).
 struct ComposeHeadsConfig {
-    int64_t keys = 112;       // last ones of the document that the maps are of
-    double maps_start = 1;    // w1, each head's weight in the mix before their norm
-    double output_start = 0;  // w2, what each head's output gets of it
+    int64_t keys = 112;        // last ones of the document that the maps are of
+    double maps_start = 1;     // w1, each head's weight in the mix before their norm
+    double output_start = 0;   // w2, what each head's output gets of it
+    std::string network = {};  // that computes both
     void fields(FieldVisitor& v);
 };
 
@@ -177,9 +178,11 @@ struct AttentionConfig {
     std::optional<GateConfig> gate = {};
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
     InitConfig out_init = {};
+    double out_scale = 0;
     std::optional<JoinConfig> join = {};
     void fields(FieldVisitor& v);
-    void check_value_gate(const std::string& key, int64_t model_dim) const;  // throws a usage error
+    // Throws a usage error for factors of values, rows and outputs that do not fit each other.
+    void check_factors(const std::string& key, int64_t model_dim) const;
 };
 
 // x + down·activation(up·norm(x)).

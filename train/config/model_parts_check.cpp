@@ -250,7 +250,7 @@ class PartsCheck {
             if (attention.heads > kMaxNarrow)
                 throw_usage("{}.heads {}: gates are for at most {} heads", key, attention.heads, kMaxNarrow);
         }
-        attention.check_value_gate(key, model_dim_);
+        attention.check_factors(key, model_dim_);
         if (attention.value_table.empty()) return;
         uses_.expect_tokens(key + ".value_table", attention.value_table);
         if (input_tables_.count(attention.value_table))

@@ -17,6 +17,7 @@ constexpr const char* kNetworkLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM
 class NumbersOfNetworks {
   public:
     explicit NumbersOfNetworks(const ModelParts& parts) : parts_(parts) {
+        note_input();
         const auto layers = parts.layers.resolved();
         for (layer_ = 0; layer_ < static_cast<int64_t>(layers.size()); ++layer_) {
             const auto& layer = layers[static_cast<size_t>(layer_)];
@@ -49,15 +50,24 @@ class NumbersOfNetworks {
     };
     void note(const std::string& network, const Asked& asked) {
         if (network.empty()) return;
-        numbers_.push_back({.network = network,
-                            .name = asked.name.starts_with("output.")
-                                        ? asked.name
-                                        : fmt::format("blocks.{}.{}", layer_, asked.name),
-                            .key = asked.key,
-                            .layer = layer_,
-                            .count = std::max<int64_t>({asked.heads, asked.count, 1}),
-                            .start = asked.start,
-                            .by_heads = asked.heads > 0});
+        numbers_.push_back(
+            {.network = network,
+             .name = of_a_layer(asked) ? fmt::format("blocks.{}.{}", layer_, asked.name) : asked.name,
+             .key = asked.key,
+             .layer = layer_,
+             .count = std::max<int64_t>({asked.heads, asked.count, 1}),
+             .start = asked.start,
+             .by_heads = asked.heads > 0});
+    }
+    static bool of_a_layer(const Asked& asked) {
+        return !asked.name.starts_with("output.") && !asked.name.starts_with("inject.");
+    }
+    void note_input() {
+        layer_ = StreamPlace::kInput;
+        for (size_t i = 0; i < parts_.input.size(); ++i)
+            if (const StreamPartConfig& part = parts_.input[i]; part.type == StreamPart::inject)
+                note(part.network,
+                     {"inject." + part.table, fmt::format("model.input[{}].network", i), part.start});
     }
     void note_skips() {
         for (size_t i = 0; i < parts_.skips.size(); ++i) {
@@ -71,6 +81,11 @@ class NumbersOfNetworks {
         if (const auto& own = attention.exclude_own_value)
             note(own->network, {"attn.own_value", key_ + "attention.exclude_own_value.network", own->start,
                                 attention.heads});
+        if (const auto& composed = attention.compose_heads) {
+            const std::string key = key_ + "attention.compose_heads.network";
+            note(composed->network, {"attn.composed_maps", key, composed->maps_start, attention.heads});
+            note(composed->network, {"attn.composed_output", key, composed->output_start, attention.heads});
+        }
         if (const auto& gate = attention.gate)
             note(gate->network, {"attn.gate", key_ + "attention.gate.network", gate->start, attention.heads});
         if (const auto& gate = attention.value_gate)
@@ -166,16 +181,21 @@ void check_networks(const ModelParts& parts) {
         expect_layer(key + ".input", network.input, place, layers);
         if (counts[name] == 0)
             throw_usage(
-                "{}: nothing reads it (network of gates, joins, mixes, skips, exclude_own_value, what is added)",
+                "{}: nothing reads it (network of gates, joins, mixes, skips, exclude_own_value, compose_heads, what is added)",
                 key);
         if (counts[name] > kMaxNarrow)
             throw_usage(
                 "{}: {} numbers are asked of it, at most {} are possible: share them with a second network",
                 key, counts[name], kMaxNarrow);
         for (const NetworkNumbers& numbers : all)
-            if (numbers.network == name && numbers.layer <= place.after)
+            if (numbers.network == name && numbers.layer <= place.after) {
+                if (numbers.layer < 0)
+                    throw_usage(
+                        "{}: \"{}\" reads \"{}\", which is not there yet: its input must be \"first\"",
+                        numbers.key, name, network.input);
                 throw_usage("{}: \"{}\" reads what layer {} gives, which is not there in layer {} yet",
                             numbers.key, name, place.after, numbers.layer);
+            }
         if (network.learned_scale.empty()) continue;
         check_network_name(key + ".learned_scale", network.learned_scale);
         const auto [first, is_new] = scales.try_emplace(network.learned_scale, name, network.scale);

@@ -65,6 +65,10 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
         {0, 1024});
     v.field("cautious", cautious,
             "adamw, muon: decay only where the update has the weight's sign, and so shrinks it too");
+    v.field(
+        "decays_unmoved", decays_unmoved,
+        "adamw, cautious: weights that the update leaves where they are decay too, such as rows of a table that no token had; "
+        "false: only those that it shrinks");
     v.field("every", every,
             "step once in so many steps of the run, on the sum of their gradients; those in between are not "
             "in the gradient norm",
@@ -104,6 +108,11 @@ void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) cons
             "{}.cautious is true, but lion decays every weight: set it to false, or type to adamw or muon",
             name);
     }
+    if (!decays_unmoved && !(cautious && type == OptimizerKind::adamw))
+        throw_usage(
+            "{}.decays_unmoved is false, but {}: leave it at true, or set type=adamw and cautious=true", name,
+            cautious ? fmt::format("type is {}", word_of(type))
+                     : "cautious is false, so that every weight decays");
     if (heads_per_matrix > 0 && type != OptimizerKind::muon)
         throw_usage(
             "{}.heads_per_matrix is {}, but type is {}, which knows no matrices: set it to 0, or type=muon",

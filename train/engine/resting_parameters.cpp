@@ -24,7 +24,9 @@ void StepRunner::check_copies() const {
                 group, p.name, source.name);
         const int64_t every = config_.optimizers.groups[static_cast<size_t>(group)].every,
                       first = config_.schedule.end_step(config_.model.parts.head.untied_after);
-        if (first % every != 0)
+        // A config of one stage alone knows no end of another.
+        const bool known = config_.model.parts.head.untied_after < config_.schedule.num_stages();
+        if (known && first % every != 0)
             throw_usage(
                 "model.head.untied_after {}: the stage ends after step {}, between two steps of optimizers.groups[{}], "
                 "which has every {}: end it at a multiple of that",

@@ -83,7 +83,7 @@ class Builder {
                 const ValueId normed = attention_input(attention);
                 delta_ = sublayers.attention(number, attention,
                                              {normed, added(attention.add_to_values, "attn.value_", "v")});
-                join("attn", attention.join);
+                join("attn", attention.join, attention.out_scale);
             }
             if (layers[i]->mlp) {
                 delta_ = sublayers.mlp(*layers[i]->mlp, norm("mlp_norm"));
@@ -143,10 +143,10 @@ class Builder {
         for (const StreamPartConfig& part : parts_.input) {
             if (part.type != StreamPart::inject) continue;
             const ValueId x = stream_, rows = tables_->in_stream(part.table);
-            const ParameterId factor =
-                w_.number("inject." + part.table, part.start,
-                          "h: x0 + h times the row of " + part.table + " enters the first layer");
-            combine("with " + part.table, {{.value = x}, {.value = rows, .parameter = factor}});
+            combine("with " + part.table,
+                    {{.value = x},
+                     times(rows, {"inject." + part.table, part.start, part.network,
+                                  "h: x0 + h times the row of " + part.table + " enters the first layer"})});
         }
         for (const auto& layer : layers) {
             if (!layer) continue;
@@ -164,6 +164,24 @@ class Builder {
     WeightedSum::Term times(ValueId value, const Factor& factor) {
         if (!factor.network.empty()) return {.value = value, .gate = networks_->number(factor.name)};
         return {.value = value, .parameter = w_.number(factor.name, factor.start, factor.meaning)};
+    }
+
+    // The term with one more factor, which numbers are multiplied by, and not what they weigh.
+    WeightedSum::Term times_also(WeightedSum::Term term, ParameterId factor) {
+        const std::vector<Extent> one(2, {Dimension::numbers, 1});
+        ValueId number = term.gate;
+        if (number == kNoValue) {
+            number = w_.f32("number", one);
+            w_.add<NumberGate>({.y = number, .one = w_.one(), .number = term.parameter},
+                               GateActivation::identity);
+        }
+        const std::vector<Extent> extents = w_.model.graph[number].extents;
+        const ValueId product = w_.f32("product of numbers", extents);
+        w_.add<WeightedSum>({.y = product, .terms = {{.value = number, .parameter = factor}}},
+                            extents[0].size);
+        term.parameter = kNoParameter;
+        term.gate = product;
+        return term;
     }
 
     // What is added to `to` from other places, with factors whose names begin with the prefix.
@@ -187,14 +205,19 @@ class Builder {
                              to.empty() ? meaning : to + ", " + meaning});
     }
 
-    // The stream with what a sublayer gave, and what is injected behind it.
-    void join(const std::string& sublayer, const std::optional<JoinConfig>& config) {
+    // The stream with what a sublayer gave, and what is injected behind it. out_scale: where another learned factor of
+    // that starts; 0: there is none.
+    void join(const std::string& sublayer, const std::optional<JoinConfig>& config, double out_scale = 0) {
         if (!config) return;
         const std::string own = sublayer + ".";
         std::vector<WeightedSum::Term> terms{
             times(stream_, {own + "stream_scale", config->stream, config->network,
                             "r: x becomes r x + p " + sublayer}),
             times(delta_, {own + "output_scale", config->output, config->network, "p, see stream_scale"})};
+        if (out_scale != 0)
+            terms[1] =
+                times_also(terms[1], w_.number(own + "out_scale", out_scale,
+                                               "s: a second factor of the output matrix, p becomes p s"));
         for (const WeightedSum::Term& term : added(config->inject, own, "")) terms.push_back(term);
         delta_ = kNoValue;
         combine("behind " + sublayer, terms);

@@ -75,9 +75,7 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const
         k = turned_k;
     }
     std::vector<WeightedSum::Term> terms{{.value = v, .is_view = true}};
-    if (config.value_gate) {
-        terms.push_back({.value = embedded, .gate = row_gates});
-    } else if (embedded != kNoValue) {
+    if (embedded != kNoValue && !config.value_gate) {
         const ParameterId mix = w_.parameter(
             "attn.value_mix", {{Dimension::numbers, 2}},
             {w_.filled(config.value_start), "a, b: v becomes a v + b row of " + config.value_table});
@@ -86,6 +84,7 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const
     } else if (config.value_scale) {
         terms[0].parameter = w_.number("attn.value_scale", config.value_start, "a: v becomes a v");
     }
+    if (config.value_gate) terms.push_back({.value = embedded, .gate = row_gates});
     const bool scaled = embedded == kNoValue && config.value_scale && x.added_to_values.empty();
     terms.insert(terms.end(), x.added_to_values.begin(), x.added_to_values.end());
     if (terms.size() > 1 || scaled) v = w_.sum(scaled ? "scaled v" : "mixed v", w_.head_width(), terms);
@@ -160,25 +159,26 @@ ValueId Sublayers::compose_heads(const ComposeHeadsConfig& config, const Project
                                  const AttentionOptions& how) {
     const Extent heads{Dimension::heads, how.num_heads};
     const ValueId c = w_.real("composed heads", w_.tokens(), w_.head_width());
-    w_.add<ComposeHeads>(
-        {.c = c,
-         .q = x.q,
-         .k = x.k,
-         .v = x.v,
-         .first_key = w_.model.first_key,
-         .w1 = w_.parameter("attn.composed_maps", {heads},
-                            {w_.filled(config.maps_start),
-                             "a: the heads' maps of attention are mixed by a, RMS-normalised over heads"}),
-         .w2 =
-             w_.parameter("attn.composed_output", {heads},
-                          {w_.filled(config.output_start),
-                           "b: to the output of a head is added b times its values, seen through that mix"})},
-        ComposeHeadsOptions{.sequence_length = how.sequence_length,
-                            .num_heads = how.num_heads,
-                            .head_dim = how.head_dim,
-                            .keys = config.keys,
-                            .scale = how.scale,
-                            .epsilon = static_cast<float>(parts_.norms.epsilon)});
+    ComposeHeads::Ports ports{.c = c, .q = x.q, .k = x.k, .v = x.v, .first_key = w_.model.first_key};
+    if (config.network.empty()) {
+        ports.w1 =
+            w_.parameter("attn.composed_maps", {heads},
+                         {w_.filled(config.maps_start),
+                          "a: the heads' maps of attention are mixed by a, RMS-normalised over heads"});
+        ports.w2 =
+            w_.parameter("attn.composed_output", {heads},
+                         {w_.filled(config.output_start),
+                          "b: to the output of a head is added b times its values, seen through that mix"});
+    } else {
+        ports.token_w1 = networks_.by_heads("attn.composed_maps", heads);
+        ports.token_w2 = networks_.by_heads("attn.composed_output", heads);
+    }
+    w_.add<ComposeHeads>(ports, ComposeHeadsOptions{.sequence_length = how.sequence_length,
+                                                    .num_heads = how.num_heads,
+                                                    .head_dim = how.head_dim,
+                                                    .keys = config.keys,
+                                                    .scale = how.scale,
+                                                    .epsilon = static_cast<float>(parts_.norms.epsilon)});
     return c;
 }
 

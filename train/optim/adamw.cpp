@@ -18,7 +18,8 @@ void Adamw::step(const OptimizerShard& shard, const StepContext& context) const 
                             .epsilon = static_cast<float>(group_.epsilon),
                             .weight_decay = static_cast<float>(weight_decay_at(group_, lr)),
                             .step = context.step + 1,
-                            .cautious = group_.cautious},
+                            .cautious = group_.cautious,
+                            .decays_unmoved = group_.decays_unmoved},
                            context.stream);
 }
 

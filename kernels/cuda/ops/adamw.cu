@@ -3,7 +3,6 @@
 // with a bf16 master, + n times the copy's size.
 // Legend: n elements; W that a thread handles.
 #include <cmath>
-#include <limits>
 
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -69,7 +68,7 @@ void CudaOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
                 1.0f - a.learning_rate * a.weight_decay,
                 a.learning_rate * correction1,
                 correction2,
-                a.cautious ? 0.0f : -std::numeric_limits<float>::infinity()};
+                a.least_product()};
             const bool aligned =
                 aligned_rows(4, {a.parameter, a.master, a.first_moment, a.second_moment, a.grad});
             cuda::with_width<float>(aligned, [&]<int W>() { map<W>({1, count}, body, stream); });

@@ -110,18 +110,19 @@ void OwnNumbers::backward(const Call& call) const {
     call.ops.add({.y = own, .x = own, .z = dy}, call.stream);
 }
 
-NumberGate::NumberGate(const Ports& ports)
+NumberGate::NumberGate(const Ports& ports, GateActivation activation)
     : Node(Cost::pointwise),
       y_(writes({.value = ports.y, .in_backward = true})),
       one_(reads({.value = ports.one, .in_backward = true})),
-      number_(uses(ports.number, true)) {}
+      number_(uses(ports.number, true)),
+      activation_(activation) {}
 
 void NumberGate::forward(const Call& call) const {
     call.ops.narrow_linear_forward({.y = call(y_).reshaped({1, 1}),
                                     .x = call(one_),
                                     .weight = call(number_).reshaped({1, 1}),
                                     .scale = 1,
-                                    .activation = GateActivation::sigmoid},
+                                    .activation = activation_},
                                    call.stream);
 }
 
@@ -134,7 +135,7 @@ void NumberGate::backward(const Call& call) const {
                                              .x = call(one_),
                                              .weight = call(number_).reshaped({1, 1}),
                                              .scale = 1,
-                                             .activation = GateActivation::sigmoid,
+                                             .activation = activation_,
                                              .accumulate_x = false,
                                              .accumulate = dnumber.adds},
                                             call.stream);

@@ -66,16 +66,18 @@ class OwnNumbers final : public Node {
     const int64_t first_column_;
 };
 
-// y = sigmoid(s), one learned number for all tokens.
+// y = sigmoid(s), or s as it is: one learned number for all tokens, as a value.
 class NumberGate final : public Node {
   public:
     struct Ports {
-        ValueId y;           // f32 (1)
+        ValueId y;           // f32 (1), or (1, 1)
         ValueId one;         // the constant 1, real (1, 1)
         ParameterId number;  // (1)
     };
-    explicit NumberGate(const Ports& ports);
-    const char* kind() const override { return "sigmoid of a number"; }
+    explicit NumberGate(const Ports& ports, GateActivation activation = GateActivation::sigmoid);
+    const char* kind() const override {
+        return activation_ == GateActivation::sigmoid ? "sigmoid of a number" : "number";
+    }
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 
@@ -83,6 +85,7 @@ class NumberGate final : public Node {
     const Out y_;
     const In one_;
     const Par number_;
+    const GateActivation activation_;
 };
 
 }  // namespace speedrun

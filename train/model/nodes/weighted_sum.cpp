@@ -13,6 +13,11 @@ Tensor element_of(const Tensor& numbers, int64_t element) {
     return numbers.reshaped({numbers.numel(), 1}).row_slice(element, 1).reshaped({1});
 }
 
+// One number of all tokens has one dimension.
+Tensor as_coefficient(const Tensor& gate) {
+    return gate.present() && gate.numel() == 1 ? gate.reshaped({1}) : gate;
+}
+
 }  // namespace
 
 WeightedSum::WeightedSum(const Ports& ports, int64_t sequence_length)
@@ -78,7 +83,7 @@ WeightedTerms WeightedSum::terms_of(const Call& call) const {
     WeightedTerms terms;
     for (size_t j = 0; j < terms_.size(); ++j) {
         const Port& port = terms_[j];
-        Tensor coefficient = call(port.gate);
+        Tensor coefficient = as_coefficient(call(port.gate));
         if (port.parameter.index >= 0) coefficient = element_of(call(port.parameter), port.element);
         terms[j] = {.source = call(port.value),
                     .coefficient = coefficient,
@@ -108,7 +113,7 @@ void WeightedSum::backward(const Call& call) const {
             const ValueGradient value = call.gradient(port.value), gate = call.gradient(port.gate);
             TermGradient& gradient = gradients[count];
             gradient = {.dsource = value.tensor,
-                        .dcoefficient = gate.tensor,
+                        .dcoefficient = as_coefficient(gate.tensor),
                         .accumulate_source = value.adds,
                         .accumulate_coefficient = gate.adds};
             if (port.parameter.index >= 0) {

@@ -1,0 +1,85 @@
+// A whole recipe at small width as its float64 twin has it (fixtures/generate_record_44.py, generate_record_89.py), and the
+// engine held to it: losses and gradients at the first step of every stage, and a run of all steps through the loader and the
+// engine, on one rank and on several.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "data/batch_loader.h"
+#include "tests/temp_dir.h"
+#include "tests/train/model_harness.h"
+#include "train/config/config.h"
+
+namespace speedrun {
+class World;
+}
+
+namespace speedrun::testing {
+
+// All of up to 48 numbers; of larger matrices weighted sums of groups of rows and of columns (fixtures/recipe_fixture.py).
+Values sketch_of(const Values& x, const std::vector<int64_t>& shape);
+
+struct RecipeParameter {
+    std::vector<int64_t> shape;
+    Values start;
+    std::map<int, Values> gradients;  // sketches, by step
+    std::map<int, Values> changes;    // sketches of what so many steps have changed
+    double change_norm = 0;           // of the last of them, in full
+};
+// shape and start, which is made and not stored.
+RecipeParameter recipe_parameter(const nlohmann::json& json);
+nlohmann::json load_json_fixture(const std::string& name);
+
+struct RecipeFixture {
+    std::vector<uint16_t> train_tokens, val_tokens;  // as a dataset holds them
+    std::vector<int32_t> prefixes;                   // by token; none: the loss counts none
+    std::map<int, Values> token_losses;              // by step: of its rows, from the start
+    Values step_losses;                              // means
+    Values step_losses_with_bf16_moments;            // or none
+    double validation_loss = 0;                      // mean, behind the last step
+    std::map<std::string, RecipeParameter> parameters;
+};
+
+using Settings = std::vector<std::string>;
+
+// How far an f32 engine may be from float64, relative to what is expected.
+struct RecipeTolerances {
+    double token_loss, mean_loss;
+    double gradient, stream_gradient;  // to the largest element; stream: of factors of a whole stream
+    double adam, polar;                // of what a parameter has changed
+};
+
+class RecipeTest : public ::testing::Test {
+  protected:
+    RecipeTest(const std::string& name, const RecipeTolerances& tolerances);
+    void SetUp() override;
+
+    Config config(const Settings& more = {}) const;
+    // Losses and gradients of the steps that the fixture has them for.
+    void expect_gradients();
+    struct Run {
+        Values losses;  // of the steps
+        double validation_loss = 0;
+        std::map<int, std::map<std::string, Values>> changes;  // after so many steps, by parameter
+    };
+    Run run(int num_ranks, const Settings& settings) const;
+    void expect_losses(const Values& losses, const Values& expected) const;
+    void expect_agreement(const Run& run) const;
+
+    virtual bool is_of_stream(const std::string& name) const = 0;
+    virtual bool is_orthogonalised(const std::string& name) const = 0;
+
+    const std::string name_;
+    const RecipeFixture fixture_;
+    const RecipeTolerances tolerances_;
+
+  private:
+    BatchLoaderOptions loader(const Config& c, const ContextPart& part) const;
+    Run run_rank(const Config& c, World* world) const;  // null: the only one
+
+    const TempDir dir_;
+};
+
+}  // namespace speedrun::testing
