@@ -12,13 +12,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json load(const std::string& name) {
-    const std::string path = fixture_path(name + ".json");
-    std::ifstream file(path);
-    if (!file) throw std::runtime_error(path + ": the fixture cannot be read");
-    return Json::parse(file);
-}
-
 // Lists whose keys are numbers.
 std::map<int, Values> numbered(const Json& json) {
     std::map<int, Values> lists;
@@ -33,6 +26,13 @@ OptimizerFixture::Entry optimizer_entry(const Json& json) {
 
 }  // namespace
 
+Json load_json_fixture(const std::string& name) {
+    const std::string path = fixture_path(name + ".json");
+    std::ifstream file(path);
+    if (!file) throw std::runtime_error(path + ": the fixture cannot be read");
+    return Json::parse(file);
+}
+
 int64_t ModelFixture::valid_targets() const {
     int64_t count = 0;
     for (int32_t target : targets) count += target >= 0;
@@ -40,7 +40,7 @@ int64_t ModelFixture::valid_targets() const {
 }
 
 ModelFixture load_model_fixture(const std::string& name) {
-    const Json json = load(name);
+    const Json json = load_json_fixture(name);
     ModelFixture fixture;
     // Written in a config's words; the rest of the config takes no part.
     const Json config = {{"model", json.at("model")},
@@ -60,7 +60,7 @@ ModelFixture load_model_fixture(const std::string& name) {
 }
 
 OptimizerFixture load_optimizer_fixture(const std::string& name) {
-    const Json json = load(name);
+    const Json json = load_json_fixture(name);
     Json group = json.at("group");
     group["type"] = name;
     group["params"] = {"*"};

@@ -1,9 +1,9 @@
-// The committed answers of PyTorch: see fixtures/generate.py, which writes them. This is the one place of
-// these tests that knows JSON.
+// The committed answers of PyTorch: see fixtures/generate.py, which writes them.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -44,6 +44,7 @@ struct OptimizerFixture {
 ModelFixture load_model_fixture(const std::string& name);
 // The steps of the optimizer that configs call by this name. An elementwise one has one parameter, named "".
 OptimizerFixture load_optimizer_fixture(const std::string& name);
+nlohmann::json load_json_fixture(const std::string& name);
 std::string fixture_path(const std::string& file);
 
 }  // namespace speedrun::testing

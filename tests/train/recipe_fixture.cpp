@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "data/dataset.h"
 #include "data/shard.h"
@@ -22,8 +20,6 @@ namespace speedrun::testing {
 
 namespace {
 
-using Json = nlohmann::json;
-
 // starting_values() of fixtures/recipe_fixture.py.
 double starting_value(int64_t element, uint32_t number, double mean, double deviation) {
     int64_t total = 0;
@@ -34,14 +30,14 @@ double starting_value(int64_t element, uint32_t number, double mean, double devi
     return static_cast<float>(static_cast<double>(hundredths) / 100);
 }
 
-std::map<int, Values> by_step(const Json& json) {
+std::map<int, Values> by_step(const nlohmann::json& json) {
     std::map<int, Values> lists;
     for (const auto& [step, values] : json.items()) lists[std::stoi(step)] = values.get<Values>();
     return lists;
 }
 
-RecipeFixture load(const std::string& name) {
-    const Json json = load_json_fixture(name);
+RecipeFixture load_recipe(const std::string& name) {
+    const nlohmann::json json = load_json_fixture(name);
     RecipeFixture fixture{
         .train_tokens = json.at("train_tokens"),
         .val_tokens = json.at("val_tokens"),
@@ -62,18 +58,11 @@ RecipeFixture load(const std::string& name) {
 
 }  // namespace
 
-Json load_json_fixture(const std::string& name) {
-    const std::string path = fixture_path(name + ".json");
-    std::ifstream file(path);
-    if (!file) throw std::runtime_error(path + ": the fixture cannot be read");
-    return Json::parse(file);
-}
-
-RecipeParameter recipe_parameter(const Json& json) {
+RecipeParameter recipe_parameter(const nlohmann::json& json) {
     RecipeParameter p{.shape = json.at("shape"), .start = {}, .gradients = {}, .changes = {}};
     int64_t count = 1;
     for (const int64_t size : p.shape) count *= size;
-    const Json& start = json.at("start");
+    const nlohmann::json& start = json.at("start");
     for (int64_t i = 0; i < count; ++i)
         p.start.push_back(starting_value(i, start[0].get<uint32_t>(), start[1], start[2]));
     return p;
@@ -94,7 +83,7 @@ Values sketch_of(const Values& x, const std::vector<int64_t>& shape) {
 }
 
 RecipeTest::RecipeTest(const std::string& name, const RecipeTolerances& tolerances)
-    : name_(name), fixture_(load(name)), tolerances_(tolerances) {}
+    : name_(name), fixture_(load_recipe(name)), tolerances_(tolerances) {}
 
 void RecipeTest::SetUp() {
     DatasetInfo info{.name = name_, .tokenizer = "bytes", .vocab_size = 61, .separator = 60, .shards = {}};

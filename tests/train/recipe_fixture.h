@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "data/batch_loader.h"
 #include "tests/temp_dir.h"
 #include "tests/train/model_harness.h"
@@ -30,7 +28,6 @@ struct RecipeParameter {
 };
 // shape and start, which is made and not stored.
 RecipeParameter recipe_parameter(const nlohmann::json& json);
-nlohmann::json load_json_fixture(const std::string& name);
 
 struct RecipeFixture {
     std::vector<uint16_t> train_tokens, val_tokens;  // as a dataset holds them
