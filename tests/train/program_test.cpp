@@ -14,7 +14,11 @@
 #include "tests/train/random_graph.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/executor.h"
+#include "train/model/nodes/copy.h"
 #include "train/model/nodes/fusions.h"
+#include "train/model/nodes/head.h"
+#include "train/model/nodes/norm.h"
+#include "train/model/nodes/redistribute.h"
 #include "train/sharding/first_fit.h"
 
 namespace speedrun::testing {
@@ -188,6 +192,38 @@ TEST(ProgramTest, TheModelsNeighboursAreFused) {
     for (const Step& step : program.backward)
         if (step.fusion) ++fused[kinds_of(step)];
     EXPECT_EQ(fused, (std::map<std::string, int>{{"weighted sum, norm", 3}}));
+}
+
+// A value that goes two ways in place, or one way and is read beside it: gradients of both would lie in one memory.
+TEST(ProgramTest, GradientsOfTwoNamesOfOneMemoryAreRefused) {
+    const auto derive = [](bool first_way, bool second_way) {
+        NodeGraph graph;
+        const Extent tokens{Dimension::tokens, 4}, width{Dimension::width, 3};
+        const TensorPart part{.size = 2, .index = 0};
+        const auto real = [&](const char* name) { return graph.value(name, Element::real, {tokens, width}); };
+        const ValueId x = real("x");
+        graph.add(std::make_unique<Copy>(
+            Copy::Ports{.y = x, .x = graph.value("in", Element::real, {tokens, width}, Holder::batch)}));
+        const auto way = [&](const char* name) {
+            const ValueId y = graph.view(x, name, 0, width.size);
+            graph.add(std::make_unique<Redistribute>(Redistribute::Ports{.y = y, .x = x},
+                                                     Redistribution::enter(),
+                                                     Redistribute::Options{part, tokens.size, width.size}));
+            return y;
+        };
+        const ValueId a = first_way ? way("a") : x, b = second_way ? way("b") : x, sum = real("sum");
+        graph.add(std::make_unique<Add>(Add::Ports{.sum = sum, .x = a, .delta = b}));
+        const ValueId losses = graph.value("losses", Element::f32, {tokens}, Holder::model);
+        const ValueId targets = graph.value("targets", Element::ids, {tokens}, Holder::batch);
+        graph.add(std::make_unique<Head>(
+            Head::Ports{.losses = losses, .x = sum, .targets = targets, .weight = 0},
+            HeadOptions{.num_tokens = 4, .logit_rows = 4, .vocab_size = 16, .padded_vocab_size = 16}));
+        derive_program(graph, model_fusions(), Retained(static_cast<size_t>(graph.num_units())), DType::f32);
+    };
+    EXPECT_NO_THROW(derive(false, false));
+    EXPECT_THROW(derive(true, true), Error);
+    EXPECT_THROW(derive(true, false), Error);
+    EXPECT_THROW(derive(false, true), Error);
 }
 
 // ---- mistakes, planted one at a time

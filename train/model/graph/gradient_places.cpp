@@ -83,6 +83,19 @@ void GradientPlaces::expect_complete(ValueId value) const {
         throw_internal("some columns of {} have no gradient", graph_[value].name);
 }
 
+// They would be written over: only a node that works in place hands a gradient from one name to the other.
+void GradientPlaces::expect_alone(ValueId value, const Node& node) const {
+    for (size_t i = 0; i < states_.size(); ++i) {
+        const auto other = static_cast<ValueId>(i);
+        if (other == value || graph_[other].root != graph_[value].root || is_part(other)) continue;
+        const bool written_here = std::any_of(node.writes().begin(), node.writes().end(),
+                                              [&](const Node::Write& write) { return write.value == other; });
+        if (states_[i].begun && !states_[i].read && !written_here)
+            throw_internal("{} and {} are one memory, and nodes that read either give it a gradient",
+                           graph_[value].name, graph_[other].name);
+    }
+}
+
 bool GradientPlaces::reaches(const Node& node) const {
     if (node.forward_in_backward()) return true;
     return std::any_of(node.writes().begin(), node.writes().end(),
@@ -184,6 +197,7 @@ GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int
         return {.place = place(storage)};
     }
     if (!begun) {
+        expect_alone(value, node);
         storage = fresh();
         return {.place = place(storage)};
     }
@@ -227,6 +241,7 @@ void GradientPlaces::pass_on(const Node& node, ValueId value, int step, std::vec
         throw_internal("{} cannot hand the gradient of {} on to {}", node.kind(), graph_[from].name,
                        graph_[value].name);
     if (!at(value).begun) {
+        expect_alone(value, node);
         storage = given;
         return;
     }

@@ -60,6 +60,8 @@ class GradientPlaces {
     bool overlap(ValueId a, ValueId b) const;
     bool has_gradient(ValueId value) const;
     void expect_complete(ValueId value) const;
+    // Throws an internal error if another name of all of the value's memory has a gradient there that is still to be read.
+    void expect_alone(ValueId value, const Node& node) const;
     // Will anybody but `value` and what this node writes still read a gradient in this memory?
     bool read_elsewhere(int storage, ValueId value, const Node& node) const;
     // Does the node's backward read a gradient there?
