@@ -88,6 +88,7 @@ Config config_of(const Mode& mode) {
     if (family == "injected") config.model = injected_model(mode.heads);
     if (family == "networks") config.model = model_with_networks(mode.heads);
     if (family == "places") config.model = model_with_places(mode.heads);
+    if (family == "newest") config.model = newest_model(mode.heads, mode.stages);
     OptimizerGroupConfig matrices, rest;
     matrices.type = mode.optimizer;
     matrices.params = {"blocks.*.weight"};

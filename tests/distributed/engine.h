@@ -38,6 +38,7 @@ struct Mode {
     // | "composed": "parts" with mixes of heads' maps
     // | "injected": bigrams with signs, injected at the input and behind sublayers
     // | "networks": numbers of each token that networks compute | "places": these, and values from other places
+    // | "newest": all of these at once
     const char* family = "recipe";
     Checkpointing checkpointing = Checkpointing::none;
     StepOrder step_order = StepOrder::reverse;
@@ -109,5 +110,8 @@ Choices choices_of(const Mode& mode);
 // Few modes in which every two choices meet that a legal config can have together; f32, always the same ones.
 // all: the whole product of these choices instead, as far as it is legal.
 std::vector<Mode> combined_modes(bool all);
+// The newest recipe among data ranks, and where ranks of the tensor axis compute some attention whole, beside some that they
+// share.
+std::vector<Mode> modes_of_whole_attention(Strategy strategy);
 
 }  // namespace speedrun::testing

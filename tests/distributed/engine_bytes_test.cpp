@@ -217,6 +217,39 @@ TEST(EngineBytesTest, EqualTheFormula) {
     }
 }
 
+// Of attention that is whole nothing is sent where all have the stream; where they share its tokens, these come before
+// it, and behind it their gradients: half of what travels if heads are shared. Composed heads in two of three layers make
+// it the third too, by their table of values.
+TEST(EngineBytesTest, WholeAttentionSendsLess) {
+    for (const bool sequence : {false, true}) {
+        constexpr int kMicrobatches = 3;
+        Mode mode{Strategy::zero2, 1, 2, kMicrobatches, OptimizerKind::muon, Launch::ready};
+        mode.tensor = 2;
+        mode.heads = 4;
+        mode.sequence = sequence;
+        const auto planned = [&](const char* family) {
+            mode.family = family;
+            const Layout layout(mode);
+            auto rows = plan_memory(config_of(mode), layout.ranks).values;
+            double values = 0, all = 0;
+            for (const double kind : step_wire_bytes(rows, kMicrobatches)) values += kind;
+            for (const CollectiveRow& row : step_collectives(layout.buckets, layout.ranks, mode.precision))
+                rows.push_back(row);
+            for (const double kind : step_wire_bytes(rows, kMicrobatches)) all += kind;
+            EXPECT_NEAR(static_cast<double>(train_ranks(mode).bytes_sent),
+                        mode.ranks() * static_cast<double>(kSteps) * all, 1e-6)
+                << ::testing::PrintToString(mode);
+            return values;
+        };
+        const auto tokens = static_cast<double>(mode.rows * kSequence / mode.data_ranks());
+        const double once = tokens * 48 * 4 / 2, divided = planned("parts");  // half of the rows, f32
+        EXPECT_NEAR(divided - planned("composed"), 3 * (sequence ? 2 : 4) * once, 1e-6) << sequence;
+        mode.heads = 6;
+        mode.heads_per_matrix = 2;
+        planned("newest");
+    }
+}
+
 std::map<std::string, int64_t> memory_of(Strategy strategy, int shard, OptimizerKind optimizer,
                                          OptimizerStep step = OptimizerStep::after_backward) {
     Mode mode{strategy, 1, shard, 1, optimizer, Launch::ready, DType::bf16};
@@ -292,6 +325,10 @@ TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
         modes.back().heads = 4;
         modes.back().sequence = sequence;
         modes.back().chunks = 3;
+        modes.push_back(modes.back());
+        modes.back().family = "newest";
+        modes.back().heads = 6;
+        modes.back().heads_per_matrix = 2;
     }
     modes[1].optimizer_step = modes[4].optimizer_step = OptimizerStep::in_backward;
     modes[4].accumulation = 1;

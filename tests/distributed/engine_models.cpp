@@ -131,4 +131,58 @@ ModelConfig with_composed_heads(ModelConfig model) {
     return model;
 }
 
+// All that the newest recipes have at once. Where ranks share matrices, attention of layers 0, 1, 4 and 5 is whole, and 2 and
+// 6 are divided; 4, 5 and 6 read one norm.
+ModelConfig newest_model(int64_t heads, bool untied) {
+    ModelConfig model = parse_config(R"({
+        "model": {
+            "preset": "none", "model_dim": 48, "vocab_size": 257,
+            "tables": {"embed": {"init": {"type": "normal", "value": 0.5}},
+                       "pairs": {"rows": "ngrams", "hash": "products", "num_rows": 101, "sign_rows": 60,
+                                 "init": {"type": "normal", "value": 0.5}},
+                       "values": {"init": {"type": "normal", "value": 1}},
+                       "late": {"init": {"type": "normal", "value": 1}}},
+            "networks": {"early": {"hidden": 20, "learned_scale": "gates", "init": {"type": "normal", "value": 0.3}},
+                         "late": {"input": "after 1", "hidden": 20, "learned_scale": "gates"},
+                         "last": {"input": "after 4", "hidden": 20}},
+            "input": [{"type": "table", "table": "embed"}, {"type": "smear", "start": 0.5}, {"type": "norm"},
+                      {"type": "inject", "table": "pairs", "start": 0.3}],
+            "layers": {
+                "count": 7,
+                "each": {"attention": {"heads": 6, "out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true},
+                                       "exclude_own_value": {"network": "early", "start": 0.2},
+                                       "join": {"stream": 1.05, "inject": [{"start": 0.1}, {"table": "pairs", "start": 0.2}]}},
+                         "mlp": {"down_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}, "join": {"output": 0.9}}},
+                "at": {"0": {"attention": {"paired": true, "exclude_own_value": null, "window": "7"}},
+                       "1": {"attention": {"value_table": "values", "value_gate": {}}},
+                       "2": {"attention": {"key_offset": true, "rotary": {"fraction": 0.5}, "gate": {"network": "early", "start": 0.7}}},
+                       "3": {"attention": null},
+                       "4": {"attention": {"paired": true, "value_table": "late", "value_gate": {"network": "late"}, "reads": "after 1",
+                                           "exclude_own_value": {"network": "late"}}},
+                       "5": {"attention": {"key_offset": true, "rotary": {"fraction": 0.5}, "reads": "after 1",
+                                           "value_table": "late", "value_gate": {"network": "last"},
+                                           "compose_heads": {"keys": 6, "maps_start": 0.5, "output_start": 0.4},
+                                           "gate": {"network": "last", "start": 0.7},
+                                           "add_to_values": [{"of": "input", "start": 0.2, "network": "last"},
+                                                             {"of": "after 1", "start": -0.3}, {"of": "stream", "start": 0.1}],
+                                           "join": {"network": "last", "stream": 1.05,
+                                                    "inject": [{"of": "after 1", "start": 0.1}, {"table": "pairs", "start": 0.1}]}}},
+                       "6": {"attention": {"reads": "after 1", "exclude_own_value": {"network": "late"}, "gate": {}, "join": null},
+                             "mlp": {"join": null}}}},
+            "skips": [{"from": 0, "to": 3, "start": 0.5, "network": "late", "network_start": 0.5}],
+            "output": [{"type": "add", "of": "input", "start": 0.1}, {"type": "add", "of": "after 1", "network": "last"},
+                       {"type": "add", "table": "values", "start": 0.2}, {"type": "norm"}],
+            "head": {"tied_to": "embed", "softcap": 15},
+            "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}},
+        "batch": {"sequence_length": 16},
+        "optimizers": {"groups": [{"params": ["*"]}]}})",
+                                     "test", {})
+                            .model;
+    model.parts.layers.each.attention->heads = heads;
+    for (LayersAt& at : model.parts.layers.at)
+        if (at.layer->attention) at.layer->attention->heads = heads;
+    if (untied) model.parts.head.untied_after = 0;
+    return model;
+}
+
 }  // namespace speedrun::testing

@@ -11,5 +11,7 @@ ModelConfig injected_model(int64_t heads);
 ModelConfig model_with_networks(int64_t heads);
 ModelConfig model_with_places(int64_t heads);
 ModelConfig with_composed_heads(ModelConfig model);  // "parts", with mixes of heads' maps
+// untied: the head comes apart behind the first stage.
+ModelConfig newest_model(int64_t heads, bool untied);
 
 }  // namespace speedrun::testing

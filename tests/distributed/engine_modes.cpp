@@ -171,4 +171,47 @@ std::vector<Mode> combined_modes(bool all) {
     return modes;
 }
 
+std::vector<Mode> modes_of_whole_attention(Strategy strategy) {
+    std::vector<Mode> modes;
+    // 6 heads in pairs that are one matrix, of which two ranks have three each.
+    Mode newest{strategy, 1, 1, 3, OptimizerKind::muon, Launch::ready};
+    newest.family = "newest";
+    newest.heads = 6;
+    newest.heads_per_matrix = 2;
+    for (const int shard : {1, 2, 4, 8}) {
+        newest.shard = shard;
+        newest.accumulation = shard > 2 ? 1 : 3;
+        newest.stages = shard > 1;
+        modes.push_back(newest);
+    }
+    newest.shard = newest.accumulation = 1;
+    newest.stages = false;
+    for (const int ranks : {2, 3}) {
+        for (const bool sequence : {false, true}) {
+            newest.tensor = ranks;
+            newest.sequence = sequence;
+            modes.push_back(newest);
+            Mode shared = newest;
+            shared.shard = 2;
+            shared.stages = ranks == 2;
+            shared.accumulation = sequence ? 1 : 3;
+            shared.chunks = sequence ? 2 : 1;
+            shared.checkpointing = sequence ? Checkpointing::full : Checkpointing::selective;
+            modes.push_back(shared);
+            if (ranks == 3) continue;
+            shared.optimizer = OptimizerKind::adamw;
+            shared.heads_per_matrix = 0;
+            shared.checkpointing = Checkpointing::none;
+            modes.push_back(shared);
+            Mode composed{strategy, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
+            composed.family = "composed";
+            composed.tensor = ranks;
+            composed.sequence = sequence;
+            composed.heads = 4;
+            modes.push_back(composed);
+        }
+    }
+    return modes;
+}
+
 }  // namespace speedrun::testing

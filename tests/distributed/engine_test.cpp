@@ -135,7 +135,6 @@ std::vector<Mode> all_modes() {
                 mode.shard = of == 0 ? 3 : 2;
                 mode.accumulation = of == 0 ? 2 : 1;
                 mode.family = family;
-                if (mode.tensor > 1 && std::string(family) == "places") continue;
                 modes.push_back(mode);
                 if (std::string(family) == "injected") continue;
                 mode.checkpointing = Checkpointing::full;
@@ -144,6 +143,7 @@ std::vector<Mode> all_modes() {
                 modes.push_back(mode);
             }
         }
+        for (const Mode& mode : modes_of_whole_attention(strategy)) modes.push_back(mode);
         for (const int ranks : {2, 3, 4}) {
             for (const bool sequence : {false, true}) {
                 for (const char* family : {"recipe", "gpt2", "modern", "parts"}) {

@@ -26,10 +26,12 @@ struct Case {
     bool normuon = false;
     DType precision = DType::f32;
     int64_t bucket_bytes = 1 << 20;  // all that are cut alike in one
+    int64_t heads = 0;               // of a matrix, of 6
 
     std::string describe() const {
-        return fmt::format("{}, {}, {}, {}, buckets of {}", mesh.describe(), word_of(strategy),
-                           normuon ? "normuon" : "muon", name_of(precision), bucket_bytes);
+        return fmt::format("{}, {}, {}, {}, buckets of {}, {} heads of a matrix", mesh.describe(),
+                           word_of(strategy), normuon ? "normuon" : "muon", name_of(precision), bucket_bytes,
+                           heads);
     }
 };
 
@@ -45,6 +47,7 @@ OptimizersConfig optimizers_of(const Case& c) {
     group.lr = 0.05;
     group.weight_decay = 0.1;
     group.normuon = c.normuon;
+    group.heads_per_matrix = c.heads;
     group.cautious = true;
     OptimizersConfig config;
     config.groups = {group};
@@ -226,6 +229,8 @@ TEST_P(MatrixUpdateTest, StepsAreThoseOfOneRankOnWholeMatrices) {
         c.normuon = normuon;
         expect_equal_to_one_rank(c);
         c.bucket_bytes = 1;  // each parameter by itself
+        expect_equal_to_one_rank(c);
+        c.heads = 2;  // of which two ranks have three each
         expect_equal_to_one_rank(c);
     }
 }

@@ -98,6 +98,8 @@ TEST(PlacementTest, GradientsFollowFromDimensions) {
         {"… where tokens are shared", parameter_of({width}, {own_tokens}), kPartial, kPartial},
         {"tables", parameter_of({vocabulary, width}), Placement::shard(0), kPartial},
         {"tables of values", parameter_of({rows, head_width}), Placement::shard(1), kPartial},
+        {"matrices of whole attention", parameter_of({all_width, width}), kReplicate, kPartial},
+        {"numbers of its heads", parameter_of({all_heads}, {tokens, all_width}), kReplicate, kPartial},
         {"tables of n-grams", parameter_of({rows, columns}), Placement::shard(1), kPartial},
         {"positions", parameter_of({positions, width}), kReplicate, kPartial},
         {"gates of heads", parameter_of({heads, width}), Placement::shard(0), kPartial},

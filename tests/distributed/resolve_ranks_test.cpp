@@ -120,9 +120,19 @@ TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
         std::string::npos);
     EXPECT_NE(refused(false, true, context).find("parallel.context is 2, but attention of layer 2 is paired"),
               std::string::npos);
-    EXPECT_NE(refused(false, true, tensor)
-                  .find("parallel.tensor is 2, but attention of layer 2 is paired: heads j and j + 2"),
+    EXPECT_EQ(refused(false, true, tensor), "none") << "each rank has all heads";
+}
+
+// Ranks that do not share its heads may be any number.
+TEST(ResolveRanksTest, HeadsThatAreSharedDivideAmongRanks) {
+    Config config = config_of(64, 128, 1024);
+    config.model.preset = Family::none;
+    config.parallel.tensor = 8;
+    ASSERT_EQ(config.model.parts.layers.each.attention->heads, 4);
+    EXPECT_NE(refusal(config, 8).find("parallel.tensor is 8, but attention of layer 0 has 4 heads"),
               std::string::npos);
+    config.model.parts.layers.each.attention->paired = true;
+    EXPECT_EQ(refusal(config, 8), "none");
 }
 
 TEST(ResolveRanksTest, MapsOfHeadsAreMixedByOneRank) {
@@ -140,8 +150,7 @@ TEST(ResolveRanksTest, MapsOfHeadsAreMixedByOneRank) {
     EXPECT_EQ(refused({}), "none");
     EXPECT_NE(refused(context).find("parallel.context is 2, but attention of layer 1 has compose_heads"),
               std::string::npos);
-    EXPECT_NE(refused(tensor).find("parallel.tensor is 2, but attention of layer 1 has compose_heads"),
-              std::string::npos);
+    EXPECT_EQ(refused(tensor), "none");
 }
 
 // What each rank's check throws ("" for nothing), as "code text" of what all of them then get.

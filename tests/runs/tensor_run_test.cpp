@@ -80,6 +80,39 @@ TEST_F(TensorRunTest, AnyMeshContinuesWhatAnotherSaved) {
     }
 }
 
+// Attention that is whole and some that is shared, by heads of which two are one matrix: state of whole matrices that one
+// mesh has of pieces, and another of all.
+TEST_F(TensorRunTest, AnyMeshContinuesWhatHasWholeAttention) {
+    const Settings newest = {
+        R"(model={"preset": "none", "model_dim": 48, "vocab_size": 32,
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}}, "values": {"init": {"type": "normal", "value": 1}}},
+            "networks": {"early": {"hidden": 20}}, "windows": {"window": 11},
+            "input": [{"type": "table", "table": "embed"}, {"type": "norm"}],
+            "layers": {"count": 3, "each": {
+                "attention": {"heads": 6, "window": "window", "exclude_own_value": {"network": "early", "start": 0.2},
+                              "out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
+                "at": {"0": {"attention": {"paired": true}},
+                       "2": {"attention": {"value_table": "values", "value_gate": {}, "add_to_values": [{"of": "input", "start": 0.1}]}}}},
+            "output": [{"type": "add", "table": "values", "start": 0.1}, {"type": "norm"}]})",
+        R"(optimizers.groups=[{"params": ["blocks.*.attn.*.weight"], "type": "muon", "lr": 0.02, "normuon": true, "heads_per_matrix": 2},
+                              {"params": ["*"], "lr": 0.003}])"};
+    const auto settings = [&](const MeshCase& mesh) { return shared(mesh, newest); };
+    const MeshCase saved{4, 1, 2, true, "zero1"};
+    run_on(saved.ranks, settings(saved), "saved");
+    for (const MeshCase& mesh : {saved, kAlone, MeshCase{3, 1, 3, false, "zero3"},
+                                 MeshCase{2, 1, 2, false, "ddp"}, MeshCase{2, 1, 1, false, "zero2"}}) {
+        if (kSanitized && mesh.ranks != 3) continue;
+        const std::string name = name_of(mesh);
+        run_on(mesh.ranks, settings(mesh), name, checkpoint_of("saved", 4));
+        const std::vector<double> expected = curve_behind("saved", 4), actual = curve_behind(name, 0);
+        if (mesh.ranks == saved.ranks) {
+            EXPECT_EQ(actual, expected);
+        } else {
+            expect_near(actual, expected, kRanksTolerance, name);
+        }
+    }
+}
+
 TEST_F(TensorRunTest, RefusesWhatCannotBeShared) {
     const auto refusal = [&](const MeshCase& mesh, const Settings& more = {}) -> std::string {
         try {

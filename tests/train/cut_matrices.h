@@ -20,9 +20,10 @@ inline ParameterTable cut_matrices(const TensorPart& part, const CutSizes& sizes
     const InitRule init{};
     for (const char* block : {"a", "b"}) {
         const auto declare = [&](const char* name, const std::vector<Extent>& extents, int64_t matrices) {
-            table.declare(std::string(block) + name, extents, init, matrices);
+            return table.declare(std::string(block) + name, extents, init, matrices);
         };
-        declare(".qkv", {cut(Dimension::head_width, sizes.heads, 3), width}, 3);
+        const int qkv = declare(".qkv", {cut(Dimension::head_width, sizes.heads, 3), width}, 3);
+        table.set_head_rows(qkv, {.stacks = 2, .heads = 6});
         declare(".out", {width, cut(Dimension::head_width, sizes.heads, 1)}, 1);
         declare(".mix", {{Dimension::width, sizes.width}, {Dimension::numbers, sizes.width / 2}}, 1);
         declare(".up", {cut(Dimension::hidden, sizes.hidden, 1), width}, 1);

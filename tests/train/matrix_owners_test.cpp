@@ -209,6 +209,31 @@ TEST(MatrixOwnersTest, WhatIsRepeatedGoesWhereTheBusiestHasLeast) {
     EXPECT_EQ(owner, expected);
 }
 
+// All matrices of a stack's heads have one owner, whether a rank has whole ones or not: 6 heads of 8 rows, in pairs.
+TEST(MatrixOwnersTest, HeadsOfCutMatricesStayTogether) {
+    for (const int parts : {2, 3}) {
+        ParameterTable table;
+        table.declare("qkv", {{Dimension::head_width, 3 * 48 / parts, parts, 3}, {Dimension::width, 20}}, {},
+                      3);
+        table.set_head_rows(0, {.stacks = 2, .heads = 6});
+        BucketRules rules = rules_of_cut(table, 1, 0);
+        rules.heads_per_matrix = {2};
+        const MatrixOwners owners(BucketLayout(table, rules), 0);
+        ASSERT_EQ(owners.all().size(), 3u);
+        const int64_t counts[] = {3, 3, 1}, numbers[] = {0, 3, 6};
+        double cost = 0;
+        for (size_t i = 0; i < 3; ++i) {
+            const Matrix& m = owners.all()[i].matrix;
+            EXPECT_EQ(m.count, counts[i]);
+            EXPECT_EQ(m.number, numbers[i]);
+            EXPECT_EQ(m.rows, 48 / parts);
+            EXPECT_EQ(m.own_rows(), 48 / counts[i]);
+            cost += static_cast<double>(m.count) * orthogonalisation_flops(48 / counts[i], 20);
+        }
+        EXPECT_DOUBLE_EQ(std::accumulate(owners.loads().begin(), owners.loads().end(), 0.0), cost);
+    }
+}
+
 // An owner keeps what it has: of 96 elements on 2 x 2 ranks, of which it stores 32, two thirds travel.
 TEST(MatrixOwnersTest, SentBytesAreWhatOwnersLack) {
     ParameterTable table;

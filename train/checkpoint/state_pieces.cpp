@@ -55,8 +55,9 @@ std::vector<CheckpointTensor> state_tensors(const OptimizerGroupConfig& group, c
     std::vector<std::vector<StateKind>> of_matrices;
     if (p.is_matrix()) {
         const std::vector<int64_t> whole = p.whole_shape();
-        for (const auto& [first, rows] : p.row_blocks(group.heads_per_matrix))
-            of_matrices.push_back(state_kinds(group, rows * whole[0] / p.shape[0], whole[1]));
+        for (const auto& [first, rows, matrices] : p.row_blocks(group.heads_per_matrix))
+            of_matrices.insert(of_matrices.end(), static_cast<size_t>(matrices),
+                               state_kinds(group, rows * whole[0] / p.shape[0] / matrices, whole[1]));
     } else {
         of_matrices.push_back(state_kinds(group, 0, 0));
     }

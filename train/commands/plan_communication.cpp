@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "train/comm/simulated_world.h"
+#include "train/config/whole_attention.h"
 #include "train/engine/memory_plan.h"
 #include "train/model/build_model.h"
 #include "train/optim/optimizers.h"
@@ -30,12 +31,21 @@ void print_owners(const BucketLayout& layout, const OptimizersConfig& optimizers
         if (!needs_whole_matrices(optimizers.groups[group])) continue;
         const MatrixOwners owners(layout, static_cast<int>(group));
         if (owners.loads().size() == 1) continue;
+        int64_t matrices = 0;
+        for (const OwnedMatrix& owned : owners.all()) matrices += owned.matrix.count;
         std::printf(
-            "%s of group %zu: %zu matrices on %zu ranks, the largest load %.2f times the least that it "
+            "%s of group %zu: %lld matrices on %zu ranks, the largest load %.2f times the least that it "
             "could be\n",
-            word_of(optimizers.groups[group].type), group, owners.all().size(), owners.loads().size(),
-            owners.imbalance());
+            word_of(optimizers.groups[group].type), group, static_cast<long long>(matrices),
+            owners.loads().size(), owners.imbalance());
     }
+}
+
+void print_whole_attention(const Config& config, const Ranks& ranks) {
+    const WholeAttention whole = whole_attention(config.model.spelled_out());
+    if (ranks.tensor().size == 1 || whole.layers.empty()) return;
+    std::printf("  whole on each of the %d ranks that share matrices: %s\n", ranks.tensor().size,
+                whole.describe().c_str());
 }
 
 // Equal collectives in one line, in the order in which they come.
@@ -166,6 +176,7 @@ void print_communication(const Config& config, const Ranks& ranks, DType compute
     std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh().world_size(),
                 ranks.mesh().describe().c_str(), word_of(ranks.sharing().strategy),
                 ranks.sharing().launch == Launch::ready ? "a gradient is ready" : "backward has ended");
+    print_whole_attention(config, ranks);
     const std::optional<SimulatedNetwork> network = simulated_network(config.parallel);
     const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
     double reduce_ms = 0, gather_ms = 0;

@@ -7,6 +7,7 @@
 
 #include "kernels/device/error.h"
 #include "train/config/suggestion.h"
+#include "train/config/whole_attention.h"
 
 namespace speedrun {
 
@@ -16,7 +17,7 @@ constexpr const char* kNetworkLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM
 
 class NumbersOfNetworks {
   public:
-    explicit NumbersOfNetworks(const ModelParts& parts) : parts_(parts) {
+    explicit NumbersOfNetworks(const ModelParts& parts) : parts_(parts), whole_(whole_attention(parts)) {
         note_input();
         const auto layers = parts.layers.resolved();
         for (layer_ = 0; layer_ < static_cast<int64_t>(layers.size()); ++layer_) {
@@ -43,10 +44,12 @@ class NumbersOfNetworks {
     std::vector<NetworkNumbers> take() { return std::move(numbers_); }
 
   private:
+    using Reader = NetworkNumbers::Reader;
     struct Asked {
         std::string name, key;
         double start;
         int64_t heads = 0, count = 1;
+        bool attention = false;  // reads them
     };
     void note(const std::string& network, const Asked& asked) {
         if (network.empty()) return;
@@ -57,7 +60,11 @@ class NumbersOfNetworks {
              .layer = layer_,
              .count = std::max<int64_t>({asked.heads, asked.count, 1}),
              .start = asked.start,
-             .by_heads = asked.heads > 0});
+             .by_heads = asked.heads > 0,
+             .reader = asked.attention ? reader_in_attention() : Reader::stream});
+    }
+    NetworkNumbers::Reader reader_in_attention() const {
+        return whole_.layers.count(layer_) > 0 ? Reader::whole_attention : Reader::heads;
     }
     static bool of_a_layer(const Asked& asked) {
         return !asked.name.starts_with("output.") && !asked.name.starts_with("inject.");
@@ -79,20 +86,36 @@ class NumbersOfNetworks {
     }
     void note_attention(const AttentionConfig& attention) {
         if (const auto& own = attention.exclude_own_value)
-            note(own->network, {"attn.own_value", key_ + "attention.exclude_own_value.network", own->start,
-                                attention.heads});
+            note(own->network, {.name = "attn.own_value",
+                                .key = key_ + "attention.exclude_own_value.network",
+                                .start = own->start,
+                                .heads = attention.heads,
+                                .attention = true});
         if (const auto& composed = attention.compose_heads) {
             const std::string key = key_ + "attention.compose_heads.network";
-            note(composed->network, {"attn.composed_maps", key, composed->maps_start, attention.heads});
-            note(composed->network, {"attn.composed_output", key, composed->output_start, attention.heads});
+            note(composed->network, {.name = "attn.composed_maps",
+                                     .key = key,
+                                     .start = composed->maps_start,
+                                     .heads = attention.heads,
+                                     .attention = true});
+            note(composed->network, {.name = "attn.composed_output",
+                                     .key = key,
+                                     .start = composed->output_start,
+                                     .heads = attention.heads,
+                                     .attention = true});
         }
         if (const auto& gate = attention.gate)
-            note(gate->network, {"attn.gate", key_ + "attention.gate.network", gate->start, attention.heads});
+            note(gate->network, {.name = "attn.gate",
+                                 .key = key_ + "attention.gate.network",
+                                 .start = gate->start,
+                                 .heads = attention.heads,
+                                 .attention = true});
         if (const auto& gate = attention.value_gate)
             note(gate->network, {.name = "attn.value_gate",
                                  .key = key_ + "attention.value_gate.network",
                                  .start = gate->start,
-                                 .count = 2});
+                                 .count = 2,
+                                 .attention = true});
         note_added("attn.value_", key_ + "attention.add_to_values", attention.add_to_values);
         note_join("attn", attention.join);
     }
@@ -111,6 +134,7 @@ class NumbersOfNetworks {
     }
 
     const ModelParts& parts_;
+    const WholeAttention whole_;
     int64_t layer_ = 0;
     std::string key_;
     std::vector<NetworkNumbers> numbers_;

@@ -27,9 +27,11 @@ struct NetworkNumbers {
     std::string key;   // of the config that names the network
     int64_t layer;     // that reads them
     int64_t count;
-    double start;  // of each
-    // One for each head, of which ranks of the tensor axis have their own; else what all of the stream has.
-    bool by_heads;
+    double start;   // of each
+    bool by_heads;  // one for each head
+    // Who reads them: the stream; attention that ranks of the tensor axis do not share (WholeAttention), of all tokens; heads,
+    // of which these ranks have their own.
+    enum class Reader : uint8_t { stream, whole_attention, heads } reader;
 };
 // What all networks are asked for. Each gives its numbers in this order: those of the stream, then those of heads, by layers; within a layer
 // as they are read.

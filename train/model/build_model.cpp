@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/device/error.h"
+#include "train/config/whole_attention.h"
 #include "train/model/graph/parameter_uses.h"
 #include "train/model/networks.h"
 #include "train/model/nodes/gate.h"
@@ -19,19 +20,14 @@ namespace speedrun {
 
 namespace {
 
-// Names of the tables whose rows are mixed into the values of attention.
-std::set<std::string> value_tables_of(const std::vector<std::optional<LayerConfig>>& layers) {
-    std::set<std::string> names;
-    for (const auto& layer : layers)
-        if (layer && layer->attention && !layer->attention->value_table.empty())
-            names.insert(layer->attention->value_table);
-    return names;
-}
-
 class Builder {
   public:
     Builder(const ModelConfig& config, const BatchShape& batch, const ModelOptions& options)
-        : config_(config), options_(options), parts_(config.spelled_out()), w_(config, parts_, batch) {}
+        : config_(config),
+          options_(options),
+          parts_(config.spelled_out()),
+          whole_(whole_attention(parts_)),
+          w_(config, parts_, batch) {}
 
     ModelGraph build() {
         ModelGraph& model = w_.model;
@@ -48,10 +44,10 @@ class Builder {
             model.ngrams.push_back(w_.ids(fmt::format("batch.{}-grams", n)));
         if (parts_.ngram_table().sign_rows > 0) model.sign_rows = w_.ids("batch.sign rows");
         const std::vector<std::optional<LayerConfig>> layers = parts_.layers.resolved();
-        TokenTables tables(w_, parts_, value_tables_of(layers));
+        TokenTables tables(w_, parts_, value_columns(layers));
         Networks networks(w_, parts_);
         networks_ = &networks;
-        Sublayers sublayers(w_, parts_, tables, networks, options_);
+        Sublayers sublayers(w_, parts_, tables, networks, whole_, options_);
         for (const int64_t layer : networks.layers_read()) kept_.insert(layer);
         for (const auto& layer : layers) {
             if (!layer) continue;
@@ -80,7 +76,7 @@ class Builder {
             enter(*layers[i], number);
             if (layers[i]->attention) {
                 const AttentionConfig& attention = *layers[i]->attention;
-                const ValueId normed = attention_input(attention);
+                const ValueId normed = attention_input(attention, whole_.layers.count(number) > 0);
                 delta_ = sublayers.attention(number, attention,
                                              {normed, added(attention.add_to_values, "attn.value_", "v")});
                 join("attn", attention.join, attention.out_scale);
@@ -98,6 +94,16 @@ class Builder {
     }
 
   private:
+    // Of the tables whose rows are mixed into the values of attention.
+    std::map<std::string, Extent> value_columns(const std::vector<std::optional<LayerConfig>>& layers) const {
+        std::map<std::string, Extent> columns;
+        for (const auto& layer : layers) {
+            if (!layer || !layer->attention || layer->attention->value_table.empty()) continue;
+            const std::string& table = layer->attention->value_table;
+            columns[table] = whole_.tables.count(table) > 0 ? w_.whole_head_width() : w_.head_width();
+        }
+        return columns;
+    }
     void begin_unit(std::string name, const std::string& prefix) {
         w_.begin_unit(std::move(name), prefix);
         if (!kept_.count(last_)) return;
@@ -120,15 +126,16 @@ class Builder {
     void keep(const InjectedConfig& injected) {
         if (injected.table.empty() && !injected.is_stream()) keep(injected.of);
     }
-    // What matrices of attention read. Norms without parameters are written once for all layers that read a place, and so is
-    // the way to all ranks.
-    ValueId attention_input(const AttentionConfig& config) {
-        if (config.reads.empty()) return w_.into_matrices(norm("attn_norm"));
+    // What attention reads. Norms without parameters are written once for all layers that read a place, and so is the way to
+    // all ranks: once for those that are whole, whose gradient is no term of a sum, and once for the others.
+    ValueId attention_input(const AttentionConfig& config, bool whole) {
+        const auto to_all = [&](ValueId x) { return whole ? w_.into_whole(x) : w_.into_matrices(x); };
+        if (config.reads.empty()) return to_all(norm("attn_norm"));
         entered("attn_norm input");
         const int64_t place = stream_place("reads", config.reads).after;
-        const auto write = [&] { return w_.into_matrices(w_.norm("attn_norm", after_.at(place))); };
+        const auto write = [&] { return to_all(w_.norm("attn_norm", after_.at(place))); };
         if (parts_.norms.gain || parts_.norms.bias) return write();
-        const auto [normed, is_new] = normed_.try_emplace(place);
+        const auto [normed, is_new] = normed_.try_emplace({place, whole});
         if (is_new) normed->second = write();
         return normed->second;
     }
@@ -323,14 +330,15 @@ class Builder {
     const ModelConfig& config_;
     const ModelOptions options_;
     const ModelParts parts_;
+    const WholeAttention whole_;
     GraphWriter w_;
     Networks* networks_ = nullptr;
     TokenTables* tables_ = nullptr;
-    std::set<int64_t> kept_;                        // layers whose output is read elsewhere
-    std::map<int64_t, ValueId> after_;              // those outputs, and other places (StreamPlace::after)
-    std::map<int64_t, ValueId> normed_;             // likewise, for attention
-    int64_t last_ = -1;                             // the layer before the unit at hand
-    ValueId first_ = kNoValue;                      // what entered the first layer
+    std::set<int64_t> kept_;            // layers whose output is read elsewhere
+    std::map<int64_t, ValueId> after_;  // those outputs, and other places (StreamPlace::after)
+    std::map<std::pair<int64_t, bool>, ValueId> normed_;  // likewise, for attention, that is whole or not
+    int64_t last_ = -1;                                   // the layer before the unit at hand
+    ValueId first_ = kNoValue;                            // what entered the first layer
     ValueId stream_ = kNoValue, delta_ = kNoValue;  // residual stream, and what is still to be added to it
 };
 

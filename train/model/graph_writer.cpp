@@ -164,6 +164,11 @@ ValueId GraphWriter::into_matrices(ValueId x) {
                         batch.tensor.chunks);
 }
 
+ValueId GraphWriter::into_whole(ValueId x) {
+    return batch.tensor.sequence ? redistribute(x, " whole", Redistribution::whole(), batch.tensor.chunks)
+                                 : x;
+}
+
 ValueId GraphWriter::into_stream(ValueId terms) {
     if (batch.tensor.size == 1) return terms;
     return redistribute(terms, " summed",
@@ -175,8 +180,8 @@ ValueId GraphWriter::everywhere(ValueId terms) {
     return batch.tensor.size == 1 ? terms : redistribute(terms, " summed", Redistribution::sum());
 }
 
-ValueId GraphWriter::shared_out(ValueId x) {
-    return batch.tensor.sequence ? redistribute(x, " shared", Redistribution::slice()) : x;
+ValueId GraphWriter::shared_out(ValueId x, int64_t chunks) {
+    return batch.tensor.sequence ? redistribute(x, " shared", Redistribution::slice(), chunks) : x;
 }
 
 ValueId GraphWriter::as_term(ValueId x) {

@@ -38,6 +38,10 @@ class GraphWriter {
     Extent head_width(int64_t times = 1) const {
         return cut({.dimension = Dimension::head_width, .size = times * config_.model_dim, .stacked = times});
     }
+    // What attention has that these ranks do not share.
+    Extent whole_head_width(int64_t times = 1) const {
+        return {Dimension::all_width, times * config_.model_dim};
+    }
     // This rank's part of the extent; of a vocabulary the last one's may end in padding. Throws an internal error if another
     // has no equal parts.
     Extent cut(Extent whole) const;
@@ -90,11 +94,12 @@ class GraphWriter {
 
     // ---- between the ranks of the tensor axis (Redistribute); without any, x as it is
     ValueId into_matrices(ValueId x);  // what parts of matrices read: all rows
+    ValueId into_whole(ValueId x);     // what all ranks compute alike reads: all rows
     // What is the sum of their terms: in the stream again, or whole on all ranks.
     ValueId into_stream(ValueId terms);
     ValueId everywhere(ValueId terms);
     // Values that all ranks have: in the stream, and as terms of a sum.
-    ValueId shared_out(ValueId x);
+    ValueId shared_out(ValueId x, int64_t chunks = 1);
     ValueId as_term(ValueId x);
 
   private:

@@ -22,7 +22,6 @@ Networks::Networks(GraphWriter& writer, const ModelParts& parts) : w_(writer) {
         for (const NetworkNumbers& numbers : all) {
             if (numbers.network != name) continue;
             network.count += numbers.count;
-            if (!numbers.by_heads) network.of_stream += numbers.count;
             network.asked.push_back(numbers);
         }
         declare(network);
@@ -73,18 +72,40 @@ void Networks::write(const StreamPlace& place, ValueId x) {
     for (const Network& network : networks_) {
         if (network.place.after != place.after) continue;
         const ValueId numbers = numbers_of(network, x);
-        const bool shares_heads = w_.batch.tensor.size > 1 && network.count > network.of_stream;
-        const ValueId all_heads = shares_heads ? shared(network, numbers) : kNoValue;
-        int64_t first = 0;
-        for (const NetworkNumbers& asked : network.asked) {
-            if (asked.by_heads && shares_heads) {
-                of_heads_[asked.name] = {all_heads, first - network.of_stream};
-            } else {
-                given_[asked.name] = w_.model.graph.view(numbers, asked.name, first, asked.count);
-            }
-            first += asked.count;
-        }
+        for (const Run& run : runs_of(network)) give(network, numbers, run);
     }
+}
+
+std::vector<Networks::Run> Networks::runs_of(const Network& network) {
+    std::vector<Run> runs;
+    int64_t first = 0;
+    for (const NetworkNumbers& asked : network.asked) {
+        if (runs.empty() || runs.back().reader != asked.reader)
+            runs.push_back({.reader = asked.reader, .first = first, .count = 0, .asked = {}});
+        runs.back().count += asked.count;
+        runs.back().asked.push_back(&asked);
+        first += asked.count;
+    }
+    return runs;
+}
+
+void Networks::give(const Network& network, ValueId numbers, const Run& run) {
+    const bool sent = travels(run.reader);
+    const ValueId there = sent ? at_reader(network, numbers, run) : numbers;
+    int64_t first = sent ? 0 : run.first;
+    for (const NetworkNumbers* const asked : run.asked) {
+        if (sent && run.reader == Reader::heads)
+            of_heads_[asked->name] = {there, first};
+        else
+            given_[asked->name] = w_.model.graph.view(there, asked->name, first, asked->count);
+        first += asked->count;
+    }
+}
+
+// To heads that ranks share, even where all have the tokens: the gradient comes from the heads of all.
+bool Networks::travels(Reader reader) const {
+    const TensorPart& tensor = w_.batch.tensor;
+    return reader == Reader::heads ? tensor.size > 1 : reader == Reader::whole_attention && tensor.sequence;
 }
 
 ValueId Networks::numbers_of(const Network& network, ValueId x) {
@@ -105,14 +126,13 @@ ValueId Networks::numbers_of(const Network& network, ValueId x) {
     return scaled;
 }
 
-ValueId Networks::shared(const Network& network, ValueId numbers) {
-    const int64_t count = network.count - network.of_stream;
+ValueId Networks::at_reader(const Network& network, ValueId numbers, const Run& run) {
+    const bool heads = run.reader == Reader::heads;
+    const std::string name = network.name + (heads ? " of heads" : " of whole attention");
     // Collectives take values without gaps.
-    const ValueId own =
-        w_.f32(network.name + " of heads", {w_.rows_of(numbers), {Dimension::numbers, count}});
-    w_.add<Copy>(
-        {.y = own, .x = w_.view(numbers, network.name + " heads among numbers", network.of_stream, count)});
-    return w_.into_matrices(own);
+    const ValueId own = w_.f32(name, {w_.rows_of(numbers), {Dimension::numbers, run.count}});
+    w_.add<Copy>({.y = own, .x = w_.view(numbers, name + " among numbers", run.first, run.count)});
+    return heads ? w_.into_matrices(own) : w_.into_whole(own);
 }
 
 ValueId Networks::by_heads(const std::string& name, const Extent& heads) {

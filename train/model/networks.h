@@ -19,18 +19,20 @@ class Networks {
     std::vector<int64_t> layers_read() const;
     // Writes the networks that read this place of the stream, which is x.
     void write(const StreamPlace& place, ValueId x);
-    // What has this name in the open unit (NetworkNumbers::name), f32: a number (tokens, 1) where the stream is …
+    // What has this name in the open unit (NetworkNumbers::name), f32: numbers (tokens, count), of the tokens that their
+    // reader has …
     ValueId number(const std::string& name) const { return given_.at(w_.name(name)); }
-    // … and those of this rank's heads, of all tokens (tokens, heads).
+    // … and those of the heads that this rank has of its attention (tokens, heads).
     ValueId by_heads(const std::string& name, const Extent& heads);
 
   private:
+    using Reader = NetworkNumbers::Reader;
     struct Network {
         std::string name;
         const NetworkConfig& config;
         StreamPlace place;
         std::vector<NetworkNumbers> asked;
-        int64_t count = 0, of_stream = 0;  // numbers; those of the stream are the first
+        int64_t count = 0;  // numbers
         ParameterId up, down, bias, scale = kNoParameter;
     };
     // Where numbers of heads lie among those of all ranks' heads.
@@ -42,8 +44,16 @@ class Networks {
     ParameterId parameter(const std::string& name, const std::vector<Extent>& extents, const InitRule& init,
                           const std::string& meaning);
     ValueId numbers_of(const Network& network, ValueId x);
-    // Columns of `numbers` from the first on, on all ranks of the tensor axis.
-    ValueId shared(const Network& network, ValueId numbers);
+    // Neighbours of one reader, which come to ranks of the tensor axis together.
+    struct Run {
+        Reader reader;
+        int64_t first, count;
+        std::vector<const NetworkNumbers*> asked;
+    };
+    static std::vector<Run> runs_of(const Network& network);
+    void give(const Network& network, ValueId numbers, const Run& run);
+    bool travels(Reader reader) const;
+    ValueId at_reader(const Network& network, ValueId numbers, const Run& run);
 
     GraphWriter& w_;
     std::vector<Network> networks_;

@@ -16,31 +16,32 @@
 namespace speedrun {
 
 ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const AttentionInput& x) {
-    const Extent heads = w_.cut({Dimension::heads, config.heads});
-    const int64_t C = w_.head_width().size, H = heads.size, D = C / H;
+    heads_ = whole_.layers.count(layer) > 0 ? Extent{Dimension::all_heads, config.heads}
+                                            : w_.cut({Dimension::heads, config.heads});
+    const int64_t C = head_width().size, H = heads_.size, D = C / H;
     const ValueId normed = x.normed;
     // Before the product: its backward gives the gradient of `normed` whole, and the gate's adds some columns.
     const bool computed = config.gate && !config.gate->network.empty();
     const ValueId gates =
-        computed ? networks_.by_heads("attn.gate", heads)
+        computed ? networks_.by_heads("attn.gate", heads_)
         : config.gate
-            ? w_.gate("attn.gate", normed, heads, config.gate->columns,
+            ? w_.gate("attn.gate", normed, heads_, config.gate->columns,
                       "W: the output of head h is multiplied by sigmoid(W[h] . x[0:columns]), x normed")
             : kNoValue;
     ValueId embedded = kNoValue, row_gates = kNoValue;
     if (config.value_gate) {
         embedded = tables_.lookup("value_embedding", config.value_table);
-        row_gates = value_gate(*config.value_gate, normed, embedded, heads);
+        row_gates = value_gate(*config.value_gate, normed, embedded);
     }
     const ValueId qkv = w_.linear("attn.qkv", normed,
-                                  {.outputs = w_.head_width(3),
+                                  {.outputs = head_width(3),
                                    .inputs = w_.width(),
                                    .init = config.init,
                                    .bias = config.bias,
                                    .fan_in = w_.width().size,
                                    .meaning = "rows of q, then k, then v, each head by head: W x, x normed",
                                    .matrices = 3,
-                                   .head_rows = {.stacks = 2, .heads = H}});
+                                   .head_rows = {.stacks = 2, .heads = config.heads}});
     ValueId q = w_.view(qkv, "projected q", 0, C);
     ValueId k = w_.view(qkv, "projected k", C, C);
     ValueId v = w_.view(qkv, "v", 2 * C, C);
@@ -58,7 +59,7 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const
     if (rotary.normalize || rotary.rotate) {
         const ValueId turned_q = w_.view(qkv, "q", 0, C), turned_k = w_.view(qkv, "k", C, C);
         const ValueId rstd =
-            rotary.normalize ? w_.f32("qk_rstd", {w_.tokens(), {Dimension::heads, 2 * H}}) : kNoValue;
+            rotary.normalize ? w_.f32("qk_rstd", {w_.tokens(), {heads_.dimension, 2 * H}}) : kNoValue;
         RotaryTables angles;
         if (config.rotary) {
             angles = rotary_tables(rotary_frequencies(*config.rotary, D / 2, past), config.paired);
@@ -86,9 +87,9 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const
     }
     if (config.value_gate) terms.push_back({.value = embedded, .gate = row_gates});
     const bool scaled = embedded == kNoValue && config.value_scale && x.added_to_values.empty();
-    terms.insert(terms.end(), x.added_to_values.begin(), x.added_to_values.end());
-    if (terms.size() > 1 || scaled) v = w_.sum(scaled ? "scaled v" : "mixed v", w_.head_width(), terms);
-    if (config.key_offset) k = with_key_offset(k, H, config.rotary->turning_pairs(D / 2));
+    for (const WeightedSum::Term& term : of_all_tokens(x.added_to_values)) terms.push_back(term);
+    if (terms.size() > 1 || scaled) v = w_.sum(scaled ? "scaled v" : "mixed v", head_width(), terms);
+    if (config.key_offset) k = with_key_offset(k, config.rotary->turning_pairs(D / 2));
     double scale = config.scale > 0 ? config.scale : 1.0 / std::sqrt(static_cast<double>(D));
     if (follows) scale *= yarn_scale(*config.rotary, past);
     const AttentionOptions how{.sequence_length = w_.batch.sequence_length,
@@ -104,29 +105,36 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const
         config.compose_heads ? compose_heads(*config.compose_heads, {q, k, v}, how) : kNoValue;
     ValueId out = config.paired ? attend_in_pairs({q, k, v}, how) : attend({q, k, v}, how);
     if (config.compose_heads)
-        out = w_.sum("attn_out with composed heads", w_.head_width(), {{.value = out}, {.value = composed}});
-    if (config.exclude_own_value) out = without_own_value(*config.exclude_own_value, {out, v}, heads);
-    if (gates != kNoValue) out = w_.sum("gated attn_out", w_.head_width(), {{.value = out, .gate = gates}});
-    return w_.into_stream(
-        w_.linear("attn.out", out,
-                  {.outputs = w_.width(),
-                   .inputs = w_.head_width(),
-                   .init = config.out_init,
-                   .bias = config.bias,
-                   .fan_in = w_.width().size,
-                   .meaning = "W o is added to the stream, o the heads' outputs beside each other"}));
+        out = w_.sum("attn_out with composed heads", head_width(), {{.value = out}, {.value = composed}});
+    if (config.exclude_own_value) out = without_own_value(*config.exclude_own_value, {out, v});
+    if (gates != kNoValue) out = w_.sum("gated attn_out", head_width(), {{.value = out, .gate = gates}});
+    out = w_.linear("attn.out", out,
+                    {.outputs = w_.width(),
+                     .inputs = head_width(),
+                     .init = config.out_init,
+                     .bias = config.bias,
+                     .fan_in = w_.width().size,
+                     .meaning = "W o is added to the stream, o the heads' outputs beside each other"});
+    return is_whole() ? w_.shared_out(out, w_.batch.tensor.chunks) : w_.into_stream(out);
+}
+
+// Ranks that share the stream's tokens send one another the sum.
+std::vector<WeightedSum::Term> Sublayers::of_all_tokens(const std::vector<WeightedSum::Term>& terms) {
+    if (terms.empty() || !w_.batch.tensor.sequence) return terms;
+    const ValueId sum = w_.sum("added to v", w_.width(), terms);
+    return {{.value = w_.into_whole(sum)}};
 }
 
 ValueId Sublayers::without_gaps(ValueId x) {
     if (!w_.model.graph[x].is_view) return x;
-    const ValueId y = w_.real("copied " + w_.model.graph.local_name(x), w_.tokens(), w_.head_width());
+    const ValueId y = w_.real("copied " + w_.model.graph.local_name(x), w_.tokens(), head_width());
     w_.add<Copy>({.y = y, .x = x});
     return y;
 }
 
 ValueId Sublayers::attend_in_pairs(const Projected& x, AttentionOptions how) {
-    const ValueId out = w_.real("attn_out", w_.tokens(), w_.head_width()),
-                  lse = w_.f32("lse", {{Dimension::heads, how.num_heads}, w_.tokens()});
+    const ValueId out = w_.real("attn_out", w_.tokens(), head_width()),
+                  lse = w_.f32("lse", {{heads_.dimension, how.num_heads}, w_.tokens()});
     how.sequence_length *= 2;
     how.num_heads /= 2;
     w_.add<Attention>(
@@ -146,10 +154,10 @@ const PairedRows& Sublayers::paired_rows() {
     return *w_.model.paired;
 }
 
-ValueId Sublayers::with_key_offset(ValueId k, int64_t heads, int64_t turning_pairs) {
-    const ValueId y = w_.real("offset k", w_.tokens(), w_.head_width());
-    w_.add<KeyOffset>({.y = y, .k = k}, KeyOffsetOptions{.num_heads = heads,
-                                                         .head_dim = w_.head_width().size / heads,
+ValueId Sublayers::with_key_offset(ValueId k, int64_t turning_pairs) {
+    const ValueId y = w_.real("offset k", w_.tokens(), head_width());
+    w_.add<KeyOffset>({.y = y, .k = k}, KeyOffsetOptions{.num_heads = heads_.size,
+                                                         .head_dim = head_width().size / heads_.size,
                                                          .turning_pairs = turning_pairs,
                                                          .sequence_length = w_.batch.sequence_length});
     return y;
@@ -157,21 +165,20 @@ ValueId Sublayers::with_key_offset(ValueId k, int64_t heads, int64_t turning_pai
 
 ValueId Sublayers::compose_heads(const ComposeHeadsConfig& config, const Projected& x,
                                  const AttentionOptions& how) {
-    const Extent heads{Dimension::heads, how.num_heads};
-    const ValueId c = w_.real("composed heads", w_.tokens(), w_.head_width());
+    const ValueId c = w_.real("composed heads", w_.tokens(), head_width());
     ComposeHeads::Ports ports{.c = c, .q = x.q, .k = x.k, .v = x.v, .first_key = w_.model.first_key};
     if (config.network.empty()) {
         ports.w1 =
-            w_.parameter("attn.composed_maps", {heads},
+            w_.parameter("attn.composed_maps", {heads_},
                          {w_.filled(config.maps_start),
                           "a: the heads' maps of attention are mixed by a, RMS-normalised over heads"});
         ports.w2 =
-            w_.parameter("attn.composed_output", {heads},
+            w_.parameter("attn.composed_output", {heads_},
                          {w_.filled(config.output_start),
                           "b: to the output of a head is added b times its values, seen through that mix"});
     } else {
-        ports.token_w1 = networks_.by_heads("attn.composed_maps", heads);
-        ports.token_w2 = networks_.by_heads("attn.composed_output", heads);
+        ports.token_w1 = networks_.by_heads("attn.composed_maps", heads_);
+        ports.token_w2 = networks_.by_heads("attn.composed_output", heads_);
     }
     w_.add<ComposeHeads>(ports, ComposeHeadsOptions{.sequence_length = how.sequence_length,
                                                     .num_heads = how.num_heads,
@@ -182,31 +189,29 @@ ValueId Sublayers::compose_heads(const ComposeHeadsConfig& config, const Project
     return c;
 }
 
-ValueId Sublayers::without_own_value(const ExcludeOwnValueConfig& config, const OutputAndValue& x,
-                                     const Extent& heads) {
-    const ValueId y = w_.real("attn_out without own value", w_.tokens(), w_.head_width());
+ValueId Sublayers::without_own_value(const ExcludeOwnValueConfig& config, const OutputAndValue& x) {
+    const ValueId y = w_.real("attn_out without own value", w_.tokens(), head_width());
     ExcludeOwnValue::Ports ports{.y = y, .o = x.out, .v = x.v};
     if (config.network.empty())
         ports.alpha = w_.parameter(
-            "attn.own_value", {heads},
+            "attn.own_value", {heads_},
             {w_.filled(config.start),
              "a: from the output y of a head is taken tanh(a) (y.v)/(v.v) v, v the token's own"});
     else
-        ports.token_alpha = networks_.by_heads("attn.own_value", heads);
+        ports.token_alpha = networks_.by_heads("attn.own_value", heads_);
     w_.add<ExcludeOwnValue>(ports);
     return y;
 }
 
-ValueId Sublayers::value_gate(const ValueGateConfig& config, ValueId normed, ValueId rows,
-                              const Extent& heads) {
+ValueId Sublayers::value_gate(const ValueGateConfig& config, ValueId normed, ValueId rows) {
     if (!config.network.empty()) return networks_.number("attn.value_gate");
-    const ValueId gates = w_.f32("attn.value_gate", {w_.tokens(), heads});
+    const ValueId gates = w_.f32("attn.value_gate", {w_.tokens(), heads_});
     w_.add<PairGate>(
         {.y = gates,
          .x = normed,
          .z = rows,
          .weight = w_.parameter(
-             "attn.value_gate.weight", {heads, {Dimension::numbers, 2 * config.columns}},
+             "attn.value_gate.weight", {heads_, {Dimension::numbers, 2 * config.columns}},
              {w_.filled(0),
               "W: to head h of v is added 2 sigmoid(W[h] . [x[0:columns], row[0:columns]]) row"})},
         PairGate::Options{.tokens = w_.tokens().size, .columns = config.columns});
@@ -214,9 +219,9 @@ ValueId Sublayers::value_gate(const ValueGateConfig& config, ValueId normed, Val
 }
 
 ValueId Sublayers::attend(const Projected& x, AttentionOptions how) {
-    const int64_t C = w_.head_width().size;
-    const ValueId out = w_.real("attn_out", w_.tokens(), w_.head_width()),
-                  lse = w_.f32("lse", {{Dimension::heads, how.num_heads}, w_.tokens()});
+    const int64_t C = head_width().size;
+    const ValueId out = w_.real("attn_out", w_.tokens(), head_width()),
+                  lse = w_.f32("lse", {{heads_.dimension, how.num_heads}, w_.tokens()});
     const BatchShape& batch = w_.batch;
     Attention::Ports ports{
         .out = out, .lse = lse, .q = x.q, .k = x.k, .v = x.v, .first_key = w_.model.first_key};
@@ -230,7 +235,7 @@ ValueId Sublayers::attend(const Projected& x, AttentionOptions how) {
             {.window = how.window, .step = 0, .kept = KeptKeys(batch.part, shared.row), .row_length = 0});
         const ValueId kept =
             w_.model.graph.value(w_.name("keys and values"), Element::real,
-                                 {{Dimension::keys, shared.rows * places.kept.count()}, w_.head_width(2)});
+                                 {{Dimension::keys, shared.rows * places.kept.count()}, head_width(2)});
         w_.add<KeyExchange>({.kept = kept, .k = x.k, .v = x.v}, shared);
         ports.k = w_.view(kept, "keys", 0, C);
         ports.v = w_.view(kept, "values", C, C);
@@ -270,7 +275,7 @@ SharedKeys Sublayers::shared_keys(int64_t window) const {
     return {.part = batch.part,
             .rows = batch.tokens / batch.sequence_length,
             .row = {batch.sequence_length, window},
-            .columns = w_.head_width(2).size};
+            .columns = head_width(2).size};
 }
 
 const KeyPlaces& Sublayers::key_places(KeyPlaces wanted) {

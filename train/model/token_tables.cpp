@@ -6,8 +6,9 @@
 
 namespace speedrun {
 
-TokenTables::TokenTables(GraphWriter& writer, const ModelParts& parts, std::set<std::string> value_tables)
-    : w_(writer), parts_(parts), value_tables_(std::move(value_tables)) {
+TokenTables::TokenTables(GraphWriter& writer, const ModelParts& parts,
+                         std::map<std::string, Extent> value_columns)
+    : w_(writer), parts_(parts), value_columns_(std::move(value_columns)) {
     for (const auto& [name, table] : parts_.tables)
         tables_[name] = w_.parameter(name + ".weight", {rows_in(name), columns_of(name)},
                                      {w_.rule(table.init, w_.width().size), meaning_of(name, table.rows)});
@@ -19,21 +20,21 @@ std::string TokenTables::meaning_of(const std::string& table, TableRows rows) co
                        : rows == TableRows::positions ? "row i is that of the i-th token of a row"
                                                       : "rows are those of hashed n-grams";
     if (parts_.find_table(table)->sign_rows > 0) text += ", times fixed signs";
-    text += value_tables_.count(table) > 0 ? ", mixed into values of attention" : ", added to the stream";
+    text += value_columns_.count(table) > 0 ? ", mixed into values of attention" : ", added to the stream";
     if (rows == TableRows::tokens) text += "; rows behind the vocabulary are padding";
     return text + (head ? "; logits = W x" : "");
 }
 
-// Values belong to heads, and a table of them is shared as these are; hashed rows of n-grams are many, and shared by columns,
+// Values belong to heads, and a table of them is shared as these are, if it is; hashed rows of n-grams are many, and shared by columns,
 // of which a rank looks up its own for every token.
 Extent TokenTables::columns_of(const std::string& table) const {
-    if (value_tables_.count(table) > 0) return w_.head_width();
+    if (const auto at = value_columns_.find(table); at != value_columns_.end()) return at->second;
     if (rows_of(table) == TableRows::ngrams) return w_.cut({Dimension::columns, w_.width().size});
     return w_.width();
 }
 
 Extent TokenTables::looked_up(const std::string& table) const {
-    return value_tables_.count(table) > 0 ? w_.head_width() : w_.width();
+    return value_columns_.count(table) > 0 ? columns_of(table) : w_.width();
 }
 
 Extent TokenTables::rows_in(const std::string& table) const {
@@ -46,7 +47,7 @@ Extent TokenTables::rows_in(const std::string& table) const {
         case TableRows::tokens:
             break;
     }
-    const bool by_columns = value_tables_.count(table) > 0;
+    const bool by_columns = value_columns_.count(table) > 0;
     return by_columns ? Extent{Dimension::rows, w_.padded_vocab_size()} : w_.vocabulary();
 }
 

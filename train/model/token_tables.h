@@ -3,7 +3,6 @@
 
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "train/model/graph_writer.h"
@@ -13,9 +12,9 @@ namespace speedrun {
 
 class TokenTables {
   public:
-    // Declares all of them, in the order of the config. value_tables: names of those whose rows are mixed into
-    // the values of attention.
-    TokenTables(GraphWriter& writer, const ModelParts& parts, std::set<std::string> value_tables);
+    // Declares all of them, in the order of the config. value_columns: of those whose rows are mixed into the values of
+    // attention, by name, what it has of them on this rank.
+    TokenTables(GraphWriter& writer, const ModelParts& parts, std::map<std::string, Extent> value_columns);
 
     ParameterId operator[](const std::string& table) const { return tables_.at(table); }
     // Do ranks share it? What is looked up in it for the stream is then a term of a sum over them.
@@ -43,7 +42,7 @@ class TokenTables {
 
     GraphWriter& w_;
     const ModelParts& parts_;
-    const std::set<std::string> value_tables_;
+    const std::map<std::string, Extent> value_columns_;
     std::map<std::string, ParameterId> tables_;
     std::map<std::string, ValueId> in_stream_;
     SignPorts signs_;

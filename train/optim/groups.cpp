@@ -18,11 +18,6 @@ void check_heads(const ParameterTable& table, const OptimizersConfig& config,
         for (const Parameter& p : table.all()) {
             if (group_of[p.id] != static_cast<int>(g) || p.head_rows.stacks == 0) continue;
             any = true;
-            if (!p.cut.all())
-                throw_usage(
-                    "optimizers.groups[{}].heads_per_matrix is {}, but the heads of {} are shared by {} ranks "
-                    "(parallel.tensor): set heads_per_matrix to 0, or parallel.tensor=1",
-                    g, heads, p.name, p.cut.parts);
             if (p.head_rows.heads % heads != 0)
                 throw_usage("optimizers.groups[{}].heads_per_matrix {} does not divide the {} heads of {}", g,
                             heads, p.head_rows.heads, p.name);

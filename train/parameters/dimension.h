@@ -15,6 +15,8 @@ enum class Dimension : uint8_t {
     width,       // of the model
     heads,       // of queries and keys
     head_width,  // heads × head size, once or, of packed queries, keys and values, three times
+    all_heads,   // heads of attention that ranks of the tensor axis do not share (WholeAttention), …
+    all_width,   // … and their width, as head_width
     half_head,   // frequencies of rotary positions
     hidden,      // of the MLP
     vocabulary,  // rows of a table that tokens are looked up in
@@ -25,8 +27,8 @@ enum class Dimension : uint8_t {
 
 constexpr const char* name_of(Dimension dimension) {
     constexpr const char* kNames[] = {"tokens", "own tokens", "keys",      "positions", "width",
-                                      "heads",  "head width", "half head", "hidden",    "vocabulary",
-                                      "rows",   "columns",    "numbers"};
+                                      "heads",  "head width", "all heads", "all width", "half head",
+                                      "hidden", "vocabulary", "rows",      "columns",   "numbers"};
     return kNames[static_cast<size_t>(dimension)];
 }
 

@@ -27,7 +27,8 @@ struct UnitUse {
     bool operator==(const UnitUse&) const = default;
 };
 
-// The first matrices of a stack, each of whose rows are those of so many heads, one after the other (q and k, not v).
+// The first matrices of a stack, each of whose rows, all parts of it together, are those of so many heads, one after the
+// other (q and k, not v).
 struct HeadRows {
     int64_t stacks = 0, heads = 0;
 };
@@ -57,11 +58,13 @@ struct Parameter {
     int unit() const { return uses.front().unit; }  // the first, in which its gradient is complete
     bool is_matrix() const { return shape.size() == 2; }
 
-    // Some of its rows that a matrix optimizer treats apart.
+    // Some of its rows: a matrix that a matrix optimizer treats apart, or this rank's part of one or, where heads that are
+    // one matrix may be on two ranks, of several, which are equal blocks of rows once all parts are together.
     struct RowBlock {
         int64_t first, rows;
+        int64_t matrices = 1;
     };
-    // All of them, in order. heads: of one block where rows are those of heads, a divisor of their number; 0: all.
+    // All of them, in order. heads: of one matrix where rows are those of heads, a divisor of their number; 0: all.
     std::vector<RowBlock> row_blocks(int64_t heads) const;
 };
 

@@ -144,8 +144,10 @@ std::vector<Matrix> BucketLayout::matrices(const Bucket& bucket) const {
         if (!p.is_matrix()) throw_internal("{} is no matrix", p.name);
         check_cut(p, *bucket.pieces.front().parameter);
         int64_t number = 0;
-        for (const auto& [first, rows] : p.row_blocks(heads_per_matrix(bucket.group)))
-            all.push_back({&p, number++, piece.in_bucket + first * p.shape[1], rows, p.shape[1]});
+        for (const auto& [first, rows, matrices] : p.row_blocks(heads_per_matrix(bucket.group))) {
+            all.push_back({&p, number, piece.in_bucket + first * p.shape[1], rows, p.shape[1], matrices});
+            number += matrices;
+        }
     }
     return all;
 }

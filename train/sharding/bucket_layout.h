@@ -42,12 +42,14 @@ struct Piece {
     int64_t in_parameter, in_bucket, count;
 };
 
-// One of the matrices that are a parameter's rows, or this rank's part of it, at `first` of a bucket.
+// One of the matrices that are a parameter's rows, or this rank's part of it or of several, which travel as one, at `first`
+// of a bucket.
 struct Matrix {
     const Parameter* parameter;
-    int64_t number;  // of the parameter's, in order of rows
+    int64_t number;  // of the parameter's, in order of rows; of several the first
     int64_t first;
     int64_t rows, cols;
+    int64_t count = 1;  // equal blocks of the whole rows
 
     int64_t numel() const { return rows * cols; }
     const TensorCut& cut() const { return parameter->cut; }
@@ -56,6 +58,8 @@ struct Matrix {
     int64_t whole_rows() const { return columns_cut() ? rows : rows * cut().parts; }
     int64_t whole_cols() const { return columns_cut() ? cols * cut().parts : cols; }
     int64_t whole_numel() const { return numel() * cut().parts; }
+    // Of one of them.
+    int64_t own_rows() const { return whole_rows() / count; }
 };
 
 struct Bucket {

@@ -46,7 +46,8 @@ void MatrixOwners::assign(const BucketLayout& layout) {
     std::vector<OwnedMatrix*> longest_first;
     for (OwnedMatrix& owned : all_) longest_first.push_back(&owned);
     const auto cost = [](const OwnedMatrix* owned) {
-        return orthogonalisation_flops(owned->matrix.whole_rows(), owned->matrix.whole_cols());
+        const Matrix& m = owned->matrix;
+        return static_cast<double>(m.count) * orthogonalisation_flops(m.own_rows(), m.whole_cols());
     };
     std::stable_sort(longest_first.begin(), longest_first.end(),
                      [&](const OwnedMatrix* a, const OwnedMatrix* b) { return cost(a) > cost(b); });

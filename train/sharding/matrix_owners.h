@@ -4,7 +4,8 @@
 // 4/3 of the best). Owners hold no more than others of what is stored: masters, momentum and gradients are
 // cut by elements, and slices of the matrices travel to their owners and back.
 //
-// A matrix of which ranks of the tensor axis have parts is orthogonalised whole, by one rank of all that have some of it.
+// A matrix of which ranks of the tensor axis have parts is orthogonalised whole, by one rank of all that have some of it; so
+// are matrices of some heads each, all of one stack by one rank, as some of these heads may be on two ranks.
 // One that is not cut over that axis is a matrix of each tensor coordinate, whose ranks repeat the work.
 #pragma once
 

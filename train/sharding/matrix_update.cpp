@@ -61,7 +61,7 @@ void MatrixUpdate::size_banks(const MatrixOwners& owners) {
     std::map<std::pair<int64_t, int64_t>, int64_t> counts;
     for (const OwnedMatrix& owned : owners.all())
         if (owned.owner == members_.at(owned.bucket).ranks.index)
-            ++counts[{owned.matrix.whole_rows(), owned.matrix.whole_cols()}];
+            counts[{owned.matrix.own_rows(), owned.matrix.whole_cols()}] += owned.matrix.count;
     for (const auto& [shape, count] : counts) {
         const auto [rows, cols] = shape;
         Bank& bank = banks_[shape];
@@ -86,7 +86,7 @@ void MatrixUpdate::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
     const auto own = MatrixOwners::stored(bucket, m, member.ranks.index);
     const int64_t in_shard = own.begin - bucket.index * bucket.shard_size;
     const int64_t in_update = member.exchanges() ? member.stored + in_shard : in_banks;
-    if (own.count > 0) add_run(member, {in_shard, in_update, own.count, {m.whole_rows(), m.whole_cols()}});
+    if (own.count > 0) add_run(member, {in_shard, in_update, own.count, {m.own_rows(), m.whole_cols()}});
     if (!member.exchanges()) return;
     if (own.count > 0) member.to_owners.sends.push_back({owned.owner, in_update, own.count});
     if (!owner) return;
@@ -108,16 +108,17 @@ int64_t MatrixUpdate::land(Member& member, const Matrix& m, int64_t in_banks) {
     return in_staging;
 }
 
-// The next slot of its shape's bank: where it begins in the banks' memory.
+// The next slots of its shape's bank: where they begin in the banks' memory.
 int64_t MatrixUpdate::take_slot(Member& member, const Matrix& m) {
-    Bank& bank = banks_.at({m.whole_rows(), m.whole_cols()});
-    const int64_t slot = bank.count++;
+    Bank& bank = banks_.at({m.own_rows(), m.whole_cols()});
+    const int64_t slot = bank.count;
+    bank.count += m.count;
     Owned* const last = member.owned.empty() ? nullptr : &member.owned.back();
     if (last && last->bank == &bank && last->parameter == m.parameter &&
         last->number + last->count == m.number) {
-        ++last->count;
+        last->count += m.count;
     } else {
-        member.owned.push_back({m.parameter, m.number, slot, 1, &bank});
+        member.owned.push_back({m.parameter, m.number, slot, m.count, &bank});
     }
     return bank.first + slot * bank.numel();
 }
@@ -244,7 +245,8 @@ std::vector<StateShard> MatrixUpdate::state(const Bucket& bucket) const {
             std::vector<int64_t> numbers;  // of each of the parameter's matrices
             for (const Matrix& m : matrices)
                 if (m.parameter == owned.parameter)
-                    numbers.push_back(matrix_kinds({m.whole_rows(), m.whole_cols()})[k].values);
+                    numbers.insert(numbers.end(), static_cast<size_t>(m.count),
+                                   matrix_kinds({m.own_rows(), m.whole_cols()})[k].values);
             const Tensor values = state_of(*owned.bank, k, owned.slot, owned.count);
             shards.push_back({owned.bank->kinds[k], values.reshaped({values.numel()}), owned.parameter,
                               std::accumulate(numbers.begin(), numbers.begin() + owned.number, int64_t{0}),

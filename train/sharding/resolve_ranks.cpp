@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/device/error.h"
+#include "train/config/whole_attention.h"
 
 namespace speedrun {
 
@@ -94,41 +95,13 @@ void validate_tensor(const Config& config, const Mesh& mesh) {
     const int ranks = mesh.size(Axis::tensor);
     if (ranks == 1) return;
     const ModelConfig model = config.in_stage(0).model;
-    const auto layers = model.spelled_out().layers.resolved();
-    for (const StreamPartConfig& part : model.spelled_out().output) {
-        const bool of_values = std::any_of(layers.begin(), layers.end(), [&](const auto& layer) {
-            return layer && layer->attention && !part.table.empty() &&
-                   layer->attention->value_table == part.table;
-        });
-        if (of_values)
-            throw_usage(
-                "parallel.tensor is {}, but model.output adds rows of \"{}\", a value_table, of which ranks have the columns "
-                "of their heads alone. Set parallel.tensor=1, or add another table",
-                ranks, part.table);
-    }
+    const ModelParts parts = model.spelled_out();
+    const WholeAttention whole = whole_attention(parts);
+    const auto layers = parts.layers.resolved();
     for (size_t i = 0; i < layers.size(); ++i) {
         if (!layers[i]) continue;
-        if (layers[i]->attention && layers[i]->attention->paired)
-            throw_usage(
-                "parallel.tensor is {}, but attention of layer {} is paired: heads j and j + {}, which are one, would be on "
-                "different ranks. Set parallel.tensor=1, or paired false",
-                ranks, i, layers[i]->attention->heads / 2);
-        if (layers[i]->attention && layers[i]->attention->value_gate)
-            throw_usage(
-                "parallel.tensor is {}, but attention of layer {} has a value_gate, which reads the first columns of rows that "
-                "ranks have the columns of their heads of. Set parallel.tensor=1, or value_gate null",
-                ranks, i);
-        if (layers[i]->attention && !layers[i]->attention->add_to_values.empty())
-            throw_usage(
-                "parallel.tensor is {}, but attention of layer {} adds to its values (add_to_values), of which ranks have "
-                "those of their heads alone. Set parallel.tensor=1, or add_to_values to []",
-                ranks, i);
-        if (layers[i]->attention && layers[i]->attention->compose_heads)
-            throw_usage(
-                "parallel.tensor is {}, but attention of layer {} has compose_heads, which mixes maps of heads that would be "
-                "on different ranks: set parallel.tensor=1, or compose_heads null",
-                ranks, i);
-        if (const auto& attention = layers[i]->attention)
+        const bool divided = whole.layers.count(static_cast<int64_t>(i)) == 0;
+        if (const auto& attention = layers[i]->attention; attention && divided)
             validate_shares({fmt::format("attention of layer {}", i), attention->heads, "heads"}, ranks);
         if (const auto& mlp = layers[i]->mlp)
             validate_shares(

@@ -34,6 +34,9 @@ Redistribution Redistribution::enter() {
 Redistribution Redistribution::gather() {
     return {kShare, kAll, kTerm, kShare};
 }
+Redistribution Redistribution::whole() {
+    return {kShare, kAll, kAll, kShare};
+}
 Redistribution Redistribution::sum() {
     return {kTerm, kAll, kAll, kAll};
 }

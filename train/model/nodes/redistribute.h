@@ -17,6 +17,7 @@ struct Redistribution {
 
     static Redistribution enter();    // what parts of matrices read is what all have
     static Redistribution gather();   // … is what each has a share of
+    static Redistribution whole();    // likewise, for what all compute alike: each has all of the gradient
     static Redistribution sum();      // terms become what all have
     static Redistribution scatter();  // terms become shares of the sum
     static Redistribution slice();    // what all have is shared out
