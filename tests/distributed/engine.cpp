@@ -13,6 +13,7 @@
 #include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
+#include "train/sharding/resolve_ranks.h"
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun::testing {
@@ -37,6 +38,7 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.tensor > 1) *out << (mode.sequence ? "_sequence_" : "_tensor_") << mode.tensor;
     if (mode.chunks > 1) *out << "_chunks_" << mode.chunks;
     if (mode.heads_per_matrix > 0) *out << "_per_matrix_" << mode.heads_per_matrix;
+    if (mode.exchange_rows) *out << "_exchange_rows";
     if (mode.heads != 3) *out << "_heads_" << mode.heads;
 }
 
@@ -89,6 +91,8 @@ Config config_of(const Mode& mode) {
     if (family == "networks") config.model = model_with_networks(mode.heads);
     if (family == "places") config.model = model_with_places(mode.heads);
     if (family == "newest") config.model = newest_model(mode.heads, mode.stages);
+    for (auto& [name, table] : config.model.parts.tables)
+        if (mode.exchange_rows) table.exchange = TableExchange::rows;
     OptimizerGroupConfig matrices, rest;
     matrices.type = mode.optimizer;
     matrices.params = {"blocks.*.weight"};
@@ -128,6 +132,7 @@ Sharing sharing_of(const Mode& mode) {
     sharing.reduce_dtype = mode.reduce_dtype;
     sharing.sequence_parallel = mode.sequence;
     sharing.tensor_chunks = mode.chunks;
+    sharing.bucket_bytes = mode.bucket_bytes;
     if (mode.ring) sharing.context_exchange = ContextExchange::ring;
     return resolve_sharing(sharing);
 }
@@ -139,7 +144,8 @@ Mesh mesh_of(const Mode& mode) {
 Layout::Layout(const Mode& mode)
     : ranks(mesh_of(mode), sharing_of(mode)),
       table(parameters_of(config_of(mode).model, config_of(mode).batch.sequence_length, ranks.tensor())),
-      buckets(table, bucket_rules(ranks, table, config_of(mode).optimizers)) {}
+      buckets(table,
+              bucket_rules(ranks, table, config_of(mode).optimizers, rank_tokens(config_of(mode), ranks))) {}
 
 namespace {
 
@@ -208,6 +214,10 @@ class RowSource final : public BatchSource {
 };
 
 }  // namespace
+
+std::unique_ptr<BatchSource> batches_of(const Mode& mode, const Ranks& ranks) {
+    return std::make_unique<RowSource>(mode, ranks);
+}
 
 std::vector<int32_t> first_keys_of_step(const Mode& mode, int64_t step) {
     Batch batch;

@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,6 +54,8 @@ struct Mode {
     int64_t heads = 3;
     int64_t heads_per_matrix = 0;  // of muon, with second moments
     bool ring = false;             // of ranks that share rows
+    bool exchange_rows = false;    // of tables of models in parts
+    int64_t bucket_bytes = 0;
 
     int data_ranks() const { return replicate * shard; }
     int ranks() const { return data_ranks() * context * tensor; }
@@ -64,6 +67,8 @@ Sharing sharing_of(const Mode& mode);
 Mesh mesh_of(const Mode& mode);
 Config config_of(const Mode& mode);
 
+// A rank's microbatches, from the first step on. All that is passed in must outlive it.
+std::unique_ptr<BatchSource> batches_of(const Mode& mode, const Ranks& ranks);
 // Batch::first_key of all rows of a step.
 std::vector<int32_t> first_keys_of_step(const Mode& mode, int64_t step);
 

@@ -330,6 +330,12 @@ TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
         modes.back().heads = 6;
         modes.back().heads_per_matrix = 2;
     }
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero2}) {
+        modes.push_back({strategy, 2, 2, 2, OptimizerKind::adamw, Launch::ready});
+        modes.back().family = "parts";
+        modes.back().exchange_rows = true;
+        modes.back().reduce_dtype = strategy == Strategy::ddp ? DType::f32 : DType::bf16;
+    }
     modes[1].optimizer_step = modes[4].optimizer_step = OptimizerStep::in_backward;
     modes[4].accumulation = 1;
     for (const Mode& mode : modes) {

@@ -34,6 +34,8 @@ constexpr std::array<const char*, 11> kFree = {"eval.",
                                                "batch.microbatch_tokens"};
 
 bool is_free(const std::string& key) {
+    // How ranks add the gradients of a table.
+    if (key.rfind("model.tables.", 0) == 0 && key.ends_with(".exchange")) return true;
     return std::any_of(kFree.begin(), kFree.end(), [&](const std::string& free) {
         return free.back() == '.' ? key.rfind(free, 0) == 0 : key == free;
     });

@@ -1,6 +1,7 @@
 #include "train/comm/staged_world.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "train/comm/wrapped_world.h"
@@ -59,8 +60,12 @@ class StagedCommunicator final : public Communicator {
 
     void enqueue(const CollectiveCall& call, Stream& stream) override {
         const Layout at = layout(call);
-        // Smaller ones stay: on a GPU, freeing waits for all streams, also for one that waits for a peer.
-        if (staging_.empty() || staging_.back().bytes() < at.total) staging_.emplace_back(device_, at.total);
+        // Smaller ones stay: on a GPU, freeing waits for all streams, also for one that waits for a peer. Slices may be longer
+        // from step to step; by powers of two the memory stays within twice what the longest need.
+        const bool any_size = call.kind == Collective::all_to_all;
+        const auto total = static_cast<uint64_t>(at.total);
+        const auto needed = static_cast<int64_t>(any_size ? std::bit_ceil(total) : total);
+        if (staging_.empty() || staging_.back().bytes() < at.total) staging_.emplace_back(device_, needed);
         stream.wait(*idle_);  // of another stream, should the communicator have served one
         char* const host = staging_.back().as<char>();
         CollectiveCall staged = call;

@@ -14,6 +14,7 @@
 #include "train/model/build_model.h"
 #include "train/optim/optimizers.h"
 #include "train/sharding/matrix_owners.h"
+#include "train/sharding/resolve_ranks.h"
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun {
@@ -110,7 +111,8 @@ SentValues sent_over(Axis axis, const CollectiveRow& values, int microbatches,
 // Bytes of gradients, parameters and statistics that a rank sends per step.
 double parameter_bytes(const Config& config, const Ranks& ranks, DType compute, int microbatches) {
     const ParameterTable table = parameters_of(config.model, config.longest_sequence(), ranks.tensor());
-    const BucketLayout layout(table, bucket_rules(ranks, table, config.optimizers));
+    const BucketLayout layout(table,
+                              bucket_rules(ranks, table, config.optimizers, rank_tokens(config, ranks)));
     double sum = 0;
     for (const double bytes : step_wire_bytes(step_collectives(layout, ranks, compute), microbatches))
         sum += bytes;
@@ -170,7 +172,8 @@ void print_communication(const Config& config, const Ranks& ranks, DType compute
         return;
     }
     const ParameterTable table = parameters_of(config.model, config.longest_sequence(), ranks.tensor());
-    const BucketLayout layout(table, bucket_rules(ranks, table, config.optimizers));
+    const BucketLayout layout(table,
+                              bucket_rules(ranks, table, config.optimizers, rank_tokens(config, ranks)));
     std::vector<CollectiveRow> rows = step_collectives(layout, ranks, compute);
     if (!values.collectives.empty()) rows.insert(rows.begin(), values);
     std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh().world_size(),
@@ -200,6 +203,11 @@ void print_communication(const Config& config, const Ranks& ranks, DType compute
     if (ranks.mesh().size(Axis::context) > 1 && config.data.document_mask)
         std::printf(
             "  keys and values that no document lets a rank see stay where they are: of these it sends less\n");
+    if (std::any_of(layout.all().begin(), layout.all().end(),
+                    [](const Bucket& b) { return b.most_rows > 0; }))
+        std::printf(
+            "  rows of tables travel once, however many tokens look them up: of these it sends less; which they are, 4 bytes "
+            "a row, every rank tells every other besides\n");
     print_owners(layout, config.optimizers);
     print_advice(ranks, table);
     for (const Axis axis : {Axis::context, Axis::tensor})

@@ -40,6 +40,12 @@ template <>
 inline constexpr Word<TableRows> kWords<TableRows>[] = {
     {"tokens", TableRows::tokens}, {"positions", TableRows::positions}, {"ngrams", TableRows::ngrams}};
 
+// How ranks add their gradients of a table: whole, or the rows that tokens have looked up.
+enum class TableExchange : uint8_t { whole, rows };
+template <>
+inline constexpr Word<TableExchange> kWords<TableExchange>[] = {{"whole", TableExchange::whole},
+                                                                {"rows", TableExchange::rows}};
+
 template <>
 inline constexpr Word<NgramHash> kWords<NgramHash>[] = {{"mixed", NgramHash::mixed},
                                                         {"products", NgramHash::products}};

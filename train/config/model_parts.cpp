@@ -51,6 +51,10 @@ void TableConfig::fields(FieldVisitor& v) {
         "ngrams of hash products: their rows are multiplied by one of so many fixed rows of random signs, number "
         "(token xor token before) mod sign_rows; 0: by none",
         {0, 1 << 20});
+    v.choice(
+        "exchange", exchange,
+        "what ranks send each other of its gradient. whole: all of it; rows: those that the tokens of a step have "
+        "looked up, each to the ranks that step it, which pays where these are few; no bit depends on it in f32");
 }
 
 void TableConfig::validate(const std::string& key) const {
@@ -62,8 +66,18 @@ void TableConfig::validate(const std::string& key) const {
     if (products && num_rows < 2)
         throw_usage("{}.num_rows {}: hash products needs 2, of which the last is for first tokens", key,
                     num_rows);
+    if (exchange == TableExchange::rows && rows == TableRows::positions)
+        throw_usage("{}.exchange is rows, but every rank looks up all rows for positions; use whole", key);
     if (sign_rows > 0 && !products)
         throw_usage("{}.sign_rows {}: signs belong to ngrams of hash products", key, sign_rows);
+}
+
+void TableConfig::validate_tied(const std::string& name) const {
+    if (exchange == TableExchange::rows)
+        throw_usage(
+            "model.tables.{0}.exchange is rows, but the head is tied to \"{0}\" (model.head.tied_to), and its gradient fills all "
+            "rows; use whole",
+            name);
 }
 
 void NormConfig::fields(FieldVisitor& v) {

@@ -34,8 +34,10 @@ struct TableConfig {
     int64_t max_ngram = 2, num_rows = 8192;  // of n-grams
     NgramHash hash = NgramHash::mixed;
     int64_t sign_rows = 0;
+    TableExchange exchange = TableExchange::whole;
     void fields(FieldVisitor& v);
     void validate(const std::string& key) const;  // throws a usage error
+    void validate_tied(const std::string& name) const;  // … if the head cannot be tied to it
 };
 
 struct NormConfig {

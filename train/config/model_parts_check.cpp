@@ -111,6 +111,7 @@ class PartsCheck {
                         parts_.head.untied_after);
         if (!parts_.head.tied_to.empty()) {
             uses_.expect_tokens("model.head.tied_to", parts_.head.tied_to);
+            parts_.find_table(parts_.head.tied_to)->validate_tied(parts_.head.tied_to);
             if (value_tables_.count(parts_.head.tied_to))
                 throw_usage("model.head.tied_to: table \"{}\" is a value_table too", parts_.head.tied_to);
         }

@@ -8,6 +8,7 @@
 #include "train/engine/zero_batches.h"
 #include "train/model/build_model.h"
 #include "train/optim/lr_schedule.h"
+#include "train/sharding/resolve_ranks.h"
 
 namespace speedrun {
 
@@ -30,7 +31,7 @@ int64_t period_of(const OptimizersConfig& config) {
 BucketRules rules_of(const Config& config, const Ranks& ranks, DType real) {
     config.optimizers.check_precision(real);  // of precision auto, known only here
     return bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
-                        config.optimizers);
+                        config.optimizers, rank_tokens(config, ranks));
 }
 
 }  // namespace
@@ -93,14 +94,16 @@ BusiestStep StepRunner::busiest_step() const {
     return most;
 }
 
-void StepRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point) {
+void StepRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point,
+                        const Transformer::SeeRows& see) {
     uploaded_->synchronize();  // the staging memory is free again
     auto* staged = staging_.as<int32_t>();
-    model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
+    const auto put = [&](const Tensor& to, std::span<const int32_t> values) {
         std::copy(values.begin(), values.end(), staged);
         runtime_.device().copy(to.data, staged, to.bytes(), runtime_.compute());
         staged += to.numel();
-    });
+    };
+    model.put_batch(batch, put, see);
     if (const Tensor weights = model.loss_weights(); weights.present()) {
         auto* numbers = reinterpret_cast<float*>(staged);
         const std::vector<float> values = config_.model.loss().in_stage(point.stage).numbers_at(point);
@@ -125,7 +128,8 @@ int64_t StepRunner::run_microbatches(const RunStage& stage, int64_t step, BatchS
         if (batch.step_targets != step_targets)
             throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
                            batch.step_targets, m, step_targets);
-        upload(batch, *models_[stage.model], point);
+        upload(batch, *models_[stage.model], point,
+               [this](const Parameter& p, std::span<const int32_t> ids) { reducer_.see_rows(p, ids); });
         gradients_.rest(models_[stage.model]->resting());
         run_microbatch(stage.model,
                        {.step = step,

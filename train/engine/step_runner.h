@@ -147,7 +147,9 @@ class StepRunner final : public RunState {
     std::vector<const Communicator*> value_communicators() const;
     bool exchanges_values() const { return context_ || tensor_; }
     // point: of the schedule, for what of a microbatch goes by it.
-    void upload(const Batch& batch, Transformer& model, const StagePoint& point);
+    // see: is told of the rows that it looks up; of validation nobody is.
+    void upload(const Batch& batch, Transformer& model, const StagePoint& point,
+                const Transformer::SeeRows& see = {});
     // The model; first, last of the step; the step among those of a period of all optimizer groups; valid targets
     // of the step.
     using GraphKey = std::tuple<size_t, bool, bool, int64_t, int64_t>;

@@ -42,6 +42,13 @@ struct OwnRows {
     int64_t first, count;
 };
 
+// Ids with which a table is looked up whose gradient ranks exchange as rows (TableConfig::exchange).
+struct RowIds {
+    ParameterId table;
+    ValueId ids;
+    bool operator==(const RowIds&) const = default;
+};
+
 // What a microbatch gives attention in pairs of heads, for which a token is two rows: ids (tokens, 2).
 struct PairedRows {
     ValueId positions;  // 2p and 2p + 1 of a token at p: of its heads of even and of odd number
@@ -56,6 +63,7 @@ struct ModelGraph {
     std::vector<ValueId> ngrams;        // rows of 2-grams, 3-grams, …
     ValueId sign_rows = kNoValue;       // which signs a table of 2-grams is read with
     std::optional<OwnRows> own_tokens;  // where tables of tokens are shared: which are rows of this rank
+    std::vector<RowIds> row_ids;        // each pair once
     std::optional<PairedRows> paired;
     std::vector<KeyPlaces> key_places;   // of a part of rows: for each window, and step of a ring
     ParameterId resting = kNoParameter;  // that no node of this stage uses (Parameter::copy_of)

@@ -1,5 +1,6 @@
 #include "train/model/token_tables.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "train/model/sign_bits.h"
@@ -64,6 +65,15 @@ ValueId TokenTables::ids_of(const std::string& table) {
     return model.own_tokens->own;
 }
 
+void TokenTables::note_ids(const std::string& table, ValueId ids) {
+    if (parts_.find_table(table)->exchange != TableExchange::rows) return;
+    std::vector<RowIds>& known = w_.model.row_ids;
+    const RowIds pair{tables_.at(table), ids};
+    if (std::find(known.begin(), known.end(), pair) != known.end()) return;
+    known.push_back(pair);
+    w_.model.table.add_row_ids(pair.table);
+}
+
 SharedTable TokenTables::sharing_of(const std::string& table) const {
     const Extent rows = rows_in(table), columns = columns_of(table);
     const int index = w_.batch.tensor.index;
@@ -89,9 +99,10 @@ SignPorts TokenTables::signs_of(const std::string& table) {
 }
 
 ValueId TokenTables::lookup(const std::string& name, const std::string& table, const std::string& positions) {
-    const ValueId rows = w_.real(name, w_.tokens(), looked_up(table));
+    const ValueId rows = w_.real(name, w_.tokens(), looked_up(table)), ids = ids_of(table);
+    note_ids(table, ids);
     w_.add<Embedding>({.out = rows,
-                       .tokens = ids_of(table),
+                       .tokens = ids,
                        .table = tables_.at(table),
                        .table_rows = rows_in(table).size,
                        .positions = positions.empty() ? kNoValue : w_.model.positions,
@@ -113,6 +124,7 @@ ValueId TokenTables::in_stream(const std::string& table) {
 
 ValueId TokenTables::add_ngrams(ValueId x, const std::string& table) {
     const ValueId with = w_.view(x, "embedding with n-grams", 0, w_.width().size);
+    for (const ValueId ids : w_.model.ngrams) note_ids(table, ids);
     w_.add<NgramEmbedding>(
         {.out = with,
          .x = x,

@@ -37,6 +37,8 @@ class TokenTables {
     Extent rows_in(const std::string& table) const;
     // What rows of the table the batch asks for; of n-grams those of 2 tokens.
     ValueId ids_of(const std::string& table);
+    // Notes, of a table whose rows are exchanged, that these ids say which.
+    void note_ids(const std::string& table, ValueId ids);
     SignPorts signs_of(const std::string& table);
     SharedTable sharing_of(const std::string& table) const;
 

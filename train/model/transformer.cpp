@@ -114,13 +114,16 @@ void Transformer::put_targets(const Batch& batch, const PutIds& put) const {
     }
 }
 
-void Transformer::put_batch(const Batch& batch, const PutIds& put) {
+void Transformer::put_batch(const Batch& batch, const PutIds& put, const SeeRows& see) {
     executor_.begin_batch(batch.chunk_first_keys);
     const auto checked_put = [&](ValueId value, std::span<const int32_t> values) {
         const Tensor tensor = executor_.held(value);
         if (tensor.numel() != static_cast<int64_t>(values.size()))
             throw_internal("a batch of {} tokens does not fit {}", values.size(), tensor.describe());
         put(tensor, values);
+        if (!see) return;
+        for (const RowIds& rows : derived_.model.row_ids)
+            if (rows.ids == value) see(table()[rows.table], values);
     };
     checked_put(derived_.model.tokens, batch.tokens);
     if (!batch.targets.empty()) put_targets(batch, put);

@@ -54,7 +54,10 @@ class Transformer {
     // first keys, n-grams. The values live as long as the call. Targets may be absent (empty): they are not put.
     // Throws an internal error if the batch has not tokens() tokens, or not the n-grams of the model.
     using PutIds = std::function<void(const Tensor&, std::span<const int32_t>)>;
-    void put_batch(const Batch& batch, const PutIds& put);
+    // Is told which rows the batch looks up of each table whose gradient ranks exchange as rows (Parameter::row_ids); an
+    // id behind its last row is of a row that another rank of the tensor axis has.
+    using SeeRows = std::function<void(const Parameter&, std::span<const int32_t>)>;
+    void put_batch(const Batch& batch, const PutIds& put, const SeeRows& see = {});
 
     // Of all that a microbatch writes: ids, and the weights of the loss.
     int64_t batch_bytes() const;

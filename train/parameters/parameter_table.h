@@ -49,6 +49,8 @@ struct Parameter {
     // The id of the parameter of whose values and optimizer state these begin as a copy, in the first stage of the run that
     // uses them; until then this one rests. −1: it is used in all stages.
     int copy_of = -1;
+    // Of a table whose gradient ranks exchange as rows: how many ids of rows a token gives it. 0: the gradient travels whole.
+    int64_t row_ids = 0;
     std::vector<UnitUse> uses{{}};  // in order of units, one at least
 
     int64_t numel() const;
@@ -90,6 +92,7 @@ class ParameterTable {
     }
     // Both have one shape.
     void set_copy_of(int id, int source) { parameters_[static_cast<size_t>(id)].copy_of = source; }
+    void add_row_ids(int id) { ++parameters_[static_cast<size_t>(id)].row_ids; }
     void set_num_units(int num_units) { num_units_ = num_units; }
 
     const std::vector<Parameter>& all() const { return parameters_; }

@@ -32,6 +32,9 @@ struct BucketRules {
     std::vector<bool> whole_matrix;         // by group: its optimizer needs whole matrices; empty: none does
     std::vector<int64_t> heads_per_matrix;  // by group: Parameter::row_blocks; empty: all of a matrix
     std::vector<bool> bf16_weights;         // by group: its masters are bf16; empty: none are
+    // By parameter id: of a table whose gradient travels as rows, how many a rank's tokens touch at most until they do; such a
+    // table has a placement of its own. 0: the gradient travels whole. Empty: all do.
+    std::vector<int64_t> most_rows;
     int64_t target = 0;                     // elements of a full bucket; 0: each parameter is one
     std::optional<Reshard> stored_sharded;  // parameters: each rank stores its shards alone and gathers
 };
@@ -71,6 +74,7 @@ struct Bucket {
     int64_t count = 0;              // elements, without the padding at the end
     int num_shards = 1, index = 0;  // ranks that share its optimizer state, and which of them this one is
     int64_t shard_size = 0;         // elements of each shard
+    int64_t most_rows = 0;          // BucketRules::most_rows of the one table that it then is
     std::vector<Piece> pieces;      // whole parameters, ascending
 
     int64_t first_parameter() const { return pieces.front().parameter->id; }

@@ -26,13 +26,15 @@ Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& 
       ops_(runtime.ops()),
       norm_axes_(speedrun::norm_axes(parameters.layout(), ranks)),
       collectives_(step_collectives(parameters.layout(), ranks, runtime.real())),
-      rows_(parameters.layout().all().size()) {
+      rows_(parameters.layout().all().size()),
+      rows_exchange_(collectives_, parameters.layout(), ranks, runtime) {
     for (const CollectiveRow& row : collectives_)
         if (row.bucket >= 0) rows_[static_cast<size_t>(row.bucket)] = &row;
     if (ranks.sharing().reduce_dtype != DType::f32 && ranks.mesh().world_size() > 1) {
         int64_t largest = 0;
         for (const Bucket& bucket : parameters.layout().all())
-            largest = std::max(largest, parameters.layout().padded(bucket));
+            largest = std::max(largest,
+                               bucket.most_rows > 0 ? bucket.shard_size : parameters.layout().padded(bucket));
         wire_ = Buffer(runtime.device(), "gradients to reduce", MemoryCategory::workspace,
                        largest * size_of(ranks.sharing().reduce_dtype));
     }
@@ -47,14 +49,14 @@ Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& 
         for (const StepCollective& collective : row.collectives) connect(collective);
 }
 
-Reducer::Lane Reducer::lane_of(Collective kind) {
-    if (kind == Collective::all_gather) return Lane::gather;
-    return kind == Collective::all_to_all ? Lane::exchange : Lane::reduce;
+Reducer::Lane Reducer::lane_of(const StepCollective& collective) {
+    if (collective.kind == Collective::all_gather) return Lane::gather;
+    return collective.kind == Collective::all_to_all && !collective.rows ? Lane::exchange : Lane::reduce;
 }
 
 void Reducer::connect(const StepCollective& collective) {
     constexpr std::array<const char*, 3> kNames{"reduce", "gather", "exchange"};
-    const Lane lane = lane_of(collective.kind);
+    const Lane lane = lane_of(collective);
     const std::string axes = collective.axes.describe();
     std::unique_ptr<Communicator>& communicator = communicators_[{lane, axes}];
     if (communicator) return;
@@ -69,7 +71,7 @@ Communicator* Reducer::over(AxisSet axes, Lane lane) const {
 
 Communicator* Reducer::of(const Bucket& bucket, Collective kind) const {
     for (const StepCollective& collective : row_of(bucket).collectives)
-        if (collective.kind == kind) return over(collective.axes, lane_of(kind));
+        if (collective.kind == kind) return over(collective.axes, lane_of(collective));
     return nullptr;
 }
 
@@ -90,11 +92,29 @@ void Reducer::scatter_sum(Communicator& group, const Tensor& shard, const Tensor
     ops_.cast({.out = shard, .in = own.reshaped({shard.numel()})}, stream);
 }
 
-void Reducer::scatter(Communicator& group, const Bucket& bucket, bool first, Stream& stream) {
-    const Tensor whole = gradients_.whole(bucket), shard = gradients_.accumulated_shard(bucket);
-    if (!gradients_.memory().accumulators || first) return scatter_sum(group, shard, whole, stream);
-    const Tensor raw = gradients_.padded_shard(bucket);
-    scatter_sum(group, raw, whole, stream);
+void Reducer::sum_rows(Communicator& group, const Bucket& bucket, const Tensor& into, const Tensor& part,
+                       Stream& stream) {
+    rows_exchange_.sum(group, bucket, gradients_.whole(bucket), stream);
+    if (wire_.data()) {
+        const Tensor wire = wire_.tensor(ranks_.sharing().reduce_dtype, {part.numel()});
+        ops_.cast({.out = wire, .in = part}, stream);
+        ops_.cast({.out = into, .in = wire}, stream);
+    } else if (into.data != part.data) {
+        ops_.cast({.out = into, .in = part}, stream);
+    }
+}
+
+void Reducer::scatter(Communicator& group, const StepCollective& collective, const Bucket& bucket, bool first,
+                      Stream& stream) {
+    const Tensor whole = gradients_.whole(bucket), raw = gradients_.padded_shard(bucket);
+    const Tensor shard = gradients_.accumulated_shard(bucket);
+    const bool adds = gradients_.memory().accumulators && !first;
+    if (collective.rows) {
+        sum_rows(group, bucket, adds ? raw : shard, raw, stream);
+    } else {
+        scatter_sum(group, adds ? raw : shard, whole, stream);
+    }
+    if (!adds) return;
     const int64_t rows = std::gcd(shard.numel(), int64_t{64});  // for as many threads
     const auto matrix = [&](const Tensor& t) { return t.reshaped({rows, t.numel() / rows}); };
     ops_.add({.y = matrix(shard), .x = matrix(shard), .z = matrix(raw)}, stream);
@@ -102,12 +122,15 @@ void Reducer::scatter(Communicator& group, const Bucket& bucket, bool first, Str
 
 void Reducer::reduce(const Bucket& bucket, bool first, bool last, Stream& stream) {
     for (const StepCollective& collective : row_of(bucket).collectives) {
-        if (lane_of(collective.kind) != Lane::reduce) continue;
+        if (lane_of(collective) != Lane::reduce) continue;
         if (collective.when == When::last_microbatch && !last) continue;
         Communicator* const group = over(collective.axes, Lane::reduce);
         if (!group) continue;
-        if (collective.kind == Collective::reduce_scatter) {
-            scatter(*group, bucket, first, stream);
+        const Tensor whole = gradients_.whole(bucket);
+        if (collective.kind == Collective::reduce_scatter || (collective.rows && bucket.num_shards > 1)) {
+            scatter(*group, collective, bucket, first, stream);
+        } else if (collective.rows) {
+            sum_rows(*group, bucket, whole, whole, stream);
         } else {
             sum(*group, summed_by(collective, bucket), stream);
         }

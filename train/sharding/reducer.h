@@ -4,7 +4,7 @@
 //                    (accumulate: reduce_scatter), or of their sum
 //   all_reduce       of the shard over `replicate` and `tensor`, or of the whole bucket where nothing is cut yet
 //   all_gather       of the compute copy
-//   all_to_all       of matrices to their owners, and of their updates back
+//   all_to_all       of matrices to their owners, and of their updates back; or of a table's rows instead of the first two
 // A communicator for each set of axes and each stream. All sums; the scale is the loss's.
 #pragma once
 
@@ -13,6 +13,7 @@
 
 #include "train/sharding/gradient_store.h"
 #include "train/sharding/parameter_store.h"
+#include "train/sharding/row_exchange.h"
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun {
@@ -29,6 +30,8 @@ class Reducer {
 
     const std::vector<CollectiveRow>& collectives() const { return collectives_; }
 
+    // Before a microbatch: the rows that its tokens look up, see RowExchange::see.
+    void see_rows(const Parameter& p, std::span<const int32_t> ids) { rows_exchange_.see(p, ids); }
     // After a microbatch (the first or last of its step) has left a bucket's raw gradient: after the last,
     // the gradient that the optimizer reads is the sum over all ranks and microbatches, all of it or this
     // rank's shard.
@@ -62,7 +65,7 @@ class Reducer {
   private:
     // Each on a stream of its own: NCCL runs the collectives of one communicator one after the other.
     enum class Lane : uint8_t { reduce, gather, exchange };
-    static Lane lane_of(Collective kind);
+    static Lane lane_of(const StepCollective& collective);
 
     const CollectiveRow& row_of(const Bucket& bucket) const { return *rows_[static_cast<size_t>(bucket.id)]; }
     void connect(const StepCollective& collective);
@@ -73,7 +76,11 @@ class Reducer {
     // Sums in reduce_dtype: over all members in place, and this rank's shard of whole into shard.
     void sum(Communicator& group, const Tensor& values, Stream& stream);
     void scatter_sum(Communicator& group, const Tensor& shard, const Tensor& whole, Stream& stream);
-    void scatter(Communicator& group, const Bucket& bucket, bool first, Stream& stream);
+    void scatter(Communicator& group, const StepCollective& collective, const Bucket& bucket, bool first,
+                 Stream& stream);
+    // into <- this part of the bucket's gradient, summed by rows and then rounded to reduce_dtype.
+    void sum_rows(Communicator& group, const Bucket& bucket, const Tensor& into, const Tensor& part,
+                  Stream& stream);
     // What an all_reduce of the bucket's gradient sums: all of it, or this rank's shard.
     Tensor summed_by(const StepCollective& all_reduce, const Bucket& bucket) const;
 
@@ -84,6 +91,7 @@ class Reducer {
     const AxisSet norm_axes_;
     const std::vector<CollectiveRow> collectives_;
     std::vector<const CollectiveRow*> rows_;  // by bucket
+    RowExchange rows_exchange_;
     Buffer wire_;  // gradients in reduce_dtype, one bucket at a time; empty if that is f32
     std::map<std::pair<Lane, std::string>, std::unique_ptr<Communicator>> communicators_;  // by axes' names
 };

@@ -136,6 +136,19 @@ void validate_ranks(const Config& config, const Mesh& mesh) {
             config.in_stage(stage).batch, mesh.size({Axis::replicate, Axis::shard}));
 }
 
+RankTokens rank_tokens(const Config& config, const Ranks& ranks) {
+    RankTokens most;
+    for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage) {
+        const Config in_stage = config.in_stage(stage);
+        const BatchConfig& batch = in_stage.batch;
+        const int64_t tokens = batch.microbatch_tokens / batch.sequence_length *
+                               ranks.part().local_length(batch.sequence_length);
+        most.microbatch = std::max(most.microbatch, tokens);
+        most.step = std::max(most.step, tokens * in_stage.microbatches_per_step(ranks.num_data_ranks()));
+    }
+    return most;
+}
+
 Ranks plan_ranks(const Config& config, int num_ranks) {
     const Mesh mesh = resolve_mesh(config.parallel, num_ranks);
     const Ranks ranks(mesh, plan_of(config));

@@ -8,6 +8,7 @@
 #include "train/optim/optimizers.h"
 #include "train/sharding/lifetimes.h"
 #include "train/sharding/matrix_owners.h"
+#include "train/sharding/row_owners.h"
 
 namespace speedrun {
 
@@ -109,6 +110,23 @@ class RowBuilder {
     const PaddedValues values_;
 };
 
+// The rows that a rank's tokens touch travel instead of the whole gradient: to those who step them, or to all. What is summed
+// of shards, over copies of them, stays.
+void send_rows(CollectiveRow& row, const Bucket& bucket, int64_t elements) {
+    for (StepCollective& c : row.collectives) {
+        const bool whole = c.payload_bytes == elements * size_of(c.dtype) && !c.axes.contains(Axis::tensor);
+        const bool sums = c.kind == Collective::reduce_scatter || (c.kind == Collective::all_reduce && whole);
+        if (!sums) continue;
+        const RowOwners owners(bucket, c.kind == Collective::all_reduce, c.group_size);
+        const int64_t row_bytes = owners.columns() * size_of(c.dtype);
+        c.kind = Collective::all_to_all;
+        c.rows = true;
+        c.payload_bytes = bucket.most_rows * row_bytes;
+        c.padding_bytes = 0;
+        c.sent_bytes = owners.most_sent() * static_cast<double>(row_bytes);
+    }
+}
+
 CollectiveRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, const Ranks& ranks,
                             DType compute) {
     const ParameterPlacement placement = place(bucket, ranks);
@@ -127,6 +145,7 @@ CollectiveRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, co
     add.change(placement.gradient, placement.accumulated, reduce, When::every_microbatch);
     add.change(placement.accumulated, placement.state, reduce, When::last_microbatch);
     if (!stored_sharded) add.change(placement.state, placement.computed, dtype, When::after_step);
+    if (bucket.most_rows > 0) send_rows(row, bucket, elements);
     return row;
 }
 
@@ -176,9 +195,9 @@ const char* name_of(When when) {
 }
 
 std::string StepCollective::describe() const {
-    return fmt::format("{} over {} ({} ranks), {}, {:.2f} MiB, {}", name_of(kind), axes.describe(),
-                       group_size, name_of(dtype), static_cast<double>(payload_bytes) / (1 << 20),
-                       name_of(when));
+    return fmt::format("{} over {} ({} ranks), {}, {}{:.2f} MiB, {}", name_of(kind), axes.describe(),
+                       group_size, name_of(dtype), rows ? "rows of a rank, at most " : "",
+                       static_cast<double>(payload_bytes) / (1 << 20), name_of(when));
 }
 
 std::vector<StepCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
@@ -280,25 +299,46 @@ bool adds_norm_term(const Bucket& bucket, AxisSet norm_axes, const Ranks& ranks)
 namespace {
 
 // A parameter that rests in some stages, and that which it is a copy of, have a bucket each, cut alike: one may be stepped
-// without the other, and each shard of the copy is made of the same shard.
-void set_copies_apart(const ParameterTable& table, std::vector<int>& placement_of) {
+// without the other, and each shard of the copy is made of the same shard. A table whose rows travel has one too.
+void set_apart(const ParameterTable& table, std::vector<int>& placement_of) {
     int next = 1 + *std::max_element(placement_of.begin(), placement_of.end());
     for (const Parameter& p : table.all()) {
+        if (p.row_ids > 0) placement_of[static_cast<size_t>(p.id)] = next++;
         if (p.copy_of < 0) continue;
         for (const int id : {p.id, p.copy_of}) placement_of[static_cast<size_t>(id)] = next++;
     }
 }
 
+// Rows that a rank's tokens touch at most until their gradients travel.
+int64_t most_rows_of(const Parameter& p, const Ranks& ranks, const OptimizerGroupConfig& group,
+                     const RankTokens& tokens) {
+    if (p.row_ids == 0) return 0;
+    if (needs_whole_matrices(group))
+        throw_usage(
+            "{}: its rows are exchanged (model.tables, exchange), but {} needs whole matrices: use whole, or give it to a group of "
+            "another type in optimizers.groups",
+            p.name, word_of(group.type));
+    const bool each_microbatch =
+        ranks.sharing().accumulate.value() == Accumulate::reduce_scatter && ranks.mesh().size(kShardAxes) > 1;
+    const int64_t ids = p.row_ids * (each_microbatch ? tokens.microbatch : tokens.step * group.every);
+    return ids == 0 ? p.shape[0] : std::min(ids, p.shape[0]);
+}
+
 }  // namespace
 
-BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config) {
+BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config,
+                         const RankTokens& tokens) {
     const Sharing& sharing = ranks.sharing();
     BucketRules rules;
     rules.group_of = assign_groups(table, config);
-    for (const Parameter& p : table.all())
-        expect_even_parts(p, config.groups[static_cast<size_t>(rules.group_of[static_cast<size_t>(p.id)])]);
+    for (const Parameter& p : table.all()) {
+        const OptimizerGroupConfig& group =
+            config.groups[static_cast<size_t>(rules.group_of[static_cast<size_t>(p.id)])];
+        expect_even_parts(p, group);
+        rules.most_rows.push_back(most_rows_of(p, ranks, group, tokens));
+    }
     rules.placement_of = placements_of(table, ranks);
-    set_copies_apart(table, rules.placement_of);
+    set_apart(table, rules.placement_of);
     for (const OptimizerGroupConfig& group : config.groups) {
         rules.whole_matrix.push_back(needs_whole_matrices(group));
         rules.heads_per_matrix.push_back(group.heads_per_matrix);

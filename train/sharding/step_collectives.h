@@ -31,6 +31,8 @@ struct StepCollective {
     int64_t padding_bytes;  // of these, zeros where the tensor is cut; 0 for sums of shards
     double sent_bytes;      // by a rank, mean over the group
     When when;
+    // Of a table's gradient: in an all_to_all travel the rows that a rank's tokens touch. Bytes are then what they are at most.
+    bool rows = false;
 
     std::string describe() const;  // "reduce_scatter over shard (8 ranks), f32, 1.50 MiB, last microbatch"
 };
@@ -60,9 +62,16 @@ struct CollectiveRow {
 // device computes in, in which parameters are gathered (but for full-precision ones) and matrices exchanged.
 std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ranks& ranks, DType compute);
 
-// How the parameters of these groups lie in memory when these ranks share it. Usage error for a table that the tensor axis
-// pads (its rows are no multiple of the ranks) in a group whose optimizer needs whole matrices: padding is none of them.
-BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config);
+// Tokens of a rank, of the largest microbatch and of the largest step; 0: not known, it may be any number.
+struct RankTokens {
+    int64_t microbatch = 0, step = 0;
+};
+
+// How the parameters of these groups lie in memory when these ranks share it. Usage errors, in a group whose optimizer needs whole
+// matrices, for a table that the tensor axis pads (its rows are no multiple of the ranks): padding is none of them; and for one
+// whose gradient travels as rows.
+BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config,
+                         const RankTokens& tokens = {});
 
 // Elements of a full bucket of a model with so many: 0 (each parameter is one) for one rank.
 int64_t bucket_target(const Sharing& sharing, int num_ranks, int64_t elements);

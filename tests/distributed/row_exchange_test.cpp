@@ -1,0 +1,292 @@
+// Gradients of tables that travel as rows against those that travel whole: the sums by themselves, training, and what is sent.
+#include "train/sharding/row_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "tests/distributed/engine.h"
+#include "tests/distributed/rank_threads.h"
+#include "tests/distributed/rank_values.h"
+#include "train/config/config_json.h"
+#include "train/model/build_model.h"
+#include "train/sharding/resolve_ranks.h"
+
+namespace speedrun::testing {
+namespace row_exchange_test {
+
+constexpr int64_t kRows = 37, kColumns = 12;
+
+// What a rank looks up before a sum: rank 0 its first row alone, so that it has nothing for most owners; rank 1 nothing at
+// first; the others rows of their own and common ones, some of them twice.
+std::vector<int32_t> ids_of(int rank, int round) {
+    if (rank == 0) return {0, 0, kRows};  // the last: another rank's
+    if (rank == 1 && round == 0) return {};
+    std::vector<int32_t> ids{36, 5, 5, 17};
+    for (int i = 0; i < 8; ++i) ids.push_back((rank * 7 + i * 5 + round * 11) % kRows);
+    return ids;
+}
+bool has(int rank, int round, int64_t row) {
+    const std::vector<int32_t> ids = ids_of(rank, round);
+    return row < kRows && std::find(ids.begin(), ids.end(), row) != ids.end();
+}
+
+OptimizersConfig adamw() {
+    OptimizerGroupConfig all;
+    all.type = OptimizerKind::adamw;
+    all.params = {"*"};
+    OptimizersConfig config;
+    config.groups = {all};
+    return config;
+}
+
+// One rank's part of two sums; it checks those of its shard.
+template <class T>
+void sum_twice(World& world, Strategy strategy) {
+    ParameterTable table;
+    table.declare("table.weight", {{Dimension::rows, kRows}, {Dimension::columns, kColumns}}, {});
+    table.add_row_ids(0);
+    table.set_num_units(1);
+    Sharing sharing;
+    sharing.strategy = strategy;
+    sharing.reduce_dtype = dtype_of<T>();
+    const int n = world.size();
+    const Ranks ranks(Mesh({1, n, 1, 1}), resolve_sharing(sharing), &world);
+    const BucketLayout layout(table, bucket_rules(ranks, table, adamw(), {.microbatch = 12, .step = 12}));
+    const Bucket& bucket = layout[0];
+    ASSERT_EQ(bucket.most_rows, 12);
+    Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true});
+    const std::vector<CollectiveRow> rows = step_collectives(layout, ranks, DType::f32);
+    const auto group = world.connect("rows", ranks.mesh().group(world.rank(), {Axis::shard}));
+    RowExchange exchange(rows, layout, ranks, runtime);
+    const Buffer whole(runtime.device(), "whole", MemoryCategory::gradients, layout.padded(bucket) * 4);
+    auto* const values = static_cast<float*>(whole.data());
+    for (const int round : {0, 1}) {
+        for (int64_t e = 0; e < layout.padded(bucket); ++e)
+            values[e] = has(world.rank(), round, e / kColumns) ? rank_value(world.rank(), e, 5) : 0;
+        const std::vector<int32_t> ids = ids_of(world.rank(), round);
+        const auto half = std::span(ids).subspan(0, ids.size() / 2);
+        exchange.see(table[0], half);  // of two microbatches
+        exchange.see(table[0], std::span(ids).subspan(half.size()));
+        const Tensor tensor = whole.tensor(DType::f32, {layout.padded(bucket)});
+        exchange.sum(*group, bucket, tensor, runtime.reduce());
+        runtime.reduce().synchronize();
+        for (int64_t e = bucket.index * bucket.shard_size;
+             e < std::min((bucket.index + 1) * bucket.shard_size, bucket.count); ++e) {
+            float sum = 0;
+            for (int rank = 0; rank < n; ++rank)
+                if (has(rank, round, e / kColumns))
+                    sum += static_cast<float>(static_cast<T>(rank_value(rank, e, 5)));
+            if (values[e] == sum) continue;
+            // The other ranks wait for this one in the next round.
+            ADD_FAILURE() << values[e] << " instead of " << sum << ", element " << e << " on rank "
+                          << world.rank() << " of " << n << ", round " << round;
+            break;
+        }
+    }
+}
+
+TEST(RowExchangeTest, OwnersAddTheRowsOfAllRanksInOrder) {
+    for (const int n : {2, 3, 4, 8}) {
+        for (const Strategy strategy : {Strategy::ddp, Strategy::zero1}) {
+            run_ranks(n, [&](World& world) { sum_twice<float>(world, strategy); });
+            run_ranks(n, [&](World& world) { sum_twice<Bf16>(world, strategy); });
+        }
+    }
+}
+
+TEST(RowExchangeTest, ARowBehindTheTableIsRefused) {
+    run_ranks(2, [](World& world) {
+        ParameterTable table;
+        table.declare("table.weight", {{Dimension::rows, 3}, {Dimension::columns, 4}}, {});
+        table.add_row_ids(0);
+        table.set_num_units(1);
+        const Ranks ranks(Mesh({1, 2, 1, 1}), Sharing(), &world);
+        const BucketLayout layout(table, bucket_rules(ranks, table, adamw()));
+        Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
+        RowExchange exchange(step_collectives(layout, ranks, DType::f32), layout, ranks, runtime);
+        const std::vector<int32_t> ids{4};
+        EXPECT_THROW(exchange.see(table[0], ids), Error);
+    });
+}
+
+std::string refusal_of(const std::vector<std::string>& settings) {
+    try {
+        const Config c = parse_config(R"({
+            "model": {"preset": "none", "model_dim": 16, "vocab_size": 100,
+                      "tables": {"embed": {}, "more": {}}, "input": [{"type": "table", "table": "embed"}, {"type": "table", "table": "more"}],
+                      "layers": {"count": 1, "each": {"mlp": {}}}},
+            "batch": {"sequence_length": 16, "microbatch_tokens": 64, "tokens_per_step": 128},
+            "optimizers": {"groups": [{"params": ["more.*"]}, {"params": ["*"]}]}})",
+                                      "test", settings);
+        const Ranks ranks = plan_ranks(c, 2);
+        bucket_rules(ranks, parameters_of(c.model, 16), c.optimizers);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        return error.what();
+    }
+    return "accepted";
+}
+
+TEST(RowExchangeTest, WhatCannotTravelAsRowsIsRefused) {
+    EXPECT_EQ(refusal_of({"model.tables.more.exchange=rows"}), "accepted");
+    const auto expect = [](const std::vector<std::string>& settings, const char* message) {
+        const std::string refusal = refusal_of(settings);
+        EXPECT_NE(refusal.find(message), std::string::npos) << refusal;
+    };
+    expect({"model.tables.more.exchange=columns"}, "model.tables.more.exchange: expected whole | rows");
+    expect({"model.tables.more.exchange=rows", "model.tables.more.rows=positions"},
+           "model.tables.more.exchange is rows, but every rank looks up all rows for positions; use whole");
+    expect({"model.tables.embed.exchange=rows", "model.head.tied_to=embed"},
+           "model.tables.embed.exchange is rows, but the head is tied to \"embed\" (model.head.tied_to)");
+    expect(
+        {"model.tables.more.exchange=rows", "optimizers.groups.0.type=muon"},
+        "more.weight: its rows are exchanged (model.tables, exchange), but muon needs whole matrices: use whole");
+}
+
+std::vector<Mode> all_modes() {
+    std::vector<Mode> modes;
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        const auto add = [&](const char* family, int shard, int64_t accumulation, const auto& change) {
+            Mode mode{strategy, 1, shard, accumulation, OptimizerKind::adamw, Launch::ready};
+            mode.family = family;
+            mode.bucket_bytes = 4 * 4096;  // of which each table has more: they are alone in any case
+            change(mode);
+            modes.push_back(mode);
+        };
+        const bool clips =
+            strategy != Strategy::zero3;  // whose buckets are others, and so the order of the norm's sum
+        add("parts", 2, 2, [&](Mode& mode) {
+            mode.every = 2;
+            mode.clip = clips ? 0.2 : 0;
+        });
+        add("injected", 3, 2, [](Mode& mode) { mode.optimizer = OptimizerKind::muon; });
+        if (kSanitized) continue;
+        add("parts", 8, 1, [&](Mode& mode) { mode.clip = clips ? 0.2 : 0; });
+        add("injected", 2, 3, [](Mode& mode) {
+            mode.replicate = 2;
+            mode.launch = Launch::after_backward;
+        });
+        add("parts", 4, 2, [](Mode& mode) { mode.reduce_dtype = DType::bf16; });
+        add("parts", 2, 1, [](Mode& mode) {
+            mode.precision = mode.reduce_dtype = DType::bf16;
+            mode.optimizer_step = OptimizerStep::in_backward;
+        });
+        add("injected", 2, 2, [](Mode& mode) { mode.context = 2; });
+        add("parts", 2, 1, [](Mode& mode) {
+            mode.tensor = 2;
+            mode.heads = 4;
+        });
+        add("injected", 2, 2, [](Mode& mode) {
+            mode.graphs = true;
+            mode.every = 2;
+        });
+        add("places", 3, 1, [](Mode& mode) { mode.stages = true; });
+    }
+    return modes;
+}
+
+std::string name_of_mode(const ::testing::TestParamInfo<Mode>& info) {
+    return name_of(info.param);
+}
+
+class RowsTest : public ::testing::TestWithParam<Mode> {};
+
+// Adding nothing changes nothing, and the order of what is added is the same.
+TEST_P(RowsTest, TrainAsIfTheGradientTravelledWhole) {
+    Mode mode = GetParam();
+    const Curve whole = train_ranks(mode);
+    mode.exchange_rows = true;
+    const Curve rows = train_ranks(mode, {kSanitized ? 0 : 5e-4, 7});
+    EXPECT_EQ(rows.losses, whole.losses);
+    EXPECT_EQ(rows.masters, whole.masters);
+    if (mode.strategy != Strategy::zero3) {
+        EXPECT_EQ(rows.norms, whole.norms);
+        EXPECT_EQ(rows.memory.at("gradients"), whole.memory.at("gradients"));
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Modes, RowsTest, ::testing::ValuesIn(all_modes()), name_of_mode);
+
+// What the tables' gradients make the ranks send in ten steps, all ranks together.
+struct Sent {
+    int64_t rows = 0, at_most = 0;  // bytes
+};
+Sent rows_sent(const Mode& mode) {
+    std::vector<Sent> sent(static_cast<size_t>(mode.ranks()));
+    run_ranks(mode.ranks(), [&](World& world) {
+        const Ranks ranks(mesh_of(mode), sharing_of(mode), &world);
+        const Layout layout(mode);
+        const auto source = batches_of(mode, ranks);
+        const bool ddp = mode.strategy == Strategy::ddp;
+        const bool each = sharing_of(mode).accumulate == Accumulate::reduce_scatter;
+        const int64_t bytes = 48 * size_of(mode.reduce_dtype);
+        Sent& own = sent[static_cast<size_t>(world.rank())];
+        std::map<std::string, std::set<int32_t>> seen;  // by table
+        for (int64_t i = 0; i < kSteps * mode.accumulation; ++i) {
+            const Batch& batch = source->next();
+            for (const char* name : {"embed.weight", "values.weight"})
+                seen[name].insert(batch.tokens.begin(), batch.tokens.end());
+            for (const auto& ids : batch.ngrams) seen["grams.weight"].insert(ids.begin(), ids.end());
+            const bool last = (i + 1) % (mode.accumulation * mode.every) == 0;
+            if (!last && !each) continue;
+            for (auto& [name, rows] : seen) {
+                const Bucket& bucket = layout.buckets.bucket_of(layout.table.find(name));
+                const int64_t index = ranks.mesh().group(world.rank(), {Axis::shard, Axis::context}).index;
+                for (const int32_t row : rows) {
+                    if (ddp) own.rows += bytes * (mode.ranks() - 1);
+                    for (int64_t owner = row * 48 / bucket.shard_size;
+                         !ddp && owner <= (row * 48 + 47) / bucket.shard_size; ++owner)
+                        own.rows += owner == index ? 0 : bytes;
+                }
+                rows.clear();
+            }
+        }
+        const auto times = static_cast<double>(each ? kSteps * mode.accumulation : kSteps / mode.every);
+        for (const CollectiveRow& row : step_collectives(layout.buckets, layout.ranks, mode.precision))
+            for (const StepCollective& c : row.collectives)
+                if (c.rows) own.at_most += std::llround(c.sent_bytes * times);
+    });
+    Sent sum;
+    for (const Sent& of : sent) sum = {sum.rows + of.rows, sum.at_most + of.at_most};
+    return sum;
+}
+
+// … and what they make them send whole.
+int64_t whole_sent(const Mode& mode) {
+    const Layout layout(mode);
+    const bool each = sharing_of(mode).accumulate == Accumulate::reduce_scatter;
+    const int64_t times = each ? kSteps * mode.accumulation : kSteps / mode.every;
+    int64_t sent = 0;
+    for (const char* name : {"embed.weight", "values.weight", "grams.weight"}) {
+        const Bucket& bucket = layout.buckets.bucket_of(layout.table.find(name));
+        const int64_t bytes = layout.buckets.padded(bucket) * size_of(mode.reduce_dtype);
+        const int shards = mode.shard * mode.context;
+        sent += times * bytes *
+                (mode.strategy == Strategy::ddp ? 2 * (mode.ranks() - 1) : mode.replicate * (shards - 1));
+    }
+    return sent;
+}
+
+TEST(RowBytesTest, EqualTheRowsThatTokensLookUp) {
+    std::vector<Mode> modes{{Strategy::ddp, 1, 3, 2, OptimizerKind::adamw, Launch::ready},
+                            {Strategy::zero1, 1, 4, 2, OptimizerKind::adamw, Launch::ready},
+                            {Strategy::zero1, 2, 2, 1, OptimizerKind::muon, Launch::ready},
+                            {Strategy::zero2, 1, 8, 3, OptimizerKind::adamw, Launch::ready}};
+    modes[1].every = 2;
+    modes[2].reduce_dtype = DType::bf16;
+    for (Mode& mode : modes) {
+        mode.family = "parts";
+        mode.bucket_bytes = 4 * 4096;
+        const int64_t whole = train_ranks(mode).bytes_sent - whole_sent(mode);
+        mode.exchange_rows = true;
+        const Sent sent = rows_sent(mode);
+        EXPECT_EQ(train_ranks(mode).bytes_sent - sent.rows, whole) << ::testing::PrintToString(mode);
+        EXPECT_LE(sent.rows, sent.at_most) << "what plan says";
+        EXPECT_GE(sent.rows, sent.at_most / 4) << "which says something";
+    }
+}
+
+}  // namespace row_exchange_test
+}  // namespace speedrun::testing

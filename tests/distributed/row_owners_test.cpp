@@ -1,0 +1,73 @@
+// Who owns which rows, and how many travel at most, worked out by hand.
+#include "train/sharding/row_owners.h"
+
+#include <gtest/gtest.h>
+
+namespace speedrun::testing {
+namespace row_owners_test {
+
+struct Case {
+    ParameterTable table;
+    Bucket bucket;
+
+    // A table of 10 rows of 12, in shards of 32 elements: rows 2 and 5 are cut, the last shard has two rows and a third.
+    explicit Case(int64_t most_rows) {
+        table.declare("table.weight", {{Dimension::rows, 10}, {Dimension::columns, 12}}, {});
+        bucket.pieces = {{&table[0], 0, 0, 120}};
+        bucket.count = 120;
+        bucket.num_shards = 4;
+        bucket.shard_size = 32;
+        bucket.most_rows = most_rows;
+    }
+};
+
+void expect_range(const OwnedRange& range, int64_t first, int64_t count) {
+    EXPECT_EQ(range.first, first);
+    EXPECT_EQ(range.count, count);
+}
+
+TEST(RowOwnersTest, ShardsThatCutRowsBothOwnThem) {
+    const Case c(4);
+    const RowOwners owners(c.bucket, false, 4);
+    expect_range(owners.owned_by(0), 0, 3);
+    expect_range(owners.owned_by(1), 2, 4);
+    expect_range(owners.owned_by(2), 5, 3);
+    expect_range(owners.owned_by(3), 8, 2);
+    EXPECT_EQ(owners.most_packed(), 7) << "4 rows, and one more for each cut";
+    EXPECT_EQ(owners.most_received(0), 12);
+    EXPECT_EQ(owners.most_received(1), 16);
+    EXPECT_EQ(owners.most_received(3), 8);
+    EXPECT_EQ(owners.most_sent(), 7) << "none of them its own";
+    const std::vector<int32_t> rows{0, 2, 4, 5, 9};
+    const auto of_second = owners.owned_by(1).of(rows);
+    EXPECT_EQ(std::vector<int32_t>(of_second.begin(), of_second.end()), (std::vector<int32_t>{2, 4, 5}));
+}
+
+TEST(RowOwnersTest, MoreRowsThanThereAreDoNotTravel) {
+    const Case c(10);
+    const RowOwners owners(c.bucket, false, 4);
+    EXPECT_EQ(owners.most_packed(), 12) << "3, 4, 3 and 2";
+    EXPECT_EQ(owners.most_sent(), (9 + 8 + 9 + 10) / 4.0) << "all but its own";
+}
+
+TEST(RowOwnersTest, WhereAllOwnAllEveryRankSendsItsRowsToAllOthers) {
+    Case c(4);
+    c.bucket.num_shards = 1;
+    const RowOwners owners(c.bucket, true, 3);
+    expect_range(owners.owned_by(2), 0, 10);
+    EXPECT_EQ(owners.most_packed(), 4);
+    EXPECT_EQ(owners.most_received(1), 12);
+    EXPECT_EQ(owners.most_sent(), 8);
+}
+
+TEST(RowOwnersTest, ShardsBehindTheEndOwnNothing) {
+    Case c(4);
+    c.bucket.num_shards = 6;
+    const RowOwners owners(c.bucket, false, 6);
+    expect_range(owners.owned_by(5), 0, 0);
+    EXPECT_EQ(owners.most_received(5), 0);
+    EXPECT_THROW(RowOwners(c.bucket, false, 4), Error) << "shards of other ranks";
+}
+
+}  // namespace row_owners_test
+}  // namespace speedrun::testing

@@ -1,0 +1,65 @@
+// Runs whose tables' gradients travel as rows, stopped and continued.
+#include <cmath>
+
+#include "tests/distributed/rank_threads.h"
+#include "tests/runs/run_fixture.h"
+#include "train/checkpoint/resume.h"
+#include "train/sharding/resolve_ranks.h"
+
+namespace speedrun::testing {
+namespace rows_resume_test {
+
+class RowsResumeTest : public RunFixture {
+  protected:
+    // Ten steps of two microbatches on each of two ranks; tables are stepped every two steps.
+    Config config_by(TableExchange exchange, const std::string& every) const {
+        Config c = config({"schedule.steps=10", "model.num_layers=1", "batch.tokens_per_step=256",
+                           "batch.microbatch_tokens=64", "threads=1", "device=cpu", "eval.every=5",
+                           "data.val_tokens=300", "checkpoint.keep=100", "checkpoint.every=" + every,
+                           "model.max_ngram=3", "model.ngram_rows=400", "optimizers.groups.1.every=2",
+                           "parallel.strategy=zero1", "parallel.bucket_bytes=4096"});
+        c.model.parts = c.model.spelled_out();
+        c.model.preset = Family::none;
+        for (auto& [name, table] : c.model.parts.tables) table.exchange = exchange;
+        return parse_config(config_to_json(c), "spelled out", {});
+    }
+    std::string path(const std::string& name) const { return (folder_ / "logs" / name).string(); }
+
+    void train(const Config& c, const std::string& name, const std::string& resume = "") {
+        run_ranks(2, [&](World& world) {
+            const Ranks ranks = resolve_ranks(c, world);
+            Runtime runtime(runtime_options(c, ranks));
+            const ResumePoint point = find_resume_point(world, resume, path(name), c);
+            RunFolder folder =
+                ranks.first() ? RunFolder((folder_ / "logs").string(), name) : RunFolder::silent(path(name));
+            Trainer trainer(c, runtime, ranks, folder,
+                            {.quiet = true, .warm_up = false, .resume = point.reader.get()});
+            trainer.run();
+        });
+    }
+    // Loss and norm of the steps from `first` on, and the validations after it.
+    std::vector<double> curve_from(const std::string& name, int64_t first) const {
+        std::vector<double> values;
+        for (const Json& line : metrics(name)) {
+            if (line["step"].get<int64_t>() < first) continue;
+            values.push_back(line["loss"]);
+            if (line["event"] == "step") values.push_back(line["grad_norm"]);
+        }
+        return values;
+    }
+};
+
+// How they travel is no matter of what is trained: a run may go on the other way.
+TEST_F(RowsResumeTest, GoOnBitwiseEitherWay) {
+    train(config_by(TableExchange::rows, "4"), "rows");
+    const std::vector<double> expected = curve_from("rows", 4);
+    ASSERT_EQ(expected.size(), 6u * 2 + 2);
+    for (const TableExchange exchange : {TableExchange::rows, TableExchange::whole}) {
+        const std::string name = std::string("later_") + word_of(exchange);
+        train(config_by(exchange, "0"), name, path("rows") + "/checkpoints/" + checkpoint_name(4));
+        EXPECT_EQ(curve_from(name, 0), expected) << name;
+    }
+}
+
+}  // namespace rows_resume_test
+}  // namespace speedrun::testing
