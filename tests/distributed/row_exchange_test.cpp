@@ -18,18 +18,25 @@ namespace speedrun::testing {
 namespace row_exchange_test {
 
 constexpr int64_t kRows = 37, kColumns = 12;
+constexpr int64_t kBucketBytes = 16384;  // less than any table has, so that each is alone in any case
+
+// A rank before its first or second sum.
+struct Turn {
+    int rank, round;
+};
 
 // What a rank looks up before a sum: rank 0 its first row alone, so that it has nothing for most owners; rank 1 nothing at
 // first; the others rows of their own and common ones, some of them twice.
-std::vector<int32_t> ids_of(int rank, int round) {
+std::vector<int32_t> ids_of(const Turn& turn) {
+    const auto [rank, round] = turn;
     if (rank == 0) return {0, 0, kRows};  // the last: another rank's
     if (rank == 1 && round == 0) return {};
     std::vector<int32_t> ids{36, 5, 5, 17};
     for (int i = 0; i < 8; ++i) ids.push_back((rank * 7 + i * 5 + round * 11) % kRows);
     return ids;
 }
-bool has(int rank, int round, int64_t row) {
-    const std::vector<int32_t> ids = ids_of(rank, round);
+bool has(const Turn& turn, int64_t row) {
+    const std::vector<int32_t> ids = ids_of(turn);
     return row < kRows && std::find(ids.begin(), ids.end(), row) != ids.end();
 }
 
@@ -65,8 +72,8 @@ void sum_twice(World& world, Strategy strategy) {
     auto* const values = static_cast<float*>(whole.data());
     for (const int round : {0, 1}) {
         for (int64_t e = 0; e < layout.padded(bucket); ++e)
-            values[e] = has(world.rank(), round, e / kColumns) ? rank_value(world.rank(), e, 5) : 0;
-        const std::vector<int32_t> ids = ids_of(world.rank(), round);
+            values[e] = has({world.rank(), round}, e / kColumns) ? rank_value(world.rank(), e, 5) : 0;
+        const std::vector<int32_t> ids = ids_of({world.rank(), round});
         const auto half = std::span(ids).subspan(0, ids.size() / 2);
         exchange.see(table[0], half);  // of two microbatches
         exchange.see(table[0], std::span(ids).subspan(half.size()));
@@ -77,7 +84,7 @@ void sum_twice(World& world, Strategy strategy) {
              e < std::min((bucket.index + 1) * bucket.shard_size, bucket.count); ++e) {
             float sum = 0;
             for (int rank = 0; rank < n; ++rank)
-                if (has(rank, round, e / kColumns))
+                if (has({rank, round}, e / kColumns))
                     sum += static_cast<float>(static_cast<T>(rank_value(rank, e, 5)));
             if (values[e] == sum) continue;
             // The other ranks wait for this one in the next round.
@@ -152,7 +159,7 @@ std::vector<Mode> all_modes() {
         const auto add = [&](const char* family, int shard, int64_t accumulation, const auto& change) {
             Mode mode{strategy, 1, shard, accumulation, OptimizerKind::adamw, Launch::ready};
             mode.family = family;
-            mode.bucket_bytes = 4 * 4096;  // of which each table has more: they are alone in any case
+            mode.bucket_bytes = kBucketBytes;
             change(mode);
             modes.push_back(mode);
         };
@@ -234,7 +241,7 @@ Sent rows_sent(const Mode& mode) {
             for (auto& [name, rows] : seen) {
                 const Bucket& bucket = layout.buckets.bucket_of(layout.table.find(name));
                 const int64_t index = ranks.mesh().group(world.rank(), {Axis::shard, Axis::context}).index;
-                for (const int32_t row : rows) {
+                for (const int64_t row : rows) {
                     if (ddp) own.rows += bytes * (mode.ranks() - 1);
                     for (int64_t owner = row * 48 / bucket.shard_size;
                          !ddp && owner <= (row * 48 + 47) / bucket.shard_size; ++owner)
@@ -278,7 +285,7 @@ TEST(RowBytesTest, EqualTheRowsThatTokensLookUp) {
     modes[2].reduce_dtype = DType::bf16;
     for (Mode& mode : modes) {
         mode.family = "parts";
-        mode.bucket_bytes = 4 * 4096;
+        mode.bucket_bytes = kBucketBytes;
         const int64_t whole = train_ranks(mode).bytes_sent - whole_sent(mode);
         mode.exchange_rows = true;
         const Sent sent = rows_sent(mode);
