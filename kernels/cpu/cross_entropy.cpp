@@ -190,6 +190,31 @@ void row_gradient(const Real* logits, Real* dlogits, const RowTargets& targets,
         if (has(o, targets.id[i])) dlogits[targets.id[i] - o.first] = Real(of_target[i]);
 }
 
+// Where a row's gradients are computed: in dlogits or, of 8 bits, in scratch, from which they are rounded.
+template <class Real>
+struct GradientRow {
+    Real* values = nullptr;  // absent: none are wanted
+    E5m2* eight = nullptr;
+    float inverse = 0.0f;
+
+    template <class Arguments>
+    GradientRow(const Arguments& a, int64_t row, Real* scratch) {
+        if (!a.dlogits.present()) return;
+        if (!a.scale.present()) {
+            values = a.dlogits.template as<Real>() + row * a.dlogits.row_stride;
+            return;
+        }
+        const float scale = *a.scale.template as<float>();
+        values = scratch;
+        eight = a.dlogits.template as<E5m2>() + row * a.dlogits.row_stride;
+        inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+    }
+    void finish(int64_t cols) const {
+        if (!eight) return;
+        for (int64_t i = 0; i < cols; ++i) eight[i] = E5m2(static_cast<float>(values[i]) * inverse);
+    }
+};
+
 struct IdLimits {
     int64_t rows, vocab_size;
 };
@@ -212,21 +237,25 @@ void check_ids(const Arguments& a, const IdLimits& limits) {
 void CpuOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
     check(a);
-    auto* scratch = static_cast<float*>(workspace(stream, device_.num_threads() * cols * sizeof(float)));
+    // Of a thread: exponentials, and behind them gradients that are rounded to 8 bits.
+    const int64_t row_bytes = cols * int64_t{sizeof(float)}, bytes = (a.scale.present() ? 2 : 1) * row_bytes;
+    auto* const memory = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
     cpu::submit(stream, "cross_entropy", [=] {
         check_ids(a, {.rows = rows, .vocab_size = a.vocab_size});
         cpu::with_real(a.logits.dtype, [&]<class Real>() {
             cpu::parallel_for(rows, [&](int64_t t) {
                 const RowTargets targets(a, t);
                 const Real* in = a.logits.as<Real>() + t * a.logits.row_stride;
-                Real* out = a.dlogits.present() ? a.dlogits.as<Real>() + t * a.dlogits.row_stride : nullptr;
+                char* const scratch = memory + cpu::member_index() * bytes;
+                const GradientRow<Real> out(a, t, reinterpret_cast<Real*>(scratch + row_bytes));
                 float& loss = a.losses.as<float>()[t];
                 if (targets.count > 0) {
-                    loss = row_loss(in, out, targets, cols, a, scratch + cpu::member_index() * cols);
+                    loss = row_loss(in, out.values, targets, cols, a, reinterpret_cast<float*>(scratch));
                 } else {
                     loss = 0.0f;
-                    if (out) std::fill(out, out + cols, Real(0.0f));
+                    if (out.values) std::fill(out.values, out.values + cols, Real(0.0f));
                 }
+                out.finish(cols);
             });
         });
     });
@@ -249,19 +278,26 @@ void CpuOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) {
 void CpuOps::cross_entropy_of_parts(const op::CrossEntropyOfParts& a, Stream& stream) {
     const int64_t rows = a.losses.numel(), cols = a.dlogits.present() ? a.dlogits.cols() : 0;
     check(a);
+    const int64_t row_bytes = cols * int64_t{sizeof(float)};
+    auto* const memory = a.scale.present()
+                             ? static_cast<char*>(workspace(stream, device_.num_threads() * row_bytes))
+                             : nullptr;
     cpu::submit(stream, "cross_entropy_of_parts", [=] {
         check_ids(a, {.rows = rows, .vocab_size = a.whole_vocab_size});
-        cpu::with_real(a.dlogits.present() ? a.dlogits.dtype : DType::f32, [&]<class Real>() {
+        cpu::with_real(a.dlogits.present() ? a.logits.dtype : DType::f32, [&]<class Real>() {
             cpu::parallel_for(rows, [&](int64_t t) {
                 const RowTargets targets(a, t);
                 const Merged all = merge(a.parts, t, rows);
                 const bool counts = targets.count > 0;
                 a.losses.as<float>()[t] = counts ? targets.weight * all.log_sum - all.targets : 0.0f;
                 if (!a.dlogits.present()) return;
-                Real* const out = a.dlogits.as<Real>() + t * a.dlogits.row_stride;
+                const GradientRow<Real> out(
+                    a, t, reinterpret_cast<Real*>(memory + cpu::member_index() * row_bytes));
                 if (counts)
-                    row_gradient(a.logits.as<Real>() + t * a.logits.row_stride, out, targets, a, all.log_sum);
-                std::fill(out + (counts ? a.vocab_size : 0), out + cols, Real(0.0f));
+                    row_gradient(a.logits.as<Real>() + t * a.logits.row_stride, out.values, targets, a,
+                                 all.log_sum);
+                std::fill(out.values + (counts ? a.vocab_size : 0), out.values + cols, Real(0.0f));
+                out.finish(cols);
             });
         });
     });

@@ -20,6 +20,16 @@ void with_fp8(DType dtype, Body&& body) {
     return body.template operator()<E5m2>();
 }
 
+// to[c][r] = tile[r][c] for the first `rows` and `cols`.
+template <class Fp8>
+void store_columns(const Tensor& to, int64_t row, int64_t col, const Fp8 (&tile)[kTile][kTile]) {
+    const int64_t rows = std::min(kTile, to.cols() - row), cols = std::min(kTile, to.rows() - col);
+    for (int64_t c = 0; c < cols; ++c) {
+        Fp8* line = to.as<Fp8>() + (col + c) * to.row_stride + row;
+        for (int64_t r = 0; r < rows; ++r) line[r] = tile[r][c];
+    }
+}
+
 template <class Real, class To>
 void quantize_tile(const op::Quantize& a, int64_t row, int64_t col, float inverse) {
     const int64_t rows = std::min(kTile, a.x.rows() - row), cols = std::min(kTile, a.x.cols() - col);
@@ -29,11 +39,23 @@ void quantize_tile(const op::Quantize& a, int64_t row, int64_t col, float invers
         for (int64_t c = 0; c < cols; ++c) tile[r][c] = To(static_cast<float>(x[c]) * inverse);
         if (a.out.present()) std::copy_n(tile[r], cols, a.out.as<To>() + (row + r) * a.out.row_stride + col);
     }
-    if (!a.transposed.present()) return;
-    for (int64_t c = 0; c < cols; ++c) {
-        To* to = a.transposed.as<To>() + (col + c) * a.transposed.row_stride + row;
-        for (int64_t r = 0; r < rows; ++r) to[r] = tile[r][c];
-    }
+    if (a.transposed.present()) store_columns(a.transposed, row, col, tile);
+}
+
+template <class Fp8>
+void transpose_tile(const op::TransposeFp8& a, int64_t row, int64_t col) {
+    const int64_t rows = std::min(kTile, a.x.rows() - row), cols = std::min(kTile, a.x.cols() - col);
+    Fp8 tile[kTile][kTile];
+    for (int64_t r = 0; r < rows; ++r)
+        std::copy_n(a.x.as<Fp8>() + (row + r) * a.x.row_stride + col, cols, tile[r]);
+    store_columns(a.out, row, col, tile);
+}
+
+// body(row, col) of each tile of x.
+template <class Body>
+void for_tiles(const Tensor& x, const Body& body) {
+    const int64_t across = cpu::ceil_div(x.cols(), kTile), tiles = cpu::ceil_div(x.rows(), kTile) * across;
+    cpu::parallel_for(tiles, [&](int64_t tile) { body(tile / across * kTile, tile % across * kTile); });
 }
 
 void widen(Bf16* to, const Tensor& x) {
@@ -58,14 +80,20 @@ void CpuOps::quantize(const op::Quantize& a, Stream& stream) {
     check(a);
     cpu::submit(stream, "quantize", [=] {
         const float scale = *a.scale.as<float>(), inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
-        const int64_t across = cpu::ceil_div(a.x.cols(), kTile),
-                      tiles = cpu::ceil_div(a.x.rows(), kTile) * across;
         cpu::with_real(a.x.dtype, [&]<class Real>() {
             with_fp8((a.out.present() ? a.out : a.transposed).dtype, [&]<class To>() {
-                cpu::parallel_for(tiles, [&](int64_t tile) {
-                    quantize_tile<Real, To>(a, tile / across * kTile, tile % across * kTile, inverse);
-                });
+                for_tiles(a.x,
+                          [&](int64_t row, int64_t col) { quantize_tile<Real, To>(a, row, col, inverse); });
             });
+        });
+    });
+}
+
+void CpuOps::transpose_fp8(const op::TransposeFp8& a, Stream& stream) {
+    check(a);
+    cpu::submit(stream, "transpose_fp8", [=] {
+        with_fp8(a.x.dtype, [&]<class Fp8>() {
+            for_tiles(a.x, [&](int64_t row, int64_t col) { transpose_tile<Fp8>(a, row, col); });
         });
     });
 }

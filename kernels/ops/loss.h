@@ -32,11 +32,14 @@ namespace speedrun::op {
 // With weights each row has K targets (multi-token prediction from one head, Gloeckle et al. 2024 being the form with
 // several heads):
 //   losses[t]  = Σ_k weights[k] · (−log softmax(z[t])[targets[k,t]]) over the targets that are not −1
+// With a scale the gradients are 8-bit numbers, what op::Quantize makes of them once they are rounded to the logits' type.
 struct CrossEntropy {
     static constexpr int kMostTargets = 8;  // K
     ByName by_name = ByName();
-    Tensor losses;        // f32 [T]
-    Tensor dlogits = {};  // real [T,V], may alias logits
+    Tensor losses;  // f32 [T]
+    Tensor dlogits =
+        {};  // real [T,V], may alias logits; with scale e5m2 [T,V], rows in units of 16, those of logits too
+    Tensor scale = {};    // f32 [1], of dlogits
     Tensor logits;        // real [T,V]
     Tensor targets;       // i32 [T]; with weights [K,T]
     Tensor weights = {};  // f32 [K]; absent: one target of weight 1
@@ -46,7 +49,7 @@ struct CrossEntropy {
 
     void traffic(Traffic& t) const {
         t.writes(losses, dlogits);
-        t.reads(logits, targets, weights);
+        t.reads(scale, logits, targets, weights);
     }
 };
 
@@ -74,11 +77,12 @@ struct CrossEntropyPart {
 
 // With L = log Σ_p exp(parts[p,t,0]), in order of p:
 //   losses[t]  = W·L − Σ_p parts[p,t,1], 0 where no target counts
-//   dlogits[t] = gradient_scale · d losses[t] / d logits[t]
+//   dlogits[t] = gradient_scale · d losses[t] / d logits[t], by a scale in 8 bits as above
 struct CrossEntropyOfParts {
     ByName by_name = ByName();
     Tensor losses;        // f32 [T]
-    Tensor dlogits = {};  // real [T,V], may alias logits
+    Tensor dlogits = {};  // real [T,V], may alias logits; with scale e5m2 [T,V]
+    Tensor scale = {};    // f32 [1]
     Tensor logits;        // real [T,V]; absent where dlogits is
     Tensor parts;         // f32 [P·T,2]: of part 0, of part 1, …
     Tensor targets;       // i32 [T]; with weights [K,T]
@@ -89,7 +93,7 @@ struct CrossEntropyOfParts {
 
     void traffic(Traffic& t) const {
         t.writes(losses, dlogits);
-        t.reads(parts, targets, weights);
+        t.reads(scale, parts, targets, weights);
         if (dlogits.present()) t.reads(logits);
     }
 };

@@ -128,6 +128,22 @@ void check_part(const Arguments& a, int64_t cols) {
                        a.whole_vocab_size, cols);
     }
 }
+// dlogits as logits are, or 8-bit numbers of theirs.
+template <class Arguments>
+void check_dlogits(const Arguments& a, int64_t rows, int64_t cols) {
+    const bool scaled = a.scale.present();
+    expect(a.dlogits, scaled ? DType::e5m2 : a.logits.dtype, {rows, cols}, "cross_entropy dlogits");
+    if (!scaled) return;
+    expect(a.scale, DType::f32, {1}, "cross_entropy scale");
+    constexpr int64_t kUnit = 16;  // elements, as op::ScaledMatmul takes them
+    for (const Tensor& x : {a.logits, a.dlogits}) {
+        if (cols % kUnit != 0 || x.row_stride % kUnit != 0 ||
+            reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(kUnit) != 0)
+            throw_internal(
+                "cross_entropy: rows of {} ({} apart) are not in units of {}, as dlogits in 8 bits need",
+                x.describe(), x.row_stride, kUnit);
+    }
+}
 void check_pairs(const Tensor& pairs, int64_t count, const char* name) {
     expect(pairs, DType::f32, {count, 2}, name);
     if (!pairs.contiguous()) throw_internal("{} {} is not contiguous", name, pairs.describe());
@@ -201,7 +217,7 @@ void check(const op::CrossEntropy& a) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
     expect(a.losses, DType::f32, {rows}, "cross_entropy losses");
     check_targets(a.targets, a.weights, rows);
-    if (a.dlogits.present()) expect(a.dlogits, a.logits.dtype, {rows, cols}, "cross_entropy dlogits");
+    if (a.dlogits.present()) check_dlogits(a, rows, cols);
     if (a.vocab_size <= 0 || a.vocab_size > cols) {
         throw_internal("cross_entropy: vocabulary of {} does not fit {} logits", a.vocab_size, cols);
     }
@@ -223,7 +239,7 @@ void check(const op::CrossEntropyOfParts& a) {
     check_pairs(a.parts, pairs, "cross_entropy parts");
     if (!a.dlogits.present()) return;
     expect_shape(a.logits, {rows, a.logits.cols()}, "cross_entropy logits");
-    expect(a.dlogits, a.logits.dtype, {rows, a.logits.cols()}, "cross_entropy dlogits");
+    check_dlogits(a, rows, a.logits.cols());
     check_part(a, a.logits.cols());
 }
 

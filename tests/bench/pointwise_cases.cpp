@@ -223,28 +223,35 @@ void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
          }});
 }
 
-// num_targets: of each row, weighed if there are several.
-void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap, int64_t num_targets = 1) {
+struct LossForm {
+    int64_t num_targets = 1;  // of each row, weighed if there are several
+    bool fp8 = false;         // gradients in 8 bits
+};
+
+void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap, LossForm form = {}) {
+    const auto [num_targets, fp8] = form;
     const int64_t tokens = s.tokens, vocab = s.padded_vocab;
     const int64_t vocab_size = s.vocab_size;
     const std::vector<int32_t> targets =
         zipf_tokens({.count = num_targets * tokens, .vocab_size = s.vocab_size});
     const std::string several = num_targets > 1 ? fmt::format("_{}_targets", num_targets) : "";
-    cases.push_back({fmt::format("pointwise.{}.cross_entropy{}", s.name, several),
+    cases.push_back({fmt::format("pointwise.{}.cross_entropy{}{}", s.name, several, fp8 ? "_fp8" : ""),
                      "cross_entropy",
                      sizes(tokens, vocab),
                      0,
                      {{"realistic", 0, 0, 2.2 / 2.4}},
-                     [=](CaseMemory& m) -> Enqueue {
+                     [=, fp8 = fp8, num_targets = num_targets](CaseMemory& m) -> Enqueue {
                          const Tensor losses = m.output(DType::f32, {tokens}),
-                                      dlogits = m.output({tokens, vocab}), logits = m.input({tokens, vocab}),
-                                      ids = m.indices(targets);
+                                      dlogits = m.output(fp8 ? DType::e5m2 : m.real(), {tokens, vocab}),
+                                      logits = m.input({tokens, vocab}), ids = m.indices(targets);
+                         const Tensor scale = fp8 ? m.constant({1}, 1.0f / 448) : Tensor{};
                          const bool weighed = num_targets > 1;
                          const Tensor target = weighed ? ids.reshaped({num_targets, tokens}) : ids;
                          const Tensor weights = weighed ? m.input(DType::f32, {num_targets}) : Tensor{};
                          return [=](Ops& ops, Stream& stream) {
                              ops.cross_entropy({.losses = losses,
                                                 .dlogits = dlogits,
+                                                .scale = scale,
                                                 .logits = logits,
                                                 .targets = target,
                                                 .weights = weights,
@@ -313,7 +320,8 @@ std::vector<Case> pointwise_cases(const Shapes& shapes) {
     add_residual_stream(cases, shapes.recipe);
     add_rotary(cases, shapes.recipe);
     add_loss(cases, shapes.recipe, 15.0f);
-    add_loss(cases, shapes.recipe, 15.0f, 3);
+    add_loss(cases, shapes.recipe, 15.0f, {.num_targets = 3});
+    add_loss(cases, shapes.recipe, 15.0f, {.num_targets = 3, .fp8 = true});
     add_loss_in_parts(cases, shapes.recipe, 15.0f);
     add_norm(cases, shapes.gpt2, NormKind::layernorm);
     add_activation(cases, shapes.gpt2, Activation::gelu_tanh);

@@ -49,28 +49,36 @@ void add_linear(std::vector<Case>& cases, const ModelShape& shape, const Linear&
          }});
 }
 
-// The head's products of 8-bit numbers, and what rounds x and the gradients of its logits.
+// The head's products of 8-bit numbers, and what their operands come from. The loss writes its gradients as such a number
+// (pointwise_cases.cpp).
 void add_fp8_head(std::vector<Case>& cases, const ModelShape& shape) {
     const int64_t tokens = shape.tokens, width = shape.width, vocab = shape.padded_vocab;
     const std::string name = fmt::format("fp8.{}.head.", shape.name);
-    const auto quantize = [&](const char* what, int64_t columns, DType type) {
-        cases.push_back({name + what,
-                         "quantize",
-                         fmt::format("{}x{}", tokens, columns),
-                         0,
-                         {},
-                         [=](CaseMemory& m) -> Enqueue {
-                             const Tensor out = m.output(type, {tokens, columns}),
-                                          turned = m.output(type, {columns, tokens}),
-                                          x = m.input({tokens, columns}), scale = m.constant({1}, 0.01f);
-                             return [=](Ops& ops, Stream& stream) {
-                                 ops.quantize({.out = out, .transposed = turned, .x = x, .scale = scale},
-                                              stream);
-                             };
-                         }});
-    };
-    quantize("quantize_x", width, DType::e4m3);
-    quantize("quantize_gradient", vocab, DType::e5m2);
+    cases.push_back({name + "quantize_x",
+                     "quantize",
+                     fmt::format("{}x{}", tokens, width),
+                     0,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor out = m.output(DType::e4m3, {tokens, width}),
+                                      turned = m.output(DType::e4m3, {width, tokens}),
+                                      x = m.input({tokens, width}), scale = m.constant({1}, 0.01f);
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.quantize({.out = out, .transposed = turned, .x = x, .scale = scale}, stream);
+                         };
+                     }});
+    cases.push_back({name + "transpose_gradient",
+                     "transpose_fp8",
+                     fmt::format("{}x{}", tokens, vocab),
+                     0,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor turned = m.output(DType::e5m2, {vocab, tokens}),
+                                      x = m.input(DType::e5m2, {tokens, vocab});
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.transpose_fp8({.out = turned, .x = x}, stream);
+                         };
+                     }});
     struct Operand {
         DType type;
         int64_t rows;

@@ -27,10 +27,11 @@ namespace {
 // bounded: capped so low that the cap stands in for the maximum.
 enum class Method : uint8_t { bounded, online };
 
-template <class Real>
+template <class Real, class Out>
 struct Arguments {
     float* losses;
-    Rows<Real> dlogits, logits;
+    loss::Gradients<Real, Out> dlogits;
+    Rows<Real> logits;
     const int32_t* targets;
     int64_t target_stride;  // from one target of a row to the next
     const float* weights;   // null: one target
@@ -92,8 +93,8 @@ struct RowTargets {
     bool valid = true, counts = false;
 };
 
-template <class Real, int W>
-__device__ __forceinline__ RowTargets several_targets(const Arguments<Real>& a, int64_t row) {
+template <int W, class Arguments>
+__device__ __forceinline__ RowTargets several_targets(const Arguments& a, int64_t row) {
     RowTargets all;
     for (int k = 0; k < a.num_targets; ++k) {
         const int32_t id = a.targets[k * a.target_stride + row];
@@ -111,15 +112,15 @@ __device__ __forceinline__ RowTargets several_targets(const Arguments<Real>& a, 
     return all;
 }
 
-template <class Real, int W, Method kMethod, bool kSeveral>
+// Out: what dlogits are.
+template <class Real, class Out, int W, Method kMethod, bool kSeveral>
 __global__ void __launch_bounds__(sizes::kLossThreads, 2)
-    cross_entropy_kernel(Arguments<Real> a, int64_t chunks, Cache<W> cache) {
+    cross_entropy_kernel(Arguments<Real, Out> a, int64_t chunks, Cache<W> cache) {
     constexpr bool kOnline = kMethod == Method::online;
     const int64_t row = blockIdx.x;
     RowTargets all;
-    if constexpr (kSeveral) all = several_targets<Real, W>(a, row);
+    if constexpr (kSeveral) all = several_targets<W>(a, row);
     const int32_t target = kSeveral ? all.target : a.targets[row];
-    Real* const out = a.has_gradient ? a.dlogits.at(row) : nullptr;
     const auto chunk_at = [&](int64_t chunk, int64_t end) {
         const int64_t left = end - chunk * W;
         return Chunk<W>{left < W ? static_cast<int>(left < 0 ? 0 : left) : W};
@@ -128,11 +129,12 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     if (!valid || !(kSeveral ? all.counts : target >= 0)) {
         if (threadIdx.x == 0) a.losses[row] = valid ? 0.0f : quiet_nan();
         if (!a.has_gradient) return;
+        const loss::GradientRow<Real, Out> out = a.dlogits.row(row);
         Vector<W> zero;
 #pragma unroll
         for (int i = 0; i < W; ++i) zero[i] = 0.0f;
         for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x)
-            chunk_at(chunk, a.padded).store(out + chunk * W, zero);
+            out.store(chunk * W, chunk_at(chunk, a.padded), zero);
         return;
     }
     const Real* const in = a.logits.at(row);
@@ -186,6 +188,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
         if (threadIdx.x == 0) a.losses[row] = loss();
     }
     if (!a.has_gradient) return;
+    const loss::GradientRow<Real, Out> out = a.dlogits.row(row);
     const float scaled = kSeveral ? a.gradient_scale * all.weight : a.gradient_scale;
     const float factor = (kOnline ? 1.0f : 4.0f) * (cap.slope * scaled) / total;
     // Exponential times slope; what the sum has to come into yet, as the cache has it.
@@ -218,50 +221,54 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
                 for (int i = 0; i < W; ++i) d[i] -= i == id % W ? share : 0.0f;
             }
         }
-        chunk_at(chunk, a.padded).store(out + chunk * W, d);
+        out.store(chunk * W, chunk_at(chunk, a.padded), d);
     }
     // The target's own, by the thread that has stored its chunk; of several it has had them before.
     if (!kSeveral && threadIdx.x == target / W % blockDim.x) {
         const float slope = capped ? cap.slope * (4.0f * target_gap * (1.0f - target_gap)) : 1.0f;
-        out[target] = from_float<Real>(term(target_logit) * factor - a.gradient_scale * slope);
+        out.store_one(target, term(target_logit) * factor - a.gradient_scale * slope);
     }
+}
+
+template <class Real, class Out, int W>
+void launch_loss(const op::CrossEntropy& a, LaunchSite site) {
+    const int64_t rows = a.logits.rows(), cols = a.logits.cols();
+    const bool several = a.weights.present();
+    const Arguments<Real, Out> arguments{a.losses.as<float>(),
+                                         loss::Gradients<Real, Out>(a),
+                                         Rows<Real>(a.logits),
+                                         a.targets.as<int32_t>(),
+                                         several ? a.targets.row_stride : 0,
+                                         several ? a.weights.as<float>() : nullptr,
+                                         several ? static_cast<int>(a.weights.numel()) : 1,
+                                         a.vocab_size,
+                                         cols,
+                                         loss::Cap(a.softcap),
+                                         a.gradient_scale,
+                                         a.dlogits.present()};
+    const int64_t chunks = (cols + W - 1) / W;
+    const bool bounded = a.softcap.present() && a.softcap.cap <= sizes::kLossMaxSoftcap;
+    const int64_t room =
+        std::min(sizes::kLossCacheBytes, max_shared_memory(site.stream) - kReduceSharedBytes);
+    const Cache<W> cache{bounded && a.dlogits.present() ? Cache<W>::chunks_of(chunks, room) : 0};
+    auto* kernel = bounded ? cross_entropy_kernel<Real, Out, W, Method::bounded, false>
+                           : cross_entropy_kernel<Real, Out, W, Method::online, false>;
+    if (several) {
+        kernel = bounded ? cross_entropy_kernel<Real, Out, W, Method::bounded, true>
+                         : cross_entropy_kernel<Real, Out, W, Method::online, true>;
+    }
+    launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes + cache.bytes(), site,
+           arguments, chunks, cache);
 }
 
 }  // namespace
 
 void CudaOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
-    const int64_t rows = a.logits.rows(), cols = a.logits.cols();
     check(a);
-    if (rows == 0) return;
-    const bool several = a.weights.present();
+    if (a.logits.rows() == 0) return;
+    const LaunchSite site(stream);
     cuda::with_real(a.logits.dtype, [&]<class Real>() {
-        const Arguments<Real> arguments{a.losses.as<float>(),
-                                        Rows<Real>(a.dlogits),
-                                        Rows<Real>(a.logits),
-                                        a.targets.as<int32_t>(),
-                                        several ? a.targets.row_stride : 0,
-                                        several ? a.weights.as<float>() : nullptr,
-                                        several ? static_cast<int>(a.weights.numel()) : 1,
-                                        a.vocab_size,
-                                        cols,
-                                        loss::Cap(a.softcap),
-                                        a.gradient_scale,
-                                        a.dlogits.present()};
-        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.dlogits, a.logits}), [&]<int W>() {
-            const int64_t chunks = (cols + W - 1) / W;
-            const bool bounded = a.softcap.present() && a.softcap.cap <= sizes::kLossMaxSoftcap;
-            const int64_t room =
-                std::min(sizes::kLossCacheBytes, max_shared_memory(stream) - kReduceSharedBytes);
-            const Cache<W> cache{bounded && a.dlogits.present() ? Cache<W>::chunks_of(chunks, room) : 0};
-            auto* kernel = bounded ? cross_entropy_kernel<Real, W, Method::bounded, false>
-                                   : cross_entropy_kernel<Real, W, Method::online, false>;
-            if (several) {
-                kernel = bounded ? cross_entropy_kernel<Real, W, Method::bounded, true>
-                                 : cross_entropy_kernel<Real, W, Method::online, true>;
-            }
-            launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes + cache.bytes(),
-                   stream, arguments, chunks, cache);
-        });
+        loss::with_gradients<Real>(a, [&]<class Out, int W>() { launch_loss<Real, Out, W>(a, site); });
     });
 }
 

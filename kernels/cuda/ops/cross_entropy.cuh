@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/blocks/kernel_sizes.h"
 #include "kernels/cuda/blocks/ptx.h"
+#include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/ops/loss.h"
 
 namespace speedrun::loss {
@@ -30,11 +32,66 @@ struct Cap {
     }
 };
 
+// Where a row's gradients go: as what logits are, or (E5m2) rounded to that and then, times 1/scale, to 8 bits.
+template <class Real, class Out>
+struct GradientRow {
+    Out* out;
+    float inverse;
+
+    __device__ __forceinline__ float scaled(float d) const { return to_float(from_float<Real>(d)) * inverse; }
+    // W elements from `col` on, or as many as there are; in 8 bits always all.
+    template <int W>
+    __device__ __forceinline__ void store(int64_t col, const Chunk<W>& chunk, const Vector<W>& d) const {
+        if constexpr (std::is_same_v<Out, E5m2>) {
+            Packed<W, E5m2> packed;
+#pragma unroll
+            for (int i = 0; i < W / 4; ++i)
+                packed.bits[i] = ptx::pack_fp8<E5m2>(scaled(d[4 * i]), scaled(d[4 * i + 1]),
+                                                     scaled(d[4 * i + 2]), scaled(d[4 * i + 3]));
+            expect_aligned<W>(out + col);
+            store_word(reinterpret_cast<typename Packed<W, E5m2>::Word*>(out + col), packed.words[0]);
+        } else {
+            chunk.store(out + col, d);
+        }
+    }
+    __device__ __forceinline__ void store_one(int64_t col, float d) const {
+        if constexpr (std::is_same_v<Out, E5m2>) {
+            const float x = scaled(d);
+            out[col].bits = static_cast<uint8_t>(ptx::pack_fp8<E5m2>(x, x, x, x) & 0xffu);
+        } else {
+            out[col] = from_float<Real>(d);
+        }
+    }
+};
+template <class Real, class Out>
+struct Gradients {
+    Rows<Out> rows;
+    const float* scale;  // of 8 bits; 0 gives zeros
+
+    template <class Operation>
+    explicit Gradients(const Operation& a) : rows(a.dlogits), scale(a.scale.template as<float>()) {}
+    __device__ __forceinline__ GradientRow<Real, Out> row(int64_t row) const {
+        float inverse = 1.0f;
+        if constexpr (std::is_same_v<Out, E5m2>) inverse = *scale == 0.0f ? 0.0f : 1.0f / *scale;
+        return {rows.at(row), inverse};
+    }
+};
+
 // The least number of threads that go over a row in as few rounds as kLossThreads would.
 inline int block_threads(int64_t chunks) {
     const int64_t rounds = std::max<int64_t>(1, (chunks + sizes::kLossThreads - 1) / sizes::kLossThreads);
     const int64_t threads = std::max<int64_t>(1, (chunks + rounds - 1) / rounds);
     return static_cast<int>((threads + sizes::kWarp - 1) / sizes::kWarp * sizes::kWarp);
+}
+
+// Calls body.template operator()<Out, W>() with what dlogits are and the elements that a thread handles at once. Rows of 8 bits
+// are always aligned.
+template <class Real, class Operation, class Body>
+void with_gradients(const Operation& a, Body&& body) {
+    constexpr int kWidth = kVectorWidth<Real>;
+    if (a.scale.present()) return body.template operator()<E5m2, kWidth>();
+    if (aligned_rows(kWidth, {a.dlogits, a.logits})) return body.template operator()<Real, kWidth>();
+    body.template operator()<Real, 1>();
 }
 
 }  // namespace speedrun::loss

@@ -21,7 +21,7 @@ namespace speedrun {
 
 namespace {
 
-using loss::block_threads, loss::exp_approx, loss::kTwiceLog2E;
+using loss::block_threads, loss::exp_approx, loss::Gradients, loss::GradientRow, loss::kTwiceLog2E;
 
 // bounded: capped so low that the cap stands in for the maximum.
 enum class PartMethod : uint8_t { bounded, online };
@@ -114,10 +114,11 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     part[2 * row + 1] = of_targets;
 }
 
-template <class Real>
+template <class Real, class Out>
 struct OfPartsArguments {
     float* losses;
-    Rows<Real> dlogits, logits;
+    Gradients<Real, Out> dlogits;
+    Rows<Real> logits;
     const float* parts;
     int64_t num_parts, rows, padded;
     loss::Cap cap;
@@ -128,8 +129,8 @@ struct OfPartsArguments {
 struct Merged {
     float log_sum, targets;
 };
-template <class Real>
-__device__ __forceinline__ Merged merge(const OfPartsArguments<Real>& a, int64_t row) {
+template <class Arguments>
+__device__ __forceinline__ Merged merge(const Arguments& a, int64_t row) {
     const float* const of = a.parts + 2 * row;
     const int64_t next = 2 * a.rows;  // from a part to the next
     float highest = -std::numeric_limits<float>::infinity(), sum = 0.0f, targets = 0.0f;
@@ -165,18 +166,19 @@ __device__ __forceinline__ Counted counted_targets(const PartTargets& targets, i
 
 // chunks: of a row of dlogits, none where no gradient is wanted. Three blocks on a multiprocessor: nothing is kept in shared
 // memory, and registers left to the compiler would hold many parts at once, which are few.
-template <class Real, int W, bool kCapped>
+template <class Real, class Out, int W, bool kCapped>
 __global__ void __launch_bounds__(sizes::kLossThreads, 3)
-    cross_entropy_of_parts_kernel(OfPartsArguments<Real> a, PartTargets targets, int64_t chunks) {
+    cross_entropy_of_parts_kernel(OfPartsArguments<Real, Out> a, PartTargets targets, int64_t chunks) {
     const int64_t row = blockIdx.x;
     const Counted all = counted_targets<W>(targets, row);
+    const GradientRow<Real, Out> out = a.dlogits.row(row);
     if (!all.valid || !all.counts) {
         if (threadIdx.x == 0) a.losses[row] = all.valid ? 0.0f : quiet_nan();
         Vector<W> zero;
 #pragma unroll
         for (int i = 0; i < W; ++i) zero[i] = 0.0f;
         for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x)
-            Columns<W>{a.padded}.chunk(chunk).store(a.dlogits.at(row, chunk * W), zero);
+            out.store(chunk * W, Columns<W>{a.padded}.chunk(chunk), zero);
         return;
     }
     const Merged merged = merge(a, row);
@@ -212,8 +214,26 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 3)
             for (int i = 0; i < W; ++i) d[i] -= i == column % W ? share : 0.0f;
         }
         // dlogits may be logits: nobody else reads this chunk.
-        Columns<W>{a.padded}.chunk(chunk).store(a.dlogits.at(row, chunk * W), d);
+        out.store(chunk * W, Columns<W>{a.padded}.chunk(chunk), d);
     }
+}
+
+template <class Real, class Out, int W>
+void launch_of_parts(const op::CrossEntropyOfParts& a, LaunchSite site) {
+    const int64_t rows = a.losses.numel(), cols = a.dlogits.present() ? a.dlogits.cols() : 0;
+    const OfPartsArguments<Real, Out> arguments{.losses = a.losses.as<float>(),
+                                                .dlogits = Gradients<Real, Out>(a),
+                                                .logits = Rows<Real>(a.logits),
+                                                .parts = a.parts.as<float>(),
+                                                .num_parts = a.parts.rows() / rows,
+                                                .rows = rows,
+                                                .padded = cols,
+                                                .cap = loss::Cap(a.softcap),
+                                                .gradient_scale = a.gradient_scale};
+    const int64_t chunks = (cols + W - 1) / W;
+    auto* const kernel = a.softcap.present() ? cross_entropy_of_parts_kernel<Real, Out, W, true>
+                                             : cross_entropy_of_parts_kernel<Real, Out, W, false>;
+    launch(kernel, grid_of(rows, 1), block_threads(chunks), 0, site, arguments, PartTargets(a), chunks);
 }
 
 }  // namespace
@@ -235,26 +255,11 @@ void CudaOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) 
 }
 
 void CudaOps::cross_entropy_of_parts(const op::CrossEntropyOfParts& a, Stream& stream) {
-    const int64_t rows = a.losses.numel(), cols = a.dlogits.present() ? a.dlogits.cols() : 0;
     check(a);
-    if (rows == 0) return;
-    cuda::with_real(a.dlogits.present() ? a.dlogits.dtype : DType::f32, [&]<class Real>() {
-        const OfPartsArguments<Real> arguments{.losses = a.losses.as<float>(),
-                                               .dlogits = Rows<Real>(a.dlogits),
-                                               .logits = Rows<Real>(a.logits),
-                                               .parts = a.parts.as<float>(),
-                                               .num_parts = a.parts.rows() / rows,
-                                               .rows = rows,
-                                               .padded = cols,
-                                               .cap = loss::Cap(a.softcap),
-                                               .gradient_scale = a.gradient_scale};
-        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.dlogits, a.logits}), [&]<int W>() {
-            const int64_t chunks = a.dlogits.present() ? (cols + W - 1) / W : 0;
-            auto* const kernel = a.softcap.present() ? cross_entropy_of_parts_kernel<Real, W, true>
-                                                     : cross_entropy_of_parts_kernel<Real, W, false>;
-            launch(kernel, grid_of(rows, 1), block_threads(chunks), 0, stream, arguments, PartTargets(a),
-                   chunks);
-        });
+    if (a.losses.numel() == 0) return;
+    const LaunchSite site(stream);
+    cuda::with_real(a.dlogits.present() ? a.logits.dtype : DType::f32, [&]<class Real>() {
+        loss::with_gradients<Real>(a, [&]<class Out, int W>() { launch_of_parts<Real, Out, W>(a, site); });
     });
 }
 

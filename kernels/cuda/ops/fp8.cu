@@ -1,6 +1,6 @@
 // 8-bit numbers: what rounds to them, and their product where the library has none. GPUs from sm_89 on.
 //
-// Floor of quantize, real of b bytes: b + 1 bytes an element, 2 with the transposed; of scaled_matmul that of matmul.cu at twice
+// Floor of quantize, real of b bytes: b + 1 bytes an element, b + 2 with the transposed; of transpose_fp8 2; of scaled_matmul that of matmul.cu at twice
 // the rate.
 #include <algorithm>
 
@@ -22,8 +22,7 @@ constexpr int64_t kTileBytes = kEdge * kEdge;
 template <class Real, class To>
 struct QuantizeArguments {
     Rows<const Real> x;
-    To *out, *transposed;  // null: not wanted
-    int64_t out_stride, transposed_stride;
+    Rows<To> out, transposed;  // null: not wanted
     int rows, cols;
     const float* scale;
 };
@@ -46,17 +45,45 @@ __device__ __forceinline__ void store_unit(To* to, uint2 unit, int count) {
     }
 }
 
+// What a thread has to itself of a block's tile.
+struct TilePlace {
+    int row0, col0;  // of the tile
+    int line, unit;
+
+    __device__ __forceinline__ TilePlace()
+        : row0(static_cast<int>(blockIdx.y) * kEdge),
+          col0(static_cast<int>(blockIdx.x) * kEdge),
+          line(static_cast<int>(threadIdx.x) / (kEdge / kUnit)),
+          unit(static_cast<int>(threadIdx.x) % (kEdge / kUnit)) {}
+};
+
+// Writes the tile's columns as rows of `to`, a matrix of cols x rows.
+template <bool kAligned, class To>
+__device__ __forceinline__ void store_columns(Rows<To> to, int rows, int cols, const uint32_t* tile,
+                                              const TilePlace& at) {
+#pragma unroll
+    for (int c = at.line; c < kEdge; c += kRowsAtOnce) {
+        const int col = at.col0 + c, row = at.row0 + at.unit * kUnit;
+        uint32_t halves[2] = {};
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i) {
+            const uint32_t four = tile[unit_offset(at.unit * kUnit + i, c / kUnit) / 4 + c % kUnit / 4];
+            halves[i / 4] |= (four >> 8 * (c % 4) & 0xffu) << 8 * (i % 4);
+        }
+        const int count = col < cols ? max(0, min(kUnit, rows - row)) : 0;
+        store_unit<kAligned>(to.at(col, row), make_uint2(halves[0], halves[1]), count);
+    }
+}
+
 // kAligned: rows and columns come in eights, and all rows begin at multiples of eight elements.
 template <class Real, class To, bool kAligned>
 __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArguments<Real, To> p) {
     uint32_t* const tile = shared_memory<uint32_t>(0, kTileBytes / 4);  // four numbers each
-    const int row0 = static_cast<int>(blockIdx.y) * kEdge, col0 = static_cast<int>(blockIdx.x) * kEdge;
-    const int line = static_cast<int>(threadIdx.x) / (kEdge / kUnit),
-              unit = static_cast<int>(threadIdx.x) % (kEdge / kUnit);
+    const TilePlace at;
     const float scale = *p.scale, inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
 #pragma unroll
-    for (int r = line; r < kEdge; r += kRowsAtOnce) {
-        const int row = row0 + r, col = col0 + unit * kUnit;
+    for (int r = at.line; r < kEdge; r += kRowsAtOnce) {
+        const int row = at.row0 + r, col = at.col0 + at.unit * kUnit;
         const int count = row < p.rows ? max(0, min(kUnit, p.cols - col)) : 0;
         Vector<kUnit> v;
         if constexpr (kAligned) {
@@ -71,24 +98,39 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
         for (int i = 0; i < kUnit; ++i) v[i] *= inverse;
         const uint2 eight =
             make_uint2(ptx::pack_fp8<To>(v[0], v[1], v[2], v[3]), ptx::pack_fp8<To>(v[4], v[5], v[6], v[7]));
-        if (p.out) store_unit<kAligned>(p.out + row * p.out_stride + col, eight, count);
-        if (p.transposed) store_word(reinterpret_cast<uint2*>(tile + unit_offset(r, unit) / 4), eight);
+        if (p.out.data) store_unit<kAligned>(p.out.at(row, col), eight, count);
+        if (p.transposed.data)
+            store_word(reinterpret_cast<uint2*>(tile + unit_offset(r, at.unit) / 4), eight);
     }
-    if (!p.transposed) return;
+    if (!p.transposed.data) return;
     __syncthreads();
+    store_columns<kAligned>(p.transposed, p.rows, p.cols, tile, at);
+}
+
+// Of both types: bits are all that it sees.
+template <bool kAligned>
+__global__ void __launch_bounds__(kQuantizeThreads)
+    transpose_fp8_kernel(Rows<E5m2> out, Rows<const E5m2> x, int rows, int cols) {
+    uint32_t* const tile = shared_memory<uint32_t>(0, kTileBytes / 4);
+    const TilePlace at;
 #pragma unroll
-    for (int c = line; c < kEdge; c += kRowsAtOnce) {
-        const int col = col0 + c, row = row0 + unit * kUnit;
-        uint32_t halves[2] = {};
+    for (int r = at.line; r < kEdge; r += kRowsAtOnce) {
+        const int row = at.row0 + r, col = at.col0 + at.unit * kUnit;
+        const int count = row < rows ? max(0, min(kUnit, cols - col)) : 0;
+        uint2 eight = make_uint2(0, 0);
+        if constexpr (kAligned) {
+            if (count > 0) eight = load_word(reinterpret_cast<const uint2*>(x.at(row, col)));
+        } else {
 #pragma unroll
-        for (int i = 0; i < kUnit; ++i) {
-            const uint32_t four = tile[unit_offset(unit * kUnit + i, c / kUnit) / 4 + c % kUnit / 4];
-            halves[i / 4] |= (four >> 8 * (c % 4) & 0xffu) << 8 * (i % 4);
+            for (int i = 0; i < kUnit; ++i) {
+                const uint32_t bits = i < count ? x.at(row, col + i)->bits : 0u;
+                (i < 4 ? eight.x : eight.y) |= bits << 8 * (i % 4);
+            }
         }
-        const int count = col < p.cols ? max(0, min(kUnit, p.rows - row)) : 0;
-        store_unit<kAligned>(p.transposed + col * p.transposed_stride + row, make_uint2(halves[0], halves[1]),
-                             count);
+        store_word(reinterpret_cast<uint2*>(tile + unit_offset(r, at.unit) / 4), eight);
     }
+    __syncthreads();
+    store_columns<kAligned>(out, rows, cols, tile, at);
 }
 
 template <class Body>
@@ -97,24 +139,27 @@ void with_fp8(DType dtype, Body&& body) {
     return body.template operator()<E5m2>();
 }
 
+dim3 tiles_of(const Tensor& x) {
+    return {grid_of(x.cols(), kEdge), grid_of(x.rows(), kEdge)};
+}
+
+// Are rows and columns of x, and where the rows of all begin, multiples of eight elements?
+bool in_eights(const Tensor& x, std::initializer_list<Tensor> all) {
+    return x.rows() % kUnit == 0 && x.cols() % kUnit == 0 && aligned_rows(kUnit, all);
+}
+
 template <class Real, class To>
 void launch_quantize(const op::Quantize& a, LaunchSite site) {
     QuantizeArguments<Real, To> p{};
     p.x = Rows<const Real>(a.x);
-    p.out = static_cast<To*>(a.out.data);
-    p.transposed = static_cast<To*>(a.transposed.data);
-    p.out_stride = a.out.row_stride;
-    p.transposed_stride = a.transposed.row_stride;
+    p.out = Rows<To>(a.out);
+    p.transposed = Rows<To>(a.transposed);
     p.rows = static_cast<int>(a.x.rows());
     p.cols = static_cast<int>(a.x.cols());
     p.scale = a.scale.as<float>();
-    const dim3 grid(grid_of(p.cols, kEdge), grid_of(p.rows, kEdge));
-    const bool aligned =
-        p.rows % kUnit == 0 && p.cols % kUnit == 0 && aligned_rows(kUnit, {a.x, a.out, a.transposed});
-    if (aligned)
-        launch(quantize_kernel<Real, To, true>, grid, kQuantizeThreads, kTileBytes, site, p);
-    else
-        launch(quantize_kernel<Real, To, false>, grid, kQuantizeThreads, kTileBytes, site, p);
+    auto* const kernel = in_eights(a.x, {a.x, a.out, a.transposed}) ? quantize_kernel<Real, To, true>
+                                                                    : quantize_kernel<Real, To, false>;
+    launch(kernel, tiles_of(a.x), kQuantizeThreads, kTileBytes, site, p);
 }
 
 template <class A, class B, class Out>
@@ -151,6 +196,15 @@ void CudaOps::quantize(const op::Quantize& a, Stream& stream) {
         with_fp8((a.out.present() ? a.out : a.transposed).dtype,
                  [&]<class To>() { launch_quantize<Real, To>(a, site); });
     });
+}
+
+void CudaOps::transpose_fp8(const op::TransposeFp8& a, Stream& stream) {
+    check(a);
+    if (a.x.numel() == 0) return;
+    auto* const kernel =
+        in_eights(a.x, {a.x, a.out}) ? transpose_fp8_kernel<true> : transpose_fp8_kernel<false>;
+    launch(kernel, tiles_of(a.x), kQuantizeThreads, kTileBytes, stream, Rows<E5m2>(a.out),
+           Rows<const E5m2>(a.x), static_cast<int>(a.x.rows()), static_cast<int>(a.x.cols()));
 }
 
 void CudaOps::scaled_matmul(const op::ScaledMatmul& a, Stream& stream) {

@@ -114,12 +114,14 @@ void Head::in_chunks(const Call& call, const Multiply& logits_of, const Consume&
     }
 }
 
-void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlogits) const {
+void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlogits,
+                         const Tensor& scale) const {
     const Tensor logits = call(logits_), weights = call(loss_weights_);
     const Softcap& softcap = options_.softcap;
     if (!shared()) {
         return call.ops.cross_entropy({.losses = chunk.losses,
                                        .dlogits = dlogits,
+                                       .scale = scale,
                                        .logits = logits,
                                        .targets = chunk.targets,
                                        .weights = weights,
@@ -145,6 +147,7 @@ void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlo
     });
     call.ops.cross_entropy_of_parts({.losses = chunk.losses,
                                      .dlogits = dlogits,
+                                     .scale = scale,
                                      .logits = logits,
                                      .parts = parts,
                                      .targets = chunk.targets,
@@ -160,7 +163,7 @@ void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlo
 void Head::forward(const Call& call) const {
     in_chunks(
         call, [&](const Chunk& chunk) { multiply(call, chunk); },
-        [&](const Chunk& chunk) { cross_entropy(call, chunk, {}); });
+        [&](const Chunk& chunk) { cross_entropy(call, chunk, {}, {}); });
     call.ops.sum({.out = call.pass.loss_sum, .x = call(losses_), .accumulate = call.pass.accumulate_loss},
                  call.stream);
 }
@@ -173,9 +176,7 @@ void Head::give(const Call& call, const Chunk& chunk, const ParameterGradient& d
 }
 
 void Head::give_by_fp8(const Call& call, const ParameterGradient& dw, const Tensor& dx) const {
-    // The scale is for gradients of the sum of losses; what is at hand is those times the pass's factor.
-    const auto scale = static_cast<float>(options_.fp8->gradient_scale) * call.pass.gradient_scale;
-    logits8_.fill(call, call(logits_), scale);
+    call.ops.transpose_fp8({.out = call(logits8_.transposed), .x = call(logits8_.numbers)}, call.stream);
     call.ops.scaled_matmul({.c = dw.tensor,
                             .a = call(logits8_.transposed),
                             .b = call(x8_.transposed),
@@ -194,14 +195,21 @@ void Head::give_by_fp8(const Call& call, const ParameterGradient& dw, const Tens
 void Head::backward(const Call& call) const {
     const Tensor dx = call.gradient(x_).tensor;
     const bool by_fp8 = options_.fp8.has_value();
-    if (by_fp8) weight8_.fill(call, call(weight_), static_cast<float>(options_.fp8->weight_scale));
+    if (by_fp8) {
+        weight8_.fill(call, call(weight_), static_cast<float>(options_.fp8->weight_scale));
+        // The scale is for gradients of the sum of losses; what comes is those times the pass's factor.
+        const auto scale = static_cast<float>(options_.fp8->gradient_scale) * call.pass.gradient_scale;
+        call.ops.fill({.x = call(logits8_.scale), .value = scale}, call.stream);
+    }
+    const Tensor dlogits = by_fp8 ? call(logits8_.numbers) : call(logits_),
+                 scale = by_fp8 ? logits8_.scale_in(call) : Tensor{};
     contribute(
         [&](ParameterGradient dw) {
             in_chunks(
                 call,
                 [&](const Chunk& chunk) { by_fp8 ? multiply_by_fp8(call, chunk) : multiply(call, chunk); },
                 [&](const Chunk& chunk) {
-                    cross_entropy(call, chunk, call(logits_));
+                    cross_entropy(call, chunk, dlogits, scale);
                     const Tensor dx_chunk = dx.row_slice(chunk.first, options_.logit_rows);
                     by_fp8 ? give_by_fp8(call, dw, dx_chunk) : give(call, chunk, dw, dx_chunk);
                     dw.adds = true;

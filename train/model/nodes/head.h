@@ -54,13 +54,14 @@ class Head final : public Node {
     template <class Multiply, class Consume>
     void in_chunks(const Call& call, const Multiply& logits_of, const Consume& consume) const;
     void need_fp8();
-    // Contributions of a chunk, whose logits hold their gradient: to dw, and all of dx.
+    // Contributions of a chunk, by the gradient of its logits, where `cross_entropy` has put it: to dw, and all of dx.
     void give(const Call& call, const Chunk& chunk, const ParameterGradient& dw, const Tensor& dx) const;
     void give_by_fp8(const Call& call, const ParameterGradient& dw, const Tensor& dx) const;
     void multiply(const Call& call, const Chunk& chunk) const;
     void multiply_by_fp8(const Call& call, const Chunk& chunk) const;
-    // Losses of a chunk and, where there are dlogits, the gradient of its logits.
-    void cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlogits) const;
+    // Losses of a chunk and, where there are dlogits, the gradient of its logits: with a scale in 8 bits.
+    void cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlogits,
+                       const Tensor& scale) const;
     bool shared() const { return options_.part.size > 1; }
     int64_t columns() const {  // of this rank
         return (options_.padded_vocab_size + options_.part.size - 1) / options_.part.size;

@@ -1,0 +1,160 @@
+// Gradients of logits in 8 bits: in every bit what rounding those of the logits' type gives.
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace cross_entropy_fp8_test {
+
+SPEEDRUN_OP_TEST(CrossEntropyFp8Test);
+
+struct Problem {
+    int64_t vocabulary, padded;        // the last columns are padding
+    std::vector<double> weights = {};  // empty: one target
+    Softcap softcap = {};
+    float scale = 0.0f;
+    int64_t rows = 35;
+};
+
+// Gradients as 8-bit numbers, by the loss itself or by another operation. `loss` enqueues that of dlogits and scale.
+template <class Loss>
+Matrix gradients(Harness& h, bool fused, const Tensor& logits, const Tensor& scale, const Loss& loss) {
+    const Tensor eight = h.output(DType::e5m2, {logits.rows(), logits.cols()});
+    if (fused) {
+        loss(eight, scale);
+    } else {
+        const Tensor dlogits = h.output(logits.dtype, {logits.rows(), logits.cols()});
+        loss(dlogits, Tensor{});
+        h.ops().quantize({.out = eight, .x = dlogits, .scale = scale}, h.stream());
+    }
+    return h.read(eight);
+}
+
+struct Inputs {
+    Tensor logits, targets, weights, scale;
+};
+
+// Rows whose targets are one, rows without, and targets at the edge.
+Inputs inputs_of(Harness& h, const Problem& p, DType dtype) {
+    const int64_t num_targets = std::max<int64_t>(1, static_cast<int64_t>(p.weights.size()));
+    Indices ids = random_indices(num_targets * p.rows, p.vocabulary, 2);
+    for (size_t i = 0; i < ids.size(); ++i) {
+        const size_t row = i % static_cast<size_t>(p.rows);
+        if (row % 7 == 3 || i % 13 == 1) ids[i] = -1;
+        if (row % 5 == 4) ids[i] = static_cast<int32_t>(p.vocabulary) - 1;
+    }
+    Inputs in{.logits = h.input(random_matrix(p.rows, p.padded, 1, dtype, 4.0), dtype),
+              .targets = h.input(ids),
+              .weights = {},
+              .scale = h.input(Matrix(1, 1, p.scale), DType::f32, {1})};
+    if (p.weights.empty()) return in;
+    Matrix row(1, num_targets);
+    row.values = p.weights;
+    in.targets = in.targets.reshaped({num_targets, p.rows});
+    in.weights = h.input(row, DType::f32, {num_targets});
+    return in;
+}
+
+constexpr float kGradientScale = 0.125f;
+
+// Losses, gradients.
+Outputs whole(Harness& h, const Problem& p, DType dtype, bool fused) {
+    const Inputs in = inputs_of(h, p, dtype);
+    const Tensor losses = h.output(DType::f32, {p.rows});
+    const Matrix dlogits =
+        gradients(h, fused, in.logits, in.scale, [&](const Tensor& to, const Tensor& scale) {
+            h.ops().cross_entropy({.losses = losses,
+                                   .dlogits = to,
+                                   .scale = scale,
+                                   .logits = in.logits,
+                                   .targets = in.targets,
+                                   .weights = in.weights,
+                                   .vocab_size = p.vocabulary,
+                                   .softcap = p.softcap,
+                                   .gradient_scale = kGradientScale},
+                                  h.stream());
+        });
+    return {h.read(losses), dlogits};
+}
+
+// The columns stand for the second half of the ids, and what the first half knows comes from them too.
+Outputs part(Harness& h, const Problem& p, DType dtype, bool fused) {
+    const Inputs in = inputs_of(h, p, dtype);
+    const int64_t first = p.vocabulary / 2, kept = p.vocabulary - first;
+    const Tensor losses = h.output(DType::f32, {p.rows}), parts = h.output(DType::f32, {2 * p.rows, 2});
+    for (const int64_t at : {int64_t{0}, first}) {
+        h.ops().cross_entropy_part({.part = parts.row_slice(at == 0 ? 0 : p.rows, p.rows),
+                                    .logits = in.logits,
+                                    .targets = in.targets,
+                                    .weights = in.weights,
+                                    .first = at,
+                                    .vocab_size = at == 0 ? first : kept,
+                                    .whole_vocab_size = p.vocabulary,
+                                    .softcap = p.softcap},
+                                   h.stream());
+    }
+    const Matrix dlogits =
+        gradients(h, fused, in.logits, in.scale, [&](const Tensor& to, const Tensor& scale) {
+            h.ops().cross_entropy_of_parts({.losses = losses,
+                                            .dlogits = to,
+                                            .scale = scale,
+                                            .logits = in.logits,
+                                            .parts = parts,
+                                            .targets = in.targets,
+                                            .weights = in.weights,
+                                            .first = first,
+                                            .vocab_size = kept,
+                                            .whole_vocab_size = p.vocabulary,
+                                            .softcap = p.softcap,
+                                            .gradient_scale = kGradientScale},
+                                           h.stream());
+        });
+    return {h.read(losses), dlogits};
+}
+
+// Rows of less than a vector, of several, and of several rounds of a block of threads, with and without padding.
+std::vector<Problem> problems() {
+    std::vector<Problem> all;
+    for (const Softcap& softcap : {Softcap{}, Softcap{15.0f}, Softcap{60.0f}, Softcap{11.5f, 5.0f, 15.0f}}) {
+        for (const auto& weights : {std::vector<double>{}, {1, 0.5, 0.25, 0.125}}) {
+            all.push_back({16, 16, weights, softcap, 0.125f / 448});
+            all.push_back({497, 512, weights, softcap, 0.125f / 448});
+            all.push_back({9003, 9024, weights, softcap, 1e-4f, 5});
+        }
+    }
+    all.push_back({497, 512, {}, {15.0f}, 0.0f});   // zeros
+    all.push_back({497, 512, {}, {15.0f}, 1e-9f});  // all beyond the largest number
+    return all;
+}
+
+TEST_P(CrossEntropyFp8Test, EqualsTheLossAndThenRounding) {
+    for (const Problem& p : problems()) {
+        SCOPED_TRACE(fmt::format("V={} of {} K={} softcap={} scale={}", p.vocabulary, p.padded,
+                                 p.weights.size(), p.softcap.cap, p.scale));
+        for (const auto& compute : {whole, part}) {
+            const Outputs fused = run([&](Harness&h) { return compute(h, p, dtype(), true); }),
+                          apart = run([&](Harness&h) { return compute(h, p, dtype(), false); }, {1});
+            expect_same_bits(fused[0], apart[0], "losses");
+            expect_same_bits(fused[1], apart[1], "dlogits");
+            EXPECT_EQ(reference::norm(fused[1]) > 0, p.scale > 0);
+        }
+    }
+}
+
+TEST_P(CrossEntropyFp8Test, WhatDoesNotFitIsRefused) {
+    const auto call = [&](DType type, int64_t columns, int64_t numbers) {
+        return [=, this](Harness& h) {
+            h.ops().cross_entropy({.losses = h.output(DType::f32, {4}),
+                                   .dlogits = h.output(type, {4, columns}),
+                                   .scale = h.output(DType::f32, {numbers}),
+                                   .logits = h.output(dtype(), {4, columns}),
+                                   .targets = h.input(Indices(4)),
+                                   .vocab_size = columns},
+                                  h.stream());
+        };
+    };
+    expect_error(call(DType::e4m3, 48, 1), {"dlogits", "e5m2", "e4m3"});
+    expect_error(call(DType::e5m2, 40, 1), {"units of 16", "[4,40]"});
+    expect_error(call(DType::e5m2, 48, 2), {"scale", "[1]", "[2]"});
+}
+
+}  // namespace cross_entropy_fp8_test
+}  // namespace speedrun::testing
