@@ -1,3 +1,4 @@
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
@@ -36,9 +37,7 @@ Normal normal_at(Vec x) {
 }
 
 Vec value(Vec x, Activation activation) {
-    if (activation == Activation::relu_squared) {
-        return max(0.0f, x) * x;  // not max(0, x)²: a NaN must not become 0
-    }
+    if (activation == Activation::relu_squared) return cpu::relu_squared(x);
     if (activation == Activation::gelu_erf) return x * normal_at(x).below;
     return x / (1.0f + inverse_odds(x));
 }

@@ -2,7 +2,9 @@
 // order of sums differs from a GPU's.
 #include <algorithm>
 #include <array>
+#include <bit>
 
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/product.h"
@@ -30,16 +32,30 @@ void store_columns(const Tensor& to, int64_t row, int64_t col, const Fp8 (&tile)
     }
 }
 
+// Returns the largest magnitude of the tile, as bits, which are in the order of the values with a NaN above all.
 template <class Real, class To>
-void quantize_tile(const op::Quantize& a, int64_t row, int64_t col, float inverse) {
+uint32_t quantize_tile(const op::Quantize& a, int64_t row, int64_t col, float inverse) {
     const int64_t rows = std::min(kTile, a.x.rows() - row), cols = std::min(kTile, a.x.cols() - col);
+    uint32_t largest = 0;
     To tile[kTile][kTile];
     for (int64_t r = 0; r < rows; ++r) {
         const Real* x = a.x.as<Real>() + (row + r) * a.x.row_stride + col;
-        for (int64_t c = 0; c < cols; ++c) tile[r][c] = To(static_cast<float>(x[c]) * inverse);
+        Real* const y = a.relu_squared.present()
+                            ? a.relu_squared.as<Real>() + (row + r) * a.relu_squared.row_stride + col
+                            : nullptr;
+        for (int64_t c = 0; c < cols; ++c) {
+            auto value = static_cast<float>(x[c]);
+            if (y) {
+                y[c] = Real(cpu::relu_squared(value));
+                value = static_cast<float>(y[c]);
+            }
+            largest = std::max(largest, std::bit_cast<uint32_t>(value) & 0x7fffffffu);
+            tile[r][c] = To(value * inverse);
+        }
         if (a.out.present()) std::copy_n(tile[r], cols, a.out.as<To>() + (row + r) * a.out.row_stride + col);
     }
     if (a.transposed.present()) store_columns(a.transposed, row, col, tile);
+    return largest;
 }
 
 template <class Fp8>
@@ -51,11 +67,15 @@ void transpose_tile(const op::TransposeFp8& a, int64_t row, int64_t col) {
     store_columns(a.out, row, col, tile);
 }
 
+int64_t tiles_of(const Tensor& x) {
+    return cpu::ceil_div(x.rows(), kTile) * cpu::ceil_div(x.cols(), kTile);
+}
+
 // body(row, col) of each tile of x.
 template <class Body>
 void for_tiles(const Tensor& x, const Body& body) {
-    const int64_t across = cpu::ceil_div(x.cols(), kTile), tiles = cpu::ceil_div(x.rows(), kTile) * across;
-    cpu::parallel_for(tiles, [&](int64_t tile) { body(tile / across * kTile, tile % across * kTile); });
+    const int64_t across = cpu::ceil_div(x.cols(), kTile);
+    cpu::parallel_for(tiles_of(x), [&](int64_t tile) { body(tile / across * kTile, tile % across * kTile); });
 }
 
 void widen(Bf16* to, const Tensor& x) {
@@ -78,14 +98,33 @@ void widen(Bf16* to, const Tensor& x) {
 
 void CpuOps::quantize(const op::Quantize& a, Stream& stream) {
     check(a);
+    const int64_t across = cpu::ceil_div(a.x.cols(), kTile), tiles = tiles_of(a.x);
+    auto* const largest = static_cast<uint32_t*>(workspace(stream, tiles * int64_t{sizeof(uint32_t)}));
     cpu::submit(stream, "quantize", [=] {
+        if (a.constant > 0) *a.scale.as<float>() = a.constant;
         const float scale = *a.scale.as<float>(), inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
         cpu::with_real(a.x.dtype, [&]<class Real>() {
             with_fp8((a.out.present() ? a.out : a.transposed).dtype, [&]<class To>() {
-                for_tiles(a.x,
-                          [&](int64_t row, int64_t col) { quantize_tile<Real, To>(a, row, col, inverse); });
+                for_tiles(a.x, [&](int64_t row, int64_t col) {
+                    largest[row / kTile * across + col / kTile] =
+                        quantize_tile<Real, To>(a, row, col, inverse);
+                });
             });
         });
+        if (!a.amax.present()) return;
+        auto amax = std::bit_cast<uint32_t>(*a.amax.as<float>());
+        for (int64_t tile = 0; tile < tiles; ++tile) amax = std::max(amax, largest[tile]);
+        *a.amax.as<float>() = std::bit_cast<float>(amax);
+    });
+}
+
+void CpuOps::renew_scales(const op::RenewScales& a, Stream& stream) {
+    check(a);
+    cpu::submit(stream, "renew_scales", [=] {
+        for (int64_t i = 0; i < a.scales.numel(); ++i) {
+            a.scales.as<float>()[i] = a.factors.as<float>()[i] * a.amax.as<float>()[i];
+            a.amax.as<float>()[i] = 0.0f;
+        }
     });
 }
 

@@ -12,11 +12,35 @@ struct Quantize {
     Tensor out = {};         // fp8 [T,C]
     Tensor transposed = {};  // fp8 [C,T]; this, out or both, of one type
     Tensor x;                // real [T,C]; rows may be strided
-    Tensor scale;            // f32 [1]
+    Tensor scale;            // f32 [1], read, or written where `constant` is given
+    float constant = 0;      // above 0: the scale
+    // real [T,C]: relu(x)², which is then rounded (to e4m3) and noted as if it had been given for x.
+    Tensor relu_squared = {};
+    Tensor amax = {};  // f32 [1], not negative, becomes max(amax, max|x|), or NaN if x has one
 
     void traffic(Traffic& t) const {
-        t.writes(out, transposed);
-        t.reads(x, scale);
+        t.writes(out, transposed, relu_squared);
+        t.reads(x);
+        if (constant > 0)
+            t.writes(scale);
+        else
+            t.reads(scale);
+        t.updates(amax);
+    }
+};
+
+// scales = factors · amax, and amax = 0: what a step has noted (Quantize) becomes what the next one divides by
+// (documentation of NVIDIA's Transformer Engine, "delayed scaling").
+struct RenewScales {
+    ByName by_name = ByName();
+    Tensor scales;   // f32 [n]
+    Tensor amax;     // f32 [n]
+    Tensor factors;  // f32 [n]
+
+    void traffic(Traffic& t) const {
+        t.writes(scales);
+        t.updates(amax);
+        t.reads(factors);
     }
 };
 
@@ -52,6 +76,7 @@ struct ScaledMatmul {
 #define SPEEDRUN_FP8_OPS(X)        \
     X(quantize, Quantize)          \
     X(transpose_fp8, TransposeFp8) \
+    X(renew_scales, RenewScales)   \
     X(scaled_matmul, ScaledMatmul)
 
 }  // namespace speedrun::op

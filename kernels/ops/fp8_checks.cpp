@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "kernels/ops/op_checks.h"
 
@@ -23,7 +24,20 @@ void check(const op::Quantize& a) {
     if (a.out.present()) expect(a.out, one.dtype, {rows, cols}, "quantize out");
     if (a.transposed.present()) expect(a.transposed, one.dtype, {cols, rows}, "quantize transposed");
     if (std::max(rows, cols) > INT32_MAX) throw_internal("quantize: {} is too large", a.x.describe());
+    if (a.relu_squared.present()) {
+        expect(a.relu_squared, a.x.dtype, {rows, cols}, "quantize relu_squared");
+        if (one.dtype != DType::e4m3)
+            throw_internal("quantize: relu_squared is rounded to e4m3, not {}", one.describe());
+    }
     check_scale(a.scale, "quantize scale");
+    if (a.amax.present()) check_scale(a.amax, "quantize amax");
+}
+
+void check(const op::RenewScales& a) {
+    for (const auto& [tensor, name] : {std::pair{&a.scales, "renew_scales scales"},
+                                       {&a.amax, "renew_scales amax"},
+                                       {&a.factors, "renew_scales factors"}})
+        expect(*tensor, DType::f32, {a.scales.numel()}, name);
 }
 
 void check(const op::TransposeFp8& a) {

@@ -37,6 +37,7 @@ void check(const op::NormuonScale& a);
 void check(const op::MuonApply& a);
 void check(const op::Quantize& a);
 void check(const op::TransposeFp8& a);
+void check(const op::RenewScales& a);
 void check(const op::ScaledMatmul& a);
 
 // A step over the n elements of a parameter: states have to be f32 [n], grad_scale f32 [1].

@@ -49,24 +49,26 @@ void add_linear(std::vector<Case>& cases, const ModelShape& shape, const Linear&
          }});
 }
 
-// The head's products of 8-bit numbers, and what their operands come from. The loss writes its gradients as such a number
-// (pointwise_cases.cpp).
-void add_fp8_head(std::vector<Case>& cases, const ModelShape& shape) {
+// The head's products of 8-bit numbers, what their operands come from, and what the MLP has besides. The loss writes its gradients
+// as such a number (pointwise_cases.cpp).
+void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
     const int64_t tokens = shape.tokens, width = shape.width, vocab = shape.padded_vocab;
     const std::string name = fmt::format("fp8.{}.head.", shape.name);
-    cases.push_back({name + "quantize_x",
-                     "quantize",
-                     fmt::format("{}x{}", tokens, width),
-                     0,
-                     {},
-                     [=](CaseMemory& m) -> Enqueue {
-                         const Tensor out = m.output(DType::e4m3, {tokens, width}),
-                                      turned = m.output(DType::e4m3, {width, tokens}),
-                                      x = m.input({tokens, width}), scale = m.constant({1}, 0.01f);
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.quantize({.out = out, .transposed = turned, .x = x, .scale = scale}, stream);
-                         };
-                     }});
+    cases.push_back(
+        {name + "quantize_x",
+         "quantize",
+         fmt::format("{}x{}", tokens, width),
+         0,
+         {},
+         [=](CaseMemory& m) -> Enqueue {
+             const Tensor out = m.output(DType::e4m3, {tokens, width}),
+                          turned = m.output(DType::e4m3, {width, tokens}), x = m.input({tokens, width}),
+                          scale = m.output(DType::f32, {1});
+             return [=](Ops& ops, Stream& stream) {
+                 ops.quantize({.out = out, .transposed = turned, .x = x, .scale = scale, .constant = 0.01f},
+                              stream);
+             };
+         }});
     cases.push_back({name + "transpose_gradient",
                      "transpose_fp8",
                      fmt::format("{}x{}", tokens, vocab),
@@ -77,6 +79,33 @@ void add_fp8_head(std::vector<Case>& cases, const ModelShape& shape) {
                                       x = m.input(DType::e5m2, {tokens, vocab});
                          return [=](Ops& ops, Stream& stream) {
                              ops.transpose_fp8({.out = turned, .x = x}, stream);
+                         };
+                     }});
+    const int64_t hidden = shape.mlp_width;
+    cases.push_back(
+        {fmt::format("fp8.{}.mlp.relu_squared", shape.name),
+         "quantize",
+         fmt::format("{}x{}", tokens, hidden),
+         0,
+         {},
+         [=](CaseMemory& m) -> Enqueue {
+             const Tensor out = m.output(DType::e4m3, {tokens, hidden}), y = m.output({tokens, hidden}),
+                          x = m.input({tokens, hidden}), scale = m.constant({1}, 0.01f),
+                          amax = m.inout(DType::f32, {1});
+             return [=](Ops& ops, Stream& stream) {
+                 ops.quantize({.out = out, .x = x, .scale = scale, .relu_squared = y, .amax = amax}, stream);
+             };
+         }});
+    cases.push_back({fmt::format("fp8.{}.scales", shape.name),
+                     "renew_scales",
+                     "48",
+                     0,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor scales = m.output(DType::f32, {48}), amax = m.inout(DType::f32, {48}),
+                                      factors = m.constant({48}, 0.01f);
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.renew_scales({.scales = scales, .amax = amax, .factors = factors}, stream);
                          };
                      }});
     struct Operand {
@@ -133,7 +162,7 @@ std::vector<Case> product_cases(const Shapes& shapes) {
                false);
     add_linear(cases, r, {"head", r.width, r.padded_vocab, head, head, head}, false);
     add_linear(cases, shapes.gpt2, {"up", r.width, r.mlp_width, {}, {}, {}}, true);
-    add_fp8_head(cases, r);
+    add_fp8(cases, r);
     return cases;
 }
 

@@ -124,6 +124,105 @@ TEST_P(Fp8Test, TransposesBits) {
     }
 }
 
+TEST_P(Fp8Test, HandsOnAConstantScale) {
+    const Matrix x = random_matrix(70, 130, 5, dtype());
+    const Outputs out = run([&](Harness& h) -> Outputs {
+        const Tensor to = h.output(DType::e4m3, {70, 130}), scale = h.output(DType::f32, {1});
+        h.ops().quantize({.out = to, .x = h.input(x, dtype()), .scale = scale, .constant = 0.375f},
+                         h.stream());
+        return {h.read(to), h.read(scale)};
+    });
+    expect_same_bits(out[0], quantized(x, 0.375f, DType::e4m3), "out");
+    EXPECT_EQ(out[1][0], 0.375f);
+}
+
+// Bit by bit what an activation and a rounding of it give, which the test of the activation holds to its formula.
+TEST_P(Fp8Test, SquaresAndRoundsAtOnce) {
+    constexpr int64_t kSizes[][2] = {{64, 64}, {8, 200}, {1, 7}, {33, 50}, {130, 72}};
+    for (const auto& [rows, cols] : kSizes) {
+        for (const int which : {1, 2, 3}) {  // out, transposed, both
+            SCOPED_TRACE(fmt::format("{} x {} {}", rows, cols, which));
+            Matrix x = random_matrix(rows, cols, 5, dtype());
+            x[0] = std::numeric_limits<double>::quiet_NaN();
+            x[1] = -3;
+            const auto make = [&, rows = rows, cols = cols](bool at_once) {
+                return run([&](Harness& h) -> Outputs {
+                    const Tensor from = h.input(x, dtype()), y = h.output(dtype(), {rows, cols}),
+                                 amax = h.inout(scalar(0), DType::f32);
+                    Tensor to, turned;
+                    if (which & 1) to = h.output(DType::e4m3, {rows, cols});
+                    if (which & 2) turned = h.output(DType::e4m3, {cols, rows});
+                    if (!at_once)
+                        h.ops().activation_forward(
+                            {.y = y, .x = from, .activation = Activation::relu_squared}, h.stream());
+                    h.ops().quantize({.out = to,
+                                      .transposed = turned,
+                                      .x = at_once ? from : y,
+                                      .scale = h.input(scalar(0.03f), DType::f32, {1}),
+                                      .relu_squared = at_once ? y : Tensor{},
+                                      .amax = amax.reshaped({1})},
+                                     h.stream());
+                    Outputs read{h.read(y), h.read(amax)};
+                    if (which & 1) read.push_back(h.read(to));
+                    if (which & 2) read.push_back(h.read(turned));
+                    return read;
+                });
+            };
+            const Outputs once = make(true), twice = make(false);
+            ASSERT_EQ(once.size(), twice.size());
+            for (size_t i = 0; i < once.size(); ++i) {
+                EXPECT_TRUE(std::isnan(once[i][0]) && std::isnan(twice[i][0])) << i;
+                for (int64_t at = 1; at < once[i].size(); ++at)
+                    ASSERT_EQ(once[i][at], twice[i][at]) << "output " << i << ", element " << at;
+            }
+        }
+    }
+}
+
+// A part of what came before may be larger, and a NaN is not lost; steps that follow see what was noted, and zeros.
+TEST_P(Fp8Test, NotesTheLargestMagnitudeForTheNextStep) {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    struct Case {
+        int64_t rows, cols;
+        double before, last;
+    };
+    for (const Case& c : {Case{64, 64, 0, -9},
+                          {130, 72, 8, 9},
+                          {33, 50, 10.5, -9},
+                          {1, 7, 0, nan},
+                          {200, 130, 0, INFINITY}}) {
+        SCOPED_TRACE(fmt::format("{} x {}, {} before, with {}", c.rows, c.cols, c.before, c.last));
+        Matrix x = random_matrix(c.rows, c.cols, 3, dtype());  // all below 8
+        x[x.size() - 1] = c.last;
+        const float scale = 0.25f, factor = 0.75f;
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor to = h.output(DType::e4m3, {c.rows, c.cols}), scales = h.output(DType::f32, {2});
+            const Tensor amax = h.inout(Matrix(2, 1, c.before), DType::f32);
+            const Tensor noted = amax.reshaped({2});
+            h.ops().quantize({.out = to,
+                              .x = h.input(x, dtype()),
+                              .scale = h.input(scalar(scale), DType::f32, {1}),
+                              .amax = amax.row_slice(1, 1).reshaped({1})},
+                             h.stream());
+            const Outputs read{h.read(to), h.read(amax)};
+            h.ops().renew_scales(
+                {.scales = scales, .amax = noted, .factors = h.input(Matrix(1, 2, factor), DType::f32, {2})},
+                h.stream());
+            return {read[0], read[1], h.read(scales), h.read(amax)};
+        });
+        const double largest = std::isnan(c.last) ? c.last : std::max(c.before, std::abs(c.last));
+        const auto same = [](double a, double b) { return std::isnan(b) ? std::isnan(a) : a == b; };
+        EXPECT_EQ(out[1][0], c.before);
+        EXPECT_TRUE(same(out[1][1], largest)) << out[1][1];
+        EXPECT_EQ(out[2][0], factor * c.before);
+        EXPECT_TRUE(same(out[2][1], factor * largest)) << out[2][1];
+        EXPECT_EQ(out[3][0], 0);
+        EXPECT_EQ(out[3][1], 0);
+        const Matrix expected = quantized(x, scale, DType::e4m3);
+        for (int64_t i = 0; i + 1 < x.size(); ++i) ASSERT_EQ(out[0][i], expected[i]) << i;
+    }
+}
+
 struct Sizes {
     int64_t m, n, k;
 };
@@ -210,6 +309,23 @@ TEST_P(Fp8Test, CountsFlopsAndNamesWhatDoesNotFit) {
                              h.stream());
         },
         {"quantize transposed", "e4m3[16,32]"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().quantize({.out = h.output(DType::e5m2, {16, 32}),
+                              .x = h.output(dtype(), {16, 32}),
+                              .scale = h.output(DType::f32, {1}),
+                              .relu_squared = h.output(dtype(), {16, 32})},
+                             h.stream());
+        },
+        {"rounded to e4m3", "e5m2[16,32]"});
+    expect_error(
+        [&](Harness& h) {
+            h.ops().renew_scales({.scales = h.output(DType::f32, {3}),
+                                  .amax = h.output(DType::f32, {2}),
+                                  .factors = h.output(DType::f32, {3})},
+                                 h.stream());
+        },
+        {"renew_scales amax", "f32[2]"});
 }
 
 }  // namespace fp8_test

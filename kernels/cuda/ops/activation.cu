@@ -2,6 +2,7 @@
 // Floor, real of b bytes: forward 2·T·C·b (x read, y written), backward 3·T·C·b.
 // Legend: T rows, C columns; W elements that a thread handles.
 #include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/activation.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
 namespace speedrun {
@@ -25,7 +26,7 @@ __device__ __forceinline__ float normal_below(float x) {
 template <Activation kActivation>
 __device__ __forceinline__ float value(float x) {
     if constexpr (kActivation == Activation::relu_squared) {
-        return (x > 0.0f ? x : 0.0f) * x;  // not positive²: a NaN must not become 0
+        return relu_squared(x);
     } else if constexpr (kActivation == Activation::gelu_erf) {
         return x * normal_below(x);
     } else {

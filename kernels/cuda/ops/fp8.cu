@@ -1,10 +1,12 @@
 // 8-bit numbers: what rounds to them, and their product where the library has none. GPUs from sm_89 on.
 //
-// Floor of quantize, real of b bytes: b + 1 bytes an element, b + 2 with the transposed; of transpose_fp8 2; of scaled_matmul that of matmul.cu at twice
-// the rate.
+// Floor of quantize, real of b bytes: b + 1 bytes an element, 1 more with the transposed, b more with relu²; of transpose_fp8 2;
+// of scaled_matmul that of matmul.cu at twice the rate.
 #include <algorithm>
 
+#include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/blocks/vector.cuh"
+#include "kernels/cuda/ops/activation.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/matmul_mma.cuh"
 #include "kernels/ops/op_checks.h"
@@ -22,9 +24,12 @@ constexpr int64_t kTileBytes = kEdge * kEdge;
 template <class Real, class To>
 struct QuantizeArguments {
     Rows<const Real> x;
+    Rows<Real> relu_squared;   // where it is wanted (kSquares)
     Rows<To> out, transposed;  // null: not wanted
     int rows, cols;
-    const float* scale;
+    float* scale;
+    float constant;
+    uint32_t* amax;  // bits of a number that is not negative; null: not wanted
 };
 
 // Where eight columns of a row lie in the tile: units change places with the row's group of eight, so that eight groups of one
@@ -75,12 +80,22 @@ __device__ __forceinline__ void store_columns(Rows<To> to, int rows, int cols, c
     }
 }
 
+// A maximum is the same in any order. Most warps find a larger one there and leave it; what they read may be old, and then the
+// atomic decides.
+__device__ __forceinline__ void note_amax(uint32_t* amax, uint32_t largest) {
+    largest = warp_max(largest);
+    if (lane_index() == 0 && largest > *static_cast<const volatile uint32_t*>(amax)) atomicMax(amax, largest);
+}
+
 // kAligned: rows and columns come in eights, and all rows begin at multiples of eight elements.
-template <class Real, class To, bool kAligned>
+template <class Real, class To, bool kAligned, bool kSquares>
 __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArguments<Real, To> p) {
     uint32_t* const tile = shared_memory<uint32_t>(0, kTileBytes / 4);  // four numbers each
     const TilePlace at;
-    const float scale = *p.scale, inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+    const float scale = p.constant > 0.0f ? p.constant : *p.scale,
+                inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+    if (p.constant > 0.0f && blockIdx.x + blockIdx.y + threadIdx.x == 0) *p.scale = scale;
+    uint32_t largest = 0;
 #pragma unroll
     for (int r = at.line; r < kEdge; r += kRowsAtOnce) {
         const int row = at.row0 + r, col = at.col0 + at.unit * kUnit;
@@ -94,14 +109,30 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
 #pragma unroll
             for (int i = 0; i < kUnit; ++i) v[i] = i < count ? to_float(*p.x.at(row, col + i)) : 0.0f;
         }
+        if constexpr (kSquares) {
+            // Rounded like what is stored, which is what two operations would read.
 #pragma unroll
-        for (int i = 0; i < kUnit; ++i) v[i] *= inverse;
+            for (int i = 0; i < kUnit; ++i) v[i] = to_float(from_float<Real>(relu_squared(v[i])));
+            if constexpr (kAligned) {
+                if (count > 0) store_vector<kUnit>(p.relu_squared.at(row, col), v);
+            } else {
+#pragma unroll
+                for (int i = 0; i < kUnit; ++i)
+                    if (i < count) *p.relu_squared.at(row, col + i) = from_float<Real>(v[i]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i) {
+            largest = larger(largest, magnitude_bits(v[i]));
+            v[i] *= inverse;
+        }
         const uint2 eight =
             make_uint2(ptx::pack_fp8<To>(v[0], v[1], v[2], v[3]), ptx::pack_fp8<To>(v[4], v[5], v[6], v[7]));
         if (p.out.data) store_unit<kAligned>(p.out.at(row, col), eight, count);
         if (p.transposed.data)
             store_word(reinterpret_cast<uint2*>(tile + unit_offset(r, at.unit) / 4), eight);
     }
+    if (p.amax) note_amax(p.amax, largest);
     if (!p.transposed.data) return;
     __syncthreads();
     store_columns<kAligned>(p.transposed, p.rows, p.cols, tile, at);
@@ -133,6 +164,14 @@ __global__ void __launch_bounds__(kQuantizeThreads)
     store_columns<kAligned>(out, rows, cols, tile, at);
 }
 
+__global__ void __launch_bounds__(sizes::kWarp)
+    renew_scales_kernel(float* scales, float* amax, const float* factors, int count) {
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += sizes::kWarp) {
+        scales[i] = factors[i] * amax[i];
+        amax[i] = 0.0f;
+    }
+}
+
 template <class Body>
 void with_fp8(DType dtype, Body&& body) {
     if (dtype == DType::e4m3) return body.template operator()<E4m3>();
@@ -148,17 +187,21 @@ bool in_eights(const Tensor& x, std::initializer_list<Tensor> all) {
     return x.rows() % kUnit == 0 && x.cols() % kUnit == 0 && aligned_rows(kUnit, all);
 }
 
-template <class Real, class To>
+template <class Real, class To, bool kSquares>
 void launch_quantize(const op::Quantize& a, LaunchSite site) {
     QuantizeArguments<Real, To> p{};
     p.x = Rows<const Real>(a.x);
+    p.relu_squared = Rows<Real>(a.relu_squared);
     p.out = Rows<To>(a.out);
     p.transposed = Rows<To>(a.transposed);
     p.rows = static_cast<int>(a.x.rows());
     p.cols = static_cast<int>(a.x.cols());
     p.scale = a.scale.as<float>();
-    auto* const kernel = in_eights(a.x, {a.x, a.out, a.transposed}) ? quantize_kernel<Real, To, true>
-                                                                    : quantize_kernel<Real, To, false>;
+    p.constant = a.constant;
+    p.amax = static_cast<uint32_t*>(a.amax.data);
+    auto* const kernel = in_eights(a.x, {a.x, a.out, a.transposed, a.relu_squared})
+                             ? quantize_kernel<Real, To, true, kSquares>
+                             : quantize_kernel<Real, To, false, kSquares>;
     launch(kernel, tiles_of(a.x), kQuantizeThreads, kTileBytes, site, p);
 }
 
@@ -193,8 +236,9 @@ void CudaOps::quantize(const op::Quantize& a, Stream& stream) {
     if (a.x.numel() == 0) return;
     const LaunchSite site(stream);
     cuda::with_real(a.x.dtype, [&]<class Real>() {
+        if (a.relu_squared.present()) return launch_quantize<Real, E4m3, true>(a, site);
         with_fp8((a.out.present() ? a.out : a.transposed).dtype,
-                 [&]<class To>() { launch_quantize<Real, To>(a, site); });
+                 [&]<class To>() { launch_quantize<Real, To, false>(a, site); });
     });
 }
 
@@ -205,6 +249,12 @@ void CudaOps::transpose_fp8(const op::TransposeFp8& a, Stream& stream) {
         in_eights(a.x, {a.x, a.out}) ? transpose_fp8_kernel<true> : transpose_fp8_kernel<false>;
     launch(kernel, tiles_of(a.x), kQuantizeThreads, kTileBytes, stream, Rows<E5m2>(a.out),
            Rows<const E5m2>(a.x), static_cast<int>(a.x.rows()), static_cast<int>(a.x.cols()));
+}
+
+void CudaOps::renew_scales(const op::RenewScales& a, Stream& stream) {
+    check(a);
+    launch(renew_scales_kernel, 1, sizes::kWarp, 0, stream, a.scales.as<float>(), a.amax.as<float>(),
+           a.factors.as<float>(), static_cast<int>(a.scales.numel()));
 }
 
 void CudaOps::scaled_matmul(const op::ScaledMatmul& a, Stream& stream) {
