@@ -86,6 +86,7 @@ Config config_of(const Mode& mode) {
     }
     if (family == "parts") config.model = model_in_parts(mode.heads);
     if (family == "fp8") config.model = model_in_eight_bits(mode.heads);
+    if (family == "scales") config.model = model_with_kept_scales(mode.heads);
     if (family == "composed") config.model = with_composed_heads(model_in_parts(mode.heads));
     if (family == "injected") config.model = injected_model(mode.heads);
     if (family == "networks") config.model = model_with_networks(mode.heads);
@@ -287,6 +288,9 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
     curve.bytes_sent = runner.bytes_sent() - sent_before;
     EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
     read_masters(curve.masters);
+    const ScaleStore& scales = runner.updates().scales();
+    for (size_t i = 0; i < scales.all().size(); ++i)
+        curve.scales.push_back(*scales.scale(static_cast<int>(i)).as<float>());
     EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
     for (int i = 0; i < kNumMemoryCategories; ++i) {
         const auto category = static_cast<MemoryCategory>(i);
@@ -316,6 +320,7 @@ Curve train_ranks(const Mode& mode, const Delays& delays) {
         EXPECT_EQ(curve.losses, curves[0].losses);
         EXPECT_EQ(curve.norms, curves[0].norms);
         EXPECT_EQ(curve.masters, curves[0].masters);
+        EXPECT_EQ(curve.scales, curves[0].scales);
     }
     curves[0].bytes_sent = bytes_sent;
     return curves[0];

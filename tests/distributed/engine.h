@@ -35,7 +35,7 @@ struct Mode {
     int64_t every = 1;  // of the group beside the matrices
     VectorNorm clip_norm = VectorNorm::two;
     // "gpt2" | "modern" | "recipe": modern with mixes and value embeddings | "parts": what no preset has
-    // | "fp8": these with products of 8-bit numbers
+    // | "fp8": these with products of 8-bit numbers | "scales": … by scales that steps leave for the next
     // | "composed": "parts" with mixes of heads' maps
     // | "injected": bigrams with signs, injected at the input and behind sublayers
     // | "networks": numbers of each token that networks compute | "places": these, and values from other places
@@ -85,6 +85,7 @@ struct Curve {
     std::vector<double> losses, norms;
     std::vector<std::string> names;                  // of the parameters
     std::vector<std::vector<float>> start, masters;  // by parameter: before the steps, and after
+    std::vector<float> scales;                       // that the last step left
     int64_t bytes_sent = 0;
     std::map<std::string, int64_t> memory;  // by category
 };

@@ -48,6 +48,15 @@ ModelConfig model_in_eight_bits(int64_t heads) {
     return model;
 }
 
+ModelConfig model_with_kept_scales(int64_t heads) {
+    ModelConfig model = model_in_eight_bits(heads);
+    // No step is exact: those are by what a rank has.
+    constexpr Fp8ScaleConfig kKept{.by = Fp8ScaleBy::last_step, .value = 1.25, .exact_steps = 0};
+    for (std::optional<MlpConfig>* mlp : {&model.parts.layers.each.mlp, &model.parts.layers.at[0].layer->mlp})
+        (*mlp)->up_fp8 = (*mlp)->down_fp8 = {kKept, kKept};
+    return model;
+}
+
 ModelConfig injected_model(int64_t heads) {
     ModelConfig model = parse_config(R"({
         "model": {

@@ -7,6 +7,8 @@ namespace speedrun::testing {
 
 ModelConfig model_in_parts(int64_t heads);
 ModelConfig model_in_eight_bits(int64_t heads);
+// … by scales that a step leaves for the next one.
+ModelConfig model_with_kept_scales(int64_t heads);
 ModelConfig injected_model(int64_t heads);
 ModelConfig model_with_networks(int64_t heads);
 ModelConfig model_with_places(int64_t heads);

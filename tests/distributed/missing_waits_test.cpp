@@ -100,6 +100,10 @@ std::vector<Mode> modes() {
     modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
     modes.back().family = "parts";
     modes.back().context = 2;
+    // Scales that all ranks make of a step for the next one: what forward reads before them is there long before.
+    modes.push_back({Strategy::ddp, 1, 3, 1, OptimizerKind::adamw, Launch::ready});
+    modes.back().family = "scales";
+    modes.back().optimizer_step = OptimizerStep::in_backward;
     // Keys and their gradients on their way beside the attention of other steps.
     modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
     modes.back().context = 4;

@@ -51,7 +51,7 @@ class PartState final : public RunState {
 
     const ParameterTable& table() const override { return table_; }
     UpdatePipeline& updates() override { return updates_; }
-    void snapshot(const std::function<void(const Bucket&, Stream&)>&) override {}
+    void snapshot(const StateCopy& /*copy*/) override {}
     void await_snapshot() override {}
     double idle_ms() override { return 0; }
     void publish_state() override {}

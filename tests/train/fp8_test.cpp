@@ -168,6 +168,9 @@ TEST(Fp8ModelTest, WhatTensorCoresDoNotTakeIsRefused) {
     expect_refused({"model.model_dim=40", "model.head.fp8={}"}, "16 divides, not 40");
     expect_refused({"model.layers.each.mlp={\"bias\":true,\"up_fp8\":{}}"}, "mlp.bias false");
     expect_refused({"model.head.fp8={\"weight_scale\":0}"}, "weight_scale");
+    expect_refused({"model.layers.each.mlp={\"up_fp8\":{\"x\":{\"by\":\"last\"}}}"}, "last_step");
+    expect_refused({"model.layers.each.mlp={\"up_fp8\":{\"x\":{\"by\":\"last_step\",\"exact_steps\":-1}}}"},
+                   "exact_steps");
     EXPECT_THROW(ModelHarness(model_of(true), 24, 24), Error) << "24 rows of logits";
 }
 

@@ -36,8 +36,8 @@ void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState&
     runtime.synchronize();
     const UpdatePipeline& updates = state.updates();
     std::vector<char> numbers;
-    for (const Bucket& bucket : updates.layout().all()) {
-        for (const StatePiece& piece : state_pieces(updates, bucket)) {
+    const auto load = [&](const std::vector<StatePiece>& pieces) {
+        for (const StatePiece& piece : pieces) {
             numbers.resize(static_cast<size_t>(piece.values.bytes()));
             char* values = numbers.data();
             for (const TensorBox& box : piece.boxes) {
@@ -47,7 +47,9 @@ void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState&
             runtime.device().copy(piece.values.data, numbers.data(), piece.values.bytes(), runtime.compute());
             runtime.compute().synchronize();
         }
-    }
+    };
+    for (const Bucket& bucket : updates.layout().all()) load(state_pieces(updates, bucket));
+    load(state_pieces(updates.scales()));
     state.publish_state();
 }
 
@@ -64,16 +66,19 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
       tensors_(checkpoint_tensors(state.table(), config.optimizers)) {
     const UpdatePipeline& updates = state.updates();
     int64_t bytes = 0;
-    for (const Bucket& bucket : updates.layout().all()) {
-        of_bucket_.emplace_back();
-        if (!writes_bucket(ranks, bucket)) continue;
-        for (StatePiece& piece : state_pieces(updates, bucket)) {
-            of_bucket_.back().push_back(pieces_.size());
+    const auto add = [&](std::vector<StatePiece> pieces, std::vector<size_t>& indices) {
+        for (StatePiece& piece : pieces) {
+            indices.push_back(pieces_.size());
             offset_.push_back(bytes);
             bytes += piece.values.bytes();
             pieces_.push_back(std::move(piece));
         }
+    };
+    for (const Bucket& bucket : updates.layout().all()) {
+        of_bucket_.emplace_back();
+        if (writes_bucket(ranks, bucket)) add(state_pieces(updates, bucket), of_bucket_.back());
     }
+    if (ranks.first()) add(state_pieces(updates.scales()), of_scales_);
     if (every_ > 0) snapshot_ = HostBuffer(runtime.device(), bytes);
     staging_ = HostBuffer(runtime.device(), kMostNumbersFetched * size_of(DType::f32));
     if (ranks_.first()) remove_unfinished(system_, run_);
@@ -83,12 +88,16 @@ void Checkpointer::snapshot(int64_t steps) {
     const Clock::time_point begin = Clock::now();
     settle(true);  // the snapshot's memory is free again
     wait_ms_ += std::min(ms_since(begin), state_.idle_ms());
-    state_.snapshot([this](const Bucket& bucket, Stream& stream) {
-        for (const size_t i : of_bucket_[static_cast<size_t>(bucket.id)]) {
+    const auto copy = [this](const std::vector<size_t>& pieces, Stream& stream) {
+        for (const size_t i : pieces) {
             const Tensor& values = pieces_[i].values;
             runtime_.device().copy(snapshot_.as<char>() + offset_[i], values.data, values.bytes(), stream);
         }
-    });
+    };
+    state_.snapshot(
+        {.bucket = [&](const Bucket& bucket,
+                       Stream& stream) { copy(of_bucket_[static_cast<size_t>(bucket.id)], stream); },
+         .scales = [&](Stream& stream) { copy(of_scales_, stream); }});
     snapshot_steps_ = steps;
 }
 

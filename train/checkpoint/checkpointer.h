@@ -76,11 +76,12 @@ class Checkpointer {
     const Report report_;
     FileSystem& system_;
     const std::vector<CheckpointTensor> tensors_;
-    std::vector<StatePiece> pieces_;              // that this rank writes, by bucket
+    std::vector<StatePiece> pieces_;              // that this rank writes
     std::vector<std::vector<size_t>> of_bucket_;  // indices of pieces_
-    std::vector<int64_t> offset_;                 // of each piece in the snapshot, in bytes
-    HostBuffer snapshot_;                         // of all pieces; only with checkpoint.every
-    HostBuffer staging_;                          // of kMostNumbersFetched
+    std::vector<size_t> of_scales_;
+    std::vector<int64_t> offset_;  // of each piece in the snapshot, in bytes
+    HostBuffer snapshot_;          // of all pieces; only with checkpoint.every
+    HostBuffer staging_;           // of kMostNumbersFetched
     int64_t snapshot_steps_ = -1, saved_ = -1;
     bool pending_ = false;  // ranks are writing, or have not told each other that they are done
     CheckpointInfo info_;   // of what is pending or being committed

@@ -1,8 +1,6 @@
 // RunState: what checkpoints are taken of and loaded into. The engine implements it.
 #pragma once
 
-#include <functional>
-
 #include "train/parameters/parameter_table.h"
 #include "train/sharding/update_pipeline.h"
 
@@ -12,11 +10,11 @@ class RunState {
   public:
     virtual ~RunState() = default;
     virtual const ParameterTable& table() const = 0;
-    // Masters and the optimizers' state, by bucket.
+    // Masters and the optimizers' state, by bucket, and scales.
     virtual UpdatePipeline& updates() = 0;
     // Behind the step enqueued last: UpdatePipeline::copy_state. The result of the next step says how long
     // training waited for it.
-    virtual void snapshot(const std::function<void(const Bucket&, Stream&)>& copy) = 0;
+    virtual void snapshot(const StateCopy& copy) = 0;
     // Waits until the last snapshot is there.
     virtual void await_snapshot() = 0;
     // How long the device has had nothing to do since the step enqueued last; 0 if it is still at it.

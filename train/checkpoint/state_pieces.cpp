@@ -19,6 +19,10 @@ CheckpointTensor tensor_of(const StateKind& kind, const Parameter& p, std::vecto
     return {std::string(kind.name) + "/" + p.name, std::move(shape), kind.dtype};
 }
 
+CheckpointTensor tensor_of(const KeptScale& scale) {
+    return {"scale/" + scale.name, {1}, DType::f32};
+}
+
 // Numbers of state of so many elements of a parameter.
 int64_t scaled(int64_t elements, const StateKind& kind, const Parameter& p) {
     if (elements % kind.elements != 0) {
@@ -86,6 +90,7 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
         tensors.push_back(tensor_of({.name = "master", .dtype = group.weights_dtype}, p));
         for (CheckpointTensor& tensor : state_tensors(group, p)) tensors.push_back(std::move(tensor));
     }
+    for (const KeptScale& scale : table.scales()) tensors.push_back(tensor_of(scale));
     return tensors;
 }
 
@@ -111,6 +116,14 @@ std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket
                               Tensor(data ? data + at * size_of(dtype) : nullptr, dtype, {count})});
         }
     }
+    return pieces;
+}
+
+std::vector<StatePiece> state_pieces(const ScaleStore& scales) {
+    std::vector<StatePiece> pieces;
+    for (const KeptScale& scale : scales.all())
+        pieces.push_back(
+            {tensor_of(scale), {TensorBox::run(0, 1)}, scales.scale(static_cast<int>(pieces.size()))});
     return pieces;
 }
 

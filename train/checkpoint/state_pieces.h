@@ -27,6 +27,9 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table, co
 // This rank's pieces of a bucket.
 std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket& bucket);
 
+// The scales, which all ranks have alike and the first one writes.
+std::vector<StatePiece> state_pieces(const ScaleStore& scales);
+
 // Does this rank write the bucket's pieces? Ranks that hold the same shards take turns, bucket by bucket.
 bool writes_bucket(const Ranks& ranks, const Bucket& bucket);
 

@@ -62,10 +62,10 @@ inline constexpr Word<StreamPart> kWords<StreamPart>[] = {
     {"inject", StreamPart::inject}, {"backout", StreamPart::backout}, {"add", StreamPart::add}};
 
 // What the scale of an 8-bit operand is.
-enum class Fp8ScaleBy : uint8_t { constant, amax };
+enum class Fp8ScaleBy : uint8_t { constant, amax, last_step };
 template <>
-inline constexpr Word<Fp8ScaleBy> kWords<Fp8ScaleBy>[] = {{"constant", Fp8ScaleBy::constant},
-                                                          {"amax", Fp8ScaleBy::amax}};
+inline constexpr Word<Fp8ScaleBy> kWords<Fp8ScaleBy>[] = {
+    {"constant", Fp8ScaleBy::constant}, {"amax", Fp8ScaleBy::amax}, {"last_step", Fp8ScaleBy::last_step}};
 
 // Which function bounds logits, see HeadConfig::cap().
 enum class SoftcapFunction : uint8_t { tanh, sigmoid };

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "kernels/device/dtype.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -11,8 +10,15 @@ void Fp8ScaleConfig::fields(FieldVisitor& v) {
     v.choice(
         "by", by,
         "constant: value itself; amax: value times the largest magnitude among the numbers at hand, over 448, the "
-        "largest of e4m3. Of what a rank has: its own rows, its own part of a matrix");
-    v.field("value", value, "constant: the scale; amax: a factor, above 1 for room", {1e-12, 1e12});
+        "largest of e4m3. Of what a rank has: its own rows, its own part of a matrix; last_step: the same of the step "
+        "before, of all its microbatches and all ranks, which takes no pass of its own and is one number everywhere");
+    v.field("value", value, "constant: the scale; amax, last_step: a factor, above 1 for room",
+            {1e-12, 1e12});
+    v.field(
+        "exact_steps", exact_steps,
+        "last_step alone: so many steps at the start of the run go by amax, while magnitudes change fast; 0: the first "
+        "step's scale is 1",
+        {0, 1e9});
 }
 
 void LinearFp8Config::fields(FieldVisitor& v) {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "kernels/device/dtype.h"
 #include "train/config/choices.h"
 #include "train/config/field_visitor.h"
 
@@ -11,6 +12,9 @@ namespace speedrun {
 struct Fp8ScaleConfig {
     Fp8ScaleBy by = Fp8ScaleBy::amax;
     double value = 1;
+    int64_t exact_steps = 16;  // of last_step
+    // By which a largest magnitude becomes a scale of e4m3.
+    float factor() const { return static_cast<float>(value) / E4m3::kLargest; }
     void fields(FieldVisitor& v);
 };
 

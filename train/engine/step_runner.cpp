@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "train/engine/zero_batches.h"
 #include "train/model/build_model.h"
@@ -76,6 +77,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
     for (const auto& model : models_) {
         model->observe(&updates_);
         model->connect({.context = context_.get(), .tensor = tensor_.get()});
+        model->scale_by(&updates_.scales());
     }
 }
 
@@ -149,7 +151,9 @@ int64_t StepRunner::run_microbatches(const RunStage& stage, int64_t step, BatchS
 // and what their losses are divided by.
 StepRunner::GraphKey StepRunner::key_of(size_t model, const UpdatePipeline::Microbatch& microbatch,
                                         int64_t step_targets) const {
-    return {model, microbatch.first, microbatch.last, microbatch.step % period_, step_targets};
+    return {model,           microbatch.first,
+            microbatch.last, microbatch.step % period_,
+            step_targets,    updates_.scales().num_exact()};
 }
 
 void StepRunner::run_microbatch(size_t model, const UpdatePipeline::Microbatch& microbatch,
@@ -210,6 +214,7 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
     if (timeline_) timeline_->begin_step(step);
     wake_copies(step);
+    updates_.scales().begin_step(step);
     slot.targets = run_microbatches(stage_of(step), step, source);
     enqueue_optimizer(slot, stop);
     ++enqueued_;
@@ -278,12 +283,22 @@ void StepRunner::warm_up() {
     // Other ranks have connections to set up, whose collectives want to run.
     const bool rehearsal = ranks_.size() == 1;
     if (rehearsal) runtime_.device().rehearse(true);
-    for (int64_t stage = 0; stage < config_.schedule.num_stages(); ++stage) warm_up_stage(stage);
+    const std::vector<int64_t> turns = updates_.scales().turns();
+    for (int64_t stage = 0; stage < config_.schedule.num_stages(); ++stage) {
+        // What runs between the first turn and the last has been met in either.
+        for (const int64_t turn : std::set{turns.front(), turns.back()}) {
+            updates_.scales().begin_step(turn);
+            warm_up_stage(stage);
+        }
+    }
     warm_up_validation();
     runtime_.synchronize();
     if (rehearsal) runtime_.device().rehearse(false);
-    for (const RunStage& stage : stages_.stages)
-        if (config_.cuda.graph && !exchanges_values()) capture_graphs(stage);  // MPI does not talk in a graph
+    if (!config_.cuda.graph || exchanges_values()) return;  // MPI does not talk in a graph
+    for (const int64_t turn : turns) {
+        updates_.scales().set_step(turn);
+        for (const RunStage& stage : stages_.stages) capture_graphs(stage);
+    }
 }
 
 void StepRunner::warm_up_stage(int64_t stage) {
@@ -321,7 +336,7 @@ void StepRunner::trace(Timeline* timeline) {
     updates_.trace(timeline);
 }
 
-void StepRunner::snapshot(const std::function<void(const Bucket&, Stream&)>& copy) {
+void StepRunner::snapshot(const StateCopy& copy) {
     refresh_copies();
     updates_.copy_state(copy);
     runtime_.copy().record(*copied_);

@@ -107,7 +107,7 @@ class StepRunner final : public RunState {
     double validate(const ValidationLoader& loader);
     const ParameterTable& table() const override { return models_.front()->table(); }
     UpdatePipeline& updates() override { return updates_; }
-    void snapshot(const std::function<void(const Bucket&, Stream&)>& copy) override;
+    void snapshot(const StateCopy& copy) override;
     void await_snapshot() override;
     double idle_ms() override;
     void publish_state() override;
@@ -151,8 +151,8 @@ class StepRunner final : public RunState {
     void upload(const Batch& batch, Transformer& model, const StagePoint& point,
                 const Transformer::SeeRows& see = {});
     // The model; first, last of the step; the step among those of a period of all optimizer groups; valid targets
-    // of the step.
-    using GraphKey = std::tuple<size_t, bool, bool, int64_t, int64_t>;
+    // of the step; how many scales are exact in it.
+    using GraphKey = std::tuple<size_t, bool, bool, int64_t, int64_t, int64_t>;
 
     // Returns the valid targets of the step, on all ranks.
     int64_t run_microbatches(const RunStage& stage, int64_t step, BatchSource& source);

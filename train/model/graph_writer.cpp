@@ -112,13 +112,22 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
                : kNoParameter;
     const ValueId y = real(name, rows_of(x), w.outputs);
     // A bias is in one of the terms of a sum.
-    const bool adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0;
-    add<Linear>({.y = y, .x = x, .weight = weight, .bias = bias}, Linear::Options{.adds_bias = adds_bias,
-                                                                                  .fp8 = w.fp8,
-                                                                                  .rows = rows_of(x).size,
-                                                                                  .inputs = w.inputs.size,
-                                                                                  .outputs = w.outputs.size});
+    Linear::Options options{.adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0, .fp8 = w.fp8};
+    if (w.fp8) {
+        options.rows = rows_of(x).size;
+        options.inputs = w.inputs.size;
+        options.outputs = w.outputs.size;
+        options.kept_x = kept_scale(name + ".x", w.fp8->x);
+        options.kept_weight = kept_scale(name + ".weight", w.fp8->weight);
+    }
+    add<Linear>({.y = y, .x = x, .weight = weight, .bias = bias}, options);
     return y;
+}
+
+int GraphWriter::kept_scale(const std::string& of, const Fp8ScaleConfig& how) {
+    if (how.by != Fp8ScaleBy::last_step) return -1;
+    return model.table.declare_scale(
+        {.name = name(of), .factor = how.factor(), .exact_steps = how.exact_steps});
 }
 
 ValueId GraphWriter::gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns,

@@ -103,6 +103,8 @@ class GraphWriter {
     ValueId as_term(ValueId x);
 
   private:
+    // The table's scale of this, if it goes by the last step; else −1.
+    int kept_scale(const std::string& of, const Fp8ScaleConfig& how);
     ValueId redistribute(ValueId x, const std::string& suffix, const Redistribution& how, int64_t chunks = 1);
 
     const ModelConfig& config_;

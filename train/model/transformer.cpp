@@ -35,7 +35,7 @@ Retained retained_of(const NodeGraph& graph, const MemoryConfig& memory) {
 }
 
 void require_same_parameters(const ParameterTable& a, const ParameterTable& b) {
-    bool same = a.size() == b.size();
+    bool same = a.size() == b.size() && a.scales() == b.scales();
     for (int id = 0; same && id < a.size(); ++id)
         same = a[id].name == b[id].name && a[id].numel() == b[id].numel();
     if (!same) throw_internal("models that share parameters have different ones");

@@ -66,6 +66,8 @@ class Transformer {
     void watch(StepWatch watch) { executor_.watch(std::move(watch)); }
     // The ranks that share rows and matrices with this one (BatchShape), see Executor::connect.
     void connect(const Peers& peers) { executor_.connect(peers); }
+    // Which has the scales of the table, see Executor::scale_by.
+    void scale_by(const ScaleStore* scales) { executor_.scale_by(scales); }
     const NodeGraph& graph() const { return derived_.model.graph; }
 
     // Forward up to what the head reads.

@@ -70,6 +70,15 @@ struct Parameter {
     std::vector<RowBlock> row_blocks(int64_t heads) const;
 };
 
+// A number that every step leaves for the next one: the factor times the largest magnitude that it has met of something.
+struct KeptScale {
+    std::string name;  // of what is scaled: "blocks.0.mlp.up.x"
+    float factor = 1;
+    int64_t exact_steps = 0;  // of the run, at its start, that go by their own magnitudes
+
+    bool operator==(const KeptScale&) const = default;
+};
+
 class ParameterTable {
   public:
     // tensor_index: which part it is of parameters whose extents are parts.
@@ -93,12 +102,18 @@ class ParameterTable {
     // Both have one shape.
     void set_copy_of(int id, int source) { parameters_[static_cast<size_t>(id)].copy_of = source; }
     void add_row_ids(int id) { ++parameters_[static_cast<size_t>(id)].row_ids; }
+    // Returns its index among scales().
+    int declare_scale(KeptScale scale) {
+        scales_.push_back(std::move(scale));
+        return static_cast<int>(scales_.size()) - 1;
+    }
     void set_num_units(int num_units) { num_units_ = num_units; }
 
     const std::vector<Parameter>& all() const { return parameters_; }
     const Parameter& operator[](int id) const { return parameters_[id]; }
     int size() const { return static_cast<int>(parameters_.size()); }
     int num_units() const { return num_units_; }
+    const std::vector<KeptScale>& scales() const { return scales_; }
     int64_t numel() const;  // of this rank's parts
     int64_t whole_numel() const;
     // The parameter of this name; throws if there is none.
@@ -108,6 +123,7 @@ class ParameterTable {
   private:
     int tensor_index_ = 0;
     std::vector<Parameter> parameters_;
+    std::vector<KeptScale> scales_;
     int num_units_ = 0;
 };
 

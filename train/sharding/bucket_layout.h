@@ -88,6 +88,7 @@ class BucketLayout {
 
     const BucketRules& rules() const { return rules_; }
     int num_units() const { return table_.num_units(); }
+    int64_t num_scales() const { return static_cast<int64_t>(table_.scales().size()); }
     const std::vector<Bucket>& all() const { return buckets_; }  // ascending by their first parameter
     const Bucket& operator[](int id) const { return buckets_[static_cast<size_t>(id)]; }
     int size() const { return static_cast<int>(buckets_.size()); }

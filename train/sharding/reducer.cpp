@@ -146,9 +146,9 @@ Tensor Reducer::summed_by(const StepCollective& all_reduce, const Bucket& bucket
     return gradients_.accumulated_shard(bucket);
 }
 
-void Reducer::sum_over_all(const Tensor& values, Stream& stream) {
+void Reducer::reduce_over_all(const Tensor& values, Reduction reduction, Stream& stream) {
     if (Communicator* const all = over(ranks_.mesh().larger_than_one(loss_axes()), Lane::reduce))
-        all->all_reduce(values, stream);
+        all->all_reduce(values, stream, reduction);
 }
 
 void Reducer::reduce_over_shards(const Tensor& values, Reduction reduction, Stream& stream) {

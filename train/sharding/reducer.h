@@ -36,8 +36,8 @@ class Reducer {
     // the gradient that the optimizer reads is the sum over all ranks and microbatches, all of it or this
     // rank's shard.
     void reduce(const Bucket& bucket, bool first, bool last, Stream& stream);
-    // values (f32) summed over all ranks; reduced over norm_axes(), along which ranks hold shards of the state.
-    void sum_over_all(const Tensor& values, Stream& stream);
+    // values (f32) reduced over all ranks, and over norm_axes(), along which ranks hold shards of the state.
+    void reduce_over_all(const Tensor& values, Reduction reduction, Stream& stream);
     AxisSet norm_axes() const { return norm_axes_; }
     void reduce_over_shards(const Tensor& values, Reduction reduction, Stream& stream);
     // The compute copy of the bucket, from all shards.

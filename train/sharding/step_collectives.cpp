@@ -247,9 +247,10 @@ std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ra
         if (!owners.count(bucket.group)) owners[bucket.group] = MatrixOwners(layout, bucket.group);
         add_exchanges(rows.back(), bucket, owners[bucket.group], ranks, compute);
     }
-    rows.push_back({.name = "loss, stop, norms", .bucket = -1, .collectives = {}});
+    const std::string scales = layout.num_scales() > 0 ? ", scales" : "";
+    rows.push_back({.name = "loss, stop, norms" + scales, .bucket = -1, .collectives = {}});
     const auto sum = [&](AxisSet axes, int64_t values) {
-        if (axes.empty()) return;
+        if (axes.empty() || values == 0) return;
         const int group_size = ranks.mesh().size(axes);
         const int64_t bytes = values * size_of(DType::f32);
         rows.back().collectives.push_back(
@@ -264,6 +265,7 @@ std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ra
     };
     sum(ranks.mesh().larger_than_one(loss_axes()), 2);
     sum(norm_axes(layout, ranks), layout.size());
+    sum(ranks.mesh().larger_than_one(loss_axes()), layout.num_scales());  // largest ones
     return rows;
 }
 

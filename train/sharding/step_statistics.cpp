@@ -60,7 +60,7 @@ void StepStatistics::combine(const std::vector<bool>& due) {
         if (!due[static_cast<size_t>(bucket.id)])
             ops.fill({.x = at(own_terms_ + bucket.id), .value = 0.0f}, reduce);
     ops.cast({.out = terms, .in = at(own_terms_, count)}, reduce);
-    reducer_.sum_over_all(at(StepNumbers::kLossTotal, 2), reduce);
+    reducer_.reduce_over_all(at(StepNumbers::kLossTotal, 2), Reduction::sum, reduce);
     if (!reducer_.norm_axes().empty()) {
         for (const int bucket : counted_elsewhere_)
             ops.fill({.x = at(StepNumbers::kNormTerms + bucket), .value = 0.0f}, reduce);

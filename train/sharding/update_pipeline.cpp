@@ -30,6 +30,7 @@ UpdatePipeline::UpdatePipeline(const OptimizersConfig& config, const UpdateConte
       sync_(ranks_.sharing().launch, !by_norm_of_all_, layout_, gradients_, reducer_, runtime_, capture_),
       unsharder_(context.table, parameters_, reducer_, runtime_, capture_),
       statistics_(config, ranks_, layout_, gradients_, reducer_, runtime_),
+      scales_(context.table.scales(), reducer_, runtime_),
       groups_(make_group_updates(config, ranks_.sharing().step_order, context.stores)),
       order_(ranks_.sharing().step_order == StepOrder::reverse ? layout_.backward_order()
                                                                : layout_.forward_order()),
@@ -179,6 +180,7 @@ void UpdatePipeline::step(Event& backward_done, Event& reduce_done) {
     for (const Bucket& bucket : layout_.all()) due.push_back(sync_.due(bucket));
     statistics_.combine(due);
     reduce.record(reduce_done);
+    scales_.renew();
 
     if (by_norm_of_all_) runtime_.optimizer().wait(reduce_done);
     for (const int id : order_) {
@@ -216,6 +218,7 @@ void UpdatePipeline::trace(Timeline* timeline) {
 
 void UpdatePipeline::reset() {
     for (auto& group : groups_) group->reset(runtime_.compute());
+    scales_.reset(runtime_.compute());
 }
 
 std::vector<StateShard> UpdatePipeline::state(const Bucket& bucket) const {
@@ -225,13 +228,14 @@ std::vector<StateShard> UpdatePipeline::state(const Bucket& bucket) const {
     return shards;
 }
 
-void UpdatePipeline::copy_state(const std::function<void(const Bucket&, Stream&)>& copy) {
+void UpdatePipeline::copy_state(const StateCopy& copy) {
     Stream& stream = runtime_.copy();
     for (const int id : order_) {
         stream.wait(*stepped_[id]);
-        copy(layout_[id], stream);
+        copy.bucket(layout_[id], stream);
         stream.record(*copied_[id]);
     }
+    scales_.copy_state(copy.scales);
 }
 
 void UpdatePipeline::copy(const Parameter& from, const Parameter& to) {

@@ -10,6 +10,7 @@
 #include "kernels/runtime/graph_capture.h"
 #include "train/sharding/gradient_sync.h"
 #include "train/sharding/group_update.h"
+#include "train/sharding/scale_store.h"
 #include "train/sharding/step_statistics.h"
 #include "train/sharding/unsharder.h"
 #include "train/trace/timeline.h"
@@ -22,6 +23,12 @@ struct UpdateContext {
     const Ranks& ranks;
     UpdateStores stores;
     GraphCapture& capture;
+};
+
+// What is done with the state of each bucket, and with the scales.
+struct StateCopy {
+    std::function<void(const Bucket&, Stream&)> bucket;
+    std::function<void(Stream&)> scales;
 };
 
 class UpdatePipeline final : public PassObserver {
@@ -53,14 +60,16 @@ class UpdatePipeline final : public PassObserver {
     // Enqueues the copy of the statistics to the host; `done` is recorded behind it.
     void read_statistics(float* host, const Event& reduce_done, Event& done);
     const StepStatistics& statistics() const { return statistics_; }
+    ScaleStore& scales() { return scales_; }
+    const ScaleStore& scales() const { return scales_; }
 
     // Enqueues the state of step 0 on the compute stream.
     void reset();
     // What a checkpoint holds of a bucket, for this rank's shard: the master, then its optimizer's state.
     std::vector<StateShard> state(const Bucket& bucket) const;
-    // Calls `copy`, which enqueues reads of the state, for every bucket on the copy stream behind the last
+    // Calls `copy`, whose members enqueue reads of the state, for every bucket on the copy stream behind the last
     // step; the next step of a bucket waits for its copy alone.
-    void copy_state(const std::function<void(const Bucket&, Stream&)>& copy);
+    void copy_state(const StateCopy& copy);
     // Enqueues that `to` becomes `from` on the optimizer stream, behind the last step, and goes to the ranks that lack it:
     // master, optimizer state, what compute reads. Each is alone in its bucket, in one optimizer group.
     void copy(const Parameter& from, const Parameter& to);
@@ -94,6 +103,7 @@ class UpdatePipeline final : public PassObserver {
     GradientSync sync_;
     Unsharder unsharder_;
     StepStatistics statistics_;
+    ScaleStore scales_;
     Microbatch microbatch_;
     const std::vector<std::unique_ptr<GroupUpdate>> groups_;
     const std::vector<int> order_;  // of buckets, as they are stepped and gathered

@@ -10,6 +10,7 @@
 #include "kernels/ops/ops.h"
 #include "train/model/graph/node.h"
 #include "train/sharding/gradient_store.h"
+#include "train/sharding/scale_store.h"
 
 namespace speedrun {
 
@@ -84,6 +85,7 @@ class Call {
         const Peers& peers;
         const ExchangeLane& lane;
         const std::vector<int32_t>& documents;
+        const ScaleStore* scales;
     };
     Call(const Binding& binding, const Setting& setting)
         : ops(setting.ops),
@@ -91,6 +93,7 @@ class Call {
           pass(setting.pass),
           peers(setting.peers),
           documents(setting.documents),
+          scales(setting.scales),
           lane_(setting.lane),
           binding_(binding) {}
 
@@ -99,6 +102,7 @@ class Call {
     const PassArguments& pass;
     const Peers peers;
     const std::vector<int32_t>& documents;  // Batch::chunk_first_keys of the microbatch, while it is enqueued
+    const ScaleStore* const scales;         // null: none are kept
 
     const Node& node() const { return *binding_.node; }
     Tensor operator()(Node::In port) const { return at(binding_.reads, port.index); }

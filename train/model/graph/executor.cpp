@@ -127,7 +127,7 @@ Executor::BoundStep Executor::bound(const Step& step) const {
 
 void Executor::run(const BoundStep& step, const PassArguments& arguments) {
     const auto call_of = [&](const Binding& binding) {
-        return Call(binding, {ops_, stream_, arguments, peers_, lane_, documents_});
+        return Call(binding, {ops_, stream_, arguments, peers_, lane_, documents_, scales_});
     };
     const auto calls_of = [&] {
         std::vector<Call> calls;

@@ -31,6 +31,8 @@ class Executor {
     // Who is talked to, on the exchange stream, by nodes that need what other ranks have of the same rows or matrices; they
     // must outlive what is enqueued. Null: nobody, and what they would send is not there.
     void connect(const Peers& peers) { peers_ = peers; }
+    // Which has the scales of the table that its nodes read and note; null: nobody, and nodes go by what they meet.
+    void scale_by(const ScaleStore* scales) { scales_ = scales; }
     // Batch::chunk_first_keys of the microbatch that is enqueued from here on.
     void begin_batch(std::vector<int32_t> documents) { documents_ = std::move(documents); }
     // All nodes but the last.
@@ -42,7 +44,7 @@ class Executor {
     void backward(const PassArguments& arguments);
     // A call of the last node as loss() makes it.
     Call loss_call(const PassArguments& arguments) const {
-        return {loss_.bindings.front(), {ops_, stream_, arguments, peers_, lane_, documents_}};
+        return {loss_.bindings.front(), {ops_, stream_, arguments, peers_, lane_, documents_, scales_}};
     }
 
     // A value that lives as long as this (Holder).
@@ -91,6 +93,7 @@ class Executor {
     StepWatch watch_;
     Peers peers_;
     std::vector<int32_t> documents_;
+    const ScaleStore* scales_ = nullptr;
     const std::unique_ptr<Event> reached_, returned_;
     const ExchangeLane lane_;
     std::vector<TransferEvents> transfers_;

@@ -12,7 +12,7 @@ Linear::Linear(const Ports& ports, const Options& options)
       bias_(uses(ports.bias, false)),
       options_(options) {
     if (!options.fp8) return;
-    const auto quantized = [&](int64_t rows) {
+    const auto quantized = [&](int64_t rows, int kept) {
         return Quantized{
             .numbers = needs({.rows = rows,
                               .columns = options.inputs,
@@ -20,11 +20,12 @@ Linear::Linear(const Ports& ports, const Options& options)
                               .backward = false,
                               .element = Element::e4m3}),
             .transposed = {},
-            .scale = needs(
-                {.rows = 1, .columns = 1, .forward = true, .backward = false, .element = Element::f32})};
+            .scale =
+                needs({.rows = 1, .columns = 1, .forward = true, .backward = false, .element = Element::f32}),
+            .kept = kept};
     };
-    x8_ = quantized(options.rows);
-    weight8_ = quantized(options.outputs);
+    x8_ = quantized(options.rows, options.kept_x);
+    weight8_ = quantized(options.outputs, options.kept_weight);
 }
 
 std::string Linear::describe(const NodeGraph& graph) const {

@@ -20,6 +20,7 @@ class Linear final : public Node {
             true;  // else a rank that sums this product with its own adds it, but all have its gradient
         std::optional<LinearFp8Config> fp8 = {};    // without a bias; training's forward alone
         int64_t rows = 0, inputs = 0, outputs = 0;  // with fp8
+        int kept_x = -1, kept_weight = -1;          // scales of the table, by the last step
     };
     explicit Linear(const Ports& ports) : Linear(ports, Options{}) {}
     Linear(const Ports& ports, const Options& options);

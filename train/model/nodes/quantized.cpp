@@ -3,20 +3,29 @@
 namespace speedrun {
 
 void Quantized::fill(const Call& call, const Tensor& x, float scale_of_x) const {
-    call.ops.fill({.x = call(scale), .value = scale_of_x}, call.stream);
-    round(call, x);
+    round(call, {.x = x, .constant = scale_of_x});
 }
 
 void Quantized::fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how) const {
-    const auto value = static_cast<float>(how.value);
-    if (how.by == Fp8ScaleBy::constant) return fill(call, x, value);
-    call.ops.norm_term({.out = scale_in(call), .x = x, .norm = VectorNorm::infinity}, call.stream);
-    call.ops.scale({.x = call(scale), .factor = value / E4m3::kLargest}, call.stream);
-    round(call, x);
+    if (how.by == Fp8ScaleBy::constant) return fill(call, x, static_cast<float>(how.value));
+    if (!by_last_step(call)) {
+        call.ops.norm_term({.out = scale_in(call), .x = x, .norm = VectorNorm::infinity}, call.stream);
+        call.ops.scale({.x = call(scale), .factor = how.factor()}, call.stream);
+    }
+    round(call, {.x = x});
 }
 
-void Quantized::round(const Call& call, const Tensor& x) const {
-    call.ops.quantize({.out = call(numbers), .transposed = call(transposed), .x = x, .scale = scale_in(call)},
+Tensor Quantized::scale_in(const Call& call) const {
+    return by_last_step(call) ? call.scales->scale(kept) : call(scale).reshaped({1});
+}
+
+void Quantized::round(const Call& call, const Rounded& r) const {
+    call.ops.quantize({.out = call(numbers),
+                       .transposed = call(transposed),
+                       .x = r.x,
+                       .scale = scale_in(call),
+                       .constant = r.constant,
+                       .amax = kept >= 0 && call.scales ? call.scales->amax(kept) : Tensor{}},
                       call.stream);
 }
 

@@ -10,15 +10,24 @@ namespace speedrun {
 struct Quantized {
     Node::Tmp numbers, transposed;
     Node::Tmp scale;  // f32 (1, 1)
+    int kept = -1;    // the table's scale that it goes by; −1: none
 
     // Rounds x, by a constant scale.
     void fill(const Call& call, const Tensor& x, float scale_of_x) const;
     // … by what a config says.
     void fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how) const;
-    Tensor scale_in(const Call& call) const { return call(scale).reshaped({1}); }
+    // What x was divided by, f32 [1].
+    Tensor scale_in(const Call& call) const;
 
   private:
-    void round(const Call& call, const Tensor& x) const;
+    struct Rounded {
+        Tensor x;
+        float constant = 0;  // above 0: its scale
+    };
+    void round(const Call& call, const Rounded& r) const;
+    bool by_last_step(const Call& call) const {
+        return kept >= 0 && call.scales && !call.scales->exact(kept);
+    }
 };
 
 }  // namespace speedrun
