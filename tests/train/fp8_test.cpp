@@ -4,10 +4,12 @@
 
 #include <cmath>
 #include <map>
+#include <random>
 
 #include "tests/reference/reference.h"
 #include "tests/train/model_harness.h"
 #include "train/config/config_json.h"
+#include "train/model/nodes/fusions.h"
 
 namespace speedrun::testing {
 namespace fp8_test {
@@ -148,6 +150,61 @@ TEST(Fp8ModelTest, CheckpointingChangesNoBit) {
     EXPECT_EQ(plain.backward(batch, 1), checkpointed.backward(batch, 1));
     for (const Parameter& p : plain.table().all())
         EXPECT_EQ(plain.gradient(p), checkpointed.gradient(p)) << p.name;
+}
+
+// Loss and gradients by a program with these fusions; how many of its steps are the activation with what multiplies it?
+struct Outcome {
+    std::vector<float> numbers;
+    int fused = 0;
+};
+
+Outcome outcome_of(const Fusions& fusions) {
+    const ModelGraph m =
+        build_model(model_of(true), {.tokens = kTokens, .sequence_length = kTokens}, {.logit_rows = kTokens});
+    const Program program =
+        derive_program(m.graph, fusions, Retained(static_cast<size_t>(m.graph.num_units())), DType::f32);
+    Outcome result;
+    for (const Step& step : program.forward)
+        result.fused += step.fusion && step.calls.front().node->kind() == std::string("activation");
+    Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
+    ParameterStore parameters(m.table, runtime);
+    GradientStore gradients(m.table, parameters.layout(), runtime);
+    std::mt19937_64 random(5);
+    std::normal_distribution<float> normal(0, 0.3f);
+    std::vector<std::vector<float>> values;
+    for (const Parameter& p : m.table.all()) {
+        values.emplace_back(static_cast<size_t>(p.numel()));
+        for (float& value : values.back()) value = normal(random);
+    }
+    parameters.assign(values);
+    const Buffer memory(runtime.device(), "shared", MemoryCategory::activations, share_memory(program).bytes),
+        loss(runtime.device(), "loss", MemoryCategory::workspace, size_of(DType::f32));
+    Executor executor(m.graph, program, m.table, parameters, runtime, memory);
+    const HostBatch batch = random_batch(model_of(true), 1, kTokens, false, 3);
+    for (const auto& [to, ids] : {std::pair{m.tokens, &batch.tokens}, {m.targets, &batch.targets}})
+        runtime.device().copy(executor.held(to).data, ids->data(), executor.held(to).bytes(),
+                              runtime.compute());
+    gradients.begin_step();
+    executor.forward(true);
+    executor.backward({.loss_sum = loss.tensor(DType::f32, {1}),
+                       .gradient_scale = 1,
+                       .gradients = &gradients,
+                       .training = true});
+    runtime.synchronize();
+    const auto add = [&](const Tensor& t) {
+        result.numbers.insert(result.numbers.end(), t.as<float>(), t.as<float>() + t.numel());
+    };
+    add(loss.tensor(DType::f32, {1}));
+    for (const Parameter& p : m.table.all()) add(gradients.flat(p));
+    return result;
+}
+
+TEST(Fp8ModelTest, RoundingWithTheActivationChangesNoBit) {
+    const Outcome fused = outcome_of(model_fusions()), apart = outcome_of({});
+    EXPECT_EQ(fused.fused, 1);
+    EXPECT_EQ(apart.fused, 0);
+    EXPECT_EQ(fused.numbers, apart.numbers);
+    EXPECT_GT(std::abs(fused.numbers.front()), 1);
 }
 
 void expect_refused(const std::vector<std::string>& overrides, const std::string& part) {

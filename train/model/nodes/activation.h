@@ -13,25 +13,25 @@ class Activate final : public Node {
     };
     Activate(const Ports& ports, Activation activation)
         : Node(Cost::pointwise),
-          y_(writes({.value = ports.y})),
-          x_(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true, .in_place = true})),
+          y(writes({.value = ports.y})),
+          x(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true, .in_place = true})),
           activation_(activation) {}
     const char* kind() const override { return "activation"; }
     std::string describe(const NodeGraph& /*graph*/) const override { return word_of(activation_); }
     void forward(const Call& call) const override {
-        call.ops.activation_forward({.y = call(y_), .x = call(x_), .activation = activation_}, call.stream);
+        call.ops.activation_forward({.y = call(y), .x = call(x), .activation = activation_}, call.stream);
     }
     void backward(const Call& call) const override {
-        call.ops.activation_backward({.dx = call.gradient(x_).tensor,
-                                      .dy = call.gradient(y_),
-                                      .x = call(x_),
-                                      .activation = activation_},
-                                     call.stream);
+        call.ops.activation_backward(
+            {.dx = call.gradient(x).tensor, .dy = call.gradient(y), .x = call(x), .activation = activation_},
+            call.stream);
     }
 
+    const Out y;
+    const In x;
+    Activation activation() const { return activation_; }
+
   private:
-    const Out y_;
-    const In x_;
     const Activation activation_;
 };
 

@@ -1,7 +1,9 @@
 #include "train/model/nodes/fusions.h"
 
 #include "train/model/graph/graph.h"
+#include "train/model/nodes/activation.h"
 #include "train/model/nodes/attention.h"
+#include "train/model/nodes/linear.h"
 #include "train/model/nodes/norm.h"
 #include "train/model/nodes/weighted_sum.h"
 
@@ -125,6 +127,27 @@ class RotaryAndMix final : public Fusion {
     }
 };
 
+// relu² and the product in 8 bits that reads it: rounded as it is made, unless the scale is of all of it.
+class SquareThenLinear final : public Fusion {
+  public:
+    size_t matches(const NodeGraph& /*graph*/, std::span<const Node* const> nodes) const override {
+        const auto* const activate = node_at<Activate>(nodes, 0);
+        const auto* const linear = node_at<Linear>(nodes, 1);
+        const bool match = activate && linear && linear->in_fp8() &&
+                           activate->activation() == Activation::relu_squared &&
+                           linear->x() == activate->value_of(activate->y);
+        return match ? 2 : 0;
+    }
+    void forward(std::span<const Call> calls) const override {
+        const auto& activate = node_of<Activate>(calls[0]);
+        const auto& linear = node_of<Linear>(calls[1]);
+        if (linear.rounds_at_once(calls[1]))
+            return linear.forward_of_relu_squared(calls[1], calls[0](activate.x));
+        activate.forward(calls[0]);
+        linear.forward(calls[1]);
+    }
+};
+
 }  // namespace
 
 Fusions model_fusions() {
@@ -133,6 +156,7 @@ Fusions model_fusions() {
     fusions.push_back(std::make_unique<MixThenNorm>());
     fusions.push_back(std::make_unique<AddMixThenNorm>());
     fusions.push_back(std::make_unique<RotaryAndMix>());
+    fusions.push_back(std::make_unique<SquareThenLinear>());
     return fusions;
 }
 

@@ -37,13 +37,7 @@ void Linear::forward(const Call& call) const {
     const Tensor y = call(y_), x = call(x_);
     if (options_.fp8 && call.pass.training) {
         x8_.fill(call, x, options_.fp8->x);
-        weight8_.fill(call, call(weight_), options_.fp8->weight);
-        return call.ops.scaled_matmul({.c = y,
-                                       .a = call(x8_.numbers),
-                                       .b = call(weight8_.numbers),
-                                       .scale_a = x8_.scale_in(call),
-                                       .scale_b = weight8_.scale_in(call)},
-                                      call.stream);
+        return multiply_by_fp8(call);
     }
     call.by_rows(y.rows(), [&](const RowSpan& rows) {
         call.ops.matmul({.c = y.row_slice(rows.first, rows.count),
@@ -53,6 +47,26 @@ void Linear::forward(const Call& call) const {
                          .transpose_b = true},
                         call.stream);
     });
+}
+
+bool Linear::rounds_at_once(const Call& call) const {
+    return options_.fp8 && call.pass.training && x8_.known(call, options_.fp8->x);
+}
+
+void Linear::forward_of_relu_squared(const Call& call, const Tensor& activated) const {
+    x8_.fill_squares(call, {.relu_squared = call(x_), .x = activated}, options_.fp8->x);
+    multiply_by_fp8(call);
+}
+
+// After x has been rounded.
+void Linear::multiply_by_fp8(const Call& call) const {
+    weight8_.fill(call, call(weight_), options_.fp8->weight);
+    call.ops.scaled_matmul({.c = call(y_),
+                            .a = call(x8_.numbers),
+                            .b = call(weight8_.numbers),
+                            .scale_a = x8_.scale_in(call),
+                            .scale_b = weight8_.scale_in(call)},
+                           call.stream);
 }
 
 // Parameters first, so that their reduction can start while dx is computed; unless dx is wanted on other ranks, or comes

@@ -30,7 +30,15 @@ class Linear final : public Node {
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 
+    ValueId x() const { return value_of(x_); }
+    bool in_fp8() const { return options_.fp8.has_value(); }
+    // In a fusion with an activation whose y is this x: can it round to 8 bits what the activation gives as it is made?
+    bool rounds_at_once(const Call& call) const;
+    // … forward of both.
+    void forward_of_relu_squared(const Call& call, const Tensor& activated) const;
+
   private:
+    void multiply_by_fp8(const Call& call) const;
     void give_inputs(const Call& call) const;
     void give_parameters(const Call& call) const;
 

@@ -15,6 +15,11 @@ void Quantized::fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& ho
     round(call, {.x = x});
 }
 
+void Quantized::fill_squares(const Call& call, const Squares& squares, const Fp8ScaleConfig& how) const {
+    const float constant = how.by == Fp8ScaleBy::constant ? static_cast<float>(how.value) : 0.0f;
+    round(call, {.x = squares.x, .constant = constant, .relu_squared = squares.relu_squared});
+}
+
 Tensor Quantized::scale_in(const Call& call) const {
     return by_last_step(call) ? call.scales->scale(kept) : call(scale).reshaped({1});
 }
@@ -25,6 +30,7 @@ void Quantized::round(const Call& call, const Rounded& r) const {
                        .x = r.x,
                        .scale = scale_in(call),
                        .constant = r.constant,
+                       .relu_squared = r.relu_squared,
                        .amax = kept >= 0 && call.scales ? call.scales->amax(kept) : Tensor{}},
                       call.stream);
 }

@@ -6,6 +6,11 @@
 
 namespace speedrun {
 
+// relu(x)², to be written.
+struct Squares {
+    Tensor relu_squared, x;
+};
+
 // Scratch of a node; absent ports: not wanted.
 struct Quantized {
     Node::Tmp numbers, transposed;
@@ -16,13 +21,20 @@ struct Quantized {
     void fill(const Call& call, const Tensor& x, float scale_of_x) const;
     // … by what a config says.
     void fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how) const;
+    // Is the scale known before x is?
+    bool known(const Call& call, const Fp8ScaleConfig& how) const {
+        return how.by == Fp8ScaleBy::constant || by_last_step(call);
+    }
+    // Where it is: writes relu_squared, of x, and rounds that.
+    void fill_squares(const Call& call, const Squares& squares, const Fp8ScaleConfig& how) const;
     // What x was divided by, f32 [1].
     Tensor scale_in(const Call& call) const;
 
   private:
     struct Rounded {
         Tensor x;
-        float constant = 0;  // above 0: its scale
+        float constant = 0;        // above 0: its scale
+        Tensor relu_squared = {};  // absent: x itself is rounded
     };
     void round(const Call& call, const Rounded& r) const;
     bool by_last_step(const Call& call) const {
