@@ -48,6 +48,8 @@ TEST_F(Record89ModelFixtureTest, TenStepsOnSeveralRanksAreTheTwins) {
     const std::string two_rows = "batch.microbatch_tokens=[64,96,96,128,128]";
     expect_agreement(run(2, {"parallel.strategy=zero1", two_rows}));
     expect_agreement(run(4, {"parallel.strategy=zero3", two_rows}));
+    expect_agreement(
+        run(8, {"parallel.strategy=zero2", "parallel.tensor=2", "parallel.sequence=true", two_rows}));
 }
 
 class Record89ItemTest : public ::testing::TestWithParam<std::string> {};
