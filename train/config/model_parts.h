@@ -36,7 +36,7 @@ struct TableConfig {
     int64_t sign_rows = 0;
     TableExchange exchange = TableExchange::whole;
     void fields(FieldVisitor& v);
-    void validate(const std::string& key) const;  // throws a usage error
+    void validate(const std::string& key) const;        // throws a usage error
     void validate_tied(const std::string& name) const;  // … if the head cannot be tied to it
 };
 

@@ -135,7 +135,7 @@ class Builder {
         const int64_t place = stream_place("reads", config.reads).after;
         const auto write = [&] { return to_all(w_.norm("attn_norm", after_.at(place))); };
         if (parts_.norms.gain || parts_.norms.bias) return write();
-        const auto [normed, is_new] = normed_.try_emplace({place, whole && w_.batch.tensor.size > 1});
+        const auto [normed, is_new] = normed_.try_emplace({place, whole});
         if (is_new) normed->second = write();
         return normed->second;
     }
