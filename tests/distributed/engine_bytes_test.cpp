@@ -216,9 +216,10 @@ TEST(EngineBytesTest, EqualTheFormula) {
     }
 }
 
-// Of attention that is whole nothing is sent where all have the stream; where they share its tokens, these come before
-// it, and behind it their gradients: half of what travels if heads are shared. Composed heads in two of three layers make
-// it the third too, by their table of values.
+// Attention that every tensor rank computes whole needs no exchange where each rank has all tokens. Under
+// parallel.sequence its tokens are gathered before it in forward, and their gradients scattered in backward: half of what
+// dividing heads costs. The model has composed heads in two of three layers, and the third is whole because it reads the same
+// table of values.
 TEST(EngineBytesTest, WholeAttentionSendsLess) {
     for (const bool sequence : {false, true}) {
         constexpr int kMicrobatches = 3;

@@ -1,8 +1,21 @@
 #include "tests/distributed/engine_models.h"
 
+#include <utility>
+
 #include "train/config/config_json.h"
 
 namespace speedrun::testing {
+
+namespace {
+
+ModelConfig with_heads(ModelConfig model, int64_t heads) {
+    model.parts.layers.each.attention->heads = heads;
+    for (LayersAt& at : model.parts.layers.at)
+        if (at.layer && at.layer->attention) at.layer->attention->heads = heads;
+    return model;
+}
+
+}  // namespace
 
 // What no preset has: a table of values in two layers that are no neighbours, a smear, n-grams behind it, gates, a skip, a backout,
 // outputs without what lies along own values, and layers without attention or MLP.
@@ -31,10 +44,7 @@ ModelConfig model_in_parts(int64_t heads) {
         "optimizers": {"groups": [{"params": ["*"]}]}})",
                                      "test", {})
                             .model;
-    model.parts.layers.each.attention->heads = heads;
-    for (LayersAt& at : model.parts.layers.at)
-        if (at.layer && at.layer->attention) at.layer->attention->heads = heads;
-    return model;
+    return with_heads(std::move(model), heads);
 }
 
 ModelConfig model_in_eight_bits(int64_t heads) {
@@ -78,8 +88,7 @@ ModelConfig injected_model(int64_t heads) {
         "optimizers": {"groups": [{"params": ["*"]}]}})",
                                      "test", {})
                             .model;
-    model.parts.layers.each.attention->heads = heads;
-    return model;
+    return with_heads(std::move(model), heads);
 }
 
 // Numbers of each token from networks of what the input gave and of what a layer gave, for heads and for the stream; attention
@@ -112,10 +121,7 @@ ModelConfig model_with_networks(int64_t heads) {
         "optimizers": {"groups": [{"params": ["*"]}]}})",
                                      "test", {})
                             .model;
-    model.parts.layers.each.attention->heads = heads;
-    for (LayersAt& at : model.parts.layers.at)
-        if (at.layer->attention) at.layer->attention->heads = heads;
-    return model;
+    return with_heads(std::move(model), heads);
 }
 
 // Values with what other places of the stream give, and with gated rows of a table.
@@ -187,11 +193,8 @@ ModelConfig newest_model(int64_t heads, bool untied) {
         "optimizers": {"groups": [{"params": ["*"]}]}})",
                                      "test", {})
                             .model;
-    model.parts.layers.each.attention->heads = heads;
-    for (LayersAt& at : model.parts.layers.at)
-        if (at.layer->attention) at.layer->attention->heads = heads;
     if (untied) model.parts.head.untied_after = 0;
-    return model;
+    return with_heads(std::move(model), heads);
 }
 
 }  // namespace speedrun::testing

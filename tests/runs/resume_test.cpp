@@ -78,17 +78,6 @@ class ResumeTest : public RunFixture {
         return problems[0];
     }
 
-    // Losses and norms of the steps from `first` on, and the validations after it.
-    std::vector<double> curve_from(const std::string& name, int64_t first) const {
-        std::vector<double> values;
-        for (const Json& line : metrics(name)) {
-            if (line["step"].get<int64_t>() < first) continue;
-            values.push_back(line["loss"]);
-            if (line["event"] == "step") values.push_back(line["grad_norm"]);
-        }
-        return values;
-    }
-
     static std::string bytes_of(const std::string& file) {
         std::ifstream stream(file, std::ios::binary);
         EXPECT_TRUE(stream) << file;
@@ -166,14 +155,14 @@ TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
         const Config often = config_of(ways, {"checkpoint.every=3"}), never = config_of(ways);
         EXPECT_EQ(train(often, ways.ranks, whole), "");
         EXPECT_EQ(train(never, ways.ranks, later, checkpoint(whole, 3)), "");
-        const std::vector<double> expected = curve_from(whole, 3);
+        const std::vector<double> expected = curve(whole, 3);
         ASSERT_EQ(expected.size(), 7u * 2 + 2);
-        EXPECT_EQ(curve_from(later, 0), expected);
+        EXPECT_EQ(curve(later), expected);
         expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), ways.ranks);
         // In its own folder, from the newest; what it had written after that is written again.
         fs::remove_all(checkpoint(whole, 10));
         EXPECT_EQ(train(often, ways.ranks, whole, "auto"), "");
-        EXPECT_EQ(curve_from(whole, 3), expected);
+        EXPECT_EQ(curve(whole, 3), expected);
         EXPECT_EQ(metrics(whole).size(), 12u);
         expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), ways.ranks);
     }
@@ -195,7 +184,7 @@ TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
             for (const int64_t step : {3, 9}) {
                 const std::string later = fmt::format("{}_from{}", name, step);
                 EXPECT_EQ(train(c, ranks, later, checkpoint(name, step)), "");
-                EXPECT_EQ(curve_from(later, 0), curve_from(name, step));
+                EXPECT_EQ(curve(later), curve(name, step));
                 expect_same_bytes(checkpoint(name, 10), checkpoint(later, 10), ranks);
             }
             const Json summary = Json::parse(bytes_of(path(name) + "/summary.json"));
@@ -206,11 +195,11 @@ TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
         }
         // Two ranks read the rows of one, and sum in another order: f32 rounding, which ten steps amplify.
         const std::string name = shuffle ? "shuffled" : "in_order";
-        const std::vector<double> one = curve_from(name + "1", 0), two = curve_from(name + "2", 0);
+        const std::vector<double> one = curve(name + "1"), two = curve(name + "2");
         ASSERT_EQ(one.size(), two.size());
         for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-5 * std::abs(one[i])) << i;
     }
-    EXPECT_NE(curve_from("shuffled1", 0), curve_from("in_order1", 0));
+    EXPECT_NE(curve("shuffled1"), curve("in_order1"));
 }
 
 // What a run keeps for backward may change where it is continued, here on a machine with less memory.
@@ -224,7 +213,7 @@ TEST_F(ResumeTest, ContinuesBitwiseWithOtherActivationCheckpointing) {
             const std::string later = whole + "_" + kept;
             const Config other = config_of(ways, {"memory.activation_checkpointing=" + std::string(kept)});
             EXPECT_EQ(train(other, 1, later, checkpoint(whole, 3)), "");
-            EXPECT_EQ(curve_from(later, 0), curve_from(whole, 3));
+            EXPECT_EQ(curve(later), curve(whole, 3));
             expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), 1);
         }
     }
@@ -269,8 +258,8 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
             EXPECT_EQ(train(c, ways.ranks, name, from), "");
             // Against one rank that never stopped. Other meshes sum in another order, f32 rounding, which ten
             // steps amplify: as in the engine's tests.
-            const std::vector<double> expected = curve_from(reference, 2 * static_cast<int64_t>(i)),
-                                      actual = curve_from(name, 2 * static_cast<int64_t>(i));
+            const std::vector<double> expected = curve(reference, 2 * static_cast<int64_t>(i)),
+                                      actual = curve(name, 2 * static_cast<int64_t>(i));
             ASSERT_EQ(actual.size(), expected.size());
             constexpr double kTolerance = 1e-5;
             for (size_t k = 0; k < actual.size(); ++k)
@@ -285,7 +274,7 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
     const Config c = config_of({}, {"checkpoint.every=3"});
     train(c, 1, "run", "auto");  // nothing there: a new run
     ASSERT_EQ(metrics("run").size(), 12u);
-    const std::vector<double> expected = curve_from("run", 0);
+    const std::vector<double> expected = curve("run");
     const auto flip = [&](int64_t step) {
         const std::string file = checkpoint("run", step) + "/" + rank_file_name(0);
         std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
@@ -304,7 +293,7 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
         EXPECT_NE(point.messages[1].find("No such file"), std::string::npos) << point.messages[1];
     });
     train(c, 1, "run", "auto");  // replaces what was damaged
-    EXPECT_EQ(curve_from("run", 0), expected);
+    EXPECT_EQ(curve("run"), expected);
     for (const int64_t step : {9, 10}) expect_good(checkpoint("run", step), c);
     for (const int64_t step : {3, 6, 9, 10}) flip(step);
     expect_error(ExitCode::data, "no checkpoint of", "auto", "run", c);
@@ -315,7 +304,7 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
     expect_error(ExitCode::usage, "has ended", "auto", "run", c);
     fs::remove(path("run") + "/summary.json");  // as a run that dies before its first checkpoint
     train(c, 1, "run", "auto");
-    EXPECT_EQ(curve_from("run", 0), expected);
+    EXPECT_EQ(curve("run"), expected);
 }
 
 TEST_F(ResumeTest, ADifferentConfigIsRefusedKeyByKey) {
@@ -361,7 +350,7 @@ TEST_F(ResumeTest, AFullDiskStopsNoTrainingAndHarmsNoCheckpoint) {
         if (ranks > 1) {
             EXPECT_NE(problem.find("rank 1: "), std::string::npos) << problem;
         }
-        EXPECT_EQ(curve_from(name, 0).size(), 10u * 2 + 2);
+        EXPECT_EQ(curve(name).size(), 10u * 2 + 2);
         for (const int64_t step : {3, 9, 10}) expect_good(checkpoint(name, step), c);
         std::set<std::string> folders;
         for (const auto& entry : fs::directory_iterator(path(name) + "/checkpoints"))

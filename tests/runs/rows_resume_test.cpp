@@ -37,27 +37,17 @@ class RowsResumeTest : public RunFixture {
             trainer.run();
         });
     }
-    // Loss and norm of the steps from `first` on, and the validations after it.
-    std::vector<double> curve_from(const std::string& name, int64_t first) const {
-        std::vector<double> values;
-        for (const Json& line : metrics(name)) {
-            if (line["step"].get<int64_t>() < first) continue;
-            values.push_back(line["loss"]);
-            if (line["event"] == "step") values.push_back(line["grad_norm"]);
-        }
-        return values;
-    }
 };
 
 // How they travel is no matter of what is trained: a run may go on the other way.
 TEST_F(RowsResumeTest, GoOnBitwiseEitherWay) {
     train(config_by(TableExchange::rows, "4"), "rows");
-    const std::vector<double> expected = curve_from("rows", 4);
+    const std::vector<double> expected = curve("rows", 4);
     ASSERT_EQ(expected.size(), 6u * 2 + 2);
     for (const TableExchange exchange : {TableExchange::rows, TableExchange::whole}) {
         const std::string name = std::string("later_") + word_of(exchange);
         train(config_by(exchange, "0"), name, path("rows") + "/checkpoints/" + checkpoint_name(4));
-        EXPECT_EQ(curve_from(name, 0), expected) << name;
+        EXPECT_EQ(curve(name), expected) << name;
     }
 }
 

@@ -103,10 +103,11 @@ class RunFixture : public ::testing::Test {
         for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
         return lines;
     }
-    // Loss and gradient norm of every step, as the exact doubles that the file holds.
-    std::vector<double> curve(const std::string& name) const {
+    // Loss and gradient norm of the steps from `first` on, and the validations after it, as the exact doubles that the file holds.
+    std::vector<double> curve(const std::string& name, int64_t first = 0) const {
         std::vector<double> values;
         for (const Json& line : metrics(name)) {
+            if (line["step"].get<int64_t>() < first) continue;
             values.push_back(line["loss"]);
             if (line["event"] == "step") values.push_back(line["grad_norm"]);
         }

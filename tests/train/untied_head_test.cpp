@@ -260,5 +260,16 @@ TEST(UntiedHeadTest, WhatHasNoStateToTakeOverIsRefused) {
                    "ends after step 3, between two steps");
 }
 
+// `plan --gpu` and `bench` make an engine for one stage, whose end is not that of the stage behind which the head comes apart.
+TEST(UntiedHeadTest, AnEngineOfOneStageDoesNotAskWhereOthersEnd) {
+    const Config config = config_of({"schedule.stages=[4,9]", "schedule.steps=9",
+                                     R"(optimizers.groups=[{"params": ["*"], "every": 2}])"});
+    for (int64_t stage = 0; stage < 2; ++stage) {
+        const Config alone = config.in_stage(stage);
+        Runtime runtime(runtime_options(alone, {}));
+        EXPECT_NO_THROW(StepRunner(alone, runtime, {})) << stage;
+    }
+}
+
 }  // namespace untied_head_test
 }  // namespace speedrun::testing

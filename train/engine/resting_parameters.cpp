@@ -24,8 +24,8 @@ void StepRunner::check_copies() const {
                 group, p.name, source.name);
         const int64_t every = config_.optimizers.groups[static_cast<size_t>(group)].every,
                       first = config_.schedule.end_step(config_.model.parts.head.untied_after);
-        // A config of one stage alone knows no end of another.
-        const bool known = config_.model.parts.head.untied_after < config_.schedule.num_stages();
+        // A config of one stage (Config::in_stage) does not know where another ends.
+        const bool known = !config_.schedule.stages.empty();
         if (known && first % every != 0)
             throw_usage(
                 "model.head.untied_after {}: the stage ends after step {}, between two steps of optimizers.groups[{}], "

@@ -94,7 +94,7 @@ class Builder {
     }
 
   private:
-    // Of the tables whose rows are mixed into the values of attention.
+    // By table whose rows are mixed into the values of attention: the columns that this rank has of it.
     std::map<std::string, Extent> value_columns(const std::vector<std::optional<LayerConfig>>& layers) const {
         std::map<std::string, Extent> columns;
         for (const auto& layer : layers) {

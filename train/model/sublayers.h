@@ -34,7 +34,7 @@ class Sublayers {
     struct Projected {
         ValueId q, k, v;
     };
-    // Of the attention at hand, as this rank has it: all where that is whole.
+    // Does this rank compute all heads of the attention at hand (WholeAttention)? Else those of its part.
     bool is_whole() const { return heads_.dimension == Dimension::all_heads; }
     Extent head_width(int64_t times = 1) const {
         return is_whole() ? w_.whole_head_width(times) : w_.head_width(times);

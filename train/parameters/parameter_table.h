@@ -49,7 +49,7 @@ struct Parameter {
     // The id of the parameter of whose values and optimizer state these begin as a copy, in the first stage of the run that
     // uses them; until then this one rests. −1: it is used in all stages.
     int copy_of = -1;
-    // Of a table whose gradient ranks exchange as rows: how many ids of rows a token gives it. 0: the gradient travels whole.
+    // How many ids of rows each token gives this table, if ranks exchange its gradient as rows; 0: it travels whole.
     int64_t row_ids = 0;
     std::vector<UnitUse> uses{{}};  // in order of units, one at least
 

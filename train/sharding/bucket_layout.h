@@ -61,7 +61,7 @@ struct Matrix {
     int64_t whole_rows() const { return columns_cut() ? rows : rows * cut().parts; }
     int64_t whole_cols() const { return columns_cut() ? cols * cut().parts : cols; }
     int64_t whole_numel() const { return numel() * cut().parts; }
-    // Of one of them.
+    // Rows of each of the `count` matrices.
     int64_t own_rows() const { return whole_rows() / count; }
 };
 

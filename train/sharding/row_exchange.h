@@ -22,7 +22,7 @@ namespace speedrun {
 
 class RowExchange {
   public:
-    // Of the rows of `collectives`. All but the collectives outlives it.
+    // For the tables among `collectives` whose rows are exchanged. layout, ranks and runtime must outlive it.
     RowExchange(const std::vector<CollectiveRow>& collectives, const BucketLayout& layout, const Ranks& ranks,
                 Runtime& runtime);
 
@@ -52,7 +52,7 @@ class RowExchange {
         Tensor sends, order;
     };
     Ids ids_in(void* memory, const Table& table) const;
-    // Ascending; forgets them.
+    // The rows seen since the last call, ascending.
     static std::vector<int32_t> take_seen(Table& table);
     // By member of the group.
     std::vector<std::vector<int32_t>> tell_all(const std::vector<int32_t>& rows, const Group& group) const;

@@ -23,7 +23,8 @@ struct OwnedRange {
 
 class RowOwners {
   public:
-    // Of the bucket's shards, or each of so many ranks of all rows. Throws an internal error for shards of other ranks.
+    // all_own_all: each rank owns all rows; else each those of its shard of the bucket. Throws an internal error where the
+    // bucket has another number of shards than ranks.
     RowOwners(const Bucket& bucket, bool all_own_all, int num_ranks);
 
     int64_t rows() const { return rows_; }

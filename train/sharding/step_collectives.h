@@ -31,7 +31,7 @@ struct StepCollective {
     int64_t padding_bytes;  // of these, zeros where the tensor is cut; 0 for sums of shards
     double sent_bytes;      // by a rank, mean over the group
     When when;
-    // Of a table's gradient: in an all_to_all travel the rows that a rank's tokens touch. Bytes are then what they are at most.
+    // An all_to_all of a table's gradient sends only the rows that a rank's tokens touch; bytes are then an upper bound.
     bool rows = false;
 
     std::string describe() const;  // "reduce_scatter over shard (8 ranks), f32, 1.50 MiB, last microbatch"

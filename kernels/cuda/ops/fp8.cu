@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
     store_columns<kAligned>(p.transposed, p.rows, p.cols, tile, at);
 }
 
-// Of both types: bits are all that it sees.
+// Moves bytes, so that one kernel does for both 8-bit types, whichever the arguments are called.
 template <bool kAligned>
 __global__ void __launch_bounds__(kQuantizeThreads)
     transpose_fp8_kernel(Rows<E5m2> out, Rows<const E5m2> x, int rows, int cols) {
