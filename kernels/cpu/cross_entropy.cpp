@@ -237,7 +237,8 @@ void check_ids(const Arguments& a, const IdLimits& limits) {
 void CpuOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
     check(a);
-    // What each thread needs for one row: its exponentials and, where a scale asks for 8 bits, its gradients in f32 behind them.
+    // What each thread needs for one row: its exponentials and, where a scale asks for 8 bits, behind them its gradients as
+    // they are before that.
     const int64_t row_bytes = cols * int64_t{sizeof(float)}, bytes = (a.scale.present() ? 2 : 1) * row_bytes;
     auto* const memory = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
     cpu::submit(stream, "cross_entropy", [=] {
