@@ -92,6 +92,7 @@ Config config_of(const Mode& mode) {
     if (family == "networks") config.model = model_with_networks(mode.heads);
     if (family == "places") config.model = model_with_places(mode.heads);
     if (family == "newest") config.model = newest_model(mode.heads, mode.stages);
+    if (family == "offset") config.model = newest_model_for_shared_rows(mode.heads, mode.stages);
     for (auto& [name, table] : config.model.parts.tables)
         if (mode.exchange_rows) table.exchange = TableExchange::rows;
     OptimizerGroupConfig matrices, rest;

@@ -39,7 +39,7 @@ struct Mode {
     // | "composed": "parts" with mixes of heads' maps
     // | "injected": bigrams with signs, injected at the input and behind sublayers
     // | "networks": numbers of each token that networks compute | "places": these, and values from other places
-    // | "newest": all of these at once
+    // | "newest": all of these at once | "offset": … that ranks which share rows have, with keys of the token before
     const char* family = "recipe";
     Checkpointing checkpointing = Checkpointing::none;
     StepOrder step_order = StepOrder::reverse;
@@ -119,5 +119,7 @@ std::vector<Mode> combined_modes(bool all);
 // The newest recipe among data ranks, and where ranks of the tensor axis compute some attention whole, beside some that they
 // share.
 std::vector<Mode> modes_of_whole_attention(Strategy strategy);
+// Keys of the token before, which another rank may have; of rows cut into chunks of 4 to 1 tokens.
+std::vector<Mode> modes_of_offset_keys(Strategy strategy);
 
 }  // namespace speedrun::testing

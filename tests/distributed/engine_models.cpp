@@ -197,4 +197,14 @@ ModelConfig newest_model(int64_t heads, bool untied) {
     return with_heads(std::move(model), heads);
 }
 
+ModelConfig newest_model_for_shared_rows(int64_t heads, bool untied) {
+    ModelConfig model = newest_model(heads, untied);
+    for (LayersAt& at : model.parts.layers.at) {
+        if (!at.layer->attention) continue;
+        at.layer->attention->paired = false;
+        at.layer->attention->compose_heads.reset();
+    }
+    return model;
+}
+
 }  // namespace speedrun::testing

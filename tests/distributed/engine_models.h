@@ -15,5 +15,7 @@ ModelConfig model_with_places(int64_t heads);
 ModelConfig with_composed_heads(ModelConfig model);  // "parts", with mixes of heads' maps
 // untied: the head comes apart behind the first stage.
 ModelConfig newest_model(int64_t heads, bool untied);
+// … without what ranks that share rows do not have: heads in pairs, and mixes of heads' maps.
+ModelConfig newest_model_for_shared_rows(int64_t heads, bool untied);
 
 }  // namespace speedrun::testing

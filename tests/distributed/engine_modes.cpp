@@ -214,4 +214,32 @@ std::vector<Mode> modes_of_whole_attention(Strategy strategy) {
     return modes;
 }
 
+std::vector<Mode> modes_of_offset_keys(Strategy strategy) {
+    std::vector<Mode> modes;
+    Mode offset{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
+    offset.family = "offset";
+    offset.context = 2;
+    modes.push_back(offset);
+    offset.shard = offset.accumulation = 1;
+    for (const int context : {3, 4, 8}) {  // chunks of 3 with a rest, of 2, and of single tokens
+        for (const bool ring : {false, true}) {
+            offset.context = context;
+            offset.ring = ring;
+            offset.stages = context == 4;
+            offset.checkpointing = context == 3 ? Checkpointing::full : Checkpointing::none;
+            modes.push_back(offset);
+        }
+    }
+    offset.context = offset.shard = offset.tensor = 2;
+    offset.stages = false;
+    offset.heads = 4;
+    for (const bool sequence : {false, true}) {
+        offset.sequence = offset.ring = sequence;
+        offset.precision = sequence ? DType::bf16 : DType::f32;
+        modes.push_back(offset);
+    }
+    if (kSanitized) modes = {modes.front(), modes.back()};
+    return modes;
+}
+
 }  // namespace speedrun::testing

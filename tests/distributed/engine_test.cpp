@@ -111,6 +111,7 @@ std::vector<Mode> all_modes() {
         ring.ring = true;
         ring.context = 3;
         modes.push_back(ring);
+        for (const Mode& mode : modes_of_offset_keys(strategy)) modes.push_back(mode);
         // Matrices in parts of 2, 3 and 4, of which a vocabulary of 320 and 101 rows of n-grams are no multiples.
         const auto tensor_mode = [&](int tensor, bool sequence) {
             Mode mode{strategy, 1, 1, 1, OptimizerKind::adamw, Launch::ready};

@@ -34,8 +34,8 @@ class ContextRunTest : public RankRunFixture {
         all.insert(all.end(), more.begin(), more.end());
         return config(all);
     }
-    // Whose loss weighs three tokens to come, and which hashes n-grams and smears rows: what belongs to a token is of its
-    // whole row.
+    // Whose loss weighs three tokens to come, and which hashes n-grams, smears rows and takes keys from the token before: what
+    // belongs to a token is of its whole row.
     static std::string model_of_further_tokens() {
         return R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32,
             "tables": {"embed": {"init": {"type": "normal", "value": 1}},
@@ -44,7 +44,8 @@ class ContextRunTest : public RankRunFixture {
             "input": [{"type": "table", "table": "embed"}, {"type": "table", "table": "grams"},
                       {"type": "smear", "start": 0.5}, {"type": "norm"}],
             "layers": {"count": 2, "each": {
-                "attention": {"heads": 2, "window": "window", "init": {"type": "normal", "value": 0.2}},
+                "attention": {"heads": 2, "window": "window", "rotary": {"fraction": 0.5}, "key_offset": true,
+                              "init": {"type": "normal", "value": 0.2}},
                 "mlp": {"init": {"type": "normal", "value": 0.2}}}},
             "output": [{"type": "norm"}], "head": {"init": {"type": "normal", "value": 0.1}},
             "loss": {"weights": [1, 0.5, 0.25]}})";
@@ -83,15 +84,19 @@ TEST_F(ContextRunTest, RanksThatShareRowsTrainAsOneDoes) {
 
 // What one mesh saved, another continues; the same one bit for bit.
 TEST_F(ContextRunTest, AnyMeshContinuesWhatAnotherSaved) {
+    Settings model;
     const auto run = [&](const SharedRows& mesh, const std::string& name, const std::string& from = "") {
-        run_on(mesh.ranks,
-               shared(mesh.context, mesh.context > 1 ? of(mesh.strategy, mesh.exchange) : of(mesh.strategy)),
-               name, from);
+        Settings settings = model;
+        for (const std::string& setting :
+             mesh.context > 1 ? of(mesh.strategy, mesh.exchange) : of(mesh.strategy))
+            settings.push_back(setting);
+        run_on(mesh.ranks, shared(mesh.context, settings), name, from);
     };
     const std::vector<SharedRows> meshes = {{4, 2, "zero1"}, {1, 1, "ddp"},   {3, 3, "zero1", "ring"},
                                             {3, 3, "zero3"}, {2, 1, "zero2"}, {4, 4, "ddp", "ring"}};
     for (const SharedRows& saving : {meshes[0], meshes[2]}) {
         if (kSanitized && saving.exchange != "ring") continue;
+        if (saving.exchange == "ring") model = {model_of_further_tokens()};
         const std::string saved = "saved_" + saving.exchange;
         run(saving, saved);
         for (const SharedRows& mesh : meshes) {

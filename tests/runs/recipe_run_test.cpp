@@ -76,6 +76,24 @@ TEST_F(RecipeRunTest, RanksWithPairsAndOffsetKeysTrainAsOneDoes) {
     }
 }
 
+// Where another rank may have the token before.
+TEST_F(RecipeRunTest, RanksThatShareRowsOffsetKeysAsOneDoes) {
+    const Settings offset = {"model.layers.at.1.attention.key_offset=true"};
+    run_on(1, recipe(kAlone, offset), "one");
+    run_on(1, recipe(kAlone), "without");
+    EXPECT_NE(curve("one"), curve("without"));
+    for (const MeshCase& mesh : {MeshCase{2, 2, 1, false, "ddp"}, MeshCase{4, 2, 2, true, "zero2"}}) {
+        for (const char* exchange : {"gather", "ring"}) {
+            if (kSanitized && mesh.tensor == 1) continue;
+            Settings settings = offset;
+            settings.push_back(std::string("parallel.context_exchange=") + exchange);
+            const std::string name = fmt::format("{}_{}", mesh.strategy, exchange);
+            run_on(mesh.ranks, recipe(mesh, settings), name);
+            expect_near(curve(name), curve("one"), kRanksTolerance, name);
+        }
+    }
+}
+
 // Nothing is learned, so that validation is of the model that begins. Its window says which keys are seen; what YaRN does goes
 // by the windows of the stages before.
 TEST_F(RecipeRunTest, YarnFollowsTheStagesAndNotTheWindowOfValidation) {

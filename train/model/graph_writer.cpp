@@ -166,6 +166,14 @@ ValueId GraphWriter::redistribute(ValueId x, const std::string& suffix, const Re
     return y;
 }
 
+std::optional<ChunkBorders::Options> GraphWriter::chunk_borders(const Extent& columns) const {
+    if (batch.part.size == 1) return std::nullopt;
+    return ChunkBorders::Options{.part = batch.part,
+                                 .rows = batch.tokens / batch.sequence_length,
+                                 .sequence_length = batch.sequence_length,
+                                 .columns = columns.size};
+}
+
 ValueId GraphWriter::into_matrices(ValueId x) {
     if (batch.tensor.size == 1) return x;
     return redistribute(x, " for all",

@@ -9,6 +9,7 @@
 
 #include "train/config/config.h"
 #include "train/model/build_model.h"
+#include "train/model/nodes/chunk_borders.h"
 #include "train/model/nodes/norm.h"
 #include "train/model/nodes/redistribute.h"
 #include "train/model/nodes/weighted_sum.h"
@@ -91,6 +92,9 @@ class GraphWriter {
     ValueId gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns,
                  const std::string& meaning);
     ValueId sum(const std::string& name, const Extent& columns, const std::vector<WeightedSum::Term>& terms);
+
+    // Of rows of so many columns that ranks share by their tokens; nothing where a rank has whole rows.
+    std::optional<ChunkBorders::Options> chunk_borders(const Extent& columns) const;
 
     // ---- between the ranks of the tensor axis (Redistribute); without any, x as it is
     ValueId into_matrices(ValueId x);  // what parts of matrices read: all rows

@@ -90,13 +90,10 @@ ValueId StreamInput::smear(ValueId x, const StreamPartConfig& part) {
 }
 
 WeightedSum::Term StreamInput::row_before(ValueId x, ValueId gate) {
-    const BatchShape& batch = w_.batch;
-    if (batch.part.size == 1) return {.value = x, .gate = gate, .shifted = true};
+    const auto borders = w_.chunk_borders(w_.width());
+    if (!borders) return {.value = x, .gate = gate, .shifted = true};
     const ValueId before = w_.real("row before", w_.tokens(), w_.width());
-    w_.add<RowBefore>({.y = before, .x = x}, RowBefore::Options{.part = batch.part,
-                                                                .rows = batch.tokens / batch.sequence_length,
-                                                                .sequence_length = batch.sequence_length,
-                                                                .columns = w_.width().size});
+    w_.add<RowBefore>({.y = before, .x = x}, *borders);
     return {.value = before, .gate = gate};
 }
 

@@ -156,10 +156,12 @@ const PairedRows& Sublayers::paired_rows() {
 
 ValueId Sublayers::with_key_offset(ValueId k, int64_t turning_pairs) {
     const ValueId y = w_.real("offset k", w_.tokens(), head_width());
-    w_.add<KeyOffset>({.y = y, .k = k}, KeyOffsetOptions{.num_heads = heads_.size,
-                                                         .head_dim = head_width().size / heads_.size,
-                                                         .turning_pairs = turning_pairs,
-                                                         .sequence_length = w_.batch.sequence_length});
+    w_.add<KeyOffset>({.y = y, .k = k},
+                      KeyOffsetOptions{.num_heads = heads_.size,
+                                       .head_dim = head_width().size / heads_.size,
+                                       .turning_pairs = turning_pairs,
+                                       .sequence_length = w_.batch.sequence_length},
+                      w_.chunk_borders(head_width()));
     return y;
 }
 

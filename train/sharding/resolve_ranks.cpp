@@ -48,11 +48,6 @@ void validate_context(const Config& config, int ranks) {
     const auto layers = config.in_stage(0).model.spelled_out().layers.resolved();
     for (size_t i = 0; i < layers.size(); ++i) {
         if (!layers[i] || !layers[i]->attention) continue;
-        if (layers[i]->attention->key_offset)
-            throw_usage(
-                "parallel.context is {}, but attention of layer {} has key_offset, whose keys come from the token before, "
-                "which another rank may have: set parallel.context=1, or key_offset false",
-                ranks, i);
         if (layers[i]->attention->paired)
             throw_usage(
                 "parallel.context is {}, but attention of layer {} is paired, for which rows are not cut among ranks: set "

@@ -6,6 +6,13 @@
 
 namespace speedrun {
 
+// Rows first, first + step, ... of these.
+inline Tensor rows_apart(const Tensor& rows, int64_t first, int64_t step) {
+    Tensor apart = rows.row_slice(first, (rows.rows() - first + step - 1) / step);
+    apart.row_stride = step * rows.row_stride;
+    return apart;
+}
+
 // Rows may be strided.
 inline void copy_rows(const Call& call, const Tensor& to, const Tensor& from, Stream& stream) {
     call.ops.weighted_sum_forward({.y = to, .terms = {{{.source = from}}}, .sequence_length = from.rows()},
@@ -13,6 +20,12 @@ inline void copy_rows(const Call& call, const Tensor& to, const Tensor& from, St
 }
 inline void copy_rows(const Call& call, const Tensor& to, const Tensor& from) {
     copy_rows(call, to, from, call.stream);
+}
+
+// sum += x; rows of both may be strided.
+inline void add_rows(const Call& call, const Tensor& sum, const Tensor& x) {
+    call.ops.weighted_sum_forward(
+        {.y = sum, .terms = {{{.source = sum}, {.source = x}}}, .sequence_length = x.rows()}, call.stream);
 }
 
 // Keys that do not come are nothing, and no number either that multiplied by 0 would not be 0.

@@ -1,7 +1,9 @@
 // Keys that have some of their dimensions from the token before.
 #pragma once
 
-#include "train/model/graph/call.h"
+#include <optional>
+
+#include "train/model/nodes/chunk_borders.h"
 
 namespace speedrun {
 
@@ -11,16 +13,28 @@ class KeyOffset final : public Node {
     struct Ports {
         ValueId y, k;  // (tokens, head_width)
     };
-    KeyOffset(const Ports& ports, const KeyOffsetOptions& options);
+    // borders: of rows that ranks share, whose chunks are the sequences of the options then.
+    KeyOffset(const Ports& ports, const KeyOffsetOptions& options,
+              const std::optional<ChunkBorders::Options>& borders);
     const char* kind() const override { return "key offset"; }
     std::string describe(const NodeGraph& graph) const override;
+    std::vector<Sent> sent(const NodeGraph& /*graph*/, bool /*backward*/) const override {
+        return borders_ ? borders_->sent() : std::vector<Sent>{};
+    }
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 
   private:
+    void forward_over_borders(const Call& call) const;
+    void backward_over_borders(const Call& call) const;
+    // For sequences of so many rows.
+    KeyOffsetOptions of_length(int64_t rows) const;
+
+    std::optional<ChunkBorders> borders_;
     const Out y_;
     const In k_;
     const KeyOffsetOptions options_;
+    Tmp before_, ends_, from_, to_;
 };
 
 }  // namespace speedrun
