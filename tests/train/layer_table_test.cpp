@@ -64,6 +64,24 @@ TEST(LayerTableTest, ModernWithEverySwitch) {
         }));
 }
 
+TEST(LayerTableTest, SoftcapsAreTheFunctionsThatWereAskedFor) {
+    const auto shown = [](double cap, SoftcapFunction function, double shift, double scale) {
+        HeadConfig head;
+        head.softcap = cap;
+        head.softcap_function = function;
+        head.logit_shift = shift;
+        head.logit_scale = scale;
+        return head.cap_text();
+    };
+    EXPECT_EQ(shown(0, SoftcapFunction::tanh, 0, 0), "");
+    EXPECT_EQ(shown(30, SoftcapFunction::tanh, 0, 0), "softcap 30");
+    EXPECT_EQ(shown(30, SoftcapFunction::tanh, 0, 30), "softcap 30");
+    EXPECT_EQ(shown(10, SoftcapFunction::tanh, -2, 4), "softcap 10 x tanh((z - 2)/4)");
+    EXPECT_EQ(shown(10, SoftcapFunction::tanh, -2, 0), "softcap 10 x tanh((z - 2)/10)");
+    EXPECT_EQ(shown(30, SoftcapFunction::sigmoid, 0, 0), "softcap 30 x sigmoid(z/7.5)");
+    EXPECT_EQ(shown(23, SoftcapFunction::sigmoid, 5, 7.5), "softcap 23 x sigmoid((z + 5)/7.5)");
+}
+
 // Units with equal numbers of nodes, one of them of another width: another row.
 TEST(LayerTableTest, UnitsThatDifferInOneNumber) {
     NodeGraph graph;

@@ -1,6 +1,7 @@
 #include "train/config/model_parts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "kernels/device/error.h"
@@ -242,6 +243,18 @@ void LayersConfig::fields(FieldVisitor& v) {
                   }
                   at = std::move(read);
               });
+}
+
+std::string HeadConfig::cap_text() const {
+    if (softcap <= 0) return "";
+    if (softcap_function == SoftcapFunction::tanh && logit_shift == 0 && cap().slope() == 1)
+        return fmt::format("softcap {:g}", softcap);
+    const std::string z =
+        logit_shift == 0 ? "z"
+                         : fmt::format("(z {} {:g})", logit_shift < 0 ? '-' : '+', std::abs(logit_shift));
+    const double steepest = softcap_function == SoftcapFunction::tanh ? softcap : softcap / 4;
+    return fmt::format("softcap {:g} x {}({}/{:g})", softcap, word_of(softcap_function), z,
+                       logit_scale > 0 ? logit_scale : steepest);
 }
 
 void HeadConfig::fields(FieldVisitor& v) {

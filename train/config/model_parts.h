@@ -258,6 +258,7 @@ struct HeadConfig {
                 .shift = static_cast<float>(logit_shift),
                 .scale = static_cast<float>(sigmoid ? 2 * logit_scale : logit_scale)};
     }
+    std::string cap_text() const;  // as it was asked for, for people; of no cap: empty
     void fields(FieldVisitor& v);
 
     bool comes_apart() const { return untied_after >= 0; }

@@ -321,6 +321,7 @@ class Builder {
                                       .vocab_size = parts_.loss.padding ? padded : config_.vocab_size,
                                       .padded_vocab_size = padded,
                                       .softcap = config.cap(),
+                                      .softcap_text = config.cap_text(),
                                       .prefixes = parts_.loss.counts_prefixes(),
                                       .part = w_.batch.tensor,
                                       .fp8 = config.fp8,

@@ -58,10 +58,7 @@ std::string Head::describe(const NodeGraph& graph) const {
     if (shared()) text += fmt::format(", of these {}", columns());
     text += graph.is_shared(uses().front().parameter) ? ", tied" : ", not tied";
     if (options_.fp8) text += ", fp8 in training";
-    const Softcap& softcap = options_.softcap;
-    if (softcap.present()) text += fmt::format(", softcap {:g}", softcap.cap);
-    if (softcap.present() && (softcap.shift != 0 || softcap.slope() != 1))
-        text += fmt::format(" x tanh((z + {:g})/{:g})", softcap.shift, softcap.divisor());
+    if (!options_.softcap_text.empty()) text += ", " + options_.softcap_text;
     text += ", cross entropy";
     if (loss_weights_.index >= 0)
         text += fmt::format(" of the next {}{}",

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "kernels/ops/loss.h"
 #include "train/model/nodes/quantized.h"
@@ -17,8 +18,9 @@ struct HeadOptions {
     int64_t logit_rows = 0;                         // of a chunk; divides num_tokens
     int64_t vocab_size = 0, padded_vocab_size = 0;  // columns of the logits beyond the first are padding
     Softcap softcap = {};
-    bool prefixes = false;  // the last of the targets is the first one's prefix
-    TensorPart part = {};   // of the vocabulary
+    std::string softcap_text = {};  // as people write it
+    bool prefixes = false;          // the last of the targets is the first one's prefix
+    TensorPart part = {};           // of the vocabulary
     std::optional<HeadFp8Config> fp8 = {};
     int64_t width = 0;  // with fp8
 };
