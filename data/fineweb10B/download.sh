@@ -5,8 +5,13 @@
 #   data/fineweb10B/download.sh N [DIR]
 #
 # DIR defaults to the folder of this script. A download goes to FILE.part, is resumed where it stopped, and gets
-# its name only when header and size agree. Good files are kept, so the call can be repeated. Exit codes: 0 all
-# files are there, 2 usage, 3 a file could not be fetched or is damaged.
+# its name only when header, size and hash agree. Good files are kept, so the call can be repeated.
+#
+# These files come without a list of hashes. So DIR/shards.lock keeps what the first download of each one found, a line
+# "SHA-256 bytes name", and every call, every run and every attempt at a record checks against it. A DIR without a lock
+# begins with the one beside this script. Who wants another file under a name all the same deletes its line.
+#
+# Exit codes: 0 all files are there, 2 usage, 3 a file could not be fetched, is damaged, or is not that of the lock.
 #
 #   FINEWEB_BASE_URL     where the files are (a mirror, or a test server)
 #   FINEWEB_ATTEMPTS     tries per file, default 5
@@ -54,12 +59,28 @@ inspect() {
     reason="is complete: $3 tokens"
 }
 
+# Compares a good file, the name of which is the second argument, with the lock, or writes its line.
+check_lock() {
+    hash=$(sha256sum <"$1" | cut -d ' ' -f 1)
+    bytes=$(wc -c <"$1" | tr -d ' ')
+    known=$(awk -v name="$2" '$3 == name { print $1; exit }' "$lock")
+    if [ -z "$known" ]; then
+        { cat "$lock"; echo "$hash $bytes $2"; } >"$lock.tmp"
+        mv "$lock.tmp" "$lock"
+        echo "$2: its hash is now in $lock"
+        return 0
+    fi
+    [ "$hash" = "$known" ] || fail 3 "$1: SHA-256 is $hash, but $lock has $known for $2. Delete the file to fetch it" \
+        "again; to take it as it is, delete the line of $2 in $lock. Then repeat the call."
+}
+
 fetch() {
     file=$dir/$1
     part=$file.part
     if [ -f "$file" ]; then
         inspect "$file"
         if [ "$verdict" = good ]; then
+            check_lock "$file" "$1"
             echo "$1: already there"
             return 0
         fi
@@ -74,13 +95,14 @@ fetch() {
         status=0
         # A complete .part is not asked for again: a server answers a range at the end of a file with an error.
         if [ "$verdict" != good ]; then
-            curl --fail --location --silent --show-error --connect-timeout 20 --speed-limit 1024 --speed-time 60 \
+            curl --fail --location $meter --show-error --connect-timeout 20 --speed-limit 1024 --speed-time 60 \
                 --continue-at - --output "$part" "$base_url/$1" || status=$?
             # 33: the server cannot resume, so begin again.
             if [ $status -eq 33 ]; then rm -f "$part"; fi
             inspect "$part"
         fi
         if [ "$verdict" = good ]; then
+            check_lock "$part" "$1"
             mv "$part" "$file"
             echo "$1: $reason"
             return 0
@@ -102,9 +124,16 @@ case $1 in
 esac
 count=$1
 [ "$count" -le $last_shard ] || fail 2 "N is $count, expected 0 to $last_shard"
-dir=${2:-$(dirname "$0")}
+here=$(dirname "$0")
+dir=${2:-$here}
 command -v curl >/dev/null 2>&1 || fail 2 "the program 'curl' is missing; install it with: sudo apt install curl"
 mkdir -p "$dir"
+lock=$dir/shards.lock
+if [ ! -f "$lock" ]; then
+    if [ -f "$here/shards.lock" ]; then cp "$here/shards.lock" "$lock"; else : >"$lock"; fi
+fi
+meter=--silent
+if [ -t 2 ]; then meter=--progress-bar; fi
 
 fetch fineweb_val_000000.bin
 shard=1

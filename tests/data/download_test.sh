@@ -81,9 +81,15 @@ done
 check "the broken transfer was resumed with a range" grep -q 'train_000002.bin bytes=[1-9]' "$work/log"
 check "no .part is left" [ -z "$(find "$work/out" -name '*.part')" ]
 
+(cd "$work/served" && for name in val_000000 train_000001 train_000002; do
+    echo "$(sha256sum <fineweb_$name.bin | cut -d ' ' -f 1) $(wc -c <fineweb_$name.bin) fineweb_$name.bin"
+done) >"$work/expected.lock"
+check "the lock has hash, bytes and name of each" cmp "$work/expected.lock" "$work/out/shards.lock"
+
 before=$(requests)
 run files 2 "$work/out"
 check "a second call succeeds" [ $code -eq 0 ]
+check "the lock stays as it is" cmp "$work/expected.lock" "$work/out/shards.lock"
 check "a second call fetches nothing" [ "$(requests)" -eq "$before" ]
 
 head -c 2000 "$work/served/fineweb_train_000001.bin" >"$work/out/fineweb_train_000001.bin"
@@ -122,5 +128,35 @@ rm -f "$work/served/fineweb_train_000004.bin"
 run files 4 "$work/empty"
 check "a file that the server lacks fails" [ $code -eq 3 ]
 check "the message has the URL" grep -q "127.0.0.1:$port/files/fineweb_train_000004.bin" "$work/output"
+
+# What differs from the lock is refused, here and at the source, until its line is gone. The sizes are right.
+cp -r "$work/out" "$work/locked"
+file=$work/locked/fineweb_train_000001.bin
+printf 'xx' | dd of="$file" bs=1 seek=2000 conv=notrunc 2>/dev/null
+before=$(requests)
+run files 1 "$work/locked"
+check "a changed file is refused" [ $code -eq 3 ]
+check "the message has the file's hash" grep -q "SHA-256 is $(sha256sum <"$file" | cut -c 1-64)" "$work/output"
+check "the message has the lock's hash" grep -q "has $(sha256sum <"$work/out/fineweb_train_000001.bin" | cut -c 1-64)" "$work/output"
+check "the message says how to take it" grep -q 'delete the line of fineweb_train_000001.bin' "$work/output"
+check "a changed file is kept" [ -s "$file" ]
+check "nothing was fetched for it" [ "$(requests)" -eq "$before" ]
+cp "$file" "$work/served/fineweb_train_000001.bin"
+rm "$file"
+run files 1 "$work/locked"
+check "a file that has changed at the source is refused" [ $code -eq 3 ]
+check "it gets no name" [ ! -e "$file" ]
+sed -i '/train_000001/d' "$work/locked/shards.lock"
+run files 1 "$work/locked"
+check "without its line it is taken" cmp "$work/served/fineweb_train_000001.bin" "$file"
+check "and locked" grep -q "^$(sha256sum <"$file" | cut -c 1-64) 7024 fineweb_train_000001.bin$" "$work/locked/shards.lock"
+
+# Another folder begins with the lock beside the script.
+mkdir "$work/beside"
+cp "$script" "$work/beside/download.sh"
+cp "$work/expected.lock" "$work/beside/shards.lock"
+script=$work/beside/download.sh
+run files 1 "$work/elsewhere"
+check "the lock beside the script counts in another folder" [ $code -eq 3 ]
 
 [ $failures -eq 0 ] || { echo "$failures checks failed"; exit 1; }

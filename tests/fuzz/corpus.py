@@ -28,13 +28,15 @@ def dataset():
     info = {"name": "x", "tokenizer": "bytes", "vocab_size": 257, "separator": 256, "vocabulary_sha256": "0" * 64,
             "shards": [{"file": "a.bin", "split": "train", "tokens": 3, "sha256": "0" * 64}]}
     yield b"j" + json.dumps(info).encode()
+    yield b"l" + b"".join(b"%064x %d %s\n" % (i, 1024 + 2 * i, name) for i, name in enumerate((b"a_val_0.bin", b"a_train_1.bin")))
     for tokens in ([], [1, 2, 256], [299, 300]):
         header = struct.pack("<3i", SHARD_MAGIC, 1, len(tokens)) + bytes(1012)
         yield b"s" + header + struct.pack(f"<{len(tokens)}H", *tokens)
 
 
 def record():
-    yield b"t" + (ROOT / "records/kjv/track.json").read_bytes()
+    for track in ("kjv", "fineweb"):
+        yield b"t" + (ROOT / "records" / track / "track.json").read_bytes()
     lines = [{"event": "step", "step": i, "loss": 2.0, "train_ms": i + 1.0} for i in range(5)]
     lines.append({"event": "val", "step": 5, "loss": 1.5, "train_ms": 5.0})
     metrics = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()

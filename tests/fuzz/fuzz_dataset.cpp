@@ -1,5 +1,6 @@
-// 'j': a dataset.json. Else: a shard, of which every token is read.
+// 'j': a dataset.json. 'l': a shards.lock. Else: a shard, of which every token is read.
 #include "data/dataset.h"
+#include "data/shard_lock.h"
 #include "data/token_dataset.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -9,6 +10,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     speedrun::fuzz::expect_clean([&] {
         if (data[0] == 'j') {
             speedrun::read_dataset_info(file.path());
+            return;
+        }
+        if (data[0] == 'l') {
+            speedrun::read_shard_lock(file.path());
             return;
         }
         const speedrun::TokenDataset shard({file.path()}, 300, 256);

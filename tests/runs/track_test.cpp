@@ -1,5 +1,4 @@
-// The embedded track: its definition, the dataset that prepare.sh makes, and the configs that race on it
-// agree.
+// Tracks: their definitions, the dataset that prepare.sh makes, and the configs that race on them agree.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -37,6 +36,22 @@ TEST(TrackTest, ConfigsAimAtTheTracksTarget) {
         EXPECT_EQ(config.model.vocab_size, track["dataset"]["vocab_size"].get<int64_t>()) << name;
     }
     EXPECT_GE(num_configs, 2);
+}
+
+TEST(TrackTest, FinewebConfigsAimAtTheCommunitysTarget) {
+    const Json track = read(kRoot / "records/fineweb/track.json");
+    const Track parsed = read_track((kRoot / "records/fineweb").string());
+    EXPECT_EQ(parsed.validation_tokens, 10'485'760);
+    EXPECT_EQ(parsed.target_loss, 3.28);
+    EXPECT_EQ(parsed.lock, (kRoot / "data/fineweb10B/shards.lock").string());
+    EXPECT_EQ(parsed.prepare, "data/fineweb10B/download.sh");
+    for (const char* name : {"fineweb_r44_8xh100.json", "fineweb_newest_8xh100.json"}) {
+        const Config config = read_config((kRoot / "configs" / name).string(), {});
+        EXPECT_EQ(config.record.track, parsed.name) << name;
+        EXPECT_EQ(config.record.target_loss, parsed.target_loss) << name;
+        EXPECT_EQ(config.data.val_tokens, parsed.validation_tokens) << name;
+        EXPECT_EQ(config.model.vocab_size, track["dataset"]["vocab_size"].get<int64_t>()) << name;
+    }
 }
 
 TEST(TrackTest, PreparedDataIsTheTracks) {

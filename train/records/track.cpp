@@ -5,6 +5,7 @@
 
 #include "data/json_text.h"
 #include "data/shard.h"
+#include "data/shard_lock.h"
 #include "kernels/device/error.h"
 #include "train/records/text_files.h"
 
@@ -33,6 +34,21 @@ std::vector<ShardInfo> shards_of(const Track& track, const std::string& split) {
     return found;
 }
 
+// Nobody can say what the shards are; or nothing.
+std::string missing_lock(const Track& track) {
+    if (track.lock.empty() || !track.shards.empty()) return "";
+    return fmt::format("{} is missing or empty, which lists the shards of track {}: {} makes it", track.lock,
+                       track.name, track.prepare);
+}
+
+// What the track has under the name of a file that is none of its shards.
+std::string expected_of(const Track& track, const std::string& file) {
+    for (const ShardInfo& shard : track.shards)
+        if (shard.file == fs::path(file).filename())
+            return fmt::format(", whose {} has {}", shard.file, shard.sha256);
+    return "";
+}
+
 }  // namespace
 
 Track parse_track(const std::string& text, const std::string& origin) {
@@ -40,7 +56,10 @@ Track parse_track(const std::string& text, const std::string& origin) {
         const SortedJson json = parse_json<SortedJson>(text);
         Track track;
         track.name = json.at("name").get<std::string>();
-        for (const SortedJson& shard : json.at("dataset").at("shards"))
+        const SortedJson& dataset = json.at("dataset");
+        track.prepare = dataset.value("prepare", "");
+        track.lock = dataset.value("lock", "");
+        for (const SortedJson& shard : track.lock.empty() ? dataset.at("shards") : SortedJson::array())
             track.shards.push_back({shard.at("file").get<std::string>(), shard.at("split").get<std::string>(),
                                     whole_number(shard.at("tokens")), shard.at("sha256").get<std::string>()});
         track.validation_tokens = json.at("validation").at("tokens");
@@ -66,18 +85,23 @@ Track read_track(const std::string& folder) {
         const fs::path parent = fs::path(folder).parent_path();
         throw_usage("{}: no such track; {} has {}", path, parent.string(), tracks_in(parent));
     }
-    return parse_track(read_text_file(path), path);
+    Track track = parse_track(read_text_file(path), path);
+    if (track.lock.empty()) return track;
+    track.lock = (fs::path(folder) / track.lock).lexically_normal().string();
+    if (fs::exists(track.lock)) track.shards = read_shard_lock(track.lock);
+    return track;
 }
 
 std::string data_problem(const Track& track, const std::vector<ShardInfo>& shards) {
+    if (std::string missing = missing_lock(track); !missing.empty()) return missing;
     const std::vector<ShardInfo> train = shards_of(track, "train"), val = shards_of(track, "val");
     size_t next_val = 0;
     for (const ShardInfo& shard : shards) {
         const auto same = [&](const ShardInfo& s) { return s.sha256 == shard.sha256; };
         if (shard.split == "train") {
             if (std::none_of(train.begin(), train.end(), same))
-                return fmt::format("{}: SHA-256 {} is no training shard of track {}", shard.file,
-                                   shard.sha256, track.name);
+                return fmt::format("{}: SHA-256 {} is no training shard of track {}{}", shard.file,
+                                   shard.sha256, track.name, expected_of(track, shard.file));
             continue;
         }
         // Validation tokens are counted from the first on, so the order matters too.
@@ -101,6 +125,7 @@ std::vector<ShardInfo> expect_data_of_track(const Track& track, const TrackClaim
         throw_usage("record.target_loss is {}, the target of track {} is {}", claim.target_loss, track.name,
                     track.target_loss);
     }
+    if (const std::string missing = missing_lock(track); !missing.empty()) throw_data("{}", missing);
     std::vector<ShardInfo> shards;
     int64_t val_tokens = 0;
     for (const auto& [files, split] :

@@ -22,6 +22,8 @@ struct TrackRules {
 struct Track {
     std::string name;
     std::vector<ShardInfo> shards;
+    std::string lock,
+        prepare;  // lock: what lists the shards, if not track.json; prepare: the program that makes data
     int64_t validation_tokens = 0;
     double target_loss = 0;  // nats per token
     TrackRules rules;
@@ -30,7 +32,7 @@ struct Track {
 
 // The text of a track.json. Throws a data error that names origin and key.
 Track parse_track(const std::string& text, const std::string& origin);
-// Reads a folder's track.json; a usage error that lists the tracks there are if `folder` (for
+// Reads a folder's track.json, and the lock that it names; what is without it has no shards. A usage error that lists the tracks there are if `folder` (for
 // example records/kjv) has no track.json.
 Track read_track(const std::string& folder);
 
