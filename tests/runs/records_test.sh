@@ -15,7 +15,8 @@ sed -i 's/"record": {/&"track": "toy", /' tiny.json
 tokens=$(grep -A 1 '"split": "val"' tiny/dataset.json | tr -dc '0-9')
 mkdir -p records/toy
 cat >records/toy/track.json <<J
-{"name": "toy", "target_loss": 50, "hardware_class": "any", "dataset": $(cat tiny/dataset.json),
+{"name": "toy", "target_loss": 50, "hardware_class": "any",
+ "classes": [{"name": "open"}, {"name": "small", "max_parameters": 40000}, {"name": "gpu", "gpus": 1}], "dataset": $(cat tiny/dataset.json),
  "validation": {"tokens": $((tokens - 1))},
  "rules": {"min_runs": 2, "max_loss_p": 0.01, "max_time_p": 0.01, "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}}
 J
@@ -39,6 +40,10 @@ expect 2 "runs of a track start from random weights" attempt --runs 2 --set mode
 expect 2 "need --against" attempt --runs 2 --systems-only
 expect 2 "both sides are called 'tiny'" attempt --runs 2 --against tiny.json
 expect 2 "num_heads 3" attempt --runs 2 --name fast --against tiny.json --against-set model.num_heads=3
+expect 2 "no class large: track toy has open, small, gpu" attempt --runs 2 --class large
+expect 2 "tiny breaks a rule of class small of track toy: [0-9]* parameters, at most 40000" attempt --runs 2 --class small --set model.model_dim=64
+expect 2 "slow breaks a rule of class small" attempt --runs 2 --class small --against tiny.json --against-set model.model_dim=64 --baseline-name slow
+expect 2 "tiny breaks a rule of class gpu of track toy: made with 0 GPUs, 1 wanted" attempt --runs 2 --class gpu --set device=cpu
 expect 2 "simulated network" attempt --runs 2 --set parallel.simulate_latency_us=5
 expect 0 "no records" "$speedrun" records verify
 [ ! -e logs ] || fail "a refused attempt left a folder"
@@ -47,7 +52,8 @@ expect 0 "no records" "$speedrun" records verify
 expect 0 "run 6 of 6: baseline (slow), seed 7" attempt --runs 3 --first-seed 5 --name fast --what "A quarter of the steps." \
     --set schedule.steps=10 --set eval.every=5 --against tiny.json --against-set schedule.steps=40 --baseline-name slow
 printed "left$"
-printed "time  met      the first record of its track"
+printed "time  met      the first record of its class on such hardware"
+printed "class met      open: any model, any hardware; [0-9]* parameters"
 printed "data  met"
 grep -o '^run.*seed [0-9]' out | sed 's/.*: \(.\).*seed /\1/' | tr '\n' ' ' >order
 [ "$(cat order)" = "c5 b5 b6 c6 c7 b7 " ] || fail "the runs were made in this order: $(cat order)"
@@ -69,10 +75,16 @@ expect 2 "is there, and no record is overwritten" attempt --runs 3 --first-seed 
     --against tiny.json --against-set schedule.steps=40 --baseline-name slow
 
 # What one does with records.
-expect 0 "figures are those of its runs" "$speedrun" records verify
+expect 0 "figures are those of its runs; of class open, small" "$speedrun" records verify
 expect 0 "\"problems\": \[\]" "$speedrun" records verify "$fast" --json
 expect 0 "^fast " "$speedrun" records list
+printed "^open (any model, any hardware), [0-9]* cores, "
+printed "^small (at most 40000 parameters), [0-9]* cores, "
+printed "^gpu (1 GPU): no record yet"
+[ "$(grep -c '^fast ' out)" -eq 2 ] || fail "fast is not on two boards"
 expect 0 "^| \[fast\](records/toy/" "$speedrun" records list toy --markdown
+printed '^\*\*small\*\* (at most'
+expect 0 '"hardware_class": "[0-9]* cores, ' "$speedrun" records list --json
 expect 0 '"baseline": "slow"' "$speedrun" records list records/toy --json
 expect 0 "config schedule.steps: 10 / 40" "$speedrun" records compare "$fast" "$slow"
 ! grep -q warning out || fail "two records of one attempt are compared with a warning"
@@ -118,7 +130,7 @@ interrupted=$(ls -d logs/attempts/long/*.interrupted-1)
 long_record=$(echo records/toy/*_long)
 has "$long_record/README.md" "^Interrupted after [0-9]* steps"
 [ -d "$interrupted" ] && [ "$stamp" != "$(stat -c %Y%i logs/attempts/long/candidate-seed1/summary.json)" ] || fail "the stopped run was not made afresh"
-expect 0 "figures are those of its runs" "$speedrun" records verify
+expect 0 "figures are those of its runs; of class open, small" "$speedrun" records verify
 
 # Two ranks: one of them speaks and writes.
 if [ -n "$mpiexec" ]; then
@@ -129,10 +141,10 @@ if [ -n "$mpiexec" ]; then
     [ "$(grep -c 'diverged at step' out)" -eq 2 ] || fail "not two runs that diverged"
     two=$(echo records/toy/*_two)
     [ "$(grep -c '"host"' "$two/record.json")" -eq 3 ] || fail "the record does not list two ranks"
-    expect 0 "figures are those of its runs" "$speedrun" records verify
+    expect 0 "figures are those of its runs; of class open, small" "$speedrun" records verify
     # Ranks that share matrices against ranks that share rows.
     expect 0 "run 4 of 4" ranks --runs 2 --name shared --set parallel.tensor=2 --against tiny.json --against-set parallel.context=2
-    expect 0 "figures are those of its runs" "$speedrun" records verify
+    expect 0 "figures are those of its runs; of class open, small" "$speedrun" records verify
     expect 2 "seeds: 1 is there twice" ranks --seeds 1,1
     [ "$(grep -c '^error: ' out)" -eq 1 ] || fail "both ranks complain"
 fi

@@ -28,6 +28,7 @@ class RecordTest : public testing::Test {
                       "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}})");
         terms_.name = "fast";
         terms_.track = "toy";
+        terms_.race = "open";
         terms_.seeds = {1, 2, 3};
         terms_.git_sha = "0123456789abcdef";
         terms_.config = R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "seed": 1})";

@@ -5,6 +5,7 @@
 
 #include "data/sha256.h"
 #include "tests/train/record_fixture.h"
+#include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"
 #include "train/records/run_set.h"
 #include "train/records/text_files.h"
@@ -34,7 +35,9 @@ TEST_F(RecordTest, WhatIsWrittenIsReadAgainAndVerified) {
     EXPECT_TRUE(check.problems.empty()) << check.problems.front();
     EXPECT_GT(check.num_figures, 100);
     expect_error(ExitCode::usage, {"is there"}, [&] { write(make_result()); });
-    const std::string board = leaderboard({record}, TableStyle::text);
+    const std::vector<BoardOfRecords> boards = boards_of({record}, track());
+    ASSERT_EQ(boards.size(), 1u);
+    const std::string board = board_text(boards[0], TableStyle::text);
     for (const char* part : {"fast", "0.12 ± 0.00", "1.1420 ± 0.0010", "1.500x slow", "2 cores of C", "yes"})
         EXPECT_NE(board.find(part), std::string::npos) << part << "\n" << board;
 }
@@ -43,9 +46,10 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
     AttemptFolder::Result result = make_result(), first = record_of_baseline(result, "slow");
     const std::string base = write(first);
     result.record.baseline->record = first.record.folder_name();
-    EXPECT_EQ(leading_record(dir_.file("records/toy")), first.record.folder_name());
+    const Board board{"open", hardware_class_of(first.record.hardware)};
+    EXPECT_EQ(leading_record(dir_.file("records/toy"), board), first.record.folder_name());
     const std::string folder = write(result);
-    EXPECT_EQ(leading_record(dir_.file("records/toy")), result.record.folder_name());
+    EXPECT_EQ(leading_record(dir_.file("records/toy"), board), result.record.folder_name());
     for (const std::string& f : {base, folder})
         EXPECT_TRUE(verify_record(f).problems.empty()) << verify_record(f).problems.front();
     const Comparison c = compare_run_sets(base, folder);
@@ -102,6 +106,8 @@ TEST_F(RecordTest, EachRuleCanBeTheOneThatIsNotMet) {
                   std::erase_if(r.runs, [](const RecordRun& run) { return run.side == kBaseline; });
               }),
               "time ");
+    EXPECT_EQ(unmet([](Record& r) { r.race = "another"; }), "class ");
+    EXPECT_EQ(unmet([](Record& r) { r.race.clear(); }), "");  // made before there were classes
 }
 
 TEST_F(RecordTest, ASystemsOnlyChangeHasTheBaselinesCurve) {

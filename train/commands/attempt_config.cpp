@@ -9,6 +9,8 @@
 #include "kernels/cuda/device/cuda_info.h"
 #include "kernels/device/error.h"
 #include "train/config/config_json.h"
+#include "train/model/build_model.h"
+#include "train/records/record_folder.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
 
@@ -112,16 +114,27 @@ Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank) {
     if (track.empty())
         throw_usage("{}: record.track is empty: name the track it is an attempt at", options.config);
     a.track = read_track((fs::path(options.out) / track).string());
+    a.track_class = a.track.class_named(options.track_class);
     if (!first_rank) return a;  // the files need hashing once
     a.data = check_side(a.track, a.candidate.config, a.candidate.name);
     if (a.baseline) check_side(a.track, a.baseline->config, a.baseline->name);
     return a;
 }
 
+void expect_of_class(const Attempt& a, const AttemptSide& side, const HardwareClass& hardware) {
+    const Config& config = side.config;
+    const int64_t parameters = parameters_of(config.model, config.longest_sequence()).whole_numel();
+    const std::string problem = a.track_class.problem({parameters, hardware});
+    if (!problem.empty())
+        throw_usage("{} breaks a rule of class {} of track {}: {}", side.name, a.track_class.name,
+                    a.track.name, problem);
+}
+
 AttemptTerms terms_of(const Attempt& a, const World& world, bool systems_only) {
     AttemptTerms terms;
     terms.name = a.candidate.name;
     terms.track = a.track.name;
+    terms.race = a.track_class.name;
     terms.systems_only = systems_only;
     terms.seeds = a.seeds;
     terms.git_sha = build_info().git_sha;

@@ -10,6 +10,7 @@
 #include "train/commands/commands.h"
 #include "train/config/config.h"
 #include "train/records/attempt.h"
+#include "train/records/hardware_class.h"
 #include "train/records/track.h"
 
 namespace speedrun {
@@ -25,6 +26,7 @@ struct Attempt {
     AttemptSide candidate;
     std::optional<AttemptSide> baseline;
     Track track;
+    TrackClass track_class;  // that it is made for
     std::vector<ShardInfo> data;
 
     const Config& config_of(const std::string& side) const {
@@ -39,6 +41,9 @@ AttemptSide read_attempt_side(const std::string& source, const std::vector<std::
 // Throws usage and data errors for everything that a record could not be made of, or not be written with.
 // first_rank: hashes the data.
 Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank);
+
+// Usage error if the class of the attempt rules out this config on this hardware.
+void expect_of_class(const Attempt& attempt, const AttemptSide& side, const HardwareClass& hardware);
 
 AttemptTerms terms_of(const Attempt& attempt, const World& world, bool systems_only);
 

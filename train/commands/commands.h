@@ -121,7 +121,8 @@ struct RecordAttemptOptions {
     int64_t runs = 0;     // 0: as many as seeds
     std::string against;  // a record's folder, or a config; empty: nothing
     std::vector<std::string> against_settings;
-    std::string name;  // empty: the config's
+    std::string name;         // empty: the config's
+    std::string track_class;  // empty: the track's first
     int64_t first_seed = 1;
     std::vector<int64_t> seeds;  // instead of runs and first_seed
     std::string out = "records", work = "logs/attempts";

@@ -12,10 +12,13 @@
 #include "train/commands/attempt_config.h"
 #include "train/commands/commands.h"
 #include "train/commands/train_run.h"
+#include "train/engine/memory_plan.h"
+#include "train/records/record_folder.h"
 #include "train/records/record_text.h"
 #include "train/runlog/environment.h"
 #include "train/runlog/progress.h"
 #include "train/runlog/train_clock.h"
+#include "train/sharding/resolve_ranks.h"
 
 namespace speedrun {
 
@@ -105,26 +108,45 @@ void write_results(const AttemptFolder& folder, const Attempt& attempt, const Re
     result.record.what = options.what;
     result.record.data = attempt.data;
     result.record.target_loss = attempt.track.target_loss;
-    result.record.record_before = leading_record((fs::path(options.out) / attempt.track.name).string());
+    result.record.record_before =
+        leading_record((fs::path(options.out) / attempt.track.name).string(),
+                       {attempt.track_class.name, hardware_class_of(result.record.hardware)});
     if (!options.baseline_name.empty()) {
         AttemptFolder::Result baseline = record_of_baseline(result, options.baseline_name);
         baseline.record.what = options.baseline_what;
+        count_parameters(baseline.record, attempt.track, baseline.record.name);
         evaluate(baseline.record, attempt.track);
         print_verdict(baseline.record, write_record(options.out, baseline));
         result.record.baseline->record = baseline.record.folder_name();
         if (baseline.record.is_record) result.record.record_before = baseline.record.folder_name();
     }
+    count_parameters(result.record, attempt.track, result.record.name);
     evaluate(result.record, attempt.track);
     print_verdict(result.record, write_record(options.out, result));
 }
 
+// That the runs of this config will have on these ranks.
+HardwareClass hardware_of_runs(World& world, const Config& config) {
+    RuntimeOptions options = runtime_options(config, resolve_ranks(config, world));
+    options.dry = true;
+    Environment environment = read_environment();
+    for (const std::string& text :
+         world.all_gather(RankPlace{environment.host, Runtime(options).description()}.to_text()))
+        environment.ranks.push_back(RankPlace::from_text(text));
+    return hardware_class_of(hardware_of(environment_to_json(environment)));
+}
+
 // Before hours are spent on it.
-void warn_of_leader(const Attempt& attempt, const RecordAttemptOptions& options) {
-    const std::string leader = leading_record((fs::path(options.out) / attempt.track.name).string());
+void warn_of_leader(const Attempt& attempt, const RecordAttemptOptions& options,
+                    const HardwareClass& hardware) {
+    const std::string& name = attempt.track_class.name;
+    const std::string leader =
+        leading_record((fs::path(options.out) / attempt.track.name).string(), {name, hardware});
     if (leader.empty() || (attempt.baseline && attempt.baseline->record == leader)) return;
-    std::fprintf(stderr,
-                 "warning: the track's leading record is %s; this can be none unless --against names it\n",
-                 leader.c_str());
+    std::fprintf(
+        stderr,
+        "warning: the leading record of class %s on %s is %s; this can be none unless --against names it\n",
+        name.c_str(), hardware.text().c_str(), leader.c_str());
 }
 
 int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal) {
@@ -133,6 +155,11 @@ int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal)
     check_together(world, [&] { attempt = read_attempt(options, first); });
     check_trainable(world, attempt.candidate.config);
     if (attempt.baseline) check_trainable(world, attempt.baseline->config);
+    const HardwareClass hardware = hardware_of_runs(world, attempt.candidate.config);
+    check_together(world, [&] {
+        expect_of_class(attempt, attempt.candidate, hardware);
+        if (!options.baseline_name.empty()) expect_of_class(attempt, *attempt.baseline, hardware);
+    });
     std::optional<AttemptFolder> folder;
     std::vector<AttemptRun> runs;
     check_together(world, [&] {
@@ -141,7 +168,7 @@ int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal)
         for (const std::string& name : {attempt.candidate.name, options.baseline_name}) {
             if (!name.empty()) expect_no_record(options.out, attempt.track.name, folder->date() + "_" + name);
         }
-        warn_of_leader(attempt, options);
+        warn_of_leader(attempt, options, hardware);
         runs = folder->remaining();
     });
     const std::string path = world.all_gather(folder ? folder->path() : "").front();

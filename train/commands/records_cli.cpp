@@ -54,6 +54,8 @@ RecordsCli::RecordsCli(CLI::App& app) {
     add_settings(attempt_, "--against-set", attempt_options_.against_settings, "the baseline's config");
     attempt_->add_option("--name", attempt_options_.name,
                          "of the record and of the attempt's folder; default: the config's");
+    attempt_->add_option("--class", attempt_options_.track_class,
+                         "of the track, whose leading record this is to beat; default: the track's first");
     attempt_->add_option("--what", attempt_options_.what,
                          "what changed and why it is faster, for the record's README");
     attempt_->add_option("--baseline-name", attempt_options_.baseline_name,
@@ -67,7 +69,8 @@ RecordsCli::RecordsCli(CLI::App& app) {
         ->capture_default_str();
     attempt_->footer(kAttemptFooter);
 
-    list_ = records_->add_subcommand("list", "leaderboard, in order of mean training time");
+    list_ = records_->add_subcommand(
+        "list", "a leaderboard for each class, and in it each class of hardware, by mean training time");
     list_->add_option("track", list_options_.folder, "track, or folder of tracks")->capture_default_str();
     list_->add_flag("--json", list_options_.json, "as JSON");
     list_->add_flag("--markdown", list_options_.markdown, "as a table for a README");

@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -5,7 +7,7 @@
 #include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
-#include "train/records/record_text.h"
+#include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"
 #include "train/records/run_set.h"
 
@@ -52,16 +54,17 @@ int run_record_list(const RecordListOptions& options) {
     for (const std::string& track : tracks_of(named ? "records/" + options.folder : options.folder)) {
         std::vector<Record> records;
         for (const std::string& folder : record_folders(track)) records.push_back(read_record(folder));
-        sort_leaderboard(records);
         all.insert(all.end(), records.begin(), records.end());
         if (options.json) continue;
+        const Track read = read_track(track);
         if (!options.markdown)
-            std::printf("track %s, target %g nats per token\n", read_track(track).name.c_str(),
-                        read_track(track).target_loss);
-        std::printf("%s",
-                    leaderboard(records, options.markdown ? TableStyle::markdown : TableStyle::text).c_str());
+            std::printf("track %s, target %g nats per token\n", read.name.c_str(), read.target_loss);
+        for (const BoardOfRecords& board : boards_of(records, read))
+            std::printf(
+                "\n%s",
+                board_text(board, options.markdown ? TableStyle::markdown : TableStyle::text).c_str());
     }
-    if (options.json) std::printf("%s", leaderboard(all, TableStyle::json).c_str());
+    if (options.json) std::printf("%s", records_json(all).c_str());
     return 0;
 }
 
@@ -83,11 +86,15 @@ int run_record_verify(const RecordVerifyOptions& options) {
     for (const std::string& folder : folders) {
         const RecordCheck check = verify_record(folder);
         good = good && check.problems.empty();
-        json.push_back({{"folder", folder}, {"figures", check.num_figures}, {"problems", check.problems}});
+        json.push_back({{"folder", folder},
+                        {"figures", check.num_figures},
+                        {"classes", check.classes},
+                        {"problems", check.problems}});
         if (options.json) continue;
         if (check.problems.empty())
-            std::printf("%s: %lld figures are those of its runs\n", folder.c_str(),
-                        static_cast<long long>(check.num_figures));
+            std::printf("%s: %lld figures are those of its runs; of class %s\n", folder.c_str(),
+                        static_cast<long long>(check.num_figures),
+                        fmt::format("{}", fmt::join(check.classes, ", ")).c_str());
         for (const std::string& problem : check.problems)
             std::printf("%s: %s\n", folder.c_str(), problem.c_str());
     }

@@ -28,6 +28,7 @@ constexpr int64_t kMostStepLines = 5000;
 Json terms_json(const AttemptTerms& terms) {
     Json json = {{"name", terms.name},
                  {"track", terms.track},
+                 {"class", terms.race},
                  {"systems_only", terms.systems_only},
                  {"seeds", terms.seeds},
                  {"git_sha", terms.git_sha},
@@ -100,17 +101,6 @@ int64_t count_steps(const std::string& text) {
 
 std::string utc_date() {
     return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-}
-
-// Members of environment.json that make a machine.
-Json hardware_of(const Json& environment) {
-    Json hardware;
-    for (const char* key : {"host", "os", "ranks", "memory_bytes"})
-        hardware[key] = environment.value(key, Json());
-    hardware["cpu"] = environment.value("cpu", Json::object());
-    hardware["cpu"].erase("mhz");
-    hardware["gpus"] = environment.value("cuda", Json::object()).value("gpus", Json::array());
-    return hardware;
 }
 
 }  // namespace
@@ -220,6 +210,7 @@ AttemptFolder::Result AttemptFolder::result() const {
     Record& record = result.record;
     record.name = terms_.name;
     record.track = terms_.track;
+    record.race = terms_.race;
     record.date = date_;
     record.systems_only = terms_.systems_only;
     constexpr std::string_view kDirty = "-dirty";
@@ -254,7 +245,7 @@ AttemptFolder::Result AttemptFolder::result() const {
         made.sha256 = hash.hex();
         record.runs.push_back(made);
         if (!record.hardware.empty()) continue;
-        record.hardware = hardware_of(environment).dump();
+        record.hardware = hardware_of(environment.dump());
         record.build = value_in<Json>(environment, "/build", environment_file).dump();
     }
     record.interrupted = interrupted();

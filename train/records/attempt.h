@@ -14,7 +14,7 @@ namespace speedrun {
 
 // What must be the same from the attempt's first run to its last.
 struct AttemptTerms {
-    std::string name, track;
+    std::string name, track, race;  // race: the class
     bool systems_only = false;
     std::vector<int64_t> seeds;
     std::string git_sha, binary_sha256, machine;

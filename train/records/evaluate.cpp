@@ -113,7 +113,7 @@ RuleResult time_rule(const Record& record, const Track& track) {
     const std::string& before = record.record_before;
     if (!before.empty() && (!record.baseline || record.baseline->record != before))
         return {"time", false, fmt::format("not measured in turns with the record before it, {}", before)};
-    if (!record.baseline) return {"time", true, "the first record of its track"};
+    if (!record.baseline) return {"time", true, "the first record of its class on such hardware"};
     const RecordStatistics& s = record.statistics;
     if (!s.speedup) return {"time", false, "no run of each side came to its end"};
     const double p = s.time_test ? s.time_test->p : 1;
@@ -133,7 +133,24 @@ RuleResult build_rule(const Record& record) {
     return {"build", known && !record.dirty, known ? why : "built from an unknown commit"};
 }
 
+// Whether a record is of the class that it was made for; it may be of others too.
+RuleResult class_rule(const Record& record, const Track& track) {
+    for (const TrackClass& c : track.classes) {
+        if (c.name != record.race) continue;
+        const std::string problem = c.problem({record.parameters, record.hardware_class});
+        const std::string counted =
+            record.parameters ? fmt::format("; {} parameters", *record.parameters) : "";
+        return {"class", problem.empty(),
+                c.name + ": " + (problem.empty() ? c.rules_text() + counted : problem)};
+    }
+    return {"class", false, fmt::format("track {} has no class {}", track.name, record.race)};
+}
+
 }  // namespace
+
+bool Record::is_of(const std::string& track_class) const {
+    return std::find(classes.begin(), classes.end(), track_class) != classes.end();
+}
 
 std::vector<const RecordRun*> Record::done_runs(const std::string& side) const {
     std::vector<const RecordRun*> found;
@@ -162,8 +179,14 @@ void evaluate(Record& record, const Track& track) {
         if (record.systems_only) s.margin_test = margin_test(record, track.rules.loss_margin);
     }
     record.statistics = s;
+    record.hardware_class = hardware_class_of(record.hardware);
+    record.classes.clear();
+    for (const TrackClass& c : track.classes) {
+        if (c.problem({record.parameters, record.hardware_class}).empty()) record.classes.push_back(c.name);
+    }
     record.rules = {data_rule(record, track), build_rule(record), runs_rule(record, track),
                     loss_rule(record, track), time_rule(record, track)};
+    if (!record.race.empty()) record.rules.push_back(class_rule(record, track));
     record.is_record =
         std::all_of(record.rules.begin(), record.rules.end(), [](const RuleResult& r) { return r.met; });
 }

@@ -74,7 +74,8 @@ struct Record {
     std::string name, track, date;  // date: YYYY-MM-DD, UTC, when the attempt began
     std::string what;               // changed, and why it is faster
     bool systems_only = false;
-    std::string record_before;  // folder of the track's leading record when the attempt ended; empty: none
+    std::string race;           // the class that it was made for; empty: made before tracks had classes
+    std::string record_before;  // folder of the race's leading record when the attempt ended; empty: none
     double target_loss = 0;
     std::string git_sha;  // without "-dirty"
     bool dirty = false;
@@ -86,17 +87,23 @@ struct Record {
     std::vector<RecordRun> runs;  // in order
     std::vector<InterruptedRun> interrupted;
 
+    // By count_parameters(), where a class of the track limits them.
+    std::optional<int64_t> parameters;
+
     // By evaluate().
+    HardwareClass hardware_class;
+    std::vector<std::string> classes;    // of the track, whose rules it meets, in the track's order
     std::vector<KeyDifference> changes;  // baseline's config -> this one, seed left out
     RecordStatistics statistics;
     std::vector<RuleResult> rules;
     bool is_record = false;  // all rules are met
 
+    bool is_of(const std::string& track_class) const;
     std::string folder_name() const { return date + "_" + name; }
     std::vector<const RecordRun*> done_runs(const std::string& side) const;
 };
 
-// Fills what follows from the runs.
+// Fills what follows from the runs, and from parameters that are counted.
 void evaluate(Record& record, const Track& track);
 
 // Its last key, sha256, is of all the others: a figure that nothing can recompute cannot change unnoticed.
@@ -105,14 +112,5 @@ std::string record_to_json(const Record& record);
 Record record_from_json(const std::string& text, const std::string& origin);
 // Whether the text, which record_from_json takes, is byte by byte what was written.
 bool has_its_hash(const std::string& text);
-// FOLDER/record.json, evaluated by the rules of the track that the folder lies in. Throws as the two above,
-// and a data error if the hash is another.
-Record read_record(const std::string& folder);
-bool is_record_folder(const std::string& folder);
-// The folders of records in records/<track>, by name, so by date.
-std::vector<std::string> record_folders(const std::string& track_folder);
-// Name of the folder in it whose record meets all rules and was beaten by no other that does: records form a
-// chain, each measured against the one before it. The fastest if there are several; "" if there is none.
-std::string leading_record(const std::string& track_folder);
 
 }  // namespace speedrun

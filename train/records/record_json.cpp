@@ -1,13 +1,10 @@
 // record.json: the Record struct as text and back.
-#include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "data/json_text.h"
 #include "data/sha256.h"
 #include "kernels/device/error.h"
 #include "train/records/record.h"
-#include "train/records/text_files.h"
 #include "train/runlog/metrics_json.h"
 
 namespace speedrun {
@@ -15,7 +12,6 @@ namespace speedrun {
 namespace {
 
 using Json = nlohmann::ordered_json;
-namespace fs = std::filesystem;
 
 // NaN, where there are too few runs, becomes null.
 Json to_json(const Moments& m) {
@@ -107,6 +103,7 @@ Record record_of(const Json& json) {
     record.date = text("date");
     record.what = text("what");
     record.systems_only = json.at("systems_only").get<bool>();
+    record.race = json.value("class", "");
     record.record_before = text("record_before");
     record.target_loss = json.at("target_loss").get<double>();
     record.git_sha = text("git_sha");
@@ -182,6 +179,7 @@ std::string record_to_json(const Record& record) {
                  {"build", Json::parse(record.build)},
                  {"data", data},
                  {"config", Json::parse(record.config)}};
+    if (!record.race.empty()) json["class"] = record.race;
     json["sha256"] = hash_of(json);
     return json.dump(2) + "\n";
 }
@@ -201,46 +199,6 @@ bool has_its_hash(const std::string& text) {
     const std::string stored = json.value("sha256", "");
     json.erase("sha256");
     return stored == hash_of(json);
-}
-
-bool is_record_folder(const std::string& folder) {
-    return fs::exists(fs::path(folder) / "record.json");
-}
-
-std::vector<std::string> record_folders(const std::string& track_folder) {
-    std::vector<std::string> folders;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(track_folder, error)) {
-        if (is_record_folder(entry.path().string())) folders.push_back(entry.path().string());
-    }
-    std::sort(folders.begin(), folders.end());
-    return folders;
-}
-
-std::string leading_record(const std::string& track_folder) {
-    std::vector<Record> records;
-    std::set<std::string> beaten;
-    for (const std::string& folder : record_folders(track_folder)) {
-        Record record = read_record(folder);
-        if (!record.is_record) continue;
-        if (record.baseline) beaten.insert(record.baseline->record);
-        records.push_back(std::move(record));
-    }
-    std::erase_if(records, [&](const Record& record) { return beaten.count(record.folder_name()) > 0; });
-    const auto mean = [](const Record& record) { return record.statistics.candidate.train_ms.mean; };
-    const auto fastest = std::min_element(
-        records.begin(), records.end(), [&](const Record& a, const Record& b) { return mean(a) < mean(b); });
-    return fastest == records.end() ? "" : fastest->folder_name();
-}
-
-Record read_record(const std::string& folder) {
-    const std::string path = (fs::path(folder) / "record.json").string();
-    const std::string text = read_text_file(path);
-    Record record = record_from_json(text, path);
-    if (!has_its_hash(text))
-        throw_data("{}: changed since it was written; `speedrun records verify {}` says where", path, folder);
-    evaluate(record, read_track(fs::weakly_canonical(fs::path(folder)).parent_path().string()));
-    return record;
 }
 
 }  // namespace speedrun

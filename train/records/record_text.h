@@ -1,4 +1,4 @@
-// Records in words: the README of a record's folder, and the leaderboard.
+// Records in words: the README of a record's folder.
 #pragma once
 
 #include <string>
@@ -21,10 +21,8 @@ std::string loss_text(const Moments& loss);
 // "0.0012"; "-" without a test.
 std::string p_text(const std::optional<TestResult>& test);
 
-// Sorts by mean time, records that meet all rules first.
-void sort_leaderboard(std::vector<Record>& records);
-enum class TableStyle { text, markdown, json };
-// One track's records in this order.
-std::string leaderboard(const std::vector<Record>& records, TableStyle style);
+// A line of a table in Markdown, and its first two.
+std::string table_row(const std::vector<std::string>& cells);
+std::string table_head(const std::vector<std::string>& cells);
 
 }  // namespace speedrun

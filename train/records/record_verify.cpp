@@ -9,7 +9,7 @@
 
 #include "data/dataset.h"
 #include "kernels/device/error.h"
-#include "train/records/record.h"
+#include "train/records/record_folder.h"
 #include "train/records/record_text.h"
 #include "train/records/text_files.h"
 
@@ -112,18 +112,26 @@ void check_baseline(const fs::path& folder, const Record& record, std::vector<st
     }
 }
 
-void check_record_before(const fs::path& folder, const Record& record, std::vector<std::string>& problems) {
-    const fs::path track = folder.parent_path();
+// It lies on the board on which this record was made to lead.
+void check_record_before(const fs::path& folder, const Record& record, const Track& track,
+                         std::vector<std::string>& problems) {
+    const fs::path track_folder = folder.parent_path();
+    const Board board{record.race.empty() ? track.classes.front().name : record.race, record.hardware_class};
     if (!record.record_before.empty()) {
-        if (!is_record_folder((track / record.record_before).string()))
+        const std::string before = (track_folder / record.record_before).string();
+        if (!is_record_folder(before))
             problems.push_back(fmt::format("record_before: there is no record {}", record.record_before));
+        else if (const Record r = read_record(before); !board.has(r))
+            problems.push_back(fmt::format(
+                "record_before: {}, made on {}, is not on the board of class {} on {}", record.record_before,
+                r.hardware_class.text(), board.track_class, board.hardware.text()));
         return;
     }
-    for (const std::string& other : record_folders(track.string())) {
+    for (const std::string& other : record_folders(track_folder.string())) {
         const std::string path = other + "/record.json";
         const Record older = record_from_json(read_text_file(path), path);
-        // Nothing tells which of two records of one day was first.
-        if (older.date < record.date && read_record(other).is_record)
+        if (older.date >= record.date) continue;  // nothing tells which of two records of one day was first
+        if (const Record r = read_record(other); r.is_record && board.has(r))
             problems.push_back(fmt::format("record_before: none, but {} is older", other));
     }
 }
@@ -140,7 +148,9 @@ void check(const fs::path& folder, RecordCheck& result) {
     if (folder.filename() != record.folder_name())
         result.problems.push_back("name, date: the folder should be " + record.folder_name());
     for (RecordRun& run : record.runs) read_run(folder, record, run, result.problems);
+    count_parameters(record, track, path);
     evaluate(record, track);
+    result.classes = record.classes;
     const std::string computed = record_to_json(record);
     result.num_figures = static_cast<int64_t>(flat_keys(computed).size());
     for (const KeyDifference& d : key_differences(text, computed)) {
@@ -151,13 +161,13 @@ void check(const fs::path& folder, RecordCheck& result) {
     check_files(folder, record, result.problems);
     check_readme(folder, record, result.problems);
     check_baseline(folder, record, result.problems);
-    check_record_before(folder, record, result.problems);
+    check_record_before(folder, record, track, result.problems);
 }
 
 }  // namespace
 
 RecordCheck verify_record(const std::string& folder) {
-    RecordCheck result{.folder = folder, .problems = {}};
+    RecordCheck result{.folder = folder, .problems = {}, .classes = {}};
     try {
         fs::path path = fs::weakly_canonical(folder);
         if (!path.has_filename()) path = path.parent_path();  // "records/kjv/x/"

@@ -9,6 +9,7 @@ namespace speedrun {
 struct RecordCheck {
     std::string folder;
     std::vector<std::string> problems;  // each names the figure with both values
+    std::vector<std::string> classes;   // of the track, whose rules it meets
     int64_t num_figures = 0;            // compared
 };
 

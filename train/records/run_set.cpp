@@ -7,6 +7,7 @@
 #include "data/dataset.h"
 #include "data/json_text.h"
 #include "kernels/device/error.h"
+#include "train/records/record_folder.h"
 #include "train/records/record_text.h"
 #include "train/records/text_files.h"
 
@@ -98,8 +99,10 @@ bool made_in_turns(const std::vector<RecordRun>& a, const std::vector<RecordRun>
 
 void warn(Comparison& c) {
     if (!c.same_machine)
-        c.warnings.push_back(
-            fmt::format("not the same machine: {} / {}; times cannot be compared", c.a.machine, c.b.machine));
+        c.warnings.push_back(fmt::format(
+            "not the same machine: {} / {}; times cannot be compared: `speedrun records attempt A "
+            "--against B` runs the config of B again, here",
+            c.a.machine, c.b.machine));
     if (!c.in_turns)
         c.warnings.push_back(
             "the runs were not made in turns, so a machine that changed its speed in between counts as a "

@@ -51,6 +51,20 @@ std::string expected_of(const Track& track, const std::string& file) {
 
 }  // namespace
 
+const TrackClass& Track::class_named(const std::string& class_name) const {
+    if (class_name.empty()) return classes.front();
+    std::string names;
+    for (const TrackClass& c : classes) {
+        if (c.name == class_name) return c;
+        names += (names.empty() ? "" : ", ") + c.name;
+    }
+    throw_usage("no class {}: track {} has {}", class_name, name, names);
+}
+
+bool Track::limits_parameters() const {
+    return std::any_of(classes.begin(), classes.end(), [](const TrackClass& c) { return c.max_parameters; });
+}
+
 Track parse_track(const std::string& text, const std::string& origin) {
     try {
         const SortedJson json = parse_json<SortedJson>(text);
@@ -71,11 +85,14 @@ Track parse_track(const std::string& text, const std::string& origin) {
         track.rules.max_time_p = rules.at("max_time_p");
         track.rules.loss_margin = rules.at("systems_only").at("loss_margin");
         track.rules.max_margin_p = rules.at("systems_only").at("max_p");
+        if (json.contains("classes")) track.classes = parse_classes(json.at("classes"));
         return track;
     } catch (const SortedJson::exception& error) {
         throw_data("{}: {}", origin, error.what());
     } catch (const JsonError& error) {
         throw_data("{}: not valid JSON: {}", origin, error.what());
+    } catch (const Error& error) {
+        throw_data("{}: {}", origin, error.what());
     }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "train/records/track_class.h"
 
 namespace speedrun {
 
@@ -28,6 +29,12 @@ struct Track {
     double target_loss = 0;  // nats per token
     TrackRules rules;
     std::string hardware_class;
+    // One at least; attempts that name none race in the first.
+    std::vector<TrackClass> classes = {{.name = "open", .max_parameters = {}, .gpus = {}, .gpu = {}}};
+
+    // Usage error that lists the classes there are; empty: the first.
+    const TrackClass& class_named(const std::string& class_name) const;
+    bool limits_parameters() const;
 };
 
 // The text of a track.json. Throws a data error that names origin and key.

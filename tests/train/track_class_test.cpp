@@ -1,0 +1,224 @@
+// Which records are compared: classes of a track, and classes of hardware.
+#include "train/records/track_class.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/train/record_fixture.h"
+#include "train/records/leaderboard.h"
+#include "train/records/record_verify.h"
+#include "train/records/text_files.h"
+
+namespace speedrun {
+namespace {
+
+using Json = nlohmann::json;
+
+TEST(HardwareClassTest, FollowsFromWhatARecordKeeps) {
+    const auto text = [](const std::string& hardware) { return hardware_class_of(hardware).text(); };
+    // As records of 2026-11-21 have it, and as it is now.
+    EXPECT_EQ(text(R"({"host": "vm", "ranks": [{"host": "vm", "device": "bf16 on 2 threads"}], "gpus": [],
+                       "cpu": {"model": "AMD EPYC", "cores": 2, "avx512": true, "avx512_bf16": true}})"),
+              "2 cores, avx512_bf16");
+    EXPECT_EQ(text(R"({"cpu": {"cores": 4, "avx512": true, "avx512_bf16": false}})"), "4 cores, avx512");
+    EXPECT_EQ(text(R"({"cpu": {"cores": 4, "avx512": false, "avx512_bf16": false}})"), "4 cores, avx2");
+    EXPECT_EQ(
+        text(R"({"ranks": [{"host": "a", "device": "f32 on 1 threads, avx2"}, {"host": "b", "device": "f32"}],
+                       "cpu": {"cores": 4, "isa": "avx2", "isas": ["avx2", "amx_bf16"]}})"),
+        "2 hosts of 4 cores, avx2");
+    EXPECT_EQ(text(R"({"cpu": {"cores": 2}})"), "2 cores");
+    EXPECT_EQ(text("{}"), "0 cores");
+    // A GPU counts if a rank uses it, once on each host.
+    const auto gpus = [&](const char* ranks) {
+        return text(std::string(R"({"gpus": [{"name": "NVIDIA H100"}, {"name": "NVIDIA H100"}],
+                                    "cpu": {"cores": 16, "isa": "avx512"}, "ranks": )") +
+                    ranks + "}");
+    };
+    const std::string on_gpu = R"({"host": "a", "device": "bf16 on NVIDIA H100"})",
+                      on_other = R"({"host": "b", "device": "bf16 on NVIDIA H100"})";
+    EXPECT_EQ(gpus(R"([{"host": "a", "device": "bf16 on 16 threads, avx512"}])"), "16 cores, avx512");
+    EXPECT_EQ(gpus(("[" + on_gpu + "]").c_str()), "1 x NVIDIA H100");
+    EXPECT_EQ(gpus(("[" + on_gpu + "," + on_gpu + "," + on_gpu + "]").c_str()), "2 x NVIDIA H100");
+    EXPECT_EQ(gpus(("[" + on_gpu + "," + on_gpu + "," + on_other + "]").c_str()),
+              "3 x NVIDIA H100 on 2 hosts");
+    expect_error(ExitCode::data, {"hardware: "}, [] { hardware_class_of(R"({"cpu": {"cores": "two"}})"); });
+}
+
+TEST(TrackClassTest, ItsRulesNameBothValues) {
+    const auto classes = parse_classes(Json::parse(R"([{"name": "open"},
+        {"name": "small", "max_parameters": 100, "text": "words"},
+        {"name": "one", "gpus": 1}, {"name": "h100", "gpus": 8, "gpu": "H100"}, {"name": "cpu", "gpus": 0}])"));
+    ASSERT_EQ(classes.size(), 5u);
+    const HardwareClass cpu{.gpus = 0, .gpu = "", .hosts = 1, .cores = 2, .level = "avx2"};
+    const auto on = [](int64_t count, const char* name) {
+        return HardwareClass{.gpus = count, .gpu = name, .hosts = 1, .cores = 0, .level = ""};
+    };
+    EXPECT_EQ(classes[0].problem({.parameters = {}, .hardware = cpu}), "");
+    EXPECT_EQ(classes[1].problem({.parameters = 100, .hardware = cpu}), "");
+    EXPECT_EQ(classes[1].problem({.parameters = 101, .hardware = cpu}), "101 parameters, at most 100");
+    EXPECT_NE(classes[1].problem({.parameters = {}, .hardware = cpu}), "");
+    EXPECT_EQ(classes[2].problem({.parameters = 1, .hardware = cpu}), "made with 0 GPUs, 1 wanted");
+    EXPECT_EQ(classes[2].problem({.parameters = 1, .hardware = on(1, "any")}), "");
+    EXPECT_EQ(classes[3].problem({.parameters = 1, .hardware = on(8, "NVIDIA H100 80GB HBM3")}), "");
+    EXPECT_EQ(classes[3].problem({.parameters = 1, .hardware = on(8, "NVIDIA A100")}),
+              "made on 8 x NVIDIA A100, a GPU called H100 is wanted");
+    EXPECT_EQ(classes[3].problem({.parameters = 1, .hardware = on(4, "NVIDIA H100")}),
+              "made with 4 GPUs, 8 wanted");
+    EXPECT_EQ(classes[4].problem({.parameters = 1, .hardware = cpu}), "");
+    EXPECT_EQ(classes[4].problem({.parameters = 1, .hardware = on(1, "any")}), "made with 1 GPUs, 0 wanted");
+    EXPECT_EQ(classes[0].rules_text(), "any model, any hardware");
+    EXPECT_EQ(classes[1].rules_text(), "at most 100 parameters");
+    EXPECT_EQ(classes[3].rules_text(), "8 GPUs, H100");
+}
+
+TEST(TrackClassTest, ARuleThatNobodyKnowsIsNotPassedOver) {
+    const auto refused = [](const char* list, const std::string& part) {
+        expect_error(ExitCode::data, {part}, [&] { parse_classes(Json::parse(list)); });
+    };
+    refused(R"([{"name": "a", "max_layers": 2}])", "class a: no such rule: max_layers");
+    refused(R"([{"name": "a"}, {"name": "a"}])", "a is there twice");
+    refused(R"([{"name": "a", "max_parameters": 0}])", "class a: max_parameters: 0, at least 1");
+    refused(R"([{"name": "a", "gpus": -1}])", "class a: gpus: -1, at least 0");
+    refused(R"([{"name": ""}])", "without a name");
+    refused("[]", "classes: expected a list");
+    refused("7", "classes: expected a list");
+}
+
+// A track of the classes `open` and `small`, and attempts with models that this build knows.
+class TrackClassRecordTest : public RecordTest {
+  protected:
+    TrackClassRecordTest() {
+        limit(10000);
+        terms_.config = config(16);
+        terms_.baseline->config = config(32);
+    }
+
+    void limit(int64_t parameters) {
+        const std::string path = dir_.file("records/toy/track.json");
+        Json json = Json::parse(read_text_file(path));
+        json["classes"] = Json::parse(R"([{"name": "open"}, {"name": "small"}])");
+        json["classes"][1]["max_parameters"] = parameters;
+        write_text_file(path, json.dump());
+    }
+
+    // (320 + 64) w of tables, 257 tokens being padded to 320, 12 w² + 13 w of the block and 2 w of the last norm: 9,456 parameters
+    // where w = 16, 25,056 where it is 32.
+    static std::string config(int width) {
+        Json json =
+            Json::parse(R"({"model": {"preset": "gpt2", "num_layers": 1, "num_heads": 2, "vocab_size": 257},
+            "data": {"train": ["t"], "val": ["v"]}, "schedule": {"steps": 12, "warmup_steps": 0},
+            "batch": {"sequence_length": 64, "microbatch_tokens": 64, "tokens_per_step": 64},
+            "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.01}]}})");
+        json["model"]["model_dim"] = width;
+        return json.dump();
+    }
+
+    // Writes an attempt as a record; hardware: cores. Its name is that of the terms.
+    std::string record_of(AttemptFolder::Result result, int cores) {
+        result.record.hardware = Json({{"cpu", {{"model", "C"}, {"cores", cores}, {"isa", "avx2"}}}}).dump();
+        count_parameters(result.record, track(), "record");
+        return std::filesystem::path(write(result)).filename().string();
+    }
+
+    std::string leader(const std::string& track_class, int cores) const {
+        return leading_record(
+            dir_.file("records/toy"),
+            {track_class, {.gpus = 0, .gpu = "", .hosts = 1, .cores = cores, .level = "avx2"}});
+    }
+
+    std::string problems(const std::string& folder_name) const {
+        std::string text;
+        for (const std::string& p : verify_record(dir_.file("records/toy/" + folder_name)).problems)
+            text += p + "\n";
+        return text;
+    }
+};
+
+TEST_F(TrackClassRecordTest, ARecordIsOfEveryClassWhoseRulesItMeets) {
+    AttemptFolder::Result small = make_result(), large = record_of_baseline(small, "slow");
+    const std::string first = record_of(large, 2);
+    small.record.baseline->record = first;
+    small.record.record_before = first;
+    const std::string second = record_of(small, 2);
+    const Record a = read_record(dir_.file("records/toy/" + first)),
+                 b = read_record(dir_.file("records/toy/" + second));
+    EXPECT_EQ(a.classes, std::vector<std::string>{"open"});
+    EXPECT_EQ(b.classes, (std::vector<std::string>{"open", "small"}));
+    EXPECT_EQ(a.parameters, 25056);
+    EXPECT_EQ(b.parameters, 9456);
+    EXPECT_EQ(rule(a, "class").why, "open: any model, any hardware; 25056 parameters");
+    EXPECT_EQ(problems(second), "");
+    // Each board has a leader; that of `small` was beaten by nothing small.
+    EXPECT_EQ(leader("open", 2), second);
+    EXPECT_EQ(leader("small", 2), second);
+    std::string board;
+    for (const BoardOfRecords& each : boards_of({a, b}, track())) board += board_text(each, TableStyle::text);
+    const size_t at = board.find("small (at most 10000 parameters), 2 cores, avx2");
+    ASSERT_NE(at, std::string::npos) << board;
+    EXPECT_EQ(board.find("\nslow ", at), std::string::npos) << board;
+    EXPECT_NE(board.find("\nfast ", at), std::string::npos) << board;
+    // A rule that the track makes stricter is held against what is there.
+    limit(9455);
+    EXPECT_EQ(read_record(dir_.file("records/toy/" + second)).classes, std::vector<std::string>{"open"});
+    EXPECT_EQ(leader("small", 2), "");
+    EXPECT_EQ(problems(second), "");
+}
+
+TEST_F(TrackClassRecordTest, OneThatBreaksItsClassIsNoRecord) {
+    terms_.race = "small";
+    AttemptFolder::Result result = make_result();
+    const std::string folder = record_of(result, 2);
+    EXPECT_TRUE(read_record(dir_.file("records/toy/" + folder)).is_record);
+    EXPECT_EQ(problems(folder), "");
+    limit(9455);
+    const Record record = read_record(dir_.file("records/toy/" + folder));
+    EXPECT_FALSE(record.is_record);
+    EXPECT_EQ(rule(record, "class").why, "small: 9456 parameters, at most 9455");
+    EXPECT_NE(problems(folder).find("verdict.rules.5.met: record.json says true, computed again false"),
+              std::string::npos)
+        << problems(folder);
+    // Beaten in its class by one that is not of it: it leads on.
+    limit(10000);
+    std::swap(terms_.config, terms_.baseline->config);
+    terms_.name = "large";
+    terms_.race = "open";
+    terms_.baseline->record = folder;
+    AttemptFolder::Result large = make_result();
+    large.record.record_before = folder;
+    const std::string winner = record_of(large, 2);
+    EXPECT_EQ(problems(winner), "");
+    EXPECT_EQ(leader("open", 2), winner);
+    EXPECT_EQ(leader("small", 2), folder);
+}
+
+TEST_F(TrackClassRecordTest, EachClassOfHardwareHasItsOwnChain) {
+    AttemptFolder::Result result = make_result();
+    const std::string first = record_of(result, 2);
+    EXPECT_EQ(leader("open", 4), "");
+    // On other hardware that record's config is run again; what is faster there is the first of its board.
+    terms_.name = "elsewhere";
+    terms_.baseline->record = first;
+    terms_.baseline->config = terms_.config;
+    AttemptFolder::Result elsewhere = make_result();
+    const std::string second = record_of(elsewhere, 4);
+    EXPECT_EQ(problems(second), "");
+    EXPECT_EQ(leader("open", 2), first);
+    EXPECT_EQ(leader("open", 4), second);
+    std::vector<Record> records;
+    for (const std::string& name : {first, second})
+        records.push_back(read_record(dir_.file("records/toy/" + name)));
+    const std::vector<BoardOfRecords> boards = boards_of(records, track());
+    ASSERT_EQ(boards.size(), 4u);
+    for (const BoardOfRecords& board : boards) EXPECT_EQ(board.records.size(), 1u);
+    EXPECT_EQ(boards[1].board.hardware.text(), "4 cores, avx2");
+    // It cannot have been measured against what leads another board.
+    elsewhere.record.name = "wrong";
+    elsewhere.record.record_before = first;
+    EXPECT_NE(problems(record_of(elsewhere, 4))
+                  .find("made on 2 cores, avx2, is not on the board of class open on 4 cores, avx2"),
+              std::string::npos);
+}
+
+}  // namespace
+}  // namespace speedrun

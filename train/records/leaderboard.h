@@ -1,0 +1,25 @@
+// The boards of a track: one for each class and, within it, each class of hardware.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/records/record_folder.h"
+
+namespace speedrun {
+
+struct BoardOfRecords {
+    Board board;
+    std::string rules;            // of the class, in words
+    std::vector<Record> records;  // that meet all rules first, then by mean time
+};
+// A class without a record has a board of no hardware. What is of no class stands on the board that it was made for.
+std::vector<BoardOfRecords> boards_of(const std::vector<Record>& records, const Track& track);
+
+enum class TableStyle { text, markdown };
+std::string board_text(const BoardOfRecords& board, TableStyle style);
+
+// All records of these tracks, each once, as a JSON array.
+std::string records_json(const std::vector<Record>& records);
+
+}  // namespace speedrun
