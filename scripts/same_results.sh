@@ -26,21 +26,9 @@ done
 work=build/same
 mkdir -p "$work"
 
-# Prints the program that an argument stands for.
-program_of() {
-    if [ -f "$1" ] && [ -x "$1" ]; then
-        echo "$1"
-        return
-    fi
-    commit=$(git rev-parse --verify --quiet "$1^{commit}") || { echo "error: $1 is neither a program nor a commit" >&2; return 1; }
-    tree=$work/$commit
-    [ -d "$tree" ] || git worktree add --quiet --detach "$tree" "$commit" || return 1
-    (cd "$tree" && cmake --preset release -DSPEEDRUN_CUDA=OFF -DSPEEDRUN_UNITY=ON && cmake --build --preset release --target speedrun) \
-        >"$work/$commit.log" 2>&1 || { tail -n 20 "$work/$commit.log" >&2; return 1; }
-    echo "$tree/build/release/speedrun"
-}
-old=$(program_of "$1") || exit 1
-new=$(program_of "${2:-build/release/speedrun}") || exit 1
+. scripts/program_of.sh
+old=$(program_of "$1" $work) || exit 1
+new=$(program_of "${2:-build/release/speedrun}" $work) || exit 1
 echo "old: $old"
 echo "new: $new"
 

@@ -132,6 +132,42 @@ has "$long_record/README.md" "^Interrupted after [0-9]* steps"
 [ -d "$interrupted" ] && [ "$stamp" != "$(stat -c %Y%i logs/attempts/long/candidate-seed1/summary.json)" ] || fail "the stopped run was not made afresh"
 expect 0 "figures are those of its runs; of class open, small" "$speedrun" records verify
 
+# Two builds with one config. The other build is this one under another commit's name.
+other() {
+    printf '#!/bin/sh\n"%s" "$@" || exit\n%s\n' "$speedrun" "$1"
+}
+sha=$(grep -o '"git_sha": "[0-9a-f]*' "$fast/record.json" | head -n 1)
+# shellcheck disable=SC2016  # the other build expands it
+rename='while [ "$1" != --out ] && shift; do :; done; sed -i "s/\"git_sha\": \"[^\"]*/\"git_sha\": \"0123456789abcdef/" "$2/$4/environment.json"'
+other "$rename" >old && chmod +x old
+expect 2 "so --against is left out" attempt --runs 2 --name systems --baseline-binary old --against "$fast"
+expect 2 "both sides are called 'tiny'" attempt --runs 2 --baseline-binary old
+expect 3 "nowhere: " attempt --runs 2 --name systems --baseline-binary nowhere
+expect 0 "baseline built from commit 0123456789ab" sh "$here/../../scripts/systems_record.sh" --new "$speedrun" "$PWD/old" "$fast" --runs 2 --name systems --what "The engine alone."
+systems=$(echo records/toy/*_systems)
+has "$systems/record.json" '"git_sha": "0123456789abcdef"'
+has "$systems/record.json" "$sha"
+has "$systems/record.json" '"systems_only": true'
+has "$systems/README.md" "loss .*systems-only"
+for side in candidate baseline; do gzip -dc "$systems/$side-seed1.jsonl.gz" | grep -o '"loss":[0-9.e-]*' >$side.loss; done
+cmp -s candidate.loss baseline.loss || fail "one program under two names has two curves"
+expect 0 "figures are those of its runs" "$speedrun" records verify "$systems"
+expect 0 "systems .*x fast " "$speedrun" records list
+# Another build that reads the config otherwise.
+other "$rename"'; sed -i "s/\"steps\": 10,/\"steps\": 11,/" "$2/$4/config.json"' >old
+expect 3 "these two builds do not read the config alike" attempt --set schedule.steps=10 --runs 2 --name unlike --baseline-binary old
+# Stopped while a build runs: it stops after a step, and its exit code is the attempt's.
+other "$rename" >old
+"$speedrun" records attempt tiny.json --runs 2 --set schedule.steps=2000 --name stopped --baseline-binary old >out 2>&1 &
+pid=$!
+wait_until test -s logs/attempts/stopped/candidate-seed1/metrics.jsonl
+kill -TERM $pid
+wait $pid
+got=$?
+[ $got -eq 143 ] || fail "SIGTERM gave $got instead of 143"
+printed "the same command continues it"
+grep -q '"status": "stopped"' logs/attempts/stopped/candidate-seed1/summary.json || fail "the build did not stop by itself"
+
 # Two ranks: one of them speaks and writes.
 if [ -n "$mpiexec" ]; then
     ranks() { timeout 100 "$mpiexec" -np 2 --oversubscribe --bind-to none "$speedrun" records attempt tiny.json "$@"; }
@@ -145,6 +181,7 @@ if [ -n "$mpiexec" ]; then
     # Ranks that share matrices against ranks that share rows.
     expect 0 "run 4 of 4" ranks --runs 2 --name shared --set parallel.tensor=2 --against tiny.json --against-set parallel.context=2
     expect 0 "figures are those of its runs; of class open, small" "$speedrun" records verify
+    expect 2 "a process of its own and one rank; here are 2 ranks" ranks --runs 1 --name both --baseline-binary old
     expect 2 "seeds: 1 is there twice" ranks --seeds 1,1
     [ "$(grep -c '^error: ' out)" -eq 1 ] || fail "both ranks complain"
 fi

@@ -46,7 +46,7 @@ class RecordTest : public testing::Test {
                        .dump());
         dir_.write(
             folder + "environment.json",
-            R"({"host": "h", "cpu": {"model": "C", "cores": 2}, "ranks": [], "build": {"type": "Release"}, "time_utc": "2026-01-02T03:04:05Z"})");
+            R"({"host": "h", "cpu": {"model": "C", "cores": 2}, "ranks": [], "build": {"type": "Release"}, "git_sha": "fedcba98", "time_utc": "2026-01-02T03:04:05Z"})");
     }
 
     // Losses 1.140 + 0.001 seed, and 10 ms per step against 15, both a little different from run to run.

@@ -132,6 +132,42 @@ TEST_F(RecordTest, ASystemsOnlyChangeHasTheBaselinesCurve) {
     }));
 }
 
+TEST_F(RecordTest, TwoBuildsAreRacedWithOneConfig) {
+    terms_.systems_only = true;
+    terms_.baseline->config = terms_.config;
+    terms_.baseline_binary_sha256 = "bb";
+    AttemptFolder(dir_.file("work"), terms_);
+    for (const AttemptRun& run : runs_of(terms_)) {  // what each build made of the config
+        fs::create_directories(dir_.file("work/fast/" + run.name()));
+        dir_.write("work/fast/" + run.name() + "/config.json",
+                   R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "known_to_one": 1, "seed": 3})");
+    }
+    const AttemptFolder::Result result = make_result();
+    ASSERT_TRUE(result.record.baseline->program);
+    EXPECT_EQ(result.record.baseline->program->git_sha, "fedcba98");
+    const std::string folder = write(result);
+    const Record record = read_record(folder);
+    EXPECT_TRUE(record.is_record) << figures_markdown(record);
+    EXPECT_EQ(rule(record, "build").why,
+              "built from commit 0123456789ab, the baseline built from commit fedcba98");
+    EXPECT_TRUE(verify_record(folder).problems.empty()) << verify_record(folder).problems.front();
+    const auto met = [&](auto change) {
+        Record other = result.record;
+        change(other);
+        evaluate(other, track());
+        return rule(other, "build").met;
+    };
+    EXPECT_TRUE(met([](Record&) {}));
+    EXPECT_FALSE(met([](Record& r) { r.baseline->program->dirty = true; }));
+    EXPECT_FALSE(met([](Record& r) { r.baseline->program->git_sha = "unknown"; }));
+    EXPECT_FALSE(met([](Record& r) { r.baseline->program->git_sha = r.git_sha; }));
+    EXPECT_FALSE(met([](Record& r) { r.systems_only = false; }));
+    EXPECT_FALSE(met([](Record& r) { r.baseline->config = R"({"schedule": {"steps": 13}, "seed": 1})"; }));
+    dir_.write("work/fast/baseline-seed2/config.json", R"({"schedule": {"steps": 13}, "seed": 2})");
+    expect_error(ExitCode::data, {"baseline-seed2/config.json: schedule.steps is 13, the attempt's is 12"},
+                 [&] { make_result(); });
+}
+
 TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
     const std::vector<AttemptRun> runs = runs_of(terms_);
     {

@@ -11,6 +11,7 @@
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/records/record_folder.h"
+#include "train/records/text_files.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
 
@@ -78,10 +79,11 @@ AttemptSide read_attempt_side(const std::string& source, const std::vector<std::
     if (!is_record_folder(source)) {
         if (fs::is_directory(source))
             throw_usage("{}: a folder without record.json; a config or a record is expected", source);
-        return {read_config(source, settings), fs::path(source).stem().string(), ""};
+        return {read_config(source, settings), fs::path(source).stem().string(), "", read_text_file(source)};
     }
     const Record record = read_record(source);
-    AttemptSide side{parse_config(record.config, source + "/record.json: config", settings), record.name, ""};
+    AttemptSide side{parse_config(record.config, source + "/record.json: config", settings), record.name, "",
+                     record.config};
     const fs::path folder = fs::path(out) / record.track / record.folder_name();
     // Changed by settings, it is no longer that record's config.
     if (settings.empty() && fs::exists(folder) && fs::equivalent(folder, source))
@@ -95,6 +97,13 @@ Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank) {
     check_text(options.baseline_what);
     a.seeds = seeds_of(options);
     a.candidate = read_attempt_side(options.config, options.settings, options.out);
+    a.systems_only = options.systems_only || !options.baseline_binary.empty();
+    a.baseline_binary = options.baseline_binary;
+    if (!a.baseline_binary.empty()) {
+        if (!options.against.empty())
+            throw_usage("--baseline-binary: both builds train CONFIG, so --against is left out");
+        a.baseline = a.candidate;
+    }
     if (!options.name.empty()) a.candidate.name = options.name;
     check_name(a.candidate.name);
     if (options.against.empty() &&
@@ -130,12 +139,13 @@ void expect_of_class(const Attempt& a, const AttemptSide& side, const HardwareCl
                     a.track.name, problem);
 }
 
-AttemptTerms terms_of(const Attempt& a, const World& world, bool systems_only) {
+AttemptTerms terms_of(const Attempt& a, const World& world) {
     AttemptTerms terms;
     terms.name = a.candidate.name;
     terms.track = a.track.name;
     terms.race = a.track_class.name;
-    terms.systems_only = systems_only;
+    terms.systems_only = a.systems_only;
+    if (!a.baseline_binary.empty()) terms.baseline_binary_sha256 = sha256_file(a.baseline_binary);
     terms.seeds = a.seeds;
     terms.git_sha = build_info().git_sha;
     terms.binary_sha256 = sha256_file("/proc/self/exe");  // builds of other flags, and changes in no commit

@@ -18,6 +18,7 @@ namespace speedrun {
 struct AttemptSide {
     Config config;
     std::string name, record;  // record: the folder whose config it is, in the candidate's track
+    std::string source;        // its JSON as it was written, without settings
 };
 
 // What an attempt compares: equal on all ranks, but for what only the first one looks up.
@@ -28,6 +29,8 @@ struct Attempt {
     Track track;
     TrackClass track_class;  // that it is made for
     std::vector<ShardInfo> data;
+    bool systems_only = false;
+    std::string baseline_binary;  // that makes the baseline's runs; empty: this process makes all of them
 
     const Config& config_of(const std::string& side) const {
         return side == kCandidate ? candidate.config : baseline->config;
@@ -45,6 +48,6 @@ Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank);
 // Usage error if the class of the attempt rules out this config on this hardware.
 void expect_of_class(const Attempt& attempt, const AttemptSide& side, const HardwareClass& hardware);
 
-AttemptTerms terms_of(const Attempt& attempt, const World& world, bool systems_only);
+AttemptTerms terms_of(const Attempt& attempt, const World& world);
 
 }  // namespace speedrun

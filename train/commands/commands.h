@@ -129,6 +129,8 @@ struct RecordAttemptOptions {
     std::string what;
     std::string baseline_name, baseline_what;  // write a record of the baseline too
     bool systems_only = false;
+    std::string
+        baseline_binary;  // another build of the engine: both train the config, each run in a process of its own
 };
 int run_record_attempt(const RecordAttemptOptions& options);
 

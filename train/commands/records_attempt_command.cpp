@@ -11,10 +11,12 @@
 #include "train/comm/world.h"
 #include "train/commands/attempt_config.h"
 #include "train/commands/commands.h"
+#include "train/commands/program_run.h"
 #include "train/commands/train_run.h"
 #include "train/engine/memory_plan.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"
+#include "train/records/text_files.h"
 #include "train/runlog/environment.h"
 #include "train/runlog/progress.h"
 #include "train/runlog/train_clock.h"
@@ -56,9 +58,22 @@ void say_finished(const AttemptFolder& folder, const std::vector<AttemptRun>& ru
     std::fflush(stdout);
 }
 
+// The run by the build whose it is, and a process of its own on either side.
+int train_by_builds(const Attempt& attempt, const RecordAttemptOptions& asked, const AttemptRun& run,
+                    TrainOptions options) {
+    options.config = options.out + "/config.json";
+    options.settings = asked.settings;
+    write_text_file(options.config, attempt.candidate.source);
+    const std::string own = fs::read_symlink("/proc/self/exe").string();
+    const int code = train_with(run.side == kCandidate ? own : attempt.baseline_binary, options);
+    if (code != static_cast<int>(ExitCode::diverged)) return code;
+    std::printf("  the run is kept, and counts as failed\n");
+    return 0;
+}
+
 // Makes the runs one after the other; 0, or the exit code that ends the attempt for now.
-int make_runs(World& world, const Attempt& attempt, AttemptFolder* folder, const std::string& path,
-              const std::vector<AttemptRun>& runs, bool terminal) {
+int make_runs(World& world, const Attempt& attempt, const RecordAttemptOptions& asked, AttemptFolder* folder,
+              const std::string& path, const std::vector<AttemptRun>& runs, bool terminal) {
     for (size_t i = 0; i < runs.size(); ++i) {
         const AttemptRun& run = runs[i];
         if (folder) {
@@ -78,6 +93,12 @@ int make_runs(World& world, const Attempt& attempt, AttemptFolder* folder, const
         options.began_ms = i == 0 ? 0 : process_age_ms();
         reset_peak_rss();
         int code = 0;
+        if (!attempt.baseline_binary.empty()) {
+            code = train_by_builds(attempt, asked, run, options);
+            if (code != 0) return code;
+            say_finished(*folder, runs, i);
+            continue;
+        }
         try {
             code = train_on(world, options, [&] { return attempt.config_of(run.side); });
         } catch (const JointError& error) {
@@ -152,7 +173,12 @@ void warn_of_leader(const Attempt& attempt, const RecordAttemptOptions& options,
 int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal) {
     const bool first = world.rank() == 0;
     Attempt attempt;
-    check_together(world, [&] { attempt = read_attempt(options, first); });
+    check_together(world, [&] {
+        attempt = read_attempt(options, first);
+        if (!attempt.baseline_binary.empty() && world.size() > 1)
+            throw_usage("--baseline-binary: each run is a process of its own and one rank; here are {} ranks",
+                        world.size());
+    });
     check_trainable(world, attempt.candidate.config);
     if (attempt.baseline) check_trainable(world, attempt.baseline->config);
     const HardwareClass hardware = hardware_of_runs(world, attempt.candidate.config);
@@ -164,7 +190,7 @@ int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal)
     std::vector<AttemptRun> runs;
     check_together(world, [&] {
         if (!first) return;
-        folder.emplace(options.work, terms_of(attempt, world, options.systems_only));
+        folder.emplace(options.work, terms_of(attempt, world));
         for (const std::string& name : {attempt.candidate.name, options.baseline_name}) {
             if (!name.empty()) expect_no_record(options.out, attempt.track.name, folder->date() + "_" + name);
         }
@@ -173,7 +199,7 @@ int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal)
     });
     const std::string path = world.all_gather(folder ? folder->path() : "").front();
     runs = share_runs(world, runs);
-    const int code = make_runs(world, attempt, folder ? &*folder : nullptr, path, runs, terminal);
+    const int code = make_runs(world, attempt, options, folder ? &*folder : nullptr, path, runs, terminal);
     if (code != 0) {
         if (first)
             std::fprintf(

@@ -64,6 +64,9 @@ RecordsCli::RecordsCli(CLI::App& app) {
     attempt_->add_flag("--systems-only", attempt_options_.systems_only,
                        "the change leaves the maths alone: the loss has to be the baseline's, in place of a "
                        "p-value below the target");
+    attempt_->add_option(
+        "--baseline-binary", attempt_options_.baseline_binary,
+        "another build of speedrun, in turns with this one: both train CONFIG, systems-only");
     attempt_->add_option("--out", attempt_options_.out, "folder of tracks")->capture_default_str();
     attempt_->add_option("--work", attempt_options_.work, "folder of attempts; run folders go to WORK/NAME/")
         ->capture_default_str();

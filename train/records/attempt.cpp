@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
+#include <tuple>
 
 #include "data/json_text.h"
 #include "data/sha256.h"
@@ -35,7 +36,8 @@ Json terms_json(const AttemptTerms& terms) {
                  {"binary_sha256", terms.binary_sha256},
                  {"machine", terms.machine},
                  {"config", Json::parse(terms.config)},
-                 {"baseline", nullptr}};
+                 {"baseline", nullptr},
+                 {"baseline_binary_sha256", terms.baseline_binary_sha256}};
     if (terms.baseline)
         json["baseline"] = {{"name", terms.baseline->name},
                             {"record", terms.baseline->record},
@@ -101,6 +103,30 @@ int64_t count_steps(const std::string& text) {
 
 std::string utc_date() {
     return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+}
+
+// A commit as a build says it, "-dirty" behind it if there were changes, taken apart.
+std::pair<std::string, bool> commit_of(const std::string& text) {
+    constexpr std::string_view kDirty = "-dirty";
+    const bool dirty = text.ends_with(kDirty);
+    return {text.substr(0, text.size() - (dirty ? kDirty.size() : 0)), dirty};
+}
+
+ProgramOfRecord program_of(const Json& environment, const fs::path& file, const std::string& binary_sha256) {
+    ProgramOfRecord program{.git_sha = "", .dirty = false, .binary_sha256 = binary_sha256, .build = ""};
+    std::tie(program.git_sha, program.dirty) =
+        commit_of(value_in<std::string>(environment, "/git_sha", file));
+    program.build = value_in<Json>(environment, "/build", file).dump();
+    return program;
+}
+
+// Two builds were given one config: what both know has to have come out the same, or they trained different things.
+void expect_config_of(const fs::path& file, const std::string& config) {
+    for (const KeyDifference& d : key_differences(config, read_text_file(file.string()))) {
+        if (d.key == "seed" || d.before == "nothing" || d.after == "nothing") continue;
+        throw_data("{}: {} is {}, the attempt's is {}: these two builds do not read the config alike",
+                   file.string(), d.key, d.after, d.before);
+    }
 }
 
 }  // namespace
@@ -213,9 +239,7 @@ AttemptFolder::Result AttemptFolder::result() const {
     record.race = terms_.race;
     record.date = date_;
     record.systems_only = terms_.systems_only;
-    constexpr std::string_view kDirty = "-dirty";
-    record.dirty = terms_.git_sha.ends_with(kDirty);
-    record.git_sha = terms_.git_sha.substr(0, terms_.git_sha.size() - (record.dirty ? kDirty.size() : 0));
+    std::tie(record.git_sha, record.dirty) = commit_of(terms_.git_sha);
     record.binary_sha256 = terms_.binary_sha256;
     record.config = terms_.config;
     record.baseline = terms_.baseline;
@@ -244,6 +268,12 @@ AttemptFolder::Result AttemptFolder::result() const {
         hash.update(result.files.back().second.data(), result.files.back().second.size());
         made.sha256 = hash.hex();
         record.runs.push_back(made);
+        if (!terms_.baseline_binary_sha256.empty()) {
+            expect_config_of(folder / "config.json", terms_.config);
+            if (run.side == kBaseline && !record.baseline->program)
+                record.baseline->program =
+                    program_of(environment, environment_file, terms_.baseline_binary_sha256);
+        }
         if (!record.hardware.empty()) continue;
         record.hardware = hardware_of(environment.dump());
         record.build = value_in<Json>(environment, "/build", environment_file).dump();

@@ -20,6 +20,8 @@ struct AttemptTerms {
     std::string git_sha, binary_sha256, machine;
     std::string config;  // resolved, JSON
     std::optional<BaselineOfRecord> baseline;
+    std::string
+        baseline_binary_sha256;  // of another build, which makes the baseline's runs; empty: this one does
 };
 
 struct AttemptRun {

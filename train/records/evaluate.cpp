@@ -126,11 +126,25 @@ RuleResult time_rule(const Record& record, const Track& track) {
             track.rules.max_time_p)};
 }
 
+std::string build_text(const std::string& git_sha, bool dirty) {
+    if (git_sha == "unknown") return "built from an unknown commit";
+    return "built from commit " + git_sha.substr(0, 12) + (dirty ? " and changes that are in no commit" : "");
+}
+
+// Another build on the other side is one of another commit, and gets the same config.
 RuleResult build_rule(const Record& record) {
-    const bool known = record.git_sha != "unknown";
-    std::string why = "built from commit " + record.git_sha.substr(0, 12);
-    if (record.dirty) why += " and changes that are in no commit";
-    return {"build", known && !record.dirty, known ? why : "built from an unknown commit"};
+    const auto is_commit = [](const std::string& sha, bool dirty) { return sha != "unknown" && !dirty; };
+    RuleResult result{"build", is_commit(record.git_sha, record.dirty),
+                      build_text(record.git_sha, record.dirty)};
+    if (!record.baseline || !record.baseline->program) return result;
+    const ProgramOfRecord& other = *record.baseline->program;
+    result.why += ", the baseline " + build_text(other.git_sha, other.dirty);
+    result.met = result.met && is_commit(other.git_sha, other.dirty) && other.git_sha != record.git_sha;
+    if (!record.systems_only || !record.changes.empty()) {
+        result.met = false;
+        result.why += "; two builds are raced with one config, and systems-only";
+    }
+    return result;
 }
 
 // Whether a record is of the class that it was made for; it may be of others too.

@@ -64,10 +64,18 @@ struct RuleResult {
     std::string why;
 };
 
+// A build that is not the record's own.
+struct ProgramOfRecord {
+    std::string git_sha;  // without "-dirty"
+    bool dirty = false;
+    std::string binary_sha256, build;  // build: as Record's
+};
+
 struct BaselineOfRecord {
-    std::string name;    // of the config
-    std::string record;  // folder in the same track whose config it is; empty: none
-    std::string config;  // resolved, JSON
+    std::string name;                             // of the config
+    std::string record;                           // folder in the same track whose config it is; empty: none
+    std::string config;                           // resolved, JSON
+    std::optional<ProgramOfRecord> program = {};  // that made its runs; none: the record's own
 };
 
 struct Record {

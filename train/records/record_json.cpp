@@ -82,15 +82,28 @@ RecordRun run_from(const Json& json) {
 Json baseline_json(const Record& record) {
     if (!record.baseline) return nullptr;
     const BaselineOfRecord& b = *record.baseline;
-    return {{"name", b.name},
-            {"record", b.record.empty() ? Json(nullptr) : Json(b.record)},
-            {"config", Json::parse(b.config)}};
+    Json json = {{"name", b.name},
+                 {"record", b.record.empty() ? Json(nullptr) : Json(b.record)},
+                 {"config", Json::parse(b.config)}};
+    if (b.program)
+        json["program"] = {{"git_sha", b.program->git_sha},
+                           {"dirty", b.program->dirty},
+                           {"binary_sha256", b.program->binary_sha256},
+                           {"build", Json::parse(b.program->build)}};
+    return json;
 }
 
 std::string object_in(const Json& json, const char* key) {
     const Json& value = json.at(key);
     if (!value.is_object()) throw_data("{}: expected an object, found {}", key, shown(value));
     return value.dump(2);
+}
+
+ProgramOfRecord program_from(const Json& json) {
+    return {.git_sha = json.at("git_sha").get<std::string>(),
+            .dirty = json.at("dirty").get<bool>(),
+            .binary_sha256 = json.at("binary_sha256").get<std::string>(),
+            .build = object_in(json, "build")};
 }
 
 Record record_of(const Json& json) {
@@ -122,6 +135,7 @@ Record record_of(const Json& json) {
         const Json& folder = b.at("record");
         record.baseline = {b.at("name").get<std::string>(), folder.is_null() ? "" : folder.get<std::string>(),
                            object_in(b, "config")};
+        if (b.contains("program")) record.baseline->program = program_from(b.at("program"));
     }
     std::set<std::pair<std::string, int64_t>> seen;
     for (const Json& run : json.at("runs")) {

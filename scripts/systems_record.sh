@@ -1,0 +1,32 @@
+#!/bin/sh
+# Races two commits of the engine: builds both (in build/systems/COMMIT), trains one config with both in turns, the same seeds on
+# both sides, and writes a systems-only record that names both commits, by the newer one. A record if every loss is the older
+# build's within the track's margin and the time is below its own. For one machine, which is left alone meanwhile; one rank.
+# Usage: systems_record.sh [--new NEW] OLD CONFIG [OPTION...]
+#   OLD, NEW   a commit, or a program (NEW: default HEAD)
+#   CONFIG     a config, or a record's folder for its config: to lead its board, that of the leading record
+#   OPTION     of `speedrun records attempt`, such as --runs 5 --name faster --what "what changed" --class transformer
+# Interrupted, the same command continues. Exit: that of the attempt; 1 if a build fails, 2 bad usage.
+set -eu
+# Paths given are those of where it is called; programs and worktrees lie below the repository.
+root=$(cd "$(dirname "$0")/.." && pwd)
+new=HEAD
+if [ "${1:-}" = --new ] && [ $# -ge 2 ]; then
+    new=$2
+    shift 2
+fi
+case ${1:---help} in
+-*)
+    sed -n '2,/^set -eu/{/^set -eu/!s/^# \{0,1\}//p;}' "$0" >&2
+    exit 2
+    ;;
+esac
+[ $# -ge 2 ] || { echo "error: OLD and CONFIG are expected" >&2; exit 2; }
+. "$root/scripts/program_of.sh"
+old=$1 config=$2
+shift 2
+old=$(program_of "$old" "$root/build/systems") || exit 1
+new=$(program_of "$new" "$root/build/systems") || exit 1
+echo "old: $old"
+echo "new: $new"
+exec "$new" records attempt "$config" --baseline-binary "$old" "$@"
