@@ -2,6 +2,8 @@
 """One HTML page, and pictures, from runs of speedrun. Packages: scripts/requirements.txt."""
 
 import argparse
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -44,7 +46,7 @@ def parse() -> argparse.Namespace:
         "--speedrun",
         type=Path,
         metavar="FILE",
-        help="binary that measures overlap in runs' trace.json (default: build/release/speedrun, if there)",
+        help="binary that measures overlap in runs' trace.json and knows the classes of records (default: build/release/speedrun, if there)",
     )
     return parser.parse_args()
 
@@ -58,24 +60,40 @@ def binary_of(arguments: argparse.Namespace) -> Path | None:
     return built if built.is_file() else None
 
 
+def classes_of(folders: list[Path], binary: Path | None) -> dict[str, list[str]]:
+    """Of each record's folder the classes of its track, which the program computes; nothing without one, or of anything but tracks."""
+    if binary is None or not all((folder / "track.json").exists() for folder in folders):
+        return {}
+    classes = {}
+    for folder in folders:
+        done = subprocess.run([binary, "records", "list", folder, "--json"], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(f"warning: no classes of {folder}: {done.stderr.strip()}", file=sys.stderr)
+            return {}
+        classes |= {record["folder"]: record.get("classes", []) for record in json.loads(done.stdout)}
+    return classes
+
+
 def run(arguments: argparse.Namespace) -> None:
     binary = binary_of(arguments)
     collection = collect(arguments.folders)
+    pictured = arguments.png is not None or arguments.svg is not None
     # Only now, and only what is needed: whoever mistypes a folder need not wait for the libraries.
     try:
         from speedrun_report.page import write_page
 
-        if arguments.png is not None or arguments.svg is not None:
+        if pictured:
             from speedrun_report.pictures import write_pictures
     except ImportError as error:
         raise UsageError(f"{error}: install the packages of {ROOT / 'scripts' / 'requirements.txt'}") from None
+    classes = classes_of(arguments.folders, binary) if pictured else {}
     title = arguments.title or (f"{collection.track['name']} track" if collection.track else "speedrun report")
     try:
         groups = write_page(collection, title, arguments.out, binary)
         written = [arguments.out]
         for kind, folder in (("png", arguments.png), ("svg", arguments.svg)):
             if folder is not None:
-                written += write_pictures(groups, title, folder, [kind])
+                written += write_pictures(groups, title, folder, [kind], classes)
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be written: {error.strerror}") from None
     for problem in collection.problems:

@@ -42,10 +42,8 @@ def _known(values: list) -> list:
     return [value for value in values if value is not None]
 
 
-def _draw(axes, groups: list[Group], axis: str) -> None:
+def _draw(axes, groups: list[Group], axis: str, most_points: int) -> None:
     unit, scale = curves.time_unit(groups) if axis == "time" else curves.token_unit(groups)
-    num_runs = sum(len(group.runs) for group in groups)
-    most_points = max(2, min(MOST_POINTS, MOST_POINTS_OF_ALL // num_runs))
     top = (curves.loss_range(groups) or [None, None])[1]
 
     def line(curve: curves.Curve, **style) -> None:
@@ -102,16 +100,32 @@ def _draw(axes, groups: list[Group], axis: str) -> None:
     axes.legend(edgecolor="none", framealpha=0.9, fontsize=10, loc="upper right")
 
 
-def write_pictures(groups: list[Group], title: str, folder: Path, formats: list[str]) -> list[Path]:
-    """loss_time and loss_tokens, in each format ("png", "svg"), without the baselines of records."""
+def _panels(groups: list[Group], classes: dict[str, list[str]]) -> list[tuple[str, list[Group]]]:
+    """One for each class of a track, with the records that are of it; one without a name if no track has several."""
+    names = dict.fromkeys(name for of_record in classes.values() for name in of_record)
+    panels = [(name, [g for g in groups if name in classes.get(g.runs[0].place.folder, [])]) for name in names]
+    return panels if len(panels) > 1 else [("", groups)]
+
+
+def write_pictures(
+    groups: list[Group], title: str, folder: Path, formats: list[str], classes: dict[str, list[str]]
+) -> list[Path]:
+    """loss_time and loss_tokens, in each format ("png", "svg"), without the baselines of records. classes: of each record's
+    folder, if all runs are of records."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = [group for group in groups if not group.is_baseline] or groups
+    panels = _panels(shown, classes)
+    num_runs = sum(len(group.runs) for _, members in panels for group in members)
+    most_points = max(2, min(MOST_POINTS, MOST_POINTS_OF_ALL // num_runs))
     written = []
     with plt.rc_context(STYLE):
         for axis in ("time", "tokens"):
-            figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-            _draw(axes, shown, axis)
-            axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=12, fontweight="bold")
+            size = (8, 4.5) if len(panels) == 1 else (6 * len(panels), 4.5)
+            figure, all_axes = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+            for axes, (name, members) in zip(all_axes[0], panels):
+                _draw(axes, members, axis, most_points)
+                heading = f"{title}: {name}" if name else title
+                axes.set_title(heading.replace("$", r"\$"), loc="left", fontsize=12, fontweight="bold")
             for kind in formats:
                 path = folder / f"loss_{axis}.{kind}"
                 # Neither the day nor the version of the library is in the file.

@@ -61,6 +61,7 @@ class RecordsTest(unittest.TestCase):
                     "validation": {"split": "val", "tokens": tokens},
                     "target_loss": 4.0,
                     "hardware_class": "any",
+                    "classes": [{"name": "open"}, {"name": "small", "max_parameters": 1000000}, {"name": "gpu", "gpus": 1}],
                     "rules": {
                         "min_runs": 2,
                         "max_loss_p": 0.01,
@@ -99,10 +100,13 @@ class RecordsTest(unittest.TestCase):
             "attempts",
             folder=self.work,
         )
-        done = report(track, "--out", self.work / "real.html")
+        done = report(track, "--out", self.work / "real.html", "--svg", self.work, "--speedrun", BINARY)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stderr, "")
         self.assertIn("4 runs of 2 configs", done.stdout)
+        picture = (self.work / "loss_time.svg").read_text()
+        for name, panels in (("open", 1), ("small", 1), ("gpu", 0)):  # that have a record
+            self.assertEqual(picture.count(f"tiny track: {name}"), panels)
         page = Page(self.work / "real.html")
         record = read(next(track.glob("*_short")) / "record.json")
         row = page.row("records", "short")

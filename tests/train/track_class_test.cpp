@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "tests/train/record_fixture.h"
+#include "train/config/config_json.h"
 #include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"
 #include "train/records/text_files.h"
@@ -218,6 +220,25 @@ TEST_F(TrackClassRecordTest, EachClassOfHardwareHasItsOwnChain) {
     EXPECT_NE(problems(record_of(elsewhere, 4))
                   .find("made on 2 cores, avx2, is not on the board of class open on 4 cores, avx2"),
               std::string::npos);
+}
+
+// The file that README.md names beside a record has the config that the record was made with, but for its seed.
+TEST(FrontPageTest, NamesTheConfigsOfItsRecords) {
+    const std::filesystem::path root = SPEEDRUN_SOURCE_ROOT;
+    const std::string page = read_text_file((root / "README.md").string());
+    const std::regex row(R"(\]\((records/kjv/[^)]*)\)[^\n]*\]\((configs/[^)]*)\) \|)");
+    int rows = 0;
+    for (std::sregex_iterator i(page.begin(), page.end(), row), end; i != end; ++i, ++rows) {
+        const Record record = read_record((root / (*i)[1].str()).string());
+        const std::string made_with = config_to_json(parse_config(record.config, (*i)[1], {})),
+                          named = config_to_json(read_config((root / (*i)[2].str()).string(), {}));
+        for (const KeyDifference& d : key_differences(made_with, named)) {
+            if (d.key == "memory.logits_at_once")
+                continue;  // 0 by now, which stands for what it was on the CPU
+            EXPECT_EQ(d.key, "seed") << (*i)[1] << ": " << d.before << ", in " << (*i)[2] << ": " << d.after;
+        }
+    }
+    EXPECT_GE(rows, 6);
 }
 
 }  // namespace
