@@ -10,8 +10,7 @@ namespace speedrun {
 CpuOps::CpuOps(CpuDevice& device, Isa isa) : device_(device), isa_(isa) {}
 CpuOps::~CpuOps() = default;
 
-void* CpuOps::workspace(Stream& stream, int64_t bytes) {
-    Buffer& buffer = workspaces_[&stream];
+void* CpuOps::workspace(Buffer& buffer, Stream& stream, int64_t bytes) {
     if (buffer.bytes() < bytes) {
         stream.synchronize();
         buffer = Buffer();

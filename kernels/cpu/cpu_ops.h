@@ -22,8 +22,10 @@ class CpuOps final : public Ops {
 
   private:
     // Scratch memory of at least this many bytes for work on this stream; one piece per stream, used by one
-    // operation at a time. Grows (and then waits for the stream) only while shapes are new.
-    void* workspace(Stream& stream, int64_t bytes);
+    // operation at a time, and another for what an operation that is made of two hands from one to the next. They grow (and
+    // then wait for the stream) only while shapes are new.
+    void* workspace(Stream& stream, int64_t bytes) { return workspace(workspaces_[&stream], stream, bytes); }
+    void* workspace(Buffer& buffer, Stream& stream, int64_t bytes);
     struct ProductOptions {
         bool transpose_a = false, transpose_b = false;
         float beta = 0.0f;
@@ -36,7 +38,7 @@ class CpuOps final : public Ops {
 
     CpuDevice& device_;
     const Isa isa_;
-    std::map<Stream*, Buffer> workspaces_;
+    std::map<Stream*, Buffer> workspaces_, between_;
     int64_t flops_ = 0;
 };
 

@@ -33,6 +33,8 @@ constexpr KernelModel kKernels[] = {
     {"norm_forward", Engine::mma, 1, 0.76, 1, "assumed by count"},
     {"norm_backward", Engine::mma, 1, 0.76, 1, "assumed by count"},
     {"mix_norm_forward", Engine::mma, 1, 0.76, 1, "assumed by count"},
+    {"sum_norm_backward", Engine::mma, 1, 0.76, 2, "assumed: as mix_norm_backward"},
+    {"sum_norm_forward", Engine::mma, 1, 0.76, 1, "assumed: as mix_norm_forward"},
     {"mix_norm_backward", Engine::mma, 1, 0.76, 2, "assumed by count"},
     {"activation_forward", Engine::mma, 1, 0.89, 1, "assumed by count"},
     {"activation_backward", Engine::mma, 1, 0.89, 1, "assumed by count"},

@@ -1,6 +1,7 @@
 // Norms over the last dimension, with the sums and mixes that are fused with them.
 #pragma once
 
+#include "kernels/ops/combine.h"
 #include "kernels/ops/op.h"
 #include "kernels/ops/pointwise.h"
 
@@ -86,6 +87,42 @@ struct MixNormForward {
     }
 };
 
+// Norm of any weighted sum:  s = Σ_j factor_j·c_j·s_j as op::WeightedSumForward forms it, y = norm(s) (· gain) (+ bias). s is
+// rounded to the real type before it is read.
+struct SumNormForward {
+    ByName by_name = ByName();
+    Tensor y;             // real [T,C]
+    Tensor sum;           // real [T,C], receives s; may alias sources that are not shifted
+    Tensor mean = {};     // f32 [T], layernorm only
+    Tensor rstd;          // f32 [T]
+    WeightedTerms terms;  // 1 to 8
+    int64_t sequence_length;
+    Tensor gain = {};  // f32 [C]
+    Tensor bias = {};  // f32 [C]
+    NormKind kind;
+    float epsilon = kNormEpsilon;
+
+    WeightedSumForward first() const {
+        return {.y = sum, .terms = terms, .sequence_length = sequence_length};
+    }
+    NormForward second() const {
+        return {.y = y,
+                .mean = mean,
+                .rstd = rstd,
+                .x = sum,
+                .gain = gain,
+                .bias = bias,
+                .kind = kind,
+                .epsilon = epsilon};
+    }
+
+    void traffic(Traffic& t) const {
+        first().traffic(t);
+        t.writes(y, mean, rstd);
+        t.reads(gain, bias);
+    }
+};
+
 // With ds as in NormBackward, rounded to the real type:
 //   dx        = c₀·ds
 //   dz    (+)= c₁·ds
@@ -118,10 +155,56 @@ struct MixNormBackward {
     }
 };
 
-#define SPEEDRUN_NORM_OPS(X)            \
-    X(norm_forward, NormForward)        \
-    X(norm_backward, NormBackward)      \
-    X(mix_norm_forward, MixNormForward) \
+// With ds as in NormBackward, rounded to the real type and written nowhere: what op::WeightedSumBackward makes of it. No term is
+// shifted, and coefficients are one number or one a row.
+struct SumNormBackward {
+    ByName by_name = ByName();
+    TermGradients gradients;  // gradients[j] of terms[j]; a dsource may alias dresidual or dy
+    Tensor dgain = {};        // f32 [C], given exactly when gain is
+    Tensor dbias = {};        // f32 [C], given exactly when the forward had a bias
+    Tensor dy;                // real [T,C]
+    Tensor s;                 // real [T,C], as the forward stored it
+    WeightedTerms terms;      // of the forward, those of which something is wanted
+    Tensor mean = {};         // f32 [T], layernorm only
+    Tensor rstd;              // f32 [T]
+    Tensor gain = {};         // f32 [C]
+    Tensor dresidual = {};    // real [T,C]
+    bool accumulate;          // to dgain and dbias
+    NormKind kind;
+
+    // Its two steps, ds between them.
+    NormBackward first(const Tensor& ds) const {
+        return {.ds = ds,
+                .dgain = dgain,
+                .dbias = dbias,
+                .dy = dy,
+                .s = s,
+                .mean = mean,
+                .rstd = rstd,
+                .gain = gain,
+                .dresidual = dresidual,
+                .accumulate = accumulate,
+                .kind = kind};
+    }
+    WeightedSumBackward second(const Tensor& ds) const {
+        return {.gradients = gradients,
+                .dy = ds,
+                .terms = terms,
+                .sequence_length = std::max<int64_t>(1, ds.rows())};
+    }
+
+    void traffic(Traffic& t) const {
+        first({}).traffic(t);
+        second({}).traffic(t);
+    }
+};
+
+#define SPEEDRUN_NORM_OPS(X)              \
+    X(sum_norm_forward, SumNormForward)   \
+    X(sum_norm_backward, SumNormBackward) \
+    X(norm_forward, NormForward)          \
+    X(norm_backward, NormBackward)        \
+    X(mix_norm_forward, MixNormForward)   \
     X(mix_norm_backward, MixNormBackward)
 
 }  // namespace speedrun::op

@@ -192,9 +192,22 @@ void check(const op::WeightedSumForward& a) {
     }
 }
 
+void check(const op::SumNormForward& a) {
+    check(a.first());
+    check(a.second());
+}
+
 void check(const op::WeightedSumBackward& a) {
     check_terms(a.terms, a.dy, a.sequence_length);
     check_term_gradients(a);
+}
+
+void check(const op::SumNormBackward& a) {
+    check(a.first(a.dy));  // ds has the shape of dy
+    check(a.second(a.dy));
+    if (any_shifted(a.terms) || coefficient_heads(a.terms) > 1)
+        throw_internal("sum_norm_backward: a term is shifted, or has a coefficient for each of {} heads",
+                       coefficient_heads(a.terms));
 }
 
 void check(const op::NarrowLinearForward& a) {

@@ -12,6 +12,8 @@ namespace speedrun {
 void check(const op::NormForward& a);
 void check(const op::NormBackward& a);
 void check(const op::MixNormForward& a);
+void check(const op::SumNormForward& a);
+void check(const op::SumNormBackward& a);
 void check(const op::MixNormBackward& a);
 void check(const op::WeightedSumForward& a);
 void check(const op::WeightedSumBackward& a);

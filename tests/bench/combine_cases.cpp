@@ -57,6 +57,66 @@ void add_sublayer(std::vector<Case>& cases, const ModelShape& s) {
          }});
 }
 
+// A sublayer's end with the norm that reads it.
+void add_normed_sublayer(std::vector<Case>& cases, const ModelShape& s) {
+    const int64_t tokens = s.tokens, width = s.width, length = s.sequence_length;
+    const std::string shape = fmt::format("3x{}x{}", tokens, width);
+    const auto terms_of = [=](CaseMemory& m) {
+        return WeightedTerms{
+            {{.source = m.input({tokens, width}), .coefficient = m.constant({1}, 0.5f)},
+             {.source = m.input({tokens, width}), .coefficient = m.constant({1}, 0.5f)},
+             {.source = m.input({tokens, width}), .coefficient = m.input(DType::f32, {tokens, 1})}}};
+    };
+    cases.push_back({"pointwise.recipe.sum_norm_forward",
+                     "sum_norm_forward",
+                     shape,
+                     0,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const Tensor y = m.output({tokens, width}), sum = m.output({tokens, width}),
+                                      rstd = m.output(DType::f32, {tokens});
+                         const WeightedTerms terms = terms_of(m);
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.sum_norm_forward({.y = y,
+                                                   .sum = sum,
+                                                   .rstd = rstd,
+                                                   .terms = terms,
+                                                   .sequence_length = length,
+                                                   .kind = NormKind::rmsnorm},
+                                                  stream);
+                         };
+                     }});
+    cases.push_back({"pointwise.recipe.sum_norm_backward",
+                     "sum_norm_backward",
+                     shape,
+                     0,
+                     {},
+                     [=](CaseMemory& m) -> Enqueue {
+                         const WeightedTerms terms = terms_of(m);
+                         TermGradients gradients;
+                         for (int j = 0; j < 3; ++j) {
+                             gradients[j] = {.dsource = m.output({tokens, width}),
+                                             .dcoefficient = j == 2 ? m.output(DType::f32, {tokens, 1})
+                                                                    : m.output(DType::f32, {1}),
+                                             .accumulate_source = false,
+                                             .accumulate_coefficient = false};
+                         }
+                         const Tensor dy = m.input({tokens, width}), sum = m.input({tokens, width}),
+                                      dresidual = m.input({tokens, width}), rstd = m.constant({tokens}, 1.0f);
+                         return [=](Ops& ops, Stream& stream) {
+                             ops.sum_norm_backward({.gradients = gradients,
+                                                    .dy = dy,
+                                                    .s = sum,
+                                                    .terms = terms,
+                                                    .rstd = rstd,
+                                                    .dresidual = dresidual,
+                                                    .accumulate = false,
+                                                    .kind = NormKind::rmsnorm},
+                                                   stream);
+                         };
+                     }});
+}
+
 // v ← v + gate_h·row: a value embedding, gated per head.
 void add_value_gate(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t tokens = s.tokens, width = s.width, heads = s.num_heads, length = s.sequence_length;
@@ -185,6 +245,7 @@ void add_gate(std::vector<Case>& cases, const ModelShape& s) {
 std::vector<Case> combine_cases(const Shapes& shapes) {
     std::vector<Case> cases;
     add_sublayer(cases, shapes.recipe);
+    add_normed_sublayer(cases, shapes.recipe);
     add_value_gate(cases, shapes.recipe);
     add_smear(cases, shapes.recipe);
     add_gate(cases, shapes.recipe);

@@ -34,6 +34,9 @@ class CudaOps final : public Ops {
     // The gradients of gain and bias, where they are wanted. norm.cu.
     void norm_parameters(Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean, Tensor rstd,
                          bool accumulate, NormKind kind, Stream& stream);
+    // Gradients of coefficients that are one number, from the sums of blocks, partial[j][block]. weighted_sum.cu.
+    void finish_coefficients(const op::WeightedSumBackward& a, const float* partial, int64_t blocks,
+                             Stream& stream);
     // The start of polar_express, in place: every matrix of x (real [n,R,C]) over 1.02·‖X‖_F + epsilon. Uses the
     // workspace of the stream. muon.cu.
     void polar_normalize(Tensor x, float epsilon, Stream& stream);

@@ -12,15 +12,6 @@ namespace {
 
 using namespace norm;
 
-float* optional(Tensor tensor) {
-    return tensor.present() ? tensor.as<float>() : nullptr;
-}
-
-template <int W>
-constexpr int kept_chunks(int columns) {  // of a lane, for rows of this many columns
-    return columns / (sizes::kWarp * W);
-}
-
 template <bool kMixed, class Real>
 void launch_forward(const ForwardArguments<Real>& a, bool aligned, LaunchSite site) {
     if (a.rows == 0) return;
@@ -43,49 +34,6 @@ void launch_backward(const BackwardArguments<Real>& a, bool aligned, unsigned bl
                                 : norm_backward_kernel<Real, kWide, 0, kMixed>;
     }
     launch(kernel, blocks, sizes::kRowThreads, kMixed ? kReduceSharedBytes : 0, site, a);
-}
-
-// a: of norm_forward or mix_norm_forward; entered: receives x + delta.
-template <class Real, class Arguments>
-ForwardArguments<Real> forward_arguments(const Arguments& a, Tensor entered) {
-    return {Rows<Real>(a.y),
-            Rows<Real>(entered),
-            Rows<Real>(a.x),
-            Rows<Real>(a.delta),
-            optional(a.mean),
-            optional(a.rstd),
-            optional(a.gain),
-            optional(a.bias),
-            a.x.rows(),
-            a.x.cols(),
-            a.epsilon,
-            a.delta.present(),
-            a.kind == NormKind::layernorm,
-            {},
-            {},
-            nullptr};
-}
-
-// a: of norm_backward or mix_norm_backward; dx: receives ds, or c₀·ds.
-template <class Real, class Arguments>
-BackwardArguments<Real> backward_arguments(const Arguments& a, Tensor dx) {
-    return {Rows<Real>(dx),
-            Rows<Real>(a.dy),
-            Rows<Real>(a.s),
-            Rows<Real>(a.dresidual),
-            optional(a.mean),
-            optional(a.rstd),
-            optional(a.gain),
-            a.s.rows(),
-            a.s.cols(),
-            a.dresidual.present(),
-            a.kind == NormKind::layernorm,
-            {},
-            {},
-            {},
-            nullptr,
-            nullptr,
-            false};
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-// The kernels of RMSNorm and LayerNorm with the residual sum and the mix with the first embedding, forward
-// and backward. A warp per row; rows of up to 1024 (forward 2048) columns stay in registers between the
+// The kernels of RMSNorm and LayerNorm with the residual sum, the mix with the first embedding and weighted sums, forward
+// and (but for these) backward. A warp per row; rows of up to 1024 (forward 2048) columns stay in registers between the
 // passes over them, longer or unaligned ones are read again (from L1). Floor, real of b bytes: forward
-// 2·T·C·b, with delta 4·T·C·b, with the mix two more (z read, s written); backward 3·T·C·b, with dresidual
+// 2·T·C·b, with delta 4·T·C·b, with the mix two more (z read, s written), of a sum of J terms
+// (J + 2)·T·C·b; backward 3·T·C·b, with dresidual
 // 4·T·C·b, with the mix three more (entered, z read, dz written), a fourth where dz accumulates. The
 // gradients of gain and bias are a kernel of their own that reads dy and s once more: 2·T·C·b. Legend: T
 // rows, C columns · W elements of a chunk · K chunks that a lane keeps in registers, 0: none · s the normed
@@ -49,33 +50,18 @@ struct ForwardArguments {
     const float* coefficients;  // likewise
 };
 
-template <class Real, int W, int K, bool kMixed>
-__global__ void __launch_bounds__(sizes::kRowThreads) norm_forward_kernel(ForwardArguments<Real> a) {
-    const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
-    if (row >= a.rows) return;
+// One row by one warp. form(col, chunk): s of a chunk, 0 past the end; again: as stored, where nothing is kept.
+template <class Real, int W, int K, class Form, class Again>
+__device__ __forceinline__ void forward_row(const ForwardArguments<Real>& a, int64_t row, const Form& form,
+                                            const Again& again) {
     Vector<W> kept[K > 0 ? K : 1] = {};
     const auto load = [&](int k, int64_t col, Chunk<W> chunk) {
         if constexpr (K > 0) return kept[k];
-        return chunk.load((kMixed ? a.mixed : a.has_delta ? a.entered : a.x).at(row, col));
+        return again(col, chunk);
     };
     float sum = 0.0f;
     for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
-        Vector<W> v = chunk.load(a.x.at(row, col));
-        if (a.has_delta) {
-            const Vector<W> added = chunk.load(a.delta.at(row, col));
-#pragma unroll
-            for (int i = 0; i < W; ++i) v[i] += added[i];
-            round_to<Real>(v);  // what backward will see, so go on from that
-            chunk.store(a.entered.at(row, col), v);
-        }
-        if constexpr (kMixed) {
-            const float cx = a.coefficients[0], cz = a.coefficients[1];
-            const Vector<W> z = chunk.load(a.z.at(row, col));
-#pragma unroll
-            for (int i = 0; i < W; ++i) v[i] = cx * v[i] + cz * z[i];
-            round_to<Real>(v);
-            chunk.store(a.mixed.at(row, col), v);
-        }
+        const Vector<W> v = form(col, chunk);
 #pragma unroll
         for (int i = 0; i < W; ++i) sum += v[i];
         if constexpr (K > 0) kept[k] = v;
@@ -111,6 +97,34 @@ __global__ void __launch_bounds__(sizes::kRowThreads) norm_forward_kernel(Forwar
     });
 }
 
+template <class Real, int W, int K, bool kMixed>
+__global__ void __launch_bounds__(sizes::kRowThreads) norm_forward_kernel(ForwardArguments<Real> a) {
+    const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
+    if (row >= a.rows) return;
+    const auto form = [&](int64_t col, Chunk<W> chunk) {
+        Vector<W> v = chunk.load(a.x.at(row, col));
+        if (a.has_delta) {
+            const Vector<W> added = chunk.load(a.delta.at(row, col));
+#pragma unroll
+            for (int i = 0; i < W; ++i) v[i] += added[i];
+            round_to<Real>(v);  // what backward will see, so go on from that
+            chunk.store(a.entered.at(row, col), v);
+        }
+        if constexpr (kMixed) {
+            const float cx = a.coefficients[0], cz = a.coefficients[1];
+            const Vector<W> z = chunk.load(a.z.at(row, col));
+#pragma unroll
+            for (int i = 0; i < W; ++i) v[i] = cx * v[i] + cz * z[i];
+            round_to<Real>(v);
+            chunk.store(a.mixed.at(row, col), v);
+        }
+        return v;
+    };
+    forward_row<Real, W, K>(a, row, form, [&](int64_t col, Chunk<W> chunk) {
+        return chunk.load((kMixed ? a.mixed : a.has_delta ? a.entered : a.x).at(row, col));
+    });
+}
+
 template <class Real>
 struct BackwardArguments {
     Rows<Real> dx, dy, s, dresidual;  // dx: receives ds where there is no mix
@@ -123,10 +137,10 @@ struct BackwardArguments {
     bool accumulate_z;
 };
 
-// One row by one warp; sums (+)= this lane's share of (Σ ds·x₁, Σ ds·z).
-template <class Real, int W, int K, bool kMixed>
+// One row by one warp. finish(col, chunk, ds): what becomes of it.
+template <class Real, int W, int K, class Finish>
 __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, int64_t row,
-                                             float (&sums)[2]) {
+                                             const Finish& finish) {
     const float center = a.centered ? a.mean[row] : 0.0f, r = a.rstd[row];
     Vector<W> kept_normed[K > 0 ? K : 1] = {}, kept_gradient[K > 0 ? K : 1] = {};
     const auto load = [&](int64_t col, Chunk<W> chunk, Vector<W>& normed, Vector<W>& gradient) {
@@ -171,40 +185,46 @@ __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, i
 #pragma unroll
             for (int i = 0; i < W; ++i) gradient[i] += residual[i];
         }
-        if constexpr (kMixed) {
-            round_to<Real>(gradient);
-            const float cx = a.coefficients[0], cz = a.coefficients[1];
-            const Vector<W> entered = chunk.load(a.entered.at(row, col)), z = chunk.load(a.z.at(row, col));
-            Vector<W> dz;
-            if (a.accumulate_z) dz = chunk.load(a.dz.at(row, col));
-#pragma unroll
-            for (int i = 0; i < W; ++i) {
-                sums[0] = fmaf(gradient[i], entered[i], sums[0]);  // past the end: · 0
-                sums[1] = fmaf(gradient[i], z[i], sums[1]);
-                dz[i] = a.accumulate_z ? cz * gradient[i] + dz[i] : cz * gradient[i];
-                gradient[i] *= cx;
-            }
-            chunk.store(a.dz.at(row, col), dz);
-        }
-        chunk.store(a.dx.at(row, col), gradient);
+        finish(col, chunk, gradient);
     });
 }
 
 // With the mix a block takes several rows per warp, so that few partial sums are left for the second kernel.
 template <class Real, int W, int K, bool kMixed>
 __global__ void __launch_bounds__(sizes::kRowThreads) norm_backward_kernel(BackwardArguments<Real> a) {
-    float sums[2] = {};
+    float sums[2] = {};  // of this lane: Σ ds·x₁, Σ ds·z
     const int64_t first = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
+    const auto take = [&](int64_t row) {
+        backward_row<Real, W, K>(a, row, [&](int64_t col, Chunk<W> chunk, Vector<W>& gradient) {
+            if constexpr (kMixed) {
+                round_to<Real>(gradient);
+                const float cx = a.coefficients[0], cz = a.coefficients[1];
+                const Vector<W> entered = chunk.load(a.entered.at(row, col)),
+                                z = chunk.load(a.z.at(row, col));
+                Vector<W> dz;
+                if (a.accumulate_z) dz = chunk.load(a.dz.at(row, col));
+#pragma unroll
+                for (int i = 0; i < W; ++i) {
+                    sums[0] = fmaf(gradient[i], entered[i], sums[0]);  // past the end: · 0
+                    sums[1] = fmaf(gradient[i], z[i], sums[1]);
+                    dz[i] = a.accumulate_z ? cz * gradient[i] + dz[i] : cz * gradient[i];
+                    gradient[i] *= cx;
+                }
+                chunk.store(a.dz.at(row, col), dz);
+            }
+            chunk.store(a.dx.at(row, col), gradient);
+        });
+    };
     if constexpr (kMixed) {
         const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;
-        for (int64_t row = first; row < a.rows; row += stride) backward_row<Real, W, K, true>(a, row, sums);
+        for (int64_t row = first; row < a.rows; row += stride) take(row);
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
             const float total = block_sum(sums[k]);
             if (threadIdx.x == 0) a.partial[int64_t{blockIdx.x} * 2 + k] = total;
         }
     } else if (first < a.rows) {
-        backward_row<Real, W, K, false>(a, first, sums);
+        take(first);
     }
 }
 
@@ -225,6 +245,60 @@ __global__ void __launch_bounds__(sizes::kColumnThreads)
     }
     partial[chunk * 2 * cols + col] = of_gain;
     partial[chunk * 2 * cols + cols + col] = of_bias;
+}
+
+// ---- on the host
+
+inline float* optional(Tensor tensor) {
+    return tensor.present() ? tensor.as<float>() : nullptr;
+}
+
+template <int W>
+constexpr int kept_chunks(int columns) {  // of a lane, for rows of this many columns
+    return columns / (sizes::kWarp * W);
+}
+
+// a: of norm_forward or mix_norm_forward; entered: receives x + delta.
+template <class Real, class Arguments>
+ForwardArguments<Real> forward_arguments(const Arguments& a, Tensor entered) {
+    return {Rows<Real>(a.y),
+            Rows<Real>(entered),
+            Rows<Real>(a.x),
+            Rows<Real>(a.delta),
+            optional(a.mean),
+            optional(a.rstd),
+            optional(a.gain),
+            optional(a.bias),
+            a.x.rows(),
+            a.x.cols(),
+            a.epsilon,
+            a.delta.present(),
+            a.kind == NormKind::layernorm,
+            {},
+            {},
+            nullptr};
+}
+
+// a: of norm_backward or mix_norm_backward; dx: receives ds, or c₀·ds.
+template <class Real, class Arguments>
+BackwardArguments<Real> backward_arguments(const Arguments& a, Tensor dx) {
+    return {Rows<Real>(dx),
+            Rows<Real>(a.dy),
+            Rows<Real>(a.s),
+            Rows<Real>(a.dresidual),
+            optional(a.mean),
+            optional(a.rstd),
+            optional(a.gain),
+            a.s.rows(),
+            a.s.cols(),
+            a.dresidual.present(),
+            a.kind == NormKind::layernorm,
+            {},
+            {},
+            {},
+            nullptr,
+            nullptr,
+            false};
 }
 
 }  // namespace speedrun::norm

@@ -1,0 +1,225 @@
+// Norms of weighted sums: in every bit what the sum and the norm give as operations of their own, both ways.
+#include "tests/kernels/op_test_support.h"
+
+namespace speedrun::testing {
+namespace sum_norm_test {
+
+SPEEDRUN_OP_TEST(SumNormTest);
+
+enum class Per { none, all, row, head };
+constexpr int64_t kHeads = 3;
+
+struct Case {
+    int64_t rows, cols;
+    int terms;
+    NormKind kind = NormKind::rmsnorm;
+    bool affine = false;
+    bool odd = false;       // nothing is aligned
+    bool residual = false;  // backward
+    bool adds = false;      // backward, to what its outputs hold
+    bool shifted = false;   // forward: the last term, and one has a coefficient for each head
+};
+
+// Rows that end vectors, what a warp has of a row, and what stays in registers; as many terms as there are kernels for, and more.
+std::vector<Case> cases() {
+    std::vector<Case> all;
+    for (const int terms : {1, 2, 3, 5, 6, 8})
+        for (const bool odd : {false, true})
+            all.push_back({.rows = 33,
+                           .cols = 96,
+                           .terms = terms,
+                           .odd = odd,
+                           .residual = terms % 2 == 1,
+                           .adds = terms > 2});
+    for (const int64_t cols : {33, 48, 264, 768, 1032})
+        all.push_back({.rows = 10,
+                       .cols = cols,
+                       .terms = 3,
+                       .kind = NormKind::layernorm,
+                       .affine = true,
+                       .residual = true});
+    all.push_back({.rows = 130, .cols = 48, .terms = 4, .affine = true, .adds = true});
+    for (const int terms : {2, 5, 8})
+        all.push_back({.rows = 10, .cols = 96, .terms = terms, .shifted = true});
+    return all;
+}
+
+template <class Body>
+void for_cases(const Body& body) {
+    for (const Case& c : cases()) {
+        SCOPED_TRACE(fmt::format("{} x {}, {} terms, kind {} affine {} odd {} residual {} adds {} shifted {}",
+                                 c.rows, c.cols, c.terms, static_cast<int>(c.kind), c.affine, c.odd,
+                                 c.residual, c.adds, c.shifted));
+        body(c);
+    }
+}
+
+Per per_of(const Case& c, int j) {
+    if (c.shifted && j == 0) return Per::head;
+    constexpr Per kAll[] = {Per::all, Per::row, Per::all, Per::none};
+    return kAll[j % 4];
+}
+
+// What a call is given; the same for both ways to compute it.
+struct Operands {
+    const Case& c;
+    DType dtype;
+    Harness& h;
+
+    Matrix values(int64_t rows, int64_t cols, uint64_t seed, DType type) const {
+        return random_matrix(rows, cols, seed, type);
+    }
+    Tensor part(const Tensor& all) const { return c.odd ? all.column_slice(1, c.cols) : all; }
+    int64_t wide() const { return c.cols + (c.odd ? 3 : 0); }
+    Tensor input(uint64_t seed) const { return part(h.input(values(c.rows, wide(), seed, dtype), dtype)); }
+    Tensor inout(uint64_t seed) const { return part(h.inout(values(c.rows, wide(), seed, dtype), dtype)); }
+    Tensor vector(uint64_t seed) const {
+        return c.affine ? h.input(values(1, c.cols, seed, DType::f32), DType::f32, {c.cols}) : Tensor();
+    }
+    Tensor mean(uint64_t seed) const {
+        if (c.kind == NormKind::rmsnorm) return {};
+        return h.inout(values(1, c.rows, seed, DType::f32), DType::f32, {c.rows});
+    }
+    WeightedTerms terms() const {
+        WeightedTerms terms;
+        for (int j = 0; j < c.terms; ++j) {
+            const auto seed = static_cast<uint64_t>(100 + 10 * j);
+            Tensor coefficient;
+            const Per per = per_of(c, j);
+            const int64_t columns = per == Per::head ? kHeads : 1;
+            if (per == Per::all)
+                coefficient = h.input(values(1, 1, seed + 1, DType::f32), DType::f32, {1});
+            else if (per != Per::none)
+                coefficient = h.input(values(c.rows, columns, seed + 1, DType::f32), DType::f32);
+            terms[j] = {.source = input(seed),
+                        .coefficient = coefficient,
+                        .factor = j % 3 == 1 ? -0.5f : 1.0f,
+                        .shifted = c.shifted && j == c.terms - 1};
+        }
+        return terms;
+    }
+};
+
+TEST_P(SumNormTest, ForwardEqualsTheSumAndThenTheNorm) {
+    for_cases([&](const Case& c) {
+        const auto compute = [&](Harness& h, bool fused) -> Outputs {
+            const Operands o{c, dtype(), h};
+            const op::SumNormForward a{.y = o.inout(1),
+                                       .sum = o.inout(2),
+                                       .mean = o.mean(3),
+                                       .rstd = h.output(DType::f32, {c.rows}),
+                                       .terms = o.terms(),
+                                       .sequence_length = c.rows / 2 * 2 == c.rows ? c.rows / 2 : c.rows,
+                                       .gain = o.vector(4),
+                                       .bias = o.vector(5),
+                                       .kind = c.kind,
+                                       .epsilon = 0.25f};  // seen: the rows are as large
+            if (fused) {
+                h.ops().sum_norm_forward(a, h.stream());
+            } else {
+                h.ops().weighted_sum_forward(a.first(), h.stream());
+                h.ops().norm_forward(a.second(), h.stream());
+            }
+            return {h.read(a.y), h.read(a.sum), h.read(a.rstd), a.mean.present() ? h.read(a.mean) : Matrix()};
+        };
+        const Outputs fused = run([&](Harness&h) { return compute(h, true); }),
+                      apart = run([&](Harness&h) { return compute(h, false); }, {1});
+        expect_same_bits(fused[0], apart[0], "y");
+        expect_same_bits(fused[1], apart[1], "sum");
+        expect_same_bits(fused[2], apart[2], "rstd");
+        expect_same_bits(fused[3], apart[3], "mean");
+    });
+}
+
+// dsources: the first in the place of dresidual or of dy, the last two in one place, which the second of them adds to.
+TEST_P(SumNormTest, BackwardEqualsTheNormsAndThenTheSums) {
+    for_cases([&](const Case& c) {
+        if (c.shifted) return;
+        const auto compute = [&](Harness& h, bool fused) -> Outputs {
+            const Operands o{c, dtype(), h};
+            op::SumNormBackward a{.gradients = {},
+                                  .dgain = {},
+                                  .dbias = {},
+                                  .dy = o.inout(1),
+                                  .s = o.input(2),
+                                  .terms = o.terms(),
+                                  .mean = o.mean(3),
+                                  .rstd = h.input(Matrix(1, c.rows, 0.7), DType::f32, {c.rows}),
+                                  .gain = o.vector(4),
+                                  .dresidual = {},
+                                  .accumulate = c.adds,
+                                  .kind = c.kind};
+            if (c.residual) a.dresidual = o.inout(5);
+            std::vector<Tensor> outputs;
+            if (c.affine) {
+                for (Tensor* const vector : {&a.dgain, &a.dbias}) {
+                    *vector = h.inout(random_matrix(1, c.cols, 6, DType::f32), DType::f32, {c.cols});
+                    outputs.push_back(*vector);
+                }
+            }
+            for (int j = 0; j < c.terms; ++j) {
+                TermGradient& g = a.gradients[j];
+                const auto seed = static_cast<uint64_t>(200 + 10 * j);
+                const Tensor& coefficient = a.terms[j].coefficient;
+                g.accumulate_source = c.adds && j > 0;
+                g.accumulate_coefficient = c.adds;
+                if (j == 0) {
+                    g.dsource = c.residual ? a.dresidual : a.dy;
+                } else if (j + 1 == c.terms && j > 1) {
+                    g.dsource = a.gradients[j - 1].dsource;
+                    g.accumulate_source = true;
+                } else if (j % 4 != 2 || j + 2 == c.terms) {  // some want none
+                    g.dsource = o.inout(seed);
+                }
+                if (coefficient.present() && j != 5) {
+                    const Matrix before =
+                        random_matrix(coefficient.rank == 1 ? 1 : c.rows, 1, seed + 1, DType::f32);
+                    g.dcoefficient = coefficient.rank == 1 ? h.inout(before, DType::f32, {1})
+                                                           : h.inout(before, DType::f32);
+                    outputs.push_back(g.dcoefficient);
+                }
+                if (g.dsource.present()) outputs.push_back(g.dsource);
+            }
+            if (fused) {
+                h.ops().sum_norm_backward(a, h.stream());
+            } else {
+                const Tensor ds = h.output(dtype(), {c.rows, c.cols});
+                h.ops().norm_backward(a.first(ds), h.stream());
+                h.ops().weighted_sum_backward(a.second(ds), h.stream());
+            }
+            Outputs read;
+            for (const Tensor& tensor : outputs) read.push_back(h.read(tensor));
+            return read;
+        };
+        const Outputs fused = run([&](Harness&h) { return compute(h, true); }),
+                      apart = run([&](Harness&h) { return compute(h, false); }, {1});
+        ASSERT_EQ(fused.size(), apart.size());
+        for (size_t i = 0; i < fused.size(); ++i)
+            expect_same_bits(fused[i], apart[i], fmt::format("output {}", i));
+    });
+}
+
+TEST_P(SumNormTest, WhatOneRowDoesNotGiveIsRefused) {
+    const auto call = [&](bool shifted, int64_t heads) {
+        return [=, this](Harness& h) {
+            const Tensor x = h.output(dtype(), {4, 48}), dx = h.output(dtype(), {4, 48});
+            const WeightedTerms terms = {
+                {{.source = x, .coefficient = h.output(DType::f32, {4, heads}), .shifted = shifted}}};
+            h.ops().sum_norm_backward({.gradients = {{{.dsource = dx,
+                                                       .accumulate_source = false,
+                                                       .accumulate_coefficient = false}}},
+                                       .dy = h.output(dtype(), {4, 48}),
+                                       .s = h.output(dtype(), {4, 48}),
+                                       .terms = terms,
+                                       .rstd = h.output(DType::f32, {4}),
+                                       .accumulate = false,
+                                       .kind = NormKind::rmsnorm},
+                                      h.stream());
+        };
+    };
+    expect_error(call(true, 1), {"sum_norm_backward", "shifted"});
+    expect_error(call(false, 3), {"sum_norm_backward", "3 heads"});
+}
+
+}  // namespace sum_norm_test
+}  // namespace speedrun::testing
