@@ -125,6 +125,7 @@ void CpuStream::submit(const char* label, std::function<void()> work) {
             [label, work = std::move(work)](CpuStream& on) { on.submit(label, work); });
         return;
     }
+    if (device_.observer()) device_.observer()->work(*this, label);
     if (device_.idle()) return;
     push({TaskKind::work, label, std::move(work), nullptr, trace_tag()});
 }
@@ -139,6 +140,7 @@ void CpuStream::record(Event& event) {
         capture_->calls_.emplace_back([&event](CpuStream& on) { on.record(event); });
         return;
     }
+    if (device_.observer()) device_.observer()->recorded(*this, event);
     auto state = std::make_shared<CpuEventState>();
     static_cast<CpuEvent&>(event).state_ = state;
     push({TaskKind::signal, "record", {}, std::move(state)});
@@ -157,6 +159,7 @@ void CpuStream::wait(const Event& event) {
     dawdle(*this);
     if (state && wait_is_removed(__builtin_return_address(0))) return;
 #endif
+    if (state && device_.observer()) device_.observer()->waits(*this, event);
     if (state) push({TaskKind::wait, "wait", {}, state});
 }
 

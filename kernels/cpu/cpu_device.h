@@ -33,6 +33,15 @@ class CpuClock {
     virtual void waited_for(int64_t /*time_ns*/) {}
 };
 
+// Is told what is enqueued on a device's streams, in the order of the host's calls and whether or not anything runs.
+class EnqueueObserver {
+  public:
+    virtual ~EnqueueObserver() = default;
+    virtual void work(const Stream& stream, const char* label) = 0;
+    virtual void recorded(const Stream& stream, const Event& event) = 0;
+    virtual void waits(const Stream& stream, const Event& event) = 0;  // for the latest record of it
+};
+
 // Completion of one record(): shared by the event, the stream that will signal it and those that wait for it.
 struct CpuEventState {
     std::mutex mutex;
@@ -131,6 +140,9 @@ class CpuDevice final : public Device {
     // While no work is in flight; the machine's own clock until then. `clock` must outlive the device.
     void set_clock(CpuClock& clock) { clock_ = &clock; }
     CpuClock& clock() const { return *clock_; }
+    // Null: nobody. `observer` must outlive what is enqueued meanwhile.
+    void observe(EnqueueObserver* observer) { observer_ = observer; }
+    EnqueueObserver* observer() const { return observer_; }
     int64_t available_bytes() const override;
 
     int num_threads() const { return num_threads_; }
@@ -153,6 +165,7 @@ class CpuDevice final : public Device {
     std::unique_ptr<cpu::Team> team_;
     TraceSink* trace_ = nullptr;  // changed only while no work is in flight
     CpuClock* clock_;             // likewise
+    EnqueueObserver* observer_ = nullptr;
 };
 
 }  // namespace speedrun

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of a fuzz target into a folder: small files that its parser accepts, or nearly.
 
-Usage: corpus.py TARGET FOLDER    TARGET: config, dataset, record, safetensors, vocabulary
+Usage: corpus.py TARGET FOLDER    TARGET: config, dataset, network, record, safetensors, vocabulary
 """
 
 import base64
@@ -32,6 +32,12 @@ def dataset():
     for tokens in ([], [1, 2, 256], [299, 300]):
         header = struct.pack("<3i", SHARD_MAGIC, 1, len(tokens)) + bytes(1012)
         yield b"s" + header + struct.pack(f"<{len(tokens)}H", *tokens)
+
+
+def network():
+    yield b"{}"
+    yield json.dumps({"name": "n", "source": "s", "ranks_per_host": 4, "start_us": 1, "inside": {"latency_us": 1, "gb_s": 2},
+                      "between": {"latency_us": 1, "gb_s": 0.5}, "spread": 0.1}).encode()
 
 
 def record():

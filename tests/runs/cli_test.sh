@@ -99,6 +99,20 @@ done
 expect 0 '"kind": "modelled"' "$speedrun" plan tiny.json --gpu 4090 --json
 python3 -m json.tool out >/dev/null || fail "plan --gpu --json prints no JSON"
 expect 0 "one of 4 GPUs" "$speedrun" plan tiny.json --gpu a100 --ranks 4 --set batch.microbatch_tokens=64
+# In time, with what ranks send each other.
+on_4() { "$speedrun" plan tiny.json --gpu h100 --ranks 4 --set batch.microbatch_tokens=64 --set parallel.strategy=zero1 "$@"; }
+expect 0 "^    0  1-.*  256 " on_4
+grep -q "exposed ms" out || fail "a modelled run of 4 ranks says nothing of exposed communication"
+expect 0 "^step .* ms of exposed communication$" on_4 --timeline --trace predicted.json
+for line in "^reductions of gradients .*" "^network, the default: " "^critical path" "^ *4096  *" "^warning: .* latency, not bytes"; do
+    grep -q -e "$line" out || fail "the timeline says nothing of $line"
+done
+expect 0 "communication .* ms, hidden" "$speedrun" trace predicted.json
+echo '{"name": "slow", "between": {"gb_s": 1}, "inside": {"gb_s": 1}}' >network.json
+expect 0 "^network: slow" on_4 --timeline --network network.json
+expect 3 "network.json: unknown key 'gb'" eval 'echo "{\"gb\": 1}" >network.json && on_4 --timeline --network network.json'
+expect 2 "timeline" "$speedrun" plan tiny.json --timeline
+expect 2 "trace" "$speedrun" plan tiny.json --gpu h100 --trace x.json
 expect 2 "'h1000'; there are h100, h200, a100, 4090" "$speedrun" plan tiny.json --gpu h1000
 expect 2 "gpu" "$speedrun" plan tiny.json --json
 expect 2 "gpu" "$speedrun" plan tiny.json --measured ops.jsonl

@@ -83,6 +83,18 @@ int run_command_line(int argc, char** argv) {
             "--measured", plan.measured,
             "with --gpu: ops.jsonl of scripts/gpu_check.sh, whose rates and shares replace those assumed")
         ->type_name("FILE");
+    plan_command->add_flag("--timeline", plan.timeline,
+                           "with --gpu: the step in time, with what --ranks send each other: exposed "
+                           "communication, critical path, efficiency on 8 to 4,096 GPUs");
+    plan_command
+        ->add_option("--network", plan.network,
+                     "with --gpu: latency and bandwidth inside a host and between hosts, as JSON "
+                     "(docs/scale.md); default: hosts of 8 H100s")
+        ->type_name("FILE");
+    plan_command
+        ->add_option("--trace", plan.trace,
+                     "with --timeline: write the step of rank 0 there (Perfetto; speedrun trace)")
+        ->type_name("FILE");
     plan_command
         ->add_option(
             "--graph", plan.graph,

@@ -10,6 +10,7 @@
 #include "train/commands/plan_gpu.h"
 #include "train/commands/plan_graph.h"
 #include "train/commands/plan_parameters.h"
+#include "train/commands/plan_timeline.h"
 #include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
@@ -167,6 +168,7 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     const Config config = read_config(options.config, options.settings);
     const Ranks ranks = plan_ranks(config, num_ranks);
     const Config stage = config.in_chosen_stage(options.stage);
+    if (options.timeline) return print_timeline(options, stage, ranks);
     if (!options.gpu.empty()) return print_gpu_plan(options, config, ranks);
     if (!options.graph.empty()) return write_unit_picture(options, stage);
     if (options.parameters) {
@@ -215,6 +217,11 @@ int run_plan(const PlanOptions& options) {
     if (options.gpu.empty() && ((options.json && !options.parameters) || !options.measured.empty()))
         throw_usage(
             "plan: --json is for the step that --gpu asks for or the list of --parameters, --measured for --gpu");
+    if (options.gpu.empty() && (options.timeline || !options.network.empty()))
+        throw_usage("plan: --timeline and --network are of the step that --gpu asks for");
+    if (!options.trace.empty() && !options.timeline)
+        throw_usage("plan: --trace is of the step that --timeline asks for");
+    if (options.timeline && options.json) throw_usage("plan: --timeline has no --json");
     if (options.parameters && (!options.gpu.empty() || !options.graph.empty() || options.spell_out))
         throw_usage(
             "plan: --parameters lists, --gpu, --graph and --spell-out show something else: one of them at a time");

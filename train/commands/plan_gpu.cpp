@@ -5,8 +5,10 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "train/commands/plan_graph.h"
+#include "train/commands/plan_timeline.h"
 #include "train/engine/step_model.h"
 
 namespace speedrun {
@@ -15,20 +17,22 @@ namespace {
 
 struct StageTime {
     int64_t first_step, end_step, tokens_per_step;
-    double ms;  // a step
+    double ms;              // a step: operations one after the other; of several ranks, in time
+    double exposed_ms = 0;  // of that, communication that computing does not hide
 
     int64_t steps() const { return end_step - first_step; }
     double seconds() const { return static_cast<double>(steps()) * ms * 1e-3; }
 };
 
-// The chosen stage is modelled already.
-std::vector<StageTime> model_run(const Config& config, int64_t chosen, const StepModel& model,
-                                 const std::function<StepModel(const Config&)>& model_stage) {
+// model_stage: what a stage's step takes, and what of it is exposed.
+using StageModel = std::function<std::pair<double, double>(const Config&)>;
+std::vector<StageTime> model_run(const Config& config, const StageModel& model_stage) {
     std::vector<StageTime> times;
     for (int64_t i = 0; i < config.schedule.num_stages(); ++i) {
         const Config stage = config.in_stage(i);
+        const auto [ms, exposed_ms] = model_stage(stage);
         times.push_back({config.schedule.first_step(i), config.schedule.end_step(i),
-                         stage.batch.tokens_per_step, i == chosen ? model.ms : model_stage(stage).ms});
+                         stage.batch.tokens_per_step, ms, exposed_ms});
     }
     return times;
 }
@@ -48,12 +52,15 @@ Speed speed_of(const StepModel& model, const Config& config, const Ranks& ranks)
     return {tokens_per_s, tokens_per_s / ranks.num_data_ranks(), model.floor_ms / model.ms};
 }
 
-std::vector<std::string> gpu_notes(const Config& config, const Ranks& ranks) {
+std::vector<std::string> gpu_notes(const PlanOptions& options, const Config& config, const Ranks& ranks) {
     std::vector<std::string> notes = {
         "modelled, not measured: operations one after the other, without the copies of tokens to the GPU",
         "attention is counted without documents, which hide keys"};
     if (ranks.mesh().world_size() > 1)
-        notes.push_back("what the ranks send each other takes no time here: see plan without --gpu");
+        notes.push_back(fmt::format(
+            "operations are one rank's alone; stages and the run are in time, with what the ranks send each other{}: "
+            "--timeline says more",
+            options.network.empty() ? fmt::format(" ({})", default_network().name) : ""));
     if (config.cuda.attention == AttentionKind::cudnn)
         notes.push_back("attention is modelled as our own kernels, not as cuDNN's");
     return notes;
@@ -90,16 +97,19 @@ void print_gpu_text(const PlanOptions& options, const Config& config, const Rank
         ranks.mesh().world_size() > 1 ? fmt::format(" ({:.0f} a GPU)", speed.tokens_per_s_of_one).c_str()
                                       : "",
         model.floor_ms, 100 * speed.share_of_floor, model.gap_ms);
-    if (run.size() > 1) {
-        std::printf("\n%5s  %-15s %12s %12s %10s\n", "stage", "steps", "tokens", "ms a step", "s");
+    const bool several = ranks.mesh().world_size() > 1;
+    if (run.size() > 1 || several) {
+        std::printf("\n%5s  %-15s %12s %12s%s %10s\n", "stage", "steps", "tokens", "ms a step",
+                    several ? "   exposed ms" : "", "s");
         for (size_t i = 0; i < run.size(); ++i)
-            std::printf("%5zu  %-15s %12lld %12.3f %10.1f\n", i,
+            std::printf("%5zu  %-15s %12lld %12.3f%s %10.1f\n", i,
                         fmt::format("{}-{}", run[i].first_step + 1, run[i].end_step).c_str(),
-                        static_cast<long long>(run[i].tokens_per_step), run[i].ms, run[i].seconds());
+                        static_cast<long long>(run[i].tokens_per_step), run[i].ms,
+                        several ? fmt::format(" {:12.3f}", run[i].exposed_ms).c_str() : "", run[i].seconds());
     }
     std::printf("modelled run of %lld steps: %.1f s\n", static_cast<long long>(run.back().end_step),
                 seconds_of(run));
-    for (const std::string& note : gpu_notes(config, ranks)) std::printf("note: %s\n", note.c_str());
+    for (const std::string& note : gpu_notes(options, config, ranks)) std::printf("note: %s\n", note.c_str());
 }
 
 void print_gpu_json(const PlanOptions& options, const Config& config, const Ranks& ranks, const GpuModel& gpu,
@@ -130,6 +140,7 @@ void print_gpu_json(const PlanOptions& options, const Config& config, const Rank
         json["run"]["stages"].push_back({{"steps", stage.steps()},
                                          {"tokens_per_step", stage.tokens_per_step},
                                          {"step_ms", stage.ms},
+                                         {"exposed_ms", stage.exposed_ms},
                                          {"s", stage.seconds()}});
     json["layers"] = Json::array();
     for (const Layer& layer : layer_table(model_graph(config).graph))
@@ -149,7 +160,7 @@ void print_gpu_json(const PlanOptions& options, const Config& config, const Rank
                                       {"bound", row.compute_bound ? "compute" : "memory"},
                                       {"source", row.source}});
     }
-    json["notes"] = gpu_notes(config, ranks);
+    json["notes"] = gpu_notes(options, config, ranks);
     std::printf("%s\n", json.dump(2).c_str());
 }
 
@@ -162,13 +173,16 @@ int print_gpu_plan(const PlanOptions& options, const Config& config, const Ranks
         measured.emplace(options.measured, gpu_compute_type(config), config.cuda.products == Products::hand);
         gpu = measured->with_rates(gpu);
     }
-    const auto model_stage = [&](const Config& stage) {
-        return model_step(stage, ranks, gpu, measured ? &*measured : nullptr);
-    };
+    const MeasuredKernels* const report = measured ? &*measured : nullptr;
     const Config stage = config.in_chosen_stage(options.stage);
-    const StepModel model = model_stage(stage);
-    const std::vector<StageTime> run =
-        model_run(config, options.stage.value_or(config.schedule.num_stages() - 1), model, model_stage);
+    const StepModel model = model_step(stage, ranks, gpu, report);
+    const bool several = ranks.mesh().world_size() > 1;
+    const Network network = network_of(options);
+    const std::vector<StageTime> run = model_run(config, [&](const Config& of) {
+        if (!several) return std::pair{model_step(of, ranks, gpu, report).ms, 0.0};
+        const StepTimeline step = predict_gpu_step(of, ranks, gpu, report, network).timeline;
+        return std::pair{step.step_ms, step.exposed_ms};
+    });
     (options.json ? print_gpu_json : print_gpu_text)(options, stage, ranks, gpu, model, run);
     return 0;
 }

@@ -8,11 +8,33 @@
 
 namespace speedrun {
 
-std::vector<OpCost> step_operations(Config config, const Ranks& ranks, DType real, int64_t& period) {
+DryStep dry_gpu_step(Config config, DType real) {
     RuntimeOptions options = dry_runtime_options(config);
     options.device = DeviceKind::cpu;  // the one choice that is a device's:
     config.memory.logits_at_once = config.memory.logits_on(DeviceKind::cuda);
     options.precision = real;
+    return {std::move(config), options};
+}
+
+OperationTimes::OperationTimes(const Config& config, const GpuModel& model, const MeasuredKernels* report)
+    : gpu(model),
+      measured(report),
+      real(gpu_compute_type(config)),
+      hand_products(config.cuda.products == Products::hand) {}
+
+ModelledCall OperationTimes::of(const OpCost& cost) const {
+    const MeasuredKernels::Case* const found = measured ? measured->nearest(cost) : nullptr;
+    return model_call(cost, real, gpu, kernel_model(cost.op, hand_products),
+                      found ? found->share_of_floor : 0);
+}
+
+std::string OperationTimes::source_of(const OpCost& cost) const {
+    const MeasuredKernels::Case* const found = measured ? measured->nearest(cost) : nullptr;
+    return found ? "measured: " + found->name : kernel_model(cost.op, hand_products).source;
+}
+
+std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType real, int64_t& period) {
+    const auto [config, options] = dry_gpu_step(of, real);
     Runtime runtime(options);
     MeteredOps& meter = runtime.meter();
     StepRunner runner(config, runtime, ranks.without_world());
@@ -41,16 +63,14 @@ StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& g
     model.microbatches = config.microbatches_per_step(ranks.num_data_ranks());
     int64_t period = 1;
     const std::vector<OpCost> costs = step_operations(config, ranks, model.real, period);
+    const OperationTimes times(config, gpu, measured);
     const double per_step = 1.0 / static_cast<double>(period);
     std::map<std::string, ModelledOperation> rows;
     std::map<std::string, double> compute_ms;  // the part of a row's floor that products set
     for (const OpCost& cost : costs) {
-        const KernelModel kernel = kernel_model(cost.op, config.cuda.products == Products::hand);
-        const MeasuredKernels::Case* const found = measured ? measured->nearest(cost) : nullptr;
-        const ModelledCall call =
-            model_call(cost, model.real, gpu, kernel, found ? found->share_of_floor : 0);
+        const ModelledCall call = times.of(cost);
         ModelledOperation& row = rows[cost.name()];
-        row.source = found ? "measured: " + found->name : kernel.source;
+        row.source = times.source_of(cost);
         row.calls += per_step;
         row.flops += static_cast<double>(cost.flops) * per_step;
         row.bytes += static_cast<double>(cost.bytes) * per_step;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/runtime/runtime.h"
 #include "train/config/config.h"
 #include "train/engine/measured_kernels.h"
 #include "train/sharding/ranks.h"
@@ -30,9 +31,29 @@ struct StepModel {
     double gap_ms = 0;  // of that, between kernels
 };
 
+// A config, and the device that its step is taken on, which computes nothing: as on a GPU of this compute type.
+struct DryStep {
+    Config config;
+    RuntimeOptions runtime;
+};
+DryStep dry_gpu_step(Config config, DType real);
+
+// How long operations of a config take on a GPU.
+struct OperationTimes {
+    const GpuModel& gpu;
+    const MeasuredKernels* measured;  // may be null
+    DType real;
+    bool hand_products;
+
+    OperationTimes(const Config& config, const GpuModel& model, const MeasuredKernels* report);
+    ModelledCall of(const OpCost& cost) const;
+    // Where the share of the floor is from.
+    std::string source_of(const OpCost& cost) const;
+};
+
 // Calls of the operations of `period` steps (after which all optimizer groups have had their turn) of one of
 // these ranks, in order, as a run makes them on a device of this compute type.
-std::vector<OpCost> step_operations(Config config, const Ranks& ranks, DType real, int64_t& period);
+std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType real, int64_t& period);
 
 // bf16 unless the config asks for f32: every GPU there is a model of has it.
 DType gpu_compute_type(const Config& config);

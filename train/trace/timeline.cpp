@@ -74,6 +74,13 @@ size_t Timeline::size() const {
     return spans_.size();
 }
 
+std::optional<Timeline::Purpose> Timeline::purpose(int tag) const {
+    std::lock_guard lock(mutex_);
+    if (tag < 1 || tag > static_cast<int>(marks_.size())) return std::nullopt;
+    const Mark& mark = marks_[static_cast<size_t>(tag - 1)];
+    return Purpose{mark.phase, mark.point == Point::work ? mark.bucket : -1, mark.step};
+}
+
 std::string Timeline::event_of(const Span& span, int thread) const {
     const bool communicates = is_communication(span.label);
     std::string args;

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,14 @@ class Timeline final : public TraceSink {
     void span(const std::string& stream, const char* label, int64_t begin_ns, int64_t end_ns,
               int tag = 0) override;
     size_t size() const;
+    // What work with this tag is for. 0, or unknown: nothing was said.
+    struct Purpose {
+        Phase phase = Phase::forward;
+        int bucket = -1;
+        int64_t step = 0;
+    };
+    std::optional<Purpose> purpose(int tag) const;
+    const std::vector<TracedBucket>& buckets() const { return buckets_; }
 
     // One file per rank: complete ("X") events in microseconds from the origin, one process per rank, one
     // thread per stream, args {step, phase, bucket, bytes}; flows ("s", "t", "f"). One event a line. Throws

@@ -1,0 +1,119 @@
+#include "train/timeline/network.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace speedrun {
+
+namespace {
+
+// NCCL's tuning.cc: of the hops between hosts, those of a tree take twice as long, and its bandwidth is 0.9 of a ring's.
+constexpr double kTreeHop = 2, kTreeBandwidth = 0.9;
+
+CollectiveTime ring_time(const Network& network, Collective kind, const HostSpan& span, double bytes) {
+    const bool twice = kind == Collective::all_reduce || kind == Collective::barrier;
+    const int steps = (twice ? 2 : 1) * (span.ranks - 1), between = (twice ? 2 : 1) * (span.hosts - 1);
+    CollectiveTime time{.algorithm = CommunicationAlgorithm::ring};
+    time.latency_s = 1e-6 * (network.start_us + (steps - between) * network.inside.latency_us +
+                             between * network.between.latency_us);
+    if (span.on_a_host > 1) time.inside_s = network.inside.seconds(bytes);
+    if (span.hosts > 1) time.between_s = network.between.seconds(bytes / span.on_a_host);
+    return time;
+}
+
+CollectiveTime tree_time(const Network& network, const HostSpan& span, double bytes) {
+    CollectiveTime time = ring_time(network, Collective::all_reduce, span, bytes / kTreeBandwidth);
+    time.algorithm = CommunicationAlgorithm::tree;
+    time.latency_s = 1e-6 * (network.start_us + 2 * (span.on_a_host - 1) * network.inside.latency_us +
+                             2 * std::ceil(std::log2(static_cast<double>(span.hosts))) * kTreeHop *
+                                 network.between.latency_us);
+    return time;
+}
+
+CollectiveTime direct_time(const Network& network, const RecordedCollective& collective, const Group& group) {
+    const int64_t per_host = network.ranks_per_host;
+    const int64_t own = group.ranks[static_cast<size_t>(group.index)] / per_host;
+    const auto bytes_to = [&](const std::vector<std::pair<int, int64_t>>& peers, bool same_host) {
+        double sum = 0;
+        for (const auto& [rank, bytes] : peers)
+            if ((rank / per_host == own) == same_host) sum += static_cast<double>(bytes);
+        return sum;
+    };
+    const auto busiest = [&](bool same_host) {
+        return std::max(bytes_to(collective.sends, same_host), bytes_to(collective.receives, same_host));
+    };
+    const bool leaves = span_of(group, per_host).hosts > 1;
+    return {.algorithm = CommunicationAlgorithm::direct,
+            .latency_s =
+                1e-6 * (network.start_us + (leaves ? network.between.latency_us : network.inside.latency_us)),
+            .inside_s = network.inside.seconds(busiest(true)),
+            .between_s = network.between.seconds(busiest(false))};
+}
+
+// The normal quantile, by halving: q with P(X <= q) = p.
+double normal_quantile(double p) {
+    double low = -10, high = 10;
+    constexpr int kHalvings = 60;
+    for (int i = 0; i < kHalvings; ++i) {
+        const double middle = (low + high) / 2;
+        (std::erfc(-middle / std::sqrt(2.0)) / 2 < p ? low : high) = middle;
+    }
+    return (low + high) / 2;
+}
+
+}  // namespace
+
+const Network& default_network() {
+    static const Network kNetwork{
+        .name = "8 H100s to a host by NVLink, hosts by one 400 Gbit/s adapter a GPU",
+        .source =
+            "between hosts 46 GB/s a GPU, measured by others (nccl-tests, issue 290); NVLink's 450 GB/s, of which 80% "
+            "are assumed to be reached; latencies of NCCL's tuning.cc (LL128: 10 us to start, 1.9 and 4.0 us a hop); "
+            "spread assumed",
+        .ranks_per_host = 8,
+        .start_us = 10,
+        .inside = {1.9, 360},
+        .between = {4.0, 46},
+        .spread = 0.01};
+    return kNetwork;
+}
+
+HostSpan span_of(const Group& group, int64_t ranks_per_host) {
+    HostSpan span{.ranks = group.size(), .hosts = 0, .on_a_host = 0};
+    int64_t host = -1;
+    int here = 0;
+    for (const int rank : group.ranks) {  // ascending
+        if (rank / ranks_per_host != host) {
+            host = rank / ranks_per_host;
+            ++span.hosts;
+            here = 0;
+        }
+        span.on_a_host = std::max(span.on_a_host, ++here);
+    }
+    return span;
+}
+
+const char* name_of(CommunicationAlgorithm algorithm) {
+    constexpr std::array<const char*, 4> kNames{"none", "ring", "tree", "direct"};
+    return kNames[static_cast<size_t>(algorithm)];
+}
+
+CollectiveTime collective_time(const Network& network, const RecordedCollective& collective,
+                               const Group& group) {
+    if (group.size() == 1) return {};
+    if (collective.kind == Collective::all_to_all) return direct_time(network, collective, group);
+    const HostSpan span = span_of(group, network.ranks_per_host);
+    const double bytes = wire_bytes(collective.kind, span.ranks, collective.payload_bytes);
+    const CollectiveTime ring = ring_time(network, collective.kind, span, bytes);
+    if (collective.kind != Collective::all_reduce && collective.kind != Collective::barrier) return ring;
+    const CollectiveTime tree = tree_time(network, span, bytes);
+    return tree.seconds() < ring.seconds() ? tree : ring;
+}
+
+double straggler_factor(double spread, int ranks) {
+    if (ranks == 1 || spread == 0) return 1;
+    const double n = ranks;
+    return 1 + spread * normal_quantile((n - 0.375) / (n + 0.25));
+}
+
+}  // namespace speedrun
