@@ -100,7 +100,7 @@ TEST_F(ContextRunTest, AnyMeshContinuesWhatAnotherSaved) {
         const std::string saved = "saved_" + saving.exchange;
         run(saving, saved);
         for (const SharedRows& mesh : meshes) {
-            if (kSanitized && mesh != saving && mesh != meshes[0]) continue;
+            if (kSanitized && mesh != meshes[0]) continue;
             const std::string name = fmt::format("{}_{}_{}_on_{}_of_{}", saved, mesh.strategy, mesh.exchange,
                                                  mesh.context, mesh.ranks);
             run(mesh, name, checkpoint_of(saved, 4));

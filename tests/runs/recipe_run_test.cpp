@@ -68,9 +68,12 @@ TEST_F(RecipeRunTest, RanksWithPairsAndOffsetKeysTrainAsOneDoes) {
                             "model.layers.at.1.attention.paired=false",
                             "model.layers.at.1.attention.key_offset=true"};
     run_on(1, recipe(kAlone, pairs), "one");
-    run_on(1, recipe(kAlone), "without");
-    EXPECT_NE(curve("one"), curve("without"));
+    if (!kSanitized) {
+        run_on(1, recipe(kAlone), "without");
+        EXPECT_NE(curve("one"), curve("without"));
+    }
     for (const MeshCase& mesh : {MeshCase{2, 1, 1, false, "ddp"}, MeshCase{4, 1, 1, false, "zero3"}}) {
+        if (kSanitized && mesh.ranks == 4) continue;
         run_on(mesh.ranks, recipe(mesh, pairs), mesh.strategy);
         expect_near(curve(mesh.strategy), curve("one"), kRanksTolerance, mesh.strategy);
     }
@@ -80,11 +83,13 @@ TEST_F(RecipeRunTest, RanksWithPairsAndOffsetKeysTrainAsOneDoes) {
 TEST_F(RecipeRunTest, RanksThatShareRowsOffsetKeysAsOneDoes) {
     const Settings offset = {"model.layers.at.1.attention.key_offset=true"};
     run_on(1, recipe(kAlone, offset), "one");
-    run_on(1, recipe(kAlone), "without");
-    EXPECT_NE(curve("one"), curve("without"));
+    if (!kSanitized) {
+        run_on(1, recipe(kAlone), "without");
+        EXPECT_NE(curve("one"), curve("without"));
+    }
     for (const MeshCase& mesh : {MeshCase{2, 2, 1, false, "ddp"}, MeshCase{4, 2, 2, true, "zero2"}}) {
         for (const char* exchange : {"gather", "ring"}) {
-            if (kSanitized && mesh.tensor == 1) continue;
+            if (kSanitized && mesh.tensor == 2) continue;
             Settings settings = offset;
             settings.push_back(std::string("parallel.context_exchange=") + exchange);
             const std::string name = fmt::format("{}_{}", mesh.strategy, exchange);

@@ -176,6 +176,7 @@ TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
                                                 "checkpoint.every=3"};
     for (const bool shuffle : {true, false}) {
         for (const int ranks : {1, 2}) {
+            if (kSanitized && (ranks == 1 || !shuffle)) continue;
             const std::string name = fmt::format("{}{}", shuffle ? "shuffled" : "in_order", ranks);
             std::vector<std::string> settings = documents;
             settings.push_back(fmt::format("data.shuffle={}", shuffle));

@@ -36,7 +36,7 @@ TEST_F(ScalesRunTest, ContinuesBitwiseInExactStepsAndBehind) {
         if (kSanitized && std::string(strategy) != "zero2") continue;
         const Config c = scaled(4, {std::string("parallel.strategy=") + strategy});
         run_on(2, c, strategy);
-        for (const int step : {2, 4, 6}) {
+        for (const int step : kSanitized ? std::vector<int>{4} : std::vector<int>{2, 4, 6}) {
             const std::string name = strategy + std::to_string(step);
             run_on(2, c, name, checkpoint_of(strategy, step));
             EXPECT_EQ(curve_behind(name, step), curve_behind(strategy, step)) << name;
@@ -54,11 +54,13 @@ TEST_F(ScalesRunTest, AnyRanksContinueWhatOthersSaved) {
         return scaled(0, all);
     };
     run_on(3, on({"parallel.strategy=zero1"}), "three");
-    for (const int step : {2, 6}) {
+    for (const int step : kSanitized ? std::vector<int>{6} : std::vector<int>{2, 6}) {
         const std::string from = checkpoint_of("three", step), behind = std::to_string(step);
         const std::vector<double> expected = curve_behind("three", step);
-        run_on(1, on({}), "one" + behind, from);
-        expect_near(curve_behind("one" + behind, step), expected, 1e-6, "one rank");
+        if (!kSanitized) {
+            run_on(1, on({}), "one" + behind, from);
+            expect_near(curve_behind("one" + behind, step), expected, 1e-6, "one rank");
+        }
         run_on(2, on({"parallel.strategy=ddp", "parallel.tensor=2"}), "tensor" + behind, from);
         expect_near(curve_behind("tensor" + behind, step), expected, 1e-4, "tensor ranks");
     }

@@ -6,6 +6,7 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/runs/run_fixture.h"
+#include "tests/sanitized.h"
 #include "train/comm/clock_offset.h"
 #include "train/comm/simulated_world.h"
 #include "train/model/build_model.h"
@@ -202,6 +203,7 @@ TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
     const BucketLayout layout(table, bucket_rules(plan_ranks(c, 2), table, c.optimizers));
     for (const char* launch : {"ready", "after_backward"}) {
         for (const char* order : {"reverse", "forward"}) {
+            if (kSanitized && std::string(launch) != "ready") continue;
             const std::string name = fmt::format("{}-{}", launch, order);
             train(two_ranks({fmt::format("parallel.launch={}", launch),
                              fmt::format("parallel.step_order={}", order)}),

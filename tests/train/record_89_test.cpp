@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tests/sanitized.h"
 #include "tests/train/recipe_fixture.h"
 #include "train/config/config_json.h"
 
@@ -40,8 +41,10 @@ TEST_F(Record89ModelFixtureTest, TenStepsAreTheTwins) {
 
 TEST_F(Record89ModelFixtureTest, TenStepsOnSeveralRanksAreTheTwins) {
     const std::string two_rows = "batch.microbatch_tokens=[64,96,96,128,128]";
-    expect_agreement(run(2, {"parallel.strategy=zero1", two_rows}));
-    expect_agreement(run(4, {"parallel.strategy=zero3", two_rows}));
+    if (!kSanitized) {
+        expect_agreement(run(2, {"parallel.strategy=zero1", two_rows}));
+        expect_agreement(run(4, {"parallel.strategy=zero3", two_rows}));
+    }
     expect_agreement(
         run(8, {"parallel.strategy=zero2", "parallel.tensor=2", "parallel.sequence=true", two_rows}));
 }
