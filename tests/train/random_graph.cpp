@@ -115,15 +115,23 @@ void RandomGraph::append(Kind kind) {
             operation.parameters.push_back(
                 declare(fmt::format("mix {}", number), {{Dimension::numbers, 2}}, 0.7));
             const ParameterId mix = operation.parameters.back();
+            std::vector<WeightedSum::Term> terms = {
+                {.value = x, .parameter = mix, .element = 0},
+                {.value = operation.reads[1], .parameter = mix, .element = 1}};
+            if (random_() % 2 == 0) std::swap(terms[0], terms[1]);  // which is a mix no more
             graph.add(std::make_unique<WeightedSum>(
-                WeightedSum::Ports{.y = operation.writes[0],
-                                   .terms = {{.value = x, .parameter = mix, .element = 0},
-                                             {.value = operation.reads[1], .parameter = mix, .element = 1}}},
-                kSequence));
-            graph.add(std::make_unique<Norm>(Norm::Ports{.y = y,
+                WeightedSum::Ports{.y = operation.writes[0], .terms = terms}, kSequence));
+            NormParameters learned;
+            if (random_() % 2 == 0) {
+                learned.gain = gain();
+            } else {  // a norm that one unit's sum and the next unit's nodes have between them
+                graph.begin_unit();
+                operation.writes[1] = value("normed");
+            }
+            graph.add(std::make_unique<Norm>(Norm::Ports{.y = operation.writes[1],
                                                          .statistics = {kNoValue, f32("rstd")},
                                                          .x = operation.writes[0],
-                                                         .parameters = {gain()}},
+                                                         .parameters = learned},
                                              kNorm, kEpsilon));
             break;
         }
@@ -214,6 +222,7 @@ std::vector<Matrix> RandomGraph::gradients() const {
     const auto of = [&](const Operation& o, size_t i) -> const Matrix& {
         return parameters[static_cast<size_t>(o.parameters[i])];
     };
+    const auto gain_of = [&](const Operation& o) { return o.parameters.size() > 1 ? of(o, 1) : Matrix(); };
     const auto gates_of = [&](const Operation& o) {
         return narrow_linear_forward(first_columns(values.at(o.reads[3]), kGateColumns), of(o, 1), {}, 1,
                                      GateActivation::sigmoid);
@@ -246,7 +255,7 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 break;
             case Kind::mix_norm: {
                 const auto mixed =
-                    mix_norm_forward(in(0), {}, in(1), of(o, 0), of(o, 1), {}, kNorm, kEpsilon);
+                    mix_norm_forward(in(0), {}, in(1), of(o, 0), gain_of(o), {}, kNorm, kEpsilon);
                 values[o.writes[0]] = mixed.s;
                 values[o.writes[1]] = mixed.norm.y;
                 break;
@@ -303,9 +312,9 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 // Either of what it writes may be read by nobody.
                 const Matrix none(kTokens, kWidth);
                 const auto d = mix_norm_backward(dy.empty() ? none : dy, dvalues[o->writes[0]], in(0), {},
-                                                 in(1), of(*o, 0), of(*o, 1), kNorm, kEpsilon);
+                                                 in(1), of(*o, 0), gain_of(*o), kNorm, kEpsilon);
                 give(dp(0), d.dcoefficients);
-                give(dp(1), d.dgain);
+                if (o->parameters.size() > 1) give(dp(1), d.dgain);
                 give(dvalues[o->reads[0]], d.dx);
                 give(dvalues[o->reads[1]], d.dz);
                 break;

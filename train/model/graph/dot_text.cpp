@@ -101,10 +101,14 @@ class Drawing {
     }
 
   private:
-    // Frames of what forward runs as one, with the values that only they pass on.
+    // Frames of what forward runs as one, with the values that only they pass on. What is one with a norm of the next
+    // unit has none: half of it is in no picture.
     void find_frames() {
         for (const Step& step : picture_.program.forward) {
-            if (step.calls.size() < 2 || graph_.unit_of(*step.calls.front().node) != picture_.unit) continue;
+            const bool drawn = std::all_of(step.calls.begin(), step.calls.end(), [&](const NodeCall& call) {
+                return graph_.unit_of(*call.node) == picture_.unit;
+            });
+            if (step.calls.size() < 2 || !drawn) continue;
             const auto frame = static_cast<int>(frames_.size());
             frames_.emplace_back();
             std::set<ValueId> written;

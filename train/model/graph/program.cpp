@@ -1,6 +1,7 @@
 #include "train/model/graph/program.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/device/error.h"
 #include "train/model/graph/gradient_places.h"
@@ -24,9 +25,7 @@ class Derivation {
           order_of_(graph.values().size(), -1) {}
 
     Program derive() {
-        std::vector<std::vector<const Node*>> by_unit(static_cast<size_t>(graph_.num_units()));
-        for (const auto& node : graph_.nodes())
-            by_unit[static_cast<size_t>(graph_.unit_of(*node))].push_back(node.get());
+        const std::vector<std::vector<const Node*>> by_unit = nodes_by_unit();
         const Node& loss = *graph_.nodes().back();
         for (int unit = 0; unit < graph_.num_units(); ++unit) {
             std::vector<const Node*> nodes = by_unit[static_cast<size_t>(unit)];
@@ -52,6 +51,26 @@ class Derivation {
     }
 
   private:
+    // A unit's first node is run at the end of the unit before if one operation does it and the last node there: where it
+    // has no parameters, nothing needs to have come for it.
+    std::vector<std::vector<const Node*>> nodes_by_unit() const {
+        std::vector<std::vector<const Node*>> by_unit(static_cast<size_t>(graph_.num_units()));
+        for (const auto& node : graph_.nodes())
+            by_unit[static_cast<size_t>(graph_.unit_of(*node))].push_back(node.get());
+        for (size_t unit = 1; unit < by_unit.size(); ++unit) {
+            std::vector<const Node*>&before = by_unit[unit - 1], &here = by_unit[unit];
+            if (before.empty() || here.empty() || !here.front()->uses().empty()) continue;
+            const std::array<const Node*, 2> pair = {before.back(), here.front()};
+            const bool fused = std::any_of(fusions_.begin(), fusions_.end(), [&](const auto& fusion) {
+                return fusion->matches(graph_, pair) == pair.size();
+            });
+            if (!fused) continue;
+            before.push_back(here.front());
+            here.erase(here.begin());
+        }
+        return by_unit;
+    }
+
     // The storage of a value as a pass finds it.
     Place place_of(ValueId value, bool backward) {
         const ValueId root = graph_[value].root;

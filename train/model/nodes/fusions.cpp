@@ -96,6 +96,73 @@ void MixThenNorm::backward(std::span<const Call> calls) const {
         norm_call.of(norm.gain), norm_call.of(norm.bias), mix_call.of(mix.coefficients()));
 }
 
+// Any other weighted sum that is normed.
+class SumThenNorm : public Fusion {
+  public:
+    size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
+        const auto* const sum = node_at<WeightedSum>(nodes, 0);
+        const auto* const norm = node_at<Norm>(nodes, 1);
+        const bool match = sum && norm && !sum->is_mix() &&
+                           norm->value_of(norm->x) == sum->value_of(sum->y) &&
+                           !graph[sum->value_of(sum->y)].is_view;
+        return match ? 2 : 0;
+    }
+    void forward(std::span<const Call> calls) const override;
+};
+
+void SumThenNorm::forward(std::span<const Call> calls) const {
+    const Call &sum_call = calls[0], &norm_call = calls[1];
+    const auto& sum = node_of<WeightedSum>(sum_call);
+    const auto& norm = node_of<Norm>(norm_call);
+    norm_call.ops.sum_norm_forward({.y = norm_call(norm.y),
+                                    .sum = sum_call(sum.y),
+                                    .mean = norm_call(norm.mean),
+                                    .rstd = norm_call(norm.rstd),
+                                    .terms = sum.terms_of(sum_call),
+                                    .sequence_length = sum.sequence_length(),
+                                    .gain = norm_call(norm.gain),
+                                    .bias = norm_call(norm.bias),
+                                    .kind = norm.norm_kind(),
+                                    .epsilon = norm.epsilon()},
+                                   norm_call.stream);
+}
+
+// Where backward is one operation too: a join of the stream with what a sublayer gave and what is injected.
+class JoinThenNorm final : public SumThenNorm {
+  public:
+    size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
+        const auto* const sum = node_at<WeightedSum>(nodes, 0);
+        return sum && sum->is_by_rows(graph) ? SumThenNorm::matches(graph, nodes) : 0;
+    }
+    bool has_backward() const override { return true; }
+    void backward(std::span<const Call> calls) const override;
+};
+
+void JoinThenNorm::backward(std::span<const Call> calls) const {
+    const Call &sum_call = calls[0], &norm_call = calls[1];
+    const auto& norm = node_of<Norm>(norm_call);
+    node_of<WeightedSum>(sum_call).contributions(
+        sum_call, [&](const TermGradients& gradients, const WeightedTerms& terms) {
+            contribute(
+                [&](const ParameterGradient& dgain, const ParameterGradient& dbias) {
+                    norm_call.ops.sum_norm_backward({.gradients = gradients,
+                                                     .dgain = dgain.tensor,
+                                                     .dbias = dbias.tensor,
+                                                     .dy = norm_call.gradient(norm.y),
+                                                     .s = norm_call(norm.x),
+                                                     .terms = terms,
+                                                     .mean = norm_call(norm.mean),
+                                                     .rstd = norm_call(norm.rstd),
+                                                     .gain = norm_call(norm.gain),
+                                                     .dresidual = norm_call.gradient(norm.x).other,
+                                                     .accumulate = dgain.adds,
+                                                     .kind = norm.norm_kind()},
+                                                    norm_call.stream);
+                },
+                norm_call.of(norm.gain), norm_call.of(norm.bias));
+        });
+}
+
 class AddMixThenNorm final : public Fusion {
   public:
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
@@ -155,6 +222,8 @@ Fusions model_fusions() {
     fusions.push_back(std::make_unique<AddThenNorm>());
     fusions.push_back(std::make_unique<MixThenNorm>());
     fusions.push_back(std::make_unique<AddMixThenNorm>());
+    fusions.push_back(std::make_unique<SumThenNorm>());
+    fusions.push_back(std::make_unique<JoinThenNorm>());
     fusions.push_back(std::make_unique<RotaryAndMix>());
     fusions.push_back(std::make_unique<SquareThenLinear>());
     return fusions;

@@ -5,8 +5,8 @@
 
 namespace speedrun {
 
-// A sum and the norm (or mix and norm) that reads it; QK-norm with rotary and the mix of values behind it; relu²
-// and what multiplies it in 8 bits.
+// A sum or weighted sum and the norm (or mix and norm) that reads it; QK-norm with rotary and the mix of values behind it;
+// relu² and what multiplies it in 8 bits.
 Fusions model_fusions();
 
 }  // namespace speedrun

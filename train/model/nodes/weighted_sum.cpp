@@ -65,6 +65,13 @@ bool WeightedSum::is_mix() const {
            });
 }
 
+bool WeightedSum::is_by_rows(const NodeGraph& graph) const {
+    return std::none_of(terms_.begin(), terms_.end(), [&](const Port& term) {
+        const bool by_heads = term.gate.index >= 0 && graph.width_of(value_of(term.gate)) > 1;
+        return term.passed || term.shifted || by_heads;
+    });
+}
+
 std::string WeightedSum::describe(const NodeGraph& graph) const {
     std::string text = is_mix() ? "mix of" : "sum of";
     for (const Port& term : terms_) {
@@ -98,35 +105,35 @@ void WeightedSum::forward(const Call& call) const {
         {.y = call(y), .terms = terms_of(call), .sequence_length = sequence_length_}, call.stream);
 }
 
-void WeightedSum::backward(const Call& call) const {
-    std::vector<Call::Target> targets;
-    for (size_t i = 0; i < uses().size(); ++i) targets.push_back(call.of(Par{static_cast<int>(i)}));
-    contribute_all(targets, [&](std::span<const ParameterGradient> parameters) {
-        TermGradients gradients{};
-        WeightedTerms wanted{};
-        // Terms whose gradient is handed on need no operation: those that are left move together.
-        const WeightedTerms terms = terms_of(call);
-        size_t count = 0;
-        for (size_t j = 0; j < terms_.size(); ++j) {
-            const Port& port = terms_[j];
-            if (port.passed) continue;
-            const ValueGradient value = call.gradient(port.value), gate = call.gradient(port.gate);
-            TermGradient& gradient = gradients[count];
-            gradient = {.dsource = value.tensor,
-                        .dcoefficient = as_coefficient(gate.tensor),
-                        .accumulate_source = value.adds,
-                        .accumulate_coefficient = gate.adds};
-            if (port.parameter.index >= 0) {
-                const ParameterGradient& parameter = parameters[static_cast<size_t>(port.parameter.index)];
-                gradient.dcoefficient = element_of(parameter.tensor, port.element);
-                gradient.accumulate_coefficient = parameter.adds;
-            }
-            wanted[count++] = terms[j];
+bool WeightedSum::take_gradients(const Call& call, std::span<const ParameterGradient> parameters,
+                                 TermGradients& gradients, WeightedTerms& wanted) const {
+    // Terms whose gradient is handed on need no operation: those that are left move together.
+    const WeightedTerms terms = terms_of(call);
+    size_t count = 0;
+    for (size_t j = 0; j < terms_.size(); ++j) {
+        const Port& port = terms_[j];
+        if (port.passed) continue;
+        const ValueGradient value = call.gradient(port.value), gate = call.gradient(port.gate);
+        TermGradient& gradient = gradients[count];
+        gradient = {.dsource = value.tensor,
+                    .dcoefficient = as_coefficient(gate.tensor),
+                    .accumulate_source = value.adds,
+                    .accumulate_coefficient = gate.adds};
+        if (port.parameter.index >= 0) {
+            const ParameterGradient& parameter = parameters[static_cast<size_t>(port.parameter.index)];
+            gradient.dcoefficient = element_of(parameter.tensor, port.element);
+            gradient.accumulate_coefficient = parameter.adds;
         }
-        if (count == 0) return;
+        wanted[count++] = terms[j];
+    }
+    return count > 0;
+}
+
+void WeightedSum::backward(const Call& call) const {
+    contributions(call, [&](const TermGradients& gradients, const WeightedTerms& terms) {
         call.ops.weighted_sum_backward({.gradients = gradients,
                                         .dy = call.gradient(y),
-                                        .terms = wanted,
+                                        .terms = terms,
                                         .sequence_length = sequence_length_},
                                        call.stream);
     });

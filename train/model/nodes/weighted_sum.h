@@ -29,10 +29,18 @@ class WeightedSum final : public Node {
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 
-    // Is it c₀·x + c₁·z, with the two elements of one parameter? Fused operations know no other sum.
+    // Is it c₀·x + c₁·z, with the two elements of one parameter? Most fused operations know no other sum.
     bool is_mix() const;
+    // Does a row of y's gradient give that row of its terms' gradients, and is it wanted for no more? So it is where no
+    // term is handed it on, is shifted, or is weighed by heads.
+    bool is_by_rows(const NodeGraph& graph) const;
 
     const Out y;
+    WeightedTerms terms_of(const Call& call) const;
+    int64_t sequence_length() const { return sequence_length_; }
+    // Calls enqueue(gradients, terms), which enqueues the contributions to them, with those terms that want any.
+    template <class Enqueue>
+    void contributions(const Call& call, const Enqueue& enqueue) const;
     // The terms of a mix: x, z and c.
     In first() const { return terms_[0].value; }
     In second() const { return terms_[1].value; }
@@ -47,10 +55,23 @@ class WeightedSum final : public Node {
         bool shifted, passed;  // passed: its gradient is that of y
     };
     Par use_once(ParameterId parameter);
-    WeightedTerms terms_of(const Call& call) const;
+    // Are there any?
+    bool take_gradients(const Call& call, std::span<const ParameterGradient> parameters,
+                        TermGradients& gradients, WeightedTerms& wanted) const;
 
     std::vector<Port> terms_;
     const int64_t sequence_length_;
 };
+
+template <class Enqueue>
+void WeightedSum::contributions(const Call& call, const Enqueue& enqueue) const {
+    std::vector<Call::Target> targets;
+    for (size_t i = 0; i < uses().size(); ++i) targets.push_back(call.of(Par{static_cast<int>(i)}));
+    contribute_all(targets, [&](std::span<const ParameterGradient> parameters) {
+        TermGradients gradients{};
+        WeightedTerms wanted{};
+        if (take_gradients(call, parameters, gradients, wanted)) enqueue(gradients, wanted);
+    });
+}
 
 }  // namespace speedrun

@@ -1,0 +1,85 @@
+// Which sums of the residual stream and norms behind them are one operation; that it changes no bit, program_test shows.
+#include "train/model/nodes/fusions.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "train/config/config_json.h"
+#include "train/model/build_model.h"
+#include "train/model/graph/program.h"
+
+namespace speedrun::testing {
+namespace fusions_test {
+
+using Names = std::vector<std::string>;
+
+// Three layers that join the stream with learned factors, two of them with what a network says of each token, behind a smear.
+struct Joined {
+    explicit Joined(bool gain)
+        : model(build_model(config(gain), {.tokens = 8, .sequence_length = 8}, {.logit_rows = 8})),
+          program(derive_program(model.graph, fusions, Retained(static_cast<size_t>(model.graph.num_units())),
+                                 DType::f32)) {}
+
+    static ModelConfig config(bool gain) {
+        return parse_config(R"({"model": {"preset": "none", "model_dim": 32, "vocab_size": 60,
+            "tables": {"embed": {}},
+            "networks": {"late": {"input": "after 0"}},
+            "input": [{"type": "table", "table": "embed"}, {"type": "smear"}, {"type": "norm"}],
+            "layers": {"count": 3,
+                "each": {"attention": {"heads": 2, "join": {"inject": [{"network": "late"}]}}, "mlp": {"join": {}}},
+                "at": {"0": {"attention": {"join": {"inject": [{"start": 0.05}]}}}}},
+            "output": [{"type": "norm"}], "head": {}},
+            "batch": {"sequence_length": 8, "microbatch_tokens": 8, "tokens_per_step": 8},
+            "optimizers": {"groups": [{"params": ["*"]}]}})",
+                            "test", {fmt::format("model.norms.gain={}", gain)})
+            .model;
+    }
+
+    // The sums that a pass runs as one operation with their norms, with the unit that the pass has entered last, and that of the norm.
+    Names fused(const std::vector<Step>& steps) const {
+        Names found;
+        int entered = -1;
+        for (const Step& step : steps) {
+            if (step.kind == Step::Kind::enter) entered = step.unit;
+            if (!step.fusion || step.calls.size() != 2) continue;
+            const Node &sum = *step.calls[0].node, &norm = *step.calls[1].node;
+            if (std::string(sum.kind()) != "weighted sum" || std::string(norm.kind()) != "norm") continue;
+            found.push_back(fmt::format("{}: {} {}", model.graph[sum.writes().front().value].name, entered,
+                                        model.graph.unit_of(norm)));
+        }
+        return found;
+    }
+
+    Fusions fusions = model_fusions();
+    ModelGraph model;
+    Program program;
+};
+
+// The norm that a block begins with is run with the sum at the end of the one before, both ways; behind block 0 a network
+// stands between. The smear has the row of the token before, and is fused in forward alone.
+TEST(FusionsTest, JoinsAreFusedWithTheNormsBehindThem) {
+    const Joined joined(false);
+    const Names forward = joined.fused(joined.program.forward);
+    EXPECT_EQ(forward,
+              (Names{"smeared: 0 0", "blocks.0.behind attn: 1 1", "blocks.1.behind attn: 2 2",
+                     "blocks.1.behind mlp: 2 3", "blocks.2.behind attn: 3 3", "blocks.2.behind mlp: 3 4"}));
+    Names backward = joined.fused(joined.program.backward);
+    std::reverse(backward.begin(), backward.end());
+    EXPECT_EQ(backward, Names(forward.begin() + 1, forward.end()));
+}
+
+// A gain is a parameter of the block that it stands in, which has to be entered first.
+TEST(FusionsTest, ANormWithAGainStaysInItsUnit) {
+    const Joined joined(true);
+    EXPECT_EQ(joined.fused(joined.program.forward),
+              (Names{"smeared: 0 0", "blocks.0.behind attn: 1 1", "blocks.1.behind attn: 2 2",
+                     "blocks.2.behind attn: 3 3"}));
+    EXPECT_EQ(joined.fused(joined.program.backward).size(), 3);
+}
+
+}  // namespace fusions_test
+}  // namespace speedrun::testing
