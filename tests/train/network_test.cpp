@@ -18,10 +18,11 @@ Network plain() {
     return {.ranks_per_host = 4, .start_us = 10, .inside = {1, 100}, .between = {5, 10}};
 }
 
-// Ranks 0, stride, 2 stride, …
-Group group_of(int size, int stride = 1) {
+// Ranks 0, kStride, 2 kStride, …
+template <int kStride = 1>
+Group group_of(int size) {
     Group group;
-    for (int i = 0; i < size; ++i) group.ranks.push_back(i * stride);
+    for (int i = 0; i < size; ++i) group.ranks.push_back(i * kStride);
     return group;
 }
 
@@ -40,8 +41,8 @@ TEST(NetworkTest, SeesHowAGroupLiesOnHosts) {
     expect(group_of(4), 4, 1, 4);
     expect(group_of(16), 16, 4, 4);
     expect(group_of(6), 6, 2, 4);
-    expect(group_of(4, 4), 4, 4, 1);
-    expect(group_of(4, 2), 4, 2, 2);
+    expect(group_of<4>(4), 4, 4, 1);
+    expect(group_of<2>(4), 4, 2, 2);
 }
 
 TEST(NetworkTest, TimesRingsByHopsAndTheSlowerLink) {
@@ -58,7 +59,7 @@ TEST(NetworkTest, TimesRingsByHopsAndTheSlowerLink) {
     EXPECT_NEAR(both.between_s, 7e6 / 4 / 10e9, 2e-4 * kRounding);
     EXPECT_EQ(both.seconds(), both.latency_s + both.between_s);
     // One rank on each of two hosts has no other to help.
-    const CollectiveTime alone = time_of(Collective::all_reduce, 1'000'000, group_of(2, 4));
+    const CollectiveTime alone = time_of(Collective::all_reduce, 1'000'000, group_of<4>(2));
     EXPECT_EQ(alone.inside_s, 0);
     EXPECT_NEAR(alone.between_s, 1e6 / 10e9, 1e-4 * kRounding);
     EXPECT_EQ(time_of(Collective::all_reduce, 1000, group_of(1)).seconds(), 0);

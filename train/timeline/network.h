@@ -23,10 +23,10 @@ struct NetworkLink {
 };
 
 struct Network {
-    std::string name, source;
+    std::string name = {}, source = {};
     int64_t ranks_per_host = 8;
     double start_us = 0;  // of a collective
-    NetworkLink inside, between;
+    NetworkLink inside = {}, between = {};
     // Standard deviation of the time that ranks need for the computing of a step, as a share of it.
     double spread = 0;
     bool shared = true;  // collectives at the same time share a link's bandwidth

@@ -22,7 +22,8 @@ class Replay {
         for (size_t i = 0; i < items.size(); ++i) {
             if (items[i].waits_for >= static_cast<int>(i))
                 throw_internal("item {} waits for item {}, which comes later", i, items[i].waits_for);
-            if (items[i].delay_s < 0 || longest(items[i]) < 0)
+            const auto& busy = items[i].busy_s;
+            if (items[i].delay_s < 0 || *std::min_element(busy.begin(), busy.end()) < 0)
                 throw_internal("item {} takes a negative time", i);
             streams_.at(static_cast<size_t>(items[i].stream)).items.push_back(static_cast<int>(i));
         }
