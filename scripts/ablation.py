@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""What each part of a config is worth: the whole config against itself without one item, for each item of a list."""
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WHOLE = "whole"
+
+EPILOG = """\
+ITEMS is a JSON list of {"name": "smear", "what": "smear of the input", "set": {"model.input": [...]}}: the keys of
+`speedrun plan --options` that leave the item out. Runs lie in OUT/NAME/seed=N, made by sweep.sh: called again, the script skips
+what is done, continues what was stopped and repeats what failed. Seeds are the outer loop, so that items meet the same moods of
+a shared machine.
+
+The table, in Markdown on standard output: loss after the last step, and how far it is from the whole config's, mean over seeds
+of the differences of equal seeds with the standard error of that mean; the median of the runs' median steps; seconds of
+training to record.target_loss, "-" where a run did not reach it.
+
+  scripts/ablation.py configs/kjv_newest.json configs/kjv_newest.ablation.json --svg docs/ablation.svg -- --set record.target_loss=1.25"""
+
+
+@dataclass
+class Item:
+    name: str
+    what: str
+    options: list[str]
+
+
+def fail(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def read_items(path: Path) -> list[Item]:
+    try:
+        entries = json.loads(path.read_text())
+        items = [Item(WHOLE, "nothing", [])]
+        for entry in entries:
+            options = []
+            for key, value in entry["set"].items():
+                options += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"]
+            items.append(Item(entry["name"], entry["what"], options))
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        fail(f'{path}: expected a list of {{"name": ..., "what": ..., "set": {{...}}}}: {error!r}')
+    names = [item.name for item in items]
+    for name in names:
+        if names.count(name) > 1 or not name or "/" in name or name.startswith("."):
+            fail(f"{path}: the name '{name}' is given twice, is '{WHOLE}', or cannot be a folder's")
+    return items
+
+
+def train(arguments: argparse.Namespace, items: list[Item]) -> bool:
+    succeeded = True
+    for seed in arguments.seeds:
+        for item in items:
+            print(f"seed {seed}, without {item.what}", file=sys.stderr, flush=True)
+            command = ["sh", str(ROOT / "scripts/sweep.sh"), str(arguments.config), f"seeds={seed}"]
+            command += ["--out", str(arguments.out), "--name", item.name, "--jobs", "1"]
+            if arguments.speedrun:
+                command += ["--speedrun", str(arguments.speedrun)]
+            result = subprocess.run(command + ["--"] + arguments.options + item.options, stdout=subprocess.PIPE, text=True)
+            if result.returncode in (129, 130, 143):
+                raise SystemExit(result.returncode)
+            if result.returncode == 2:
+                fail(f"sweep.sh refused {item.name}, see above")
+            if result.returncode != 0:
+                print(result.stdout, file=sys.stderr)
+                succeeded = False
+    return succeeded
+
+
+def summaries(folder: Path, seeds: list[int]) -> dict[int, dict]:
+    found = {}
+    for seed in seeds:
+        path = folder / f"seed={seed}" / "summary.json"
+        if path.is_file():
+            summary = json.loads(path.read_text())
+            if summary["status"] == "done":
+                found[seed] = summary
+    return found
+
+
+@dataclass
+class Row:
+    item: Item
+    seeds: int
+    parameters: int
+    loss: float
+    difference: float
+    error: float  # standard error of the difference; 0 with one seed
+    step_ms: float
+    seconds: float | None  # to the target
+
+
+def rows_of(arguments: argparse.Namespace, items: list[Item]) -> list[Row]:
+    runs = {item.name: summaries(arguments.out / item.name, arguments.seeds) for item in items}
+    rows = []
+    for item in items:
+        done = {seed: run for seed, run in runs[item.name].items() if seed in runs[WHOLE]}
+        if not done:
+            continue
+        differences = [run["val_loss"] - runs[WHOLE][seed]["val_loss"] for seed, run in done.items()]
+        error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
+        times = [run["time_to_target_ms"] for run in done.values() if run.get("target_reached")]
+        rows.append(
+            Row(
+                item,
+                len(done),
+                next(iter(done.values()))["parameters"],
+                statistics.mean(run["val_loss"] for run in done.values()),
+                statistics.mean(differences),
+                error,
+                statistics.median(run["step_ms"]["p50"] for run in done.values()),
+                statistics.mean(times) / 1000 if len(times) == len(done) else None,
+            )
+        )
+    return rows
+
+
+def markdown(rows: list[Row]) -> str:
+    lines = ["| without | loss | difference | step | to target | parameters |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        difference = "" if row.item.name == WHOLE else f"{row.difference:+.4f} ± {row.error:.4f}"
+        seconds = "-" if row.seconds is None else f"{row.seconds:.1f} s"
+        lines.append(
+            f"| {row.item.what} | {row.loss:.4f} | {difference} | {row.step_ms:.1f} ms | {seconds} | {row.parameters:,} |"
+        )
+    return "\n".join(lines)
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "ablation", "svg.fonttype": "none", "font.size": 9})
+    from matplotlib import pyplot
+
+    items = sorted((row for row in rows if row.item.name != WHOLE), key=lambda row: row.difference)
+    figure, axes = pyplot.subplots(figsize=(7, 0.6 + 0.24 * len(items)))
+    colours = ["#1f77b4" if row.difference > 2 * row.error else "#d62728" if row.difference < -2 * row.error else "#999999" for row in items]
+    axes.barh([row.item.what for row in items], [row.difference for row in items], xerr=[row.error for row in items], color=colours, ecolor="#333333", capsize=2)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_xlabel("loss without it, less the loss of the whole (nats per token; right: it helps)")
+    axes.grid(axis="x", color="#dddddd")
+    axes.set_axisbelow(True)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def seeds_of(text: str) -> list[int]:
+    seeds = [int(seed) for seed in text.split(",")]
+    if len(set(seeds)) < len(seeds):
+        raise ValueError
+    return seeds
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        usage="ablation.py CONFIG ITEMS [--seeds 1,2,3] [--out DIR] [--svg FILE] [--table-only] [--speedrun FILE]"
+        " [-- OPTIONS of speedrun train]",
+        description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path, metavar="CONFIG")
+    parser.add_argument("items", type=Path, metavar="ITEMS")
+    parser.add_argument("--seeds", type=seeds_of, default=[1, 2, 3], metavar="1,2,3", help="default: 1,2,3")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: logs/ablation-CONFIG's name)")
+    parser.add_argument("--speedrun", type=Path, metavar="FILE", help="the program (default: as sweep.sh finds it)")
+    parser.add_argument("--table-only", action="store_true", help="train nothing: the table of what is there")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="a picture of the differences; needs requirements.txt")
+    words = sys.argv[1:]
+    own = words.index("--") if "--" in words else len(words)
+    arguments = parser.parse_args(words[:own])
+    arguments.options = words[own + 1 :]
+    arguments.out = arguments.out or Path("logs") / f"ablation-{arguments.config.stem}"
+    return arguments
+
+
+def main() -> int:
+    arguments = parse()
+    if not arguments.config.is_file():
+        fail(f"{arguments.config}: no such config")
+    items = read_items(arguments.items)
+    succeeded = arguments.table_only or train(arguments, items)
+    rows = rows_of(arguments, items)
+    if not rows or rows[0].item.name != WHOLE:
+        fail(f"{arguments.out / WHOLE}: no run of the whole config is done")
+    print(markdown(rows))
+    if arguments.svg:
+        draw(rows, arguments.svg)
+    return 0 if succeeded and len(rows) == len(items) and all(row.seeds == len(arguments.seeds) for row in rows) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
