@@ -2,11 +2,15 @@
 // figures.
 #include "train/engine/step_model.h"
 
+#include <chrono>
 #include <map>
 
 #include "tests/runs/run_fixture.h"
+#include "train/config/config_json.h"
 #include "train/engine/step_bench.h"
+#include "train/runlog/environment.h"
 #include "train/sharding/resolve_ranks.h"
+#include "train/timeline/step_timeline.h"
 
 namespace speedrun::testing {
 namespace step_model_test {
@@ -231,6 +235,22 @@ TEST(GpuModelTest, TimesACall) {
                    kernel_model("attention_forward", false))
             .ms,
         1e9 / (gpu.f32_flops_per_s * kernel_model("attention_forward", false).compute) * 1e3 + 1e-3);
+}
+
+// What `plan --timeline` promises of 124M on 1,024 ranks: under 10 s and 2 GiB. It takes a hundredth of either.
+TEST(StepTimelineRunTest, ThousandRanksArePlannedQuickly) {
+    constexpr int kRanks = 1024;
+    const Config config = read_config(SPEEDRUN_SOURCE_ROOT "/configs/124m_modern.json",
+                                      {fmt::format("batch.tokens_per_step={}", 32768 * kRanks)});
+    const int64_t rss = current_rss_bytes();
+    const auto begin = std::chrono::steady_clock::now();
+    const PredictedStep step = predict_gpu_step(config, plan_ranks(config, kRanks), find_gpu_model("h100"),
+                                                nullptr, default_network());
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(seconds.count(), 10);
+    EXPECT_LT(current_rss_bytes() - rss, int64_t{2} << 30);
+    EXPECT_GT(step.timeline.exposed_ms, 0);
+    EXPECT_GT(step.timeline.step_ms, step.timeline.compute_ms);
 }
 
 }  // namespace step_model_test
