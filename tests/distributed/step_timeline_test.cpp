@@ -113,8 +113,7 @@ std::vector<Mode> modes() {
 // Latency or bytes dominate, or neither.
 const std::vector<NetworkModel> kNetworks{{2e-3, 20e6}, {20e-3, 0}, {1e-4, 2e6}};
 
-// Ranks that share matrices are not all alike: with one of the networks all wait for a piece of 1.4 ms in 177 that rank 0 has
-// elsewhere.
+// With shared matrices one network of three differs by a piece of work, 1.4 ms in 177, in every step. Which, is not known yet.
 constexpr double kOnePiece = 0.01;
 
 TEST(StepTimelineTest, PredictsWhatRuns) {
