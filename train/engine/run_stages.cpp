@@ -12,7 +12,7 @@ int64_t RunStages::most_microbatches() const {
 
 RunStages run_stages(const Config& config, const Ranks& ranks) {
     RunStages all;
-    const auto stage_of = [&](const Config& stage) {
+    const auto stage_of = [&](const Config& stage, bool trains) {
         const BatchConfig& batch = stage.batch;
         const ModelShape shape{stage.model,
                                {.tokens = batch.microbatch_tokens,
@@ -20,7 +20,8 @@ RunStages run_stages(const Config& config, const Ranks& ranks) {
                                 .longest_sequence = config.longest_sequence(),
                                 .part = ranks.part(),
                                 .exchange = ranks.sharing().context_exchange,
-                                .tensor = ranks.tensor()}};
+                                .tensor = ranks.tensor()},
+                               trains};
         const auto found = std::find(all.shapes.begin(), all.shapes.end(), shape);
         const auto model = static_cast<size_t>(found - all.shapes.begin());
         if (found == all.shapes.end()) all.shapes.push_back(shape);
@@ -29,10 +30,10 @@ RunStages run_stages(const Config& config, const Ranks& ranks) {
                         .microbatches = stage.microbatches_per_step(ranks.num_data_ranks())};
     };
     for (int64_t i = 0; i < config.schedule.num_stages(); ++i) {
-        all.stages.push_back(stage_of(config.in_stage(i)));
+        all.stages.push_back(stage_of(config.in_stage(i), true));
         all.stages.back().number = i;
     }
-    all.validation = stage_of(config.in_validation());
+    all.validation = stage_of(config.in_validation(), false);
     return all;
 }
 

@@ -50,8 +50,8 @@ Transformer::Derived::Derived(const ModelShape& shape, Runtime& runtime, const T
       model(
           build_model(shape.config, shape.batch, {.documents = options.documents, .logit_rows = logit_rows})),
       fusions(model_fusions()),
-      program(
-          derive_program(model.graph, fusions, retained_of(model.graph, options.memory), runtime.real())) {}
+      program(derive_program(model.graph, fusions, retained_of(model.graph, options.memory), runtime.real(),
+                             shape.trains)) {}
 
 Transformer::Transformer(Derived derived, std::shared_ptr<Shared> shared, Runtime& runtime)
     : derived_(std::move(derived)),
@@ -86,6 +86,7 @@ void Transformer::loss(Tensor loss_sum, bool accumulate) {
 
 void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale,
                                     GradientStore& gradients) {
+    if (!derived_.shape.trains) throw_internal("backward of a model that was made without");
     executor_.backward({.loss_sum = loss_sum,
                         .accumulate_loss = accumulate,
                         .gradient_scale = gradient_scale,

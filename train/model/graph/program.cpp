@@ -24,7 +24,7 @@ class Derivation {
           in_backward_(graph.values().size(), -1),
           order_of_(graph.values().size(), -1) {}
 
-    Program derive() {
+    Program derive(bool goes_back) {
         const std::vector<std::vector<const Node*>> by_unit = nodes_by_unit();
         const Node& loss = *graph_.nodes().back();
         for (int unit = 0; unit < graph_.num_units(); ++unit) {
@@ -37,20 +37,23 @@ class Derivation {
         program_.loss = {.kind = Step::Kind::forward, .unit = graph_.num_units() - 1, .number = now_};
         program_.loss.calls = {forward_call(loss, false)};
         ++now_;
-        for (int unit = graph_.num_units(); unit-- > 0;) {
-            program_.backward.push_back({.kind = Step::Kind::enter, .unit = unit});
-            append_forward(retention_.repeats[static_cast<size_t>(unit)], program_.backward, true);
-            const std::vector<const Node*>& nodes = by_unit[static_cast<size_t>(unit)];
-            append_backward(nodes);
-        }
-        join(program_.backward);
-        account_for_parameters();
+        if (goes_back) derive_backward(by_unit);
         program_.storages = storages_.take();
         program_.transfers = transfers_.take();
         return std::move(program_);
     }
 
   private:
+    void derive_backward(const std::vector<std::vector<const Node*>>& by_unit) {
+        for (int unit = graph_.num_units(); unit-- > 0;) {
+            program_.backward.push_back({.kind = Step::Kind::enter, .unit = unit});
+            append_forward(retention_.repeats[static_cast<size_t>(unit)], program_.backward, true);
+            append_backward(by_unit[static_cast<size_t>(unit)]);
+        }
+        join(program_.backward);
+        account_for_parameters();
+    }
+
     // A unit's first node is run at the end of the unit before if one operation does it and the last node there: where it
     // has no parameters, nothing needs to have come for it.
     std::vector<std::vector<const Node*>> nodes_by_unit() const {
@@ -256,8 +259,9 @@ Lodging share_memory(const Program& program) {
     return first_fit(lodgers, kAlignment);
 }
 
-Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real) {
-    return Derivation(graph, fusions, retained, real).derive();
+Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real,
+                       bool goes_back) {
+    return Derivation(graph, fusions, retained, real).derive(goes_back);
 }
 
 }  // namespace speedrun

@@ -87,7 +87,8 @@ struct Program {
 Lodging share_memory(const Program& program);
 
 // The last node of the graph is the loss. Throws an internal error for a graph whose gradients it can't
-// derive, with the names.
-Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real);
+// derive, with the names. goes_back: without, `backward` is empty, and values live until forward has read them.
+Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real,
+                       bool goes_back = true);
 
 }  // namespace speedrun
