@@ -200,6 +200,19 @@ TEST_F(StagedRunTest, ValidationHasRowsAndWindowsOfItsOwn) {
         << "else as in the last stage";
 }
 
+// Rows of validation may be many times as long as those of training: of their layers, one at a time has memory.
+TEST_F(StagedRunTest, RowsOfValidationAreNotKeptForBackward) {
+    const auto bytes = [&](int64_t training, int64_t validation) {
+        const std::string tokens = std::to_string(training);
+        return plan_memory(config({"model.num_layers=12", "batch.sequence_length=" + tokens,
+                                   "batch.microbatch_tokens=" + tokens, "batch.tokens_per_step=" + tokens,
+                                   "eval.sequence_length=" + std::to_string(validation)}))
+            .bytes;
+    };
+    EXPECT_LT(bytes(64, 4096), bytes(4096, 4096) / 4);
+    EXPECT_GT(bytes(64, 4096), bytes(64, 64));
+}
+
 TEST_F(StagedRunTest, ValidationOfItsOwnChangesNoStep) {
     run(staged({"eval.every=2"}), "plain");
     run(staged({"eval.every=2", "eval.sequence_length=128", "eval.windows={\"window\": 8}"}), "own");
