@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 
 TEST(HardwareClassTest, FollowsFromWhatARecordKeeps) {
     const auto text = [](const std::string& hardware) { return hardware_class_of(hardware).text(); };
-    // As records of 2026-11-21 have it, and as it is now.
+    // What records of 2026-11-21 have of it, and what later ones have.
     EXPECT_EQ(text(R"({"host": "vm", "ranks": [{"host": "vm", "device": "bf16 on 2 threads"}], "gpus": [],
                        "cpu": {"model": "AMD EPYC", "cores": 2, "avx512": true, "avx512_bf16": true}})"),
               "2 cores, avx512_bf16");

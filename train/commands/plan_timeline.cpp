@@ -18,7 +18,7 @@ constexpr int kFewestRanks = 8, kMostRanks = 4096;
 constexpr double kShareWorthWarning = 0.1;
 constexpr size_t kMostParts = 8;
 
-// Of what the buckets' collectives carry in a step, zeros where tensors are cut.
+// The share of zeros, put where tensors are cut, in what the buckets' collectives carry in a step.
 double padding_share(const Config& config, const Ranks& ranks, DType compute) {
     const ParameterTable table = parameters_of(config.model, config.longest_sequence(), ranks.tensor());
     const BucketLayout layout(table,
@@ -55,7 +55,7 @@ std::vector<std::string> warnings_of(const Config& config, const Ranks& ranks, D
     return warnings;
 }
 
-// As many ranks, with as many tokens each as now. Nothing: the mesh does not allow for it.
+// The config on another number of ranks, each with as many tokens as now. Nothing: the mesh does not allow for it.
 struct Scaled {
     Config config;
     Ranks ranks;

@@ -93,7 +93,7 @@ class GraphWriter {
                  const std::string& meaning);
     ValueId sum(const std::string& name, const Extent& columns, const std::vector<WeightedSum::Term>& terms);
 
-    // Of rows of so many columns that ranks share by their tokens; nothing where a rank has whole rows.
+    // How rows of so many columns lie on the ranks that share their tokens; nothing where a rank has whole rows.
     std::optional<ChunkBorders::Options> chunk_borders(const Extent& columns) const;
 
     // ---- between the ranks of the tensor axis (Redistribute); without any, x as it is

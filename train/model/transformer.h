@@ -20,7 +20,8 @@ struct ModelShape {
     ModelConfig config;
     BatchShape batch;
     bool trains = true;  // without, there is no backward, and so no memory for it
-    // Of configs that differ by their stage alone; a model that trains validates too, so whether it does is left out. The weights of a loss are no matter of shape, but how many they are.
+    // Compares shapes of configs that differ by their stage alone. A model that trains validates too, so whether it does is left
+    // out, as the weights of a loss are, but not how many they are.
     bool operator==(const ModelShape& other) const {
         const LossConfig loss = config.loss(), others = other.config.loss();
         return batch == other.batch && config.window == other.config.window &&

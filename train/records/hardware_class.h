@@ -6,7 +6,7 @@
 
 namespace speedrun {
 
-// Of a run on GPUs `gpus` and `gpu`, else `cores` and `level`.
+// A run on GPUs has `gpus` and `gpu`, another `cores` and `level`.
 struct HardwareClass {
     int64_t gpus = 0;  // that its ranks used, on all hosts
     std::string gpu;   // model of the first

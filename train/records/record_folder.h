@@ -8,8 +8,8 @@
 
 namespace speedrun {
 
-// Of the model that the record's config describes, tables of any kind among them; nothing is done if no class of the track
-// limits them. Throws a usage error that names `origin` if this build cannot read the config.
+// Counts those of the model that the record's config describes, tables of any kind among them, if a class of the track limits
+// them. Throws a usage error that names `origin` if this build cannot read the config.
 void count_parameters(Record& record, const Track& track, const std::string& origin);
 
 // FOLDER/record.json, evaluated by the rules of the track that the folder lies in. Throws as record_from_json and has_its_hash,

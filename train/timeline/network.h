@@ -37,7 +37,7 @@ const Network& default_network();
 // A JSON object {"name", "source", "ranks_per_host", "start_us", "inside": {"latency_us", "gb_s"}, "between": {...},
 // "spread"}: default_network's where it says nothing. Data errors name the file and the key.
 Network read_network(const std::string& path);
-// The same of a text; `where` begins messages.
+// Reads such a JSON text; `where` begins messages.
 Network parse_network(std::string_view text, const std::string& where);
 
 // How a group lies on hosts that are filled in the order of ranks.
