@@ -235,7 +235,9 @@ std::vector<Mode> modes_of_offset_keys(Strategy strategy) {
     offset.heads = 4;
     for (const bool sequence : {false, true}) {
         offset.sequence = offset.ring = sequence;
-        offset.precision = sequence ? DType::bf16 : DType::f32;
+        // In bf16 for ten steps: in the four that sanitizers take, gates that begin at zero have hardly moved, in directions that
+        // roundings choose (measured: 7e-2 of their way).
+        offset.precision = sequence && !kSanitized ? DType::bf16 : DType::f32;
         modes.push_back(offset);
     }
     if (kSanitized) modes = {modes.front(), modes.back()};
