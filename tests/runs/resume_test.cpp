@@ -176,7 +176,7 @@ TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
                                                 "checkpoint.every=3"};
     for (const bool shuffle : {true, false}) {
         for (const int ranks : {1, 2}) {
-            if (kSanitized && (ranks == 1 || !shuffle)) continue;
+            if (kSanitized && ranks == 1) continue;
             const std::string name = fmt::format("{}{}", shuffle ? "shuffled" : "in_order", ranks);
             std::vector<std::string> settings = documents;
             settings.push_back(fmt::format("data.shuffle={}", shuffle));
@@ -194,6 +194,7 @@ TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
             EXPECT_NE(bytes_of(path(name) + "/run.log").find("rows of documents: 200 an epoch"),
                       std::string::npos);
         }
+        if (kSanitized) return;
         // Two ranks read the rows of one, and sum in another order: f32 rounding, which ten steps amplify.
         const std::string name = shuffle ? "shuffled" : "in_order";
         const std::vector<double> one = curve(name + "1"), two = curve(name + "2");
