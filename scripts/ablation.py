@@ -20,8 +20,8 @@ what is done, continues what was stopped and repeats what failed. Seeds are the 
 a shared machine.
 
 The table, in Markdown on standard output: loss after the last step, and how far it is from the whole config's, mean over seeds
-of the differences of equal seeds with the standard error of that mean; the median of the runs' median steps; seconds of
-training to record.target_loss, "-" where a run did not reach it.
+of the differences of equal seeds with the standard error of that mean; the median of the runs' median steps; the median of the
+seconds of training to the target, on a straight line between the two validations around it, "-" where a run did not reach it.
 
   scripts/ablation.py configs/kjv_newest.json configs/kjv_newest.ablation.json --svg docs/ablation.svg -- --set record.target_loss=1.25"""
 
@@ -89,6 +89,21 @@ def summaries(folder: Path, seeds: list[int]) -> dict[int, dict]:
     return found
 
 
+def seconds_to(target: float, run: Path) -> float | None:
+    before = None
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] != "val":
+            continue
+        if event["loss"] <= target:
+            if before is None:
+                return event["train_ms"] / 1000
+            share = (before["loss"] - target) / (before["loss"] - event["loss"])
+            return (before["train_ms"] + share * (event["train_ms"] - before["train_ms"])) / 1000
+        before = event
+    return None
+
+
 @dataclass
 class Row:
     item: Item
@@ -110,7 +125,10 @@ def rows_of(arguments: argparse.Namespace, items: list[Item]) -> list[Row]:
             continue
         differences = [run["val_loss"] - runs[WHOLE][seed]["val_loss"] for seed, run in done.items()]
         error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
-        times = [run["time_to_target_ms"] for run in done.values() if run.get("target_reached")]
+        times = [
+            seconds_to(arguments.target or run["target_loss"], arguments.out / item.name / f"seed={seed}")
+            for seed, run in done.items()
+        ]
         rows.append(
             Row(
                 item,
@@ -120,7 +138,7 @@ def rows_of(arguments: argparse.Namespace, items: list[Item]) -> list[Row]:
                 statistics.mean(differences),
                 error,
                 statistics.median(run["step_ms"]["p50"] for run in done.values()),
-                statistics.mean(times) / 1000 if len(times) == len(done) else None,
+                None if None in times else statistics.median(times),
             )
         )
     return rows
@@ -165,12 +183,13 @@ def seeds_of(text: str) -> list[int]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        usage="ablation.py CONFIG ITEMS [--seeds 1,2,3] [--out DIR] [--svg FILE] [--table-only] [--speedrun FILE]"
-        " [-- OPTIONS of speedrun train]",
+        usage="ablation.py CONFIG ITEMS [--seeds 1,2,3] [--target LOSS] [--out DIR] [--svg FILE] [--table-only]"
+        " [--speedrun FILE] [-- OPTIONS of speedrun train]",
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path, metavar="CONFIG")
     parser.add_argument("items", type=Path, metavar="ITEMS")
     parser.add_argument("--seeds", type=seeds_of, default=[1, 2, 3], metavar="1,2,3", help="default: 1,2,3")
+    parser.add_argument("--target", type=float, metavar="LOSS", help="default: record.target_loss; needs no training again")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: logs/ablation-CONFIG's name)")
     parser.add_argument("--speedrun", type=Path, metavar="FILE", help="the program (default: as sweep.sh finds it)")
     parser.add_argument("--table-only", action="store_true", help="train nothing: the table of what is there")

@@ -176,6 +176,16 @@ expect 2 "no_such.json" "$speedrun" bench no_such.json
 expect 2 "steps" "$speedrun" bench tiny.json --steps 0
 expect 2 "no group takes" "$speedrun" bench tiny.json --set 'optimizers.groups=[{"type":"adamw","params":["blocks.*"]}]'
 expect 2 "device: 'cuda'" env CUDA_VISIBLE_DEVICES=-1 "$speedrun" bench tiny.json --set device=cuda
+expect 0 "^tiny.json: [0-9]* steps would take about [0-9.]* s of training here" "$speedrun" bench tiny.json --run 0.1
+expect 0 "^steps 3 to 8: [0-9.]* ms each" staged bench --run 0.1
+expect 0 '"train_ms": [0-9]' "$speedrun" bench tiny.json --run 0.1 --json
+python3 -m json.tool out >/dev/null || fail "bench --run --json prints no JSON"
+expect 2 "stage" staged bench --run 1 --stage 0
+expect 2 "run" "$speedrun" bench tiny.json --run soon
+# A config's model as its seed makes it, which has learned nothing.
+expect 0 "chapter" "$speedrun" sample tiny.json --tokens 5 --prompt "chapter "
+expect 0 "validation loss [56]\\." "$speedrun" eval tiny.json
+expect 2 "not a config" "$speedrun" eval no_such.json
 [ ! -e logs ] || fail "the bench left a run folder"
 
 # A run, and its folder is never overwritten.
@@ -272,6 +282,8 @@ expect 3 "train_000000.bin: damaged.* SHA-256 is .*, expected" "$speedrun" train
 expect 3 "train_000000.bin: damaged.* SHA-256 is .*, expected" "$speedrun" prepare --verify tiny
 [ ! -e logs/damaged ] || fail "a run on damaged data left a folder"
 mv whole tiny/train_000000.bin
+expect 2 "vocab_size 200 is below the 257 tokens of the dataset tiny" "$speedrun" train tiny.json --name small --set model.vocab_size=200
+[ ! -e logs/small ] || fail "a run that is too small for its data left a folder"
 
 # Divergence: exit 4, naming step and parameter.
 expect 4 "diverged at step [0-9]*: .*weight" "$speedrun" train tiny.json --name wild --set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000

@@ -1,6 +1,7 @@
 // The bench of a step: what its table says of made-up times, and of real steps of tiny models. No time is
 // held to anything but itself.
 #include "train/engine/step_bench.h"
+#include "train/engine/run_estimate.h"
 
 #include <algorithm>
 #include <map>
@@ -190,6 +191,22 @@ TEST_F(StepBenchTest, ChangesNoBit) {
         return values;
     };
     EXPECT_EQ(losses(true), losses(false));
+}
+
+// Stages of one shape are timed once; the rows of the second are twice as many.
+TEST_F(StepBenchTest, EstimatesEveryStageOfARun) {
+    const RunEstimate e =
+        estimate_run(config({"schedule.stages=[4, 9, 12]", "batch.tokens_per_step=[512, 1024, 512]",
+                             "threads=1", "data.train=[]"}),
+                     0.2);
+    ASSERT_EQ(e.stages.size(), 3u);
+    EXPECT_EQ(e.stages[1].first_step, 4);
+    EXPECT_EQ(e.stages[1].end_step, 9);
+    EXPECT_GT(e.stages[0].step_ms, 0);
+    EXPECT_EQ(e.stages[0].step_ms, e.stages[2].step_ms);
+    EXPECT_GT(e.stages[1].step_ms, e.stages[0].step_ms);
+    EXPECT_DOUBLE_EQ(e.train_ms(), 7 * e.stages[0].step_ms + 5 * e.stages[1].step_ms);
+    EXPECT_FALSE(e.device.empty());
 }
 
 }  // namespace step_bench_test

@@ -11,6 +11,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "data/json_text.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -69,9 +70,20 @@ Header read_header(const std::string& path) {
     }
     std::string text(static_cast<size_t>(length), ' ');
     file.read(text.data(), length);
-    Json header = Json::parse(text, nullptr, false);
-    if (!file || !header.is_object()) throw_data("{}: the header at byte 8 is not a JSON object", path);
-    return {std::move(header), static_cast<int64_t>(sizeof length) + length, size};
+    try {
+        Json header = parse_json<Json>(file ? text : "");
+        if (header.is_object())
+            return {std::move(header), static_cast<int64_t>(sizeof length) + length, size};
+    } catch (const JsonError& error) {
+        throw_data("{}: the header at byte 8 is not JSON: {}", path, error.what());
+    }
+    throw_data("{}: the header at byte 8 is not a JSON object", path);
+}
+
+std::vector<int64_t> whole_numbers(const Json& list) {
+    std::vector<int64_t> numbers;
+    for (const Json& number : list.get_ref<const Json::array_t&>()) numbers.push_back(whole_number(number));
+    return numbers;
 }
 
 // Otherwise a small file could ask for any amount of memory.
@@ -135,9 +147,11 @@ std::vector<TensorEntry> read_safetensors_entries(const std::string& path) {
         std::vector<int64_t> offsets;
         try {
             tensor.dtype = type_of(entry.at("dtype").get<std::string>(), where);
-            tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
-            offsets = entry.at("data_offsets").get<std::vector<int64_t>>();
+            tensor.shape = whole_numbers(entry.at("shape"));
+            offsets = whole_numbers(entry.at("data_offsets"));
         } catch (const Json::exception& error) {
+            throw_data("{}: {}", where, error.what());
+        } catch (const JsonError& error) {
             throw_data("{}: {}", where, error.what());
         }
         const int64_t bytes = bytes_of(tensor, size);

@@ -6,6 +6,7 @@
 #include "train/commands/commands.h"
 #include "train/config/config_json.h"
 #include "train/engine/memory_plan.h"
+#include "train/engine/run_estimate.h"
 #include "train/engine/step_bench.h"
 #include "train/runlog/build_info.h"
 #include "train/sharding/resolve_ranks.h"
@@ -140,6 +141,29 @@ void print_json(const BenchOptions& options, const Config& config, const Runtime
     std::printf("%s\n", json.dump(2).c_str());
 }
 
+int print_run(const BenchOptions& options, const Config& config) {
+    const RunEstimate estimate = estimate_run(config, *options.run_seconds);
+    if (options.json) {
+        Json json = {{"config", options.config},
+                     {"device", estimate.device},
+                     {"git_sha", build_info().git_sha},
+                     {"train_ms", estimate.train_ms()},
+                     {"stages", Json::array()}};
+        for (const StageTime& stage : estimate.stages)
+            json["stages"].push_back(
+                {{"first_step", stage.first_step}, {"end_step", stage.end_step}, {"step_ms", stage.step_ms}});
+        std::printf("%s\n", json.dump(2).c_str());
+        return 0;
+    }
+    for (const StageTime& stage : estimate.stages)
+        std::printf("steps %lld to %lld: %.1f ms each\n", static_cast<long long>(stage.first_step + 1),
+                    static_cast<long long>(stage.end_step), stage.step_ms);
+    std::printf("%s: %lld steps would take about %.1f s of training here (%s)\n", options.config.c_str(),
+                static_cast<long long>(estimate.stages.back().end_step), estimate.train_ms() * 1e-3,
+                estimate.device.c_str());
+    return 0;
+}
+
 }  // namespace
 
 int run_bench(const BenchOptions& options) {
@@ -148,8 +172,10 @@ int run_bench(const BenchOptions& options) {
         if (world->size() > 1) {
             throw_usage("bench times one rank, and a launcher started {}: run it without one", world->size());
         }
-        Config config = read_config(options.config, options.settings).in_chosen_stage(options.stage);
+        Config config = read_config(options.config, options.settings);
         if (options.threads) config.threads = *options.threads;
+        if (options.run_seconds) return print_run(options, config);
+        config = config.in_chosen_stage(options.stage);
         const Ranks ranks = resolve_ranks(config, *world);
         Runtime runtime(runtime_options(config, ranks));
         require_memory(config, runtime.device(), ranks);

@@ -139,9 +139,18 @@ int run_command_line(int argc, char** argv) {
         ->check(CLI::Range(0, 10000));
     bench_command->add_option("--threads", bench.threads, "of the CPU; 0: all; default: the config's")
         ->check(CLI::Range(0, 4096));
+    CLI::Option* bench_stage =
+        bench_command
+            ->add_option("--stage", bench.stage,
+                         "the stage of the schedule, from 0, to time; default: the last")
+            ->type_name("N");
     bench_command
-        ->add_option("--stage", bench.stage, "the stage of the schedule, from 0, to time; default: the last")
-        ->type_name("N");
+        ->add_option("--run", bench.run_seconds,
+                     "instead: how long the whole training would take here, from about so many seconds of "
+                     "steps shared among the stages of the schedule")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.0, 3600.0))
+        ->excludes(bench_stage);
     bench_command->add_flag("--json", bench.json, "one JSON object, times in ms, per step");
     bench_command->footer(
         "Trains on the config's data, or where its shards are not there on made-up tokens; nothing is "
@@ -154,13 +163,17 @@ int run_command_line(int argc, char** argv) {
         "One rank. Figures are means over the middle half of the steps by time.");
 
     EvalOptions eval;
-    CLI::App* eval_command = app.add_subcommand("eval", "validation loss of a run or checkpoint");
-    eval_command->add_option("run", eval.run, "run folder, or a checkpoint in it")->required();
+    CLI::App* eval_command =
+        app.add_subcommand("eval", "validation loss of a run, a checkpoint or a config's untrained model");
+    eval_command->add_option("run", eval.run, "run folder, a checkpoint in it, or a config (.json)")
+        ->required();
     add_settings(eval_command, eval.settings);
 
     SampleOptions sample;
-    CLI::App* sample_command = app.add_subcommand("sample", "generate text from a run or checkpoint");
-    sample_command->add_option("run", sample.run, "run folder, or a checkpoint in it")->required();
+    CLI::App* sample_command =
+        app.add_subcommand("sample", "generate text from a run, a checkpoint or a config's untrained model");
+    sample_command->add_option("run", sample.run, "run folder, a checkpoint in it, or a config (.json)")
+        ->required();
     add_settings(sample_command, sample.settings);
     sample_command->add_option("--prompt", sample.prompt, "text to continue");
     sample_command->add_option("--tokens", sample.tokens, "tokens to generate at most")

@@ -53,12 +53,13 @@ struct BenchOptions {
     std::optional<int64_t> threads;  // overrides the config's
     std::optional<int64_t> stage;    // the last one
     int64_t steps = 10, warmup = 3;
+    std::optional<double> run_seconds;  // how long the whole run would take instead, from so many seconds of it
     bool json = false;
 };
 int run_bench(const BenchOptions& options);
 
 struct EvalOptions {
-    std::string run;  // run folder, or one of its checkpoints
+    std::string run;  // run folder, one of its checkpoints, or a config
     std::vector<std::string> settings;
 };
 int run_eval(const EvalOptions& options);

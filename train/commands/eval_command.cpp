@@ -17,20 +17,21 @@ namespace speedrun {
 FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
                               bool single_sequence) {
     std::optional<CheckpointReader> checkpoint;
+    const bool untrained = run.ends_with(".json") && std::filesystem::is_regular_file(run);
     if (is_checkpoint(run)) {
         checkpoint.emplace(run);
         for (const CheckpointFile& file : checkpoint->info().files) checkpoint->verify_file(file);
         checkpoint->index();
-    } else if (!std::filesystem::is_regular_file(run + "/config.json")) {
+    } else if (!untrained && !std::filesystem::is_regular_file(run + "/config.json")) {
         throw_usage(
-            "{}: not a run folder (it has no config.json) and not a checkpoint; runs are in logs/, or where "
-            "--out said",
+            "{}: not a run folder (it has no config.json), not a checkpoint and not a config; runs are in "
+            "logs/, or where --out said",
             run);
     }
     FinishedRun result;
     result.config = checkpoint
                         ? parse_config(checkpoint->info().config, run + "/checkpoint.json: config", settings)
-                        : read_config(run + "/config.json", settings);
+                        : read_config(untrained ? run : run + "/config.json", settings);
     Config& config = result.config;
     if (single_sequence)
         config.batch.microbatch_tokens = config.batch.tokens_per_step = config.batch.sequence_length;
@@ -40,6 +41,8 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
     if (checkpoint) {
         checkpoint->expect_tensors(checkpoint_tensors(model.table(), config.optimizers));
         load_checkpoint(*checkpoint, *result.runtime, *result.runner);
+    } else if (untrained) {
+        result.runner->initialize(static_cast<uint64_t>(config.seed));
     } else {
         load_weights(run + "/checkpoints/final", model.table(), model.parameters());
     }

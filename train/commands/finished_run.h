@@ -16,7 +16,7 @@ struct FinishedRun {
 };
 
 // Opens RUN/config.json (with settings on top) and loads RUN/checkpoints/final; or a checkpoint, which has
-// both. The microbatch is one as of the run, or a single sequence. Throws a usage or data error that says
+// both; or a config, whose model is as its seed initialises it. The microbatch is one as of the run, or a single sequence. Throws a usage or data error that says
 // what is missing.
 FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
                               bool single_sequence);

@@ -17,6 +17,7 @@
 #include "train/commands/train_run.h"
 #include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
+#include "train/engine/batch_sources.h"
 #include "train/engine/memory_plan.h"
 #include "train/engine/trainer.h"
 #include "train/hf/hf_gpt2.h"
@@ -167,6 +168,7 @@ void check_run(const Config& config, const Ranks& ranks, const TrainOptions& opt
          {std::pair{&config.data.train, "data.train"}, std::pair{&config.data.val, "data.val"}}) {
         if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);
         verify_shards(expand_globs(*patterns), kHashedAtStart);
+        open_dataset(config, *patterns, key);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "data/dataset.h"
 #include "train/engine/batch_sources.h"
+#include "train/engine/step_loop.h"
 #include "train/runlog/environment.h"
 
 namespace speedrun {
@@ -46,40 +47,6 @@ class Batches {
     std::optional<Prefetcher> prefetcher_;
     std::unique_ptr<BatchSource> source_;
 };
-
-// Runs steps as the trainer does, one enqueued ahead of the one collected.
-class StepLoop {
-  public:
-    StepLoop(StepRunner& runner, BatchSource& source) : runner_(runner), source_(source) {}
-
-    // Times of the steps in ms. enqueued: called with each step's number after it is enqueued.
-    std::vector<double> run(int64_t count, const std::function<void(int64_t)>& enqueued = {}) {
-        std::vector<double> times;
-        runner_.start_clock();
-        for (int64_t i = 0; i < count; ++i) {
-            runner_.enqueue(next_, source_);
-            if (enqueued) enqueued(next_);
-            ++next_;
-            if (runner_.uncollected() == 2) times.push_back(runner_.collect().step_ms);
-        }
-        while (runner_.uncollected() > 0) times.push_back(runner_.collect().step_ms);
-        return times;
-    }
-
-  private:
-    StepRunner& runner_;
-    BatchSource& source_;
-    int64_t next_ = 0;
-};
-
-// Means of whole periods, without the first step.
-void add_periods(const std::vector<double>& times, int64_t period, std::vector<double>& means) {
-    for (size_t i = 1; i + period <= times.size(); i += period) {
-        double sum = 0;
-        for (size_t k = i; k < i + period; ++k) sum += times[k];
-        means.push_back(sum / static_cast<double>(period));
-    }
-}
 
 std::vector<TimedCall> timed_calls(const std::vector<MeteredOps::Call>& calls,
                                    const std::vector<int64_t>& step_ends, int64_t first_step) {

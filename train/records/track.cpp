@@ -76,11 +76,11 @@ Track parse_track(const std::string& text, const std::string& origin) {
         for (const SortedJson& shard : track.lock.empty() ? dataset.at("shards") : SortedJson::array())
             track.shards.push_back({shard.at("file").get<std::string>(), shard.at("split").get<std::string>(),
                                     whole_number(shard.at("tokens")), shard.at("sha256").get<std::string>()});
-        track.validation_tokens = json.at("validation").at("tokens");
+        track.validation_tokens = whole_number(json.at("validation").at("tokens"));
         track.target_loss = json.at("target_loss");
         track.hardware_class = json.at("hardware_class").get<std::string>();
         const SortedJson& rules = json.at("rules");
-        track.rules.min_runs = rules.at("min_runs");
+        track.rules.min_runs = whole_number(rules.at("min_runs"));
         track.rules.max_loss_p = rules.at("max_loss_p");
         track.rules.max_time_p = rules.at("max_time_p");
         track.rules.loss_margin = rules.at("systems_only").at("loss_margin");

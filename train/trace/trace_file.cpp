@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "data/json_text.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -14,9 +15,17 @@ namespace {
 
 using SortedJson = nlohmann::json;
 
+int process_of(const SortedJson& event) {
+    return static_cast<int>(whole_number(event.at("pid")));
+}
+
+int thread_of(const SortedJson& event) {
+    return static_cast<int>(whole_number(event.value("tid", SortedJson(0))));
+}
+
 void add_metadata(const SortedJson& event, Trace& trace,
                   std::map<std::pair<int, int>, std::string>& streams) {
-    const int rank = event.at("pid"), thread = event.value("tid", 0);
+    const int rank = process_of(event), thread = thread_of(event);
     const std::string name = event.at("name");
     if (name == "process_name") trace.ranks[rank] = event.at("args").at("name");
     if (name == "thread_name") streams[{rank, thread}] = event.at("args").at("name");
@@ -25,8 +34,8 @@ void add_metadata(const SortedJson& event, Trace& trace,
 
 TraceSpan span_of(const SortedJson& event, const std::map<std::pair<int, int>, std::string>& streams) {
     TraceSpan span;
-    span.rank = event.at("pid");
-    const auto stream = streams.find({span.rank, event.value("tid", 0)});
+    span.rank = process_of(event);
+    const auto stream = streams.find({span.rank, thread_of(event)});
     if (stream != streams.end()) span.stream = stream->second;
     span.label = event.at("name");
     span.communicates = event.value("cat", "") == "communication";
@@ -34,10 +43,10 @@ TraceSpan span_of(const SortedJson& event, const std::map<std::pair<int, int>, s
     span.end_ms = span.begin_ms + event.at("dur").get<double>() * 1e-3;
     if (!event.contains("args")) return span;
     const SortedJson& args = event.at("args");
-    span.step = args.value("step", int64_t{-1});
+    span.step = whole_number(args.value("step", SortedJson(-1)));
     span.phase = args.value("phase", "");
     span.bucket = args.value("bucket", "");
-    span.bytes = args.value("bytes", int64_t{0});
+    span.bytes = whole_number(args.value("bytes", SortedJson(0)));
     return span;
 }
 
@@ -62,6 +71,8 @@ Trace read_trace(const std::string& path) {
         for (const SortedJson& event : events)
             if (event.at("ph") == "X") trace.spans.push_back(span_of(event, streams));
     } catch (const SortedJson::exception& error) {
+        throw_data("{}: not a trace of 'speedrun train --trace': {}", path, error.what());
+    } catch (const JsonError& error) {
         throw_data("{}: not a trace of 'speedrun train --trace': {}", path, error.what());
     }
     if (std::none_of(trace.spans.begin(), trace.spans.end(), [](const auto& s) { return s.step >= 0; }))
