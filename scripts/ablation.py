@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WHOLE = "whole"
+TURNS = 3
 
 EPILOG = """\
 ITEMS is a JSON list of {"name": "smear", "what": "smear of the input", "set": {"model.input": [...]}}: the keys of
@@ -20,10 +21,12 @@ what is done, continues what was stopped and repeats what failed. Seeds are the 
 a shared machine.
 
 The table, in Markdown on standard output: loss after the last step, and how far it is from the whole config's, mean over seeds
-of the differences of equal seeds with the standard error of that mean; the median of the runs' median steps; the median of the
-seconds of training to the target, on a straight line between the two validations around it, "-" where a run did not reach it.
+of the differences of equal seeds with the standard error of that mean; the mean step of a training; seconds of training to the
+target, "-" where a run did not reach it. Times are not those of the runs, between which a machine may have had other things to do:
+`speedrun bench --run` measures every item's steps, all items three times in turns, and the steps to the target (on a straight line
+between the two validations around it, mean over seeds) are as long as that says. Leave the machine alone while it does.
 
-  scripts/ablation.py configs/kjv_newest.json configs/kjv_newest.ablation.json --svg docs/ablation.svg -- --set record.target_loss=1.25"""
+  scripts/ablation.py configs/kjv_newest.json records/ablation/kjv_newest.json --svg docs/kjv_newest_ablation.svg -- --set record.target_loss=1.25"""
 
 
 @dataclass
@@ -89,7 +92,25 @@ def summaries(folder: Path, seeds: list[int]) -> dict[int, dict]:
     return found
 
 
-def seconds_to(target: float, run: Path) -> float | None:
+def time_steps(arguments: argparse.Namespace, items: list[Item]) -> None:
+    program = arguments.speedrun or ROOT / "build/release/speedrun"
+    if not Path(program).is_file():
+        program = "speedrun"
+    for turn in range(TURNS):
+        for item in items:
+            path = arguments.out / item.name / "times.json"
+            times = json.loads(path.read_text()) if path.is_file() else []
+            if len(times) > turn:
+                continue
+            print(f"steps without {item.what}, turn {turn + 1} of {TURNS}", file=sys.stderr, flush=True)
+            command = [str(program), "bench", str(arguments.config), "--run", "2", "--json"]
+            result = subprocess.run(command + arguments.options + item.options, stdout=subprocess.PIPE, text=True)
+            if result.returncode != 0:
+                raise SystemExit(result.returncode)
+            path.write_text(json.dumps(times + [json.loads(result.stdout)["stages"]]) + "\n")
+
+
+def steps_to(target: float, run: Path) -> float | None:
     before = None
     for line in (run / "metrics.jsonl").read_text().splitlines():
         event = json.loads(line)
@@ -97,11 +118,15 @@ def seconds_to(target: float, run: Path) -> float | None:
             continue
         if event["loss"] <= target:
             if before is None:
-                return event["train_ms"] / 1000
+                return event["step"]
             share = (before["loss"] - target) / (before["loss"] - event["loss"])
-            return (before["train_ms"] + share * (event["train_ms"] - before["train_ms"])) / 1000
+            return before["step"] + share * (event["step"] - before["step"])
         before = event
     return None
+
+
+def seconds_of(steps: float, stages: list[dict]) -> float:
+    return sum(stage["step_ms"] * max(0, min(steps, stage["end_step"]) - stage["first_step"]) for stage in stages) / 1000
 
 
 @dataclass
@@ -125,10 +150,14 @@ def rows_of(arguments: argparse.Namespace, items: list[Item]) -> list[Row]:
             continue
         differences = [run["val_loss"] - runs[WHOLE][seed]["val_loss"] for seed, run in done.items()]
         error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
-        times = [
-            seconds_to(arguments.target or run["target_loss"], arguments.out / item.name / f"seed={seed}")
+        path = arguments.out / item.name / "times.json"
+        turns = json.loads(path.read_text()) if path.is_file() else []
+        total = done[min(done)]["steps"]
+        reached = [
+            steps_to(arguments.target or run["target_loss"], arguments.out / item.name / f"seed={seed}")
             for seed, run in done.items()
         ]
+        to_target = None if None in reached or not turns else statistics.mean(reached)
         rows.append(
             Row(
                 item,
@@ -137,8 +166,8 @@ def rows_of(arguments: argparse.Namespace, items: list[Item]) -> list[Row]:
                 statistics.mean(run["val_loss"] for run in done.values()),
                 statistics.mean(differences),
                 error,
-                statistics.median(run["step_ms"]["p50"] for run in done.values()),
-                None if None in times else statistics.median(times),
+                statistics.median(seconds_of(total, stages) for stages in turns) * 1000 / total if turns else math.nan,
+                None if to_target is None else statistics.median(seconds_of(to_target, stages) for stages in turns),
             )
         )
     return rows
@@ -208,6 +237,8 @@ def main() -> int:
         fail(f"{arguments.config}: no such config")
     items = read_items(arguments.items)
     succeeded = arguments.table_only or train(arguments, items)
+    if succeeded and not arguments.table_only:
+        time_steps(arguments, items)
     rows = rows_of(arguments, items)
     if not rows or rows[0].item.name != WHOLE:
         fail(f"{arguments.out / WHOLE}: no run of the whole config is done")

@@ -111,22 +111,22 @@ double tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
 
 const std::vector<GpuModel>& gpu_models() {
     static const std::vector<GpuModel> kModels = {
-        // NVIDIA's data sheet: 3.35 TB/s, 989.4 TFLOP/s bf16 (dense), 1978.9 fp8, 66.9 f32, 132 SMs. mma.sync: about 65%
+        // NVIDIA's data sheet: 3.35 TB/s, 989.4 TFLOP/s bf16 (dense), 1978.9 fp8, 66.9 f32, 132 SMs, 80 GB. mma.sync: about 65%
         // of what wgmma reaches. Gap: 840 nodes of a graph in 0.8 ms, by count.
         {"h100", "NVIDIA H100 SXM 80GB", 3.0 * kTera, 798 * kTera, 2 * 798 * kTera,
-         66.9 * kProductShare * kTera, 0.65, 132, 1.0,
+         66.9 * kProductShare * kTera, 0.65, 132, 80, 1.0,
          "copy and bf16 product measured by others; f32, mma.sync and gaps assumed"},
-        // Data sheet: 4.8 TB/s, otherwise the H100's.
+        // Data sheet: 4.8 TB/s, 141 GB, otherwise the H100's.
         {"h200", "NVIDIA H200 SXM 141GB", 4.3 * kTera, 798 * kTera, 2 * 798 * kTera,
-         66.9 * kProductShare * kTera, 0.65, 132, 1.0,
+         66.9 * kProductShare * kTera, 0.65, 132, 141, 1.0,
          "copy measured by others; products taken from the H100; f32, mma.sync and gaps assumed"},
-        // Data sheet: 2.039 TB/s, 312 TFLOP/s bf16 (dense), 19.5 f32, 108 SMs. It has no other
+        // Data sheet: 2.039 TB/s, 312 TFLOP/s bf16 (dense), 19.5 f32, 108 SMs, 80 GB. It has no other
         // instruction than mma.sync.
         {"a100", "NVIDIA A100 SXM 80GB", 2.039 * kCopyShare * kTera, 312 * kProductShare * kTera, 0,
-         19.5 * kProductShare * kTera, 1.0, 108, 1.3, "data sheet times an H100's shares; gaps assumed"},
-        // Ada's white paper: 1.008 TB/s, 165.2 TFLOP/s bf16 with f32 sums (dense), 330.3 fp8, 82.6 f32, 128 SMs.
+         19.5 * kProductShare * kTera, 1.0, 108, 80, 1.3, "data sheet times an H100's shares; gaps assumed"},
+        // Ada's white paper: 1.008 TB/s, 165.2 TFLOP/s bf16 with f32 sums (dense), 330.3 fp8, 82.6 f32, 128 SMs, 24 GB.
         {"4090", "NVIDIA GeForce RTX 4090", 1.008 * kCopyShare * kTera, 165.2 * kProductShare * kTera,
-         330.3 * kProductShare * kTera, 82.6 * kProductShare * kTera, 1.0, 128, 1.0,
+         330.3 * kProductShare * kTera, 82.6 * kProductShare * kTera, 1.0, 128, 24, 1.0,
          "data sheet times an H100's shares; gaps assumed"},
     };
     return kModels;

@@ -21,6 +21,7 @@ struct GpuModel {
     double f32_flops_per_s;    // the same in f32 (no TF32: cuBLASLt is asked for CUBLAS_COMPUTE_32F)
     double mma_share;  // of bf16_flops_per_s, what mma.sync, which our own kernels are made of, can reach
     int num_sms;
+    int memory_gb;         // 10^9 bytes
     double launch_gap_us;  // from the end of a kernel to the begin of the next, inside a CUDA graph
     const char* source;    // of the rates
 

@@ -1,4 +1,4 @@
-// A step that is predicted takes as long as one that runs. Both in virtual time (tests/distributed/virtual_clock.h): the
+// A step that is predicted takes as long as one that runs. Both in virtual time (tests/distributed/virtual_steps.h): the
 // engine on ranks that are threads against the recording of one rank, which is replayed.
 #include "train/timeline/step_timeline.h"
 
@@ -6,42 +6,19 @@
 
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"
-#include "tests/distributed/virtual_clock.h"
+#include "tests/distributed/virtual_steps.h"
 #include "tests/temp_dir.h"
-#include "train/comm/simulated_world.h"
 #include "train/trace/overlap.h"
 
 namespace speedrun::testing {
 namespace step_timeline_test {
 
 RuntimeOptions options_of(const Mode& mode) {
-    return {.device = DeviceKind::cpu,
-            .precision = mode.precision,
-            .threads = 1,
-            .communicates = mode.ranks() > 1};
+    return virtual_options(mode.precision, mode.ranks());
 }
 
 // Relative: sums of thousands of times, of which the clock has whole nanoseconds.
 constexpr double kRounding = 1e-5;
-
-// Pieces of one stream take different times, so that their order counts.
-double cost_ms(const std::string& stream, const char* label) {
-    if (is_communication(label)) return 0;
-    const double length = 1 + 0.1 * static_cast<double>(std::string(label).size() % 7);
-    return stream == "compute" ? length : stream == "optimizer" ? 0.3 * length : 0.0;
-}
-
-ItemTime time_item(const RecordedSteps& steps, const RecordedItem& item) {
-    return {0, 1e-3 * cost_ms(steps.streams[static_cast<size_t>(item.stream)], item.label)};
-}
-
-Network network_of(const NetworkModel& model) {
-    constexpr int kOneHost = 65536;
-    return {.ranks_per_host = kOneHost,
-            .start_us = model.latency_s * 1e6,
-            .inside = {0, model.bytes_per_s * 1e-9},
-            .shared = false};  // ranks that are asleep do not disturb each other
-}
 
 StepTimeline predict(const Mode& mode, const NetworkModel& network) {
     const Ranks ranks(mesh_of(mode), sharing_of(mode));
@@ -49,36 +26,16 @@ StepTimeline predict(const Mode& mode, const NetworkModel& network) {
     return predict_steps(steps, time_item, network_of(network), false);
 }
 
-// Steps of rank 0, in a world that threads make; ms of each.
-std::vector<double> steps_ms(const Mode& mode, World& world, CpuClock* clock, int64_t periods) {
-    std::vector<double> ms;
-    const Ranks ranks(mesh_of(mode), sharing_of(mode), &world);
-    Runtime runtime(options_of(mode));
-    if (clock) static_cast<CpuDevice&>(runtime.device()).set_clock(*clock);
-    StepRunner runner(config_of(mode), runtime, ranks);
-    runner.warm_up();
-    runner.initialize(3);
-    const auto batches = batches_of(mode, ranks);
-    runner.start_clock();
-    for (int64_t step = 0; step < periods * runner.period(); ++step) {
-        runner.enqueue(step, *batches);
-        if (runner.uncollected() == 2) ms.push_back(runner.collect().step_ms);
-    }
-    ms.push_back(runner.collect().step_ms);
-    return ms;
+Ranks ranks_of(const Mode& mode) {
+    return Ranks(mesh_of(mode), sharing_of(mode));
 }
 
-// In virtual time, of a late step: the pipeline is full.
+MakeBatches batches_of(const Mode& mode) {
+    return [&mode](const Ranks& ranks) { return testing::batches_of(mode, ranks); };
+}
+
 double run_ms(const Mode& mode, const NetworkModel& network) {
-    double ms = 0;
-    run_ranks(mode.ranks(), [&](World& threads) {
-        const auto clocked = make_clocked_world(threads);
-        const auto world = make_simulated_world(*clocked, {network, 0, 1}, pass_virtual_time);
-        VirtualClock clock(cost_ms);
-        const std::vector<double> all = steps_ms(mode, *world, &clock, 4);
-        if (threads.rank() == 0) ms = all.back();
-    });
-    return ms;
+    return virtual_step_ms(config_of(mode), ranks_of(mode), mode.precision, network, batches_of(mode));
 }
 
 // On the machine's clock, of the fastest step.
@@ -86,7 +43,8 @@ double slept_ms(const Mode& mode, const NetworkModel& network) {
     double ms = 0;
     run_ranks(mode.ranks(), [&](World& threads) {
         const auto world = make_simulated_world(threads, {network, 0, 1});
-        const std::vector<double> all = steps_ms(mode, *world, nullptr, 3);
+        const std::vector<double> all = steps_ms(config_of(mode), ranks_of(mode).with_world(*world),
+                                                 options_of(mode), batches_of(mode), nullptr, 3);
         if (threads.rank() == 0) ms = *std::min_element(all.begin() + 1, all.end());
     });
     return ms;

@@ -50,21 +50,24 @@ expect 0 "| Muon |" ablation tiny.json items.json --seeds 1,2
 [ "$(stat -c %Y logs/ablation-tiny/muon/seed=1/summary.json)" = "$before" ] || fail "a run that was done is repeated"
 [ "$(cell Muon 3)" = "$(awk -F ' *[|] *' '$2 == "Muon" { print $3 }' first)" ] || fail "the run that was missing gave another loss"
 
-# The time to a target lies on the line between two validations.
-printf '{"status": "done", "steps": 4, "val_loss": 1.0, "parameters": 5, "target_loss": 1.5, "step_ms": {"p50": 2.0}}' >made.json
+# The steps to a target lie on the line between two validations.
+printf '{"status": "done", "steps": 4, "val_loss": 1.0, "parameters": 5, "target_loss": 1.5, "step_ms": {}}' >made.json
 for item in whole muon width; do
     mkdir -p "made/$item/seed=1"
     cp made.json "made/$item/seed=1/summary.json"
-    for at in "2 3.0 4000" "3 2.0 6000" "4 1.0 9000"; do
-        # shellcheck disable=SC2086  # three numbers
-        printf '{"event":"val","step":%s,"loss":%s,"train_ms":%s}\n' $at
+    # Two stages, of steps of 1000 and 3000 ms; the median of three turns.
+    turn() { printf '[{"first_step": 0, "end_step": 2, "step_ms": %s}, {"first_step": 2, "end_step": 4, "step_ms": %s}]' "$1" "$2"; }
+    echo "[$(turn 1000 3000), $(turn 9000 9000), $(turn 10 30)]" >"made/$item/times.json"
+    for at in "2 3.0" "3 2.0" "4 1.0"; do
+        # shellcheck disable=SC2086  # two numbers
+        printf '{"event":"val","step":%s,"loss":%s}\n' $at
     done >"made/$item/seed=1/metrics.jsonl"
 done
 made() { python3 "$here/../../scripts/ablation.py" tiny.json items.json --seeds 1 --out made --table-only "$@"; }
-expect 0 "| nothing | 1.0000 |  | 2.0 ms | 7.5 s |" made
-expect 0 "| nothing | 1.0000 |  | 2.0 ms | 5.0 s |" made --target 2.5
-expect 0 "| nothing | 1.0000 |  | 2.0 ms | 4.0 s |" made --target 3
-expect 0 "| nothing | 1.0000 |  | 2.0 ms | - |" made --target 0.9
+expect 0 "| nothing | 1.0000 |  | 2000.0 ms | 6.5 s |" made
+expect 0 "| nothing | 1.0000 |  | 2000.0 ms | 3.5 s |" made --target 2.5
+expect 0 "| nothing | 1.0000 |  | 2000.0 ms | 2.0 s |" made --target 3
+expect 0 "| nothing | 1.0000 |  | 2000.0 ms | - |" made --target 0.9
 
 # A target that nobody reaches has no time.
 expect 0 "| nothing | [0-9.]* |  | [0-9.]* ms | - |" python3 "$here/../../scripts/ablation.py" tiny.json items.json --seeds 1 --out unreached --speedrun "$speedrun" -- --set schedule.steps=2 --set record.target_loss=0.01

@@ -111,6 +111,19 @@ expect 0 "communication .* ms, hidden" "$speedrun" trace predicted.json
 echo '{"name": "slow", "between": {"gb_s": 1}, "inside": {"gb_s": 1}}' >network.json
 expect 0 "^network: slow" on_4 --timeline --network network.json
 expect 3 "network.json: unknown key 'gb'" eval 'echo "{\"gb\": 1}" >network.json && on_4 --timeline --network network.json'
+# Which layouts of them are fast: options that the same command takes, in their order.
+expect 0 "--set parallel.strategy=" on_4 --search
+grep -q "^ .* the config as it is$" out && grep -q "layouts tried, of which 0 need more" out || fail "the search says nothing of the config or of memory"
+first=$(grep -m 1 -o -e "--set .*" out)
+# shellcheck disable=SC2086  # words
+expect 0 "^step " on_4 --timeline $first
+expect 0 '"config_as_it_is"' on_4 --search --json
+python3 -c 'import json
+found = json.load(open("out"))
+times = [layout["step_ms"] for layout in found["layouts"]]
+assert times == sorted(times) and len(times) > 20 and found["tried"] >= len(times), found["tried"]' || fail "plan --search --json"
+expect 2 "one of them at a time" on_4 --search --timeline
+expect 2 "search" "$speedrun" plan tiny.json --search
 expect 2 "timeline" "$speedrun" plan tiny.json --timeline
 expect 2 "trace" "$speedrun" plan tiny.json --gpu h100 --trace x.json
 expect 2 "'h1000'; there are h100, h200, a100, 4090" "$speedrun" plan tiny.json --gpu h1000

@@ -86,6 +86,10 @@ int run_command_line(int argc, char** argv) {
     plan_command->add_flag("--timeline", plan.timeline,
                            "with --gpu: the step in time, with what --ranks send each other: exposed "
                            "communication, critical path, efficiency on 8 to 4,096 GPUs");
+    plan_command->add_flag(
+        "--search", plan.search,
+        "with --gpu: try meshes, strategies, microbatches, checkpointing and buckets that --ranks "
+        "can have, and list the fastest that fit, as --set options");
     plan_command
         ->add_option("--network", plan.network,
                      "with --gpu: latency and bandwidth inside a host and between hosts, as JSON "
@@ -111,8 +115,9 @@ int run_command_line(int argc, char** argv) {
                      "the stage of the schedule, from 0, that --gpu, --graph and the table of layers show; "
                      "default: the last")
         ->type_name("N");
-    plan_command->add_flag("--json", plan.json,
-                           "with --gpu: one JSON object, times in ms, per step; with --parameters: a list");
+    plan_command->add_flag(
+        "--json", plan.json,
+        "with --gpu: one JSON object, times in ms, per step (with --search: all layouts); with --parameters: a list");
     plan_command->footer(
         "--gpu runs the step's schedule on a device that computes nothing, counts each operation's calls, "
         "FLOPs\n"

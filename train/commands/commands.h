@@ -39,7 +39,8 @@ struct PlanOptions {
     bool json = false;             // of that, or of the parameters
     std::string measured;          // ops.jsonl of a report, in place of what is assumed
     bool timeline = false;         // with gpu: in time, with what the ranks send each other
-    std::string network;           // of that: JSON (train/timeline/network.h); empty: the default
+    bool search = false;           // with gpu: which layouts of the ranks are fast
+    std::string network;           // of these: JSON (train/timeline/network.h); empty: the default
     std::string trace;             // of that: write it there
     std::string graph;             // write a picture of a unit of the model there instead: .svg, .dot or .gv
     std::optional<int64_t> stage;  // that --gpu, --graph and the table of layers show; the last one

@@ -10,6 +10,7 @@
 #include "train/commands/plan_gpu.h"
 #include "train/commands/plan_graph.h"
 #include "train/commands/plan_parameters.h"
+#include "train/commands/plan_search.h"
 #include "train/commands/plan_timeline.h"
 #include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
@@ -166,8 +167,9 @@ Config in_parts(Config config) {
 
 int print_plan(const PlanOptions& options, int num_ranks) {
     const Config config = read_config(options.config, options.settings);
-    const Ranks ranks = plan_ranks(config, num_ranks);
     const Config stage = config.in_chosen_stage(options.stage);
+    if (options.search) return print_search(options, stage, num_ranks);
+    const Ranks ranks = plan_ranks(config, num_ranks);
     if (options.timeline) return print_timeline(options, stage, ranks);
     if (!options.gpu.empty()) return print_gpu_plan(options, config, ranks);
     if (!options.graph.empty()) return write_unit_picture(options, stage);
@@ -217,8 +219,10 @@ int run_plan(const PlanOptions& options) {
     if (options.gpu.empty() && ((options.json && !options.parameters) || !options.measured.empty()))
         throw_usage(
             "plan: --json is for the step that --gpu asks for or the list of --parameters, --measured for --gpu");
-    if (options.gpu.empty() && (options.timeline || !options.network.empty()))
-        throw_usage("plan: --timeline and --network are of the step that --gpu asks for");
+    if (options.gpu.empty() && (options.timeline || options.search || !options.network.empty()))
+        throw_usage("plan: --timeline, --search and --network are of the step that --gpu asks for");
+    if (options.timeline && options.search)
+        throw_usage("plan: --timeline shows one layout, --search many: one of them at a time");
     if (!options.trace.empty() && !options.timeline)
         throw_usage("plan: --trace is of the step that --timeline asks for");
     if (options.timeline && options.json) throw_usage("plan: --timeline has no --json");

@@ -108,15 +108,18 @@ Network network_of(const PlanOptions& options) {
     return options.network.empty() ? default_network() : read_network(options.network);
 }
 
+PlannedGpu::PlannedGpu(const PlanOptions& options, const Config& stage)
+    : model_(find_gpu_model(options.gpu)) {
+    if (options.measured.empty()) return;
+    report_.emplace(options.measured, gpu_compute_type(stage), stage.cuda.products == Products::hand);
+    model_ = report_->with_rates(model_);
+}
+
 int print_timeline(const PlanOptions& options, const Config& stage, const Ranks& ranks) {
-    GpuModel gpu = find_gpu_model(options.gpu);
     const DType real = gpu_compute_type(stage);
-    std::optional<MeasuredKernels> measured;
-    if (!options.measured.empty()) {
-        measured.emplace(options.measured, real, stage.cuda.products == Products::hand);
-        gpu = measured->with_rates(gpu);
-    }
-    const MeasuredKernels* const report = measured ? &*measured : nullptr;
+    const PlannedGpu planned(options, stage);
+    const GpuModel& gpu = planned.model();
+    const MeasuredKernels* const report = planned.report();
     const Network network = network_of(options);
     const PredictedStep here = predict_gpu_step(stage, ranks, gpu, report, network);
     std::printf("%s on %d x %s (modelled), %s, %s; rank 0 stands for all\n", options.config.c_str(),

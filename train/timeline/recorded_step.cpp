@@ -119,6 +119,7 @@ RecordedSteps record_steps(const Config& config, RuntimeOptions options, const R
     RecordedSteps steps;
     steps.ranks = size;
     steps.period = runner.period();
+    steps.memory_bytes = device.memory().total();
     steps.timeline = std::make_unique<Timeline>();
     runner.trace(steps.timeline.get());
     runner.start_clock();

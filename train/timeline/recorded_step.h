@@ -53,6 +53,7 @@ struct RecordedSteps {
     // and one step behind, whose begin ends the last.
     std::vector<size_t> step_begins;
     int64_t period = 1;
+    int64_t memory_bytes = 0;            // that a rank holds on its device
     std::unique_ptr<Timeline> timeline;  // what tags mean
 
     size_t first_measured() const { return static_cast<size_t>(period); }
