@@ -26,7 +26,7 @@ TEST(SafetensorsTest, ReadsWhatItSays) {
     const std::vector<NamedTensor> tensors = read_safetensors(written(dir, with_shape("[4, 4]")));
     ASSERT_EQ(tensors.size(), 1u);
     EXPECT_EQ(tensors[0].shape, (std::vector<int64_t>{4, 4}));
-    EXPECT_EQ(tensors[0].bytes, std::string(64, '\1'));
+    EXPECT_EQ(tensors[0].bytes, std::vector<char>(64, '\1'));
 }
 
 // Found by fuzzing: JSON's numbers reach beyond 64 bits, and a number that no integer holds has no defined conversion.

@@ -10,6 +10,7 @@
 #include "train/comm/even_split.h"
 #include "train/comm/ordered_sum.h"
 #include "train/comm/peer_watch.h"
+#include "train/comm/text_gather.h"
 
 namespace speedrun {
 
@@ -172,13 +173,19 @@ class MessageCommunicator final : public Communicator {
         watch_.wait(*messages, what);
     }
 
+    // Whoever has heard from the member `step` before it, in all rounds so far, has heard from 2 step members: all of them
+    // after ceil(log2 n) rounds (D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", 1988).
     void meet(const std::string& what) {
-        std::vector<char> here(static_cast<size_t>(size()) + 1);
-        const auto messages = channel_->start(kDataTag);
-        for_each_peer([&](int i, int peer) { messages->receive(peer, &here[static_cast<size_t>(i)], 1); });
-        for_each_peer([&](int, int peer) { messages->send(peer, &here.back(), 1); });
-        watch_.wait(*messages, what);
+        for (int step = 1; step < size(); step *= 2) {
+            char here = 0, there = 0;
+            const auto messages = channel_->start(kDataTag);
+            messages->receive(member((index() + size() - step) % size()), &there, 1);
+            messages->send(member((index() + step) % size()), &here, 1);
+            watch_.wait(*messages, what);
+        }
     }
+
+    int member(int i) const { return group().ranks[static_cast<size_t>(i)]; }
 
     // Begins behind this member, so that not all send to the first one first.
     template <class Work>
@@ -224,19 +231,8 @@ class MessageWorld final : public World {
     }
 
     std::vector<std::string> all_gather(const std::string& text) override {
-        std::vector<int64_t> sizes(static_cast<size_t>(size()));
-        const auto own_size = static_cast<int64_t>(text.size());
-        host_exchange(&own_size, sizeof own_size, [&](int peer) {
-            return std::pair<void*, int64_t>(&sizes[static_cast<size_t>(peer)], sizeof own_size);
-        });
-        std::vector<std::string> texts(static_cast<size_t>(size()));
-        for (size_t i = 0; i < texts.size(); ++i) texts[i].resize(static_cast<size_t>(sizes[i]));
-        host_exchange(text.data(), own_size, [&](int peer) {
-            std::string& other = texts[static_cast<size_t>(peer)];
-            return std::pair<void*, int64_t>(other.data(), static_cast<int64_t>(other.size()));
-        });
-        texts[static_cast<size_t>(rank())] = text;
-        return texts;
+        return gather_texts(*channel_, kHostTag, rank(), size(), text,
+                            [&](PendingMessages& messages) { watch_->wait(messages, "a host exchange"); });
     }
 
     void abort(ExitCode code, const std::string& reason) override {
@@ -257,18 +253,6 @@ class MessageWorld final : public World {
     }
 
   private:
-    template <class Landing>
-    void host_exchange(const void* data, int64_t bytes, Landing landing) {
-        const auto messages = channel_->start(kHostTag);
-        for (int step = 1; step < size(); ++step) {
-            const int peer = (rank() + step) % size();
-            const auto [memory, size] = landing(peer);
-            messages->receive(peer, memory, size);
-            messages->send(peer, data, bytes);
-        }
-        watch_->wait(*messages, "a host exchange");
-    }
-
     const std::unique_ptr<MessageTransport> transport_;
     std::unique_ptr<PeerWatch> watch_;  // none once finished
     const std::unique_ptr<MessageChannel> channel_;
