@@ -167,6 +167,26 @@ int run_command_line(int argc, char** argv) {
         "A share above 100%: the data came from the cache, or attention skipped what documents hide.\n"
         "One rank. Figures are means over the middle half of the steps by time.");
 
+    LaunchOptions launch;
+    CLI::App* launch_command = app.add_subcommand(
+        "launch", "run a command that trains, and again from its newest checkpoint when it dies");
+    launch_command
+        ->add_option("command", launch.command, "after --: mpirun, or what else starts speedrun train")
+        ->required();
+    launch_command->add_option("--max-restarts", launch.max_restarts, "then its exit code is ours")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 1000000));
+    launch_command
+        ->add_option("--backoff", launch.backoff_s,
+                     "seconds before the first restart; doubled for each, up to 60")
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, 3600.0));
+    launch_command->footer(
+        "  speedrun launch --max-restarts 10 -- mpirun -n 8 speedrun train CONFIG --name RUN --set checkpoint.every=100\n"
+        "--resume auto is added; metrics.jsonl stays one history. Restarted is a run that died: a rank was lost (exit\n"
+        "code 5), a signal, or 1. Not one that was refused (2, 3), diverged (4), was stopped by a signal that came to\n"
+        "launch, or died after the same step as before. Exit code: that of the last run.");
+
     EvalOptions eval;
     CLI::App* eval_command =
         app.add_subcommand("eval", "validation loss of a run, a checkpoint or a config's untrained model");
@@ -319,6 +339,7 @@ int run_command_line(int argc, char** argv) {
     if (*train_command) return run_train(train);
     if (*plan_command) return run_plan(plan);
     if (*bench_command) return run_bench(bench);
+    if (*launch_command) return run_launch(launch);
     if (*eval_command) return run_eval(eval);
     if (*sample_command) return run_sample(sample);
     if (*gradients_command) return run_gradients(gradients);

@@ -54,10 +54,19 @@ struct BenchOptions {
     std::optional<int64_t> threads;  // overrides the config's
     std::optional<int64_t> stage;    // the last one
     int64_t steps = 10, warmup = 3;
-    std::optional<double> run_seconds;  // how long the whole run would take instead, from so many seconds of it
+    std::optional<double>
+        run_seconds;  // how long the whole run would take instead, from so many seconds of it
     bool json = false;
 };
 int run_bench(const BenchOptions& options);
+
+struct LaunchOptions {
+    std::vector<std::string> command;  // that starts `speedrun train`
+    int64_t max_restarts = 3;
+    double backoff_s = 1;  // before the first restart; twice as long before each further one
+};
+// Runs the command, and again when it dies. Its last exit code.
+int run_launch(const LaunchOptions& options);
 
 struct EvalOptions {
     std::string run;  // run folder, one of its checkpoints, or a config

@@ -1,6 +1,6 @@
 #include "train/commands/plan_search.h"
 
-#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -50,11 +50,14 @@ int print_search(const PlanOptions& options, const Config& stage, int num_ranks)
         return LayoutCost{step.timeline.step_ms, step.timeline.exposed_ms, step.steps.memory_bytes};
     };
     const auto memory = static_cast<int64_t>(kShareOfMemory * 1e9 * gpu.model().memory_gb);
+    const bool watched = isatty(STDERR_FILENO) != 0;
+    const auto show = [watched](int64_t tried) {
+        if (watched && tried % 10 == 0)
+            std::fprintf(stderr, "\r%lld layouts tried", static_cast<long long>(tried));
+    };
     const LayoutSearch search =
-        search_layouts(stage, {num_ranks, network.ranks_per_host, memory}, predict, [](int64_t tried) {
-            if (tried % 10 == 0) std::fprintf(stderr, "\r%lld layouts tried", static_cast<long long>(tried));
-        });
-    std::fprintf(stderr, "\r%30s\r", "");
+        search_layouts(stage, {num_ranks, network.ranks_per_host, memory}, predict, show);
+    if (watched) std::fprintf(stderr, "\r%30s\r", "");
     if (search.layouts.empty())
         throw_usage(
             "plan --search: none of {} layouts on {} ranks fits into {:.0f} GB of an {}: more ranks, or a smaller model",

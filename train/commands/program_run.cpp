@@ -34,32 +34,36 @@ std::vector<std::string> words_of(const std::string& program, const TrainOptions
 }
 
 // In the child, after fork. Only what may be called there.
-[[noreturn]] void become(const std::vector<char*>& arguments, pid_t parent) {
+[[noreturn]] void become(const std::vector<char*>& arguments, pid_t parent, bool quiet) {
     setpgid(0, 0);  // a terminal's Ctrl-C reaches the parent alone, which passes it on once
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(127);
-    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    if (nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
-    execv(arguments.front(), arguments.data());
+    if (quiet) {
+        const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
+    }
+    execvp(arguments.front(), arguments.data());
     _exit(127);
 }
 
 }  // namespace
 
-int train_with(const std::string& program, const TrainOptions& options) {
-    if (access(program.c_str(), X_OK) != 0)
-        throw_usage("{}: cannot be run: {}", program, std::strerror(errno));
+int signal_passed_on() {
+    return stopped;
+}
+
+int run_program(const std::vector<std::string>& program, bool quiet) {
     struct sigaction action {};
     action.sa_handler = pass_on;
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaction(signal, &action, nullptr);
     if (stopped != 0) return 128 + stopped;
-    std::vector<std::string> words = words_of(program, options);
+    std::vector<std::string> words = program;
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     const pid_t parent = getpid(), child = fork();
     if (child < 0) throw_internal("fork: {}", std::strerror(errno));
-    if (child == 0) become(arguments, parent);
+    if (child == 0) become(arguments, parent, quiet);
     running = child;
     if (stopped != 0) kill(child, stopped);  // came before there was somebody to pass it to
     int status = 0;
@@ -68,8 +72,14 @@ int train_with(const std::string& program, const TrainOptions& options) {
     }
     running = 0;
     if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
-    if (WEXITSTATUS(status) == 127) throw_usage("{}: cannot be run", program);
+    if (WEXITSTATUS(status) == 127) throw_usage("{}: cannot be run", words.front());
     return WEXITSTATUS(status);
+}
+
+int train_with(const std::string& program, const TrainOptions& options) {
+    if (access(program.c_str(), X_OK) != 0)
+        throw_usage("{}: cannot be run: {}", program, std::strerror(errno));
+    return run_program(words_of(program, options), true);
 }
 
 }  // namespace speedrun
