@@ -199,7 +199,7 @@ def draw(rows: list[Row], path: Path) -> None:
     colours = ["#1f77b4" if row.difference > 2 * row.error else "#d62728" if row.difference < -2 * row.error else "#999999" for row in items]
     axes.barh([row.item.what for row in items], [row.difference for row in items], xerr=[row.error for row in items], color=colours, ecolor="#333333", capsize=2)
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel("loss without it, less the loss of the whole (nats per token; right: it helps)")
+    axes.set_xlabel("loss without it, less that of the whole, nats per token\n(right: it helps; grey: less than two standard errors)")
     axes.grid(axis="x", color="#dddddd")
     axes.set_axisbelow(True)
     figure.tight_layout()

@@ -61,17 +61,27 @@ def binary_of(arguments: argparse.Namespace) -> Path | None:
 
 
 def classes_of(folders: list[Path], binary: Path | None) -> dict[str, list[str]]:
-    """Of each record's folder the classes of its track, which the program computes; nothing without one, or of anything but tracks."""
+    """Of each record's folder the classes of its track, which the program computes; nothing without one, or of anything but tracks.
+    A class whose records were made on several classes of hardware is one for each of these: seconds compare within one alone."""
     if binary is None or not all((folder / "track.json").exists() for folder in folders):
         return {}
-    classes = {}
+    records = []
     for folder in folders:
         done = subprocess.run([binary, "records", "list", folder, "--json"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             print(f"warning: no classes of {folder}: {done.stderr.strip()}", file=sys.stderr)
             return {}
-        classes |= {record["folder"]: record.get("classes", []) for record in json.loads(done.stdout)}
-    return classes
+        records += json.loads(done.stdout)
+    hardware: dict[str, set[str]] = {}
+    for record in records:
+        for name in record.get("classes", []):
+            hardware.setdefault(name, set()).add(record["hardware_class"])
+    return {
+        record["folder"]: [
+            f"{name}, {record['hardware_class']}" if len(hardware[name]) > 1 else name for name in record.get("classes", [])
+        ]
+        for record in records
+    }
 
 
 def run(arguments: argparse.Namespace) -> None:

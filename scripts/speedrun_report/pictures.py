@@ -102,7 +102,7 @@ def _draw(axes, groups: list[Group], axis: str, most_points: int) -> None:
 
 def _panels(groups: list[Group], classes: dict[str, list[str]]) -> list[tuple[str, list[Group]]]:
     """One for each class of a track, with the records that are of it; one without a name if no track has several."""
-    names = dict.fromkeys(name for of_record in classes.values() for name in of_record)
+    names = sorted({name for of_record in classes.values() for name in of_record})
     panels = [(name, [g for g in groups if name in classes.get(g.runs[0].place.folder, [])]) for name in names]
     return panels if len(panels) > 1 else [("", groups)]
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -239,6 +240,25 @@ TEST(FrontPageTest, NamesTheConfigsOfItsRecords) {
         }
     }
     EXPECT_GE(rows, 6);
+}
+
+// The last row of the last board of each class.
+TEST(FrontPageTest, TheQuickstartTrainsWhatLeads) {
+    const std::filesystem::path root = SPEEDRUN_SOURCE_ROOT;
+    const std::string page = read_text_file((root / "README.md").string()),
+                      script = read_text_file((root / "scripts/quickstart.sh").string());
+    const std::regex line(R"(\*\*(\w+)\*\*[^\n]*|\| \[[^\n]*\]\((configs/[^)]*)\) \|)");
+    std::map<std::string, std::string> leading;
+    std::string race;
+    for (std::sregex_iterator i(page.begin(), page.end(), line), end; i != end; ++i) {
+        if ((*i)[1].matched) race = (*i)[1];
+        if ((*i)[2].matched) leading[race] = (*i)[2];
+    }
+    for (const char* name : {"open", "transformer"}) {
+        ASSERT_TRUE(leading.count(name)) << name;
+        const std::string text = fmt::format("{}={} ", name, leading[name]);
+        EXPECT_NE(script.find(text), std::string::npos) << "scripts/quickstart.sh has no " << text;
+    }
 }
 
 }  // namespace
