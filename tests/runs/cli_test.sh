@@ -123,6 +123,7 @@ found = json.load(open("out"))
 times = [layout["step_ms"] for layout in found["layouts"]]
 assert times == sorted(times) and len(times) > 20 and found["tried"] >= len(times), found["tried"]' || fail "plan --search --json"
 expect 2 "one of them at a time" on_4 --search --timeline
+expect 2 "no layout of 3 ranks can share this config's steps of 4 sequences" "$speedrun" plan tiny.json --gpu h100 --search --ranks 3
 expect 2 "search" "$speedrun" plan tiny.json --search
 expect 2 "timeline" "$speedrun" plan tiny.json --timeline
 expect 2 "trace" "$speedrun" plan tiny.json --gpu h100 --trace x.json

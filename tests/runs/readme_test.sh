@@ -35,6 +35,7 @@ elsewhere() {
     *"records attempt configs/fineweb"*) echo "tests/runs/locked_track_test.sh: it needs GPUs; there a tiny model on made-up shards" ;;
     "curl "*) echo "by hand: it downloads" ;;
     scripts/systems_record.sh*) echo "tests/runs/records_test.sh: it builds commits; there of programs" ;;
+    scripts/ablation.py*) echo "tests/runs/ablation_test.sh: hours of runs" ;;
     scripts/overlap_ab.sh*) echo "tests/runs/overlap_ab_test.sh: dozens of runs" ;;
     scripts/gpu_check.sh*) echo "tests/bench/bench_test.sh: many programs" ;;
     scripts/report.py* | scripts/to_tensorboard.py*) echo "tests/report: they need packages of PyPI" ;;

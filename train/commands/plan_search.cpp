@@ -58,6 +58,11 @@ int print_search(const PlanOptions& options, const Config& stage, int num_ranks)
     const LayoutSearch search =
         search_layouts(stage, {num_ranks, network.ranks_per_host, memory}, predict, show);
     if (watched) std::fprintf(stderr, "\r%30s\r", "");
+    if (search.tried == 0)
+        throw_usage(
+            "plan --search: no layout of {} ranks can share this config's steps of {} sequences (batch.tokens_per_step {})",
+            num_ranks, stage.batch.tokens_per_step / stage.batch.sequence_length,
+            int64_t{stage.batch.tokens_per_step});
     if (search.layouts.empty())
         throw_usage(
             "plan --search: none of {} layouts on {} ranks fits into {:.0f} GB of an {}: more ranks, or a smaller model",

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include "kernels/device/error.h"
@@ -79,7 +80,8 @@ int run_program(const std::vector<std::string>& program, bool quiet) {
 int train_with(const std::string& program, const TrainOptions& options) {
     if (access(program.c_str(), X_OK) != 0)
         throw_usage("{}: cannot be run: {}", program, std::strerror(errno));
-    return run_program(words_of(program, options), true);
+    // A file, also where its name is no path.
+    return run_program(words_of(std::filesystem::absolute(program).string(), options), true);
 }
 
 }  // namespace speedrun

@@ -1,6 +1,6 @@
 #!/bin/sh
 # `speedrun launch`: a run whose process or whose rank is killed comes to the same end, and what would come again is not repeated.
-# Usage: launch_test.sh SPEEDRUN [MPIEXEC]
+# Usage: launch_command_test.sh SPEEDRUN [MPIEXEC]
 set -u
 speedrun=$1 mpiexec=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)
