@@ -196,8 +196,8 @@ TEST_F(StepBenchTest, ChangesNoBit) {
 // Stages of one shape are timed once; the rows of the second are twice as many.
 TEST_F(StepBenchTest, EstimatesEveryStageOfARun) {
     const RunEstimate e =
-        estimate_run(config({"schedule.stages=[4, 9, 12]", "batch.tokens_per_step=[512, 1024, 512]",
-                             "threads=1", "data.train=[]"}),
+        estimate_run(config({"schedule.steps=12", "schedule.stages=[4, 9, 12]",
+                             "batch.tokens_per_step=[512, 4096, 512]", "threads=1", "data.train=[]"}),
                      0.2);
     ASSERT_EQ(e.stages.size(), 3u);
     EXPECT_EQ(e.stages[1].first_step, 4);
