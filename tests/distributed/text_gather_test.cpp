@@ -122,8 +122,8 @@ TEST(TextGatherTest, SendsFewMessages) {
                     while (!messages.test()) std::this_thread::yield();
                 };
                 // Twice: what one call left over would be the next one's.
-                right += gather_texts(channel, 1, rank, size, text_of(rank), wait) == expected &&
-                         gather_texts(channel, 1, rank, size, "", wait) ==
+                right += gather_texts(channel, rank, size, text_of(rank), 1, wait) == expected &&
+                         gather_texts(channel, rank, size, "", 1, wait) ==
                              std::vector<std::string>(static_cast<size_t>(size));
             });
         for (std::thread& rank : ranks) rank.join();

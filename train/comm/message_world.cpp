@@ -231,7 +231,7 @@ class MessageWorld final : public World {
     }
 
     std::vector<std::string> all_gather(const std::string& text) override {
-        return gather_texts(*channel_, kHostTag, rank(), size(), text,
+        return gather_texts(*channel_, rank(), size(), text, kHostTag,
                             [&](PendingMessages& messages) { watch_->wait(messages, "a host exchange"); });
     }
 

@@ -12,9 +12,8 @@ std::vector<GatherRound> gather_rounds(int rank, int size) {
     return rounds;
 }
 
-std::vector<std::string> gather_texts(MessageChannel& channel, int tag, int rank, int size,
-                                      const std::string& text,
-                                      const std::function<void(PendingMessages&)>& wait) {
+std::vector<std::string> gather_texts(MessageChannel& channel, int rank, int size, const std::string& text,
+                                      int tag, const std::function<void(PendingMessages&)>& wait) {
     std::vector<std::string> held{text};  // of this rank, the next, ...
     for (const GatherRound& round : gather_rounds(rank, size)) {
         const auto count = static_cast<size_t>(round.count);

@@ -19,10 +19,9 @@ struct GatherRound {
 // Rounds of one rank: ceil(log2 size), and with them every rank has held every text once.
 std::vector<GatherRound> gather_rounds(int rank, int size);
 
-// By rank. Collective over all ranks of the channel, on this tag. wait: returns when all of a round's messages are complete.
+// By rank. Collective over all ranks of the channel. wait: returns when all of a round's messages are complete.
 // A rank sends 2 ceil(log2 size) messages, of 8 bytes for each text but one that it passes on, and the texts.
-std::vector<std::string> gather_texts(MessageChannel& channel, int tag, int rank, int size,
-                                      const std::string& text,
-                                      const std::function<void(PendingMessages&)>& wait);
+std::vector<std::string> gather_texts(MessageChannel& channel, int rank, int size, const std::string& text,
+                                      int tag, const std::function<void(PendingMessages&)>& wait);
 
 }  // namespace speedrun
