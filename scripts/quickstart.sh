@@ -44,7 +44,7 @@ if [ "${seconds:-0}" -gt $most ]; then
 fi
 prompt="And the LORD said unto "
 step "5/7 a sample before training"
-build/release/speedrun sample "$config" --tokens 80 --prompt "$prompt"
+build/release/speedrun sample "$config" --tokens 80 --prompt "$prompt" | LC_ALL=C tr -c '[:print:]\n' '.' # any bytes yet
 step "6/7 training: $config, about ${seconds:-0} s"
 build/release/speedrun train "$config" --name "$name"
 step "7/7 a sample after training"
