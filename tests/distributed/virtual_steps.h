@@ -58,7 +58,7 @@ inline std::vector<double> steps_ms(const Config& config, const Ranks& ranks, co
     return ms;
 }
 
-// Of a late step of rank 0: the pipeline is full. ranks: planned, without a world.
+// How long a late step of rank 0 takes: the pipeline is full. ranks: planned, without a world.
 inline double virtual_step_ms(const Config& config, const Ranks& ranks, DType precision,
                               const NetworkModel& network, const MakeBatches& make_batches) {
     const int size = ranks.mesh().world_size();

@@ -6,7 +6,7 @@
 
 namespace speedrun {
 
-// Of a config of one stage, on so many ranks.
+// For a config of one stage, on so many ranks.
 int print_search(const PlanOptions& options, const Config& stage, int num_ranks);
 
 }  // namespace speedrun

@@ -15,7 +15,7 @@ namespace speedrun {
 
 namespace {
 
-// Of a config of one stage.
+// How long a step takes. config: of one stage.
 double measured_step_ms(const Config& config, Runtime& runtime, double seconds) {
     SyntheticBatches source(config);
     StepRunner runner(config, runtime);
