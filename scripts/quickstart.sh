@@ -34,18 +34,21 @@ sh data/kjv/prepare.sh build/release/speedrun
 step "4/7 how long training takes here"
 transformer=configs/kjv_small_batch.json open=configs/kjv.json most=240 # seconds; configs: FrontPageTest knows who leads
 config=$transformer
-seconds_of() { build/release/speedrun bench "$1" --run 2 --json | sed -n 's/^ *"train_ms": \([0-9]*\).*/\1/p' | sed 's/...$//'; }
+seconds_of() {
+    build/release/speedrun bench "$1" --run 2 --json >build/bench.json
+    echo $(($(sed -n 's/^ *"train_ms": \([0-9]*\).*/\1/p' build/bench.json) / 1000))
+}
 seconds=$(seconds_of "$config")
-echo "$config: about ${seconds:-0} s"
-if [ "${seconds:-0}" -gt $most ]; then
+echo "$config: about $seconds s"
+if [ "$seconds" -gt $most ]; then
     config=$open
     seconds=$(seconds_of "$config")
-    echo "$config: about ${seconds:-0} s; taken, since the other would need more than $most s"
+    echo "$config: about $seconds s; taken, since the other would need more than $most s"
 fi
 prompt="And the LORD said unto "
 step "5/7 a sample before training"
 build/release/speedrun sample "$config" --tokens 80 --prompt "$prompt" | LC_ALL=C tr -c '[:print:]\n' '.' # any bytes yet
-step "6/7 training: $config, about ${seconds:-0} s"
+step "6/7 training: $config, about $seconds s"
 build/release/speedrun train "$config" --name "$name"
 step "7/7 a sample after training"
 build/release/speedrun sample "logs/$name" --tokens 400 --prompt "$prompt"

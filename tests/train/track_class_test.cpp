@@ -138,6 +138,17 @@ class TrackClassRecordTest : public RecordTest {
     }
 };
 
+TEST_F(TrackClassRecordTest, CountsOfATrackAreWholeNumbers) {
+    const std::string text = read_text_file(dir_.file("records/toy/track.json"));
+    for (const char* number : {"2.5", "1e300", "true"}) {
+        Json runs = Json::parse(text), tokens = runs;
+        runs["rules"]["min_runs"] = Json::parse(number);
+        tokens["validation"]["tokens"] = Json::parse(number);
+        for (const Json& track : {runs, tokens})
+            expect_error(ExitCode::data, {"toy", "whole number"}, [&] { parse_track(track.dump(), "toy"); });
+    }
+}
+
 TEST_F(TrackClassRecordTest, ARecordIsOfEveryClassWhoseRulesItMeets) {
     AttemptFolder::Result small = make_result(), large = record_of_baseline(small, "slow");
     const std::string first = record_of(large, 2);

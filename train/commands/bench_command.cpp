@@ -149,13 +149,13 @@ int print_run(const BenchOptions& options, const Config& config) {
                      {"git_sha", build_info().git_sha},
                      {"train_ms", estimate.train_ms()},
                      {"stages", Json::array()}};
-        for (const StageTime& stage : estimate.stages)
+        for (const EstimatedStage& stage : estimate.stages)
             json["stages"].push_back(
                 {{"first_step", stage.first_step}, {"end_step", stage.end_step}, {"step_ms", stage.step_ms}});
         std::printf("%s\n", json.dump(2).c_str());
         return 0;
     }
-    for (const StageTime& stage : estimate.stages)
+    for (const EstimatedStage& stage : estimate.stages)
         std::printf("steps %lld to %lld: %.1f ms each\n", static_cast<long long>(stage.first_step + 1),
                     static_cast<long long>(stage.end_step), stage.step_ms);
     std::printf("%s: %lld steps would take about %.1f s of training here (%s)\n", options.config.c_str(),

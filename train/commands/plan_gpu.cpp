@@ -167,13 +167,9 @@ void print_gpu_json(const PlanOptions& options, const Config& config, const Rank
 }  // namespace
 
 int print_gpu_plan(const PlanOptions& options, const Config& config, const Ranks& ranks) {
-    GpuModel gpu = find_gpu_model(options.gpu);
-    std::optional<MeasuredKernels> measured;
-    if (!options.measured.empty()) {
-        measured.emplace(options.measured, gpu_compute_type(config), config.cuda.products == Products::hand);
-        gpu = measured->with_rates(gpu);
-    }
-    const MeasuredKernels* const report = measured ? &*measured : nullptr;
+    const PlannedGpu planned(options, config);
+    const GpuModel& gpu = planned.model();
+    const MeasuredKernels* const report = planned.report();
     const Config stage = config.in_chosen_stage(options.stage);
     const StepModel model = model_step(stage, ranks, gpu, report);
     const bool several = ranks.mesh().world_size() > 1;

@@ -108,10 +108,10 @@ Network network_of(const PlanOptions& options) {
     return options.network.empty() ? default_network() : read_network(options.network);
 }
 
-PlannedGpu::PlannedGpu(const PlanOptions& options, const Config& stage)
+PlannedGpu::PlannedGpu(const PlanOptions& options, const Config& config)
     : model_(find_gpu_model(options.gpu)) {
     if (options.measured.empty()) return;
-    report_.emplace(options.measured, gpu_compute_type(stage), stage.cuda.products == Products::hand);
+    report_.emplace(options.measured, gpu_compute_type(config), config.cuda.products == Products::hand);
     model_ = report_->with_rates(model_);
 }
 

@@ -12,10 +12,10 @@ namespace speedrun {
 
 Network network_of(const PlanOptions& options);
 
-// The GPU that --gpu and --measured name, for a config of one stage. Usage and data errors: theirs.
+// The GPU that --gpu and --measured name, for what this config computes in. Usage and data errors: theirs.
 class PlannedGpu {
   public:
-    PlannedGpu(const PlanOptions& options, const Config& stage);
+    PlannedGpu(const PlanOptions& options, const Config& config);
     const GpuModel& model() const { return model_; }
     const MeasuredKernels* report() const { return report_ ? &*report_ : nullptr; }
 

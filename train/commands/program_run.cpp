@@ -39,10 +39,10 @@ std::vector<std::string> words_of(const std::string& program, const TrainOptions
     setpgid(0, 0);  // a terminal's Ctrl-C reaches the parent alone, which passes it on once
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(127);
-    if (quiet) {
-        const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-        if (nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
-    }
+    // Nothing to read: in a group of its own a program that reads from the terminal is stopped.
+    const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (nowhere >= 0) dup2(nowhere, STDIN_FILENO);
+    if (nowhere >= 0 && quiet) dup2(nowhere, STDOUT_FILENO);
     execvp(arguments.front(), arguments.data());
     _exit(127);
 }

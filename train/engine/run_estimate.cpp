@@ -39,7 +39,7 @@ double measured_step_ms(const Config& config, Runtime& runtime, double seconds) 
 
 double RunEstimate::train_ms() const {
     double sum = 0;
-    for (const StageTime& stage : stages)
+    for (const EstimatedStage& stage : stages)
         sum += stage.step_ms * static_cast<double>(stage.end_step - stage.first_step);
     return sum;
 }

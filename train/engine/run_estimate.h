@@ -8,14 +8,14 @@
 
 namespace speedrun {
 
-struct StageTime {
+struct EstimatedStage {
     int64_t first_step = 0, end_step = 0;  // [first, end) of the schedule
     double step_ms = 0;                    // mean over the middle half of the steps
 };
 
 struct RunEstimate {
     std::string device;
-    std::vector<StageTime> stages;
+    std::vector<EstimatedStage> stages;
 
     double train_ms()
         const;  // of all steps; validation and start-up are not in it, as not in a run's training time
