@@ -40,6 +40,7 @@ TEST(TextGatherTest, RoundsReachAllOnce) {
                 own.insert(own.end(), theirs.begin(), theirs.begin() + round.count);
             }
         }
+        for (const std::vector<int>& of_rank : held) ASSERT_EQ(of_rank.size(), static_cast<size_t>(size));
         for (int rank = 0; rank < size; ++rank)
             for (int i = 0; i < size; ++i)
                 ASSERT_EQ(held[static_cast<size_t>(rank)][static_cast<size_t>(i)], (rank + i) % size);
