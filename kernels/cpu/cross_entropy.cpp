@@ -215,6 +215,23 @@ struct GradientRow {
     }
 };
 
+constexpr int64_t kRowsAtOnce = 16;  // that are transposed while a cache has them
+
+// body(t) of each row and, where dlogits are 8-bit numbers, these transposed.
+template <class Arguments, class Body>
+void for_rows(const Arguments& a, int64_t rows, const Body& body) {
+    if (!a.scale.present()) return cpu::parallel_for(rows, body);
+    cpu::parallel_for(rows / kRowsAtOnce, [&](int64_t group) {
+        const int64_t first = group * kRowsAtOnce;
+        for (int64_t t = first; t < first + kRowsAtOnce; ++t) body(t);
+        const E5m2* const from = a.dlogits.template as<E5m2>() + first * a.dlogits.row_stride;
+        for (int64_t c = 0; c < a.dlogits.cols(); ++c) {
+            E5m2* const to = a.transposed.template as<E5m2>() + c * a.transposed.row_stride + first;
+            for (int64_t r = 0; r < kRowsAtOnce; ++r) to[r] = from[r * a.dlogits.row_stride + c];
+        }
+    });
+}
+
 struct IdLimits {
     int64_t rows, vocab_size;
 };
@@ -244,7 +261,7 @@ void CpuOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
     cpu::submit(stream, "cross_entropy", [=] {
         check_ids(a, {.rows = rows, .vocab_size = a.vocab_size});
         cpu::with_real(a.logits.dtype, [&]<class Real>() {
-            cpu::parallel_for(rows, [&](int64_t t) {
+            for_rows(a, rows, [&](int64_t t) {
                 const RowTargets targets(a, t);
                 const Real* in = a.logits.as<Real>() + t * a.logits.row_stride;
                 char* const scratch = memory + cpu::member_index() * bytes;
@@ -286,7 +303,7 @@ void CpuOps::cross_entropy_of_parts(const op::CrossEntropyOfParts& a, Stream& st
     cpu::submit(stream, "cross_entropy_of_parts", [=] {
         check_ids(a, {.rows = rows, .vocab_size = a.whole_vocab_size});
         cpu::with_real(a.dlogits.present() ? a.logits.dtype : DType::f32, [&]<class Real>() {
-            cpu::parallel_for(rows, [&](int64_t t) {
+            for_rows(a, rows, [&](int64_t t) {
                 const RowTargets targets(a, t);
                 const Merged all = merge(a.parts, t, rows);
                 const bool counts = targets.count > 0;

@@ -58,15 +58,6 @@ uint32_t quantize_tile(const op::Quantize& a, int64_t row, int64_t col, float in
     return largest;
 }
 
-template <class Fp8>
-void transpose_tile(const op::TransposeFp8& a, int64_t row, int64_t col) {
-    const int64_t rows = std::min(kTile, a.x.rows() - row), cols = std::min(kTile, a.x.cols() - col);
-    Fp8 tile[kTile][kTile];
-    for (int64_t r = 0; r < rows; ++r)
-        std::copy_n(a.x.as<Fp8>() + (row + r) * a.x.row_stride + col, cols, tile[r]);
-    store_columns(a.out, row, col, tile);
-}
-
 int64_t tiles_of(const Tensor& x) {
     return cpu::ceil_div(x.rows(), kTile) * cpu::ceil_div(x.cols(), kTile);
 }
@@ -125,15 +116,6 @@ void CpuOps::renew_scales(const op::RenewScales& a, Stream& stream) {
             a.scales.as<float>()[i] = a.factors.as<float>()[i] * a.amax.as<float>()[i];
             a.amax.as<float>()[i] = 0.0f;
         }
-    });
-}
-
-void CpuOps::transpose_fp8(const op::TransposeFp8& a, Stream& stream) {
-    check(a);
-    cpu::submit(stream, "transpose_fp8", [=] {
-        with_fp8(a.x.dtype, [&]<class Fp8>() {
-            for_tiles(a.x, [&](int64_t row, int64_t col) { transpose_tile<Fp8>(a, row, col); });
-        });
     });
 }
 

@@ -44,18 +44,6 @@ struct RenewScales {
     }
 };
 
-// out = xᵀ, in the same bits.
-struct TransposeFp8 {
-    ByName by_name = ByName();
-    Tensor out;  // fp8 [C,T]
-    Tensor x;    // fp8 [T,C]
-
-    void traffic(Traffic& t) const {
-        t.writes(out);
-        t.reads(x);
-    }
-};
-
 // c (+)= scale_a·scale_b·a bᵀ, summed in f32: the one form that tensor cores multiply 8-bit numbers in (cuBLAS documentation,
 // cublasLtMatmul, "FP8"). Rows of each may be strided; those of a and b, and K, are multiples of 16.
 struct ScaledMatmul {
@@ -73,10 +61,9 @@ struct ScaledMatmul {
     ProductShape product() const { return {{c.shape[0], c.shape[1], a.shape[1]}, "nt"}; }
 };
 
-#define SPEEDRUN_FP8_OPS(X)        \
-    X(quantize, Quantize)          \
-    X(transpose_fp8, TransposeFp8) \
-    X(renew_scales, RenewScales)   \
+#define SPEEDRUN_FP8_OPS(X)      \
+    X(quantize, Quantize)        \
+    X(renew_scales, RenewScales) \
     X(scaled_matmul, ScaledMatmul)
 
 }  // namespace speedrun::op

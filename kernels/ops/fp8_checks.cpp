@@ -40,14 +40,6 @@ void check(const op::RenewScales& a) {
         expect(*tensor, DType::f32, {a.scales.numel()}, name);
 }
 
-void check(const op::TransposeFp8& a) {
-    if (a.x.rank != 2 || !is_fp8(a.x.dtype))
-        throw_internal("transpose_fp8: a matrix of e4m3 or e5m2 is needed, not {}", a.x.describe());
-    expect(a.out, a.x.dtype, {a.x.cols(), a.x.rows()}, "transpose_fp8 out");
-    if (std::max(a.x.rows(), a.x.cols()) > INT32_MAX)
-        throw_internal("transpose_fp8: {} is too large", a.x.describe());
-}
-
 void check(const op::ScaledMatmul& a) {
     if (a.a.rank != 2 || a.b.rank != 2 || a.c.rank != 2)
         throw_internal("scaled_matmul: three matrices are needed: c {}, a {}, b {}", a.c.describe(),

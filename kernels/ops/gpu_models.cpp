@@ -26,7 +26,6 @@ constexpr KernelModel kKernels[] = {
     // Twice the rate leaves twice the share to what is not products.
     {"scaled_matmul", Engine::library, 0.80, 0.55, 1, "assumed: cuBLASLt"},
     {"quantize", Engine::mma, 1, 0.70, 1, "assumed: a tile turned in shared memory"},
-    {"transpose_fp8", Engine::mma, 1, 0.70, 1, "assumed: as quantize"},
     {"column_sum", Engine::mma, 1, 0.80, 2, "assumed"},
     {"sort_ids", Engine::mma, 1, 0.10, 6, "assumed: two digits, three kernels each"},
     {"embedding_backward", Engine::mma, 1, 0.60, 2, "assumed: rows gathered, runs of frequent tokens split"},

@@ -32,23 +32,24 @@ namespace speedrun::op {
 // With weights each row has K targets (multi-token prediction from one head, Gloeckle et al. 2024 being the form with
 // several heads):
 //   losses[t]  = Σ_k weights[k] · (−log softmax(z[t])[targets[k,t]]) over the targets that are not −1
-// With a scale the gradients are 8-bit numbers, what op::Quantize makes of them once they are rounded to the logits' type.
+// With a scale the gradients are 8-bit numbers, what op::Quantize makes of them once they are rounded to the logits' type, as a
+// matrix and transposed, as op::ScaledMatmul wants them; T, V and rows of both and of logits are in units of 16.
 struct CrossEntropy {
     static constexpr int kMostTargets = 8;  // K
     ByName by_name = ByName();
-    Tensor losses;  // f32 [T]
-    Tensor dlogits =
-        {};  // real [T,V], may alias logits; with scale e5m2 [T,V], rows in units of 16, those of logits too
-    Tensor scale = {};    // f32 [1], of dlogits
-    Tensor logits;        // real [T,V]
-    Tensor targets;       // i32 [T]; with weights [K,T]
-    Tensor weights = {};  // f32 [K]; absent: one target of weight 1
-    int64_t vocab_size;   // columns beyond it are padding: probability 0, gradient 0
+    Tensor losses;           // f32 [T]
+    Tensor dlogits = {};     // real [T,V], may alias logits; with scale e5m2 [T,V]
+    Tensor transposed = {};  // with scale: e5m2 [V,T], the same numbers
+    Tensor scale = {};       // f32 [1], of dlogits
+    Tensor logits;           // real [T,V]
+    Tensor targets;          // i32 [T]; with weights [K,T]
+    Tensor weights = {};     // f32 [K]; absent: one target of weight 1
+    int64_t vocab_size;      // columns beyond it are padding: probability 0, gradient 0
     Softcap softcap = {};
     float gradient_scale = 1.0f;
 
     void traffic(Traffic& t) const {
-        t.writes(losses, dlogits);
+        t.writes(losses, dlogits, transposed);
         t.reads(scale, logits, targets, weights);
     }
 };
@@ -80,19 +81,20 @@ struct CrossEntropyPart {
 //   dlogits[t] = gradient_scale · d losses[t] / d logits[t], by a scale in 8 bits as above
 struct CrossEntropyOfParts {
     ByName by_name = ByName();
-    Tensor losses;        // f32 [T]
-    Tensor dlogits = {};  // real [T,V], may alias logits; with scale e5m2 [T,V]
-    Tensor scale = {};    // f32 [1]
-    Tensor logits;        // real [T,V]; absent where dlogits is
-    Tensor parts;         // f32 [P·T,2]: of part 0, of part 1, …
-    Tensor targets;       // i32 [T]; with weights [K,T]
-    Tensor weights = {};  // f32 [K]
+    Tensor losses;           // f32 [T]
+    Tensor dlogits = {};     // real [T,V], may alias logits; with scale e5m2 [T,V]
+    Tensor transposed = {};  // with scale: e5m2 [V,T]
+    Tensor scale = {};       // f32 [1]
+    Tensor logits;           // real [T,V]; absent where dlogits is
+    Tensor parts;            // f32 [P·T,2]: of part 0, of part 1, …
+    Tensor targets;          // i32 [T]; with weights [K,T]
+    Tensor weights = {};     // f32 [K]
     int64_t first, vocab_size, whole_vocab_size;
     Softcap softcap = {};
     float gradient_scale = 1.0f;
 
     void traffic(Traffic& t) const {
-        t.writes(losses, dlogits);
+        t.writes(losses, dlogits, transposed);
         t.reads(scale, parts, targets, weights);
         if (dlogits.present()) t.reads(logits);
     }

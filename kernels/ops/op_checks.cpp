@@ -135,14 +135,17 @@ void check_dlogits(const Arguments& a, int64_t rows, int64_t cols) {
     expect(a.dlogits, scaled ? DType::e5m2 : a.logits.dtype, {rows, cols}, "cross_entropy dlogits");
     if (!scaled) return;
     expect(a.scale, DType::f32, {1}, "cross_entropy scale");
+    expect(a.transposed, DType::e5m2, {cols, rows}, "cross_entropy transposed");
     constexpr int64_t kUnit = 16;  // elements, as op::ScaledMatmul takes them
-    for (const Tensor& x : {a.logits, a.dlogits}) {
-        if (cols % kUnit != 0 || x.row_stride % kUnit != 0 ||
+    for (const Tensor& x : {a.logits, a.dlogits, a.transposed}) {
+        if (x.cols() % kUnit != 0 || x.row_stride % kUnit != 0 ||
             reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(kUnit) != 0)
             throw_internal(
                 "cross_entropy: rows of {} ({} apart) are not in units of {}, as dlogits in 8 bits need",
                 x.describe(), x.row_stride, kUnit);
     }
+    if (std::max(rows, cols) > INT32_MAX)
+        throw_internal("cross_entropy: {} is too large for dlogits in 8 bits", a.logits.describe());
 }
 void check_pairs(const Tensor& pairs, int64_t count, const char* name) {
     expect(pairs, DType::f32, {count, 2}, name);

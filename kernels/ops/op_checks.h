@@ -38,7 +38,6 @@ void check(const op::MuonMomentum& a);
 void check(const op::NormuonScale& a);
 void check(const op::MuonApply& a);
 void check(const op::Quantize& a);
-void check(const op::TransposeFp8& a);
 void check(const op::RenewScales& a);
 void check(const op::ScaledMatmul& a);
 

@@ -243,6 +243,7 @@ void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap, Loss
                      [=, fp8 = fp8, num_targets = num_targets](CaseMemory& m) -> Enqueue {
                          const Tensor losses = m.output(DType::f32, {tokens}),
                                       dlogits = m.output(fp8 ? DType::e5m2 : m.real(), {tokens, vocab}),
+                                      transposed = fp8 ? m.output(DType::e5m2, {vocab, tokens}) : Tensor{},
                                       logits = m.input({tokens, vocab}), ids = m.indices(targets);
                          const Tensor scale = fp8 ? m.constant({1}, 1.0f / 448) : Tensor{};
                          const bool weighed = num_targets > 1;
@@ -251,6 +252,7 @@ void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap, Loss
                          return [=](Ops& ops, Stream& stream) {
                              ops.cross_entropy({.losses = losses,
                                                 .dlogits = dlogits,
+                                                .transposed = transposed,
                                                 .scale = scale,
                                                 .logits = logits,
                                                 .targets = target,

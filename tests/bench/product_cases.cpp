@@ -69,18 +69,6 @@ void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
                               stream);
              };
          }});
-    cases.push_back({name + "transpose_gradient",
-                     "transpose_fp8",
-                     fmt::format("{}x{}", tokens, vocab),
-                     0,
-                     {},
-                     [=](CaseMemory& m) -> Enqueue {
-                         const Tensor turned = m.output(DType::e5m2, {vocab, tokens}),
-                                      x = m.input(DType::e5m2, {tokens, vocab});
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.transpose_fp8({.out = turned, .x = x}, stream);
-                         };
-                     }});
     const int64_t hidden = shape.mlp_width;
     cases.push_back(
         {fmt::format("fp8.{}.mlp.relu_squared", shape.name),

@@ -1,4 +1,4 @@
-// Gradients of logits in 8 bits: in every bit what rounding those of the logits' type gives.
+// Gradients of logits in 8 bits: in every bit what rounding those of the logits' type gives, as a matrix and transposed.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -11,21 +11,25 @@ struct Problem {
     std::vector<double> weights = {};  // empty: one target
     Softcap softcap = {};
     float scale = 0.0f;
-    int64_t rows = 35;
+    int64_t rows = 80;  // two groups and a half of those that CUDA transposes together
 };
 
-// Gradients as 8-bit numbers, by the loss itself or by another operation. `loss` enqueues that of dlogits and scale.
+// Gradients as 8-bit numbers and transposed, by the loss itself or by another operation. `loss` enqueues that of dlogits,
+// transposed and scale.
 template <class Loss>
-Matrix gradients(Harness& h, bool fused, const Tensor& logits, const Tensor& scale, const Loss& loss) {
-    const Tensor eight = h.output(DType::e5m2, {logits.rows(), logits.cols()});
+Outputs gradients(Harness& h, bool fused, const Tensor& logits, const Tensor& scale, const Loss& loss) {
+    constexpr int64_t kMargin = 16;  // rows of the transposed are further apart than they are long
+    const int64_t rows = logits.rows(), cols = logits.cols();
+    const Tensor eight = h.output(DType::e5m2, {rows, cols}),
+                 transposed = h.output(DType::e5m2, {cols, rows + 2 * kMargin}).column_slice(kMargin, rows);
     if (fused) {
-        loss(eight, scale);
+        loss(eight, transposed, scale);
     } else {
-        const Tensor dlogits = h.output(logits.dtype, {logits.rows(), logits.cols()});
-        loss(dlogits, Tensor{});
-        h.ops().quantize({.out = eight, .x = dlogits, .scale = scale}, h.stream());
+        const Tensor dlogits = h.output(logits.dtype, {rows, cols});
+        loss(dlogits, Tensor{}, Tensor{});
+        h.ops().quantize({.out = eight, .transposed = transposed, .x = dlogits, .scale = scale}, h.stream());
     }
-    return h.read(eight);
+    return {h.read(eight), h.read(transposed)};
 }
 
 struct Inputs {
@@ -59,20 +63,21 @@ constexpr float kGradientScale = 0.125f;
 Outputs whole(Harness& h, const Problem& p, DType dtype, bool fused) {
     const Inputs in = inputs_of(h, p, dtype);
     const Tensor losses = h.output(DType::f32, {p.rows});
-    const Matrix dlogits =
-        gradients(h, fused, in.logits, in.scale, [&](const Tensor& to, const Tensor& scale) {
-            h.ops().cross_entropy({.losses = losses,
-                                   .dlogits = to,
-                                   .scale = scale,
-                                   .logits = in.logits,
-                                   .targets = in.targets,
-                                   .weights = in.weights,
-                                   .vocab_size = p.vocabulary,
-                                   .softcap = p.softcap,
-                                   .gradient_scale = kGradientScale},
-                                  h.stream());
-        });
-    return {h.read(losses), dlogits};
+    const Outputs dlogits = gradients(h, fused, in.logits, in.scale,
+                                      [&](const Tensor& to, const Tensor& transposed, const Tensor& scale) {
+                                          h.ops().cross_entropy({.losses = losses,
+                                                                 .dlogits = to,
+                                                                 .transposed = transposed,
+                                                                 .scale = scale,
+                                                                 .logits = in.logits,
+                                                                 .targets = in.targets,
+                                                                 .weights = in.weights,
+                                                                 .vocab_size = p.vocabulary,
+                                                                 .softcap = p.softcap,
+                                                                 .gradient_scale = kGradientScale},
+                                                                h.stream());
+                                      });
+    return {h.read(losses), dlogits[0], dlogits[1]};
 }
 
 // The columns stand for the second half of the ids, and what the first half knows comes from them too.
@@ -91,33 +96,34 @@ Outputs part(Harness& h, const Problem& p, DType dtype, bool fused) {
                                     .softcap = p.softcap},
                                    h.stream());
     }
-    const Matrix dlogits =
-        gradients(h, fused, in.logits, in.scale, [&](const Tensor& to, const Tensor& scale) {
-            h.ops().cross_entropy_of_parts({.losses = losses,
-                                            .dlogits = to,
-                                            .scale = scale,
-                                            .logits = in.logits,
-                                            .parts = parts,
-                                            .targets = in.targets,
-                                            .weights = in.weights,
-                                            .first = first,
-                                            .vocab_size = kept,
-                                            .whole_vocab_size = p.vocabulary,
-                                            .softcap = p.softcap,
-                                            .gradient_scale = kGradientScale},
-                                           h.stream());
-        });
-    return {h.read(losses), dlogits};
+    const Outputs dlogits = gradients(h, fused, in.logits, in.scale,
+                                      [&](const Tensor& to, const Tensor& transposed, const Tensor& scale) {
+                                          h.ops().cross_entropy_of_parts({.losses = losses,
+                                                                          .dlogits = to,
+                                                                          .transposed = transposed,
+                                                                          .scale = scale,
+                                                                          .logits = in.logits,
+                                                                          .parts = parts,
+                                                                          .targets = in.targets,
+                                                                          .weights = in.weights,
+                                                                          .first = first,
+                                                                          .vocab_size = kept,
+                                                                          .whole_vocab_size = p.vocabulary,
+                                                                          .softcap = p.softcap,
+                                                                          .gradient_scale = kGradientScale},
+                                                                         h.stream());
+                                      });
+    return {h.read(losses), dlogits[0], dlogits[1]};
 }
 
-// Rows of less than a vector, of several, and of several rounds of a block of threads, with and without padding.
+// Rows of several vectors, and of several rounds of a block of threads, with and without padding.
 std::vector<Problem> problems() {
     std::vector<Problem> all;
     for (const Softcap& softcap : {Softcap{}, Softcap{15.0f}, Softcap{60.0f}, Softcap{11.5f, 5.0f, 15.0f}}) {
         for (const auto& weights : {std::vector<double>{}, {1, 0.5, 0.25, 0.125}}) {
             all.push_back({16, 16, weights, softcap, 0.125f / 448});
             all.push_back({497, 512, weights, softcap, 0.125f / 448});
-            all.push_back({9003, 9024, weights, softcap, 1e-4f, 5});
+            all.push_back({9003, 9024, weights, softcap, 1e-4f, 16});
         }
     }
     all.push_back({497, 512, {}, {15.0f}, 0.0f});   // zeros
@@ -134,26 +140,34 @@ TEST_P(CrossEntropyFp8Test, EqualsTheLossAndThenRounding) {
                           apart = run([&](Harness&h) { return compute(h, p, dtype(), false); }, {1});
             expect_same_bits(fused[0], apart[0], "losses");
             expect_same_bits(fused[1], apart[1], "dlogits");
+            expect_same_bits(fused[2], apart[2], "transposed");
             EXPECT_EQ(reference::norm(fused[1]) > 0, p.scale > 0);
         }
     }
 }
 
 TEST_P(CrossEntropyFp8Test, WhatDoesNotFitIsRefused) {
-    const auto call = [&](DType type, int64_t columns, int64_t numbers) {
-        return [=, this](Harness& h) {
-            h.ops().cross_entropy({.losses = h.output(DType::f32, {4}),
-                                   .dlogits = h.output(type, {4, columns}),
+    struct Sizes {
+        int64_t columns = 48, rows = 16, numbers = 1, extra = 0;  // extra: columns of the transposed
+    };
+    const auto call = [&](DType type, const Sizes& sizes) {
+        const auto [columns, rows, numbers, extra] = sizes;
+        return [=, columns = columns, rows = rows, numbers = numbers, extra = extra, this](Harness& h) {
+            h.ops().cross_entropy({.losses = h.output(DType::f32, {rows}),
+                                   .dlogits = h.output(type, {rows, columns}),
+                                   .transposed = h.output(DType::e5m2, {columns, rows + extra}),
                                    .scale = h.output(DType::f32, {numbers}),
-                                   .logits = h.output(dtype(), {4, columns}),
-                                   .targets = h.input(Indices(4)),
+                                   .logits = h.output(dtype(), {rows, columns}),
+                                   .targets = h.input(Indices(static_cast<size_t>(rows))),
                                    .vocab_size = columns},
                                   h.stream());
         };
     };
-    expect_error(call(DType::e4m3, 48, 1), {"dlogits", "e5m2", "e4m3"});
-    expect_error(call(DType::e5m2, 40, 1), {"units of 16", "[4,40]"});
-    expect_error(call(DType::e5m2, 48, 2), {"scale", "[1]", "[2]"});
+    expect_error(call(DType::e4m3, {}), {"dlogits", "e5m2", "e4m3"});
+    expect_error(call(DType::e5m2, {.columns = 40}), {"units of 16", "[16,40]"});
+    expect_error(call(DType::e5m2, {.rows = 24}), {"units of 16", "[48,24]"});
+    expect_error(call(DType::e5m2, {.numbers = 2}), {"scale", "[1]", "[2]"});
+    expect_error(call(DType::e5m2, {.extra = 16}), {"transposed", "[48,16]", "[48,32]"});
 }
 
 }  // namespace cross_entropy_fp8_test

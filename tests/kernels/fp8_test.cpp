@@ -103,27 +103,6 @@ TEST_P(Fp8Test, TransposesToo) {
     }
 }
 
-TEST_P(Fp8Test, TransposesBits) {
-    constexpr int64_t kSizes[][2] = {{64, 64}, {8, 200}, {136, 72}, {1, 7}, {33, 50}, {100, 64}};
-    for (const auto& [rows, cols] : kSizes) {
-        for (const DType type : kTypes) {
-            for (const int64_t margin : {0, 8}) {
-                SCOPED_TRACE(fmt::format("{} x {} {} margin {}", rows, cols, name_of(type), margin));
-                const Matrix wide = random_matrix(rows, cols + 2 * margin, 5, type);
-                const Outputs out = run([&](Harness& h) -> Outputs {
-                    const Tensor turned = h.output(type, {cols, rows + margin});
-                    h.ops().transpose_fp8({.out = turned.column_slice(margin, rows),
-                                           .x = h.input(wide, type).column_slice(margin, cols)},
-                                          h.stream());
-                    return {h.read(turned.column_slice(margin, rows))};
-                });
-                expect_same_bits(out[0], reference::transposed(reference::column_block(wide, margin, cols)),
-                                 "transposed");
-            }
-        }
-    }
-}
-
 TEST_P(Fp8Test, HandsOnAConstantScale) {
     const Matrix x = random_matrix(70, 130, 5, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {

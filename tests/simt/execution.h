@@ -45,6 +45,8 @@ class Executor {
     [[noreturn]] void fail(const std::string& what, const Where* where) const;
     void note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction);
     void note_mma();
+    void note_fence();
+    void note_atomic(const void* address);
     void warp_barrier(uint32_t mask, Where where);
     Thread& self() { return *running_; }
 

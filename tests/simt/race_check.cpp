@@ -17,27 +17,56 @@ void RaceWatch::begin_launch(const Launch& launch) {
     kernel_ = kernel_.substr(0, kernel_.find('<'));
     block_ = -1;
     device_.clear();
+    published_.clear();
 }
 
 void RaceWatch::begin_block(unsigned num_threads, int64_t shared_bytes) {
     ++block_;
     block_epoch_ = 0;
     warp_epoch_.assign((num_threads + kWarpSize - 1) / kWarpSize, 0);
+    fences_.clear();
+    read_.clear();
+    seen_.clear();
     shared_.assign((static_cast<size_t>(shared_bytes) + kCellBytes - 1) / kCellBytes, Cell{});
 }
 
 bool RaceWatch::races(const Mark& mark, const Mark& now) const {
     if (mark.block == kNone) return false;
-    if (mark.block != now.block) return true;  // of device memory: shared cells are new in each block
+    // Of device memory: shared cells are new in each block.
+    if (mark.block != now.block) return !ordered(mark, now);
     if (mark.thread == now.thread || mark.block_epoch < now.block_epoch) return false;
     return mark.warp != now.warp || mark.warp_epoch == now.warp_epoch;
+}
+
+bool RaceWatch::ordered(const Mark& mark, const Mark& now) const {
+    const auto found = seen_.find(mark.block);
+    if (found == seen_.end()) return false;
+    const auto& [fence, epoch, thread] = found->second;
+    const bool before =
+        mark.block_epoch < fence.block_epoch || (mark.thread == fence.thread && mark.access <= fence.access);
+    return before && (now.thread == thread || now.block_epoch > epoch);
+}
+
+void RaceWatch::fence(unsigned thread) {
+    const auto self = static_cast<int>(thread);
+    fences_[thread] = {block_, block_epoch_, self, num_accesses_};
+    for (const Fence& fence : std::exchange(read_[thread], {}))
+        seen_[fence.block] = {fence, block_epoch_, self};
+}
+
+void RaceWatch::atomic(unsigned thread, uintptr_t address) {
+    std::vector<Fence>& published = published_[address];
+    std::vector<Fence>& read = read_[thread];
+    read.insert(read.end(), published.begin(), published.end());
+    if (const auto own = fences_.find(thread); own != fences_.end()) published.push_back(own->second);
 }
 
 void RaceWatch::access(const Access& access) {
     ++num_accesses_;
     const int warp = static_cast<int>(access.thread) / kWarpSize;
-    const Mark now{block_, block_epoch_, warp_epoch_[static_cast<size_t>(warp)],
-                   static_cast<int>(access.thread), warp};
+    const Mark now{
+        block_, block_epoch_, warp_epoch_[static_cast<size_t>(warp)], static_cast<int>(access.thread),
+        warp,   num_accesses_};
     if (access.bytes % static_cast<int>(kCellBytes) != 0)
         report("an access of single bytes, which are not checked,", access, {}, access.address);
     for (uintptr_t at = access.address; at < access.address + static_cast<uintptr_t>(access.bytes);

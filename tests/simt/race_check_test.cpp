@@ -61,6 +61,35 @@ __global__ void shared_word_kernel(float* out) {
     if (threadIdx.x == 0) out[0] = 1.0f;
 }
 
+// A block reads what another has written, once a count says so, as finished_rows.cuh does.
+enum class HandOver : uint8_t {
+    ordered,
+    no_barrier,
+    no_fence_before,
+    no_fence_behind,
+    no_barrier_behind,
+    not_counted
+};
+__global__ void hand_over_kernel(float* out, uint32_t* count, HandOver how) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (blockIdx.x == 0) {
+        out[thread] = 1.0f;
+        if (how != HandOver::no_barrier) __syncthreads();
+        if (thread != 0) return;
+        if (how != HandOver::no_fence_before) __threadfence();
+        if (how != HandOver::not_counted) atomicAdd(count, 1u);
+        return;
+    }
+    const auto said = shared_memory<uint32_t>(0, 1);
+    if (thread == 0) {
+        *said = atomicAdd(count, 0u);
+        if (how != HandOver::no_fence_behind) __threadfence();
+    }
+    if (how != HandOver::no_barrier_behind) __syncthreads();
+    if (how == HandOver::no_barrier_behind && thread == 0) return;
+    out[64 + thread] = out[63 - thread];
+}
+
 // What the watch says of a launch; empty: nothing.
 std::string watched(const std::function<void(float* out, const float* in, Stream&)>& launcher) {
     simt::SimtDevice device({});
@@ -109,6 +138,25 @@ TEST(RaceCheck, BlocksCannotShareAWord) {
     EXPECT_EQ(run(1), "");
     EXPECT_NE(run(2).find("races with a write by thread 0 of block 0: device memory"), std::string::npos)
         << run(2);
+}
+
+TEST(RaceCheck, FencesAndAtomicsOrderBlocks) {
+    const std::string write = "races with a write by thread ";
+    const std::map<HandOver, std::string> messages = {{HandOver::ordered, ""},
+                                                      {HandOver::no_barrier, write},
+                                                      {HandOver::no_fence_before, write},
+                                                      {HandOver::no_fence_behind, write},
+                                                      {HandOver::no_barrier_behind, write},
+                                                      {HandOver::not_counted, write}};
+    for (const auto& [how, message] : messages) {
+        SCOPED_TRACE(static_cast<int>(how));
+        const std::string said = watched([how = how](float* out, const float*, Stream& stream) {
+            auto* const count = reinterpret_cast<uint32_t*>(out + 512);
+            launch(hand_over_kernel, 2, 64, 16, stream, out, count, how);
+        });
+        EXPECT_EQ(said.empty(), message.empty()) << said;
+        EXPECT_NE(said.find(message), std::string::npos) << said;
+    }
 }
 
 // ---- the kernels

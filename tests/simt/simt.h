@@ -208,6 +208,19 @@ void store_word(Word* to, const Word& word) {
 }
 void count_mma();  // by each lane of a tensor-core product
 
+// Fences of the whole device and atomics order what different blocks do (watch.h).
+void note_fence();
+void note_atomic(const void* address);
+// Returns the old value. Blocks run one after the other, so no other thread comes between; a watch hears of it as an atomic, not
+// as two accesses.
+template <class T, class Next>
+__attribute__((no_sanitize("thread"))) T atomic(T* address, Next&& next) {
+    note_atomic(address);
+    const T old = *address;
+    *address = next(old);
+    return old;
+}
+
 // cp.async: the bytes arrive when the copying thread waits for their group, not before; until then the
 // destination is poisoned. valid_bytes < bytes: the rest becomes zero.
 void copy_async(void* shared, const void* global, int bytes, int valid_bytes);
@@ -240,7 +253,9 @@ inline void __syncwarp(uint32_t mask = 0xffffffffu,
                        speedrun::simt::Where where = speedrun::simt::Where::current()) {
     speedrun::simt::warp_barrier(mask, where);
 }
-inline void __threadfence() {}
+inline void __threadfence() {
+    speedrun::simt::note_fence();
+}
 inline void __threadfence_block() {}
 
 template <class T>
@@ -292,21 +307,29 @@ inline int __all_sync(uint32_t mask, int predicate,
 // Integers only: the order of float additions would show in the bits.
 template <class T>
 requires std::is_integral_v<T> T atomicAdd(T* address, T value) {
-    const T old = *address;
-    *address = static_cast<T>(old + value);
-    return old;
+    return speedrun::simt::atomic(address, [&](T old) { return static_cast<T>(old + value); });
 }
 template <class T>
 requires std::is_integral_v<T> T atomicMax(T* address, T value) {
-    const T old = *address;
-    *address = std::max(old, value);
-    return old;
+    return speedrun::simt::atomic(address, [&](T old) { return std::max(old, value); });
 }
 template <class T>
 requires std::is_integral_v<T> T atomicMin(T* address, T value) {
-    const T old = *address;
-    *address = std::min(old, value);
-    return old;
+    return speedrun::simt::atomic(address, [&](T old) { return std::min(old, value); });
+}
+template <class T>
+requires std::is_integral_v<T> T atomicCAS(T* address, T expected, T value) {
+    return speedrun::simt::atomic(address, [&](T old) { return old == expected ? value : old; });
+}
+
+// One result byte for each of the four low hexadecimal digits of `selector`: digit d takes byte d of the eight of (b, a), a's
+// being the low ones (CUDA Math API, "__byte_perm").
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+    const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+    uint32_t result = 0;
+    for (int i = 0; i < 4; ++i)
+        result |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7u) & 0xffu) << 8 * i;
+    return result;
 }
 
 // CUDA's own, for device code that says min and max without std.
@@ -323,6 +346,10 @@ constexpr T max(T a, T b) {
 
 template <class T>
 T __ldg(const T* p) {
+    return *p;
+}
+template <class T>
+T __ldcg(const T* p) {
     return *p;
 }
 template <class T>

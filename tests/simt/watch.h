@@ -37,6 +37,9 @@ class Watch {
     virtual void block_barrier() = 0;              // all threads have come to it
     virtual void warp_barrier(unsigned warp) = 0;  // all lanes have come to a __syncwarp
     virtual void mma(unsigned thread) = 0;         // by each lane of a tensor-core product
+    virtual void fence(unsigned /*thread*/) {}     // of the device: __threadfence
+    // A read and write of device memory that is one, whatever other blocks do; no `access`.
+    virtual void atomic(unsigned /*thread*/, uintptr_t /*address*/) {}
     virtual void end_block() = 0;
     virtual void end_launch() = 0;
     // Does the executor pass over this barrier as if it were not written there? Plants the fault that a watch

@@ -29,12 +29,29 @@ void Executor::note_mma() {
     if (running_ && options_.watch) options_.watch->mma(running_->position.linear);
 }
 
+void Executor::note_fence() {
+    if (running_ && options_.watch) options_.watch->fence(running_->position.linear);
+}
+
+void Executor::note_atomic(const void* address) {
+    if (running_ && options_.watch)
+        options_.watch->atomic(running_->position.linear, reinterpret_cast<uintptr_t>(address));
+}
+
 void note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction) {
     if (position) executor().note_access(kind, address, bytes, instruction);
 }
 
 void count_mma() {
     executor().note_mma();
+}
+
+void note_fence() {
+    executor().note_fence();
+}
+
+void note_atomic(const void* address) {
+    executor().note_atomic(address);
 }
 
 }  // namespace speedrun::simt

@@ -8,7 +8,9 @@
 // softcap (or with a large one): the maximum is kept as the row is read, sums are rescaled when it rises, and
 // the gradient reads the row again.
 //
-// Floor, real of b bytes: 2·T·V·b (logits read, dlogits written), T·V·b without gradient. With softcap 3
+// Gradients in 8 bits are transposed by the blocks too, behind their rows: finished_rows.cuh.
+//
+// Floor, real of b bytes: 2·T·V·b (logits read, dlogits written), T·V·b without gradient, T·V·(b + 2) with 8 bits. With softcap 3
 // special-function operations an element and pass: up to 6·T·V / (16 per clock and SM). Legend: T rows, V
 // columns of which the first `vocab` are real · W elements of a chunk · z a logit · c softcap.
 #include <algorithm>
@@ -18,6 +20,7 @@
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cross_entropy.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/finished_rows.cuh"
 #include "kernels/ops/op_checks.h"
 
 namespace speedrun {
@@ -114,10 +117,9 @@ __device__ __forceinline__ RowTargets several_targets(const Arguments& a, int64_
 
 // Out: what dlogits are.
 template <class Real, class Out, int W, Method kMethod, bool kSeveral>
-__global__ void __launch_bounds__(sizes::kLossThreads, 2)
-    cross_entropy_kernel(Arguments<Real, Out> a, int64_t chunks, Cache<W> cache) {
+__device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t row, int64_t chunks,
+                                         const Cache<W>& cache) {
     constexpr bool kOnline = kMethod == Method::online;
-    const int64_t row = blockIdx.x;
     RowTargets all;
     if constexpr (kSeveral) all = several_targets<W>(a, row);
     const int32_t target = kSeveral ? all.target : a.targets[row];
@@ -230,8 +232,17 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     }
 }
 
+// finished: of 8 bits.
+template <class Real, class Out, int W, Method kMethod, bool kSeveral>
+__global__ void __launch_bounds__(sizes::kLossThreads, 2)
+    cross_entropy_kernel(Arguments<Real, Out> a, int64_t chunks, Cache<W> cache, FinishedRows finished) {
+    const int64_t row = blockIdx.x;
+    row_loss<Real, Out, W, kMethod, kSeveral>(a, row, chunks, cache);
+    if constexpr (std::is_same_v<Out, E5m2>) finished.finish(row);
+}
+
 template <class Real, class Out, int W>
-void launch_loss(const op::CrossEntropy& a, LaunchSite site) {
+void launch_loss(const op::CrossEntropy& a, const FinishedRows& finished, LaunchSite site) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
     const bool several = a.weights.present();
     const Arguments<Real, Out> arguments{a.losses.as<float>(),
@@ -258,7 +269,7 @@ void launch_loss(const op::CrossEntropy& a, LaunchSite site) {
                          : cross_entropy_kernel<Real, Out, W, Method::online, true>;
     }
     launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes + cache.bytes(), site,
-           arguments, chunks, cache);
+           arguments, chunks, cache, finished);
 }
 
 }  // namespace
@@ -267,8 +278,11 @@ void CudaOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
     check(a);
     if (a.logits.rows() == 0) return;
     const LaunchSite site(stream);
+    const FinishedRows finished = finished_rows(
+        a, [&](int64_t bytes) { return workspace(stream, bytes); }, site);
     cuda::with_real(a.logits.dtype, [&]<class Real>() {
-        loss::with_gradients<Real>(a, [&]<class Out, int W>() { launch_loss<Real, Out, W>(a, site); });
+        loss::with_gradients<Real>(a,
+                                   [&]<class Out, int W>() { launch_loss<Real, Out, W>(a, finished, site); });
     });
 }
 

@@ -6,7 +6,8 @@
 // parts: a few words that the block's threads read together, and nobody waits. L being known, a gradient needs no more than
 // its own logit: one pass. All parts compute the same losses from the same numbers, to the bit.
 //
-// Floor, real of b bytes: T·V·b, then 2·T·V·b (logits read, dlogits written), 8·P·T without gradient. With softcap 3
+// Floor, real of b bytes: T·V·b, then 2·T·V·b (logits read, dlogits written), T·V·(b + 2) with
+// gradients in 8 bits and transposed (finished_rows.cuh), 8·P·T without gradient. With softcap 3
 // special-function operations an element and pass. Legend: T rows, V columns of which the first `vocab` are real, from the id
 // `first` on · W elements of a chunk · z a logit · c softcap · P parts · L log Σ exp over all parts.
 #include <limits>
@@ -15,6 +16,7 @@
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cross_entropy.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/finished_rows.cuh"
 #include "kernels/ops/op_checks.h"
 
 namespace speedrun {
@@ -164,12 +166,9 @@ __device__ __forceinline__ Counted counted_targets(const PartTargets& targets, i
     return all;
 }
 
-// chunks: of a row of dlogits, none where no gradient is wanted. Three blocks on a multiprocessor: nothing is kept in shared
-// memory, and registers left to the compiler would hold many parts at once, which are few.
 template <class Real, class Out, int W, bool kCapped>
-__global__ void __launch_bounds__(sizes::kLossThreads, 3)
-    cross_entropy_of_parts_kernel(OfPartsArguments<Real, Out> a, PartTargets targets, int64_t chunks) {
-    const int64_t row = blockIdx.x;
+__device__ __forceinline__ void row_of_parts(const OfPartsArguments<Real, Out>& a, const PartTargets& targets,
+                                             int64_t row, int64_t chunks) {
     const Counted all = counted_targets<W>(targets, row);
     const GradientRow<Real, Out> out = a.dlogits.row(row);
     if (!all.valid || !all.counts) {
@@ -218,8 +217,19 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 3)
     }
 }
 
+// chunks: of a row of dlogits, none where no gradient is wanted; finished: of 8 bits. Three blocks on a multiprocessor: nothing is
+// kept in shared memory, and registers left to the compiler would hold many parts at once, which are few.
+template <class Real, class Out, int W, bool kCapped>
+__global__ void __launch_bounds__(sizes::kLossThreads, 3)
+    cross_entropy_of_parts_kernel(OfPartsArguments<Real, Out> a, PartTargets targets, int64_t chunks,
+                                  FinishedRows finished) {
+    const int64_t row = blockIdx.x;
+    row_of_parts<Real, Out, W, kCapped>(a, targets, row, chunks);
+    if constexpr (std::is_same_v<Out, E5m2>) finished.finish(row);
+}
+
 template <class Real, class Out, int W>
-void launch_of_parts(const op::CrossEntropyOfParts& a, LaunchSite site) {
+void launch_of_parts(const op::CrossEntropyOfParts& a, const FinishedRows& finished, LaunchSite site) {
     const int64_t rows = a.losses.numel(), cols = a.dlogits.present() ? a.dlogits.cols() : 0;
     const OfPartsArguments<Real, Out> arguments{.losses = a.losses.as<float>(),
                                                 .dlogits = Gradients<Real, Out>(a),
@@ -233,7 +243,9 @@ void launch_of_parts(const op::CrossEntropyOfParts& a, LaunchSite site) {
     const int64_t chunks = (cols + W - 1) / W;
     auto* const kernel = a.softcap.present() ? cross_entropy_of_parts_kernel<Real, Out, W, true>
                                              : cross_entropy_of_parts_kernel<Real, Out, W, false>;
-    launch(kernel, grid_of(rows, 1), block_threads(chunks), 0, site, arguments, PartTargets(a), chunks);
+    launch(kernel, grid_of(rows, 1), block_threads(chunks),
+           std::is_same_v<Out, E5m2> ? FinishedRows::kSharedBytes : 0, site, arguments, PartTargets(a),
+           chunks, finished);
 }
 
 }  // namespace
@@ -258,8 +270,11 @@ void CudaOps::cross_entropy_of_parts(const op::CrossEntropyOfParts& a, Stream& s
     check(a);
     if (a.losses.numel() == 0) return;
     const LaunchSite site(stream);
+    const FinishedRows finished = finished_rows(
+        a, [&](int64_t bytes) { return workspace(stream, bytes); }, site);
     cuda::with_real(a.dlogits.present() ? a.logits.dtype : DType::f32, [&]<class Real>() {
-        loss::with_gradients<Real>(a, [&]<class Out, int W>() { launch_of_parts<Real, Out, W>(a, site); });
+        loss::with_gradients<Real>(
+            a, [&]<class Out, int W>() { launch_of_parts<Real, Out, W>(a, finished, site); });
     });
 }
 

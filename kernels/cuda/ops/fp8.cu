@@ -1,7 +1,7 @@
 // 8-bit numbers: what rounds to them, and their product where the library has none. GPUs from sm_89 on.
 //
-// Floor of quantize, real of b bytes: b + 1 bytes an element, 1 more with the transposed, b more with relu²; of transpose_fp8 2;
-// of scaled_matmul that of matmul.cu at twice the rate.
+// Floor of quantize, real of b bytes: b + 1 bytes an element, 1 more with the transposed, b more with relu²; of
+// scaled_matmul that of matmul.cu at twice the rate.
 #include <algorithm>
 
 #include "kernels/cuda/blocks/reduce.cuh"
@@ -138,32 +138,6 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
     store_columns<kAligned>(p.transposed, p.rows, p.cols, tile, at);
 }
 
-// Moves bytes, so that one kernel does for both 8-bit types, whichever the arguments are called.
-template <bool kAligned>
-__global__ void __launch_bounds__(kQuantizeThreads)
-    transpose_fp8_kernel(Rows<E5m2> out, Rows<const E5m2> x, int rows, int cols) {
-    uint32_t* const tile = shared_memory<uint32_t>(0, kTileBytes / 4);
-    const TilePlace at;
-#pragma unroll
-    for (int r = at.line; r < kEdge; r += kRowsAtOnce) {
-        const int row = at.row0 + r, col = at.col0 + at.unit * kUnit;
-        const int count = row < rows ? max(0, min(kUnit, cols - col)) : 0;
-        uint2 eight = make_uint2(0, 0);
-        if constexpr (kAligned) {
-            if (count > 0) eight = load_word(reinterpret_cast<const uint2*>(x.at(row, col)));
-        } else {
-#pragma unroll
-            for (int i = 0; i < kUnit; ++i) {
-                const uint32_t bits = i < count ? x.at(row, col + i)->bits : 0u;
-                (i < 4 ? eight.x : eight.y) |= bits << 8 * (i % 4);
-            }
-        }
-        store_word(reinterpret_cast<uint2*>(tile + unit_offset(r, at.unit) / 4), eight);
-    }
-    __syncthreads();
-    store_columns<kAligned>(out, rows, cols, tile, at);
-}
-
 __global__ void __launch_bounds__(sizes::kWarp)
     renew_scales_kernel(float* scales, float* amax, const float* factors, int count) {
     for (int i = static_cast<int>(threadIdx.x); i < count; i += sizes::kWarp) {
@@ -240,15 +214,6 @@ void CudaOps::quantize(const op::Quantize& a, Stream& stream) {
         with_fp8((a.out.present() ? a.out : a.transposed).dtype,
                  [&]<class To>() { launch_quantize<Real, To, false>(a, site); });
     });
-}
-
-void CudaOps::transpose_fp8(const op::TransposeFp8& a, Stream& stream) {
-    check(a);
-    if (a.x.numel() == 0) return;
-    auto* const kernel =
-        in_eights(a.x, {a.x, a.out}) ? transpose_fp8_kernel<true> : transpose_fp8_kernel<false>;
-    launch(kernel, tiles_of(a.x), kQuantizeThreads, kTileBytes, stream, Rows<E5m2>(a.out),
-           Rows<const E5m2>(a.x), static_cast<int>(a.x.rows()), static_cast<int>(a.x.cols()));
 }
 
 void CudaOps::renew_scales(const op::RenewScales& a, Stream& stream) {

@@ -111,13 +111,14 @@ void Head::in_chunks(const Call& call, const Multiply& logits_of, const Consume&
     }
 }
 
-void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlogits,
-                         const Tensor& scale) const {
+void Head::cross_entropy(const Call& call, const Chunk& chunk, const LogitGradients& to) const {
+    const auto& [dlogits, transposed, scale] = to;
     const Tensor logits = call(logits_), weights = call(loss_weights_);
     const Softcap& softcap = options_.softcap;
     if (!shared()) {
         return call.ops.cross_entropy({.losses = chunk.losses,
                                        .dlogits = dlogits,
+                                       .transposed = transposed,
                                        .scale = scale,
                                        .logits = logits,
                                        .targets = chunk.targets,
@@ -144,6 +145,7 @@ void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlo
     });
     call.ops.cross_entropy_of_parts({.losses = chunk.losses,
                                      .dlogits = dlogits,
+                                     .transposed = transposed,
                                      .scale = scale,
                                      .logits = logits,
                                      .parts = parts,
@@ -160,7 +162,7 @@ void Head::cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlo
 void Head::forward(const Call& call) const {
     in_chunks(
         call, [&](const Chunk& chunk) { multiply(call, chunk); },
-        [&](const Chunk& chunk) { cross_entropy(call, chunk, {}, {}); });
+        [&](const Chunk& chunk) { cross_entropy(call, chunk, {}); });
     call.ops.sum({.out = call.pass.loss_sum, .x = call(losses_), .accumulate = call.pass.accumulate_loss},
                  call.stream);
 }
@@ -173,7 +175,6 @@ void Head::give(const Call& call, const Chunk& chunk, const ParameterGradient& d
 }
 
 void Head::give_by_fp8(const Call& call, const ParameterGradient& dw, const Tensor& dx) const {
-    call.ops.transpose_fp8({.out = call(logits8_.transposed), .x = call(logits8_.numbers)}, call.stream);
     call.ops.scaled_matmul({.c = dw.tensor,
                             .a = call(logits8_.transposed),
                             .b = call(x8_.transposed),
@@ -198,15 +199,16 @@ void Head::backward(const Call& call) const {
         const auto scale = static_cast<float>(options_.fp8->gradient_scale) * call.pass.gradient_scale;
         call.ops.fill({.x = call(logits8_.scale), .value = scale}, call.stream);
     }
-    const Tensor dlogits = by_fp8 ? call(logits8_.numbers) : call(logits_),
-                 scale = by_fp8 ? logits8_.scale_in(call) : Tensor{};
+    const LogitGradients gradients =
+        by_fp8 ? LogitGradients{call(logits8_.numbers), call(logits8_.transposed), logits8_.scale_in(call)}
+               : LogitGradients{call(logits_), {}, {}};
     contribute(
         [&](ParameterGradient dw) {
             in_chunks(
                 call,
                 [&](const Chunk& chunk) { by_fp8 ? multiply_by_fp8(call, chunk) : multiply(call, chunk); },
                 [&](const Chunk& chunk) {
-                    cross_entropy(call, chunk, dlogits, scale);
+                    cross_entropy(call, chunk, gradients);
                     const Tensor dx_chunk = dx.row_slice(chunk.first, options_.logit_rows);
                     by_fp8 ? give_by_fp8(call, dw, dx_chunk) : give(call, chunk, dw, dx_chunk);
                     dw.adds = true;

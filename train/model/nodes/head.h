@@ -52,6 +52,10 @@ class Head final : public Node {
         Tensor x, losses, targets;
         int64_t first = 0;  // row
     };
+    // Where a chunk's go: absent, as logits are, or, with all three, in 8 bits.
+    struct LogitGradients {
+        Tensor dlogits, transposed, scale;
+    };
     // logits_of(chunk): enqueues the product.
     template <class Multiply, class Consume>
     void in_chunks(const Call& call, const Multiply& logits_of, const Consume& consume) const;
@@ -61,9 +65,8 @@ class Head final : public Node {
     void give_by_fp8(const Call& call, const ParameterGradient& dw, const Tensor& dx) const;
     void multiply(const Call& call, const Chunk& chunk) const;
     void multiply_by_fp8(const Call& call, const Chunk& chunk) const;
-    // Losses of a chunk and, where there are dlogits, the gradient of its logits: with a scale in 8 bits.
-    void cross_entropy(const Call& call, const Chunk& chunk, const Tensor& dlogits,
-                       const Tensor& scale) const;
+    // Losses of a chunk and, where there are dlogits, the gradient of its logits.
+    void cross_entropy(const Call& call, const Chunk& chunk, const LogitGradients& to) const;
     bool shared() const { return options_.part.size > 1; }
     int64_t columns() const {  // of this rank
         return (options_.padded_vocab_size + options_.part.size - 1) / options_.part.size;
