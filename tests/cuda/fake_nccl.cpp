@@ -32,6 +32,8 @@ struct Hub {
     int size = 0, arrived = 0, joined = 0;
     int64_t round = 0;
     bool aborted = false;
+    std::map<int, std::vector<int>> keys;        // of a split that is under way, by color
+    std::map<int, std::shared_ptr<Hub>> parts;   // what it makes
     std::vector<std::vector<const void*>> sent;  // by member: what it gives, to each member or to all
 
     std::map<std::pair<int, int>, std::deque<Message>> posted;  // by sender and receiver, in their order
@@ -73,7 +75,7 @@ struct Hub {
 struct State {
     std::mutex mutex;
     FakeNccl settings;
-    int num_ids = 0, max_ctas = 0, open = 0;
+    int num_ids = 0, max_ctas = 0, open = 0, inits = 0, splits = 0;
     std::map<int, std::shared_ptr<Hub>> hubs;
 };
 
@@ -95,6 +97,30 @@ struct ncclComm {
 };
 
 namespace {
+
+std::shared_ptr<Hub> make_hub(int size) {
+    auto hub = std::make_shared<Hub>();
+    hub->size = size;
+    hub->sent.resize(static_cast<size_t>(size));
+    return hub;
+}
+
+// A new communicator, once all its members have come.
+ncclComm* join(const std::shared_ptr<Hub>& hub, int rank) {
+    hub->meet();
+    auto* const comm = new ncclComm;
+    comm->hub = hub;
+    comm->rank = rank;
+    return comm;
+}
+
+void wait_for_ever_if_told() {
+    if (!settings().hangs) return;
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable never;
+    never.wait(lock, [] { return false; });
+}
 
 // The sends and receives between ncclGroupStart and ncclGroupEnd.
 struct Group {
@@ -186,6 +212,14 @@ int fake_nccl_open() {
     std::lock_guard lock(state().mutex);
     return state().open;
 }
+int fake_nccl_inits() {
+    std::lock_guard lock(state().mutex);
+    return state().inits;
+}
+int fake_nccl_splits() {
+    std::lock_guard lock(state().mutex);
+    return state().splits;
+}
 
 ncclResult_t ncclGetVersion(int* version) {
     *version = NCCL_VERSION_CODE;
@@ -213,20 +247,50 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
         std::lock_guard lock(state().mutex);
         if (number < 1 || number > state().num_ids) return ncclInvalidArgument;
         std::shared_ptr<Hub>& entry = state().hubs[number];
-        if (!entry) {
-            entry = std::make_shared<Hub>();
-            entry->size = size;
-            entry->sent.resize(static_cast<size_t>(size));
-        }
+        if (!entry) entry = make_hub(size);
         hub = entry;
         state().max_ctas = config->maxCTAs;
         ++state().open;
+        ++state().inits;
     }
     if (hub->size != size || rank < 0 || rank >= size) return ncclInvalidArgument;
-    hub->meet();
-    *comm = new ncclComm;
-    (*comm)->hub = hub;
-    (*comm)->rank = rank;
+    wait_for_ever_if_told();
+    *comm = join(hub, rank);
+    return ncclSuccess;
+}
+// Members of a color are those that come in one round of the parent, in the order of their keys, which must be 0, 1, …: so ours are.
+ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* comm, ncclConfig_t* config) {
+    Hub& all = *parent->hub;
+    {
+        std::lock_guard lock(all.mutex);
+        all.keys[color].push_back(key);
+    }
+    all.meet();
+    std::shared_ptr<Hub> hub;
+    {
+        std::lock_guard lock(all.mutex);
+        std::vector<int> keys = all.keys[color];
+        std::sort(keys.begin(), keys.end());
+        for (size_t i = 0; i < keys.size(); ++i)
+            if (keys[i] != static_cast<int>(i)) return ncclInvalidArgument;
+        std::shared_ptr<Hub>& entry = all.parts[color];
+        if (!entry) entry = make_hub(static_cast<int>(keys.size()));
+        hub = entry;
+    }
+    {
+        std::lock_guard lock(state().mutex);
+        state().max_ctas = config->maxCTAs;
+        ++state().open;
+        ++state().splits;
+    }
+    *comm = join(hub, key);
+    all.meet();
+    {
+        std::lock_guard lock(all.mutex);
+        all.keys.clear();
+        all.parts.clear();
+    }
+    all.meet();
     return ncclSuccess;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {

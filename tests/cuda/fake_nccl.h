@@ -11,6 +11,7 @@ struct FakeNccl {
     void (*enqueue)(void* stream, std::function<void()> work) = nullptr;
     bool async_error = false;  // what ncclCommGetAsyncError tells
     bool refuses = false;      // collectives fail when enqueued
+    bool hangs = false;        // whoever connects waits for ever
 };
 
 }  // namespace speedrun::testing
@@ -20,4 +21,6 @@ extern "C" {
 void fake_nccl_set(const speedrun::testing::FakeNccl& nccl);
 int fake_nccl_max_ctas();  // of the communicator that was opened last; as ncclConfig_t has it
 int fake_nccl_open();      // communicators that were neither destroyed nor aborted
+int fake_nccl_inits();     // calls of ncclCommInitRankConfig
+int fake_nccl_splits();    // and of ncclCommSplit
 }

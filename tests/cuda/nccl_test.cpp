@@ -85,6 +85,55 @@ TEST_F(NcclTest, RanksWithGpusOfTheirOwnTakeIt) {
     EXPECT_EQ(open_communicators(), open);
 }
 
+// A mesh of 8 x 8: one connection of all ranks, and of that a split for each communicator, with the members it was asked for.
+TEST_F(NcclTest, RanksConnectOnceAndSplitForEachAxis) {
+    constexpr int kRanks = 64, kEdge = 8;
+    const auto count = [](const char* name) { return find<int()>(name)(); };
+    const int inits = count("fake_nccl_inits"), splits = count("fake_nccl_splits"),
+              open = open_communicators();
+    run_ranks(kRanks, [](World& world) {
+        CudaDevice device;
+        const auto nccl = make_nccl_world(world, device, {});
+        const int row = world.rank() / kEdge, column = world.rank() % kEdge;
+        Group along_row{{}, column}, along_column{{}, row};
+        for (int i = 0; i < kEdge; ++i) {
+            along_row.ranks.push_back(row * kEdge + i);
+            along_column.ranks.push_back(i * kEdge + column);
+        }
+        const auto data = nccl->connect("data", along_row), tensor = nccl->connect("tensor", along_column);
+        const auto stream = device.create_stream("reduce");
+        std::vector<float> values{static_cast<float>(world.rank())}, others = values;
+        data->all_reduce(view(values), *stream);
+        tensor->all_reduce(view(others), *stream);
+        stream->synchronize();
+        EXPECT_EQ(values[0], static_cast<float>(kEdge * kEdge * row + kEdge * (kEdge - 1) / 2));
+        EXPECT_EQ(others[0], static_cast<float>(kEdge * column + kEdge * kEdge * (kEdge - 1) / 2));
+    });
+    EXPECT_EQ(count("fake_nccl_inits") - inits, kRanks);
+    EXPECT_EQ(count("fake_nccl_splits") - splits, 2 * kRanks);
+    EXPECT_EQ(open_communicators(), open);
+}
+
+// Connecting may take longer than a collective, and has a limit of its own.
+TEST_F(NcclTest, ConnectingIsNotBoundByTheLimitOfCollectives) {
+    set_fake_nccl({.hangs = true});
+    run_ranks(2, [](World& world) {
+        CudaDevice device;
+        const auto nccl = make_nccl_world(world, device, {.timeout_s = 0.01, .start_timeout_s = 0.5});
+        const auto begin = std::chrono::steady_clock::now();
+        try {
+            (void)nccl->connect("gather", {{0, 1}, world.rank()});
+            ADD_FAILURE() << "connected";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::communication);
+            EXPECT_NE(std::string(error.what()).find("all ranks within 0.5 s (parallel.start_timeout_s)"),
+                      std::string::npos)
+                << error.what();
+        }
+        EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
+    });
+}
+
 TEST_F(NcclTest, CollectivesAreRecordedInGraphs) {
     run_ranks(2, [](World& world) {
         CudaDevice device;

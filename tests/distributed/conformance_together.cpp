@@ -125,6 +125,12 @@ void host_exchanges(World& world) {
     for (int i = 0; i < n; ++i)
         EXPECT_EQ(texts[static_cast<size_t>(i)],
                   std::string(static_cast<size_t>(i * i * 1000), static_cast<char>('a' + i % 26)));
+    const auto own = [](int i) {
+        return std::string(static_cast<size_t>(i % 3 * 100), static_cast<char>('a' + i % 26));
+    };
+    const std::vector<std::string> gathered = world.gather(own(rank));
+    ASSERT_EQ(gathered.size(), rank == 0 ? static_cast<size_t>(n) : 0u);
+    for (size_t i = 0; i < gathered.size(); ++i) EXPECT_EQ(gathered[i], own(static_cast<int>(i)));
     EXPECT_EQ(world.sum(rank + 0.5), n * (n - 1) / 2.0 + n * 0.5);
     EXPECT_EQ(world.min(10.0 - rank), 10.0 - (n - 1));
     EXPECT_EQ(world.max(-1.0 - rank), -1.0);

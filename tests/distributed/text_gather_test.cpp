@@ -138,5 +138,39 @@ TEST(TextGatherTest, SendsFewMessages) {
     }
 }
 
+// The first rank hears all, and each other one speaks once: two messages. A text passes popcount(rank) ranks.
+TEST(TextGatherTest, TheFirstRankAloneHearsAllAlongATree) {
+    for (const int size : {1, 2, 3, 6, 8, 64}) {
+        SCOPED_TRACE(size);
+        Mail mail;
+        std::vector<std::string> expected;
+        int64_t bytes = 0;
+        for (int rank = 0; rank < size; ++rank) {
+            expected.push_back(text_of(rank));
+            const int passes = std::popcount(static_cast<unsigned>(rank));
+            bytes += passes * static_cast<int64_t>(expected.back().size() + 2 * sizeof(int64_t));
+        }
+        std::atomic<int> right = 0;
+        std::vector<std::thread> ranks;
+        for (int rank = 0; rank < size; ++rank)
+            ranks.emplace_back([&, rank] {
+                MailChannel channel(mail, rank);
+                const auto wait = [](PendingMessages& messages) {
+                    while (!messages.test()) std::this_thread::yield();
+                };
+                const auto hears = [&](const std::string& text) {
+                    return gather_texts_to_first(channel, rank, size, text, 1, wait);
+                };
+                const std::vector<std::string> texts = hears(text_of(rank)), empty = hears("");
+                right += rank == 0 ? texts == expected && empty.size() == expected.size()
+                                   : texts.empty() && empty.empty();
+            });
+        for (std::thread& rank : ranks) rank.join();
+        EXPECT_EQ(right, size);
+        EXPECT_EQ(mail.messages, 2 * 2 * (size - 1));
+        EXPECT_EQ(mail.bytes, bytes);
+    }
+}
+
 }  // namespace text_gather_test
 }  // namespace speedrun

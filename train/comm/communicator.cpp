@@ -174,6 +174,12 @@ std::vector<double> World::gather(double value) {
     return values;
 }
 
+std::vector<std::string> World::gather(const std::string& text) {
+    std::vector<std::string> texts = all_gather(text);
+    if (rank() != 0) texts.clear();
+    return texts;
+}
+
 double World::sum(double value) {
     double total = 0;
     for (const double one : gather(value)) total += one;

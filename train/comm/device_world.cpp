@@ -38,7 +38,8 @@ DeviceWorld make_device_world(World& world, Device& device, const ParallelConfig
         wants_staged ? "parallel.communicator is 'staged'" : nccl_obstacle(world, device);
     if (obstacle.empty()) {
         const NcclOptions options{.max_ctas = static_cast<int>(config.nccl_max_ctas),
-                                  .timeout_s = config.timeout_s};
+                                  .timeout_s = config.timeout_s,
+                                  .start_timeout_s = config.start_timeout_s};
         return {make_nccl_world(world, device, options), "ranks talk through NCCL " + nccl_version()};
     }
     if (config.communicator == CommunicatorKind::nccl) {

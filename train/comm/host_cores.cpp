@@ -31,10 +31,14 @@ CoreSet from_text(const std::string& text) {
 
 }  // namespace
 
-CoreSet available_cores() {
+std::string host_name() {
     std::array<char, 256> host{};
     if (gethostname(host.data(), host.size() - 1) != 0) throw_internal("the host has no name");
-    CoreSet set{.host = host.data(), .cores = {}};
+    return host.data();
+}
+
+CoreSet available_cores() {
+    CoreSet set{.host = host_name(), .cores = {}};
     cpu_set_t cores;
     CPU_ZERO(&cores);
     if (sched_getaffinity(0, sizeof cores, &cores) != 0) return set;  // more cores than it can tell of

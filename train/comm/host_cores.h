@@ -8,6 +8,7 @@
 
 namespace speedrun {
 
+std::string host_name();  // of the machine that this process runs on
 // The CPU cores that a process may run on, and the host they belong to.
 struct CoreSet {
     std::string host;

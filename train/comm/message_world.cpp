@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "train/comm/even_split.h"
+#include "train/comm/host_cores.h"
 #include "train/comm/ordered_sum.h"
 #include "train/comm/peer_watch.h"
 #include "train/comm/text_gather.h"
@@ -210,7 +211,9 @@ class MessageWorld final : public World {
     MessageWorld(std::unique_ptr<MessageTransport> transport, const WorldOptions& options)
         : transport_(std::move(transport)),
           watch_(std::make_unique<PeerWatch>(*transport_, options.timeout_s)),
-          channel_(transport_->open_channel()) {}
+          channel_(transport_->open_channel()) {
+        watch_->set_hosts(all_gather(host_name()));
+    }
 
     ~MessageWorld() override {
         if (!watch_) return;
@@ -233,6 +236,12 @@ class MessageWorld final : public World {
     std::vector<std::string> all_gather(const std::string& text) override {
         return gather_texts(*channel_, rank(), size(), text, kHostTag,
                             [&](PendingMessages& messages) { watch_->wait(messages, "a host exchange"); });
+    }
+
+    std::vector<std::string> gather(const std::string& text) override {
+        return gather_texts_to_first(
+            *channel_, rank(), size(), text, kHostTag,
+            [&](PendingMessages& messages) { watch_->wait(messages, "a host exchange"); });
     }
 
     void abort(ExitCode code, const std::string& reason) override {

@@ -34,6 +34,7 @@ const NcclApi* load_nccl(std::string& why) {
     library.find(api.last_error, "ncclGetLastError");
     library.find(api.get_unique_id, "ncclGetUniqueId");
     library.find(api.comm_init, "ncclCommInitRankConfig");
+    library.find(api.comm_split, "ncclCommSplit");
     library.find(api.comm_destroy, "ncclCommDestroy");
     library.find(api.comm_abort, "ncclCommAbort");
     library.find(api.async_error, "ncclCommGetAsyncError");

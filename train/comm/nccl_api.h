@@ -14,6 +14,7 @@ struct NcclApi {
     decltype(&::ncclGetLastError) last_error = nullptr;
     decltype(&::ncclGetUniqueId) get_unique_id = nullptr;
     decltype(&::ncclCommInitRankConfig) comm_init = nullptr;
+    decltype(&::ncclCommSplit) comm_split = nullptr;
     decltype(&::ncclCommDestroy) comm_destroy = nullptr;
     decltype(&::ncclCommAbort) comm_abort = nullptr;
     decltype(&::ncclCommGetAsyncError) async_error = nullptr;

@@ -29,7 +29,8 @@ NcclWatch::~NcclWatch() {
 
 void NcclWatch::add(ncclComm_t comm, const std::string& name, std::function<std::string()> blame) {
     std::lock_guard lock(mutex_);
-    watched_.push_back({comm, name, std::move(blame), {}});
+    // The latest first: where all of them report an error, one that is used is named, not what they were split from.
+    watched_.push_front({comm, name, std::move(blame), {}});
 }
 
 bool NcclWatch::remove(ncclComm_t comm) {

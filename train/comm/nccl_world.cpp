@@ -28,13 +28,39 @@ ncclDataType_t nccl_type(DType dtype) {
     return dtype == DType::bf16 ? ncclBfloat16 : ncclFloat32;
 }
 
+// What all communicators are split from; nothing is sent through it. They keep it, and it is watched as they are, so that it ends
+// with them when a rank is lost.
+class AllRanks {
+  public:
+    AllRanks(const NcclApi& api, ncclComm_t comm, std::shared_ptr<NcclWatch> watch)
+        : api_(api), comm_(comm), watch_(std::move(watch)) {
+        watch_->add(comm_, "all ranks", [] { return std::string(); });
+    }
+    ~AllRanks() {
+        if (!watch_->remove(comm_)) return;
+        if (std::uncaught_exceptions() > 0)
+            api_.comm_abort(comm_);
+        else
+            api_.comm_destroy(comm_);
+    }
+    AllRanks(const AllRanks&) = delete;
+    AllRanks& operator=(const AllRanks&) = delete;
+    ncclComm_t comm() const { return comm_; }
+
+  private:
+    const NcclApi& api_;
+    const ncclComm_t comm_;
+    const std::shared_ptr<NcclWatch> watch_;
+};
+
 class NcclCommunicator final : public Communicator {
   public:
     NcclCommunicator(std::string name, const Group& group, const NcclApi& api, ncclComm_t comm,
-                     std::shared_ptr<NcclWatch> watch, std::unique_ptr<Communicator> roll_call,
-                     Device& device)
+                     std::shared_ptr<AllRanks> all, std::shared_ptr<NcclWatch> watch,
+                     std::unique_ptr<Communicator> roll_call, Device& device)
         : Communicator(std::move(name), group),
           api_(api),
+          all_(std::move(all)),
           comm_(comm),
           watch_(std::move(watch)),
           roll_call_(std::move(roll_call)),
@@ -131,6 +157,7 @@ class NcclCommunicator final : public Communicator {
     }
 
     const NcclApi& api_;
+    const std::shared_ptr<AllRanks> all_;
     const ncclComm_t comm_;
     const std::shared_ptr<NcclWatch> watch_;
     const std::unique_ptr<Communicator> roll_call_;
@@ -153,54 +180,78 @@ class NcclWorld final : public WrappedWorld {
 
     std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
         expect_same_on_all_ranks(inner_, "communicators", {name});
-        std::string text;
-        if (group.index == 0) {
-            ncclUniqueId id;
-            api_.check(api_.get_unique_id(&id), "ncclGetUniqueId");
-            text.assign(id.internal, sizeof id.internal);
-        }
-        const std::string first = inner_.all_gather(text).at(static_cast<size_t>(group.ranks.front()));
-        ncclUniqueId id;
-        if (first.size() != sizeof id.internal)
-            throw_internal("'{}': rank {} gave no id of NCCL", name, group.ranks.front());
-        std::memcpy(id.internal, first.data(), first.size());
+        if (!all_) all_ = open();
+        ncclConfig_t config = this->config();
+        const ncclComm_t comm =
+            connected(fmt::format("'{}' (ranks {})", name, group.describe()), "ncclCommSplit",
+                      [&api = api_, all = all_, color = group.ranks.front(), index = group.index,
+                       config](ncclComm_t* comm) mutable {
+                          return api.comm_split(all->comm(), color, index, comm, &config);
+                      });
         auto roll_call = inner_.connect("roll call of " + name, group);
-        return std::make_unique<NcclCommunicator>(name, group, api_, open(name, group, id), watch_,
-                                                  std::move(roll_call), device_);
+        return std::make_unique<NcclCommunicator>(name, group, api_, comm, all_, watch_, std::move(roll_call),
+                                                  device_);
     }
 
   private:
-    // On a thread of its own: NCCL waits for the whole group, and not in vain for ever.
-    ncclComm_t open(const std::string& name, const Group& group, const ncclUniqueId& id) {
+    ncclConfig_t config() const {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 1;
         if (options_.max_ctas > 0) config.maxCTAs = options_.max_ctas;
+        return config;
+    }
+
+    std::shared_ptr<AllRanks> open() {
+        ncclUniqueId id;
+        std::string text;
+        if (rank() == 0) {
+            api_.check(api_.get_unique_id(&id), "ncclGetUniqueId");
+            text.assign(id.internal, sizeof id.internal);
+        }
+        text = inner_.all_gather(text).front();
+        if (text.size() != sizeof id.internal) throw_internal("rank 0 gave no id of NCCL");
+        std::memcpy(id.internal, text.data(), text.size());
+        ncclConfig_t config = this->config();
+        return std::make_shared<AllRanks>(
+            api_,
+            connected("all ranks", "ncclCommInitRankConfig",
+                      [&api = api_, size = size(), rank = rank(), id, config](ncclComm_t* comm) mutable {
+                          return api.comm_init(comm, size, id, rank, &config);
+                      }),
+            watch_);
+    }
+
+    // What `function` makes, on a thread of its own: NCCL waits for the whole group, and not in vain for ever.
+    template <class Make>
+    ncclComm_t connected(const std::string& what, const char* function, Make make) {
         std::promise<ncclComm_t> promise;
-        std::future<ncclComm_t> opened = promise.get_future();
-        std::thread([&device = device_, &api = api_, config, id, name, size = group.size(),
-                     index = group.index, promise = std::move(promise)]() mutable {
+        std::future<ncclComm_t> made = promise.get_future();
+        std::thread([&device = device_, &api = api_, call = fmt::format("{} on {}", function, what),
+                     make = std::move(make), promise = std::move(promise)]() mutable {
             try {
                 use_gpu(device);
                 ncclComm_t comm = nullptr;
-                api.check(api.comm_init(&comm, size, id, index, &config),
-                          fmt::format("ncclCommInitRankConfig on '{}'", name));
+                api.check(make(&comm), call);
                 promise.set_value(comm);
             } catch (...) {
                 promise.set_exception(std::current_exception());
             }
         }).detach();
-        if (opened.wait_for(std::chrono::duration<double>(options_.timeout_s)) != std::future_status::ready)
-            throw Error(ExitCode::communication,
-                        fmt::format("NCCL did not connect '{}' (ranks {}) within {:g} s: a rank hangs or is "
-                                    "gone",
-                                    name, group.describe(), options_.timeout_s));
-        return opened.get();
+        const std::chrono::duration<double> limit(options_.start_timeout_s);
+        if (made.wait_for(limit) != std::future_status::ready)
+            throw Error(
+                ExitCode::communication,
+                fmt::format("NCCL did not connect {} within {:g} s (parallel.start_timeout_s): a rank "
+                            "hangs or is gone",
+                            what, options_.start_timeout_s));
+        return made.get();
     }
 
     const NcclApi& api_;
     Device& device_;
     const NcclOptions options_;
     const std::shared_ptr<NcclWatch> watch_;
+    std::shared_ptr<AllRanks> all_;  // from the first communicator on
 };
 
 }  // namespace

@@ -15,6 +15,8 @@ namespace speedrun {
 struct NcclOptions {
     int max_ctas = 0;       // blocks of the GPU that a collective may take; 0: NCCL decides
     double timeout_s = 60;  // as in WorldOptions
+    // Of connecting, which is no collective: on many hosts it takes longer than any of those.
+    double start_timeout_s = 600;
 };
 
 // Can NCCL be had here (libnccl.so.2, and a build that knows it)? Else the reason.
@@ -23,7 +25,8 @@ std::string nccl_unavailable();
 std::string nccl_version();
 
 // `world` and `device`, a GPU that no other rank has, must outlive the result. Sent bytes are counted by the
-// formulas of collective.h: NCCL does not tell. Nor does it enter its buffers in the memory table. An error,
+// formulas of collective.h: NCCL does not tell. The ranks are connected once, by the first communicator; each is split from that
+// (ncclCommSplit), which needs no new connection. Nor does it enter its buffers in the memory table. An error,
 // or a collective that does not end in time, is printed and ends the run with exit code 5; who is missing
 // then is found out through `world`, which may take as long again. Collectives may be captured in graphs,
 // unwatched.

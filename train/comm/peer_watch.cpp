@@ -85,18 +85,27 @@ void PeerWatch::give_up(int peer, const std::string& what) {
     throw Error(*ended());
 }
 
+void PeerWatch::set_hosts(std::vector<std::string> hosts) {
+    if (std::set(hosts.begin(), hosts.end()).size() > 1) hosts_ = std::move(hosts);
+}
+
+std::string PeerWatch::name(int rank) const {
+    if (hosts_.empty() || rank < 0) return fmt::format("rank {}", rank);
+    return fmt::format("rank {} on {}", rank, hosts_.at(static_cast<size_t>(rank)));
+}
+
 std::string PeerWatch::blame(int peer, const std::string& what) {
     std::string story =
-        fmt::format("rank {} waited {:g} s for rank {} in {}", transport_.rank(), timeout_s_, peer, what);
+        fmt::format("{} waited {:g} s for {} in {}", name(transport_.rank()), timeout_s_, name(peer), what);
     std::set<int> seen{transport_.rank(), peer};
     for (;;) {
         const std::optional<Control> answer = ask(peer);
         if (!answer)
-            return fmt::format("rank {} is lost: it does not answer, so it is dead or stopped ({})", peer,
-                               story);
+            return fmt::format("{} is lost: it does not answer, so it is dead or stopped{} ({})", name(peer),
+                               hosts_.empty() ? "" : ", or its host or the way there is gone", story);
         if (answer->kind == Kind::waits_not)
-            return fmt::format("rank {} hangs: it runs, but did not come to communicate ({})", peer, story);
-        story += fmt::format("; rank {} waits for rank {} in {}", peer, answer->value, answer->text);
+            return fmt::format("{} hangs: it runs, but did not come to communicate ({})", name(peer), story);
+        story += fmt::format("; {} waits for {} in {}", name(peer), name(answer->value), answer->text);
         peer = answer->value;
         if (!seen.insert(peer).second) {
             return fmt::format(

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "kernels/device/error.h"
 #include "train/comm/message_channel.h"
@@ -31,6 +32,9 @@ class PeerWatch {
     ~PeerWatch();
     PeerWatch(const PeerWatch&) = delete;
     PeerWatch& operator=(const PeerWatch&) = delete;
+
+    // The host of every rank, for messages: where there are several, ranks are named with theirs. Before other threads wait.
+    void set_hosts(std::vector<std::string> hosts);
 
     // Until all messages are there; any thread. `what` names the collective. Throws exit code 5 when a peer
     // is lost, and the reason of whoever ended the run.
@@ -66,11 +70,13 @@ class PeerWatch {
     void flush();
     [[noreturn]] void give_up(int peer, const std::string& what);
     std::string blame(int peer, const std::string& what);
+    std::string name(int rank) const;  // "rank 3", "rank 3 on node1"
     std::optional<Control> ask(int peer);
     void throw_if_ended() const;
 
     MessageTransport& transport_;
     const double timeout_s_;
+    std::vector<std::string> hosts_;  // by rank; empty: one host
     const std::unique_ptr<MessageChannel> channel_;
     std::atomic<bool> ending_ = false, armed_ = true, stop_ = false;
 

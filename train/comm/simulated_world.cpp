@@ -69,6 +69,7 @@ class SimulatedWorld final : public World {
                                                        counter);
     }
     std::vector<std::string> all_gather(const std::string& text) override { return inner_.all_gather(text); }
+    std::vector<std::string> gather(const std::string& text) override { return inner_.gather(text); }
     void abort(ExitCode code, const std::string& reason) override { inner_.abort(code, reason); }
     void finish() override { inner_.finish(); }
 

@@ -1,4 +1,4 @@
-// The texts of all ranks on all ranks, in few messages: J. Bruck et al., "Efficient algorithms for all-to-all communications in
+// The texts of all ranks on all ranks, or on the first, in few messages. On all: J. Bruck et al., "Efficient algorithms for all-to-all communications in
 // multiport message-passing systems" (1997), the concatenation.
 #pragma once
 
@@ -23,5 +23,11 @@ std::vector<GatherRound> gather_rounds(int rank, int size);
 // A rank sends 2 ceil(log2 size) messages, of 8 bytes for each text but one that it passes on, and the texts.
 std::vector<std::string> gather_texts(MessageChannel& channel, int rank, int size, const std::string& text,
                                       int tag, const std::function<void(PendingMessages&)>& wait);
+
+// The same on the first rank alone, along a tree: every other one sends two messages, one of 8 bytes for each text and one of the
+// texts, once it has those of the ranks that have told it; a text passes as many ranks as its rank's number has binary digits 1.
+std::vector<std::string> gather_texts_to_first(MessageChannel& channel, int rank, int size,
+                                               const std::string& text, int tag,
+                                               const std::function<void(PendingMessages&)>& wait);
 
 }  // namespace speedrun

@@ -150,6 +150,9 @@ void ParallelConfig::fields(FieldVisitor& v) {
     v.field("timeout_s", timeout_s,
             "seconds without progress after which a rank takes another for lost and ends the run",
             {1, 86400});
+    v.field("start_timeout_s", start_timeout_s,
+            "the same while NCCL connects the ranks, which takes minutes where there are many hosts",
+            {1, 86400});
     v.field("simulate_latency_us", simulate_latency_us,
             "for measuring: every collective takes so many microseconds longer; 0: off", {0, 1e7});
     v.field("simulate_gbytes_per_s", simulate_gbytes_per_s,

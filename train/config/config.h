@@ -183,7 +183,7 @@ struct ParallelConfig : SharingConfig {
     int64_t tensor_chunks = 1;
     std::optional<CommunicatorKind> communicator;
     int64_t nccl_max_ctas = 0;
-    double timeout_s = 60;
+    double timeout_s = 60, start_timeout_s = 600;
     double simulate_latency_us = 0, simulate_gbytes_per_s = 0, simulate_jitter_us = 0;
 
     bool simulates() const {
