@@ -210,6 +210,25 @@ TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
     EXPECT_EQ(damage(folder(5)), "nothing");
 }
 
+// A tree: what the first rank writes has two sums of each rank, however much that has written, and each file's tensors have theirs
+// beside it.
+TEST_F(CheckpointTest, SumsOfTensorsLieBesideTheirFile) {
+    save(real_file_system(), 5);
+    EXPECT_EQ(read_sums(folder(5) + "/SHA256SUMS").size(), 2u * 2 + 1);
+    EXPECT_EQ(content(folder(5) + "/checkpoint.json").find(tensors()[0].name + "["), std::string::npos);
+    const CheckpointReader reader(folder(5));
+    for (const CheckpointFile& file : reader.info().files) {
+        const auto sums = read_sums(folder(5) + "/" + sums_file_name(file.name));
+        const std::vector<NamedTensor> stored = read_safetensors(folder(5) + "/" + file.name);
+        ASSERT_EQ(sums.size(), stored.size());
+        for (const NamedTensor& tensor : stored) {
+            Sha256 hash;
+            hash.update(tensor.bytes.data(), tensor.bytes.size());
+            EXPECT_EQ(sums.at(tensor.name), hash.hex());
+        }
+    }
+}
+
 TEST_F(CheckpointTest, SaysWhatIsDamaged) {
     save(real_file_system(), 5);
     const fs::path first = folder(5) + "/rank-00000.safetensors",

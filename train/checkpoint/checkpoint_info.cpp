@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char *kInfoFile = "checkpoint.json", *kSumsFile = "SHA256SUMS",
                      *kFormat = "speedrun-checkpoint";
-constexpr int64_t kFormatVersion = 1;
+constexpr int64_t kFormatVersion = 2;  // 1 had the sums of all tensors in checkpoint.json
 
 int64_t count_of(const Json& json) {
     const int64_t count = whole_number(json);
@@ -57,14 +57,13 @@ CheckpointTensor tensor_of(const Json& json) {
 }
 
 Json json_of(const CheckpointFile& file) {
-    return {{"file", file.name}, {"bytes", file.bytes}, {"sha256_of_tensors", file.tensors}};
+    return {{"file", file.name}, {"bytes", file.bytes}};
 }
 
 CheckpointFile file_of(const Json& json) {
     CheckpointFile file;
     file.name = json.at("file").get<std::string>();
     file.bytes = count_of(json.at("bytes"));
-    file.tensors = json.at("sha256_of_tensors").get<std::map<std::string, std::string>>();
     return file;
 }
 
@@ -107,7 +106,15 @@ CheckpointInfo info_of(const Json& json) {
     return info;
 }
 
-// File name -> SHA-256.
+const std::string& sum_of(const std::map<std::string, std::string>& sums, const std::string& path,
+                          const std::string& name) {
+    const auto found = sums.find(name);
+    if (found == sums.end()) throw_data("{}: lists no {}", path, name);
+    return found->second;
+}
+
+}  // namespace
+
 std::map<std::string, std::string> read_sums(const std::string& path) {
     std::ifstream file(path);
     if (!file) throw_data("{}: cannot be opened", path);
@@ -126,14 +133,9 @@ std::map<std::string, std::string> read_sums(const std::string& path) {
     return sums;
 }
 
-const std::string& sum_of(const std::map<std::string, std::string>& sums, const std::string& path,
-                          const std::string& name) {
-    const auto found = sums.find(name);
-    if (found == sums.end()) throw_data("{}: lists no {}", path, name);
-    return found->second;
+void add_sum(std::string& lines, const std::string& sha256, const std::string& name) {
+    lines += sha256 + "  " + name + "\n";
 }
-
-}  // namespace
 
 int64_t CheckpointTensor::numel() const {
     int64_t product = 1;
@@ -155,6 +157,10 @@ int64_t step_of_checkpoint(const std::string& name) {
 
 std::string rank_file_name(int64_t rank) {
     return fmt::format("rank-{:05}.safetensors", rank);
+}
+
+std::string sums_file_name(const std::string& rank_file) {
+    return fs::path(rank_file).stem().string() + ".sums";
 }
 
 std::vector<std::string> list_checkpoints(const std::string& run) {
@@ -195,14 +201,12 @@ void write_checkpoint_info(FileSystem& system, const std::string& folder, const 
                  {"measured", json_of(info.measured)}};
     for (const CheckpointTensor& tensor : info.tensors) json["tensors"].push_back(json_of(tensor));
     std::string sums;
-    const auto add = [&](const std::string& sum, const std::string& name) {
-        sums += sum + "  " + name + "\n";
-    };
     for (const CheckpointFile& file : info.files) {
         json["files"].push_back(json_of(file));
-        add(file.sha256, file.name);
+        add_sum(sums, file.sha256, file.name);
+        add_sum(sums, file.sums_sha256, sums_file_name(file.name));
     }
-    add(write_durable(system, folder + "/" + kInfoFile, json.dump(1) + "\n"), kInfoFile);
+    add_sum(sums, write_durable(system, folder + "/" + kInfoFile, json.dump(1) + "\n"), kInfoFile);
     write_durable(system, folder + "/" + kSumsFile, sums);
 }
 
@@ -227,13 +231,17 @@ CheckpointInfo read_checkpoint_info(const std::string& folder) {
     } catch (const JsonError& error) {
         throw_data("{}: {}", path, error.what());
     }
-    for (CheckpointFile& f : info.files) f.sha256 = sum_of(sums, sums_path, f.name);
+    for (CheckpointFile& f : info.files) {
+        f.sha256 = sum_of(sums, sums_path, f.name);
+        f.sums_sha256 = sum_of(sums, sums_path, sums_file_name(f.name));
+    }
     return info;
 }
 
 std::string to_text(const CheckpointFile& file) {
     Json json = json_of(file);
     json["sha256"] = file.sha256;
+    json["sums_sha256"] = file.sums_sha256;
     return json.dump();
 }
 
@@ -241,6 +249,7 @@ CheckpointFile checkpoint_file_from_text(const std::string& text) {
     const Json json = Json::parse(text);
     CheckpointFile file = file_of(json);
     file.sha256 = json.at("sha256").get<std::string>();
+    file.sums_sha256 = json.at("sums_sha256").get<std::string>();
     return file;
 }
 

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "data/dataset.h"
+#include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/checkpoint/state_pieces.h"
@@ -44,6 +45,9 @@ void CheckpointReader::verify_file(const CheckpointFile& file) const {
     if (error)
         throw_data("{}: {}; the checkpoint has {} such files", path, error.message(), info_.files.size());
     if (bytes != file.bytes) throw_data("{}: has {} bytes, expected {}", path, bytes, file.bytes);
+    const std::string sums_path = folder_ + "/" + sums_file_name(file.name), sums = sha256_file(sums_path);
+    if (sums != file.sums_sha256)
+        throw_data("{}: SHA-256 is {}, expected {}", sums_path, sums, file.sums_sha256);
     const std::string sum = sha256_file(path);
     if (sum != file.sha256)
         throw_data("{}: SHA-256 is {}, expected {}; {}", path, sum, file.sha256, damaged_tensor(file));
@@ -58,9 +62,10 @@ std::string CheckpointReader::damaged_tensor(const CheckpointFile& file) const {
         return error.what();
     }
     std::ifstream stream(path, std::ios::binary);
+    const std::map<std::string, std::string> sums = read_sums(folder_ + "/" + sums_file_name(file.name));
     for (const TensorEntry& entry : entries) {
-        const auto expected = file.tensors.find(entry.name);
-        if (expected == file.tensors.end()) return fmt::format("tensor {} does not belong there", entry.name);
+        const auto expected = sums.find(entry.name);
+        if (expected == sums.end()) return fmt::format("tensor {} does not belong there", entry.name);
         const std::string actual = sha256_of_range(stream, entry.begin, entry.bytes);
         if (actual != expected->second) {
             return fmt::format("damaged is tensor {}, bytes {} to {}: SHA-256 is {}, expected {}", entry.name,
@@ -70,32 +75,47 @@ std::string CheckpointReader::damaged_tensor(const CheckpointFile& file) const {
     return "the tensors are good, but not the header";
 }
 
-void CheckpointReader::index() {
+std::string CheckpointReader::header(size_t file) const {
+    nlohmann::json header = {{"file", file}, {"tensors", nlohmann::json::array()}};
+    for (const TensorEntry& entry : read_safetensors_entries(path_of(info_.files.at(file))))
+        header["tensors"].push_back({entry.name, name_of(entry.dtype), entry.begin, entry.bytes});
+    return header.dump();
+}
+
+void CheckpointReader::index(const std::vector<std::string>& headers) {
     stored_.clear();
     std::map<std::string, const CheckpointTensor*> tensors;
     for (const CheckpointTensor& tensor : info_.tensors) tensors[tensor.name] = &tensor;
-    for (size_t f = 0; f < info_.files.size(); ++f) {
-        const std::string path = path_of(info_.files[f]);
-        for (const TensorEntry& entry : read_safetensors_entries(path)) {
-            const PieceName piece = parse_piece_name(entry.name);
+    for (const std::string& text : headers) {
+        const nlohmann::json header = nlohmann::json::parse(text);
+        const auto f = header.at("file").get<size_t>();
+        const std::string path = path_of(info_.files.at(f));
+        for (const nlohmann::json& entry : header.at("tensors")) {
+            const auto [name, type, begin, bytes] =
+                entry.get<std::tuple<std::string, std::string, int64_t, int64_t>>();
+            const PieceName piece = parse_piece_name(name);
             const auto found = tensors.find(piece.tensor);
-            if (found == tensors.end()) throw_data("{}: unknown tensor {}", path, entry.name);
+            if (found == tensors.end()) throw_data("{}: unknown tensor {}", path, name);
             const std::vector<int64_t>& shape = found->second->shape;
             const std::optional<TensorBox> box = box_of(piece, shape);
             if (!box)
-                throw_data("{}: {} holds numbers that tensor {} {} lacks", path, entry.name, piece.tensor,
+                throw_data("{}: {} holds numbers that tensor {} {} lacks", path, name, piece.tensor,
                            text_of(shape));
             const DType dtype = found->second->dtype;
-            const int64_t held = entry.bytes / size_of(dtype);
-            if (entry.dtype != dtype || held != box->count()) {
-                throw_data("{}: {} has {} bytes of {}; expected {} numbers ({}) of tensor {} {}", path,
-                           entry.name, entry.bytes, name_of(entry.dtype), box->count(), name_of(dtype),
-                           piece.tensor, text_of(shape));
+            if (type != name_of(dtype) || bytes != box->count() * size_of(dtype)) {
+                throw_data("{}: {} has {} bytes of {}; expected {} numbers ({}) of tensor {} {}", path, name,
+                           bytes, type, box->count(), name_of(dtype), piece.tensor, text_of(shape));
             }
-            stored_[piece.tensor].push_back({*box, f, entry.begin, dtype});
+            stored_[piece.tensor].push_back({*box, f, begin, dtype});
         }
     }
     for (const CheckpointTensor& tensor : info_.tensors) check_covered(tensor);
+}
+
+void CheckpointReader::index() {
+    std::vector<std::string> headers;
+    for (size_t file = 0; file < info_.files.size(); ++file) headers.push_back(header(file));
+    index(headers);
 }
 
 void CheckpointReader::check_covered(const CheckpointTensor& tensor) const {

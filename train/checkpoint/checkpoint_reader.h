@@ -19,10 +19,14 @@ class CheckpointReader {
     const std::string& folder() const { return folder_; }
     const CheckpointInfo& info() const { return info_; }
 
-    // Checks size and SHA-256 of one of info().files.
+    // Checks size and SHA-256 of one of info().files, and of the sums of its tensors.
     void verify_file(const CheckpointFile& file) const;
-    // Reads the headers of all files and checks that they hold every number of every tensor, once.
-    void index();
+    // What tensors the file at this index of info().files holds, as its header says, for index().
+    std::string header(size_t file) const;
+    // Takes the headers of all files, each once, and checks that they hold every number of every tensor, once. So ranks can read
+    // some each, and then open those files alone that they need numbers of.
+    void index(const std::vector<std::string>& headers);
+    void index();  // reads them all by itself
     // After index(): are these its tensors, no more and no fewer, of these shapes and types?
     void expect_tensors(const std::vector<CheckpointTensor>& expected) const;
     // After index(): the numbers of a box of a tensor, row by row, in the tensor's type.

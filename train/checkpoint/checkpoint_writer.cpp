@@ -54,6 +54,7 @@ CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankF
     DurableFile file(system, folder + "/" + result.name);
     file.write(header.data(), header.size());
     auto entry = entries.begin();
+    std::string sums;
     for (size_t i = 0; i < pieces.size(); ++i) {
         int64_t first = 0;
         for (const TensorBox& box : pieces[i].boxes) {
@@ -66,11 +67,12 @@ CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankF
                 hash.update(numbers, bytes);
                 first += count;
             }
-            result.tensors[entry++->name] = hash.hex();
+            add_sum(sums, hash.hex(), entry++->name);
         }
     }
     result.bytes = file.bytes();
     result.sha256 = file.finish();
+    result.sums_sha256 = write_durable(system, folder + "/" + sums_file_name(result.name), sums);
     check_file(system.sync_folder(folder), folder, "syncing to disk");
     return result;
 }

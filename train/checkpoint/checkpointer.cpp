@@ -199,11 +199,14 @@ CheckpointFile Checkpointer::write_from_device(int64_t step) {
 void Checkpointer::settle(bool wait) {
     if (wait) set_hurry(true);
     settle_commit(wait);
+    // Ranks tell each other one letter; of what they have written, when all have, they tell the first one alone.
     while (pending_) {
         constexpr std::chrono::milliseconds kPatience{100};  // then the ranks show each other that they live
         if (outcome_.empty() && ready(writing_.wait_for(wait ? kPatience : std::chrono::milliseconds(0))))
             outcome_ = outcome_of([this] { return writing_.get(); });
-        const std::string own = outcome_.empty() ? std::string{kBusy} : outcome_;
+        const std::string own = outcome_.empty()            ? std::string{kBusy}
+                                : outcome_.front() == kDone ? std::string{kDone}
+                                                            : outcome_;
         const auto outcomes =
             ranks_.size() > 1 ? ranks_.world()->all_gather(own) : std::vector<std::string>{own};
         const auto is = [](char kind) { return [kind](const std::string& o) { return o.front() == kind; }; };
@@ -224,9 +227,10 @@ void Checkpointer::commit(const std::vector<std::string>& outcomes) {
         if (ranks_.first()) system_.remove_folder(unfinished_folder(run_, info_.step));
         return fail(who + outcomes[rank].substr(1));
     }
+    const std::string own = outcome_.substr(1);
+    for (const std::string& file : ranks_.size() > 1 ? ranks_.world()->gather(own) : std::vector{own})
+        info_.files.push_back(checkpoint_file_from_text(file));
     if (!ranks_.first()) return;
-    for (const std::string& outcome : outcomes)
-        info_.files.push_back(checkpoint_file_from_text(outcome.substr(1)));
     committing_ = std::async(std::launch::async, [this] { return commit_and_time(); });
 }
 

@@ -120,13 +120,21 @@ std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::strin
     check_together(world, [&] { reader = std::make_unique<CheckpointReader>(folder); });
     check_together(world, [&] { check_config(*reader, config); });
     const std::vector<CheckpointFile>& files = reader->info().files;
+    std::string own;  // headers, a line each
     check_together(world, [&] {
         for (size_t i = static_cast<size_t>(world.rank()); i < files.size();
-             i += static_cast<size_t>(world.size()))
+             i += static_cast<size_t>(world.size())) {
             reader->verify_file(files[i]);
+            own += reader->header(i) + "\n";
+        }
     });
+    std::vector<std::string> headers;
+    for (const std::string& lines : world.all_gather(own)) {
+        std::istringstream stream(lines);
+        for (std::string line; std::getline(stream, line);) headers.push_back(line);
+    }
     check_together(world, [&] {
-        reader->index();
+        reader->index(headers);
         const ParameterTable table = parameters_of(config.model, config.longest_sequence());
         reader->expect_tensors(checkpoint_tensors(table, config.optimizers));
     });
