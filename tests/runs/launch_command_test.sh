@@ -44,7 +44,7 @@ ends() { # CODE CALLS: the exit code of all, and how often the command was run
     [ $got -eq "$1" ] || fail "exit code $1 became $got"
     [ "$(wc -l <calls)" -eq "$2" ] || fail "exit code $1: $(wc -l <calls) calls, expected $2"
 }
-for code in 0 2 3 4; do ends $code 1; done
+for code in 0 2 3 4 130 138 143; do ends $code 1; done
 for code in 1 5 137; do
     ends $code 2
     grep -q "died after step 0 (exit code $code), as it did before" out || fail "nothing is said of a step that kills"
@@ -52,11 +52,46 @@ done
 echo 5 >code
 expect 5 "restarted 0 time(s), which is --max-restarts" launch --max-restarts 0 -- ./speedrun-ends train tiny.json --name none
 
+# One that hangs: its first start, once it has begun.
+printf '#!/bin/sh\n[ -e hung ] && exec "%s" "$@"\ntouch hung\nexec sleep 1000\n' "$speedrun" >speedrun-hangs
+chmod +x speedrun-hangs
+expect 0 "no step for 5 s (--stalled): the command is killed.*restart 1 of 3" sh -c '"$@" 2>&1 | tr "\n" " "' _ "$speedrun" launch --backoff 0.1 --stalled 5 -- ./speedrun-hangs train tiny.json --name hangs
+
 expect 2 "no 'speedrun train' in the command" launch -- ./train tiny.json --name a
 expect 2 "say with --name" launch -- ./speedrun-ends train tiny.json
 expect 2 "resume logs/whole: a run that is launched again continues itself" launch -- ./speedrun-ends train tiny.json --name a --resume logs/whole
 expect 2 "speedrun-none: cannot be run" launch -- ./speedrun-none train tiny.json --name a
 expect 2 "command" launch
+
+# Ranks are placed on hosts that answer. The command writes down where it was placed, and ends with the first code in ./codes.
+cat >placed <<'J'
+#!/bin/sh
+echo "$1 $2 $3" >>calls
+code=$(sed -n 1p codes)
+sed -i 1d codes
+[ "$code" = 0 ] || touch down-b
+exit "$code"
+J
+chmod +x placed
+places() { # HOSTS CODES: "line;line", "code;code" -> ./calls, ./out
+    echo "$1" | tr ';' '\n' >hosts.txt
+    echo "$2" | tr ';' '\n' >codes
+    rm -f calls down-*
+    launch --max-restarts 1 --hosts hosts.txt --probe 'test ! -e down-{host}' -- \
+        ./placed '{ranks}' '{hosts}' '{names}' "$speedrun" train tiny.json --name none --set batch.microbatch_tokens=128 >out 2>&1
+}
+places 'a slots=1;# spare;b slots=1' '5;0' || fail "a run that lost a host ends with $?: $(cat out)"
+[ "$(cat calls)" = "$(printf '2 a:1,b:1 a,b\n1 a:1 a')" ] || fail "placed elsewhere: $(cat calls)"
+grep -q "b does not answer ('test ! -e down-b' ended with 1)" out || fail "nothing is said of the host that is gone: $(cat out)"
+grep -q "1 rank(s) on a:1" out || fail "nothing is said of where it goes on: $(cat out)"
+places 'a;b;c' 0 && grep -q "the config takes 2 of 3 ranks" out || fail "three ranks that the config has no work for: $(cat out)"
+[ "$(cat calls)" = "2 a:1,b:1,c:1 a,b,c" ] || fail "placed elsewhere: $(cat calls)"
+places 'b' 5
+code=$?
+if [ $code -ne 5 ] || ! grep -q "no host is left" out; then fail "without any host: $code, $(cat out)"; fi
+expect 2 "hosts-none.txt: cannot be opened" launch --hosts hosts-none.txt -- ./placed "$speedrun" train tiny.json --name a
+echo 'a slots=many' >hosts.txt
+expect 2 "hosts.txt: line 1: expected 'NAME slots=N', found 'a slots=many'" launch --hosts hosts.txt -- ./placed "$speedrun" train tiny.json --name a
 
 # A signal to launch stops the run, which saves itself, and is the end.
 "$speedrun" launch -- "$speedrun" train tiny.json --name stops --set schedule.steps=100000 >out 2>&1 &
@@ -69,22 +104,35 @@ code=$?
 [ -s logs/stops/checkpoints/final/model.safetensors ] || fail "a run that was stopped by its launch saved no weights"
 ! grep -q restart out || fail "a run that was stopped is restarted"
 
-# A rank of two is killed.
-if [ -n "$mpiexec" ]; then
-    # shellcheck disable=SC2086
-    "$speedrun" launch --backoff 0.1 -- "$mpiexec" -n 2 --oversubscribe --bind-to none "$speedrun" train tiny.json --name ranks $saves --set batch.microbatch_tokens=128 >out 2>&1 &
-    launcher=$!
-    wait_until grep -q '"step":150,' logs/ranks/metrics.jsonl
+# A rank of two is killed, and then, as its host is gone with it, the run goes on with one.
+kill_rank_1() { # RUN
     victim=$(for process in /proc/[0-9]*; do
-        tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -q "^$speedrun train tiny.json --name ranks" &&
+        tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -q "^$speedrun train tiny.json --name $1" &&
             tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -q '^OMPI_COMM_WORLD_RANK=1$' && echo "${process#/proc/}"
     done | sort -n | tail -n 1) # of rank 1 and what supervises it, the one that was started last
     kill -9 "$victim" || fail "no rank to kill"
+}
+survives() { # RUN OPTIONS of launch, --, the command up to its number of ranks
+    run=$1
+    shift
+    # shellcheck disable=SC2086
+    "$speedrun" launch --backoff 0.1 "$@" --oversubscribe --bind-to none "$speedrun" train tiny.json --name "$run" $saves --set batch.microbatch_tokens=128 >out 2>&1 &
+    launcher=$!
+    wait_until grep -q '"step":150,' "logs/$run/metrics.jsonl"
+    [ "$run" = ranks ] || touch down-b
+    kill_rank_1 "$run"
     wait $launcher
     code=$?
     if [ $code -ne 0 ] || ! grep -q "died after step .* (exit code 5); restart 1 of 3" out || ! grep -q "result: done" out; then
         fail "a run whose rank was killed ends with $code: $(cat out)"
     fi
-    [ "$(grep -c '"event":"step"' logs/ranks/metrics.jsonl)" -eq 3000 ] || fail "its history has not 3000 steps"
+    [ "$(grep -c '"event":"step"' "logs/$run/metrics.jsonl")" -eq 3000 ] || fail "its history has not 3000 steps"
+}
+if [ -n "$mpiexec" ]; then
+    survives ranks -- "$mpiexec" -n 2
+    rm -f down-*
+    printf 'a\nb\n' >hosts.txt
+    survives fewer --hosts hosts.txt --probe 'test ! -e down-{host}' -- "$mpiexec" -n '{ranks}'
+    grep -q "1 rank(s) on a:1" out || fail "it did not go on with one rank: $(cat out)"
 fi
 exit $failures

@@ -19,7 +19,7 @@ fail() { echo "FAILED: $1"; failures=$((failures + 1)); }
 # Whether a command is run here.
 runs_here() {
     case $1 in
-    */usr/share/speedrun/* | *"records attempt configs/fineweb"*) return 1 ;;
+    */usr/share/speedrun/* | *"records attempt configs/fineweb"* | *"launch "*" --hosts "*) return 1 ;;
     speedrun\ * | build/release/speedrun\ * | scripts/sweep.sh\ * | scripts/quickstart.sh*) ;;
     "for "*"; do"*) ;;
     mpirun\ --hostfile*) return 1 ;;
@@ -48,6 +48,7 @@ elsewhere() {
     *"apt install ./speedrun"* | */usr/share/speedrun/*) echo "tests/bench/install_test.sh: it packs, unpacks and runs what is installed" ;;
     "docker "*) echo "by hand: it needs Docker" ;;
     "git clone "*) echo "by hand: it downloads this repository" ;;
+    *"launch "*" --hosts "*) echo "tests/hosts/hosts_test.sh: it needs several hosts" ;;
     "mpirun --hostfile "* | "sbatch "*) echo "by hand: it needs several hosts" ;;
     *) return 1 ;;
     esac

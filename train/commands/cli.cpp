@@ -181,11 +181,31 @@ int run_command_line(int argc, char** argv) {
                      "seconds before the first restart; doubled for each, up to 60")
         ->capture_default_str()
         ->check(CLI::Range(0.0, 3600.0));
+    launch_command
+        ->add_option(
+            "--stalled", launch.stalled_s,
+            "seconds without a new line in metrics.jsonl after which the command is killed, and the run is taken for "
+            "dead: mpirun may wait for ever for a host that is gone")
+        ->capture_default_str()
+        ->check(CLI::Range(1.0, 1e9));
+    launch_command
+        ->add_option(
+            "--hosts", launch.hosts,
+            "before every start, ask the hosts in this file (lines 'NAME slots=N') and place the ranks on those "
+            "that answer: as many as the config takes. In the command, {ranks} is their number, {hosts} "
+            "'a:8,b:8', {names} 'a,b' and {nodes} 2")
+        ->type_name("FILE");
+    launch_command
+        ->add_option("--probe", launch.probe,
+                     "asks {host}: a shell command that ends with 0 where it answers")
+        ->capture_default_str()
+        ->type_name("COMMAND");
     launch_command->footer(
         "  speedrun launch --max-restarts 10 -- mpirun -n 8 speedrun train CONFIG --name RUN --set checkpoint.every=100\n"
+        "  speedrun launch --hosts hosts.txt -- mpirun --host {hosts} -n {ranks} speedrun train CONFIG --name RUN\n"
         "--resume auto is added; metrics.jsonl stays one history. Restarted is a run that died: a rank was lost (exit\n"
-        "code 5), a signal, or 1. Not one that was refused (2, 3), diverged (4), was stopped by a signal that came to\n"
-        "launch, or died after the same step as before. Exit code: that of the last run.");
+        "code 5), a signal, or 1. Not one that was refused (2, 3), diverged (4), was stopped by a signal (130,\n"
+        "138, 143), or died after the same step as before, on as many ranks. Exit code: that of the last run.");
 
     EvalOptions eval;
     CLI::App* eval_command =

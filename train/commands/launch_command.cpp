@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -7,7 +8,9 @@
 
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
+#include "train/commands/launch_hosts.h"
 #include "train/commands/program_run.h"
+#include "train/config/config_json.h"
 #include "train/records/run_metrics.h"
 #include "train/records/text_files.h"
 
@@ -30,6 +33,7 @@ std::optional<std::string> option_of(const std::vector<std::string>& words, size
 struct LaunchedRun {
     std::vector<std::string> words;
     std::string folder;
+    TrainedConfig trained;
 };
 
 LaunchedRun run_of(const std::vector<std::string>& command) {
@@ -48,7 +52,8 @@ LaunchedRun run_of(const std::vector<std::string>& command) {
         throw_usage(
             "launch: --resume {}: a run that is launched again continues itself: --resume auto, or none",
             *resume);
-    LaunchedRun run{command, option_of(command, at, "--out").value_or("logs") + "/" + *name};
+    LaunchedRun run{command, option_of(command, at, "--out").value_or("logs") + "/" + *name,
+                    trained_config(command, at)};
     if (!resume) run.words.insert(run.words.end(), {"--resume", "auto"});
     return run;
 }
@@ -60,8 +65,10 @@ int64_t steps_done(const std::string& folder) {
     return read_unfinished_metrics(read_text_file(path), path).steps;
 }
 
-// Neither a result nor something that would come again: the run died.
+// Neither a result, nor something that would come again, nor a run that somebody stopped, be it behind our back: the run died.
 bool is_crash(int code) {
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1})
+        if (code == 128 + signal) return false;
     for (const ExitCode kind : {ExitCode::usage, ExitCode::data, ExitCode::diverged})
         if (code == static_cast<int>(kind)) return false;
     return code != 0;
@@ -70,6 +77,32 @@ bool is_crash(int code) {
 void say(const std::string& text) {
     std::fprintf(stderr, "launch: %s\n", text.c_str());
 }
+
+// Has the run written nothing for so long?
+class Stall {
+  public:
+    Stall(std::string metrics, double limit_s) : metrics_(std::move(metrics)), limit_(limit_s) {}
+
+    bool operator()() {
+        std::error_code none;
+        const uintmax_t bytes = std::filesystem::file_size(metrics_, none);  // the largest number without it
+        const auto now = Clock::now();
+        if (bytes != bytes_) since_ = now;
+        bytes_ = bytes;
+        if (now - since_ < limit_) return false;
+        if (!said_) say(fmt::format("no step for {:g} s (--stalled): the command is killed", limit_.count()));
+        said_ = true;
+        return true;
+    }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    const std::string metrics_;
+    const std::chrono::duration<double> limit_;
+    uintmax_t bytes_ = 0;
+    Clock::time_point since_ = Clock::now();
+    bool said_ = false;
+};
 
 // False if a signal came.
 bool wait_for(double seconds) {
@@ -82,14 +115,51 @@ bool wait_for(double seconds) {
     return signal_passed_on() == 0;
 }
 
+// Where the ranks of each start go.
+class Places {
+  public:
+    Places(const LaunchOptions& options, const LaunchedRun& run) : probe_(options.probe) {
+        if (options.hosts.empty()) return;
+        hosts_ = read_launch_hosts(options.hosts);
+        config_ = read_config(run.trained.path, run.trained.settings);
+    }
+
+    // The command of the next start; none if there is nowhere to go.
+    std::vector<std::string> next(const std::vector<std::string>& words) {
+        if (hosts_.empty()) return words;
+        std::vector<std::string> said;
+        const LaunchPlaces placement = place(hosts_, probe_, config_, said);
+        for (const std::string& text : said) say(text);
+        say(placement.ranks > 0 ? placement.text() : "no host is left that the config could run on");
+        changed_ = placement.ranks != ranks_;
+        ranks_ = placement.ranks;
+        return placement.ranks > 0 ? placement.fill(words) : std::vector<std::string>{};
+    }
+    // Was the number of ranks another before?
+    bool changed() const { return changed_; }
+
+  private:
+    const std::string probe_;
+    std::vector<LaunchHost> hosts_;
+    Config config_;
+    int ranks_ = 0;
+    bool changed_ = false;
+};
+
 }  // namespace
 
 int run_launch(const LaunchOptions& options) {
     const LaunchedRun run = run_of(options.command);
-    std::optional<int64_t> crashed_after;
+    Places places(options, run);
+    int64_t crashed_after = -1;  // steps; none yet
     double wait = options.backoff_s;
     for (int64_t restarts = 0;; ++restarts) {
-        const int code = run_program(run.words, false);
+        const std::vector<std::string> words = places.next(run.words);
+        if (places.changed()) crashed_after = -1;
+        const bool somewhere = !words.empty();
+        const int code =
+            somewhere ? run_program(words, false, Stall(run.folder + "/metrics.jsonl", options.stalled_s))
+                      : static_cast<int>(ExitCode::communication);
         if (const int signal = signal_passed_on(); signal != 0) return code != 0 ? code : 128 + signal;
         if (!is_crash(code)) return code;
         const int64_t steps = steps_done(run.folder);
@@ -106,7 +176,7 @@ int run_launch(const LaunchOptions& options) {
         say(fmt::format("{}; restart {} of {} in {:g} s, from its newest good checkpoint", died, restarts + 1,
                         options.max_restarts, wait));
         if (!wait_for(wait)) return 128 + signal_passed_on();
-        crashed_after = steps;
+        if (somewhere) crashed_after = steps;
         wait = std::min(2 * wait, kLongestWait);
     }
 }

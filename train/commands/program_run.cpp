@@ -7,9 +7,11 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "kernels/device/error.h"
@@ -53,7 +55,7 @@ int signal_passed_on() {
     return stopped;
 }
 
-int run_program(const std::vector<std::string>& program, bool quiet) {
+int run_program(const std::vector<std::string>& program, bool quiet, const std::function<bool()>& is_stuck) {
     struct sigaction action {};
     action.sa_handler = pass_on;
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaction(signal, &action, nullptr);
@@ -68,8 +70,12 @@ int run_program(const std::vector<std::string>& program, bool quiet) {
     running = child;
     if (stopped != 0) kill(child, stopped);  // came before there was somebody to pass it to
     int status = 0;
-    while (waitpid(child, &status, 0) < 0) {
-        if (errno != EINTR) throw_internal("waitpid: {}", std::strerror(errno));
+    for (pid_t ended = 0; ended != child;) {
+        ended = waitpid(child, &status, is_stuck ? WNOHANG : 0);
+        if (ended < 0 && errno != EINTR) throw_internal("waitpid: {}", std::strerror(errno));
+        if (ended != 0) continue;
+        if (is_stuck()) kill(-child, SIGKILL);
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     running = 0;
     if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
