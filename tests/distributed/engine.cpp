@@ -348,4 +348,18 @@ const Curve& one_rank(const Mode& mode) {
     return known[key];
 }
 
+std::vector<double> master_deviations(const Curve& actual, const Curve& expected) {
+    std::vector<double> deviations;
+    for (size_t p = 0; p < expected.masters.size(); ++p) {
+        double distance = 0, movement = 0;
+        for (size_t i = 0; i < expected.masters[p].size(); ++i) {
+            distance += std::pow(double{actual.masters[p][i]} - expected.masters[p][i], 2);
+            movement += std::pow(double{expected.masters[p][i]} - expected.start[p][i], 2);
+        }
+        EXPECT_GT(movement, 0) << expected.names[p] << " has learned nothing";
+        deviations.push_back(std::sqrt(distance / movement));
+    }
+    return deviations;
+}
+
 }  // namespace speedrun::testing

@@ -108,6 +108,10 @@ Curve train_ranks(const Mode& mode, const Delays& delays = {});
 // Curve of the same training with one rank and one microbatch, in the classic order.
 const Curve& one_rank(const Mode& mode);
 
+// Euclidean distance over Euclidean movement since the start, of each parameter: AdamW may turn around single
+// elements whose gradient is next to nothing.
+std::vector<double> master_deviations(const Curve& actual, const Curve& expected);
+
 // What a mode chooses, as numbers from 0 to 15: strategy, replicate, shard, accumulation, muon, launch,
 // step_order, optimizer_step, accumulate, reshard, every, family (recipe, modern, gpt2), clip, graphs.
 constexpr size_t kNumChoices = 14;
