@@ -1,7 +1,7 @@
 #!/bin/sh
 # From a fresh clone to a trained model: installs what is missing, builds, prepares the King James text, measures for two seconds
 # how long training takes here, trains, and prints the result and samples from before and after. It trains the leading config of
-# the track's transformer class; where that would take more than four minutes, the open class's, which takes a tenth of it.
+# the track's transformer class; where that would take more than four minutes, the open class's.
 # Without a GPU driver the GPU code is left out.
 # Usage: scripts/quickstart.sh [NAME]    NAME: of the run folder in logs/, default quickstart-<time>
 set -eu
@@ -32,7 +32,7 @@ echo "build/release/speedrun"
 step "3/7 data"
 sh data/kjv/prepare.sh build/release/speedrun
 step "4/7 how long training takes here"
-transformer=configs/kjv_small_batch.json open=configs/kjv.json most=240 # seconds; configs: FrontPageTest knows who leads
+transformer=configs/kjv_narrow.json open=configs/kjv.json most=240 # seconds; configs: FrontPageTest knows who leads
 config=$transformer
 seconds_of() {
     build/release/speedrun bench "$1" --run 2 --json >build/bench.json

@@ -17,6 +17,7 @@ LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0
 # Points of a training curve, whose noise would hide the rest; all share the second, so that an SVG stays below 200 kB.
 MOST_POINTS = 60
 MOST_POINTS_OF_ALL = 4000
+MOST_COLUMNS = 3  # of panels
 # Longest over shortest run from which on the horizontal axis is logarithmic.
 LOG_SPREAD = 8
 
@@ -120,9 +121,13 @@ def write_pictures(
     written = []
     with plt.rc_context(STYLE):
         for axis in ("time", "tokens"):
-            size = (8, 4.5) if len(panels) == 1 else (6 * len(panels), 4.5)
-            figure, all_axes = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
-            for axes, (name, members) in zip(all_axes[0], panels):
+            columns = min(len(panels), MOST_COLUMNS)
+            rows = -(-len(panels) // columns)
+            size = (8, 4.5) if len(panels) == 1 else (6 * columns, 4.5 * rows)
+            figure, all_axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+            for axes in all_axes.flat[len(panels) :]:
+                axes.set_visible(False)
+            for axes, (name, members) in zip(all_axes.flat, panels):
                 _draw(axes, members, axis, most_points)
                 heading = f"{title}: {name}" if name else title
                 axes.set_title(heading.replace("$", r"\$"), loc="left", fontsize=12, fontweight="bold")
