@@ -168,12 +168,7 @@ while [ $done_kills -lt "$kills" ] && [ $wrong -eq 0 ]; do
         rm -f logs/filler
         case $how.$code in
         *.0) ended "$mode" ;;
-        *) # 137, 138, 143: the process itself; 5: another rank said so; 1 where the disk was full, or as mpirun puts it
-            case $code in
-            137 | 138 | 143 | 5 | 1 | 134) ;;
-            *) is_wrong "$mode: ended with $code after $how: $(cat out)" ;;
-            esac
-            ;;
+        *.2 | *.3 | *.4) is_wrong "$mode: refused or diverged ($code) after $how: $(cat out)" ;;
         esac
         [ "$code" -eq 0 ] || done_kills=$((done_kills + 1))
         [ $((done_kills % 50)) -ne 0 ] || [ "$code" -eq 0 ] || echo "$done_kills of $kills harms, $(($(date +%s) - began)) s"
