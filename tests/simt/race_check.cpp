@@ -32,7 +32,7 @@ void RaceWatch::begin_block(unsigned num_threads, int64_t shared_bytes) {
 
 bool RaceWatch::races(const Mark& mark, const Mark& now) const {
     if (mark.block == kNone) return false;
-    // Of device memory: shared cells are new in each block.
+    // Only cells of device memory remember other blocks: those of shared memory are new in each.
     if (mark.block != now.block) return !ordered(mark, now);
     if (mark.thread == now.thread || mark.block_epoch < now.block_epoch) return false;
     return mark.warp != now.warp || mark.warp_epoch == now.warp_epoch;

@@ -82,7 +82,7 @@ class RaceWatch final : public Watch {
     int block_epoch_ = 0;
     std::vector<int> warp_epoch_;
     std::unordered_map<uintptr_t, std::vector<Fence>> published_;  // by an atomic's address
-    // Of the running block, by thread: its latest fence, and what its atomics have read since.
+    // What each thread of the running block fenced last, and which fences its atomics have read since.
     std::unordered_map<unsigned, Fence> fences_;
     std::unordered_map<unsigned, std::vector<Fence>> read_;
     std::unordered_map<int64_t, Seen> seen_;  // by the other block

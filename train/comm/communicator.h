@@ -131,7 +131,7 @@ class World {
     virtual std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) = 0;
     // The texts of all ranks, by rank.
     virtual std::vector<std::string> all_gather(const std::string& text) = 0;
-    // The same on the first rank alone, and nothing on the others. A world that has messages sends fewer for it.
+    // The texts of all ranks, by rank, on the first rank alone; nothing on the others. Takes fewer messages than all_gather.
     virtual std::vector<std::string> gather(const std::string& text);
     // Tells every rank why the run ends and ends it with this exit code; the first reason given counts.
     virtual void abort(ExitCode code, const std::string& reason) = 0;

@@ -15,7 +15,7 @@ namespace speedrun {
 struct NcclOptions {
     int max_ctas = 0;       // blocks of the GPU that a collective may take; 0: NCCL decides
     double timeout_s = 60;  // as in WorldOptions
-    // Of connecting, which is no collective: on many hosts it takes longer than any of those.
+    // Limit for connecting the ranks, which on many hosts takes longer than any collective.
     double start_timeout_s = 600;
 };
 

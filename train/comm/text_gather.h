@@ -24,7 +24,7 @@ std::vector<GatherRound> gather_rounds(int rank, int size);
 std::vector<std::string> gather_texts(MessageChannel& channel, int rank, int size, const std::string& text,
                                       int tag, const std::function<void(PendingMessages&)>& wait);
 
-// The same on the first rank alone, along a tree: every other one sends two messages, one of 8 bytes for each text and one of the
+// The texts of all ranks on the first rank alone, along a tree: every other one sends two messages, one of 8 bytes for each text and one of the
 // texts, once it has those of the ranks that have told it; a text passes as many ranks as its rank's number has binary digits 1.
 std::vector<std::string> gather_texts_to_first(MessageChannel& channel, int rank, int size,
                                                const std::string& text, int tag,
