@@ -192,14 +192,18 @@ std::string find_vocabulary(const DatasetInfo& info, const std::vector<std::stri
     return path;
 }
 
-std::string sha256_file(const std::string& path) {
+void read_in_pieces(const std::string& path, const std::function<void(const void*, size_t)>& take) {
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
     if (!file) throw_data("{}: cannot open: {}", path, errno_text());
-    Sha256 hash;
     std::vector<unsigned char> buffer(1 << 20);
     while (const size_t bytes = std::fread(buffer.data(), 1, buffer.size(), file.get()))
-        hash.update(buffer.data(), bytes);
+        take(buffer.data(), bytes);
     if (std::ferror(file.get())) throw_data("{}: read failed: {}", path, errno_text());
+}
+
+std::string sha256_file(const std::string& path) {
+    Sha256 hash;
+    read_in_pieces(path, [&](const void* data, size_t bytes) { hash.update(data, bytes); });
     return hash.hex();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,6 +47,9 @@ std::vector<std::string> expand_globs(const std::vector<std::string>& patterns);
 // The path of the vocabulary beside these shards, or "" if their dataset has none. Throws a data error if the
 // file is missing or its hash is not the one in dataset.json.
 std::string find_vocabulary(const DatasetInfo& info, const std::vector<std::string>& shard_files);
+
+// Gives `take` all bytes of a file, in order. Throws a data error with the reason if it cannot be read.
+void read_in_pieces(const std::string& path, const std::function<void(const void* data, size_t bytes)>& take);
 
 // SHA-256 of a file's content, 64 lower-case hexadecimal digits. Throws a data error if it cannot be read.
 std::string sha256_file(const std::string& path);

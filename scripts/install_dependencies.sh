@@ -2,13 +2,13 @@
 # Installs the Debian/Ubuntu packages that speedrun is built from, where they are missing; says which. Uses sudo only
 # if it is not run as root. Nothing else is installed and nothing is downloaded besides these packages.
 # Usage: install_dependencies.sh [tests]    tests: also what only tests use: an emulator of older processors (12 MB to
-# download), clang-tidy 14 where the system has it and, beside a CUDA toolkit that lacks it, NVIDIA's disassembler (7 MB by
+# download), xxhsum, clang-tidy 14 where the system has it and, beside a CUDA toolkit that lacks it, NVIDIA's disassembler (7 MB by
 # pip, into build/disassembler)
 set -eu
 
 packages="g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libspdlog-dev libfmt-dev libcli11-dev
-nlohmann-json3-dev libutf8proc-dev libboost-dev libboost-context-dev libgtest-dev libbenchmark-dev libssl-dev zlib1g-dev bible-kjv python3 curl"
-[ "${1:-}" != tests ] || packages="$packages qemu-user"
+nlohmann-json3-dev libutf8proc-dev libxxhash-dev libboost-dev libboost-context-dev libgtest-dev libbenchmark-dev libssl-dev zlib1g-dev bible-kjv python3 curl"
+[ "${1:-}" != tests ] || packages="$packages qemu-user xxhash"
 
 as_root=""
 [ "$(id -u)" -eq 0 ] || as_root="sudo"

@@ -20,7 +20,7 @@ train() { "$speedrun" train tiny.json "$@"; }
 expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 expect 0 "^result: done" train --name whole --set checkpoint.every=6
 [ "$(ls logs/whole/checkpoints | tr '\n' ' ')" = "final step-00000018 step-00000020 " ] || fail "whole has $(ls logs/whole/checkpoints)"
-(cd logs/whole/checkpoints/step-00000018 && sha256sum --quiet -c SHA256SUMS) || fail "sha256sum finds differences"
+(cd logs/whole/checkpoints/step-00000018 && xxhsum --quiet -c XXH128SUMS) || fail "xxhsum finds differences"
 grep -q '"checkpoint_stall_ms"' logs/whole/metrics.jsonl || fail "no stall in the metrics"
 grep -q 'step-00000018: 0.3 MB' logs/whole/run.log || fail "the log does not name the checkpoint"
 

@@ -5,11 +5,11 @@
 #include <functional>
 #include <sstream>
 
-#include "data/sha256.h"
 #include "tests/temp_dir.h"
 #include "tests/train/optimizer_harness.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
+#include "train/checkpoint/xxh128.h"
 
 namespace speedrun::testing {
 namespace bf16_moments_test {
@@ -161,7 +161,7 @@ TEST_F(Bf16CheckpointTest, OtherTypesAreRefused) {
 
 TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
     save();
-    const std::string path = folder_ + "/checkpoint.json", sums_path = folder_ + "/SHA256SUMS";
+    const std::string path = folder_ + "/checkpoint.json", sums_path = folder_ + "/XXH128SUMS";
     std::ostringstream text, sums;
     text << std::ifstream(path).rdbuf();
     sums << std::ifstream(sums_path).rdbuf();
@@ -170,9 +170,9 @@ TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
     json.replace(json.find("\"bf16\""), 6, "\"f16\"");
     std::ofstream(path) << json;
     std::string all = sums.str();
-    Sha256 hash;
+    Xxh128 hash;
     hash.update(json.data(), json.size());
-    all.replace(all.find("checkpoint.json") - 66, 64, hash.hex());
+    all.replace(all.find("checkpoint.json") - 34, 32, hash.hex());
     std::ofstream(sums_path) << all;
     const std::string error = error_of([&] { CheckpointReader reader(folder_); });
     EXPECT_NE(error.find("expected a dtype f32 or bf16, got \"f16\""), std::string::npos) << error;

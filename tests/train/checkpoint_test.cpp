@@ -203,29 +203,34 @@ TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
             const std::string text = damage(folder(5));
             EXPECT_NE(text, "nothing") << name << " byte " << at;
             const bool names_it = text.find(name) != std::string::npos;
-            EXPECT_TRUE(names_it || name == "SHA256SUMS") << text;
+            EXPECT_TRUE(names_it || name == "XXH128SUMS") << text;
         }
         put(entry.path(), good);
     }
     EXPECT_EQ(damage(folder(5)), "nothing");
 }
 
-// A tree: what the first rank writes has two sums of each rank, however much that has written, and each file's tensors have theirs
-// beside it.
+// What the first rank writes has two sums of each rank, however much that has written, and each file's header and tensors have
+// theirs beside it: of all bytes until their end.
 TEST_F(CheckpointTest, SumsOfTensorsLieBesideTheirFile) {
     save(real_file_system(), 5);
-    EXPECT_EQ(read_sums(folder(5) + "/SHA256SUMS").size(), 2u * 2 + 1);
+    EXPECT_EQ(read_sums(folder(5) + "/XXH128SUMS").size(), 2u * 2 + 1);
     EXPECT_EQ(content(folder(5) + "/checkpoint.json").find(tensors()[0].name + "["), std::string::npos);
     const CheckpointReader reader(folder(5));
     for (const CheckpointFile& file : reader.info().files) {
         const auto sums = read_sums(folder(5) + "/" + sums_file_name(file.name));
-        const std::vector<NamedTensor> stored = read_safetensors(folder(5) + "/" + file.name);
-        ASSERT_EQ(sums.size(), stored.size());
-        for (const NamedTensor& tensor : stored) {
-            Sha256 hash;
-            hash.update(tensor.bytes.data(), tensor.bytes.size());
-            EXPECT_EQ(sums.at(tensor.name), hash.hex());
-        }
+        const std::string path = folder(5) + "/" + file.name, bytes = content(path);
+        const std::vector<TensorEntry> stored = read_safetensors_entries(path);
+        const auto sum_until = [&](int64_t end) {
+            Xxh128 hash;
+            hash.update(bytes.data(), static_cast<size_t>(end));
+            return hash.hex();
+        };
+        ASSERT_EQ(sums.size(), 1 + stored.size());
+        EXPECT_EQ(sums.at("header"), sum_until(stored.front().begin));
+        for (const TensorEntry& tensor : stored)
+            EXPECT_EQ(sums.at(tensor.name), sum_until(tensor.begin + tensor.bytes)) << tensor.name;
+        EXPECT_EQ(sums.at(stored.back().name), file.xxh128);
     }
 }
 
@@ -241,32 +246,36 @@ TEST_F(CheckpointTest, SaysWhatIsDamaged) {
     std::string bad = good;
     bad[bad.size() - 1] ^= 1;
     put(second, bad);
-    expect_text({second.string(), "SHA-256 is", "expected", "damaged is tensor adamw_m/a[14:24], bytes",
+    expect_text({second.string(), "XXH128 is", "expected", "damaged is tensor adamw_m/a[14:24], bytes",
                  "to " + std::to_string(good.size())});
     bad = good;
-    bad[20] ^= 1;
+    bad[bad.find("\"F32\"") - 9] ^= 1;  // of the key "dtype"
     put(second, bad);
-    expect_text({second.string(), "SHA-256 is"});
+    expect_text({second.string(), "XXH128 is"});
+    bad = good;
+    bad.replace(bad.find("[14:24]"), 7, "[14:23]");  // other numbers of the tensor, by the header
+    put(second, bad);
+    expect_text({second.string(), "XXH128 is", "damaged is the header, bytes 0 to"});
     put(second, good.substr(0, good.size() - 3));
     expect_text({second.string(), "has " + std::to_string(good.size() - 3) + " bytes, expected " +
                                       std::to_string(good.size())});
     fs::remove(second);
     expect_text({second.string(), "No such file"});
     put(second, good);
-    fs::remove(folder(5) + "/SHA256SUMS");
-    expect_text({"SHA256SUMS: cannot be opened"});
+    fs::remove(folder(5) + "/XXH128SUMS");
+    expect_text({"XXH128SUMS: cannot be opened"});
 }
 
 // A checkpoint.json whose hash is right, with numbers that nothing can be done with.
 TEST_F(CheckpointTest, NumbersThatAreNoneAreErrors) {
     using Json = nlohmann::json;
     save(real_file_system(), 5);
-    const std::string path = folder(5) + "/checkpoint.json", sums_path = folder(5) + "/SHA256SUMS";
-    const std::string good = content(path), good_hash = sha256_file(path), sums = content(sums_path);
+    const std::string path = folder(5) + "/checkpoint.json", sums_path = folder(5) + "/XXH128SUMS";
+    const std::string good = content(path), good_hash = xxh128_file(path), sums = content(sums_path);
     const auto damage_of = [&](const std::string& text) {
         put(path, text);
         std::string changed = sums;
-        changed.replace(changed.find(good_hash), good_hash.size(), sha256_file(path));
+        changed.replace(changed.find(good_hash), good_hash.size(), xxh128_file(path));
         put(sums_path, changed);
         return damage(folder(5));
     };

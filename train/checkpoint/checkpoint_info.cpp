@@ -16,9 +16,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char *kInfoFile = "checkpoint.json", *kSumsFile = "SHA256SUMS",
+constexpr const char *kInfoFile = "checkpoint.json", *kSumsFile = "XXH128SUMS", *kOldSumsFile = "SHA256SUMS",
                      *kFormat = "speedrun-checkpoint";
-constexpr int64_t kFormatVersion = 2;  // 1 had the sums of all tensors in checkpoint.json
+constexpr int64_t kFormatVersion =
+    3;  // 1 had the sums of all tensors in checkpoint.json, 2 SHA-256 of each tensor
 
 int64_t count_of(const Json& json) {
     const int64_t count = whole_number(json);
@@ -122,10 +123,10 @@ std::map<std::string, std::string> read_sums(const std::string& path) {
     int64_t number = 0;
     for (std::string line; std::getline(file, line);) {
         ++number;
-        constexpr size_t kDigits = 64, kName = kDigits + 2;
+        constexpr size_t kDigits = 32, kName = kDigits + 2;
         const bool digits = line.find_first_not_of("0123456789abcdef") == kDigits;
         if (!digits || line.size() <= kName || line.compare(kDigits, 2, "  ") != 0) {
-            throw_data("{}: line {}: expected 64 hexadecimal digits, two blanks and a file name, found '{}'",
+            throw_data("{}: line {}: expected 32 hexadecimal digits, two blanks and a file name, found '{}'",
                        path, number, line);
         }
         sums[line.substr(kName)] = line.substr(0, kDigits);
@@ -133,8 +134,8 @@ std::map<std::string, std::string> read_sums(const std::string& path) {
     return sums;
 }
 
-void add_sum(std::string& lines, const std::string& sha256, const std::string& name) {
-    lines += sha256 + "  " + name + "\n";
+void add_sum(std::string& lines, const std::string& xxh128, const std::string& name) {
+    lines += xxh128 + "  " + name + "\n";
 }
 
 int64_t CheckpointTensor::numel() const {
@@ -178,7 +179,8 @@ std::vector<std::string> list_checkpoints(const std::string& run) {
 
 bool is_checkpoint(const std::string& folder) {
     std::error_code error;
-    return fs::exists(fs::path(folder) / kInfoFile, error) || fs::exists(fs::path(folder) / kSumsFile, error);
+    const auto has = [&](const char* file) { return fs::exists(fs::path(folder) / file, error); };
+    return has(kInfoFile) || has(kSumsFile) || has(kOldSumsFile);
 }
 
 void write_checkpoint_info(FileSystem& system, const std::string& folder, const CheckpointInfo& info) {
@@ -203,8 +205,8 @@ void write_checkpoint_info(FileSystem& system, const std::string& folder, const 
     std::string sums;
     for (const CheckpointFile& file : info.files) {
         json["files"].push_back(json_of(file));
-        add_sum(sums, file.sha256, file.name);
-        add_sum(sums, file.sums_sha256, sums_file_name(file.name));
+        add_sum(sums, file.xxh128, file.name);
+        add_sum(sums, file.sums_xxh128, sums_file_name(file.name));
     }
     add_sum(sums, write_durable(system, folder + "/" + kInfoFile, json.dump(1) + "\n"), kInfoFile);
     write_durable(system, folder + "/" + kSumsFile, sums);
@@ -212,9 +214,14 @@ void write_checkpoint_info(FileSystem& system, const std::string& folder, const 
 
 CheckpointInfo read_checkpoint_info(const std::string& folder) {
     const std::string path = folder + "/" + kInfoFile, sums_path = folder + "/" + kSumsFile;
+    if (fs::exists(fs::path(folder) / kOldSumsFile) && !fs::exists(sums_path)) {
+        throw_data(
+            "{}: a checkpoint of {} version 1 or 2, this program reads version {}; continue it with the program that wrote it",
+            folder, kFormat, kFormatVersion);
+    }
     const auto sums = read_sums(sums_path);
-    const std::string expected = sum_of(sums, sums_path, kInfoFile), actual = sha256_file(path);
-    if (actual != expected) throw_data("{}: SHA-256 is {}, {} says {}", path, actual, sums_path, expected);
+    const std::string expected = sum_of(sums, sums_path, kInfoFile), actual = xxh128_file(path);
+    if (actual != expected) throw_data("{}: XXH128 is {}, {} says {}", path, actual, sums_path, expected);
     std::ostringstream text;
     text << std::ifstream(path).rdbuf();
     CheckpointInfo info;
@@ -232,24 +239,24 @@ CheckpointInfo read_checkpoint_info(const std::string& folder) {
         throw_data("{}: {}", path, error.what());
     }
     for (CheckpointFile& f : info.files) {
-        f.sha256 = sum_of(sums, sums_path, f.name);
-        f.sums_sha256 = sum_of(sums, sums_path, sums_file_name(f.name));
+        f.xxh128 = sum_of(sums, sums_path, f.name);
+        f.sums_xxh128 = sum_of(sums, sums_path, sums_file_name(f.name));
     }
     return info;
 }
 
 std::string to_text(const CheckpointFile& file) {
     Json json = json_of(file);
-    json["sha256"] = file.sha256;
-    json["sums_sha256"] = file.sums_sha256;
+    json["xxh128"] = file.xxh128;
+    json["sums_xxh128"] = file.sums_xxh128;
     return json.dump();
 }
 
 CheckpointFile checkpoint_file_from_text(const std::string& text) {
     const Json json = Json::parse(text);
     CheckpointFile file = file_of(json);
-    file.sha256 = json.at("sha256").get<std::string>();
-    file.sums_sha256 = json.at("sums_sha256").get<std::string>();
+    file.xxh128 = json.at("xxh128").get<std::string>();
+    file.sums_xxh128 = json.at("sums_xxh128").get<std::string>();
     return file;
 }
 

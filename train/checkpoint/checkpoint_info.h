@@ -5,11 +5,12 @@
 //                              where it is one number per element; a piece has "[BEGIN:END]" behind its name,
 //                              in elements of the flattened tensor, or "[ROW:END,COLUMN:END]" where it is a
 //                              box of a matrix, unless it is all of it (tensor_box.h).
-//   rank-00000.sums …          SHA-256 of each tensor of that file, a line each
+//   rank-00000.sums …          a line for that file's header and for each of its tensors: XXH128 of the file from its
+//                              first byte to the last one of this
 //   checkpoint.json            CheckpointInfo
-//   SHA256SUMS                 of all others, as `sha256sum -c` reads it
-// The sums are a tree: the last one of each file, those of each of its tensors, so that the first rank needs two of every other
-// one, whatever that has written.
+//   XXH128SUMS                 of all others, as `xxhsum -c` reads it
+// Each byte is hashed once. The first tensor whose sum is wrong is the first that is damaged, and the first rank needs two sums
+// of every other one, whatever that has written.
 // The tensors know nothing of the mesh that wrote them. The folder is written as ".step-00000123.part" and
 // gets its name when all of it is on the disk, so one with the right name is complete.
 #pragma once
@@ -36,7 +37,7 @@ struct CheckpointTensor {
 struct CheckpointFile {
     std::string name;
     int64_t bytes = 0;
-    std::string sha256, sums_sha256;  // of it and of its .sums; in SHA256SUMS
+    std::string xxh128, sums_xxh128;  // of it and of its .sums; in XXH128SUMS
 };
 
 // Times depend on the machine; everything else in a checkpoint depends on config, data and mesh alone.
@@ -67,19 +68,20 @@ std::string checkpoint_name(int64_t step);
 int64_t step_of_checkpoint(const std::string& name);
 std::string rank_file_name(int64_t rank);
 std::string sums_file_name(const std::string& rank_file);
+inline constexpr const char* kHeaderSum = "header";  // its name there; no tensor's, which have a "/"
 // The folders of complete checkpoints in RUN/checkpoints, newest first; none if there is no such folder.
 std::vector<std::string> list_checkpoints(const std::string& run);
 // Is this the folder of one checkpoint?
 bool is_checkpoint(const std::string& folder);
 
-// Writes checkpoint.json and SHA256SUMS.
+// Writes checkpoint.json and XXH128SUMS.
 void write_checkpoint_info(FileSystem& system, const std::string& folder, const CheckpointInfo& info);
 // Throws a data error, with what was expected and found, if one of them is missing or damaged.
 CheckpointInfo read_checkpoint_info(const std::string& folder);
 
-// SHA-256 by name, of lines as sha256sum writes them: 64 digits, two blanks, the name. A data error names file and line.
+// XXH128 by name, of lines as `xxhsum -H2` writes them: 32 digits, two blanks, the name. A data error names file and line.
 std::map<std::string, std::string> read_sums(const std::string& path);
-void add_sum(std::string& lines, const std::string& sha256, const std::string& name);
+void add_sum(std::string& lines, const std::string& xxh128, const std::string& name);
 
 // What a rank says of its file to the first one, as text.
 std::string to_text(const CheckpointFile& file);

@@ -20,10 +20,9 @@ std::string text_of(const std::vector<int64_t>& shape) {
     return fmt::format("[{}]", fmt::join(shape, ","));
 }
 
-std::string sha256_of_range(std::ifstream& file, int64_t begin, int64_t bytes) {
-    Sha256 hash;
+// Hashes so many more bytes of the file; the XXH128 of all until then.
+std::string hash_on(Xxh128& hash, std::ifstream& file, int64_t bytes) {
     std::vector<char> buffer(1 << 20);
-    file.seekg(begin);
     while (bytes > 0) {
         const int64_t part = std::min(bytes, static_cast<int64_t>(buffer.size()));
         if (!file.read(buffer.data(), part)) return "unreadable";
@@ -45,12 +44,12 @@ void CheckpointReader::verify_file(const CheckpointFile& file) const {
     if (error)
         throw_data("{}: {}; the checkpoint has {} such files", path, error.message(), info_.files.size());
     if (bytes != file.bytes) throw_data("{}: has {} bytes, expected {}", path, bytes, file.bytes);
-    const std::string sums_path = folder_ + "/" + sums_file_name(file.name), sums = sha256_file(sums_path);
-    if (sums != file.sums_sha256)
-        throw_data("{}: SHA-256 is {}, expected {}", sums_path, sums, file.sums_sha256);
-    const std::string sum = sha256_file(path);
-    if (sum != file.sha256)
-        throw_data("{}: SHA-256 is {}, expected {}; {}", path, sum, file.sha256, damaged_tensor(file));
+    const std::string sums_path = folder_ + "/" + sums_file_name(file.name), sums = xxh128_file(sums_path);
+    if (sums != file.sums_xxh128)
+        throw_data("{}: XXH128 is {}, expected {}", sums_path, sums, file.sums_xxh128);
+    const std::string sum = xxh128_file(path);
+    if (sum != file.xxh128)
+        throw_data("{}: XXH128 is {}, expected {}; {}", path, sum, file.xxh128, damaged_tensor(file));
 }
 
 std::string CheckpointReader::damaged_tensor(const CheckpointFile& file) const {
@@ -63,16 +62,25 @@ std::string CheckpointReader::damaged_tensor(const CheckpointFile& file) const {
     }
     std::ifstream stream(path, std::ios::binary);
     const std::map<std::string, std::string> sums = read_sums(folder_ + "/" + sums_file_name(file.name));
+    std::sort(entries.begin(), entries.end(),
+              [](const TensorEntry& a, const TensorEntry& b) { return a.begin < b.begin; });
+    int64_t hashed = entries.empty() ? file.bytes : entries.front().begin;
+    Xxh128 hash;
+    const auto header = sums.find(kHeaderSum);
+    if (header == sums.end() || hash_on(hash, stream, hashed) != header->second)
+        return fmt::format("damaged is the header, bytes 0 to {}", hashed);
     for (const TensorEntry& entry : entries) {
         const auto expected = sums.find(entry.name);
         if (expected == sums.end()) return fmt::format("tensor {} does not belong there", entry.name);
-        const std::string actual = sha256_of_range(stream, entry.begin, entry.bytes);
+        const int64_t end = entry.begin + entry.bytes;
+        const std::string actual = hash_on(hash, stream, end - std::exchange(hashed, end));
         if (actual != expected->second) {
-            return fmt::format("damaged is tensor {}, bytes {} to {}: SHA-256 is {}, expected {}", entry.name,
-                               entry.begin, entry.begin + entry.bytes, actual, expected->second);
+            return fmt::format(
+                "damaged is tensor {}, bytes {} to {}: XXH128 of all before {} is {}, expected {}",
+                entry.name, entry.begin, end, end, actual, expected->second);
         }
     }
-    return "the tensors are good, but not the header";
+    return "all tensors are as they were written";
 }
 
 std::string CheckpointReader::header(size_t file) const {

@@ -19,7 +19,7 @@ class CheckpointReader {
     const std::string& folder() const { return folder_; }
     const CheckpointInfo& info() const { return info_; }
 
-    // Checks size and SHA-256 of one of info().files, and of the sums of its tensors.
+    // Checks size and XXH128 of one of info().files, and of the sums of its tensors.
     void verify_file(const CheckpointFile& file) const;
     // What tensors the file at this index of info().files holds, as its header says, for index().
     std::string header(size_t file) const;

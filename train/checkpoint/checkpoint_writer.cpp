@@ -53,26 +53,24 @@ CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankF
     result.name = rank_file_name(which.rank);
     DurableFile file(system, folder + "/" + result.name);
     file.write(header.data(), header.size());
-    auto entry = entries.begin();
     std::string sums;
+    add_sum(sums, file.xxh128(), kHeaderSum);
+    auto entry = entries.begin();
     for (size_t i = 0; i < pieces.size(); ++i) {
         int64_t first = 0;
         for (const TensorBox& box : pieces[i].boxes) {
-            Sha256 hash;
             for (const int64_t end = first + box.count(); first < end;) {
                 const int64_t count = std::min(kMostNumbersFetched, end - first);
                 const void* const numbers = fetch(i, first, count);
-                const auto bytes = static_cast<size_t>(count * size_of(pieces[i].tensor.dtype));
-                file.write(numbers, bytes);
-                hash.update(numbers, bytes);
+                file.write(numbers, static_cast<size_t>(count * size_of(pieces[i].tensor.dtype)));
                 first += count;
             }
-            add_sum(sums, hash.hex(), entry++->name);
+            add_sum(sums, file.xxh128(), entry++->name);
         }
     }
     result.bytes = file.bytes();
-    result.sha256 = file.finish();
-    result.sums_sha256 = write_durable(system, folder + "/" + sums_file_name(result.name), sums);
+    result.xxh128 = file.finish();
+    result.sums_xxh128 = write_durable(system, folder + "/" + sums_file_name(result.name), sums);
     check_file(system.sync_folder(folder), folder, "syncing to disk");
     return result;
 }

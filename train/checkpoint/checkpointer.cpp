@@ -1,6 +1,9 @@
 #include "train/checkpoint/checkpointer.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <numeric>
 #include <string_view>
@@ -16,6 +19,13 @@ constexpr char kBusy = 'b', kDone = 'd', kFailed = 'f';
 
 double ms_since(Clock::time_point begin) {
     return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+std::chrono::nanoseconds time_of_this_thread() {
+    timespec time = {};
+    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0)
+        throw_internal("no clock of this thread (errno {})", errno);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
 std::string outcome_of(const std::function<CheckpointFile()>& write) {
@@ -155,25 +165,26 @@ void Checkpointer::finish() {
 }
 
 CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
-    Clock::time_point fetched = Clock::now();
-    return write_rank_file(
+    const std::chrono::nanoseconds began = time_of_this_thread();
+    std::chrono::nanoseconds fetched = began;
+    CheckpointFile file = write_rank_file(
         system_, run_, {.step = step, .rank = ranks_.rank()}, pieces_, [&](size_t i, int64_t first, int64_t) {
-            leave_cores_to_training(Clock::now() - fetched);
-            fetched = Clock::now();
+            leave_cores_to_training(time_of_this_thread() - fetched);
+            fetched = time_of_this_thread();
             return snapshot_.as<char>() + offset_[i] + first * size_of(pieces_[i].values.dtype);
         });
+    core_ = time_of_this_thread() - began;
+    return file;
 }
 
-// Every byte is hashed twice and written, which takes a core. Where training needs all cores, a step would
-// wait for that one; so the writer takes a thirtieth of it, and all of it as soon as somebody waits for the
+// Every byte is hashed and handed to the disk, which takes about a second of a core for a gigabyte. Where training needs all
+// cores, a step would wait for that one; so the writer takes a fifteenth of it, and all of it as soon as somebody waits for the
 // writer.
-void Checkpointer::leave_cores_to_training(Clock::duration worked) {
+void Checkpointer::leave_cores_to_training(std::chrono::nanoseconds worked) {
     if (runtime_.device().kind() != DeviceKind::cpu) return;
-    constexpr int kRests = 29;
-    constexpr Clock::duration kLongest =
-        std::chrono::milliseconds(200);  // other processes may have had the core
+    constexpr int kRests = 14;
     std::unique_lock lock(mutex_);
-    hurried_.wait_for(lock, std::min(kRests * worked, kLongest), [this] { return hurry_; });
+    hurried_.wait_for(lock, kRests * worked, [this] { return hurry_; });
 }
 
 void Checkpointer::set_hurry(bool hurry) {
@@ -193,7 +204,11 @@ CheckpointFile Checkpointer::write_from_device(int64_t step) {
         runtime_.copy().synchronize();
         return staging_.as<void>();
     };
-    return write_rank_file(system_, run_, {.step = step, .rank = ranks_.rank()}, pieces_, fetch);
+    const std::chrono::nanoseconds began = time_of_this_thread();
+    CheckpointFile file =
+        write_rank_file(system_, run_, {.step = step, .rank = ranks_.rank()}, pieces_, fetch);
+    core_ = time_of_this_thread() - began;
+    return file;
 }
 
 void Checkpointer::settle(bool wait) {
@@ -241,10 +256,12 @@ void Checkpointer::settle_commit(bool wait) {
         const double ms = committing_.get();
         const auto add = [](int64_t sum, const CheckpointFile& file) { return sum + file.bytes; };
         const int64_t bytes = std::accumulate(info_.files.begin(), info_.files.end(), int64_t{0}, add);
-        report_(fmt::format("{}: {:.1f} MB from {} rank(s) on the disk after {:.1f} ms",
-                            checkpoint_name(info_.step), static_cast<double>(bytes) * 1e-6,
-                            info_.files.size(), ms),
-                false);
+        report_(
+            fmt::format(
+                "{}: {:.1f} MB from {} rank(s) on the disk after {:.1f} ms; this rank's took {:.1f} ms of a core",
+                checkpoint_name(info_.step), static_cast<double>(bytes) * 1e-6, info_.files.size(), ms,
+                static_cast<double>(core_.count()) * 1e-6),
+            false);
     } catch (const std::exception& error) {
         system_.remove_folder(unfinished_folder(run_, info_.step));
         fail(error.what());

@@ -61,7 +61,7 @@ class Checkpointer {
     CheckpointFile write_from_device(int64_t step);
     void begin(CheckpointInfo info);
     double commit_and_time() const;  // ms since begin()
-    void leave_cores_to_training(std::chrono::steady_clock::duration worked);
+    void leave_cores_to_training(std::chrono::nanoseconds worked);
     void set_hurry(bool hurry);
     void settle(bool wait);  // the writing of all ranks
     void settle_commit(bool wait);
@@ -87,6 +87,7 @@ class Checkpointer {
     CheckpointInfo info_;   // of what is pending or being committed
     std::string outcome_;   // of this rank's writing; empty: not yet
     std::chrono::steady_clock::time_point began_;
+    std::chrono::nanoseconds core_{0};  // that writing this rank's file took
     std::string problem_;
     double wait_ms_ = 0;
     std::mutex mutex_;

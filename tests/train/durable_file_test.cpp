@@ -1,0 +1,150 @@
+// Files of any size and pieces come to the disk whole, past the page cache or through it.
+#include "train/checkpoint/durable_file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "kernels/device/error.h"
+#include "tests/temp_dir.h"
+#include "train/checkpoint/xxh128.h"
+
+namespace speedrun {
+namespace durable_file_test {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+std::string some_bytes(size_t bytes) {
+    std::string text(bytes, '\0');
+    uint32_t state = 1;
+    for (char& c : text) c = static_cast<char>((state = state * 1664525 + 1013904223) >> 24);
+    return text;
+}
+
+std::string content(const std::string& path) {
+    std::ostringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
+}
+
+// Takes down how much each write was given, and whether it went past the page cache; it may write a part alone, or refuse that way.
+class Watched final : public FileSystem {
+  public:
+    int64_t write(int file, const void* data, size_t bytes) override {
+        sizes.push_back(bytes);
+        if (left >= 0) {
+            if (left == 0) {
+                errno = ENOSPC;
+                return -1;
+            }
+            bytes = std::min(bytes, static_cast<size_t>(left));
+            left -= static_cast<int64_t>(bytes);
+        }
+        const int64_t written = FileSystem::write(file, data, bytes);
+        direct.push_back((::fcntl(file, F_GETFL) & O_DIRECT) != 0);
+        return written;
+    }
+
+    std::vector<size_t> sizes;
+    std::vector<bool> direct;
+    int64_t left = -1;  // that the disk has room for; -1: everything
+};
+
+void write_in_pieces(DurableFile& file, const std::string& text, size_t piece) {
+    for (size_t at = 0; at < text.size(); at += piece)
+        file.write(text.data() + at, std::min(piece, text.size() - at));
+}
+
+TEST(DurableFileTest, AnySizeInAnyPiecesIsWhole) {
+    const TempDir dir;
+    for (const size_t bytes :
+         {size_t{0}, size_t{5}, 4 * kMiB - 1, 4 * kMiB, 4 * kMiB + 4096, 9 * kMiB + 77}) {
+        for (const size_t piece : {size_t{1000}, size_t{4096}, 3 * kMiB, 20 * kMiB}) {
+            Watched system;
+            const std::string text = some_bytes(bytes), path = dir.file("file");
+            DurableFile file(system, path);
+            write_in_pieces(file, text, piece);
+            EXPECT_EQ(file.bytes(), static_cast<int64_t>(bytes));
+            const std::string sum = file.finish();
+            EXPECT_EQ(sum, xxh128_file(path));
+            EXPECT_TRUE(content(path) == text) << bytes << " bytes in pieces of " << piece;
+            EXPECT_EQ(system.sizes.size(), (bytes + 4 * kMiB - 1) / (4 * kMiB));
+        }
+    }
+}
+
+// Of a big file all but the end goes past the page cache, where the file system of temporary files can do that.
+TEST(DurableFileTest, WholeBlocksGoPastThePageCache) {
+    const TempDir dir;
+    const int probe = ::open(dir.write("probe", "").c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
+    if (probe < 0) GTEST_SKIP() << "the file system of " << dir.path() << " has no O_DIRECT";
+    ::close(probe);
+    Watched system;
+    DurableFile file(system, dir.file("file"));
+    write_in_pieces(file, some_bytes(9 * kMiB), kMiB);
+    file.finish();
+    EXPECT_EQ(system.sizes, (std::vector<size_t>{4 * kMiB, 4 * kMiB, kMiB}));
+    EXPECT_EQ(system.direct, (std::vector<bool>{true, true, true}));
+    Watched again;
+    DurableFile small(again, dir.file("small"));
+    write_in_pieces(small, some_bytes(4 * kMiB + 4096), kMiB);
+    small.finish();
+    EXPECT_EQ(again.direct, (std::vector<bool>{true, false}))
+        << "for a block alone nobody waits for the disk";
+}
+
+// A file system in memory may have no way past the page cache.
+TEST(DurableFileTest, FileSystemsWithoutThatWayTakeTheOther) {
+    std::string folder = "/dev/shm/speedrun_test_XXXXXX";
+    if (::mkdtemp(folder.data()) == nullptr) GTEST_SKIP() << "no folder can be made in /dev/shm";
+    const std::string text = some_bytes(9 * kMiB + 77), path = folder + "/file";
+    DurableFile file(real_file_system(), path);
+    write_in_pieces(file, text, kMiB);
+    const std::string sum = file.finish();
+    EXPECT_EQ(sum, xxh128_file(path));
+    EXPECT_TRUE(content(path) == text);
+    std::filesystem::remove_all(folder);
+}
+
+TEST(DurableFileTest, AFullDiskIsAnErrorThatNamesTheFile) {
+    const TempDir dir;
+    for (const int64_t room : {int64_t{4096}, static_cast<int64_t>(5 * kMiB + 12), int64_t{0}}) {
+        Watched system;
+        system.left = room;
+        const std::string path = dir.file("file");
+        DurableFile file(system, path);
+        try {
+            write_in_pieces(file, some_bytes(9 * kMiB), kMiB);
+            file.finish();
+            ADD_FAILURE() << "room for " << room;
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::failure);
+            EXPECT_EQ(std::string(error.what()), path + ": writing failed: No space left on device");
+        }
+        EXPECT_EQ(std::filesystem::file_size(path), static_cast<uintmax_t>(room));
+    }
+}
+
+// Of the specification, and by `xxhsum -H2`.
+TEST(Xxh128Test, IsWhatOthersCompute) {
+    const TempDir dir;
+    EXPECT_EQ(xxh128_file(dir.write("empty", "")), "99aa06d3014798d86001c324468d497f");
+    EXPECT_EQ(xxh128_file(dir.write("abc", "abc")), "06b05ab6733a618578af5f94892f3950");
+    EXPECT_EQ(xxh128_file(dir.write("long", std::string(3'000'000, 'x'))),
+              "1f895bac9b72598405afde2f9995314a");
+    Xxh128 hash;
+    hash.update("ab", 2);
+    hash.hex();  // disturbs nothing
+    hash.update("c", 1);
+    EXPECT_EQ(hash.hex(), "06b05ab6733a618578af5f94892f3950");
+    EXPECT_THROW(xxh128_file(dir.file("absent")), Error);
+}
+
+}  // namespace durable_file_test
+}  // namespace speedrun
