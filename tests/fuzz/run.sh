@@ -14,6 +14,6 @@ how="-seed=1 -runs=$3"
 fixed="setarch $(uname -m) -R"
 $fixed true 2>/dev/null || fixed=
 # shellcheck disable=SC2086  # the options are meant to be split
-$fixed "$1" $how -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=512 -max_len=8192 -print_final_stats=1 -dict="$work/words" \
+$fixed "$1" $how -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=512 -max_len=8192 -entropic=0 -reload=0 -print_final_stats=1 -dict="$work/words" \
     -artifact_prefix="finding_$2_" "$work/corpus" >"$work/log" 2>&1 || { tail -n 60 "$work/log"; exit 1; }
 grep -E 'stat::number_of_executed_units|DONE' "$work/log"

@@ -224,25 +224,28 @@ CheckpointInfo read_checkpoint_info(const std::string& folder) {
     if (actual != expected) throw_data("{}: XXH128 is {}, {} says {}", path, actual, sums_path, expected);
     std::ostringstream text;
     text << std::ifstream(path).rdbuf();
-    CheckpointInfo info;
-    try {
-        const Json json = parse_json<Json>(text.str());
-        const int64_t version = whole_number(json.at("format_version"));
-        if (json.at("format").get<std::string>() != kFormat || version != kFormatVersion) {
-            throw_data("{}: is {} version {}, this program reads {} version {}", path,
-                       json.at("format").dump(), version, kFormat, kFormatVersion);
-        }
-        info = info_of(json);
-    } catch (const Json::exception& error) {
-        throw_data("{}: {}", path, error.what());
-    } catch (const JsonError& error) {
-        throw_data("{}: {}", path, error.what());
-    }
+    CheckpointInfo info = parse_checkpoint_info(text.str(), path);
     for (CheckpointFile& f : info.files) {
         f.xxh128 = sum_of(sums, sums_path, f.name);
         f.sums_xxh128 = sum_of(sums, sums_path, sums_file_name(f.name));
     }
     return info;
+}
+
+CheckpointInfo parse_checkpoint_info(std::string_view text, const std::string& path) {
+    try {
+        const Json json = parse_json<Json>(text);
+        const int64_t version = whole_number(json.at("format_version"));
+        if (json.at("format").get<std::string>() != kFormat || version != kFormatVersion) {
+            throw_data("{}: is {} version {}, this program reads {} version {}", path,
+                       json.at("format").dump(), version, kFormat, kFormatVersion);
+        }
+        return info_of(json);
+    } catch (const Json::exception& error) {
+        throw_data("{}: {}", path, error.what());
+    } catch (const JsonError& error) {
+        throw_data("{}: {}", path, error.what());
+    }
 }
 
 std::string to_text(const CheckpointFile& file) {

@@ -22,6 +22,8 @@ namespace {
 
 // As much as a disk is given at once.
 constexpr size_t kBufferBytes = size_t{4} << 20;
+// As much as is hashed while the core's caches have it.
+constexpr size_t kCachedBytes = size_t{64} << 10;
 
 }  // namespace
 
@@ -115,11 +117,11 @@ DurableFile::~DurableFile() {
 }
 
 void DurableFile::write(const void* data, size_t bytes) {
-    hash_.update(data, bytes);
     bytes_ += static_cast<int64_t>(bytes);
     for (const char* next = static_cast<const char*>(data); bytes > 0;) {
-        const size_t part = std::min(bytes, kBufferBytes - buffered_);
+        const size_t part = std::min({bytes, kBufferBytes - buffered_, kCachedBytes});
         std::memcpy(buffer_.get() + buffered_, next, part);
+        hash_.update(buffer_.get() + buffered_, part);
         buffered_ += part;
         next += part;
         bytes -= part;

@@ -4,18 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "train/commands/host_list.h"
 #include "train/config/config.h"
 
 namespace speedrun {
-
-struct LaunchHost {
-    std::string name;
-    int slots = 1;  // ranks that it has room for
-};
-
-// Lines "NAME slots=N" as Open MPI's hostfiles have them (without slots: 1); '#' begins a comment. Throws a usage error that names
-// file and line, also if no host is there.
-std::vector<LaunchHost> read_launch_hosts(const std::string& path);
 
 // The words of a command that ranks can be placed with: {ranks} their number, {hosts} "a:8,b:8", {names} "a,b", {nodes}
 // the number of hosts.

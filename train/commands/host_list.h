@@ -1,0 +1,18 @@
+// The hosts that `launch --hosts` may use.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace speedrun {
+
+struct LaunchHost {
+    std::string name;
+    int slots = 1;  // ranks that it has room for
+};
+
+// Lines "NAME slots=N" as Open MPI's hostfiles have them (without slots: 1); '#' begins a comment. Throws a usage error that names
+// file and line, also if no host is there.
+std::vector<LaunchHost> read_launch_hosts(const std::string& path);
+
+}  // namespace speedrun
