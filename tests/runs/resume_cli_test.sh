@@ -57,7 +57,7 @@ expect 0 "chapter" "$speedrun" sample logs/whole/checkpoints/step-00000018 --tok
 
 # Damage: exit 3 where it was asked for; auto takes the one before.
 printf 'x' | dd of=logs/again/checkpoints/step-00000020/rank-00000.safetensors bs=1 seek=200000 conv=notrunc 2>/dev/null
-expect 3 "rank-00000.safetensors: SHA-256 is .*damaged is tensor" "$speedrun" eval logs/again/checkpoints/step-00000020
+expect 3 "rank-00000.safetensors: XXH128 is .*damaged is tensor" "$speedrun" eval logs/again/checkpoints/step-00000020
 expect 3 "damaged is tensor" train --name x --resume logs/again
 expect 0 "skipped a damaged checkpoint: .*step-00000020.*damaged is tensor" train --name again --resume auto
 same whole again

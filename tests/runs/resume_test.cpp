@@ -291,7 +291,7 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
         EXPECT_EQ(point.reader->info().step, 6);
         EXPECT_TRUE(point.in_place);
         ASSERT_EQ(point.messages.size(), 2u);
-        EXPECT_NE(point.messages[0].find("SHA-256"), std::string::npos) << point.messages[0];
+        EXPECT_NE(point.messages[0].find("XXH128"), std::string::npos) << point.messages[0];
         EXPECT_NE(point.messages[1].find("No such file"), std::string::npos) << point.messages[1];
     });
     train(c, 1, "run", "auto");  // replaces what was damaged
@@ -299,7 +299,7 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
     for (const int64_t step : {9, 10}) expect_good(checkpoint("run", step), c);
     for (const int64_t step : {3, 6, 9, 10}) flip(step);
     expect_error(ExitCode::data, "no checkpoint of", "auto", "run", c);
-    expect_error(ExitCode::data, "SHA-256", checkpoint("run", 10), "new", c);
+    expect_error(ExitCode::data, "XXH128", checkpoint("run", 10), "new", c);
     expect_error(ExitCode::usage, "newer checkpoint", checkpoint("run", 6), "run", c);
     expect_error(ExitCode::usage, "neither a checkpoint nor", path("nothing"), "new", c);
     fs::remove_all(path("run") + "/checkpoints");
