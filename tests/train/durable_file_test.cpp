@@ -79,7 +79,7 @@ TEST(DurableFileTest, AnySizeInAnyPiecesIsWhole) {
     }
 }
 
-// Of a big file all but the end goes past the page cache, where the file system of temporary files can do that.
+// All of a big file but its end goes past the page cache, where the file system of temporary files can do that.
 TEST(DurableFileTest, WholeBlocksGoPastThePageCache) {
     const TempDir dir;
     const int probe = ::open(dir.write("probe", "").c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
@@ -131,7 +131,7 @@ TEST(DurableFileTest, AFullDiskIsAnErrorThatNamesTheFile) {
     }
 }
 
-// Of the specification, and by `xxhsum -H2`.
+// Sums by `xxhsum -H2`; the first is also the specification's.
 TEST(Xxh128Test, IsWhatOthersCompute) {
     const TempDir dir;
     EXPECT_EQ(xxh128_file(dir.write("empty", "")), "99aa06d3014798d86001c324468d497f");

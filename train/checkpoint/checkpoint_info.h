@@ -79,7 +79,7 @@ bool is_checkpoint(const std::string& folder);
 void write_checkpoint_info(FileSystem& system, const std::string& folder, const CheckpointInfo& info);
 // Throws a data error, with what was expected and found, if one of them is missing or damaged.
 CheckpointInfo read_checkpoint_info(const std::string& folder);
-// Of the text of a checkpoint.json; its files have no sums yet. Throws a data error that names `path`.
+// What the text of a checkpoint.json says; its files have no sums yet. Throws a data error that names `path`.
 CheckpointInfo parse_checkpoint_info(std::string_view text, const std::string& path);
 
 // XXH128 by name, of lines as `xxhsum -H2` writes them: 32 digits, two blanks, the name. A data error names file and line.

@@ -20,9 +20,9 @@ namespace speedrun {
 
 namespace {
 
-// As much as a disk is given at once.
+// A disk is given so much at once.
 constexpr size_t kBufferBytes = size_t{4} << 20;
-// As much as is hashed while the core's caches have it.
+// Hashed while the core's caches have it.
 constexpr size_t kCachedBytes = size_t{64} << 10;
 
 }  // namespace

@@ -18,7 +18,7 @@ class FileSystem {
     virtual ~FileSystem() = default;
     virtual int make_folder(const std::string& path);
     virtual int create(const std::string& path);  // for writing, emptied
-    // Behind what is there. Many bytes in whole blocks of memory and file (kBlock) go past the page cache, where the
+    // Appends. Many bytes in whole blocks of memory and file (kBlock) go past the page cache, where the
     // file system can do that: a tenth of the processor's time.
     virtual int64_t write(int file, const void* data, size_t bytes);
     virtual int sync(int file);
