@@ -15,7 +15,8 @@ namespace speedrun {
 
 class TempDir {
   public:
-    TempDir() : path_((std::filesystem::temp_directory_path() / "speedrun_test_XXXXXX").string()) {
+    explicit TempDir(const std::filesystem::path& parent = std::filesystem::temp_directory_path())
+        : path_((parent / "speedrun_test_XXXXXX").string()) {
         if (::mkdtemp(path_.data()) == nullptr)
             throw std::system_error(errno, std::generic_category(), "mkdtemp " + path_);
     }

@@ -1,11 +1,9 @@
 // What else a user may hand over. 'c': a checkpoint.json. 's': sums of files. 'g': config.json of a GPT-2. 'h': hosts of a launch.
 // 'o': measured operations. Else: a trace.
-#include <stdlib.h>
-
 #include <cstdlib>
-#include <fstream>
 
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/temp_dir.h"
 #include "train/checkpoint/checkpoint_info.h"
 #include "train/commands/host_list.h"
 #include "train/engine/measured_kernels.h"
@@ -26,13 +24,9 @@ void read_checkpoint(const std::string& text) {
 }
 
 void read_gpt2(const std::string& text) {
-    static std::string folder = [] {
-        std::string name = "/dev/shm/speedrun_fuzz_XXXXXX";
-        if (::mkdtemp(name.data()) == nullptr) std::abort();
-        return name;
-    }();
-    std::ofstream(folder + "/config.json", std::ios::binary) << text;
-    const ModelConfig model = read_hf_config(folder).model;
+    static const TempDir folder;
+    folder.write("config.json", text);
+    const ModelConfig model = read_hf_config(folder.path()).model;
     if (model.mlp_ratio < 1 || model.model_dim % model.num_heads != 0) std::abort();
 }
 
