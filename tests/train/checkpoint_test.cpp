@@ -262,7 +262,9 @@ TEST_F(CheckpointTest, SaysWhatIsDamaged) {
     fs::remove(second);
     expect_text({second.string(), "No such file"});
     put(second, good);
-    fs::remove(folder(5) + "/XXH128SUMS");
+    fs::rename(folder(5) + "/XXH128SUMS", folder(5) + "/SHA256SUMS");
+    expect_text({"version 1 or 2, this program reads version 3; continue it with the program that wrote it"});
+    fs::remove(folder(5) + "/SHA256SUMS");
     expect_text({"XXH128SUMS: cannot be opened"});
 }
 

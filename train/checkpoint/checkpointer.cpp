@@ -177,7 +177,7 @@ CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
     return file;
 }
 
-// Every byte is hashed and handed to the disk, which takes about a second of a core for a gigabyte. Where training needs all
+// Every byte is hashed and handed to the disk, which takes some 0.4 s of a core for a gigabyte. Where training needs all
 // cores, a step would wait for that one; so the writer takes a fifteenth of it, and all of it as soon as somebody waits for the
 // writer.
 void Checkpointer::leave_cores_to_training(std::chrono::nanoseconds worked) {
