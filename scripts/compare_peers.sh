@@ -119,14 +119,14 @@ esac
 
 # train NAME STEPS PRECISION [SETTING]...: a run folder in $work.
 train() {
-    name=$1 run_steps=$2 precision=$3
+    name=$1 run_steps=$2 precision=$3 keep=false
+    case $name in *weights) keep=true ;; esac
     shift 3
     # shellcheck disable=SC2086  # settings are words
     "$speedrun" train "$config" --out "$work" --name "$name" --quiet $settings "$@" --set "schedule.steps=$run_steps" \
         --set "schedule.warmup_steps=$run_steps" --set schedule.decay=constant --set "precision=$precision" --set "device=$device" \
-        --set data.shuffle=false --set data.val_tokens=64 --set eval.every=0 --set model.zero_init_projections=false \
+        --set "checkpoint.last=$keep" --set data.shuffle=false --set data.val_tokens=64 --set eval.every=0 --set model.zero_init_projections=false \
         >"$work/$name.log" 2>&1 || die "speedrun failed: $(tail -n 3 "$work/$name.log")"
-    case $name in *weights) ;; *) rm -rf "$work/$name/checkpoints" ;; esac # hundreds of MB
 }
 # Starts a twin with the config of one run and the weights of another; its first line goes to $reply.
 start_twin() {

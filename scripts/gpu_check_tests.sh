@@ -34,7 +34,7 @@ find_tests() {
 
 stage_tests() {
     find_tests tests || return
-    if due tests all; then gtest_step 100 240 "$tests"; fi
+    if due tests all; then sharded_gtest_step 60 240 "$tests"; fi
     if [ "$(state_of tests all)" = failed ] && [ "$planning" = 0 ]; then
         # An illegal access spoils all that follows it in the process: alone, each suite tells the truth about itself.
         suites=$(timeout -k 5 30 "$tests" --gtest_list_tests 2>/dev/null </dev/null | sed -n 's/^\([A-Za-z0-9_/]*\.\).*/\1/p')
@@ -46,7 +46,7 @@ stage_tests() {
     fi
     # Other orders, other neighbours in the caches of shapes: the comparisons of bits are inside the tests.
     if due tests shuffled_twice; then
-        gtest_step 100 240 "$tests" --gtest_shuffle --gtest_random_seed=20251116 --gtest_repeat=2
+        sharded_gtest_step 60 240 "$tests" --gtest_shuffle --gtest_random_seed=20251116 --gtest_repeat=2
     fi
 }
 
@@ -88,7 +88,7 @@ ops_step() {
     due ops "$1" || return 0
     shift
     rm -f "$work/ops.jsonl"
-    run 60 150 "$bin/op_bench" --device "$device" --json "$work/ops.jsonl" "$@"
+    run 20 150 "$bin/op_bench" --device "$device" --json "$work/ops.jsonl" --seconds 0.15 "$@"
     finish --ops "$work/ops.jsonl"
 }
 

@@ -16,8 +16,7 @@ trained() {
     folder=$work/runs/$step_stage-$step_name
     # shellcheck disable=SC2086  # options are words
     run "$trained_minimum" "$trained_limit" $launcher "$bin/speedrun" train "$trained_config" --out "$work/runs" \
-        --name "$step_stage-$step_name" --quiet "$@"
-    rm -rf "$folder/checkpoints" # hundreds of MB, and of no more use
+        --name "$step_stage-$step_name" --quiet --set checkpoint.last=false "$@"
     if [ -n "$keep" ] && [ "$rc" != none ]; then cp "$folder/metrics.jsonl" "$keep" 2>/dev/null || rm -f "$keep"; fi
     # shellcheck disable=SC2086  # options are words
     finish --run "$folder" $judge
@@ -90,7 +89,7 @@ stage_step() {
             if ! due step "$name" || ! make_tokens; then continue; fi
             set -f # the data's patterns are for speedrun
             # shellcheck disable=SC2086  # settings are words
-            trained 30 65 "$config" $sizes precision="$timed_precision" cuda.products=$products cuda.graph=$graph \
+            trained 15 65 "$config" $sizes precision="$timed_precision" cuda.products=$products cuda.graph=$graph \
                 batch.microbatch_tokens=$microbatch batch.tokens_per_step=$((count * microbatch)) schedule.steps=$steps \
                 schedule.warmup_steps=0
             set +f
@@ -143,7 +142,7 @@ stage_peer() {
         choose_family "$family"
         if ! due peer "$family" || ! make_tokens; then continue; fi
         microbatch=32768
-        set -- --rounds 5
+        set -- --rounds 3 --modes compiled-bf16
         if [ "$device" = cpu ]; then
             microbatch=512
             set -- --rounds 1 --steps 1 --modes eager-f32
@@ -154,7 +153,7 @@ stage_peer() {
         done
         set +f
         rm -f "$work/peers.json"
-        run 150 265 sh "$script_dir/compare_peers.sh" --device "$device" --speedrun "$bin/speedrun" --json "$work/peers.json" \
+        run 100 265 sh "$script_dir/compare_peers.sh" --device "$device" --speedrun "$bin/speedrun" --json "$work/peers.json" \
             "$@" "$root/configs/$config"
         set -- --peers "$work/peers.json"
         [ "$rc" != 77 ] || set --
@@ -217,17 +216,17 @@ stage_train() {
     [ "$device" = cuda ] || set -- device=cpu schedule.steps=8 batch.tokens_per_step=1024 batch.microbatch_tokens=1024 \
         record.target_loss=50 data.val_tokens=4096
     keep=$out/kept/train-kjv.jsonl judge=--target
-    if due train kjv; then trained 45 120 kjv.json "$@"; fi
+    if due train kjv; then trained 20 120 kjv.json "$@"; fi
     keep='' judge="--target --same-as $out/kept/train-kjv.jsonl"
-    if due train kjv_again && ended train kjv; then trained 45 120 kjv.json "$@"; fi
+    if due train kjv_again && ended train kjv; then trained 20 120 kjv.json "$@"; fi
     judge=''
     # f32: other orders of summation. bf16: its roundings, which move the first loss by 5e-5 of it and the sixth by 3e-3 on a CPU.
     if due train 124m_first_steps_f32; then
-        first_losses_step 45 120 1e-4 precision=f32 schedule.steps=$first_steps
+        first_losses_step 25 120 1e-4 precision=f32 schedule.steps=$first_steps
     fi
     steps=300
     [ "$device" = cuda ] || steps=20
     if due train "124m_$steps"; then
-        first_losses_step 90 180 1e-2 precision="$timed_precision" schedule.steps=$steps
+        first_losses_step 30 180 1e-2 precision="$timed_precision" schedule.steps=$steps
     fi
 }

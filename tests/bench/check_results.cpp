@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cctype>
+#include <istream>
 #include <sstream>
 
 namespace speedrun::bench {
@@ -43,6 +44,11 @@ Tests read_log(const std::string& log) {
             return line.substr(prefix.size(), line.find_first_of(" ,", prefix.size()) - prefix.size());
         };
         if (const std::string name = name_after("[ RUN      ] "); !name.empty()) {
+            if (!tests.unfinished
+                     .empty()) {  // of several processes one after the other, one ended inside a test
+                ++tests.failed;
+                tests.add_failure(tests.unfinished, "the process ended inside it\n" + output);
+            }
             tests.unfinished = name;
             output.clear();
             continue;
@@ -64,10 +70,7 @@ Tests read_log(const std::string& log) {
     return tests;
 }
 
-// Throws if it is not what gtest writes.
-Tests read_gtest_json(const std::string& text) {
-    Tests tests;
-    const Json written = Json::parse(text);
+void add_gtest_json(const Json& written, Tests& tests) {
     for (const Json& suite : written.at("testsuites")) {
         for (const Json& test : suite.at("testsuite")) {
             if (test.contains("failures")) {
@@ -82,6 +85,17 @@ Tests read_gtest_json(const std::string& text) {
             }
         }
     }
+}
+
+// What gtest writes, of one process or of several one after the other. Throws if it is something else.
+Tests read_gtest_json(const std::string& text) {
+    Tests tests;
+    std::istringstream in(text);
+    do {
+        Json written;
+        in >> written;
+        add_gtest_json(written, tests);
+    } while (!(in >> std::ws).eof());
     return tests;
 }
 

@@ -80,6 +80,23 @@ TEST(StepRecordTest, ACrashNamesTheTestThatItHappenedIn) {
     EXPECT_NE(message.find("illegal address"), std::string::npos) << message;
 }
 
+// What gpu_check_shards.sh leaves: several processes' results one after the other, or, where one of them crashed, only their output.
+TEST(StepRecordTest, CountsSeveralProcesses) {
+    const std::string one = gtest_json(R"({"name":"one","result":"COMPLETED"})"),
+                      two = gtest_json(
+                          R"({"name":"two","result":"COMPLETED"},{"name":"three","result":"SKIPPED"})");
+    const Json record = step_record(gtest_end(0, one + "\n" + two + "\n", ""));
+    EXPECT_EQ(record["status"], "passed");
+    EXPECT_EQ(record["tests"], Json::parse(R"({"passed":2,"failed":0,"skipped":1})"));
+    EXPECT_EQ(step_record(gtest_end(0, one + two.substr(0, 20), ""))["status"], "failed");
+    const Json crashed = step_record(gtest_end(
+        139, "", "[ RUN      ] A.one\nillegal address\n[ RUN      ] A.two\n[       OK ] A.two (1 ms)\n"));
+    EXPECT_EQ(crashed["tests"], Json::parse(R"({"passed":1,"failed":1,"skipped":0})"));
+    EXPECT_EQ(crashed["failures"][0]["name"], "A.one");
+    EXPECT_NE(crashed["failures"][0]["message"].get<std::string>().find("illegal address"),
+              std::string::npos);
+}
+
 TEST(StepRecordTest, NothingPassesUnproven) {
     const std::string passed = gtest_json(R"({"name":"one","result":"COMPLETED"})");
     EXPECT_EQ(step_record(gtest_end(0, passed, ""))["status"], "passed");

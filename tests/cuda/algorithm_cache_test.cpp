@@ -1,9 +1,10 @@
-// The file that remembers cuBLASLt's algorithms: whose it is, where it lies, and ranks that save at once.
+// The file that remembers cuBLASLt's algorithms: whose it is, where it lies, and ranks that choose at once.
 #include "kernels/cuda/vendor/algorithm_cache.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -21,44 +22,73 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr AlgorithmWords kWords{1, 2, 3, 0xffffffffffffffffu, 5, 6, 7, 8}, kOthers{8, 7, 6};
+
 TEST(AlgorithmCache, KeepsWholeLinesOfItsOwner) {
     const TempDir dir;
     const std::string file = dir.file("a/b.txt");
-    const AlgorithmWords words{1, 2, 3, 0xffffffffffffffffu, 5, 6, 7, 8};
-    {
-        AlgorithmCache cache(file, "gpu 1");
-        EXPECT_FALSE(cache.find("key"));
-        cache.store("key", words);
-        EXPECT_TRUE(cache.save());
-    }
+    AlgorithmCache cache(file, "gpu 1");
+    EXPECT_FALSE(cache.find("key"));
+    EXPECT_EQ(cache.agree("key", kWords), kWords);
     std::ofstream(file, std::ios::app) << "damaged 1 2 three\n";
-    EXPECT_EQ(AlgorithmCache(file, "gpu 1").find("key"), words);
+    EXPECT_EQ(AlgorithmCache(file, "gpu 1").find("key"), kWords);
     EXPECT_FALSE(AlgorithmCache(file, "gpu 1").find("damaged"));
     EXPECT_FALSE(AlgorithmCache(file, "gpu 2").find("key")) << "another GPU's or version's";
     AlgorithmCache nowhere("/proc/no/such/folder/file.txt", "gpu 1");
-    nowhere.store("key", words);
-    EXPECT_FALSE(nowhere.save());
+    EXPECT_EQ(nowhere.agree("key", kWords), kWords);
+    EXPECT_EQ(nowhere.find("key"), kWords) << "kept by this run all the same";
 }
 
-// Ranks that are threads of one process save at the same time.
-TEST(AlgorithmCache, ThreadsMaySaveAtOnce) {
-    const TempDir folder;
-    constexpr int kThreads = 4, kTimes = 100;
-    std::atomic<int> failed = 0;
+// As a run does: `fastest` is what it would find to be so.
+AlgorithmWords choose(AlgorithmCache& cache, const std::string& key, const AlgorithmWords& fastest) {
+    const auto kept = cache.find(key);
+    return kept ? *kept : cache.agree(key, fastest);
+}
+
+// Two runs that both found nothing and time at the same time: who writes first has chosen for both, and
+// nothing that the other wrote is lost.
+TEST(AlgorithmCache, TheFirstToWriteChooses) {
+    const TempDir dir;
+    const std::string file = dir.file("file.txt");
+    AlgorithmCache first(file, "gpu 1"), second(file, "gpu 1");
+    EXPECT_EQ(first.agree("both", kWords), kWords);
+    EXPECT_EQ(second.agree("both", kOthers), kWords);
+    EXPECT_EQ(second.agree("other", kOthers), kOthers);
+    EXPECT_EQ(choose(first, "other", kWords), kOthers);
+    EXPECT_EQ(AlgorithmCache(file, "gpu 1").find("both"), kWords);
+    EXPECT_EQ(AlgorithmCache(file, "gpu 1").find("other"), kOthers);
+}
+
+// What was found in the file, and timed again for the library did not accept it.
+TEST(AlgorithmCache, WhatWasRefusedIsReplaced) {
+    const TempDir dir;
+    const std::string file = dir.file("file.txt");
+    AlgorithmCache(file, "gpu 1").agree("key", kWords);
+    AlgorithmCache cache(file, "gpu 1");
+    EXPECT_EQ(cache.agree("key", kOthers), kOthers);
+    EXPECT_EQ(AlgorithmCache(file, "gpu 1").find("key"), kOthers);
+}
+
+// Ranks that are threads of one process agree on every product, whoever comes first.
+TEST(AlgorithmCache, ThreadsAgreeOnEveryProduct) {
+    const TempDir dir;
+    const std::string file = dir.file("file.txt");
+    constexpr uint64_t kThreads = 4, kProducts = 50;
+    std::array<std::vector<AlgorithmWords>, kThreads> chosen;
     std::vector<std::thread> threads;
-    for (int t = 0; t < kThreads; ++t) {
-        threads.emplace_back([&] {
-            AlgorithmCache cache(folder.file("file.txt"), "gpu 1");
-            for (int i = 0; i < kTimes; ++i) {
-                cache.store("key", {});
-                failed += !cache.save();
-            }
+    for (uint64_t t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&, t] {
+            AlgorithmCache cache(file, "gpu 1");
+            for (uint64_t i = 0; i < kProducts; ++i)
+                chosen[t].push_back(choose(cache, fmt::format("key{}", i), {t, i}));
         });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(failed, 0);
-    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1)
-        << "a file under a temporary name is left";
+    for (const auto& one : chosen) EXPECT_EQ(one, chosen[0]);
+    const AlgorithmCache after(file, "gpu 1");
+    for (uint64_t i = 0; i < kProducts; ++i)
+        EXPECT_EQ(after.find(fmt::format("key{}", i)), chosen[0][i]) << i;
+    EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), {}), 2) << "only the file and its lock";
 }
 
 TEST(AlgorithmCache, FolderIsTheFirstThatIsNamed) {

@@ -179,6 +179,7 @@ TEST_F(CudaDeviceTest, StreamsHaveThePriorityThatIsAskedFor) {
 TEST_F(CudaDeviceTest, AsksForAHardwareQueuePerStream) {
     query_cuda();
     EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+    EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS"), "32");
 }
 
 // Two streams whose host work waits for one another: one thread for all streams would never end.

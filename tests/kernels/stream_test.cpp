@@ -284,6 +284,8 @@ TEST_P(StreamTest, TraceSeesEveryPieceOfWork) {
     Spans sink;
     int source = 1, destination = 0;
     device().set_trace(&sink);
+    // CUPTI sees copies and kernels by their own names, and nothing of tags.
+    const bool by_cupti = GetParam()->name == std::string("cuda") && device().trace_limits().empty();
     for (int i = 0; i < 3; ++i) {
         a_->set_trace_tag(10 + i);
         device().copy(&destination, &source, sizeof source, *a_);
@@ -297,8 +299,8 @@ TEST_P(StreamTest, TraceSeesEveryPieceOfWork) {
     int tag = 10;
     for (const auto& span : sink.spans) {
         EXPECT_EQ(span.stream, "a");
-        EXPECT_EQ(span.label, "copy");
-        EXPECT_EQ(span.tag, tag++);
+        EXPECT_TRUE(by_cupti ? span.label.starts_with("copy ") : span.label == "copy") << span.label;
+        EXPECT_EQ(span.tag, by_cupti ? 0 : tag++);
         EXPECT_GE(span.begin, previous);
         EXPECT_GE(span.end, span.begin);
         previous = span.end;

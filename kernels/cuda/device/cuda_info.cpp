@@ -8,10 +8,12 @@
 namespace speedrun {
 
 CudaInfo query_cuda() {
-    // Streams share 8 hardware queues unless CUDA is asked for more before it starts, and one that waits
-    // holds up all of its queue: with ranks as threads of one process, perhaps the very write that it waits
-    // for.
-    static const bool asked = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0;
+    // Streams share 8 hardware queues for kernels, and 8 for copies, unless CUDA is asked for more before it
+    // starts. One that waits holds up all of its queue: with ranks as threads of one process, perhaps the
+    // very write or copy that it waits for. Seen on an H100: with four ranks, one's copy to the host stood
+    // behind those of the others, who waited for it; asked for 32 for kernels alone, copies had too few.
+    static const bool asked = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0 &&
+                              setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32", 0) == 0;
     static_cast<void>(asked);
     CudaInfo info;
     const auto failed = [&](cudaError_t error, const char* call) {

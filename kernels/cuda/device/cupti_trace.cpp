@@ -48,7 +48,7 @@ Recorder& recorder() {
 const char* copy_label(uint8_t kind) {
     if (kind == CUPTI_ACTIVITY_MEMCPY_KIND_HTOD) return "copy to device";
     if (kind == CUPTI_ACTIVITY_MEMCPY_KIND_DTOH) return "copy to host";
-    return "copy on device";
+    return kind == CUPTI_ACTIVITY_MEMCPY_KIND_HTOH ? "copy on host" : "copy on device";
 }
 
 // Kernels, copies and fills have these fields under the same names.

@@ -18,7 +18,8 @@ void launch_forward(const ForwardArguments<Real>& a, bool aligned, LaunchSite si
     constexpr int kWide = kVectorWidth<Real>;
     auto* kernel = norm_forward_kernel<Real, 1, 0, kMixed>;
     if (aligned) {
-        kernel = a.cols <= 1024   ? norm_forward_kernel<Real, kWide, kept_chunks<kWide>(1024), kMixed>
+        kernel = a.cols <= 768    ? norm_forward_kernel<Real, kWide, kept_chunks<kWide>(768), kMixed>
+                 : a.cols <= 1024 ? norm_forward_kernel<Real, kWide, kept_chunks<kWide>(1024), kMixed>
                  : a.cols <= 2048 ? norm_forward_kernel<Real, kWide, kept_chunks<kWide>(2048), kMixed>
                                   : norm_forward_kernel<Real, kWide, 0, kMixed>;
     }
@@ -30,8 +31,9 @@ void launch_backward(const BackwardArguments<Real>& a, bool aligned, unsigned bl
     constexpr int kWide = kVectorWidth<Real>;
     auto* kernel = norm_backward_kernel<Real, 1, 0, kMixed>;
     if (aligned) {
-        kernel = a.cols <= 1024 ? norm_backward_kernel<Real, kWide, kept_chunks<kWide>(1024), kMixed>
-                                : norm_backward_kernel<Real, kWide, 0, kMixed>;
+        kernel = a.cols <= 768    ? norm_backward_kernel<Real, kWide, kept_chunks<kWide>(768), kMixed>
+                 : a.cols <= 1024 ? norm_backward_kernel<Real, kWide, kept_chunks<kWide>(1024), kMixed>
+                                  : norm_backward_kernel<Real, kWide, 0, kMixed>;
     }
     launch(kernel, blocks, sizes::kRowThreads, kMixed ? kReduceSharedBytes : 0, site, a);
 }

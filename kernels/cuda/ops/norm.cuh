@@ -137,15 +137,44 @@ struct BackwardArguments {
     bool accumulate_z;
 };
 
-// One row by one warp. finish(col, chunk, ds): what becomes of it.
-template <class Real, int W, int K, class Finish>
+// A lane's part of a row of a tensor that backward reads, as it lies in memory: every load is on its way
+// before the first is needed, in half the registers of their values. K = 0: nothing is kept.
+template <class Real, int W, int K>
+struct KeptRow {
+    Packed<W, Real> kept[K > 0 ? K : 1] = {};
+
+    __device__ __forceinline__ void fetch(const Rows<Real>& rows, int64_t row, int64_t cols) {
+        if constexpr (K > 0) {
+            for_columns<W, K>(cols, [&](int k, int64_t col, Chunk<W> chunk) {
+                kept[k] = chunk.load_packed(rows.at(row, col));
+            });
+        }
+    }
+    __device__ __forceinline__ Vector<W> at(int k, const Rows<Real>& rows, int64_t row, int64_t col,
+                                            Chunk<W> chunk) const {
+        if constexpr (K > 0) return unpack<W, Real>(kept[k]);
+        return chunk.load(rows.at(row, col));
+    }
+};
+
+// Of what is not needed before the sums are known: fetched ahead of them where registers allow it.
+template <class Real, int K>
+constexpr int kAhead = sizeof(Real) == 2 ? K : 0;
+
+// One row by one warp. finish(k, col, chunk, ds): what becomes of it. KResidual: chunks of dresidual that are
+// fetched ahead, K or 0.
+template <class Real, int W, int K, int KResidual, class Finish>
 __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, int64_t row,
                                              const Finish& finish) {
+    KeptRow<Real, W, K> s, dy;
+    KeptRow<Real, W, KResidual> dresidual;
+    s.fetch(a.s, row, a.cols);
+    dy.fetch(a.dy, row, a.cols);
+    if (a.has_residual) dresidual.fetch(a.dresidual, row, a.cols);
     const float center = a.centered ? a.mean[row] : 0.0f, r = a.rstd[row];
-    Vector<W> kept_normed[K > 0 ? K : 1] = {}, kept_gradient[K > 0 ? K : 1] = {};
-    const auto load = [&](int64_t col, Chunk<W> chunk, Vector<W>& normed, Vector<W>& gradient) {
-        normed = chunk.load(a.s.at(row, col));
-        gradient = chunk.load(a.dy.at(row, col));
+    const auto take = [&](int k, int64_t col, Chunk<W> chunk, Vector<W>& normed, Vector<W>& gradient) {
+        normed = s.at(k, a.s, row, col, chunk);
+        gradient = dy.at(k, a.dy, row, col, chunk);
 #pragma unroll
         for (int i = 0; i < W; ++i) normed[i] = (normed[i] - center) * r;
         if (!a.gain) return;
@@ -156,15 +185,11 @@ __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, i
     float dot = 0.0f, sum = 0.0f;  // Σ dŝ·ŝ and Σ dŝ; dŝ is 0 past the end
     for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
         Vector<W> normed, gradient;
-        load(col, chunk, normed, gradient);
+        take(k, col, chunk, normed, gradient);
 #pragma unroll
         for (int i = 0; i < W; ++i) {
             dot = fmaf(gradient[i], normed[i], dot);
             sum += gradient[i];
-        }
-        if constexpr (K > 0) {
-            kept_normed[k] = normed;
-            kept_gradient[k] = gradient;
         }
     });
     const float inverse = 1.0f / static_cast<float>(a.cols);
@@ -172,20 +197,15 @@ __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, i
     const float average = a.centered ? warp_sum(sum) * inverse : 0.0f;
     for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
         Vector<W> normed, gradient;
-        if constexpr (K > 0) {
-            normed = kept_normed[k];
-            gradient = kept_gradient[k];
-        } else {
-            load(col, chunk, normed, gradient);
-        }
+        take(k, col, chunk, normed, gradient);
 #pragma unroll
         for (int i = 0; i < W; ++i) gradient[i] = r * (gradient[i] - average - normed[i] * dot);
         if (a.has_residual) {
-            const Vector<W> residual = chunk.load(a.dresidual.at(row, col));
+            const Vector<W> residual = dresidual.at(k, a.dresidual, row, col, chunk);
 #pragma unroll
             for (int i = 0; i < W; ++i) gradient[i] += residual[i];
         }
-        finish(col, chunk, gradient);
+        finish(k, col, chunk, gradient);
     });
 }
 
@@ -195,25 +215,31 @@ __global__ void __launch_bounds__(sizes::kRowThreads) norm_backward_kernel(Backw
     float sums[2] = {};  // of this lane: Σ ds·x₁, Σ ds·z
     const int64_t first = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     const auto take = [&](int64_t row) {
-        backward_row<Real, W, K>(a, row, [&](int64_t col, Chunk<W> chunk, Vector<W>& gradient) {
-            if constexpr (kMixed) {
-                round_to<Real>(gradient);
-                const float cx = a.coefficients[0], cz = a.coefficients[1];
-                const Vector<W> entered = chunk.load(a.entered.at(row, col)),
-                                z = chunk.load(a.z.at(row, col));
-                Vector<W> dz;
-                if (a.accumulate_z) dz = chunk.load(a.dz.at(row, col));
+        KeptRow<Real, W, kAhead<Real, K>> kept_entered, kept_z;
+        if constexpr (kMixed) {
+            kept_entered.fetch(a.entered, row, a.cols);
+            kept_z.fetch(a.z, row, a.cols);
+        }
+        backward_row<Real, W, K, kAhead<Real, K>>(
+            a, row, [&](int k, int64_t col, Chunk<W> chunk, Vector<W>& gradient) {
+                if constexpr (kMixed) {
+                    round_to<Real>(gradient);
+                    const float cx = a.coefficients[0], cz = a.coefficients[1];
+                    const Vector<W> entered = kept_entered.at(k, a.entered, row, col, chunk),
+                                    z = kept_z.at(k, a.z, row, col, chunk);
+                    Vector<W> dz;
+                    if (a.accumulate_z) dz = chunk.load(a.dz.at(row, col));
 #pragma unroll
-                for (int i = 0; i < W; ++i) {
-                    sums[0] = fmaf(gradient[i], entered[i], sums[0]);  // past the end: · 0
-                    sums[1] = fmaf(gradient[i], z[i], sums[1]);
-                    dz[i] = a.accumulate_z ? cz * gradient[i] + dz[i] : cz * gradient[i];
-                    gradient[i] *= cx;
+                    for (int i = 0; i < W; ++i) {
+                        sums[0] = fmaf(gradient[i], entered[i], sums[0]);  // past the end: · 0
+                        sums[1] = fmaf(gradient[i], z[i], sums[1]);
+                        dz[i] = a.accumulate_z ? cz * gradient[i] + dz[i] : cz * gradient[i];
+                        gradient[i] *= cx;
+                    }
+                    chunk.store(a.dz.at(row, col), dz);
                 }
-                chunk.store(a.dz.at(row, col), dz);
-            }
-            chunk.store(a.dx.at(row, col), gradient);
-        });
+                chunk.store(a.dx.at(row, col), gradient);
+            });
     };
     if constexpr (kMixed) {
         const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;

@@ -19,9 +19,9 @@ struct Arguments {
     Rows<float> rstd;
     const float *cos, *sin;
     const int32_t* position;
-    int64_t vectors, positions;  // vectors: T · heads_of_row
-    int num_heads, head_dim, group;
-    int positions_of_row;  // head h has that of h modulo these
+    int64_t vectors, positions;                  // vectors: T · heads_of_row
+    int num_heads, head_dim, group, group_bits;  // group: 2^group_bits
+    int positions_of_row;                        // head h has that of h modulo these
     float epsilon;
     bool normalize, rotate;
     int first_head, heads_of_row;  // among those of q, k and v: the ones that have something to do
@@ -56,19 +56,51 @@ __device__ __forceinline__ void mix_value(const Arguments<Real>& a, int64_t row,
 
 enum class Pass { forward, forward_and_mix, backward };
 
-// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses. On sm_120 it chooses so
-// many that the mix of single elements spills.
+// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses. On sm_90 it leaves room for three of the
+// backward pass of chunks (four spill on later GPUs), and on sm_120 it makes room for so many of the mix of single elements that
+// they spill.
 template <int W, Pass kPass>
-constexpr int kBlocks = kSm120&& W == 1 && kPass == Pass::forward_and_mix ? 4 : 0;
+constexpr int blocks_on_multiprocessor() {
+    if (kSm90 && W > 1 && kPass == Pass::backward) return 4;
+    return kSm120 && W == 1 && kPass == Pass::forward_and_mix ? 4 : 0;
+}
+
+// What a lane has of a head's vector: chunks of both halves. With W > 1 a head has no more of them than a group has lanes, and
+// they stay as they were loaded: both passes over the vector are of registers.
+template <class Real, int W>
+struct Halves {
+    static constexpr bool kKept = W > 1;
+    Packed<W, Real> kept[kKept ? 2 : 1] = {};
+
+    __device__ __forceinline__ void fetch(const Real* vector, int half, int group) {
+        if constexpr (kKept) {
+            for_half<W>(half, group, [&](int col, Chunk<W>) {
+                kept[0] = load_packed<W>(vector + col);
+                kept[1] = load_packed<W>(vector + half + col);
+            });
+        }
+    }
+    __device__ __forceinline__ Vector<W> at(int part, const Real* vector, int half, int col,
+                                            Chunk<W> chunk) const {
+        if constexpr (kKept) return unpack<W, Real>(kept[part]);
+        return chunk.load(vector + part * half + col);
+    }
+};
+
+// The row and the head among heads_of_row of a vector.
+__device__ __forceinline__ int64_t row_of(int64_t vector, int64_t vectors, int heads_of_row) {
+    if (vectors > 0xffffffffll) return vector / heads_of_row;  // in 64 bits it costs as much as the rotation
+    return static_cast<unsigned>(vector) / static_cast<unsigned>(heads_of_row);
+}
 
 template <class Real, int W, Pass kPass>
-__global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
+__global__ void __launch_bounds__(sizes::kRowThreads, blocks_on_multiprocessor<W, kPass>())
     qk_norm_rotary_kernel(Arguments<Real> a) {
-    const int64_t vector = (int64_t{blockIdx.x} * sizes::kRowThreads + threadIdx.x) / a.group;
+    const int64_t vector = (int64_t{blockIdx.x} * sizes::kRowThreads + threadIdx.x) >> a.group_bits;
     constexpr bool kBackward = kPass == Pass::backward;
     bool live = vector < a.vectors;  // the others still take part in the sums of their warp
     const int half = a.head_dim / 2;
-    const int64_t row = live ? vector / a.heads_of_row : 0;
+    const int64_t row = live ? row_of(vector, a.vectors, a.heads_of_row) : 0;
     int head = live ? a.first_head + static_cast<int>(vector - row * a.heads_of_row) : 0;
     if constexpr (kPass == Pass::forward_and_mix) {
         if (head >= 2 * a.num_heads) {
@@ -81,8 +113,16 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
     const int64_t offset = int64_t{of_q ? head : head - a.num_heads} * a.head_dim;
     Real* const u = of_q ? a.q.at(row, offset) : a.k.at(row, offset);
     const Real* const out = of_q ? a.out_q.at(row, offset) : a.out_k.at(row, offset);
+    Halves<Real, W> of_u, of_out;
+    if (live) {
+        of_u.fetch(u, half, a.group);
+        if (kBackward && a.normalize) of_out.fetch(out, half, a.group);
+    }
+    const int64_t position =
+        a.rotate && live ? a.position[row * a.positions_of_row + head % a.positions_of_row] : 0;
 
     float r = 1.0f, dot = 0.0f;
+    if (kBackward && a.normalize && live) r = *a.rstd.at(row, head);  // its way is that of the sums
     if (a.normalize) {
         // Backward: a rotation keeps inner products, so Σ dû·û can be taken of the rotated vectors as they
         // are.
@@ -91,8 +131,8 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
             for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
 #pragma unroll
                 for (int part = 0; part < 2; ++part) {
-                    const Vector<W> x = chunk.load(u + part * half + col);
-                    const Vector<W> y = kBackward ? chunk.load(out + part * half + col) : x;
+                    const Vector<W> x = of_u.at(part, u, half, col, chunk);
+                    const Vector<W> y = kBackward ? of_out.at(part, out, half, col, chunk) : x;
 #pragma unroll
                     for (int i = 0; i < W; ++i) sum += x[i] * y[i];
                 }
@@ -102,20 +142,19 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
         if (!live) return;
         if constexpr (kBackward) {
             dot = sum;
-            r = *a.rstd.at(row, head);
         } else {
             r = 1.0f / sqrtf(sum + a.epsilon);
             if (threadIdx.x % a.group == 0) *a.rstd.at(row, head) = r;
         }
     }
     if (!live) return;
-    const int64_t position = a.rotate ? a.position[row * a.positions_of_row + head % a.positions_of_row] : 0;
     const bool known =
         position >= 0 && position < a.positions;  // outside its table: NaN, and no foreign memory
     for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
-        Vector<W> x = chunk.load(u + col), y = chunk.load(u + half + col);
+        Vector<W> x = of_u.at(0, u, half, col, chunk), y = of_u.at(1, u, half, col, chunk);
         if (kBackward && a.normalize) {
-            const Vector<W> first = chunk.load(out + col), second = chunk.load(out + half + col);
+            const Vector<W> first = of_out.at(0, out, half, col, chunk),
+                            second = of_out.at(1, out, half, col, chunk);
 #pragma unroll
             for (int i = 0; i < W; ++i) {
                 x[i] -= first[i] * dot;
@@ -156,11 +195,13 @@ void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite si
     if (vectors == 0) return;
     cuda::with_real(q.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;
-        const bool aligned = half % kWide == 0 && aligned_rows(kWide, {q, k, a.q, a.k, cos, sin, value.mixed,
-                                                                       value.v, value.mix.z});
+        const bool aligned =
+            half % kWide == 0 && half <= sizes::kWarp * kWide &&
+            aligned_rows(kWide, {q, k, a.q, a.k, cos, sin, value.mixed, value.v, value.mix.z});
         cuda::with_width<Real>(aligned, [&]<int W>() {
-            int group = 1;
-            while (group < sizes::kWarp && group * W < half) group *= 2;
+            int bits = 0;
+            while ((1 << bits) < sizes::kWarp && (W << bits) < half) ++bits;
+            const int group = 1 << bits;
             const Arguments<Real> arguments{Rows<Real>(q),
                                             Rows<Real>(k),
                                             Rows<Real>(a.q),
@@ -174,6 +215,7 @@ void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite si
                                             static_cast<int>(o.num_heads),
                                             static_cast<int>(o.head_dim),
                                             group,
+                                            bits,
                                             static_cast<int>(position.rank == 2 ? position.cols() : 1),
                                             o.epsilon,
                                             o.normalize,

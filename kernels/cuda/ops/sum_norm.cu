@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, J>)
             const weighted::Term<Real>& term = sum.terms[j];
             if (term.carries || term.stores_source) weights[j] = term.coefficient.at(row, 0);
         }
-        norm::backward_row<Real, W, K>(a, row, [&](int64_t col, Chunk<W> chunk, Vector<W>& ds) {
+        norm::backward_row<Real, W, K, 0>(a, row, [&](int, int64_t col, Chunk<W> chunk, Vector<W>& ds) {
             if (chunk.count <= 0) return;
             norm::round_to<Real>(ds);
             weighted::backward_chunk<Real, W>(sum, place, col, weighted::Given<W>{ds}, weights, dots);

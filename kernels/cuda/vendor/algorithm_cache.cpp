@@ -1,9 +1,10 @@
 #include "kernels/cuda/vendor/algorithm_cache.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -11,8 +12,34 @@
 
 namespace speedrun {
 
+namespace {
+
+// Holds the lock of a file beside the one that it is for, which is replaced whole and so cannot carry it. Processes and
+// threads wait for one another. Where a file system has no locks, nobody waits: the file is whole all the same.
+class FileLock {
+  public:
+    explicit FileLock(const std::string& file)
+        : descriptor_(open((file + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+        if (descriptor_ >= 0) static_cast<void>(flock(descriptor_, LOCK_EX));
+    }
+    ~FileLock() {
+        if (descriptor_ >= 0) close(descriptor_);
+    }
+    FileLock(const FileLock&) = delete;
+    FileLock& operator=(const FileLock&) = delete;
+
+  private:
+    const int descriptor_;
+};
+
+}  // namespace
+
 AlgorithmCache::AlgorithmCache(std::string file, std::string owner)
     : file_(std::move(file)), owner_(std::move(owner)) {
+    read();
+}
+
+void AlgorithmCache::read() {
     std::ifstream in(file_);
     std::string line;
     if (!std::getline(in, line) || line != owner_) return;
@@ -32,17 +59,24 @@ std::optional<AlgorithmWords> AlgorithmCache::find(const std::string& key) const
     return entry->second;
 }
 
-void AlgorithmCache::store(const std::string& key, const AlgorithmWords& words) {
-    entries_[key] = words;
-    changed_ = true;
-}
-
-bool AlgorithmCache::save() {
-    if (file_.empty() || !changed_) return true;
+AlgorithmWords AlgorithmCache::agree(const std::string& key, const AlgorithmWords& words) {
+    if (file_.empty()) return entries_[key] = words;
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);
-    static std::atomic<int> saved = 0;  // by all ranks of this process, which may be threads
-    const std::string temporary = fmt::format("{}.{}.{}", file_, getpid(), saved++);
+    const std::optional<AlgorithmWords> refused = find(key);  // else it would not have been timed again
+    const FileLock lock(file_);
+    read();
+    const std::optional<AlgorithmWords> theirs = find(key);
+    if (theirs && theirs != refused) return *theirs;
+    entries_[key] = words;
+    static_cast<void>(write());
+    return words;
+}
+
+// To a temporary file, then renamed: a reader, which takes no lock, sees a whole one.
+bool AlgorithmCache::write() const {
+    std::error_code error;
+    const std::string temporary = fmt::format("{}.{}", file_, getpid());
     {
         std::ofstream out(temporary);
         out << owner_ << "\n";
@@ -58,9 +92,7 @@ bool AlgorithmCache::save() {
         }
     }
     std::filesystem::rename(temporary, file_, error);
-    if (error) return false;
-    changed_ = false;
-    return true;
+    return !error;
 }
 
 }  // namespace speedrun

@@ -1,5 +1,5 @@
 // Which algorithm a library was found to run fastest, by product: a small text file per GPU and library
-// version.
+// version, which all runs on a machine share.
 #pragma once
 
 #include <array>
@@ -16,19 +16,23 @@ using AlgorithmWords = std::array<uint64_t, 8>;
 class AlgorithmCache {
   public:
     // Reads the file if it is there; `owner` (GPU and version) must be its first line, otherwise it is
-    // ignored and replaced at the next save. "" keeps nothing.
+    // ignored, and replaced when something is agreed on. "" keeps nothing.
     AlgorithmCache(std::string file, std::string owner);
 
     std::optional<AlgorithmWords> find(const std::string& key) const;
-    void store(const std::string& key, const AlgorithmWords& words);
-    // Writes the file if anything is new: to a temporary file, then renamed, so that a reader sees a whole
-    // one. False if it could not be written.
-    bool save();
+
+    // What is to be used for `key`, for which find() had nothing or what the library refuses, by a run that has
+    // timed `words` to be the fastest: what another run has written meanwhile, else `words`, which are written. So ranks and runs that
+    // time a product at the same time compute with the same algorithm, and with the same bits again later.
+    // A file that cannot be written is none.
+    AlgorithmWords agree(const std::string& key, const AlgorithmWords& words);
 
   private:
+    void read();
+    bool write() const;
+
     const std::string file_, owner_;
     std::map<std::string, AlgorithmWords> entries_;
-    bool changed_ = false;
 };
 
 }  // namespace speedrun

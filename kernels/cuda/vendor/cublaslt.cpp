@@ -91,6 +91,7 @@ class CublasLt final : public MatmulLibrary {
     Plan make_plan(const Product& product) const;
     void destroy(Plan& plan) const;
     std::vector<cublasLtMatmulAlgo_t> candidates(const Plan& plan, const Product& product) const;
+    bool take(Plan& plan, const AlgorithmWords& words) const;
     void choose(Plan& plan, const Product& product, CudaStream& stream);
     double median_ms(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
                      void* result, CudaStream& stream);
@@ -118,7 +119,6 @@ CublasLt::CublasLt(Device& device, const CublasLtOptions& options, const CublasL
 }
 
 CublasLt::~CublasLt() {
-    if (cache_) cache_->save();  // a cache that cannot be kept is timed again
     for (auto& [key, plan] : plans_) destroy(plan);
     if (handle_) api_.destroy(handle_);
 }
@@ -223,19 +223,21 @@ double CublasLt::median_ms(const Plan& plan, const cublasLtMatmulAlgo_t& algorit
     return times[kTimedRuns / 2];
 }
 
+// False where the library does not accept it.
+bool CublasLt::take(Plan& plan, const AlgorithmWords& words) const {
+    std::memcpy(&plan.algorithm, words.data(), sizeof plan.algorithm);
+    cublasLtMatmulHeuristicResult_t result{};
+    plan.supported = api_.check_algorithm(handle_, plan.desc, plan.first, plan.second, plan.result,
+                                          plan.result, &plan.algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
+                     result.workspaceSize <= static_cast<size_t>(kWorkspace);
+    return plan.supported;
+}
+
 // Where the product adds to c, it is timed into memory of its own: c must change once.
 void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
     static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmWords));
     const std::string key = product.key();
-    if (const auto kept = cache_->find(key)) {
-        std::memcpy(&plan.algorithm, kept->data(), sizeof plan.algorithm);
-        cublasLtMatmulHeuristicResult_t result{};
-        plan.supported =
-            api_.check_algorithm(handle_, plan.desc, plan.first, plan.second, plan.result, plan.result,
-                                 &plan.algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
-            result.workspaceSize <= static_cast<size_t>(kWorkspace);
-        if (plan.supported) return;
-    }
+    if (const auto kept = cache_->find(key); kept && take(plan, *kept)) return;
     const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(plan, product);
     if (algorithms.empty()) return;
     plan.supported = true;
@@ -262,10 +264,11 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
         }
     }
     plan.supported = best < 1e30;
-    AlgorithmWords words;
-    std::memcpy(words.data(), &plan.algorithm, sizeof plan.algorithm);
-    if (plan.supported) cache_->store(key, words);
     stream.synchronize();  // `own` goes
+    if (!plan.supported) return;
+    AlgorithmWords fastest;
+    std::memcpy(fastest.data(), &plan.algorithm, sizeof plan.algorithm);
+    if (!take(plan, cache_->agree(key, fastest))) take(plan, fastest);
 }
 
 bool CublasLt::matmul(const op::Matmul& a, Stream& stream) {

@@ -22,8 +22,9 @@ import sys
 import torch
 
 from gpt import Gpt
+from known_config import read_config
 from optimizers import Optimizers
-from run_input import Batches, read_config, read_weights
+from run_input import Batches, read_weights
 
 IMPORTED = time.perf_counter()
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
