@@ -56,20 +56,16 @@ __device__ __forceinline__ void mix_value(const Arguments<Real>& a, int64_t row,
 
 enum class Pass { forward, forward_and_mix, backward };
 
-// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses. On sm_90 it leaves room for three of the
-// backward pass of chunks (four spill on later GPUs), and on sm_120 it makes room for so many of the mix of single elements that
-// they spill.
+// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses. On sm_120 it chooses so
+// many that the mix of single elements spills.
 template <int W, Pass kPass>
-constexpr int blocks_on_multiprocessor() {
-    if (kSm90 && W > 1 && kPass == Pass::backward) return 4;
-    return kSm120 && W == 1 && kPass == Pass::forward_and_mix ? 4 : 0;
-}
+constexpr int kBlocks = kSm120&& W == 1 && kPass == Pass::forward_and_mix ? 4 : 0;
 
-// What a lane has of a head's vector: chunks of both halves. With W > 1 a head has no more of them than a group has lanes, and
-// they stay as they were loaded: both passes over the vector are of registers.
-template <class Real, int W>
+// What a lane has of a head's vector: chunks of both halves. Forward, with W > 1, a head has no more of them than a group has
+// lanes, and they stay as they were loaded: both passes over the vector are of registers (80 us for 32,768 x 1,536 on an H100,
+// where reading them again took 98). Backward has twice as many, and is no faster for it.
+template <class Real, int W, bool kKept>
 struct Halves {
-    static constexpr bool kKept = W > 1;
     Packed<W, Real> kept[kKept ? 2 : 1] = {};
 
     __device__ __forceinline__ void fetch(const Real* vector, int half, int group) {
@@ -94,7 +90,7 @@ __device__ __forceinline__ int64_t row_of(int64_t vector, int64_t vectors, int h
 }
 
 template <class Real, int W, Pass kPass>
-__global__ void __launch_bounds__(sizes::kRowThreads, blocks_on_multiprocessor<W, kPass>())
+__global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
     qk_norm_rotary_kernel(Arguments<Real> a) {
     const int64_t vector = (int64_t{blockIdx.x} * sizes::kRowThreads + threadIdx.x) >> a.group_bits;
     constexpr bool kBackward = kPass == Pass::backward;
@@ -113,16 +109,13 @@ __global__ void __launch_bounds__(sizes::kRowThreads, blocks_on_multiprocessor<W
     const int64_t offset = int64_t{of_q ? head : head - a.num_heads} * a.head_dim;
     Real* const u = of_q ? a.q.at(row, offset) : a.k.at(row, offset);
     const Real* const out = of_q ? a.out_q.at(row, offset) : a.out_k.at(row, offset);
-    Halves<Real, W> of_u, of_out;
-    if (live) {
-        of_u.fetch(u, half, a.group);
-        if (kBackward && a.normalize) of_out.fetch(out, half, a.group);
-    }
+    Halves<Real, W, (W > 1 && !kBackward)> of_u;
+    Halves<Real, W, false> of_out;
+    if (live) of_u.fetch(u, half, a.group);
     const int64_t position =
         a.rotate && live ? a.position[row * a.positions_of_row + head % a.positions_of_row] : 0;
 
     float r = 1.0f, dot = 0.0f;
-    if (kBackward && a.normalize && live) r = *a.rstd.at(row, head);  // its way is that of the sums
     if (a.normalize) {
         // Backward: a rotation keeps inner products, so Σ dû·û can be taken of the rotated vectors as they
         // are.
@@ -142,6 +135,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, blocks_on_multiprocessor<W
         if (!live) return;
         if constexpr (kBackward) {
             dot = sum;
+            r = *a.rstd.at(row, head);
         } else {
             r = 1.0f / sqrtf(sum + a.epsilon);
             if (threadIdx.x % a.group == 0) *a.rstd.at(row, head) = r;
