@@ -11,58 +11,72 @@ namespace speedrun {
 namespace {
 
 // What of the vendor's figures a large copy and a large product reach. On an H100: 3.0 of 3.35 TB/s and 798
-// of 989 TFLOP/s (a product of 8192 cubed random numbers), measured by others; assumed to be so elsewhere.
+// of 989 TFLOP/s (a product of 8192 cubed random numbers; records/gpu_checks: 3.02 and 779 to 817, as hot as
+// the card was); assumed to be so elsewhere.
 constexpr double kCopyShare = 3.0 / 3.35, kProductShare = 798.0 / 989.4;
 constexpr double kTera = 1e12;
+constexpr double kF32OfH100 = 41.8 * kTera, kGapOfH100 = 1.35;
 constexpr double kTile = 128;  // edge of a block's results in kernels/cuda/ops/matmul.cu, bf16
 
-// "by count": a review of the compiled kernels, of instructions and of shared-memory clocks, for the modern
-// 124M model on an H100, about 15% either way. Launches: as the launchers in kernels/cuda enqueue them. An
-// operation without a line is one kernel, bound by memory.
+// "measured": on the H100 of records/gpu_checks, 2026-11-27, each operation alone at the shapes of op_bench, or
+// ("in a step") by the timeline of three steps of the modern 124M model; other cards are taken to be like it.
+// Launches: as the launchers in kernels/cuda enqueue them. An operation without a line is one kernel, bound by
+// memory.
+constexpr const char* kAlone = "measured on an H100";
+constexpr const char* kInStep = "measured on an H100, in a step";
 constexpr KernelModel kKernels[] = {
-    // Library products: QKV, output and MLP in 23.1 ms where the rate alone takes 20.9. Memory: a short inner
-    // dimension, or an f32 sum read and written behind the product, leaves little to hide the bytes behind.
-    {"matmul", Engine::library, 0.905, 0.55, 1, "assumed: cuBLASLt as others traced it"},
+    // Shares of single shapes: 0.75 to 0.96. Memory: a short inner dimension, or an f32 sum read and written
+    // behind the product, leaves little to hide the bytes behind. The second launch clears the library's
+    // counters.
+    {"matmul", Engine::library, 0.905, 0.55, 2, "measured on an H100: 18 shapes within 10%"},
     // Twice the rate leaves twice the share to what is not products.
-    {"scaled_matmul", Engine::library, 0.80, 0.55, 1, "assumed: cuBLASLt"},
+    {"scaled_matmul", Engine::library, 0.80, 0.55, 2, "assumed: cuBLASLt"},
     {"quantize", Engine::mma, 1, 0.70, 1, "assumed: a tile turned in shared memory"},
     {"column_sum", Engine::mma, 1, 0.80, 2, "assumed"},
-    {"sort_ids", Engine::mma, 1, 0.10, 6, "assumed: two digits, three kernels each"},
-    {"embedding_backward", Engine::mma, 1, 0.60, 2, "assumed: rows gathered, runs of frequent tokens split"},
-    {"norm_forward", Engine::mma, 1, 0.76, 1, "assumed by count"},
-    {"norm_backward", Engine::mma, 1, 0.76, 1, "assumed by count"},
-    {"mix_norm_forward", Engine::mma, 1, 0.76, 1, "assumed by count"},
-    {"sum_norm_backward", Engine::mma, 1, 0.76, 2, "assumed: as mix_norm_backward"},
-    {"sum_norm_forward", Engine::mma, 1, 0.76, 1, "assumed: as mix_norm_forward"},
-    {"mix_norm_backward", Engine::mma, 1, 0.76, 2, "assumed by count"},
-    {"activation_forward", Engine::mma, 1, 0.89, 1, "assumed by count"},
-    {"activation_backward", Engine::mma, 1, 0.89, 1, "assumed by count"},
-    {"add", Engine::mma, 1, 0.85, 1, "assumed"},
-    {"weighted_sum_backward", Engine::mma, 1, 0.76, 2, "assumed: as mix_norm_backward"},
-    {"narrow_linear_forward", Engine::mma, 1, 0.50, 1, "assumed: short rows, little to hide them behind"},
-    {"narrow_linear_backward", Engine::mma, 1, 0.50, 3, "assumed: short rows, little to hide them behind"},
-    {"qk_norm_rotary_forward", Engine::mma, 1, 0.76, 1, "assumed by count"},
-    {"qk_norm_rotary_backward", Engine::mma, 1, 0.76, 1, "assumed by count"},
-    {"attention_forward", Engine::mma, 0.36, 0.80, 1, "assumed by count: softmax beside no product"},
+    {"sort_ids", Engine::mma, 1, 0.0014, 6, kAlone},
+    {"embedding_forward", Engine::mma, 1, 0.74, 1, kAlone},
+    {"embedding_backward", Engine::mma, 1, 0.45, 2, kAlone},
+    {"norm_forward", Engine::mma, 1, 0.85, 1, kAlone},
+    {"norm_backward", Engine::mma, 1, 0.94, 1, kAlone},
+    {"mix_norm_forward", Engine::mma, 1, 0.88, 1, kAlone},
+    {"mix_norm_backward", Engine::mma, 1, 0.91, 2, kAlone},
+    {"sum_norm_forward", Engine::mma, 1, 0.92, 1, kAlone},
+    {"sum_norm_backward", Engine::mma, 1, 0.79, 2, kAlone},
+    {"activation_forward", Engine::mma, 1, 0.97, 1, kAlone},
+    {"activation_backward", Engine::mma, 1, 0.99, 1, kAlone},
+    {"add", Engine::mma, 1, 0.93, 1, kAlone},
+    {"weighted_sum_forward", Engine::mma, 1, 0.93, 1, kAlone},
+    {"weighted_sum_backward", Engine::mma, 1, 0.78, 2, kAlone},
+    {"narrow_linear_forward", Engine::mma, 1, 0.08, 1, kAlone},
+    {"narrow_linear_backward", Engine::mma, 1, 0.09, 3, kAlone},
+    {"qk_norm_rotary_forward", Engine::mma, 1, 0.90, 1, kAlone},
+    {"qk_norm_rotary_backward", Engine::mma, 1, 0.75, 1, kAlone},
+    {"attention_forward", Engine::mma, 0.285, 0.80, 1, kAlone},
     // Seven products where four are counted, in two kernels.
-    {"attention_backward", Engine::mma, 0.23, 0.80, 4, "assumed by count: 7 products for 4 counted"},
-    // Multiply-adds in f32, a quarter of whose rate products of f32 in shared memory reach.
-    {"compose_heads_forward", Engine::mma, 0.015, 0.80, 1, "assumed by count: f32 without tensor cores"},
-    {"compose_heads_backward", Engine::mma, 0.012, 0.80, 4, "assumed by count: 7 products for 4 counted"},
-    {"exclude_own_value_backward", Engine::mma, 1, 0.76, 2, "assumed: as mix_norm_backward"},
-    {"cross_entropy_part", Engine::mma, 1, 0.78, 1, "assumed as cross_entropy"},
-    {"cross_entropy_of_parts", Engine::mma, 1, 0.78, 1, "assumed as cross_entropy"},
-    {"cross_entropy", Engine::mma, 1, 0.78, 1,
-     "assumed by count, with softcap: 35 instructions an element, two blocks a multiprocessor"},
+    {"attention_backward", Engine::mma, 0.23, 0.80, 4, kAlone},
+    {"merge_attention", Engine::mma, 1, 0.94, 1, kAlone},
+    {"offset_keys_forward", Engine::mma, 1, 0.87, 1, kAlone},
+    {"offset_keys_backward", Engine::mma, 1, 0.88, 1, kAlone},
+    // Multiply-adds in f32, without tensor cores.
+    {"compose_heads_forward", Engine::mma, 0.019, 0.80, 1, kAlone},
+    {"compose_heads_backward", Engine::mma, 0.010, 0.80, 4, kAlone},
+    {"exclude_own_value_forward", Engine::mma, 1, 0.92, 1, kAlone},
+    {"exclude_own_value_backward", Engine::mma, 1, 0.80, 2, kAlone},
+    {"cross_entropy_part", Engine::mma, 1, 0.84, 1, kAlone},
+    {"cross_entropy_of_parts", Engine::mma, 1, 0.87, 1, kAlone},
+    {"cross_entropy", Engine::mma, 1, 0.73, 1, "measured on an H100, with softcap"},
     // Share of mma.sync's rate that a busy block reaches; that few blocks leave most of the card idle comes
     // on top.
-    {"gram", Engine::tiles, 0.70, 0.80, 1, "assumed: share of a block; blocks counted"},
-    {"polar_express", Engine::tiles, 0.70, 0.80, 18, "assumed: share of a block; blocks counted"},
+    {"gram", Engine::tiles, 0.40, 0.80, 1, "assumed: as polar_express"},
+    {"polar_express", Engine::tiles, 0.40, 0.80, 18, kInStep},
     {"normuon_scale", Engine::mma, 1, 0.60, 3, "assumed"},
+    {"adamw_step", Engine::mma, 1, 0.98, 1, kInStep},
+    {"muon_momentum", Engine::mma, 1, 0.80, 1, kInStep},
+    {"muon_apply", Engine::mma, 1, 0.64, 1, kInStep},
     {"fill", Engine::mma, 1, 0.85, 1, "assumed"},
     {"scale", Engine::mma, 1, 0.85, 1, "assumed"},
     {"cast", Engine::mma, 1, 0.85, 1, "assumed"},
-    {"norm_term", Engine::mma, 1, 0.80, 2, "assumed"},
+    {"norm_term", Engine::mma, 1, 0.36, 2, kInStep},
     {"sum", Engine::mma, 1, 0.80, 2, "assumed"},
     {"count_nonfinite", Engine::mma, 1, 0.80, 2, "assumed"},
     {"random_normal", Engine::mma, 1, 0.50, 1, "assumed"},
@@ -73,7 +87,7 @@ constexpr const char* kNames[] = {SPEEDRUN_EACH_OP(SPEEDRUN_NAME)};
 #undef SPEEDRUN_NAME
 constexpr KernelModel kOneKernel = {"", Engine::mma, 1, 0.80, 1, "assumed"};
 constexpr KernelModel kHandProduct = {
-    "matmul", Engine::tiles, 0.70, 0.55, 1, "assumed: share of a block; blocks counted"};
+    "matmul", Engine::tiles, 0.68, 0.55, 1, "measured on an H100: a large product; blocks counted"};
 
 // FLOPs' time on one multiprocessor at a time: `blocks` of 128 x 128 results with inner dimension k, in whole
 // waves.
@@ -111,14 +125,12 @@ double tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
 const std::vector<GpuModel>& gpu_models() {
     static const std::vector<GpuModel> kModels = {
         // NVIDIA's data sheet: 3.35 TB/s, 989.4 TFLOP/s bf16 (dense), 1978.9 fp8, 66.9 f32, 132 SMs, 80 GB. mma.sync: about 65%
-        // of what wgmma reaches. Gap: 840 nodes of a graph in 0.8 ms, by count.
-        {"h100", "NVIDIA H100 SXM 80GB", 3.0 * kTera, 798 * kTera, 2 * 798 * kTera,
-         66.9 * kProductShare * kTera, 0.65, 132, 80, 1.0,
-         "copy and bf16 product measured by others; f32, mma.sync and gaps assumed"},
+        // of what wgmma reaches. f32 and the gap (1.35 us, of 2,800 in three steps): records/gpu_checks.
+        {"h100", "NVIDIA H100 SXM 80GB", 3.0 * kTera, 798 * kTera, 2 * 798 * kTera, kF32OfH100, 0.65, 132, 80,
+         kGapOfH100, "copy, products in bf16 and f32 and gaps measured; mma.sync and fp8 assumed"},
         // Data sheet: 4.8 TB/s, 141 GB, otherwise the H100's.
-        {"h200", "NVIDIA H200 SXM 141GB", 4.3 * kTera, 798 * kTera, 2 * 798 * kTera,
-         66.9 * kProductShare * kTera, 0.65, 132, 141, 1.0,
-         "copy measured by others; products taken from the H100; f32, mma.sync and gaps assumed"},
+        {"h200", "NVIDIA H200 SXM 141GB", 4.3 * kTera, 798 * kTera, 2 * 798 * kTera, kF32OfH100, 0.65, 132,
+         141, kGapOfH100, "copy measured by others; products and gaps taken from the H100; mma.sync assumed"},
         // Data sheet: 2.039 TB/s, 312 TFLOP/s bf16 (dense), 19.5 f32, 108 SMs, 80 GB. It has no other
         // instruction than mma.sync.
         {"a100", "NVIDIA A100 SXM 80GB", 2.039 * kCopyShare * kTera, 312 * kProductShare * kTera, 0,

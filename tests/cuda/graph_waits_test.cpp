@@ -1,5 +1,5 @@
 // Does a graph wait for an event that was recorded anew before its launch? On the fake GPU, which can get it
-// wrong in two ways, and on a real one (not yet run on a GPU). Each in a process of its own with a limit in
+// wrong in two ways, and on a real one. Each in a process of its own with a limit in
 // time: a wait that never ends would hold up every test after it.
 #include <gtest/gtest.h>
 #include <unistd.h>
