@@ -11,7 +11,7 @@
 #               (default: cuda compiled-bf16,eager-bf16; cpu eager-f32,compiled-f32 and, where `speedrun doctor` says
 #               that the processor has it, eager-bf16,compiled-bf16)
 #   --speedrun  default: bin/ beside this script, else build/cuda or build/release
-#   --json      the result, one object; also written where the comparison failed
+#   --json      the result, one object, anew after each round; also written where the comparison failed
 #   --set       for both sides, as `speedrun train` takes it
 #   CONFIG      as for `speedrun train`; data patterns are relative to the current folder
 # Data are read in file order; output projections start at random values, so that no first gradient is hidden behind a zero; and
@@ -168,7 +168,7 @@ difference() {
 }
 within() { awk -v d="$1" -v t="$2" 'BEGIN { exit !(d != "nan" && d + 0 <= t + 0) }'; }
 
-failures='' checks=''
+failures='' checks='' done_rounds=0
 failed() {
     echo "FAILED: $1"
     failures="$failures${failures:+, }\"$(printf '%s' "$1" | tr '\n"' '  ' | tr '\134' /)\""
@@ -190,7 +190,7 @@ write_json() {
     [ -z "$failures" ] || result=failed
     {
         printf '{"config": "%s", "device": "%s", "torch": "%s", "peer_device": "%s",\n' "$config" "$device" "$torch" "$peer_device"
-        printf ' "tokens_per_step": %s, "rounds": %s, "steps": %s,\n' "${tokens:-null}" "$rounds" "$steps"
+        printf ' "tokens_per_step": %s, "rounds": %s, "steps": %s,\n' "${tokens:-null}" "$done_rounds" "$steps"
         printf ' "processor": "%s", "cores": %s, "isa": %s,\n' "${processor:-}" "${cores:-null}" "${isa:-null}"
         printf ' "against_best": [%s],\n' "${against_best:-}"
         printf ' "result": "%s", "failures": [%s],\n "checks": [%s],\n "peers": [%s]}\n' "$result" "$failures" "$checks" "${peers:-}"
@@ -251,6 +251,56 @@ for mode in $modes; do
         check "$mode" "$check_steps" "$bf16_tolerance"
     fi
 done
+# The page, and what write_json takes, of the rounds so far.
+summarise() {
+    peers='' rows='' against_best=''
+    : >"$work/rows"
+    printf '%s, %s cores%s, %s; PyTorch %s on %s\n' "${processor:-processor unknown}" "${cores:-?}" "${level:+, level $level}" \
+        "$(date -u +%Y-%m-%d)" "$torch" "$peer_device"
+    # A turn's figure is the median of its steps, a side's the median of its turns.
+    printf '%-16s %14s %12s %12s %10s  %s\n' "$device" tokens/s 'step ms' 'fastest ms' ratio 'first step'
+    for precision in $precisions; do
+        rows="$rows speedrun-$precision"
+        for mode in $alive; do [ "${mode#*-}" != "$precision" ] || rows="$rows $mode"; done
+    done
+    for name in $rows; do
+        step_ms=$(median <"$work/medians.$name")
+        base=$(median <"$work/medians.speedrun-${name##*-}")
+        fastest=$(sort -g "$work/all.$name" | head -n 1)
+        if [ "${name%%-*}" = speedrun ]; then
+            first=$(sed -n 's/^ *"startup_ms": \([0-9.]*\).*/\1/p' "$work/round_${name#*-}_1/summary.json" |
+                awk -v step="$(times_of "round_${name#*-}_1" | head -n 1)" '{ printf "%.2f", ($1 + step) / 1000 }')
+        else
+            first=$(awk '{ printf "%.2f", $1 }' "$work/start.$name")
+        fi
+        # ratio: how many times faster than this speedrun is.
+        line=$(awk -v t="$tokens" -v s="${step_ms:-0}" -v b="${base:-0}" -v f="${fastest:-0}" 'BEGIN {
+            if (s <= 0 || b <= 0) exit 1
+            printf "%.0f %.4f %.4f %.4f", t / s * 1000, s, f, s / b }') || continue
+        # shellcheck disable=SC2086  # four numbers
+        set -- $line
+        printf '%-16s %14s %12s %12s %10s  %s s\n' "$name" "$1" "$2" "$3" "$4" "$first"
+        echo "$name $2" >>"$work/rows"
+        peers="$peers${peers:+,
+  }{\"name\": \"$name\", \"tokens_per_s\": $1, \"step_ms\": $2, \"fastest_ms\": $3, \"speedrun_is_faster_by\": $4, \"first_step_s\": $first}"
+    done
+    # The fastest of each side: within each precision, and whatever the precision.
+    for precision in $precisions overall; do
+        wanted=$precision
+        [ "$precision" != overall ] || wanted='.*'
+        # shellcheck disable=SC2046  # three words
+        set -- $(awk -v wanted="-$wanted\$" '
+            $1 !~ wanted { next }
+            $1 ~ /^speedrun-/ { if (!ours || $2 < ours) { ours = $2; our_name = $1 } next }
+            !theirs || $2 < theirs { theirs = $2; their_name = $1 }
+            END { if (ours && theirs) printf "%s %s %.4f", our_name, their_name, theirs / ours }' "$work/rows")
+        [ $# -eq 3 ] || continue
+        printf '%s: %s is %s times as fast as the best PyTorch, %s\n' "$precision" "$1" "$3" "$2"
+        against_best="$against_best${against_best:+,
+  }{\"precision\": \"$precision\", \"speedrun\": \"$1\", \"peer\": \"$2\", \"speedrun_is_faster_by\": $3}"
+    done
+}
+
 round=1
 while [ "$round" -le "$rounds" ]; do
     for precision in $precisions; do
@@ -264,56 +314,14 @@ while [ "$round" -le "$rounds" ]; do
         [ -z "$why" ] || failed "$mode, round $round: $why"
         printf '%s\n' "$reply" | array_of step_ms | tail -n "$steps" | tee -a "$work/all.$mode" | median >>"$work/medians.$mode"
     done
+    # After each, for whoever has no time for all.
+    done_rounds=$round
+    summarise >"$work/page"
+    write_json
     round=$((round + 1))
 done
 stop_twin
-
-printf '%s, %s cores%s, %s; PyTorch %s on %s\n' "${processor:-processor unknown}" "${cores:-?}" "${level:+, level $level}" \
-    "$(date -u +%Y-%m-%d)" "$torch" "$peer_device"
-# A turn's figure is the median of its steps, a side's the median of its turns.
-printf '%-16s %14s %12s %12s %10s  %s\n' "$device" tokens/s 'step ms' 'fastest ms' ratio 'first step'
-peers=''
-rows=''
-for precision in $precisions; do
-    rows="$rows speedrun-$precision"
-    for mode in $alive; do [ "${mode#*-}" != "$precision" ] || rows="$rows $mode"; done
-done
-for name in $rows; do
-    step_ms=$(median <"$work/medians.$name")
-    base=$(median <"$work/medians.speedrun-${name##*-}")
-    fastest=$(sort -g "$work/all.$name" | head -n 1)
-    if [ "${name%%-*}" = speedrun ]; then
-        first=$(sed -n 's/^ *"startup_ms": \([0-9.]*\).*/\1/p' "$work/round_${name#*-}_1/summary.json" |
-            awk -v step="$(times_of "round_${name#*-}_1" | head -n 1)" '{ printf "%.2f", ($1 + step) / 1000 }')
-    else
-        first=$(awk '{ printf "%.2f", $1 }' "$work/start.$name")
-    fi
-    # ratio: how many times faster than this speedrun is.
-    line=$(awk -v t="$tokens" -v s="${step_ms:-0}" -v b="${base:-0}" -v f="${fastest:-0}" 'BEGIN {
-        if (s <= 0 || b <= 0) exit 1
-        printf "%.0f %.4f %.4f %.4f", t / s * 1000, s, f, s / b }') || { failed "$name: no times" && continue; }
-    # shellcheck disable=SC2086  # four numbers
-    set -- $line
-    printf '%-16s %14s %12s %12s %10s  %s s\n' "$name" "$1" "$2" "$3" "$4" "$first"
-    echo "$name $2" >>"$work/rows"
-    peers="$peers${peers:+,
-  }{\"name\": \"$name\", \"tokens_per_s\": $1, \"step_ms\": $2, \"fastest_ms\": $3, \"speedrun_is_faster_by\": $4, \"first_step_s\": $first}"
-done
-# The fastest of each side: within each precision, and whatever the precision.
-against_best=''
-for precision in $precisions overall; do
-    wanted=$precision
-    [ "$precision" != overall ] || wanted='.*'
-    # shellcheck disable=SC2046  # three words
-    set -- $(awk -v wanted="-$wanted\$" '
-        $1 !~ wanted { next }
-        $1 ~ /^speedrun-/ { if (!ours || $2 < ours) { ours = $2; our_name = $1 } next }
-        !theirs || $2 < theirs { theirs = $2; their_name = $1 }
-        END { if (ours && theirs) printf "%s %s %.4f", our_name, their_name, theirs / ours }' "$work/rows")
-    [ $# -eq 3 ] || continue
-    printf '%s: %s is %s times as fast as the best PyTorch, %s\n' "$precision" "$1" "$3" "$2"
-    against_best="$against_best${against_best:+,
-  }{\"precision\": \"$precision\", \"speedrun\": \"$1\", \"peer\": \"$2\", \"speedrun_is_faster_by\": $3}"
-done
+cat "$work/page"
+for name in $rows; do grep -q "^$name " "$work/rows" || failed "$name: no times"; done
 write_json
 [ -z "$failures" ] || exit 1

@@ -66,6 +66,21 @@ if "$speedrun" doctor | grep -q 'precision auto is bf16'; then
     [ "$rows" = "speedrun-bf16 eager-bf16 speedrun-f32 eager-f32" ] || fail "the rows of a precision are not together: $rows"
 fi
 
+# Stopped before the last round it leaves the figures of those before.
+sh "$source/scripts/compare_peers.sh" --speedrun "$speedrun" --rounds 999 --steps 1 --modes eager-f32 --json stopped.json \
+    --set 'data.train=tokens/train_*.bin' --set 'data.val=tokens/val_*.bin' --set model.num_layers=1 --set model.model_dim=32 \
+    --set model.num_heads=2 --set model.vocab_size=310 --set batch.sequence_length=64 --set batch.microbatch_tokens=256 \
+    --set batch.tokens_per_step=256 --set model.value_embeddings=0 "$source/configs/124m_modern.json" >stopped.log 2>&1 &
+stopped=$!
+for _ in $(seq 120); do
+    grep -q speedrun_is_faster_by stopped.json 2>/dev/null && break
+    sleep 1
+done
+kill "$stopped"
+wait "$stopped"
+"$python" -c 'import json; r = json.load(open("stopped.json")); assert 1 <= r["rounds"] < 999 and len(r["peers"]) == 2, r' ||
+    fail "stopped.json: $(cat stopped.json stopped.log)"
+
 # What the twin cannot do it refuses, by name.
 compared normuon 1 124m_modern.json optimizers.groups.0.normuon=true
 grep -q 'the twin has no normuon' normuon.log || fail "normuon is not refused by name: $(cat normuon.log)"
