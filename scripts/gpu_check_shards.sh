@@ -5,8 +5,8 @@
 #   JSON     the shards' results one after the other, written if all came to their end
 # Prints their output one after the other, also when told to stop. Exit: 77 if all skipped, else the highest that a shard ended with.
 set -u
-count=$1 json=$2
-shift 2
+count=$1 json=$2 program=$3
+shift 3
 work=$(mktemp -d) || exit 1
 print() { cat "$work"/log.* 2>/dev/null; }
 trap 'rm -rf "$work"' EXIT
@@ -16,13 +16,13 @@ rm -f "$json"
 shard=0
 while [ "$shard" -lt "$count" ]; do
     (
-        GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$shard "$@" "--gtest_output=json:$work/json.$shard" >"$work/log.$shard" 2>&1
+        GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$shard "$program" "--gtest_output=json:$work/json.$shard" "$@" >"$work/log.$shard" 2>&1
         echo $? >"$work/code.$shard"
     ) &
     shard=$((shard + 1))
 done
 wait
 print
-[ "$(cat "$work"/json.* 2>/dev/null | grep -c '^  "testsuites"')" != "$count" ] || cat "$work"/json.* >"$json"
-cat "$work"/code.* | sort -n | awk '$1 != 77 { other = 1; highest = $1 } END { print (other ? highest + 0 : 77) }' >"$work/code"
+[ "$(find "$work" -name 'json.*' | wc -l)" != "$count" ] || cat "$work"/json.* >"$json"
+sort -n "$work"/code.* | awk '$1 != 77 { other = 1; highest = $1 } END { print (other ? highest + 0 : 77) }' >"$work/code"
 exit "$(cat "$work/code")"

@@ -154,24 +154,24 @@ finish() {
 
 # gtest_step MINIMUM LIMIT PROGRAM OPTION...: the step that is due, a program with tests.
 gtest_step() {
-    gtest_minimum=$1 gtest_limit=$2
-    shift 2
-    gtest_on "$gtest_minimum" "$gtest_limit" "$@" "--gtest_output=json:$work/gtest.json"
+    gtest_minimum=$1 gtest_limit=$2 program=$3
+    shift 3
+    rm -f "$work/gtest.json"
+    run "$gtest_minimum" "$gtest_limit" "$program" "--gtest_output=json:$work/gtest.json" "$@"
+    finish --gtest "$work/gtest.json"
 }
 # The same by as many processes as the cores of the machine feed.
 sharded_gtest_step() {
-    gtest_minimum=$1 gtest_limit=$2 shards=$(($(getconf _NPROCESSORS_ONLN) / 2))
-    shift 2
+    shards=$(($(getconf _NPROCESSORS_ONLN) / 2))
     [ "$shards" -le 6 ] || shards=6
     if [ "$shards" -le 1 ]; then
-        gtest_step "$gtest_minimum" "$gtest_limit" "$@"
-    else
-        gtest_on "$gtest_minimum" "$gtest_limit" sh "$script_dir/gpu_check_shards.sh" "$shards" "$work/gtest.json" "$@"
+        gtest_step "$@"
+        return
     fi
-}
-gtest_on() {
+    gtest_minimum=$1 gtest_limit=$2
+    shift 2
     rm -f "$work/gtest.json"
-    run "$@"
+    run "$gtest_minimum" "$gtest_limit" sh "$script_dir/gpu_check_shards.sh" "$shards" "$work/gtest.json" "$@"
     finish --gtest "$work/gtest.json"
 }
 

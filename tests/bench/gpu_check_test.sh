@@ -148,6 +148,7 @@ ops attention passed
 ops pointwise passed
 ops optimizer failed
 ops utility failed
+ops fp8 passed
 train kjv passed
 train kjv_again failed
 train 124m_first_steps_f32 passed
@@ -184,6 +185,17 @@ states faults
 [ "$(grep '^tests ' out | tr '\n' ';')" = 'tests shuffled_twice passed;tests alone:Good passed;tests all passed;' ] ||
     fail 'tests: not repeated as asked for'
 [ "$(cat "$CALLS")" = tests ] || { cp "$CALLS" out && fail 'more was repeated than asked for'; }
+
+# ---- with cores enough, the tests run as several processes: each a share, all in one step; one that crashes fails it.
+mkdir cores
+printf '#!/bin/sh\necho 8\n' >cores/getconf
+chmod +x cores/getconf
+: >"$CALLS"
+expect 0 '4 passed, 0 failed' env PATH="$work/cores:$PATH" sh "$check" --device cpu shards tests
+[ "$(sort "$CALLS" | uniq -c | tr -s ' ' | tr '\n' ';')" = ' 4 shuffled; 4 tests;' ] || { cp "$CALLS" out && fail 'not four processes for each'; }
+FAULTS=tests:crash
+expect 1 'no test ran; exit code 139' env PATH="$work/cores:$PATH" sh "$check" --device cpu crashed tests
+FAULTS=''
 
 # ---- short calls: stopped, killed, cut off by its end, and one that does the rest, each with a read-only copy of what the one before
 # left.
@@ -223,7 +235,7 @@ SLOW=''
 expect 0 'result: passed' sh "$check" --device cpu short4 step ops train
 expect 0 'step gpt2,library,8_microbatches .* ms\|call 4: ' cat short4/report.txt
 states short4
-[ "$(grep -c 'passed$' out)" = 18 ] || fail 'steps are missing after the last call'
+[ "$(grep -c 'passed$' out)" = 19 ] || fail 'steps are missing after the last call'
 printf '%s\n' step-modern,hand step-modern,hand step-modern,library >expected # killed and cut off; stopped
 sort "$CALLS" | uniq -c | sed -n 's/^ *\([2-9]\) \(.*\)/\1 \2/p' | while read -r count name; do
     while [ "$count" -gt 1 ]; do echo "$name" && count=$((count - 1)); done
@@ -268,6 +280,7 @@ ops attention failed
 ops pointwise passed
 ops optimizer passed
 ops utility passed
+ops fp8 passed
 train kjv passed
 train kjv_again passed
 train 124m_first_steps_f32 passed

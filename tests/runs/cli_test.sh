@@ -93,7 +93,7 @@ rm -r logs
 
 # A modelled step on a GPU that is not here.
 expect 0 "modelled step .* tokens/s" "$speedrun" plan tiny.json --gpu h100
-for line in "^matmul 256x96x32 nt " "^attention_backward .*assumed" "^step " "NVIDIA H100.*one GPU, bf16" "note: modelled, not measured"; do
+for line in "^matmul 256x96x32 nt " "^attention_backward .*measured on an H100" "^step " "NVIDIA H100.*one GPU, bf16" "note: modelled, not measured"; do
     grep -q -e "$line" out || fail "the modelled step says nothing of $line"
 done
 expect 0 '"kind": "modelled"' "$speedrun" plan tiny.json --gpu 4090 --json

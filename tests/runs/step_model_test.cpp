@@ -94,8 +94,8 @@ TEST_F(StepModelTest, SumsItsRowsAndSortsThemByWhatIsLost) {
         calls += row.calls;
         EXPECT_GT(row.floor_ms, 0) << row.name;
         EXPECT_LE(row.lost_ms(), last) << row.name;
-        EXPECT_NE(row.source.find("assumed"), std::string::npos)
-            << row.name << ": no report of a card stands behind any figure yet";
+        EXPECT_TRUE(row.source.starts_with("assumed") || row.source.starts_with("measured on an H100"))
+            << row.name << ": " << row.source;
         last = row.lost_ms();
     }
     EXPECT_DOUBLE_EQ(ms, m.ms);
@@ -202,20 +202,21 @@ TEST(GpuModelTest, TimesACall) {
     const auto model = [&](const OpCost& cost, bool hand = false) {
         return model_call(cost, DType::bf16, gpu, kernel_model(cost.op, hand));
     };
-    // 3 GB through memory take a millisecond; 85% of the bandwidth and one gap.
+    const double gap = gpu.launch_gap_us * 1e-3;
+    // 3 GB through memory take a millisecond; a share of the bandwidth and one gap.
     const ModelledCall add = model(cost_of("add", {}, 0, 3000000000));
     EXPECT_DOUBLE_EQ(add.floor_ms, 1);
     EXPECT_FALSE(add.compute_bound);
-    EXPECT_DOUBLE_EQ(add.ms, 1 / kernel_model("add", false).memory + 1e-3);
+    EXPECT_DOUBLE_EQ(add.ms, 1 / kernel_model("add", false).memory + gap);
     EXPECT_GT(model(cost_of("add", {}, 0, 3000000001)).ms, add.ms);
-    // Products of the library at a share of the rate, whatever their shape.
+    // Products of the library at a share of the rate, whatever their shape, and what clears its counters.
     const ModelledCall product = model(cost_of("matmul", {100, 100, 100}, 798000000000, 1));
     EXPECT_DOUBLE_EQ(product.floor_ms, 1);
     EXPECT_TRUE(product.compute_bound);
-    EXPECT_DOUBLE_EQ(product.ms, 1 / kernel_model("matmul", false).compute + 1e-3);
+    EXPECT_DOUBLE_EQ(product.ms, 1 / kernel_model("matmul", false).compute + 2 * gap);
     // Our own in whole waves: 132 blocks of 128 x 128 take as long as one, 133 twice as long.
     const auto hand_ms = [&](int64_t tiles) {
-        return model(cost_of("matmul", {128, 128 * tiles, 4096}, 1, 1), true).ms - 1e-3;
+        return model(cost_of("matmul", {128, 128 * tiles, 4096}, 1, 1), true).ms - gap;
     };
     EXPECT_DOUBLE_EQ(hand_ms(1), hand_ms(132));
     EXPECT_DOUBLE_EQ(hand_ms(133), 2 * hand_ms(132));
@@ -234,7 +235,7 @@ TEST(GpuModelTest, TimesACall) {
         model_call(cost_of("attention_forward", {}, 1000000000, 1), DType::f32, gpu,
                    kernel_model("attention_forward", false))
             .ms,
-        1e9 / (gpu.f32_flops_per_s * kernel_model("attention_forward", false).compute) * 1e3 + 1e-3);
+        1e9 / (gpu.f32_flops_per_s * kernel_model("attention_forward", false).compute) * 1e3 + gap);
 }
 
 // What `plan --timeline` promises of 124M on 1,024 ranks: under 10 s and 2 GiB. It takes a hundredth of either.
