@@ -39,7 +39,7 @@ TEST(AlgorithmCache, KeepsWholeLinesOfItsOwner) {
     EXPECT_EQ(nowhere.find("key"), kWords) << "kept by this run all the same";
 }
 
-// As a run does: `fastest` is what it would find to be so.
+// Chooses like a run; `fastest` is what timing would give it.
 AlgorithmWords choose(AlgorithmCache& cache, const std::string& key, const AlgorithmWords& fastest) {
     const auto kept = cache.find(key);
     return kept ? *kept : cache.agree(key, fastest);

@@ -146,7 +146,7 @@ struct Chunk {
         for (int i = 0; i < W; ++i) result[i] = i < count ? to_float(p[i]) : 0.0f;
         return result;
     }
-    // As they lie in memory, for a kernel that loads all of a row before it converts any of it.
+    // Still packed: for a kernel that loads all of a row before it converts any of it.
     template <class Real>
     __device__ __forceinline__ Packed<W, Real> load_packed(const Real* p) const {
         return count == W ? speedrun::load_packed<W>(p) : pack<Real>(load(p));

@@ -157,7 +157,8 @@ struct KeptRow {
     }
 };
 
-// Of what is not needed before the sums are known: fetched ahead of them where registers allow it.
+// Chunks of a tensor that is needed only once the sums are known, yet fetched ahead of them: bf16 leaves the
+// registers for it.
 template <class Real, int K>
 constexpr int kAhead = sizeof(Real) == 2 ? K : 0;
 
