@@ -31,6 +31,15 @@ std::map<std::string, Counts> counts_of(const std::vector<Row>& rows) {
     return counts;
 }
 
+OpCost cost_of(const char* op, std::array<int64_t, 3> product, int64_t flops, int64_t bytes) {
+    OpCost cost;
+    cost.op = op;
+    cost.product.sizes = product;
+    cost.flops = flops;
+    cost.bytes = bytes;
+    return cost;
+}
+
 class StepModelTest : public RunFixture {
   protected:
     static StepModel model(const Config& config, const char* gpu = "h100") {
@@ -161,13 +170,21 @@ TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
     EXPECT_THROW(MeasuredKernels(path, DType::bf16, false), Error);
 }
 
-OpCost cost_of(const char* op, std::array<int64_t, 3> product, int64_t flops, int64_t bytes) {
-    OpCost cost;
-    cost.op = op;
-    cost.product.sizes = product;
-    cost.flops = flops;
-    cost.bytes = bytes;
-    return cost;
+// The same figures from the report that is kept of a check.
+TEST_F(StepModelTest, TakesAReportThatIsKept) {
+    const std::string path = (folder_ / "gpu_check.json").string();
+    std::ofstream(path) << R"({"result": "passed",
+ "ceilings": [{"kind": "ceilings", "dtype": "bf16", "gb_per_s": 1500, "tflops": 399}],
+ "ops": [{"kind": "op", "name": "a", "op": "add", "dtype": "bf16", "status": "passed", "flops": 0, "bytes": 1000,
+          "share_of_floor": 0.25}, 5]})";
+    const MeasuredKernels measured(path, DType::bf16, false);
+    EXPECT_DOUBLE_EQ(measured.with_rates(find_gpu_model("h100")).bytes_per_s, 1.5e12);
+    ASSERT_TRUE(measured.nearest(cost_of("add", {}, 0, 1000)));
+    EXPECT_EQ(measured.nearest(cost_of("add", {}, 0, 1000))->share_of_floor, 0.25);
+    for (const char* text : {R"({"ops": []})", R"({"ops": 5})", R"({"ops": [[]], "ceilings": {}})"}) {
+        std::ofstream(path) << text;
+        EXPECT_THROW(MeasuredKernels(path, DType::bf16, false), Error) << text;
+    }
 }
 
 TEST(GpuModelTest, KnowsEveryOperationAndNoShareAboveOne) {

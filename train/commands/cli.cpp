@@ -81,7 +81,8 @@ int run_command_line(int argc, char** argv) {
     plan_command
         ->add_option(
             "--measured", plan.measured,
-            "with --gpu: ops.jsonl of scripts/gpu_check.sh, whose rates and shares replace those assumed")
+            "with --gpu: gpu_check.json of scripts/gpu_check.sh, or what op_bench --json writes, whose rates and "
+            "shares replace those built in")
         ->type_name("FILE");
     plan_command->add_flag("--timeline", plan.timeline,
                            "with --gpu: the step in time, with what --ranks send each other: exposed "

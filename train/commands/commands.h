@@ -37,7 +37,7 @@ struct PlanOptions {
     int ranks = 0;                 // to plan for; 0: those that a launcher started, else 1
     std::string gpu;               // a modelled step on this GPU instead (kernels/ops/gpu_models.h)
     bool json = false;             // of that, or of the parameters
-    std::string measured;          // ops.jsonl of a report, in place of what is assumed
+    std::string measured;          // report of a check on a GPU, in place of what is built in
     bool timeline = false;         // with gpu: in time, with what the ranks send each other
     bool search = false;           // with gpu: which layouts of the ranks are fast
     std::string network;           // of these: JSON (train/timeline/network.h); empty: the default

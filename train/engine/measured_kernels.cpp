@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "kernels/device/error.h"
 #include "train/config/choices.h"
@@ -32,26 +34,36 @@ std::string text_of(const nlohmann::json& line, const char* key) {
 MeasuredKernels::MeasuredKernels(const std::string& path, DType real, bool hand_products) : real_(real) {
     std::ifstream file(path);
     if (!file) throw_data("{}: cannot be read", path);
-    for (std::string text; std::getline(file, text);) {
-        const nlohmann::json line = nlohmann::json::parse(text, nullptr, false);
-        if (!line.is_object() || text_of(line, "dtype") != name_of(real)) continue;
-        if (text_of(line, "kind") == "ceilings") {
-            flops_per_s_ = std::max(flops_per_s_, number_of(line, "tflops") * 1e12);
-            bytes_per_s_ = std::max(bytes_per_s_, number_of(line, "gb_per_s") * 1e9);
-        }
-        if (text_of(line, "kind") != "op" || text_of(line, "status") != "passed") continue;
-        Case measured{.name = text_of(line, "name"),
-                      .op = text_of(line, "op"),
-                      .flops = number_of(line, "flops"),
-                      .bytes = number_of(line, "bytes"),
-                      .share_of_floor = number_of(line, "share_of_floor")};
-        const bool by_hand = text_of(line, "products") == word_of(Products::hand);
-        if (measured.op == "matmul" && by_hand != hand_products) continue;
-        if (text_of(line, "attention") == word_of(AttentionKind::cudnn) || measured.share_of_floor <= 0)
-            continue;
-        cases_[measured.name] = std::move(measured);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (const nlohmann::json report = nlohmann::json::parse(text, nullptr, false);
+        report.is_object() && report.contains("ops")) {
+        for (const char* key : {"ceilings", "ops"})
+            for (const nlohmann::json& record : report.value(key, nlohmann::json::array()))
+                take(record, hand_products);
+    } else {
+        std::istringstream lines(text);
+        for (std::string line; std::getline(lines, line);)
+            take(nlohmann::json::parse(line, nullptr, false), hand_products);
     }
     if (cases_.empty()) throw_data("{}: no operation in {} has passed there", path, name_of(real));
+}
+
+void MeasuredKernels::take(const nlohmann::json& record, bool hand_products) {
+    if (!record.is_object() || text_of(record, "dtype") != name_of(real_)) return;
+    if (text_of(record, "kind") == "ceilings") {
+        flops_per_s_ = std::max(flops_per_s_, number_of(record, "tflops") * 1e12);
+        bytes_per_s_ = std::max(bytes_per_s_, number_of(record, "gb_per_s") * 1e9);
+    }
+    if (text_of(record, "kind") != "op" || text_of(record, "status") != "passed") return;
+    Case measured{.name = text_of(record, "name"),
+                  .op = text_of(record, "op"),
+                  .flops = number_of(record, "flops"),
+                  .bytes = number_of(record, "bytes"),
+                  .share_of_floor = number_of(record, "share_of_floor")};
+    const bool by_hand = text_of(record, "products") == word_of(Products::hand);
+    if (measured.op == "matmul" && by_hand != hand_products) return;
+    if (text_of(record, "attention") == word_of(AttentionKind::cudnn) || measured.share_of_floor <= 0) return;
+    cases_[measured.name] = std::move(measured);
 }
 
 const MeasuredKernels::Case* MeasuredKernels::nearest(const OpCost& cost) const {

@@ -1,8 +1,9 @@
-// What a report of a real card (ops.jsonl of scripts/gpu_check.sh, written by op_bench) puts in the place of
-// the assumed figures of kernels/ops/gpu_models.h.
+// What a report of a real card (of scripts/gpu_check.sh, or the lines that op_bench writes) puts in the place of
+// the figures of kernels/ops/gpu_models.h.
 #pragma once
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "kernels/ops/gpu_models.h"
@@ -29,6 +30,8 @@ class MeasuredKernels {
     GpuModel with_rates(GpuModel gpu) const;
 
   private:
+    void take(const nlohmann::json& record, bool hand_products);
+
     const DType real_;
     std::map<std::string, Case> cases_;  // by name
     double flops_per_s_ = 0, bytes_per_s_ = 0;
