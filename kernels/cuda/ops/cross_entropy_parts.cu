@@ -12,6 +12,7 @@
 // `first` on · W elements of a chunk · z a logit · c softcap · P parts · L log Σ exp over all parts.
 #include <limits>
 
+#include "kernels/cuda/blocks/architecture.h"
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cross_entropy.cuh"
@@ -217,10 +218,14 @@ __device__ __forceinline__ void row_of_parts(const OfPartsArguments<Real, Out>& 
     }
 }
 
-// chunks: of a row of dlogits, none where no gradient is wanted; finished: of 8 bits. Three blocks on a multiprocessor: nothing is
-// kept in shared memory, and registers left to the compiler would hold many parts at once, which are few.
+// Blocks that registers are to allow on a multiprocessor. Nothing is kept in shared memory, and registers left to the compiler would
+// hold many parts at once, which are few. On sm_100 what finishes rows of 8 bits spills where there are three.
+template <class Out>
+constexpr int kBlocks = kSm100&& std::is_same_v<Out, E5m2> ? 2 : 3;
+
+// chunks: of a row of dlogits, none where no gradient is wanted; finished: of 8 bits.
 template <class Real, class Out, int W, bool kCapped>
-__global__ void __launch_bounds__(sizes::kLossThreads, 3)
+__global__ void __launch_bounds__(sizes::kLossThreads, kBlocks<Out>)
     cross_entropy_of_parts_kernel(OfPartsArguments<Real, Out> a, PartTargets targets, int64_t chunks,
                                   FinishedRows finished) {
     const int64_t row = blockIdx.x;
