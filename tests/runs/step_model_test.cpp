@@ -170,7 +170,7 @@ TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
     EXPECT_THROW(MeasuredKernels(path, DType::bf16, false), Error);
 }
 
-// The same figures from the report that is kept of a check.
+// A kept report, one JSON object, gives what its lines would.
 TEST_F(StepModelTest, TakesAReportThatIsKept) {
     const std::string path = (folder_ / "gpu_check.json").string();
     std::ofstream(path) << R"({"result": "passed",
