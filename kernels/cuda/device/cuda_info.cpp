@@ -10,8 +10,8 @@ namespace speedrun {
 CudaInfo query_cuda() {
     // Streams share 8 hardware queues for kernels, and 8 for copies, unless CUDA is asked for more before it
     // starts. One that waits holds up all of its queue: with ranks as threads of one process, perhaps the
-    // very write or copy that it waits for. Seen on an H100: with four ranks, one's copy to the host stood
-    // behind those of the others, who waited for it; asked for 32 for kernels alone, copies had too few.
+    // very write or copy that it waits for. On an H100 four ranks hung so in a collective whose copies one of
+    // them had not begun, until 32 were asked for copies, too.
     static const bool asked = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0 &&
                               setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32", 0) == 0;
     static_cast<void>(asked);

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -73,10 +74,11 @@ AlgorithmWords AlgorithmCache::agree(const std::string& key, const AlgorithmWord
     return words;
 }
 
-// To a temporary file, then renamed: a reader, which takes no lock, sees a whole one.
+// To a temporary file, its own also where there are no locks, then renamed: a reader, which takes none, sees a whole one.
 bool AlgorithmCache::write() const {
     std::error_code error;
-    const std::string temporary = fmt::format("{}.{}", file_, getpid());
+    static std::atomic<int> written = 0;  // by all ranks of this process, which may be threads
+    const std::string temporary = fmt::format("{}.{}.{}", file_, getpid(), written++);
     {
         std::ofstream out(temporary);
         out << owner_ << "\n";

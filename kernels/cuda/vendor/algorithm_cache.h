@@ -21,10 +21,10 @@ class AlgorithmCache {
 
     std::optional<AlgorithmWords> find(const std::string& key) const;
 
-    // What is to be used for `key`, for which find() had nothing or what the library refuses, by a run that has
-    // timed `words` to be the fastest: what another run has written meanwhile, else `words`, which are written. So ranks and runs that
-    // time a product at the same time compute with the same algorithm, and with the same bits again later.
-    // A file that cannot be written is none.
+    // What is to be used for `key` by a run that has timed `words` to be the fastest, because find() had nothing
+    // or what the library refuses: what another run has written meanwhile, else `words`, which are written. So
+    // ranks and runs that time a product at the same time compute with the same algorithm, and with the same
+    // bits again later. A file that cannot be written is none.
     AlgorithmWords agree(const std::string& key, const AlgorithmWords& words);
 
   private:
