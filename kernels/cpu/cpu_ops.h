@@ -8,9 +8,25 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/product.h"
 #include "kernels/ops/ops.h"
 
 namespace speedrun {
+
+namespace cpu {
+
+struct ProductOptions {
+    bool transpose_a = false, transpose_b = false;
+    float beta = 0.0f;
+    Tensor base = {};        // beta·base is added; absent: beta·c
+    bool symmetric = false;  // the result is: half of the work will do
+};
+
+// c = op(a) op(b) + beta·base (+ bias) of these tensors; an internal error, with the label, where they do not fit.
+Product product_of(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOptions& options,
+                   const char* label, Isa isa);
+
+}  // namespace cpu
 
 class CpuOps final : public Ops {
   public:
@@ -26,15 +42,9 @@ class CpuOps final : public Ops {
     // then wait for the stream) only while shapes are new.
     void* workspace(Stream& stream, int64_t bytes) { return workspace(workspaces_[&stream], stream, bytes); }
     void* workspace(Buffer& buffer, Stream& stream, int64_t bytes);
-    struct ProductOptions {
-        bool transpose_a = false, transpose_b = false;
-        float beta = 0.0f;
-        Tensor base = {};        // beta·base is added; absent: beta·c
-        bool symmetric = false;  // the result is: half of the work will do
-    };
     // c = op(a) op(b) + beta·base (+ bias), checked.
-    void product(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOptions& options, const char* label,
-                 Stream& stream);
+    void product(Tensor c, Tensor a, Tensor b, Tensor bias, const cpu::ProductOptions& options,
+                 const char* label, Stream& stream);
 
     CpuDevice& device_;
     const Isa isa_;

@@ -3,8 +3,8 @@
 
 namespace speedrun {
 
-void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOptions& options,
-                     const char* label, Stream& stream) {
+cpu::Product cpu::product_of(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOptions& options,
+                             const char* label, Isa isa) {
     const bool transpose_a = options.transpose_a, transpose_b = options.transpose_b;
     if (a.rank != 2 || b.rank != 2 || c.rank != 2) {
         throw_internal("{}: three matrices are needed: c {}, a {}, b {}", label, c.describe(), a.describe(),
@@ -25,25 +25,30 @@ void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOpt
     }
     if (m == 0 || n == 0 || k == 0) throw_internal("{}: an empty product {} x {} x {}", label, m, n, k);
 
-    flops_ += 2 * m * n * k;
-    const cpu::Product work{.m = m,
-                            .n = n,
-                            .k = k,
-                            .real = a.dtype,
-                            .a = a.data,
-                            .a_stride = a.row_stride,
-                            .transpose_a = transpose_a,
-                            .b = b.data,
-                            .b_stride = b.row_stride,
-                            .transpose_b = transpose_b,
-                            .c = c.data,
-                            .c_stride = c.row_stride,
-                            .result = c.dtype,
-                            .beta = options.beta,
-                            .bias = bias.present() ? bias.as<float>() : nullptr,
-                            .base = options.base.present() ? options.base.data : nullptr,
-                            .amx = isa_ == Isa::amx_bf16,
-                            .symmetric = options.symmetric};
+    return {.m = m,
+            .n = n,
+            .k = k,
+            .real = a.dtype,
+            .a = a.data,
+            .a_stride = a.row_stride,
+            .transpose_a = transpose_a,
+            .b = b.data,
+            .b_stride = b.row_stride,
+            .transpose_b = transpose_b,
+            .c = c.data,
+            .c_stride = c.row_stride,
+            .result = c.dtype,
+            .beta = options.beta,
+            .bias = bias.present() ? bias.as<float>() : nullptr,
+            .base = options.base.present() ? options.base.data : nullptr,
+            .amx = isa == Isa::amx_bf16,
+            .symmetric = options.symmetric};
+}
+
+void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, const cpu::ProductOptions& options,
+                     const char* label, Stream& stream) {
+    const cpu::Product work = cpu::product_of(c, a, b, bias, options, label, isa_);
+    flops_ += work.flops();
     void* scratch = workspace(stream, cpu::product_workspace(work));
     cpu::submit(stream, label, [=] { cpu::run_product(work, scratch); });
 }

@@ -17,6 +17,18 @@ inline int team_size() {
     return team ? team->size() : 1;
 }
 
+// The calling thread's loops run on it alone while this lives: for pieces of a loop that have loops of their own.
+class AloneScope {
+  public:
+    AloneScope() : team_(current_team()) { set_current_team(nullptr); }
+    ~AloneScope() { set_current_team(team_); }
+    AloneScope(const AloneScope&) = delete;
+    AloneScope& operator=(const AloneScope&) = delete;
+
+  private:
+    Team* const team_;
+};
+
 template <class Body>
 void run_piece(const void* body, int64_t begin, int64_t end, int /*member*/) {
     const Body& each = *static_cast<const Body*>(body);

@@ -31,6 +31,8 @@ struct Product {
                 *scale_b = nullptr;  // whose product the scale is, read as this runs; null: 1
     bool amx = false;                // bf16 by the processor's matrix registers: level amx_bf16
     bool symmetric = false;  // op(b) is op(a)ᵀ, or the result known to be symmetric: half of it is computed
+
+    int64_t flops() const { return 2 * m * n * k; }  // as if all of a symmetric result were computed
 };
 
 // Bytes of scratch memory that run_product() needs.
