@@ -2,6 +2,8 @@
 // processor.
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -142,6 +144,22 @@ TEST(LevelsTest, RowsAndElements) {
             out.push_back(h.read(tensor));
         return out;
     });
+}
+
+// With three threads: one matrix for all of them, three at the same time, and both after each other.
+TEST(LevelsTest, PolarExpress) {
+    for (const int64_t count : {1, 3, 5}) {
+        for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{33, 130}, {96, 40}}) {
+            SCOPED_TRACE(fmt::format("[{},{},{}]", count, rows, cols));
+            expect_same_at_all_levels([&](Harness& h) -> Outputs {
+                const Tensor x = h.inout(random_matrix(count * rows, cols, 1, DType::f32), DType::f32,
+                                         {count, rows, cols});
+                const int64_t size = op::PolarExpress::workspace_size(count, rows, cols);
+                h.ops().polar_express({.x = x, .workspace = h.output(DType::f32, {size})}, h.stream());
+                return {h.read(x)};
+            });
+        }
+    }
 }
 
 }  // namespace levels_test
