@@ -62,9 +62,9 @@ class Resources : public RunFixture {
         return fake_gpu_launches();
     }
 
-    static int64_t shared_bytes(const Launches& launches, const std::string& kernel) {
+    static std::string shared_bytes(const Launches& launches, const std::string& kernel) {
         const auto launch = launches.find(kernel);
-        return launch == launches.end() ? 0 : launch->second.shared_bytes;
+        return launch == launches.end() ? "-" : fmt::format("{}", launch->second.shared_bytes);
     }
 
     static std::string table_of(const std::map<std::string, KernelResources>& kernels,
@@ -90,10 +90,12 @@ class Resources : public RunFixture {
             "of {} KiB (4090)\n",
             kUnaskedShared >> 10, kAmpere >> 10, kAda >> 10);
         rows.clear();
-        for (const auto& [name, launch] : launches) {
-            if (launch.shared_bytes <= kUnaskedShared || kernels.count(name) == 0) continue;
-            rows.insert(fmt::format("{:<96} {:>7} {:>7}", short_name(name), shared_bytes(ampere, name),
-                                    shared_bytes(ada, name)));
+        for (const Launches* card : {&launches, &ampere, &ada}) {
+            for (const auto& [name, launch] : *card) {
+                if (launch.shared_bytes <= kUnaskedShared || kernels.count(name) == 0) continue;
+                rows.insert(fmt::format("{:<96} {:>7} {:>7}", short_name(name), shared_bytes(ampere, name),
+                                        shared_bytes(ada, name)));
+            }
         }
         for (const std::string& row : rows) text += row + "\n";
         return text;

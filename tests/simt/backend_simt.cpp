@@ -9,14 +9,12 @@ namespace speedrun::testing {
 
 namespace {
 
-constexpr int64_t kLargeCard = 227 << 10;
-
 // The fixture runs every call with one thread, again, and with two, and compares the bits: here the number of
 // threads chooses the order in which those of a block run, and whether the card has little shared memory or
 // as much as an H100.
 Backend make_simt(simt::Order order, int num_threads, bool dry) {
     simt::Options options{order};
-    if (num_threads > 1) options.shared_memory = kLargeCard;
+    if (num_threads > 1) options.shared_memory = simt::kSharedMemoryOfH100;
     Backend backend;
     backend.device = std::make_unique<simt::SimtDevice>(options, dry);
     backend.ops = make_cuda_ops(*backend.device);

@@ -15,6 +15,8 @@ enum class Order : uint8_t { forward, reverse, random };
 
 class Watch;  // watch.h
 
+constexpr int64_t kSharedMemoryOfH100 = 227 << 10;  // that a block may have
+
 struct Options {
     Order order = Order::forward;
     uint64_t seed = 1;

@@ -309,12 +309,12 @@ void chained_kernel(float* c, const Bf16* a,
     ptx::copy_async_commit();
     ptx::copy_async_wait<0>();
     __syncwarp();
-    float first[4][4] = {}, second[8][4] = {};
+    float first[1][4][4] = {}, second[1][8][4] = {};
     tile::multiply_rows<64>(first, tile_a, 0, tile_b);
     tile::multiply_accumulator<64>(second, first, tile_b);
     const int g = ptx::lane_id() / 4, t = ptx::lane_id() % 4;
     for (int n = 0; n < 8; ++n) {
-        for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 64 + 8 * n + 2 * t + i % 2] = second[n][i];
+        for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 64 + 8 * n + 2 * t + i % 2] = second[0][n][i];
     }
 }
 

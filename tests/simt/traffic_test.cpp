@@ -149,7 +149,7 @@ TEST(TrafficTable, EveryKernelMovesWhatTheTableSays) {
     std::set<std::string> above;
     for (const Selected& s : selected_cases()) {
         simt::TrafficWatch watch;
-        const int64_t least = run_watched(s.c, s.real, watch);
+        const int64_t least = run_watched(s.c, s.real, watch, {.shared_memory = simt::kSharedMemoryOfH100});
         int64_t moved = 0;
         for (const auto& [kernel, t] : watch.by_kernel()) moved += t.distinct_bytes;
         const std::string title = s.c.name + (s.real == DType::bf16 ? " bf16" : " f32");
@@ -174,7 +174,7 @@ TEST(TrafficTable, EveryKernelMovesWhatTheTableSays) {
     if (std::getenv("SPEEDRUN_UPDATE_TRAFFIC")) {
         std::ofstream file(kTable);
         file << version_line()
-             << "# What each kernel moves, counted in the host executor at the shapes of "
+             << "# What each kernel moves on an H100, counted in the host executor at the shapes of "
                 "tests/simt/watched_cases.cpp.\n"
                 "# An operation: bytes of device memory touched, each sector once a launch, against each "
                 "input read once and\n"

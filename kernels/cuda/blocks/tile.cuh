@@ -52,37 +52,49 @@ __device__ inline void pack_a(uint32_t (&a)[4], const float (&c)[kTiles][4], int
     a[3] = ptx::pack_bf16(c[2 * n + 1][2], c[2 * n + 1][3]);
 }
 
-// c (16 × 8·kTiles) += a · b over kWidth of k: a tile stored [i][k] from row i, b tile stored [j][k].
-template <int kWidth, int kTiles>
-__device__ inline void multiply_rows(float (&c)[kTiles][4], const Bf16* a_tile, int i, const Bf16* b_tile) {
-#pragma unroll
+// Each strip of c (16 × 8·kTiles) += its 16 rows of a · b over kWidth of k: a tile stored [i][k], strips from row i on
+// one after the other, b tile stored [j][k]. A fragment of b is loaded once for all strips.
+template <int kWidth, int kStrips, int kTiles>
+__device__ inline void multiply_rows(float (&c)[kStrips][kTiles][4], const Bf16* a_tile, int i,
+                                     const Bf16* b_tile) {
+    // Sums of two strips leave few registers for loads ahead.
+    [[maybe_unused]] constexpr int kUnroll = kStrips == 1 ? kWidth / 16 : 2;
+#pragma unroll kUnroll
     for (int k = 0; k < kWidth; k += 16) {
-        uint32_t a[4];
-        load_a<kWidth>(a, a_tile, i, k);
+        uint32_t a[kStrips][4];
+#pragma unroll
+        for (int r = 0; r < kStrips; ++r) load_a<kWidth>(a[r], a_tile, i + 16 * r, k);
 #pragma unroll
         for (int n = 0; n < kTiles; n += 2) {
             uint32_t b[4];
             load_b<kWidth>(b, b_tile, 8 * n, k);
-            ptx::mma_bf16(c[n], a, b[0], b[1]);
-            ptx::mma_bf16(c[n + 1], a, b[2], b[3]);
+#pragma unroll
+            for (int r = 0; r < kStrips; ++r) {
+                ptx::mma_bf16(c[r][n], a[r], b[0], b[1]);
+                ptx::mma_bf16(c[r][n + 1], a[r], b[2], b[3]);
+            }
         }
     }
 }
 
-// c (16 × kWidth) += p · b: p an accumulator (16 × 8·kTiles) rounded to bf16, b tile stored [k][j].
-template <int kWidth, int kTiles>
-__device__ inline void multiply_accumulator(float (&c)[kWidth / 8][4], const float (&p)[kTiles][4],
-                                            const Bf16* b_tile) {
+// Each strip of c (16 × kWidth) += its p · b: p an accumulator (16 × 8·kTiles) rounded to bf16, b tile stored [k][j].
+template <int kWidth, int kStrips, int kTiles>
+__device__ inline void multiply_accumulator(float (&c)[kStrips][kWidth / 8][4],
+                                            const float (&p)[kStrips][kTiles][4], const Bf16* b_tile) {
 #pragma unroll
     for (int k = 0; k < kTiles / 2; ++k) {
-        uint32_t a[4];
-        pack_a(a, p, k);
+        uint32_t a[kStrips][4];
+#pragma unroll
+        for (int r = 0; r < kStrips; ++r) pack_a(a[r], p[r], k);
 #pragma unroll
         for (int n = 0; n < kWidth / 8; n += 2) {
             uint32_t b[4];
             load_b_transposed<kWidth>(b, b_tile, 8 * n, 16 * k);
-            ptx::mma_bf16(c[n], a, b[0], b[1]);
-            ptx::mma_bf16(c[n + 1], a, b[2], b[3]);
+#pragma unroll
+            for (int r = 0; r < kStrips; ++r) {
+                ptx::mma_bf16(c[r][n], a[r], b[0], b[1]);
+                ptx::mma_bf16(c[r][n + 1], a[r], b[2], b[3]);
+            }
         }
     }
 }

@@ -8,12 +8,15 @@
 // one does 14·n·D: seven products, as q·k and dout·v are done in both kernels). Bytes: each of q, k, v, o
 // (and dout, dq, dk, dv) once, 2·T·H·D each; a tile of the other side is read once per owner tile, from L2.
 //
-// mma path, of one block; a warp owns 16 rows (the table of sizes is attention_mma.cuh's Tiles):
-//   kernel       D    rows owned  other rows  stages  threads  shared memory
-//   forward     64           128          64       1      256  32 KiB (queries, keys, values)
-//   forward    128           128          64       1      256  64 KiB
-//   backward    64           128          64       2      256  64 KiB (2 owned, 2·2 others; keys: + 1.5 KiB)
-//   backward   128           128          32       2      256  96 KiB (the same; keys: + 768 B)
+// mma path, of one block; a warp owns one or two strips of 16 rows, two where 128 threads are named (the sizes are
+// attention_mma.cuh's):
+//   kernel             D    rows owned  other rows  stages   threads  shared memory
+//   forward           64           128          64       1  128, 256  33 KiB (queries, keys, values, visible keys)
+//   forward          128           128          32       1  128, 256  49 KiB
+//   backward keys     64           128          64       2       256  65.5 KiB (2 owned, 2·2 others, statistics)
+//   backward keys    128           128          32       2       256  96.75 KiB
+//   backward queries  64           128      32, 64       2  128, 256  50, 66 KiB (the same)
+//   backward queries 128           128          32       2  128, 256  98 KiB
 // With places (op::AttentionForward::place) an owner of keys has 4 bytes more of each other row.
 // Tiles that the mask empties are never visited: an owner of queries starts at the lowest first visible key
 // of its rows and ends where the last of them stands; an owner of keys begins at the first query that is not
@@ -115,6 +118,15 @@ void with_head_dim(int64_t head_dim, Body&& body) {
     return body.template operator()<128>();
 }
 
+// Strips of a warp that owns queries, where two need this much shared memory for a block. Either number gives the same bits.
+template <bool kPlaced, class Body>
+void with_strips(int64_t bytes, Stream& stream, Body&& body) {
+    if constexpr (!kPlaced) {
+        if (2 * bytes <= max_shared_memory(stream)) return body.template operator()<2>();
+    }
+    body.template operator()<1>();
+}
+
 int64_t portable_bytes(const Sizes& p, int tiles, int vectors) {
     return 4 * (tiles * kPortableRows * (p.head_dim + 1) + vectors * 32 * kPortableWarps);
 }
@@ -124,10 +136,12 @@ void run_forward(const op::AttentionForward& a, const Problem<kPlaced>& p, Strea
     const Grid grid{p.num_sequences, a.options.num_heads};
     if (uses_mma({a.o, a.q, a.k, a.v}, a.options)) {
         return with_head_dim(a.options.head_dim, [&]<int D>() {
-            const int64_t bytes = (Tiles<D>::kOwned + 2 * Tiles<D>::kForwardKeys) * D * 2;
-            launch(attention_forward_mma_kernel<D, kPlaced>, grid.of(p.num_queries, Tiles<D>::kOwned),
-                   kThreads, bytes, stream, view<Bf16>(a.o), a.lse.as<float>(), view<const Bf16>(a.q),
-                   view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+            const int64_t bytes = (kOwned + 2 * forward_keys(D)) * D * 2 + 2 * kOwned * 4;
+            with_strips<kPlaced>(bytes, stream, [&]<int kStrips>() {
+                launch(attention_forward_mma_kernel<D, kPlaced, kStrips>, grid.of(p.num_queries, kOwned),
+                       threads_of(kStrips), bytes, stream, view<Bf16>(a.o), a.lse.as<float>(),
+                       view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+            });
         });
     }
     cuda::with_real(a.q.dtype, [&]<class Real>() {
@@ -158,16 +172,19 @@ void run_backward(const op::AttentionBackward& a, const Problem<kPlaced>& p, con
     });
     if (uses_mma({a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v}, a.options)) {
         return with_head_dim(a.options.head_dim, [&]<int D>() {
-            constexpr int64_t kOwned = Tiles<D>::kOwned, kOthers = Tiles<D>::kBackwardOthers;
-            const int64_t bytes = (2 * kOwned + 4 * kOthers) * D * 2;
-            const int64_t statistics = (kPlaced ? 8 : 6) * kOthers * 4;
-            launch(attention_backward_keys_mma_kernel<D, kPlaced>, grid.of(p.length, kOwned), kThreads,
-                   bytes + statistics, stream, view<Bf16>(a.dk), view<Bf16>(a.dv), view<const Bf16>(a.dout),
-                   lse, delta, group_low, view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v),
-                   p);
-            launch(attention_backward_queries_mma_kernel<D, kPlaced>, grid.of(p.num_queries, kOwned),
-                   kThreads, bytes, stream, view<Bf16>(a.dq), view<const Bf16>(a.dout), lse, delta,
-                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+            constexpr int64_t kQueries = backward_queries(D);
+            const auto tiles = [](int64_t others) { return (2 * kOwned + 4 * others) * D * 2; };
+            launch(attention_backward_keys_mma_kernel<D, kPlaced>, grid.of(p.length, kOwned), threads_of(1),
+                   tiles(kQueries) + (kPlaced ? 8 : 6) * kQueries * 4, stream, view<Bf16>(a.dk),
+                   view<Bf16>(a.dv), view<const Bf16>(a.dout), lse, delta, group_low, view<const Bf16>(a.q),
+                   view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+            const auto bytes = [&](int strips) { return tiles(backward_keys(D, strips)) + 4 * kOwned * 4; };
+            with_strips<kPlaced>(bytes(2), stream, [&]<int kStrips>() {
+                launch(attention_backward_queries_mma_kernel<D, kPlaced, kStrips>,
+                       grid.of(p.num_queries, kOwned), threads_of(kStrips), bytes(kStrips), stream,
+                       view<Bf16>(a.dq), view<const Bf16>(a.dout), lse, delta, view<const Bf16>(a.q),
+                       view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+            });
         });
     }
     cuda::with_real(a.q.dtype, [&]<class Real>() {

@@ -1,7 +1,8 @@
-// Attention on tensor cores: bf16 operands, f32 sums and softmax. A warp has 16 rows of the tile that its
-// block owns, the block walks over tiles of the other side. Sizes and shared memory: attention.cu.
+// Attention on tensor cores: bf16 operands, f32 sums and softmax. A warp has one or more strips of 16 rows of the tile
+// that its block owns, the block walks over tiles of the other side. Sizes and shared memory: attention.cu.
 #pragma once
 
+#include "kernels/cuda/blocks/architecture.h"
 #include "kernels/cuda/blocks/tile.cuh"
 #include "kernels/cuda/ops/attention.cuh"
 
@@ -9,24 +10,34 @@ namespace speedrun::attention {
 
 using tile::copy_rows_async;
 
-template <int D>
-struct Tiles;  // the constexpr table of the mma path
-template <>
-struct Tiles<64> {
-    static constexpr int kOwned = 128, kForwardKeys = 64, kBackwardOthers = 64;
-};
-template <>
-struct Tiles<128> {
-    static constexpr int kOwned = 128, kForwardKeys = 64, kBackwardOthers = 32;
-};
-constexpr int kThreads = 256;  // 8 warps of 16 rows
+// Rows of a block's own, and those of the other side that it has at a time: as many as the registers for their scores
+// allow. The sums of forward depend on the number of keys: it is one for all strips, with places and without.
+constexpr int kOwned = 128;
+constexpr int forward_keys(int head_dim) {
+    return head_dim == 128 ? 32 : 64;
+}
+constexpr int backward_queries(int head_dim) {
+    return head_dim == 128 ? 32 : 64;
+}
+constexpr int backward_keys(int head_dim, int strips) {
+    return head_dim == 128 || strips == 2 ? 32 : 64;
+}
+
+// Threads of a block whose warps have so many strips. With two strips of queries a fragment of keys or values that is
+// loaded serves twice: with one, shared memory takes 1.6 to 1.8 times as long as the products. But a block has half the
+// warps then, so that two blocks must fit a multiprocessor; and what the sums of two strips leave of the registers is too
+// little for queries at given places, or for an owner of keys with its sums of dk and of dv.
+constexpr int threads_of(int strips) {
+    return kOwned / (16 * strips) * 32;
+}
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-template <int D, bool kPlaced>
-__global__ void __launch_bounds__(kThreads)
+template <int D, bool kPlaced, int kStrips>
+__global__ void __launch_bounds__(threads_of(kStrips))
     attention_forward_mma_kernel(View<Bf16> o, float* lse, View<const Bf16> q, View<const Bf16> k,
                                  View<const Bf16> v, Problem<kPlaced> p) {
-    constexpr int kQueries = Tiles<D>::kOwned, kKeys = Tiles<D>::kForwardKeys, kTiles = kKeys / 8;
+    constexpr int kQueries = kOwned, kKeys = forward_keys(D), kTiles = kKeys / 8;
+    constexpr int kThreads = threads_of(kStrips);
     Bf16* queries = shared_memory<Bf16>(0);
     Bf16* keys = shared_memory<Bf16>(kQueries * D * 2);
     Bf16* values = shared_memory<Bf16>((kQueries + kKeys) * D * 2);
@@ -36,7 +47,10 @@ __global__ void __launch_bounds__(kThreads)
     const int end =
         kPlaced ? p.key_end(w.first, min(begin + kQueries, p.queries())) : min(begin + kQueries, p.length);
     const int clear_end = kPlaced ? p.key_end(w.first, begin + 1) : begin + 1;
-    const int own = begin + warp * 16 + g;  // this lane's queries: own and own + 8
+    const int strips = warp * 16 * kStrips;  // the warp's first row
+    const auto own = [&](int r, int h) {
+        return begin + strips + 16 * r + 8 * h + g;
+    };  // this lane's queries
     const Bf16* k_head = k.head(w.first.key, w.column);
     const Bf16* v_head = v.head(w.first.key, w.column);
 
@@ -50,15 +64,24 @@ __global__ void __launch_bounds__(kThreads)
         ptx::copy_async_commit();
     }
 
-    int own_low[2], own_place[2];
-    float maximum[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const bool valid = own + 8 * h < p.queries();
-        own_low[h] = valid ? p.low(w.first, own + 8 * h) : 0;
-        if constexpr (kPlaced) own_place[h] = valid ? p.place(w.first, own + 8 * h) : p.length;
+    // Which keys the block's queries see waits in shared memory, as the sums take most registers; the first loop waits for it.
+    int2* row_keys = shared_memory<int2>((kQueries + 2 * kKeys) * D * 2);  // first and last of each query
+    if (const int row = static_cast<int>(threadIdx.x); row < kQueries) {
+        const int query = begin + row;
+        row_keys[row] = query < p.queries()
+                            ? make_int2(p.low(w.first, query), kPlaced ? p.place(w.first, query) : query)
+                            : make_int2(0, kPlaced ? p.length : query);
     }
-    float sums[D / 8][4] = {};
+    float maximum[kStrips][2], total[kStrips][2];
+#pragma unroll
+    for (int r = 0; r < kStrips; ++r) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            maximum[r][h] = -INFINITY;
+            total[r][h] = 0.0f;
+        }
+    }
+    float sums[kStrips][D / 8][4] = {};
     const float scale = p.scale * kLog2E;
 
     for (int j0 = first; j0 < end; j0 += kKeys) {
@@ -66,8 +89,8 @@ __global__ void __launch_bounds__(kThreads)
         __syncthreads();  // the keys are here, and nobody reads the last values any more
         copy_rows_async<kKeys, D, kThreads>(values, v_head, v.stride, j0, p.length);
         ptx::copy_async_commit();
-        float s[kTiles][4] = {};
-        tile::multiply_rows<D>(s, queries, warp * 16, keys);
+        float s[kStrips][kTiles][4] = {};
+        tile::multiply_rows<D>(s, queries, strips, keys);
         ptx::copy_async_wait<0>();
         __syncthreads();  // the values are here, and nobody reads these keys any more
         if (j0 + kKeys < end) {
@@ -76,67 +99,84 @@ __global__ void __launch_bounds__(kThreads)
         }
 
         const bool masked = j0 + kKeys > clear_end || j0 < low.highest;
-        float raised[2] = {maximum[0], maximum[1]};
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
+        for (int r = 0; r < kStrips; ++r) {
+            float raised[2] = {maximum[r][0], maximum[r][1]};
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int h = i / 2, key = j0 + 8 * n + 2 * t + i % 2;
-                s[n][i] *= scale;
-                if (masked && (key > (kPlaced ? own_place[h] : own + 8 * h) || key < own_low[h]))
-                    s[n][i] = -INFINITY;
-                raised[h] = fmaxf(raised[h], s[n][i]);
+            for (int h = 0; h < 2; ++h) {
+                const int2 visible = masked ? row_keys[strips + 16 * r + 8 * h + g] : make_int2(0, p.length);
+#pragma unroll
+                for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+                    for (int i = 2 * h; i < 2 * h + 2; ++i) {
+                        const int key = j0 + 8 * n + 2 * t + i % 2;
+                        s[r][n][i] *= scale;
+                        if (masked && (key > visible.y || key < visible.x)) s[r][n][i] = -INFINITY;
+                        raised[h] = fmaxf(raised[h], s[r][n][i]);
+                    }
+                }
             }
-        }
-        float base[2];
+            float base[2], factor[2];
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            raised[h] = fmaxf(raised[h], __shfl_xor_sync(~0u, raised[h], 1));
-            raised[h] = fmaxf(raised[h], __shfl_xor_sync(~0u, raised[h], 2));
-            base[h] = raised[h] == -INFINITY ? 0.0f : raised[h];  // nothing visible yet
-            const float factor = ptx::exp2_approx(maximum[h] - base[h]);
-            maximum[h] = raised[h];
-            total[h] *= factor;
-#pragma unroll
-            for (int n = 0; n < D / 8; ++n) {
-                sums[n][2 * h] *= factor;
-                sums[n][2 * h + 1] *= factor;
+            for (int h = 0; h < 2; ++h) {
+                raised[h] = fmaxf(raised[h], __shfl_xor_sync(~0u, raised[h], 1));
+                raised[h] = fmaxf(raised[h], __shfl_xor_sync(~0u, raised[h], 2));
+                base[h] = raised[h] == -INFINITY ? 0.0f : raised[h];  // nothing visible yet
+                factor[h] = ptx::exp2_approx(maximum[r][h] - base[h]);
             }
-        }
+            // Most tiles raise no maximum of the strip: then all factors are 1.
+            if (__any_sync(~0u, raised[0] > maximum[r][0] || raised[1] > maximum[r][1])) {
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
+                for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                s[n][i] = ptx::exp2_approx(s[n][i] - base[i / 2]);
-                total[i / 2] += s[n][i];
+                    for (int i = 0; i < 4; ++i) sums[r][n][i] *= factor[i / 2];
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                maximum[r][h] = raised[h];
+                total[r][h] *= factor[h];
+            }
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    s[r][n][i] = ptx::exp2_approx(s[r][n][i] - base[i / 2]);
+                    total[r][i / 2] += s[r][n][i];
+                }
             }
         }
         tile::multiply_accumulator<D>(sums, s, values);
     }
 
-    float inverse[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        total[h] += __shfl_xor_sync(~0u, total[h], 1);
-        total[h] += __shfl_xor_sync(~0u, total[h], 2);
-        inverse[h] = kPlaced && total[h] == 0.0f ? 0.0f : 1.0f / total[h];  // 0: it sees no key
-        if (t == 0 && own + 8 * h < p.queries()) {
-            lse[w.head * p.rows + w.first.query + own + 8 * h] = (maximum[h] + log2f(total[h])) * kLn2;
+    for (int r = 0; r < kStrips; ++r) {
+        float inverse[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float& sum = total[r][h];
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            inverse[h] = kPlaced && sum == 0.0f ? 0.0f : 1.0f / sum;  // 0: it sees no key
+            if (t == 0 && own(r, h) < p.queries()) {
+                lse[w.head * p.rows + w.first.query + own(r, h)] = (maximum[r][h] + log2f(sum)) * kLn2;
+            }
         }
+        tile::store_rows<D>(o.head(w.first.query, w.column), o.stride, begin, p.queries(), queries,
+                            strips + 16 * r, sums[r], inverse[0], inverse[1]);
     }
-    tile::store_rows<D>(o.head(w.first.query, w.column), o.stride, begin, p.queries(), queries, warp * 16,
-                        sums, inverse[0], inverse[1]);
 }
 
 // dv_j = Σ_i P_ij dout_i, dk_j = scale · Σ_i dS_ij q_i with dS = P ∘ (dout vᵀ − delta): all transposed, a
 // warp has 16 keys as rows, so that P and dS go from accumulators into the second products.
 template <int D, bool kPlaced>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(threads_of(1))
     attention_backward_keys_mma_kernel(View<Bf16> dk, View<Bf16> dv, View<const Bf16> dout, const float* lse,
                                        const float* delta, const int32_t* group_low, View<const Bf16> q,
                                        View<const Bf16> k, View<const Bf16> v, Problem<kPlaced> p) {
-    constexpr int kKeys = Tiles<D>::kOwned, kQueries = Tiles<D>::kBackwardOthers, kTiles = kQueries / 8;
+    constexpr int kKeys = kOwned, kQueries = backward_queries(D), kTiles = kQueries / 8;
     constexpr int kStage = 2 * kQueries * D;  // elements: queries, then their dout
+    constexpr int kThreads = threads_of(1);
     Bf16* keys = shared_memory<Bf16>(0);
     Bf16* values = shared_memory<Bf16>(kKeys * D * 2);
     Bf16* stages = shared_memory<Bf16>(2 * kKeys * D * 2);
@@ -181,7 +221,7 @@ __global__ void __launch_bounds__(kThreads)
         fetch(0, first);
     }
 
-    float key_sums[D / 8][4] = {}, value_sums[D / 8][4] = {};
+    float key_sums[1][D / 8][4] = {}, value_sums[1][D / 8][4] = {};
     const float scale = p.scale * kLog2E;
     int stage = 0;
     for (int i0 = first; i0 < end; i0 += kQueries, stage ^= 1) {
@@ -191,7 +231,7 @@ __global__ void __launch_bounds__(kThreads)
         const Bf16* queries = stages + stage * kStage;
         const Bf16* upstream = queries + kQueries * D;
 
-        float s[kTiles][4] = {}, ds[kTiles][4] = {};
+        float s[1][kTiles][4] = {}, ds[1][kTiles][4] = {};
         tile::multiply_rows<D>(s, keys, warp * 16, queries);
         tile::multiply_rows<D>(ds, values, warp * 16, upstream);
 #pragma unroll
@@ -204,9 +244,9 @@ __global__ void __launch_bounds__(kThreads)
                 const bool visible = key <= place && key >= row_low[at];
                 // Computed for all and then chosen: the compiler makes a branch of it otherwise, which
                 // diverges.
-                const float probability = ptx::exp2_approx(fmaf(s[n][i], scale, -row_lse[at]));
-                s[n][i] = visible ? probability : 0.0f;
-                ds[n][i] = s[n][i] * (ds[n][i] - row_delta[at]);
+                const float probability = ptx::exp2_approx(fmaf(s[0][n][i], scale, -row_lse[at]));
+                s[0][n][i] = visible ? probability : 0.0f;
+                ds[0][n][i] = s[0][n][i] * (ds[0][n][i] - row_delta[at]);
             }
         }
         tile::multiply_accumulator<D>(value_sums, s, upstream);
@@ -214,19 +254,22 @@ __global__ void __launch_bounds__(kThreads)
     }
     ptx::copy_async_wait<0>();
     tile::store_rows<D>(dv.head(w.first.key, w.column), dv.stride, begin, p.length, values, warp * 16,
-                        value_sums, 1.0f, 1.0f);
-    tile::store_rows<D>(dk.head(w.first.key, w.column), dk.stride, begin, p.length, keys, warp * 16, key_sums,
-                        p.scale, p.scale);
+                        value_sums[0], 1.0f, 1.0f);
+    tile::store_rows<D>(dk.head(w.first.key, w.column), dk.stride, begin, p.length, keys, warp * 16,
+                        key_sums[0], p.scale, p.scale);
 }
 
 // dq_i = scale · Σ_j dS_ij k_j.
-template <int D, bool kPlaced>
-__global__ void __launch_bounds__(kThreads)
+template <int D, bool kPlaced, int kStrips>
+__global__ void __launch_bounds__(threads_of(kStrips))
     attention_backward_queries_mma_kernel(View<Bf16> dq, View<const Bf16> dout, const float* lse,
                                           const float* delta, View<const Bf16> q, View<const Bf16> k,
                                           View<const Bf16> v, Problem<kPlaced> p) {
-    constexpr int kQueries = Tiles<D>::kOwned, kKeys = Tiles<D>::kBackwardOthers, kTiles = kKeys / 8;
+    // Before sm_90, where two such blocks have no room, the compiler lacks registers for more keys.
+    constexpr bool kFewKeys = D == 128 && kStrips == 2 && kArchitecture > 0 && kArchitecture < 900;
+    constexpr int kQueries = kOwned, kKeys = kFewKeys ? 16 : backward_keys(D, kStrips), kTiles = kKeys / 8;
     constexpr int kStage = 2 * kKeys * D;  // elements: keys, then their values
+    constexpr int kThreads = threads_of(kStrips);
     Bf16* queries = shared_memory<Bf16>(0);
     Bf16* upstream = shared_memory<Bf16>(kQueries * D * 2);
     Bf16* stages = shared_memory<Bf16>(2 * kQueries * D * 2);
@@ -236,7 +279,7 @@ __global__ void __launch_bounds__(kThreads)
     const int end =
         kPlaced ? p.key_end(w.first, min(begin + kQueries, p.queries())) : min(begin + kQueries, p.length);
     const int clear_end = kPlaced ? p.key_end(w.first, begin + 1) : begin + 1;
-    const int own = begin + warp * 16 + g;
+    const int strips = warp * 16 * kStrips;
     const Bf16* k_head = k.head(w.first.key, w.column);
     const Bf16* v_head = v.head(w.first.key, w.column);
 
@@ -256,19 +299,19 @@ __global__ void __launch_bounds__(kThreads)
         fetch(0, first);
     }
 
-    int own_low[2], own_place[2];
-    float own_lse[2], own_delta[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int row = own + 8 * h;
-        const int64_t statistics = w.head * p.rows + w.first.query + row;
-        const bool valid = row < p.queries();
-        own_low[h] = valid ? p.low(w.first, row) : 0;
-        if constexpr (kPlaced) own_place[h] = valid ? p.place(w.first, row) : p.length;
-        own_lse[h] = valid ? lse[statistics] * kLog2E : INFINITY;
-        own_delta[h] = valid ? delta[statistics] : 0.0f;
+    // Statistics of the block's queries wait in shared memory, as the sums take most registers; the first loop waits for them.
+    float2* row_statistics = shared_memory<float2>((2 * kQueries * D + 2 * kStage) * 2);  // lse, delta
+    int2* row_keys = reinterpret_cast<int2*>(row_statistics + kQueries);  // first, last visible
+    if (const int row = static_cast<int>(threadIdx.x); row < kQueries) {
+        const int query = begin + row;
+        const int64_t statistics = w.head * p.rows + w.first.query + query;
+        const bool valid = query < p.queries();
+        row_statistics[row] =
+            valid ? make_float2(lse[statistics] * kLog2E, delta[statistics]) : make_float2(INFINITY, 0.0f);
+        row_keys[row] = valid ? make_int2(p.low(w.first, query), kPlaced ? p.place(w.first, query) : query)
+                              : make_int2(0, kPlaced ? p.length : query);
     }
-    float sums[D / 8][4] = {};
+    float sums[kStrips][D / 8][4] = {};
     const float scale = p.scale * kLog2E;
     int stage = 0;
     for (int j0 = first; j0 < end; j0 += kKeys, stage ^= 1) {
@@ -277,26 +320,37 @@ __global__ void __launch_bounds__(kThreads)
         if (j0 + kKeys < end) fetch(stage ^ 1, j0 + kKeys);
         const Bf16* keys = stages + stage * kStage;
 
-        float s[kTiles][4] = {}, ds[kTiles][4] = {};
-        tile::multiply_rows<D>(s, queries, warp * 16, keys);
-        tile::multiply_rows<D>(ds, upstream, warp * 16, keys + kKeys * D);
+        float s[kStrips][kTiles][4] = {}, ds[kStrips][kTiles][4] = {};
+        tile::multiply_rows<D>(s, queries, strips, keys);
+        tile::multiply_rows<D>(ds, upstream, strips, keys + kKeys * D);
         const bool masked = j0 + kKeys > clear_end || j0 < low.highest;
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
+        for (int r = 0; r < kStrips; ++r) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int h = i / 2, key = j0 + 8 * n + 2 * t + i % 2;
-                const bool visible =
-                    !masked || (key <= (kPlaced ? own_place[h] : own + 8 * h) && key >= own_low[h]);
-                const float every = ptx::exp2_approx(fmaf(s[n][i], scale, -own_lse[h]));
-                const float probability = visible ? every : 0.0f;  // chosen, as above
-                ds[n][i] = probability * (ds[n][i] - own_delta[h]);
+            for (int h = 0; h < 2; ++h) {
+                const int row = strips + 16 * r + 8 * h + g;
+                const float2 statistics = row_statistics[row];
+                const int2 visible_keys = row_keys[row];
+#pragma unroll
+                for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+                    for (int i = 2 * h; i < 2 * h + 2; ++i) {
+                        const int key = j0 + 8 * n + 2 * t + i % 2;
+                        const bool visible = !masked || (key <= visible_keys.y && key >= visible_keys.x);
+                        const float every = ptx::exp2_approx(fmaf(s[r][n][i], scale, -statistics.x));
+                        const float probability = visible ? every : 0.0f;  // chosen, as above
+                        ds[r][n][i] = probability * (ds[r][n][i] - statistics.y);
+                    }
+                }
             }
         }
         tile::multiply_accumulator<D>(sums, ds, keys);
     }
-    tile::store_rows<D>(dq.head(w.first.query, w.column), dq.stride, begin, p.queries(), queries, warp * 16,
-                        sums, p.scale, p.scale);
+#pragma unroll
+    for (int r = 0; r < kStrips; ++r) {
+        tile::store_rows<D>(dq.head(w.first.query, w.column), dq.stride, begin, p.queries(), queries,
+                            strips + 16 * r, sums[r], p.scale, p.scale);
+    }
 }
 
 }  // namespace speedrun::attention
