@@ -23,29 +23,22 @@ plan) code=2 reason="plan: rank 1 differs from rank 0 at line 2: 'c' instead of 
 *) echo "unknown mode $mode" >&2 && exit 2 ;;
 esac
 
-# Open MPI's mpirun kills all ranks as soon as one is dead, before they can find out. Told to go on, it leaves that to us;
-# its own status is then 0, so each rank's is noted.
-options="--oversubscribe --bind-to none"
-case $mode in
-*_unaided)
-    OMPI_MCA_orte_enable_recovery=1 && export OMPI_MCA_orte_enable_recovery
-    "$mpiexec" --version | grep -q 'Open MPI) [5-9]' && options="$options --runtime-options recoverable"
-    ;;
-esac
-
 failures=0
 fail() {
     echo "FAILED $mode: $*" >&2
     failures=$((failures + 1))
 }
 
+# mpirun kills all ranks as soon as the process that it started for one is gone, before the others can find out. Unaided, they
+# have to: the shell that mpirun started for rank 1 stays when the rank is gone. Open MPI's option to go on after a death does
+# not do here: Open MPI 5 counts a rank that exits with an error as two, so mpirun leaves before the last ones have ended, which
+# a broken pipe then kills, or it hangs.
 begin=$(date +%s)
-# shellcheck disable=SC2086 # options are words
-timeout 40 "$mpiexec" -np 4 $options sh -c '
+timeout -k 5 40 "$mpiexec" -np 4 --oversubscribe --bind-to none sh -c '
     "$0" "${1%_unaided}"
     status=$?
-    echo $status >"$2/status.$OMPI_COMM_WORLD_RANK"
-    exit $status' "$program" "$mode" "$folder" >"$folder/output" 2>&1
+    case $OMPI_COMM_WORLD_RANK:$1 in 1:*_unaided) exec sleep 60 ;; esac
+    exit $status' "$program" "$mode" >"$folder/output" 2>&1
 status=$?
 seconds=$(($(date +%s) - begin))
 
@@ -54,19 +47,7 @@ seconds=$(($(date +%s) - begin))
 for rank in $speakers; do
     grep -q "error: rank $rank: .*\($reason\)\|error: rank $rank: \($reason\)" "$folder/output" || fail "rank $rank did not say '$reason'"
 done
-case $mode in
-*_unaided)
-    # The first rank to end ends the others; one may be killed between its last words and the note.
-    ended=0
-    for rank in $speakers; do
-        [ -e "$folder/status.$rank" ] || continue
-        ended=$((ended + 1))
-        [ "$(cat "$folder/status.$rank")" = 5 ] || fail "rank $rank ended with $(cat "$folder/status.$rank"), want 5"
-    done
-    [ "$ended" -ge 1 ] || fail "no rank ended by itself"
-    ;;
-*) [ "$status" = "$code" ] || fail "mpirun ended with $status, want $code" ;;
-esac
+[ "$status" = "$code" ] || fail "mpirun ended with $status, want $code"
 # Two seconds until a peer is given up, two for its watch to answer, one for last words; the rest is a loaded machine.
 [ "$seconds" -le 20 ] || fail "took $seconds s"
 
