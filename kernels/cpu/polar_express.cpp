@@ -2,7 +2,6 @@
 #include <array>
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"

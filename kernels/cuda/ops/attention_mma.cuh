@@ -48,9 +48,8 @@ __global__ void __launch_bounds__(threads_of(kStrips))
         kPlaced ? p.key_end(w.first, min(begin + kQueries, p.queries())) : min(begin + kQueries, p.length);
     const int clear_end = kPlaced ? p.key_end(w.first, begin + 1) : begin + 1;
     const int strips = warp * 16 * kStrips;  // the warp's first row
-    const auto own = [&](int r, int h) {
-        return begin + strips + 16 * r + 8 * h + g;
-    };  // this lane's queries
+    // This lane's queries.
+    const auto own = [&](int r, int h) { return begin + strips + 16 * r + 8 * h + g; };
     const Bf16* k_head = k.head(w.first.key, w.column);
     const Bf16* v_head = v.head(w.first.key, w.column);
 
