@@ -65,10 +65,10 @@ struct F32Tile {
 
     // Whether op(a) is read in place: it is f32, and packing it would not pay. Packing moves every element
     // once; what it saves grows with n, most where rows lie at distances that all want the same few lines of
-    // a first-level cache.
+    // a first-level cache, and where they are long.
     static bool reads_in_place(const Product& g) {
         if (!std::is_same_v<Source, float>) return false;
-        if (g.transpose_a) return g.n <= 256 && g.a_stride % 1024 != 0;
+        if (g.transpose_a) return g.n <= 256 && g.m <= 512 && g.a_stride % 1024 != 0;
         return g.a_stride % 1024 != 0 || g.n < 512;
     }
     // From `a` on.
@@ -94,16 +94,30 @@ struct F32Tile {
     template <Side>
     static void pack_row(Word* to, const Source* x, int64_t /*stride*/, int64_t /*depth*/, int64_t count,
                          int64_t width) {
-        if constexpr (std::is_same_v<Source, float>) {
-            if (count == kStrip && width == kStrip) {
-                std::memcpy(to, x, kStrip * sizeof(float));
-                return;
-            }
-        }
         for (int64_t j = 0; j < width; j += kLanes) {
             const int64_t wide = std::min(kLanes, width - j), real = std::clamp<int64_t>(count - j, 0, wide);
             const Vec line = real == kLanes ? load(x + j) : load(x + j, Part{real});
             wide == kLanes ? store(to + j, line) : store(to + j, line, Part{wide});
+        }
+    }
+    // The rows `k` of `count` lines that lie side by side in memory, to strips `strip` words apart. As many
+    // strips at a time as have their ends in a first-level cache; of a row eight elements at once, of which the
+    // next row covers the last two: so not of the last row, whose next one is another piece of work.
+    static void pack_strips(Word* to, int64_t strip, const Source* x, int64_t stride, Range k,
+                            int64_t count) {
+        constexpr int64_t kTogether = 32 * kStrip, kWide = 8;
+        const int64_t whole = count < kWide ? 0 : (count - kWide + kStrip) / kStrip * kStrip;
+        for (int64_t first = 0; first < count; first += kTogether) {
+            const int64_t end = std::min(first + kTogether, count);
+            for (int64_t row = k.begin; row < k.end; ++row) {
+                const Source* from = x + row * stride;
+                Word* at = to + first / kStrip * strip + row * kStrip;
+                int64_t j = first;
+                for (; row + 1 < k.end && j < std::min(end, whole); j += kStrip, at += strip)
+                    store_eight(at, from + j);
+                for (; j < end; j += kStrip, at += strip)
+                    pack_row<Side::left>(at, from + j, stride, 1, std::min(kStrip, count - j), kStrip);
+            }
         }
     }
     // All k of `count` lines of which each lies along a row of memory, to [depth][stride]. A strip may be
@@ -118,6 +132,15 @@ struct F32Tile {
                 transpose_block(to + k * stride + j, stride, x + j * row_stride + k, row_stride, lines,
                                 std::min(kLanes, depth - k));
         }
+    }
+
+  private:
+    static void store_eight(Word* to, const float* x) {
+        _mm256_storeu_ps(to, _mm256_loadu_ps(x));
+    }
+    static void store_eight(Word* to, const Bf16* x) {
+        const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+        _mm256_storeu_ps(to, _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)));
     }
 };
 

@@ -92,18 +92,15 @@ struct Pass {
         if (by_rows) {
             parallel_for(ceil_div(depth, kPackRows), [&](int64_t piece) {
                 const int64_t end = std::min((piece + 1) * kPackRows, depth);
-                const auto one = [&](int64_t k, int64_t j) {
-                    Tile::template pack_row<side>(to + j / width * panel + k / Tile::kPerWord * width,
-                                                  x + (k0 + k) * stride + first + j, stride, depth - k,
-                                                  std::min(width, count - j), width);
-                };
-                if (width < kLanes) {  // parts of a cache line: panel by panel, while the lines are near
-                    for (int64_t j = 0; j < count; j += width) {
-                        for (int64_t k = piece * kPackRows; k < end; k += kStep) one(k, j);
-                    }
+                if constexpr (side == Side::left && Tile::kStrip < kLanes) {
+                    Tile::pack_strips(to, panel, x + k0 * stride + first, stride, {piece * kPackRows, end},
+                                      count);
                 } else {  // along the rows, as the prefetchers like it
                     for (int64_t k = piece * kPackRows; k < end; k += kStep) {
-                        for (int64_t j = 0; j < count; j += width) one(k, j);
+                        for (int64_t j = 0; j < count; j += width)
+                            Tile::template pack_row<side>(to + j / width * panel + k / Tile::kPerWord * width,
+                                                          x + (k0 + k) * stride + first + j, stride,
+                                                          depth - k, std::min(width, count - j), width);
                     }
                 }
             });
@@ -211,8 +208,12 @@ struct Pass {
             const int64_t cuts =
                 std::clamp(2 * kLoopPieces / blocks, int64_t{1}, ceil_div(columns, Tile::kPanel));
             const int64_t width = round_up(ceil_div(columns, cuts), Tile::kPanel);
+            // A thread begins with a run of pieces in this order. Both operands were packed by all threads: where
+            // there is more of b, a run goes down the rows, to fetch few panels, each once, from others' caches.
+            const bool down = plan.packed && columns > rows;
             parallel_for_dynamic(blocks * cuts, [&](int64_t piece) {
-                const int64_t row = piece / cuts * plan.block, column = piece % cuts * width;
+                const int64_t row = (down ? piece % blocks : piece / cuts) * plan.block,
+                              column = (down ? piece / blocks : piece % cuts) * width;
                 [[maybe_unused]] const typename Tile::Unit unit;
                 block(m0, row, std::min(rows, row + plan.block), column, std::min(columns, column + width));
             });
