@@ -13,6 +13,7 @@
 #include "kernels/cpu/f32_tile.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/product_finish.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/device/error.h"
 
 namespace speedrun::cpu {
@@ -160,6 +161,7 @@ struct Pass {
                 }
             }
         }
+        if (g.symmetric && finish.last) mirror(m0 + begin, m0 + end, n0 + first, n0 + last);
     }
 
     // The tile of rows [m0 + i, m0 + min(end, i + kRows)) and the range's columns from n on; `count` words
@@ -170,19 +172,29 @@ struct Pass {
                                    finish.last && p + count == words()};
         const Word* panel = panels + n / Tile::kPanel * panel_words(Tile::kPanel) + p * Tile::kPanel;
         tile(std::min(Tile::kRows, end - i), rows_of_a(m0, i, p), panel, count, m0 + i, n0 + n, piece);
-        if (g.symmetric && piece.last) mirror(m0 + i, m0 + std::min(end, i + Tile::kRows), n0 + n);
     }
 
-    // Copies rows [begin, end) of a panel below the diagonal to their places above it, but for those that the
-    // tiles there have computed themselves: what lies in the panel that their own rows end in.
-    void mirror(int64_t begin, int64_t end, int64_t column) const {
+    // Copies what lies below the diagonal in rows [begin, end) and columns [first, last) to its place above, but
+    // for what the tiles there have computed themselves: of row i, the columns from end_of_mirror(i) on.
+    void mirror(int64_t begin, int64_t end, int64_t first, int64_t last) const {
         auto* c = static_cast<Result*>(g.c);
-        const int64_t last = std::min(column + Tile::kPanel, g.n);
-        for (int64_t i = begin; i < end; ++i) {
-            for (int64_t j = column;
-                 j < last && is_above(j / Tile::kRows * Tile::kRows, i / Tile::kPanel * Tile::kPanel); ++j)
-                c[j * g.c_stride + i] = c[i * g.c_stride + j];
+        alignas(64) float block[kLanes * kLanes];
+        for (int64_t i = begin; i < end; i += kLanes) {
+            const int64_t rows = std::min(kLanes, end - i);
+            int64_t j = first;
+            for (; j + kLanes <= std::min(last, end_of_mirror(i)); j += kLanes) {
+                transpose_block(block, kLanes, c + i * g.c_stride + j, g.c_stride, rows, kLanes);
+                for (int64_t r = 0; r < kLanes; ++r)
+                    store(c + (j + r) * g.c_stride + i, load(block + r * kLanes), Part{rows});
+            }
+            for (int64_t row = i; row < i + rows; ++row) {
+                for (int64_t column = j; column < std::min(last, end_of_mirror(row)); ++column)
+                    c[column * g.c_stride + row] = c[row * g.c_stride + column];
+            }
         }
+    }
+    static int64_t end_of_mirror(int64_t row) {
+        return row / Tile::kPanel * Tile::kPanel / Tile::kRows * Tile::kRows;
     }
     // Whether a tile, by its first row and column, has nothing on or below the diagonal.
     static bool is_above(int64_t row, int64_t column) { return column >= row + Tile::kRows; }
