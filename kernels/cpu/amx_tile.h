@@ -58,15 +58,25 @@ class AmxShapes {
     }
 };
 
-// sums[r][c], 32 to a row, = Σ over `words` (a multiple of 16) pairs of a's line r times column c of a panel
-// whose rows are `stride` bytes apart. Shapes are set to as many rows; Upper: they are 16 at most.
-template <bool Upper>
-inline __attribute__((always_inline)) void multiply_lines(float* sums, AmxLines a, const char* panel,
-                                                          int64_t stride, int64_t words) {
+// Σ over `words` (a multiple of 16) pairs of a's line r times column c of a panel whose rows are `stride`
+// bytes apart, for 32 lines and 32 columns: to rows of sums that are `row` bytes apart, or added to what they
+// hold. Upper: for the first 16 lines. Shapes are set to as many rows.
+template <bool Upper, bool Add = false>
+inline __attribute__((always_inline)) void multiply_lines(float* sums, int64_t row, AmxLines a,
+                                                          const char* panel, int64_t stride, int64_t words) {
+    float* const lower_sums = sums + kAmxRows * row / static_cast<int64_t>(sizeof(float));
     __asm__ volatile("" ::: "memory");
-    _tile_zero(0);
-    _tile_zero(1);
-    if constexpr (!Upper) {
+    if constexpr (Add) {
+        _tile_loadd(0, sums, row);
+        _tile_loadd(1, sums + kLanes, row);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+    }
+    if constexpr (!Upper && Add) {
+        _tile_loadd(2, lower_sums, row);
+        _tile_loadd(3, lower_sums + kLanes, row);
+    } else if constexpr (!Upper) {
         _tile_zero(2);
         _tile_zero(3);
     }
@@ -87,54 +97,57 @@ inline __attribute__((always_inline)) void multiply_lines(float* sums, AmxLines 
         upper += a.step;
         panel += kAmxRows * stride;
     }
-    constexpr int64_t kHalf = kLanes, kLine = 2 * kLanes;
-    constexpr int64_t kLineBytes = kLine * static_cast<int64_t>(sizeof(float));
-    _tile_stored(0, sums, kLineBytes);
-    _tile_stored(1, sums + kHalf, kLineBytes);
+    _tile_stored(0, sums, row);
+    _tile_stored(1, sums + kLanes, row);
     if constexpr (!Upper) {
-        _tile_stored(2, sums + kAmxRows * kLine, kLineBytes);
-        _tile_stored(3, sums + kAmxRows * kLine + kHalf, kLineBytes);
+        _tile_stored(2, lower_sums, row);
+        _tile_stored(3, lower_sums + kLanes, row);
     }
     __asm__ volatile("" ::: "memory");
 }
 
-constexpr int64_t kAmxColumns = 64;  // of multiply_strip()
-
-// sums[r][c], 64 to a row, = Σ over `words` pairs of a's line r times column c, for 16 · Count columns and as
-// many lines as both shapes were set to.
-template <int Count>
-inline __attribute__((always_inline)) void multiply_strip(float* sums, AmxLines a, const char* panel,
-                                                          int64_t stride, int64_t words) {
-    __asm__ volatile("" ::: "memory");
-    _tile_zero(0);
-    _tile_zero(1);
-    if constexpr (Count == 4) {
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-    for (int64_t p = 0; p < words; p += kAmxBytes / kWordBytes) {
-        _tile_loadd(4, a.data, a.row);
-        _tile_loadd(6, panel, stride);
-        _tile_loadd(7, panel + kAmxBytes, stride);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if constexpr (Count == 4) {
-            _tile_loadd(6, panel + 2 * kAmxBytes, stride);
-            _tile_loadd(7, panel + 3 * kAmxBytes, stride);
-            _tile_dpbf16ps(2, 4, 6);
-            _tile_dpbf16ps(3, 4, 7);
+// Turns 32 rows of 16 elements, `stride` elements apart, into 16 lines of 64 bytes: lane by lane of 128 bits,
+// in which 8 rows become columns.
+inline __attribute__((always_inline)) void turn_rows(int32_t* lines, const Bf16* x, int64_t stride) {
+    constexpr int64_t kHalf = 8;
+    for (int64_t half = 0; half < 2; ++half, x += kHalf, lines += kHalf * kLanes) {
+        const auto row = [&](int64_t k) {
+            return _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + k * stride));
+        };
+        __m512i r[kHalf], t[kHalf];
+        for (int64_t j = 0; j < kHalf; ++j) {
+            r[j] = _mm512_inserti32x4(_mm512_castsi128_si512(row(j)), row(j + kHalf), 1);
+            r[j] = _mm512_inserti32x4(r[j], row(j + 2 * kHalf), 2);
+            r[j] = _mm512_inserti32x4(r[j], row(j + 3 * kHalf), 3);
         }
-        a.data += a.step;
-        panel += kAmxRows * stride;
+        for (int64_t j = 0; j < 4; ++j) {  // pairs of rows: columns 0 to 3, and 4 to 7
+            t[j] = _mm512_unpacklo_epi16(r[2 * j], r[2 * j + 1]);
+            t[j + 4] = _mm512_unpackhi_epi16(r[2 * j], r[2 * j + 1]);
+        }
+        for (int64_t c = 0; c < kHalf; c += 4) {  // fours of rows: columns c and c + 1, c + 2 and c + 3
+            r[c] = _mm512_unpacklo_epi32(t[c], t[c + 1]);
+            r[c + 1] = _mm512_unpackhi_epi32(t[c], t[c + 1]);
+            r[c + 2] = _mm512_unpacklo_epi32(t[c + 2], t[c + 3]);
+            r[c + 3] = _mm512_unpackhi_epi32(t[c + 2], t[c + 3]);
+        }
+        for (int64_t c = 0; c < kHalf; c += 2) {
+            const __m512i first = r[c / 4 * 4 + c / 2 % 2], second = r[c / 4 * 4 + c / 2 % 2 + 2];
+            _mm512_store_si512(lines + c * kLanes, _mm512_unpacklo_epi64(first, second));
+            _mm512_store_si512(lines + (c + 1) * kLanes, _mm512_unpackhi_epi64(first, second));
+        }
     }
-    constexpr int64_t kLineBytes = kAmxColumns * static_cast<int64_t>(sizeof(float));
-    _tile_stored(0, sums, kLineBytes);
-    _tile_stored(1, sums + kLanes, kLineBytes);
-    if constexpr (Count == 4) {
-        _tile_stored(2, sums + 2 * kLanes, kLineBytes);
-        _tile_stored(3, sums + 3 * kLanes, kLineBytes);
+}
+
+// The first `rows` rows and `columns` columns of such a block, zeros for the others.
+inline void turn_part(int32_t* lines, const Bf16* x, int64_t stride, int64_t rows, int64_t columns) {
+    if (rows >= kAmxDepth && columns >= kAmxRows) return turn_rows(lines, x, stride);
+    alignas(64) Bf16 block[kAmxDepth * kAmxRows];
+    for (int64_t k = 0; k < kAmxDepth; ++k) {
+        const __mmask16 lanes = lanes_below(k < rows ? columns : 0);
+        _mm256_store_si256(reinterpret_cast<__m256i*>(block + k * kAmxRows),
+                           _mm256_maskz_loadu_epi16(lanes, x + (k < rows ? k : 0) * stride));
     }
-    __asm__ volatile("" ::: "memory");
+    turn_rows(lines, block, kAmxRows);
 }
 
 // How product.cpp walks through a product of this kind: one whose K is a multiple of 32.
@@ -167,12 +180,13 @@ struct AmxTile {
                          const Finish<Result>& end) {
         end.template prefetch<kRows, kPanel>(row, column);
         alignas(64) float sums[kRows * kPanel];
+        constexpr int64_t kRowBytes = kPanel * static_cast<int64_t>(sizeof(float));
         const char* right = reinterpret_cast<const char*>(panel);
         if (count != kRows) AmxShapes::set(std::min(count, kAmxRows), std::max<int64_t>(count - kAmxRows, 1));
         if (count <= kAmxRows)
-            multiply_lines<true>(sums, a, right, kPanel * kWordBytes, words);
+            multiply_lines<true>(sums, kRowBytes, a, right, kPanel * kWordBytes, words);
         else
-            multiply_lines<false>(sums, a, right, kPanel * kWordBytes, words);
+            multiply_lines<false>(sums, kRowBytes, a, right, kPanel * kWordBytes, words);
         if (count != kRows) AmxShapes::set(kAmxRows, kAmxRows);
         end.template lines<kPanel>(sums, count, row, column);
     }
@@ -187,19 +201,8 @@ struct AmxTile {
         if constexpr (side == Side::right) {
             PairTile::pack_row<side>(to, x, stride, depth, count, width);
         } else {
-            const __m512i low = word_order(0);
-            for (int64_t i = 0; i < count; i += kAmxRows) {
-                const __mmask16 lanes = lanes_below(count - i);
-                __m512i words[kLanes];
-                for (int64_t p = 0; p < kLanes; ++p) {
-                    const Bf16* even = x + 2 * p * stride + i;
-                    words[p] = _mm512_permutex2var_epi16(
-                        _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(lanes, even)), low,
-                        _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(lanes, even + stride)));
-                }
-                transpose_words(words);
-                for (int64_t r = 0; r < kAmxRows; ++r) _mm512_store_si512(to + (i + r) * kLanes, words[r]);
-            }
+            for (int64_t i = 0; i < count; i += kAmxRows)
+                turn_part(to + i * kLanes, x + i, stride, kAmxDepth, count - i);
         }
     }
     // Left: `count` lines of which each lies along a row of memory.

@@ -1,5 +1,6 @@
 // Flash attention on the CPU: causal, within documents and windows.
-#include "kernels/cpu/attention_amx.h"
+#include "kernels/cpu/attention_amx_backward.h"
+#include "kernels/cpu/attention_amx_forward.h"
 #include "kernels/cpu/attention_backward.h"
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_f32.h"

@@ -1,119 +1,126 @@
-// Attention by products of whole tiles (amx_bf16), of heads whose dimension is a multiple of 32. What is
-// rounded, and where, is as in attention_bf16.h; sums run over 32 queries or keys at a time, so whatever
-// stands beyond the last real one is zero. Empty where the compiler was not given avx512_bf16.
+// What the two passes of attention by matrix registers (amx_bf16) share: blocks of 32 queries by 32 keys, of
+// heads whose dimension is a multiple of 32. Scores are kept with queries side by side, a key to a row: so
+// maxima and sums over keys are those of vectors, and the operands of all products stand as tiles want them, a
+// head's rows in place or packed once. What is rounded is as in attention_bf16.h. Empty where the compiler was
+// not given avx512_bf16.
 #pragma once
 
 #include "kernels/cpu/amx_tile.h"
-#include "kernels/cpu/attention_bf16.h"
 
 #ifdef SPEEDRUN_AMX_TILES
 
+#include "kernels/cpu/attention_item.h"
+
 namespace speedrun::cpu {
 
-struct AmxAttention : Bf16Attention {
-    using Left = AmxLines;
-    static constexpr int64_t kStrip = kAmxRows;
-    static constexpr int64_t kDepth = kAmxDepth;
-    using Unit = AmxShapes;
+struct AmxAttention {
+    static bool serves(const AttentionOptions& options) { return options.head_dim % kAmxDepth == 0; }
+};
 
-    static bool serves(const AttentionOptions& options) { return options.head_dim % kDepth == 0; }
+constexpr int64_t kSide = 32;                       // queries, or keys, of a block
+constexpr int64_t kSideVectors = kSide / kLanes;    // of 16 queries
+constexpr int64_t kSideBytes = kSide * kWordBytes;  // a row of words or sums
+constexpr int64_t kSideWords = kSide / 2;           // pairs of keys, or queries
+static_assert(kSide == 2 * kAmxRows && kSide == kAmxDepth);
 
-    class LeftHead {
-      public:
-        LeftHead(const AttentionItem& /*item*/, HeadRows x, Range /*rows*/, Word* /*memory*/)
-            : data_(reinterpret_cast<const char*>(x.row<Bf16>(0))), stride_(x.stride() * 2) {}
-        Left left(int64_t i) const { return {data_ + i * stride_, stride_, kAmxBytes}; }
+constexpr float kLog2OfE = 1.44269504f;
 
-      private:
-        const char* data_;
-        int64_t stride_;
-    };
-    class Head : public LeftHead {
-      public:
-        static int64_t words(int64_t length, int64_t width) { return round_up(length, kDepth) / 2 * width; }
-        Head(const AttentionItem& item, HeadRows x, Range rows, Word* memory)
-            : LeftHead(item, x, rows, memory), pairs_(item, x, rows, memory) {
-            Word* const end = memory + words(rows.end, item.width);
-            std::fill(memory + (rows.end + 1) / 2 * item.width, end, 0);
+// 2^x for x up to 0 or so, relative error below 3e-6, a thousandth of what bf16 rounds by; 0 below −126.5.
+// x = n + r with |r| ≤ ½: the polynomial of degree 4 for 2^r whose largest relative error is least (Lawson's
+// algorithm).
+inline Vec exp2(Vec x) {
+    const Vec clamped = max(-127.0f, x), shifted = clamped + kExponentShift,
+              r = clamped - (shifted - kExponentShift);
+    Vec p = 9.57010221e-3f;
+    p = fma(p, r, 5.59178591e-2f);
+    p = fma(p, r, 2.40247443e-1f);
+    p = fma(p, r, 6.93121791e-1f);
+    p = fma(p, r, 9.99999285e-1f);
+    return p * power_of_two(shifted);
+}
+
+// Which keys the queries [begin, end), at most 32, see; lanes beyond them see none.
+struct QueryBlock {
+    alignas(64) float low[kSide] = {}, high[kSide] = {};  // each the keys [low, high)
+    Range any, all;                                       // keys that some of the 32, or all of them, see
+
+    QueryBlock(const AttentionItem& item, Range queries)
+        : any{item.counts.keys, 0}, all{0, item.counts.keys} {
+        for (int64_t i = 0; i < kSide; ++i) {
+            const bool real = queries.begin + i < queries.end;
+            const Range keys =
+                real ? Range{item.low(queries.begin + i), item.key_end(queries.begin + i + 1)} : Range{0, 0};
+            low[i] = static_cast<float>(keys.begin);
+            high[i] = static_cast<float>(keys.end);
+            if (keys.begin < keys.end) any = {std::min(any.begin, keys.begin), std::max(any.end, keys.end)};
+            all = {std::max(all.begin, keys.begin), std::min(all.end, keys.end)};
         }
-        const Word* panel(int64_t i) const { return pairs_.panel(i); }
-        int64_t stride() const { return pairs_.stride(); }
-
-      private:
-        Bf16Attention::Head pairs_;
-    };
-
-    static void pack_lines(Word* to, const AttentionItem& item, HeadRows x, int64_t j, int64_t count) {
-        Bf16Attention::pack_lines(to, item, x, j, count);
-        const int64_t packed = round_up(count, kLanes);
-        for (int64_t pair = 0; packed < kTile && pair < item.width / 2; ++pair)
-            std::fill(to + pair * kTile + packed, to + (pair + 1) * kTile, 0);
     }
-
-    static Left probabilities(const Element* rows) {
-        return {reinterpret_cast<const char*>(rows), kTile * 2, kAmxBytes};
-    }
-
-    // Probabilities and their gradients are kept by pairs of queries and then turned into rows of keys.
-    class Gradients : public Bf16Attention::Gradients {
-      public:
-        explicit Gradients(Scratch& scratch)
-            : Bf16Attention::Gradients(scratch),
-              probabilities_by_key_(scratch.take<Word>(kTile * kTile / 2)),
-              gradients_by_key_(scratch.take<Word>(kTile * kTile / 2)) {}
-        void finish(int64_t queries) {
-            turn(probabilities_by_key_, probabilities_, queries);
-            turn(gradients_by_key_, gradients_, queries);
-        }
-        Left gradients_by_query(int64_t i, int64_t j) const { return probabilities(rows_ + i * kTile + j); }
-        Left gradients_by_key(int64_t i, int64_t j) const { return by_key(gradients_by_key_, i, j); }
-        Left probabilities_by_key(int64_t i, int64_t j) const { return by_key(probabilities_by_key_, i, j); }
-
-      private:
-        // to[key][queries/2] = from[queries/2][key], zero from `queries` on up to a multiple of 32.
-        static void turn(Word* to, const Word* from, int64_t queries) {
-            for (int64_t pair = 0; 2 * pair < queries; pair += kLanes) {
-                for (int64_t key = 0; key < kTile; key += kLanes) {
-                    __m512i words[kLanes];
-                    for (int64_t p = 0; p < kLanes; ++p) {
-                        words[p] = 2 * (pair + p) < queries
-                                       ? _mm512_load_si512(from + (pair + p) * kTile + key)
-                                       : _mm512_setzero_si512();
-                    }
-                    transpose_words(words);
-                    for (int64_t k = 0; k < kLanes; ++k)
-                        _mm512_store_si512(to + (key + k) * kTile / 2 + pair, words[k]);
-                }
-            }
-        }
-        static Left by_key(const Word* x, int64_t i, int64_t j) {
-            return probabilities(reinterpret_cast<const Bf16*>(x) + j * kTile + i);
-        }
-        Word *probabilities_by_key_, *gradients_by_key_;
-    };
-
-    // store(row, vector, sums) of up to 16 rows of `a` times `vectors` vectors, an even number, of the panel;
-    // words is a multiple of 16.
-    template <class Store>
-    static void product(int64_t rows, int64_t vectors, Left a, const Word* panel, int64_t stride,
-                        int64_t words, Store&& store) {
-        alignas(64) float sums[kStrip * kAmxColumns];
-        if (rows != kStrip) AmxShapes::set(rows, rows);
-        for (int64_t v = 0; v < vectors; v += kAmxColumns / kLanes) {
-            const char* right = reinterpret_cast<const char*>(panel + v * kLanes);
-            const int64_t count = std::min(vectors - v, kAmxColumns / kLanes);
-            if (count == kAmxColumns / kLanes)
-                multiply_strip<kAmxColumns / kLanes>(sums, a, right, stride * kWordBytes, words);
-            else
-                multiply_strip<2>(sums, a, right, stride * kWordBytes, words);
-            for (int64_t r = 0; r < rows; ++r) {
-                for (int64_t w = 0; w < count; ++w)
-                    store(r, v + w, load(sums + r * kAmxColumns + w * kLanes));
-            }
-        }
-        if (rows != kStrip) AmxShapes::set(kStrip, kStrip);
+    // The blocks of keys in which something is seen, from the first key of one to the end of another.
+    Range blocks() const { return {any.begin / kSide * kSide, round_up(any.end, kSide)}; }
+    bool sees(int64_t key) const { return any.begin < key + kSide && key < any.end; }
+    bool clear(int64_t key) const { return all.begin <= key && key + kSide <= all.end; }
+    // x for the queries of vector v that see this key, `hidden` for the others.
+    Vec show(int64_t v, int64_t key, Vec x, Vec hidden) const {
+        const auto number = static_cast<float>(key);
+        const Vec seen = select(number < load(high + v * kLanes), x, hidden);
+        return select(load(low + v * kLanes) <= number, seen, hidden);
     }
 };
+
+// A head's rows as lines of 64 bytes, in place; those of the last block, where they are fewer than 32, from a
+// copy with zeros behind them.
+class BlockRows {
+  public:
+    BlockRows(HeadRows x, int64_t count, Bf16* copy) : x_(x), whole_(count / kSide * kSide), copy_(copy) {
+        const int64_t width = x.x.cols();
+        if (whole_ == count) return;
+        std::fill(copy, copy + kSide * width, Bf16{});
+        for (int64_t i = whole_; i < count; ++i)
+            std::copy_n(x.row<Bf16>(i), width, copy + (i - whole_) * width);
+    }
+    AmxLines at(int64_t i) const {
+        const bool in_place = i < whole_;
+        return {reinterpret_cast<const char*>(in_place ? x_.row<Bf16>(i) : copy_),
+                2 * (in_place ? x_.stride() : x_.x.cols()), kAmxBytes};
+    }
+
+  private:
+    HeadRows x_;
+    int64_t whole_;
+    const Bf16* copy_;
+};
+
+// The rows [i, i + count) of a head, at most 32, as columns: to[D/2][32] words of two dimensions.
+inline void pack_as_columns(int32_t* to, HeadRows x, int64_t i, int64_t count) {
+    const int64_t width = x.x.cols(), packed = round_up(count, kLanes);
+    pack_from_columns(reinterpret_cast<char*>(to), kSideBytes, x.row<Bf16>(i), x.stride(), count, width);
+    for (int64_t pair = 0; packed < kSide && pair < width / 2; ++pair)
+        std::fill(to + pair * kSide + packed, to + (pair + 1) * kSide, 0);
+}
+// As pairs of rows: to[16][D] words of two rows.
+inline void pack_as_pairs(int32_t* to, HeadRows x, int64_t i, int64_t count) {
+    const int64_t width = x.x.cols();
+    pack_from_rows(reinterpret_cast<char*>(to), width * kWordBytes, x.row<Bf16>(i), x.stride(), width, count);
+    std::fill(to + (count + 1) / 2 * width, to + kSideWords * width, 0);
+}
+// As lines of one dimension each: to[D][16] words of two rows.
+inline void pack_as_lines(int32_t* to, HeadRows x, int64_t i, int64_t count) {
+    for (int64_t d = 0; d < x.x.cols(); d += kAmxRows)
+        turn_part(to + d * kSideWords, x.row<Bf16>(i) + d, x.stride(), count, kAmxRows);
+}
+
+// Rows [i, i + count) of a head from sums[D][32], whose column r is row i + r: times factors[r].
+inline void write_columns(HeadRows x, int64_t i, int64_t count, const float* sums, const float* factors) {
+    alignas(64) float rows[kLanes * kLanes];
+    for (int64_t first = 0; first < count; first += kLanes) {
+        for (int64_t d = 0; d < x.x.cols(); d += kLanes) {
+            transpose_block(rows, kLanes, sums + d * kSide + first, kSide, kLanes, kLanes);
+            for (int64_t r = 0; r < std::min(kLanes, count - first); ++r)
+                store(x.row<Bf16>(i + first + r) + d, factors[first + r] * load(rows + r * kLanes));
+        }
+    }
+}
 
 }  // namespace speedrun::cpu
 

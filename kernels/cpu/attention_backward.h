@@ -55,7 +55,6 @@ class BackwardTile {
         constexpr int64_t kStrip = Kind::kStrip;
         for (int64_t first = i.begin; first < i.end; first += kStrip)
             query_strip(first, std::min(kStrip, i.end - first), i.begin, j.begin);
-        gradients_.finish(i.end - i.begin);
         for (int64_t first = j.begin; first < j.end; first += kStrip)
             key_strip(first, std::min(kStrip, j.end - first), i, j.begin);
     }
@@ -108,8 +107,7 @@ class BackwardTile {
     // The sums of dk and dv of the keys [j, j + rows), over those queries of the tile that may see one of
     // them.
     void key_strip(int64_t j, int64_t rows, Range queries, int64_t j0) {
-        constexpr int64_t kUnit = std::max<int64_t>(kPair, Kind::kDepth);
-        int64_t begin = std::max(queries.begin, item_.first_query(j) / kUnit * kUnit), end = queries.end;
+        int64_t begin = std::max(queries.begin, item_.first_query(j) / kPair * kPair), end = queries.end;
         while (begin < end && item_.low(end - 1) >= j + rows) --end;
         if (begin >= end) return;
         const int64_t words = round_up(end - begin, Kind::kDepth) / Kind::kPerWord, i = begin - queries.begin;
@@ -136,7 +134,6 @@ template <class Kind>
 void attention_backward(const AttentionItem& item, const op::AttentionBackward& a,
                         const BackwardMemory<Kind>& memory) {
     using Real = typename Kind::Real;
-    [[maybe_unused]] const typename Kind::Unit unit;
     const int64_t width = item.width;
     const Range all_queries{0, item.counts.queries}, all_keys{0, item.counts.keys};
     const HeadRows k = item.keys(a.k), v = item.keys(a.v), dq = item.queries(a.dq), dk = item.keys(a.dk),
@@ -159,8 +156,8 @@ void attention_backward(const AttentionItem& item, const op::AttentionBackward& 
         const int64_t j1 = std::min(j0 + kTile, all_keys.end);
         // Queries at places of this tile: they see no key beyond it.
         const Range last{item.first_query(j0), item.first_query(j1)};
-        dq.expect<Real>(last);
-        for (const HeadRows& gradient : {dk, dv}) gradient.expect<Real>({j0, j1});
+        dq.expect<Real, true>(last);
+        for (const HeadRows& gradient : {dk, dv}) gradient.expect<Real, true>({j0, j1});
         Kind::pack_lines(memory.key_lines, item, k, j0, j1 - j0);
         Kind::pack_lines(memory.value_lines, item, v, j0, j1 - j0);
         std::fill(memory.key_sums, memory.key_sums + kTile * width, 0.0f);

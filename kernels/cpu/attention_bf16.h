@@ -14,7 +14,6 @@ struct Bf16Attention {
     using Word = int32_t;  // of a panel: a pair of rows
     using Element = Bf16;  // of probabilities
     using Left = PairRows;
-    struct Unit {};
     static constexpr int64_t kPerWord = 2;
     static constexpr int64_t kStrip = 6;
     static constexpr int64_t kDepth = 2;
@@ -78,10 +77,9 @@ struct Bf16Attention {
             const __m256i even = to_bf16(g[0]), odd = to_bf16(g[1]);
             _mm256_store_si256(reinterpret_cast<__m256i*>(rows_ + i * kTile + j), even);
             _mm256_store_si256(reinterpret_cast<__m256i*>(rows_ + (i + 1) * kTile + j), odd);
-            _mm512_store_si512(gradients_ + i / 2 * kTile + j, words(even, odd));
-            _mm512_store_si512(probabilities_ + i / 2 * kTile + j, words(to_bf16(p[0]), to_bf16(p[1])));
+            _mm512_store_si512(gradients_ + i / 2 * kTile + j, words_of(even, odd));
+            _mm512_store_si512(probabilities_ + i / 2 * kTile + j, words_of(to_bf16(p[0]), to_bf16(p[1])));
         }
-        void finish(int64_t /*queries*/) {}
         Left gradients_by_query(int64_t i, int64_t j) const {
             return {reinterpret_cast<const char*>(rows_ + i * kTile + j), kTile * 2, kWordBytes};
         }
@@ -89,18 +87,12 @@ struct Bf16Attention {
         Left gradients_by_key(int64_t i, int64_t j) const { return by_key(gradients_, i, j); }
         Left probabilities_by_key(int64_t i, int64_t j) const { return by_key(probabilities_, i, j); }
 
-      protected:
-        Word *probabilities_, *gradients_;
-        Bf16* rows_;
-
       private:
-        static __m512i words(__m256i even, __m256i odd) {
-            return _mm512_or_si512(_mm512_cvtepu16_epi32(even),
-                                   _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
-        }
         static Left by_key(const Word* x, int64_t i, int64_t j) {
             return {reinterpret_cast<const char*>(x + i / 2 * kTile + j), kWordBytes, kTile * kWordBytes};
         }
+        Word *probabilities_, *gradients_;
+        Bf16* rows_;
     };
 };
 

@@ -16,7 +16,6 @@ struct F32Attention {
     using Word = float;     // of a panel
     using Element = float;  // of probabilities
     using Left = F32Rows;
-    struct Unit {};  // what a thread must set up first: nothing
     static constexpr int64_t kPerWord = 1;
     static constexpr int64_t kStrip = 6;  // lines of the left operand at a time, in registers
     static constexpr int64_t kDepth = 1;  // sums run over multiples of this
@@ -92,8 +91,6 @@ struct F32Attention {
                 store(gradients_ + (i + r) * kTile + j, rounded_to<Real>(g[r]));
             }
         }
-        // All of a tile's queries have been kept.
-        void finish(int64_t /*queries*/) {}
         Left gradients_by_query(int64_t i, int64_t j) const { return {gradients_ + i * kTile + j, kTile, 1}; }
         // Keys from j on are rows, queries from i on are summed over.
         Left gradients_by_key(int64_t i, int64_t j) const { return {gradients_ + i * kTile + j, 1, kTile}; }

@@ -147,7 +147,6 @@ class ForwardTile {
 template <class Kind>
 void attention_forward(const AttentionItem& item, Range queries, const op::AttentionForward& a,
                        const ForwardMemory<Kind>& memory) {
-    [[maybe_unused]] const typename Kind::Unit unit;
     const int64_t tile_words = item.width / Kind::kPerWord * kTile;
     const int64_t key_end = item.key_end(queries.end);
     const Range keys{std::min(item.low_range(queries.begin, queries.end).begin, key_end) / kTile * kTile,

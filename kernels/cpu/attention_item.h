@@ -23,14 +23,13 @@ struct HeadRows {
     Real* row(int64_t i) const {
         return x.as<Real>() + i * stride();
     }
-    // Asks for the lines of rows that are written once their sums are known, so that they come while that
-    // takes.
-    template <class Real>
+    // Asks for the lines of rows that are read or written later, so that they come while other work is done.
+    template <class Real, bool Write>
     void expect(Range rows) const {
         for (int64_t i = rows.begin; i < rows.end; ++i) {
             const Real* to = row<Real>(i);
             for (int64_t d = 0; d < x.cols(); d += 64 / static_cast<int64_t>(sizeof(Real)))
-                __builtin_prefetch(to + d, 1);
+                __builtin_prefetch(to + d, Write ? 1 : 0);
         }
     }
     // Writes a row: values · factor.

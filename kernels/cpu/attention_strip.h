@@ -1,17 +1,14 @@
-// Products of strips in attention, by either kind of products (attention_f32.h, attention_bf16.h,
-// attention_amx.h).
+// Products of strips in attention, by either kind of products (attention_f32.h, attention_bf16.h).
 #pragma once
-
-#include <utility>
 
 #include "kernels/cpu/attention_item.h"
 
 namespace speedrun::cpu {
 
+// store(row, vector, sums) of up to Kind::kStrip rows of `a` times as many vectors of the panel.
 template <class Kind, class Store>
-inline void product_in_registers(int64_t rows, int64_t vectors, typename Kind::Left a,
-                                 const typename Kind::Word* panel, int64_t stride, int64_t words,
-                                 Store&& store) {
+inline void product(int64_t rows, int64_t vectors, typename Kind::Left a, const typename Kind::Word* panel,
+                    int64_t stride, int64_t words, Store&& store) {
     constexpr int64_t kStrip = Kind::kStrip;
     const auto tile = [&]<int Rows, int Vectors>(int64_t i, int64_t v) __attribute__((always_inline)) {
         Register sums[Rows][Vectors * kRegisters] = {};
@@ -39,17 +36,6 @@ inline void product_in_registers(int64_t rows, int64_t vectors, typename Kind::L
         for (; v + 2 <= vectors; v += 2) columns.template operator()<2>(v);
     }
     for (; v < vectors; ++v) columns.template operator()<1>(v);
-}
-
-// store(row, vector, sums) of up to Kind::kStrip rows of `a` times as many vectors of the panel.
-template <class Kind, class Store>
-inline void product(int64_t rows, int64_t vectors, typename Kind::Left a, const typename Kind::Word* panel,
-                    int64_t stride, int64_t words, Store&& store) {
-    if constexpr (requires { Kind::template product<Store>; }) {
-        Kind::product(rows, vectors, a, panel, stride, words, std::forward<Store>(store));
-    } else {
-        product_in_registers<Kind>(rows, vectors, a, panel, stride, words, std::forward<Store>(store));
-    }
 }
 
 }  // namespace speedrun::cpu

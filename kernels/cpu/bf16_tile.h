@@ -66,6 +66,13 @@ inline __m512i word_order(int first) {
     return _mm512_add_epi16(pairs, _mm512_set1_epi16(static_cast<int16_t>(first)));
 }
 
+// Words of two bf16, those of `even` in the lower halves.
+inline __m512i words_of(__m256i even, __m256i odd) {
+    const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(pairs, _mm512_inserti64x4(_mm512_castsi256_si512(even), odd, 1));
+}
+
 // Packs two rows of a K x N operand stored by rows (elements of a row adjacent), `columns` wide, as words; y
 // null: zeros. Columns beyond them, up to a whole vector, become zero.
 inline void pack_row_pair(char* to, const Bf16* x, const Bf16* y, int64_t columns) {

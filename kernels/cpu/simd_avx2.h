@@ -93,6 +93,9 @@ inline Mask operator<(Vec a, Vec b) {
 inline Mask operator<=(Vec a, Vec b) {
     return {_mm256_cmp_ps(a.low, b.low, _CMP_LE_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LE_OQ)};
 }
+inline bool any(Mask condition) {
+    return _mm256_movemask_ps(_mm256_or_ps(condition.low, condition.high)) != 0;
+}
 inline Mask is_nan(Vec v) {
     return {_mm256_cmp_ps(v.low, v.low, _CMP_UNORD_Q), _mm256_cmp_ps(v.high, v.high, _CMP_UNORD_Q)};
 }

@@ -85,6 +85,9 @@ inline Mask operator<(Vec a, Vec b) {
 inline Mask operator<=(Vec a, Vec b) {
     return {_mm512_cmp_ps_mask(a.r, b.r, _CMP_LE_OQ)};
 }
+inline bool any(Mask condition) {
+    return condition.lanes != 0;
+}
 inline Mask is_nan(Vec v) {
     return {_mm512_cmp_ps_mask(v.r, v.r, _CMP_UNORD_Q)};
 }

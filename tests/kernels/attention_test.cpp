@@ -22,6 +22,8 @@ constexpr Case kCases[] = {
     {200, 1, 1, 32, 66, 0.18f, Documents::whole, false},
     {200, 1, 1, 64, 66, 0.125f, Documents::whole, false},
     {200, 1, 1, 128, 66, 0.1f, Documents::whole, false},
+    // One key less, and the last of 32 queries does not see all of the 32 keys that the first one does.
+    {200, 1, 1, 64, 63, 0.125f, Documents::whole, false},
     {330, 1, 1, 128, 0, 0.1f, Documents::mixed, true},
     {330, 1, 1, 64, 34, 0.1f, Documents::mixed, true},
     {200, 1, 1, 48, 70, 2.0f, Documents::mixed, false},  // nearly one-hot: scores up to ±40
