@@ -98,13 +98,13 @@ inline void pack_as_columns(int32_t* to, HeadRows x, int64_t i, int64_t count) {
     for (int64_t pair = 0; packed < kSide && pair < width / 2; ++pair)
         std::fill(to + pair * kSide + packed, to + (pair + 1) * kSide, 0);
 }
-// As pairs of rows: to[16][D] words of two rows.
+// Such rows as pairs: to[16][D] words of two rows.
 inline void pack_as_pairs(int32_t* to, HeadRows x, int64_t i, int64_t count) {
     const int64_t width = x.x.cols();
     pack_from_rows(reinterpret_cast<char*>(to), width * kWordBytes, x.row<Bf16>(i), x.stride(), width, count);
     std::fill(to + (count + 1) / 2 * width, to + kSideWords * width, 0);
 }
-// As lines of one dimension each: to[D][16] words of two rows.
+// Such rows as lines of one dimension each: to[D][16] words of two rows.
 inline void pack_as_lines(int32_t* to, HeadRows x, int64_t i, int64_t count) {
     for (int64_t d = 0; d < x.x.cols(); d += kAmxRows)
         turn_part(to + d * kSideWords, x.row<Bf16>(i) + d, x.stride(), count, kAmxRows);
