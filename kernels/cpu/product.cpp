@@ -5,7 +5,9 @@
 #include "kernels/cpu/product.h"
 
 #include <algorithm>
-#include <utility>
+#include <iterator>
+#include <span>
+#include <vector>
 
 #include "kernels/cpu/amx_tile.h"
 #include "kernels/cpu/bf16_tile.h"
@@ -13,248 +15,161 @@
 #include "kernels/cpu/f32_tile.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/product_finish.h"
-#include "kernels/cpu/transpose.h"
+#include "kernels/cpu/product_pass.h"
 #include "kernels/device/error.h"
 
 namespace speedrun::cpu {
 
 namespace {
 
-constexpr int64_t kColumns = 1024;          // of b packed at a time
-constexpr int64_t kRowsOfA = 2016;          // of a packed at a time: whole strips
-constexpr int64_t kBlockBytes = 128 << 10;  // of the rows that a thread walks through all panels with
-constexpr int64_t kPackRows = 32;           // rows of K that are packed as one piece of work
+constexpr int64_t kPartUnit = 64;  // a part of K has whole depths of every tile
 
-// Words of a packed panel. One row more than needed, since panels at a power of two from each other would all
-// want the same lines of a cache; and at least a vector, which packing may write past the last row.
-int64_t words_of_panel(int64_t words, int64_t width) {
-    return round_up(words * width + std::max(width, kLanes), kLanes);
+// Parts of K that are summed by themselves. Of long sums of few elements, as the gradients of weights are, two: in
+// each half of the loops below threads meet panels that they have packed themselves, and wait for each other half as
+// often. By sizes alone, as the order of sums.
+int64_t parts_of(const Product& g) {
+    constexpr int64_t kLeastDepth = 4096, kMostElements = 1 << 20;
+    return !g.symmetric && g.k >= kLeastDepth && g.m * g.n <= kMostElements ? 2 : 1;
+}
+int64_t bytes_of_sums(const Product& g, int64_t parts) {
+    return round_up(parts * g.m * g.n * static_cast<int64_t>(sizeof(float)), 64);
+}
+int64_t depth_of_part(const Product& g, int64_t parts) {
+    return round_up(ceil_div(g.k, parts), kPartUnit);
 }
 
-// How one product is walked through.
-template <class Tile>
-struct Plan {
-    bool packed;      // a is packed: it is transposed, or the tile cannot read its rows
-    int64_t depth;    // of K at a time
-    int64_t words;    // of that
-    int64_t columns;  // of b at a time
-    int64_t rows;     // of a packed at a time
-    int64_t block;    // rows of a piece of work
-    int64_t b_bytes, a_bytes, sum_bytes;
-
-    explicit Plan(const Product& g) : packed(!Tile::reads_in_place(g)) {
-        const int64_t pieces = ceil_div(g.k, packed ? Tile::kPackedDepth : Tile::kDirectDepth);
-        depth = std::min(g.k, round_up(ceil_div(g.k, pieces), Tile::kDepthUnit));
-        words = ceil_div(depth, Tile::kPerWord);
-        columns = std::min(round_up(g.n, Tile::kPanel), kColumns / Tile::kPanel * Tile::kPanel);
-        rows = packed ? std::min(round_up(g.m, Tile::kStrip), kRowsOfA) : 0;
-        const int64_t unit = packed ? Tile::kStrip : Tile::kRows;  // of whole tiles
-        const int64_t row_bytes = words * static_cast<int64_t>(sizeof(typename Tile::Word));
-        const int64_t fits = std::max(unit, kBlockBytes / row_bytes / unit * unit);
-        // Few blocks are cut along the columns, so that threads end together; only where those are too few,
-        // into lower blocks.
-        const int64_t panels = columns / Tile::kPanel,
-                      blocks = std::max(ceil_div(g.m, fits), ceil_div(kLoopPieces, panels));
-        block = std::min(fits, round_up(ceil_div(g.m, blocks), unit));
-        constexpr auto kWord = static_cast<int64_t>(sizeof(typename Tile::Word));
-        b_bytes = columns / Tile::kPanel * words_of_panel(words, Tile::kPanel) * kWord;
-        a_bytes = rows / Tile::kStrip * words_of_panel(words, Tile::kStrip) * kWord;
-        // Sums that wait for the next piece of K; an f32 result holds them itself.
-        sum_bytes =
-            depth < g.k && g.result != DType::f32 ? g.m * g.n * static_cast<int64_t>(sizeof(float)) : 0;
+// The parts as products, each to sums of its own, [m][n]; the first has the most of K.
+std::vector<Product> cut(const Product& g, int64_t parts, float* sums) {
+    const auto element = static_cast<int64_t>(g.real == DType::f32 ? sizeof(float) : sizeof(Bf16));
+    const int64_t depth = depth_of_part(g, parts);
+    std::vector<Product> all;
+    for (int64_t k = 0; k < g.k; k += depth, sums += g.m * g.n) {
+        all.push_back({.m = g.m,
+                       .n = g.n,
+                       .k = std::min(depth, g.k - k),
+                       .real = g.real,
+                       .a = static_cast<const char*>(g.a) + k * (g.transpose_a ? g.a_stride : 1) * element,
+                       .a_stride = g.a_stride,
+                       .transpose_a = g.transpose_a,
+                       .b = static_cast<const char*>(g.b) + k * (g.transpose_b ? 1 : g.b_stride) * element,
+                       .b_stride = g.b_stride,
+                       .transpose_b = g.transpose_b,
+                       .c = sums,
+                       .c_stride = g.n,
+                       .result = DType::f32,
+                       .amx = g.amx});
     }
-};
+    return all;
+}
 
-// One pass over a piece of K and a range of columns.
+// c from the sums of the parts.
+template <class Result>
+void join(const Product& g, std::span<const Product> parts) {
+    constexpr int64_t kWide = 4 * kLanes;
+    const Finish<Result> finish{g, nullptr, true, true};
+    parallel_for(g.m, [&](int64_t row) {
+        alignas(64) float line[kWide];
+        for (int64_t j = 0; j < g.n; j += kWide) {
+            for (int64_t v = 0; v < kWide; v += kLanes) {
+                const Part lanes{std::clamp<int64_t>(g.n - j - v, 0, kLanes)};
+                Vec sum = load(static_cast<const float*>(parts[0].c) + row * g.n + j + v, lanes);
+                for (const Product& part : parts.subspan(1))
+                    sum += load(static_cast<const float*>(part.c) + row * g.n + j + v, lanes);
+                store(line + v, sum);
+            }
+            finish.template lines<kWide>(line, 1, row, j);
+        }
+    });
+}
+
+// Passes over parts of K, of the same columns. Their loops are one, in which the pieces of a part follow each other.
 template <class Tile, class Result>
-struct Pass {
-    using Word = typename Tile::Word;
-    using Source = typename Tile::Source;
-
-    const Product& g;
-    const Plan<Tile>& plan;
-    Word* panels;  // of b: [columns/kPanel][words][kPanel]
-    Word* strips;  // of a, if packed: [rows/Tile::kStrip][words][Tile::kStrip]
-    int64_t k0, depth, n0, columns;
-    Finish<Result> finish;
-
-    const Source* a() const { return static_cast<const Source*>(g.a); }
-    const Source* b() const { return static_cast<const Source*>(g.b); }
-    int64_t words() const { return ceil_div(depth, Tile::kPerWord); }
-    int64_t panel_words(int64_t width) const { return words_of_panel(words(), width); }
-
-    // Lines [first, first + count) along m or n of an operand, `width` of them side by side in a panel.
-    // by_rows: one row in memory holds them all for one k; otherwise one holds all k of a line.
-    template <Side side>
-    void pack(Word* to, int64_t width, const Source* x, int64_t stride, int64_t first, int64_t count,
-              bool by_rows) const {
-        const int64_t panel = panel_words(width);
-        constexpr int64_t kStep = Tile::template kStep<side>;
-        if (by_rows) {
-            parallel_for(ceil_div(depth, kPackRows), [&](int64_t piece) {
-                const int64_t end = std::min((piece + 1) * kPackRows, depth);
-                if constexpr (side == Side::left && Tile::kStrip < kLanes) {
-                    Tile::pack_strips(to, panel, x + k0 * stride + first, stride, {piece * kPackRows, end},
-                                      count);
-                } else {  // along the rows, as the prefetchers like it
-                    for (int64_t k = piece * kPackRows; k < end; k += kStep) {
-                        for (int64_t j = 0; j < count; j += width)
-                            Tile::template pack_row<side>(to + j / width * panel + k / Tile::kPerWord * width,
-                                                          x + (k0 + k) * stride + first + j, stride,
-                                                          depth - k, std::min(width, count - j), width);
-                    }
-                }
+void run_passes(std::span<const ProductPass<Tile, Result>> passes) {
+    const ProductPass<Tile, Result>& first = passes.front();
+    const ProductPlan<Tile>& plan = first.plan;
+    const auto for_pieces = [&](int64_t count, const auto& body) {
+        parallel_for_dynamic(std::ssize(passes) * count,
+                             [&](int64_t i) { body(passes[static_cast<size_t>(i / count)], i % count); });
+    };
+    for_pieces(first.pieces_of(first.right()),
+               [](const auto& pass, int64_t piece) { pass.template pack<Side::right>(pass.right(), piece); });
+    const int64_t m = first.g.m, group = plan.packed ? plan.rows : m;
+    for (int64_t m0 = 0; m0 < m; m0 += group) {
+        const int64_t rows = std::min(group, m - m0), columns = first.columns;
+        if (plan.packed)
+            for_pieces(first.pieces_of(first.left(m0, rows)), [&](const auto& pass, int64_t piece) {
+                pass.template pack<Side::left>(pass.left(m0, rows), piece);
             });
-        } else {
-            parallel_for_dynamic(ceil_div(count, width), [&](int64_t p) {
-                Tile::template pack_lines<side>(to + p * panel, width, x + (first + p * width) * stride + k0,
-                                                stride, std::min(width, count - p * width), depth, width);
-            });
-        }
+        for (const auto& pass : passes) pass.note_operands(m0, rows);
+        const int64_t blocks = ceil_div(rows, plan.block);
+        const int64_t cuts =
+            std::clamp(2 * kLoopPieces / blocks, int64_t{1}, ceil_div(columns, Tile::kPanel));
+        const int64_t width = round_up(ceil_div(columns, cuts), Tile::kPanel);
+        // A thread begins with a run of pieces in this order. Both operands were packed by all threads: where
+        // there is more of b, a run goes down the rows, to fetch few panels, each once, from others' caches.
+        const bool down = plan.packed && columns > rows;
+        for_pieces(blocks * cuts, [&](const auto& pass, int64_t piece) {
+            const int64_t row = (down ? piece % blocks : piece / cuts) * plan.block,
+                          column = (down ? piece / blocks : piece % cuts) * width;
+            [[maybe_unused]] const typename Tile::Unit unit;
+            pass.block(m0, row, std::min(rows, row + plan.block), column, std::min(columns, column + width));
+        });
     }
+}
 
-    template <int Count>
-    void tile(typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row, int64_t column,
-              const Finish<Result>& end) const {
-        end.template prefetch<Count, Tile::kPanel>(row, column);
-        Register sums[Count][Tile::kCount] = {};
-        Tile::add(sums, rows, panel, words);
-        end(sums, row, column);
-    }
-    // A tile of 1 to kRows rows, by a function for each count unless the tile takes any.
-    void tile(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
-              int64_t column, const Finish<Result>& end) const {
-        if constexpr (requires { Tile::template multiply<Result>; })
-            Tile::multiply(count, rows, panel, words, row, column, end);
-        else
-            tile_of(count, rows, panel, words, row, column, end);
-    }
-    void tile_of(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
-                 int64_t column, const Finish<Result>& end) const {
-        using Function = void (Pass::*)(typename Tile::Rows, const Word*, int64_t, int64_t, int64_t,
-                                        const Finish<Result>&) const;
-        static constexpr auto kTiles = []<int... Count>(std::integer_sequence<int, Count...>) {
-            return std::array<Function, sizeof...(Count)>{&Pass::template tile<Count + 1>...};
-        }
-        (std::make_integer_sequence<int, Tile::kRows>());
-        (this->*kTiles[static_cast<size_t>(count - 1)])(rows, panel, words, row, column, end);
-    }
-
-    // The rows [m0 + begin, m0 + end) of c, where strips hold those from m0 on.
-    // Columns: [first, last) of the range's.
-    void block(int64_t m0, int64_t begin, int64_t end, int64_t first, int64_t last) const {
-        if constexpr (Tile::kRowsFirst) {
-            for (int64_t i = begin; i < end; i += Tile::kRows) {
-                for (int64_t n = first; n < last; n += Tile::kPanel) tile_at(m0, i, end, n, 0, words());
-            }
-        } else {
-            // Sums that pass through memory anyway may do so more often.
-            const bool through_memory = g.result == DType::f32 || finish.sums;
-            const int64_t pieces = through_memory && (plan.packed || Tile::kPerWord == 1)
-                                       ? ceil_div(words(), Tile::kCachedWords)
-                                       : 1;
-            const int64_t step = ceil_div(words(), pieces);
-            for (int64_t n = first; n < last; n += Tile::kPanel) {
-                for (int64_t p = 0; p < words(); p += step) {
-                    for (int64_t i = begin; i < end; i += Tile::kRows)
-                        tile_at(m0, i, end, n, p, std::min(step, words() - p));
-                }
-            }
-        }
-        if (g.symmetric && finish.last) mirror(m0 + begin, m0 + end, n0 + first, n0 + last);
-    }
-
-    // The tile of rows [m0 + i, m0 + min(end, i + kRows)) and the range's columns from n on; `count` words
-    // from p on.
-    void tile_at(int64_t m0, int64_t i, int64_t end, int64_t n, int64_t p, int64_t count) const {
-        if (g.symmetric && is_above(m0 + i, n0 + n)) return;
-        const Finish<Result> piece{g, finish.sums, finish.first && p == 0,
-                                   finish.last && p + count == words()};
-        const Word* panel = panels + n / Tile::kPanel * panel_words(Tile::kPanel) + p * Tile::kPanel;
-        tile(std::min(Tile::kRows, end - i), rows_of_a(m0, i, p), panel, count, m0 + i, n0 + n, piece);
-    }
-
-    // Copies what lies below the diagonal in rows [begin, end) and columns [first, last) to its place above, but
-    // for what the tiles there have computed themselves: of row i, the columns from end_of_mirror(i) on.
-    void mirror(int64_t begin, int64_t end, int64_t first, int64_t last) const {
-        auto* c = static_cast<Result*>(g.c);
-        alignas(64) float block[kLanes * kLanes];
-        for (int64_t i = begin; i < end; i += kLanes) {
-            const int64_t rows = std::min(kLanes, end - i);
-            int64_t j = first;
-            for (; j + kLanes <= std::min(last, end_of_mirror(i)); j += kLanes) {
-                transpose_block(block, kLanes, c + i * g.c_stride + j, g.c_stride, rows, kLanes);
-                for (int64_t r = 0; r < kLanes; ++r)
-                    store(c + (j + r) * g.c_stride + i, load(block + r * kLanes), Part{rows});
-            }
-            for (int64_t row = i; row < i + rows; ++row) {
-                for (int64_t column = j; column < std::min(last, end_of_mirror(row)); ++column)
-                    c[column * g.c_stride + row] = c[row * g.c_stride + column];
-            }
-        }
-    }
-    static int64_t end_of_mirror(int64_t row) {
-        return row / Tile::kPanel * Tile::kPanel / Tile::kRows * Tile::kRows;
-    }
-    // Whether a tile, by its first row and column, has nothing on or below the diagonal.
-    static bool is_above(int64_t row, int64_t column) { return column >= row + Tile::kRows; }
-
-    // From word p on.
-    typename Tile::Rows rows_of_a(int64_t m0, int64_t i, int64_t p) const {
-        if (!plan.packed) {
-            const int64_t row = m0 + i, k = k0 + p * Tile::kPerWord;
-            const int64_t at = g.transpose_a ? k * g.a_stride + row : row * g.a_stride + k;
-            return Tile::in_place(a() + at, g.a_stride, g.transpose_a);
-        }
-        return Tile::packed(strips + i / Tile::kStrip * panel_words(Tile::kStrip), i % Tile::kStrip, p,
-                            Tile::kStrip);
-    }
-
-    void run() const {
-        pack<Side::right>(panels, Tile::kPanel, b(), g.b_stride, n0, columns, !g.transpose_b);
-        const int64_t group = plan.packed ? plan.rows : g.m;
-        for (int64_t m0 = 0; m0 < g.m; m0 += group) {
-            const int64_t rows = std::min(group, g.m - m0);
-            if (plan.packed) pack<Side::left>(strips, Tile::kStrip, a(), g.a_stride, m0, rows, g.transpose_a);
-            const int64_t blocks = ceil_div(rows, plan.block);
-            const int64_t cuts =
-                std::clamp(2 * kLoopPieces / blocks, int64_t{1}, ceil_div(columns, Tile::kPanel));
-            const int64_t width = round_up(ceil_div(columns, cuts), Tile::kPanel);
-            // A thread begins with a run of pieces in this order. Both operands were packed by all threads: where
-            // there is more of b, a run goes down the rows, to fetch few panels, each once, from others' caches.
-            const bool down = plan.packed && columns > rows;
-            parallel_for_dynamic(blocks * cuts, [&](int64_t piece) {
-                const int64_t row = (down ? piece % blocks : piece / cuts) * plan.block,
-                              column = (down ? piece / blocks : piece % cuts) * width;
-                [[maybe_unused]] const typename Tile::Unit unit;
-                block(m0, row, std::min(rows, row + plan.block), column, std::min(columns, column + width));
-            });
-        }
-    }
-};
-
+// Products that differ in their operands' and results' places, and of which the last may have less of K.
 template <class Tile, class Result>
-void run(const Product& g, void* workspace) {
+void run_together(std::span<const Product> products, bool reads_in_place, char* memory) {
     using Word = typename Tile::Word;
-    const Plan<Tile> plan(g);
-    auto* memory = static_cast<char*>(workspace);
-    auto* sums =
-        plan.sum_bytes > 0 ? reinterpret_cast<float*>(memory + plan.b_bytes + plan.a_bytes) : nullptr;
+    const Product& g = products.front();
+    const ProductPlan<Tile> plan(g, reads_in_place);
     for (int64_t k0 = 0; k0 < g.k; k0 += plan.depth) {
-        const int64_t depth = std::min(plan.depth, g.k - k0);
         for (int64_t n0 = 0; n0 < g.n; n0 += plan.columns) {
-            Pass<Tile, Result>{g,
-                               plan,
-                               reinterpret_cast<Word*>(memory),
-                               reinterpret_cast<Word*>(memory + plan.b_bytes),
-                               k0,
-                               depth,
-                               n0,
-                               std::min(plan.columns, g.n - n0),
-                               {g, sums, k0 == 0, k0 + depth == g.k}}
-                .run();
+            const int64_t columns = std::min(plan.columns, g.n - n0);
+            std::vector<ProductPass<Tile, Result>> passes;
+            char* own = memory;
+            for (const Product& product : products) {
+                const int64_t depth = std::min(plan.depth, product.k - k0);
+                if (depth <= 0) continue;
+                auto* const panels = reinterpret_cast<Word*>(own);
+                auto* const strips = reinterpret_cast<Word*>(own + plan.b_bytes);
+                own += plan.b_bytes + plan.a_bytes;
+                auto* const sums = plan.sum_bytes > 0 ? reinterpret_cast<float*>(own) : nullptr;
+                own += plan.sum_bytes;
+                passes.push_back({product,
+                                  plan,
+                                  panels,
+                                  strips,
+                                  k0,
+                                  depth,
+                                  n0,
+                                  columns,
+                                  {product, sums, k0 == 0, k0 + depth == product.k}});
+            }
+            run_passes<Tile, Result>(passes);
         }
     }
+}
+
+template <class Tile, class Result>
+void run(const Product& g, char* memory) {
+    const int64_t parts = parts_of(g);
+    const bool in_place = Tile::reads_in_place(g);
+    if (parts == 1) return run_together<Tile, Result>(std::span(&g, 1), in_place, memory);
+    const std::vector<Product> all = cut(g, parts, reinterpret_cast<float*>(memory));
+    run_together<Tile, float>(all, in_place, memory + bytes_of_sums(g, parts));
+    join<Result>(g, all);
+}
+
+template <class Tile>
+int64_t workspace_of(const Product& g) {
+    const int64_t parts = parts_of(g);
+    const bool in_place = Tile::reads_in_place(g);
+    if (parts == 1) return ProductPlan<Tile>(g, in_place).bytes();
+    Product part = g;
+    part.k = depth_of_part(g, parts);
+    part.result = DType::f32;
+    return bytes_of_sums(g, parts) + parts * ProductPlan<Tile>(part, in_place).bytes();
 }
 
 // Calls body.template operator()<Tile, Result>() with what this product is made of.
@@ -279,16 +194,13 @@ auto with_tile(const Product& g, Body&& body) {
 }  // namespace
 
 int64_t product_workspace(const Product& g) {
-    return with_tile(g, [&]<class Tile, class Result>() {
-        const Plan<Tile> plan(g);
-        return plan.b_bytes + plan.a_bytes + plan.sum_bytes;
-    });
+    return with_tile(g, [&]<class Tile, class Result>() { return workspace_of<Tile>(g); });
 }
 
 void run_product(const Product& g, void* workspace) {
     if (g.symmetric && (g.m != g.n || g.beta != 0.0f || g.bias))
         throw_internal("product: {} x {}, with beta {} or a bias: not symmetric", g.m, g.n, g.beta);
-    with_tile(g, [&]<class Tile, class Result>() { run<Tile, Result>(g, workspace); });
+    with_tile(g, [&]<class Tile, class Result>() { run<Tile, Result>(g, static_cast<char*>(workspace)); });
 }
 
 }  // namespace speedrun::cpu

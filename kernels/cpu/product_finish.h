@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/product.h"
+#include "kernels/cpu/ranges.h"
 #include "kernels/cpu/simd.h"
 
 namespace speedrun::cpu {
@@ -45,6 +46,14 @@ struct Finish {
                 store(to + j, x);
             }
         }
+    }
+
+    // Tells of what the end of a tile reads and writes.
+    void note(int64_t rows, int64_t columns, int64_t row, int64_t column) const {
+        const int64_t at = row * g.c_stride + column;
+        if (sums) note_writes(sums + row * g.n + column, columns, rows, g.n);
+        if (first && g.base) note_reads(static_cast<const Result*>(g.base) + at, columns, rows, g.c_stride);
+        if (!sums || last) note_writes(c() + at, columns, rows, g.c_stride);
     }
 
     // Asks for a tile's lines of c while its sums are made: they are read or written all at once at the end.

@@ -14,13 +14,13 @@ namespace speedrun::cpu {
 // arrays of a class would pass through memory.
 using Register = __m512;
 constexpr int kRegisterLanes = 16;
-inline Register load_register(const float* p) {
+inline __attribute__((always_inline)) Register load_register(const float* p) {
     return _mm512_loadu_ps(p);
 }
-inline Register broadcast_register(float x) {
+inline __attribute__((always_inline)) Register broadcast_register(float x) {
     return _mm512_set1_ps(x);
 }
-inline Register fma_register(Register a, Register b, Register c) {
+inline __attribute__((always_inline)) Register fma_register(Register a, Register b, Register c) {
     return _mm512_fmadd_ps(a, b, c);
 }
 

@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/team.h"
+#include "tests/sanitized.h"
 
 namespace speedrun::testing {
 namespace {
@@ -140,8 +141,8 @@ void check(Isa isa, DType real, const Case& x) {
     const double size = std::sqrt(static_cast<double>(x.k));
     const double absolute = static_cast<double>(x.k) * size * 6e-8,
                  relative = x.c_is_f32 || real == DType::f32 ? 0 : 1.0 / 256;
-    // Every element of small results, and of large ones as many, spread over all tiles.
-    const int64_t step = std::max<int64_t>(1, x.m * x.n / 20000) | 1;
+    // Every element of small products, and of large ones as many terms, spread over all tiles.
+    const int64_t step = (x.m * x.n * x.k / (kSanitized ? 2'000'000 : 20'000'000)) | 1;
     for (int64_t e = 0; e < x.m * x.n; e += step) {
         const int64_t i = e / x.n, j = e % x.n;
         double expected = 0;
@@ -201,6 +202,22 @@ TEST_P(ProductTest, DepthsOfWholeTiles) {
         check({2100, 64, 64, transposed, false, false, 1.0f, false, false, false});
         check({70, 70, 4256, transposed, !transposed, false, 0.0f, false, false, true});
     }
+}
+
+// From 4,096 of K on, small results are the sum of two parts. 4,101: the second of an odd number of elements, the first not.
+TEST_P(ProductTest, PartsOfK) {
+    for (const bool transpose_a : {false, true}) {
+        for (const bool transpose_b : {false, true}) {
+            for (const int64_t k : {4096, 4101, 8192})
+                check({33, 70, k, transpose_a, transpose_b, true, 1.0f, false, false, false});
+        }
+        check({17, 330, 4128, transpose_a, false, false, 0.5f, false, false, false});
+        check({330, 17, 4200, transpose_a, false, false, 1.0f, false, true, false});
+    }
+    if (kSanitized) return;
+    check({5, 1100, 4128, false, false, true, 0.0f, true, false, false});  // two ranges of columns
+    check({1030, 1030, 4128, false, true, false, 1.0f, false, false,
+           false});  // too large for parts: pieces of K
 }
 
 TEST_P(ProductTest, BiasAndBase) {

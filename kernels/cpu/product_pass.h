@@ -1,0 +1,236 @@
+// One pass of a product's loops: over a piece of K and a range of columns, and how large such pieces are.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/product_finish.h"
+#include "kernels/cpu/ranges.h"
+#include "kernels/cpu/transpose.h"
+
+namespace speedrun::cpu {
+
+constexpr int64_t kColumns = 1024;          // of b packed at a time
+constexpr int64_t kRowsOfA = 2016;          // of a packed at a time: whole strips
+constexpr int64_t kBlockBytes = 128 << 10;  // of the rows that a thread walks through all panels with
+constexpr int64_t kPackRows = 32;           // rows of K that are packed as one piece of work
+
+// Words of a packed panel. One row more than needed, since panels at a power of two from each other would all
+// want the same lines of a cache; and at least a vector, which packing may write past the last row.
+inline int64_t words_of_panel(int64_t words, int64_t width) {
+    return round_up(words * width + std::max(width, kLanes), kLanes);
+}
+
+// How one product is walked through.
+template <class Tile>
+struct ProductPlan {
+    bool packed;      // a is packed: it is transposed, or the tile cannot read its rows
+    int64_t depth;    // of K at a time
+    int64_t words;    // of that
+    int64_t columns;  // of b at a time
+    int64_t rows;     // of a packed at a time
+    int64_t block;    // rows of a piece of work
+    int64_t b_bytes, a_bytes, sum_bytes;
+
+    // reads_in_place: the tile's answer for the whole product, of which g may be a part.
+    ProductPlan(const Product& g, bool reads_in_place) : packed(!reads_in_place) {
+        const int64_t pieces = ceil_div(g.k, packed ? Tile::kPackedDepth : Tile::kDirectDepth);
+        depth = std::min(g.k, round_up(ceil_div(g.k, pieces), Tile::kDepthUnit));
+        words = ceil_div(depth, Tile::kPerWord);
+        columns = std::min(round_up(g.n, Tile::kPanel), kColumns / Tile::kPanel * Tile::kPanel);
+        rows = packed ? std::min(round_up(g.m, Tile::kStrip), kRowsOfA) : 0;
+        const int64_t unit = packed ? Tile::kStrip : Tile::kRows;  // of whole tiles
+        const int64_t row_bytes = words * static_cast<int64_t>(sizeof(typename Tile::Word));
+        const int64_t fits = std::max(unit, kBlockBytes / row_bytes / unit * unit);
+        // Few blocks are cut along the columns, so that threads end together; only where those are too few,
+        // into lower blocks.
+        const int64_t panels = columns / Tile::kPanel,
+                      blocks = std::max(ceil_div(g.m, fits), ceil_div(kLoopPieces, panels));
+        block = std::min(fits, round_up(ceil_div(g.m, blocks), unit));
+        constexpr auto kWord = static_cast<int64_t>(sizeof(typename Tile::Word));
+        b_bytes = columns / Tile::kPanel * words_of_panel(words, Tile::kPanel) * kWord;
+        a_bytes = rows / Tile::kStrip * words_of_panel(words, Tile::kStrip) * kWord;
+        // Sums that wait for the next piece of K; an f32 result holds them itself.
+        sum_bytes =
+            depth < g.k && g.result != DType::f32 ? g.m * g.n * static_cast<int64_t>(sizeof(float)) : 0;
+    }
+    int64_t bytes() const { return b_bytes + a_bytes + sum_bytes; }
+};
+
+// One pass over a piece of K and a range of columns.
+template <class Tile, class Result>
+struct ProductPass {
+    using Word = typename Tile::Word;
+    using Source = typename Tile::Source;
+
+    const Product& g;
+    const ProductPlan<Tile>& plan;
+    Word* panels;  // of b: [columns/kPanel][words][kPanel]
+    Word* strips;  // of a, if packed: [rows/Tile::kStrip][words][Tile::kStrip]
+    int64_t k0, depth, n0, columns;
+    Finish<Result> finish;
+
+    const Source* a() const { return static_cast<const Source*>(g.a); }
+    const Source* b() const { return static_cast<const Source*>(g.b); }
+    int64_t words() const { return ceil_div(depth, Tile::kPerWord); }
+    int64_t panel_words(int64_t width) const { return words_of_panel(words(), width); }
+
+    // Lines [first, first + count) along m or n of an operand, `width` of them side by side in a panel.
+    // by_rows: one row in memory holds them all for one k; otherwise one holds all k of a line.
+    struct Packing {
+        Word* to;
+        int64_t width;
+        const Source* x;
+        int64_t stride, first, count;
+        bool by_rows;
+    };
+    // Pieces of work: some rows of K, or the lines of a panel. Of a pass with fewer rows the last may be empty.
+    int64_t pieces_of(const Packing& p) const {
+        return p.by_rows ? ceil_div(depth, kPackRows) : ceil_div(p.count, p.width);
+    }
+    template <Side side>
+    void pack(const Packing& p, int64_t piece) const {
+        const auto& [to, width, x, stride, first, count, by_rows] = p;
+        const int64_t panel = panel_words(width);
+        if (!by_rows) {
+            Tile::template pack_lines<side>(to + piece * panel, width,
+                                            x + (first + piece * width) * stride + k0, stride,
+                                            std::min(width, count - piece * width), depth, width);
+            return;
+        }
+        const int64_t end = std::min((piece + 1) * kPackRows, depth);
+        if constexpr (side == Side::left && Tile::kStrip < kLanes) {
+            Tile::pack_strips(to, panel, x + k0 * stride + first, stride, {piece * kPackRows, end}, count);
+        } else {  // along the rows, as the prefetchers like it
+            constexpr int64_t kStep = Tile::template kStep<side>;
+            for (int64_t k = piece * kPackRows; k < end; k += kStep) {
+                for (int64_t j = 0; j < count; j += width)
+                    Tile::template pack_row<side>(to + j / width * panel + k / Tile::kPerWord * width,
+                                                  x + (k0 + k) * stride + first + j, stride, depth - k,
+                                                  std::min(width, count - j), width);
+            }
+        }
+    }
+    Packing right() const { return {panels, Tile::kPanel, b(), g.b_stride, n0, columns, !g.transpose_b}; }
+    Packing left(int64_t m0, int64_t rows) const {
+        return {strips, Tile::kStrip, a(), g.a_stride, m0, rows, g.transpose_a};
+    }
+
+    template <int Count>
+    SPEEDRUN_BY_RANGES void tile(typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
+                                 int64_t column, const Finish<Result>& end) const {
+        end.template prefetch<Count, Tile::kPanel>(row, column);
+        Register sums[Count][Tile::kCount] = {};
+        Tile::add(sums, rows, panel, words);
+        end(sums, row, column);
+    }
+    // A tile of 1 to kRows rows, by a function for each count unless the tile takes any.
+    void tile(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
+              int64_t column, const Finish<Result>& end) const {
+        if constexpr (requires { Tile::template multiply<Result>; })
+            Tile::multiply(count, rows, panel, words, row, column, end);
+        else
+            tile_of(count, rows, panel, words, row, column, end);
+    }
+    void tile_of(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
+                 int64_t column, const Finish<Result>& end) const {
+        using Function = void (ProductPass::*)(typename Tile::Rows, const Word*, int64_t, int64_t, int64_t,
+                                               const Finish<Result>&) const;
+        static constexpr auto kTiles = []<int... Count>(std::integer_sequence<int, Count...>) {
+            return std::array<Function, sizeof...(Count)>{&ProductPass::template tile<Count + 1>...};
+        }
+        (std::make_integer_sequence<int, Tile::kRows>());
+        (this->*kTiles[static_cast<size_t>(count - 1)])(rows, panel, words, row, column, end);
+    }
+
+    // The rows [m0 + begin, m0 + end) of c, where strips hold those from m0 on.
+    // Columns: [first, last) of the range's.
+    void block(int64_t m0, int64_t begin, int64_t end, int64_t first, int64_t last) const {
+        if constexpr (Tile::kRowsFirst) {
+            for (int64_t i = begin; i < end; i += Tile::kRows) {
+                for (int64_t n = first; n < last; n += Tile::kPanel) tile_at(m0, i, end, n, 0, words());
+            }
+        } else {
+            // Sums that pass through memory anyway may do so more often.
+            const bool through_memory = g.result == DType::f32 || finish.sums;
+            const int64_t pieces = through_memory && (plan.packed || Tile::kPerWord == 1)
+                                       ? ceil_div(words(), Tile::kCachedWords)
+                                       : 1;
+            const int64_t step = ceil_div(words(), pieces);
+            for (int64_t n = first; n < last; n += Tile::kPanel) {
+                for (int64_t p = 0; p < words(); p += step) {
+                    for (int64_t i = begin; i < end; i += Tile::kRows)
+                        tile_at(m0, i, end, n, p, std::min(step, words() - p));
+                }
+            }
+        }
+        if (g.symmetric && finish.last) mirror(m0 + begin, m0 + end, n0 + first, n0 + last);
+    }
+
+    // What tiles read of rows [m0, m0 + rows) of a and of all panels, told once and not by each thread: threads of a team wait
+    // for each other, so whoever else has this memory meets all of them or none.
+    void note_operands(int64_t m0, int64_t rows) const {
+        const int64_t panel = panel_words(Tile::kPanel), strip = panel_words(Tile::kStrip);
+        note_reads(panels, words() * Tile::kPanel, ceil_div(columns, Tile::kPanel), panel);
+        if (plan.packed)
+            note_reads(strips, words() * Tile::kStrip, ceil_div(rows, Tile::kStrip), strip);
+        else if (g.transpose_a)
+            note_reads(a() + k0 * g.a_stride + m0, rows, depth, g.a_stride);
+        else
+            note_reads(a() + m0 * g.a_stride + k0, depth, rows, g.a_stride);
+    }
+
+    // The tile of rows [m0 + i, m0 + min(end, i + kRows)) and the range's columns from n on; `count` words
+    // from p on.
+    void tile_at(int64_t m0, int64_t i, int64_t end, int64_t n, int64_t p, int64_t count) const {
+        if (g.symmetric && is_above(m0 + i, n0 + n)) return;
+        const Finish<Result> piece{g, finish.sums, finish.first && p == 0,
+                                   finish.last && p + count == words()};
+        const Word* panel = panels + n / Tile::kPanel * panel_words(Tile::kPanel) + p * Tile::kPanel;
+        const int64_t rows = std::min(Tile::kRows, end - i);
+        piece.note(rows, std::min(Tile::kPanel, g.n - n0 - n), m0 + i, n0 + n);
+        tile(rows, rows_of_a(m0, i, p), panel, count, m0 + i, n0 + n, piece);
+    }
+
+    // Copies what lies below the diagonal in rows [begin, end) and columns [first, last) to its place above, but
+    // for what the tiles there have computed themselves: of row i, the columns from end_of_mirror(i) on.
+    void mirror(int64_t begin, int64_t end, int64_t first, int64_t last) const {
+        auto* c = static_cast<Result*>(g.c);
+        alignas(64) float block[kLanes * kLanes];
+        for (int64_t i = begin; i < end; i += kLanes) {
+            const int64_t rows = std::min(kLanes, end - i);
+            int64_t j = first;
+            for (; j + kLanes <= std::min(last, end_of_mirror(i)); j += kLanes) {
+                transpose_block(block, kLanes, c + i * g.c_stride + j, g.c_stride, rows, kLanes);
+                for (int64_t r = 0; r < kLanes; ++r)
+                    store(c + (j + r) * g.c_stride + i, load(block + r * kLanes), Part{rows});
+            }
+            for (int64_t row = i; row < i + rows; ++row) {
+                for (int64_t column = j; column < std::min(last, end_of_mirror(row)); ++column)
+                    c[column * g.c_stride + row] = c[row * g.c_stride + column];
+            }
+        }
+    }
+    static int64_t end_of_mirror(int64_t row) {
+        return row / Tile::kPanel * Tile::kPanel / Tile::kRows * Tile::kRows;
+    }
+    // Whether a tile, by its first row and column, has nothing on or below the diagonal.
+    static bool is_above(int64_t row, int64_t column) { return column >= row + Tile::kRows; }
+
+    // From word p on.
+    typename Tile::Rows rows_of_a(int64_t m0, int64_t i, int64_t p) const {
+        if (!plan.packed) {
+            const int64_t row = m0 + i, k = k0 + p * Tile::kPerWord;
+            const int64_t at = g.transpose_a ? k * g.a_stride + row : row * g.a_stride + k;
+            return Tile::in_place(a() + at, g.a_stride, g.transpose_a);
+        }
+        return Tile::packed(strips + i / Tile::kStrip * panel_words(Tile::kStrip), i % Tile::kStrip, p,
+                            Tile::kStrip);
+    }
+};
+
+}  // namespace speedrun::cpu
