@@ -40,7 +40,7 @@ struct Bar {
 
 constexpr double kLeft = 80, kWidth = 1100, kTop = 56, kRow = 26, kBar = 20, kPixel = 0.75;
 
-std::string escaped(const std::string& text) {
+std::string svg_text(const std::string& text) {
     std::string result;
     for (const char c : text) {
         if (c == '<') result += "&lt;";
@@ -52,7 +52,7 @@ std::string escaped(const std::string& text) {
 }
 
 std::string text_at(double x, double y, const char* attributes, const std::string& text) {
-    return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\"{}>{}</text>\n", x, y, attributes, escaped(text));
+    return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\"{}>{}</text>\n", x, y, attributes, svg_text(text));
 }
 
 // In order of time. Every bar is a pixel wide or more; what comes to lie under the bar before belongs to it.
