@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "kernels/device/error.h"
 
@@ -26,23 +25,23 @@ bool meet(const Lodger& a, const Lodger& b) {
 
 Lodging place(const std::vector<Lodger>& lodgers, const std::vector<size_t>& order, int64_t alignment) {
     Lodging lodging{.offset = std::vector<int64_t>(lodgers.size())};
-    std::vector<size_t> placed;
+    std::vector<size_t> placed;  // by offset
+    placed.reserve(lodgers.size());
     for (const size_t i : order) {
         const Lodger& lodger = lodgers[i];
-        std::vector<std::pair<int64_t, int64_t>> taken;  // begin, end
-        for (const size_t j : placed) {
-            if (!meet(lodgers[j], lodger)) continue;
-            taken.emplace_back(lodging.offset[j], lodging.offset[j] + padded(lodgers[j].bytes, alignment));
-        }
-        std::sort(taken.begin(), taken.end());
+        if (lodger.bytes == 0) continue;
+        const int64_t bytes = padded(lodger.bytes, alignment);
         int64_t offset = 0;
-        for (const auto& [begin, end] : taken) {
-            if (begin - offset >= padded(lodger.bytes, alignment)) break;
-            offset = std::max(offset, end);
+        for (const size_t j : placed) {
+            const int64_t begin = lodging.offset[j], end = begin + padded(lodgers[j].bytes, alignment);
+            if (begin - offset >= bytes) break;
+            if (end > offset && meet(lodgers[j], lodger)) offset = end;
         }
         lodging.offset[i] = offset;
         lodging.bytes = std::max(lodging.bytes, offset + lodger.bytes);
-        placed.push_back(i);
+        placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
+                                       [&](int64_t at, size_t j) { return at < lodging.offset[j]; }),
+                      i);
     }
     return lodging;
 }
