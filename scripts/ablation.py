@@ -104,7 +104,7 @@ def time_steps(arguments: argparse.Namespace, items: list[Item]) -> None:
             if len(times) > turn:
                 continue
             print(f"steps without {item.what}, turn {turn + 1} of {TURNS}", file=sys.stderr, flush=True)
-            command = [str(program), "bench", str(arguments.config), "--run", "2", "--json"]
+            command = [str(program), "bench", str(arguments.config), "--run", str(arguments.step_seconds), "--json"]
             result = subprocess.run(command + arguments.options + item.options, stdout=subprocess.PIPE, text=True)
             if result.returncode != 0:
                 raise SystemExit(result.returncode)
@@ -215,7 +215,7 @@ def seeds_of(text: str) -> list[int]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        usage="ablation.py CONFIG ITEMS [--seeds 1,2,3] [--target LOSS] [--out DIR] [--svg FILE] [--table-only]"
+        usage="ablation.py CONFIG ITEMS [--seeds 1,2,3] [--target LOSS] [--out DIR] [--svg FILE] [--step-seconds S] [--table-only]"
         " [--speedrun FILE] [-- OPTIONS of speedrun train]",
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path, metavar="CONFIG")
@@ -223,6 +223,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=seeds_of, default=[1, 2, 3], metavar="1,2,3", help="default: 1,2,3")
     parser.add_argument("--target", type=float, metavar="LOSS", help="default: record.target_loss; needs no training again")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: logs/ablation-CONFIG's name)")
+    parser.add_argument("--step-seconds", type=float, default=2, metavar="S", help="of each turn that measures an item's steps (default: 2)")
     parser.add_argument("--speedrun", type=Path, metavar="FILE", help="the program (default: as sweep.sh finds it)")
     parser.add_argument("--table-only", action="store_true", help="train nothing: the table of what is there")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="a picture of the differences; needs requirements.txt")

@@ -54,7 +54,7 @@ void dawdle(CpuStream& stream) {
 namespace testing {
 namespace {
 
-// "speedrun::GradientSync::launch(speedrun::Bucket const&)"
+// "speedrun::GradientSync::launch"
 std::string function_of(const void* address) {
     Dl_info info{};
     if (dladdr(address, &info) == 0 || !info.dli_sname) return "unknown";
@@ -62,7 +62,7 @@ std::string function_of(const void* address) {
     char* const name = abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status);
     const std::string text = status == 0 ? name : info.dli_sname;
     std::free(name);
-    return text;
+    return text.substr(0, text.find('('));
 }
 
 std::string name_of(const void* caller) {
@@ -141,13 +141,28 @@ bool same(const std::vector<Curve>& curves, const Curve& expected) {
     return !curves.empty();
 }
 
-// Trains in a process of its own: memory that is written too late or too early may hold ids, and a look-up of what is no id
-// ends the process.
-bool changes(const Mode& mode, uint64_t seed, const Curve& expected) {
+constexpr int kNoticed = 1, kFailed = 2;
+
+// A process of its own, which ends with what `work` returns.
+pid_t start(const std::function<int()>& work) {
     std::fflush(nullptr);
     const pid_t child = fork();
     if (child < 0) throw_internal("fork: {}", std::strerror(errno));
-    if (child == 0) _exit(same(curves_of(mode, seed), expected) ? 0 : 1);
+    if (child > 0) return child;
+    int code = kFailed;
+    try {
+        code = work();
+    } catch (const std::exception& error) {
+        std::printf("%s\n", error.what());
+    }
+    std::fflush(nullptr);
+    _exit(code);
+}
+
+// Trains in a process of its own: memory that is written too late or too early may hold ids, and a look-up of what is no id
+// ends the process.
+bool changes(const Mode& mode, uint64_t seed, const Curve& expected) {
+    const pid_t child = start([&] { return same(curves_of(mode, seed), expected) ? 0 : kNoticed; });
     int status = 0;
     if (waitpid(child, &status, 0) != child) throw_internal("waitpid: {}", std::strerror(errno));
     if (WIFSIGNALED(status)) std::printf("signal %d: ", WTERMSIG(status));
@@ -165,23 +180,42 @@ TEST(MissingWaitsTest, EachIsNoticed) {
         expected.push_back(curves[0]);
         for (const void* caller : callers) users[caller].push_back(i);
     }
-    std::map<std::string, int> unseen;  // by function
-    for (const auto& [caller, used_by] : users) {
+    const auto is_noticed = [&](const void* caller, const std::vector<size_t>& used_by) {
         removed = caller;
-        bool noticed = false;
-        const std::string name = function_of(caller), function = name.substr(0, name.find('('));
-        const uint64_t last = kNotShown.count(function) ? 10 : 60;
-        for (uint64_t seed = 10; seed <= last && !noticed; seed += 10) {
+        const uint64_t last = kNotShown.count(function_of(caller)) ? 10 : 60;
+        for (uint64_t seed = 10; seed <= last; seed += 10) {
             for (const size_t mode : used_by) {
-                noticed = noticed || changes(all[mode], seed, expected[mode]);
-                if (noticed) break;
+                if (changes(all[mode], seed, expected[mode])) return true;
             }
         }
-        removed = nullptr;
-        unseen[function] += !noticed;
-        std::printf("%s %s\n", noticed ? "noticed " : "not seen", name_of(caller).c_str());
-    }
+        return false;
+    };
     EXPECT_GE(users.size(), 14u) << "all of the engine's waits are here";
+    // They sleep most of the time, so several at once.
+    constexpr size_t kAtOnce = 6;
+    std::map<pid_t, const void*> at_work;
+    std::map<std::string, int> unseen;  // by function
+    const auto end_one = [&] {
+        int status = 0;
+        const pid_t child = ::wait(&status);
+        const auto of = at_work.find(child);
+        if (of == at_work.end())
+            throw_internal("wait: process {} is none of ours: {}", child, std::strerror(errno));
+        const void* caller = of->second;
+        at_work.erase(of);
+        EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) != kFailed)
+            << name_of(caller) << ": status " << status;
+        const bool noticed = WIFEXITED(status) && WEXITSTATUS(status) == kNoticed;
+        unseen[function_of(caller)] += !noticed;
+        std::printf("%s %s\n", noticed ? "noticed " : "not seen", name_of(caller).c_str());
+    };
+    for (const auto& [caller, used_by] : users) {
+        if (at_work.size() == kAtOnce) end_one();
+        at_work[start([&, caller = caller, &used_by = used_by] {
+            return is_noticed(caller, used_by) ? kNoticed : 0;
+        })] = caller;
+    }
+    while (!at_work.empty()) end_one();
     for (const auto& [function, count] : unseen) {
         const auto explained = kNotShown.find(function);
         EXPECT_LE(count, explained == kNotShown.end() ? 0 : explained->second)

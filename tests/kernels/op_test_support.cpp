@@ -25,6 +25,23 @@ Harness& harness(const BackendFactory& factory, int num_threads) {
     return *slot;
 }
 
+// Calls body.template operator()<Real>() with the type of a tensor's elements.
+template <class Body>
+auto with_type(DType dtype, Body&& body) {
+    switch (dtype) {
+        case DType::f32:
+            return body.template operator()<float>();
+        case DType::bf16:
+            return body.template operator()<Bf16>();
+        case DType::e4m3:
+            return body.template operator()<E4m3>();
+        case DType::e5m2:
+            return body.template operator()<E5m2>();
+        default:
+            return body.template operator()<int32_t>();
+    }
+}
+
 }  // namespace
 
 Harness::Harness(const BackendFactory& factory, int num_threads)
@@ -50,19 +67,17 @@ Tensor Harness::allocate(DType dtype, Dims dims, const void* values, bool consta
 }
 
 Tensor Harness::upload(const Matrix& values, DType dtype, Dims dims, bool constant) {
-    std::vector<float> f32(values.values.begin(), values.values.end());
-    std::vector<Bf16> bf16;
-    std::vector<E4m3> e4m3;
-    std::vector<E5m2> e5m2;
-    for (float value : f32) {
-        bf16.push_back(Bf16(value));
-        e4m3.push_back(E4m3(value));
-        e5m2.push_back(E5m2(value));
-    }
-    const void* source = f32.data();
-    if (dtype == DType::bf16) source = bf16.data();
-    if (dtype == DType::e4m3) source = e4m3.data();
-    if (dtype == DType::e5m2) source = e5m2.data();
+    const std::vector<char> bytes = with_type(dtype, [&]<class Real>() {
+        std::vector<char> result(values.values.size() * sizeof(Real));
+        char* to = result.data();
+        for (const double value : values.values) {
+            const auto real = static_cast<Real>(static_cast<float>(value));
+            std::memcpy(to, &real, sizeof real);
+            to += sizeof real;
+        }
+        return result;
+    });
+    const void* source = bytes.data();
     Tensor tensor = dims.size() ? allocate(dtype, dims, source, constant)
                                 : allocate(dtype, {values.rows, values.cols}, source, constant);
     if (tensor.numel() != values.size()) throw_internal("{} values for {}", values.size(), tensor.describe());
@@ -88,30 +103,20 @@ Tensor Harness::output(DType dtype, Dims dims) {
 Matrix Harness::read(const Tensor& tensor) {
     Matrix values(tensor.rows(), tensor.cols());
     if (values.empty()) return values;
-    const bool dtype_is_fp8 = is_fp8(tensor.dtype);
     const int64_t elements = (values.rows - 1) * tensor.row_stride + values.cols;
     std::vector<char> host(static_cast<size_t>(elements * size_of(tensor.dtype)));
     fetch(host.data(), tensor.data, static_cast<int64_t>(host.size()));
-    for (int64_t r = 0; r < values.rows; ++r) {
-        for (int64_t c = 0; c < values.cols; ++c) {
-            const char* element = host.data() + (r * tensor.row_stride + c) * size_of(tensor.dtype);
-            float f32 = 0.0f;
-            Bf16 bf16{};
-            int32_t i32 = 0;
-            E4m3 e4m3{};
-            E5m2 e5m2{};
-            if (tensor.dtype == DType::f32) std::memcpy(&f32, element, sizeof f32);
-            if (tensor.dtype == DType::bf16) std::memcpy(static_cast<void*>(&bf16), element, sizeof bf16);
-            if (tensor.dtype == DType::i32) std::memcpy(&i32, element, sizeof i32);
-            if (dtype_is_fp8) std::memcpy(&e4m3.bits, element, 1);
-            e5m2.bits = e4m3.bits;
-            values(r, c) = f32;
-            if (tensor.dtype == DType::e4m3) values(r, c) = e4m3;
-            if (tensor.dtype == DType::e5m2) values(r, c) = e5m2;
-            if (tensor.dtype == DType::bf16) values(r, c) = static_cast<float>(bf16);
-            if (tensor.dtype == DType::i32) values(r, c) = i32;
+    with_type(tensor.dtype, [&]<class Real>() {
+        double* to = values.values.data();
+        for (int64_t r = 0; r < values.rows; ++r) {
+            const char* from = host.data() + r * tensor.row_stride * size_of(tensor.dtype);
+            for (int64_t c = 0; c < values.cols; ++c, from += sizeof(Real)) {
+                Real real;
+                std::memcpy(static_cast<void*>(&real), from, sizeof real);
+                *to++ = real;
+            }
         }
-    }
+    });
     return values;
 }
 

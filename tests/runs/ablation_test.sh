@@ -7,7 +7,7 @@ command -v python3 >/dev/null 2>&1 || { echo "skipped: python3 is missing"; exit
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../expect.sh"
 . "$here/tiny_run.sh"
-ablation() { python3 "$here/../../scripts/ablation.py" "$@" --speedrun "$speedrun" -- --set schedule.steps=3 --set record.target_loss=50; }
+ablation() { python3 "$here/../../scripts/ablation.py" "$@" --step-seconds 0.1 --speedrun "$speedrun" -- --set schedule.steps=3 --set record.target_loss=50; }
 cell() { awk -F ' *[|] *' -v row="$1" -v column="$2" '$2 == row { print $column }' out; }
 loss_of() { sed -n 's/^ *"val_loss": \([0-9.]*\),*$/\1/p' "$1/summary.json"; }
 
@@ -70,5 +70,5 @@ expect 0 "| nothing | 1.0000 |  | 2000.0 ms | 2.0 s |" made --target 3
 expect 0 "| nothing | 1.0000 |  | 2000.0 ms | - |" made --target 0.9
 
 # A target that nobody reaches has no time.
-expect 0 "| nothing | [0-9.]* |  | [0-9.]* ms | - |" python3 "$here/../../scripts/ablation.py" tiny.json items.json --seeds 1 --out unreached --speedrun "$speedrun" -- --set schedule.steps=2 --set record.target_loss=0.01
+expect 0 "| nothing | [0-9.]* |  | [0-9.]* ms | - |" python3 "$here/../../scripts/ablation.py" tiny.json items.json --seeds 1 --out unreached --step-seconds 0.1 --speedrun "$speedrun" -- --set schedule.steps=2 --set record.target_loss=0.01
 exit $failures

@@ -8,7 +8,8 @@
 # knows, else this test fails and names it: whoever adds one says there which test runs it.
 #
 # Commands run as they stand, in a folder like the repository's root, whose build/release/speedrun shortens what it trains:
-# a model of 2 layers x 64, SPEEDRUN_README_STEPS steps (default: 4; with --trace 12), few validation tokens. In a line that is a pattern
+# a model of 2 layers x 64, SPEEDRUN_README_STEPS steps (default: 4; with --trace 12), few validation tokens; `bench` is as it stands, but for
+# 2 steps. In a line that is a pattern
 # (CONFIG, RUN_FOLDER, [--option VALUE] ...) what is in brackets is left out and the words are those of fill_in(); every
 # option in it must be in the command's --help.
 set -u
@@ -194,7 +195,13 @@ last() { for setting in schedule.steps=\$steps schedule.warmup_steps=0; do echo 
 steps=\${SPEEDRUN_README_STEPS:-4}
 case "\$*" in *--trace*) steps=12 ;; esac
 case "\$1 \${2:-}" in
-"train --help" | "records "*--help) ;;
+"train --help" | "records "*--help | "bench --help") ;;
+bench\ *)
+    case "\$*" in
+    *--run* | *--steps*) ;;
+    *) set -- "\$@" --steps 2 ;;
+    esac
+    ;;
 train\ *)
     shift
     case "\$*" in
