@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduction.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/ops/op_checks.h"
 
@@ -15,9 +16,8 @@ namespace speedrun {
 
 namespace {
 
+using cpu::head_of;
 using cpu::Vec;
-using Forward = op::ComposeHeadsForward;
-using Backward = op::ComposeHeadsBackward;
 using Map = float[ComposeHeadsOptions::kMostKeys];  // a number for each key that a query sees
 
 struct Seen {
@@ -34,11 +34,6 @@ Seen keys_of(const Arguments& a, int64_t i) {
 
 float weight(const Tensor& w, int64_t t, int64_t head) {
     return w.as<float>()[(w.rank == 2 ? t * w.row_stride : 0) + head];
-}
-
-template <class Real>
-Real* head_of(const Tensor& x, int64_t t, int64_t first_column) {
-    return x.as<Real>() + t * x.row_stride + first_column;
 }
 
 template <class Real>
@@ -110,7 +105,7 @@ float rstd_of(const Arguments& a, int64_t t) {
 }
 
 template <class Real>
-void forward_row(const Forward& a, int64_t i) {
+void forward_row(const op::ComposeHeadsForward& a, int64_t i) {
     const int64_t dim = a.options.head_dim;
     const Seen seen = keys_of(a, i);
     const float rstd = rstd_of(a, i);
@@ -155,7 +150,8 @@ void give(const Tensor& gradient, int64_t t, int64_t head, float value, bool acc
 
 // maps: [H][kMostKeys].
 template <class Real>
-void backward_query(const Backward& a, const Kept& kept, int64_t i, float* maps, float* partial) {
+void backward_query(const op::ComposeHeadsBackward& a, const Kept& kept, int64_t i, float* maps,
+                    float* partial) {
     const int64_t dim = a.options.head_dim, heads = a.options.num_heads;
     const Seen seen = keys_of(a, i);
     float *mixed = kept.mixed + i * a.options.keys, *dmixed = kept.dmixed + i * a.options.keys;
@@ -194,7 +190,7 @@ void backward_query(const Backward& a, const Kept& kept, int64_t i, float* maps,
 }
 
 template <class Real>
-void backward_queries(const Backward& a, const Kept& kept, int64_t chunk) {
+void backward_queries(const op::ComposeHeadsBackward& a, const Kept& kept, int64_t chunk) {
     const int64_t heads = a.options.num_heads;
     float* partial = kept.partial + chunk * 2 * heads;
     std::fill(partial, partial + 2 * heads, 0.0f);
@@ -204,7 +200,7 @@ void backward_queries(const Backward& a, const Kept& kept, int64_t chunk) {
 }
 
 template <class Real>
-void backward_key(const Backward& a, const Kept& kept, int64_t j) {
+void backward_key(const op::ComposeHeadsBackward& a, const Kept& kept, int64_t j) {
     const int64_t dim = a.options.head_dim, heads = a.options.num_heads, length = a.options.sequence_length;
     const int64_t end = std::min(j + a.options.keys, (j / length + 1) * length);
     const Seen queries{j, end - j};
@@ -230,7 +226,7 @@ void backward_key(const Backward& a, const Kept& kept, int64_t j) {
 
 }  // namespace
 
-void CpuOps::compose_heads_forward(const Forward& a, Stream& stream) {
+void CpuOps::compose_heads_forward(const op::ComposeHeadsForward& a, Stream& stream) {
     check(a);
     flops_ += 4 * a.options.num_heads * a.options.head_dim * visible_pairs(a.options, a.c.rows());
     cpu::submit(stream, "compose_heads_forward", [=] {
@@ -240,7 +236,7 @@ void CpuOps::compose_heads_forward(const Forward& a, Stream& stream) {
     });
 }
 
-void CpuOps::compose_heads_backward(const Backward& a, Stream& stream) {
+void CpuOps::compose_heads_backward(const op::ComposeHeadsBackward& a, Stream& stream) {
     check(a);
     const int64_t rows = a.dc.rows(), heads = a.options.num_heads;
     flops_ += 8 * heads * a.options.head_dim * visible_pairs(a.options, rows);

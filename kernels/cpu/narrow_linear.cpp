@@ -69,12 +69,10 @@ void unpack_row(float* row, const Real* from, int64_t count) {
     cpu::for_vectors(count, [&](int64_t i, auto width) { cpu::store(row + i, cpu::load(from + i, width)); });
 }
 
-using Backward = op::NarrowLinearBackward;
-
 constexpr int64_t kPartial = kMatrix + kRow;  // f32 of a chunk of rows: dW, db
 
 template <class Real>
-void backward_rows(const Backward& a, cpu::Range rows, const float* weight, float* partial) {
+void backward_rows(const op::NarrowLinearBackward& a, cpu::Range rows, const float* weight, float* partial) {
     const int64_t outputs = a.y.cols(), inputs = a.x.cols();
     std::fill(partial, partial + kPartial, 0.0f);
     float* const bias_sums = partial + kMatrix;
@@ -107,7 +105,7 @@ void backward_rows(const Backward& a, cpu::Range rows, const float* weight, floa
     }
 }
 
-void run(const Backward& a, float* scratch) {
+void run(const op::NarrowLinearBackward& a, float* scratch) {
     float *const weight = scratch, *const partial = scratch + kMatrix;
     with_weight(a.weight.dtype, a.x.dtype, [&]<class Weight, class Real>() {
         if (a.dx.present()) unpack<Weight>(weight, a.weight, false);

@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduction.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/ops/op_checks.h"
 
@@ -11,22 +12,17 @@ namespace speedrun {
 
 namespace {
 
+using cpu::row_of;
 using cpu::Vec;
 
 const float* optional(Tensor tensor) {
     return tensor.present() ? tensor.as<float>() : nullptr;
 }
 
-template <class Real>
-Real* row_of(const Tensor& x, int64_t t) {  // null where x is absent
-    return x.present() ? x.as<Real>() + t * x.row_stride : nullptr;
-}
-
 // norm_forward is mix_norm_forward without a mix: `sum` is absent, and `entered` receives x + delta.
-using Forward = op::MixNormForward;
 
 template <class Real>
-void forward_row(const Forward& f, int64_t t) {
+void forward_row(const op::MixNormForward& f, int64_t t) {
     const int64_t cols = f.x.cols();
     const Real* in = row_of<Real>(f.x, t);
     // The rounded sums are what backward will see, so go on from them.
@@ -72,26 +68,25 @@ void forward_row(const Forward& f, int64_t t) {
     });
 }
 
-void run(const Forward& f) {
+void run(const op::MixNormForward& f) {
     cpu::with_real(f.x.dtype, [&]<class Real>() {
         cpu::parallel_for(f.x.rows(), [&](int64_t t) { forward_row<Real>(f, t); });
     });
 }
 
 // norm_backward is mix_norm_backward without a mix: dz, dcoefficients and entered are absent.
-using Backward = op::MixNormBackward;
 
-bool has_parameters(const Backward& f) {
+bool has_parameters(const op::MixNormBackward& f) {
     return f.dgain.present() || f.dbias.present();
 }
 
 // f32 of a chunk of rows: dgain [C], dbias [C], dcoefficients [2].
-int64_t partial_size(const Backward& f) {
+int64_t partial_size(const op::MixNormBackward& f) {
     return 2 * f.s.cols() + 2;
 }
 
 template <class Real>
-void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
+void backward_rows(const op::MixNormBackward& f, cpu::Range rows, float* partial) {
     const int64_t cols = f.s.cols();
     const float inverse = 1.0f / static_cast<float>(cols);
     const float* gain = optional(f.gain);
@@ -149,7 +144,7 @@ void backward_rows(const Backward& f, cpu::Range rows, float* partial) {
     }
 }
 
-void run(const Backward& f, float* partial) {
+void run(const op::MixNormBackward& f, float* partial) {
     const int64_t cols = f.s.cols(), stride = partial_size(f);
     cpu::with_real(f.s.dtype, [&]<class Real>() {
         cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
@@ -168,18 +163,18 @@ void run(const Backward& f, float* partial) {
 
 void CpuOps::norm_forward(const op::NormForward& a, Stream& stream) {
     check(a);
-    const Forward f{.y = a.y,
-                    .sum = {},
-                    .entered = a.sum,
-                    .mean = a.mean,
-                    .rstd = a.rstd,
-                    .x = a.x,
-                    .delta = a.delta,
-                    .mix = {},
-                    .gain = a.gain,
-                    .bias = a.bias,
-                    .kind = a.kind,
-                    .epsilon = a.epsilon};
+    const op::MixNormForward f{.y = a.y,
+                               .sum = {},
+                               .entered = a.sum,
+                               .mean = a.mean,
+                               .rstd = a.rstd,
+                               .x = a.x,
+                               .delta = a.delta,
+                               .mix = {},
+                               .gain = a.gain,
+                               .bias = a.bias,
+                               .kind = a.kind,
+                               .epsilon = a.epsilon};
     cpu::submit(stream, "norm_forward", [f] { run(f); });
 }
 
@@ -190,22 +185,22 @@ void CpuOps::mix_norm_forward(const op::MixNormForward& a, Stream& stream) {
 
 void CpuOps::norm_backward(const op::NormBackward& a, Stream& stream) {
     check(a);
-    const Backward f{.dx = a.ds,
-                     .dz = {},
-                     .dcoefficients = {},
-                     .dgain = a.dgain,
-                     .dbias = a.dbias,
-                     .dy = a.dy,
-                     .s = a.s,
-                     .entered = {},
-                     .mix = {},
-                     .mean = a.mean,
-                     .rstd = a.rstd,
-                     .gain = a.gain,
-                     .dresidual = a.dresidual,
-                     .accumulate = a.accumulate,
-                     .accumulate_z = false,
-                     .kind = a.kind};
+    const op::MixNormBackward f{.dx = a.ds,
+                                .dz = {},
+                                .dcoefficients = {},
+                                .dgain = a.dgain,
+                                .dbias = a.dbias,
+                                .dy = a.dy,
+                                .s = a.s,
+                                .entered = {},
+                                .mix = {},
+                                .mean = a.mean,
+                                .rstd = a.rstd,
+                                .gain = a.gain,
+                                .dresidual = a.dresidual,
+                                .accumulate = a.accumulate,
+                                .accumulate_z = false,
+                                .kind = a.kind};
     float* partial = nullptr;
     if (has_parameters(f))
         partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * partial_size(f) * 4));

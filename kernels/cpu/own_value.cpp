@@ -3,6 +3,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduction.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/ops/op_checks.h"
 
@@ -10,9 +11,8 @@ namespace speedrun {
 
 namespace {
 
+using cpu::head_of;
 using cpu::Vec;
-using Forward = op::ExcludeOwnValueForward;
-using Backward = op::ExcludeOwnValueBackward;
 
 int64_t heads_of(const Tensor& alpha) {
     return alpha.rank == 2 ? alpha.cols() : alpha.numel();
@@ -25,12 +25,7 @@ float tanh_of_alpha(const Tensor& alpha, int64_t t, int64_t head) {
 }
 
 template <class Real>
-Real* head_of(const Tensor& x, int64_t t, int64_t first_column) {
-    return x.as<Real>() + t * x.row_stride + first_column;
-}
-
-template <class Real>
-void forward_row(const Forward& a, int64_t t) {
+void forward_row(const op::ExcludeOwnValueForward& a, int64_t t) {
     const int64_t heads = heads_of(a.alpha), dim = a.y.cols() / heads;
     for (int64_t h = 0; h < heads; ++h) {
         const Real *o = head_of<Real>(a.o, t, h * dim), *v = head_of<Real>(a.v, t, h * dim);
@@ -42,7 +37,7 @@ void forward_row(const Forward& a, int64_t t) {
             squares = fma(value, value, squares);
         });
         const float share = tanh_of_alpha(a.alpha, t, h) * cpu::sum(products) /
-                            std::max(cpu::sum(squares), Forward::kLeastSquare);
+                            std::max(cpu::sum(squares), op::ExcludeOwnValueForward::kLeastSquare);
         cpu::for_vectors(dim, [&](int64_t i, auto width) {
             cpu::store(y + i, cpu::load(o + i, width) - share * cpu::load(v + i, width), width);
         });
@@ -51,7 +46,7 @@ void forward_row(const Forward& a, int64_t t) {
 
 // Returns this token's part of dalpha.
 template <class Real>
-float backward_head(const Backward& a, int64_t t, int64_t h, int64_t dim) {
+float backward_head(const op::ExcludeOwnValueBackward& a, int64_t t, int64_t h, int64_t dim) {
     const Real *dy = head_of<Real>(a.dy, t, h * dim), *o = head_of<Real>(a.o, t, h * dim),
                *v = head_of<Real>(a.v, t, h * dim);
     Real *d_o = head_of<Real>(a.d_o, t, h * dim), *dv = head_of<Real>(a.dv, t, h * dim);
@@ -63,9 +58,9 @@ float backward_head(const Backward& a, int64_t t, int64_t h, int64_t dim) {
         squares = fma(value, value, squares);
     });
     const float factor = tanh_of_alpha(a.alpha, t, h), p = cpu::sum(products), q = cpu::sum(gradients),
-                square = cpu::sum(squares), n = std::max(square, Forward::kLeastSquare);
+                square = cpu::sum(squares), n = std::max(square, op::ExcludeOwnValueForward::kLeastSquare);
     const float of_o = factor * q / n, of_dy = factor * p / n,
-                of_v = square > Forward::kLeastSquare ? 2.0f * of_o * p / n : 0.0f;
+                of_v = square > op::ExcludeOwnValueForward::kLeastSquare ? 2.0f * of_o * p / n : 0.0f;
     cpu::for_vectors(dim, [&](int64_t i, auto width) {
         const Vec g = cpu::load(dy + i, width), value = cpu::load(v + i, width);
         Vec sum = of_v * value - (of_o * cpu::load(o + i, width) + of_dy * g);
@@ -78,7 +73,7 @@ float backward_head(const Backward& a, int64_t t, int64_t h, int64_t dim) {
 
 // partial: f32 [kReductionChunks][H], of an alpha that all tokens share.
 template <class Real>
-void backward_rows(const Backward& a, cpu::Range rows, float* partial) {
+void backward_rows(const op::ExcludeOwnValueBackward& a, cpu::Range rows, float* partial) {
     const int64_t heads = heads_of(a.alpha), dim = a.dy.cols() / heads;
     std::fill(partial, partial + heads, 0.0f);
     for (int64_t t = rows.begin; t < rows.end; ++t) {
@@ -96,7 +91,7 @@ void backward_rows(const Backward& a, cpu::Range rows, float* partial) {
 
 }  // namespace
 
-void CpuOps::exclude_own_value_forward(const Forward& a, Stream& stream) {
+void CpuOps::exclude_own_value_forward(const op::ExcludeOwnValueForward& a, Stream& stream) {
     check(a);
     cpu::submit(stream, "exclude_own_value_forward", [=] {
         cpu::with_real(a.y.dtype, [&]<class Real>() {
@@ -105,7 +100,7 @@ void CpuOps::exclude_own_value_forward(const Forward& a, Stream& stream) {
     });
 }
 
-void CpuOps::exclude_own_value_backward(const Backward& a, Stream& stream) {
+void CpuOps::exclude_own_value_backward(const op::ExcludeOwnValueBackward& a, Stream& stream) {
     check(a);
     const int64_t heads = heads_of(a.alpha);
     auto* partial =

@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduction.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/ops/op_checks.h"
 
@@ -8,6 +9,7 @@ namespace speedrun {
 
 namespace {
 
+using cpu::row_of;
 using cpu::Vec;
 
 // factor·c of a row and a head.
@@ -16,11 +18,6 @@ float weight_of(const WeightedTerm& term, int64_t t, int64_t head) {
     if (!c.present()) return term.factor;
     if (c.rank == 1) return term.factor * *c.as<float>();
     return term.factor * c.as<float>()[t * c.row_stride + (c.cols() > 1 ? head : 0)];
-}
-
-template <class Real>
-Real* row_of(const Tensor& x, int64_t t) {  // null where x is absent
-    return x.present() ? x.as<Real>() + t * x.row_stride : nullptr;
 }
 
 template <class Real>
@@ -47,8 +44,6 @@ void forward_row(const op::WeightedSumForward& a, int64_t t) {
     }
 }
 
-using Backward = op::WeightedSumBackward;
-
 // What one row needs of a term's gradients; `row` and `next` differ by one where the term is shifted.
 template <class Real>
 struct TermRow {
@@ -62,7 +57,7 @@ struct TermRow {
 
 // sums: of each coefficient that is one number, so far.
 template <class Real>
-void backward_row(const Backward& a, int64_t t, Vec* sums) {
+void backward_row(const op::WeightedSumBackward& a, int64_t t, Vec* sums) {
     const int64_t heads = coefficient_heads(a.terms), head_size = a.dy.cols() / heads;
     const int64_t place = t % a.sequence_length;
     const int count = count_terms(a.terms);
@@ -125,7 +120,7 @@ void backward_row(const Backward& a, int64_t t, Vec* sums) {
     }
 }
 
-void run(const Backward& a, float* partial) {
+void run(const op::WeightedSumBackward& a, float* partial) {
     const int64_t rows = a.dy.rows();
     const int count = count_terms(a.terms);
     cpu::with_real(a.dy.dtype, [&]<class Real>() {

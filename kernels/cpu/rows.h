@@ -1,0 +1,22 @@
+// Where a row of a tensor begins.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device/tensor.h"
+
+namespace speedrun::cpu {
+
+// x[t], or null where x is absent.
+template <class Real>
+Real* row_of(const Tensor& x, int64_t t) {
+    return x.present() ? x.as<Real>() + t * x.row_stride : nullptr;
+}
+
+// x[t, first_column], where a head begins. x is present.
+template <class Real>
+Real* head_of(const Tensor& x, int64_t t, int64_t first_column) {
+    return x.as<Real>() + t * x.row_stride + first_column;
+}
+
+}  // namespace speedrun::cpu
