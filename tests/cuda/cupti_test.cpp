@@ -160,6 +160,8 @@ TEST_F(CuptiTest, OneDeviceOfAProcessAtATime) {
 
 TEST(KernelNameTest, IsWhatAReaderLooksFor) {
     EXPECT_EQ(short_kernel_name("_ZN8speedrun12_GLOBAL__N_111norm_kernelIfEEvPT_l"), "norm_kernel<float>");
+    EXPECT_EQ(short_kernel_name("_ZN8speedrun11sum_norm_cu12_GLOBAL__N_111norm_kernelIfEEvPT_l"),
+              "norm_kernel<float>");
     EXPECT_EQ(short_kernel_name("ncclDevKernel_AllReduce"), "ncclDevKernel_AllReduce");
     EXPECT_EQ(short_kernel_name("_Z4pairSt4pairIilE"), "pair");
 }

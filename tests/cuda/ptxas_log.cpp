@@ -67,7 +67,8 @@ std::string short_name(const std::string& mangled) {
         abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
     if (status != 0) return mangled;
     std::string name = std::regex_replace(
-        std::string(text.get()), std::regex("speedrun::|\\(anonymous namespace\\)::|cuda::|^void "), "");
+        std::string(text.get()),
+        std::regex("speedrun::|\\(anonymous namespace\\)::|cuda::|[a-z0-9_]+_cu::|^void "), "");
     return name.substr(0, parameters_begin(name));
 }
 

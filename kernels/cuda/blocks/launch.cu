@@ -1,10 +1,8 @@
 // A launch on a GPU; the executor of tests/simt has its own.
 #include "kernels/cuda/blocks/launch.h"
 
-#include <cxxabi.h>
 #include <nvtx3/nvToolsExt.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -14,6 +12,7 @@
 #include <utility>
 
 #include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/device/kernel_name.h"
 
 namespace speedrun {
 
@@ -30,19 +29,15 @@ const char* label_of(const void* kernel, const LaunchSite& site) {
     const char* mangled = nullptr;
     std::string label = "kernel";
     if (cudaFuncGetName(&mangled, kernel) == cudaSuccess && mangled) {
-        int status = 0;
-        char* const text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
-        label = status == 0 ? text : mangled;
-        std::free(text);
-        for (const char* part : {"void ", "(anonymous namespace)::", "speedrun::", "attention::", "cuda::"}) {
+        label = short_kernel_name(mangled);
+        for (const char* part : {"attention::", "cuda::"})
             for (size_t at; (at = label.find(part)) != std::string::npos;) label.erase(at, std::strlen(part));
-        }
         if (label.rfind("map_kernel<", 0) == 0) {
             const size_t body = label.find(", ") + 2;
             const std::string file = std::filesystem::path(site.file).stem().string();
             label = file + "." + label.substr(body);
         }
-        label = label.substr(0, label.find_first_of("<("));
+        label = label.substr(0, label.find('<'));
         if (const size_t at = label.rfind("_kernel"); at != std::string::npos) label.erase(at);
     }
     return labels.emplace(kernel, std::move(label)).first->second.c_str();

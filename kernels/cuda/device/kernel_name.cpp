@@ -2,7 +2,9 @@
 
 #include <cxxabi.h>
 
+#include <cctype>
 #include <cstdlib>
+#include <string_view>
 
 namespace speedrun {
 
@@ -15,6 +17,14 @@ std::string short_kernel_name(const char* mangled) {
     for (const std::string& noise : {std::string("(anonymous namespace)::"), std::string("speedrun::")}) {
         for (size_t at = name.find(noise); at != std::string::npos; at = name.find(noise))
             name.erase(at, noise.size());
+    }
+    constexpr std::string_view kOfFile = "_cu::";  // a namespace of every .cu file
+    for (size_t at = name.find(kOfFile); at != std::string::npos; at = name.find(kOfFile)) {
+        size_t begin = at;
+        while (begin > 0 &&
+               (std::isalnum(static_cast<unsigned char>(name[begin - 1])) != 0 || name[begin - 1] == '_'))
+            --begin;
+        name.erase(begin, at + kOfFile.size() - begin);
     }
     // Outside of template arguments: the return type ends at a space, the arguments begin at a parenthesis.
     int depth = 0;

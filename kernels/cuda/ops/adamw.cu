@@ -11,6 +11,7 @@
 
 namespace speedrun {
 
+namespace adamw_cu {
 namespace {
 
 template <class Master, class Real, class Moment>
@@ -46,8 +47,10 @@ struct Step {
 };
 
 }  // namespace
+}  // namespace adamw_cu
 
 void CudaOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
+    using namespace adamw_cu;
     const int64_t count = a.master.numel();
     check(a);
     const double step = static_cast<double>(a.step);

@@ -5,6 +5,7 @@
 
 namespace speedrun {
 
+namespace add_cu {
 namespace {
 
 template <class Real>
@@ -22,8 +23,10 @@ struct Add {
 };
 
 }  // namespace
+}  // namespace add_cu
 
 void CudaOps::add(const op::Add& a, Stream& stream) {
+    using namespace add_cu;
     expect(a.y, a.x.dtype, {a.x.rows(), a.x.cols()}, "add y");
     expect(a.z, a.x.dtype, {a.x.rows(), a.x.cols()}, "add z");
     cuda::with_real(a.x.dtype, [&]<class Real>() {

@@ -31,6 +31,7 @@
 
 namespace speedrun {
 
+namespace attention_cu {
 namespace {
 
 using namespace attention;
@@ -199,8 +200,10 @@ void run_backward(const op::AttentionBackward& a, const Problem<kPlaced>& p, con
 }
 
 }  // namespace
+}  // namespace attention_cu
 
 void CudaOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
+    using namespace attention_cu;
     check(a);
     const Sizes sizes = sizes_of(a);
     flops_ += 4 * a.options.num_heads * a.options.head_dim * visible_pairs(a.options, a.q.rows());
@@ -210,6 +213,7 @@ void CudaOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
 }
 
 void CudaOps::attention_backward(const op::AttentionBackward& a, Stream& stream) {
+    using namespace attention_cu;
     check(a);
     const Sizes sizes = sizes_of(a);
     const int64_t heads = a.options.num_heads;

@@ -7,6 +7,7 @@
 
 namespace speedrun {
 
+namespace attention_merge_cu {
 namespace {
 
 template <class Real>
@@ -40,8 +41,10 @@ struct MergeAttention {
 };
 
 }  // namespace
+}  // namespace attention_merge_cu
 
 void CudaOps::merge_attention(const op::MergeAttention& a, Stream& stream) {
+    using namespace attention_merge_cu;
     check(a);
     const int64_t rows = a.o.rows(), cols = a.o.cols(), head_dim = cols / a.lse.rows();
     cuda::with_real(a.o.dtype, [&]<class Real>() {

@@ -10,11 +10,10 @@
 
 namespace speedrun {
 
+namespace compose_heads_cu {
 namespace {
 
 using namespace composed;
-using Forward = op::ComposeHeadsForward;
-using Backward = op::ComposeHeadsBackward;
 
 template <class Real>
 struct ForwardArguments {
@@ -257,8 +256,10 @@ unsigned blocks_of(const Sizes& s, int64_t rows) {
 }
 
 }  // namespace
+}  // namespace compose_heads_cu
 
-void CudaOps::compose_heads_forward(const Forward& a, Stream& stream) {
+void CudaOps::compose_heads_forward(const op::ComposeHeadsForward& a, Stream& stream) {
+    using namespace compose_heads_cu;
     check(a);
     flops_ += 4 * a.options.num_heads * a.options.head_dim * visible_pairs(a.options, a.c.rows());
     if (a.c.rows() == 0) return;
@@ -273,7 +274,8 @@ void CudaOps::compose_heads_forward(const Forward& a, Stream& stream) {
     });
 }
 
-void CudaOps::compose_heads_backward(const Backward& a, Stream& stream) {
+void CudaOps::compose_heads_backward(const op::ComposeHeadsBackward& a, Stream& stream) {
+    using namespace compose_heads_cu;
     check(a);
     const int64_t rows = a.dc.rows(), heads = a.options.num_heads;
     flops_ += 8 * heads * a.options.head_dim * visible_pairs(a.options, rows);

@@ -25,6 +25,7 @@
 
 namespace speedrun {
 
+namespace cross_entropy_cu {
 namespace {
 
 // bounded: capped so low that the cap stands in for the maximum.
@@ -273,8 +274,10 @@ void launch_loss(const op::CrossEntropy& a, const FinishedRows& finished, Launch
 }
 
 }  // namespace
+}  // namespace cross_entropy_cu
 
 void CudaOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
+    using namespace cross_entropy_cu;
     check(a);
     if (a.logits.rows() == 0) return;
     const LaunchSite site(stream);

@@ -22,6 +22,7 @@
 
 namespace speedrun {
 
+namespace cross_entropy_parts_cu {
 namespace {
 
 using loss::block_threads, loss::exp_approx, loss::Gradients, loss::GradientRow, loss::kTwiceLog2E;
@@ -254,8 +255,10 @@ void launch_of_parts(const op::CrossEntropyOfParts& a, const FinishedRows& finis
 }
 
 }  // namespace
+}  // namespace cross_entropy_parts_cu
 
 void CudaOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) {
+    using namespace cross_entropy_parts_cu;
     const int64_t rows = a.logits.rows();
     check(a);
     if (rows == 0) return;
@@ -272,6 +275,7 @@ void CudaOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) 
 }
 
 void CudaOps::cross_entropy_of_parts(const op::CrossEntropyOfParts& a, Stream& stream) {
+    using namespace cross_entropy_parts_cu;
     check(a);
     if (a.losses.numel() == 0) return;
     const LaunchSite site(stream);

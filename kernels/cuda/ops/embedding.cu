@@ -15,6 +15,7 @@
 
 namespace speedrun {
 
+namespace embedding_cu {
 namespace {
 
 // Which signs of a token's row change. Without kSigned it is empty, and none does.
@@ -211,8 +212,10 @@ void with_signs(const op::RowSigns& signs, Body&& body) {
 }
 
 }  // namespace
+}  // namespace embedding_cu
 
 void CudaOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
+    using namespace embedding_cu;
     const int64_t rows = a.out.rows(), cols = a.out.cols();
     expect(a.index, DType::i32, {rows}, "embedding index");
     expect(a.table, a.out.dtype, {a.table.rows(), cols}, "embedding table");
@@ -240,6 +243,7 @@ void CudaOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
 }
 
 void CudaOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream) {
+    using namespace embedding_cu;
     const int64_t rows = a.dout.rows(), cols = a.dout.cols(), limit = a.dtable.rows();
     expect(a.order, DType::i32, {2, rows}, "embedding order");
     expect(a.dtable, DType::f32, {limit, cols}, "embedding dtable");

@@ -13,6 +13,7 @@
 
 namespace speedrun {
 
+namespace fp8_cu {
 namespace {
 
 constexpr int kEdge = 64, kUnit = 8;  // rows and columns of a block's tile; bytes that a thread moves at once
@@ -204,8 +205,10 @@ void launch_product(const op::ScaledMatmul& a, LaunchSite site) {
 }
 
 }  // namespace
+}  // namespace fp8_cu
 
 void CudaOps::quantize(const op::Quantize& a, Stream& stream) {
+    using namespace fp8_cu;
     check(a);
     if (a.x.numel() == 0) return;
     const LaunchSite site(stream);
@@ -217,12 +220,14 @@ void CudaOps::quantize(const op::Quantize& a, Stream& stream) {
 }
 
 void CudaOps::renew_scales(const op::RenewScales& a, Stream& stream) {
+    using namespace fp8_cu;
     check(a);
     launch(renew_scales_kernel, 1, sizes::kWarp, 0, stream, a.scales.as<float>(), a.amax.as<float>(),
            a.factors.as<float>(), static_cast<int>(a.scales.numel()));
 }
 
 void CudaOps::scaled_matmul(const op::ScaledMatmul& a, Stream& stream) {
+    using namespace fp8_cu;
     check(a);
     flops_ += 2 * a.c.numel() * a.a.cols();
     if (library_ && library_->scaled_matmul(a, stream)) return;

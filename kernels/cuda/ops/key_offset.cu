@@ -7,6 +7,7 @@
 
 namespace speedrun {
 
+namespace key_offset_cu {
 namespace {
 
 template <class Real, bool kBackward>
@@ -53,13 +54,16 @@ void run(const Tensor& to, const Tensor& from, const KeyOffsetOptions& o, Launch
 }
 
 }  // namespace
+}  // namespace key_offset_cu
 
 void CudaOps::offset_keys_forward(const op::OffsetKeysForward& a, Stream& stream) {
+    using namespace key_offset_cu;
     check(a);
     run<false>(a.y, a.x, a.options, stream);
 }
 
 void CudaOps::offset_keys_backward(const op::OffsetKeysBackward& a, Stream& stream) {
+    using namespace key_offset_cu;
     check(a);
     run<true>(a.dx, a.dy, a.options, stream);
 }

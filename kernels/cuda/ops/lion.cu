@@ -7,6 +7,7 @@
 
 namespace speedrun {
 
+namespace lion_cu {
 namespace {
 
 template <class Real>
@@ -36,8 +37,10 @@ struct Lion {
 };
 
 }  // namespace
+}  // namespace lion_cu
 
 void CudaOps::lion_step(const op::LionStep& a, Stream& stream) {
+    using namespace lion_cu;
     check_step("lion_step", {a.master, a.momentum, a.grad}, a.parameter, a.grad_scale);
     cuda::with_real(a.parameter.dtype, [&]<class Real>() {
         const Lion<Real> body{a.parameter.data == a.master.data ? nullptr : a.parameter.as<Real>(),

@@ -21,6 +21,7 @@
 
 namespace speedrun {
 
+namespace matmul_cu {
 namespace {
 
 using namespace product;
@@ -131,19 +132,23 @@ void launch_product(const Product& x, void* workspace, Stream& stream) {
 }
 
 }  // namespace
+}  // namespace matmul_cu
 
 int64_t product_workspace(const Product& x) {
+    using namespace matmul_cu;
     const Plan plan = plan_of(x);
     return plan.splits > 1 ? plan.splits * plan.m * plan.n * 4 : 0;
 }
 
 void tile_product(const Product& x, void* workspace, Stream& stream) {
+    using namespace matmul_cu;
     if (x.a.dtype == DType::f32) return launch_product<float, float>(x, workspace, stream);
     if (x.c.dtype == DType::f32) return launch_product<Bf16, float>(x, workspace, stream);
     launch_product<Bf16, Bf16>(x, workspace, stream);
 }
 
 void CudaOps::matmul(const op::Matmul& a, Stream& stream) {
+    using namespace matmul_cu;
     if (a.accumulate && a.bias.present()) throw_internal("matmul: bias and accumulate exclude each other");
     if (a.a.rank != 2 || a.b.rank != 2 || a.c.rank != 2) {
         throw_internal("matmul: three matrices are needed: c {}, a {}, b {}", a.c.describe(), a.a.describe(),

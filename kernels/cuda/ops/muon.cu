@@ -10,6 +10,7 @@
 
 namespace speedrun {
 
+namespace muon_cu {
 namespace {
 
 template <class Real>
@@ -104,8 +105,10 @@ __global__ void __launch_bounds__(sizes::kReduceThreads)
 }
 
 }  // namespace
+}  // namespace muon_cu
 
 void CudaOps::muon_momentum(const op::MuonMomentum& a, Stream& stream) {
+    using namespace muon_cu;
     const int64_t count = a.momentum.numel();
     check(a);
     cuda::with_real(a.update.dtype, [&]<class Real>() {
@@ -119,6 +122,7 @@ void CudaOps::muon_momentum(const op::MuonMomentum& a, Stream& stream) {
 }
 
 void CudaOps::muon_apply(const op::MuonApply& a, Stream& stream) {
+    using namespace muon_cu;
     const int64_t count = a.master.numel();
     check(a);
     cuda::with_real(a.update.dtype, [&]<class Update>() {
@@ -139,6 +143,7 @@ void CudaOps::muon_apply(const op::MuonApply& a, Stream& stream) {
 }
 
 void CudaOps::polar_normalize(Tensor x, float epsilon, Stream& stream) {
+    using namespace muon_cu;
     if (x.rank != 3) throw_internal("polar_normalize: x must be [n,R,C], not {}", x.describe());
     const int64_t matrices = x.shape[0], count = x.shape[1] * x.shape[2];
     if (x.numel() == 0) return;

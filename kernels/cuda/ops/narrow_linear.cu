@@ -9,6 +9,7 @@
 
 namespace speedrun {
 
+namespace narrow_linear_cu {
 namespace {
 
 __device__ __forceinline__ float activated(float z, GateActivation activation) {
@@ -256,8 +257,10 @@ Operands<Real> operands(const Call& a) {
 }
 
 }  // namespace
+}  // namespace narrow_linear_cu
 
 void CudaOps::narrow_linear_forward(const op::NarrowLinearForward& a, Stream& stream) {
+    using namespace narrow_linear_cu;
     check(a);
     if (a.x.rows() == 0) return;
     const float* const bias = a.bias.present() ? a.bias.as<float>() : nullptr;
@@ -274,6 +277,7 @@ void CudaOps::narrow_linear_forward(const op::NarrowLinearForward& a, Stream& st
 }
 
 void CudaOps::narrow_linear_backward(const op::NarrowLinearBackward& a, Stream& stream) {
+    using namespace narrow_linear_cu;
     check(a);
     const int64_t outputs = a.y.cols(), cols = a.x.cols(), chunks = column_chunks(a.x.rows());
     auto* const partial =

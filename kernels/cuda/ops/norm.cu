@@ -8,6 +8,7 @@
 
 namespace speedrun {
 
+namespace norm_cu {
 namespace {
 
 using namespace norm;
@@ -39,8 +40,10 @@ void launch_backward(const BackwardArguments<Real>& a, bool aligned, unsigned bl
 }
 
 }  // namespace
+}  // namespace norm_cu
 
 void CudaOps::norm_forward(const op::NormForward& a, Stream& stream) {
+    using namespace norm_cu;
     check(a);
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         launch_forward<false>(forward_arguments<Real>(a, a.sum),
@@ -50,6 +53,7 @@ void CudaOps::norm_forward(const op::NormForward& a, Stream& stream) {
 }
 
 void CudaOps::mix_norm_forward(const op::MixNormForward& a, Stream& stream) {
+    using namespace norm_cu;
     check(a);
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         auto arguments = forward_arguments<Real>(a, a.entered);
@@ -64,6 +68,7 @@ void CudaOps::mix_norm_forward(const op::MixNormForward& a, Stream& stream) {
 }
 
 void CudaOps::norm_backward(const op::NormBackward& a, Stream& stream) {
+    using namespace norm_cu;
     check(a);
     norm_parameters(a.dgain, a.dbias, a.dy, a.s, a.mean, a.rstd, a.accumulate, a.kind,
                     stream);  // before ds, which may alias dy
@@ -76,6 +81,7 @@ void CudaOps::norm_backward(const op::NormBackward& a, Stream& stream) {
 }
 
 void CudaOps::mix_norm_backward(const op::MixNormBackward& a, Stream& stream) {
+    using namespace norm_cu;
     check(a);
     norm_parameters(a.dgain, a.dbias, a.dy, a.s, a.mean, a.rstd, a.accumulate, a.kind,
                     stream);  // before dx, which may alias dy
@@ -101,6 +107,7 @@ void CudaOps::mix_norm_backward(const op::MixNormBackward& a, Stream& stream) {
 
 void CudaOps::norm_parameters(Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean, Tensor rstd,
                               bool accumulate, NormKind kind, Stream& stream) {
+    using namespace norm_cu;
     if (!dgain.present() && !dbias.present()) return;
     const int64_t rows = s.rows(), cols = s.cols(), chunks = column_chunks(rows);
     auto* const partial = static_cast<float*>(workspace(stream, chunks * 2 * cols * int64_t{sizeof(float)}));

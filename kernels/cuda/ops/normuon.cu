@@ -12,6 +12,7 @@
 
 namespace speedrun {
 
+namespace normuon_cu {
 namespace {
 
 // sums[row] = Σ squares; a warp per row, of all matrices.
@@ -102,8 +103,10 @@ struct ScaleLines {
 };
 
 }  // namespace
+}  // namespace normuon_cu
 
 void CudaOps::normuon_scale(const op::NormuonScale& a, Stream& stream) {
+    using namespace normuon_cu;
     check(a);
     if (a.update.numel() == 0) return;
     const int64_t matrices = a.update.shape[0], rows = a.update.shape[1], cols = a.update.shape[2];

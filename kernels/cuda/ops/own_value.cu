@@ -8,10 +8,8 @@
 
 namespace speedrun {
 
+namespace own_value_cu {
 namespace {
-
-using Forward = op::ExcludeOwnValueForward;
-using Backward = op::ExcludeOwnValueBackward;
 
 // One number for each head, or one for each head of each token.
 struct Alpha {
@@ -63,7 +61,8 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
     product = group_sum(product, group);
     square = group_sum(square, group);
     if (!live) return;
-    const float share = a.alpha.tanh_at(row, head) * product / fmaxf(square, Forward::kLeastSquare);
+    const float share =
+        a.alpha.tanh_at(row, head) * product / fmaxf(square, op::ExcludeOwnValueForward::kLeastSquare);
     for (int col = begin; col < dim; col += stride) {
         if (stride < dim) {
             o = load_vector<W>(a.o.at(row, offset + col));
@@ -117,9 +116,10 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
         q = group_sum(q, group);
         square = group_sum(square, group);
         if (!live) continue;
-        const float factor = a.alpha.tanh_at(row, head), n = fmaxf(square, Forward::kLeastSquare),
-                    of_o = factor * q / n, of_dy = factor * p / n,
-                    of_v = square > Forward::kLeastSquare ? 2.0f * of_o * p / n : 0.0f,
+        const float factor = a.alpha.tanh_at(row, head),
+                    n = fmaxf(square, op::ExcludeOwnValueForward::kLeastSquare), of_o = factor * q / n,
+                    of_dy = factor * p / n,
+                    of_v = square > op::ExcludeOwnValueForward::kLeastSquare ? 2.0f * of_o * p / n : 0.0f,
                     term = (factor * factor - 1.0f) * p * q / n;
         for (int col = begin; col < dim; col += stride) {
             if (stride < dim) {
@@ -163,8 +163,10 @@ void with_heads(const Tensor& like, const Tensor& alpha, std::initializer_list<T
 }
 
 }  // namespace
+}  // namespace own_value_cu
 
-void CudaOps::exclude_own_value_forward(const Forward& a, Stream& stream) {
+void CudaOps::exclude_own_value_forward(const op::ExcludeOwnValueForward& a, Stream& stream) {
+    using namespace own_value_cu;
     check(a);
     if (a.y.rows() == 0) return;
     cuda::with_real(a.y.dtype, [&]<class Real>() {
@@ -178,7 +180,8 @@ void CudaOps::exclude_own_value_forward(const Forward& a, Stream& stream) {
     });
 }
 
-void CudaOps::exclude_own_value_backward(const Backward& a, Stream& stream) {
+void CudaOps::exclude_own_value_backward(const op::ExcludeOwnValueBackward& a, Stream& stream) {
+    using namespace own_value_cu;
     check(a);
     const int64_t chunks = column_chunks(a.dy.rows());
     const bool shared = a.alpha.rank != 2;

@@ -13,6 +13,7 @@
 
 namespace speedrun {
 
+namespace polar_express_cu {
 namespace {
 
 Tensor matrices_of(Tensor batch, int64_t begin, int64_t count) {
@@ -22,8 +23,10 @@ Tensor matrices_of(Tensor batch, int64_t begin, int64_t count) {
 }
 
 }  // namespace
+}  // namespace polar_express_cu
 
 void CudaOps::gram(const op::Gram& a, Stream& stream) {
+    using namespace polar_express_cu;
     const Tensor x = a.x;
     if (x.rank != 3) throw_internal("gram: x must be [n,R,C], not {}", x.describe());
     const int64_t n = x.shape[0], rows = x.shape[1], cols = x.shape[2];
@@ -35,6 +38,7 @@ void CudaOps::gram(const op::Gram& a, Stream& stream) {
 }
 
 void CudaOps::polar_express(const op::PolarExpress& call, Stream& stream) {
+    using namespace polar_express_cu;
     const Tensor x = call.x, scratch = call.workspace;
     if (x.rank != 3) throw_internal("polar_express: x must be [n,R,C], not {}", x.describe());
     const int64_t n = x.shape[0], rows = x.shape[1], cols = x.shape[2], side = std::min(rows, cols);

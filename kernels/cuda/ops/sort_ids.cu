@@ -12,6 +12,7 @@
 
 namespace speedrun {
 
+namespace sort_ids_cu {
 namespace {
 
 constexpr int kDigits = 1 << sizes::kSortDigitBits;
@@ -131,8 +132,10 @@ __global__ void __launch_bounds__(sizes::kSortThreads)
 constexpr int64_t kPlaceSharedBytes = sizes::kSortTile * 12 + kDigits * 8;
 
 }  // namespace
+}  // namespace sort_ids_cu
 
 void CudaOps::sort_ids(const op::SortIds& a, Stream& stream) {
+    using namespace sort_ids_cu;
     const int64_t count = a.index.numel();
     expect(a.index, DType::i32, {count}, "sort_ids index");
     expect(a.order, DType::i32, {2, count}, "sort_ids order");

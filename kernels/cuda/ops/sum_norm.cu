@@ -11,6 +11,7 @@
 
 namespace speedrun {
 
+namespace sum_norm_cu {
 namespace {
 
 using norm::kRowsOfBlock, norm::kept_chunks;
@@ -94,8 +95,10 @@ void with_sizes(bool aligned, int64_t cols, int count, Body&& body) {
 }
 
 }  // namespace
+}  // namespace sum_norm_cu
 
 void CudaOps::sum_norm_forward(const op::SumNormForward& a, Stream& stream) {
+    using namespace sum_norm_cu;
     check(a);
     const op::WeightedSumForward first = a.first();
     const op::NormForward second = a.second();
@@ -121,6 +124,7 @@ void CudaOps::sum_norm_forward(const op::SumNormForward& a, Stream& stream) {
 }
 
 void CudaOps::sum_norm_backward(const op::SumNormBackward& a, Stream& stream) {
+    using namespace sum_norm_cu;
     check(a);
     norm_parameters(a.dgain, a.dbias, a.dy, a.s, a.mean, a.rstd, a.accumulate, a.kind,
                     stream);  // before a dsource, which may alias dy

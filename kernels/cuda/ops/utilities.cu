@@ -9,6 +9,7 @@
 
 namespace speedrun {
 
+namespace utilities_cu {
 namespace {
 
 template <class Real>
@@ -180,8 +181,10 @@ int64_t reduce_bytes(Tensor x) {
 }
 
 }  // namespace
+}  // namespace utilities_cu
 
 void CudaOps::fill(const op::Fill& a, Stream& stream) {
+    using namespace utilities_cu;
     cuda::expect_flat(a.x, "fill");
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.x}), [&]<int W>() {
@@ -191,6 +194,7 @@ void CudaOps::fill(const op::Fill& a, Stream& stream) {
 }
 
 void CudaOps::scale(const op::Scale& a, Stream& stream) {
+    using namespace utilities_cu;
     cuda::expect_flat(a.x, "scale");
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.x}), [&]<int W>() {
@@ -200,6 +204,7 @@ void CudaOps::scale(const op::Scale& a, Stream& stream) {
 }
 
 void CudaOps::cast(const op::Cast& a, Stream& stream) {
+    using namespace utilities_cu;
     cuda::expect_flat(a.out, "cast out");
     cuda::expect_flat(a.in, "cast in");
     if (a.out.numel() != a.in.numel())
@@ -214,6 +219,7 @@ void CudaOps::cast(const op::Cast& a, Stream& stream) {
 }
 
 void CudaOps::accumulate(const op::Accumulate& a, Stream& stream) {
+    using namespace utilities_cu;
     expect(a.sum, DType::f32, {a.x.rows(), a.x.cols()}, "accumulate sum");
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.sum, a.x}), [&]<int W>() {
@@ -224,6 +230,7 @@ void CudaOps::accumulate(const op::Accumulate& a, Stream& stream) {
 }
 
 void CudaOps::norm_term(const op::NormTerm& a, Stream& stream) {
+    using namespace utilities_cu;
     expect(a.out, DType::f32, {1}, "norm_term out");
     cuda::expect_flat(a.x, "norm_term");
     void* const partial = workspace(stream, reduce_bytes(a.x));
@@ -240,6 +247,7 @@ void CudaOps::norm_term(const op::NormTerm& a, Stream& stream) {
 }
 
 void CudaOps::sum(const op::Sum& a, Stream& stream) {
+    using namespace utilities_cu;
     expect(a.out, DType::f32, {1}, "sum out");
     cuda::expect_flat(a.x, "sum");
     if (a.x.dtype != DType::f32) throw_internal("sum: f32 is needed, not {}", a.x.describe());
@@ -247,12 +255,14 @@ void CudaOps::sum(const op::Sum& a, Stream& stream) {
 }
 
 void CudaOps::count_nonfinite(const op::CountNonfinite& a, Stream& stream) {
+    using namespace utilities_cu;
     expect(a.out, DType::f32, {1}, "count_nonfinite out");
     cuda::expect_flat(a.x, "count_nonfinite");
     reduce_tensor<Nonfinite>(a.out, a.x, false, workspace(stream, reduce_bytes(a.x)), stream);
 }
 
 void CudaOps::clip_coefficient(const op::ClipCoefficient& a, Stream& stream) {
+    using namespace utilities_cu;
     expect(a.coefficient, DType::f32, {1}, "clip coefficient");
     expect(a.norm, DType::f32, {1}, "clip norm");
     expect(a.terms, DType::f32, {a.terms.numel()}, "clip terms");
@@ -261,6 +271,7 @@ void CudaOps::clip_coefficient(const op::ClipCoefficient& a, Stream& stream) {
 }
 
 void CudaOps::column_sum(const op::ColumnSum& a, Stream& stream) {
+    using namespace utilities_cu;
     const int64_t rows = a.x.rows(), cols = a.x.cols();
     expect(a.out, DType::f32, {cols}, "column_sum out");
     if (cols == 0) return;

@@ -15,6 +15,7 @@
 
 namespace speedrun {
 
+namespace weighted_sum_cu {
 namespace {
 
 using namespace weighted;
@@ -118,8 +119,10 @@ void with_sizes(bool aligned, int64_t head_size, int count, Body&& body) {
 }
 
 }  // namespace
+}  // namespace weighted_sum_cu
 
 void CudaOps::weighted_sum_forward(const op::WeightedSumForward& a, Stream& stream) {
+    using namespace weighted_sum_cu;
     check(a);
     const int count = count_terms(a.terms);
     const int64_t head_size = a.y.cols() / coefficient_heads(a.terms);
@@ -131,6 +134,7 @@ void CudaOps::weighted_sum_forward(const op::WeightedSumForward& a, Stream& stre
 }
 
 void CudaOps::weighted_sum_backward(const op::WeightedSumBackward& a, Stream& stream) {
+    using namespace weighted_sum_cu;
     check(a);
     const int count = count_terms(a.terms);
     const int64_t head_size = a.dy.cols() / coefficient_heads(a.terms);
@@ -158,6 +162,7 @@ void CudaOps::weighted_sum_backward(const op::WeightedSumBackward& a, Stream& st
 
 void CudaOps::finish_coefficients(const op::WeightedSumBackward& a, const float* partial, int64_t blocks,
                                   Stream& stream) {
+    using namespace weighted_sum_cu;
     const int count = count_terms(a.terms);
     FinishArguments finish{};
     finish.partial = partial;
