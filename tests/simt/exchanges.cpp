@@ -38,8 +38,9 @@ Exchange& Executor::arrive(uint32_t mask, const void* value, size_t bytes, Where
         exchange->where = where;
         open_[warp].push_back(exchange);
     }
+    const char *const file = exchange->where.file_name(), *const own = where.file_name();
     if (exchange->bytes != bytes || exchange->where.line() != where.line() ||
-        std::strcmp(exchange->where.file_name(), where.file_name()) != 0) {
+        (file != own && std::strcmp(file, own) != 0)) {
         fail(fmt::format("lanes of a warp are in different exchanges: others at line {}",
                          exchange->where.line()),
              &where);
@@ -54,13 +55,13 @@ Exchange& Executor::arrive(uint32_t mask, const void* value, size_t bytes, Where
         // CUDA's.
         if (options_.watch && bytes == 0 && mask == ~0u) options_.watch->warp_barrier(warp);
         std::erase(open_[warp], exchange);
-        std::vector<Thread*> lanes;
+        met_.clear();
         for (unsigned i = 0; i < kWarpSize; ++i) {
             if (!(mask >> i & 1u)) continue;
             threads_[first + i].state = Thread::State::ready;
-            lanes.push_back(&threads_[first + i]);
+            met_.push_back(&threads_[first + i]);
         }
-        make_ready(lanes);
+        make_ready(met_);
     }
     suspend();
     return *exchange;

@@ -71,6 +71,7 @@ class Executor {
 
     std::vector<Thread> threads_;
     std::vector<Thread*> ready_;  // a stack: the last one runs next, unless the order is random
+    std::vector<Thread*> met_;    // lanes of the exchange that is over
     std::vector<uint32_t> shared_;
     Thread* running_ = nullptr;
     Thread* next_ = nullptr;

@@ -17,17 +17,19 @@ namespace speedrun {
 namespace {
 
 // FLOP/s of a large product in the compute type: what MFU is a share of. Smaller on a CPU than the one that
-// `bench` measures: a run starts with it. Under an emulator products of 1024 take minutes, and one of 256,
-// which takes a millisecond on a processor, has to do.
+// `bench` measures: a run starts with it. Few cores with vectors alone are at their best at 512 already, which takes an eighth of
+// the time of 1024; matrix registers and many cores are not. Under an emulator such products take minutes, and one of 256, which
+// takes a millisecond on a processor, has to do.
 double measure_product_ceiling(Runtime& runtime) {
     const auto rate = [&](int64_t size, int rounds) {
         return LargeProduct(runtime.device(), runtime.ops(), runtime.compute(), runtime.real(), size)
             .rate(rounds);
     };
     if (runtime.threads() == 0) return rate(8192, 4);
-    constexpr double kEmulated = 1e8;  // FLOP/s; a core with AVX2 has a hundred times that
-    const double small = rate(256, 1);
-    return small < kEmulated ? small : rate(1024, 4);
+    constexpr double kEmulated = 1e8, kFewCores = 2e11;  // FLOP/s; a core with AVX2 has 3e10 to 1e11
+    const double small = rate(256, 2);
+    if (small < kEmulated) return small;
+    return rate(small < kFewCores ? 512 : 1024, 4);
 }
 
 }  // namespace

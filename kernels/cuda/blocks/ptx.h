@@ -8,6 +8,7 @@
 // lanes together; blocks are one-dimensional.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "kernels/cuda/blocks/launch.h"
@@ -51,16 +52,22 @@ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
     const auto multiply = [&](auto&& of) {
         const int g = lane_id() / 4, t = lane_id() % 4;
         float a_rows[2][16], b_columns[2][16];  // of the rows and columns that this lane's sums need
-        for (int k = 0; k < 16; ++k) {
-            const int holder = k % 8 / 2, upper = k / 8;
+        for (int holder = 0; holder < 4; ++holder) {
+            const Registers row = of(4 * g + holder),
+                            columns[] = {of(8 * t + holder), of(8 * t + 4 + holder)};
             for (int i = 0; i < 2; ++i) {
-                a_rows[i][k] = half_of(of(4 * g + holder).a[2 * upper + i], k % 2);
-                b_columns[i][k] = half_of(of(4 * (2 * t + i) + holder).b[upper], k % 2);
+                for (int upper = 0; upper < 2; ++upper) {
+                    for (int half = 0; half < 2; ++half) {
+                        const int k = 8 * upper + 2 * holder + half;
+                        a_rows[i][k] = half_of(row.a[2 * upper + i], half);
+                        b_columns[i][k] = half_of(columns[i].b[upper], half);
+                    }
+                }
             }
         }
         Sums sums{{c[0], c[1], c[2], c[3]}};
-        for (int i = 0; i < 4; ++i) {
-            for (int k = 0; k < 16; ++k) sums.c[i] += a_rows[i / 2][k] * b_columns[i % 2][k];
+        for (int k = 0; k < 16; ++k) {
+            for (int i = 0; i < 4; ++i) sums.c[i] += a_rows[i / 2][k] * b_columns[i % 2][k];
         }
         return sums;
     };
@@ -68,6 +75,18 @@ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
     const Sums sums = simt::exchange(~0u, Registers{{a[0], a[1], a[2], a[3]}, {b0, b1}}, multiply);
     std::copy_n(sums.c, 4, c);
 }
+
+// The 256 numbers of a type of 8 bits.
+template <class Fp8>
+inline const std::array<float, 256> kNumbersOf = [] {
+    std::array<float, 256> all{};
+    for (unsigned bits = 0; bits < all.size(); ++bits) {
+        Fp8 number;
+        number.bits = static_cast<uint8_t>(bits);
+        all[bits] = number;
+    }
+    return all;
+}();
 
 template <class A, class B>
 void mma_fp8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -77,20 +96,26 @@ void mma_fp8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     struct Sums {
         float c[4];
     };
-    const auto number = [](auto type, uint32_t four, int index) -> float {
-        type.bits = static_cast<uint8_t>(four >> 8 * index);
-        return type;
-    };
     simt::count_mma();
     const Sums sums = simt::exchange(~0u, Registers{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [&](auto&& of) {
         const int g = lane_id() / 4, t = lane_id() % 4;
-        Sums own{{c[0], c[1], c[2], c[3]}};
-        for (int i = 0; i < 4; ++i) {
-            for (int k = 0; k < 32; ++k) {
-                const int holder = k % 16 / 4, upper = k / 16;
-                own.c[i] += number(A{}, of(4 * g + holder).a[2 * upper + i / 2], k % 4) *
-                            number(B{}, of(4 * (2 * t + i % 2) + holder).b[upper], k % 4);
+        float a_rows[2][32], b_columns[2][32];
+        for (int holder = 0; holder < 4; ++holder) {
+            const Registers row = of(4 * g + holder),
+                            columns[] = {of(8 * t + holder), of(8 * t + 4 + holder)};
+            for (int i = 0; i < 2; ++i) {
+                for (int upper = 0; upper < 2; ++upper) {
+                    for (int byte = 0; byte < 4; ++byte) {
+                        const int k = 16 * upper + 4 * holder + byte;
+                        a_rows[i][k] = kNumbersOf<A>[row.a[2 * upper + i] >> 8 * byte & 0xffu];
+                        b_columns[i][k] = kNumbersOf<B>[columns[i].b[upper] >> 8 * byte & 0xffu];
+                    }
+                }
             }
+        }
+        Sums own{{c[0], c[1], c[2], c[3]}};
+        for (int k = 0; k < 32; ++k) {
+            for (int i = 0; i < 4; ++i) own.c[i] += a_rows[i / 2][k] * b_columns[i % 2][k];
         }
         return own;
     });
