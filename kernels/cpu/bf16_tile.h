@@ -141,6 +141,7 @@ struct PairTile {
     static constexpr int64_t kDirectDepth = 4096, kPackedDepth = 1024;
     // At once where sums pass through memory: strip and panel fit the first-level cache.
     static constexpr int64_t kCachedWords = 192;
+    static constexpr bool kPanelStays = false;
     static constexpr bool kRowsFirst = false;
     static constexpr int64_t kDepthUnit = kLanes;
 

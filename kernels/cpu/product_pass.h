@@ -161,10 +161,18 @@ struct ProductPass {
                                        ? ceil_div(words(), Tile::kCachedWords)
                                        : 1;
             const int64_t step = ceil_div(words(), pieces);
+            const auto tile_of_piece = [&](int64_t i, int64_t n, int64_t p) {
+                tile_at(m0, i, end, n, p, std::min(step, words() - p));
+            };
             for (int64_t n = first; n < last; n += Tile::kPanel) {
-                for (int64_t p = 0; p < words(); p += step) {
-                    for (int64_t i = begin; i < end; i += Tile::kRows)
-                        tile_at(m0, i, end, n, p, std::min(step, words() - p));
+                if constexpr (Tile::kPanelStays) {  // piece after piece, while a tile of c is in the cache too
+                    for (int64_t i = begin; i < end; i += Tile::kRows) {
+                        for (int64_t p = 0; p < words(); p += step) tile_of_piece(i, n, p);
+                    }
+                } else {
+                    for (int64_t p = 0; p < words(); p += step) {
+                        for (int64_t i = begin; i < end; i += Tile::kRows) tile_of_piece(i, n, p);
+                    }
                 }
             }
         }

@@ -135,7 +135,6 @@ void Executor::run_block(dim3 index) {
             idle_.push_back(std::move(fiber));
         } else {
             running_->fiber = std::move(fiber);
-            next_ = pick();
         }
     }
     position = nullptr;
@@ -199,8 +198,24 @@ void Executor::finished(Thread& thread) {
     }
 }
 
+// Straight to the next thread if that one waits too: by way of the scheduler it would be two switches.
 void Executor::suspend() {
-    scheduler_ = std::move(scheduler_).resume();
+    next_ = pick();
+    if (next_ == running_) return;
+    boost::context::fiber by;
+    if (!next_ || next_->state == Thread::State::fresh) {
+        by = std::move(scheduler_).resume();
+    } else {
+        Thread& from = *running_;
+        ++statistics.switches;
+        running_ = next_;
+        position = &next_->position;
+        by = std::move(next_->fiber).resume_with([&from](boost::context::fiber&& own) {
+            from.fiber = std::move(own);
+            return boost::context::fiber();
+        });
+    }
+    if (by) scheduler_ = std::move(by);  // it was not another thread
 }
 
 Thread* Executor::pick() {
