@@ -9,8 +9,8 @@
 
 namespace speedrun::cpu {
 
-// What becomes of a tile's sums. `Result` is the type of c. Whole tiles that are stored as they are, or added
-// to what c holds, stay in registers; the rest goes through memory, vector by vector.
+// What becomes of a tile's sums. `Result` is the type of c. Whole tiles stay in registers, unless their sums are not those of c or
+// have a scale; the rest goes through memory, vector by vector.
 template <class Result>
 struct Finish {
     const Product& g;
@@ -38,10 +38,12 @@ struct Finish {
         Result* to = c() + row * g.c_stride + column;
         const Result* from = before() + row * g.c_stride + column;
         const float scale = factor();
+        const float* const bias = bias_of(column);
         for (int64_t i = 0; i < rows; ++i, values += Columns, to += g.c_stride, from += g.c_stride) {
 #pragma GCC unroll 4
             for (int64_t j = 0; j < Columns; j += kLanes) {
                 Vec x = load(values + j);
+                if (bias) x += load(bias + j);
                 if (scale != 0.0f) x = fma(scale, load(from + j), x);
                 store(to + j, x);
             }
@@ -69,9 +71,9 @@ struct Finish {
     }
 
   private:
-    // Are sums the result, but for what beta says?
+    // Are sums the result, but for what beta and bias say?
     bool plain() const {
-        return !sums && !g.bias && !g.scale_a;
+        return !sums && !g.scale_a;
     }
     Result* c() const {
         return static_cast<Result*>(g.c);
@@ -83,6 +85,10 @@ struct Finish {
     float factor() const {
         return first ? g.beta : 1.0f;
     }
+    // Bias of the columns from this one on, or null: added in the first piece of K.
+    const float* bias_of(int64_t column) const {
+        return first && g.bias ? g.bias + column : nullptr;
+    }
 
     template <int Rows, int Count>
     inline __attribute__((always_inline)) void store_whole(const Register (&tile)[Rows][Count], int64_t row,
@@ -91,11 +97,13 @@ struct Finish {
         Result* to = c() + at;
         const Result* from = before() + at;
         const float scale = factor();
+        const float* const bias = bias_of(column);
 #pragma GCC unroll 16
         for (int i = 0; i < Rows; ++i, to += g.c_stride, from += g.c_stride) {
 #pragma GCC unroll 4
             for (int v = 0; v < Count / kRegisters; ++v) {
                 Vec x = vector_of(tile[i], v);
+                if (bias) x += load(bias + v * kLanes);
                 if (scale != 0.0f) x = fma(scale, load(from + v * kLanes), x);
                 store(to + v * kLanes, x);
             }
