@@ -221,7 +221,8 @@ class NcclWorld final : public WrappedWorld {
             watch_);
     }
 
-    // What `function` makes, on a thread of its own: NCCL waits for the whole group, and not in vain for ever.
+    // What `function` makes, on a thread of its own: NCCL waits for the whole group, and not in vain for ever. What `make` holds is
+    // let go before the answer is there: the last to let go of all ranks' communicator must not be a thread that nobody waits for.
     template <class Make>
     ncclComm_t connected(const std::string& what, const char* function, Make make) {
         std::promise<ncclComm_t> promise;
@@ -231,7 +232,10 @@ class NcclWorld final : public WrappedWorld {
             try {
                 use_gpu(device);
                 ncclComm_t comm = nullptr;
-                api.check(make(&comm), call);
+                {
+                    Make own = std::move(make);
+                    api.check(own(&comm), call);
+                }
                 promise.set_value(comm);
             } catch (...) {
                 promise.set_exception(std::current_exception());
