@@ -165,8 +165,8 @@ struct ProductPass {
                 tile_at(m0, i, end, n, p, std::min(step, words() - p));
             };
             for (int64_t n = first; n < last; n += Tile::kPanel) {
-                if constexpr (Tile::
-                                  kPanelStays) {  // piece after piece, while a tile of c is in the cache too
+                // Piece after piece, while a tile of c is in the cache too.
+                if constexpr (Tile::kPanelStays) {
                     for (int64_t i = begin; i < end; i += Tile::kRows) {
                         for (int64_t p = 0; p < words(); p += step) tile_of_piece(i, n, p);
                     }

@@ -29,7 +29,7 @@ double measure_product_ceiling(Runtime& runtime) {
     constexpr double kEmulated = 1e8, kFewCores = 2e11;  // FLOP/s; a core with AVX2 has 3e10 to 1e11
     const double small = rate(256, 2);
     if (small < kEmulated) return small;
-    return rate(small < kFewCores ? 512 : 1024, 4);
+    return small < kFewCores ? rate(512, 8) : rate(1024, 4);
 }
 
 }  // namespace
