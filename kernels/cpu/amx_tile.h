@@ -159,13 +159,14 @@ struct AmxTile {
     static constexpr int64_t kPerWord = PairTile::kPerWord;
     static constexpr int64_t kRows = 2 * kAmxRows, kStrip = kRows, kPanel = 2 * kLanes;
     static constexpr int64_t kDepthUnit = kAmxDepth;
-    static constexpr int64_t kDirectDepth = 4096, kPackedDepth = 2048;
+    static int64_t longest_piece(int64_t /*k*/, bool packed) { return packed ? 2048 : 4096; }
     // Panel after panel for the same rows: a tile is as wide as a line of c, and each of its 32 rows may lie
     // on another page (column after column, products with n = 1024 took 1.7 times as long).
     static constexpr bool kRowsFirst = true;
 
     static bool serves(const Product& g) { return g.amx && g.k % kAmxDepth == 0; }
     static bool reads_in_place(const Product& g) { return !g.transpose_a; }
+    static bool reads_panels_in_place(const Product& /*g*/) { return false; }
     static Rows in_place(const Bf16* a, int64_t stride, bool /*transposed*/) {
         return {reinterpret_cast<const char*>(a), stride * 2, kAmxBytes};
     }

@@ -138,15 +138,15 @@ struct PairTile {
     static constexpr int64_t kStrip =
         48;  // rows of packed a that lie side by side: whole tiles, whole vectors
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
-    static constexpr int64_t kDirectDepth = 4096, kPackedDepth = 1024;
+    static int64_t longest_piece(int64_t /*k*/, bool packed) { return packed ? 1024 : 4096; }
     // At once where sums pass through memory: strip and panel fit the first-level cache.
     static constexpr int64_t kCachedWords = 192;
-    static constexpr bool kPanelStays = false;
     static constexpr bool kRowsFirst = false;
     static constexpr int64_t kDepthUnit = kLanes;
 
     // Rows of a are read in place where they have a whole number of pairs.
     static bool reads_in_place(const Product& g) { return !g.transpose_a && g.k % 2 == 0; }
+    static bool reads_panels_in_place(const Product& /*g*/) { return false; }
     static Rows in_place(const Bf16* a, int64_t stride, bool /*transposed*/) {
         return {reinterpret_cast<const char*>(a), stride * 2, kWordBytes};
     }
@@ -155,8 +155,8 @@ struct PairTile {
     }
     template <int Height>
     static inline __attribute__((always_inline)) void add(Register (&sums)[Height][kCount], Rows a,
-                                                          const Word* panel, int64_t words) {
-        add_pairs(sums, a, reinterpret_cast<const char*>(panel), kPanel * kWordBytes, words);
+                                                          const Word* panel, int64_t stride, int64_t words) {
+        add_pairs(sums, a, reinterpret_cast<const char*>(panel), stride * kWordBytes, words);
     }
     template <Side>
     static constexpr int64_t kStep = kPerWord;

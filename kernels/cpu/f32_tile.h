@@ -55,16 +55,14 @@ struct F32Tile {
 #endif
     static constexpr int64_t kStrip = kRows;  // of packed rows of a that lie side by side
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
-    // Elements along K at a time. An f32 result holds the sums of a piece, so that pieces may be short enough
-    // for the panels of b to stay in a second-level cache; a bf16 result would need memory for them.
-    static constexpr int64_t kDirectDepth = std::is_same_v<Source, float> ? 384 : 1024,
-                             kPackedDepth = kDirectDepth;
-    // At once where sums pass through memory: a panel of b fits the first-level cache. Equal at all levels,
-    // as the order of sums.
-    static constexpr int64_t kCachedWords = 128;
-    // Whether all pieces of a panel are in the first-level cache together.
-    static constexpr bool kPanelStays = kDirectDepth * kPanel * int64_t{sizeof(Word)} <= 24 << 10;
-    static constexpr bool kRowsFirst = false;      // a panel stays in the first-level cache while rows pass
+    // The most elements along K at a time. A panel of b comes from a second-level cache as fast as it is needed, so that a short
+    // K stays in one piece, whose sums pass through memory once; of a long one the panels of all columns are to fit that cache.
+    // Equal at all levels, as the order of sums. A bf16 result would need memory for sums of pieces, so there are few.
+    static int64_t longest_piece(int64_t k, bool /*packed*/) {
+        if (!std::is_same_v<Source, float>) return 1024;
+        return k <= 768 ? 768 : 384;
+    }
+    static constexpr bool kRowsFirst = false;      // a panel stays in a near cache while rows pass
     static constexpr int64_t kDepthUnit = kLanes;  // pieces of K are multiples of this
 
     // Whether op(a) is read in place: it is f32, and packing it would not pay. Packing moves every element
@@ -72,8 +70,14 @@ struct F32Tile {
     // a first-level cache, and where they are long.
     static bool reads_in_place(const Product& g) {
         if (!std::is_same_v<Source, float>) return false;
-        if (g.transpose_a) return g.n <= 256 && g.m <= 512 && g.a_stride % 1024 != 0;
+        if (g.transpose_a) return g.n <= 256 && g.m <= 512 && g.a_stride % 512 != 0;
         return g.a_stride % 1024 != 0 || g.n < 512;
+    }
+    // Whether op(b) is: it is f32, of whole panels, so small that a second-level cache holds it wherever its rows lie, and met by
+    // too few rows of a for packing to pay.
+    static bool reads_panels_in_place(const Product& g) {
+        return std::is_same_v<Source, float> && !g.transpose_b && g.n % kPanel == 0 &&
+               g.b_stride % 512 != 0 && g.m <= 1024 && g.n <= 384 && g.k <= 768;
     }
     // From `a` on.
     static Rows in_place(const Source* a, int64_t stride, bool transposed) {
@@ -87,8 +91,8 @@ struct F32Tile {
 
     template <int Height>
     static inline __attribute__((always_inline)) void add(Register (&sums)[Height][kCount], Rows a,
-                                                          const Word* panel, int64_t words) {
-        add_products(sums, a, panel, kPanel, words);
+                                                          const Word* panel, int64_t stride, int64_t words) {
+        add_products(sums, a, panel, stride, words);
     }
 
     template <Side>

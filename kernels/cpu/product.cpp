@@ -91,8 +91,10 @@ void run_passes(std::span<const ProductPass<Tile, Result>> passes) {
         parallel_for_dynamic(std::ssize(passes) * count,
                              [&](int64_t i) { body(passes[static_cast<size_t>(i / count)], i % count); });
     };
-    for_pieces(first.pieces_of(first.right()),
-               [](const auto& pass, int64_t piece) { pass.template pack<Side::right>(pass.right(), piece); });
+    if (plan.b_packed)
+        for_pieces(first.pieces_of(first.right()), [](const auto& pass, int64_t piece) {
+            pass.template pack<Side::right>(pass.right(), piece);
+        });
     const int64_t m = first.g.m, group = plan.packed ? plan.rows : m;
     for (int64_t m0 = 0; m0 < m; m0 += group) {
         const int64_t rows = std::min(group, m - m0), columns = first.columns;

@@ -15,6 +15,7 @@
 namespace speedrun::cpu {
 
 constexpr int64_t kColumns = 1024;          // of b packed at a time
+constexpr int64_t kWordsOfB = 1 << 19;      // likewise
 constexpr int64_t kRowsOfA = 2016;          // of a packed at a time: whole strips
 constexpr int64_t kBlockBytes = 128 << 10;  // of the rows that a thread walks through all panels with
 constexpr int64_t kPackRows = 32;           // rows of K that are packed as one piece of work
@@ -29,6 +30,7 @@ inline int64_t words_of_panel(int64_t words, int64_t width) {
 template <class Tile>
 struct ProductPlan {
     bool packed;      // a is packed: it is transposed, or the tile cannot read its rows
+    bool b_packed;    // likewise b
     int64_t depth;    // of K at a time
     int64_t words;    // of that
     int64_t columns;  // of b at a time
@@ -37,11 +39,13 @@ struct ProductPlan {
     int64_t b_bytes, a_bytes, sum_bytes;
 
     // reads_in_place: the tile's answer for the whole product, of which g may be a part.
-    ProductPlan(const Product& g, bool reads_in_place) : packed(!reads_in_place) {
-        const int64_t pieces = ceil_div(g.k, packed ? Tile::kPackedDepth : Tile::kDirectDepth);
+    ProductPlan(const Product& g, bool reads_in_place)
+        : packed(!reads_in_place), b_packed(!Tile::reads_panels_in_place(g)) {
+        const int64_t pieces = ceil_div(g.k, Tile::longest_piece(g.k, packed));
         depth = std::min(g.k, round_up(ceil_div(g.k, pieces), Tile::kDepthUnit));
         words = ceil_div(depth, Tile::kPerWord);
-        columns = std::min(round_up(g.n, Tile::kPanel), kColumns / Tile::kPanel * Tile::kPanel);
+        columns = std::min({round_up(g.n, Tile::kPanel), kColumns / Tile::kPanel * Tile::kPanel,
+                            kWordsOfB / words / Tile::kPanel * Tile::kPanel});
         rows = packed ? std::min(round_up(g.m, Tile::kStrip), kRowsOfA) : 0;
         const int64_t unit = packed ? Tile::kStrip : Tile::kRows;  // of whole tiles
         const int64_t row_bytes = words * static_cast<int64_t>(sizeof(typename Tile::Word));
@@ -52,7 +56,7 @@ struct ProductPlan {
                       blocks = std::max(ceil_div(g.m, fits), ceil_div(kLoopPieces, panels));
         block = std::min(fits, round_up(ceil_div(g.m, blocks), unit));
         constexpr auto kWord = static_cast<int64_t>(sizeof(typename Tile::Word));
-        b_bytes = columns / Tile::kPanel * words_of_panel(words, Tile::kPanel) * kWord;
+        b_bytes = b_packed ? columns / Tile::kPanel * words_of_panel(words, Tile::kPanel) * kWord : 0;
         a_bytes = rows / Tile::kStrip * words_of_panel(words, Tile::kStrip) * kWord;
         // Sums that wait for the next piece of K; an f32 result holds them itself.
         sum_bytes =
@@ -69,7 +73,7 @@ struct ProductPass {
 
     const Product& g;
     const ProductPlan<Tile>& plan;
-    Word* panels;  // of b: [columns/kPanel][words][kPanel]
+    Word* panels;  // of b, if packed: [columns/kPanel][words][kPanel]
     Word* strips;  // of a, if packed: [rows/Tile::kStrip][words][Tile::kStrip]
     int64_t k0, depth, n0, columns;
     Finish<Result> finish;
@@ -125,7 +129,7 @@ struct ProductPass {
                                  int64_t column, const Finish<Result>& end) const {
         end.template prefetch<Count, Tile::kPanel>(row, column);
         Register sums[Count][Tile::kCount] = {};
-        Tile::add(sums, rows, panel, words);
+        Tile::add(sums, rows, panel, panel_stride(), words);
         end(sums, row, column);
     }
     // A tile of 1 to kRows rows, by a function for each count unless the tile takes any.
@@ -155,25 +159,16 @@ struct ProductPass {
                 for (int64_t n = first; n < last; n += Tile::kPanel) tile_at(m0, i, end, n, 0, words());
             }
         } else {
-            // Sums that pass through memory anyway may do so more often.
-            const bool through_memory = g.result == DType::f32 || finish.sums;
-            const int64_t pieces = through_memory && (plan.packed || Tile::kPerWord == 1)
-                                       ? ceil_div(words(), Tile::kCachedWords)
-                                       : 1;
-            const int64_t step = ceil_div(words(), pieces);
-            const auto tile_of_piece = [&](int64_t i, int64_t n, int64_t p) {
-                tile_at(m0, i, end, n, p, std::min(step, words() - p));
-            };
+            int64_t step = words();
+            if constexpr (requires { Tile::kCachedWords; }) {
+                // Sums that pass through memory anyway may do so more often.
+                if (plan.packed && (g.result == DType::f32 || finish.sums))
+                    step = ceil_div(step, ceil_div(step, Tile::kCachedWords));
+            }
             for (int64_t n = first; n < last; n += Tile::kPanel) {
-                // Piece after piece, while a tile of c is in the cache too.
-                if constexpr (Tile::kPanelStays) {
-                    for (int64_t i = begin; i < end; i += Tile::kRows) {
-                        for (int64_t p = 0; p < words(); p += step) tile_of_piece(i, n, p);
-                    }
-                } else {
-                    for (int64_t p = 0; p < words(); p += step) {
-                        for (int64_t i = begin; i < end; i += Tile::kRows) tile_of_piece(i, n, p);
-                    }
+                for (int64_t p = 0; p < words(); p += step) {
+                    for (int64_t i = begin; i < end; i += Tile::kRows)
+                        tile_at(m0, i, end, n, p, std::min(step, words() - p));
                 }
             }
         }
@@ -184,7 +179,10 @@ struct ProductPass {
     // for each other, so whoever else has this memory meets all of them or none.
     void note_operands(int64_t m0, int64_t rows) const {
         const int64_t panel = panel_words(Tile::kPanel), strip = panel_words(Tile::kStrip);
-        note_reads(panels, words() * Tile::kPanel, ceil_div(columns, Tile::kPanel), panel);
+        if (plan.b_packed)
+            note_reads(panels, words() * Tile::kPanel, ceil_div(columns, Tile::kPanel), panel);
+        else
+            note_reads(b() + k0 * g.b_stride + n0, columns, depth, g.b_stride);
         if (plan.packed)
             note_reads(strips, words() * Tile::kStrip, ceil_div(rows, Tile::kStrip), strip);
         else if (g.transpose_a)
@@ -199,7 +197,7 @@ struct ProductPass {
         if (g.symmetric && is_above(m0 + i, n0 + n)) return;
         const Finish<Result> piece{g, finish.sums, finish.first && p == 0,
                                    finish.last && p + count == words()};
-        const Word* panel = panels + n / Tile::kPanel * panel_words(Tile::kPanel) + p * Tile::kPanel;
+        const Word* panel = panel_at(n) + p * panel_stride();
         const int64_t rows = std::min(Tile::kRows, end - i);
         piece.note(rows, std::min(Tile::kPanel, g.n - n0 - n), m0 + i, n0 + n);
         tile(rows, rows_of_a(m0, i, p), panel, count, m0 + i, n0 + n, piece);
@@ -230,6 +228,11 @@ struct ProductPass {
     // Whether a tile, by its first row and column, has nothing on or below the diagonal.
     static bool is_above(int64_t row, int64_t column) { return column >= row + Tile::kRows; }
 
+    const Word* panel_at(int64_t n) const {
+        if (!plan.b_packed) return reinterpret_cast<const Word*>(b() + k0 * g.b_stride + n0 + n);
+        return panels + n / Tile::kPanel * panel_words(Tile::kPanel);
+    }
+    int64_t panel_stride() const { return plan.b_packed ? Tile::kPanel : g.b_stride; }
     // From word p on.
     typename Tile::Rows rows_of_a(int64_t m0, int64_t i, int64_t p) const {
         if (!plan.packed) {

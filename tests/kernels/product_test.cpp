@@ -23,6 +23,7 @@ struct Case {
     bool transpose_a, transpose_b, c_is_f32;
     float beta;
     bool bias, base, symmetric;
+    int64_t b_gap = 0;  // elements between rows of b
 };
 
 // Values that are exact in bf16, as f32.
@@ -68,30 +69,34 @@ std::vector<float> result_of(Isa isa, DType real, const Case& x, const std::vect
                              const std::vector<float>& before, int threads) {
     const int64_t stride = x.n + 3;
     const DType result = x.c_is_f32 ? DType::f32 : real;
-    Array a(real, left), b(real, right), c(result, x.m * stride, 7.0f), base(result, x.m * stride, 0.0f);
+    const int64_t b_width = x.transpose_b ? x.k : x.n, b_rows = x.transpose_b ? x.n : x.k,
+                  b_stride = b_width + x.b_gap;
+    Array a(real, left), b(real, b_rows * b_stride, NAN), c(result, x.m * stride, 7.0f),
+        base(result, x.m * stride, 0.0f);
+    for (int64_t e = 0; e < b_rows * b_width; ++e)
+        b.set(e / b_width * b_stride + e % b_width, right[static_cast<size_t>(e)]);
     for (int64_t i = 0; i < x.m; ++i) {
         for (int64_t j = 0; j < x.n; ++j)
             (x.base ? base : c).set(i * stride + j, before[static_cast<size_t>(i * x.n + j)]);
     }
-    const cpu::Product product{
-        .m = x.m,
-        .n = x.n,
-        .k = x.k,
-        .real = real,
-        .a = a.data(),
-        .a_stride = x.transpose_a ? x.m : x.k,
-        .transpose_a = x.transpose_a,
-        .b = x.symmetric ? a.data() : b.data(),
-        .b_stride = x.symmetric ? (x.transpose_a ? x.m : x.k) : (x.transpose_b ? x.k : x.n),
-        .transpose_b = x.transpose_b,
-        .c = c.data(),
-        .c_stride = stride,
-        .result = result,
-        .beta = x.beta,
-        .bias = x.bias ? bias.data() : nullptr,
-        .base = x.base ? base.data() : nullptr,
-        .amx = isa == Isa::amx_bf16,
-        .symmetric = x.symmetric};
+    const cpu::Product product{.m = x.m,
+                               .n = x.n,
+                               .k = x.k,
+                               .real = real,
+                               .a = a.data(),
+                               .a_stride = x.transpose_a ? x.m : x.k,
+                               .transpose_a = x.transpose_a,
+                               .b = x.symmetric ? a.data() : b.data(),
+                               .b_stride = x.symmetric ? (x.transpose_a ? x.m : x.k) : b_stride,
+                               .transpose_b = x.transpose_b,
+                               .c = c.data(),
+                               .c_stride = stride,
+                               .result = result,
+                               .beta = x.beta,
+                               .bias = x.bias ? bias.data() : nullptr,
+                               .base = x.base ? base.data() : nullptr,
+                               .amx = isa == Isa::amx_bf16,
+                               .symmetric = x.symmetric};
     cpu::Team team(threads);
     cpu::set_current_team(&team);
     const int64_t bytes = cpu_level(isa).product_workspace(product);
@@ -218,6 +223,27 @@ TEST_P(ProductTest, PartsOfK) {
     check({5, 1100, 4128, false, false, true, 0.0f, true, false, false});  // two ranges of columns
     check({1030, 1030, 4128, false, true, false, 1.0f, false, false,
            false});  // too large for parts: pieces of K
+}
+
+// Short products of whole panels, whose b is read where it lies, and those on the other side of each bound.
+TEST_P(ProductTest, PanelsInPlace) {
+    for (const bool transpose_a : {false, true}) {
+        for (const int64_t gap : {0, 3, 320}) {  // the last: rows at multiples of 512
+            check({50, 192, 767, transpose_a, false, false, 0.0f, false, false, false, gap});
+            check({50, 192, 769, transpose_a, false, false, 0.0f, false, false, false, gap});
+        }
+        check({13, 384, 100, transpose_a, false, true, 1.0f, true, false, false});
+        check({13, 400, 100, transpose_a, false, true, 1.0f, true, false, false});
+        check({1024, 64, 20, transpose_a, false, false, 0.5f, false, true, false});
+        check({1025, 64, 20, transpose_a, false, false, 0.5f, false, true, false});
+    }
+    check({192, 192, 700, true, false, false, 0.0f, false, false, true});
+}
+
+// A long piece of K has panels of fewer columns at a time: here of two ranges.
+TEST_P(ProductTest, ColumnsOfLongPieces) {
+    for (const bool transpose_b : {false, true})
+        check({30, 900, 768, false, transpose_b, false, 1.0f, true, false, false});
 }
 
 TEST_P(ProductTest, BiasAndBase) {
