@@ -171,9 +171,8 @@ struct AmxTile {
         return {reinterpret_cast<const char*>(a), stride * 2, kAmxBytes};
     }
     // A packed strip is [words/16][32 lines][16 words].
-    static Rows packed(const Word* strip, int64_t i, int64_t k, int64_t width) {
-        return {reinterpret_cast<const char*>(strip + k * width) + i * kAmxBytes, kAmxBytes,
-                width * kAmxBytes};
+    static Rows packed(const Word* strip, int64_t i, int64_t width) {
+        return {reinterpret_cast<const char*>(strip) + i * kAmxBytes, kAmxBytes, width * kAmxBytes};
     }
 
     template <class Result>

@@ -139,8 +139,6 @@ struct PairTile {
         48;  // rows of packed a that lie side by side: whole tiles, whole vectors
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
     static int64_t longest_piece(int64_t /*k*/, bool packed) { return packed ? 1024 : 4096; }
-    // At once where sums pass through memory: strip and panel fit the first-level cache.
-    static constexpr int64_t kCachedWords = 192;
     static constexpr bool kRowsFirst = false;
     static constexpr int64_t kDepthUnit = kLanes;
 
@@ -150,8 +148,8 @@ struct PairTile {
     static Rows in_place(const Bf16* a, int64_t stride, bool /*transposed*/) {
         return {reinterpret_cast<const char*>(a), stride * 2, kWordBytes};
     }
-    static Rows packed(const Word* strip, int64_t i, int64_t k, int64_t width) {
-        return {reinterpret_cast<const char*>(strip + k * width + i), kWordBytes, width * kWordBytes};
+    static Rows packed(const Word* strip, int64_t i, int64_t width) {
+        return {reinterpret_cast<const char*>(strip + i), kWordBytes, width * kWordBytes};
     }
     template <int Height>
     static inline __attribute__((always_inline)) void add(Register (&sums)[Height][kCount], Rows a,

@@ -84,9 +84,9 @@ struct F32Tile {
         const auto* data = reinterpret_cast<const float*>(a);
         return transposed ? Rows{data, 1, stride} : Rows{data, stride, 1};
     }
-    // From word k of line i of a packed strip on.
-    static Rows packed(const Word* strip, int64_t i, int64_t k, int64_t width) {
-        return {strip + k * width + i, 1, width};
+    // From line i of a packed strip on.
+    static Rows packed(const Word* strip, int64_t i, int64_t width) {
+        return {strip + i, 1, width};
     }
 
     template <int Height>

@@ -125,30 +125,28 @@ struct ProductPass {
     }
 
     template <int Count>
-    SPEEDRUN_BY_RANGES void tile(typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
-                                 int64_t column, const Finish<Result>& end) const {
-        end.template prefetch<Count, Tile::kPanel>(row, column);
+    SPEEDRUN_BY_RANGES void tile(typename Tile::Rows rows, const Word* panel, int64_t row,
+                                 int64_t column) const {
+        finish.template prefetch<Count, Tile::kPanel>(row, column);
         Register sums[Count][Tile::kCount] = {};
-        Tile::add(sums, rows, panel, panel_stride(), words);
-        end(sums, row, column);
+        Tile::add(sums, rows, panel, panel_stride(), words());
+        finish(sums, row, column);
     }
     // A tile of 1 to kRows rows, by a function for each count unless the tile takes any.
-    void tile(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
-              int64_t column, const Finish<Result>& end) const {
+    void tile(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t row, int64_t column) const {
         if constexpr (requires { Tile::template multiply<Result>; })
-            Tile::multiply(count, rows, panel, words, row, column, end);
+            Tile::multiply(count, rows, panel, words(), row, column, finish);
         else
-            tile_of(count, rows, panel, words, row, column, end);
+            tile_of(count, rows, panel, row, column);
     }
-    void tile_of(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t words, int64_t row,
-                 int64_t column, const Finish<Result>& end) const {
-        using Function = void (ProductPass::*)(typename Tile::Rows, const Word*, int64_t, int64_t, int64_t,
-                                               const Finish<Result>&) const;
+    void tile_of(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t row,
+                 int64_t column) const {
+        using Function = void (ProductPass::*)(typename Tile::Rows, const Word*, int64_t, int64_t) const;
         static constexpr auto kTiles = []<int... Count>(std::integer_sequence<int, Count...>) {
             return std::array<Function, sizeof...(Count)>{&ProductPass::template tile<Count + 1>...};
         }
         (std::make_integer_sequence<int, Tile::kRows>());
-        (this->*kTiles[static_cast<size_t>(count - 1)])(rows, panel, words, row, column, end);
+        (this->*kTiles[static_cast<size_t>(count - 1)])(rows, panel, row, column);
     }
 
     // The rows [m0 + begin, m0 + end) of c, where strips hold those from m0 on.
@@ -156,20 +154,11 @@ struct ProductPass {
     void block(int64_t m0, int64_t begin, int64_t end, int64_t first, int64_t last) const {
         if constexpr (Tile::kRowsFirst) {
             for (int64_t i = begin; i < end; i += Tile::kRows) {
-                for (int64_t n = first; n < last; n += Tile::kPanel) tile_at(m0, i, end, n, 0, words());
+                for (int64_t n = first; n < last; n += Tile::kPanel) tile_at(m0, i, end, n);
             }
         } else {
-            int64_t step = words();
-            if constexpr (requires { Tile::kCachedWords; }) {
-                // Sums that pass through memory anyway may do so more often.
-                if (plan.packed && (g.result == DType::f32 || finish.sums))
-                    step = ceil_div(step, ceil_div(step, Tile::kCachedWords));
-            }
             for (int64_t n = first; n < last; n += Tile::kPanel) {
-                for (int64_t p = 0; p < words(); p += step) {
-                    for (int64_t i = begin; i < end; i += Tile::kRows)
-                        tile_at(m0, i, end, n, p, std::min(step, words() - p));
-                }
+                for (int64_t i = begin; i < end; i += Tile::kRows) tile_at(m0, i, end, n);
             }
         }
         if (g.symmetric && finish.last) mirror(m0 + begin, m0 + end, n0 + first, n0 + last);
@@ -191,16 +180,12 @@ struct ProductPass {
             note_reads(a() + m0 * g.a_stride + k0, depth, rows, g.a_stride);
     }
 
-    // The tile of rows [m0 + i, m0 + min(end, i + kRows)) and the range's columns from n on; `count` words
-    // from p on.
-    void tile_at(int64_t m0, int64_t i, int64_t end, int64_t n, int64_t p, int64_t count) const {
-        if (g.symmetric && is_above(m0 + i, n0 + n)) return;
-        const Finish<Result> piece{g, finish.sums, finish.first && p == 0,
-                                   finish.last && p + count == words()};
-        const Word* panel = panel_at(n) + p * panel_stride();
-        const int64_t rows = std::min(Tile::kRows, end - i);
-        piece.note(rows, std::min(Tile::kPanel, g.n - n0 - n), m0 + i, n0 + n);
-        tile(rows, rows_of_a(m0, i, p), panel, count, m0 + i, n0 + n, piece);
+    // The tile of rows [m0 + i, m0 + min(end, i + kRows)) and the range's columns from n on.
+    void tile_at(int64_t m0, int64_t i, int64_t end, int64_t n) const {
+        const int64_t row = m0 + i, column = n0 + n, rows = std::min(Tile::kRows, end - i);
+        if (g.symmetric && is_above(row, column)) return;
+        finish.note(rows, std::min(Tile::kPanel, g.n - column), row, column);
+        tile(rows, rows_of_a(m0, i), panel_at(n), row, column);
     }
 
     // Copies what lies below the diagonal in rows [begin, end) and columns [first, last) to its place above, but
@@ -233,14 +218,13 @@ struct ProductPass {
         return panels + n / Tile::kPanel * panel_words(Tile::kPanel);
     }
     int64_t panel_stride() const { return plan.b_packed ? Tile::kPanel : g.b_stride; }
-    // From word p on.
-    typename Tile::Rows rows_of_a(int64_t m0, int64_t i, int64_t p) const {
+    typename Tile::Rows rows_of_a(int64_t m0, int64_t i) const {
         if (!plan.packed) {
-            const int64_t row = m0 + i, k = k0 + p * Tile::kPerWord;
-            const int64_t at = g.transpose_a ? k * g.a_stride + row : row * g.a_stride + k;
-            return Tile::in_place(a() + at, g.a_stride, g.transpose_a);
+            const int64_t row = m0 + i;
+            return Tile::in_place(a() + (g.transpose_a ? k0 * g.a_stride + row : row * g.a_stride + k0),
+                                  g.a_stride, g.transpose_a);
         }
-        return Tile::packed(strips + i / Tile::kStrip * panel_words(Tile::kStrip), i % Tile::kStrip, p,
+        return Tile::packed(strips + i / Tile::kStrip * panel_words(Tile::kStrip), i % Tile::kStrip,
                             Tile::kStrip);
     }
 };
