@@ -16,6 +16,9 @@ has_libfuzzer() {
     return $found
 }
 
+# One test more than there are cores, as many wait for something; not more than 8, for the memory that they take.
+jobs=$(nproc)
+jobs=$((jobs < 8 ? jobs + 1 : 8))
 for preset in "$@"; do
     if [ "$preset" = fuzz ] && ! has_libfuzzer; then
         printf '\n== fuzz: skipped, clang++ with libFuzzer is missing (apt install clang libclang-rt-14-dev)\n'
@@ -35,5 +38,5 @@ for preset in "$@"; do
         sh data/kjv/prepare.sh build/release/speedrun
     fi
     printf '\n== %s: tests\n' "$preset"
-    ctest --test-dir "build/$preset" --parallel 2 --output-on-failure --timeout 600
+    ctest --test-dir "build/$preset" --parallel $jobs --output-on-failure --timeout 600
 done
