@@ -160,6 +160,7 @@ struct AmxTile {
     static constexpr int64_t kRows = 2 * kAmxRows, kStrip = kRows, kPanel = 2 * kLanes;
     static constexpr int64_t kDepthUnit = kAmxDepth;
     static int64_t longest_piece(int64_t /*k*/, bool packed) { return packed ? 2048 : 4096; }
+    static int64_t most_of_b(bool packed) { return packed ? 1 << 21 : 1 << 19; }
     // Panel after panel for the same rows: a tile is as wide as a line of c, and each of its 32 rows may lie
     // on another page (column after column, products with n = 1024 took 1.7 times as long).
     static constexpr bool kRowsFirst = true;

@@ -139,6 +139,7 @@ struct PairTile {
         48;  // rows of packed a that lie side by side: whole tiles, whole vectors
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
     static int64_t longest_piece(int64_t /*k*/, bool packed) { return packed ? 1024 : 4096; }
+    static int64_t most_of_b(bool packed) { return packed ? 1 << 21 : 1 << 19; }
     static constexpr bool kRowsFirst = false;
     static constexpr int64_t kDepthUnit = kLanes;
 

@@ -14,8 +14,7 @@
 
 namespace speedrun::cpu {
 
-constexpr int64_t kColumns = 1024;          // of b packed at a time
-constexpr int64_t kWordsOfB = 1 << 19;      // likewise
+constexpr int64_t kColumns = 1024;          // of b packed at a time, at most
 constexpr int64_t kRowsOfA = 2016;          // of a packed at a time: whole strips
 constexpr int64_t kBlockBytes = 128 << 10;  // of the rows that a thread walks through all panels with
 constexpr int64_t kPackRows = 32;           // rows of K that are packed as one piece of work
@@ -45,7 +44,7 @@ struct ProductPlan {
         depth = std::min(g.k, round_up(ceil_div(g.k, pieces), Tile::kDepthUnit));
         words = ceil_div(depth, Tile::kPerWord);
         columns = std::min({round_up(g.n, Tile::kPanel), kColumns / Tile::kPanel * Tile::kPanel,
-                            kWordsOfB / words / Tile::kPanel * Tile::kPanel});
+                            Tile::most_of_b(packed) / words / Tile::kPanel * Tile::kPanel});
         rows = packed ? std::min(round_up(g.m, Tile::kStrip), kRowsOfA) : 0;
         const int64_t unit = packed ? Tile::kStrip : Tile::kRows;  // of whole tiles
         const int64_t row_bytes = words * static_cast<int64_t>(sizeof(typename Tile::Word));
