@@ -62,7 +62,7 @@ struct F32Tile {
         if (!std::is_same_v<Source, float>) return 1024;
         return k <= 768 ? 768 : 384;
     }
-    // The most words of b at a time: what a second-level cache holds. As many as all columns have where a would be packed again.
+    // The most words of b at a time: what a second-level cache holds; all columns where a would be packed again for each range.
     static int64_t most_of_b(bool /*packed*/) {
         return std::is_same_v<Source, float> ? 1 << 19 : 1 << 20;
     }

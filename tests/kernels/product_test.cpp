@@ -240,10 +240,12 @@ TEST_P(ProductTest, PanelsInPlace) {
     check({192, 192, 700, true, false, false, 0.0f, false, false, true});
 }
 
-// A long piece of K has panels of fewer columns at a time: here of two ranges.
+// A long piece of K has panels of fewer columns at a time: here of two ranges, in f32 and in bf16.
 TEST_P(ProductTest, ColumnsOfLongPieces) {
-    for (const bool transpose_b : {false, true})
+    for (const bool transpose_b : {false, true}) {
         check({30, 900, 768, false, transpose_b, false, 1.0f, true, false, false});
+        check({9, 600, 3200, false, transpose_b, false, 1.0f, true, false, false});
+    }
 }
 
 TEST_P(ProductTest, BiasAndBase) {
