@@ -37,6 +37,7 @@ void copy_async_wait(int groups_in_flight) {
             std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.valid));
             std::memset(static_cast<std::byte*>(copy.to) + copy.valid, 0,
                         static_cast<size_t>(copy.bytes - copy.valid));
+            executor().arrived(copy.to, static_cast<size_t>(copy.bytes));
             executor().note_access(Access::Kind::copy_end, copy.to, static_cast<size_t>(copy.bytes),
                                    __builtin_return_address(0));
         }

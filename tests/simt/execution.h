@@ -20,6 +20,28 @@ namespace speedrun::simt {
 constexpr size_t kStackBytes = 128 << 10;
 constexpr std::byte kPoison{0xff};  // of shared memory that nothing has written
 
+// A warpgroup's product as one thread has it: the fragment of its sums.
+struct Product {
+    float* sums;
+    int tiles;
+    bool a_shared, transposed, add;
+    uint64_t a_matrix, b_matrix;
+    std::vector<uint16_t> a, b;  // bits that the fragment needs: of 2 rows, of 2·tiles columns, 16 each
+    Where where;
+};
+struct WarpgroupProducts {
+    struct Sums {
+        float* at;
+        std::vector<float> values;
+        int pending;  // products under way
+    };
+    std::deque<std::vector<Product>> groups;  // the last one is open
+    std::vector<Sums> sums;
+    bool begun = false;     // since the last wait
+    size_t count = 0;       // of products since the block began
+    int64_t publishes = 0;  // likewise
+};
+
 struct Thread {
     enum class State : uint8_t { fresh, ready, at_barrier, at_exchange, done };
     struct Copy {
@@ -33,6 +55,7 @@ struct Thread {
     Where where;                           // of the call that it waits in
     boost::context::fiber fiber;           // its suspended self, where it waits or is ready again
     std::deque<std::vector<Copy>> copies;  // groups of asynchronous copies; the last one is open
+    WarpgroupProducts products;
 };
 
 class Executor {
@@ -45,6 +68,10 @@ class Executor {
     [[noreturn]] void fail(const std::string& what, const Where* where) const;
     void note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction);
     void note_mma();
+    // Notes that a copy by the running thread has arrived: products may read it once that thread has published.
+    void arrived(const void* shared, size_t bytes);
+    void multiply(Product product, const uint32_t* a);
+    void finish_products(int groups_in_flight);
     void note_fence();
     void note_atomic(const void* address);
     void warp_barrier(uint32_t mask, Where where);
@@ -62,6 +89,11 @@ class Executor {
     void make_ready(const std::vector<Thread*>& ascending);
     void check_red_zones() const;
     std::string stuck() const;
+    // Bits of a product's operands as they lie in shared memory now; notes the reads.
+    void read_operands(Product& product);
+    void note_operand(uint64_t matrix, bool transposed, int rows, const Where& where);
+    void check_warpgroup(const Product& product);
+    void check_products() const;
 
     const Launch* launch_ = nullptr;
     Options options_;
@@ -82,6 +114,12 @@ class Executor {
     std::vector<std::vector<Exchange*>> open_;  // by warp: exchanges that lanes still wait for
     std::vector<std::unique_ptr<Exchange>> exchanges_;
     std::vector<Exchange*> free_exchanges_;
+    struct Arrival {
+        const Thread* thread;
+        int64_t publishes;  // that it had called by then
+    };
+    std::vector<Arrival> arrivals_;                 // by chunk of 16 bytes of shared memory
+    std::vector<std::vector<Product>> warpgroups_;  // the products that each has started
     std::exception_ptr error_;
 
     boost::context::fiber scheduler_;

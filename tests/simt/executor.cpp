@@ -99,10 +99,13 @@ void Executor::run_block(dim3 index) {
                            launch_->shared_bytes};
         thread.state = Thread::State::fresh;
         thread.copies.clear();
+        thread.products = {};
         all.push_back(&thread);
     }
     statistics.threads += static_cast<int64_t>(all.size());
     num_at_barrier_ = num_done_ = 0;
+    arrivals_.assign(static_cast<size_t>(launch_->shared_bytes + 15) / 16, {});
+    warpgroups_.clear();
     error_ = nullptr;
     ready_.clear();
     make_ready(all);
@@ -154,6 +157,7 @@ void Executor::run_block(dim3 index) {
         std::rethrow_exception(error_);
     }
     running_ = nullptr;
+    check_products();
     check_red_zones();
     if (options_.watch) options_.watch->end_block();
 }

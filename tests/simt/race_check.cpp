@@ -82,7 +82,7 @@ void RaceWatch::touch(Cell& cell, const Access& access, const Mark& now, uintptr
     }
     if (cell.in_flight) report("touches what an asynchronous copy is writing", access, cell.writer, address);
     if (races(cell.writer, now)) report("races with a write", access, cell.writer, address);
-    if (access.kind == Access::Kind::read) {
+    if (access.kind == Access::Kind::read || access.kind == Access::Kind::product) {
         if (access.shared && cell.writer.block == kNone)
             report("reads shared memory that nobody has written", access, {}, address);
         // One mark stands for all readers since the last barrier: of one thread, of one warp, or of many.

@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "tests/simt/executor.h"
+#include "tests/simt/warpgroup.h"
 
 namespace speedrun::simt {
 

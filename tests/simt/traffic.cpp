@@ -58,7 +58,7 @@ void TrafficWatch::begin_block(unsigned num_threads, int64_t /*shared_bytes*/) {
 }
 
 void TrafficWatch::access(const Access& access) {
-    if (access.kind == Access::Kind::copy_end) return;
+    if (access.kind == Access::Kind::copy_end || access.kind == Access::Kind::product) return;
     const bool store = access.kind != Access::Kind::read;
     // A copy of a word reads at the place where it writes: one instruction each.
     const uintptr_t place =

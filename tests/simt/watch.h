@@ -17,6 +17,7 @@ struct Access {
         write,
         copy_begin,  // an asynchronous copy's write of shared memory starts …
         copy_end,    // … and has arrived for the thread that waited
+        product,     // a warpgroup's product reads an operand: when it starts and when it is waited for
     };
     Kind kind;
     bool shared;        // `address` is an offset in the block's shared memory; else one of device memory

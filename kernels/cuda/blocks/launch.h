@@ -63,10 +63,11 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared
 
 #else
 
-// count: elements that the array has; the executor of tests/simt checks indices against it.
+// count: elements that the array has; the executor of tests/simt checks indices against it. It begins where wgmma.h wants
+// its tiles: at a multiple of 1024.
 template <class T>
 __device__ __forceinline__ T* shared_memory(int64_t byte_offset, [[maybe_unused]] int64_t count = -1) {
-    extern __shared__ __align__(128) unsigned char speedrun_shared_memory[];
+    extern __shared__ __align__(1024) unsigned char speedrun_shared_memory[];
     return reinterpret_cast<T*>(speedrun_shared_memory + byte_offset);
 }
 

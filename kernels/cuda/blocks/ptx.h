@@ -1,8 +1,8 @@
-// The only inline PTX: tensor-core products, conversions, matrix loads from shared memory, asynchronous copies into it, whole
-// stores.
+// The only inline PTX, but for wgmma.h: tensor-core products, conversions, matrix loads from shared memory, asynchronous copies
+// into it, whole stores.
 // Each has a twin for the host executor (tests/simt) that follows the fragment layouts of the PTX ISA
 // ("Matrix fragments for mma.m16n8k16" and "ldmatrix"): a wrong index in a kernel is a wrong result there
-// too. Non-goals: wgmma and TMA, which get a portable twin when they come.
+// too. Non-goal: TMA.
 //
 // Legend: lane 0…31 of a warp · g = lane / 4 · t = lane % 4. All functions with "warp" are called by all 32
 // lanes together; blocks are one-dimensional.
@@ -170,6 +170,9 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
 inline void copy_async_16(void* shared, const void* global, int valid_bytes) {
     simt::copy_async(shared, global, 16, valid_bytes);
 }
+inline void copy_async_4(void* shared, const void* global, int valid_bytes) {
+    simt::copy_async(shared, global, 4, valid_bytes);
+}
 inline void copy_async_commit() {
     simt::copy_async_commit();
 }
@@ -307,6 +310,12 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
 // this thread after the wait for its group, by others after a barrier behind that.
 __device__ inline void copy_async_16(void* shared, const void* global, int valid_bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid_bytes)
+                 : "memory");
+}
+// Likewise of 4 bytes, or none, which become zero.
+__device__ inline void copy_async_4(void* shared, const void* global, int valid_bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(valid_bytes)
                  : "memory");
 }

@@ -3,6 +3,7 @@
 //
 // A tile has rows of kWidth elements (a multiple of 64). The 16-byte chunks of a row are permuted by its
 // number, so that eight rows of one chunk column, which is what ldmatrix reads, lie in different banks.
+// Rows keep their chunks together; Panels have 64 columns of all rows before the next 64, as wgmma.h wants them.
 #pragma once
 
 #include "kernels/cuda/blocks/ptx.h"
@@ -15,6 +16,17 @@ __device__ inline int chunk_offset(int row, int chunk) {
     static_assert(kWidth % 64 == 0);
     return row * kWidth + (chunk ^ (row & 7)) * 8;
 }
+
+template <int kWidth>
+struct Rows {
+    __device__ static int offset(int row, int chunk) { return chunk_offset<kWidth>(row, chunk); }
+};
+template <int kRows>
+struct Panels {
+    __device__ static int offset(int row, int chunk) {
+        return chunk / 8 * kRows * 64 + chunk_offset<64>(row, chunk % 8);
+    }
+};
 
 // Fragment a[i][k], i < 16, k < 16, of a tile stored [i][k] (rows from i, chunks from k/8).
 template <int kWidth>
@@ -101,7 +113,7 @@ __device__ inline void multiply_accumulator(float (&c)[kStrips][kWidth / 8][4],
 
 // Starts copying rows begin … begin + kRows of a matrix (columns 0 … kWidth) into a tile; rows from `end` on
 // become zero. By all kThreads threads.
-template <int kRows, int kWidth, int kThreads>
+template <int kRows, int kWidth, int kThreads, class Layout = Rows<kWidth>>
 __device__ inline void copy_rows_async(Bf16* tile, const Bf16* matrix, int64_t stride, int begin, int end) {
     constexpr int kChunks = kWidth / 8;
     static_assert(kRows * kChunks % kThreads == 0);
@@ -110,23 +122,23 @@ __device__ inline void copy_rows_async(Bf16* tile, const Bf16* matrix, int64_t s
         const int index = i * kThreads + static_cast<int>(threadIdx.x);
         const int row = index / kChunks, chunk = index % kChunks;
         const bool valid = begin + row < end;
-        ptx::copy_async_16(tile + chunk_offset<kWidth>(row, chunk),
+        ptx::copy_async_16(tile + Layout::offset(row, chunk),
                            matrix + (valid ? begin + row : 0) * stride + chunk * 8, valid ? 16 : 0);
     }
 }
 
 // Writes 16 rows of a warp's accumulator times factor[row half], through rows i … i + 15 of a tile that no
 // other warp uses, to rows begin + i … of a matrix, as far as `end`.
-template <int kWidth>
+template <int kWidth, class Layout = Rows<kWidth>>
 __device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int end, Bf16* tile, int i,
                                   const float (&c)[kWidth / 8][4], float factor_low, float factor_high) {
     const int lane = ptx::lane_id(), g = lane / 4, t = lane % 4;
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
-        *reinterpret_cast<uint32_t*>(tile + chunk_offset<kWidth>(i + g, n) + 2 * t) =
+        *reinterpret_cast<uint32_t*>(tile + Layout::offset(i + g, n) + 2 * t) =
             ptx::pack_bf16(c[n][0] * factor_low, c[n][1] * factor_low);
-        *reinterpret_cast<uint32_t*>(tile + chunk_offset<kWidth>(i + g + 8, n) + 2 * t) =
+        *reinterpret_cast<uint32_t*>(tile + Layout::offset(i + g + 8, n) + 2 * t) =
             ptx::pack_bf16(c[n][2] * factor_high, c[n][3] * factor_high);
     }
     __syncwarp();
@@ -136,7 +148,7 @@ __device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int e
         const int row = i + index / kChunks, chunk = index % kChunks;
         if (begin + row < end) {
             store_word(reinterpret_cast<uint4*>(matrix + (begin + row) * stride + chunk * 8),
-                       load_word(reinterpret_cast<const uint4*>(tile + chunk_offset<kWidth>(row, chunk))));
+                       load_word(reinterpret_cast<const uint4*>(tile + Layout::offset(row, chunk))));
         }
     }
 }

@@ -1,0 +1,219 @@
+// Products of a warpgroup, of compute capability 9.0 alone (sm_90a): wgmma, which reads its operands from shared
+// memory while the threads go on. Inline PTX with a twin for the host executor (tests/simt/warpgroup.cpp), as in
+// ptx.h; the twin follows the PTX ISA ("Asynchronous Warpgroup Level Matrix Instructions": "Register Fragments",
+// "Shared Memory Matrix Layout", "Strides", "Matrix Descriptor Format").
+//
+// A warpgroup is four warps in a row, the first one's number a multiple of four; all its threads call together. Of
+// the 64 rows of a product, warp w of the group has rows 16w … 16w + 15, its fragments are those of ptx::mma_bf16 on
+// them:
+//   c[n][i]: row g + 8·(i / 2), column 8n + 2t + i % 2 · a[r]: row g + 8·(r % 2), k = 2t, 2t+1 (+ 8 for r ≥ 2)
+// Order of calls: what wrote the operands' shared memory (stores, cp.async that has been waited for) and then
+// publish() by the same threads, a barrier · begin() · multiply… · commit() · wait(). Between begin and the wait
+// nobody touches the sums, the registers of a, or the shared memory of a and b.
+//
+// Operands in shared memory are tiles of tile.cuh's Panels: 64 columns of all rows, then the next 64, rows of 128
+// bytes whose chunks are permuted ("128-byte swizzle"), from an address that is a multiple of 1024 on.
+#pragma once
+
+#include "kernels/cuda/blocks/ptx.h"
+
+namespace speedrun::wgmma {
+
+constexpr int kThreads = 128;  // of a warpgroup
+constexpr int kRows = 64;      // of a product
+
+// The 64 bits that describe an operand of 16 k ("Matrix Descriptor Format"): where it begins, the bytes from 64 columns
+// to the next (of an operand whose rows are k), and from 8 rows to the next.
+constexpr uint64_t describe(uint32_t address, int panel_bytes, int rows_bytes) {
+    constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+    return kSwizzle128 | static_cast<uint64_t>(rows_bytes >> 4) << 32 |
+           static_cast<uint64_t>(panel_bytes >> 4) << 16 | (address & 0x3ffffu) >> 4;
+}
+
+#if SPEEDRUN_SIMT
+
+inline uint32_t shared_address(const void* tile) {
+    return simt::shared_offset(tile);
+}
+inline void publish() {
+    simt::publish_shared();
+}
+template <class... Sums>
+void begin(Sums&... /*sums*/) {
+    simt::warpgroup_begin();
+}
+inline void commit() {
+    simt::warpgroup_commit();
+}
+template <int kPending, class... Sums>
+void wait(Sums&... /*sums*/) {
+    simt::warpgroup_wait(kPending);
+}
+template <int kTiles>
+void finish_before_wait(float (&/*x*/)[kTiles][4]) {}
+template <int kTiles>
+void multiply(float (&c)[kTiles][4], uint64_t a, uint64_t b, bool add) {
+    simt::warpgroup_multiply(&c[0][0], kTiles, nullptr, a, b, false, add);
+}
+template <int kTiles>
+void multiply_transposed(float (&c)[kTiles][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+    simt::warpgroup_multiply(&c[0][0], kTiles, a, 0, b, true, add);
+}
+
+#else
+
+__device__ inline uint32_t shared_address(const void* tile) {
+    return ptx::shared_address(tile);
+}
+
+// Keeps the compiler from moving what touches these registers across.
+template <int kTiles>
+__device__ inline void pin(float (&c)[kTiles][4]) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+        asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Of this thread's writes of shared memory: the products behind the next barrier see them.
+__device__ inline void publish() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// Behind all that this thread did with the registers of the products that follow.
+template <class... Sums>
+__device__ inline void begin(Sums&... sums) {
+    (pin(sums), ...);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+// Ends the group of the products since the last commit.
+__device__ inline void commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits until at most kPending of the latest groups are under way. `sums`: those that are complete then.
+template <int kPending, class... Sums>
+__device__ inline void wait(Sums&... sums) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+    (pin(sums), ...);
+}
+
+// Between computing these numbers, none of them negative, and a wait: the compiler moves a wait ahead of all that
+// does not need it, within a block of code without branches. This is a branch.
+template <int kTiles>
+__device__ inline void finish_before_wait(float (&x)[kTiles][4]) {
+    pin(x);
+    if (__any_sync(~0u, x[0][0] < 0.0f)) __trap();
+}
+
+#define SPEEDRUN_SUMS_1(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define SPEEDRUN_SUMS_4(n) \
+    SPEEDRUN_SUMS_1(n), SPEEDRUN_SUMS_1(n + 1), SPEEDRUN_SUMS_1(n + 2), SPEEDRUN_SUMS_1(n + 3)
+#define SPEEDRUN_SUMS_8 SPEEDRUN_SUMS_4(0), SPEEDRUN_SUMS_4(4)
+#define SPEEDRUN_SUMS_16 SPEEDRUN_SUMS_8, SPEEDRUN_SUMS_4(8), SPEEDRUN_SUMS_4(12)
+#define SPEEDRUN_NAMES_32                                                                             \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+    "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SPEEDRUN_NAMES_64                                                                               \
+    SPEEDRUN_NAMES_32                                                                                   \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
+    "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SPEEDRUN_WGMMA(columns) "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 "
+
+// Warpgroup: c (64 × 8·kTiles f32) = a (64×16) · b (16 × 8·kTiles), added to c where `add`. a lies as [row][k], b as
+// [column][k].
+template <int kTiles>
+__device__ inline void multiply(float (&c)[kTiles][4], uint64_t a, uint64_t b, bool add) {
+    static_assert(kTiles == 8 || kTiles == 16);
+    if constexpr (kTiles == 8) {
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n" SPEEDRUN_WGMMA(
+                         "64") "{" SPEEDRUN_NAMES_32 "}, %32, %33, add, 1, 1, 0, 0;\n}\n"
+                     : SPEEDRUN_SUMS_8
+                     : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+    } else {
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n" SPEEDRUN_WGMMA(
+                         "128") "{" SPEEDRUN_NAMES_64 "}, %64, %65, add, 1, 1, 0, 0;\n}\n"
+                     : SPEEDRUN_SUMS_16
+                     : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+    }
+}
+
+// Warpgroup: likewise, a's fragments in registers, b lies as [k][column].
+template <int kTiles>
+__device__ inline void multiply_transposed(float (&c)[kTiles][4], const uint32_t (&a)[4], uint64_t b,
+                                           bool add) {
+    static_assert(kTiles == 8 || kTiles == 16);
+    if constexpr (kTiles == 8) {
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n" SPEEDRUN_WGMMA(
+                         "64") "{" SPEEDRUN_NAMES_32 "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}\n"
+                     : SPEEDRUN_SUMS_8
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
+    } else {
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n" SPEEDRUN_WGMMA(
+                         "128") "{" SPEEDRUN_NAMES_64 "}, {%64, %65, %66, %67}, %68, add, 1, 1, 1;\n}\n"
+                     : SPEEDRUN_SUMS_16
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
+    }
+}
+
+#undef SPEEDRUN_SUMS_1
+#undef SPEEDRUN_SUMS_4
+#undef SPEEDRUN_SUMS_8
+#undef SPEEDRUN_SUMS_16
+#undef SPEEDRUN_NAMES_32
+#undef SPEEDRUN_NAMES_64
+#undef SPEEDRUN_WGMMA
+
+#else  // another GPU: never launched there (attention_wgmma.cu)
+
+__device__ inline void publish() {
+    __trap();
+}
+template <class... Sums>
+__device__ inline void begin(Sums&... /*sums*/) {}
+__device__ inline void commit() {}
+template <int kPending, class... Sums>
+__device__ inline void wait(Sums&... /*sums*/) {}
+template <int kTiles>
+__device__ inline void finish_before_wait(float (&)[kTiles][4]) {}
+template <int kTiles>
+__device__ inline void multiply(float (&)[kTiles][4], uint64_t, uint64_t, bool) {}
+template <int kTiles>
+__device__ inline void multiply_transposed(float (&)[kTiles][4], const uint32_t (&)[4], uint64_t, bool) {}
+
+#endif
+#endif
+
+// ---- of tiles
+
+// c (64 rows × 8·kTiles) = rows a_row … a_row + 63 of tile a · tile bᵀ, over kWidth columns of both; kARows and
+// 8·kTiles are their rows. Starts them and ends their group.
+template <int kWidth, int kARows, int kTiles>
+__device__ inline void multiply_rows(float (&c)[kTiles][4], const Bf16* a_tile, int a_row,
+                                     const Bf16* b_tile) {
+    constexpr int kRowBytes = 128, kGroupBytes = 8 * kRowBytes;
+    const uint64_t a =
+        describe(shared_address(a_tile) + static_cast<uint32_t>(a_row * kRowBytes), 16, kGroupBytes);
+    const uint64_t b = describe(shared_address(b_tile), 16, kGroupBytes);
+#pragma unroll
+    for (int k = 0; k < kWidth; k += 16) {
+        const int panel = k / 64, inside = k % 64 * 2;
+        multiply(c, a + static_cast<uint64_t>((panel * kARows * kRowBytes + inside) >> 4),
+                 b + static_cast<uint64_t>((panel * 8 * kTiles * kRowBytes + inside) >> 4), k > 0);
+    }
+    commit();
+}
+
+// c (64 rows × kWidth) = p · tile b, added to c where `add`: p[k] the fragments of p's columns 16k …, b 16·kSteps
+// rows of kWidth. Starts them and ends their group.
+template <int kWidth, int kSteps>
+__device__ inline void multiply_columns(float (&c)[kWidth / 8][4], const uint32_t (&p)[kSteps][4],
+                                        const Bf16* b_tile, bool add) {
+    constexpr int kRowBytes = 128, kGroupBytes = 8 * kRowBytes;
+    const uint64_t b = describe(shared_address(b_tile), 16 * kSteps * kRowBytes, kGroupBytes);
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+        multiply_transposed(c, p[k], b + static_cast<uint64_t>((2 * k * kGroupBytes) >> 4), add || k > 0);
+    commit();
+}
+
+}  // namespace speedrun::wgmma

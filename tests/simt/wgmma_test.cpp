@@ -1,0 +1,181 @@
+// The twin of kernels/cuda/blocks/wgmma.h in the executor against plain products of small integers, whose sums are
+// exact, and the faults that it has to find. Where numbers lie is written here once more: descriptor and swizzle as
+// in the PTX ISA's tables.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "kernels/cuda/blocks/tile.cuh"
+#include "kernels/cuda/blocks/wgmma.h"
+#include "tests/simt/fragments.h"
+
+namespace speedrun::testing {
+namespace {
+
+constexpr int kThreads = 2 * wgmma::kThreads, kRows = 2 * wgmma::kRows;
+
+enum class Fault {
+    none,
+    unpublished,       // the writers' fence is missing
+    no_begin,          // registers are not fenced
+    no_wait,           // sums are read while their product is under way
+    early_copy,        // an operand is overwritten before the wait
+    never_waited,      // the kernel ends with a product under way
+    one_warp_left_out  // three warps of a warpgroup start a product
+};
+
+// Two warpgroups: c[128 × 8·kTiles] = a[128 × kWidth] · bᵀ, b[8·kTiles × kWidth].
+template <int kWidth, int kTiles>
+void rows_kernel(float* c, const Bf16* a, const Bf16* b, Fault fault) {
+    constexpr int kColumns = 8 * kTiles;
+    Bf16* a_tile = shared_memory<Bf16>(0);
+    Bf16* b_tile = shared_memory<Bf16>(kRows * kWidth * 2);
+    tile::copy_rows_async<kRows, kWidth, kThreads, tile::Panels<kRows>>(a_tile, a, kWidth, 0, kRows);
+    tile::copy_rows_async<kColumns, kWidth, kThreads, tile::Panels<kColumns>>(b_tile, b, kWidth, 0, kColumns);
+    ptx::copy_async_commit();
+    ptx::copy_async_wait<0>();
+    if (fault != Fault::unpublished) wgmma::publish();
+    __syncthreads();
+    const int warp = static_cast<int>(threadIdx.x) / 32, group = warp / 4, lane = ptx::lane_id();
+    float sums[kTiles][4];
+    if (fault == Fault::one_warp_left_out && warp == 2) return;
+    if (fault != Fault::no_begin) wgmma::begin(sums);
+    wgmma::multiply_rows<kWidth, kRows>(sums, a_tile, group * wgmma::kRows, b_tile);
+    if (fault == Fault::early_copy) {
+        tile::copy_rows_async<kColumns, kWidth, kThreads, tile::Panels<kColumns>>(b_tile, a, kWidth, 0,
+                                                                                  kColumns);
+        ptx::copy_async_commit();
+        ptx::copy_async_wait<0>();
+        wgmma::publish();
+    }
+    if (fault != Fault::no_wait && fault != Fault::never_waited) wgmma::wait<0>(sums);
+    for (int n = 0; n < kTiles; ++n) {
+        for (int i = 0; i < 4; ++i) {
+            const Place p = place_in_c(lane, i);
+            c[(16 * warp + p.row) * kColumns + 8 * n + p.col] = sums[n][i];
+        }
+    }
+    if (fault == Fault::no_wait) wgmma::wait<0>(sums);
+}
+
+// c[128 × kWidth] (+)= a[128 × 16·kSteps] · b[16·kSteps × kWidth], a as bf16 fragments in registers.
+template <int kWidth, int kSteps>
+void columns_kernel(float* c, const Bf16* a, const Bf16* b, bool add) {
+    constexpr int kDepth = 16 * kSteps;
+    Bf16* b_tile = shared_memory<Bf16>(0);
+    tile::copy_rows_async<kDepth, kWidth, kThreads, tile::Panels<kDepth>>(b_tile, b, kWidth, 0, kDepth);
+    ptx::copy_async_commit();
+    ptx::copy_async_wait<0>();
+    wgmma::publish();
+    __syncthreads();
+    const int warp = static_cast<int>(threadIdx.x) / 32, g = ptx::lane_id() / 4, t = ptx::lane_id() % 4;
+    uint32_t fragments[kSteps][4];
+    for (int k = 0; k < kSteps; ++k) {
+        for (int r = 0; r < 4; ++r) {
+            const Bf16* pair = a + (16 * warp + g + 8 * (r % 2)) * kDepth + 16 * k + 2 * t + 8 * (r / 2);
+            fragments[k][r] = static_cast<uint32_t>(pair[1].bits) << 16 | pair[0].bits;
+        }
+    }
+    float sums[kWidth / 8][4];
+    for (auto& four : sums)
+        for (float& sum : four) sum = 1000.0f;
+    wgmma::begin(sums);
+    wgmma::multiply_columns<kWidth>(sums, fragments, b_tile, add);
+    wgmma::wait<0>(sums);
+    for (int n = 0; n < kWidth / 8; ++n) {
+        for (int i = 0; i < 4; ++i) {
+            const Place p = place_in_c(ptx::lane_id(), i);
+            c[(16 * warp + p.row) * kWidth + 8 * n + p.col] = sums[n][i];
+        }
+    }
+}
+
+template <int kWidth, int kTiles>
+std::vector<float> rows_product(simt::Order order, Small& a, Small& b, Fault fault = Fault::none) {
+    std::vector<float> c(static_cast<size_t>(kRows * 8 * kTiles), NAN);
+    run(order, kThreads, (kRows + 8 * kTiles) * kWidth * 2, rows_kernel<kWidth, kTiles>, c.data(), a.data(),
+        b.data(), fault);
+    return c;
+}
+
+template <int kWidth, int kTiles>
+void expect_rows_product() {
+    Small a = random_integers(kRows, kWidth, 1), b = random_integers(8 * kTiles, kWidth, 2),
+          bt = transposed(b);
+    for (const simt::Order order : kOrders) {
+        const bool equal = rows_product<kWidth, kTiles>(order, a, b) == product(a, bt);
+        EXPECT_TRUE(equal) << kWidth << " wide, " << 8 * kTiles << " columns";
+    }
+}
+
+TEST(Wgmma, RowsTimesRows) {
+    expect_rows_product<64, 8>();
+    expect_rows_product<64, 16>();
+    expect_rows_product<128, 8>();
+    expect_rows_product<128, 16>();
+}
+
+template <int kWidth, int kSteps>
+void expect_columns_product() {
+    Small a = random_integers(kRows, 16 * kSteps, 3), b = random_integers(16 * kSteps, kWidth, 4);
+    for (const bool add : {false, true}) {
+        std::vector<float> expected = product(a, b);
+        for (float& x : expected) x += add ? 1000.0f : 0.0f;
+        for (const simt::Order order : kOrders) {
+            std::vector<float> c(expected.size(), NAN);
+            run(order, kThreads, 16 * kSteps * kWidth * 2, columns_kernel<kWidth, kSteps>, c.data(), a.data(),
+                b.data(), add);
+            const bool equal = c == expected;
+            EXPECT_TRUE(equal) << kWidth << " wide, " << 16 * kSteps << " deep, " << add;
+        }
+    }
+}
+
+TEST(Wgmma, RegistersTimesColumns) {
+    expect_columns_product<64, 4>();
+    expect_columns_product<64, 8>();
+    expect_columns_product<128, 4>();
+    expect_columns_product<128, 8>();
+}
+
+// "Matrix Descriptor Format": bits 0-13 start, 16-29 leading, 32-45 stride, all in units of 16 bytes; 62-63 the
+// swizzle, 1: 128 bytes.
+TEST(Wgmma, DescriptorIsTheIsas) {
+    EXPECT_EQ(wgmma::describe(0x400, 16, 1024), 0x4000'0040'0001'0040u);
+    EXPECT_EQ(wgmma::describe(0x3'8020, 16384, 1024), 0x4000'0040'0400'3802u);
+}
+
+// "Shared Memory Matrix Layout": of an atom of 8 rows of 128 bytes, chunk c of row r stands at chunk c ^ r.
+TEST(Wgmma, PanelsAreSwizzledAtoms) {
+    for (int row = 0; row < 32; ++row) {
+        for (int chunk = 0; chunk < 16; ++chunk) {
+            const int panel = chunk / 8,
+                      bytes = panel * 32 * 128 + row * 128 + ((chunk % 8) ^ (row % 8)) * 16;
+            EXPECT_EQ(tile::Panels<32>::offset(row, chunk) * 2, bytes) << row << ", " << chunk;
+        }
+    }
+}
+
+TEST(Wgmma, FaultsAreFound) {
+    Small a = random_integers(kRows, 64, 5), b = random_integers(64, 64, 6), bt = transposed(b);
+    const std::map<Fault, std::string> messages = {
+        {Fault::unpublished, "what its writer has not published"},
+        {Fault::no_begin, "a product without wgmma.fence"},
+        {Fault::early_copy, "shared memory changed while a product read it"},
+        {Fault::never_waited, "has not waited for its products"},
+        {Fault::one_warp_left_out, "started 0 products, others of its warpgroup 4"}};
+    for (const auto& [fault, message] : messages) {
+        try {
+            rows_product<64, 8>(simt::Order::forward, a, b, fault);
+            ADD_FAILURE() << "not found: " << message;
+        } catch (const Error& error) {
+            EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+        }
+    }
+    for (const float x : rows_product<64, 8>(simt::Order::random, a, b, Fault::no_wait))
+        ASSERT_TRUE(std::isnan(x));
+}
+
+}  // namespace
+}  // namespace speedrun::testing
