@@ -95,7 +95,11 @@ ops_step() {
 stage_ops() {
     scale=full
     [ "$device" = cuda ] || scale=small
-    for group in product attention pointwise optimizer utility fp8; do ops_step "$group" --scale "$scale" --filter "^$group"; done
+    for group in product attention pointwise optimizer utility fp8; do
+        ops_step "$group" --scale "$scale" --filter "^$group"
+        # Beside its likes, of the same minutes.
+        [ "$group$device" != attentioncuda ] || ops_step attention_wgmma --attention wgmma --filter '^attention'
+    done
     [ "$device" = cuda ] || return 0
     ops_step product_hand --products hand --filter '^product'
     # Where no documents are masked: what cuDNN serves.

@@ -22,6 +22,15 @@ std::string cache_file(const CudaOptions& options) {
     return folder + "/cublaslt_" + name + ".txt";
 }
 
+// Empty: this GPU has it.
+std::string why_no_wgmma(int gpu) {
+    const CudaInfo info = query_cuda();
+    if (gpu >= static_cast<int>(info.gpus.size())) return "the GPU is not known";
+    const CudaGpu& card = info.gpus[gpu];
+    if (card.major == 9 && card.minor == 0) return "";
+    return fmt::format("{} has compute capability {}.{}, not 9.0", card.name, card.major, card.minor);
+}
+
 }  // namespace
 
 CudaBackend make_cuda_backend(const CudaOptions& options) {
@@ -52,6 +61,15 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
         if (!attention)
             backend.notes.push_back(
                 fmt::format("cuDNN cannot be used ({}): attention runs on our own kernels", why));
+    }
+    if (options.libraries.attention == AttentionKind::wgmma) {
+        const std::string why = options.dry ? "" : why_no_wgmma(options.gpu);
+        if (why.empty()) {
+            attention = make_wgmma_attention(*backend.device);
+        } else {
+            backend.notes.push_back(
+                fmt::format("attention by wgmma cannot be had ({}): it runs on our other kernels", why));
+        }
     }
     backend.ops = make_cuda_ops(*backend.device, std::move(library), std::move(attention));
     return backend;

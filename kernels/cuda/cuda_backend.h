@@ -13,8 +13,9 @@
 
 namespace speedrun {
 
-enum class Products : uint8_t { library, hand };     // cuBLASLt where it can be had, or our kernels
-enum class AttentionKind : uint8_t { hand, cudnn };  // our kernels, or cuDNN where it can be had and serves
+enum class Products : uint8_t { library, hand };  // cuBLASLt where it can be had, or our kernels
+// Our kernels; those of them for compute capability 9.0, or cuDNN, where they can be had and serve.
+enum class AttentionKind : uint8_t { hand, wgmma, cudnn };
 
 struct CudaLibraries {
     Products products = Products::library;

@@ -90,6 +90,11 @@ constexpr KernelModel kOneKernel = {"", Engine::mma, 1, 0.80, 1, "assumed"};
 constexpr KernelModel kHandProduct = {
     "matmul", Engine::tiles, 0.68, 0.55, 1, "measured on an H100: a large product; blocks counted"};
 
+// Counted, heads of 128 (kernels/README.md, "A step on a GPU that is not here").
+constexpr const char* kCounted = "assumed: products and instructions counted, heads of 128; not yet run";
+constexpr KernelModel kWgmmaAttention[] = {{"attention_forward", Engine::wgmma, 0.57, 0.80, 1, kCounted},
+                                           {"attention_backward", Engine::wgmma, 0.36, 0.80, 4, kCounted}};
+
 // FLOPs' time on one multiprocessor at a time: `blocks` of 128 x 128 results with inner dimension k, in whole
 // waves.
 double waves_ms(double blocks, double k, double flops_per_s, int num_sms) {
@@ -127,18 +132,20 @@ const std::vector<GpuModel>& gpu_models() {
     static const std::vector<GpuModel> kModels = {
         // NVIDIA's data sheet: 3.35 TB/s, 989.4 TFLOP/s bf16 (dense), 1978.9 fp8, 66.9 f32, 132 SMs, 80 GB. mma.sync: about 65%
         // of what wgmma reaches. f32 and the gap (1.35 us, of 2,800 in three steps): records/gpu_checks.
-        {"h100", "NVIDIA H100 SXM 80GB", 3.0 * kTera, 798 * kTera, 2 * 798 * kTera, kF32OfH100, 0.65, 132, 80,
-         kGapOfH100, "copy, products in bf16 and f32 and gaps measured; mma.sync and fp8 assumed"},
+        {"h100", "NVIDIA H100 SXM 80GB", 3.0 * kTera, 798 * kTera, 2 * 798 * kTera, kF32OfH100, 0.65, true,
+         132, 80, kGapOfH100, "copy, products in bf16 and f32 and gaps measured; mma.sync and fp8 assumed"},
         // Data sheet: 4.8 TB/s, 141 GB, otherwise the H100's.
-        {"h200", "NVIDIA H200 SXM 141GB", 4.3 * kTera, 798 * kTera, 2 * 798 * kTera, kF32OfH100, 0.65, 132,
-         141, kGapOfH100, "copy measured by others; products and gaps taken from the H100; mma.sync assumed"},
+        {"h200", "NVIDIA H200 SXM 141GB", 4.3 * kTera, 798 * kTera, 2 * 798 * kTera, kF32OfH100, 0.65, true,
+         132, 141, kGapOfH100,
+         "copy measured by others; products and gaps taken from the H100; mma.sync assumed"},
         // Data sheet: 2.039 TB/s, 312 TFLOP/s bf16 (dense), 19.5 f32, 108 SMs, 80 GB. It has no other
         // instruction than mma.sync.
         {"a100", "NVIDIA A100 SXM 80GB", 2.039 * kCopyShare * kTera, 312 * kProductShare * kTera, 0,
-         19.5 * kProductShare * kTera, 1.0, 108, 80, 1.3, "data sheet times an H100's shares; gaps assumed"},
+         19.5 * kProductShare * kTera, 1.0, false, 108, 80, 1.3,
+         "data sheet times an H100's shares; gaps assumed"},
         // Ada's white paper: 1.008 TB/s, 165.2 TFLOP/s bf16 with f32 sums (dense), 330.3 fp8, 82.6 f32, 128 SMs, 24 GB.
         {"4090", "NVIDIA GeForce RTX 4090", 1.008 * kCopyShare * kTera, 165.2 * kProductShare * kTera,
-         330.3 * kProductShare * kTera, 82.6 * kProductShare * kTera, 1.0, 128, 24, 1.0,
+         330.3 * kProductShare * kTera, 82.6 * kProductShare * kTera, 1.0, false, 128, 24, 1.0,
          "data sheet times an H100's shares; gaps assumed"},
     };
     return kModels;
@@ -153,8 +160,10 @@ const GpuModel& find_gpu_model(std::string_view name) {
     throw_usage("no model of a GPU '{}'; there are {}", name, known);
 }
 
-KernelModel kernel_model(std::string_view op, bool hand_products) {
-    if (hand_products && op == "matmul") return kHandProduct;
+KernelModel kernel_model(std::string_view op, KernelChoice choice) {
+    if (choice.hand_products && op == "matmul") return kHandProduct;
+    for (const KernelModel& kernel : kWgmmaAttention)
+        if (choice.wgmma_attention && op == kernel.op) return kernel;
     for (const KernelModel& kernel : kKernels)
         if (op == kernel.op) return kernel;
     for (const char* name : kNames) {
@@ -183,7 +192,8 @@ ModelledCall model_call(const OpCost& cost, DType real, const GpuModel& gpu, con
         call.ms = call.floor_ms / share_of_floor + call.gap_ms;
         return call;
     }
-    const bool by_mma = kernel.engine != Engine::library && real == DType::bf16;
+    const bool by_mma =
+        kernel.engine != Engine::library && kernel.engine != Engine::wgmma && real == DType::bf16;
     const double reached = kernel.compute * (by_mma ? rate * gpu.mma_share : rate);
     const double products_ms =
         kernel.engine == Engine::tiles ? tiled_ms(cost, reached, gpu.num_sms) : flops / reached * 1e3;

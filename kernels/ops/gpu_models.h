@@ -20,6 +20,7 @@ struct GpuModel {
     double fp8_flops_per_s;    // the same of 8-bit numbers; 0: it has none
     double f32_flops_per_s;    // the same in f32 (no TF32: cuBLASLt is asked for CUBLAS_COMPUTE_32F)
     double mma_share;  // of bf16_flops_per_s, what mma.sync, which our own kernels are made of, can reach
+    bool has_wgmma;    // instructions of compute capability 9.0
     int num_sms;
     int memory_gb;         // 10^9 bytes
     double launch_gap_us;  // from the end of a kernel to the begin of the next, inside a CUDA graph
@@ -38,6 +39,7 @@ const GpuModel& find_gpu_model(std::string_view name);
 // What makes an operation's products, if it has any.
 enum class Engine : uint8_t {
     library,  // cuBLASLt
+    wgmma,    // our own kernels for compute capability 9.0
     mma,      // our own kernels: mma.sync in bf16, multiply-adds in f32
     tiles,    // the same, and the time is that of whole waves of blocks of 128 x 128 results
 };
@@ -51,8 +53,13 @@ struct KernelModel {
     int launches;    // of kernels by a call
     const char* source;
 };
-// hand_products: cuda.products is "hand". Internal error for an operation that is not in SPEEDRUN_EACH_OP.
-KernelModel kernel_model(std::string_view op, bool hand_products);
+// Which kernels serve where there are several: cuda.products is "hand"; cuda.attention is "wgmma", on a GPU that has
+// it, in bf16.
+struct KernelChoice {
+    bool hand_products = false, wgmma_attention = false;
+};
+// Internal error for an operation that is not in SPEEDRUN_EACH_OP.
+KernelModel kernel_model(std::string_view op, KernelChoice choice = {});
 
 struct ModelledCall {
     double floor_ms = 0;  // the larger of FLOPs and least bytes over the GPU's rates

@@ -20,7 +20,8 @@ Backend make_cuda_backend(const CudaLibraries& libraries) {
     }
     CudaBackend cuda = ::speedrun::make_cuda_backend({.libraries = libraries});
     for (const std::string& note : cuda.notes) {
-        if (cudnn && note.find("cuDNN") != std::string::npos) backend.missing = note;
+        if (libraries.attention != AttentionKind::hand && note.find("attention") != std::string::npos)
+            backend.missing = note;
     }
     backend.device = std::move(cuda.device);
     backend.ops = std::move(cuda.ops);

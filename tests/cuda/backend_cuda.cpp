@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/device/cuda_info.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/kernels/backends.h"
 
@@ -18,16 +19,34 @@ Backend make_cuda(int /*num_threads*/, bool dry) {
     return backend;
 }
 
+Backend make_wgmma(int /*num_threads*/, bool dry) {
+    Backend backend;
+    backend.device = std::make_unique<CudaDevice>(0, dry);
+    backend.ops = make_cuda_ops(*backend.device, nullptr, make_wgmma_attention(*backend.device));
+    return backend;
+}
+
 void submit_cuda(Stream& stream, std::function<void()> work) {
     static_cast<CudaStream&>(stream).submit("test", std::move(work));
 }
 
 constexpr BackendFactory kCuda{"cuda", make_cuda, submit_cuda};
+constexpr BackendFactory kWgmma{"cuda_wgmma", make_wgmma, submit_cuda};
 
 }  // namespace
 
 const std::vector<const BackendFactory*>& backends() {
     static const std::vector<const BackendFactory*> all = {&kCuda};
+    return all;
+}
+
+const std::vector<const BackendFactory*>& attention_backends() {
+    static const std::vector<const BackendFactory*> all = [] {
+        std::vector<const BackendFactory*> some = backends();
+        const CudaInfo info = query_cuda();
+        if (!info.gpus.empty() && info.gpus[0].major == 9 && info.gpus[0].minor == 0) some.push_back(&kWgmma);
+        return some;
+    }();
     return all;
 }
 

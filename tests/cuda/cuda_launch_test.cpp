@@ -2,14 +2,18 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/cuda/message_of.h"
+#include "tests/cuda/ptxas_log.h"
 
 namespace speedrun::testing {
 namespace {
@@ -68,6 +72,81 @@ TEST_F(CudaLaunchTest, AllowedSharedMemoryNeverShrinks) {
         }
         allowed = now;
     }
+}
+
+// Attention of one row of 32 tokens and one head, forward and backward; its kernels that were launched.
+struct AttentionCase {
+    DType type = DType::bf16;
+    int64_t head_dim = 64;
+    bool places = false;
+    float scale = 0.125f;
+};
+std::set<std::string> attention_launches(CudaBackend& backend, const AttentionCase& c) {
+    constexpr int64_t kLength = 32;
+    const auto stream = backend.device->create_stream("compute");
+    const Buffer x(*backend.device, "x", MemoryCategory::activations, 4 * kLength * c.head_dim);
+    const Buffer y(*backend.device, "y", MemoryCategory::activations, 4 * kLength);
+    const Tensor rows = x.tensor(c.type, {kLength, c.head_dim}), line = y.tensor(DType::f32, {1, kLength}),
+                 indices = y.tensor(DType::i32, {kLength}), place = c.places ? indices : Tensor();
+    const AttentionOptions options{
+        .sequence_length = kLength, .num_heads = 1, .head_dim = c.head_dim, .scale = c.scale};
+    forget_fake_gpu_launches();
+    backend.ops->attention_forward({.o = rows,
+                                    .lse = line,
+                                    .q = rows,
+                                    .k = rows,
+                                    .v = rows,
+                                    .first_key = indices,
+                                    .place = place,
+                                    .options = options},
+                                   *stream);
+    backend.ops->attention_backward({.dq = rows,
+                                     .dk = rows,
+                                     .dv = rows,
+                                     .dout = rows,
+                                     .o = rows,
+                                     .lse = line,
+                                     .q = rows,
+                                     .k = rows,
+                                     .v = rows,
+                                     .first_key = indices,
+                                     .place = place,
+                                     .options = options},
+                                    *stream);
+    std::set<std::string> names;
+    for (const auto& [mangled, launch] : fake_gpu_launches()) names.insert(short_name(mangled));
+    return names;
+}
+
+TEST_F(CudaLaunchTest, WgmmaServesOnHopperWhatItCan) {
+    const CudaOptions options{.libraries = {Products::hand, AttentionKind::wgmma}};
+    CudaBackend hopper = make_cuda_backend(options);
+    EXPECT_TRUE(hopper.notes.empty());
+    const std::string attention = "attention::attention_";
+    EXPECT_EQ(attention_launches(hopper, {}),
+              (std::set<std::string>{attention + "delta_kernel<Bf16>", attention + "group_low_kernel<false>",
+                                     attention + "forward_wgmma_kernel<64>",
+                                     attention + "backward_keys_wgmma_kernel<64>",
+                                     attention + "backward_queries_wgmma_kernel<64>"}));
+    EXPECT_TRUE(hopper.ops->notes().empty());
+    const std::map<std::string, AttentionCase> left = {{"another type than bf16", {.type = DType::f32}},
+                                                       {"heads of another size", {.head_dim = 32}},
+                                                       {"queries at given places", {.places = true}},
+                                                       {"a scale that is not positive", {.scale = -1}}};
+    for (const auto& [why, c] : left) {
+        for (const std::string& kernel : attention_launches(hopper, c))
+            EXPECT_EQ(kernel.find("wgmma"), std::string::npos) << kernel << ": " << why;
+        std::string all;
+        for (const std::string& note : hopper.ops->notes()) all += note + "\n";
+        EXPECT_NE(all.find(why), std::string::npos) << all;
+    }
+    set_fake_gpu({.major = 8, .minor = 0});
+    CudaBackend ampere = make_cuda_backend(options);
+    ASSERT_EQ(ampere.notes.size(), 1u);
+    EXPECT_NE(ampere.notes[0].find("fake GPU has compute capability 8.0, not 9.0"), std::string::npos)
+        << ampere.notes[0];
+    for (const std::string& kernel : attention_launches(ampere, {}))
+        EXPECT_EQ(kernel.find("wgmma"), std::string::npos);
 }
 
 // A kernel that needs more than the card has says so, instead of failing in the driver.

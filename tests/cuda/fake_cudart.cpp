@@ -122,8 +122,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     std::lock_guard lock(state().mutex);
     std::strcpy(properties->name, "fake GPU");
     properties->pciBusID = device;
-    properties->major = 9;
-    properties->minor = 0;
+    properties->major = state().gpu.major;
+    properties->minor = state().gpu.minor;
     properties->multiProcessorCount = 132;
     properties->totalGlobalMem = static_cast<size_t>(state().gpu.memory_bytes);
     properties->l2CacheSize = 50 << 20;

@@ -23,6 +23,7 @@ struct FakeGpu {
     bool refuses_launches = false;
     int64_t shared_memory = 227 << 10;  // dynamic, that a block may have
     GraphWaits graph_waits = GraphWaits::at_launch;
+    int major = 9, minor = 0;  // compute capability
 };
 
 struct FakeLaunch {

@@ -10,15 +10,24 @@
 
 namespace speedrun::testing {
 
+namespace fs = std::filesystem;
+
 namespace {
+
+std::vector<fs::path> logs_in(const std::string& folder) {
+    std::vector<fs::path> logs;
+    if (!fs::is_directory(folder)) return logs;
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
+        if (entry.path().extension() == ".ptxas") logs.push_back(entry.path());
+    return logs;
+}
 
 int64_t number_before(const std::string& line, const std::string& words) {
     std::smatch match;
     return std::regex_search(line, match, std::regex("(\\d+) " + words)) ? std::stoll(match[1]) : 0;
 }
 
-void read_log(const std::filesystem::path& path,
-              std::map<std::string, std::map<std::string, KernelResources>>& kernels) {
+void read_log(const fs::path& path, std::map<std::string, std::map<std::string, KernelResources>>& kernels) {
     static const std::regex kEntry("Compiling entry function '([^']+)' for '([^']+)'");
     std::ifstream file(path);
     KernelResources* current = nullptr;
@@ -55,10 +64,18 @@ size_t parameters_begin(const std::string& name) {
 
 std::map<std::string, std::map<std::string, KernelResources>> read_ptxas_logs(const std::string& folder) {
     std::map<std::string, std::map<std::string, KernelResources>> kernels;
-    if (!std::filesystem::is_directory(folder)) return kernels;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
-        if (entry.path().extension() == ".ptxas") read_log(entry.path(), kernels);
+    for (const fs::path& path : logs_in(folder)) read_log(path, kernels);
     return kernels;
+}
+
+std::vector<std::string> ptxas_lines(const std::string& folder, const std::string& text) {
+    std::vector<std::string> lines;
+    for (const fs::path& path : logs_in(folder)) {
+        std::ifstream file(path);
+        for (std::string line; std::getline(file, line);)
+            if (line.find(text) != std::string::npos) lines.push_back(line);
+    }
+    return lines;
 }
 
 std::string short_name(const std::string& mangled) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace speedrun::testing {
 
@@ -17,6 +18,9 @@ struct KernelResources {
 
 // By architecture ("sm_90a"), then by mangled name, of all logs in the folder. Empty where there are none.
 std::map<std::string, std::map<std::string, KernelResources>> read_ptxas_logs(const std::string& folder);
+
+// Lines of these logs that hold `text`.
+std::vector<std::string> ptxas_lines(const std::string& folder, const std::string& text);
 
 // The readable name, without the namespace, return type and parameters: "norm_forward_kernel<Bf16, 8>".
 std::string short_name(const std::string& mangled);

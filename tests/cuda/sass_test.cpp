@@ -19,6 +19,8 @@ namespace {
 // The one there is: whether another tile is to be fetched, which is the same for the whole block. A loop that
 // parts its warps for each masked element instead takes several times as long.
 constexpr int64_t kDivergentInTensorLoop = 1;
+// Of wgmma: that, whether a tile is whole, and whether some of it is hidden, all the same for a warp.
+constexpr int64_t kDivergentInWgmmaLoop = 3;
 
 std::string table_of(const std::map<std::string, SassListing>& kernels) {
     std::set<std::string> rows;
@@ -59,7 +61,9 @@ TEST(Sass, IsTheCommittedTable) {
         EXPECT_EQ(count(listing).local, 0)
             << short_name(name) << " spills, or indexes an array in local memory";
         if (const SassLoop loop = hot_loop(listing); loop.counts.tensor > 0) {
-            EXPECT_LE(loop.counts.divergent, kDivergentInTensorLoop) << short_name(name);
+            const bool wgmma = name.find("wgmma") != std::string::npos;
+            EXPECT_LE(loop.counts.divergent, wgmma ? kDivergentInWgmmaLoop : kDivergentInTensorLoop)
+                << short_name(name);
         }
     }
     compare_with_committed(SPEEDRUN_RESOURCES_FOLDER "/sass_sm_90a.txt", table_of(kernels),

@@ -29,6 +29,11 @@ TEST(Spills, AreNone) {
     }
 }
 
+// What a warpgroup multiplies while the threads go on: ptxas gives that up where it cannot follow the registers, and says so.
+TEST(Wgmma, IsNotSerialized) {
+    EXPECT_EQ(ptxas_lines(SPEEDRUN_PTXAS_FOLDER, "instructions are serialized"), std::vector<std::string>());
+}
+
 TEST(PtxasLog, IsUnderstood) {
     const TempDir folder;
     folder.write(
@@ -40,7 +45,9 @@ TEST(PtxasLog, IsUnderstood) {
         "smem\n"
         "ptxas warning : Local memory used for function 'other', size of stack frame: 8 bytes\n"
         "ptxas info    : Compiling entry function 'other' for 'sm_80'\n"
-        "ptxas info    : Used 99 registers\n");
+        "ptxas info    : Used 99 registers\n"
+        "ptxas info    : (C7515) Potential Performance Loss: wgmma.mma_async instructions are serialized due to\n");
+    EXPECT_EQ(ptxas_lines(folder.path(), "instructions are serialized").size(), 1u);
     const auto architectures = read_ptxas_logs(folder.path());
     ASSERT_EQ(architectures.size(), 2u);
     const auto& kernels = architectures.at("sm_90a");

@@ -42,7 +42,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         if (data[0] == 's') return (void)speedrun::read_sums(file.path());
         if (data[0] == 'g') return speedrun::read_gpt2(text);
         if (data[0] == 'h') return speedrun::read_hosts(file.path());
-        if (data[0] == 'o') return (void)speedrun::MeasuredKernels(file.path(), speedrun::DType::bf16, false);
+        if (data[0] == 'o')
+            return (void)speedrun::MeasuredKernels(file.path(), speedrun::DType::bf16,
+                                                   speedrun::KernelChoice{});
         speedrun::read_trace(file.path());
     });
     return 0;

@@ -48,4 +48,8 @@ const std::vector<const BackendFactory*>& backends() {
     return all;
 }
 
+const std::vector<const BackendFactory*>& attention_backends() {
+    return backends();
+}
+
 }  // namespace speedrun::testing

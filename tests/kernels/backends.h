@@ -27,6 +27,8 @@ struct BackendFactory {
 
 // All backends that this machine can run.
 const std::vector<const BackendFactory*>& backends();
+// The same, and those that differ in attention alone.
+const std::vector<const BackendFactory*>& attention_backends();
 
 inline std::ostream& operator<<(std::ostream& out, const BackendFactory* factory) {
     return out << factory->name;

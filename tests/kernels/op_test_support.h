@@ -72,12 +72,13 @@ class OpTest : public ::testing::TestWithParam<std::tuple<const BackendFactory*,
 
 std::string param_name(const ::testing::TestParamInfo<OpTest::ParamType>& info);
 
-#define SPEEDRUN_OP_TEST(Suite)                                                                       \
-    class Suite : public ::speedrun::testing::OpTest {};                                              \
-    INSTANTIATE_TEST_SUITE_P(Backends, Suite,                                                         \
-                             ::testing::Combine(::testing::ValuesIn(::speedrun::testing::backends()), \
-                                                ::testing::Values(DType::f32, DType::bf16)),          \
-                             ::speedrun::testing::param_name)
+#define SPEEDRUN_OP_TEST_ON(Suite, all_backends)                                                           \
+    class Suite : public ::speedrun::testing::OpTest {};                                                   \
+    INSTANTIATE_TEST_SUITE_P(                                                                              \
+        Backends, Suite,                                                                                   \
+        ::testing::Combine(::testing::ValuesIn(all_backends), ::testing::Values(DType::f32, DType::bf16)), \
+        ::speedrun::testing::param_name)
+#define SPEEDRUN_OP_TEST(Suite) SPEEDRUN_OP_TEST_ON(Suite, ::speedrun::testing::backends())
 
 // ---- inputs: deterministic, and exactly representable in dtype so that kernel and reference see the same
 // ------

@@ -140,9 +140,10 @@ TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
 {"kind":"op","name":"f","op":"fill","dtype":"bf16","status":"failed","failure":"no"}
 {"kind":"op","name":"m","op":"matmul","dtype":"bf16","status":"passed","products":"hand","flops":9,"bytes":9,"share_of_floor":0.1}
 {"kind":"op","name":"c","op":"attention_forward","dtype":"bf16","status":"passed","attention":"cudnn","flops":9,"bytes":9,"share_of_floor":0.1}
+{"kind":"op","name":"w","op":"attention_forward","dtype":"bf16","status":"passed","attention":"wgmma","flops":9,"bytes":9,"share_of_floor":0.6}
 {"kind":"op","name":"z","op":"scale","dtype":"f32","status":"passed","flops":0,"bytes":9,"share_of_floor":0.1}
 {"kind":"op","na)";
-    const MeasuredKernels measured(path, DType::bf16, false);
+    const MeasuredKernels measured(path, DType::bf16, {});
     const GpuModel gpu = measured.with_rates(find_gpu_model("h100"));
     EXPECT_DOUBLE_EQ(gpu.bytes_per_s, 1.5e12);
     EXPECT_DOUBLE_EQ(gpu.bf16_flops_per_s, 399e12);
@@ -159,15 +160,38 @@ TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
         cost.op = other;
         EXPECT_EQ(measured.nearest(cost), nullptr) << other;
     }
+    const MeasuredKernels by_wgmma(path, DType::bf16, {.wgmma_attention = true});
+    ASSERT_TRUE(by_wgmma.nearest(cost_of("attention_forward", {}, 9, 9)));
+    EXPECT_EQ(by_wgmma.nearest(cost_of("attention_forward", {}, 9, 9))->name, "w");
     const Config c = config({"precision=bf16", "model.mix_first_embedding=true"});
     const StepModel assumed = model_step(c, kAlone, gpu), with = model_step(c, kAlone, gpu, &measured);
     EXPECT_DOUBLE_EQ(assumed.floor_ms, with.floor_ms);
     for (const ModelledOperation& row : with.operations)
         EXPECT_EQ(row.source.find("measured: ") == 0, row.name == "add") << row.name << ": " << row.source;
     EXPECT_NE(assumed.ms, with.ms);
-    EXPECT_THROW(MeasuredKernels(path + ".no", DType::bf16, false), Error);
+    EXPECT_THROW(MeasuredKernels(path + ".no", DType::bf16, {}), Error);
     std::ofstream(path) << "\n";
-    EXPECT_THROW(MeasuredKernels(path, DType::bf16, false), Error);
+    EXPECT_THROW(MeasuredKernels(path, DType::bf16, {}), Error);
+}
+
+TEST_F(StepModelTest, WgmmaIsOfHopperInBf16) {
+    const auto chosen = [&](const char* precision, const char* gpu) {
+        const Config c = config({std::string("precision=") + precision, "cuda.attention=wgmma"});
+        return kernel_choice(c, find_gpu_model(gpu)).wgmma_attention;
+    };
+    EXPECT_TRUE(chosen("bf16", "h100"));
+    EXPECT_TRUE(chosen("bf16", "h200"));
+    EXPECT_FALSE(chosen("f32", "h100"));
+    EXPECT_FALSE(chosen("bf16", "a100"));
+    // The modern 124M at full size: what docs/gpu.md says of it.
+    const auto ms = [](const char* attention) {
+        const Config modern = read_config(SPEEDRUN_SOURCE_ROOT "/configs/124m_modern.json",
+                                          {std::string("cuda.attention=") + attention});
+        const StepModel step = model_step(modern, kAlone, find_gpu_model("h100"));
+        return step.ms / static_cast<double>(step.microbatches);
+    };
+    EXPECT_NEAR(ms("hand"), 66.4, 0.1);
+    EXPECT_NEAR(ms("wgmma"), 57.5, 0.1);
 }
 
 // A kept report, one JSON object, gives what its lines would.
@@ -177,19 +201,19 @@ TEST_F(StepModelTest, TakesAReportThatIsKept) {
  "ceilings": [{"kind": "ceilings", "dtype": "bf16", "gb_per_s": 1500, "tflops": 399}],
  "ops": [{"kind": "op", "name": "a", "op": "add", "dtype": "bf16", "status": "passed", "flops": 0, "bytes": 1000,
           "share_of_floor": 0.25}, 5]})";
-    const MeasuredKernels measured(path, DType::bf16, false);
+    const MeasuredKernels measured(path, DType::bf16, {});
     EXPECT_DOUBLE_EQ(measured.with_rates(find_gpu_model("h100")).bytes_per_s, 1.5e12);
     ASSERT_TRUE(measured.nearest(cost_of("add", {}, 0, 1000)));
     EXPECT_EQ(measured.nearest(cost_of("add", {}, 0, 1000))->share_of_floor, 0.25);
     for (const char* text : {R"({"ops": []})", R"({"ops": 5})", R"({"ops": [[]], "ceilings": {}})"}) {
         std::ofstream(path) << text;
-        EXPECT_THROW(MeasuredKernels(path, DType::bf16, false), Error) << text;
+        EXPECT_THROW(MeasuredKernels(path, DType::bf16, {}), Error) << text;
     }
 }
 
 TEST(GpuModelTest, KnowsEveryOperationAndNoShareAboveOne) {
     for (const std::string& op : all_operations()) {
-        const KernelModel kernel = kernel_model(op, false);
+        const KernelModel kernel = kernel_model(op);
         EXPECT_EQ(op, kernel.op);
         for (const double share : {kernel.compute, kernel.memory}) {
             EXPECT_GT(share, 0) << op;
@@ -197,8 +221,8 @@ TEST(GpuModelTest, KnowsEveryOperationAndNoShareAboveOne) {
         }
         EXPECT_GE(kernel.launches, 1) << op;
     }
-    EXPECT_THROW(kernel_model("frobnicate", false), Error);
-    EXPECT_NE(kernel_model("matmul", true).engine, kernel_model("matmul", false).engine);
+    EXPECT_THROW(kernel_model("frobnicate"), Error);
+    EXPECT_NE(kernel_model("matmul", {.hand_products = true}).engine, kernel_model("matmul").engine);
     for (const GpuModel& gpu : gpu_models()) {
         EXPECT_EQ(&find_gpu_model(gpu.name), &gpu);
         EXPECT_GT(gpu.bf16_flops_per_s, gpu.f32_flops_per_s) << gpu.name;
@@ -217,42 +241,49 @@ TEST(GpuModelTest, KnowsEveryOperationAndNoShareAboveOne) {
 TEST(GpuModelTest, TimesACall) {
     const GpuModel& gpu = find_gpu_model("h100");
     const auto model = [&](const OpCost& cost, bool hand = false) {
-        return model_call(cost, DType::bf16, gpu, kernel_model(cost.op, hand));
+        return model_call(cost, DType::bf16, gpu, kernel_model(cost.op, {.hand_products = hand}));
     };
     const double gap = gpu.launch_gap_us * 1e-3;
     // 3 GB through memory take a millisecond; a share of the bandwidth and one gap.
     const ModelledCall add = model(cost_of("add", {}, 0, 3000000000));
     EXPECT_DOUBLE_EQ(add.floor_ms, 1);
     EXPECT_FALSE(add.compute_bound);
-    EXPECT_DOUBLE_EQ(add.ms, 1 / kernel_model("add", false).memory + gap);
+    EXPECT_DOUBLE_EQ(add.ms, 1 / kernel_model("add").memory + gap);
     EXPECT_GT(model(cost_of("add", {}, 0, 3000000001)).ms, add.ms);
     // Products of the library at a share of the rate, whatever their shape, and what clears its counters.
     const ModelledCall product = model(cost_of("matmul", {100, 100, 100}, 798000000000, 1));
     EXPECT_DOUBLE_EQ(product.floor_ms, 1);
     EXPECT_TRUE(product.compute_bound);
-    EXPECT_DOUBLE_EQ(product.ms, 1 / kernel_model("matmul", false).compute + 2 * gap);
+    EXPECT_DOUBLE_EQ(product.ms, 1 / kernel_model("matmul").compute + 2 * gap);
     // Our own in whole waves: 132 blocks of 128 x 128 take as long as one, 133 twice as long.
     const auto hand_ms = [&](int64_t tiles) {
         return model(cost_of("matmul", {128, 128 * tiles, 4096}, 1, 1), true).ms - gap;
     };
     EXPECT_DOUBLE_EQ(hand_ms(1), hand_ms(132));
     EXPECT_DOUBLE_EQ(hand_ms(133), 2 * hand_ms(132));
-    EXPECT_NEAR(
-        hand_ms(132) * 1e-3,
-        2.0 * 128 * 128 * 132 * 4096 / (798e12 * gpu.mma_share * kernel_model("matmul", true).compute),
-        1e-12);
+    EXPECT_NEAR(hand_ms(132) * 1e-3,
+                2.0 * 128 * 128 * 132 * 4096 /
+                    (798e12 * gpu.mma_share * kernel_model("matmul", {.hand_products = true}).compute),
+                1e-12);
     // Twelve matrices of 768 squared fill two waves of 132 with their 252 tiles of a triangle, one is a wave
     // of 21.
     const double one = model(cost_of("polar_express", {1, 768, 768}, 1, 1)).ms,
                  twelve = model(cost_of("polar_express", {12, 768, 768}, 1, 1)).ms;
     EXPECT_GT(twelve, 2 * one);
     EXPECT_LT(twelve, 4 * one);
+    // Attention by wgmma at a share of what large products reach.
+    const KernelChoice wgmma{.wgmma_attention = true};
+    const double share = kernel_model("attention_forward", wgmma).compute;
+    EXPECT_DOUBLE_EQ(model_call(cost_of("attention_forward", {}, 798000000000, 1), DType::bf16, gpu,
+                                kernel_model("attention_forward", wgmma))
+                         .ms,
+                     1 / share + gap);
+    EXPECT_STREQ(kernel_model("add", wgmma).source, kernel_model("add").source);
     // In f32 nothing of mma.sync.
-    EXPECT_DOUBLE_EQ(
-        model_call(cost_of("attention_forward", {}, 1000000000, 1), DType::f32, gpu,
-                   kernel_model("attention_forward", false))
-            .ms,
-        1e9 / (gpu.f32_flops_per_s * kernel_model("attention_forward", false).compute) * 1e3 + gap);
+    EXPECT_DOUBLE_EQ(model_call(cost_of("attention_forward", {}, 1000000000, 1), DType::f32, gpu,
+                                kernel_model("attention_forward"))
+                         .ms,
+                     1e9 / (gpu.f32_flops_per_s * kernel_model("attention_forward").compute) * 1e3 + gap);
 }
 
 // What `plan --timeline` promises of 124M on 1,024 ranks: under 10 s and 2 GiB. It takes a hundredth of either.

@@ -12,12 +12,13 @@ namespace {
 // The fixture runs every call with one thread, again, and with two, and compares the bits: here the number of
 // threads chooses the order in which those of a block run, and whether the card has little shared memory or
 // as much as an H100.
-Backend make_simt(simt::Order order, int num_threads, bool dry) {
+Backend make_simt(simt::Order order, int num_threads, bool dry, bool wgmma = false) {
     simt::Options options{order};
     if (num_threads > 1) options.shared_memory = simt::kSharedMemoryOfH100;
     Backend backend;
     backend.device = std::make_unique<simt::SimtDevice>(options, dry);
-    backend.ops = make_cuda_ops(*backend.device);
+    backend.ops =
+        make_cuda_ops(*backend.device, nullptr, wgmma ? make_wgmma_attention(*backend.device) : nullptr);
     return backend;
 }
 
@@ -29,17 +30,28 @@ Backend make_random_forward(int num_threads, bool dry) {
     return make_simt(num_threads == 1 ? simt::Order::random : simt::Order::forward, num_threads, dry);
 }
 
+// Attention as on GPUs of compute capability 9.0 alone.
+Backend make_wgmma(int num_threads, bool dry) {
+    return make_simt(num_threads == 1 ? simt::Order::random : simt::Order::reverse, num_threads, dry, true);
+}
+
 void submit_simt(Stream& stream, std::function<void()> work) {
     static_cast<simt::SimtStream&>(stream).cpu().submit("test", std::move(work));
 }
 
 constexpr BackendFactory kSimt{"simt", make_forward_reverse, submit_simt};
 constexpr BackendFactory kSimtRandom{"simt_random", make_random_forward, submit_simt};
+constexpr BackendFactory kSimtWgmma{"simt_wgmma", make_wgmma, submit_simt};
 
 }  // namespace
 
 const std::vector<const BackendFactory*>& backends() {
     static const std::vector<const BackendFactory*> all = {&kSimt, &kSimtRandom};
+    return all;
+}
+
+const std::vector<const BackendFactory*>& attention_backends() {
+    static const std::vector<const BackendFactory*> all = {&kSimt, &kSimtRandom, &kSimtWgmma};
     return all;
 }
 

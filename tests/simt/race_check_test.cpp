@@ -20,7 +20,6 @@
 namespace speedrun {
 namespace {
 
-using bench::Case;
 using simt::RaceWatch;
 
 // ---- planted races
@@ -161,16 +160,12 @@ TEST(RaceCheck, FencesAndAtomicsOrderBlocks) {
 
 // ---- the kernels
 
-struct Watched {
-    Case c;
-    DType real;
-    std::string title() const { return c.name + (real == DType::bf16 ? " bf16" : " f32"); }
-};
+using Watched = simt::WatchedCase;
 
 std::vector<Watched> tiny_cases() {
     std::vector<Watched> all;
     for (const DType real : {DType::bf16, DType::f32}) {
-        for (const Case& c : bench::all_cases(simt::tiny_shapes())) all.push_back({c, real});
+        for (const Watched& w : simt::watched(bench::all_cases(simt::tiny_shapes()), real)) all.push_back(w);
     }
     return all;
 }
@@ -179,7 +174,7 @@ std::vector<Watched> tiny_cases() {
 void run_case(const Watched& w, RaceWatch& watch) {
     simt::Options options;
     if (w.c.name.rfind("attention", 0) == 0) options.shared_memory = simt::kSharedMemoryOfH100;
-    run_watched(w.c, w.real, watch, options);
+    run_watched(w, watch, options);
 }
 
 TEST(RaceCheck, NoKernelHasARaceAndNoneABarrierTooMany) {

@@ -120,19 +120,15 @@ Table read_table() {
 }
 
 // Every operation in bf16; in f32 those that have kernels of their own for it.
-struct Selected {
-    bench::Case c;
-    DType real;
-};
-std::vector<Selected> selected_cases() {
-    std::vector<Selected> selected;
+std::vector<simt::WatchedCase> selected_cases() {
+    std::vector<simt::WatchedCase> selected;
     for (const DType real : {DType::bf16, DType::f32}) {
-        for (const bench::Case& c : bench::all_cases(simt::watched_shapes())) {
-            if (c.name == "optimizer.polar_express.attention")
-                continue;  // 15 products more of the mlp's kind
+        for (const simt::WatchedCase& w : simt::watched(bench::all_cases(simt::watched_shapes()), real)) {
+            const std::string& name = w.c.name;
+            if (name == "optimizer.polar_express.attention") continue;  // 15 products more of the mlp's kind
             const bool own_f32 =
-                c.name.rfind("product.recipe.out", 0) == 0 || c.name.rfind("attention.recipe", 0) == 0;
-            if (real == DType::bf16 || own_f32) selected.push_back({c, real});
+                name.rfind("product.recipe.out", 0) == 0 || name.rfind("attention.recipe", 0) == 0;
+            if (real == DType::bf16 || own_f32) selected.push_back(w);
         }
     }
     return selected;
@@ -147,12 +143,12 @@ TEST(TrafficTable, EveryKernelMovesWhatTheTableSays) {
     Table table = read_table();
     std::vector<std::string> rows;
     std::set<std::string> above;
-    for (const Selected& s : selected_cases()) {
+    for (const simt::WatchedCase& w : selected_cases()) {
         simt::TrafficWatch watch;
-        const int64_t least = run_watched(s.c, s.real, watch, {.shared_memory = simt::kSharedMemoryOfH100});
+        const int64_t least = run_watched(w, watch, {.shared_memory = simt::kSharedMemoryOfH100});
         int64_t moved = 0;
         for (const auto& [kernel, t] : watch.by_kernel()) moved += t.distinct_bytes;
-        const std::string title = s.c.name + (s.real == DType::bf16 ? " bf16" : " f32");
+        const std::string title = w.title();
         rows.push_back(fmt::format("{:<52} {:>10} bytes, {:.2f} of the least", title, moved,
                                    static_cast<double>(moved) / static_cast<double>(least)));
         for (const auto& [kernel, t] : watch.by_kernel()) {

@@ -21,9 +21,25 @@ bench::Shapes tiny_shapes() {
             .attention_sequences = {64}};
 }
 
-int64_t run_watched(const bench::Case& c, DType real, Watch& watch, Options options) {
+std::vector<WatchedCase> watched(const std::vector<bench::Case>& cases, DType real) {
+    std::vector<WatchedCase> all;
+    for (const bench::Case& c : cases) {
+        all.push_back({c, real, false});
+        // Queries of one rank have places, which wgmma does not serve.
+        const bool served = c.op.rfind("attention_", 0) == 0 && c.name.find(".rank.") == std::string::npos;
+        if (real == DType::bf16 && served) all.push_back({c, real, true});
+    }
+    return all;
+}
+
+std::string WatchedCase::title() const {
+    return c.name + (real == DType::bf16 ? " bf16" : " f32") + (wgmma ? " wgmma" : "");
+}
+
+int64_t run_watched(const WatchedCase& watched_case, Watch& watch, Options options) {
+    const auto& [c, real, wgmma] = watched_case;
     SimtDevice device(options);
-    const auto ops = make_cuda_ops(device);
+    const auto ops = make_cuda_ops(device, nullptr, wgmma ? make_wgmma_attention(device) : nullptr);
     const auto before = device.create_stream("setup");
     device.set_watch(&watch);
     const auto watched = device.create_stream("watched");

@@ -15,8 +15,17 @@ bench::Shapes watched_shapes();
 // Sizes that divide nothing, small enough for one run to take milliseconds.
 bench::Shapes tiny_shapes();
 
+struct WatchedCase {
+    bench::Case c;
+    DType real;
+    bool wgmma = false;  // attention by the kernels for compute capability 9.0 alone
+    std::string title() const;
+};
+// All of these in this type, and where wgmma serves once more with it.
+std::vector<WatchedCase> watched(const std::vector<bench::Case>& cases, DType real);
+
 // Runs one case once, watched from the call of the operation to its end, and returns the least bytes that it
 // moves. Throws what the watch throws.
-int64_t run_watched(const bench::Case& c, DType real, Watch& watch, Options options = {});
+int64_t run_watched(const WatchedCase& watched_case, Watch& watch, Options options = {});
 
 }  // namespace speedrun::simt

@@ -52,7 +52,8 @@ Speed speed_of(const StepModel& model, const Config& config, const Ranks& ranks)
     return {tokens_per_s, tokens_per_s / ranks.num_data_ranks(), model.floor_ms / model.ms};
 }
 
-std::vector<std::string> gpu_notes(const PlanOptions& options, const Config& config, const Ranks& ranks) {
+std::vector<std::string> gpu_notes(const PlanOptions& options, const Config& config, const Ranks& ranks,
+                                   const GpuModel& gpu) {
     std::vector<std::string> notes = {
         "modelled, not measured: operations one after the other, without the copies of tokens to the GPU",
         "attention is counted without documents, which hide keys"};
@@ -63,6 +64,9 @@ std::vector<std::string> gpu_notes(const PlanOptions& options, const Config& con
             options.network.empty() ? fmt::format(" ({})", default_network().name) : ""));
     if (config.cuda.attention == AttentionKind::cudnn)
         notes.push_back("attention is modelled as our own kernels, not as cuDNN's");
+    if (config.cuda.attention == AttentionKind::wgmma && !kernel_choice(config, gpu).wgmma_attention)
+        notes.push_back(
+            "attention is modelled as our other kernels: wgmma is bf16's, on compute capability 9.0");
     return notes;
 }
 
@@ -109,7 +113,8 @@ void print_gpu_text(const PlanOptions& options, const Config& config, const Rank
     }
     std::printf("modelled run of %lld steps: %.1f s\n", static_cast<long long>(run.back().end_step),
                 seconds_of(run));
-    for (const std::string& note : gpu_notes(options, config, ranks)) std::printf("note: %s\n", note.c_str());
+    for (const std::string& note : gpu_notes(options, config, ranks, gpu))
+        std::printf("note: %s\n", note.c_str());
 }
 
 void print_gpu_json(const PlanOptions& options, const Config& config, const Ranks& ranks, const GpuModel& gpu,
@@ -160,7 +165,7 @@ void print_gpu_json(const PlanOptions& options, const Config& config, const Rank
                                       {"bound", row.compute_bound ? "compute" : "memory"},
                                       {"source", row.source}});
     }
-    json["notes"] = gpu_notes(options, config, ranks);
+    json["notes"] = gpu_notes(options, config, ranks, gpu);
     std::printf("%s\n", json.dump(2).c_str());
 }
 

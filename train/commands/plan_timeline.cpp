@@ -111,7 +111,7 @@ Network network_of(const PlanOptions& options) {
 PlannedGpu::PlannedGpu(const PlanOptions& options, const Config& config)
     : model_(find_gpu_model(options.gpu)) {
     if (options.measured.empty()) return;
-    report_.emplace(options.measured, gpu_compute_type(config), config.cuda.products == Products::hand);
+    report_.emplace(options.measured, gpu_compute_type(config), kernel_choice(config, model_));
     model_ = report_->with_rates(model_);
 }
 

@@ -179,7 +179,7 @@ template <>
 inline constexpr Word<Products> kWords<Products>[] = {{"library", Products::library},
                                                       {"hand", Products::hand}};
 template <>
-inline constexpr Word<AttentionKind> kWords<AttentionKind>[] = {{"hand", AttentionKind::hand},
-                                                                {"cudnn", AttentionKind::cudnn}};
+inline constexpr Word<AttentionKind> kWords<AttentionKind>[] = {
+    {"hand", AttentionKind::hand}, {"wgmma", AttentionKind::wgmma}, {"cudnn", AttentionKind::cudnn}};
 
 }  // namespace speedrun

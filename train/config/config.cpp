@@ -195,9 +195,11 @@ void RecordConfig::fields(FieldVisitor& v) {
 void CudaConfig::fields(FieldVisitor& v) {
     v.choice("products", products,
              "matrix products by cuBLASLt where it is installed, or by our own kernels");
-    v.choice("attention", attention,
-             "attention by our own kernels, or by cuDNN where it serves: bf16, head sizes 64 and 128, "
-             "data.document_mask off");
+    v.choice(
+        "attention", attention,
+        "attention by our own kernels; by those of them that are for GPUs of compute capability 9.0 alone (H100, "
+        "H200), where they serve: bf16, head sizes 64 and 128, undivided sequences; or by cuDNN where it serves: "
+        "the same, data.document_mask off");
     v.field("graph", graph, "launch forward and backward as one recorded CUDA graph");
 }
 

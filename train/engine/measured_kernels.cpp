@@ -31,7 +31,7 @@ std::string text_of(const nlohmann::json& line, const char* key) {
 
 }  // namespace
 
-MeasuredKernels::MeasuredKernels(const std::string& path, DType real, bool hand_products) : real_(real) {
+MeasuredKernels::MeasuredKernels(const std::string& path, DType real, KernelChoice choice) : real_(real) {
     std::ifstream file(path);
     if (!file) throw_data("{}: cannot be read", path);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -39,16 +39,16 @@ MeasuredKernels::MeasuredKernels(const std::string& path, DType real, bool hand_
         report.is_object() && report.contains("ops")) {
         for (const char* key : {"ceilings", "ops"})
             for (const nlohmann::json& record : report.value(key, nlohmann::json::array()))
-                take(record, hand_products);
+                take(record, choice);
     } else {
         std::istringstream lines(text);
         for (std::string line; std::getline(lines, line);)
-            take(nlohmann::json::parse(line, nullptr, false), hand_products);
+            take(nlohmann::json::parse(line, nullptr, false), choice);
     }
     if (cases_.empty()) throw_data("{}: no operation in {} has passed there", path, name_of(real));
 }
 
-void MeasuredKernels::take(const nlohmann::json& record, bool hand_products) {
+void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
     if (!record.is_object() || text_of(record, "dtype") != name_of(real_)) return;
     if (text_of(record, "kind") == "ceilings") {
         flops_per_s_ = std::max(flops_per_s_, number_of(record, "tflops") * 1e12);
@@ -61,8 +61,11 @@ void MeasuredKernels::take(const nlohmann::json& record, bool hand_products) {
                   .bytes = number_of(record, "bytes"),
                   .share_of_floor = number_of(record, "share_of_floor")};
     const bool by_hand = text_of(record, "products") == word_of(Products::hand);
-    if (measured.op == "matmul" && by_hand != hand_products) return;
-    if (text_of(record, "attention") == word_of(AttentionKind::cudnn) || measured.share_of_floor <= 0) return;
+    if (measured.op == "matmul" && by_hand != choice.hand_products) return;
+    const std::string attention = text_of(record, "attention");
+    const bool by_wgmma = attention == word_of(AttentionKind::wgmma);
+    if (attention == word_of(AttentionKind::cudnn) || measured.share_of_floor <= 0) return;
+    if (measured.op.rfind("attention_", 0) == 0 && by_wgmma != choice.wgmma_attention) return;
     cases_[measured.name] = std::move(measured);
 }
 

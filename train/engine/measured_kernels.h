@@ -18,10 +18,9 @@ class MeasuredKernels {
         double share_of_floor = 0;  // floor over median, by the report's own rates
     };
 
-    // Reads the cases that passed in this compute type: our own attention, and matrix products by the library
-    // or by hand. The last of cases with one name counts. Data error if the file cannot be read or has
+    // Reads the cases that passed in this compute type, of the kernels that are chosen; of attention our own. The last of cases with one name counts. Data error if the file cannot be read or has
     // none; lines that are no JSON, as a killed run leaves them, are passed over.
-    MeasuredKernels(const std::string& path, DType real, bool hand_products);
+    MeasuredKernels(const std::string& path, DType real, KernelChoice choice);
 
     // The case of this operation that is nearest to the call in FLOPs and bytes (sum of the logarithms of
     // their ratios); null where there is none.
@@ -30,7 +29,7 @@ class MeasuredKernels {
     GpuModel with_rates(GpuModel gpu) const;
 
   private:
-    void take(const nlohmann::json& record, bool hand_products);
+    void take(const nlohmann::json& record, KernelChoice choice);
 
     const DType real_;
     std::map<std::string, Case> cases_;  // by name

@@ -16,21 +16,23 @@ DryStep dry_gpu_step(Config config, DType real) {
     return {std::move(config), options};
 }
 
+KernelChoice kernel_choice(const Config& config, const GpuModel& gpu) {
+    return {.hand_products = config.cuda.products == Products::hand,
+            .wgmma_attention = config.cuda.attention == AttentionKind::wgmma && gpu.has_wgmma &&
+                               gpu_compute_type(config) == DType::bf16};
+}
+
 OperationTimes::OperationTimes(const Config& config, const GpuModel& model, const MeasuredKernels* report)
-    : gpu(model),
-      measured(report),
-      real(gpu_compute_type(config)),
-      hand_products(config.cuda.products == Products::hand) {}
+    : gpu(model), measured(report), real(gpu_compute_type(config)), choice(kernel_choice(config, model)) {}
 
 ModelledCall OperationTimes::of(const OpCost& cost) const {
     const MeasuredKernels::Case* const found = measured ? measured->nearest(cost) : nullptr;
-    return model_call(cost, real, gpu, kernel_model(cost.op, hand_products),
-                      found ? found->share_of_floor : 0);
+    return model_call(cost, real, gpu, kernel_model(cost.op, choice), found ? found->share_of_floor : 0);
 }
 
 std::string OperationTimes::source_of(const OpCost& cost) const {
     const MeasuredKernels::Case* const found = measured ? measured->nearest(cost) : nullptr;
-    return found ? "measured: " + found->name : kernel_model(cost.op, hand_products).source;
+    return found ? "measured: " + found->name : kernel_model(cost.op, choice).source;
 }
 
 std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType real, int64_t& period) {

@@ -38,12 +38,14 @@ struct DryStep {
 };
 DryStep dry_gpu_step(Config config, DType real);
 
+KernelChoice kernel_choice(const Config& config, const GpuModel& gpu);
+
 // How long operations of a config take on a GPU.
 struct OperationTimes {
     const GpuModel& gpu;
     const MeasuredKernels* measured;  // may be null
     DType real;
-    bool hand_products;
+    KernelChoice choice;
 
     OperationTimes(const Config& config, const GpuModel& model, const MeasuredKernels* report);
     ModelledCall of(const OpCost& cost) const;

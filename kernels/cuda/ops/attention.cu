@@ -21,13 +21,10 @@
 // Tiles that the mask empties are never visited: an owner of queries starts at the lowest first visible key
 // of its rows and ends where the last of them stands; an owner of keys begins at the first query that is not
 // before them and ends at the last that sees one.
-#include <algorithm>
-
-#include "kernels/cuda/blocks/reduce.cuh"
+#include "kernels/cuda/ops/attention_launch.cuh"
 #include "kernels/cuda/ops/attention_mma.cuh"
 #include "kernels/cuda/ops/attention_portable.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -36,87 +33,11 @@ namespace {
 
 using namespace attention;
 
-// ---- rows: Σ dout·o of every query and head (Dao et al. 2022, algorithm 4, line 19). A warp each.
-template <class Real>
-__global__ void attention_delta_kernel(float* delta, View<const Real> dout, View<const Real> o, Sizes p) {
-    const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-    if (row >= p.rows) return;
-    const int64_t head = blockIdx.y;
-    const Real* x = dout.head(row, head * p.head_dim);
-    const Real* y = o.head(row, head * p.head_dim);
-    float sum = 0.0f;
-    for (int d = ptx::lane_id(); d < p.head_dim; d += 32) sum += to_float(x[d]) * to_float(y[d]);
-    sum = warp_sum(sum);
-    if (ptx::lane_id() == 0) delta[head * p.rows + row] = sum;
-}
-
-// Lowest first visible key of each group of queries; a warp each.
-template <bool kPlaced>
-__global__ void attention_group_low_kernel(int32_t* group_low, Problem<kPlaced> p) {
-    const int64_t groups = (p.queries() + kGroup - 1) / kGroup;
-    const int64_t index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-    if (index >= groups * p.num_sequences) return;
-    const FirstRows first = p.first_of(index / groups);
-    const int lowest = low_range<kGroup>(p, first, static_cast<int>(index % groups) * kGroup).lowest;
-    if (ptx::lane_id() == 0) group_low[index] = lowest;
-}
-
-// ---- launchers
-
-template <class Arguments>
-Sizes sizes_of(const Arguments& a) {  // of arguments that are checked
-    const AttentionOptions& o = a.options;
-    if (o.head_dim < 1 || o.head_dim > kMaxHeadDim) {
-        throw_internal("attention: head size {} is not in 1 … {}", o.head_dim, kMaxHeadDim);
-    }
-    const int64_t rows = std::max(a.q.rows(), a.k.rows());
-    if (rows >= (int64_t{1} << 31)) throw_internal("attention: {} rows do not fit first_key", rows);
-    const AttentionRows counts = attention_rows(a);
-    const int64_t window = o.window < o.sequence_length ? o.window : 0;
-    return {a.first_key.template as<int32_t>(),
-            a.q.rows(),
-            static_cast<int>(counts.sequences),
-            static_cast<int>(counts.keys),
-            static_cast<int>(window),
-            static_cast<int>(o.head_dim),
-            o.scale,
-            a.place.present() ? a.place.template as<int32_t>() : nullptr,
-            static_cast<int>(counts.queries)};
-}
-
 // Calls body(problem), of the kind that these are.
 template <class Body>
 void with_problem(const Sizes& sizes, Body&& body) {
     if (sizes.places) return body(Problem<true>{sizes});
     body(Problem<false>{sizes});
-}
-
-bool uses_mma(std::initializer_list<Tensor> operands, const AttentionOptions& o) {
-    if (o.head_dim != 64 && o.head_dim != 128) return false;
-    return std::all_of(operands.begin(), operands.end(), [](const Tensor& x) {
-        return x.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
-               x.row_stride % 8 == 0;
-    });
-}
-
-template <class Real>
-View<Real> view(const Tensor& x) {
-    return {x.as<std::remove_const_t<Real>>(), x.row_stride};
-}
-
-// A block for each tile of this many of a sequence's queries or keys, and head.
-struct Grid {
-    int64_t sequences, heads;
-    dim3 of(int64_t rows, int64_t rows_of_tile) const {
-        const int64_t tiles = (rows + rows_of_tile - 1) / rows_of_tile;
-        return dim3(static_cast<unsigned>(tiles * sequences), static_cast<unsigned>(heads));
-    }
-};
-
-template <class Body>
-void with_head_dim(int64_t head_dim, Body&& body) {
-    if (head_dim == 64) return body.template operator()<64>();
-    return body.template operator()<128>();
 }
 
 // Strips of a warp that owns queries, where two need this much shared memory for a block. Either number gives the same bits.
@@ -152,25 +73,13 @@ void run_forward(const op::AttentionForward& a, const Problem<kPlaced>& p, Strea
     });
 }
 
-struct BackwardScratch {
-    float* delta;        // [H,Tq]
-    int32_t* group_low;  // of each sequence, a number for each group of its queries
-};
 template <bool kPlaced>
 void run_backward(const op::AttentionBackward& a, const Problem<kPlaced>& p, const BackwardScratch& scratch,
                   Stream& stream) {
     const Grid grid{p.num_sequences, a.options.num_heads};
-    const int64_t groups = p.num_sequences * ((int64_t{p.num_queries} + kGroup - 1) / kGroup);
-    const auto blocks_of_warps = [](int64_t warps) { return static_cast<unsigned>((warps + 7) / 8); };
     const float *lse = a.lse.as<float>(), *delta = scratch.delta;
     const int32_t* group_low = scratch.group_low;
-    launch(attention_group_low_kernel<kPlaced>, dim3(blocks_of_warps(groups)), 256, 0, stream,
-           scratch.group_low, p);
-    cuda::with_real(a.q.dtype, [&]<class Real>() {
-        launch(attention_delta_kernel<Real>,
-               dim3(blocks_of_warps(p.rows), static_cast<unsigned>(a.options.num_heads)), 256, 0, stream,
-               scratch.delta, view<const Real>(a.dout), view<const Real>(a.o), static_cast<const Sizes&>(p));
-    });
+    launch_backward_inputs(a, p, scratch, stream);
     if (uses_mma({a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v}, a.options)) {
         return with_head_dim(a.options.head_dim, [&]<int D>() {
             constexpr int64_t kQueries = backward_queries(D);
@@ -221,9 +130,7 @@ void CudaOps::attention_backward(const op::AttentionBackward& a, Stream& stream)
     flops_ += 8 * heads * a.options.head_dim * visible_pairs(a.options, a.q.rows());
     if (sizes.rows == 0) return;
     if (attention_ && attention_->backward(a, stream)) return;
-    const int64_t groups = sizes.num_sequences * ((int64_t{sizes.num_queries} + kGroup - 1) / kGroup);
-    float* delta = static_cast<float*>(workspace(stream, (heads * sizes.rows + groups) * 4));
-    const BackwardScratch scratch{delta, reinterpret_cast<int32_t*>(delta + heads * sizes.rows)};
+    const BackwardScratch scratch = scratch_at(workspace(stream, scratch_bytes(sizes, heads)), sizes, heads);
     with_problem(sizes, [&](const auto& p) { run_backward(a, p, scratch, stream); });
 }
 

@@ -7,6 +7,7 @@
 
 namespace speedrun::attention {
 
+constexpr int kMaxHeadDim = 128;
 constexpr int kGroup = 32;  // queries of which the lowest first visible key is kept, for owners of keys
 
 // What all kernels are told.

@@ -9,7 +9,7 @@
 namespace speedrun::attention {
 
 constexpr int kPortableRows = 32, kPortableThreads = 256, kPortableWarps = kPortableThreads / 32;
-constexpr int kRowsOfWarp = kPortableRows / kPortableWarps, kMaxHeadDim = 128, kSlices = kMaxHeadDim / 32;
+constexpr int kRowsOfWarp = kPortableRows / kPortableWarps, kSlices = kMaxHeadDim / 32;
 
 // Rows begin … begin + kPortableRows of one head as f32, one element apart more than they are wide so that
 // lanes reading one column of 32 rows use different banks. Zero from row `end` on.

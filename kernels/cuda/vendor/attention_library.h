@@ -1,5 +1,5 @@
-// What CudaOps asks of a library for attention. Without one, or where it says no, the hand-written kernels of
-// attention.cu serve.
+// What CudaOps asks of a library for attention, or of kernels for one GPU alone. Without one, or where it says no,
+// the kernels of attention.cu serve.
 #pragma once
 
 #include <memory>
@@ -27,5 +27,9 @@ bool built_with_cudnn();
 // cuDNN, found at run time. Null, with the reason in `why`, where it cannot be had. On a dry device nothing
 // is loaded, and only its workspaces are entered in the memory table.
 std::unique_ptr<AttentionLibrary> make_cudnn(Device& device, std::string& why);
+
+// Our kernels for GPUs of compute capability 9.0 (ops/attention_wgmma.cu). Their code is in programs compiled for
+// sm_90a.
+std::unique_ptr<AttentionLibrary> make_wgmma_attention(Device& device);
 
 }  // namespace speedrun

@@ -1,0 +1,97 @@
+// Attention by wgmma, behind the seam of a library: what it does not serve falls to attention.cu. Formulas, FLOPs
+// and bytes are those that attention.cu states, results differ from its in roundoff.
+//
+// Blocks of 256 threads, one on a multiprocessor:
+//   kernel             D    rows owned  other rows  stages   shared memory
+//   forward           64           128         128       2   80 KiB (queries, keys and values twice)
+//   forward          128           128         128       2  160 KiB
+//   backward keys     64           128          64       3   82.25 KiB (2 owned, 3·2 others, statistics)
+//   backward keys    128           128          64       3  162.25 KiB
+//   backward queries  64           128          64       3   80 KiB
+//   backward queries 128           128          64       3  160 KiB
+#include "kernels/cuda/ops/attention_wgmma_backward.cuh"
+
+#include <set>
+
+#include "kernels/cuda/device/stream_memory.h"
+#include "kernels/cuda/ops/attention_launch.cuh"
+
+namespace speedrun {
+
+namespace attention_wgmma_cu {
+namespace {
+
+using namespace attention;
+
+class WgmmaAttention final : public AttentionLibrary {
+  public:
+    explicit WgmmaAttention(Device& device) : workspaces_(device, "attention") {}
+
+    bool forward(const op::AttentionForward& a, Stream& stream) override {
+        if (!serves({a.o, a.q, a.k, a.v}, a.place, a.options)) return false;
+        const Problem<false> p{sizes_of(a)};
+        const Grid grid{p.num_sequences, a.options.num_heads};
+        with_head_dim(a.options.head_dim, [&]<int D>() {
+            launch(attention_forward_wgmma_kernel<D>, grid.of(p.length, kWgmmaOwned), kWgmmaThreads,
+                   (kWgmmaOwned + 4 * kWgmmaKeys) * D * 2, stream, view<Bf16>(a.o), a.lse.as<float>(),
+                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+        });
+        return true;
+    }
+
+    bool backward(const op::AttentionBackward& a, Stream& stream) override {
+        if (!serves({a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v}, a.place, a.options)) return false;
+        const Problem<false> p{sizes_of(a)};
+        const int64_t heads = a.options.num_heads;
+        const Grid grid{p.num_sequences, heads};
+        const BackwardScratch scratch =
+            scratch_at(workspaces_.at(stream, scratch_bytes(p, heads)).data(), p, heads);
+        launch_backward_inputs(a, p, scratch, stream);
+        with_head_dim(a.options.head_dim, [&]<int D>() {
+            constexpr int64_t kTiles = (2 * kWgmmaOwned + kWgmmaStages * 2 * kWgmmaOthers) * D * 2;
+            launch(attention_backward_keys_wgmma_kernel<D>, grid.of(p.length, kWgmmaOwned), kWgmmaThreads,
+                   kTiles + 3 * kWgmmaStages * kWgmmaOthers * 4, stream, view<Bf16>(a.dk), view<Bf16>(a.dv),
+                   view<const Bf16>(a.dout), a.lse.as<float>(), scratch.delta, scratch.group_low,
+                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+            launch(attention_backward_queries_wgmma_kernel<D>, grid.of(p.length, kWgmmaOwned), kWgmmaThreads,
+                   kTiles, stream, view<Bf16>(a.dq), view<const Bf16>(a.dout), a.lse.as<float>(),
+                   scratch.delta, view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+        });
+        return true;
+    }
+
+    std::vector<std::string> notes() const override { return {notes_.begin(), notes_.end()}; }
+
+  private:
+    bool serves(std::initializer_list<Tensor> operands, const Tensor& place,
+                const AttentionOptions& options) {
+        const char* const why = place.present()      ? "queries at given places"
+                                : options.scale <= 0 ? "a scale that is not positive"
+                                : !uses_mma(operands, options)
+                                    ? "another type than bf16, or heads of another size than 64 and 128"
+                                : !all_fit(operands, options)
+                                    ? "sequences of 2^31 numbers and more in the rows of all heads"
+                                    : nullptr;
+        if (why)
+            notes_.insert(std::string("attention by wgmma does not serve ") + why + ": our other kernels do");
+        return !why;
+    }
+
+    static bool all_fit(std::initializer_list<Tensor> operands, const AttentionOptions& options) {
+        return std::all_of(operands.begin(), operands.end(), [&](const Tensor& x) {
+            return options.sequence_length * x.row_stride < int64_t{1} << 31;
+        });
+    }
+
+    StreamMemory workspaces_;
+    std::set<std::string> notes_;
+};
+
+}  // namespace
+}  // namespace attention_wgmma_cu
+
+std::unique_ptr<AttentionLibrary> make_wgmma_attention(Device& device) {
+    return std::make_unique<attention_wgmma_cu::WgmmaAttention>(device);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,230 @@
+// The backward pass of attention by wgmma: an owner of keys (dk, dv) and an owner of queries (dq), each of which
+// computes the probabilities again. A tile's last products run while the next tile is waited for.
+#pragma once
+
+#include "kernels/cuda/ops/attention_wgmma.cuh"
+
+namespace speedrun::attention {
+
+// dv_j = Σ_i P_ij dout_i, dk_j = scale · Σ_i dS_ij q_i with dS = P ∘ (dout vᵀ − delta): all transposed, the rows of
+// a product are keys, so that P and dS go from sums into the second products' left sides.
+template <int D>
+__global__ void __launch_bounds__(kWgmmaThreads, 1)
+    attention_backward_keys_wgmma_kernel(View<Bf16> dk, View<Bf16> dv, View<const Bf16> dout,
+                                         const float* lse, const float* delta, const int32_t* group_low,
+                                         View<const Bf16> q, View<const Bf16> k, View<const Bf16> v,
+                                         Problem<false> p) {
+    constexpr int kKeys = kWgmmaOwned, kQueries = kWgmmaOthers, kTiles = kQueries / 8;
+    constexpr int kStage = 2 * kQueries * D;  // elements: queries, then their dout
+    Bf16* keys = shared_memory<Bf16>(0);
+    Bf16* values = shared_memory<Bf16>(kKeys * D * 2);
+    Bf16* stages = shared_memory<Bf16>(2 * kKeys * D * 2);
+    // [stage][kQueries] each: lse, delta, first_key.
+    float* row_lse = shared_memory<float>((2 * kKeys * D + kWgmmaStages * kStage) * 2);
+    float* row_delta = row_lse + kWgmmaStages * kQueries;
+    int* row_first =
+        shared_memory<int>((2 * kKeys * D + kWgmmaStages * kStage) * 2 + 2 * kWgmmaStages * kQueries * 4);
+    const Where w = where_of_keys(p);
+    const int warp = warp_of_block(), g = ptx::lane_id() / 4, t = ptx::lane_id() % 4;
+    const int group_row = warp / 4 * wgmma::kRows;
+    const int begin = w.tile * kKeys, of_warp = begin + 16 * warp, own[2] = {of_warp + g, of_warp + g + 8};
+    const Bf16* q_head = q.head(w.first.query, w.column);
+    const Bf16* dout_head = dout.head(w.first.query, w.column);
+    const int64_t statistics = w.head * p.rows + w.first.query;
+
+    // What a thread copies of the statistics: a number of each tile of queries. Beyond the last query all are zero,
+    // and with them what they add.
+    const int own_query = static_cast<int>(threadIdx.x) % kQueries,
+              array = static_cast<int>(threadIdx.x) / kQueries;
+    const auto* const statistic = array == 0   ? reinterpret_cast<const int*>(lse + statistics)
+                                  : array == 1 ? reinterpret_cast<const int*>(delta + statistics)
+                                               : p.first_key + w.first.query;
+    float* const row_statistic = row_lse + array * kWgmmaStages * kQueries + own_query;
+    const auto fetch = [&](int stage, int i0) {
+        copy_panels<kQueries, D>(stages + stage * kStage, q_head, q.stride, i0, p.length);
+        copy_panels<kQueries, D>(stages + stage * kStage + kQueries * D, dout_head, dout.stride, i0,
+                                 p.length);
+        if (array < 3)
+            ptx::copy_async_4(row_statistic + stage * kQueries, statistic + min(i0 + own_query, p.length - 1),
+                              i0 + own_query < p.length ? 4 : 0);
+        ptx::copy_async_commit();
+    };
+
+    const int first = begin, end = query_end(p, group_low, w, first, min(begin + kKeys, p.length));
+    copy_panels<kKeys, D>(keys, k.head(w.first.key, w.column), k.stride, begin, p.length);
+    copy_panels<kKeys, D>(values, v.head(w.first.key, w.column), v.stride, begin, p.length);
+    fetch(0, first);
+
+    const int sequence = static_cast<int>(w.first.key), recent = (p.window > 0 ? p.window : p.length) - 1;
+    float key_sums[D / 8][4], value_sums[D / 8][4];
+    const float scale = p.scale * kLog2OfE;
+    int stage = 0;
+    // One tile of queries; its last products are under way behind it.
+    const auto step = [&]<bool kFirst>(int i0) {
+        copies_are_here();
+        const int next = stage == kWgmmaStages - 1 ? 0 : stage + 1;
+        if (i0 + kQueries < end) fetch(next, i0 + kQueries);  // what read that stage has been waited for
+        const Bf16* queries = stages + stage * kStage;
+        const Bf16* upstream = queries + kQueries * D;
+        float s[kTiles][4], ds[kTiles][4];
+        uint32_t fragments[kTiles / 2][4];
+        wgmma::begin(s, ds);
+        wgmma::multiply_rows<D, kKeys>(s, keys, group_row, queries);
+        wgmma::multiply_rows<D, kKeys>(ds, values, group_row, upstream);
+        if constexpr (kFirst)
+            wgmma::wait<1>(s);
+        else
+            wgmma::wait<1>(s, key_sums, value_sums);
+
+        const auto low_of = [&](int column) {
+            return max(row_first[stage * kQueries + column] - sequence, i0 + column - recent);
+        };
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+            const float2 l = *reinterpret_cast<const float2*>(row_lse + stage * kQueries + 8 * n + 2 * t);
+            const float base[2] = {l.x * kLog2OfE, l.y * kLog2OfE};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[n][i] = ptx::exp2_approx(fmaf(s[n][i], scale, -base[i % 2]));
+        }
+        const int lane = ptx::lane_id();
+        if (__any_sync(~0u, i0 < of_warp + 15 || low_of(lane) > of_warp || low_of(lane + 32) > of_warp)) {
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int column = 8 * n + 2 * t + i % 2, key = own[i / 2];
+                    if ((key > i0 + column) | (key < low_of(column))) s[n][i] = 0.0f;  // a branch otherwise
+                }
+            }
+        }
+        pack(fragments, s);
+        if constexpr (kFirst)
+            wgmma::begin();
+        else
+            wgmma::begin(value_sums);
+        wgmma::multiply_columns<D>(value_sums, fragments, upstream, !kFirst);
+        wgmma::wait<1>(ds);
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+            const float2 d = *reinterpret_cast<const float2*>(row_delta + stage * kQueries + 8 * n + 2 * t);
+            const float deltas[2] = {d.x, d.y};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) ds[n][i] = s[n][i] * (ds[n][i] - deltas[i % 2]);
+        }
+        uint32_t scores[kTiles / 2][4];
+        pack(scores, ds);
+        if constexpr (kFirst)
+            wgmma::begin();
+        else
+            wgmma::begin(key_sums);
+        wgmma::multiply_columns<D>(key_sums, scores, queries, !kFirst);
+        stage = next;
+    };
+    step.template operator()<true>(first);
+    for (int i0 = first + kQueries; i0 < end; i0 += kQueries) step.template operator()<false>(i0);
+    wgmma::wait<0>(key_sums, value_sums);
+    __syncthreads();  // nobody reads keys and values any more
+    const int row = 16 * warp_of_block();
+    tile::store_rows<D, tile::Panels<kKeys>>(dv.head(w.first.key, w.column), dv.stride, begin, p.length,
+                                             values, row, value_sums, 1.0f, 1.0f);
+    tile::store_rows<D, tile::Panels<kKeys>>(dk.head(w.first.key, w.column), dk.stride, begin, p.length, keys,
+                                             row, key_sums, p.scale, p.scale);
+}
+
+// dq_i = scale · Σ_j dS_ij k_j.
+template <int D>
+__global__ void __launch_bounds__(kWgmmaThreads, 1)
+    attention_backward_queries_wgmma_kernel(View<Bf16> dq, View<const Bf16> dout, const float* lse,
+                                            const float* delta, View<const Bf16> q, View<const Bf16> k,
+                                            View<const Bf16> v, Problem<false> p) {
+    constexpr int kQueries = kWgmmaOwned, kKeys = kWgmmaOthers, kTiles = kKeys / 8;
+    constexpr int kStage = 2 * kKeys * D;  // elements: keys, then their values
+    Bf16* queries = shared_memory<Bf16>(0);
+    Bf16* upstream = shared_memory<Bf16>(kQueries * D * 2);
+    Bf16* stages = shared_memory<Bf16>(2 * kQueries * D * 2);
+    const Where w = where_of_queries(p, kQueries);
+    const int warp = warp_of_block(), g = ptx::lane_id() / 4, t = ptx::lane_id() % 4;
+    const int group_row = warp / 4 * wgmma::kRows;
+    const int begin = w.tile * kQueries, end = min(begin + kQueries, p.length);
+    const int of_warp = begin + 16 * warp, own[2] = {of_warp + g, of_warp + g + 8};
+    const Bf16* k_head = k.head(w.first.key, w.column);
+    const Bf16* v_head = v.head(w.first.key, w.column);
+
+    const auto fetch = [&](int stage, int j0) {
+        copy_panels<kKeys, D>(stages + stage * kStage, k_head, k.stride, j0, p.length);
+        copy_panels<kKeys, D>(stages + stage * kStage + kKeys * D, v_head, v.stride, j0, p.length);
+        ptx::copy_async_commit();
+    };
+    const int first = low_range<kQueries>(p, w.first, begin).lowest / kKeys * kKeys;
+    copy_panels<kQueries, D>(queries, q.head(w.first.query, w.column), q.stride, begin, p.length);
+    copy_panels<kQueries, D>(upstream, dout.head(w.first.query, w.column), dout.stride, begin, p.length);
+    fetch(0, first);
+
+    float base[2], deltas[2];
+    int low[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const bool valid = own[h] < p.length;
+        const int64_t at = w.head * p.rows + w.first.query + (valid ? own[h] : begin);
+        base[h] = valid ? lse[at] * kLog2OfE : INFINITY;  // beyond the last query P is exp2(−∞)
+        deltas[h] = delta[at];
+        low[h] = valid ? p.low(w.first, own[h]) : 0;
+    }
+    const int highest_low = warp_highest(max(low[0], low[1]));
+    float sums[D / 8][4];
+    const float scale = p.scale * kLog2OfE;
+    int stage = 0;
+    // One tile of keys; its last product is under way behind it.
+    const auto step = [&]<bool kFirst>(int j0) {
+        copies_are_here();
+        const int next = stage == kWgmmaStages - 1 ? 0 : stage + 1;
+        if (j0 + kKeys < end) fetch(next, j0 + kKeys);  // what read that stage has been waited for
+        const Bf16* keys = stages + stage * kStage;
+        float s[kTiles][4], ds[kTiles][4];
+        wgmma::begin(s, ds);
+        wgmma::multiply_rows<D, kQueries>(s, queries, group_row, keys);
+        wgmma::multiply_rows<D, kQueries>(ds, upstream, group_row, keys + kKeys * D);
+        if constexpr (kFirst)
+            wgmma::wait<1>(s);
+        else
+            wgmma::wait<1>(s, sums);
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[n][i] = ptx::exp2_approx(fmaf(s[n][i], scale, -base[i / 2]));
+        }
+        if (j0 + kKeys > of_warp + 1 || j0 < highest_low) {
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int key = j0 + 8 * n + 2 * t + i % 2;
+                    if ((key > own[i / 2]) | (key < low[i / 2])) s[n][i] = 0.0f;
+                }
+            }
+        }
+        wgmma::finish_before_wait(s);
+        wgmma::wait<0>(ds);
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) ds[n][i] = s[n][i] * (ds[n][i] - deltas[i / 2]);
+        }
+        uint32_t scores[kTiles / 2][4];
+        pack(scores, ds);
+        if constexpr (kFirst)
+            wgmma::begin();
+        else
+            wgmma::begin(sums);
+        wgmma::multiply_columns<D>(sums, scores, keys, !kFirst);
+        stage = next;
+    };
+    step.template operator()<true>(first);
+    for (int j0 = first + kKeys; j0 < end; j0 += kKeys) step.template operator()<false>(j0);
+    wgmma::wait<0>(sums);
+    __syncthreads();  // nobody reads queries any more
+    tile::store_rows<D, tile::Panels<kQueries>>(dq.head(w.first.query, w.column), dq.stride, begin, p.length,
+                                                queries, 16 * warp, sums, p.scale, p.scale);
+}
+
+}  // namespace speedrun::attention
