@@ -22,20 +22,27 @@ std::string cache_file(const CudaOptions& options) {
     return folder + "/cublaslt_" + name + ".txt";
 }
 
-// Empty: this GPU has it.
-std::string why_no_wgmma(int gpu) {
+CudaGpu gpu_of(const CudaOptions& options) {
     const CudaInfo info = query_cuda();
-    if (gpu >= static_cast<int>(info.gpus.size())) return "the GPU is not known";
-    const CudaGpu& card = info.gpus[gpu];
-    if (card.major == 9 && card.minor == 0) return "";
-    return fmt::format("{} has compute capability {}.{}, not 9.0", card.name, card.major, card.minor);
+    return options.gpu < static_cast<int>(info.gpus.size()) ? info.gpus[options.gpu] : CudaGpu{};
 }
 
 }  // namespace
 
 CudaBackend make_cuda_backend(const CudaOptions& options) {
     CudaBackend backend;
-    backend.device = std::make_unique<CudaDevice>(options.gpu, options.dry);
+    auto device = std::make_unique<CudaDevice>(options.gpu, options.dry);
+    if (const CudaGpu gpu = gpu_of(options); options.dependent_launch && !options.dry) {
+        if (gpu.major >= 9) {
+            device->let_kernels_begin_early();
+        } else {
+            backend.notes.push_back(fmt::format(
+                "cuda.dependent_launch has no effect: {} has compute capability {}.{}, it is of 9.0 "
+                "and above",
+                gpu.name, gpu.major, gpu.minor));
+        }
+    }
+    backend.device = std::move(device);
     std::unique_ptr<MatmulLibrary> library;
     if (options.libraries.products == Products::library) {
         std::string why;
@@ -63,12 +70,13 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
                 fmt::format("cuDNN cannot be used ({}): attention runs on our own kernels", why));
     }
     if (options.libraries.attention == AttentionKind::wgmma) {
-        const std::string why = options.dry ? "" : why_no_wgmma(options.gpu);
-        if (why.empty()) {
+        if (const CudaGpu gpu = gpu_of(options); options.dry || (gpu.major == 9 && gpu.minor == 0)) {
             attention = make_wgmma_attention(*backend.device);
         } else {
             backend.notes.push_back(
-                fmt::format("attention by wgmma cannot be had ({}): it runs on our other kernels", why));
+                fmt::format("attention by wgmma cannot be had ({} has compute capability {}.{}, not 9.0): it "
+                            "runs on our other kernels",
+                            gpu.name, gpu.major, gpu.minor));
         }
     }
     backend.ops = make_cuda_ops(*backend.device, std::move(library), std::move(attention));

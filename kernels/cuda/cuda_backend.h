@@ -26,6 +26,8 @@ struct CudaOptions {
     int gpu = 0;       // counted from 0
     bool dry = false;  // needs no GPU
     CudaLibraries libraries = {};
+    bool dependent_launch =
+        false;  // kernels may begin while those before them end, where the GPU can do that
 };
 
 struct CudaBackend {

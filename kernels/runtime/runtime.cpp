@@ -55,8 +55,10 @@ void Runtime::make_cpu(const RuntimeOptions& options) {
 }
 
 void Runtime::make_cuda(const RuntimeOptions& options) {
-    CudaBackend backend =
-        make_cuda_backend({.gpu = options.gpu, .dry = options.dry, .libraries = options.libraries});
+    CudaBackend backend = make_cuda_backend({.gpu = options.gpu,
+                                             .dry = options.dry,
+                                             .libraries = options.libraries,
+                                             .dependent_launch = options.dependent_launch});
     const CudaInfo info = query_cuda();  // of a dry device on a machine without GPUs: none
     const bool known = options.gpu < static_cast<int>(info.gpus.size());
     const bool has_bf16 = !known || info.gpus[options.gpu].major >= kAmpere;

@@ -17,6 +17,7 @@ struct RuntimeOptions {
     int threads = 0;                   // of the CPU; 0: all cores
     int gpu = 0;                       // counted from 0
     CudaLibraries libraries = {};
+    bool dependent_launch = false;  // of a GPU's kernels
     bool communicates = false;  // with other ranks: on streams of its own
     bool dry = false;           // allocate and run nothing (`plan`)
 };

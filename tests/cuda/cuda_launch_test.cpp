@@ -149,6 +149,20 @@ TEST_F(CudaLaunchTest, WgmmaServesOnHopperWhatItCan) {
         EXPECT_EQ(kernel.find("wgmma"), std::string::npos);
 }
 
+TEST_F(CudaLaunchTest, KernelsBeginEarlyWhereTheyAreLet) {
+    for (const int major : {8, 9, 10}) {
+        set_fake_gpu({.major = major, .minor = 0});
+        for (const bool asked : {false, true}) {
+            CudaBackend backend =
+                make_cuda_backend({.libraries = {Products::hand}, .dependent_launch = asked});
+            EXPECT_EQ(backend.notes.size(), asked && major < 9 ? 1u : 0u);
+            attention_launches(backend, {});
+            for (const auto& [name, launch] : fake_gpu_launches())
+                EXPECT_EQ(launch.early, asked && major >= 9 ? launch.calls : 0) << name << " on " << major;
+        }
+    }
+}
+
 // A kernel that needs more than the card has says so, instead of failing in the driver.
 TEST_F(CudaLaunchTest, SharedMemoryIsTheCards) {
     constexpr int64_t kLength = 32, kDim = 128;

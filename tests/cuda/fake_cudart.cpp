@@ -69,11 +69,16 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
             return cudaErrorInvalidConfiguration;
         if (shared > allowed) return cudaErrorInvalidValue;
     }
-    enqueue(config->stream, [&all, name, threads, shared](cudaStream_t on) {
+    bool early = false;
+    for (unsigned i = 0; i < config->numAttrs; ++i)
+        early = early || (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+                          config->attrs[i].val.programmaticStreamSerializationAllowed);
+    enqueue(config->stream, [&all, name, threads, shared, early](cudaStream_t on) {
         tell(name.c_str(), on);
         std::lock_guard lock(all.mutex);
         FakeLaunch& launch = all.launches[name];
         ++launch.calls;
+        launch.early += early;
         ++all.pieces;
         launch.threads = std::max(launch.threads, threads);
         launch.shared_bytes = std::max(launch.shared_bytes, shared);

@@ -30,6 +30,7 @@ struct FakeLaunch {
     int64_t calls = 0;
     int64_t threads = 0;       // of the largest block
     int64_t shared_bytes = 0;  // dynamic, of the largest launch
+    int64_t early = 0;         // calls that may begin before the kernel before them has ended
 };
 
 // The GPU that the process sees from here on.

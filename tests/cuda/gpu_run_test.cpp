@@ -33,6 +33,27 @@ TEST_F(GpuRunTest, GraphsAndCallsAreBitwiseEqual) {
     }
 }
 
+// Kernels that begin early compute what they compute behind each other.
+TEST_F(GpuRunTest, EarlyKernelsGiveTheSameBits) {
+    for (const char* graph : {"cuda.graph=true", "cuda.graph=false"}) {
+        const std::vector<std::string> settings = {"precision=bf16", graph};
+        std::vector<std::string> early = settings;
+        early.push_back("cuda.dependent_launch=true");
+        EXPECT_EQ(curve_of(std::string("early") + graph, early),
+                  curve_of(std::string("late") + graph, settings));
+    }
+}
+
+// Heads of 64 of the test model: by wgmma where the GPU has it.
+TEST_F(GpuRunTest, AttentionByWgmmaIsTheCpusWithinRounding) {
+    const std::vector<std::string> heads = {"model.model_dim=128", "model.num_heads=2"};
+    std::vector<std::string> gpu = {"precision=bf16", "cuda.attention=wgmma"},
+                             cpu = {"precision=f32", "device=cpu"};
+    gpu.insert(gpu.end(), heads.begin(), heads.end());
+    cpu.insert(cpu.end(), heads.begin(), heads.end());
+    expect_curves(curve_of("wgmma", gpu), curve_of("cpu", cpu), 1e-2, 5e-2);
+}
+
 TEST_F(GpuRunTest, FloatRunIsTheCpusRun) {
     for (const char* products : {"cuda.products=library", "cuda.products=hand"}) {
         expect_curves(curve_of(products, {"precision=f32", products}),

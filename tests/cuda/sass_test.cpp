@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 
@@ -21,6 +22,14 @@ namespace {
 constexpr int64_t kDivergentInTensorLoop = 1;
 // Of wgmma: that, whether a tile is whole, and whether some of it is hidden, all the same for a warp.
 constexpr int64_t kDivergentInWgmmaLoop = 3;
+
+// Instructions up to the wait for kernels before, that one included; 0: there is none.
+int64_t behind_wait(const SassListing& kernel) {
+    const auto& code = kernel.instructions;
+    const auto wait =
+        std::find_if(code.begin(), code.end(), [](const auto& i) { return i.opcode == "ACQBULK"; });
+    return wait == code.end() ? 0 : wait - code.begin() + 1;
+}
 
 std::string table_of(const std::map<std::string, SassListing>& kernels) {
     std::set<std::string> rows;
@@ -60,6 +69,11 @@ TEST(Sass, IsTheCommittedTable) {
         EXPECT_GT(count(listing).instructions, 0) << short_name(name) << ": the listing was not understood";
         EXPECT_EQ(count(listing).local, 0)
             << short_name(name) << " spills, or indexes an array in local memory";
+        const int64_t waits = behind_wait(listing);
+        EXPECT_GT(waits, 0) << short_name(name) << " does not begin with wait_for_kernels_before()";
+        const SassListing before{{listing.instructions.begin(), listing.instructions.begin() + waits}, {}};
+        EXPECT_EQ(count(before).global, 0)
+            << short_name(name) << " touches global memory before it has waited";
         if (const SassLoop loop = hot_loop(listing); loop.counts.tensor > 0) {
             const bool wgmma = name.find("wgmma") != std::string::npos;
             EXPECT_LE(loop.counts.divergent, wgmma ? kDivergentInWgmmaLoop : kDivergentInTensorLoop)

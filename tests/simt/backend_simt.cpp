@@ -13,7 +13,7 @@ namespace {
 // threads chooses the order in which those of a block run, and whether the card has little shared memory or
 // as much as an H100.
 Backend make_simt(simt::Order order, int num_threads, bool dry, bool wgmma = false) {
-    simt::Options options{order};
+    simt::Options options{.order = order, .kernels_wait = true};
     if (num_threads > 1) options.shared_memory = simt::kSharedMemoryOfH100;
     Backend backend;
     backend.device = std::make_unique<simt::SimtDevice>(options, dry);

@@ -56,6 +56,7 @@ struct Thread {
     boost::context::fiber fiber;           // its suspended self, where it waits or is ready again
     std::deque<std::vector<Copy>> copies;  // groups of asynchronous copies; the last one is open
     WarpgroupProducts products;
+    bool waited = false;  // for the kernels before
 };
 
 class Executor {

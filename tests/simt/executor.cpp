@@ -100,6 +100,7 @@ void Executor::run_block(dim3 index) {
         thread.state = Thread::State::fresh;
         thread.copies.clear();
         thread.products = {};
+        thread.waited = false;
         all.push_back(&thread);
     }
     statistics.threads += static_cast<int64_t>(all.size());
@@ -188,6 +189,8 @@ void Executor::run_thread(Thread& thread) {
 }
 
 void Executor::finished(Thread& thread) {
+    if (options_.kernels_wait && !thread.waited)
+        fail("left the kernel without waiting for the kernels before it", nullptr);
     thread.state = Thread::State::done;
     ++num_done_;
     if (num_at_barrier_ > 0) {
@@ -275,6 +278,10 @@ void fail(const char* what, Where where) {
 
 void fail_index(int64_t index, int64_t low, int64_t high, Where /*where*/) {
     executor().fail(fmt::format("index {} of shared memory is outside [{}, {})", index, low, high), nullptr);
+}
+
+void note_waited() {
+    executor().self().waited = true;
 }
 
 void execute(const Launch& launch, const Options& options) {

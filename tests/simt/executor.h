@@ -21,6 +21,8 @@ struct Options {
     Order order = Order::forward;
     uint64_t seed = 1;
     Watch* watch = nullptr;  // sees every launch; in a watched build also each access
+    // Has every thread to call wait_for_kernels_before(), and before it touches device memory (watched builds)?
+    bool kernels_wait = false;
     // What kernels that keep more where there is more are told that a block may have: little, so that small
     // tensors meet both ways. A launch may take what a block of compute capability 9.0 can have.
     int64_t shared_memory = (2 << 10) + 128;

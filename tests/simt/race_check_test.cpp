@@ -158,6 +158,40 @@ TEST(RaceCheck, FencesAndAtomicsOrderBlocks) {
     }
 }
 
+__global__ void late_kernel(float* out, bool waits) {
+    if (waits) wait_for_kernels_before();
+    out[threadIdx.x] = 1.0f;
+    if (!waits) wait_for_kernels_before();
+}
+__global__ void leaving_kernel(float* out, unsigned waiting) {
+    if (threadIdx.x >= waiting) return;
+    wait_for_kernels_before();
+    out[threadIdx.x] = 1.0f;
+}
+
+// A kernel may have begun before those that it follows ended.
+TEST(RaceCheck, KernelsHaveToWaitForThoseBefore) {
+    const auto said = [](auto kernel, auto argument) {
+        simt::SimtDevice device({.kernels_wait = true});
+        RaceWatch watch;
+        device.set_watch(&watch);
+        const auto stream = device.create_stream("watched");
+        const Buffer out(device, "test", MemoryCategory::workspace, 4096);
+        try {
+            launch(kernel, 1, 32, 0, *stream, static_cast<float*>(out.tensor(DType::f32, {32}).data),
+                   argument);
+            stream->synchronize();
+        } catch (const Error& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    EXPECT_EQ(said(late_kernel, true), "");
+    EXPECT_NE(said(late_kernel, false).find("touches device memory before it has waited"), std::string::npos);
+    EXPECT_EQ(said(leaving_kernel, 32u), "");
+    EXPECT_NE(said(leaving_kernel, 31u).find("left the kernel without waiting"), std::string::npos);
+}
+
 // ---- the kernels
 
 using Watched = simt::WatchedCase;

@@ -206,7 +206,8 @@ void store_word(Word* to, const Word& word) {
     *to = word;
 #endif
 }
-void count_mma();  // by each lane of a tensor-core product
+void note_waited();  // for the kernels before (launch.h)
+void count_mma();    // by each lane of a tensor-core product
 
 // Fences of the whole device and atomics order what different blocks do (watch.h).
 void note_fence();

@@ -21,6 +21,8 @@ void Executor::note_access(Access::Kind kind, const void* address, size_t bytes,
                                             [](uintptr_t a, const DeviceRange& r) { return a < r.begin; });
         if (range == device_memory_.begin() || at >= std::prev(range)->end) return;
     }
+    if (options_.kernels_wait && !access.shared && !running_->waited)
+        fail("touches device memory before it has waited for the kernels before it", nullptr);
     if (bytes > 16) fail(fmt::format("moves {} bytes in one piece: no instruction does", bytes), nullptr);
     options_.watch->access(access);
 }

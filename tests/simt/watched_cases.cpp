@@ -38,6 +38,7 @@ std::string WatchedCase::title() const {
 
 int64_t run_watched(const WatchedCase& watched_case, Watch& watch, Options options) {
     const auto& [c, real, wgmma] = watched_case;
+    options.kernels_wait = true;
     SimtDevice device(options);
     const auto ops = make_cuda_ops(device, nullptr, wgmma ? make_wgmma_attention(device) : nullptr);
     const auto before = device.create_stream("setup");

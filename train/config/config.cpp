@@ -201,6 +201,10 @@ void CudaConfig::fields(FieldVisitor& v) {
         "H200), where they serve: bf16, head sizes 64 and 128, undivided sequences; or by cuDNN where it serves: "
         "the same, data.document_mask off");
     v.field("graph", graph, "launch forward and backward as one recorded CUDA graph");
+    v.field(
+        "dependent_launch", dependent_launch,
+        "let kernels begin while those before them end (programmatic dependent launch); compute capability 9.0 "
+        "and above; not yet run on a GPU");
 }
 
 void Config::fields(FieldVisitor& v) {

@@ -214,6 +214,7 @@ struct RecordConfig {
 
 struct CudaConfig : CudaLibraries {
     bool graph = true;
+    bool dependent_launch = false;
     void fields(FieldVisitor& v);
 };
 

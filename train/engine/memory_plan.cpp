@@ -29,6 +29,7 @@ RuntimeOptions dry_runtime_options(const Config& config) {
             .precision = config.precision,
             .threads = static_cast<int>(config.threads),
             .libraries = config.cuda,
+            .dependent_launch = config.cuda.dependent_launch,
             .dry = true};
 }
 

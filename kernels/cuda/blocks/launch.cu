@@ -47,11 +47,11 @@ const char* label_of(const void* kernel, const LaunchSite& site) {
 
 LaunchTarget begin_launch(const LaunchSite& site, const void* kernel) {
     auto& stream = static_cast<CudaStream&>(site.stream);
-    if (stream.dry()) return {nullptr, true};
+    if (stream.dry()) return {nullptr, true, false};
     const char* const label = label_of(kernel, site);
     nvtxRangePushA(label);  // for profilers; next to nothing where none is attached
     stream.begin_span(label);
-    return {stream.handle(), false};
+    return {stream.handle(), false, stream.device().kernels_begin_early()};
 }
 
 void end_launch(const LaunchSite& site) {

@@ -71,11 +71,11 @@ __device__ __forceinline__ T* shared_memory(int64_t byte_offset, [[maybe_unused]
     return reinterpret_cast<T*>(speedrun_shared_memory + byte_offset);
 }
 
-// The CUDA stream behind a Stream, and whether nothing is to run because its device is dry. begin_launch and
-// end_launch frame the launch for traces.
+// The CUDA stream behind a Stream, whether nothing is to run because its device is dry, and whether the kernel may begin
+// before those that it waits for have ended. begin_launch and end_launch frame the launch for traces.
 struct LaunchTarget {
     cudaStream_t stream;
-    bool dry;
+    bool dry, early;
 };
 LaunchTarget begin_launch(const LaunchSite& site, const void* kernel);
 void end_launch(const LaunchSite& site);
@@ -97,12 +97,32 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared
     config.blockDim = block;
     config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
     config.stream = target.stream;
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    if (target.early) {
+        config.attrs = &early;
+        config.numAttrs = 1;
+    }
     check_launch(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Args>(args))...),
                  address, site);
     end_launch(site);
 }
 
 #endif
+
+// The first statement of every kernel: what kernels before it in its stream have written is there behind it, and what
+// they read may be overwritten. Where the device lets kernels begin early (CudaDevice::let_kernels_begin_early), this one
+// may have begun before they ended, and the next one may begin once all blocks of this one have come here; elsewhere it
+// does nothing. CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
+__device__ __forceinline__ void wait_for_kernels_before() {
+#if SPEEDRUN_SIMT
+    simt::note_waited();
+#elif __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
 
 // ---- words of 8 or 16 bytes, moved by one instruction
 template <class Word>

@@ -121,6 +121,9 @@ class CudaDevice final : public Device {
     int index() const { return index_; }
     // Dynamic shared memory that a block may have, in bytes; on a dry device that of an H100.
     int64_t max_shared_memory() const { return max_shared_memory_; }
+    // Launches from here on may begin while the kernel before them in their stream ends; compute capability 9.0 and above.
+    void let_kernels_begin_early() { kernels_begin_early_ = true; }
+    bool kernels_begin_early() const { return kernels_begin_early_; }
     TraceSink* trace() const { return trace_; }
     bool times_operations() const { return trace_ && !activities_; }
     ActivityTrace* activities() const { return activities_.get(); }
@@ -143,6 +146,7 @@ class CudaDevice final : public Device {
     const int index_;
     const bool dry_;
     int max_shared_memory_ = 227 << 10;
+    bool kernels_begin_early_ = false;
     std::optional<std::string> graph_fault_;  // empty: graphs can be used; nothing: not known yet
     // Freeing waits for all streams of the process. Where its ranks are threads, one of these may be waiting
     // for us: then memory that was released stays until the device goes.

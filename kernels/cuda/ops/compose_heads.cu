@@ -23,6 +23,7 @@ struct ForwardArguments {
 
 template <class Real, int W>
 __global__ void __launch_bounds__(kThreads, 2) compose_heads_forward_kernel(ForwardArguments<Real> a) {
+    wait_for_kernels_before();
     const Sizes& s = a.sizes;
     const Tile tile(s, true);
     const QueryMemory m(s, false);
@@ -110,6 +111,7 @@ __device__ inline void mix_gradients(const BackwardArguments<Real>& a, const Til
 template <class Real, int W>
 __global__ void __launch_bounds__(kThreads, 2)
     compose_heads_backward_queries_kernel(BackwardArguments<Real> a) {
+    wait_for_kernels_before();
     const Sizes& s = a.sizes;
     const Tile tile(s, true);
     const QueryMemory m(s, true);
@@ -202,6 +204,7 @@ constexpr int kTurnedPitch = kTile + 4;
 
 template <class Real, int W>
 __global__ void __launch_bounds__(kThreads, 2) compose_heads_backward_keys_kernel(BackwardArguments<Real> a) {
+    wait_for_kernels_before();
     const Sizes& s = a.sizes;
     const Tile tile(s, false);
     const int cols = padded(tile.others), head = static_cast<int>(blockIdx.y),

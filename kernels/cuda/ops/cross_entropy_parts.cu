@@ -70,6 +70,7 @@ template <class Real, int W, PartMethod kMethod>
 __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     cross_entropy_part_kernel(float* part, Rows<Real> logits, PartTargets targets, int64_t chunks,
                               loss::Cap cap) {
+    wait_for_kernels_before();
     constexpr bool kOnline = kMethod == PartMethod::online;
     const int64_t row = blockIdx.x;
     const Real* const in = logits.at(row);
@@ -229,6 +230,7 @@ template <class Real, class Out, int W, bool kCapped>
 __global__ void __launch_bounds__(sizes::kLossThreads, kBlocks<Out>)
     cross_entropy_of_parts_kernel(OfPartsArguments<Real, Out> a, PartTargets targets, int64_t chunks,
                                   FinishedRows finished) {
+    wait_for_kernels_before();
     const int64_t row = blockIdx.x;
     row_of_parts<Real, Out, W, kCapped>(a, targets, row, chunks);
     if constexpr (std::is_same_v<Out, E5m2>) finished.finish(row);

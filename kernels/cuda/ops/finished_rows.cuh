@@ -74,6 +74,7 @@ struct FinishedRows {
 // The counts of rows before the launch that finishes them.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) clear_counts_kernel(uint32_t* counts, int64_t count) {
+    wait_for_kernels_before();
     for (int64_t i = threadIdx.x; i < count; i += kThreads) counts[i] = 0;
 }
 

@@ -91,6 +91,7 @@ __device__ __forceinline__ void note_amax(uint32_t* amax, uint32_t largest) {
 // kAligned: rows and columns come in eights, and all rows begin at multiples of eight elements.
 template <class Real, class To, bool kAligned, bool kSquares>
 __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArguments<Real, To> p) {
+    wait_for_kernels_before();
     uint32_t* const tile = shared_memory<uint32_t>(0, kTileBytes / 4);  // four numbers each
     const TilePlace at;
     const float scale = p.constant > 0.0f ? p.constant : *p.scale,
@@ -141,6 +142,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
 
 __global__ void __launch_bounds__(sizes::kWarp)
     renew_scales_kernel(float* scales, float* amax, const float* factors, int count) {
+    wait_for_kernels_before();
     for (int i = static_cast<int>(threadIdx.x); i < count; i += sizes::kWarp) {
         scales[i] = factors[i] * amax[i];
         amax[i] = 0.0f;

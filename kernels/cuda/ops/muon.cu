@@ -71,6 +71,7 @@ struct Apply {
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
     squares_kernel(float* partial, const Real* x, int64_t count) {
+    wait_for_kernels_before();
     const Real* const matrix = x + int64_t{blockIdx.y} * count;
     const int64_t stride = int64_t{gridDim.x} * sizes::kReduceThreads * W;
     float sum = 0.0f;
@@ -88,6 +89,7 @@ __global__ void __launch_bounds__(sizes::kReduceThreads)
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
     divide_by_norm_kernel(Real* x, const float* partial, int64_t count, float epsilon) {
+    wait_for_kernels_before();
     float sum = 0.0f;
     for (int64_t i = threadIdx.x; i < gridDim.x; i += sizes::kReduceThreads)
         sum += partial[int64_t{blockIdx.y} * gridDim.x + i];

@@ -114,6 +114,7 @@ __device__ __forceinline__ void load_tile(float* to, const Operands<Real>& a, in
 template <class Real, int K>
 __global__ void __launch_bounds__(sizes::kNarrowThreads)
     narrow_linear_forward_kernel(Operands<Real> a, const float* bias) {
+    wait_for_kernels_before();
     constexpr int kStride = kForwardStride<K>;
     float* const weight = shared_memory<float>(0);
     float* const tile = shared_memory<float>(weight_bytes<K>(a.outputs));  // rows of x, then of y
@@ -159,6 +160,7 @@ struct Gradients {
 template <class Real, int K>
 __global__ void __launch_bounds__(sizes::kNarrowBackwardThreads, 2)
     narrow_linear_backward_kernel(Operands<Real> a, Gradients<Real> g) {
+    wait_for_kernels_before();
     constexpr int kThreads = sizes::kNarrowBackwardThreads, kQuads = K / 4, kOwn = K / 16;
     const int stride = odd(a.outputs), thread = static_cast<int>(threadIdx.x);
     float* const weight = shared_memory<float>(0);

@@ -99,6 +99,7 @@ __device__ __forceinline__ void forward_row(const ForwardArguments<Real>& a, int
 
 template <class Real, int W, int K, bool kMixed>
 __global__ void __launch_bounds__(sizes::kRowThreads) norm_forward_kernel(ForwardArguments<Real> a) {
+    wait_for_kernels_before();
     const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     if (row >= a.rows) return;
     const auto form = [&](int64_t col, Chunk<W> chunk) {
@@ -213,6 +214,7 @@ __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, i
 // With the mix a block takes several rows per warp, so that few partial sums are left for the second kernel.
 template <class Real, int W, int K, bool kMixed>
 __global__ void __launch_bounds__(sizes::kRowThreads) norm_backward_kernel(BackwardArguments<Real> a) {
+    wait_for_kernels_before();
     float sums[2] = {};  // of this lane: Σ ds·x₁, Σ ds·z
     const int64_t first = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     const auto take = [&](int64_t row) {
@@ -260,6 +262,7 @@ template <class Real>
 __global__ void __launch_bounds__(sizes::kColumnThreads)
     norm_parameters_kernel(float* partial, Rows<Real> dy, Rows<Real> s, const float* mean, const float* rstd,
                            int64_t rows, int64_t cols, bool centered) {
+    wait_for_kernels_before();
     const int64_t col = int64_t{blockIdx.x} * sizes::kColumnThreads + threadIdx.x, chunk = blockIdx.y;
     if (col >= cols) return;
     const int64_t begin = rows * chunk / gridDim.y, end = rows * (chunk + 1) / gridDim.y;

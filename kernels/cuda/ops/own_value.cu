@@ -38,6 +38,7 @@ struct ForwardArguments {
 template <class Real, int W>
 __global__ void __launch_bounds__(sizes::kRowThreads)
     exclude_own_value_forward_kernel(ForwardArguments<Real> a) {
+    wait_for_kernels_before();
     const int group = a.shape.group, dim = a.shape.head_dim,
               begin = static_cast<int>(threadIdx.x) % group * W, stride = group * W;
     const int64_t vector = (int64_t{blockIdx.x} * sizes::kRowThreads + threadIdx.x) / group;
@@ -88,6 +89,7 @@ struct BackwardArguments {
 template <class Real, int W>
 __global__ void __launch_bounds__(sizes::kRowThreads)
     exclude_own_value_backward_kernel(BackwardArguments<Real> a) {
+    wait_for_kernels_before();
     const int group = a.shape.group, dim = a.shape.head_dim, lane = static_cast<int>(threadIdx.x) % group,
               begin = lane * W, stride = group * W, groups = sizes::kRowThreads / group,
               head = static_cast<int>(blockIdx.y);

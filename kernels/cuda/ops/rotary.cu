@@ -93,6 +93,7 @@ __device__ __forceinline__ int64_t row_of(int64_t vector, int64_t vectors, int h
 template <class Real, int W, Pass kPass>
 __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
     qk_norm_rotary_kernel(Arguments<Real> a) {
+    wait_for_kernels_before();
     const int64_t vector = (int64_t{blockIdx.x} * sizes::kRowThreads + threadIdx.x) >> a.group_bits;
     constexpr bool kBackward = kPass == Pass::backward;
     bool live = vector < a.vectors;  // the others still take part in the sums of their warp

@@ -25,6 +25,7 @@ using BackwardTerms = std::integer_sequence<int, 1, 2, 3, 4>;
 template <class Real, int W, int K, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads)
     sum_norm_forward_kernel(norm::ForwardArguments<Real> a, weighted::Sum<Real, J> sum) {
+    wait_for_kernels_before();
     static_assert(K > 0);
     const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     if (row >= a.rows) return;
@@ -46,6 +47,7 @@ constexpr int kBlocks = J <= 3 && sizeof(Real) == 2 ? 2 : 1;
 template <class Real, int W, int K, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, J>)
     sum_norm_backward_kernel(norm::BackwardArguments<Real> a, weighted::BackwardArguments<Real, J> sum) {
+    wait_for_kernels_before();
     float sums[J] = {};  // of coefficients that are one number
     const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;
     for (int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index(); row < a.rows; row += stride) {

@@ -30,6 +30,7 @@ constexpr int kBlocks = J > 3             ? 1
 template <class Real, int W, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<J>)
     weighted_sum_backward_kernel(BackwardArguments<Real, J> a) {
+    wait_for_kernels_before();
     float sums[J] = {};  // of coefficients for all rows, or for all columns of the present row
     const int groups = sizes::kWarp / a.group, lane = lane_index() % a.group;
     const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;
@@ -96,6 +97,7 @@ struct FinishArguments {
     int64_t blocks;
 };
 __global__ void __launch_bounds__(sizes::kReduceThreads) weighted_sum_finish_kernel(FinishArguments a) {
+    wait_for_kernels_before();
     Finish term{};
 #pragma unroll
     for (unsigned j = 0; j < kMaxTerms; ++j)  // an index into the arguments would copy them to local memory
