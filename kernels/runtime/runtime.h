@@ -18,8 +18,8 @@ struct RuntimeOptions {
     int gpu = 0;                       // counted from 0
     CudaLibraries libraries = {};
     bool dependent_launch = false;  // of a GPU's kernels
-    bool communicates = false;  // with other ranks: on streams of its own
-    bool dry = false;           // allocate and run nothing (`plan`)
+    bool communicates = false;      // with other ranks: on streams of its own
+    bool dry = false;               // allocate and run nothing (`plan`)
 };
 
 class Runtime {

@@ -36,6 +36,23 @@ TEST_F(CudaLaunchTest, RefusedLaunchNamesKernelAndPlace) {
     EXPECT_NE(message.find("cudaErrorInvalidConfiguration"), std::string::npos) << message;
 }
 
+// All of one tensor of rows: only shapes matter here.
+op::AttentionBackward backward_of(const Tensor& rows, const Tensor& lse, const Tensor& first_key,
+                                  const AttentionOptions& options, const Tensor& place = {}) {
+    return {.dq = rows,
+            .dk = rows,
+            .dv = rows,
+            .dout = rows,
+            .o = rows,
+            .lse = lse,
+            .q = rows,
+            .k = rows,
+            .v = rows,
+            .first_key = first_key,
+            .place = place,
+            .options = options};
+}
+
 // A recorded launch needs what its kernel was allowed then.
 TEST_F(CudaLaunchTest, AllowedSharedMemoryNeverShrinks) {
     CudaDevice device;
@@ -49,18 +66,8 @@ TEST_F(CudaLaunchTest, AllowedSharedMemoryNeverShrinks) {
     for (const int64_t dim : {kWide, kNarrow}) {
         const Tensor rows = x.tensor(DType::f32, {kLength, dim}), line = y.tensor(DType::f32, {1, kLength});
         forget_fake_gpu_launches();
-        ops.attention_backward({.dq = rows,
-                                .dk = rows,
-                                .dv = rows,
-                                .dout = rows,
-                                .o = rows,
-                                .lse = line,
-                                .q = rows,
-                                .k = rows,
-                                .v = rows,
-                                .first_key = y.tensor(DType::i32, {kLength}),
-                                .options = {kLength, 1, dim, 0, 0.1f}},
-                               *stream);
+        ops.attention_backward(
+            backward_of(rows, line, y.tensor(DType::i32, {kLength}), {kLength, 1, dim, 0, 0.1f}), *stream);
         int64_t taken = 0;
         for (const auto& [name, launch] : fake_gpu_launches())
             if (name.find(kKernel) != std::string::npos) taken = launch.shared_bytes;
@@ -100,19 +107,7 @@ std::set<std::string> attention_launches(CudaBackend& backend, const AttentionCa
                                     .place = place,
                                     .options = options},
                                    *stream);
-    backend.ops->attention_backward({.dq = rows,
-                                     .dk = rows,
-                                     .dv = rows,
-                                     .dout = rows,
-                                     .o = rows,
-                                     .lse = line,
-                                     .q = rows,
-                                     .k = rows,
-                                     .v = rows,
-                                     .first_key = indices,
-                                     .place = place,
-                                     .options = options},
-                                    *stream);
+    backend.ops->attention_backward(backward_of(rows, line, indices, options, place), *stream);
     std::set<std::string> names;
     for (const auto& [mangled, launch] : fake_gpu_launches()) names.insert(short_name(mangled));
     return names;

@@ -20,7 +20,7 @@ namespace {
 // The one there is: whether another tile is to be fetched, which is the same for the whole block. A loop that
 // parts its warps for each masked element instead takes several times as long.
 constexpr int64_t kDivergentInTensorLoop = 1;
-// Of wgmma: that, whether a tile is whole, and whether some of it is hidden, all the same for a warp.
+// With wgmma two more, the same for a warp: whether a tile is whole, and whether some of it is hidden.
 constexpr int64_t kDivergentInWgmmaLoop = 3;
 
 // Instructions up to the wait for kernels before, that one included; 0: there is none.

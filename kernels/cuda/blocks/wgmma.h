@@ -76,7 +76,7 @@ __device__ inline void pin(float (&c)[kTiles][4]) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Of this thread's writes of shared memory: the products behind the next barrier see them.
+// Shows what this thread has written to shared memory to the products behind the next barrier.
 __device__ inline void publish() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -8,6 +8,7 @@
 namespace speedrun::attention {
 
 constexpr int kMaxHeadDim = 128;
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 constexpr int kGroup = 32;  // queries of which the lowest first visible key is kept, for owners of keys
 
 // What all kernels are told.

@@ -30,7 +30,6 @@ constexpr int backward_keys(int head_dim, int strips) {
 constexpr int threads_of(int strips) {
     return kOwned / (16 * strips) * 32;
 }
-constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 template <int D, bool kPlaced, int kStrips>
 __global__ void __launch_bounds__(threads_of(kStrips))

@@ -14,7 +14,6 @@ namespace speedrun::attention {
 // Rows of a block's own, and those of the other side in a tile.
 constexpr int kWgmmaOwned = 128, kWgmmaKeys = 128, kWgmmaOthers = 64, kWgmmaStages = 3;
 constexpr int kWgmmaThreads = kWgmmaOwned / wgmma::kRows * wgmma::kThreads;
-constexpr float kLog2OfE = 1.4426950408889634f, kLogOf2 = 0.6931471805599453f;
 
 // Starts copying rows begin … begin + kRows of a head into a tile; rows from `end` on become zero. A thread's rows
 // are a multiple of eight apart, so that the chunks of all lie alike: one address in shared memory serves them.
@@ -119,7 +118,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 #pragma unroll
     for (int h = 0; h < 2; ++h) low[h] = own[h] < p.length ? p.low(w.first, own[h]) : 0;
     const int highest_low = warp_highest(max(low[0], low[1]));
-    const float scale = p.scale * kLog2OfE;
+    const float scale = p.scale * kLog2E;
     Softmax softmax;
     float factor[2];
     // What the warp's rows do not see of the tile at j0, where there is such a key.
@@ -188,7 +187,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         sum += __shfl_xor_sync(~0u, sum, 2);
         inverse[h] = 1.0f / sum;
         if (t == 0 && own[h] < p.length)
-            lse[w.head * p.rows + w.first.query + own[h]] = (softmax.maximum[h] + log2f(sum)) * kLogOf2;
+            lse[w.head * p.rows + w.first.query + own[h]] = (softmax.maximum[h] + log2f(sum)) * kLn2;
     }
     // A warp's own rows of the queries, which the others of its warpgroup have read before the last barrier.
     tile::store_rows<D, tile::Panels<kQueries>>(o.head(w.first.query, w.column), o.stride, begin, p.length,

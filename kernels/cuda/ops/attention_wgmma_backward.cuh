@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 
     const int sequence = static_cast<int>(w.first.key), recent = (p.window > 0 ? p.window : p.length) - 1;
     float key_sums[D / 8][4], value_sums[D / 8][4];
-    const float scale = p.scale * kLog2OfE;
+    const float scale = p.scale * kLog2E;
     int stage = 0;
     // One tile of queries; its last products are under way behind it.
     const auto step = [&]<bool kFirst>(int i0) {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
             const float2 l = *reinterpret_cast<const float2*>(row_lse + stage * kQueries + 8 * n + 2 * t);
-            const float base[2] = {l.x * kLog2OfE, l.y * kLog2OfE};
+            const float base[2] = {l.x * kLog2E, l.y * kLog2E};
 #pragma unroll
             for (int i = 0; i < 4; ++i) s[n][i] = ptx::exp2_approx(fmaf(s[n][i], scale, -base[i % 2]));
         }
@@ -168,13 +168,13 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     for (int h = 0; h < 2; ++h) {
         const bool valid = own[h] < p.length;
         const int64_t at = w.head * p.rows + w.first.query + (valid ? own[h] : begin);
-        base[h] = valid ? lse[at] * kLog2OfE : INFINITY;  // beyond the last query P is exp2(−∞)
+        base[h] = valid ? lse[at] * kLog2E : INFINITY;  // beyond the last query P is exp2(−∞)
         deltas[h] = delta[at];
         low[h] = valid ? p.low(w.first, own[h]) : 0;
     }
     const int highest_low = warp_highest(max(low[0], low[1]));
     float sums[D / 8][4];
-    const float scale = p.scale * kLog2OfE;
+    const float scale = p.scale * kLog2E;
     int stage = 0;
     // One tile of keys; its last product is under way behind it.
     const auto step = [&]<bool kFirst>(int j0) {
