@@ -70,7 +70,9 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
                 fmt::format("cuDNN cannot be used ({}): attention runs on our own kernels", why));
     }
     if (options.libraries.attention == AttentionKind::wgmma) {
-        if (const CudaGpu gpu = gpu_of(options); options.dry || (gpu.major == 9 && gpu.minor == 0)) {
+        // Planned where no GPU is, it is for one that has it.
+        const CudaGpu gpu = gpu_of(options);
+        if (gpu.name.empty() || (gpu.major == 9 && gpu.minor == 0)) {
             attention = make_wgmma_attention(*backend.device);
         } else {
             backend.notes.push_back(

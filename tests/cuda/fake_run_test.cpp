@@ -52,6 +52,27 @@ TEST_F(FakeRunTest, StepsAllocateNothingAndHoldWhatThePlanSays) {
     EXPECT_EQ(fake_gpu_allocated_bytes(), held_before);
 }
 
+// On a GPU that has it and on one that has not: a whole run, in the memory that is planned there.
+TEST_F(FakeRunTest, AttentionByWgmmaHoldsWhatThePlanSays) {
+    for (const int major : {9, 8}) {
+        set_fake_gpu({.major = major});
+        const Config c = gpu_config({"cuda.attention=wgmma", "cuda.dependent_launch=true", "precision=bf16",
+                                     "model.num_heads=1", "model.model_dim=64"});
+        bool served = false;
+        for (const auto& [kernel, calls] : launches_of(c, "wgmma on " + std::to_string(major)))
+            served = served || kernel.find("forward_wgmma") != std::string::npos;
+        EXPECT_EQ(served, major == 9);
+        Runtime runtime(runtime_options(c));
+        EXPECT_EQ(runtime.notes().size(), major == 9 ? 0u : 2u);
+        RunFolder folder((folder_ / "logs").string(), "again on " + std::to_string(major));
+        Trainer trainer(c, runtime, {}, folder, {.quiet = true});
+        const int64_t allocations = fake_gpu_allocations();
+        EXPECT_EQ(trainer.run().steps, 5);
+        EXPECT_EQ(fake_gpu_allocations(), allocations) << "memory was allocated after the start-up";
+        EXPECT_EQ(runtime.device().memory().total(), plan_memory(c).bytes) << major;
+    }
+}
+
 TEST_F(FakeRunTest, GraphsLaunchTheSameKernelsAsCalls) {
     for (const std::string checkpointing : {"none", "full"}) {
         const std::string setting = "memory.activation_checkpointing=" + checkpointing;
