@@ -1,0 +1,176 @@
+#include "data/folder_lock.h"
+
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <regex>
+#include <thread>
+
+#include "kernels/device/error.h"
+#include "tests/temp_dir.h"
+
+namespace speedrun {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+constexpr LockTimes kQuick{
+    .renewal = milliseconds(10), .stale = milliseconds(300), .settle = milliseconds(20)};
+
+class FolderLockTest : public testing::Test {
+  protected:
+    std::string folder() const { return dir_.path(); }
+    std::string file() const { return folder() + "/" + kFolderLock; }
+    std::string text() const {
+        std::ifstream stream(file());
+        return {std::istreambuf_iterator<char>(stream), {}};
+    }
+    void write(const std::string& text) const { std::ofstream(file()) << text; }
+    // The lock's content as another kernel would have written it.
+    static std::string of_other_boot(const std::string& text) {
+        return std::regex_replace(text, std::regex(R"("boot_id":"[^"]*")"), R"("boot_id":"other")");
+    }
+    std::string refusal() const {
+        try {
+            const FolderLock lock(folder(), kQuick);
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::usage);
+            return error.what();
+        }
+        return "";
+    }
+    // Locks in a child and ends it without a release. Returns its pid.
+    pid_t killed_writer() const {
+        const pid_t child = fork();
+        if (child == 0) {
+            const FolderLock lock(folder(), kQuick);
+            kill(getpid(), SIGKILL);
+        }
+        waitpid(child, nullptr, 0);
+        return child;
+    }
+
+    TempDir dir_;
+};
+
+TEST_F(FolderLockTest, ASecondWriterIsRefusedAndNamesTheFirst) {
+    std::optional<FolderLock> lock(std::in_place, folder());
+    EXPECT_EQ(lock->note(), "");
+    const std::string why = refusal();
+    for (const std::string& part :
+         {folder() + " is being written by process " + std::to_string(getpid()) + " on ",
+          std::string(" since 20"), std::string("data_tests")})
+        EXPECT_NE(why.find(part), std::string::npos) << why;
+    EXPECT_NE(FolderLock::writer(folder()).find(std::to_string(getpid())), std::string::npos);
+    lock->expect_held();
+    lock.reset();
+    EXPECT_FALSE(fs::exists(file()));
+    EXPECT_EQ(FolderLock::writer(folder()), "");
+    EXPECT_EQ(refusal(), "");
+}
+
+TEST_F(FolderLockTest, AKilledWriterIsReplacedAtOnceAndNoted) {
+    const pid_t child = killed_writer();
+    ASSERT_TRUE(fs::exists(file()));
+    EXPECT_EQ(FolderLock::writer(folder()), "");
+    const FolderLock lock(folder());  // with the times of real runs: no wait
+    EXPECT_NE(lock.note().find("process " + std::to_string(child) + " on "), std::string::npos)
+        << lock.note();
+}
+
+TEST_F(FolderLockTest, AnEmptyOrDamagedFileIsReplaced) {
+    for (const char* content : {"", "{", "[1]", "null", "{\"pid\": [[]], \"boot_id\": 5}"}) {
+        write(content);
+        EXPECT_EQ(refusal(), "") << content;
+    }
+}
+
+TEST_F(FolderLockTest, ExactlyOneOfManyAtOnceIsGranted) {
+    for (const bool stale : {false, true}) {
+        for (int round = 0; round < 10; ++round) {
+            if (stale) killed_writer();
+            std::atomic<int> granted = 0, started = 0;
+            std::atomic<bool> wrong = false;
+            std::vector<std::thread> threads;
+            constexpr int kThreads = 6;
+            for (int i = 0; i < kThreads; ++i)
+                threads.emplace_back([&] {
+                    std::optional<FolderLock> lock;
+                    ++started;
+                    while (started < kThreads) std::this_thread::yield();
+                    try {
+                        lock.emplace(folder(), kQuick);
+                        ++granted;
+                        std::this_thread::sleep_for(milliseconds(50));
+                    } catch (const Error& error) {
+                        if (std::string(error.what()).find(std::to_string(getpid())) == std::string::npos)
+                            wrong = true;
+                    }
+                });
+            for (std::thread& thread : threads) thread.join();
+            EXPECT_EQ(granted, 1) << stale;
+            EXPECT_FALSE(wrong) << "a refusal named another process";
+            EXPECT_FALSE(fs::exists(file()));
+        }
+    }
+}
+
+// A file system whose locks do not reach other hosts: the file is not locked here, but renewed.
+TEST_F(FolderLockTest, AWriterOnAnotherHostIsRecognisedByItsSignsOfLife) {
+    std::string other;
+    {
+        const FolderLock lock(folder(), kQuick);
+        other = of_other_boot(text());
+    }
+    write(other);
+    std::atomic<bool> ended = false;
+    std::thread renewal([&] {
+        while (!ended) {
+            fs::last_write_time(file(), fs::file_time_type::clock::now());
+            std::this_thread::sleep_for(milliseconds(10));
+        }
+    });
+    const std::string why = refusal();
+    EXPECT_NE(why.find("gone for good, remove " + file()), std::string::npos) << why;
+    EXPECT_NE(FolderLock::writer(folder(), kQuick), "");
+    ended = true;
+    renewal.join();
+    EXPECT_EQ(text(), other);
+    EXPECT_EQ(FolderLock::writer(folder(), kQuick), "");
+    const FolderLock lock(folder(), kQuick);
+    EXPECT_NE(lock.note().find("replaces the lock of process"), std::string::npos);
+}
+
+TEST_F(FolderLockTest, AWriterWhoseLockIsTakenOrRemovedIsStopped) {
+    for (const bool removed : {false, true}) {
+        const FolderLock lock(folder(), kQuick);
+        lock.expect_held();
+        removed ? static_cast<void>(fs::remove(file())) : write(of_other_boot(text()));
+        std::this_thread::sleep_for(3 * kQuick.renewal);
+        try {
+            lock.expect_held();
+            FAIL() << "a writer without its lock goes on";
+        } catch (const Error& error) {
+            EXPECT_NE(std::string(error.what()).find(removed ? "was removed" : "is written by process"),
+                      std::string::npos)
+                << error.what();
+        }
+        fs::remove(file());
+    }
+}
+
+TEST_F(FolderLockTest, AFolderThatCannotBeWrittenIsRefused) {
+    EXPECT_THROW(FolderLock("/proc/self", kQuick), Error);
+    EXPECT_THROW(FolderLock(folder() + "/none", kQuick), Error);
+}
+
+}  // namespace
+}  // namespace speedrun
