@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "train/comm/foreign_launcher.h"
 #include "train/comm/joint_check.h"
 #include "train/comm/message_world.h"
 #include "train/comm/self_world.h"
@@ -24,6 +25,24 @@ std::unique_ptr<World> make_world(const WorldOptions& options) {
         throw_usage("the timeout for a lost peer is {} s: want more than 0", options.timeout_s);
     if (!launched_with_mpi()) return make_self_world();
     return make_message_world(make_mpi_transport(), options);
+}
+
+std::unique_ptr<World> make_training_world(const WorldOptions& options, bool alone) {
+    if (alone) {
+        forget_launcher();
+        return make_self_world();
+    }
+    const auto claim =
+        find_claim([](const char* variable) { return std::getenv(variable); });  // MPI sets some
+    std::unique_ptr<World> world = make_world(options);
+    if (world->size() > 1) return world;
+    try {
+        expect_no_launcher(claim, mpi_library_version());
+    } catch (const Error&) {
+        world->finish();
+        throw;
+    }
+    return world;
 }
 
 int run_rank(World& world, const std::function<int()>& body) {

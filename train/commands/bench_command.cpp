@@ -167,7 +167,7 @@ int print_run(const BenchOptions& options, const Config& config) {
 }  // namespace
 
 int run_bench(const BenchOptions& options) {
-    const auto world = make_world();
+    const auto world = make_training_world({}, options.alone);
     return run_rank(*world, [&] {
         if (world->size() > 1) {
             throw_usage("bench times one rank, and a launcher started {}: run it without one", world->size());

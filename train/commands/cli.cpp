@@ -5,6 +5,7 @@
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
 #include "train/commands/findings.h"
+#include "train/commands/option_values.h"
 #include "train/commands/records_cli.h"
 #include "train/config/choices.h"
 
@@ -23,6 +24,10 @@ void add_settings(CLI::App* command, std::vector<std::string>& settings) {
                      "override one config key: dotted.key=value (JSON, else a string); repeatable")
         ->type_name("KEY=VALUE")
         ->allow_extra_args(false);  // one value each: what follows it is not a setting
+}
+
+void add_alone(CLI::App* command, bool& alone) {
+    command->add_flag("--alone", alone, "train on one rank, although a launcher started more processes");
 }
 
 }  // namespace
@@ -54,6 +59,7 @@ int run_command_line(int argc, char** argv) {
                      "write trace.json (Perfetto; speedrun trace) of these steps, all ranks")
         ->type_name("FIRST:LAST");
     train_command->add_flag("--quiet", train.quiet, "print only the result");
+    add_alone(train_command, train.alone);
     train_command->footer(kFooter);
 
     PlanOptions plan;
@@ -158,6 +164,7 @@ int run_command_line(int argc, char** argv) {
         ->check(CLI::Range(0.0, 3600.0))
         ->excludes(bench_stage);
     bench_command->add_flag("--json", bench.json, "one JSON object, times in ms, per step");
+    add_alone(bench_command, bench.alone);
     bench_command->footer(
         "Trains on the config's data, or where its shards are not there on made-up tokens; nothing is "
         "saved.\n"
@@ -353,6 +360,7 @@ int run_command_line(int argc, char** argv) {
         if (!found) throw_usage("unknown command '{}'; the commands are {}", argv[1], known);
     }
     try {
+        expect_values(app, {argv + 1, argv + argc});
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::usage);

@@ -20,6 +20,7 @@ struct TrainOptions {
     std::string resume;  // "auto", a checkpoint, a run's folder; empty: start afresh
     std::string trace;   // "FIRST:LAST" or empty
     bool quiet = false;
+    bool alone = false;  // one rank, whatever launcher started this process
     // Settings of runs that are not the only one of their process.
     bool print_result = true;
     double began_ms = 0;  // as in TrainerOptions
@@ -57,6 +58,7 @@ struct BenchOptions {
     std::optional<double>
         run_seconds;  // how long the whole run would take instead, from so many seconds of it
     bool json = false;
+    bool alone = false;  // as in TrainOptions
 };
 int run_bench(const BenchOptions& options);
 
@@ -146,6 +148,7 @@ struct RecordAttemptOptions {
     std::string what;
     std::string baseline_name, baseline_what;  // write a record of the baseline too
     bool systems_only = false;
+    bool alone = false;  // as in TrainOptions
     std::string
         baseline_binary;  // another build of the engine: both train the config, each run in a process of its own
 };

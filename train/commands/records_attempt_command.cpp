@@ -226,7 +226,7 @@ double timeout_of(const RecordAttemptOptions& options) {
 }  // namespace
 
 int run_record_attempt(const RecordAttemptOptions& options) {
-    const auto world = make_world({.timeout_s = timeout_of(options)});
+    const auto world = make_training_world({.timeout_s = timeout_of(options)}, options.alone);
     const bool terminal = world->size() == 1 && isatty(STDOUT_FILENO) == 1;
     return run_rank(*world, [&] { return attempt_on(*world, options, terminal); });
 }

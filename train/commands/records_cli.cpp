@@ -67,6 +67,8 @@ RecordsCli::RecordsCli(CLI::App& app) {
     attempt_->add_option(
         "--baseline-binary", attempt_options_.baseline_binary,
         "another build of speedrun, in turns with this one: both train CONFIG, systems-only");
+    attempt_->add_flag("--alone", attempt_options_.alone,
+                       "make the runs on one rank, although a launcher started more processes");
     attempt_->add_option("--out", attempt_options_.out, "folder of tracks")->capture_default_str();
     attempt_->add_option("--work", attempt_options_.work, "folder of attempts; run folders go to WORK/NAME/")
         ->capture_default_str();

@@ -172,12 +172,23 @@ void check_run(const Config& config, const Ranks& ranks, const TrainOptions& opt
     }
 }
 
+// Held by the first rank before checkpoints are listed: another writer may delete them. Null: there is no such run.
+std::shared_ptr<FolderLock> lock_existing(World& world, const std::string& out, const std::string& name) {
+    std::shared_ptr<FolderLock> lock;
+    check_together(world, [&] {
+        if (world.rank() == 0) lock = RunFolder::lock(out, name);
+    });
+    return lock;
+}
+
 // Made, or continued, by the first rank; silent on the others.
-RunFolder open_folder(World& world, const std::string& out, const std::string& name, bool in_place) {
+RunFolder open_folder(World& world, const std::string& out, const std::string& name, bool in_place,
+                      std::shared_ptr<FolderLock> lock) {
     std::optional<RunFolder> folder;
     check_together(world, [&] {
         if (world.rank() != 0) return;
-        folder.emplace(in_place ? RunFolder::reopen(out, name) : RunFolder(out, name));
+        if (!in_place) lock.reset();
+        folder.emplace(in_place ? RunFolder::reopen(out, name, std::move(lock)) : RunFolder(out, name));
     });
     const std::string path = world.all_gather(folder ? folder->path() : "").front();
     return folder ? std::move(*folder) : RunFolder::silent(path);
@@ -236,10 +247,12 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     if (device_world.world) ranks = ranks.with_world(*device_world.world);
 
     const std::string name = options.name.empty() ? default_name(options.config) : options.name;
+    std::shared_ptr<FolderLock> lock;
+    if (!options.resume.empty()) lock = lock_existing(world, options.out, name);
     const ResumePoint point = find_resume_point(world, options.resume, options.out + "/" + name, config);
     trainer_options.resume = point.reader.get();
     const int64_t first_step = point.reader ? point.reader->info().step : 0;
-    RunFolder folder = open_folder(world, options.out, name, point.in_place);
+    RunFolder folder = open_folder(world, options.out, name, point.in_place, std::move(lock));
     const Environment environment = environment_of(world, *runtime);
     check_together(world, [&] {
         folder.write_config(config_to_json(config));
@@ -288,7 +301,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
 }
 
 int run_train(const TrainOptions& options) {
-    const auto world = make_world({.timeout_s = timeout_of(options)});
+    const auto world = make_training_world({.timeout_s = timeout_of(options)}, options.alone);
     return run_rank(*world, [&] {
         const auto slow = slowed_down(*world, options);
         return train_on(slow ? *slow : *world, options,

@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kInterrupted = ".interrupted-";
+constexpr const char* kAttemptFile = "attempt.json";
 // Lines of steps in all metrics files of a record together. A line of a run takes 71 bytes compressed (1,000
 // steps of the KJV baseline), most of them digits of losses and times, and a record is to stay below 500 kB.
 constexpr int64_t kMostStepLines = 5000;
@@ -101,6 +102,15 @@ int64_t count_steps(const std::string& text) {
     return count;
 }
 
+// Files that no attempt has when it begins.
+bool has_other_files(const fs::path& folder) {
+    const auto is_other = [](const fs::directory_entry& entry) {
+        const std::string name = entry.path().filename().string();
+        return name != kFolderLock && name != kAttemptFile && name != std::string(kAttemptFile) + ".part";
+    };
+    return std::any_of(fs::directory_iterator(folder), {}, is_other);
+}
+
 std::string utc_date() {
     return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
 }
@@ -149,18 +159,20 @@ std::vector<AttemptRun> runs_of(const AttemptTerms& terms) {
 
 AttemptFolder::AttemptFolder(const std::string& work, const AttemptTerms& terms)
     : terms_(terms), path_((fs::path(work) / terms.name).string()) {
-    const fs::path file = fs::path(path_) / "attempt.json";
+    const fs::path file = fs::path(path_) / kAttemptFile;
     const Json json = terms_json(terms);
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error) throw_usage("--work {}: the folder cannot be made: {}", work, error.message());
+    if (!fs::exists(file) && has_other_files(path_))
+        throw_usage("{} is there and holds no attempt: take another --name", path_);
+    lock_ = std::make_unique<FolderLock>(path_);
     if (fs::exists(file)) {
         const Json before = read_json(file);
         date_ = value_in<std::string>(before, "/date", file);
         expect_same_terms(path_, value_in<Json>(before, "/plan", file), json);
         return;
     }
-    std::error_code error;
-    fs::create_directories(path_, error);
-    if (error) throw_usage("--work {}: the folder cannot be made: {}", work, error.message());
-    if (!fs::is_empty(path_)) throw_usage("{} is there and holds no attempt: take another --name", path_);
     date_ = utc_date();
     const fs::path part = file.string() + ".part";  // at no moment is there half a file
     write_text_file(part.string(), Json({{"date", date_}, {"plan", json}}).dump(2) + "\n");
@@ -185,6 +197,8 @@ std::vector<AttemptRun> AttemptFolder::remaining() {
         runs.push_back(run);
         const std::string folder = (fs::path(path_) / run.name()).string();
         if (!fs::exists(folder)) continue;
+        if (const std::string writer = FolderLock::writer(folder); !writer.empty())
+            throw_usage("{} is still being written by {}: wait until it ends, or stop it", folder, writer);
         int number = 1;
         while (fs::exists(folder + kInterrupted + std::to_string(number))) ++number;
         fs::rename(folder, folder + kInterrupted + std::to_string(number));

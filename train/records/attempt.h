@@ -1,13 +1,15 @@
 // An attempt at a record while it is made: WORK/<name>/ with attempt.json (what is measured, with what) and
-// one run folder per run. It can be left and taken up again; runs that are finished stay.
+// one run folder per run. It can be left and taken up again; runs that are finished stay. One process at a time.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "data/folder_lock.h"
 #include "train/records/record.h"
 
 namespace speedrun {
@@ -38,12 +40,13 @@ std::vector<AttemptRun> runs_of(const AttemptTerms& terms);
 class AttemptFolder {
   public:
     // Makes work/<name>/, or takes it up again. Usage error that names what differs, with both values, if the
-    // attempt in it was begun on other terms.
+    // attempt in it was begun on other terms, or names the process that makes it now.
     AttemptFolder(const std::string& work, const AttemptTerms& terms);
 
     const std::string& path() const { return path_; }
     const std::string& date() const { return date_; }  // YYYY-MM-DD, UTC, of its beginning
-    // The runs that are not finished. Folders of such runs are renamed to <run>.interrupted-<N>.
+    // The runs that are not finished. Folders of such runs are renamed to <run>.interrupted-<N>; usage error if a process
+    // writes one.
     std::vector<AttemptRun> remaining();
     struct Outcome {
         std::string status;
@@ -67,6 +70,7 @@ class AttemptFolder {
 
     const AttemptTerms terms_;
     std::string path_, date_;
+    std::unique_ptr<FolderLock> lock_;
 };
 
 // The baseline's runs of a result as a record of their own, under that name.

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "data/folder_lock.h"
 #include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "train/runlog/metrics_json.h"
@@ -35,21 +36,34 @@ RunFolder::RunFolder(const std::string& out, const std::string& name) {
     const bool created = fs::create_directory(folder, error);
     if (error) throw_usage("run folder {}: cannot be made: {}", folder.string(), error.message());
     if (!created) {
+        const std::string writer = FolderLock::writer(folder.string());
         throw_usage(
-            "run folder {} exists and is not overwritten: continue it with --resume auto, give the run "
+            "run folder {} exists and is not overwritten: {}, give the run "
             "another name with --name, or remove the folder",
-            folder.string());
+            folder.string(),
+            writer.empty() ? "continue it with --resume auto"
+                           : "it is being written by " + writer + "; stop that");
     }
     path_ = folder.string();
+    lock_ = std::make_shared<FolderLock>(path_);
     open_metrics(std::ios::trunc);
     open_log();
 }
 
-RunFolder RunFolder::reopen(const std::string& out, const std::string& name) {
+std::shared_ptr<FolderLock> RunFolder::lock(const std::string& out, const std::string& name) {
     check_name(name);
+    const fs::path folder = fs::path(out) / name;
+    return fs::exists(folder) ? std::make_shared<FolderLock>(folder.string()) : nullptr;
+}
+
+RunFolder RunFolder::reopen(const std::string& out, const std::string& name,
+                            std::shared_ptr<FolderLock> lock) {
     RunFolder folder;
+    folder.lock_ = lock ? std::move(lock) : RunFolder::lock(out, name);
+    if (!folder.lock_) throw_usage("run folder {}/{}: is not there", out, name);
     folder.path_ = (fs::path(out) / name).string();
     folder.open_log();
+    if (!folder.lock_->note().empty()) folder.log(folder.lock_->note());
     return folder;
 }
 
@@ -135,6 +149,7 @@ void RunFolder::write_step(const StepMetrics& metrics) {
 
 void RunFolder::write_line(const std::string& line) {
     if (is_silent()) return;
+    lock_->expect_held();
     metrics_ << line << '\n' << std::flush;  // a reader, or a crash, finds every finished step
     if (metrics_) return;
     note_problem(failure("metrics.jsonl"));

@@ -1,6 +1,6 @@
 // The folder of a run, logs/<name>/: config.json, environment.json, metrics.jsonl, summary.json, run.log,
-// checkpoints/. A folder that exists is never written into. The first rank writes it; the others have it
-// silent.
+// checkpoints/. A folder that exists is never written into. The first rank writes it, locked against other processes
+// (FolderLock) for the life of this object; the others have it silent.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,19 @@ class logger;
 
 namespace speedrun {
 
+class FolderLock;
+
 class RunFolder {
   public:
     // Creates out/name. Throws a usage error that says what to do if it exists or cannot be made.
     RunFolder(const std::string& out, const std::string& name);
 
-    // A run's folder that is there, to continue the run; keep_steps_before() comes before the first metrics.
-    static RunFolder reopen(const std::string& out, const std::string& name);
+    // The lock of a run's folder that is there; null if it is not. Usage error if another process writes it.
+    static std::shared_ptr<FolderLock> lock(const std::string& out, const std::string& name);
+    // A run's folder that is there, to continue the run; keep_steps_before() comes before the first metrics. Takes the
+    // lock, unless it is given.
+    static RunFolder reopen(const std::string& out, const std::string& name,
+                            std::shared_ptr<FolderLock> lock = nullptr);
     // Cuts metrics.jsonl back to what a run had written when it came to this step. Returns the step times of
     // what stays, from step 0 on. A line that was cut short by the end of its process goes too.
     std::vector<double> keep_steps_before(int64_t step);
@@ -53,6 +59,7 @@ class RunFolder {
     void note_problem(const std::string& text);
 
     std::string path_, problem_;
+    std::shared_ptr<FolderLock> lock_;
     std::ofstream metrics_;
     std::shared_ptr<spdlog::logger> log_;
 };
