@@ -10,6 +10,7 @@
 #include <memory>
 #include <string_view>
 
+#include "data/folder_lock.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
 #include "kernels/device/error.h"
@@ -187,11 +188,17 @@ PrepareSummary prepare_dataset(const PrepareOptions& options) try {
     check_options(options);
     const auto tokenizer = make_tokenizer(options.tokenizer, options.vocabulary);
     const fs::path out_dir = options.out_dir;
-    const auto existing = existing_dataset(out_dir);
-    if (!existing.empty() && !options.force) {
-        throw_usage("prepare: {} holds a dataset already ({}); --force replaces it", options.out_dir,
-                    existing.front().filename().string());
-    }
+    const auto expect_free = [&] {
+        const auto existing = existing_dataset(out_dir);
+        if (!existing.empty() && !options.force) {
+            throw_usage("prepare: {} holds a dataset already ({}); --force replaces it", options.out_dir,
+                        existing.front().filename().string());
+        }
+    };
+    expect_free();
+    fs::create_directories(out_dir);
+    const FolderLock lock(options.out_dir);
+    expect_free();  // another process may have written it meanwhile
     const fs::path staging = out_dir / ".staging";
     fs::remove_all(staging);  // of a run that was killed
     fs::create_directories(staging);

@@ -87,7 +87,7 @@ add_key() { # KEY=VALUES
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) usage 0 ;;
-    --jobs | --out | --name | --speedrun) [ $# -gt 1 ] || die "$1 needs a value; see --help" ;;
+    --jobs | --out | --name | --speedrun) case ${2-} in '' | --*) die "$1 needs a value; see --help" ;; esac ;;
     esac
     case $1 in
     --jobs) jobs=$2 && shift ;;
@@ -277,8 +277,10 @@ fi
 # ---- the sweep's folder: of one config, the same keys (runs are named by their short names) and options, for one sweep at a time
 
 mkdir -p "$folder" || die "$folder cannot be made" 1
-exec 9>"$folder/.lock" || die "$folder cannot be written to" 1
-flock -n 9 || die "$folder is in use by another sweep, or by a run that a killed sweep left behind"
+exec 9>>"$folder/.lock" || die "$folder cannot be written to" 1
+# It is written after it is taken.
+flock -n 9 || die "$folder is in use by another sweep, or by a run that a killed sweep left behind: $(sleep 0.2; cat "$folder/.lock")"
+echo "process $$ on $(uname -n) since $(date -u '+%Y-%m-%d %H:%M:%S') UTC" >"$folder/.lock"
 {
     sed 's/^/key /' "$work/keys"
     for option; do printf 'option %s\n' "$option"; done

@@ -88,9 +88,9 @@ void expect_no_launcher(const std::optional<LauncherClaim>& claim, const std::st
         mpi_version.empty()
             ? "This build has no MPI, which several ranks need (libopenmpi-dev, -DSPEEDRUN_MPI=ON)"
             : fmt::format(
-                  "Ranks are started by the mpirun of {}: mpirun -np {} speedrun ...; under Slurm by srun "
-                  "--mpi=pmix --ntasks={} speedrun ...",
-                  mpi_version, claim->processes, claim->processes);
+                  "Start ranks with 'mpirun -np {0} speedrun ARGUMENTS' ({1}), under Slurm with 'srun "
+                  "--mpi=pmix --ntasks={0} speedrun ARGUMENTS'",
+                  claim->processes, mpi_version);
     if (!claim->is_started) {
         std::fprintf(stderr, "warning: %s, and this process trains alone. %s. --alone: no warning\n",
                      claim->variable.c_str(), way.c_str());

@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "data/folder_lock.h"
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
 #include "train/commands/launch_hosts.h"
@@ -115,6 +116,17 @@ bool wait_for(double seconds) {
     return signal_passed_on() == 0;
 }
 
+// Waits for ranks that outlive the command that started them. Returns the process that still writes the folder after a
+// minute, or before a signal; empty: none.
+std::string wait_for_release(const std::string& folder) {
+    using Clock = std::chrono::steady_clock;
+    const auto end = Clock::now() + std::chrono::duration<double>(kLongestWait);
+    std::string writer = FolderLock::writer(folder);
+    if (!writer.empty()) say("waits for the end of " + writer);
+    while (!writer.empty() && Clock::now() < end && wait_for(0.1)) writer = FolderLock::writer(folder);
+    return writer;
+}
+
 // Where the ranks of each start go.
 class Places {
   public:
@@ -176,6 +188,12 @@ int run_launch(const LaunchOptions& options) {
         say(fmt::format("{}; restart {} of {} in {:g} s, from its newest good checkpoint", died, restarts + 1,
                         options.max_restarts, wait));
         if (!wait_for(wait)) return 128 + signal_passed_on();
+        const std::string writer = wait_for_release(run.folder);
+        if (signal_passed_on() != 0) return 128 + signal_passed_on();
+        if (!writer.empty()) {
+            say(fmt::format("{} is still written by {}: not restarted", run.folder, writer));
+            return code;
+        }
         if (somewhere) crashed_after = steps;
         wait = std::min(2 * wait, kLongestWait);
     }

@@ -37,6 +37,8 @@ class Trainer {
     // of a rank that is not the first is silent. Collective over the ranks, as are run() and its errors.
     Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, RunFolder& folder,
             const TrainerOptions& options);
+    // An error leaves work on the streams, and a snapshot is copied into the checkpointer's memory.
+    ~Trainer() { runtime_.drain(); }
 
     // Trains to the end of the schedule (or a stop signal), validates, and returns what summary.json says.
     // Throws JointError(diverged) after having written the summary.

@@ -1,0 +1,165 @@
+#!/bin/sh
+# One process at a time writes a run folder, an attempt and a dataset: the second is refused and names the first, a killed
+# one is replaced, and those that only read are let through. Usage: one_writer_test.sh SPEEDRUN [MPIEXEC]
+set -u
+speedrun=$1 mpiexec=${2:-}
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/../expect.sh"
+. "$here/tiny_run.sh"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+[ ! -e tiny/.lock ] || fail "prepare left its lock"
+saves="--quiet --set schedule.steps=1000000 --set checkpoint.every=50"
+train() { "$speedrun" train tiny.json --name "$@"; }
+# start RUN OPTIONS...: in the background, until it has saved; $pid is its process.
+start() {
+    # shellcheck disable=SC2086  # options
+    "$speedrun" train tiny.json --name "$@" $saves >"$1.out" 2>&1 &
+    pid=$!
+    wait_until saved "$1"
+}
+saved() { ls -d "logs/$1"/checkpoints/step-*; }
+stop() { # SIGNAL
+    kill "-$1" $pid
+    wait $pid 2>/dev/null
+}
+held="is being written by process \$pid on $(uname -n) since 20[-0-9: ]* UTC (.*speedrun train tiny.json --name"
+
+# While a run trains: whatever would write its folder is refused and leaves it as it is, whatever reads it is not.
+start a
+eval "held=\"$held a\""
+newest() { find logs/a/checkpoints -maxdepth 1 -name 'step-*' | sort | tail -n 1; }
+for resume in auto logs/a "logs/../logs/a"; do expect 2 "logs/a $held" train a --resume "$resume"; done
+expect 2 "run folder logs/a exists .*$held" train a
+expect 2 "logs/a/../a\|one folder name" train ../logs/a --resume auto
+kill -STOP $pid
+expect 2 "logs/a $held" train a --resume auto
+expect 0 "validation loss" "$speedrun" eval "$(newest)"
+expect 0 "" "$speedrun" sample "$(newest)" --tokens 1
+expect 0 "weights" "$speedrun" plan logs/a/config.json
+[ "$(ls -d logs/*)" = logs/a ] || fail "a refused run left a folder: $(ls -d logs/*)"
+kill -CONT $pid
+stop TERM
+[ ! -e logs/a/.lock ] || fail "a run that a signal has stopped left its lock"
+! grep -q "continues after" logs/a/run.log || fail "a second process has written the log"
+[ -s logs/a/checkpoints/final/model.safetensors ] || fail "the run was disturbed: $(cat a.out)"
+
+# A killed run: three continue it in the same moment, one trains. Its history is whole, and the lock that it left is noted.
+: >out
+gone() { ! kill -0 "$pid" 2>/dev/null; }
+two_refused() { [ "$(cat b?.code 2>/dev/null | grep -c '^2$')" -eq 2 ]; }
+continued() { [ "$(grep -c "continues after step" logs/b/run.log)" -eq "$round" ]; }
+longer() { [ "$(wc -l <logs/b/metrics.jsonl)" -gt "$lines" ]; }
+start b
+for round in 1 2 3; do
+    kill -KILL "$pid"
+    wait_until gone
+    wait
+    rm -f b?.code
+    [ -s logs/b/.lock ] || fail "no lock of a killed run"
+    # shellcheck disable=SC2086
+    for i in 1 2 3; do
+        (train b --resume auto $saves >"b$i.out" 2>&1; echo $? >"b$i.code") &
+    done
+    wait_until two_refused
+    wait_until continued
+    [ "$(cat b?.code | wc -l)" -eq 2 ] || fail "not exactly one of three trains: $(cat b?.code)"
+    pid=$(sed 's/.*"pid":\([0-9]*\),.*/\1/' logs/b/.lock)
+    [ "$(grep -l "logs/b is being written by process $pid on" b?.out | wc -l)" -eq 2 ] || fail "another is named than $pid: $(cat b?.out)"
+    [ "$(grep -c "replaces the lock of process [0-9]* on " logs/b/run.log)" -eq $round ] || fail "no note of the lock"
+    lines=$(wc -l <logs/b/metrics.jsonl)
+    wait_until longer
+done
+kill -TERM "$pid"
+wait_until gone
+wait
+python3 - <<'P' || fail "the history is torn"
+import json
+steps = [json.loads(line)["step"] for line in open("logs/b/metrics.jsonl") if '"event":"step"' in line]
+assert steps == list(range(len(steps))), steps
+P
+[ ! -e logs/b/.lock ] || fail "a run left its lock"
+
+# A new folder that three processes want.
+# shellcheck disable=SC2086
+for i in 1 2 3; do (train new --resume auto --quiet >"c$i.out" 2>&1; echo $? >"c$i.code") & done
+wait
+grep -q '^0$' c?.code || fail "nobody trained: $(cat c?.out)"
+for i in 1 2 3; do
+    # One that comes after the end finds nothing to do.
+    [ "$(cat c$i.code)" -eq 0 ] || grep -q "is being written by\|exists and is not overwritten\|has ended" c$i.out || fail "no reason: $(cat c$i.out)"
+done
+
+# Whoever removes the lock insists: the process that had it ends, and is not restarted.
+start d
+rm logs/d/.lock
+wait $pid
+code=$?
+if [ $code -ne 2 ] || ! grep -q "logs/d is no longer locked by this process: logs/d/.lock was removed" d.out; then
+    fail "a run without its lock ends with $code: $(cat d.out)"
+fi
+
+# Two equal attempts: the second leaves the first one's run alone. So does an attempt that finds a run of its own alive.
+sed 's/"record": {/&"track": "toy", /' tiny.json >toy.json
+mkdir -p records/toy
+cat >records/toy/track.json <<J
+{"name": "toy", "target_loss": 50, "hardware_class": "any", "classes": [{"name": "open"}], "dataset": $(cat tiny/dataset.json),
+ "validation": {"tokens": $(($(grep -A 1 '"split": "val"' tiny/dataset.json | tr -dc '0-9') - 1))}, 
+ "rules": {"min_runs": 2, "max_loss_p": 0.01, "max_time_p": 0.01, "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}}
+J
+attempt() { exec "$speedrun" records attempt toy.json --seeds 1,2 --name twice --set schedule.steps=1000000; }
+attempt >first.out 2>&1 &
+pid=$!
+wait_until test -s logs/attempts/twice/candidate-seed1/metrics.jsonl
+expect 2 "logs/attempts/twice is being written by process $pid on .*records attempt" sh -c "exec $speedrun records attempt toy.json --seeds 1,2 --name twice --set schedule.steps=1000000"
+! ls -d logs/attempts/twice/*interrupted* 2>/dev/null || fail "the second attempt took the first one's run for interrupted"
+stop KILL
+# shellcheck disable=SC2086
+"$speedrun" train toy.json --out logs/attempts/twice --name candidate-seed1 --seed 1 --resume auto $saves >out 2>&1 &
+pid=$!
+wait_until grep -q "\"pid\":$pid," logs/attempts/twice/candidate-seed1/.lock
+expect 2 "candidate-seed1 is still being written by process $pid on" sh -c "exec $speedrun records attempt toy.json --seeds 1,2 --name twice --set schedule.steps=1000000"
+! ls -d logs/attempts/twice/*interrupted* 2>/dev/null || fail "a run that is written was renamed"
+stop KILL
+
+# Two processes prepare one dataset: the first waits for its text here.
+mkfifo slow.txt
+"$speedrun" prepare --input slow.txt --out both >first.out 2>&1 &
+pid=$!
+wait_until test -s both/.lock
+expect 2 "both is being written by process $pid on" "$speedrun" prepare --input text.txt --out both --force
+cat text.txt >slow.txt
+wait $pid || fail "the first is disturbed: $(cat first.out)"
+expect 2 "both holds a dataset already" "$speedrun" prepare --input text.txt --out both
+expect 0 "" "$speedrun" prepare --verify both
+[ ! -e both/.lock ] || fail "prepare left its lock"
+
+# launch waits for a process that outlives the command that started it.
+cat >speedrun-leaves <<J
+#!/bin/sh
+[ ! -e left ] || exec "$speedrun" "\$@"
+touch left
+setsid "$speedrun" "\$@" >/dev/null 2>&1 &
+until grep -q '"step":60,' logs/leaves/metrics.jsonl 2>/dev/null; do sleep 0.02; done
+(sleep 0.7; kill -9 \$!) >/dev/null 2>&1 &
+exit 137
+J
+chmod +x speedrun-leaves
+# shellcheck disable=SC2086
+"$speedrun" launch --backoff 0.1 -- ./speedrun-leaves train tiny.json --name leaves --quiet --set schedule.steps=3000 --set checkpoint.every=20 >out 2>&1 ||
+    fail "launch beside a process of the run that died ends with $?"
+grep -q "launch: waits for the end of process [0-9]* on .*--name leaves" out || fail "launch does not wait for it"
+
+# Ranks: the first one has the lock, and all of a second run are refused, which is said once.
+if [ -n "$mpiexec" ]; then
+    ranks() { timeout 100 "$mpiexec" -np 2 --oversubscribe --bind-to none "$speedrun" train tiny.json --set batch.microbatch_tokens=128 --quiet "$@"; }
+    ranks --name ranks --set schedule.steps=1000000 >ranks.out 2>&1 &
+    launcher=$!
+    wait_until test -s logs/ranks/metrics.jsonl
+    expect 2 "logs/ranks is being written by process [0-9]* on " ranks --name ranks --resume auto
+    [ "$(grep -c '^error: ' out)" -eq 1 ] || fail "not one rank complains"
+    kill -TERM $launcher
+    wait $launcher
+fi
+[ $failures -eq 0 ] && echo "all checks of one writer passed"
+exit $failures
