@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "kernels/device/error.h"
+#include "kernels/device/start_thread.h"
 
 namespace speedrun {
 
@@ -25,7 +26,7 @@ Prefetcher::Prefetcher(const BatchLoader& loader, const PrefetcherOptions& optio
     if (options.start_step < 0) throw_usage("start step is {}, expected 0 or more", options.start_step);
     if (options.depth < 1) throw_usage("prefetch depth is {}, expected 1 or more", options.depth);
     ring_.resize(static_cast<size_t>(options.depth) + 1);
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("prefetcher", [this] { run(); });
 }
 
 Prefetcher::~Prefetcher() {

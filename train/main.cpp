@@ -1,5 +1,7 @@
 #include <cstdio>
 #include <exception>
+#include <functional>
+#include <new>
 
 #include "kernels/device/error.h"
 #include "train/comm/supervisor.h"
@@ -7,12 +9,16 @@
 
 namespace {
 
-int run(int argc, char** argv) {
+// Returns the exit code of `body`, or that of its error.
+int run(const std::function<int()>& body) {
     try {
-        return speedrun::run_command_line(argc, argv);
+        return body();
     } catch (const speedrun::Error& error) {
         std::fprintf(stderr, "error: %s\n", error.what());
         return static_cast<int>(error.code());
+    } catch (const std::bad_alloc&) {
+        std::fprintf(stderr, "error: out of memory; `speedrun doctor` prints the limits of this process\n");
+        return static_cast<int>(speedrun::ExitCode::usage);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "error: %s\n", error.what());
         return static_cast<int>(speedrun::ExitCode::failure);
@@ -22,5 +28,5 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    return speedrun::run_supervised([&] { return run(argc, argv); });
+    return run([&] { return speedrun::run_supervised([&] { return run([&] { return speedrun::run_command_line(argc, argv); }); }); });
 }

@@ -1,17 +1,16 @@
 #include "kernels/cpu/cpu_device.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "kernels/cpu/team.h"
+#include "kernels/device/host_limits.h"
+#include "kernels/device/start_thread.h"
 
 namespace speedrun {
 
@@ -59,15 +58,10 @@ void* map_pages(int64_t bytes) {
     return base == MAP_FAILED ? nullptr : base;
 }
 
-// OMP_NUM_THREADS, which people set for every program that has threads; else the cores that this process may
-// use.
+// OMP_NUM_THREADS, which people set for every program that has threads, lowers the number.
 int default_threads() {
-    if (const char* const asked = std::getenv("OMP_NUM_THREADS")) {
-        const int count = std::atoi(asked);
-        if (count > 0) return count;
-    }
-    cpu_set_t cores;
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
+    const int threads = threads_within(host_threads());
+    return std::min(threads, omp_num_threads().value_or(threads));
 }
 
 }  // namespace
@@ -104,7 +98,7 @@ double CpuEvent::measured_ms_since(const Event& start) const {
 }
 
 CpuStream::CpuStream(std::string name, CpuDevice& device)
-    : name_(std::move(name)), device_(device), thread_([this] { run(); }) {}
+    : name_(std::move(name)), device_(device), thread_(start_thread("stream " + name_, [this] { run(); })) {}
 
 CpuStream::~CpuStream() {
     push({TaskKind::stop, "stop", {}, nullptr});
@@ -248,12 +242,7 @@ void CpuDevice::copy(void* destination, const void* source, int64_t bytes, Strea
 }
 
 int64_t CpuDevice::available_bytes() const {
-    std::ifstream file("/proc/meminfo");
-    for (std::string line; std::getline(file, line);) {
-        long long kib = 0;
-        if (std::sscanf(line.c_str(), "MemAvailable: %lld kB", &kib) == 1) return int64_t{kib} * 1024;
-    }
-    return -1;
+    return host_memory().available;
 }
 
 // Pages come zeroed from the kernel; large buffers ask for huge pages, which the matrix products read faster.

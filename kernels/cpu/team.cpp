@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
+
+#include "kernels/device/start_thread.h"
 
 namespace speedrun::cpu {
 
@@ -47,6 +50,14 @@ bool spin(Done&& done) {
     return true;
 }
 
+// Ends helpers that sleep until `posted` changes.
+void end_all(std::atomic<bool>& stop, std::atomic<uint32_t>& posted, std::vector<std::thread>& helpers) {
+    stop = true;
+    posted.fetch_add(1);
+    posted.notify_all();
+    for (std::thread& helper : helpers) helper.join();
+}
+
 }  // namespace
 
 Team* current_team() {
@@ -60,14 +71,18 @@ int member_index() {
 }
 
 Team::Team(int size) : shares_(std::make_unique<Share[]>(static_cast<size_t>(std::max(size, 1)))) {
-    for (int member = 1; member < size; ++member) helpers_.emplace_back([this, member] { help(member); });
+    try {
+        for (int member = 1; member < size; ++member)
+            helpers_.push_back(start_thread("worker " + std::to_string(member + 1) + " of " + std::to_string(size),
+                                            [this, member] { help(member); }));
+    } catch (...) {
+        end_all(stop_, posted_, helpers_);
+        throw;
+    }
 }
 
 Team::~Team() {
-    stop_ = true;
-    posted_.fetch_add(1);
-    posted_.notify_all();
-    for (std::thread& helper : helpers_) helper.join();
+    end_all(stop_, posted_, helpers_);
 }
 
 void Team::run(int64_t count, int64_t pieces, Piece piece, const void* body) {

@@ -36,8 +36,16 @@ std::string outcome_of(const std::function<CheckpointFile()>& write) {
     }
 }
 
+// A thread of its own; where the host refuses one, the thread that asks for the result does the work.
+constexpr auto kAsync = std::launch::async | std::launch::deferred;
+
 bool ready(std::future_status status) {
-    return status == std::future_status::ready;
+    return status != std::future_status::timeout;
+}
+
+template <class T>
+bool is_deferred(const std::future<T>& work) {
+    return work.wait_for(std::chrono::seconds(0)) == std::future_status::deferred;
 }
 
 }  // namespace
@@ -119,14 +127,16 @@ void Checkpointer::collected(int64_t steps, const std::function<CheckpointInfo()
     state_.await_snapshot();  // the device has the next step to do meanwhile
     begin(info());
     if (ranks_.size() > 1) {
-        writing_ = std::async(std::launch::async, [this, steps] { return write_from_snapshot(steps); });
+        writing_ = std::async(kAsync, [this, steps] { return write_from_snapshot(steps); });
+        set_hurry(is_deferred(writing_));
         return;
     }
     pending_ = false;  // nobody to agree with: the thread commits what it has written
-    committing_ = std::async(std::launch::async, [this, steps] {
+    committing_ = std::async(kAsync, [this, steps] {
         info_.files = {write_from_snapshot(steps)};
         return commit_and_time();
     });
+    set_hurry(is_deferred(committing_));
 }
 
 double Checkpointer::commit_and_time() const {
@@ -246,7 +256,7 @@ void Checkpointer::commit(const std::vector<std::string>& outcomes) {
     for (const std::string& file : ranks_.size() > 1 ? ranks_.world()->gather(own) : std::vector{own})
         info_.files.push_back(checkpoint_file_from_text(file));
     if (!ranks_.first()) return;
-    committing_ = std::async(std::launch::async, [this] { return commit_and_time(); });
+    committing_ = std::async(kAsync, [this] { return commit_and_time(); });
 }
 
 void Checkpointer::settle_commit(bool wait) {

@@ -125,11 +125,18 @@ std::string safetensors_header(std::vector<TensorEntry>& tensors) {
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
     std::vector<TensorEntry> entries;
     for (const NamedTensor& tensor : tensors) entries.push_back({tensor.name, tensor.dtype, tensor.shape});
+    write_safetensors(path, std::move(entries), [&](size_t i) { return std::span(tensors[i].bytes); });
+}
+
+void write_safetensors(const std::string& path, std::vector<TensorEntry> tensors,
+                       const std::function<std::span<const char>(size_t index)>& bytes_of) {
     const std::string temporary = path + ".part";
     std::ofstream file(temporary, std::ios::binary);
-    file << safetensors_header(entries);
-    for (const NamedTensor& tensor : tensors)
-        file.write(tensor.bytes.data(), static_cast<std::streamsize>(tensor.bytes.size()));
+    file << safetensors_header(tensors);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        const std::span<const char> bytes = bytes_of(i);
+        file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    }
     file.close();
     if (!file) throw Error(ExitCode::failure, fmt::format("{}: writing failed (disk full?)", temporary));
     sync_to_disk(temporary);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,10 @@ std::vector<TensorEntry> read_safetensors_entries(const std::string& path);
 
 // Writes to a temporary name, syncs it to disk and renames. Throws if any of it fails.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
+// Asks for the bytes of tensor after tensor, so that one at a time is in memory; every one, also after an error of the
+// file.
+void write_safetensors(const std::string& path, std::vector<TensorEntry> tensors,
+                       const std::function<std::span<const char>(size_t index)>& bytes_of);
 
 // Reads and checks a whole file; throws a data error that names file, tensor and offsets if it is damaged.
 std::vector<NamedTensor> read_safetensors(const std::string& path);

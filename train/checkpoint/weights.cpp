@@ -20,16 +20,22 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 void save_weights(const std::string& folder, const ParameterTable& table, const ReadMaster& read,
                   bool write) {
-    std::vector<NamedTensor> tensors;
-    for (const Parameter& p : table.all()) {
-        NamedTensor tensor{p.name, DType::f32, p.whole_shape(),
-                           std::vector<char>(p.whole_numel() * size_of(DType::f32))};
-        read(p, reinterpret_cast<float*>(tensor.bytes.data()));
-        if (write) tensors.push_back(std::move(tensor));
+    std::vector<float> values;
+    const auto fetch = [&](const Parameter& p) {
+        values.resize(static_cast<size_t>(p.whole_numel()));
+        read(p, values.data());
+    };
+    if (!write) {
+        for (const Parameter& p : table.all()) fetch(p);
+        return;
     }
-    if (!write) return;
+    std::vector<TensorEntry> entries;
+    for (const Parameter& p : table.all()) entries.push_back({p.name, DType::f32, p.whole_shape()});
     std::filesystem::create_directories(folder);
-    write_safetensors(folder + kFile, tensors);
+    write_safetensors(folder + kFile, std::move(entries), [&](size_t i) {
+        fetch(table[static_cast<int>(i)]);
+        return std::span(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    });
 }
 
 void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters) {

@@ -5,18 +5,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <sstream>
 
 #include "kernels/device/error.h"
+#include "kernels/device/host_limits.h"
 
 namespace speedrun {
 
 namespace {
 
-// "host 0 1 5"
+// "host 2.5 -1 0 1 5"
 std::string to_text(const CoreSet& set) {
-    std::string text = set.host;
+    std::string text = fmt::format("{} {} {}", set.host, set.limit, set.tasks);
     for (const int core : set.cores) text += fmt::format(" {}", core);
     return text;
 }
@@ -24,7 +24,7 @@ std::string to_text(const CoreSet& set) {
 CoreSet from_text(const std::string& text) {
     std::istringstream words(text);
     CoreSet set;
-    words >> set.host;
+    words >> set.host >> set.limit >> set.tasks;
     for (int core = 0; words >> core;) set.cores.push_back(core);
     return set;
 }
@@ -38,7 +38,10 @@ std::string host_name() {
 }
 
 CoreSet available_cores() {
+    const HostThreads& host = host_threads();
     CoreSet set{.host = host_name(), .cores = {}};
+    if (host.limit) set.limit = host.limit->cores;
+    if (host.tasks) set.tasks = host.tasks->left;
     cpu_set_t cores;
     CPU_ZERO(&cores);
     if (sched_getaffinity(0, sizeof cores, &cores) != 0) return set;  // more cores than it can tell of
@@ -50,16 +53,22 @@ CoreSet available_cores() {
 
 int share_of_cores(const std::vector<CoreSet>& processes, size_t own) {
     double share = 0;
-    for (const int core : processes[own].cores) {
+    const CoreSet& self = processes[own];
+    for (const int core : self.cores) {
         int users = 0;
         for (const CoreSet& process : processes) {
-            users += process.host == processes[own].host &&
+            users += process.host == self.host &&
                      std::binary_search(process.cores.begin(), process.cores.end(), core);
         }
         share += 1.0 / users;
     }
     constexpr double kRounding = 1e-6;  // three thirds make one
-    return std::max(1, static_cast<int>(share + kRounding));
+    HostThreads host{.cores = std::max(1, static_cast<int>(share + kRounding)), .limit = {}, .tasks = {}};
+    if (self.limit > 0) host.limit = CoreLimit{.cores = self.limit, .source = {}};
+    if (self.tasks >= 0) host.tasks = AmountLimit{.limit = self.tasks, .left = self.tasks, .source = {}};
+    const auto neighbours = std::count_if(processes.begin(), processes.end(),
+                                          [&](const CoreSet& process) { return process.host == self.host; });
+    return threads_within(host, static_cast<int>(neighbours));
 }
 
 int threads_of_rank(World& world) {
@@ -67,8 +76,8 @@ int threads_of_rank(World& world) {
     std::vector<CoreSet> processes;
     for (const std::string& text : world.all_gather(to_text(available_cores())))
         processes.push_back(from_text(text));
-    if (std::getenv("OMP_NUM_THREADS")) return 0;
-    return share_of_cores(processes, static_cast<size_t>(world.rank()));
+    const int threads = share_of_cores(processes, static_cast<size_t>(world.rank()));
+    return std::min(threads, omp_num_threads().value_or(threads));
 }
 
 }  // namespace speedrun

@@ -1,6 +1,7 @@
 // The CPU cores of a host, and what each of several ranks may use of them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,15 +14,17 @@ std::string host_name();  // of the machine that this process runs on
 struct CoreSet {
     std::string host;
     std::vector<int> cores;  // ascending
+    double limit = 0;        // of the process's control group, in cores; 0: none
+    int64_t tasks = -1;      // processes and threads that the limits leave; -1: no limit
 };
 CoreSet available_cores();
 
 // Threads for process `own` of these, at least 1: a core that several may use counts for each by its share,
-// so that the number is right whether the launcher ties ranks to cores or not.
+// so that the number is right whether the launcher ties ranks to cores or not. Processes of one host share its limits.
 int share_of_cores(const std::vector<CoreSet>& processes, size_t own);
 
-// Threads that this rank may use beside the others; collective over the world. 0, "decide yourself", for a
-// rank alone and where OMP_NUM_THREADS decides.
+// Threads that this rank may use beside the others, at most OMP_NUM_THREADS; collective over the world. 0, "decide
+// yourself", for a rank alone.
 int threads_of_rank(World& world);
 
 }  // namespace speedrun

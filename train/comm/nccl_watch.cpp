@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/gpu_interop.h"
+#include "kernels/device/start_thread.h"
 
 namespace speedrun {
 
@@ -14,9 +15,9 @@ constexpr std::chrono::milliseconds kPeriod(20);
 
 NcclWatch::NcclWatch(const NcclApi& api, Device& device, double timeout_s,
                      std::function<void(const std::string&)> on_lost)
-    : api_(api), device_(device), timeout_s_(timeout_s), on_lost_(std::move(on_lost)), thread_([this] {
+    : api_(api), device_(device), timeout_s_(timeout_s), on_lost_(std::move(on_lost)), thread_(start_thread("watch over NCCL", [this] {
           run();
-      }) {}
+      })) {}
 
 NcclWatch::~NcclWatch() {
     {

@@ -5,11 +5,11 @@
 #include <cstring>
 #include <exception>
 #include <future>
-#include <thread>
 #include <utility>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/device/gpu_interop.h"
+#include "kernels/device/start_thread.h"
 #include "train/comm/nccl_watch.h"
 #include "train/comm/wrapped_world.h"
 
@@ -227,8 +227,8 @@ class NcclWorld final : public WrappedWorld {
     ncclComm_t connected(const std::string& what, const char* function, Make make) {
         std::promise<ncclComm_t> promise;
         std::future<ncclComm_t> made = promise.get_future();
-        std::thread([&device = device_, &api = api_, call = fmt::format("{} on {}", function, what),
-                     make = std::move(make), promise = std::move(promise)]() mutable {
+        auto connect = [&device = device_, &api = api_, call = fmt::format("{} on {}", function, what),
+                        make = std::move(make), promise = std::move(promise)]() mutable {
             try {
                 use_gpu(device);
                 ncclComm_t comm = nullptr;
@@ -240,7 +240,8 @@ class NcclWorld final : public WrappedWorld {
             } catch (...) {
                 promise.set_exception(std::current_exception());
             }
-        }).detach();
+        };
+        start_thread("connection of NCCL", std::move(connect)).detach();
         const std::chrono::duration<double> limit(options_.start_timeout_s);
         if (made.wait_for(limit) != std::future_status::ready)
             throw Error(

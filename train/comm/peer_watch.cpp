@@ -6,6 +6,8 @@
 #include <cstring>
 #include <set>
 
+#include "kernels/device/start_thread.h"
+
 namespace speedrun {
 
 namespace {
@@ -30,7 +32,7 @@ PeerWatch::PeerWatch(MessageTransport& transport, double timeout_s)
     : transport_(transport),
       timeout_s_(timeout_s),
       channel_(transport.open_channel()),
-      thread_([this] { run(); }) {}
+      thread_(start_thread("watch over other ranks", [this] { run(); })) {}
 
 PeerWatch::~PeerWatch() {
     stop_ = true;

@@ -47,21 +47,30 @@ void add_gpus(Findings& all, const Environment& e) {
 }
 
 void add_cpu(Findings& all, const Environment& e, const Machine& m) {
-    const bool fewer = m.usable_cores < e.cores;
+    const HostThreads& host = m.threads;
+    const bool fewer = host.cores < e.cores;
     all.push_back(
         {fewer ? Status::note : Status::ok, "CPU",
-         fmt::format("{}, {} of {} cores usable, {:.0f} MHz", e.cpu, m.usable_cores, e.cores, e.cpu_mhz),
+         fmt::format("{}, {} of {} cores usable, {:.0f} MHz", e.cpu, host.cores, e.cores, e.cpu_mhz),
          fewer ? "this process is tied to some cores (taskset, mpirun --bind-to, a job's share)" : ""});
-    if (m.core_limit && *m.core_limit < m.usable_cores) {
-        all.push_back(
-            {Status::warn, "CPU limit", fmt::format("{:g} cores, by its control group", *m.core_limit),
-             fmt::format("more threads than that take turns: set \"threads\": {:.0f}, or raise the limit",
-                         std::max(1.0, *m.core_limit))});
+    const std::string few = fmt::format("runs start {} threads unless \"threads\" says more", threads_within(host));
+    if (host.limit && host.limit->cores < host.cores) {
+        all.push_back({Status::warn, "CPU limit",
+                       fmt::format("{:g} cores, by its control group ({})", host.limit->cores, host.limit->source),
+                       few + ": raise the limit to use all cores"});
     }
-    const char* const threads = std::getenv("OMP_NUM_THREADS");
-    if (threads) {
+    if (host.tasks) {
+        constexpr int64_t kEnough = 64;  // threads of a run, its loops' not counted
+        const bool little = host.tasks->left < host.cores + kEnough;
+        all.push_back({little ? Status::warn : Status::ok, "task limit",
+                       fmt::format("{} of {} processes and threads left ({})", host.tasks->left, host.tasks->limit,
+                                   host.tasks->source),
+                       little ? few + ": raise the limit" : ""});
+    }
+    if (const char* const threads = std::getenv("OMP_NUM_THREADS")) {
         all.push_back({Status::note, "threads", fmt::format("OMP_NUM_THREADS={}", threads),
-                       "limits every run; unset it or use \"threads\" in the config"});
+                       omp_num_threads() ? "limits every run; unset it or use \"threads\" in the config"
+                                         : "no number above 0: it has no effect"});
     }
     const bool saves = m.governor == "powersave" || m.governor == "conservative";
     all.push_back(
@@ -79,19 +88,16 @@ void add_cpu(Findings& all, const Environment& e, const Machine& m) {
 }
 
 void add_memory(Findings& all, const Environment& e, const Machine& m) {
-    int64_t available = e.available_memory_bytes;
-    std::string limit;
-    if (m.memory_limit && *m.memory_limit < e.memory_bytes) {
-        available = std::min(available, *m.memory_limit);
-        limit = fmt::format(" (its control group allows {:.1f})", gib(*m.memory_limit));
-    }
+    const int64_t available = std::max<int64_t>(0, m.memory.available);
+    const std::string limit =
+        m.memory.limit ? fmt::format(" (limit {:.3g}, {})", gib(m.memory.limit->limit), m.memory.limit->source) : "";
     constexpr double kLeast = 1.0 / 16, kLittle = 1;  // GiB: for the smallest model; for one worth training
     all.push_back(
         {gib(available) < kLeast    ? Status::fail
          : gib(available) < kLittle ? Status::warn
                                     : Status::ok,
          "memory",
-         fmt::format("{:.1f} GiB available of {:.1f}{}", gib(available), gib(e.memory_bytes), limit),
+         fmt::format("{:.3g} GiB available of {:.1f}{}", gib(available), gib(e.memory_bytes), limit),
          gib(available) < kLittle ? "even small models may not fit: end other programs, or raise the limit"
                                   : ""});
     const bool never = m.huge_pages == "never";

@@ -3,6 +3,7 @@
 
 #include "data/dataset.h"
 #include "data/shard.h"
+#include "kernels/device/host_limits.h"
 #include "train/comm/joint_check.h"
 #include "train/comm/world.h"
 #include "train/commands/commands.h"
@@ -20,7 +21,6 @@
 #include "train/engine/step_runner.h"
 #include "train/model/build_model.h"
 #include "train/optim/groups.h"
-#include "train/runlog/environment.h"
 #include "train/runlog/metrics.h"
 #include "train/sharding/resolve_ranks.h"
 
@@ -138,20 +138,23 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
         std::printf("  no such device here to compare with\n");
         return 0;
     }
-    // On the CPU the program itself lives in the same memory.
-    const int64_t process = plan.device == DeviceKind::cpu ? current_rss_bytes() : 0;
-    const bool fits = plan.bytes + process <= available;
-    std::printf("  program itself about %.1f MiB; of %.1f MiB available: ",
-                static_cast<double>(process) / kMiB, static_cast<double>(available) / kMiB);
-    if (fits) {
+    const std::optional<AmountLimit> limit =
+        plan.device == DeviceKind::cpu ? host_memory().limit : std::nullopt;
+    std::printf("  program, batches and checkpoints about %.1f MiB; of %.1f MiB available%s: ",
+                static_cast<double>(plan.needed() - plan.bytes) / kMiB, static_cast<double>(available) / kMiB,
+                limit ? fmt::format(" (limit {:.1f}, {})", static_cast<double>(limit->limit) / kMiB,
+                                    limit->source)
+                            .c_str()
+                      : "");
+    if (plan.needed() <= available) {
         std::printf("fits\n");
         return 0;
     }
-    const int64_t tokens = largest_microbatch(config, available - process, ranks);
+    const int64_t tokens = largest_microbatch(config, available, ranks);
     std::printf("DOES NOT FIT, %s\n",
                 tokens > 0 ? fmt::format("--set batch.microbatch_tokens={} would", tokens).c_str()
                            : "lower batch.sequence_length or the model's size");
-    if (fits_with_full_checkpointing(config, available - process, ranks))
+    if (fits_with_full_checkpointing(config, available, ranks))
         std::printf("  --set memory.activation_checkpointing=full would fit\n");
     return static_cast<int>(ExitCode::usage);
 }

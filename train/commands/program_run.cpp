@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/device/error.h"
+#include "kernels/device/host_limits.h"
 
 namespace speedrun {
 
@@ -65,7 +66,10 @@ int run_program(const std::vector<std::string>& program, bool quiet, const std::
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     const pid_t parent = getpid(), child = fork();
-    if (child < 0) throw_internal("fork: {}", std::strerror(errno));
+    if (child < 0) {
+        throw_usage("{}: cannot start a process: {}; {}", words.front(), std::strerror(errno),
+                    describe_task_limits());
+    }
     if (child == 0) become(arguments, parent, quiet);
     running = child;
     if (stopped != 0) kill(child, stopped);  // came before there was somebody to pass it to

@@ -4,6 +4,8 @@
 #include <optional>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/device/host_limits.h"
+#include "train/checkpoint/state_pieces.h"
 #include "train/comm/host_cores.h"
 #include "train/engine/step_runner.h"
 
@@ -20,6 +22,23 @@ int64_t ranks_on_device(const Ranks& ranks, const Device& device) {
     if (!ranks.world()) return 1;
     const int devices = device.kind() == DeviceKind::cpu ? 1 : num_gpus();
     return (ranks.world()->local_size() + devices - 1) / devices;
+}
+
+// Of the host's memory, for the rank that writes most.
+int64_t bytes_on_host(const Config& config, const Ranks& ranks, StepRunner& runner, const MemoryTable& table) {
+    constexpr int64_t kProgram = 12 << 20;  // measured with 2 threads: code, libraries, streams, files' buffers
+    constexpr int64_t kBatches = 6;         // of the prefetcher, and one on its way to the device
+    int64_t bytes = kProgram + kBatches * table.total(MemoryCategory::data);
+    int64_t largest = 0;
+    for (const Parameter& p : runner.table().all()) largest = std::max(largest, p.whole_numel());
+    bytes += largest * size_of(DType::f32);  // final weights, one tensor at a time
+    if (config.checkpoint.every == 0) return bytes;
+    const UpdatePipeline& updates = runner.updates();
+    for (const Bucket& bucket : updates.layout().all()) {
+        if (!writes_bucket(ranks, bucket)) continue;
+        for (const StateShard& shard : updates.state(bucket)) bytes += shard.values.bytes();
+    }
+    return bytes;
 }
 
 }  // namespace
@@ -56,6 +75,7 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
     }
     return {.table = runtime.device().memory().print(),
             .bytes = runtime.device().memory().total(),
+            .host_bytes = bytes_on_host(config, ranks, runner, runtime.device().memory()),
             .busiest_step = runner.busiest_step(),
             .work = std::move(work),
             .values = std::move(values),
@@ -74,14 +94,14 @@ int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks) {
     for (int64_t rows = config.batch.microbatch_tokens / sequence - 1; rows > 0; --rows) {
         if (!divides_every_step(rows * sequence)) continue;
         config.batch.microbatch_tokens = rows * sequence;
-        if (plan_memory(config, ranks).bytes <= bytes) return config.batch.microbatch_tokens;
+        if (plan_memory(config, ranks).needed() <= bytes) return config.batch.microbatch_tokens;
     }
     return 0;
 }
 
 bool fits_with_full_checkpointing(Config config, int64_t bytes, const Ranks& ranks) {
     config.memory = {.activation_checkpointing = Checkpointing::full, .checkpointed_blocks = "all"};
-    return plan_memory(config, ranks).bytes <= bytes;
+    return plan_memory(config, ranks).needed() <= bytes;
 }
 
 void require_memory(const Config& config, const Device& device, const Ranks& ranks) {
@@ -90,12 +110,24 @@ void require_memory(const Config& config, const Device& device, const Ranks& ran
     const int64_t sharing = ranks_on_device(ranks, device);
     const int64_t available = free / sharing;
     const MemoryPlan plan = plan_memory(config, ranks);
-    if (plan.bytes <= available) return;
+    if (plan.needed() <= available) return;
     const int64_t tokens = largest_microbatch(config, available, ranks);
     const bool keep_less = fits_with_full_checkpointing(config, available, ranks);
-    throw_usage("out of memory: {} {:.1f} MiB of {} memory, and {:.1f} MiB are free{}. {}{}\n{}",
-                sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.bytes) / kMiB,
-                word_of(std::optional(device.kind())), static_cast<double>(free) / kMiB,
+    std::string limit;
+    if (device.kind() == DeviceKind::cpu) {
+        const HostMemory memory = host_memory();
+        if (memory.limit)
+            limit = fmt::format(" of a limit of {:.1f} MiB ({})", static_cast<double>(memory.limit->limit) / kMiB,
+                                memory.limit->source);
+    }
+    const std::string host =
+        device.kind() == DeviceKind::cpu
+            ? fmt::format(" ({:.1f} of it for the program, batches and checkpoints)",
+                          static_cast<double>(plan.host_bytes) / kMiB)
+            : "";
+    throw_usage("out of memory: {} {:.1f} MiB of {} memory{}, and {:.1f} MiB{} are free{}. {}{}\n{}",
+                sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.needed()) / kMiB,
+                word_of(std::optional(device.kind())), host, static_cast<double>(free) / kMiB, limit,
                 sharing > 1 ? fmt::format(" for {} ranks", sharing) : std::string(),
                 tokens > 0
                     ? fmt::format("It fits with --set batch.microbatch_tokens={} (now {}).", tokens,

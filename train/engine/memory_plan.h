@@ -19,11 +19,16 @@ inline constexpr double kMiB = 1024.0 * 1024.0;
 struct MemoryPlan {
     std::string table;  // of the device's memory of one rank, by category
     int64_t bytes = 0;
+    // Beside these, of the host's memory: snapshots of checkpoints, final weights, batches, the program.
+    int64_t host_bytes = 0;
     BusiestStep busiest_step;           // in the memory of activations and their gradients
     std::vector<StepWork> work;         // of a step, by stage
     std::vector<CollectiveRow> values;  // what ranks that share rows send in a microbatch, by stage
     DeviceKind device = DeviceKind::cpu;
     DType real = DType::f32;
+
+    // Of the device's memory; on a CPU all of it is the host's.
+    int64_t needed() const { return bytes + (device == DeviceKind::cpu ? host_bytes : 0); }
 };
 
 MemoryPlan plan_memory(const Config& config, const Ranks& ranks = {});

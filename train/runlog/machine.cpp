@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -36,17 +35,6 @@ std::string chosen(const std::string& choices) {
     const size_t begin = choices.find('['), end = choices.find(']');
     if (begin == std::string::npos || end == std::string::npos) return "";
     return choices.substr(begin + 1, end - begin - 1);
-}
-
-// "200000 100000": microseconds of computing in each period.
-std::optional<double> core_limit() {
-    std::istringstream words(line_of("/sys/fs/cgroup/cpu.max"));
-    std::string quota;
-    double period = 0;
-    if (!(words >> quota >> period) || period <= 0) return std::nullopt;
-    const std::optional<int64_t> us = number_in(quota);
-    if (!us) return std::nullopt;
-    return static_cast<double>(*us) / period;
 }
 
 std::optional<int64_t> throttle_count(int64_t cores) {
@@ -90,11 +78,8 @@ std::string on_path(const std::string& program) {
 Machine read_machine() {
     Machine m;
     const int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    m.usable_cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(cores);
-    m.core_limit = core_limit();
-    m.memory_limit = number_in(line_of("/sys/fs/cgroup/memory.max"));
+    m.threads = host_threads();
+    m.memory = host_memory();
     m.governor = line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
     m.throttled = throttle_count(cores);
     m.huge_pages = chosen(line_of("/sys/kernel/mm/transparent_hugepage/enabled"));

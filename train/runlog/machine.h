@@ -5,13 +5,14 @@
 #include <optional>
 #include <string>
 
+#include "kernels/device/host_limits.h"
+
 namespace speedrun {
 
 struct Machine {
-    int usable_cores = 0;                 // this process may run on
-    std::optional<double> core_limit;     // of its control group, in cores
-    std::optional<int64_t> memory_limit;  // of its control group, in bytes
-    std::string governor;                 // of the first core's frequency; empty: not said
+    HostThreads threads;
+    HostMemory memory;
+    std::string governor;              // of the first core's frequency; empty: not said
     std::optional<int64_t> throttled;  // times that cores were slowed down by heat since the machine started
     std::string huge_pages;            // "always", "madvise", "never"; empty: not said
     std::string clock_source, other_clock_sources;
