@@ -28,5 +28,8 @@ int run(const std::function<int()>& body) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    return run([&] { return speedrun::run_supervised([&] { return run([&] { return speedrun::run_command_line(argc, argv); }); }); });
+    return run([&] {
+        return speedrun::run_supervised(
+            [&] { return run([&] { return speedrun::run_command_line(argc, argv); }); });
+    });
 }

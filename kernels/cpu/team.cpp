@@ -73,8 +73,9 @@ int member_index() {
 Team::Team(int size) : shares_(std::make_unique<Share[]>(static_cast<size_t>(std::max(size, 1)))) {
     try {
         for (int member = 1; member < size; ++member)
-            helpers_.push_back(start_thread("worker " + std::to_string(member + 1) + " of " + std::to_string(size),
-                                            [this, member] { help(member); }));
+            helpers_.push_back(
+                start_thread("worker " + std::to_string(member + 1) + " of " + std::to_string(size),
+                             [this, member] { help(member); }));
     } catch (...) {
         end_all(stop_, posted_, helpers_);
         throw;

@@ -133,8 +133,8 @@ class Hierarchies {
                                            tail = split(line.substr(dash + 3), ' ');
             constexpr size_t kHead = 5, kTail = 3;
             if (head.size() < kHead || tail.size() < kTail) continue;
-            const bool own = controller.empty() ? tail[0] == "cgroup2"
-                                                : tail[0] == "cgroup" && holds(tail[2], controller);
+            const bool own =
+                controller.empty() ? tail[0] == "cgroup2" : tail[0] == "cgroup" && holds(tail[2], controller);
             if (own) mounts.push_back({unescaped(head[3]), unescaped(head[4])});
         }
         mounts.push_back(
@@ -144,7 +144,8 @@ class Hierarchies {
 
     // In a namespace a group or a mount's root may be outside, "/..": the mount point is then the nearest group that
     // can be seen.
-    static fs::path own_folder(const fs::path& point, const std::string& mount_root, const std::string& group) {
+    static fs::path own_folder(const fs::path& point, const std::string& mount_root,
+                               const std::string& group) {
         std::string below = group;
         const std::string prefix = mount_root == "/" ? "" : mount_root;
         if (group == prefix || group.starts_with(prefix + "/")) below = group.substr(prefix.size());
@@ -221,8 +222,7 @@ ControlGroup read_control_group(const std::string& root) {
             if (cores && (!group.cores || cores->cores < group.cores->cores)) group.cores = cores;
         }
     }
-    const MemoryFiles second{
-        {"memory.max", "memory.high"}, "memory.current", "inactive_file", "active_file"};
+    const MemoryFiles second{{"memory.max", "memory.high"}, "memory.current", "inactive_file", "active_file"};
     for (const fs::path& folder : all.folders("")) read_memory(folder, second, group.memory);
     const MemoryFiles first{
         {"memory.limit_in_bytes"}, "memory.usage_in_bytes", "total_inactive_file", "total_active_file"};

@@ -126,12 +126,14 @@ std::string threads_note(const HostThreads& host, int threads) {
     if (threads < most || (threads == most && most == host.cores)) return "";
     std::string bound = fmt::format("the {} cores that this process may use", host.cores);
     if (host.limit && threads_of_limit(*host.limit, 1) == most)
-        bound = fmt::format("the control group's limit of {:g} cores ({})", host.limit->cores, host.limit->source);
+        bound = fmt::format("the control group's limit of {:g} cores ({})", host.limit->cores,
+                            host.limit->source);
     else if (host.tasks && threads_of_tasks(*host.tasks, 1) == most)
-        bound = fmt::format("the limit of {} processes and threads, of which {} are left ({})", host.tasks->limit,
-                            host.tasks->left, host.tasks->source);
+        bound = fmt::format("the limit of {} processes and threads, of which {} are left ({})",
+                            host.tasks->limit, host.tasks->left, host.tasks->source);
     if (threads == most) return fmt::format("threads is {}: {}", threads, bound);
-    return fmt::format("threads is {}, which exceeds {}: threads take turns; set threads={} or less", threads, bound, most);
+    return fmt::format("threads is {}, which exceeds {}: threads take turns; set threads={} or less", threads,
+                       bound, most);
 }
 
 HostMemory host_memory() {

@@ -9,8 +9,8 @@
 namespace speedrun {
 
 struct HostThreads {
-    int cores = 1;                    // that the process may run on (affinity)
-    std::optional<CoreLimit> limit;   // of its control group
+    int cores = 1;                     // that the process may run on (affinity)
+    std::optional<CoreLimit> limit;    // of its control group
     std::optional<AmountLimit> tasks;  // of its control group and `ulimit -u`
 };
 

@@ -6,8 +6,8 @@
 namespace speedrun {
 
 void throw_no_thread(const std::string& name, const std::system_error& error) {
-    throw_usage("cannot start a thread ({}): {}; {}. Use fewer (--set threads=1), or raise the limit",
-                name, error.code().message(), describe_task_limits());
+    throw_usage("cannot start a thread ({}): {}; {}. Use fewer (--set threads=1), or raise the limit", name,
+                error.code().message(), describe_task_limits());
 }
 
 }  // namespace speedrun

@@ -50,7 +50,8 @@ void Runtime::make_cpu(const RuntimeOptions& options) {
     real_ = bf16 ? DType::bf16 : DType::f32;
     auto cpu = std::make_unique<CpuDevice>(options.threads, options.dry);
     threads_ = cpu->num_threads();
-    if (const std::string note = threads_note(host_threads(), threads_); !note.empty()) notes_.push_back(note);
+    if (const std::string note = threads_note(host_threads(), threads_); !note.empty())
+        notes_.push_back(note);
     device_ = std::move(cpu);
     ops_ = make_cpu_ops(*device_);
     description_ = fmt::format("{} on {} threads, {}", name_of(real_), threads_, name_of(cpu_isa()));

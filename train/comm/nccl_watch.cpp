@@ -15,9 +15,11 @@ constexpr std::chrono::milliseconds kPeriod(20);
 
 NcclWatch::NcclWatch(const NcclApi& api, Device& device, double timeout_s,
                      std::function<void(const std::string&)> on_lost)
-    : api_(api), device_(device), timeout_s_(timeout_s), on_lost_(std::move(on_lost)), thread_(start_thread("watch over NCCL", [this] {
-          run();
-      })) {}
+    : api_(api),
+      device_(device),
+      timeout_s_(timeout_s),
+      on_lost_(std::move(on_lost)),
+      thread_(start_thread("watch over NCCL", [this] { run(); })) {}
 
 NcclWatch::~NcclWatch() {
     {

@@ -68,7 +68,9 @@ int run_supervised(const std::function<int()>& rank) {
     volatile bool& returned = *static_cast<bool*>(shared);  // zero, so false; the child sets it
     const pid_t parent = getpid();
     const pid_t child = fork();
-    if (child < 0) throw_usage("cannot start a process for the rank: {}; {}", std::strerror(errno), describe_task_limits());
+    if (child < 0)
+        throw_usage("cannot start a process for the rank: {}; {}", std::strerror(errno),
+                    describe_task_limits());
     if (child > 0) {
         leave_to_the_child();
         const int status = wait_for(child);  // before `returned` is read

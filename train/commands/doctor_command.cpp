@@ -53,18 +53,20 @@ void add_cpu(Findings& all, const Environment& e, const Machine& m) {
         {fewer ? Status::note : Status::ok, "CPU",
          fmt::format("{}, {} of {} cores usable, {:.0f} MHz", e.cpu, host.cores, e.cores, e.cpu_mhz),
          fewer ? "this process is tied to some cores (taskset, mpirun --bind-to, a job's share)" : ""});
-    const std::string few = fmt::format("runs start {} threads unless \"threads\" says more", threads_within(host));
+    const std::string few =
+        fmt::format("runs start {} threads unless \"threads\" says more", threads_within(host));
     if (host.limit && host.limit->cores < host.cores) {
-        all.push_back({Status::warn, "CPU limit",
-                       fmt::format("{:g} cores, by its control group ({})", host.limit->cores, host.limit->source),
-                       few + ": raise the limit to use all cores"});
+        all.push_back(
+            {Status::warn, "CPU limit",
+             fmt::format("{:g} cores, by its control group ({})", host.limit->cores, host.limit->source),
+             few + ": raise the limit to use all cores"});
     }
     if (host.tasks) {
         constexpr int64_t kEnough = 64;  // threads of a run, its loops' not counted
         const bool little = host.tasks->left < host.cores + kEnough;
         all.push_back({little ? Status::warn : Status::ok, "task limit",
-                       fmt::format("{} of {} processes and threads left ({})", host.tasks->left, host.tasks->limit,
-                                   host.tasks->source),
+                       fmt::format("{} of {} processes and threads left ({})", host.tasks->left,
+                                   host.tasks->limit, host.tasks->source),
                        little ? few + ": raise the limit" : ""});
     }
     if (const char* const threads = std::getenv("OMP_NUM_THREADS")) {
@@ -89,8 +91,9 @@ void add_cpu(Findings& all, const Environment& e, const Machine& m) {
 
 void add_memory(Findings& all, const Environment& e, const Machine& m) {
     const int64_t available = std::max<int64_t>(0, m.memory.available);
-    const std::string limit =
-        m.memory.limit ? fmt::format(" (limit {:.3g}, {})", gib(m.memory.limit->limit), m.memory.limit->source) : "";
+    const std::string limit = m.memory.limit ? fmt::format(" (limit {:.3g}, {})", gib(m.memory.limit->limit),
+                                                           m.memory.limit->source)
+                                             : "";
     constexpr double kLeast = 1.0 / 16, kLittle = 1;  // GiB: for the smallest model; for one worth training
     all.push_back(
         {gib(available) < kLeast    ? Status::fail

@@ -140,12 +140,12 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
     }
     const std::optional<AmountLimit> limit =
         plan.device == DeviceKind::cpu ? host_memory().limit : std::nullopt;
-    std::printf("  program, batches and checkpoints about %.1f MiB; of %.1f MiB available%s: ",
-                static_cast<double>(plan.needed() - plan.bytes) / kMiB, static_cast<double>(available) / kMiB,
-                limit ? fmt::format(" (limit {:.1f}, {})", static_cast<double>(limit->limit) / kMiB,
-                                    limit->source)
-                            .c_str()
-                      : "");
+    std::printf(
+        "  program, batches and checkpoints about %.1f MiB; of %.1f MiB available%s: ",
+        static_cast<double>(plan.needed() - plan.bytes) / kMiB, static_cast<double>(available) / kMiB,
+        limit ? fmt::format(" (limit {:.1f}, {})", static_cast<double>(limit->limit) / kMiB, limit->source)
+                    .c_str()
+              : "");
     if (plan.needed() <= available) {
         std::printf("fits\n");
         return 0;

@@ -25,9 +25,11 @@ int64_t ranks_on_device(const Ranks& ranks, const Device& device) {
 }
 
 // Of the host's memory, for the rank that writes most.
-int64_t bytes_on_host(const Config& config, const Ranks& ranks, StepRunner& runner, const MemoryTable& table) {
-    constexpr int64_t kProgram = 12 << 20;  // measured with 2 threads: code, libraries, streams, files' buffers
-    constexpr int64_t kBatches = 6;         // of the prefetcher, and one on its way to the device
+int64_t bytes_on_host(const Config& config, const Ranks& ranks, StepRunner& runner,
+                      const MemoryTable& table) {
+    constexpr int64_t kProgram =
+        12 << 20;                    // measured with 2 threads: code, libraries, streams, files' buffers
+    constexpr int64_t kBatches = 6;  // of the prefetcher, and one on its way to the device
     int64_t bytes = kProgram + kBatches * table.total(MemoryCategory::data);
     int64_t largest = 0;
     for (const Parameter& p : runner.table().all()) largest = std::max(largest, p.whole_numel());
@@ -117,14 +119,13 @@ void require_memory(const Config& config, const Device& device, const Ranks& ran
     if (device.kind() == DeviceKind::cpu) {
         const HostMemory memory = host_memory();
         if (memory.limit)
-            limit = fmt::format(" of a limit of {:.1f} MiB ({})", static_cast<double>(memory.limit->limit) / kMiB,
-                                memory.limit->source);
+            limit = fmt::format(" of a limit of {:.1f} MiB ({})",
+                                static_cast<double>(memory.limit->limit) / kMiB, memory.limit->source);
     }
-    const std::string host =
-        device.kind() == DeviceKind::cpu
-            ? fmt::format(" ({:.1f} of it for the program, batches and checkpoints)",
-                          static_cast<double>(plan.host_bytes) / kMiB)
-            : "";
+    const std::string host = device.kind() == DeviceKind::cpu
+                                 ? fmt::format(" ({:.1f} of it for the program, batches and checkpoints)",
+                                               static_cast<double>(plan.host_bytes) / kMiB)
+                                 : "";
     throw_usage("out of memory: {} {:.1f} MiB of {} memory{}, and {:.1f} MiB{} are free{}. {}{}\n{}",
                 sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.needed()) / kMiB,
                 word_of(std::optional(device.kind())), host, static_cast<double>(free) / kMiB, limit,

@@ -1,0 +1,81 @@
+// A host that refuses a thread: every place that starts one throws an error with the limits in it.
+#include "kernels/device/start_thread.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/team.h"
+#include "kernels/device/error.h"
+
+namespace {
+
+std::atomic<int> threads_left{-1};  // -1: no limit
+
+}  // namespace
+
+// In place of libc's: refuses after so many threads.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
+                              void* argument) {
+    if (threads_left >= 0 && threads_left-- == 0) {
+        threads_left = 0;
+        return EAGAIN;
+    }
+    static const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+    return real(thread, attributes, run, argument);
+}
+
+namespace speedrun::testing {
+namespace start_thread_test {
+
+// The message of the usage error that `start` throws where only so many threads can be started.
+template <class Start>
+std::string refused_after(int threads, Start&& start) {
+    threads_left = threads;
+    try {
+        start();
+    } catch (const Error& error) {
+        threads_left = -1;
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        return error.what();
+    }
+    threads_left = -1;
+    ADD_FAILURE() << "nothing was refused";
+    return "";
+}
+
+TEST(StartThreadTest, RunsTheWork) {
+    std::atomic<int> sum{0};
+    std::thread thread = start_thread("test", [&] { sum += 3; });
+    thread.join();
+    EXPECT_EQ(sum, 3);
+}
+
+TEST(StartThreadTest, TheErrorNamesThreadLimitsAndCure) {
+    const std::string text = refused_after(0, [] { start_thread("watch", [] {}).join(); });
+    EXPECT_NE(text.find("cannot start a thread (watch): Resource temporarily unavailable"), std::string::npos)
+        << text;
+    EXPECT_NE(text.find("this process has "), std::string::npos) << text;
+    EXPECT_NE(text.find("threads=1"), std::string::npos) << text;
+}
+
+// Those that did start are ended and joined.
+TEST(StartThreadTest, ATeamOfWhichOneCannotStart) {
+    for (const int started : {0, 1, 5}) {
+        const std::string text = refused_after(started, [] { cpu::Team team(8); });
+        EXPECT_NE(text.find(fmt::format("worker {} of 8", started + 2)), std::string::npos) << text;
+    }
+}
+
+TEST(StartThreadTest, ADeviceWithoutItsTeamOrAStream) {
+    EXPECT_NE(refused_after(2, [] { CpuDevice device(4); }).find("worker 4 of 4"), std::string::npos);
+    CpuDevice device(2);
+    EXPECT_NE(refused_after(0, [&] { device.create_stream("copy"); }).find("stream copy"), std::string::npos);
+}
+
+}  // namespace start_thread_test
+}  // namespace speedrun::testing
