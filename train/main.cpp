@@ -2,12 +2,31 @@
 #include <exception>
 #include <functional>
 #include <new>
+#include <set>
+#include <string_view>
 
 #include "kernels/device/error.h"
+#include "train/comm/standard_streams.h"
+#include "train/comm/stop_signals.h"
 #include "train/comm/supervisor.h"
 #include "train/commands/cli.h"
 
 namespace {
+
+// True if the command's result is text on stdout, and not files: then text that cannot be written is a failure.
+bool result_is_printed(int argc, char** argv) {
+    static const std::set<std::string_view> kFiles{"train",   "launch", "gradients",
+                                                   "prepare", "import", "export"};
+    const std::string_view command = argc > 1 ? argv[1] : "", part = argc > 2 ? argv[2] : "";
+    return !kFiles.contains(command) && !(command == "records" && part == "attempt");
+}
+
+int run_command(int argc, char** argv) {
+    const int code = speedrun::run_command_line(argc, argv);
+    if (code != 0 || speedrun::flush_standard_output() || !result_is_printed(argc, argv)) return code;
+    std::fprintf(stderr, "error: stdout: writing failed (disk full?)\n");
+    return static_cast<int>(speedrun::ExitCode::failure);
+}
 
 // Returns the exit code of `body`, or that of its error.
 int run(const std::function<int()>& body) {
@@ -28,8 +47,8 @@ int run(const std::function<int()>& body) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    return run([&] {
-        return speedrun::run_supervised(
-            [&] { return run([&] { return speedrun::run_command_line(argc, argv); }); });
-    });
+    speedrun::open_standard_streams();
+    speedrun::ignore_write_signals();
+    return run(
+        [&] { return speedrun::run_supervised([&] { return run([&] { return run_command(argc, argv); }); }); });
 }

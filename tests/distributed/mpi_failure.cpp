@@ -77,6 +77,23 @@ void fail(Run& run) {
     part_from_rank_1(run, [] { throw_data("shard 7 is damaged"); });
 }
 
+// All ranks are stopped for longer than they wait, and continue half a second after each other.
+void pause(Run& run) {
+    const auto communicator = run.connect("gradients");
+    run.all_reduce(*communicator);
+    const pid_t rank = getpid();
+    if (fork() == 0) {
+        kill(rank, SIGSTOP);
+        usleep(3'500'000 + 500'000 * static_cast<useconds_t>(run.world.rank()));
+        kill(rank, SIGCONT);
+        _exit(0);
+    }
+    for (int i = 0; i < 400; ++i) {
+        run.all_reduce(*communicator);
+        std::this_thread::sleep_for(1ms);
+    }
+}
+
 // Rank 0 waits for 2, which waits for 3, which hangs; rank 0 gives up first and must still name 3.
 void chain(Run& run) {
     run.mesh = Mesh({2, 2, 1, 1});
@@ -107,15 +124,15 @@ void plan(Run& run) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    const std::map<std::string, void (*)(Run&)> modes{{"hang", hang},       {"stuck", stuck}, {"stop", stop},
-                                                      {"leave", leave},     {"die", die},     {"fail", fail},
-                                                      {"nothing", nothing}, {"chain", chain}, {"swap", swap},
-                                                      {"resize", resize},   {"plan", plan}};
+    const std::map<std::string, void (*)(Run&)> modes{
+        {"hang", hang},   {"stuck", stuck}, {"stop", stop},     {"leave", leave},
+        {"die", die},     {"fail", fail},   {"pause", pause},   {"nothing", nothing},
+        {"chain", chain}, {"swap", swap},   {"resize", resize}, {"plan", plan}};
     const auto mode = argc == 2 ? modes.find(argv[1]) : modes.end();
     if (mode == modes.end()) {
         fmt::print(stderr,
                    "usage: mpirun -np N mpi_failure "
-                   "nothing|hang|stuck|stop|leave|die|fail|chain|swap|resize|plan\n");
+                   "nothing|hang|stuck|stop|leave|die|fail|pause|chain|swap|resize|plan\n");
         return 2;
     }
     return run_supervised([&] {

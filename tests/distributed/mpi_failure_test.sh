@@ -15,6 +15,7 @@ leave) code=5 reason="rank 1 left before its end" speakers="" ;;
 die) code=5 reason="rank 1 died of signal 9" speakers="" ;;
 leave_unaided | die_unaided) code=5 reason="rank 1 is lost: it does not answer, so it is dead or stopped" ;;
 nothing) code=0 reason="" speakers="" ;;
+pause) code=0 reason="rank [0-3] was stopped or suspended for [3-9] s; it waits afresh" speakers="" ;;
 fail) code=3 reason="shard 7 is damaged" speakers="0 1 2 3" ;;
 chain) code=5 reason="rank 3 hangs: it runs, but did not come to communicate" speakers="0 1 2" ;;
 swap) code=5 reason="ranks wait for each other: .*'first'.*'second'\|ranks wait for each other: .*'second'.*'first'" speakers="0 1 2 3" ;;

@@ -18,6 +18,7 @@ NcclWatch::NcclWatch(const NcclApi& api, Device& device, double timeout_s,
     : api_(api),
       device_(device),
       timeout_s_(timeout_s),
+      clock_(timeout_s),
       on_lost_(std::move(on_lost)),
       thread_(start_thread("watch over NCCL", [this] { run(); })) {}
 
@@ -58,7 +59,7 @@ std::unique_ptr<Event> NcclWatch::event() {
 
 void NcclWatch::begin(ncclComm_t comm, const std::string& what, Stream& stream) {
     std::lock_guard lock(mutex_);
-    Collective one{what, event(), event(), false, Clock::now()};
+    Collective one{what, event(), event(), false, Silence(clock_)};
     stream.record(*one.next);
     find(comm).under_way.push_back(std::move(one));
 }
@@ -94,9 +95,8 @@ std::string NcclWatch::late(Watched& watched) {
     }
     if (under_way.empty()) return "";
     Collective& first = under_way.front();
-    const Clock::time_point now = Clock::now();
-    if (first.enqueued && !first.since && first.next->complete()) first.since = now;
-    if (!first.since || std::chrono::duration<double>(now - *first.since).count() < timeout_s_) return "";
+    if (first.enqueued && !first.since && first.next->complete()) first.since.emplace(clock_);
+    if (!first.since || !first.since->exceeds(timeout_s_)) return "";
     return fmt::format("{} on '{}' was not done within {:g} s", first.what, watched.name, timeout_s_);
 }
 
@@ -106,6 +106,7 @@ void NcclWatch::run() {
     try {
         use_gpu(device_);
         while (!stop_ && reason.empty()) {
+            clock_.read();  // also while nothing is under way
             for (Watched& watched : watched_) {
                 reason = look(watched);
                 if (!reason.empty()) break;

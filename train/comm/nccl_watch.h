@@ -2,7 +2,6 @@
 // notice: the host waits for a stream, and the stream for a peer that is gone.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -16,6 +15,7 @@
 
 #include "kernels/device/device.h"
 #include "train/comm/nccl_api.h"
+#include "train/comm/running_clock.h"
 
 namespace speedrun {
 
@@ -42,12 +42,11 @@ class NcclWatch {
     void throw_if_lost() const;
 
   private:
-    using Clock = std::chrono::steady_clock;
     struct Collective {
         std::string what;
         std::unique_ptr<Event> next, done;  // on the stream
         bool enqueued = false;
-        std::optional<Clock::time_point> since;  // its time runs
+        std::optional<Silence> since;  // its time runs
     };
     struct Watched {
         ncclComm_t comm;
@@ -65,6 +64,7 @@ class NcclWatch {
     const NcclApi& api_;
     Device& device_;
     const double timeout_s_;
+    RunningClock clock_;
     const std::function<void(const std::string&)> on_lost_;
     mutable std::mutex mutex_;  // guards all below
     std::condition_variable changed_;

@@ -242,13 +242,16 @@ class NcclWorld final : public WrappedWorld {
             }
         };
         start_thread("connection of NCCL", std::move(connect)).detach();
-        const std::chrono::duration<double> limit(options_.start_timeout_s);
-        if (made.wait_for(limit) != std::future_status::ready)
+        RunningClock clock(options_.start_timeout_s);
+        Silence silence(clock);
+        while (made.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready) {
+            if (!silence.exceeds(options_.start_timeout_s)) continue;
             throw Error(
                 ExitCode::communication,
                 fmt::format("NCCL did not connect {} within {:g} s (parallel.start_timeout_s): a rank "
                             "hangs or is gone",
                             what, options_.start_timeout_s));
+        }
         return made.get();
     }
 

@@ -12,15 +12,12 @@ namespace speedrun {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using Seconds = std::chrono::duration<double>;
-
 constexpr int kControlTag = 1;
 constexpr auto kPeriod =
-    std::chrono::milliseconds(10);  // of the watch's thread: idle, it costs nothing measurable
-constexpr Seconds kAnswer{2};       // a watch answers within its period, if it still runs
-constexpr Seconds kSend{0.5};       // for the news of the end to leave
-constexpr Seconds kUnwind{3};       // for a rank to end by itself once it knows
+    std::chrono::milliseconds(10);               // of the watch's thread: idle, it costs nothing measurable
+constexpr double kAnswer = 2;                    // s; a watch answers within its period, if it still runs
+constexpr std::chrono::milliseconds kSend(500);  // for the news of the end to leave
+constexpr double kUnwind = 3;                    // s; for a rank to end by itself once it knows
 // A wait first gives its time slice away, then sleeps: ranks that share a core must let the one they wait for
 // run.
 constexpr int kYields = 200;
@@ -31,6 +28,7 @@ constexpr auto kNap = std::chrono::microseconds(20);
 PeerWatch::PeerWatch(MessageTransport& transport, double timeout_s)
     : transport_(transport),
       timeout_s_(timeout_s),
+      clock_(timeout_s),
       channel_(transport.open_channel()),
       thread_(start_thread("watch over other ranks", [this] { run(); })) {}
 
@@ -62,8 +60,8 @@ class PeerWatch::ListedWait {
 
 void PeerWatch::wait(PendingMessages& messages, const std::string& what) {
     std::optional<ListedWait> listed;
+    std::optional<Silence> silence;
     int64_t pending = messages.num_pending();
-    auto progress = Clock::now();
     for (int turn = 0; !messages.test(); ++turn) {
         throw_if_ended();
         if (turn < kYields) {
@@ -71,14 +69,16 @@ void PeerWatch::wait(PendingMessages& messages, const std::string& what) {
             continue;
         }
         std::this_thread::sleep_for(kNap);
-        if (!listed) listed.emplace(*this, what);
+        if (!listed) {
+            listed.emplace(*this, what);
+            silence.emplace(clock_);
+        }
         listed->set_peer(messages.first_pending_peer());
         if (messages.num_pending() != pending) {
             pending = messages.num_pending();
-            progress = Clock::now();
+            silence->restart();
         }
-        if (Seconds(Clock::now() - progress).count() > timeout_s_)
-            give_up(messages.first_pending_peer(), what);
+        if (silence->exceeds(timeout_s_)) give_up(messages.first_pending_peer(), what);
     }
 }
 
@@ -124,7 +124,9 @@ std::optional<PeerWatch::Control> PeerWatch::ask(int peer) {
     lock.unlock();
     post(peer, Kind::question, 0, {});
     lock.lock();
-    answered_.wait_for(lock, kAnswer, [&] { return answers_.contains(peer) || ended_; });
+    Silence silence(clock_);
+    while (!answers_.contains(peer) && !ended_ && !silence.exceeds(kAnswer))
+        answered_.wait_for(lock, kPeriod);
     if (ended_) throw Error(*ended_);  // another rank found it first
     const auto found = answers_.find(peer);
     if (found == answers_.end()) return std::nullopt;
@@ -200,15 +202,23 @@ void PeerWatch::handle(int from, const Control& control) {
 }
 
 void PeerWatch::run() {
-    std::optional<Clock::time_point> end;
+    std::optional<Silence> end;
+    int64_t num_pauses = 0;
     try {
         while (!stop_) {
+            const RunningClock::Reading now = clock_.read();
+            if (now.num_pauses != num_pauses && now.pause_s > timeout_s_)
+                std::fprintf(
+                    stderr,
+                    "note: rank %d was stopped or suspended for %.0f s; it waits afresh for the others\n",
+                    transport_.rank(), now.pause_s);
+            num_pauses = now.num_pauses;
             Control control{};
             for (int from = 0; (from = channel_->try_receive(kControlTag, &control, sizeof control)) >= 0;)
                 handle(from, control);
             flush();
-            if (ending_ && !end) end = Clock::now();
-            if (end && armed_ && Clock::now() - *end > kUnwind) {
+            if (ending_ && !end) end.emplace(clock_);
+            if (end && armed_ && end->exceeds(kUnwind)) {
                 const Error error = *ended();
                 std::fprintf(stderr, "error: rank %d: %s\n", transport_.rank(), error.what());
                 transport_.kill_all(static_cast<int>(error.code()));

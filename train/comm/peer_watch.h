@@ -1,6 +1,6 @@
 // PeerWatch: waits for messages, and finds out who is to blame when they do not come.
 //
-// A wait that makes no progress for the timeout ends the run. To name the right rank, the waiting one asks
+// A wait that makes no progress for the timeout ends the run; time in which this rank itself was stopped does not count. To name the right rank, the waiting one asks
 // the rank that its message should come from what IT waits for, and follows the answers: a rank that answers
 // that it waits for nobody hangs outside of communication; one whose watch does not answer is dead or
 // stopped; a circle is collectives enqueued in different orders. Then it tells all ranks, whose waits throw
@@ -22,6 +22,7 @@
 
 #include "kernels/device/error.h"
 #include "train/comm/message_channel.h"
+#include "train/comm/running_clock.h"
 
 namespace speedrun {
 
@@ -76,6 +77,7 @@ class PeerWatch {
 
     MessageTransport& transport_;
     const double timeout_s_;
+    RunningClock clock_;
     std::vector<std::string> hosts_;  // by rank; empty: one host
     const std::unique_ptr<MessageChannel> channel_;
     std::atomic<bool> ending_ = false, armed_ = true, stop_ = false;

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,13 +13,14 @@
 #include "kernels/device/error.h"
 #include "kernels/device/host_limits.h"
 #include "train/comm/message_channel.h"
+#include "train/comm/stop_signals.h"
 
 namespace speedrun {
 
 namespace {
 
 void leave_to_the_child() {
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+    for (const int signal : kStopSignals) {
         if (std::signal(signal, SIG_IGN) == SIG_ERR)
             throw_internal("signal {}: {}", signal, std::strerror(errno));
     }
@@ -41,7 +41,7 @@ int wait_for(pid_t child) {
     return status;
 }
 
-// What the launcher is told of a child that ended like this. `returned`: did the rank come to its end?
+// Returns the exit code for the launcher. `returned`: the rank's function has returned.
 int exit_code_of(int status, bool returned) {
     if (WIFEXITED(status) && (returned || WEXITSTATUS(status) != 0)) return WEXITSTATUS(status);
     if (WIFEXITED(status)) {
@@ -49,10 +49,9 @@ int exit_code_of(int status, bool returned) {
         return static_cast<int>(ExitCode::communication);
     }
     const int signal = WTERMSIG(status);
-    // Somebody wants us to stop: a user, or the launcher because another rank has died. That one has the
-    // story.
-    constexpr int kStopped = 128;
-    if (signal == SIGTERM || signal == SIGINT) return kStopped + signal;
+    // A user wants the end, or the launcher does because another rank has died, which reports the reason.
+    const int stopped = 128 + signal;
+    if (is_stop_code(stopped)) return stopped;
     std::fprintf(stderr, "error: rank %s died of signal %d (%s)%s\n", rank_text(), signal, strsignal(signal),
                  signal == SIGKILL ? "; if nobody killed it, the host may be out of memory" : "");
     return static_cast<int>(ExitCode::communication);

@@ -1,11 +1,37 @@
 #include "train/commands/host_list.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
 #include "kernels/device/error.h"
 
 namespace speedrun {
+
+namespace {
+
+bool has_only(const std::string& text, const std::string& allowed) {
+    return std::all_of(text.begin(), text.end(), [&](char c) {
+        return std::isalnum(static_cast<unsigned char>(c)) || allowed.find(c) != std::string::npos;
+    });
+}
+
+// True for a part of a name: not empty, and no option of ssh.
+bool is_word(const std::string& text, const std::string& allowed) {
+    return !text.empty() && text.front() != '-' && has_only(text, allowed);
+}
+
+// True for NAME, an address, [IPV6], each after USER@ or not. No character has a meaning for a shell, but for the brackets.
+bool is_host(const std::string& name) {
+    const size_t at = name.find('@');
+    if (at != std::string::npos && !is_word(name.substr(0, at), "._-")) return false;
+    const std::string host = at == std::string::npos ? name : name.substr(at + 1);
+    if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+        return is_word(host.substr(1, host.size() - 2), ":.%_-");
+    return is_word(host, "._:-");
+}
+
+}  // namespace
 
 std::vector<LaunchHost> read_launch_hosts(const std::string& path) {
     std::ifstream file(path);
@@ -17,6 +43,10 @@ std::vector<LaunchHost> read_launch_hosts(const std::string& path) {
         std::istringstream words(line.substr(0, line.find('#')));
         LaunchHost host;
         if (!(words >> host.name)) continue;
+        if (!is_host(host.name))
+            throw_usage(
+                "{}: line {}: '{}' is no name of a host: letters, digits and . _ - :, also as USER@NAME or [IPV6]",
+                path, number, host.name);
         for (std::string word; words >> word;) {
             constexpr int kMostDigits = 6;
             const std::string key = "slots=", digits = word.starts_with(key) ? word.substr(key.size()) : "";

@@ -11,8 +11,8 @@ struct LaunchHost {
     int slots = 1;  // ranks that it has room for
 };
 
-// Lines "NAME slots=N" as Open MPI's hostfiles have them (without slots: 1); '#' begins a comment. Throws a usage error that names
-// file and line, also if no host is there.
+// Reads lines "NAME slots=N" as in Open MPI's hostfiles (without slots: 1); '#' begins a comment. Throws a usage error that names
+// file and line, also for a name that a shell or ssh could take for something else, and if no host is there.
 std::vector<LaunchHost> read_launch_hosts(const std::string& path);
 
 }  // namespace speedrun

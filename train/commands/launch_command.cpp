@@ -1,19 +1,21 @@
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <thread>
 
 #include "data/folder_lock.h"
+#include "data/json_text.h"
 #include "kernels/device/error.h"
+#include "train/comm/stop_signals.h"
 #include "train/commands/commands.h"
 #include "train/commands/launch_hosts.h"
 #include "train/commands/program_run.h"
+#include "train/commands/stalled_run.h"
 #include "train/config/config_json.h"
-#include "train/records/run_metrics.h"
-#include "train/records/text_files.h"
+#include "train/runlog/metrics_json.h"
 
 namespace speedrun {
 
@@ -59,51 +61,48 @@ LaunchedRun run_of(const std::vector<std::string>& command) {
     return run;
 }
 
-// Steps that the run's metrics have.
-int64_t steps_done(const std::string& folder) {
-    const std::string path = folder + "/metrics.jsonl";
-    if (!std::filesystem::exists(path)) return 0;
-    return read_unfinished_metrics(read_text_file(path), path).steps;
-}
+// Shells' codes of a program that cannot be run, or is not found.
+constexpr int kNotRun = 126, kNotFound = 127;
 
-// Neither a result, nor something that would come again, nor a run that somebody stopped, be it behind our back: the run died.
+// False for a result, for a failure that would repeat itself, and for a run that a signal stopped.
 bool is_crash(int code) {
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1})
-        if (code == 128 + signal) return false;
     for (const ExitCode kind : {ExitCode::usage, ExitCode::data, ExitCode::diverged})
         if (code == static_cast<int>(kind)) return false;
-    return code != 0;
+    return code != 0 && code != kNotRun && code != kNotFound && !is_stop_code(code);
 }
 
 void say(const std::string& text) {
     std::fprintf(stderr, "launch: %s\n", text.c_str());
 }
 
-// Has the run written nothing for so long?
-class Stall {
-  public:
-    Stall(std::string metrics, double limit_s) : metrics_(std::move(metrics)), limit_(limit_s) {}
-
-    bool operator()() {
-        std::error_code none;
-        const uintmax_t bytes = std::filesystem::file_size(metrics_, none);  // the largest number without it
-        const auto now = Clock::now();
-        if (bytes != bytes_) since_ = now;
-        bytes_ = bytes;
-        if (now - since_ < limit_) return false;
-        if (!said_) say(fmt::format("no step for {:g} s (--stalled): the command is killed", limit_.count()));
-        said_ = true;
-        return true;
+// Returns the number of steps in the run's metrics. A crash or a full disk may have left lines cut short or glued together.
+int64_t steps_done(const std::string& folder) {
+    const std::string path = folder + "/metrics.jsonl";
+    int64_t steps = 0, num_bad = 0;
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        try {
+            const auto json = parse_json<nlohmann::json>(line);
+            if (json.at("event") == "step") steps = std::max(steps, value_of(json, &StepMetrics::step) + 1);
+        } catch (const std::exception&) {
+            if (!file.eof()) ++num_bad;  // the last line may still be without its end
+        }
     }
+    if (num_bad > 0)
+        say(fmt::format("warning: {}: {} line(s) cannot be read and are skipped", path, num_bad));
+    return steps;
+}
 
-  private:
-    using Clock = std::chrono::steady_clock;
-    const std::string metrics_;
-    const std::chrono::duration<double> limit_;
-    uintmax_t bytes_ = 0;
-    Clock::time_point since_ = Clock::now();
-    bool said_ = false;
-};
+// Runs the command until it ends, or kills it once its run has stalled.
+int run_watched(const std::vector<std::string>& words, const std::string& folder, double limit_s) {
+    StalledRun stalled(folder, limit_s);
+    bool said = false;
+    return run_program(words, false, [&] {
+        if (!stalled()) return false;
+        if (!said) say(fmt::format("no sign of life for {:g} s (--stalled): the command is killed", limit_s));
+        return said = true;
+    });
+}
 
 // False if a signal came.
 bool wait_for(double seconds) {
@@ -142,6 +141,7 @@ class Places {
         std::vector<std::string> said;
         const LaunchPlaces placement = place(hosts_, probe_, config_, said);
         for (const std::string& text : said) say(text);
+        if (signal_passed_on() != 0) return {};
         say(placement.ranks > 0 ? placement.text() : "no host is left that the config could run on");
         changed_ = placement.ranks != ranks_;
         ranks_ = placement.ranks;
@@ -158,6 +158,13 @@ class Places {
     bool changed_ = false;
 };
 
+// Reports the end by a signal. Returns the exit code, the command's if it has failed.
+int stopped_by(int signal, int code, const std::string& folder) {
+    say(fmt::format("{}: the run was stopped after step {}, and the same command continues it",
+                    signal_text(signal), steps_done(folder)));
+    return code != 0 ? code : 128 + signal;
+}
+
 }  // namespace
 
 int run_launch(const LaunchOptions& options) {
@@ -169,10 +176,13 @@ int run_launch(const LaunchOptions& options) {
         const std::vector<std::string> words = places.next(run.words);
         if (places.changed()) crashed_after = -1;
         const bool somewhere = !words.empty();
-        const int code =
-            somewhere ? run_program(words, false, Stall(run.folder + "/metrics.jsonl", options.stalled_s))
-                      : static_cast<int>(ExitCode::communication);
-        if (const int signal = signal_passed_on(); signal != 0) return code != 0 ? code : 128 + signal;
+        const int code = somewhere ? run_watched(words, run.folder, options.stalled_s)
+                                   : static_cast<int>(ExitCode::communication);
+        if (const int signal = signal_passed_on(); signal != 0)
+            return stopped_by(signal, somewhere ? code : 0, run.folder);
+        if (code == kNotRun || code == kNotFound)
+            say(fmt::format(
+                "the command ended with {}: a program that it names is not found or cannot be run", code));
         if (!is_crash(code)) return code;
         const int64_t steps = steps_done(run.folder);
         const std::string died = fmt::format("the run died after step {} (exit code {})", steps, code);
@@ -187,9 +197,9 @@ int run_launch(const LaunchOptions& options) {
         }
         say(fmt::format("{}; restart {} of {} in {:g} s, from its newest good checkpoint", died, restarts + 1,
                         options.max_restarts, wait));
-        if (!wait_for(wait)) return 128 + signal_passed_on();
+        if (!wait_for(wait)) return stopped_by(signal_passed_on(), 0, run.folder);
         const std::string writer = wait_for_release(run.folder);
-        if (signal_passed_on() != 0) return 128 + signal_passed_on();
+        if (signal_passed_on() != 0) return stopped_by(signal_passed_on(), 0, run.folder);
         if (!writer.empty()) {
             say(fmt::format("{} is still written by {}: not restarted", run.folder, writer));
             return code;

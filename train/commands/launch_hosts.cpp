@@ -17,6 +17,14 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
         text.replace(at, what.size(), by);
 }
 
+// Returns the word as a shell reads it back, quoted only where needed.
+std::string shell_quoted(std::string word) {
+    const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%_+=:,./-";
+    if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+    replace_all(word, "'", "'\\''");
+    return "'" + word + "'";
+}
+
 std::string list_of(const std::vector<LaunchHost>& hosts, bool with_slots) {
     std::string list;
     for (const LaunchHost& host : hosts)
@@ -77,15 +85,25 @@ TrainedConfig trained_config(const std::vector<std::string>& words, size_t train
 LaunchPlaces place(const std::vector<LaunchHost>& hosts, const std::string& probe, const Config& config,
                    std::vector<std::string>& said) {
     LaunchPlaces placement;
+    constexpr int kNotFound = 127;  // a shell's code
+    size_t num_not_found = 0;
     for (const LaunchHost& host : hosts) {
         std::string command = probe;
-        replace_all(command, "{host}", host.name);
+        replace_all(command, "{host}", shell_quoted(host.name));
         const int code = run_program({"sh", "-c", command}, true);
-        if (code == 0)
+        if (code == 0) {
             placement.hosts.push_back(host);
-        else
-            said.push_back(fmt::format("{} does not answer ('{}' ended with {})", host.name, command, code));
+            continue;
+        }
+        if (signal_passed_on() != 0) return {};
+        if (code == kNotFound) ++num_not_found;
+        said.push_back(fmt::format("{} does not answer ('{}' ended with {}{})", host.name, command, code,
+                                   code == kNotFound ? ": a program in it is not found" : ""));
     }
+    if (num_not_found == hosts.size())
+        throw_usage(
+            "--probe '{}': a program in it is not found (exit code {} for every host); install it, or give another --probe",
+            probe, kNotFound);
     const int room = std::accumulate(placement.hosts.begin(), placement.hosts.end(), 0,
                                      [](int sum, const LaunchHost& host) { return sum + host.slots; });
     placement.ranks = room;

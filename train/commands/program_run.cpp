@@ -11,11 +11,13 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <thread>
 #include <vector>
 
 #include "kernels/device/error.h"
 #include "kernels/device/host_limits.h"
+#include "train/comm/stop_signals.h"
 
 namespace speedrun {
 
@@ -23,10 +25,28 @@ namespace {
 
 std::atomic<pid_t> running{0};
 std::atomic<int> stopped{0};
+std::atomic<bool> passed_on{false};     // to the running program
+std::atomic<bool> starts_ranks{false};  // the running program, on other hosts too
+
+// mpirun kills its ranks a second after most signals; SIGUSR1 it passes on, and waits.
+int signal_to_child(int signal, bool insisted) {
+    return starts_ranks && !insisted ? SIGUSR1 : signal;
+}
 
 void pass_on(int signal) {
-    stopped = signal;
-    if (const pid_t child = running.load(); child > 0) kill(child, signal);
+    const bool insisted = insists(signal);
+    int none = 0;
+    stopped.compare_exchange_strong(none, signal);
+    const pid_t child = running;
+    if (child <= 0) return;
+    passed_on = true;
+    kill(child, signal_to_child(signal, insisted));
+}
+
+bool is_launcher(const std::string& program) {
+    static const std::set<std::string> kNames{"mpirun",  "mpiexec", "orterun",
+                                              "prterun", "srun",    "mpiexec.hydra"};
+    return kNames.contains(std::filesystem::path(program).filename().string());
 }
 
 std::vector<std::string> words_of(const std::string& program, const TrainOptions& options) {
@@ -37,17 +57,20 @@ std::vector<std::string> words_of(const std::string& program, const TrainOptions
     return words;
 }
 
-// In the child, after fork. Only what may be called there.
-[[noreturn]] void become(const std::vector<char*>& arguments, pid_t parent, bool quiet) {
+// In the child, after fork: async-signal-safe functions only. failure: descriptor that takes errno if exec fails.
+[[noreturn]] void become(const std::vector<char*>& arguments, pid_t parent, bool quiet, int failure) {
     setpgid(0, 0);  // a terminal's Ctrl-C reaches the parent alone, which passes it on once
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(127);
+    restore_write_signals();
+    std::signal(SIGTTOU, SIG_IGN);  // in a group of its own it may write to a terminal under `stty tostop`
     // Nothing to read: in a group of its own a program that reads from the terminal is stopped.
     const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (nowhere >= 0) dup2(nowhere, STDIN_FILENO);
     if (nowhere >= 0 && quiet) dup2(nowhere, STDOUT_FILENO);
     execvp(arguments.front(), arguments.data());
-    _exit(127);
+    const int error = errno;
+    _exit(write(failure, &error, sizeof error) > 0 ? 127 : 126);
 }
 
 }  // namespace
@@ -57,22 +80,30 @@ int signal_passed_on() {
 }
 
 int run_program(const std::vector<std::string>& program, bool quiet, const std::function<bool()>& is_stuck) {
-    struct sigaction action {};
-    action.sa_handler = pass_on;
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaction(signal, &action, nullptr);
+    handle_stop_signals(pass_on);
     if (stopped != 0) return 128 + stopped;
     std::vector<std::string> words = program;
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
+    int failure[2];  // read, write; closed by a successful exec
+    if (pipe2(failure, O_CLOEXEC) != 0) throw_internal("pipe: {}", std::strerror(errno));
     const pid_t parent = getpid(), child = fork();
     if (child < 0) {
         throw_usage("{}: cannot start a process: {}; {}", words.front(), std::strerror(errno),
                     describe_task_limits());
     }
-    if (child == 0) become(arguments, parent, quiet);
+    if (child == 0) become(arguments, parent, quiet, failure[1]);
+    close(failure[1]);
+    int error = 0;
+    while (read(failure[0], &error, sizeof error) < 0 && errno == EINTR) {
+    }
+    close(failure[0]);
+    starts_ranks = is_launcher(words.front());
+    passed_on = false;
     running = child;
-    if (stopped != 0) kill(child, stopped);  // came before there was somebody to pass it to
+    // A signal that arrived before there was a program to pass it to.
+    if (const int signal = stopped; signal != 0 && !passed_on) kill(child, signal_to_child(signal, false));
     int status = 0;
     for (pid_t ended = 0; ended != child;) {
         ended = waitpid(child, &status, is_stuck ? WNOHANG : 0);
@@ -82,9 +113,10 @@ int run_program(const std::vector<std::string>& program, bool quiet, const std::
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     running = 0;
+    if (error != 0) throw_usage("{}: cannot be run: {}", words.front(), std::strerror(error));
     if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
-    if (WEXITSTATUS(status) == 127) throw_usage("{}: cannot be run", words.front());
-    return WEXITSTATUS(status);
+    const int code = WEXITSTATUS(status);
+    return stopped != 0 && starts_ranks && code == 128 + SIGUSR1 ? 128 + stopped : code;
 }
 
 int train_with(const std::string& program, const TrainOptions& options) {

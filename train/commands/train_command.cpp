@@ -1,6 +1,5 @@
 #include <fmt/chrono.h>
 
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -12,6 +11,7 @@
 #include "train/comm/device_world.h"
 #include "train/comm/joint_check.h"
 #include "train/comm/simulated_world.h"
+#include "train/comm/stop_signals.h"
 #include "train/comm/world.h"
 #include "train/commands/commands.h"
 #include "train/commands/train_run.h"
@@ -33,9 +33,11 @@ namespace {
 
 std::atomic<int> stop_signal{0};
 
-// First signal: finish the step, save a checkpoint, end. Second: end at once.
+// The first signal lets the step finish, saves a checkpoint and ends the run; one that insists ends it without.
 void on_signal(int signal) {
-    if (stop_signal.exchange(signal) != 0) _exit(128 + signal);
+    int none = 0;
+    stop_signal.compare_exchange_strong(none, signal);
+    if (insists(signal)) _exit(128 + signal);
 }
 
 std::string default_name(const std::string& config) {
@@ -137,15 +139,6 @@ std::vector<std::string> lines_of(const std::string& text) {
     std::vector<std::string> lines;
     for (std::string line; std::getline(stream, line);) lines.push_back(line);
     return lines;
-}
-
-void install_signal_handlers() {
-    struct sigaction action {};
-    action.sa_handler = on_signal;
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
-        if (sigaction(signal, &action, nullptr) != 0)
-            throw Error(ExitCode::failure, "signal handlers cannot be installed");
-    }
 }
 
 // Everything that can be refused is refused before the folder is made.
@@ -275,8 +268,10 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         for (const std::string& what : parts_that_cannot_learn(config.model)) say("warning: " + what);
         if (point.reader) say(resume_line(*point.reader, name_of(runtime->real())));
         folder.log("memory\n" + runtime->device().memory().print());
-        install_signal_handlers();
+        handle_stop_signals(on_signal);
         const RunSummary summary = trainer.run();
+        if (const int signal = stop_signal; signal != 0)
+            say(fmt::format("stopped by {} after step {}", signal_text(signal), summary.steps));
         runtime->synchronize();
         StepRunner& runner = trainer.runner();
         save_weights(

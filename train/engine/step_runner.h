@@ -103,8 +103,8 @@ class StepRunner final : public RunState {
     int64_t uncollected() const { return enqueued_ - collected_; }
 
     // Mean loss over the targets of the validation stream, in nats per target, shared among the ranks.
-    // Synchronises.
-    double validate(const ValidationLoader& loader);
+    // Synchronises. Calls progressed, if given, after each batch.
+    double validate(const ValidationLoader& loader, const std::function<void()>& progressed = {});
     const ParameterTable& table() const override { return models_.front()->table(); }
     UpdatePipeline& updates() override { return updates_; }
     void snapshot(const StateCopy& copy) override;

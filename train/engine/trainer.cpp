@@ -11,6 +11,7 @@
 #include "train/optim/lr_schedule.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
+#include "train/runlog/sign_of_life.h"
 
 namespace speedrun {
 
@@ -226,8 +227,11 @@ void Trainer::stop_clock() {
 }
 
 void Trainer::validate(int64_t step) {
-    const Validation made{
-        .step = step, .loss = runner_.validate(val_loader_), .train_ms = clock_.finished_ms()};
+    SignOfLife sign(folder_.path());
+    const double loss = runner_.validate(val_loader_, [&] {
+        if (ranks_.first()) sign.show();
+    });
+    const Validation made{.step = step, .loss = loss, .train_ms = clock_.finished_ms()};
     summary_.val_loss = made.loss;
     const double target = config_.record.target_loss;
     summary_.target_reached = target > 0 && made.loss <= target;

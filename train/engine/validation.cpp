@@ -3,7 +3,7 @@
 namespace speedrun {
 
 // Mean loss over the targets of the validation stream.
-double StepRunner::validate(const ValidationLoader& loader) {
+double StepRunner::validate(const ValidationLoader& loader, const std::function<void()>& progressed) {
     refresh_copies();
     Transformer& model = validation_model();
     const BatchShape& batch_shape = model.shape().batch;
@@ -24,6 +24,7 @@ double StepRunner::validate(const ValidationLoader& loader) {
         runtime_.device().copy(&sum, loss_sum.data, loss_sum.bytes(), runtime_.compute());
         runtime_.compute().synchronize();
         total += sum;
+        if (progressed) progressed();
     }
     updates_.trace(timeline_);
     // Ranks that share matrices have the losses of the same rows.

@@ -1,0 +1,81 @@
+// Time in which a process was stopped or its host suspended is not a peer's silence.
+#include "train/comm/running_clock.h"
+
+#include <gtest/gtest.h>
+
+namespace speedrun::testing {
+namespace running_clock_test {
+
+class RunningClockTest : public ::testing::Test {
+  protected:
+    // Time passes in ticks of the watch's thread.
+    void run_for(double seconds, double tick = 0.01) {
+        for (double end = now_ + seconds; now_ < end - 1e-9;) {
+            now_ += tick;
+            clock_.read();
+        }
+    }
+    void pause_for(double seconds) { now_ += seconds; }
+
+    double now_ = 1000;
+    RunningClock clock_{kTimeout, [this] { return now_; }};
+    static constexpr double kTimeout = 5;
+};
+
+TEST_F(RunningClockTest, SilenceOfAPeerIsFound) {
+    Silence silence(clock_);
+    run_for(4.9);
+    EXPECT_FALSE(silence.exceeds(kTimeout));
+    run_for(0.2);
+    EXPECT_TRUE(silence.exceeds(kTimeout));
+    silence.restart();
+    EXPECT_FALSE(silence.exceeds(kTimeout));
+}
+
+TEST_F(RunningClockTest, APauseDoesNotCountAndStartsWaitsAfresh) {
+    Silence silence(clock_);
+    run_for(4);
+    pause_for(66);
+    EXPECT_FALSE(silence.exceeds(kTimeout));  // whichever thread reads first
+    run_for(4.9);                             // a peer that continues later has the whole timeout
+    EXPECT_FALSE(silence.exceeds(kTimeout));
+    run_for(0.2);
+    EXPECT_TRUE(silence.exceeds(kTimeout));  // it does not continue
+    EXPECT_EQ(clock_.read().num_pauses, 1);
+    EXPECT_DOUBLE_EQ(clock_.read().pause_s, 66);
+}
+
+TEST_F(RunningClockTest, APauseThatAnotherThreadNoticedCountsForAllWaits) {
+    Silence silence(clock_);
+    run_for(4);
+    pause_for(9);
+    clock_.read();
+    run_for(1);
+    EXPECT_FALSE(silence.exceeds(kTimeout));
+}
+
+TEST_F(RunningClockTest, WaitsThatBeginAfterAPauseDoNotNoticeIt) {
+    pause_for(9);
+    Silence silence(clock_);
+    run_for(5.1);
+    EXPECT_TRUE(silence.exceeds(kTimeout));
+}
+
+// A machine so busy, or so often stopped for a moment, that the watch's thread runs every 0.4 s: a dead peer is found all the same.
+TEST_F(RunningClockTest, ShortGapsDelayTheEndWithoutPreventingIt) {
+    Silence silence(clock_);
+    run_for(4.8, 0.4);
+    EXPECT_FALSE(silence.exceeds(kTimeout));
+    run_for(4.8, 0.4);
+    EXPECT_TRUE(silence.exceeds(kTimeout));
+    EXPECT_EQ(clock_.read().num_pauses, 0);
+}
+
+TEST_F(RunningClockTest, TheRealClockAdvances) {
+    const double before = RunningClock::seconds_since_boot();
+    EXPECT_GT(before, 0);
+    EXPECT_GE(RunningClock::seconds_since_boot(), before);
+}
+
+}  // namespace running_clock_test
+}  // namespace speedrun::testing

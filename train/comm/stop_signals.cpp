@@ -1,0 +1,56 @@
+#include "train/comm/stop_signals.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr std::array kWriteSignals{SIGPIPE, SIGXFSZ};
+std::atomic<bool> interrupted{false}, terminated{false};
+
+}  // namespace
+
+void ignore_write_signals() {
+    for (const int signal : kWriteSignals) std::signal(signal, SIG_IGN);
+}
+
+void restore_write_signals() {
+    for (const int signal : kWriteSignals) std::signal(signal, SIG_DFL);
+}
+
+void handle_stop_signals(void (*handler)(int)) {
+    struct sigaction action {};
+    action.sa_handler = handler;
+    for (const int signal : kStopSignals) {
+        struct sigaction before {};
+        if (sigaction(signal, nullptr, &before) != 0)
+            throw_internal("signal {}: {}", signal, std::strerror(errno));
+        if (signal == SIGHUP && before.sa_handler == SIG_IGN) continue;
+        if (sigaction(signal, &action, nullptr) != 0)
+            throw_internal("signal {}: {}", signal, std::strerror(errno));
+    }
+}
+
+bool insists(int signal) {
+    if (signal == SIGINT) return interrupted.exchange(true);
+    return signal == SIGTERM && terminated.exchange(true);
+}
+
+bool is_stop_code(int exit_code) {
+    return std::find(kStopSignals.begin(), kStopSignals.end(), exit_code - 128) != kStopSignals.end();
+}
+
+std::string signal_text(int signal) {
+    const char* const name = sigabbrev_np(signal);
+    const std::string text = name ? std::string("SIG") + name : "signal " + std::to_string(signal);
+    if (signal == SIGHUP) return text + " (its terminal was closed)";
+    if (signal == SIGXCPU) return text + " (the limit of CPU time)";
+    return text;
+}
+
+}  // namespace speedrun

@@ -1,0 +1,30 @@
+// Signals of a process that trains, or that starts programs that do.
+#pragma once
+
+#include <array>
+#include <csignal>
+#include <string>
+
+namespace speedrun {
+
+// Ask a run to save a checkpoint and to end with 128 + signal. Schedulers send USR1, USR2, XCPU and TERM, a closed terminal HUP.
+inline constexpr std::array kStopSignals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+
+// Ignores SIGPIPE and SIGXFSZ: a write to a closed pipe or beyond the limit of a file's size fails, and the process lives.
+void ignore_write_signals();
+// Undoes it in a child that is about to exec. Async-signal-safe.
+void restore_write_signals();
+
+// Installs the handler for kStopSignals, without SIGHUP if the parent ignores it (nohup). SIGINT is handled even if ignored: a
+// shell without job control ignores it in every background command.
+void handle_stop_signals(void (*handler)(int));
+// True for the second SIGINT or SIGTERM of its kind: the sender wants the end without a checkpoint. Other signals repeat for one
+// cause: a closed terminal sends HUP twice, an exceeded CPU limit XCPU every second. Async-signal-safe; call it once for each.
+bool insists(int signal);
+
+// True for the exit code of a program that one of kStopSignals ended.
+bool is_stop_code(int exit_code);
+// "SIGHUP (its terminal was closed)", "SIGTERM".
+std::string signal_text(int signal);
+
+}  // namespace speedrun
