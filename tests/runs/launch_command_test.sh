@@ -16,10 +16,14 @@ cat >speedrun-dying <<J
 [ -s lives ] || exec "$speedrun" "\$@"
 sed -i 1d lives
 step=\$([ -s lives ] && echo 350 || echo 970)
+torn=\$([ -s lives ] && echo '{"event":"step","step":349,"lo')
 "$speedrun" "\$@" &
 until grep -q "\"step\":\$step," logs/dies/metrics.jsonl 2>/dev/null; do sleep 0.02; done
 kill -9 \$!
 wait \$!
+code=\$?
+[ -z "\$torn" ] || sed -i "100s/^/\$torn\$torn\\n/; 200s/^/\$torn\\n/; 250s/^/null\\n/; 300s/^/\\x00\\x00\\n/" logs/dies/metrics.jsonl
+exit \$code
 J
 # As speedrun, but it only ends, with the exit code in ./code.
 printf '#!/bin/sh\necho >>calls\nexit "$(cat code)"\n' >speedrun-ends
@@ -30,11 +34,11 @@ expect 0 "done" "$speedrun" train tiny.json --name whole $saves
 # Killed twice, and each time continued: the same weights, and one history.
 printf '1\n2\n' >lives
 # shellcheck disable=SC2086
-expect 0 "restart 1 of 3 in 0.1 s.*restart 2 of 3 in 0.2 s" sh -c '"$@" 2>&1 | tr "\n" " "' _ "$speedrun" launch --backoff 0.1 -- ./speedrun-dying train tiny.json --name dies $saves
+expect 0 "metrics.jsonl: 4 line(s) cannot be read.*after step [3-9][0-9][0-9] .*restart 1 of 3 in 0.1 s.*restart 2 of 3 in 0.2 s" sh -c '"$@" 2>&1 | tr "\n" " "' _ "$speedrun" launch --backoff 0.1 -- ./speedrun-dying train tiny.json --name dies $saves
 cmp logs/whole/checkpoints/final/model.safetensors logs/dies/checkpoints/final/model.safetensors ||
     fail "a run that was killed twice has other weights"
 losses() { grep -o '"step":[0-9]*,"loss":[0-9.e-]*' "logs/$1/metrics.jsonl"; }
-[ "$(losses whole)" = "$(losses dies)" ] || fail "its history is another: $(losses dies)"
+[ "$(losses whole)" = "$(losses dies)" ] || fail "its history is another: $(losses dies | wc -l) steps"
 
 ends() { # CODE CALLS: the exit code of all, and how often the command was run
     echo "$1" >code
@@ -44,7 +48,8 @@ ends() { # CODE CALLS: the exit code of all, and how often the command was run
     [ $got -eq "$1" ] || fail "exit code $1 became $got"
     [ "$(wc -l <calls)" -eq "$2" ] || fail "exit code $1: $(wc -l <calls) calls, expected $2"
 }
-for code in 0 2 3 4 130 138 143; do ends $code 1; done
+for code in 0 2 3 4 126 127 129 130 138 140 143 152; do ends $code 1; done
+grep -q "died" out && fail "a stopped run is taken for dead"
 for code in 1 5 137; do
     ends $code 2
     grep -q "died after step 0 (exit code $code), as it did before" out || fail "nothing is said of a step that kills"
@@ -52,15 +57,29 @@ done
 echo 5 >code
 expect 5 "restarted 0 time(s), which is --max-restarts" launch --max-restarts 0 -- ./speedrun-ends train tiny.json --name none
 
+i=0
+while [ $i -lt 8 ]; do cat text.txt; i=$((i + 1)); done >long.txt
+expect 0 "train" "$speedrun" prepare --input long.txt --out long --document-marker %% --val-every 2
+sed 's/tiny\/val/long\/val/; s/"model_dim": 32/"model_dim": 256/; s/"num_layers": 1/"num_layers": 4/' tiny.json >slow.json
 # One that hangs: its first start, once it has begun.
 printf '#!/bin/sh\n[ -e hung ] && exec "%s" "$@"\ntouch hung\nexec sleep 1000\n' "$speedrun" >speedrun-hangs
 chmod +x speedrun-hangs
-expect 0 "no step for 5 s (--stalled): the command is killed.*restart 1 of 3" sh -c '"$@" 2>&1 | tr "\n" " "' _ "$speedrun" launch --backoff 0.1 --stalled 5 -- ./speedrun-hangs train tiny.json --name hangs
+expect 0 "no sign of life for 5 s (--stalled): the command is killed.*restart 1 of 3" sh -c '"$@" 2>&1 | tr "\n" " "' _ "$speedrun" launch --backoff 0.1 --stalled 5 -- ./speedrun-hangs train tiny.json --name hangs
 
+# A validation that is longer than --stalled is none: it shows signs of life.
+expect 0 "result: done" launch --max-restarts 0 --stalled 2 -- "$speedrun" train slow.json --name slow --set threads=1
 expect 2 "no 'speedrun train' in the command" launch -- ./train tiny.json --name a
 expect 2 "say with --name" launch -- ./speedrun-ends train tiny.json
 expect 2 "resume logs/whole: a run that is launched again continues itself" launch -- ./speedrun-ends train tiny.json --name a --resume logs/whole
-expect 2 "speedrun-none: cannot be run" launch -- ./speedrun-none train tiny.json --name a
+expect 2 "speedrun-none: cannot be run: No such file" launch -- ./speedrun-none train tiny.json --name a
+: >speedrun-text
+expect 2 "speedrun-text: cannot be run: Permission denied" launch -- ./speedrun-text train tiny.json --name a
+# Words with blanks and quotes reach the command as they are.
+mkdir "it's a folder"
+printf '#!/bin/sh\nprintf "%%s\\n" "$@" >words\n' >"it's a folder/speedrun"
+chmod +x "it's a folder/speedrun"
+launch -- "./it's a folder/speedrun" train 'a b".json' --name '$(touch harmed)' || fail "words"
+[ "$(sed -n 2,4p words)" = "$(printf 'a b".json\n--name\n$(touch harmed)')" ] || fail "words have changed: $(cat words)"
 expect 2 "command" launch
 
 # Ranks are placed on hosts that answer. The command writes down where it was placed, and ends with the first code in ./codes.
@@ -90,6 +109,27 @@ places 'b' 5
 code=$?
 if [ $code -ne 5 ] || ! grep -q "no host is left" out; then fail "without any host: $code, $(cat out)"; fi
 expect 2 "hosts-none.txt: cannot be opened" launch --hosts hosts-none.txt -- ./placed "$speedrun" train tiny.json --name a
+# A name that means something to a shell or to ssh is none.
+for name in 'a;touch harmed' 'a;touch${IFS}harmed;' '$(touch${IFS}harmed)' '`touch${IFS}harmed`' 'a|touch' 'a&' 'a>harmed' "a'b" 'a"b' 'a*' 'a\\b' 'a(b)' 'a!' '~a' 'a,b' 'a/b' \
+    -oProxyCommand=touch--harmed -l root@-oProxyCommand=x -x@a a@b@c '@a' 'a@' '[::1' '[a;b]' '[]'; do
+    printf 'good\n%s slots=1\n' "$name" >hosts.txt
+    expect 2 "hosts.txt: line 2: '.*' is no name of a host" launch --hosts hosts.txt --probe 'true {host}' -- ./placed "$speedrun" train tiny.json --name a
+done
+[ ! -e harmed ] || fail "a name of a host was run"
+touch 1 ':' # would match [::1] unquoted
+printf '0\n' >codes
+printf '%s\n' node-1.example.org root@node_2 10.0.0.1 fe80::1 '[::1]' 'me@[fe80::1%%eth0]' >hosts.txt
+rm -f calls
+printf '#!/bin/sh\nprintf "%%s\\n" "$@" >>asked\n' >ask
+chmod +x ask
+expect 0 "" sh -c '"$@" && cat asked' _ "$speedrun" launch --hosts hosts.txt --probe './ask {host}' -- ./placed '{ranks}' '{hosts}' '{names}' "$speedrun" train tiny.json --name none --set batch.microbatch_tokens=64
+cmp -s asked hosts.txt || fail "other hosts are asked: $(cat asked)"
+# What asks them is not installed.
+echo a >hosts.txt
+expect 2 "speedrun-asks {host}': a program in it is not found" launch --hosts hosts.txt --probe 'speedrun-asks {host}' -- ./placed "$speedrun" train tiny.json --name a
+printf 'a\nb\n' >hosts.txt
+echo 0 >codes
+expect 0 "b does not answer ('test b = a || speedrun-asks' ended with 127: a program in it is not found)" launch --hosts hosts.txt --probe 'test {host} = a || speedrun-asks' -- ./placed 1 2 3 "$speedrun" train tiny.json --name a
 echo 'a slots=many' >hosts.txt
 expect 2 "hosts.txt: line 1: expected 'NAME slots=N', found 'a slots=many'" launch --hosts hosts.txt -- ./placed "$speedrun" train tiny.json --name a
 
