@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -313,14 +314,12 @@ class TokenizerJson {
 }  // namespace
 
 BpeVocabulary read_bpe_vocabulary(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file) throw_data("{}: the vocabulary cannot be read", path);
+    const std::string text = read_text_file(path);
     const size_t begin = text.find_first_not_of(" \t\r\n");
     if (begin == text.npos) throw_data("{}: empty; expected a tiktoken file or a tokenizer.json", path);
     if (text[begin] != '{') return read_tiktoken(path, text);
     try {
-        return TokenizerJson(path, parse_json<SortedJson>(text)).read();
+        return TokenizerJson(path, parse_json<SortedJson>(text, {.keys = 1'000'000})).read();
     } catch (const JsonError& error) {
         throw_data("{}: not valid JSON: {}", path, error.what());
     }

@@ -15,6 +15,7 @@
 #include "data/errno_text.h"
 #include "data/json_text.h"
 #include "data/sha256.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -76,12 +77,9 @@ void check_listed(const DatasetInfo& info, const std::string& json_path, const s
 }  // namespace
 
 DatasetInfo read_dataset_info(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) throw_data("{}: cannot open: {}", path, errno_text());
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
     Json root;
     try {
-        root = parse_json<Json>(text);
+        root = parse_json<Json>(read_text_file(path));
     } catch (const JsonError& error) {
         throw_data("{}: not valid JSON: {}", path, error.what());
     }
@@ -193,6 +191,7 @@ std::string find_vocabulary(const DatasetInfo& info, const std::vector<std::stri
 }
 
 void read_in_pieces(const std::string& path, const std::function<void(const void*, size_t)>& take) {
+    expect_regular_file(path);
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
     if (!file) throw_data("{}: cannot open: {}", path, errno_text());
     std::vector<unsigned char> buffer(1 << 20);

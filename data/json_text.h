@@ -1,5 +1,5 @@
-// Reading JSON that a stranger wrote: any bytes give a value or a JsonError, and values are shown in messages
-// without flooding them.
+// Reading JSON of untrusted files: any bytes give a value or a JsonError, and values are shown in messages without flooding
+// them. All JSON that the program reads is parsed here (`scripts/check_layers.py`).
 #pragma once
 
 #include <cmath>
@@ -17,23 +17,20 @@ class JsonError : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Values are destroyed, copied and printed by recursion, so that a megabyte of '[' would end the stack.
+// Values are destroyed, copied and printed by recursion: without a limit a megabyte of '[' would overflow the stack.
 inline constexpr int kMaxJsonDepth = 64;
 
-// Parses a whole text. Json: nlohmann's json or ordered_json; the latter needs quadratic time in the keys of
-// one object. Throws JsonError that names line and column, or the nesting.
+struct JsonLimits {
+    size_t bytes = size_t{64} << 20;
+    size_t keys = 100'000;  // in one object
+};
+
+// Parses a whole text in linear time. Json: nlohmann's json or ordered_json. Throws JsonError with line and column for what is
+// no JSON, and for a duplicate key, a NUL byte, and what exceeds kMaxJsonDepth or the limits.
 template <class Json>
-Json parse_json(std::string_view text) {
-    try {
-        return Json::parse(text, [](int depth, typename Json::parse_event_t, Json&) {
-            if (depth > kMaxJsonDepth)
-                throw JsonError("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
-            return true;
-        });
-    } catch (const typename Json::exception& error) {
-        throw JsonError(error.what());
-    }
-}
+Json parse_json(std::string_view text, const JsonLimits& limits = {});
+extern template nlohmann::json parse_json(std::string_view, const JsonLimits&);
+extern template nlohmann::ordered_json parse_json(std::string_view, const JsonLimits&);
 
 // A value as a message shows it: JSON, cut after some characters.
 template <class Json>

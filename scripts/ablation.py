@@ -113,9 +113,13 @@ def time_steps(arguments: argparse.Namespace, items: list[Item]) -> None:
 
 def steps_to(target: float, run: Path) -> float | None:
     before = None
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        event = json.loads(line)
-        if event["event"] != "val":
+    for line in (run / "metrics.jsonl").read_text(errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:  # a full disk leaves such lines
+            print(f"warning: {run / 'metrics.jsonl'}: a damaged line is left out", file=sys.stderr)
+            continue
+        if not isinstance(event, dict) or event.get("event") != "val" or not isinstance(event.get("loss"), float):
             continue
         if event["loss"] <= target:
             if before is None:

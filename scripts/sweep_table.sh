@@ -19,7 +19,7 @@ measure() {
         train_s=$(of_summary "$1" train_ms | awk '{ printf "%.3f", $1 / 1000 }')
         target_s=$(awk '
             FNR == NR { if ($1 == "\"target_loss\":") target = $2 + 0; next }
-            /"event":"val"/ && target > 0 {
+            /^\{"event":"val".*\}$/ && target > 0 {
                 match($0, /"loss":[^,}]*/); loss = substr($0, RSTART + 7, RLENGTH - 7)
                 match($0, /"train_ms":[^,}]*/); ms = substr($0, RSTART + 11, RLENGTH - 11)
                 if (loss != "null" && loss + 0 <= target) { printf "%.3f", ms / 1000; exit }

@@ -49,6 +49,10 @@ class Run:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def damage(self) -> list[str]:
+        return [note for note in self.notes if "damaged lines left out" in note]
+
+    @property
     def status(self) -> str:
         return self.summary["status"] if self.summary else "unfinished"
 
@@ -123,10 +127,10 @@ def read_json(path: Path) -> dict:
     return value
 
 
-def _text_of_metrics(path: Path) -> str:
+def _bytes_of_metrics(path: Path) -> bytes:
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        return gzip.decompress(data) if path.suffix == ".gz" else data
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
     except OSError as error:  # gzip.BadGzipFile is one
@@ -144,31 +148,39 @@ def _checked(line: object, where: str) -> dict:
         value = line.get(key)
         if value is None and key == "loss" and key in line:  # not finite: JSON has no word for it
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise DataError(f"{where}: {key} is {value!r}, a number is expected")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
+            raise DataError(f"{where}: {key} is {str(value)[:60]!r}, a number is expected")
     return line
 
 
+def _parsed(text: bytes, where: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: no valid JSON: {error}") from None
+
+
 def read_metrics(path: Path) -> tuple[list[dict], list[dict], list[str]]:
-    """Steps, validations and notes. A last line that its process could not finish is left out, with a note."""
-    steps, validations, notes = [], [], []
-    text = _text_of_metrics(path)
-    lines = text.split("\n")
-    for number, text_of_line in enumerate(lines, 1):
-        if not text_of_line.strip():
+    """Steps, validations and notes. Damaged lines are left out, with a note."""
+    steps, validations, notes, damaged = [], [], [], []
+    lines = _bytes_of_metrics(path).split(b"\n")
+    for number, bytes_of_line in enumerate(lines, 1):
+        if not bytes_of_line.strip():
             continue
         where = f"{path}:{number}"
         try:
-            value = json.loads(text_of_line)
-        except (ValueError, RecursionError) as error:
+            line = _checked(_parsed(bytes_of_line, where), where)
+        except DataError as error:
             if number == len(lines):  # no newline behind it
                 notes.append(f"{path.name}: line {number} was cut short and is left out")
-                continue
-            raise DataError(f"{where}: no valid JSON: {error}") from None
-        line = _checked(value, where)
+            else:
+                damaged.append((number, error))
+            continue
         (steps if line["event"] == "step" else validations).append(line)
     if not steps and not validations:
-        raise DataError(f"{path}: no step and no validation in it")
+        raise damaged[0][1] if damaged else DataError(f"{path}: no step and no validation in it")
+    if damaged:
+        notes.append(f"{path}: {len(damaged)} damaged lines left out, the first is line {damaged[0][0]}")
     for lines_of_kind in (steps, validations):
         numbers = [line["step"] for line in lines_of_kind]
         if any(a >= b for a, b in zip(numbers, numbers[1:])):

@@ -105,7 +105,9 @@ def _add_readable(collection: Collection, folder: Path) -> None:
         if (folder / "record.json").exists():
             read_record(folder, collection)
         else:
-            collection.runs.append(read_run(folder))
+            run = read_run(folder)
+            collection.runs.append(run)
+            collection.problems += run.damage
     except DataError as error:
         collection.problems.append(str(error))
 

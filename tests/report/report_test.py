@@ -167,9 +167,9 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         page = Page(self.work / "some.html")
         for words in (
-            "broken/metrics.jsonl:2: no valid JSON",
+            "broken/metrics.jsonl: 1 damaged lines left out, the first is line 2",
             "nothing/metrics.jsonl: missing",
-            "wrong/metrics.jsonl:1: train_ms is 'soon'",
+            "wrong/metrics.jsonl: 1 damaged lines left out, the first is line 1",
         ):
             self.assertIn(words, done.stderr)
             self.assertIn(words, page.notices)
@@ -179,6 +179,7 @@ class ReportTest(unittest.TestCase):
         self.assertIn("was cut short", row[12])
         self.assertNotIn("<script>alert", (self.work / "some.html").read_text(encoding="utf-8"))
         self.assertEqual(page.row("leaderboard", "good")[1], "1")  # the unfinished one is in no mean
+        (broken / "metrics.jsonl").write_bytes(b'\xff\n{"event": "step", "step": 1e999}\n[]\n')
         self.refused(3, "no run could be read", broken, nothing)
 
     def test_a_loss_that_is_not_finite_makes_a_gap(self):

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "data/dataset.h"
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -18,6 +18,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char *kInfoFile = "checkpoint.json", *kSumsFile = "XXH128SUMS", *kOldSumsFile = "SHA256SUMS",
                      *kFormat = "speedrun-checkpoint";
+constexpr double kMostMs = 1e13;       // 300 years
+constexpr int64_t kMostSteps = 1LL << 40;
 constexpr int64_t kFormatVersion = 3;  // those before had sums by SHA-256
 
 int64_t count_of(const Json& json) {
@@ -67,6 +69,26 @@ CheckpointFile file_of(const Json& json) {
     return file;
 }
 
+// Files are named by their ranks: another name may be a path that leaves the folder.
+std::vector<CheckpointFile> files_of(const Json& list) {
+    std::vector<CheckpointFile> files;
+    for (const Json& entry : list.get_ref<const Json::array_t&>()) {
+        const std::string expected = rank_file_name(static_cast<int64_t>(files.size()));
+        files.push_back(file_of(entry));
+        if (files.back().name != expected)
+            throw JsonError("files: expected " + expected + ", found " + shown(entry.at("file")));
+    }
+    return files;
+}
+
+double number_between(const Json& json, const char* key, double low, double high) {
+    const double value = json.at(key).get<double>();
+    if (!(value >= low && value <= high))
+        throw JsonError(fmt::format("{}: expected a number from {:g} to {:g}, got {}", key, low, high,
+                                    shown(json.at(key))));
+    return value;
+}
+
 Json json_of(const MeasuredTimes& times) {
     return {{"train_ms", times.train_ms},
             {"data_ms", times.data_ms},
@@ -77,22 +99,23 @@ Json json_of(const MeasuredTimes& times) {
 
 MeasuredTimes times_of(const Json& json) {
     MeasuredTimes times;
-    times.train_ms = json.at("train_ms").get<double>();
-    times.data_ms = json.at("data_ms").get<double>();
-    times.optimizer_ms = json.at("optimizer_ms").get<double>();
-    times.comm_exposed_ms = json.at("comm_exposed_ms").get<double>();
-    if (const Json& target = json.at("time_to_target_ms"); !target.is_null())
-        times.time_to_target_ms = target.get<double>();
+    const auto ms = [&](const char* key) { return number_between(json, key, 0, kMostMs); };
+    times.train_ms = ms("train_ms");
+    times.data_ms = ms("data_ms");
+    times.optimizer_ms = ms("optimizer_ms");
+    times.comm_exposed_ms = number_between(json, "comm_exposed_ms", -kMostMs, kMostMs);
+    if (!json.at("time_to_target_ms").is_null()) times.time_to_target_ms = ms("time_to_target_ms");
     return times;
 }
 
 CheckpointInfo info_of(const Json& json) {
     CheckpointInfo info;
     info.step = count_of(json.at("step"));
+    if (info.step > kMostSteps) throw JsonError("step: no run has " + shown(json.at("step")) + " steps");
     info.tokens = count_of(json.at("tokens"));
     info.next_row = count_of(json.at("loader").at("next_row"));
     info.seed = whole_number(json.at("seed"));
-    info.next_lr_factor = json.at("schedule").at("next_lr_factor").get<double>();
+    info.next_lr_factor = number_between(json.at("schedule"), "next_lr_factor", 0, 1e9);
     info.train_loss = json.at("train_loss").get<double>();
     info.precision = json.at("precision").get<std::string>();
     info.ranks = count_of(json.at("ranks"));
@@ -101,7 +124,7 @@ CheckpointInfo info_of(const Json& json) {
     info.written_by = json.at("written_by").get<std::string>();
     info.config = json.at("config").dump(2);
     for (const Json& tensor : json.at("tensors")) info.tensors.push_back(tensor_of(tensor));
-    for (const Json& file : json.at("files")) info.files.push_back(file_of(file));
+    info.files = files_of(json.at("files"));
     info.measured = times_of(json.at("measured"));
     return info;
 }
@@ -116,8 +139,7 @@ const std::string& sum_of(const std::map<std::string, std::string>& sums, const 
 }  // namespace
 
 std::map<std::string, std::string> read_sums(const std::string& path) {
-    std::ifstream file(path);
-    if (!file) throw_data("{}: cannot be opened", path);
+    std::istringstream file(read_text_file(path));
     std::map<std::string, std::string> sums;
     int64_t number = 0;
     for (std::string line; std::getline(file, line);) {
@@ -126,7 +148,7 @@ std::map<std::string, std::string> read_sums(const std::string& path) {
         const bool digits = line.find_first_not_of("0123456789abcdef") == kDigits;
         if (!digits || line.size() <= kName || line.compare(kDigits, 2, "  ") != 0) {
             throw_data("{}: line {}: expected 32 hexadecimal digits, two blanks and a file name, found '{}'",
-                       path, number, line);
+                       path, number, shown_text(line));
         }
         sums[line.substr(kName)] = line.substr(0, kDigits);
     }
@@ -196,7 +218,7 @@ void write_checkpoint_info(FileSystem& system, const std::string& folder, const 
                  {"ranks", info.ranks},
                  {"mesh", info.mesh},
                  {"strategy", info.strategy},
-                 {"config", Json::parse(info.config)},
+                 {"config", parse_json<Json>(info.config)},
                  {"tensors", Json::array()},
                  {"files", Json::array()},
                  {"measured", json_of(info.measured)}};
@@ -222,9 +244,7 @@ CheckpointInfo read_checkpoint_info(const std::string& folder) {
     const auto sums = read_sums(sums_path);
     const std::string expected = sum_of(sums, sums_path, kInfoFile), actual = xxh128_file(path);
     if (actual != expected) throw_data("{}: XXH128 is {}, {} says {}", path, actual, sums_path, expected);
-    std::ostringstream text;
-    text << std::ifstream(path).rdbuf();
-    CheckpointInfo info = parse_checkpoint_info(text.str(), path);
+    CheckpointInfo info = parse_checkpoint_info(read_text_file(path), path);
     for (CheckpointFile& f : info.files) {
         f.xxh128 = sum_of(sums, sums_path, f.name);
         f.sums_xxh128 = sum_of(sums, sums_path, sums_file_name(f.name));
@@ -234,11 +254,11 @@ CheckpointInfo read_checkpoint_info(const std::string& folder) {
 
 CheckpointInfo parse_checkpoint_info(std::string_view text, const std::string& path) {
     try {
-        const Json json = parse_json<Json>(text);
+        const Json json = parse_json<Json>(text, {.bytes = kMostFileBytes});
         const int64_t version = whole_number(json.at("format_version"));
         if (json.at("format").get<std::string>() != kFormat || version != kFormatVersion) {
             throw_data("{}: is {} version {}, this program reads {} version {}", path,
-                       json.at("format").dump(), version, kFormat, kFormatVersion);
+                       shown(json.at("format")), version, kFormat, kFormatVersion);
         }
         return info_of(json);
     } catch (const Json::exception& error) {
@@ -256,7 +276,7 @@ std::string to_text(const CheckpointFile& file) {
 }
 
 CheckpointFile checkpoint_file_from_text(const std::string& text) {
-    const Json json = Json::parse(text);
+    const Json json = parse_json<Json>(text);
     CheckpointFile file = file_of(json);
     file.xxh128 = json.at("xxh128").get<std::string>();
     file.sums_xxh128 = json.at("sums_xxh128").get<std::string>();

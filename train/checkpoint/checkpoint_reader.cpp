@@ -8,6 +8,7 @@
 
 #include "data/dataset.h"
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/checkpoint/state_pieces.h"
@@ -95,7 +96,7 @@ void CheckpointReader::index(const std::vector<std::string>& headers) {
     std::map<std::string, const CheckpointTensor*> tensors;
     for (const CheckpointTensor& tensor : info_.tensors) tensors[tensor.name] = &tensor;
     for (const std::string& text : headers) {
-        const nlohmann::json header = nlohmann::json::parse(text);
+        const nlohmann::json header = parse_json<nlohmann::json>(text, {.bytes = kMostFileBytes});
         const auto f = header.at("file").get<size_t>();
         const std::string path = path_of(info_.files.at(f));
         for (const nlohmann::json& entry : header.at("tensors")) {

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <new>
 #include <utility>
 
@@ -35,7 +36,7 @@ int FileSystem::make_folder(const std::string& path) {
 
 int FileSystem::create(const std::string& path) {
     constexpr mode_t kMode = 0666;
-    return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);
+    return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, kMode);
 }
 
 int64_t FileSystem::write(int file, const void* data, size_t bytes) {
@@ -147,6 +148,29 @@ std::string DurableFile::finish() {
     const int file = std::exchange(file_, -1);
     check_file(system_.close(file), path_, "closing");
     return hash_.hex();
+}
+
+void write_output(const std::string& path, const std::function<void(const PutBytes& put)>& produce) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (fs::is_directory(status)) throw Error(ExitCode::failure, path + ": a folder, expected a file to write");
+    if (fs::exists(status) && !fs::is_regular_file(status)) {
+        std::ofstream file(path, std::ios::binary);
+        produce([&](std::string_view bytes) { file.write(bytes.data(), std::ssize(bytes)); });
+        file.close();
+        check_file(file ? 0 : -1, path, "writing");
+        return;
+    }
+    fs::path target = path;
+    constexpr int kMostLinks = 40;  // as the kernel has it
+    for (int links = 0; links < kMostLinks && fs::is_symlink(target, error); ++links)
+        target = target.parent_path() / fs::read_symlink(target, error);
+    FileSystem& system = real_file_system();
+    DurableFile file(system, target.string() + ".part");
+    produce([&](std::string_view bytes) { file.write(bytes.data(), bytes.size()); });
+    file.finish();
+    check_file(system.rename(target.string() + ".part", target.string()), path, "renaming");
 }
 
 std::string write_durable(FileSystem& system, const std::string& path, const std::string& text) {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "train/checkpoint/xxh128.h"
 
@@ -63,6 +66,13 @@ class DurableFile {
     size_t buffered_ = 0;
     Xxh128 hash_;
 };
+
+using PutBytes = std::function<void(std::string_view bytes)>;
+
+// Writes the bytes that `produce` puts, in order, to the file that a user named: synced under a temporary name and renamed. A
+// link to a regular file is followed. A device or pipe is written directly: a rename would replace /dev/null by a file. Errors throw as
+// check_file.
+void write_output(const std::string& path, const std::function<void(const PutBytes& put)>& produce);
 
 // A small file in one call; its XXH128.
 std::string write_durable(FileSystem& system, const std::string& path, const std::string& text);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -12,6 +13,7 @@
 #include "train/config/config_json.h"
 #include "train/config/config_keys.h"
 #include "train/model/build_model.h"
+#include "train/optim/lr_schedule.h"
 
 namespace speedrun {
 
@@ -41,8 +43,27 @@ bool is_free(const std::string& key) {
     });
 }
 
+// Numbers that follow from the checkpoint's own config and step.
+void check_numbers(const CheckpointReader& reader, const Config& there) {
+    const CheckpointInfo& info = reader.info();
+    const auto expect = [&](const char* key, const auto& actual, const auto& expected) {
+        if (actual != expected)
+            throw_data("{}/checkpoint.json: {} is {}, expected {} by its config at step {}", reader.folder(), key,
+                       actual, expected, info.step);
+    };
+    if (info.step > there.schedule.total_steps())
+        throw_data("{}/checkpoint.json: step is {}, its config has {} steps", reader.folder(), info.step,
+                   there.schedule.total_steps());
+    expect("tokens", info.tokens, there.tokens_before(info.step));
+    expect("seed", info.seed, there.seed);
+    const double factor = learning_rate_factor(there.schedule, info.step);
+    constexpr double kRounding = 1e-9;  // other builds may round the schedule otherwise
+    if (std::abs(info.next_lr_factor - factor) > kRounding) expect("next_lr_factor", info.next_lr_factor, factor);
+}
+
 void check_config(const CheckpointReader& reader, const Config& config) {
     const Config there = parse_config(reader.info().config, reader.folder() + "/checkpoint.json: config", {});
+    check_numbers(reader, there);
     const std::vector<std::string> differences = training_differences(there, config);
     if (differences.empty()) return;
     throw_usage(

@@ -1,18 +1,15 @@
 #include "train/checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "data/errno_text.h"
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
+#include "train/checkpoint/durable_file.h"
 
 namespace speedrun {
 
@@ -28,17 +25,7 @@ DType type_of(const std::string& name, const std::string& where) {
     for (DType dtype : {DType::f32, DType::bf16, DType::i32}) {
         if (name == type_name(dtype)) return dtype;
     }
-    throw_data("{}: element type {} is not one of F32, BF16, I32", where, name);
-}
-
-void sync_to_disk(const std::string& path) {
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    const bool synced = file >= 0 && fsync(file) == 0;
-    const int error = errno;
-    if (file >= 0) close(file);
-    if (!synced)
-        throw Error(ExitCode::failure,
-                    fmt::format("{}: cannot be synced to disk: {}", path, std::strerror(error)));
+    throw_data("{}: element type {} is not one of F32, BF16, I32", where, shown_text(name));
 }
 
 // Bytes of a tensor of this shape, or -1 if that is no shape or more than `most`.
@@ -58,8 +45,9 @@ struct Header {
 };
 
 Header read_header(const std::string& path) {
+    expect_regular_file(path);
     std::ifstream file(path, std::ios::binary | std::ios::ate);
-    if (!file) throw_data("{}: cannot be opened", path);
+    if (!file) throw_data("{}: cannot be opened: {}", path, errno_text());
     const auto size = static_cast<int64_t>(file.tellg());
     int64_t length = 0;
     file.seekg(0);
@@ -68,10 +56,13 @@ Header read_header(const std::string& path) {
         throw_data("{}: a header of {} bytes does not fit a file of {} bytes", path,
                    static_cast<uint64_t>(length), size);
     }
+    constexpr int64_t kMostHeaderBytes = 100'000'000;  // as the safetensors library has it
+    if (length > kMostHeaderBytes)
+        throw_data("{}: a header of {} bytes, at most {} are read", path, length, kMostHeaderBytes);
     std::string text(static_cast<size_t>(length), ' ');
     file.read(text.data(), length);
     try {
-        Json header = parse_json<Json>(file ? text : "");
+        Json header = parse_json<Json>(file ? text : "", {.bytes = kMostHeaderBytes, .keys = 1'000'000});
         if (header.is_object())
             return {std::move(header), static_cast<int64_t>(sizeof length) + length, size};
     } catch (const JsonError& error) {
@@ -96,8 +87,8 @@ void expect_no_overlap(const std::string& path, const std::vector<TensorEntry>& 
     for (size_t i = 1; i < sorted.size(); ++i) {
         const TensorEntry &before = *sorted[i - 1], &after = *sorted[i];
         if (after.begin < before.begin + before.bytes)
-            throw_data("{}: tensors {} and {} overlap at byte {}", path, before.name, after.name,
-                       after.begin);
+            throw_data("{}: tensors {} and {} overlap at byte {}", path, shown_text(before.name),
+                       shown_text(after.name), after.begin);
     }
 }
 
@@ -105,14 +96,16 @@ void expect_no_overlap(const std::string& path, const std::vector<TensorEntry>& 
 
 std::string safetensors_header(std::vector<TensorEntry>& tensors) {
     Json header = {{"__metadata__", {{"format", "pt"}}}};  // the transformers library wants to read this
+    auto& entries = header.get_ref<Json::object_t&>();
     int64_t offset = 0;
     for (TensorEntry& tensor : tensors) {
         tensor.begin = offset;
         tensor.bytes = bytes_of(tensor, std::numeric_limits<int64_t>::max());
         offset += tensor.bytes;
-        header[tensor.name] = {{"dtype", type_name(tensor.dtype)},
-                               {"shape", tensor.shape},
-                               {"data_offsets", {tensor.begin, offset}}};
+        // Without a search for the name, which would be quadratic in the tensors.
+        entries.emplace_back(tensor.name, Json{{"dtype", type_name(tensor.dtype)},
+                                               {"shape", tensor.shape},
+                                               {"data_offsets", {tensor.begin, offset}}});
     }
     std::string text = header.dump();
     text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors start aligned
@@ -130,17 +123,20 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
 
 void write_safetensors(const std::string& path, std::vector<TensorEntry> tensors,
                        const std::function<std::span<const char>(size_t index)>& bytes_of) {
-    const std::string temporary = path + ".part";
-    std::ofstream file(temporary, std::ios::binary);
-    file << safetensors_header(tensors);
-    for (size_t i = 0; i < tensors.size(); ++i) {
-        const std::span<const char> bytes = bytes_of(i);
-        file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    const std::string header = safetensors_header(tensors);
+    size_t next = 0;
+    try {
+        write_output(path, [&](const PutBytes& put) {
+            put(header);
+            while (next < tensors.size()) {
+                const std::span<const char> bytes = bytes_of(next++);
+                put({bytes.data(), bytes.size()});
+            }
+        });
+    } catch (...) {
+        while (next < tensors.size()) bytes_of(next++);
+        throw;
     }
-    file.close();
-    if (!file) throw Error(ExitCode::failure, fmt::format("{}: writing failed (disk full?)", temporary));
-    sync_to_disk(temporary);
-    std::filesystem::rename(temporary, path);
 }
 
 std::vector<TensorEntry> read_safetensors_entries(const std::string& path) {
@@ -148,7 +144,7 @@ std::vector<TensorEntry> read_safetensors_entries(const std::string& path) {
     std::vector<TensorEntry> tensors;
     for (const auto& [name, entry] : header.items()) {
         if (name == "__metadata__") continue;
-        const std::string where = fmt::format("{}: tensor {}", path, name);
+        const std::string where = fmt::format("{}: tensor {}", path, shown_text(name));
         TensorEntry tensor;
         tensor.name = name;
         std::vector<int64_t> offsets;
@@ -166,7 +162,7 @@ std::vector<TensorEntry> read_safetensors_entries(const std::string& path) {
             offsets.size() == 2 && 0 <= offsets[0] && offsets[0] <= offsets[1] && offsets[1] <= size - data;
         if (!fits || offsets[1] - offsets[0] != bytes) {
             throw_data("{}: data_offsets {} do not hold {} bytes in a file with {} bytes of data", where,
-                       entry.at("data_offsets").dump(), bytes, size - data);
+                       shown(entry.at("data_offsets")), bytes, size - data);
         }
         tensor.begin = data + offsets[0];
         tensor.bytes = bytes;

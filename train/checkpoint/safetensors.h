@@ -31,10 +31,10 @@ std::string safetensors_header(std::vector<TensorEntry>& tensors);
 // The tensors of a file, in the order of its header, without their bytes. Throws as read_safetensors.
 std::vector<TensorEntry> read_safetensors_entries(const std::string& path);
 
-// Writes to a temporary name, syncs it to disk and renames. Throws if any of it fails.
+// Writes as write_output() of durable_file.h.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
-// Asks for the bytes of tensor after tensor, so that one at a time is in memory; every one, also after an error of the
-// file.
+// Calls bytes_of once for each tensor, in order, so that one at a time is in memory. All calls are made even if the file
+// cannot be written: bytes_of may be a collective.
 void write_safetensors(const std::string& path, std::vector<TensorEntry> tensors,
                        const std::function<std::span<const char>(size_t index)>& bytes_of);
 

@@ -1,9 +1,10 @@
 #include "train/commands/host_list.h"
 
 #include <algorithm>
-#include <fstream>
+#include <cctype>
 #include <sstream>
 
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -34,8 +35,12 @@ bool is_host(const std::string& name) {
 }  // namespace
 
 std::vector<LaunchHost> read_launch_hosts(const std::string& path) {
-    std::ifstream file(path);
-    if (!file) throw_usage("--hosts {}: cannot be opened", path);
+    std::istringstream file;
+    try {
+        file.str(read_text_file(path));
+    } catch (const Error& error) {
+        throw_usage("--hosts {}", error.what());
+    }
     std::vector<LaunchHost> hosts;
     int number = 0;
     for (std::string line; std::getline(file, line);) {
@@ -52,7 +57,8 @@ std::vector<LaunchHost> read_launch_hosts(const std::string& path) {
             const std::string key = "slots=", digits = word.starts_with(key) ? word.substr(key.size()) : "";
             if (digits.empty() || digits.size() > kMostDigits ||
                 digits.find_first_not_of("0123456789") != std::string::npos || std::stoi(digits) == 0)
-                throw_usage("{}: line {}: expected 'NAME slots=N', found '{}'", path, number, line);
+                throw_usage("{}: line {}: expected 'NAME slots=N', found '{}'", path, number,
+                            shown_text(line));
             host.slots = std::stoi(digits);
         }
         hosts.push_back(host);

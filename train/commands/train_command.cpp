@@ -47,9 +47,11 @@ std::string default_name(const std::string& config) {
 
 void parse_trace(const std::string& text, TrainerOptions& options) {
     if (text.empty()) return;
+    constexpr long long kMostSteps = 1LL << 60;
     long long first = 0, last = 0;
     char rest = 0;
-    if (std::sscanf(text.c_str(), "%lld:%lld%c", &first, &last, &rest) != 2 || first < 0 || last < first) {
+    if (std::sscanf(text.c_str(), "%lld:%lld%c", &first, &last, &rest) != 2 || first < 0 || last < first ||
+        last > kMostSteps) {
         throw_usage("--trace {}: expected FIRST:LAST with 0 <= FIRST <= LAST, for example --trace 5:8", text);
     }
     options.trace_first = first;

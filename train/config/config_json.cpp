@@ -1,9 +1,9 @@
 #include "train/config/config_json.h"
 
-#include <fstream>
 #include <sstream>
 
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/config/config_reader.h"
 
@@ -12,6 +12,8 @@ namespace speedrun {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr size_t kMostConfigBytes = size_t{16} << 20, kMostConfigKeys = 10'000;
 
 template <class T>
 Json json_of(const Scheduled<T>& value) {
@@ -201,7 +203,7 @@ Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& settings) {
     Json root;
     try {
-        root = parse_json<Json>(text);
+        root = parse_json<Json>(text, {.keys = kMostConfigKeys});
     } catch (const JsonError& error) {
         throw_usage("{}: not valid JSON: {}", origin, error.what());
     }
@@ -224,10 +226,13 @@ Config parse_config(const std::string& text, const std::string& origin,
 }
 
 Config read_config(const std::string& path, const std::vector<std::string>& settings) {
-    std::ifstream file(path);
-    std::ostringstream text;
-    if (!file || !(text << file.rdbuf())) throw_usage("{}: the config cannot be read", path);
-    return parse_config(text.str(), path, settings);
+    std::string text;
+    try {
+        text = read_text_file(path, kMostConfigBytes);
+    } catch (const Error& error) {
+        throw_usage("{}", error.what());
+    }
+    return parse_config(text, path, settings);
 }
 
 std::string config_to_json(Config config) {

@@ -6,15 +6,27 @@
 
 namespace speedrun {
 
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The library's flatten() searches all keys for each one that it adds.
+void add_flat(const std::string& key, const Json& value, std::map<std::string, std::string>& values) {
+    const auto inner = [&](const std::string& name) { return key.empty() ? name : key + "." + name; };
+    if (!value.is_structured() || value.empty()) {
+        if (!key.empty()) values[key] = value.is_structured() ? "null" : value.dump();
+        return;
+    }
+    size_t index = 0;
+    for (const auto& [name, member] : value.items())
+        add_flat(inner(value.is_array() ? std::to_string(index++) : name), member, values);
+}
+
+}  // namespace
+
 std::map<std::string, std::string> flat_keys(const std::string& json) {
     std::map<std::string, std::string> values;
-    const auto flat = parse_json<nlohmann::ordered_json>(json).flatten();
-    for (const auto& [pointer, value] : flat.items()) {
-        if (pointer.empty()) continue;  // of an empty object
-        std::string key = pointer.substr(1);
-        std::replace(key.begin(), key.end(), '/', '.');
-        values[key] = value.dump();
-    }
+    add_flat("", parse_json<Json>(json), values);
     return values;
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "data/json_text.h"
 #include "train/config/config_json.h"
 
 namespace speedrun {
@@ -60,8 +61,10 @@ class SchemaWriter final : public FieldVisitor {
                 const char* doc) override {
         Json all = choices;
         for (const std::string& choice : choices) {  // true is read as "true", 2 as "2"
-            const Json bare = Json::parse(choice, nullptr, false);
-            if (!bare.is_discarded()) all.push_back(bare);
+            try {
+                all.push_back(parse_json<Json>(choice));
+            } catch (const JsonError&) {  // a word that is a string alone
+            }
         }
         add(name, {{"enum", all}}, doc, value);
     }
@@ -136,7 +139,7 @@ Json gpt2_values() {
     const Family preset = std::exchange(config.model.preset, Family::gpt2);
     config.model.apply_preset();
     config.model.preset = preset;  // of this key the default is the default
-    return Json::parse(config_to_json(config));
+    return parse_json<Json>(config_to_json(config));
 }
 
 }  // namespace

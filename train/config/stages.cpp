@@ -57,6 +57,9 @@ void ScheduleConfig::validate() const {
     if (warmup_steps > steps)
         throw_usage("schedule.warmup_steps {} exceeds schedule.steps {}", warmup_steps, steps);
     check_final_steps();
+    constexpr size_t kMostStages = 1000;  // each one is validated as a config
+    if (stages.size() > kMostStages)
+        throw_usage("schedule.stages has {} entries, at most {}", stages.size(), kMostStages);
     for (size_t i = 0; i < stages.size(); ++i) {
         if (stages[i] > (i == 0 ? 0 : stages[i - 1])) continue;
         throw_usage("schedule.stages[{}] is {}, expected more than {}: a stage ends after a step of its own",

@@ -1,12 +1,15 @@
 #include "train/engine/measured_kernels.h"
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
+#include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
+#include "data/damaged_lines.h"
+#include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/config/choices.h"
 
@@ -19,9 +22,20 @@ double distance(double a, double b) {
     return std::abs(std::log(a / b));
 }
 
+constexpr double kMost = 1e18;  // of FLOPs, bytes and rates; products of two stay finite
+
 double number_of(const nlohmann::json& line, const char* key) {
     const auto it = line.find(key);
-    return it != line.end() && it->is_number() ? it->get<double>() : 0;
+    const double value = it != line.end() && it->is_number() ? it->get<double>() : 0;
+    return value >= 1 / kMost && value <= kMost ? value : 0;
+}
+
+std::optional<nlohmann::json> parsed(std::string_view text) {
+    try {
+        return parse_json<nlohmann::json>(text, {.bytes = kMostFileBytes});
+    } catch (const JsonError&) {
+        return std::nullopt;
+    }
 }
 
 std::string text_of(const nlohmann::json& line, const char* key) {
@@ -32,20 +46,27 @@ std::string text_of(const nlohmann::json& line, const char* key) {
 }  // namespace
 
 MeasuredKernels::MeasuredKernels(const std::string& path, DType real, KernelChoice choice) : real_(real) {
-    std::ifstream file(path);
-    if (!file) throw_data("{}: cannot be read", path);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (const nlohmann::json report = nlohmann::json::parse(text, nullptr, false);
-        report.is_object() && report.contains("ops")) {
+    const std::string text = read_text_file(path);
+    DamagedLines damaged;
+    if (const auto report = parsed(text); report && report->is_object() && report->contains("ops")) {
         for (const char* key : {"ceilings", "ops"})
-            for (const nlohmann::json& record : report.value(key, nlohmann::json::array()))
-                take(record, choice);
+            if (const auto list = report->find(key); list != report->end())
+                for (const nlohmann::json& record : *list) take(record, choice);
     } else {
         std::istringstream lines(text);
-        for (std::string line; std::getline(lines, line);)
-            take(nlohmann::json::parse(line, nullptr, false), choice);
+        int64_t number = 0;
+        for (std::string line; std::getline(lines, line);) {
+            ++number;
+            if (const auto record = parsed(line))
+                take(*record, choice);
+            else if (!line.empty())
+                damaged.add(number);
+        }
     }
-    if (cases_.empty()) throw_data("{}: no operation in {} has passed there", path, name_of(real));
+    if (cases_.empty())
+        throw_data("{}: no operation in {} has passed there{}", path, name_of(real),
+                   damaged.any() ? "; " + damaged.text() : "");
+    if (damaged.any()) std::fprintf(stderr, "warning: %s: %s\n", path.c_str(), damaged.text().c_str());
 }
 
 void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {

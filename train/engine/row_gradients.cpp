@@ -9,6 +9,7 @@
 #include "data/further_targets.h"
 #include "data/ngrams.h"
 #include "data/shard.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/checkpoint/weights.h"
 #include "train/engine/memory_plan.h"
@@ -27,6 +28,7 @@ bool is_shard(const std::string& path) {
 }
 
 std::vector<uint16_t> read_plain(const std::string& path) {
+    expect_regular_file(path);
     std::ifstream file(path, std::ios::binary | std::ios::ate);
     if (!file) throw_data("{}: cannot be read", path);
     const auto bytes = static_cast<int64_t>(file.tellg());

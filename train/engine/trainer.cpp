@@ -143,6 +143,7 @@ std::string Trainer::problem() const {
 
 RunSummary Trainer::run() {
     PrefetchedBatches batches(*prefetcher_);
+    check_trace_window();
     start_clock();
     try {
         for (int64_t step = first_step_;
@@ -159,7 +160,7 @@ RunSummary Trainer::run() {
             if (runner_.uncollected() == 2) collect();  // while this step runs, log the one before
         }
         stop_clock();
-        trace(summary_.steps);
+        if (summary_.steps > options_.trace_first) trace(summary_.steps);
         summary_.status = stopped() ? "stopped" : "done";
         if ((stopped() || config_.checkpoint.last) && runner_.between_periods(summary_.steps))
             checkpointer_.save(checkpoint_info());
@@ -242,6 +243,19 @@ void Trainer::validate(int64_t step) {
     progress_->validation(made);
 }
 
+void Trainer::check_trace_window() {
+    const int64_t steps = config_.schedule.total_steps();
+    if (options_.trace_first < 0) return;
+    if (options_.trace_first < steps && options_.trace_last >= first_step_) {
+        options_.trace_first = std::max(options_.trace_first, first_step_);
+        return;
+    }
+    report(fmt::format("--trace {}:{}: this run has steps {} to {}, no trace.json is written",
+                       options_.trace_first, options_.trace_last, first_step_, steps - 1),
+           true);
+    options_.trace_first = -1;
+}
+
 // The timeline is switched on and off between steps, while nothing is in flight.
 void Trainer::trace(int64_t step) {
     if (step == options_.trace_first || (step == options_.trace_last + 1 && options_.trace_first >= 0)) {
@@ -274,7 +288,13 @@ void Trainer::describe_timeline() {
 // Every rank writes its own file into the run's folder, all at once; the first one joins them. All hosts of a
 // run see the same files.
 void Trainer::write_timeline() {
-    if (!traced_) return;
+    if (!traced_) {
+        if (options_.trace_first >= 0)
+            report(fmt::format("--trace {}:{}: the run ended after {} steps, no trace.json is written",
+                               options_.trace_first, options_.trace_last, summary_.steps),
+                   true);
+        return;
+    }
     std::vector<std::string> parts;
     for (int rank = 0; rank < ranks_.size(); ++rank)
         parts.push_back(fmt::format("{}/trace_rank{}.json", folder_.path(), rank));

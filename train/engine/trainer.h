@@ -58,6 +58,7 @@ class Trainer {
     void validate(int64_t step);  // outside the clock
     void start_clock();
     void stop_clock();
+    void check_trace_window();  // warns of a window outside of the run
     void trace(int64_t step);
     bool signalled() const { return options_.stop_signal && options_.stop_signal->load() != 0; }
     // Alone we end at once. Many ranks have to end at the same step: one whose result says so, see collect().
@@ -71,7 +72,7 @@ class Trainer {
     Runtime& runtime_;
     const Ranks ranks_;
     RunFolder& folder_;
-    const TrainerOptions options_;
+    TrainerOptions options_;  // the window of the trace cut to the run's steps
     TokenDataset train_data_, val_data_;
     BatchLoader loader_;
     ValidationLoader val_loader_;

@@ -1,8 +1,8 @@
 // The config.json of a GPT-2 in the transformers library's layout, read and written.
 #include <fstream>
-#include <iterator>
 
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "kernels/ops/ops.h"
 #include "train/hf/hf_config.h"
@@ -52,11 +52,8 @@ class KeyReader {
 };
 
 Json parse_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file) throw_data("{}: cannot be read; a folder of the transformers library is expected", path);
     try {
-        Json root = parse_json<Json>(text);
+        Json root = parse_json<Json>(read_text_file(path));
         if (!root.is_object()) throw_data("{}: expected an object, found {}", path, shown(root));
         return root;
     } catch (const JsonError& error) {

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
 
+#include "data/text_file.h"
+#include "kernels/device/error.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/hf/hf_config.h"
 #include "train/hf/hf_names.h"
@@ -45,6 +48,12 @@ std::vector<char> to_bytes(const std::vector<float>& values, DType dtype) {
     return bytes;
 }
 
+// The index of the first number that is NaN or infinite, or -1.
+int64_t first_not_finite(const std::vector<float>& values) {
+    const auto found = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
+    return found == values.end() ? -1 : found - values.begin();
+}
+
 std::vector<float> transpose(const std::vector<float>& values, int64_t rows, int64_t cols) {
     std::vector<float> result(values.size());
     for (int64_t r = 0; r < rows; ++r) {
@@ -63,7 +72,9 @@ class Tensors {
             // Files of the bare GPT2Model, such as OpenAI's upload, lack the prefix.
             const bool full = tensor.name.starts_with("transformer.") || tensor.name == "lm_head.weight";
             std::string name = full ? tensor.name : "transformer." + tensor.name;
-            tensors_.emplace(std::move(name), std::move(tensor));
+            const auto [at, is_new] = tensors_.emplace(std::move(name), std::move(tensor));
+            if (!is_new)
+                problem(fmt::format("two tensors are {}: with and without the prefix transformer.", at->first));
         }
     }
     std::vector<float> take(const Parameter& p, const ModelConfig& model) {
@@ -82,6 +93,8 @@ class Tensors {
                                        describe(tensor.dtype, tensor.shape), describe(DType::f32, expected)));
         }
         std::vector<float> values = to_floats(tensor);
+        if (const int64_t at = first_not_finite(values); at >= 0)
+            return problem(fmt::format("{} has {} at number {}", name.name, values[static_cast<size_t>(at)], at));
         if (name.transposed) values = transpose(values, expected[0], expected[1]);
         values.resize(static_cast<size_t>(p.numel()));  // cuts positions, fills the padding with zeros
         return values;
@@ -97,7 +110,7 @@ class Tensors {
         tensors_.erase(found);
     }
     void expect_nothing_else() {
-        for (const auto& [name, tensor] : tensors_) problem("unknown tensor " + tensor.name);
+        for (const auto& [name, tensor] : tensors_) problem("unknown tensor " + shown_text(tensor.name));
         if (!problems_.empty()) throw_data("{} is not the model of its config.json: {}", path_, problems_);
     }
 
@@ -117,7 +130,8 @@ class Tensors {
 std::vector<std::vector<float>> read_hf_weights(const std::string& folder, const ParameterTable& table,
                                                 const ModelConfig& model) {
     const std::string path = folder + kWeights;
-    if (!fs::exists(path)) {
+    std::error_code error;  // of a link to itself
+    if (!fs::exists(path, error)) {
         throw_data(
             "{}: not there; several files or other formats are not read, save_pretrained(DIR, "
             "max_shard_size=\"100GB\") writes one",
@@ -136,12 +150,18 @@ void write_hf_gpt2(const std::string& folder, const ModelConfig& model, const Pa
                    const ReadMaster& read, const HfExport& options) {
     if (const std::string problems = gpt2_problems(model); !problems.empty())
         throw_usage("only a GPT-2 can be exported, and this model is none: {}", problems);
-    if (fs::exists(folder)) throw_usage("{} exists: export into a new folder", folder);
+    std::error_code error;
+    if (fs::exists(fs::symlink_status(folder, error)))
+        throw_usage("{} exists: export into a new folder", folder);
     std::vector<NamedTensor> tensors;
     for (const Parameter& p : table.all()) {
         const HfName name = hf_name(p);
         std::vector<float> values(static_cast<size_t>(p.numel()));
         read(p, values.data());
+        if (const int64_t at = first_not_finite(values); at >= 0)
+            throw Error(ExitCode::diverged,
+                        fmt::format("{} has {} at number {}: weights of a run that diverged are not exported", p.name,
+                                    values[static_cast<size_t>(at)], at));
         if (name.transposed) values = transpose(values, p.shape[0], p.shape[1]);
         NamedTensor tensor{name.name, options.dtype, hf_shape(p, model), {}};
         int64_t count = 1;
@@ -150,7 +170,6 @@ void write_hf_gpt2(const std::string& folder, const ModelConfig& model, const Pa
         tensor.bytes = to_bytes(values, options.dtype);
         tensors.push_back(std::move(tensor));
     }
-    std::error_code error;
     if (!fs::create_directories(folder, error)) throw_usage("{} cannot be made: {}", folder, error.message());
     write_hf_config(folder + "/config.json", model, table.find("position.weight").shape[0], options);
     write_safetensors(folder + kWeights, tensors);

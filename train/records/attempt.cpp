@@ -36,13 +36,13 @@ Json terms_json(const AttemptTerms& terms) {
                  {"git_sha", terms.git_sha},
                  {"binary_sha256", terms.binary_sha256},
                  {"machine", terms.machine},
-                 {"config", Json::parse(terms.config)},
+                 {"config", parse_json<Json>(terms.config)},
                  {"baseline", nullptr},
                  {"baseline_binary_sha256", terms.baseline_binary_sha256}};
     if (terms.baseline)
         json["baseline"] = {{"name", terms.baseline->name},
                             {"record", terms.baseline->record},
-                            {"config", Json::parse(terms.baseline->config)}};
+                            {"config", parse_json<Json>(terms.baseline->config)}};
     return json;
 }
 
@@ -186,8 +186,8 @@ bool AttemptFolder::is_finished(const AttemptRun& run) const {
     if (status == "diverged") return true;
     if (status != "done") return false;
     const std::string metrics = (folder / "metrics.jsonl").string();
-    return read_unfinished_metrics(read_text_file(metrics), metrics)
-        .validated_at_end;  // the disk was not full
+    const RunMetrics made = read_unfinished_metrics(read_text_file(metrics), metrics);
+    return made.validated_at_end && !made.damaged.any();  // the disk was not full
 }
 
 std::vector<AttemptRun> AttemptFolder::remaining() {

@@ -84,12 +84,12 @@ Json baseline_json(const Record& record) {
     const BaselineOfRecord& b = *record.baseline;
     Json json = {{"name", b.name},
                  {"record", b.record.empty() ? Json(nullptr) : Json(b.record)},
-                 {"config", Json::parse(b.config)}};
+                 {"config", parse_json<Json>(b.config)}};
     if (b.program)
         json["program"] = {{"git_sha", b.program->git_sha},
                            {"dirty", b.program->dirty},
                            {"binary_sha256", b.program->binary_sha256},
-                           {"build", Json::parse(b.program->build)}};
+                           {"build", parse_json<Json>(b.program->build)}};
     return json;
 }
 
@@ -189,10 +189,10 @@ std::string record_to_json(const Record& record) {
                  {"interrupted", interrupted},
                  {"baseline", baseline_json(record)},
                  {"changes", changes},
-                 {"hardware", Json::parse(record.hardware)},
-                 {"build", Json::parse(record.build)},
+                 {"hardware", parse_json<Json>(record.hardware)},
+                 {"build", parse_json<Json>(record.build)},
                  {"data", data},
-                 {"config", Json::parse(record.config)}};
+                 {"config", parse_json<Json>(record.config)}};
     if (!record.race.empty()) json["class"] = record.race;
     json["sha256"] = hash_of(json);
     return json.dump(2) + "\n";

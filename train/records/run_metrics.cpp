@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/runlog/metrics_json.h"
 
@@ -12,48 +13,57 @@ namespace {
 
 using SortedJson = nlohmann::json;
 
-// Adds one line; throws SortedJson::exception, JsonError or a data error.
-void add_line(const SortedJson& line, RunMetrics& metrics) {
+// Adds one line; throws SortedJson::exception, JsonError or a data error. gaps: lines before it may be missing.
+void add_line(const SortedJson& line, bool gaps, RunMetrics& metrics) {
     const auto event = line.at("event").get<std::string>();
+    if (event != "val" && event != "step")
+        throw JsonError("event '" + shown_text(event) + "', expected step or val");
     const int64_t step = value_of(line, &StepMetrics::step);
     const double train_ms = value_of(line, &StepMetrics::train_ms);
     // Steps are timed by the device and segments by the host: against each other they may differ by
     // microseconds.
-    if (!(train_ms >= 0)) throw_data("train_ms is {}", train_ms);
+    if (!(train_ms >= 0)) throw JsonError(fmt::format("train_ms is {}", train_ms));
+    const double loss = event == "val" ? value_of(line, &Validation::loss) : 0;
     metrics.train_ms = train_ms;
+    if (gaps && event == "val" && step > metrics.steps) metrics.steps = step;
     metrics.validated_at_end = event == "val" && step == metrics.steps;
     if (event == "val") {
         if (step != metrics.steps) throw_data("validation at step {} after {} steps", step, metrics.steps);
         metrics.validations.push_back(
-            {.step = step, .loss = value_of(line, &Validation::loss), .train_ms = train_ms});
-    } else if (event == "step") {
+            {.step = step, .loss = loss, .train_ms = train_ms});
+    } else {
         if (step < metrics.steps) throw_data("step {} after step {}", step, metrics.steps - 1);
         metrics.steps = step + 1;
-    } else {
-        throw_data("event '{}', expected step or val", event);
     }
 }
 
-}  // namespace
-
-RunMetrics read_metrics(const std::string& text, const std::string& origin) {
+RunMetrics read_lines(const std::string& text, const std::string& origin, bool gaps) {
     RunMetrics metrics;
     std::istringstream lines(text);
     int64_t number = 0;
     for (std::string line; std::getline(lines, line);) {
         ++number;
         try {
-            add_line(parse_json<SortedJson>(line), metrics);
-        } catch (const std::exception& error) {
+            add_line(parse_json<SortedJson>(line), gaps, metrics);
+        } catch (const Error& error) {
             throw_data("{}: line {}: {}", origin, number, error.what());
+        } catch (const std::exception& error) {
+            if (!gaps) throw_data("{}: line {}: {}", origin, number, error.what());
+            metrics.damaged.add(number);
         }
     }
     return metrics;
 }
 
+}  // namespace
+
+RunMetrics read_metrics(const std::string& text, const std::string& origin) {
+    return read_lines(text, origin, false);
+}
+
 RunMetrics read_unfinished_metrics(const std::string& text, const std::string& origin) {
     const size_t end = text.rfind('\n');
-    return read_metrics(end == std::string::npos ? "" : text.substr(0, end + 1), origin);
+    return read_lines(end == std::string::npos ? "" : text.substr(0, end + 1), origin, true);
 }
 
 std::string thin_metrics(const std::string& text, int64_t every) {

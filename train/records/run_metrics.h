@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "data/damaged_lines.h"
 #include "train/runlog/metrics.h"
 
 namespace speedrun {
@@ -14,12 +15,14 @@ struct RunMetrics {
     double train_ms = 0;                  // at the last line
     std::vector<Validation> validations;  // in order
     bool validated_at_end = false;        // the last line is a validation after the last step
+    DamagedLines damaged;                 // left out
 };
 
 // Reads the text of a metrics.jsonl. Throws a data error that names origin and line if a line is not one of a
 // run's, or if steps go backwards.
 RunMetrics read_metrics(const std::string& text, const std::string& origin);
-// Reads those of a run that was ended in the middle of a line: that one is left out.
+// Reads those of a run that may have been killed, or have run on a full disk: a line that is no JSON is left out, and steps may be
+// missing. The last line without a newline is not yet written and no damage.
 RunMetrics read_unfinished_metrics(const std::string& text, const std::string& origin);
 
 // The lines of every `every`-th step, of the first and the last, and all that are not of a step; unchanged.

@@ -30,7 +30,7 @@ RunSet set_of(const Record& record, const std::string& side) {
     RunSet set;
     set.name = side == kCandidate ? record.name : record.baseline->name;
     set.config = side == kCandidate ? record.config : record.baseline->config;
-    set.machine = machine_of(Json::parse(record.hardware));
+    set.machine = machine_of(parse_json<Json>(record.hardware));
     for (const RecordRun& run : record.runs) {
         if (run.side != side) continue;
         if (run.done())
@@ -52,20 +52,24 @@ std::string same_or_throw(const std::string& before, const std::string& now, con
 void add_run(RunSet& set, const std::string& folder) {
     const auto file = [&](const char* name) { return (fs::path(folder) / name).string(); };
     Json config, environment, summary;
+    RecordRun run;
     try {
         config = parse_json<Json>(read_text_file(file("config.json")));
         environment = parse_json<Json>(read_text_file(file("environment.json")));
         summary = fs::exists(file("summary.json")) ? parse_json<Json>(read_text_file(file("summary.json")))
                                                    : Json::object();
+        run.seed = config.value("seed", int64_t{0});
+        run.began_utc = environment.value("time_utc", "");
+        run.status = summary.value(field_of(&RunSummary::status).key, "interrupted");
     } catch (const JsonError& error) {
         throw_data("{}: {}", folder, error.what());
+    } catch (const Json::exception& error) {
+        throw_data("{}: {}", folder, error.what());
     }
-    RecordRun run;
-    run.seed = config.value("seed", int64_t{0});
-    run.began_utc = environment.value("time_utc", "");
     const RunMetrics metrics =
         read_unfinished_metrics(read_text_file(file("metrics.jsonl")), file("metrics.jsonl"));
-    run.status = summary.value(field_of(&RunSummary::status).key, "interrupted");
+    if (metrics.damaged.any())
+        set.notes.push_back(fmt::format("{}: {}", file("metrics.jsonl"), metrics.damaged.text()));
     run.steps = metrics.steps;
     run.train_ms = metrics.train_ms;
     run.validations = metrics.validations;
@@ -79,7 +83,7 @@ void add_run(RunSet& set, const std::string& folder) {
 }
 
 std::string without_seed(const std::string& config) {
-    Json json = Json::parse(config);
+    Json json = parse_json<Json>(config);
     json.erase("seed");
     return json.dump();
 }

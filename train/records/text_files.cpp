@@ -3,10 +3,7 @@
 #include <zlib.h>
 
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <fstream>
-#include <iterator>
 
 #include "kernels/device/error.h"
 
@@ -22,14 +19,6 @@ Bytef* bytes_of(const std::string& text) {  // zlib's input is not const in its 
 }
 
 }  // namespace
-
-std::string read_text_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) throw_data("{}: cannot open: {}", path, std::strerror(errno));
-    std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (file.bad()) throw_data("{}: cannot be read", path);
-    return text;
-}
 
 void write_text_file(const std::string& path, const std::string& text) {
     std::ofstream file(path, std::ios::binary | std::ios::trunc);

@@ -3,10 +3,10 @@
 
 #include <string>
 
+#include "data/text_file.h"
+
 namespace speedrun {
 
-// Throws a data error that names the file if it cannot be read.
-std::string read_text_file(const std::string& path);
 // Throws an error (exit code 1) that names the file if it cannot be written.
 void write_text_file(const std::string& path, const std::string& text);
 

@@ -1,14 +1,19 @@
 #include "train/runlog/run_folder.h"
 
 #include <fmt/format.h>
-#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <mutex>
 
+#include "data/damaged_lines.h"
 #include "data/folder_lock.h"
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/runlog/metrics_json.h"
 
@@ -21,9 +26,41 @@ namespace fs = std::filesystem;
 
 void check_name(const std::string& name) {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
-        throw_usage("--name {}: a run's name is one folder name without '/'", name);
+        throw_usage("--name {}: a run's name is one folder name without '/'", shown_text(name));
+    }
+    // The name is printed, and stands in JSON.
+    const bool control = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+    if (control || !is_utf8(name))
+        throw_usage("--name {}: a run's name is UTF-8 without control characters", shown_text(name));
+}
+
+// A link there would have the run write outside of its folder.
+void expect_no_links(const fs::path& folder) {
+    for (const char* name : {"checkpoints", "checkpoints/final", "checkpoints/final/model.safetensors", "config.json", "config.json.part", "metrics.jsonl", "metrics.jsonl.part", "run.log",
+                             "summary.json", "summary.json.part", "trace.json", "trace.json.part"}) {
+        std::error_code error;
+        const fs::path path = folder / name;
+        if (fs::is_symlink(path, error))
+            throw_usage("{}: a symbolic link to {}; a run writes only inside of its folder: move what it links to there",
+                        path.string(), fs::read_symlink(path, error).string());
     }
 }
+
+// Lines of the logger, without its own error handler, which prints to stderr.
+class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
+  public:
+    explicit LineSink(std::shared_ptr<LineFile> file) : file_(std::move(file)) {}
+
+  private:
+    void sink_it_(const spdlog::details::log_msg& message) override {
+        spdlog::memory_buf_t line;
+        formatter_->format(message, line);
+        file_->write({line.data(), line.size()});
+    }
+    void flush_() override {}
+
+    const std::shared_ptr<LineFile> file_;
+};
 
 }  // namespace
 
@@ -46,7 +83,7 @@ RunFolder::RunFolder(const std::string& out, const std::string& name) {
     }
     path_ = folder.string();
     lock_ = std::make_shared<FolderLock>(path_);
-    open_metrics(std::ios::trunc);
+    open_metrics(LineFile::Begin::empty);
     open_log();
 }
 
@@ -62,6 +99,7 @@ RunFolder RunFolder::reopen(const std::string& out, const std::string& name,
     folder.lock_ = lock ? std::move(lock) : RunFolder::lock(out, name);
     if (!folder.lock_) throw_usage("run folder {}/{}: is not there", out, name);
     folder.path_ = (fs::path(out) / name).string();
+    expect_no_links(folder.path_);
     folder.open_log();
     if (!folder.lock_->note().empty()) folder.log(folder.lock_->note());
     return folder;
@@ -69,41 +107,49 @@ RunFolder RunFolder::reopen(const std::string& out, const std::string& name,
 
 std::vector<double> RunFolder::keep_steps_before(int64_t step) {
     std::vector<double> step_ms;
-    if (is_silent() || metrics_.is_open()) return step_ms;  // another rank's, or a new one: nothing to cut
+    if (is_silent() || metrics_) return step_ms;  // another rank's, or a new one: nothing to cut
     const std::string path = path_ + "/metrics.jsonl", kept = path + ".part";
+    DamagedLines damaged;
     {
+        expect_regular_file(path);
         std::ifstream from(path);
-        std::ofstream to(kept);
+        std::string lines;
+        int64_t number = 0;
         for (std::string line; std::getline(from, line);) {
+            ++number;
             try {
                 const Json json = parse_json<Json>(line);
                 if (value_of(json, &StepMetrics::step) >= step) continue;
                 if (json.at("event").get<std::string>() == "step")
                     step_ms.push_back(value_of(json, &StepMetrics::step_ms));
-                to << line << '\n';
-            } catch (const Json::exception&) {  // cut short by the end of its process, or damaged since
+                lines += line + '\n';
+            } catch (const Json::exception&) {
+                damaged.add(number);
             } catch (const JsonError&) {
+                if (!from.eof()) damaged.add(number);  // else cut short by the end of its process
             }
         }
-        to.close();
-        if (!to) throw Error(ExitCode::failure, failure("metrics.jsonl.part"));
+        LineFile to(kept, LineFile::Begin::empty);
+        if (!to.write(lines)) throw Error(ExitCode::failure, failure("metrics.jsonl.part", to.reason()));
     }
     fs::rename(kept, path);
-    open_metrics(std::ios::app);
+    open_metrics(LineFile::Begin::after_what_is_there);
+    if (damaged.any()) warn(fmt::format("{}: {}", path, damaged.text()));
     return step_ms;
 }
 
-void RunFolder::open_metrics(std::ios::openmode mode) {
-    metrics_.open(path_ + "/metrics.jsonl", std::ios::out | mode);
-    if (!metrics_) throw Error(ExitCode::failure, failure("metrics.jsonl"));
+void RunFolder::open_metrics(LineFile::Begin begin) {
+    metrics_ = std::make_unique<LineFile>(path_ + "/metrics.jsonl", begin);
+    if (!metrics_->is_open()) throw Error(ExitCode::failure, failure("metrics.jsonl", metrics_->reason()));
 }
 
 void RunFolder::open_log() {
     // Not registered by name: several runs of one process (tests) must not share a log.
-    log_ = std::make_shared<spdlog::logger>(
-        "run", std::make_shared<spdlog::sinks::basic_file_sink_mt>(path_ + "/run.log"));
+    log_file_ = std::make_shared<LineFile>(path_ + "/run.log", LineFile::Begin::after_what_is_there);
+    if (!log_file_->is_open()) throw Error(ExitCode::failure, failure("run.log", log_file_->reason()));
+    log_ = std::make_shared<spdlog::logger>("run", std::make_shared<LineSink>(log_file_));
     log_->set_pattern("%Y-%m-%d %H:%M:%S.%e %v");
-    log_->flush_on(spdlog::level::info);
+    log_->set_error_handler([](const std::string&) {});  // the default one prints to stderr
 }
 
 RunFolder RunFolder::silent(const std::string& path) {
@@ -112,35 +158,53 @@ RunFolder RunFolder::silent(const std::string& path) {
     return folder;
 }
 
-std::string RunFolder::failure(const std::string& name) const {
-    return fmt::format("{}/{}: writing failed (disk full?)", path_, name);
+std::string RunFolder::failure(const std::string& name, const std::string& reason) const {
+    return fmt::format("{}/{}: writing failed: {}", path_, name, reason);
 }
 
 void RunFolder::note_problem(const std::string& text) {
     if (!problem_.empty()) return;  // said once; what fails now may fail at every step
     problem_ = text;
-    std::fprintf(stderr, "warning: %s; training goes on\n", text.c_str());
+    warn(text + "; training goes on");
 }
 
-bool RunFolder::write_file(const std::string& name, const std::string& text) {
-    if (is_silent()) return true;
+void RunFolder::warn(const std::string& text) {
+    std::fprintf(stderr, "warning: %s\n", text.c_str());
+    if (log_) log_->info("warning: " + text);
+}
+
+std::string RunFolder::problem() const {
+    if (problem_.empty()) return problem_;
+    std::string lost;
+    for (const auto& [file, name] : {std::pair{metrics_.get(), "metrics.jsonl"}, std::pair{log_file_.get(), "run.log"}})
+        if (file && file->num_dropped() > 0)
+            lost += fmt::format("{}{} lines of {}", lost.empty() ? "" : ", ", file->num_dropped(), name);
+    return lost.empty() ? problem_ : fmt::format("{}; missing: {}", problem_, lost);
+}
+
+std::string RunFolder::write_file(const std::string& name, const std::string& text) {
+    if (is_silent()) return "";
     const std::string path = path_ + "/" + name, unfinished = path + ".part";
-    std::ofstream file(unfinished);
-    file << text;
-    file.close();
+    std::string reason;
+    {
+        LineFile file(unfinished, LineFile::Begin::empty);
+        if (!file.is_open() || !file.write(text)) reason = file.reason();
+    }
     std::error_code error;
-    if (file) fs::rename(unfinished, path, error);  // at no moment is there half a file of this name
-    return file && !error;
+    if (reason.empty()) fs::rename(unfinished, path, error);  // at no moment is there half a file of this name
+    return error ? error.message() : reason;
 }
 
 void RunFolder::write_config(const std::string& json) {
-    if (!write_file("config.json", json)) throw Error(ExitCode::failure, failure("config.json"));
+    if (const std::string reason = write_file("config.json", json); !reason.empty())
+        throw Error(ExitCode::failure, failure("config.json", reason));
 }
 
 void RunFolder::write_environment(const std::string& json, int64_t first_step) {
     const std::string name =
         first_step > 0 ? fmt::format("environment_from_step_{}.json", first_step) : "environment.json";
-    if (!write_file(name, json)) throw Error(ExitCode::failure, failure(name));
+    if (const std::string reason = write_file(name, json); !reason.empty())
+        throw Error(ExitCode::failure, failure(name, reason));
 }
 
 void RunFolder::write_step(const StepMetrics& metrics) {
@@ -150,10 +214,8 @@ void RunFolder::write_step(const StepMetrics& metrics) {
 void RunFolder::write_line(const std::string& line) {
     if (is_silent()) return;
     lock_->expect_held();
-    metrics_ << line << '\n' << std::flush;  // a reader, or a crash, finds every finished step
-    if (metrics_) return;
-    note_problem(failure("metrics.jsonl"));
-    metrics_.clear();  // the next line may fit again
+    // Written by one call: a reader, or a crash, finds every finished step.
+    if (!metrics_->write(line + '\n')) note_problem(failure("metrics.jsonl", metrics_->reason()));
 }
 
 void RunFolder::write_validation(const Validation& validation) {
@@ -161,11 +223,14 @@ void RunFolder::write_validation(const Validation& validation) {
 }
 
 void RunFolder::write_summary(const RunSummary& summary) {
-    if (!write_file("summary.json", summary_text(summary))) note_problem(failure("summary.json"));
+    if (const std::string reason = write_file("summary.json", summary_text(summary)); !reason.empty())
+        note_problem(failure("summary.json", reason));
 }
 
 void RunFolder::log(const std::string& line) {
-    if (!is_silent()) log_->info(line);
+    if (is_silent()) return;
+    log_->info(line);
+    if (log_file_->num_dropped() > 0) note_problem(failure("run.log", log_file_->reason()));
 }
 
 }  // namespace speedrun

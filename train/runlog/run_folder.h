@@ -4,11 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "train/runlog/line_file.h"
 #include "train/runlog/metrics.h"
 
 namespace spdlog {
@@ -45,22 +45,26 @@ class RunFolder {
     void write_validation(const Validation& validation);
     void write_summary(const RunSummary& summary);
     void log(const std::string& line);  // run.log, with the time
-    // The first of metrics and summary that could not be written; a run goes on without them. Empty: none.
-    const std::string& problem() const { return problem_; }
+    // The first failure to write metrics, summary or log, with how many lines are missing; a run goes on without them. Empty:
+    // none.
+    std::string problem() const;
 
   private:
     RunFolder() = default;
     bool is_silent() const { return !log_; }
     void write_line(const std::string& line);  // of metrics.jsonl
-    bool write_file(const std::string& name, const std::string& text);
+    // Returns why it could not be written, or nothing.
+    std::string write_file(const std::string& name, const std::string& text);
     void open_log();
-    void open_metrics(std::ios::openmode mode);
-    std::string failure(const std::string& name) const;
+    void open_metrics(LineFile::Begin begin);
+    std::string failure(const std::string& name, const std::string& reason) const;
     void note_problem(const std::string& text);
+    void warn(const std::string& text);
 
     std::string path_, problem_;
     std::shared_ptr<FolderLock> lock_;
-    std::ofstream metrics_;
+    std::unique_ptr<LineFile> metrics_;
+    std::shared_ptr<LineFile> log_file_;  // the logger's
     std::shared_ptr<spdlog::logger> log_;
 };
 

@@ -1,8 +1,7 @@
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/timeline/network.h"
 
@@ -87,10 +86,7 @@ Network parse_network(std::string_view text, const std::string& where) {
 }
 
 Network read_network(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file) throw_data("{}: the network's file cannot be read", path);
-    return parse_network(text, path);
+    return parse_network(read_text_file(path), path);
 }
 
 }  // namespace speedrun

@@ -38,8 +38,13 @@ double covered(const Interval& i, const std::vector<Interval>& by) {
 
 template <class Values>
 std::string list(const Values& values) {
+    constexpr size_t kMost = 100;
     std::string text;
-    for (const auto& value : values) text += fmt::format("{}{}", text.empty() ? "" : ", ", value);
+    size_t count = 0;
+    for (const auto& value : values) {
+        if (++count > kMost) return text + fmt::format(", ... ({} in all)", values.size());
+        text += fmt::format("{}{}", text.empty() ? "" : ", ", value);
+    }
     return text;
 }
 
@@ -50,18 +55,27 @@ std::vector<int64_t> chosen_steps(const Trace& trace, int rank, std::optional<in
         throw_usage("--rank {}: the trace has ranks {}", rank, list(ranks));
     }
     std::vector<int64_t> steps = trace.steps(rank);
+    if (steps.empty()) throw_usage("--rank {}: none of its spans says which step it belongs to", rank);
     if (!step) return steps;
     if (std::find(steps.begin(), steps.end(), *step) == steps.end())
         throw_usage("--step {}: the trace has steps {}", *step, list(steps));
     return {*step};
 }
 
-BucketOverlap& row_of(std::vector<BucketOverlap>& rows, const std::string& bucket) {
-    for (BucketOverlap& row : rows)
-        if (row.bucket == bucket) return row;
-    rows.push_back({.bucket = bucket, .bytes = 0, .times = {}});
-    return rows.back();
-}
+// Rows by the names of their buckets, in the order in which they were added.
+class Rows {
+  public:
+    explicit Rows(std::vector<BucketOverlap>& rows) : rows_(rows) {}
+    BucketOverlap& of(const std::string& bucket) {
+        const auto [at, is_new] = index_.try_emplace(bucket, rows_.size());
+        if (is_new) rows_.push_back({.bucket = bucket, .bytes = 0, .times = {}});
+        return rows_[at->second];
+    }
+
+  private:
+    std::vector<BucketOverlap>& rows_;
+    std::map<std::string, size_t> index_;
+};
 
 void operator+=(CommunicationTimes& sum, const CommunicationTimes& t) {
     sum.reduce_ms += t.reduce_ms;
@@ -78,7 +92,7 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
     table.steps = chosen_steps(trace, rank, step);
     const int64_t last_traced = trace.steps(rank).back();
     const auto chosen = [&](int64_t s) {
-        return std::find(table.steps.begin(), table.steps.end(), s) != table.steps.end();
+        return std::binary_search(table.steps.begin(), table.steps.end(), s);
     };
     table.gather_steps = static_cast<int64_t>(table.steps.size()) - (chosen(last_traced) ? 1 : 0);
 
@@ -97,6 +111,7 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
     const auto num_gathers = static_cast<double>(std::max<int64_t>(1, table.gather_steps));
     std::vector<Interval> communication;
     BucketOverlap statistics{.bucket = kStatistics, .bytes = 0, .times = {}};
+    Rows rows(table.buckets);
     std::vector<const TraceSpan*> spans;
     for (const TraceSpan& span : trace.spans)
         if (span.rank == rank && span.communicates && chosen(span.step)) spans.push_back(&span);
@@ -104,9 +119,9 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
                      [](const auto* a, const auto* b) { return a->begin_ms < b->begin_ms; });
     for (const TraceSpan* span : spans) {
         const bool of_values = span->stream == "exchange";
-        BucketOverlap& row = of_values              ? row_of(table.buckets, kValues)
+        BucketOverlap& row = of_values              ? rows.of(kValues)
                              : span->bucket.empty() ? statistics
-                                                    : row_of(table.buckets, span->bucket);
+                                                    : rows.of(span->bucket);
         const bool gather = span->phase == "gather";
         row.bytes += span->bytes;
         if (gather && span->step == last_traced) continue;

@@ -181,6 +181,7 @@ void Timeline::write(const std::string& path) const {
         return std::tie(a->stream, a->tag, a->begin_ns) < std::tie(b->stream, b->tag, b->begin_ns);
     });
     const int process = first_thread() - 1;
+    std::remove(path.c_str());  // it may be a link
     std::ofstream file(path);
     file << kHead << '\n'
          << metadata(rank_.rank, process, "process_name",
@@ -207,6 +208,7 @@ void Timeline::write(const std::string& path) const {
 
 void merge_timelines(const std::vector<std::string>& parts, const std::string& path) {
     const std::string unfinished = path + ".part";
+    std::remove(unfinished.c_str());
     std::ofstream merged(unfinished);
     merged << kHead;
     const char* separator = "\n";

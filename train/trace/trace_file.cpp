@@ -1,12 +1,13 @@
 #include "train/trace/trace_file.h"
 
 #include <algorithm>
-#include <fstream>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
 
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -15,21 +16,47 @@ namespace {
 
 using SortedJson = nlohmann::json;
 
+constexpr size_t kMostTraceBytes = size_t{512} << 20;
+constexpr int64_t kMostBytesSent = 1'000'000'000'000;  // of a span; a sum over a file's spans stays below 2^63
+constexpr double kMostMicroseconds = 1e15;             // 30 years
+
+int64_t count_of(const SortedJson& object, const char* key, int64_t low, int64_t high) {
+    const int64_t value = whole_number(object.at(key));
+    if (value < low || value > high)
+        throw JsonError(fmt::format("{}: expected {} to {}, got {}", key, low, high, value));
+    return value;
+}
+
+double number_of(const SortedJson& object, const char* key, double low) {
+    const double value = object.at(key).get<double>();
+    if (!(value >= low && value <= kMostMicroseconds))
+        throw JsonError(fmt::format("{}: expected {:g} to {:g}, got {:g}", key, low, kMostMicroseconds, value));
+    return value;
+}
+
+std::string text_of(const SortedJson& object, const char* key) {
+    constexpr size_t kLongest = 1000;
+    const auto& text = object.at(key).get_ref<const std::string&>();
+    if (text.size() > kLongest)
+        throw JsonError(fmt::format("{}: a text of {} bytes, at most {}", key, text.size(), kLongest));
+    return text;
+}
+
 int process_of(const SortedJson& event) {
-    return static_cast<int>(whole_number(event.at("pid")));
+    return static_cast<int>(count_of(event, "pid", 0, INT32_MAX));
 }
 
 int thread_of(const SortedJson& event) {
-    return static_cast<int>(whole_number(event.value("tid", SortedJson(0))));
+    return event.contains("tid") ? static_cast<int>(count_of(event, "tid", INT32_MIN, INT32_MAX)) : 0;
 }
 
 void add_metadata(const SortedJson& event, Trace& trace,
                   std::map<std::pair<int, int>, std::string>& streams) {
     const int rank = process_of(event), thread = thread_of(event);
-    const std::string name = event.at("name");
-    if (name == "process_name") trace.ranks[rank] = event.at("args").at("name");
-    if (name == "thread_name") streams[{rank, thread}] = event.at("args").at("name");
-    if (name == "clock") trace.clock_error_us[rank] = event.at("args").at("error_us");
+    const std::string name = text_of(event, "name");
+    if (name == "process_name") trace.ranks[rank] = text_of(event.at("args"), "name");
+    if (name == "thread_name") streams[{rank, thread}] = text_of(event.at("args"), "name");
+    if (name == "clock") trace.clock_error_us[rank] = number_of(event.at("args"), "error_us", 0);
 }
 
 TraceSpan span_of(const SortedJson& event, const std::map<std::pair<int, int>, std::string>& streams) {
@@ -37,16 +64,16 @@ TraceSpan span_of(const SortedJson& event, const std::map<std::pair<int, int>, s
     span.rank = process_of(event);
     const auto stream = streams.find({span.rank, thread_of(event)});
     if (stream != streams.end()) span.stream = stream->second;
-    span.label = event.at("name");
+    span.label = text_of(event, "name");
     span.communicates = event.value("cat", "") == "communication";
-    span.begin_ms = event.at("ts").get<double>() * 1e-3;
-    span.end_ms = span.begin_ms + event.at("dur").get<double>() * 1e-3;
+    span.begin_ms = number_of(event, "ts", -kMostMicroseconds) * 1e-3;
+    span.end_ms = span.begin_ms + number_of(event, "dur", 0) * 1e-3;
     if (!event.contains("args")) return span;
     const SortedJson& args = event.at("args");
-    span.step = whole_number(args.value("step", SortedJson(-1)));
-    span.phase = args.value("phase", "");
-    span.bucket = args.value("bucket", "");
-    span.bytes = whole_number(args.value("bytes", SortedJson(0)));
+    if (args.contains("step")) span.step = count_of(args, "step", -1, INT64_MAX - 1);
+    if (args.contains("phase")) span.phase = text_of(args, "phase");
+    if (args.contains("bucket")) span.bucket = text_of(args, "bucket");
+    if (args.contains("bytes")) span.bytes = count_of(args, "bytes", 0, kMostBytesSent);
     return span;
 }
 
@@ -60,11 +87,11 @@ std::vector<int64_t> Trace::steps(int rank) const {
 }
 
 Trace read_trace(const std::string& path) {
-    std::ifstream file(path);
-    if (!file) throw_data("{}: the trace cannot be read", path);
     Trace trace;
+    const std::string text = read_text_file(path, kMostTraceBytes);
     try {
-        const SortedJson events = SortedJson::parse(file).at("traceEvents");
+        const auto json = parse_json<SortedJson>(text, {.bytes = kMostTraceBytes});
+        const auto& events = json.at("traceEvents").get_ref<const SortedJson::array_t&>();
         std::map<std::pair<int, int>, std::string> streams;
         for (const SortedJson& event : events)
             if (event.at("ph") == "M") add_metadata(event, trace, streams);
