@@ -80,7 +80,7 @@ void write_and_rename(const std::string& temporary, const std::string& path,
 }  // namespace
 
 Shard::Shard(const std::string& path) : path_(path) {
-    const FileDescriptor file(path, O_RDONLY);
+    const FileDescriptor file(path, O_RDONLY | O_NONBLOCK);  // a named pipe would wait for its writer
     if (file.get() < 0) throw_data("{}: cannot open shard: {}", path, errno_text());
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) throw_data("{}: fstat failed: {}", path, errno_text());

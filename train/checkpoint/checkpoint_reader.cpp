@@ -10,6 +10,7 @@
 #include "data/json_text.h"
 #include "data/text_file.h"
 #include "kernels/device/error.h"
+#include "train/checkpoint/problem_list.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/checkpoint/state_pieces.h"
 
@@ -143,23 +144,22 @@ void CheckpointReader::check_covered(const CheckpointTensor& tensor) const {
 void CheckpointReader::expect_tensors(const std::vector<CheckpointTensor>& expected) const {
     std::map<std::string, const CheckpointTensor*> actual;
     for (const CheckpointTensor& tensor : info_.tensors) actual[tensor.name] = &tensor;
-    std::string problems;
-    const auto problem = [&](const std::string& text) { problems += (problems.empty() ? "" : "; ") + text; };
+    ProblemList problems;
     for (const CheckpointTensor& tensor : expected) {
         const auto found = actual.find(tensor.name);
         if (found == actual.end()) {
-            problem("missing tensor " + tensor.name);
+            problems.add("missing tensor " + tensor.name);
             continue;
         }
         const auto& [name, shape, dtype] = *found->second;
         if (shape != tensor.shape)
-            problem(fmt::format("{} is {}, expected {}", name, text_of(shape), text_of(tensor.shape)));
+            problems.add(fmt::format("{} is {}, expected {}", name, text_of(shape), text_of(tensor.shape)));
         if (dtype != tensor.dtype)
-            problem(fmt::format("{} is {}, expected {}", name, name_of(dtype), name_of(tensor.dtype)));
+            problems.add(fmt::format("{} is {}, expected {}", name, name_of(dtype), name_of(tensor.dtype)));
         actual.erase(found);
     }
-    for (const auto& [name, tensor] : actual) problem("unknown tensor " + name);
-    if (!problems.empty()) throw_data("{} does not fit the config's model: {}", folder_, problems);
+    for (const auto& [name, tensor] : actual) problems.add("unknown tensor " + shown_text(name));
+    if (problems.any()) throw_data("{} does not fit the config's model: {}", folder_, problems.text());
 }
 
 void CheckpointReader::read(const std::string& tensor, const TensorBox& box, void* values) const {

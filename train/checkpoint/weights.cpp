@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "data/text_file.h"
+#include "train/checkpoint/problem_list.h"
 #include "train/checkpoint/safetensors.h"
 
 namespace speedrun {
@@ -44,10 +46,9 @@ void load_weights(const std::string& folder, const ParameterTable& table, Parame
 
 void load_weights_file(const std::string& path, const ParameterTable& table, ParameterStore& parameters) {
     const std::vector<NamedTensor> tensors = read_safetensors(path);
-    std::string problems;
-    const auto problem = [&](const std::string& text) { problems += (problems.empty() ? "" : "; ") + text; };
+    ProblemList problems;
     for (const NamedTensor& tensor : tensors) {
-        if (!table.contains(tensor.name)) problem("unknown tensor " + tensor.name);
+        if (!table.contains(tensor.name)) problems.add("unknown tensor " + shown_text(tensor.name));
     }
     for (const Parameter& p : table.all()) {
         const NamedTensor* found = nullptr;
@@ -55,15 +56,15 @@ void load_weights_file(const std::string& path, const ParameterTable& table, Par
             if (tensor.name == p.name) found = &tensor;
         }
         if (!found) {
-            problem("missing tensor " + p.name);
+            problems.add("missing tensor " + p.name);
         } else if (found->shape != p.shape || found->dtype != DType::f32) {
-            problem(fmt::format("{} is {} {}, expected f32 {}", p.name, name_of(found->dtype),
+            problems.add(fmt::format("{} is {} {}, expected f32 {}", p.name, name_of(found->dtype),
                                 shape_text(found->shape), shape_text(p.shape)));
         } else {
             parameters.assign(p, reinterpret_cast<const float*>(found->bytes.data()));
         }
     }
-    if (!problems.empty()) throw_data("{} does not fit the config's model: {}", path, problems);
+    if (problems.any()) throw_data("{} does not fit the config's model: {}", path, problems.text());
 }
 
 }  // namespace speedrun

@@ -76,6 +76,8 @@ class Sampler {
 }  // namespace
 
 int run_sample(const SampleOptions& options) {
+    if (!(options.temperature >= 0) || !std::isfinite(options.temperature))
+        throw_usage("--temperature {}: expected 0 or more", options.temperature);
     const FinishedRun run = open_finished_run(options.run, options.settings, true);
     const std::vector<std::string> files = expand_globs(run.config.data.val);
     const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});

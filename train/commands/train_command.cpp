@@ -267,6 +267,10 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         if (!device_world.note.empty()) say(device_world.note);
         for (const std::string& message : point.messages) say("warning: " + message);
         say(header(config, ranks, *runtime, table, folder.path()));
+        if (const std::string warning = trainer.cut_trace_window(); !warning.empty()) {
+            say("warning: " + warning);
+            if (speaks && options.quiet) std::fprintf(stderr, "warning: %s\n", warning.c_str());
+        }
         for (const std::string& what : parts_that_cannot_learn(config.model)) say("warning: " + what);
         if (point.reader) say(resume_line(*point.reader, name_of(runtime->real())));
         folder.log("memory\n" + runtime->device().memory().print());

@@ -143,7 +143,6 @@ std::string Trainer::problem() const {
 
 RunSummary Trainer::run() {
     PrefetchedBatches batches(*prefetcher_);
-    check_trace_window();
     start_clock();
     try {
         for (int64_t step = first_step_;
@@ -243,17 +242,14 @@ void Trainer::validate(int64_t step) {
     progress_->validation(made);
 }
 
-void Trainer::check_trace_window() {
-    const int64_t steps = config_.schedule.total_steps();
-    if (options_.trace_first < 0) return;
-    if (options_.trace_first < steps && options_.trace_last >= first_step_) {
-        options_.trace_first = std::max(options_.trace_first, first_step_);
-        return;
-    }
-    report(fmt::format("--trace {}:{}: this run has steps {} to {}, no trace.json is written",
-                       options_.trace_first, options_.trace_last, first_step_, steps - 1),
-           true);
-    options_.trace_first = -1;
+std::string Trainer::cut_trace_window() {
+    const int64_t steps = config_.schedule.total_steps(), first = options_.trace_first;
+    if (first < 0) return "";
+    const bool has_steps = first < steps && options_.trace_last >= first_step_;
+    options_.trace_first = has_steps ? std::max(first, first_step_) : -1;
+    return has_steps ? ""
+                     : fmt::format("--trace {}:{}: this run has steps {} to {}, no trace.json is written", first,
+                                   options_.trace_last, first_step_, steps - 1);
 }
 
 // The timeline is switched on and off between steps, while nothing is in flight.

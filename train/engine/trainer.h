@@ -48,6 +48,8 @@ class Trainer {
     // What could not be written while training went on; of the run folder's own files, the first rank
     // knows. Empty: nothing.
     std::string problem() const;
+    // Before run(): cuts the window of the trace to the run's steps. Returns a warning if none is left.
+    std::string cut_trace_window();
 
   private:
     int64_t resume(const CheckpointReader* from);  // the first step to run
@@ -58,7 +60,6 @@ class Trainer {
     void validate(int64_t step);  // outside the clock
     void start_clock();
     void stop_clock();
-    void check_trace_window();  // warns of a window outside of the run
     void trace(int64_t step);
     bool signalled() const { return options_.stop_signal && options_.stop_signal->load() != 0; }
     // Alone we end at once. Many ranks have to end at the same step: one whose result says so, see collect().

@@ -10,6 +10,7 @@
 
 #include "data/text_file.h"
 #include "kernels/device/error.h"
+#include "train/checkpoint/problem_list.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/hf/hf_config.h"
 #include "train/hf/hf_names.h"
@@ -111,18 +112,19 @@ class Tensors {
     }
     void expect_nothing_else() {
         for (const auto& [name, tensor] : tensors_) problem("unknown tensor " + shown_text(tensor.name));
-        if (!problems_.empty()) throw_data("{} is not the model of its config.json: {}", path_, problems_);
+        if (problems_.any())
+            throw_data("{} is not the model of its config.json: {}", path_, problems_.text());
     }
 
   private:
     std::vector<float> problem(const std::string& text) {
-        problems_ += (problems_.empty() ? "" : "; ") + text;
+        problems_.add(text);
         return {};
     }
 
     const std::string& path_;
     std::map<std::string, NamedTensor> tensors_;
-    std::string problems_;
+    ProblemList problems_;
 };
 
 }  // namespace
