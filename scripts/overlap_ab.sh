@@ -126,7 +126,7 @@ done
     echo "$ranks ranks, $config, network: $latency us per collective and $bandwidth GB/s out of each rank; $rounds runs of"
     echo "$((steps - 2)) timed steps of each variant in turns; medians over all steps, of rank 0."
     echo
-    echo "| launch | step order | step ms | exposed after backward ms | in collectives ms | idle beside them ms | hidden |"
+    echo "| launch | step order | step ms | exposed ms | in collectives ms | idle beside them ms | hidden |"
     echo "|---|---|---|---|---|---|---|"
     for variant in $variants; do
         set +f

@@ -41,11 +41,14 @@ class GraphCapture {
     // Work for streams other than compute that follows what compute has been given so far: done at once, or
     // at each launch of what is being captured. It must hold for every launch.
     void on_others(std::function<void()> work);
-    // Compute waits for an event that other streams record. Inlined, so that the wait is its caller's: the
-    // test of the engine's waits removes them caller by caller.
-    [[gnu::always_inline]] void await(const Event& event) {
-        if (!others_.empty()) cut();
-        compute_.wait(event);
+    // Calls wait(), which makes compute wait for events of other streams. During a capture, wait() is captured, or called before
+    // the next graph at each launch if other streams have work since the last graph began. It must be valid for every launch.
+    // Inlined, so that the wait belongs to its caller: missing_waits_test removes waits caller by caller.
+    template <class Wait>
+    [[gnu::always_inline]] void await(const Wait& wait) {
+        if (others_.empty()) return wait();
+        others_.emplace_back(wait);
+        cut();
     }
 
   private:

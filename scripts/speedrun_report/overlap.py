@@ -10,10 +10,9 @@ from .runs import Run
 
 @dataclass
 class Overlap:
-    """Of rank 0, in ms per step. They count different things:
-    "metrics", over all steps: exposed is what the device waited for reductions after backward had ended; a gather
-    for which the next forward waits is not in it.
-    "trace", over the traced steps: exposed is all communication beside which the compute stream stood still."""
+    """Of rank 0, in ms per step, by one definition of exposed (train/trace/intervals.h).
+    "metrics", over all steps: by time stamps around waits and collectives.
+    "trace", over the traced steps: by the spans of the trace."""
 
     run: Run
     source: str
@@ -47,11 +46,12 @@ def overlap_of_trace(run: Run, binary: Path) -> Overlap | None:
         raise ValueError(str(error)) from None
     if done.returncode != 0:
         raise ValueError(done.stderr.strip() or f"{binary} trace: exit {done.returncode}")
-    total = json.loads(done.stdout)["total"]
+    traced = json.loads(done.stdout)
+    total = traced["total"]
     communication = total["reduce_ms"] + total["gather_ms"]
     if communication <= 0:
         return None
-    return Overlap(run, "trace", communication, total["exposed_ms"])
+    return Overlap(run, "trace", communication, traced["stalled_ms"])
 
 
 def overlaps_of(runs: list[Run], binary: Path | None) -> tuple[list[Overlap], list[str]]:

@@ -155,8 +155,8 @@ def write_page(collection: Collection, title: str, out: Path, binary: Path | Non
         ),
         _section(
             "Where the time went",
-            "Mean training time of a run. The optimizer is what it takes after backward has ended; "
-            "exposed communication is what the device waited for; the host's wait for data may be hidden behind computing.",
+            "Mean training time of a run. The optimizer is what compute waits for it; "
+            "exposed communication is what compute waits for collectives; the host's wait for data may be hidden behind computing.",
             _chart("where", "Training time by part, one bar per config"),
         ),
     ]
@@ -165,9 +165,8 @@ def write_page(collection: Collection, title: str, out: Path, binary: Path | Non
         body.append(
             _section(
                 "Overlap of communication",
-                "Of rank 0. <i>metrics</i>: over all steps; exposed is what the device "
-                "waited for reductions after backward. <i>trace</i>: over the traced steps; exposed is all "
-                "communication, gathers too, beside which the device computed nothing.",
+                "Of rank 0: exposed is the time in which compute waits, a collective runs and the optimizer does not work. "
+                "<i>metrics</i>: over all steps, by time stamps. <i>trace</i>: over the traced steps, by their spans.",
                 _chart("overlap", "Communication per step, hidden and exposed, one bar per run"),
             )
         )

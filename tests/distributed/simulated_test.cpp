@@ -110,18 +110,27 @@ TEST_F(VirtualTimeTest, CollectiveBeginsWithItsLastMember) {
     });
 }
 
-// On the real clock, which load can only make longer: what a communicator says of its time is at least what
-// the network took.
-TEST(SimulatedWorldTest, NetworkTimeIsBusyTime) {
+// On the real clock, which load can only make longer: the time that is measured is at least that of the network.
+TEST(SimulatedWorldTest, NetworkTimeIsTimeOfCollectives) {
     run_ranks(2, [](World& threads) {
         const auto world = make_simulated_world(threads, {{10e-3, 0}, 0, 1});
         const auto communicator =
             world->connect("gradients", Mesh({1, 2, 1, 1}).group(world->rank(), {Axis::shard}));
         CpuDevice device(1);
         const auto stream = device.create_stream("reduce");
+        ExposureMeter meter(device);
+        communicator->time_by(&meter, ExposureMeter::Kind::collective);
+        const auto now = device.create_event(EventKind::timed);
+        communicator->barrier(*stream);  // not timed
+        meter.turn(true);
         for (int call = 0; call < 2; ++call) communicator->barrier(*stream);
+        stream->record(*now);
         stream->synchronize();
-        EXPECT_GE(communicator->counts()[static_cast<size_t>(Collective::barrier)].busy_ns, 20'000'000);
+        constexpr double kLong = 1e6;
+        const double ms = meter.measure(*now, kLong, {0, kLong}, {0, 0}).collectives;
+        EXPECT_GE(ms, 20);
+        EXPECT_DOUBLE_EQ(meter.measure(*now, 2 * kLong, {kLong, 2 * kLong}, {0, 0}).collectives, 0)
+            << "counted before";
     });
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "train/comm/even_split.h"
+#include "train/comm/host_task.h"
 #include "train/comm/ordered_sum.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -139,7 +140,7 @@ class ThreadCommunicator final : public Communicator {
 
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
-        run_on_host(call.kind, name_of(call.kind), stream, [this, call] { run(call); });
+        enqueue_on_host(stream, name_of(call.kind), [this, call] { run(call); });
     }
 
     void run(const CollectiveCall& call) {

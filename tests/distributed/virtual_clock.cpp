@@ -34,7 +34,7 @@ class ClockedCommunicator final : public Communicator {
             return Tensor(times, DType::f32, {2 * count});
         };
         times_->all_gather(words(arrived_.data(), times_->size()), words(&own_, 1), stream);
-        enqueue_on_host(stream, "begin",
+        enqueue_on_host(stream, "barrier",
                         [this] { now = *std::max_element(arrived_.begin(), arrived_.end()); });
         inner_->count_and_enqueue(call, stream);
     }

@@ -116,7 +116,7 @@ class ReportTest(unittest.TestCase):
         traced = json.loads(
             subprocess.run([BINARY, "trace", str(self.logs / "sharded"), "--json"], capture_output=True, check=True).stdout
         )
-        self.assertAlmostEqual(exposed["x"][1], traced["total"]["exposed_ms"], delta=1e-4)
+        self.assertAlmostEqual(exposed["x"][1], traced["stalled_ms"], delta=1e-4)
 
     def test_differences_are_the_keys_that_differ(self):
         rows = {row[0]: row[1:] for row in self.page.tables["differences"][1:]}

@@ -139,6 +139,20 @@ expect 0 "^result: done" ranks 2 train tiny.json --name slow --set batch.microba
 [ "$(number two val_loss)" = "$(number slow val_loss)" ] || fail "the simulated network changed the loss"
 awk -v ms="$(number slow comm_ms)" 'BEGIN { exit !(ms > 20 * 3 * 3) }' || fail "20 steps on the simulated network took $(number slow comm_ms) ms of it"
 
+# Parts of each step add up, and exposed communication is at most all communication.
+parts() {
+    sed -n 's/.*"step_ms":\([^,]*\),.*"optimizer_ms":\([^,]*\),.*"comm_exposed_ms":\([^,]*\),"comm_ms":\([^,]*\),.*/\1 \2 \3 \4/p' "logs/$1/metrics.jsonl" |
+        awk '{ n++; if ($2 < -1e-6 || $3 < 0 || $3 > $4 + 1e-6 || $2 + $3 > $1 + 1e-6) bad = bad "\n" $0 } END { if (bad != "" || n < 1) { print n " steps, bad:" bad; exit 1 } }' ||
+        fail "$1: step_ms, optimizer_ms, comm_exposed_ms, comm_ms do not fit"
+    awk -v e="$(number "$1" comm_exposed_ms)" -v o="$(number "$1" optimizer_ms)" -v c="$(number "$1" comm_ms)" -v t="$(number "$1" train_ms)" 'BEGIN { exit !(e <= c + 1e-6 && e + o <= t) }' ||
+        fail "$1: the summary's parts do not fit"
+}
+for strategy in ddp zero1 zero3; do
+    expect 0 "^result: done" ranks 2 train tiny.json --name "unclipped_$strategy" --set optimizers.clip=0 --set parallel.strategy=$strategy --set batch.microbatch_tokens=128 --set precision=f32
+    parts "unclipped_$strategy"
+done
+for run in two context ring tensor_false tensor_true all_axes slow; do parts $run; done
+
 # Divergence: all ranks find it at the same step.
 expect 4 "diverged at step" ranks 2 train tiny.json --name wild --set batch.microbatch_tokens=128 --set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000
 once "error: diverged"

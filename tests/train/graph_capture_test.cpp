@@ -24,6 +24,9 @@ class GraphCaptureTest : public ::testing::Test {
             other_->record(*done_);
         });
     }
+    void await_done() {
+        capture_.await([this] { compute_->wait(*done_); });
+    }
     std::string launch(const CapturedGraphs& captured) {
         happened_.clear();
         captured.launch(*compute_);
@@ -57,15 +60,15 @@ TEST_F(GraphCaptureTest, CapturesInsteadOfDoing) {
 TEST_F(GraphCaptureTest, IsCutWhereComputeWaitsForOthers) {
     const auto captured = capture_.capture([&] {
         enqueue(*compute_, 'a');
-        capture_.await(*done_);  // of the launch before
+        await_done();  // waits for the previous launch
         enqueue(*compute_, 'b');
         other_work('c');
-        capture_.await(*done_);
+        await_done();
         enqueue(*compute_, 'd');
-        capture_.await(*done_);
+        await_done();
         enqueue(*compute_, 'e');
         other_work('f');
-        capture_.await(*done_);
+        await_done();
         enqueue(*compute_, 'g');
     });
     EXPECT_EQ(captured->num_graphs(), 3u);
@@ -75,7 +78,7 @@ TEST_F(GraphCaptureTest, IsCutWhereComputeWaitsForOthers) {
 TEST_F(GraphCaptureTest, WithoutCaptureThingsHappenAtOnce) {
     enqueue(*compute_, 'a');
     other_work('b');
-    capture_.await(*done_);
+    await_done();
     enqueue(*compute_, 'c');
     compute_->synchronize();
     EXPECT_EQ(happened_, "abc");
@@ -84,7 +87,7 @@ TEST_F(GraphCaptureTest, WithoutCaptureThingsHappenAtOnce) {
 TEST_F(GraphCaptureTest, WhatTheBodyThrowsEndsTheCapture) {
     EXPECT_THROW(capture_.capture([&] {
         other_work('a');
-        capture_.await(*done_);
+        await_done();
         throw_data("no more tokens");
     }),
                  Error);

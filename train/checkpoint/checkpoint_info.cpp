@@ -94,6 +94,7 @@ Json json_of(const MeasuredTimes& times) {
             {"data_ms", times.data_ms},
             {"optimizer_ms", times.optimizer_ms},
             {"comm_exposed_ms", times.comm_exposed_ms},
+            {"comm_ms", times.comm_ms},
             {"time_to_target_ms", times.time_to_target_ms ? Json(*times.time_to_target_ms) : Json(nullptr)}};
 }
 
@@ -104,6 +105,7 @@ MeasuredTimes times_of(const Json& json) {
     times.data_ms = ms("data_ms");
     times.optimizer_ms = ms("optimizer_ms");
     times.comm_exposed_ms = number_between(json, "comm_exposed_ms", -kMostMs, kMostMs);
+    if (json.contains("comm_ms")) times.comm_ms = ms("comm_ms");  // older checkpoints lack it
     if (!json.at("time_to_target_ms").is_null()) times.time_to_target_ms = ms("time_to_target_ms");
     return times;
 }

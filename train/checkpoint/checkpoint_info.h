@@ -43,7 +43,7 @@ struct CheckpointFile {
 
 // Times depend on the machine; everything else in a checkpoint depends on config, data and mesh alone.
 struct MeasuredTimes {
-    double train_ms = 0, data_ms = 0, optimizer_ms = 0, comm_exposed_ms = 0;
+    double train_ms = 0, data_ms = 0, optimizer_ms = 0, comm_exposed_ms = 0, comm_ms = 0;
     std::optional<double> time_to_target_ms;
 };
 

@@ -21,7 +21,6 @@ CollectiveCounts operator+(const CollectiveCounts& a, const CollectiveCounts& b)
     for (size_t i = 0; i < sum.size(); ++i) {
         sum[i].calls += b[i].calls;
         sum[i].bytes_sent += b[i].bytes_sent;
-        sum[i].busy_ns += b[i].busy_ns;
     }
     return sum;
 }
@@ -31,7 +30,6 @@ CollectiveCounts operator-(const CollectiveCounts& a, const CollectiveCounts& b)
     for (size_t i = 0; i < difference.size(); ++i) {
         difference[i].calls -= b[i].calls;
         difference[i].bytes_sent -= b[i].bytes_sent;
-        difference[i].busy_ns -= b[i].busy_ns;
     }
     return difference;
 }

@@ -42,7 +42,6 @@ struct NetworkModel {
 struct CollectiveCount {
     int64_t calls = 0;       // enqueued
     int64_t bytes_sent = 0;  // by this rank, counted where they are sent
-    int64_t busy_ns = 0;     // from begin to end, waiting for the other ranks included
 };
 using CollectiveCounts = std::array<CollectiveCount, kNumCollectives>;  // by Collective
 CollectiveCounts operator+(const CollectiveCounts& a, const CollectiveCounts& b);

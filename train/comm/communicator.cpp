@@ -1,7 +1,6 @@
 #include "train/comm/communicator.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "data/sha256.h"
@@ -127,7 +126,8 @@ void Communicator::barrier(Stream& stream) {
 
 void Communicator::count_and_enqueue(const CollectiveCall& call, Stream& stream) {
     ++calls_[static_cast<size_t>(call.kind)];
-    enqueue(call, stream);
+    if (!meter_) return enqueue(call, stream);
+    meter_->time(timed_as_, stream, [&] { enqueue(call, stream); });
 }
 
 int64_t Communicator::sent_bytes(const CollectiveCall& call) const {
@@ -139,8 +139,7 @@ int64_t Communicator::sent_bytes(const CollectiveCall& call) const {
 
 CollectiveCounts Communicator::counts() const {
     CollectiveCounts counts;
-    for (size_t i = 0; i < counts.size(); ++i)
-        counts[i] = {calls_[i].load(), sent_[i].load(), busy_ns_[i].load()};
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] = {calls_[i].load(), sent_[i].load()};
     return counts;
 }
 
@@ -149,17 +148,6 @@ void Communicator::count_at(CollectiveCounts& into, std::vector<const Communicat
         into = {};
         for (const Communicator* communicator : all)
             if (communicator) into = into + communicator->counts();
-    });
-}
-
-void Communicator::run_on_host(Collective kind, const char* label, Stream& stream,
-                               std::function<void()> work) {
-    enqueue_on_host(stream, label, [this, kind, work = std::move(work)] {
-        using Clock = std::chrono::steady_clock;
-        const auto begin = Clock::now();
-        work();
-        busy_ns_[static_cast<size_t>(kind)] +=
-            std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
     });
 }
 

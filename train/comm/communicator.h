@@ -22,6 +22,7 @@
 #include "kernels/device/error.h"
 #include "train/comm/collective.h"
 #include "train/comm/mesh.h"
+#include "train/trace/exposure.h"
 
 namespace speedrun {
 
@@ -90,7 +91,13 @@ class Communicator {
     // For communicators that wrap another: a call whose arguments were checked.
     void count_and_enqueue(const CollectiveCall& call, Stream& stream);
 
-    // By kind of collective. Calls count when enqueued, bytes and time when sent: exact after the stream is
+    // Sets the meter that times later collectives; null: none. The meter must outlive them.
+    void time_by(ExposureMeter* meter, ExposureMeter::Kind kind) {
+        meter_ = meter;
+        timed_as_ = kind;
+    }
+
+    // Counts by kind of collective. Calls count when enqueued, bytes when sent: exact after the stream is
     // synchronised.
     virtual CollectiveCounts counts() const;
     // `into` <- the sum of the counts of these (null: none) as of all that is enqueued on the stream so far,
@@ -102,13 +109,13 @@ class Communicator {
     // Bytes that this member sends to others in an all_to_all.
     int64_t sent_bytes(const CollectiveCall& call) const;
     void count_sent(Collective kind, int64_t bytes) { sent_[static_cast<size_t>(kind)] += bytes; }
-    // For implementations on host memory: runs the work on the stream's own thread, and counts its time.
-    void run_on_host(Collective kind, const char* label, Stream& stream, std::function<void()> work);
 
   private:
     const std::string name_;
     const Group group_;
-    std::array<std::atomic<int64_t>, kNumCollectives> calls_{}, sent_{}, busy_ns_{};
+    ExposureMeter* meter_ = nullptr;
+    ExposureMeter::Kind timed_as_ = ExposureMeter::Kind::collective;
+    std::array<std::atomic<int64_t>, kNumCollectives> calls_{}, sent_{};
 };
 
 struct WorldOptions {

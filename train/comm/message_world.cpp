@@ -9,6 +9,7 @@
 
 #include "train/comm/even_split.h"
 #include "train/comm/host_cores.h"
+#include "train/comm/host_task.h"
 #include "train/comm/ordered_sum.h"
 #include "train/comm/peer_watch.h"
 #include "train/comm/text_gather.h"
@@ -33,7 +34,7 @@ class MessageCommunicator final : public Communicator {
 
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
-        run_on_host(call.kind, name_of(call.kind), stream, [this, call] { run(call); });
+        enqueue_on_host(stream, name_of(call.kind), [this, call] { run(call); });
     }
 
     void run(const CollectiveCall& call) {

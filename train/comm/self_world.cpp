@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "train/comm/host_task.h"
+
 namespace speedrun {
 
 namespace {
@@ -22,7 +24,7 @@ class SelfCommunicator final : public Communicator {
     }
 
     void enqueue(const CollectiveCall& call, Stream& stream) override {
-        run_on_host(call.kind, name_of(call.kind), stream, [call] {
+        enqueue_on_host(stream, name_of(call.kind), [call] {
             if (call.kind == Collective::all_to_all) return exchange(call);
             if (call.output != call.input)
                 std::memcpy(call.output, call.input, static_cast<size_t>(call.count * size_of(call.dtype)));

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "kernels/device/philox.h"
+#include "train/comm/host_task.h"
 
 namespace speedrun {
 
@@ -16,20 +17,14 @@ class SimulatedCommunicator final : public Communicator {
           pass_time_(std::move(pass_time)),
           counter_(counter) {}
 
-    // Calls and bytes are the other communicator's, time is both.
-    CollectiveCounts counts() const override {
-        CollectiveCounts counts = inner_->counts();
-        const CollectiveCounts asleep = Communicator::counts();
-        for (size_t i = 0; i < counts.size(); ++i) counts[i].busy_ns += asleep[i].busy_ns;
-        return counts;
-    }
+    CollectiveCounts counts() const override { return inner_->counts(); }
 
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
         inner_->count_and_enqueue(call, stream);
         // Asleep after the exchange, not before: a collective begins when its last member comes.
         const std::chrono::duration<double> wait(seconds(call));
-        run_on_host(call.kind, "network", stream, [this, wait] { pass_time_(wait); });
+        enqueue_on_host(stream, "network", [this, wait] { pass_time_(wait); });
     }
 
     double seconds(const CollectiveCall& call) {

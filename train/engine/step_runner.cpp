@@ -1,7 +1,6 @@
 #include "train/engine/step_runner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <set>
@@ -67,16 +66,17 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
     check_copies();
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), updates_.statistics().host_bytes());
-        slot.backward_done = runtime.device().create_event(EventKind::timed);
-        slot.reduce_done =
-            runtime.device().create_event(ranks.size() > 1 ? EventKind::timed : EventKind::order);
-        slot.step_done = runtime.device().create_event(EventKind::timed);
+        for (auto* event : {&slot.begun, &slot.backward_done, &slot.step_done})
+            *event = runtime.device().create_event(EventKind::timed);
+        slot.reduce_done = runtime.device().create_event();
         for (auto* count : {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange, &slot.values})
             count->done = runtime.device().create_event();
     }
+    for (Communicator* values : {context_.get(), tensor_.get()})
+        if (values) values->time_by(&reducer_.meter(), ExposureMeter::Kind::collective);
     for (const auto& model : models_) {
         model->observe(&updates_);
-        model->connect({.context = context_.get(), .tensor = tensor_.get()});
+        model->connect({.context = context_.get(), .tensor = tensor_.get(), .meter = &reducer_.meter()});
         model->scale_by(&updates_.scales());
     }
 }
@@ -161,6 +161,7 @@ void StepRunner::run_microbatch(size_t model, const UpdatePipeline::Microbatch& 
     const auto graph = use_graphs_ ? graphs_.find(key_of(model, microbatch, step_targets)) : graphs_.end();
     if (graph == graphs_.end()) return enqueue_model(model, microbatch, step_targets);
     updates_.begin_microbatch(microbatch);
+    if (microbatch.first) updates_.await_unit(0);  // waits within a graph are not timed
     graph->second->launch(runtime_.compute());
     gradients_.contributed();
 }
@@ -213,70 +214,14 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     slot.step = step;
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
     if (timeline_) timeline_->begin_step(step);
+    runtime_.compute().record(*slot.begun);
+    reducer_.meter().turn(true);
     wake_copies(step);
     updates_.scales().begin_step(step);
     slot.targets = run_microbatches(stage_of(step), step, source);
     enqueue_optimizer(slot, stop);
+    reducer_.meter().turn(false);
     ++enqueued_;
-}
-
-StepResult StepRunner::collect() {
-    if (uncollected() == 0) throw_internal("there is no step to collect");
-    Slot& slot = slots_[collected_ % slots_.size()];
-    slot.step_done->synchronize();
-    CollectiveCounts counts{};
-    for (const Reducer::Count* count :
-         {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange, &slot.values}) {
-        count->done->synchronize();
-        counts = counts + count->counts;
-    }
-    if (uncollected() == 1) runtime_.synchronize();  // also surfaces errors of the streams
-    ++collected_;
-
-    StepResult result;
-    result.step = slot.step;
-    result.lr_factor = slot.lr_factor;
-    result.loss = slot.loss();
-    result.grad_norm = slot.numbers().grad_norm();
-    result.stop = StopSignal::received(slot.numbers());
-    if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_divergence(slot);
-    result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
-    result.step_ms = result.clock_ms - last_clock_ms_;
-    result.optimizer_ms = slot.step_done->elapsed_ms_since(*slot.backward_done);
-    if (ranks_.size() > 1) result.comm_exposed_ms = slot.reduce_done->elapsed_ms_since(*slot.backward_done);
-    if (collected_ == snapshot_at_ + 1)
-        result.copy_stall_ms = std::max(0.0, copied_->elapsed_ms_since(*slot.backward_done));
-    last_clock_ms_ = result.clock_ms;
-    result.communication = counts - last_counts_;
-    last_counts_ = counts;
-    return result;
-}
-
-// Backward runs from the last parameter to the first, so the last one in the table whose gradient is bad was the first to be
-// so. A parameter that is itself not finite is the cause rather than a symptom and goes before.
-void StepRunner::report_divergence(const Slot& slot) {
-    runtime_.synchronize();
-    std::string culprit = "every gradient's norm is finite, but not that of all";
-    const BucketLayout& layout = updates_.layout();
-    for (const int id : layout.backward_order()) {
-        if (std::isfinite(slot.numbers().norm_term(id))) continue;
-        culprit = "first bad gradient: " + layout[id].name();
-        break;
-    }
-    for (const Parameter& p : model().table().all()) {
-        const double bad = updates_.count_nonfinite(p);
-        if (bad > 0) {
-            culprit = fmt::format("first bad parameter: {} ({:.0f} of {} values are not finite)", p.name, bad,
-                                  p.numel());
-            break;
-        }
-    }
-    throw Error(
-        ExitCode::diverged,
-        fmt::format(
-            "diverged at step {}: loss {}, gradient norm {}; {}. Lower the learning rate of its group or set "
-            "optimizers.clip.",
-            slot.step, slot.loss(), slot.numbers().grad_norm(), culprit));
 }
 
 void StepRunner::warm_up() {
@@ -377,6 +322,7 @@ void StepRunner::start_clock() {
     runtime_.synchronize();
     runtime_.compute().record(*clock_start_);
     last_clock_ms_ = 0;
+    reducer_.meter().clear();
     last_counts_ = reducer_.counts();
     for (const Communicator* values : value_communicators()) last_counts_ = last_counts_ + values->counts();
 }

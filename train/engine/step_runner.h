@@ -37,8 +37,9 @@ struct StepResult {
     double grad_norm = 0;  // global, before clipping
     double lr_factor = 0;
     double step_ms = 0;          // from the end of the step before (or clock start) to the end of this one
-    double optimizer_ms = 0;     // of that, after backward had ended
-    double comm_exposed_ms = 0;  // of that, until all gradients were reduced over the ranks
+    double optimizer_ms = 0;     // part of step_ms: compute waited, without comm_exposed_ms
+    double comm_exposed_ms = 0;  // part of step_ms: exposed(), see train/trace/intervals.h
+    double comm_ms = 0;          // sum of all collectives in the step; at least comm_exposed_ms
     CollectiveCounts communication{};  // of this rank, since the step before; its gathers are of this step
     double copy_stall_ms = 0;  // after backward had ended, until a snapshot of the step before was taken
     double clock_ms = 0;       // from the clock's start to the end of this step
@@ -129,7 +130,7 @@ class StepRunner final : public RunState {
         int64_t targets = 0;  // valid ones, of all ranks
         double lr_factor = 0;
         HostBuffer memory;
-        std::unique_ptr<Event> backward_done, reduce_done, step_done;
+        std::unique_ptr<Event> begun, backward_done, reduce_done, step_done;
         Reducer::Counts counts;  // since the ranks connected
         Reducer::Count values;   // of those between nodes of the model
 
@@ -169,6 +170,7 @@ class StepRunner final : public RunState {
     void warm_up_validation();
     void capture_graphs(const RunStage& stage);
     void enqueue_optimizer(Slot& slot, bool stop);
+    void add_parts(const Slot& slot, StepResult& result);
     [[noreturn]] void report_divergence(const Slot& slot);
 
     const Config config_;

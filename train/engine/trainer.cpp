@@ -90,6 +90,7 @@ int64_t Trainer::resume(const CheckpointReader* from) {
     summary_.data_ms = info.measured.data_ms;
     summary_.optimizer_ms = info.measured.optimizer_ms;
     summary_.comm_exposed_ms = info.measured.comm_exposed_ms;
+    summary_.comm_ms = info.measured.comm_ms;
     summary_.time_to_target_ms = info.measured.time_to_target_ms;
     return step;
 }
@@ -126,6 +127,7 @@ CheckpointInfo Trainer::checkpoint_info() const {
                      .data_ms = summary_.data_ms,
                      .optimizer_ms = summary_.optimizer_ms,
                      .comm_exposed_ms = summary_.comm_exposed_ms,
+                     .comm_ms = summary_.comm_ms,
                      .time_to_target_ms = summary_.time_to_target_ms};
     return info;
 }
@@ -190,12 +192,12 @@ void Trainer::collect() {
     metrics.step_ms = result.step_ms;
     metrics.train_ms = clock_.finished_ms() + result.clock_ms;
     metrics.comm_exposed_ms = result.comm_exposed_ms;
+    metrics.comm_ms = result.comm_ms;
     for (size_t kind = 0; kind < result.communication.size(); ++kind) {
         const CollectiveCount& count = result.communication[kind];
-        metrics.comm_ms += static_cast<double>(count.busy_ns) * 1e-6;
         if (count.bytes_sent > 0) metrics.bytes[name_of(static_cast<Collective>(kind))] = count.bytes_sent;
     }
-    metrics.optimizer_ms = result.optimizer_ms - result.comm_exposed_ms;
+    metrics.optimizer_ms = result.optimizer_ms;
     metrics.data_ms = prefetcher_->wait_ms() - waited_ms_;
     metrics.checkpoint_stall_ms = result.copy_stall_ms + checkpointer_.take_wait_ms();
     metrics.tokens = config_.tokens_before(result.step + 1);

@@ -35,15 +35,16 @@ using OptionalNumber = std::optional<double>;        // null in the file where t
     X(int64_t, tokens, last, "", "tokens", "trained on so far")
 #define SPEEDRUN_OPTIMIZER_METRIC(X)                                                                         \
     X(double, optimizer_ms, sum, "ms", "optimizer after backward",                                           \
-      "from the end of backward to the end of the step, without comm_exposed_ms")
+      "compute waited, without comm_exposed_ms: for the optimizer's steps and the latency of events")
 #define SPEEDRUN_DATA_METRIC(X)                                                                              \
     X(double, data_ms, sum, "ms", "host waited for data",                                                    \
       "what the host waited for batches, while the device may have been at work")
 // Both files show these in this order; the three above have places of their own.
 #define SPEEDRUN_SUMMED_METRICS(X)                                                                           \
     X(double, comm_exposed_ms, sum, "ms", "communication exposed",                                           \
-      "from the end of backward until all gradients were reduced over the ranks")                            \
-    X(double, comm_ms, sum, "ms", "communication in all", "time in collectives, beside computing or not")    \
+      "compute waited while a collective ran and the optimizer did not work")                                \
+    X(double, comm_ms, sum, "ms", "communication in all",                                                    \
+      "sum of all collectives within the step, exposed or hidden; at least comm_exposed_ms")                 \
     X(BytesByKind, bytes, sum, "bytes", "bytes sent", "what the first rank sent, by kind of collective")     \
     X(double, checkpoint_stall_ms, sum, "ms", "waited for checkpoints",                                      \
       "what the step waited for the checkpoint of the one before")
@@ -54,7 +55,8 @@ using OptionalNumber = std::optional<double>;        // null in the file where t
     X(double, loss, none, "nats/token", "loss", "mean over the step's targets")                              \
     X(double, grad_norm, none, "", "gradient norm", "of all gradients together, before clipping")            \
     X(double, lr, none, "", "learning rate", "of the first optimizer group")                                 \
-    X(double, step_ms, none, "ms", "step time", "the step's time")                                           \
+    X(double, step_ms, none, "ms", "step time",                                                              \
+      "the sum of forward and backward, optimizer_ms and comm_exposed_ms")                                   \
     X(double, train_ms, none, "ms", "training time", "the training clock at the step's end")                 \
     SPEEDRUN_TOKENS_METRIC(X)                                                                                \
     X(double, tokens_per_s, none, "tokens/s", "tokens/s", "tokens of the step, of all ranks, by its time")   \

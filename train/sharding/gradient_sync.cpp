@@ -31,7 +31,13 @@ bool GradientSync::reduces(const Bucket& bucket) const {
 
 // Other buckets in this memory, or its gradient of the microbatch before, may not have been reduced yet.
 void GradientSync::await_memory(const Bucket& bucket) {
-    for (const int id : gradients_.overlapping(bucket)) capture_.await(*free_[id]);
+    const std::vector<int>& others = gradients_.overlapping(bucket);
+    if (!others.empty())
+        capture_.await([this, &others] {
+            reducer_.meter().time(ExposureMeter::Kind::wait, runtime_.compute(), [&] {
+                for (const int id : others) runtime_.compute().wait(*free_[id]);
+            });
+        });
     // Gaps between parameters are reduced and stepped with them.
     const auto whole = static_cast<float*>(gradients_.whole(bucket).data);
     for (size_t i = 1; i < bucket.pieces.size(); ++i) {

@@ -27,7 +27,8 @@ Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& 
       norm_axes_(speedrun::norm_axes(parameters.layout(), ranks)),
       collectives_(step_collectives(parameters.layout(), ranks, runtime.real())),
       rows_(parameters.layout().all().size()),
-      rows_exchange_(collectives_, parameters.layout(), ranks, runtime) {
+      rows_exchange_(collectives_, parameters.layout(), ranks, runtime),
+      meter_(std::make_unique<ExposureMeter>(runtime.device())) {
     for (const CollectiveRow& row : collectives_)
         if (row.bucket >= 0) rows_[static_cast<size_t>(row.bucket)] = &row;
     if (ranks.sharing().reduce_dtype != DType::f32 && ranks.mesh().world_size() > 1) {
@@ -62,6 +63,8 @@ void Reducer::connect(const StepCollective& collective) {
     if (communicator) return;
     communicator = ranks_.world()->connect(fmt::format("{} over {}", kNames[static_cast<size_t>(lane)], axes),
                                            ranks_.mesh().group(ranks_.rank(), collective.axes));
+    communicator->time_by(meter_.get(), lane == Lane::exchange ? ExposureMeter::Kind::exchange
+                                                               : ExposureMeter::Kind::collective);
 }
 
 Communicator* Reducer::over(AxisSet axes, Lane lane) const {

@@ -29,6 +29,8 @@ class Reducer {
     Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
 
     const std::vector<CollectiveRow>& collectives() const { return collectives_; }
+    // Times the collectives of this reducer, and the waits of compute.
+    ExposureMeter& meter() const { return *meter_; }
 
     // Before a microbatch: the rows that its tokens look up, see RowExchange::see.
     void see_rows(const Parameter& p, std::span<const int32_t> ids) { rows_exchange_.see(p, ids); }
@@ -92,6 +94,7 @@ class Reducer {
     const std::vector<CollectiveRow> collectives_;
     std::vector<const CollectiveRow*> rows_;  // by bucket
     RowExchange rows_exchange_;
+    const std::unique_ptr<ExposureMeter> meter_;
     Buffer wire_;  // gradients in reduce_dtype, one bucket at a time; empty if that is f32
     std::map<std::pair<Lane, std::string>, std::unique_ptr<Communicator>> communicators_;  // by axes' names
 };

@@ -29,7 +29,9 @@ std::vector<int64_t> ScaleStore::turns() const {
 
 void ScaleStore::begin_step(int64_t step) {
     set_step(step);
-    if (!scales_.empty()) runtime_.compute().wait(*renewed_);
+    if (scales_.empty()) return;
+    reducer_.meter().time(ExposureMeter::Kind::wait, runtime_.compute(),
+                          [&] { runtime_.compute().wait(*renewed_); });
 }
 
 int64_t ScaleStore::num_exact() const {

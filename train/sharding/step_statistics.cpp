@@ -44,7 +44,7 @@ Tensor StepStatistics::own_scale(const Bucket& bucket, Stream& stream) {
 
 void StepStatistics::take_loss() {
     Stream& compute = runtime_.compute();
-    compute.wait(*read_);
+    reducer_.meter().time(ExposureMeter::Kind::wait, compute, [&] { compute.wait(*read_); });
     runtime_.ops().cast({.out = at(StepNumbers::kLossTotal, 2), .in = at(StepNumbers::kLossSum, 2)}, compute);
     // Ranks that share matrices have the losses of the same rows.
     if (!adds_loss_) runtime_.ops().fill({.x = at(StepNumbers::kLossTotal), .value = 0.0f}, compute);

@@ -34,12 +34,18 @@ void Unsharder::enter(int unit, Pass pass, const Updated& updated) {
     // What only the stages before this one read may be overwritten when compute has come here.
     compute.record(*stage_reached_[stage]);
     capture_.on_others([this, stage, &updated] { fetch_missing(stage, updated); });
-    for (const Bucket& bucket : layout_.all()) {
-        if (lifetime_at(bucket.id, stage) == kNone) continue;
-        capture_.await(*gathered_[bucket.id]);
-        if (timeline_)
+    const auto reads = [&](const Bucket& bucket) { return lifetime_at(bucket.id, stage) != kNone; };
+    if (std::any_of(layout_.all().begin(), layout_.all().end(), reads))
+        capture_.await([this, stage] {
+            reducer_.meter().time(ExposureMeter::Kind::wait, runtime_.compute(), [&] {
+                for (const Bucket& bucket : layout_.all())
+                    if (lifetime_at(bucket.id, stage) != kNone)
+                        runtime_.compute().wait(*gathered_[bucket.id]);
+            });
+        });
+    for (const Bucket& bucket : layout_.all())
+        if (timeline_ && reads(bucket))
             timeline_->use(compute, pass == Pass::forward ? Phase::forward : Phase::backward, bucket.id);
-    }
     capture_.on_others([this, stage, &updated] { fetch_ahead(stage, updated); });
 }
 

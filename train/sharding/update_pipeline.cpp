@@ -62,10 +62,19 @@ void UpdatePipeline::begin_microbatch(const Microbatch& microbatch) {
 void UpdatePipeline::entered(int unit, Pass pass) {
     if (unsharder_.active()) return unsharder_.enter(unit, pass, stepped_);
     if (pass == Pass::backward) return;
-    for (const int id : buckets_of_unit_[unit]) {
-        capture_.await(layout_[id].num_shards > 1 ? *gathered_[id] : *stepped_[id]);
-        if (timeline_) timeline_->use(runtime_.compute(), Phase::forward, id);
-    }
+    await_unit(unit);
+    if (!timeline_) return;
+    for (const int id : buckets_of_unit_[unit]) timeline_->use(runtime_.compute(), Phase::forward, id);
+}
+
+void UpdatePipeline::await_unit(int unit) {
+    if (unsharder_.active()) return;
+    capture_.await([this, unit] {
+        reducer_.meter().time(ExposureMeter::Kind::wait, runtime_.compute(), [&] {
+            for (const int id : buckets_of_unit_[unit])
+                runtime_.compute().wait(layout_[id].num_shards > 1 ? *gathered_[id] : *stepped_[id]);
+        });
+    });
 }
 
 void UpdatePipeline::begun(const Bucket& bucket) {
@@ -116,10 +125,12 @@ void UpdatePipeline::step_bucket(const Bucket& bucket) {
     if (!by_norm_of_all_) {
         optimizer.wait(*reduced_[bucket.id]);
         sync_.await_release(bucket, optimizer);
-        context.grad_scale = statistics_.own_scale(bucket, optimizer);
     }
     optimizer.wait(*copied_[bucket.id]);  // a checkpoint has read what the step changes
-    groups_[bucket.group]->begin(bucket, context);
+    time_optimizer([&] {
+        if (!by_norm_of_all_) context.grad_scale = statistics_.own_scale(bucket, optimizer);
+        groups_[bucket.group]->begin(bucket, context);
+    });
     sync_.stepped(bucket, optimizer);
     if (groups_[bucket.group]->at_once()) publish(bucket);
 }
@@ -148,10 +159,10 @@ void UpdatePipeline::finish_steps(const Event& reduce_done) {
         if (!by_norm_of_all_) optimizer.wait(reduce_done);
         const StepContext context = context_of(layout_[due.front()], statistics_.coefficient());
         if (timeline_) timeline_->mark(optimizer, Phase::step);
-        groups_[group]->compute_updates(context);
+        time_optimizer([&] { groups_[group]->compute_updates(context); });
         for (const int id : due) {
             if (timeline_) timeline_->mark(optimizer, Phase::step, id);
-            groups_[group]->finish(layout_[id], context);
+            time_optimizer([&] { groups_[group]->finish(layout_[id], context); });
             publish(layout_[id]);
         }
     }
@@ -194,7 +205,7 @@ void UpdatePipeline::read_statistics(float* host, const Event& reduce_done, Even
     Stream& optimizer = runtime_.optimizer();
     if (timeline_) timeline_->mark(optimizer, Phase::statistics);
     optimizer.wait(reduce_done);
-    statistics_.read(host, optimizer);
+    time_optimizer([&] { statistics_.read(host, optimizer); });
     optimizer.record(done);
 }
 

@@ -47,6 +47,8 @@ class UpdatePipeline final : public PassObserver {
         bool first = true, last = true;
     };
     void begin_microbatch(const Microbatch& microbatch);
+    // Makes compute wait for the parameters that forward of this unit reads. No effect if they are stored sharded.
+    void await_unit(int unit);
     void entered(int unit, Pass pass) override;
     void begun(const Bucket& bucket) override;
     void ready(const Parameter& p) override;
@@ -89,6 +91,11 @@ class UpdatePipeline final : public PassObserver {
     void step_bucket(const Bucket& bucket);
     void finish_steps(const Event& reduce_done);
     void publish(const Bucket& bucket);
+    // Times work of the optimizer's stream that waits for no other stream.
+    template <class Enqueue>
+    void time_optimizer(const Enqueue& enqueue) {
+        reducer_.meter().time(ExposureMeter::Kind::optimizer, runtime_.optimizer(), enqueue);
+    }
     StepContext context_of(const Bucket& bucket, const Tensor& grad_scale) const;
 
     const OptimizersConfig config_;

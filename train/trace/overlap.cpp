@@ -1,40 +1,15 @@
 #include "train/trace/overlap.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "train/trace/intervals.h"
 
 namespace speedrun {
 
 namespace {
-
-struct Interval {
-    double begin, end;
-};
-
-// Disjoint and ascending.
-std::vector<Interval> united(std::vector<Interval> all) {
-    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
-    std::vector<Interval> result;
-    for (const Interval& i : all) {
-        if (!result.empty() && i.begin <= result.back().end) {
-            result.back().end = std::max(result.back().end, i.end);
-        } else {
-            result.push_back(i);
-        }
-    }
-    return result;
-}
-
-// How much of i lies in these.
-double covered(const Interval& i, const std::vector<Interval>& by) {
-    double sum = 0;
-    auto at = std::partition_point(by.begin(), by.end(), [&](const Interval& b) { return b.end <= i.begin; });
-    for (; at != by.end() && at->begin < i.end; ++at)
-        sum += std::min(at->end, i.end) - std::max(at->begin, i.begin);
-    return sum;
-}
 
 template <class Values>
 std::string list(const Values& values) {
@@ -84,6 +59,46 @@ void operator+=(CommunicationTimes& sum, const CommunicationTimes& t) {
     sum.gather_hidden_ms += t.gather_hidden_ms;
 }
 
+struct RankSpans {
+    std::vector<Interval> compute;
+    StreamTimes times;
+    std::map<int64_t, double> begins, ends;  // ms, by step
+};
+
+// A step ends with the copy of its statistics to the host. Predicted traces have no such span: there it ends with its last span
+// that is not a gather.
+RankSpans spans_of(const Trace& trace, int rank) {
+    RankSpans all;
+    std::map<int64_t, double> last;
+    for (const TraceSpan& span : trace.spans) {
+        if (span.rank != rank) continue;
+        const Interval time{span.begin_ms, span.end_ms};
+        const bool by_optimizer = span.stream == "optimizer";
+        if (span.communicates) all.times.collectives.push_back(time);
+        if (span.communicates && by_optimizer) all.times.exchanges.push_back(time);
+        if (by_optimizer) all.times.optimizer.push_back(time);
+        if (span.stream == "compute") all.compute.push_back(time);
+        if (span.step < 0) continue;
+        if (span.stream == "compute") all.begins.try_emplace(span.step, span.begin_ms);
+        if (by_optimizer && !span.communicates && span.phase == "statistics")
+            all.ends.try_emplace(span.step, span.end_ms);
+        double& end = last.try_emplace(span.step, span.end_ms).first->second;
+        if (span.phase != "gather") end = std::max(end, span.end_ms);
+    }
+    all.ends.merge(last);
+    constexpr double kAlways = std::numeric_limits<double>::infinity();
+    all.times.idle = without({{-kAlways, kAlways}}, united(all.compute));
+    return all;
+}
+
+// Returns the step's time as in metrics.jsonl: from the end of the step before to the end of this one. The first traced step
+// begins with the first work of compute.
+Interval window_of(const RankSpans& all, int64_t step) {
+    const auto before = all.ends.find(step - 1);
+    const double end = all.ends.at(step), first = all.compute.empty() ? end : all.compute.front().begin;
+    return {before != all.ends.end() ? before->second : first, end};
+}
+
 }  // namespace
 
 OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t> step) {
@@ -96,20 +111,18 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
     };
     table.gather_steps = static_cast<int64_t>(table.steps.size()) - (chosen(last_traced) ? 1 : 0);
 
-    std::vector<Interval> compute;
-    std::map<int64_t, double> begins;  // of steps, on the compute stream
-    for (const TraceSpan& span : trace.spans) {
-        if (span.rank != rank || span.stream != "compute") continue;
-        compute.push_back({span.begin_ms, span.end_ms});
-        if (span.step >= 0) begins.try_emplace(span.step, span.begin_ms);
-        if (chosen(span.step)) table.compute_ms += span.end_ms - span.begin_ms;
-    }
-    compute = united(std::move(compute));
+    const RankSpans all = spans_of(trace, rank);
+    for (const TraceSpan& span : trace.spans)
+        if (span.rank == rank && span.stream == "compute" && chosen(span.step))
+            table.compute_ms += span.end_ms - span.begin_ms;
+    std::vector<Interval> computing = all.compute;
+    for (const Interval& i : without(united(all.times.optimizer), united(all.times.exchanges)))
+        computing.push_back(i);
+    const Intervals work = united(std::move(computing));
 
     constexpr const char *kStatistics = "loss, stop, norms", *kValues = "values";
     const auto num_steps = static_cast<double>(table.steps.size());
     const auto num_gathers = static_cast<double>(std::max<int64_t>(1, table.gather_steps));
-    std::vector<Interval> communication;
     BucketOverlap statistics{.bucket = kStatistics, .bytes = 0, .times = {}};
     Rows rows(table.buckets);
     std::vector<const TraceSpan*> spans;
@@ -125,9 +138,8 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
         const bool gather = span->phase == "gather";
         row.bytes += span->bytes;
         if (gather && span->step == last_traced) continue;
-        const Interval interval{span->begin_ms, span->end_ms};
-        const double ms = interval.end - interval.begin, hidden = covered(interval, compute);
-        communication.push_back(interval);
+        const double ms = span->end_ms - span->begin_ms,
+                     hidden = length(common({{span->begin_ms, span->end_ms}}, work));
         (gather ? row.times.gather_ms : row.times.reduce_ms) += ms / (gather ? num_gathers : num_steps);
         (gather ? row.times.gather_hidden_ms : row.times.reduce_hidden_ms) +=
             hidden / (gather ? num_gathers : num_steps);
@@ -137,14 +149,15 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
         row.bytes /= static_cast<int64_t>(table.steps.size());
         table.total += row.times;
     }
-    for (const Interval& i : united(std::move(communication)))
-        table.stalled_ms += (i.end - i.begin - covered(i, compute)) / num_steps;
+    const Intervals stalls = exposed(all.times);
+    for (const int64_t s : table.steps)
+        table.stalled_ms += length(common(stalls, {window_of(all, s)})) / num_steps;
     table.compute_ms /= num_steps;
     int64_t whole = 0;
     for (const int64_t s : table.steps) {
-        const auto next = begins.upper_bound(s);
-        if (!begins.count(s) || next == begins.end()) continue;
-        table.step_ms += next->second - begins[s];
+        const auto here = all.begins.find(s), next = all.begins.upper_bound(s);
+        if (here == all.begins.end() || next == all.begins.end()) continue;
+        table.step_ms += next->second - here->second;
         ++whole;
     }
     if (whole > 0) table.step_ms /= static_cast<double>(whole);

@@ -1,4 +1,4 @@
-// Overlap: which share of each bucket's reduction and gather was hidden behind computing.
+// Overlap: the share of each bucket's reduction and gather that was hidden by computing.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 namespace speedrun {
 
 // Means per step, in ms. Exchanges within a step (all_to_all, and all of values) count as reductions. Hidden: the part during
-// which the compute stream of the same rank was busy.
+// which the compute stream or the optimizer of the same rank worked.
 struct CommunicationTimes {
     double reduce_ms = 0, reduce_hidden_ms = 0;
     double gather_ms = 0, gather_hidden_ms = 0;
@@ -34,7 +34,8 @@ struct OverlapTable {
     CommunicationTimes total;
     double step_ms = 0;     // from the first work of a step to that of the next; 0: one step only
     double compute_ms = 0;  // the compute stream was busy
-    double stalled_ms = 0;  // it was idle while this rank communicated
+    double stalled_ms =
+        0;  // exposed() in train/trace/intervals.h: comm_exposed_ms of metrics.jsonl, by spans
 };
 
 // Overlap on one rank, in one step or all of them. Usage errors that list what there is.

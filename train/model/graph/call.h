@@ -20,6 +20,12 @@ class Communicator;
 struct Peers {
     Communicator* context = nullptr;  // rows
     Communicator* tensor = nullptr;   // matrices
+    ExposureMeter* meter = nullptr;   // times the waits of compute; null: no waits are timed
+
+    [[gnu::always_inline]] void await(Stream& compute, const Event& event) const {
+        if (!meter) return compute.wait(event);
+        meter->time(ExposureMeter::Kind::wait, compute, [&] { compute.wait(event); });
+    }
 };
 
 // The stream on which values travel between ranks, and how it and the compute stream meet.
@@ -129,7 +135,7 @@ class Call {
         enqueue(lane_.stream);
         lane_.stream.record(lane_.returned);
     }
-    void await_exchange() const { stream.wait(lane_.returned); }
+    void await_exchange() const { peers.await(stream, lane_.returned); }
     template <class Enqueue>
     void exchange(const Enqueue& enqueue) const {
         begin_exchange(enqueue);
@@ -160,14 +166,14 @@ class Call {
         if (!rows_travel()) return enqueue(RowSpan{0, rows});
         const RowPieces& pieces = arrives ? arrives->of.to : departs->of.from;
         for (int64_t piece = 0; piece < pieces.pieces; ++piece) {
-            if (arrives) stream.wait(*arrives->arrivals[static_cast<size_t>(piece)]);
+            if (arrives) peers.await(stream, *arrives->arrivals[static_cast<size_t>(piece)]);
             for (int64_t share = 0; share < pieces.shares; ++share) enqueue(pieces.span({piece, share}));
             if (departs) stream.record(*departs->departures[static_cast<size_t>(piece)]);
         }
     }
     // All rows that this node reads have come from here on.
     void await_rows() const {
-        if (binding_.arrives) stream.wait(*binding_.arrives->arrivals.back());
+        if (binding_.arrives) peers.await(stream, *binding_.arrives->arrivals.back());
     }
 
     // A parameter of this call, to contribute to its gradient; null where the port is absent.

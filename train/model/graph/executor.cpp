@@ -134,7 +134,7 @@ void Executor::run(const BoundStep& step, const PassArguments& arguments) {
         for (const Binding& binding : step.bindings) calls.push_back(call_of(binding));
         return calls;
     };
-    for (const TransferEvents* transfer : step.awaits) stream_.wait(*transfer->arrivals.back());
+    for (const TransferEvents* transfer : step.awaits) peers_.await(stream_, *transfer->arrivals.back());
     switch (step.kind) {
         case Step::Kind::join:
             break;

@@ -1,0 +1,242 @@
+// Parts of a step: exposed communication, other waits of compute, and computing. In virtual time (virtual_clock.h) they are equal
+// to those of the trace. By the machine's clock they differ by the noise of threads.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "tests/distributed/engine.h"
+#include "tests/distributed/rank_threads.h"
+#include "tests/distributed/virtual_clock.h"
+#include "tests/temp_dir.h"
+#include "train/comm/simulated_world.h"
+#include "train/trace/overlap.h"
+#include "train/trace/timeline.h"
+
+namespace speedrun::testing {
+namespace exposed_time_test {
+
+constexpr int64_t kTimedSteps = 6;
+// ms; a trace rounds each of its spans to nanoseconds.
+constexpr double kRounding = 1e-3;
+
+struct RankTimes {
+    std::vector<StepResult> steps;
+    std::vector<OverlapTable> traced;  // one per step
+};
+
+// clock: null for the machine's.
+RankTimes run_rank(const Mode& mode, World& world, CpuClock* clock, const std::string& path) {
+    const Ranks ranks(mesh_of(mode), sharing_of(mode), &world);
+    Runtime runtime(
+        {.device = DeviceKind::cpu, .precision = mode.precision, .threads = 1, .communicates = true});
+    auto& device = static_cast<CpuDevice&>(runtime.device());
+    device.allow_graphs(mode.graphs);
+    if (clock) device.set_clock(*clock);
+    StepRunner runner(config_of(mode), runtime, ranks);
+    runner.warm_up();
+    runner.initialize(3);
+    const auto batches = batches_of(mode, ranks);
+    Timeline timeline;
+    runner.trace(&timeline);
+    device.set_trace(&timeline);
+    RankTimes times;
+    const auto collect = [&] {
+        // An event that is incomplete in real time may be early in virtual time.
+        if (clock) runtime.synchronize();
+        times.steps.push_back(runner.collect());
+    };
+    runner.start_clock();
+    for (int64_t step = 0; step < kTimedSteps; ++step) {
+        runner.enqueue(step, *batches);
+        if (runner.uncollected() == 2) collect();
+    }
+    collect();
+    runtime.synchronize();
+    device.set_trace(nullptr);
+    timeline.write(path);
+    const Trace trace = read_trace(path);
+    for (int64_t step = 0; step < kTimedSteps; ++step)
+        times.traced.push_back(measure_overlap(trace, 0, step));
+    return times;
+}
+
+std::vector<RankTimes> run_all(const Mode& mode, const NetworkModel& network,
+                               const VirtualClock::Cost& cost) {
+    const TempDir dir;
+    std::vector<RankTimes> all(static_cast<size_t>(mode.ranks()));
+    run_ranks(mode.ranks(), [&](World& threads) {
+        const auto clocked = make_clocked_world(threads);
+        const auto world = cost ? make_simulated_world(*clocked, {network, 0, 1}, pass_virtual_time)
+                                : make_simulated_world(threads, {network, 0, 1});
+        VirtualClock clock(cost);
+        all[static_cast<size_t>(threads.rank())] =
+            run_rank(mode, *world, cost ? &clock : nullptr, dir.file(std::to_string(threads.rank())));
+    });
+    return all;
+}
+
+// Operations take different times, which depend on stream and label. Copies and host tasks that count take none.
+double cost_ms(const std::string& stream, const char* label) {
+    const std::string name(label);
+    if (is_communication(name) || name == "count" || name == "arrive" || name == "copy") return 0;
+    const double length = 1 + 0.1 * static_cast<double>(name.size() % 7);
+    return stream == "compute" ? length : stream == "optimizer" ? 0.3 * length : 0.05 * length;
+}
+constexpr NetworkModel kNetwork{2e-3, 20e6};
+
+// Checks a step on any clock.
+void expect_parts(const StepResult& step) {
+    SCOPED_TRACE(fmt::format("step {}", step.step));
+    EXPECT_GE(step.comm_exposed_ms, 0);
+    EXPECT_GE(step.optimizer_ms, -1e-9);
+    EXPECT_LE(step.comm_exposed_ms, step.comm_ms + 1e-9);
+    EXPECT_LE(step.comm_exposed_ms + step.optimizer_ms, step.step_ms + 1e-9);
+}
+
+std::vector<Mode> strategies() {
+    std::vector<Mode> modes;
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3})
+        for (const double clip : {0.0, 0.2})
+            for (const int ranks : {2, 3, 4})
+                modes.push_back(
+                    {strategy, 1, ranks, 1, OptimizerKind::adamw, Launch::ready, DType::f32, clip});
+    return modes;
+}
+
+// Modes with other waits: of launch, accumulation, order, owners of matrices, and ranks that share rows or matrices.
+std::vector<Mode> other_modes() {
+    std::vector<Mode> modes;
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        for (const double clip : {0.0, 0.2}) {
+            modes.push_back({strategy, 1, 2, 2, OptimizerKind::muon, Launch::ready, DType::f32, clip});
+            modes.push_back(
+                {strategy, 1, 2, 2, OptimizerKind::adamw, Launch::after_backward, DType::f32, clip});
+            modes.back().accumulate =
+                strategy == Strategy::zero2 ? Accumulate::reduce_scatter : Accumulate::local;
+            modes.back().step_order = StepOrder::forward;
+        }
+        modes.push_back({strategy, 1, 2, 1, OptimizerKind::adamw, Launch::ready});
+        modes.back().optimizer_step = OptimizerStep::in_backward;
+        modes.push_back({strategy, 2, 2, 2, OptimizerKind::muon, Launch::ready});
+        modes.back().every = 2;
+        modes.back().reduce_dtype = DType::bf16;
+    }
+    for (const bool ring : {false, true}) {
+        modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
+        modes.back().family = "modern";
+        modes.back().context = 2;
+        modes.back().ring = ring;
+    }
+    for (const bool sequence : {false, true}) {
+        modes.push_back({Strategy::zero1, 1, 2, 1, OptimizerKind::muon, Launch::ready});
+        modes.back().family = "modern";
+        modes.back().heads = 6;
+        modes.back().tensor = 2;
+        modes.back().sequence = sequence;
+        modes.back().chunks = sequence ? 2 : 1;
+    }
+    modes.push_back({Strategy::ddp, 1, 2, 1, OptimizerKind::adamw, Launch::ready});
+    modes.back().family = "scales";  // compute waits for scales that all ranks reduce
+    return modes;
+}
+
+void expect_times_of_trace(const Mode& mode) {
+    SCOPED_TRACE(::testing::PrintToString(mode));
+    for (const RankTimes& rank : run_all(mode, kNetwork, cost_ms)) {
+        double computing = 0, traced_computing = 0;
+        for (size_t i = 0; i < rank.steps.size(); ++i) {
+            const StepResult& step = rank.steps[i];
+            expect_parts(step);
+            EXPECT_NEAR(step.comm_exposed_ms, rank.traced[i].stalled_ms, kRounding) << "step " << i;
+            computing += step.step_ms - step.optimizer_ms - step.comm_exposed_ms;
+            traced_computing += rank.traced[i].compute_ms;
+        }
+        EXPECT_NEAR(computing, traced_computing, kRounding);
+    }
+}
+
+TEST(ExposedTimeTest, IsThatOfTheTrace) {
+    for (const Mode& mode : strategies()) expect_times_of_trace(mode);
+}
+
+TEST(ExposedTimeTest, IsThatOfTheTraceInOtherModes) {
+    for (const Mode& mode : other_modes()) expect_times_of_trace(mode);
+}
+
+// Without clipping no stream waits for the sum of the statistics before the next step ends. With clipping every step does.
+TEST(ExposedTimeTest, StatisticsThatNothingWaitsForAreNotExposed) {
+    constexpr double kLatency = 3;  // ms
+    const auto computes_long = [](const std::string& stream, const char* label) {
+        return stream == "compute" && !is_communication(label) && std::string(label) != "copy" ? 10.0 : 0.0;
+    };
+    std::array<double, 2> exposed{};  // without clipping, with it
+    for (const bool clips : {false, true}) {
+        const Mode mode{Strategy::ddp,    1, 2, 1, OptimizerKind::adamw, Launch::ready, DType::f32,
+                        clips ? 0.2 : 0.0};
+        for (const RankTimes& rank : run_all(mode, {kLatency * 1e-3, 0}, computes_long)) {
+            exposed[clips] = rank.steps[1].comm_exposed_ms;
+            for (size_t i = 1; i + 1 < rank.steps.size();
+                 ++i)  // nothing hides the statistics of the last step
+                EXPECT_NEAR(rank.steps[i].comm_exposed_ms, exposed[clips], kRounding);
+        }
+    }
+    EXPECT_GE(exposed[0], kLatency - kRounding) << "the last reduction";
+    EXPECT_NEAR(exposed[1], exposed[0] + kLatency, kRounding);
+}
+
+// Waits within graphs are not timed, so that exposed communication is at most that of the trace.
+TEST(ExposedTimeTest, PartsOfGraphsAddUp) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        Mode mode{strategy, 1, 2, 2, OptimizerKind::adamw, Launch::ready};
+        mode.masked = false;
+        mode.graphs = true;
+        SCOPED_TRACE(::testing::PrintToString(mode));
+        for (const RankTimes& rank : run_all(mode, kNetwork, cost_ms)) {
+            double exposed = 0, traced = 0;
+            for (size_t i = 0; i < rank.steps.size(); ++i) {
+                expect_parts(rank.steps[i]);
+                exposed += rank.steps[i].comm_exposed_ms;
+                traced += rank.traced[i].stalled_ms;
+            }
+            EXPECT_GT(exposed, 0);
+            EXPECT_LE(exposed, traced + kRounding);
+        }
+    }
+}
+
+double median_of(const std::vector<double>& values) {
+    std::vector<double> sorted = values;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+}
+
+// Parts add up in every step. Medians are compared in several attempts, because load on the machine disturbs both.
+TEST(ExposedTimeTest, IsNearThatOfTheTraceByTheMachinesClock) {
+    constexpr double kNear = 0.1, kNoiseMs = 0.15;
+    constexpr int kAttempts = 6;
+    const std::vector<Mode> all = strategies();
+    for (size_t i = 0; i < all.size(); i += 4) {  // each number of ranks, and both kinds of clipping
+        const Mode& mode = all[i];
+        SCOPED_TRACE(::testing::PrintToString(mode));
+        double worst = 0;
+        for (int attempt = 0; attempt < kAttempts; ++attempt) {
+            worst = 0;
+            for (const RankTimes& rank : run_all(mode, {1e-3, 0}, {})) {
+                std::vector<double> exposed, traced;
+                for (size_t i = 0; i < rank.steps.size(); ++i) {
+                    expect_parts(rank.steps[i]);
+                    exposed.push_back(rank.steps[i].comm_exposed_ms);
+                    traced.push_back(rank.traced[i].stalled_ms);
+                }
+                const double difference = std::abs(median_of(exposed) - median_of(traced));
+                worst = std::max(worst, (difference - kNoiseMs) / std::max(kNoiseMs, median_of(traced)));
+            }
+            if (worst <= kNear) break;
+        }
+        EXPECT_LE(worst, kNear);
+    }
+}
+
+}  // namespace exposed_time_test
+}  // namespace speedrun::testing

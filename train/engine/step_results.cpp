@@ -1,0 +1,82 @@
+// Results of a step that StepRunner collects, and the report of one that has diverged.
+#include <algorithm>
+#include <cmath>
+
+#include "train/engine/step_runner.h"
+
+namespace speedrun {
+
+StepResult StepRunner::collect() {
+    if (uncollected() == 0) throw_internal("there is no step to collect");
+    Slot& slot = slots_[collected_ % slots_.size()];
+    slot.step_done->synchronize();
+    CollectiveCounts counts{};
+    for (const Reducer::Count* count :
+         {&slot.counts.reduce, &slot.counts.gather, &slot.counts.exchange, &slot.values}) {
+        count->done->synchronize();
+        counts = counts + count->counts;
+    }
+    if (uncollected() == 1) runtime_.synchronize();  // also surfaces errors of the streams
+    ++collected_;
+
+    StepResult result;
+    result.step = slot.step;
+    result.lr_factor = slot.lr_factor;
+    result.loss = slot.loss();
+    result.grad_norm = slot.numbers().grad_norm();
+    result.stop = StopSignal::received(slot.numbers());
+    if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_divergence(slot);
+    result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
+    result.step_ms = result.clock_ms - last_clock_ms_;
+    add_parts(slot, result);
+    if (collected_ == snapshot_at_ + 1)
+        result.copy_stall_ms = std::max(0.0, copied_->elapsed_ms_since(*slot.backward_done));
+    last_clock_ms_ = result.clock_ms;
+    result.communication = counts - last_counts_;
+    last_counts_ = counts;
+    return result;
+}
+
+// After backward, compute is idle until the next step begins, if it is enqueued, or until this step ends.
+void StepRunner::add_parts(const Slot& slot, StepResult& result) {
+    const auto time_of = [&](const Event& event) {
+        return result.clock_ms + event.elapsed_ms_since(*slot.step_done);
+    };
+    Interval idle{time_of(*slot.backward_done), result.clock_ms};
+    const Slot& next = slots_[collected_ % slots_.size()];
+    if (uncollected() > 0 && next.begun->complete()) idle.end = std::min(idle.end, time_of(*next.begun));
+    const ExposureMeter::Parts parts =
+        reducer_.meter().measure(*slot.step_done, result.clock_ms, {last_clock_ms_, result.clock_ms}, idle);
+    result.comm_exposed_ms = parts.exposed;
+    result.optimizer_ms = parts.other_waits;
+    result.comm_ms = parts.collectives;
+}
+
+// Backward runs from the last parameter to the first, so the last one in the table whose gradient is bad was the first to be
+// so. A parameter that is itself not finite is the cause rather than a symptom and goes before.
+void StepRunner::report_divergence(const Slot& slot) {
+    runtime_.synchronize();
+    std::string culprit = "every gradient's norm is finite, but not that of all";
+    const BucketLayout& layout = updates_.layout();
+    for (const int id : layout.backward_order()) {
+        if (std::isfinite(slot.numbers().norm_term(id))) continue;
+        culprit = "first bad gradient: " + layout[id].name();
+        break;
+    }
+    for (const Parameter& p : model().table().all()) {
+        const double bad = updates_.count_nonfinite(p);
+        if (bad > 0) {
+            culprit = fmt::format("first bad parameter: {} ({:.0f} of {} values are not finite)", p.name, bad,
+                                  p.numel());
+            break;
+        }
+    }
+    throw Error(
+        ExitCode::diverged,
+        fmt::format(
+            "diverged at step {}: loss {}, gradient norm {}; {}. Lower the learning rate of its group or set "
+            "optimizers.clip.",
+            slot.step, slot.loss(), slot.numbers().grad_norm(), culprit));
+}
+
+}  // namespace speedrun
