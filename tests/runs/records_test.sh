@@ -138,14 +138,14 @@ other() {
 }
 sha=$(grep -o '"git_sha": "[0-9a-f]*' "$fast/record.json" | head -n 1)
 # shellcheck disable=SC2016  # the other build expands it
-rename='while [ "$1" != --out ] && shift; do :; done; sed -i "s/\"git_sha\": \"[^\"]*/\"git_sha\": \"0123456789abcdef/" "$2/$4/environment.json"'
+rename='while [ "$1" != --out ] && shift; do :; done; sed -i "s/\"git_sha\": \"[^\"]*/\"git_sha\": \"0123456789abcdef0123456789abcdef01234567/" "$2/$4/environment.json"'
 other "$rename" >old && chmod +x old
 expect 2 "so --against is left out" attempt --runs 2 --name systems --baseline-binary old --against "$fast"
 expect 2 "both sides are called 'tiny'" attempt --runs 2 --baseline-binary old
 expect 3 "nowhere: " attempt --runs 2 --name systems --baseline-binary nowhere
 expect 0 "baseline built from commit 0123456789ab" sh "$here/../../scripts/systems_record.sh" --new "$speedrun" "$PWD/old" "$fast" --runs 2 --name systems --what "The engine alone."
 systems=$(echo records/toy/*_systems)
-has "$systems/record.json" '"git_sha": "0123456789abcdef"'
+has "$systems/record.json" '"git_sha": "0123456789abcdef0123456789abcdef01234567"'
 has "$systems/record.json" "$sha"
 has "$systems/record.json" '"systems_only": true'
 has "$systems/README.md" "loss .*systems-only"

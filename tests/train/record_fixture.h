@@ -1,8 +1,10 @@
 // A track and attempts at it whose runs nobody trained.
 #pragma once
 
+#include <fmt/chrono.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -30,10 +32,25 @@ class RecordTest : public testing::Test {
         terms_.track = "toy";
         terms_.race = "open";
         terms_.seeds = {1, 2, 3};
-        terms_.git_sha = "0123456789abcdef";
-        terms_.config = R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "seed": 1})";
-        terms_.baseline = {"slow", "",
-                           R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "lr": 1, "seed": 1})"};
+        terms_.git_sha = "0123456789abcdef0123456789abcdef01234567";
+        terms_.binary_sha256 = std::string(32, 'a') + "0123456789abcdef0123456789abcdef";
+        terms_.config = config(16, 0.01);
+        terms_.baseline = {"slow", "", config(16, 0.02)};
+    }
+
+    // (320 + 64) w of tables, 257 tokens being padded to 320, 12 w² + 13 w of the block and 2 w of the last norm: 9,456 parameters
+    // where w = 16, 25,056 where it is 32.
+    static std::string config(int width, double lr) {
+        nlohmann::ordered_json json = nlohmann::ordered_json::parse(
+            R"({"model": {"preset": "gpt2", "num_layers": 1, "num_heads": 2, "vocab_size": 257},
+            "data": {"train": ["t.bin"], "val": ["v.bin"], "val_tokens": 0}, "eval": {"every": 6},
+            "schedule": {"steps": 12, "warmup_steps": 0, "decay": "constant"},
+            "batch": {"sequence_length": 64, "microbatch_tokens": 64, "tokens_per_step": 64},
+            "optimizers": {"groups": [{"type": "adamw", "params": ["*"]}]},
+            "record": {"track": "toy", "target_loss": 1.15}, "seed": 1})");
+        json["model"]["model_dim"] = width;
+        json["optimizers"]["groups"][0]["lr"] = lr;
+        return json.dump();
     }
 
     void write_run(const AttemptRun& run, const std::string& metrics, const std::string& status = "done") {
@@ -44,17 +61,29 @@ class RecordTest : public testing::Test {
                    nlohmann::ordered_json(
                        {{"status", status}, {"val_loss", 1.0}, {"startup_ms", 5.5}, {"train_ms", 9}})
                        .dump());
-        dir_.write(
-            folder + "environment.json",
-            R"({"host": "h", "cpu": {"model": "C", "cores": 2}, "ranks": [], "build": {"type": "Release"}, "git_sha": "fedcba98", "time_utc": "2026-01-02T03:04:05Z"})");
+        nlohmann::ordered_json environment = nlohmann::ordered_json::parse(
+            R"({"host": "h", "cpu": {"model": "C", "cores": 2}, "ranks": [], "build": {"type": "Release"}})");
+        environment["git_sha"] = "fedcba98fedcba98fedcba98fedcba98fedcba98";
+        environment["time_utc"] =
+            fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr) + run.order));
+        dir_.write(folder + "environment.json", environment.dump());
     }
 
-    // Losses 1.140 + 0.001 seed, and 10 ms per step against 15, both a little different from run to run.
+    // Losses 1.140 + 0.001 seed, and 10 ms per step against 15, both a little different from run to run, times from attempt to
+    // attempt too.
     AttemptFolder::Result make_result() {
         AttemptFolder attempt(dir_.file("work"), terms_);
         for (const AttemptRun& run : runs_of(terms_)) {
             const double wobble = 0.001 * static_cast<double>(run.seed);
-            write_run(run, metrics_of(1.14 + wobble, (run.side == kCandidate ? 10 : 15) + wobble));
+            const bool candidate = run.side == kCandidate;
+            const nlohmann::json made =
+                nlohmann::json::parse(candidate ? terms_.config : terms_.baseline->config);
+            const double later = terms_.name == "fast" ? 0 : 0.0001 * static_cast<double>(terms_.name.size());
+            write_run(run, whole_metrics_of({.loss = 1.14 + wobble,
+                                             .step_ms = (candidate ? 10 : 15) + wobble + later,
+                                             .lr = made.at("optimizers").at("groups").at(0).at("lr"),
+                                             .seed = run.seed,
+                                             .tokens_per_step = 64}));
         }
         EXPECT_TRUE(attempt.remaining().empty());
         AttemptFolder::Result result = attempt.result();

@@ -29,7 +29,7 @@ TEST_F(RecordTest, WhatIsWrittenIsReadAgainAndVerified) {
     EXPECT_NEAR(*record.statistics.speedup, 15.002 / 10.002, 1e-9);
     EXPECT_NEAR(record.statistics.candidate.loss.mean, 1.142, 1e-9);
     ASSERT_EQ(record.changes.size(), 1u);
-    EXPECT_EQ(record.changes[0].key, "lr");
+    EXPECT_EQ(record.changes[0].key, "optimizers.groups.0.lr");
     EXPECT_EQ(record_to_json(record), read_text_file(folder + "/record.json"));
     const RecordCheck check = verify_record(folder);
     EXPECT_TRUE(check.problems.empty()) << check.problems.front();
@@ -58,7 +58,7 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
     // Nothing in the records of two attempts says that these were measured in turns.
     terms_.name = "other";
     result = make_result();
-    for (RecordRun& run : result.record.runs) run.began_utc = "2027" + run.began_utc.substr(4);
+    for (RecordRun& run : result.record.runs) run.began_utc = "2025" + run.began_utc.substr(4);
     const Comparison apart = compare_run_sets(base, write(result));
     EXPECT_FALSE(apart.in_turns);
     ASSERT_EQ(apart.warnings.size(), 1u);
@@ -66,11 +66,11 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
     // The baseline's config is not that of the record it names.
     result.record.name = "another";
     result.record.baseline->record = first.record.folder_name();
-    result.record.baseline->config =
-        R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "lr": 2, "seed": 1})";
+    result.record.baseline->config = config(16, 2);
     const RecordCheck check = verify_record(write(result));
-    ASSERT_EQ(check.problems.size(), 1u);
-    EXPECT_NE(check.problems[0].find("baseline.config.lr: 2, in"), std::string::npos) << check.problems[0];
+    ASSERT_FALSE(check.problems.empty());
+    EXPECT_NE(check.problems[0].find("baseline.config.optimizers.groups.0.lr: 2.0, in"), std::string::npos)
+        << check.problems[0];
 }
 
 TEST_F(RecordTest, EachRuleCanBeTheOneThatIsNotMet) {
@@ -135,7 +135,7 @@ TEST_F(RecordTest, ASystemsOnlyChangeHasTheBaselinesCurve) {
 TEST_F(RecordTest, TwoBuildsAreRacedWithOneConfig) {
     terms_.systems_only = true;
     terms_.baseline->config = terms_.config;
-    terms_.baseline_binary_sha256 = "bb";
+    terms_.baseline_binary_sha256 = std::string(32, 'b') + "0123456789abcdef0123456789abcdef";
     AttemptFolder(dir_.file("work"), terms_);
     for (const AttemptRun& run : runs_of(terms_)) {  // what each build made of the config
         fs::create_directories(dir_.file("work/fast/" + run.name()));
@@ -144,12 +144,12 @@ TEST_F(RecordTest, TwoBuildsAreRacedWithOneConfig) {
     }
     const AttemptFolder::Result result = make_result();
     ASSERT_TRUE(result.record.baseline->program);
-    EXPECT_EQ(result.record.baseline->program->git_sha, "fedcba98");
+    EXPECT_EQ(result.record.baseline->program->git_sha, "fedcba98fedcba98fedcba98fedcba98fedcba98");
     const std::string folder = write(result);
     const Record record = read_record(folder);
     EXPECT_TRUE(record.is_record) << figures_markdown(record);
     EXPECT_EQ(rule(record, "build").why,
-              "built from commit 0123456789ab, the baseline built from commit fedcba98");
+              "built from commit 0123456789ab, the baseline built from commit fedcba98fedc");
     EXPECT_TRUE(verify_record(folder).problems.empty()) << verify_record(folder).problems.front();
     const auto met = [&](auto change) {
         Record other = result.record;
@@ -202,14 +202,11 @@ TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
                      [&] { AttemptFolder(dir_.file("work"), terms); });
     };
     refused([](AttemptTerms& p) { p.git_sha = "ffff"; },
-            "git_sha: \"0123456789abcdef\" when it began, \"ffff\" now");
+            "git_sha: \"0123456789abcdef0123456789abcdef01234567\" when it began, \"ffff\" now");
     refused([](AttemptTerms& p) { p.machine = "m"; }, "machine: \"\" when it began, \"m\" now");
     refused([](AttemptTerms& p) { p.seeds.push_back(4); }, "seeds.3: nothing when it began, 4 now");
-    refused(
-        [](AttemptTerms& p) {
-            p.config = R"({"schedule": {"steps": 13}, "data": {"val_tokens": 0}, "seed": 1})";
-        },
-        "config.schedule.steps: 12 when it began, 13 now");
+    refused([](AttemptTerms& p) { p.config.replace(p.config.find("\"steps\":12"), 10, "\"steps\":13"); },
+            "config.schedule.steps: 12 when it began, 13 now");
     refused([](AttemptTerms& p) { p.baseline.reset(); }, "baseline");
 }
 

@@ -93,8 +93,8 @@ class TrackClassRecordTest : public RecordTest {
   protected:
     TrackClassRecordTest() {
         limit(10000);
-        terms_.config = config(16);
-        terms_.baseline->config = config(32);
+        terms_.config = config(16, 0.01);
+        terms_.baseline->config = config(32, 0.01);
     }
 
     void limit(int64_t parameters) {
@@ -103,18 +103,6 @@ class TrackClassRecordTest : public RecordTest {
         json["classes"] = Json::parse(R"([{"name": "open"}, {"name": "small"}])");
         json["classes"][1]["max_parameters"] = parameters;
         write_text_file(path, json.dump());
-    }
-
-    // (320 + 64) w of tables, 257 tokens being padded to 320, 12 w² + 13 w of the block and 2 w of the last norm: 9,456 parameters
-    // where w = 16, 25,056 where it is 32.
-    static std::string config(int width) {
-        Json json =
-            Json::parse(R"({"model": {"preset": "gpt2", "num_layers": 1, "num_heads": 2, "vocab_size": 257},
-            "data": {"train": ["t"], "val": ["v"]}, "schedule": {"steps": 12, "warmup_steps": 0},
-            "batch": {"sequence_length": 64, "microbatch_tokens": 64, "tokens_per_step": 64},
-            "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.01}]}})");
-        json["model"]["model_dim"] = width;
-        return json.dump();
     }
 
     // Writes an attempt as a record; hardware: cores. Its name is that of the terms.

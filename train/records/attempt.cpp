@@ -23,9 +23,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kInterrupted = ".interrupted-";
 constexpr const char* kAttemptFile = "attempt.json";
-// Lines of steps in all metrics files of a record together. A line of a run takes 71 bytes compressed (1,000
-// steps of the KJV baseline), most of them digits of losses and times, and a record is to stay below 500 kB.
-constexpr int64_t kMostStepLines = 5000;
 
 Json terms_json(const AttemptTerms& terms) {
     Json json = {{"name", terms.name},
@@ -258,7 +255,6 @@ AttemptFolder::Result AttemptFolder::result() const {
     record.config = terms_.config;
     record.baseline = terms_.baseline;
     const std::vector<AttemptRun> runs = runs_of(terms_);
-    const int64_t most_lines = std::max<int64_t>(2, kMostStepLines / static_cast<int64_t>(runs.size()));
     for (const AttemptRun& run : runs) {
         const fs::path folder = fs::path(path_) / run.name(), environment_file = folder / "environment.json";
         const SummaryFile summary(folder);
@@ -273,7 +269,7 @@ AttemptFolder::Result AttemptFolder::result() const {
         made.began_utc = value_in<std::string>(environment, "/time_utc", environment_file);
         made.startup_ms = summary.value(&RunSummary::startup_ms);
         made.file = run.name() + ".jsonl.gz";
-        made.every = std::max<int64_t>(1, (count_steps(text) + most_lines - 1) / most_lines);
+        made.every = step_lines_kept(count_steps(text), runs.size());
         made.steps = metrics.steps;
         made.train_ms = metrics.train_ms;
         made.validations = metrics.validations;

@@ -9,6 +9,7 @@
 
 #include "data/dataset.h"
 #include "kernels/device/error.h"
+#include "train/records/record_checks.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"
 #include "train/records/text_files.h"
@@ -51,21 +52,25 @@ double steps_of(const std::map<std::string, std::string>& keys) {
     return number("schedule.steps", -1) + number("schedule.final_steps", 0);
 }
 
-// What the run's metrics say, in place of what record.json says.
-void read_run(const fs::path& folder, const Record& record, RecordRun& run,
-              std::vector<std::string>& problems) {
+// Replaces the run's figures by those of its metrics. Returns the lines, none if they cannot be read.
+std::vector<RunLine> read_run(const fs::path& folder, const Record& record, RecordRun& run,
+                              std::vector<std::string>& problems) {
     const std::string path = (folder / run.file).string();
     try {
         run.sha256 = sha256_file(path);
-        const RunMetrics metrics = read_metrics(gunzip(read_text_file(path), path), path);
+        const std::string text = gunzip(read_text_file(path), path);
+        std::vector<RunLine> lines = read_run_lines(text, path);
+        const RunMetrics metrics = read_metrics(text, path);
         run.steps = metrics.steps;
         run.train_ms = metrics.train_ms;
         const auto keys = flat_keys(run.side == kCandidate ? record.config : record.baseline->config);
         const bool done = metrics.validated_at_end && steps_of(keys) == static_cast<double>(metrics.steps);
         run.status = done ? "done" : "diverged";
         run.validations = metrics.validations;
+        return lines;
     } catch (const Error& error) {
         problems.push_back(error.what());
+        return {};
     }
 }
 
@@ -147,7 +152,8 @@ void check(const fs::path& folder, RecordCheck& result) {
         result.problems.push_back(fmt::format("track: {}, the folder's is {}", record.track, track.name));
     if (folder.filename() != record.folder_name())
         result.problems.push_back("name, date: the folder should be " + record.folder_name());
-    for (RecordRun& run : record.runs) read_run(folder, record, run, result.problems);
+    std::vector<std::vector<RunLine>> lines;
+    for (RecordRun& run : record.runs) lines.push_back(read_run(folder, record, run, result.problems));
     count_parameters(record, track, path);
     evaluate(record, track);
     result.classes = record.classes;
@@ -162,6 +168,8 @@ void check(const fs::path& folder, RecordCheck& result) {
     check_readme(folder, record, result.problems);
     check_baseline(folder, record, result.problems);
     check_record_before(folder, record, track, result.problems);
+    for (std::string& problem : implausible(folder.string(), record, track, lines))
+        result.problems.push_back(std::move(problem));
 }
 
 }  // namespace

@@ -1,0 +1,115 @@
+// A copy of a record of the KJV track that a test changes and makes consistent again: hashes, statistics, README.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "data/sha256.h"
+#include "tests/data/test_files.h"
+#include "train/records/record_folder.h"
+#include "train/records/record_text.h"
+#include "train/records/record_verify.h"
+#include "train/records/text_files.h"
+
+namespace speedrun {
+
+using MetricsLine = nlohmann::ordered_json;
+
+struct Forgery {
+    Record record;
+    std::map<std::string, std::vector<MetricsLine>> lines;  // by side and seed, as "candidate-seed1"
+
+    RecordRun& run(const std::string& name) {
+        for (RecordRun& run : record.runs) {
+            if (run.file == name + ".jsonl.gz") return run;
+        }
+        throw std::runtime_error(name);
+    }
+    // Calls change(line) for each line of a side's runs.
+    void each_line(const std::string& side, const std::function<void(MetricsLine&)>& change) {
+        for (auto& [name, run_lines] : lines) {
+            if (!name.starts_with(side)) continue;
+            for (MetricsLine& line : run_lines) change(line);
+        }
+    }
+    // Replaces a value of both sides' configs, or of one.
+    void set(const std::string& pointer, const nlohmann::ordered_json& value, bool candidate = true,
+             bool baseline = true) {
+        const auto changed = [&](const std::string& config) {
+            nlohmann::ordered_json json = nlohmann::ordered_json::parse(config);
+            json[nlohmann::ordered_json::json_pointer(pointer)] = value;
+            return json.dump();
+        };
+        if (candidate) record.config = changed(record.config);
+        if (baseline) record.baseline->config = changed(record.baseline->config);
+    }
+};
+
+class ForgedRecord {
+  public:
+    explicit ForgedRecord(const std::string& name) : name_(name) {
+        namespace fs = std::filesystem;
+        fs::create_directories(dir_.file("records"));
+        fs::copy(fs::path(SPEEDRUN_SOURCE_ROOT) / "records/kjv", dir_.file("records/kjv"),
+                 fs::copy_options::recursive);
+        const std::string path = folder() + "/record.json";
+        honest_.record = record_from_json(read_text_file(path), path);
+        for (const RecordRun& run : honest_.record.runs) {
+            std::istringstream text(gunzip(read_text_file(folder() + "/" + run.file), run.file));
+            std::vector<MetricsLine>& lines = honest_.lines[run.file.substr(0, run.file.find('.'))];
+            for (std::string line; std::getline(text, line);) lines.push_back(MetricsLine::parse(line));
+        }
+    }
+
+    const Forgery& honest() const { return honest_; }
+    std::string folder() const { return dir_.file("records/kjv/" + name_); }
+
+    // Problems of verify, a line each, after a change that leaves the record consistent.
+    std::string problems_after(const std::function<void(Forgery&)>& change) const {
+        namespace fs = std::filesystem;
+        Forgery forged = honest_;
+        change(forged);
+        const Track track = read_track(dir_.file("records/kjv"));
+        for (RecordRun& run : forged.record.runs) {
+            std::string text;
+            for (const MetricsLine& line : forged.lines.at(run.file.substr(0, run.file.find('.'))))
+                text += line.dump() + "\n";
+            const std::string bytes = gzip(text);
+            write_text_file(folder() + "/" + run.file, bytes);
+            Sha256 hash;
+            hash.update(bytes.data(), bytes.size());
+            run.sha256 = hash.hex();
+            try {
+                const RunMetrics metrics = read_metrics(text, run.file);
+                run.steps = metrics.steps;
+                run.train_ms = metrics.train_ms;
+                run.validations = metrics.validations;
+            } catch (const std::exception&) {
+                continue;  // verify says what is wrong with the lines
+            }
+        }
+        try {
+            count_parameters(forged.record, track, "forged");
+        } catch (const Error&) {  // verify says what is wrong with the config
+        }
+        evaluate(forged.record, track);
+        write_text_file(folder() + "/record.json", record_to_json(forged.record));
+        write_text_file(folder() + "/README.md", record_readme(forged.record));
+        std::string text;
+        for (const std::string& problem : verify_record(folder()).problems) text += problem + "\n";
+        return text;
+    }
+
+  private:
+    const std::string name_;
+    const TempDir dir_;
+    Forgery honest_;
+};
+
+}  // namespace speedrun

@@ -1,0 +1,28 @@
+// Whether a record's configs are those of its track, data and predecessor.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/config/config.h"
+#include "train/records/record.h"
+#include "train/records/run_lines.h"
+
+namespace speedrun {
+
+// A side's config reads the record's shards, and aims at the track's target.
+std::vector<std::string> config_problems(const std::string& name, const Config& config, const Record& record,
+                                         const Track& track);
+
+// The record's shards have the track's names and sizes.
+std::vector<std::string> shard_problems(const Record& record, const Track& track);
+
+struct SeedRun {
+    int64_t seed;
+    std::vector<RunLine> lines;
+};
+
+// A run whose first steps are those of a run of the same config with another seed; "" if none is.
+std::string seed_problem(const SeedRun& run, const std::vector<SeedRun>& others);
+
+}  // namespace speedrun

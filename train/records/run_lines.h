@@ -1,0 +1,24 @@
+// The lines of a record's metrics file, for the checks of run_checks.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace speedrun {
+
+struct RunLine {
+    int64_t number = 0;  // in the file, from 1
+    bool is_step = false;
+    int64_t step = 0;  // of a validation: the number of steps before it
+    double loss = 0, train_ms = 0;
+    // Of a step.
+    double grad_norm = 0, lr = 0, step_ms = 0, tokens_per_s = 0, optimizer_ms = 0;
+    int64_t tokens = 0;
+};
+
+// Throws a data error that names origin and line for a line that is neither a step's nor a validation's, lacks a figure,
+// or has one of another type.
+std::vector<RunLine> read_run_lines(const std::string& text, const std::string& origin);
+
+}  // namespace speedrun
