@@ -25,13 +25,14 @@ struct Case {
     Strategy strategy;
     bool normuon = false;
     DType precision = DType::f32;
-    int64_t bucket_bytes = 1 << 20;  // all that are cut alike in one
-    int64_t heads = 0;               // of a matrix, of 6
+    int64_t bucket_bytes = 1 << 20;            // all that are cut alike in one
+    int64_t heads = 0;                         // of a matrix, of 6
+    int64_t most_batched = int64_t{32} << 20;  // UpdateStores::most_batched
 
     std::string describe() const {
-        return fmt::format("{}, {}, {}, {}, buckets of {}, {} heads of a matrix", mesh.describe(),
-                           word_of(strategy), normuon ? "normuon" : "muon", name_of(precision), bucket_bytes,
-                           heads);
+        return fmt::format("{}, {}, {}, {}, buckets of {}, {} heads of a matrix, batches of {}",
+                           mesh.describe(), word_of(strategy), normuon ? "normuon" : "muon",
+                           name_of(precision), bucket_bytes, heads, most_batched);
     }
 };
 
@@ -71,7 +72,7 @@ class Stepper {
           reducer_(ranks, parameters_, gradients_, runtime_),
           scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)),
           updates_(make_group_updates(optimizers_of(c), StepOrder::reverse,
-                                      {parameters_, gradients_, reducer_, runtime_})) {
+                                      {parameters_, gradients_, reducer_, runtime_, c.most_batched})) {
         std::vector<std::vector<float>> start;
         for (const Parameter& p : table_.all()) {
             start.emplace_back();
@@ -184,6 +185,7 @@ void expect_equal_to_one_rank(const Case& c) {
     SCOPED_TRACE(c.describe());
     Case one = c;
     one.mesh = Mesh();
+    one.most_batched = Case{}.most_batched;
     Stepper alone(one, Ranks(one.mesh, sharing_of(one)));
     for (int64_t step = 0; step < kSteps; ++step) alone.step(step);
     const Stepper::Numbers masters = alone.masters(), state = alone.matrix_state();
@@ -221,6 +223,26 @@ void expect_equal_to_one_rank(const Case& c) {
     EXPECT_EQ(staged > 0, T > 1) << "parts cut along columns land beside the matrices";
 }
 
+// Matrices of a bank are independent of each other, so no bit depends on how many are transformed together.
+TEST(MatrixBatchTest, StepsDoNotDependOnTheSizeOfABatch) {
+    for (const bool normuon : {false, true}) {
+        for (const int64_t heads : {0, 1}) {
+            Case c{Mesh(), Strategy::ddp, normuon, DType::f32, 1 << 20, heads};
+            Stepper whole(c, Ranks(c.mesh, sharing_of(c)));
+            for (int64_t step = 0; step < kSteps; ++step) whole.step(step);
+            for (const int64_t most_batched : {1, 100, 200, 500, 1000}) {
+                c.most_batched = most_batched;
+                SCOPED_TRACE(c.describe());
+                Stepper batched(c, Ranks(c.mesh, sharing_of(c)));
+                for (int64_t step = 0; step < kSteps; ++step) batched.step(step);
+                EXPECT_EQ(batched.masters(), whole.masters());
+                EXPECT_EQ(batched.matrix_state(), whole.matrix_state());
+                EXPECT_EQ(whole.matrix_state().empty(), !normuon);
+            }
+        }
+    }
+}
+
 class MatrixUpdateTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(MatrixUpdateTest, StepsAreThoseOfOneRankOnWholeMatrices) {
@@ -231,6 +253,8 @@ TEST_P(MatrixUpdateTest, StepsAreThoseOfOneRankOnWholeMatrices) {
         c.bucket_bytes = 1;  // each parameter by itself
         expect_equal_to_one_rank(c);
         c.heads = 2;  // of which two ranks have three each
+        expect_equal_to_one_rank(c);
+        c.most_batched = 1;  // each matrix by itself
         expect_equal_to_one_rank(c);
     }
 }

@@ -22,6 +22,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"
+#include "train/checkpoint/state_pieces.h"
 #include "train/comm/simulated_world.h"
 
 namespace speedrun {
@@ -72,7 +73,13 @@ std::string name_of(const void* caller) {
     return fmt::format("{} + {}", function_of(caller), offset);
 }
 
-std::vector<Mode> modes() {
+// saves: a snapshot after every step, as checkpoints take them.
+struct Trial {
+    Mode mode;
+    bool saves = false;
+};
+
+std::vector<Trial> trials() {
     std::vector<Mode> modes;
     for (const Strategy strategy : {Strategy::zero3, Strategy::zero2, Strategy::zero1, Strategy::ddp}) {
         for (const OptimizerStep step : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
@@ -108,7 +115,18 @@ std::vector<Mode> modes() {
     modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
     modes.back().context = 4;
     modes.back().ring = true;
-    return modes;
+    std::vector<Trial> trials;
+    for (const Mode& mode : modes) trials.push_back({mode});
+    // A step changes these while they are copied: masters, state of both kinds of optimizers, scales, and the matrix of a
+    // head that is refreshed for every snapshot.
+    trials.push_back({{Strategy::ddp, 1, 2, 1, OptimizerKind::muon, Launch::ready}, true});
+    trials.push_back({{Strategy::zero3, 1, 2, 1, OptimizerKind::adamw, Launch::ready}, true});
+    for (const char* family : {"scales", "newest"}) {
+        trials.push_back({{Strategy::zero1, 1, 2, 1, OptimizerKind::adamw, Launch::ready}, true});
+        trials.back().mode.family = family;
+        trials.back().mode.stages = std::string(family) == "newest";  // untied after the first
+    }
+    return trials;
 }
 
 // Waits that nothing here can show to be needed, by function: how many. That of finish_steps guards the
@@ -118,27 +136,75 @@ const std::map<std::string, int> kNotShown{{"speedrun::UpdatePipeline::finish_st
                                            {"speedrun::StepStatistics::take_loss", 1},
                                            {"speedrun::StepStatistics::combine", 1}};
 
+// The state of a rank after each step, copied while the next ones train.
+std::vector<std::vector<char>> snapshots_of(const Mode& mode, World* world) {
+    const Ranks ranks(mesh_of(mode), sharing_of(mode), world);
+    Runtime runtime(
+        {.device = DeviceKind::cpu, .precision = mode.precision, .threads = 1, .communicates = true});
+    StepRunner runner(config_of(mode), runtime, ranks);
+    runner.warm_up();
+    runner.initialize(3);
+    std::vector<std::vector<StatePiece>> pieces;  // pieces by bucket, scales last
+    int64_t bytes = 0;
+    const auto add = [&](std::vector<StatePiece> some) {
+        for (const StatePiece& piece : some) bytes += piece.values.bytes();
+        pieces.push_back(std::move(some));
+    };
+    for (const Bucket& bucket : runner.updates().layout().all()) add(state_pieces(runner.updates(), bucket));
+    add(state_pieces(runner.updates().scales()));
+    const auto source = batches_of(mode, ranks);
+    std::vector<std::vector<char>> snapshots(kSteps, std::vector<char>(static_cast<size_t>(bytes)));
+    for (int64_t step = 0; step < kSteps; ++step) {
+        char* to = snapshots[static_cast<size_t>(step)].data();
+        const auto copy = [&](size_t which, Stream& stream) {
+            for (const StatePiece& piece : pieces[which]) {
+                runtime.device().copy(to, piece.values.data, piece.values.bytes(), stream);
+                to += piece.values.bytes();
+            }
+        };
+        runner.enqueue(step, *source);
+        runner.snapshot({.bucket = [&](const Bucket& bucket,
+                                       Stream& stream) { copy(static_cast<size_t>(bucket.id), stream); },
+                         .scales = [&](Stream& stream) { copy(pieces.size() - 1, stream); }});
+        if (runner.uncollected() == 2) runner.collect();
+    }
+    runner.collect();
+    runtime.synchronize();
+    return snapshots;
+}
+
+struct Trained {
+    Curve curve;
+    std::vector<std::vector<char>> snapshots;
+};
+
 // What each rank trained; empty if one of them ended with an error.
-std::vector<Curve> curves_of(const Mode& mode, uint64_t seed) {
-    std::vector<Curve> curves(static_cast<size_t>(mode.ranks()));
+std::vector<Trained> train(const Trial& trial, uint64_t seed) {
+    std::vector<Trained> all(static_cast<size_t>(trial.mode.ranks()));
     try {
-        run_ranks(mode.ranks(), [&](World& world) {
+        run_ranks(trial.mode.ranks(), [&](World& world) {
             const auto slow = make_simulated_world(
                 world, {.model = {}, .jitter_s = 2e-3, .seed = seed + static_cast<uint64_t>(world.rank())});
-            curves[static_cast<size_t>(world.rank())] = train(mode, slow.get());
+            Trained& mine = all[static_cast<size_t>(world.rank())];
+            if (trial.saves)
+                mine.snapshots = snapshots_of(trial.mode, slow.get());
+            else
+                mine.curve = train(trial.mode, slow.get());
         });
     } catch (const std::exception&) {
         return {};
     }
-    return curves;
+    return all;
 }
 
-bool same(const std::vector<Curve>& curves, const Curve& expected) {
-    for (const Curve& curve : curves)
-        if (curve.losses != expected.losses || curve.norms != expected.norms ||
-            curve.masters != expected.masters)
+// Ranks have the curve in common, and each its own snapshots.
+bool same(const std::vector<Trained>& all, const std::vector<Trained>& expected) {
+    const Curve& curve = expected.front().curve;
+    for (size_t rank = 0; rank < all.size(); ++rank)
+        if (all[rank].curve.losses != curve.losses || all[rank].curve.norms != curve.norms ||
+            all[rank].curve.masters != curve.masters || all[rank].snapshots != expected[rank].snapshots)
             return false;
-    return !curves.empty();
+    return !all.empty();
 }
 
 constexpr int kNoticed = 1, kFailed = 2;
@@ -161,8 +227,8 @@ pid_t start(const std::function<int()>& work) {
 
 // Trains in a process of its own: memory that is written too late or too early may hold ids, and a look-up of what is no id
 // ends the process.
-bool changes(const Mode& mode, uint64_t seed, const Curve& expected) {
-    const pid_t child = start([&] { return same(curves_of(mode, seed), expected) ? 0 : kNoticed; });
+bool changes(const Trial& trial, uint64_t seed, const std::vector<Trained>& expected) {
+    const pid_t child = start([&] { return same(train(trial, seed), expected) ? 0 : kNoticed; });
     int status = 0;
     if (waitpid(child, &status, 0) != child) throw_internal("waitpid: {}", std::strerror(errno));
     if (WIFSIGNALED(status)) std::printf("signal %d: ", WTERMSIG(status));
@@ -170,22 +236,22 @@ bool changes(const Mode& mode, uint64_t seed, const Curve& expected) {
 }
 
 TEST(MissingWaitsTest, EachIsNoticed) {
-    const std::vector<Mode> all = modes();
-    std::vector<Curve> expected;
-    std::map<const void*, std::vector<size_t>> users;  // by caller: modes
+    const std::vector<Trial> all = trials();
+    std::vector<std::vector<Trained>> expected;
+    std::map<const void*, std::vector<size_t>> users;  // trials by caller
     for (size_t i = 0; i < all.size(); ++i) {
         callers.clear();
-        const std::vector<Curve> curves = curves_of(all[i], 10);
-        ASSERT_TRUE(!curves.empty() && same(curves, curves[0])) << "with all waits";
-        expected.push_back(curves[0]);
+        expected.push_back(train(all[i], 10));
+        ASSERT_FALSE(expected.back().empty()) << "with all waits";
+        ASSERT_TRUE(same(expected.back(), expected.back())) << "with all waits";
         for (const void* caller : callers) users[caller].push_back(i);
     }
     const auto is_noticed = [&](const void* caller, const std::vector<size_t>& used_by) {
         removed = caller;
         const uint64_t last = kNotShown.count(function_of(caller)) ? 10 : 60;
         for (uint64_t seed = 10; seed <= last; seed += 10) {
-            for (const size_t mode : used_by) {
-                if (changes(all[mode], seed, expected[mode])) return true;
+            for (const size_t trial : used_by) {
+                if (changes(all[trial], seed, expected[trial])) return true;
             }
         }
         return false;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# kill -9 at random moments of a run that saves after every step: each time it continues, and in the end it is bitwise the
-# run that was never killed. Usage: kill_test.sh SPEEDRUN [SEED [SECONDS]]
+# kill -9 at random moments of a run that saves after every step. Each time all steps but the last one are on the disk. The run
+# continues and ends bitwise as one that was never killed. Usage: kill_test.sh SPEEDRUN [SEED [SECONDS]]
 set -u
 speedrun=$1
 seed=${2:-1}
@@ -9,6 +9,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../expect.sh"
 . "$here/tiny_run.sh"
 
+steps_of() { cat "logs/$1/metrics.jsonl" 2>/dev/null | grep -c '"event":"step"'; }
+newest_of() { ls "logs/$1/checkpoints" 2>/dev/null | sed -n 's/^step-0*\([1-9][0-9]*\)$/\1/p' | sort -n | tail -1; }
 losses() { grep -o '"loss":[0-9.e-]*' "logs/$1/metrics.jsonl"; }
 set -- "$speedrun" train tiny.json --quiet --set schedule.steps=60 --set eval.every=20 --set checkpoint.every=1
 # The run has come to its end: is it the one that was never killed? Then the next one begins.
@@ -24,21 +26,31 @@ compare() {
 expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 expect 0 "^result: done" "$@" --name whole
 losses whole >whole.loss
-kills=0 runs=0 during_save=0
+[ "$(grep -c 'on the disk' logs/whole/run.log)" -eq 60 ] || fail "60 steps saved $(grep -c 'on the disk' logs/whole/run.log) times"
+# Checks the disk after a kill: a checkpoint of every step, but for the last one in the metrics.
+note_kill() {
+    kills=$((kills + 1))
+    ls -d logs/victim/checkpoints/.step-* >/dev/null 2>&1 && during_save=$((during_save + 1))
+    steps=$(steps_of victim) newest=$(newest_of victim)
+    [ "${newest:-0}" -ge $((${steps:-0} - 1)) ] || fail "killed after $steps steps with checkpoints up to step ${newest:-0}"
+    echo "${newest:-0}" >>newest
+}
+kills=0 runs=0 during_save=0 turn=0
 end=$(($(date +%s) + seconds))
-for delay in $(awk -v seed="$seed" 'BEGIN { srand(seed); for (i = 0; i < 300; ++i) printf "%.3f\n", 0.02 + 0.4 * rand() }'); do
+for delay in $(awk -v seed="$seed" 'BEGIN { srand(seed); for (i = 0; i < 300; ++i) printf "%.3f\n", 0.2 * rand() }'); do
+    before=$(steps_of victim)
     "$@" --name victim --resume auto >out 2>&1 &
     pid=$!
+    # One in four while it starts, the others once it has made a step.
+    turn=$((turn + 1))
+    while [ $((turn % 4)) -ne 0 ] && kill -0 $pid 2>/dev/null && [ "$(steps_of victim)" = "$before" ]; do sleep 0.01; done
     sleep "$delay"
     kill -KILL $pid 2>/dev/null
     wait $pid 2>/dev/null
     got=$?
     case $got in
     0) compare ;;
-    137)
-        kills=$((kills + 1))
-        ls -d logs/victim/checkpoints/.step-* >/dev/null 2>&1 && during_save=$((during_save + 1))
-        ;;
+    137) note_kill ;;
     *) fail "exit $got after $kills kills" ;;
     esac
     [ $failures -eq 0 ] && [ "$(date +%s)" -lt "$end" ] || break
@@ -46,5 +58,7 @@ done
 expect 0 "^result: done" "$@" --name victim --resume auto
 [ $failures -ne 0 ] || compare
 
-[ $failures -eq 0 ] && echo "$kills kills, $during_save of them during a save; $runs runs ended as if there had been none"
+different=$(sort -u newest | wc -l)
+[ "$different" -ge 3 ] || fail "$kills kills continued from no more than $different different steps"
+[ $failures -eq 0 ] && echo "$kills kills, $during_save of them during a save, continued from $different steps; $runs runs ended as if there had been none"
 exit $failures

@@ -1,6 +1,8 @@
 // Whole runs over ranks that are threads.
 #pragma once
 
+#include <atomic>
+
 #include "tests/distributed/rank_threads.h"
 #include "tests/runs/run_fixture.h"
 #include "tests/sanitized.h"
@@ -23,15 +25,20 @@ struct MeshCase {
 
 class RankRunFixture : public RunFixture {
   protected:
-    // from: a checkpoint to continue; none: from the first step.
-    void run_on(int num_ranks, const Config& c, const std::string& name, const std::string& from = "") {
+    // from: a checkpoint to continue; none: from the first step. stop: a signal is there from the start, and several ranks
+    // end after two steps.
+    void run_on(int num_ranks, const Config& c, const std::string& name, const std::string& from = "",
+                bool stop = false) {
+        const std::atomic<int> signal = stop ? 1 : 0;
         const std::string out = (folder_ / "logs").string(), path = out + "/" + name;
         run_ranks(num_ranks, [&](World& world) {
             const Ranks ranks = resolve_ranks(c, world);
             Runtime runtime(runtime_options(c, ranks));
             const ResumePoint point = find_resume_point(world, from, path, c);
             RunFolder run_folder = ranks.first() ? RunFolder(out, name) : RunFolder::silent(path);
-            Trainer(c, runtime, ranks, run_folder, {.quiet = true, .resume = point.reader.get()}).run();
+            Trainer(c, runtime, ranks, run_folder,
+                    {.quiet = true, .stop_signal = &signal, .resume = point.reader.get()})
+                .run();
         });
     }
     // Losses in the metrics of a run, of training and of validation, from the step with this number on.

@@ -2,134 +2,14 @@
 // parameters and state on any others; and what happens to a run whose checkpoints cannot be written.
 #include <cerrno>
 #include <cmath>
-#include <iterator>
 #include <set>
 
-#include "tests/distributed/rank_threads.h"
-#include "tests/runs/run_fixture.h"
-#include "tests/sanitized.h"
-#include "train/checkpoint/resume.h"
-#include "train/sharding/resolve_ranks.h"
+#include "tests/runs/resume_fixture.h"
 
 namespace speedrun::testing {
 namespace resume_test {
 
-struct Ways {
-    int ranks = 1, replicate = 1;
-    const char* strategy = "ddp";
-    const char* optimizer =
-        "adamw";  // of the matrices; "normuon": muon with it, "heads": … and a matrix for each head
-    const char* precision = "f32";
-    int microbatch_tokens = 64;  // of each rank, of 256 a step
-
-    std::vector<std::string> settings() const {
-        const std::string type = std::string(optimizer) == "adamw" ? "adamw" : "muon";
-        const bool heads = std::string(optimizer) == "heads",
-                   normuon = heads || std::string(optimizer) == "normuon";
-        return {"schedule.steps=10", "model.num_layers=1", "batch.tokens_per_step=256", "device=cpu",
-                "threads=1", "eval.every=5", "checkpoint.keep=100", "data.val_tokens=300",
-                "precision=" + std::string(precision), "parallel.strategy=" + std::string(strategy),
-                "parallel.replicate=" + std::to_string(replicate),
-                "batch.microbatch_tokens=" + std::to_string(microbatch_tokens),
-                "optimizers.groups.0.type=" + type,
-                std::string("optimizers.groups.0.normuon=") + (normuon ? "true" : "false"),
-                // Matrices of 16 and of 32 rows have other numbers of lines, in one parameter.
-                std::string("optimizers.groups.0.normuon_lines=") + (heads ? "rows" : "auto"),
-                std::string("optimizers.groups.0.heads_per_matrix=") + (heads ? "1" : "0")};
-    }
-};
-
-class ResumeTest : public RunFixture {
-  protected:
-    Config config_of(const Ways& ways, const std::vector<std::string>& more = {}) const {
-        std::vector<std::string> all = ways.settings();
-        all.insert(all.end(), more.begin(), more.end());
-        return config(all);
-    }
-    std::string path(const std::string& name) const { return (folder_ / "logs" / name).string(); }
-    std::string checkpoint(const std::string& name, int64_t step) const {
-        return path(name) + "/checkpoints/" + checkpoint_name(step);
-    }
-
-    // Runs `body` as each of so many ranks.
-    static void as_ranks(int ranks, const std::function<void(World&)>& body) { run_ranks(ranks, body); }
-
-    // A run, as the command line does it; what it says could not be saved.
-    std::string train(const Config& c, int num_ranks, const std::string& name, const std::string& resume = "",
-                      FileSystem* bad = nullptr, int bad_rank = 0) {
-        std::vector<std::string> problems(static_cast<size_t>(num_ranks));
-        as_ranks(num_ranks, [&](World& world) {
-            const Ranks ranks = resolve_ranks(c, world);
-            Runtime runtime(runtime_options(c, ranks));
-            const ResumePoint point = find_resume_point(world, resume, path(name), c);
-            const std::string out = (folder_ / "logs").string();
-            RunFolder run_folder = !ranks.first()   ? RunFolder::silent(path(name))
-                                   : point.in_place ? RunFolder::reopen(out, name)
-                                                    : RunFolder(out, name);
-            Trainer trainer(c, runtime, ranks, run_folder,
-                            {.quiet = true,
-                             .warm_up = false,
-                             .resume = point.reader.get(),
-                             .file_system = world.rank() == bad_rank ? bad : nullptr});
-            trainer.run();
-            problems[static_cast<size_t>(world.rank())] = trainer.problem();
-        });
-        for (const std::string& problem : problems) EXPECT_EQ(problem, problems[0]);
-        return problems[0];
-    }
-
-    static std::string bytes_of(const std::string& file) {
-        std::ifstream stream(file, std::ios::binary);
-        EXPECT_TRUE(stream) << file;
-        return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-    }
-    // Everything but the times is equal, byte for byte.
-    static void expect_same_bytes(const std::string& a, const std::string& b, int ranks) {
-        for (int64_t rank = 0; rank < ranks; ++rank) {
-            const std::string file = fmt::format("/{}", rank_file_name(rank));
-            EXPECT_EQ(bytes_of(a + file) == bytes_of(b + file), true) << a << " and " << b << file;
-        }
-        Json one = Json::parse(bytes_of(a + "/checkpoint.json")),
-             two = Json::parse(bytes_of(b + "/checkpoint.json"));
-        one.erase("measured");
-        two.erase("measured");
-        // How often a run saves changes nothing in it, nor does what it keeps for backward.
-        for (const char* key : {"checkpoint", "memory"}) {
-            one["config"].erase(key);
-            two["config"].erase(key);
-        }
-        EXPECT_EQ(one, two);
-    }
-    // All numbers are equal, whoever wrote which.
-    static void expect_same_numbers(const std::string& a, const std::string& b) {
-        CheckpointReader one(a), two(b);
-        one.index();
-        two.index();
-        ASSERT_EQ(one.info().tensors, two.info().tensors);
-        for (const CheckpointTensor& tensor : one.info().tensors) {
-            std::vector<float> x(static_cast<size_t>(tensor.numel())), y(x.size());
-            one.read(tensor.name, TensorBox::run(0, tensor.numel()), x.data());
-            two.read(tensor.name, TensorBox::run(0, tensor.numel()), y.data());
-            EXPECT_EQ(x == y, true) << tensor.name << " of " << a << " and " << b;
-        }
-    }
-    static void expect_good(const std::string& folder, const Config& c) {
-        as_ranks(1, [&](World& world) { EXPECT_NO_THROW(open_checkpoint(world, folder, c)) << folder; });
-    }
-    // --resume for the run of this name is refused, on all ranks alike.
-    void expect_error(ExitCode code, const std::string& text, const std::string& resume,
-                      const std::string& name, const Config& c) const {
-        as_ranks(2, [&](World& world) {
-            try {
-                find_resume_point(world, resume, path(name), c);
-                ADD_FAILURE() << "no error; expected " << text;
-            } catch (const Error& error) {
-                EXPECT_EQ(error.code(), code) << error.what();
-                EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-            }
-        });
-    }
-};
+class ResumeTest : public ResumeFixture {};
 
 // The run that is continued never knew that it would be: its checkpoints were taken while it trained on.
 TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
@@ -247,7 +127,7 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
                     const auto reader = open_checkpoint(world, from, c);
                     load_checkpoint(*reader, runtime, runner);
                     if (world.rank() == 0) fs::create_directories(path(name + "_copy"));
-                    Checkpointer saver(c, ranks, runtime, runner, path(name + "_copy"), [](auto&&...) {});
+                    Checkpointer saver(c, ranks, runtime, runner, path(name + "_copy"), [](auto&&...) {}, {});
                     world.barrier();
                     CheckpointInfo info = reader->info();
                     info.files.clear();

@@ -1,4 +1,5 @@
 // Whole runs whose head comes apart from the embedding: stopped and continued on both sides of the step where it does.
+#include <iterator>
 #include <vector>
 
 #include "tests/runs/rank_run_fixture.h"
@@ -9,8 +10,35 @@ namespace untied_run_test {
 // Checkpoints before, at and behind the step after which the head is apart.
 const std::vector<int> kSaved = kSanitized ? std::vector<int>{6} : std::vector<int>{4, 6, 8};
 
+// Saves masters as they are.
+class Stale final : public RunState {
+  public:
+    explicit Stale(RunState& state) : state_(state) {}
+    const ParameterTable& table() const override { return state_.table(); }
+    UpdatePipeline& updates() override { return state_.updates(); }
+    void refresh_copies() override {}
+    void snapshot(const StateCopy& copy) override { state_.snapshot(copy); }
+    void await_snapshot() override { state_.await_snapshot(); }
+    double idle_ms() override { return state_.idle_ms(); }
+    void publish_state(int64_t steps) override { state_.publish_state(steps); }
+
+  private:
+    RunState& state_;
+};
+
 class UntiedRunTest : public RankRunFixture {
   protected:
+    static std::string bytes_of(const std::string& file) {
+        std::ifstream stream(file, std::ios::binary);
+        EXPECT_TRUE(stream) << file;
+        return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+    }
+    static void expect_same_files(const std::string& a, const std::string& b, int ranks) {
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+            const std::string file = "/" + rank_file_name(rank);
+            EXPECT_EQ(bytes_of(a + file) == bytes_of(b + file), true) << a << " and " << b << file;
+        }
+    }
     Config untied(const Settings& more = {}) const {
         Settings all = {
             R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32,
@@ -41,6 +69,56 @@ TEST_F(UntiedRunTest, ContinuesBitwiseBeforeAtAndBehindTheStep) {
             run_on(2, c, name, checkpoint_of(strategy, step));
             EXPECT_EQ(curve_behind(name, step), curve_behind(strategy, step)) << name;
         }
+    }
+}
+
+// Before, at and after the step, the checkpoint of a stop equals the periodic one of that step.
+TEST_F(UntiedRunTest, AStopSavesWhatARunThatGoesOnDoes) {
+    for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
+        if (kSanitized && std::string(strategy) != "zero2") continue;
+        const std::string parallel = std::string("parallel.strategy=") + strategy;
+        run_on(2, untied({parallel}), strategy);
+        for (const int step : {4, 6, 8}) {
+            const std::string stopped = fmt::format("{}_stopped{}", strategy, step),
+                              later = stopped + "_later";
+            run_on(2, untied({parallel, "checkpoint.every=0"}), stopped, checkpoint_of(strategy, step - 2),
+                   true);
+            expect_same_files(checkpoint_of(stopped, step), checkpoint_of(strategy, step), 2);
+            EXPECT_EQ(metrics(stopped).back()["loss"], curve_behind(strategy, step).front())
+                << "the validation of the stop";
+            run_on(2, untied({parallel}), later, checkpoint_of(stopped, step));
+            EXPECT_EQ(curve_behind(later, step), curve_behind(strategy, step)) << later;
+        }
+    }
+}
+
+// As written by a program that did not refresh it: the matrix of the head as it was initialised.
+TEST_F(UntiedRunTest, AHeadThatWasSavedStaleIsThatOfTheEmbedding) {
+    const Config c = untied();
+    run_on(1, c, "whole");
+    for (const int step : {4, 6}) {
+        const std::string folder = (folder_ / "stale").string(), name = "from" + std::to_string(step);
+        fs::remove_all(folder);
+        Runtime runtime(runtime_options(c));
+        StepRunner runner(c, runtime);
+        Stale stale(runner);
+        runner.initialize(77);
+        const CheckpointReader reader(checkpoint_of("whole", step));
+        CheckpointReader indexed(reader.folder());
+        indexed.index();
+        load_checkpoint(indexed, runtime, runner);
+        const Parameter& head = runner.model().table()[runner.model().table().find("head.weight")];
+        runner.model().parameters().assign(head, std::vector<float>(head.numel(), 0.5F).data());
+        fs::create_directories(folder);
+        Checkpointer saver(c, {}, runtime, stale, folder, [](auto&&...) {}, {});
+        CheckpointInfo info = reader.info();
+        info.files.clear();
+        saver.save(info);
+        const std::string saved = folder + "/checkpoints/" + checkpoint_name(step);
+        EXPECT_NE(bytes_of(saved + "/rank-00000.safetensors"),
+                  bytes_of(checkpoint_of("whole", step) + "/rank-00000.safetensors"));
+        run_on(1, c, name, saved);
+        EXPECT_EQ(curve_behind(name, step), curve_behind("whole", step)) << name;
     }
 }
 

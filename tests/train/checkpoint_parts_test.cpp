@@ -54,7 +54,8 @@ class PartState final : public RunState {
     void snapshot(const StateCopy& /*copy*/) override {}
     void await_snapshot() override {}
     double idle_ms() override { return 0; }
-    void publish_state() override {}
+    void publish_state(int64_t /*steps*/) override {}
+    void refresh_copies() override {}
     Runtime& runtime() { return runtime_; }
 
     // Calls with each number of the state, and a value that its kind, parameter and place in the whole give it.

@@ -90,12 +90,15 @@ double number_between(const Json& json, const char* key, double low, double high
 }
 
 Json json_of(const MeasuredTimes& times) {
-    return {{"train_ms", times.train_ms},
-            {"data_ms", times.data_ms},
-            {"optimizer_ms", times.optimizer_ms},
-            {"comm_exposed_ms", times.comm_exposed_ms},
-            {"comm_ms", times.comm_ms},
-            {"time_to_target_ms", times.time_to_target_ms ? Json(*times.time_to_target_ms) : Json(nullptr)}};
+    Json json = {
+        {"train_ms", times.train_ms},
+        {"data_ms", times.data_ms},
+        {"optimizer_ms", times.optimizer_ms},
+        {"comm_exposed_ms", times.comm_exposed_ms},
+        {"comm_ms", times.comm_ms},
+        {"time_to_target_ms", times.time_to_target_ms ? Json(*times.time_to_target_ms) : Json(nullptr)}};
+    if (times.validations_from > 0) json["validations_from"] = times.validations_from;
+    return json;
 }
 
 MeasuredTimes times_of(const Json& json) {
@@ -107,6 +110,7 @@ MeasuredTimes times_of(const Json& json) {
     times.comm_exposed_ms = number_between(json, "comm_exposed_ms", -kMostMs, kMostMs);
     if (json.contains("comm_ms")) times.comm_ms = ms("comm_ms");  // older checkpoints lack it
     if (!json.at("time_to_target_ms").is_null()) times.time_to_target_ms = ms("time_to_target_ms");
+    if (json.contains("validations_from")) times.validations_from = count_of(json.at("validations_from"));
     return times;
 }
 

@@ -45,6 +45,8 @@ struct CheckpointFile {
 struct MeasuredTimes {
     double train_ms = 0, data_ms = 0, optimizer_ms = 0, comm_exposed_ms = 0, comm_ms = 0;
     std::optional<double> time_to_target_ms;
+    int64_t validations_from =
+        0;  // step from which on validations count for that: earlier ones were of other data
 };
 
 struct CheckpointInfo {

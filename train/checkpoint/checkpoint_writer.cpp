@@ -60,7 +60,7 @@ CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankF
         int64_t first = 0;
         for (const TensorBox& box : pieces[i].boxes) {
             for (const int64_t end = first + box.count(); first < end;) {
-                const int64_t count = std::min(kMostNumbersFetched, end - first);
+                const int64_t count = std::min(which.most_fetched, end - first);
                 const void* const numbers = fetch(i, first, count);
                 file.write(numbers, static_cast<size_t>(count * size_of(pieces[i].tensor.dtype)));
                 first += count;

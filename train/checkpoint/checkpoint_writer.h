@@ -12,13 +12,14 @@ namespace speedrun {
 
 // Host memory with numbers first … first+count of piece `index`, in its type, good until the next call.
 using FetchNumbers = std::function<const void*(size_t index, int64_t first, int64_t count)>;
-constexpr int64_t kMostNumbersFetched = 1 << 20;
+inline constexpr int64_t kMostNumbersFetched = 1 << 20;
 
 // RUN/checkpoints/.step-00000123.part
 std::string unfinished_folder(const std::string& run, int64_t step);
 
 struct RankFile {
     int64_t step = 0, rank = 0;
+    int64_t most_fetched = kMostNumbersFetched;  // numbers of one call of FetchNumbers
 };
 
 // Writes this rank's file, synced, into the unfinished folder, which is made if need be; the run's folder is

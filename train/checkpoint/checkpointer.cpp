@@ -8,6 +8,9 @@
 #include <numeric>
 #include <string_view>
 
+#include "kernels/cuda/device/gpu_interop.h"
+#include "train/comm/joint_check.h"
+
 namespace speedrun {
 
 namespace {
@@ -16,6 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 // What ranks tell each other of their writing.
 constexpr char kBusy = 'b', kDone = 'd', kFailed = 'f';
+// Ranks that wait exchange a message this often, so that none is taken for lost.
+constexpr std::chrono::milliseconds kPatience{100};
 
 double ms_since(Clock::time_point begin) {
     return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -68,11 +73,11 @@ void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState&
     };
     for (const Bucket& bucket : updates.layout().all()) load(state_pieces(updates, bucket));
     load(state_pieces(updates.scales()));
-    state.publish_state();
+    state.publish_state(reader.info().step);
 }
 
 Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, RunState& state,
-                           std::string run, Report report, FileSystem& system)
+                           std::string run, Report report, const Options& options)
     : every_(config.checkpoint.every),
       keep_(config.checkpoint.keep),
       ranks_(ranks),
@@ -80,7 +85,8 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
       state_(state),
       run_(std::move(run)),
       report_(std::move(report)),
-      system_(system),
+      system_(options.system ? *options.system : real_file_system()),
+      most_fetched_(options.most_fetched),
       tensors_(checkpoint_tensors(state.table(), config.optimizers)) {
     const UpdatePipeline& updates = state.updates();
     int64_t bytes = 0;
@@ -98,8 +104,14 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
     }
     if (ranks.first()) add(state_pieces(updates.scales()), of_scales_);
     if (every_ > 0) snapshot_ = HostBuffer(runtime.device(), bytes);
-    staging_ = HostBuffer(runtime.device(), kMostNumbersFetched * size_of(DType::f32));
-    if (ranks_.first()) remove_unfinished(system_, run_);
+    staging_ = HostBuffer(runtime.device(), most_fetched_ * size_of(DType::f32));
+    const auto clean = [this] {
+        if (ranks_.first()) remove_unfinished(system_, run_);
+    };
+    if (ranks_.size() > 1)
+        work_together(*ranks_.world(), clean);
+    else
+        clean();
 }
 
 void Checkpointer::snapshot(int64_t steps) {
@@ -131,8 +143,9 @@ void Checkpointer::collected(int64_t steps, const std::function<CheckpointInfo()
         set_hurry(is_deferred(writing_));
         return;
     }
-    pending_ = false;  // nobody to agree with: the thread commits what it has written
-    committing_ = std::async(kAsync, [this, steps] {
+    pending_ = false;  // no rank to agree with: the thread commits the file that it has written
+    commits_ = true;
+    committing_ = std::async(kAsync, [this, steps]() -> std::optional<double> {
         info_.files = {write_from_snapshot(steps)};
         return commit_and_time();
     });
@@ -140,7 +153,12 @@ void Checkpointer::collected(int64_t steps, const std::function<CheckpointInfo()
 }
 
 double Checkpointer::commit_and_time() const {
-    commit_checkpoint(system_, run_, info_, keep_);
+    try {
+        commit_checkpoint(system_, run_, info_, keep_);
+    } catch (...) {
+        system_.remove_folder(unfinished_folder(run_, info_.step));
+        throw;
+    }
     return ms_since(began_);
 }
 
@@ -158,16 +176,16 @@ void Checkpointer::save(CheckpointInfo info) {
     settle(true);
     const double saved = saved_ == info.step ? 1 : 0;  // the first rank alone knows if that failed
     if ((ranks_.size() > 1 ? ranks_.world()->min(saved) : saved) > 0) return;
+    state_.refresh_copies();
     runtime_.synchronize();
     begin(std::move(info));
-    outcome_ = outcome_of([this] { return write_from_device(info_.step); });
+    // On a thread, so that this one shows the other ranks that it lives, however slow the disk is.
+    writing_ = std::async(std::launch::async, [this, step = info_.step] { return write_from_device(step); });
     settle(true);
-    settle_commit(true);
 }
 
 void Checkpointer::finish() {
     settle(true);
-    settle_commit(true);
     if (ranks_.size() == 1) return;
     for (const std::string& problem : ranks_.world()->all_gather(problem_)) {
         if (problem_.empty()) problem_ = problem;
@@ -177,8 +195,8 @@ void Checkpointer::finish() {
 CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
     const std::chrono::nanoseconds began = time_of_this_thread();
     std::chrono::nanoseconds fetched = began;
-    CheckpointFile file = write_rank_file(
-        system_, run_, {.step = step, .rank = ranks_.rank()}, pieces_, [&](size_t i, int64_t first, int64_t) {
+    CheckpointFile file =
+        write_rank_file(system_, run_, rank_file(step), pieces_, [&](size_t i, int64_t first, int64_t) {
             leave_cores_to_training(time_of_this_thread() - fetched);
             fetched = time_of_this_thread();
             return snapshot_.as<char>() + offset_[i] + first * size_of(pieces_[i].values.dtype);
@@ -206,6 +224,7 @@ void Checkpointer::set_hurry(bool hurry) {
 }
 
 CheckpointFile Checkpointer::write_from_device(int64_t step) {
+    use_gpu(runtime_.device());  // this thread
     const auto fetch = [this](size_t i, int64_t first, int64_t count) {
         const Tensor& values = pieces_[i].values;
         const int64_t size = size_of(values.dtype);
@@ -215,8 +234,7 @@ CheckpointFile Checkpointer::write_from_device(int64_t step) {
         return staging_.as<void>();
     };
     const std::chrono::nanoseconds began = time_of_this_thread();
-    CheckpointFile file =
-        write_rank_file(system_, run_, {.step = step, .rank = ranks_.rank()}, pieces_, fetch);
+    CheckpointFile file = write_rank_file(system_, run_, rank_file(step), pieces_, fetch);
     core_ = time_of_this_thread() - began;
     return file;
 }
@@ -226,7 +244,6 @@ void Checkpointer::settle(bool wait) {
     settle_commit(wait);
     // Ranks tell each other one letter; of what they have written, when all have, they tell the first one alone.
     while (pending_) {
-        constexpr std::chrono::milliseconds kPatience{100};  // then the ranks show each other that they live
         if (outcome_.empty() && ready(writing_.wait_for(wait ? kPatience : std::chrono::milliseconds(0))))
             outcome_ = outcome_of([this] { return writing_.get(); });
         const std::string own = outcome_.empty()            ? std::string{kBusy}
@@ -249,31 +266,50 @@ void Checkpointer::commit(const std::vector<std::string>& outcomes) {
     for (size_t rank = 0; rank < outcomes.size(); ++rank) {
         if (outcomes[rank].front() != kFailed) continue;
         const std::string who = ranks_.size() > 1 ? fmt::format("rank {}: ", rank) : "";
-        if (ranks_.first()) system_.remove_folder(unfinished_folder(run_, info_.step));
+        if (ranks_.first()) {
+            const auto remove = [this,
+                                 folder = unfinished_folder(run_, info_.step)]() -> std::optional<double> {
+                system_.remove_folder(folder);
+                return std::nullopt;
+            };
+            committing_ = std::async(std::launch::async, remove);
+        }
+        commits_ = true;
         return fail(who + outcomes[rank].substr(1));
     }
     const std::string own = outcome_.substr(1);
     for (const std::string& file : ranks_.size() > 1 ? ranks_.world()->gather(own) : std::vector{own})
         info_.files.push_back(checkpoint_file_from_text(file));
+    commits_ = true;
     if (!ranks_.first()) return;
-    committing_ = std::async(kAsync, [this] { return commit_and_time(); });
+    committing_ = std::async(kAsync, [this] { return std::optional(commit_and_time()); });
 }
 
+// One rank commits. The others learn only here, when all wait, that it is done.
 void Checkpointer::settle_commit(bool wait) {
-    if (!committing_.valid()) return;
-    if (!wait && !ready(committing_.wait_for(std::chrono::seconds(0)))) return;
+    while (commits_) {
+        if (committing_.valid() &&
+            ready(committing_.wait_for(wait ? kPatience : std::chrono::milliseconds(0))))
+            end_commit();
+        if (!wait) return;
+        const double busy = committing_.valid() ? 1 : 0;
+        commits_ = (ranks_.size() > 1 ? ranks_.world()->max(busy) : busy) > 0;
+    }
+}
+
+void Checkpointer::end_commit() {
     try {
-        const double ms = committing_.get();
+        const std::optional<double> ms = committing_.get();
+        if (!ms) return;
         const auto add = [](int64_t sum, const CheckpointFile& file) { return sum + file.bytes; };
         const int64_t bytes = std::accumulate(info_.files.begin(), info_.files.end(), int64_t{0}, add);
         report_(
             fmt::format(
                 "{}: {:.1f} MB from {} rank(s) on the disk after {:.1f} ms; this rank's took {:.1f} ms of a core",
-                checkpoint_name(info_.step), static_cast<double>(bytes) * 1e-6, info_.files.size(), ms,
+                checkpoint_name(info_.step), static_cast<double>(bytes) * 1e-6, info_.files.size(), *ms,
                 static_cast<double>(core_.count()) * 1e-6),
             false);
     } catch (const std::exception& error) {
-        system_.remove_folder(unfinished_folder(run_, info_.step));
         fail(error.what());
     }
 }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,15 +30,22 @@ class Checkpointer {
     // Receives what the run's log should say, and (`problem`) the user too. On all ranks.
     using Report = std::function<void(const std::string& text, bool problem)>;
 
-    // Saves the run in folder `run`; all ranks make theirs. What it is given must outlive it.
+    struct Options {
+        FileSystem* system = nullptr;                // null: the real one
+        int64_t most_fetched = kMostNumbersFetched;  // RankFile::most_fetched
+    };
+
+    // Saves the run in folder `run`; collective. The references must outlive it.
     Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, RunState& state, std::string run,
-                 Report report, FileSystem& system = real_file_system());
+                 Report report, const Options& options);
     ~Checkpointer() { set_hurry(true); }
     Checkpointer(const Checkpointer&) = delete;
     Checkpointer& operator=(const Checkpointer&) = delete;
 
     // After this many steps, is it time for one?
     bool due(int64_t steps) const { return every_ > 0 && steps % every_ == 0; }
+    // True from snapshot() until collected() of the same steps: another snapshot would overwrite this one.
+    bool awaits_result() const { return snapshot_steps_ >= 0; }
     // All of the following: by all ranks, for the same steps. Enqueues the snapshot of the state after
     // `steps` steps, the last of which was enqueued last. Waits for the snapshot before to be written.
     void snapshot(int64_t steps);
@@ -59,12 +67,16 @@ class Checkpointer {
   private:
     CheckpointFile write_from_snapshot(int64_t step);
     CheckpointFile write_from_device(int64_t step);
+    RankFile rank_file(int64_t step) const {
+        return {.step = step, .rank = ranks_.rank(), .most_fetched = most_fetched_};
+    }
     void begin(CheckpointInfo info);
-    double commit_and_time() const;  // ms since begin()
+    double commit_and_time() const;  // ms since begin(); removes the unfinished folder if it throws
     void leave_cores_to_training(std::chrono::nanoseconds worked);
     void set_hurry(bool hurry);
     void settle(bool wait);  // the writing of all ranks
     void settle_commit(bool wait);
+    void end_commit();
     void commit(const std::vector<std::string>& outcomes);
     void fail(const std::string& text);
 
@@ -75,15 +87,17 @@ class Checkpointer {
     const std::string run_;
     const Report report_;
     FileSystem& system_;
+    const int64_t most_fetched_;
     const std::vector<CheckpointTensor> tensors_;
     std::vector<StatePiece> pieces_;              // that this rank writes
     std::vector<std::vector<size_t>> of_bucket_;  // indices of pieces_
     std::vector<size_t> of_scales_;
     std::vector<int64_t> offset_;  // of each piece in the snapshot, in bytes
     HostBuffer snapshot_;          // of all pieces; only with checkpoint.every
-    HostBuffer staging_;           // of kMostNumbersFetched
+    HostBuffer staging_;           // most_fetched_ numbers
     int64_t snapshot_steps_ = -1, saved_ = -1;
     bool pending_ = false;  // ranks are writing, or have not told each other that they are done
+    bool commits_ = false;  // the first rank may be committing: ranks have not yet agreed that it is done
     CheckpointInfo info_;   // of what is pending or being committed
     std::string outcome_;   // of this rank's writing; empty: not yet
     std::chrono::steady_clock::time_point began_;
@@ -92,9 +106,9 @@ class Checkpointer {
     double wait_ms_ = 0;
     std::mutex mutex_;
     std::condition_variable hurried_;
-    bool hurry_ = false;                   // guarded by mutex_
-    std::future<CheckpointFile> writing_;  // these two last: they end before what they use
-    std::future<double> committing_;
+    bool hurry_ = false;                             // guarded by mutex_
+    std::future<CheckpointFile> writing_;            // these two last: they end before what they use
+    std::future<std::optional<double>> committing_;  // ms since begin(); nothing: removed what failed
 };
 
 }  // namespace speedrun

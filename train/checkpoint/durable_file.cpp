@@ -150,27 +150,38 @@ std::string DurableFile::finish() {
     return hash_.hex();
 }
 
-void write_output(const std::string& path, const std::function<void(const PutBytes& put)>& produce) {
+OutputFile::OutputFile(const std::string& path) : path_(path) {
     namespace fs = std::filesystem;
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
     if (fs::is_directory(status)) throw Error(ExitCode::failure, path + ": a folder, expected a file to write");
     if (fs::exists(status) && !fs::is_regular_file(status)) {
-        std::ofstream file(path, std::ios::binary);
-        produce([&](std::string_view bytes) { file.write(bytes.data(), std::ssize(bytes)); });
-        file.close();
-        check_file(file ? 0 : -1, path, "writing");
+        direct_.open(path, std::ios::binary);
+        check_file(direct_ ? 0 : -1, path, "opening");
         return;
     }
     fs::path target = path;
     constexpr int kMostLinks = 40;  // as the kernel has it
     for (int links = 0; links < kMostLinks && fs::is_symlink(target, error); ++links)
         target = target.parent_path() / fs::read_symlink(target, error);
-    FileSystem& system = real_file_system();
-    DurableFile file(system, target.string() + ".part");
-    produce([&](std::string_view bytes) { file.write(bytes.data(), bytes.size()); });
-    file.finish();
-    check_file(system.rename(target.string() + ".part", target.string()), path, "renaming");
+    target_ = target.string();
+    file_ = std::make_unique<DurableFile>(real_file_system(), target_ + ".part");
+}
+
+void OutputFile::write(std::string_view bytes) {
+    if (file_) return file_->write(bytes.data(), bytes.size());
+    direct_.write(bytes.data(), std::ssize(bytes));
+    check_file(direct_ ? 0 : -1, path_, "writing");
+}
+
+void OutputFile::finish() {
+    if (!file_) {
+        direct_.close();
+        check_file(direct_ ? 0 : -1, path_, "writing");
+        return;
+    }
+    file_->finish();
+    check_file(real_file_system().rename(target_ + ".part", target_), path_, "renaming");
 }
 
 std::string write_durable(FileSystem& system, const std::string& path, const std::string& text) {

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "train/checkpoint/xxh128.h"
 
@@ -67,12 +66,21 @@ class DurableFile {
     Xxh128 hash_;
 };
 
-using PutBytes = std::function<void(std::string_view bytes)>;
-
-// Writes the bytes that `produce` puts, in order, to the file that a user named: synced under a temporary name and renamed. A
-// link to a regular file is followed. A device or pipe is written directly: a rename would replace /dev/null by a file. Errors throw as
+// A file that a user named: written in order under a temporary name, then synced and renamed by finish(). A link to a regular
+// file is followed. A device or pipe is written directly: a rename would replace /dev/null by a file. Errors throw as
 // check_file.
-void write_output(const std::string& path, const std::function<void(const PutBytes& put)>& produce);
+class OutputFile {
+  public:
+    explicit OutputFile(const std::string& path);
+    void write(std::string_view bytes);
+    void finish();
+
+  private:
+    const std::string path_;
+    std::string target_;                 // regular file at the end of links
+    std::unique_ptr<DurableFile> file_;  // null: a device or pipe
+    std::ofstream direct_;
+};
 
 // A small file in one call; its XXH128.
 std::string write_durable(FileSystem& system, const std::string& path, const std::string& text);

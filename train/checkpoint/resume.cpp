@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "train/checkpoint/run_position.h"
 #include "train/checkpoint/state_pieces.h"
 #include "train/comm/joint_check.h"
 #include "train/config/config_json.h"
@@ -65,7 +66,8 @@ void check_config(const CheckpointReader& reader, const Config& config) {
     const Config there = parse_config(reader.info().config, reader.folder() + "/checkpoint.json: config", {});
     check_numbers(reader, there);
     const std::vector<std::string> differences = training_differences(there, config);
-    if (differences.empty()) return;
+    if (differences.empty())
+        return check_position(reader.info(), config, reader.folder() + "/checkpoint.json");
     throw_usage(
         "{} belongs to another config: {}. A resumed run goes on as if it had never stopped: put these back, "
         "or start a new run with another --name and without --resume",
@@ -135,6 +137,16 @@ std::vector<std::string> training_differences(const Config& there, const Config&
     return differences;
 }
 
+bool validates_alike(const Config& there, const Config& here) {
+    const auto chooses = [](const KeyDifference& d) {
+        const auto is = [&](const char* prefix) { return d.key.rfind(prefix, 0) == 0; };
+        return is("data.val.") || is("data.val_tokens") || is("eval.sequence_length") || is("eval.windows");
+    };
+    const std::vector<KeyDifference> differences =
+        key_differences(config_to_json(there), config_to_json(here));
+    return std::none_of(differences.begin(), differences.end(), chooses);
+}
+
 std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::string& folder,
                                                   const Config& config) {
     std::unique_ptr<CheckpointReader> reader;
@@ -142,7 +154,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::strin
     check_together(world, [&] { check_config(*reader, config); });
     const std::vector<CheckpointFile>& files = reader->info().files;
     std::string own;  // headers, a line each
-    check_together(world, [&] {
+    work_together(world, [&] {
         for (size_t i = static_cast<size_t>(world.rank()); i < files.size();
              i += static_cast<size_t>(world.size())) {
             reader->verify_file(files[i]);

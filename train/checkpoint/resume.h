@@ -22,8 +22,8 @@ struct ResumePoint {
 //   auto   the newest checkpoint of `run` that is good; without any, start afresh
 //   DIR    this checkpoint, or the newest of this run's folder; if it belongs to `run`, that is continued
 // Collective. JointError on all ranks: usage, if the checkpoint was written by a config that trains something
-// else (every differing key with both values), or there is none to continue; data, if DIR is damaged, or all
-// of auto's are.
+// else (every differing key with both values), or there is none to continue; data, if DIR is damaged or is no position of
+// that config's run, or all of auto's are.
 ResumePoint find_resume_point(World& world, const std::string& resume, const std::string& run,
                               const Config& config);
 
@@ -35,5 +35,8 @@ std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::strin
 // 200 here". A resumed run may change the others: where and with how many ranks it runs, what it keeps for
 // backward, how often it validates and saves.
 std::vector<std::string> training_differences(const Config& there, const Config& here);
+
+// Are losses of validations under one config comparable to those under the other: the same data, tokens and windows?
+bool validates_alike(const Config& there, const Config& here);
 
 }  // namespace speedrun

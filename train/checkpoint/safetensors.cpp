@@ -118,25 +118,10 @@ std::string safetensors_header(std::vector<TensorEntry>& tensors) {
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
     std::vector<TensorEntry> entries;
     for (const NamedTensor& tensor : tensors) entries.push_back({tensor.name, tensor.dtype, tensor.shape});
-    write_safetensors(path, std::move(entries), [&](size_t i) { return std::span(tensors[i].bytes); });
-}
-
-void write_safetensors(const std::string& path, std::vector<TensorEntry> tensors,
-                       const std::function<std::span<const char>(size_t index)>& bytes_of) {
-    const std::string header = safetensors_header(tensors);
-    size_t next = 0;
-    try {
-        write_output(path, [&](const PutBytes& put) {
-            put(header);
-            while (next < tensors.size()) {
-                const std::span<const char> bytes = bytes_of(next++);
-                put({bytes.data(), bytes.size()});
-            }
-        });
-    } catch (...) {
-        while (next < tensors.size()) bytes_of(next++);
-        throw;
-    }
+    OutputFile file(path);
+    file.write(safetensors_header(entries));
+    for (const NamedTensor& tensor : tensors) file.write({tensor.bytes.data(), tensor.bytes.size()});
+    file.finish();
 }
 
 std::vector<TensorEntry> read_safetensors_entries(const std::string& path) {

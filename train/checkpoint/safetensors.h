@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -31,12 +29,8 @@ std::string safetensors_header(std::vector<TensorEntry>& tensors);
 // The tensors of a file, in the order of its header, without their bytes. Throws as read_safetensors.
 std::vector<TensorEntry> read_safetensors_entries(const std::string& path);
 
-// Writes as write_output() of durable_file.h.
+// Writes as OutputFile of durable_file.h.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
-// Calls bytes_of once for each tensor, in order, so that one at a time is in memory. All calls are made even if the file
-// cannot be written: bytes_of may be a collective.
-void write_safetensors(const std::string& path, std::vector<TensorEntry> tensors,
-                       const std::function<std::span<const char>(size_t index)>& bytes_of);
 
 // Reads and checks a whole file; throws a data error that names file, tensor and offsets if it is damaged.
 std::vector<NamedTensor> read_safetensors(const std::string& path);

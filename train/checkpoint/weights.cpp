@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <functional>
+#include <optional>
 
 #include "data/text_file.h"
+#include "train/checkpoint/durable_file.h"
 #include "train/checkpoint/problem_list.h"
 #include "train/checkpoint/safetensors.h"
+#include "train/comm/joint_check.h"
 
 namespace speedrun {
 
@@ -21,23 +25,34 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }  // namespace
 
 void save_weights(const std::string& folder, const ParameterTable& table, const ReadMaster& read,
-                  bool write) {
-    std::vector<float> values;
-    const auto fetch = [&](const Parameter& p) {
-        values.resize(static_cast<size_t>(p.whole_numel()));
-        read(p, values.data());
+                  World* world) {
+    const bool first = !world || world->rank() == 0;
+    const auto by_first = [&](const std::function<void()>& write) {
+        const auto work = [&] {
+            if (first) write();
+        };
+        if (world && world->size() > 1)
+            work_together(*world, work);
+        else
+            work();
     };
-    if (!write) {
-        for (const Parameter& p : table.all()) fetch(p);
-        return;
-    }
     std::vector<TensorEntry> entries;
     for (const Parameter& p : table.all()) entries.push_back({p.name, DType::f32, p.whole_shape()});
-    std::filesystem::create_directories(folder);
-    write_safetensors(folder + kFile, std::move(entries), [&](size_t i) {
-        fetch(table[static_cast<int>(i)]);
-        return std::span(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    std::optional<OutputFile> file;
+    by_first([&] {
+        std::filesystem::create_directories(folder);
+        file.emplace(folder + kFile);
+        file->write(safetensors_header(entries));
     });
+    std::vector<float> values;  // of one parameter: a second copy of all may not fit
+    for (const Parameter& p : table.all()) {
+        values.resize(static_cast<size_t>(p.whole_numel()));
+        read(p, values.data());
+        by_first([&] {
+            file->write({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+        });
+    }
+    by_first([&] { file->finish(); });
 }
 
 void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters) {

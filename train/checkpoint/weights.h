@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "train/comm/communicator.h"
 #include "train/sharding/parameter_store.h"
 
 namespace speedrun {
@@ -11,10 +12,10 @@ namespace speedrun {
 // Copies the f32 values of a parameter to the host and waits for them.
 using ReadMaster = std::function<void(const Parameter& p, float* host)>;
 
-// Reads all parameters (with several ranks, all call it) and, if `write`, writes folder/model.safetensors;
-// the folder is made if it is not there.
+// Reads all parameters and writes folder/model.safetensors; the folder is made if it is not there. world: all of its
+// ranks call this, the first one writes, and an error is a JointError; null: one rank alone.
 void save_weights(const std::string& folder, const ParameterTable& table, const ReadMaster& read,
-                  bool write = true);
+                  World* world = nullptr);
 
 // Throws a data error naming every tensor that is missing, unknown or of another shape than the table's.
 void load_weights(const std::string& folder, const ParameterTable& table, ParameterStore& parameters);

@@ -1,6 +1,8 @@
 #include "train/comm/joint_check.h"
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 
 namespace speedrun {
 
@@ -19,10 +21,8 @@ std::string outcome_of(const std::function<void()>& check) {
     }
 }
 
-}  // namespace
-
-void check_together(World& world, const std::function<void()>& check) {
-    const std::vector<std::string> outcomes = world.all_gather(outcome_of(check));
+void throw_first(World& world, const std::string& outcome) {
+    const std::vector<std::string> outcomes = world.all_gather(outcome);
     const auto failed = [](const std::string& outcome) { return outcome.front() != kFine; };
     const auto first = std::find_if(outcomes.begin(), outcomes.end(), failed);
     if (first == outcomes.end()) return;
@@ -38,6 +38,20 @@ void check_together(World& world, const std::function<void()>& check) {
         text += fmt::format("{}rank {}: {}", text.empty() ? "" : "\n", rank, outcomes[rank].substr(1));
     }
     throw JointError(code, text);
+}
+
+}  // namespace
+
+void check_together(World& world, const std::function<void()>& check) {
+    throw_first(world, outcome_of(check));
+}
+
+void work_together(World& world, const std::function<void()>& work) {
+    constexpr std::chrono::milliseconds kPatience{100};
+    std::future<std::string> outcome = std::async(std::launch::async, [&] { return outcome_of(work); });
+    while (world.max(outcome.wait_for(kPatience) == std::future_status::ready ? 0 : 1) > 0) {
+    }
+    throw_first(world, outcome.get());
 }
 
 }  // namespace speedrun

@@ -19,4 +19,8 @@ class JointError final : public Error {
 // must not wait for other ranks.
 void check_together(World& world, const std::function<void()>& check);
 
+// Does the same, on a thread, with work that may take some ranks longer than the timeout of lost peers (a slow disk):
+// meanwhile all ranks exchange messages.
+void work_together(World& world, const std::function<void()>& work);
+
 }  // namespace speedrun

@@ -19,9 +19,6 @@ namespace speedrun {
 namespace {
 
 constexpr int kDataTag = 1, kHostTag = 2;
-// A reduction is cut into slices of this many bytes per peer: while one is summed, the next is under way, and
-// the memory for what arrives stays small. Whole cache lines.
-constexpr int64_t kSliceBytes = 256 << 10;
 
 // Every member sends each other member that one's part directly, and sums its own part in the order of the
 // members. A ring would send as many bytes, but its order of summation would differ from part to part and, in
@@ -29,8 +26,11 @@ constexpr int64_t kSliceBytes = 256 << 10;
 class MessageCommunicator final : public Communicator {
   public:
     MessageCommunicator(std::string name, const Group& group, std::unique_ptr<MessageChannel> channel,
-                        PeerWatch& watch)
-        : Communicator(std::move(name), group), channel_(std::move(channel)), watch_(watch) {}
+                        PeerWatch& watch, int64_t slice_bytes)
+        : Communicator(std::move(name), group),
+          channel_(std::move(channel)),
+          watch_(watch),
+          slice_bytes_(slice_bytes) {}
 
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
@@ -66,10 +66,10 @@ class MessageCommunicator final : public Communicator {
     // `own` <- the sum (or maximum) over the members of this member's chunk of their inputs.
     void reduce(void* own, const CollectiveCall& call, const EvenSplit& chunks, const std::string& what) {
         const int64_t element = size_of(call.dtype);
-        const int64_t slice = kSliceBytes / element;
+        const int64_t slice = slice_bytes_ / element;
         const int64_t num_slices = (chunks.per_part() + slice - 1) / slice;
         scratch_.resize(
-            static_cast<size_t>(int64_t{2} * size() * std::min(kSliceBytes, chunks.per_part() * element)));
+            static_cast<size_t>(int64_t{2} * size() * std::min(slice_bytes_, chunks.per_part() * element)));
         std::array<std::unique_ptr<PendingMessages>, 2> under_way;
         if (num_slices > 0) under_way[0] = start_slice(call, chunks, 0, slice);
         for (int64_t s = 0; s < num_slices; ++s) {
@@ -97,7 +97,7 @@ class MessageCommunicator final : public Communicator {
 
     // Where member i's share of slice s arrives.
     void* landing(int i, int64_t s, const CollectiveCall& call, const EvenSplit& chunks) {
-        const int64_t bytes = std::min(kSliceBytes, chunks.per_part() * size_of(call.dtype));
+        const int64_t bytes = std::min(slice_bytes_, chunks.per_part() * size_of(call.dtype));
         return scratch_.data() + ((s % 2) * size() + i) * bytes;
     }
 
@@ -204,13 +204,16 @@ class MessageCommunicator final : public Communicator {
 
     const std::unique_ptr<MessageChannel> channel_;
     PeerWatch& watch_;
+    const int64_t slice_bytes_;
     std::vector<char> scratch_;  // two slices of every member
 };
 
 class MessageWorld final : public World {
   public:
-    MessageWorld(std::unique_ptr<MessageTransport> transport, const WorldOptions& options)
+    MessageWorld(std::unique_ptr<MessageTransport> transport, const WorldOptions& options,
+                 int64_t slice_bytes)
         : transport_(std::move(transport)),
+          slice_bytes_(slice_bytes),
           watch_(std::make_unique<PeerWatch>(*transport_, options.timeout_s)),
           channel_(transport_->open_channel()) {
         watch_->set_hosts(all_gather(host_name()));
@@ -231,7 +234,8 @@ class MessageWorld final : public World {
     std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
         // Also makes sure that all are here: opening a channel cannot tell that somebody is lost.
         expect_same_on_all_ranks(*this, "communicators", {name});
-        return std::make_unique<MessageCommunicator>(name, group, transport_->open_channel(), *watch_);
+        return std::make_unique<MessageCommunicator>(name, group, transport_->open_channel(), *watch_,
+                                                     slice_bytes_);
     }
 
     std::vector<std::string> all_gather(const std::string& text) override {
@@ -264,6 +268,7 @@ class MessageWorld final : public World {
 
   private:
     const std::unique_ptr<MessageTransport> transport_;
+    const int64_t slice_bytes_;
     std::unique_ptr<PeerWatch> watch_;  // none once finished
     const std::unique_ptr<MessageChannel> channel_;
 };
@@ -271,8 +276,8 @@ class MessageWorld final : public World {
 }  // namespace
 
 std::unique_ptr<World> make_message_world(std::unique_ptr<MessageTransport> transport,
-                                          const WorldOptions& options) {
-    return std::make_unique<MessageWorld>(std::move(transport), options);
+                                          const WorldOptions& options, int64_t slice_bytes) {
+    return std::make_unique<MessageWorld>(std::move(transport), options, slice_bytes);
 }
 
 }  // namespace speedrun

@@ -282,7 +282,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         StepRunner& runner = trainer.runner();
         save_weights(
             folder.path() + "/checkpoints/final", runner.model().table(),
-            [&](const Parameter& p, float* host) { runner.read_master(p, host); }, ranks.first());
+            [&](const Parameter& p, float* host) { runner.read_master(p, host); }, &world);
         say(time_table(summary));
         folder.log(result_line(summary));
         if (speaks && options.print_result) std::printf("%s\n", result_line(summary).c_str());

@@ -1,6 +1,8 @@
-// What StepRunner does about parameters that rest until a stage uses them (Parameter::copy_of), such as the matrix of a head that
-// is tied at first. They become what they are copies of at the first step that uses them, and, so that validation, checkpoints
-// and final weights have no part in this, whenever one of these reads them before.
+// Parameters that rest until a stage uses them (Parameter::copy_of), such as the matrix of a head that is tied at first. Steps
+// leave them alone. refresh_copies() makes them equal to their sources: at the first step that uses them, and before
+// validation, checkpoints and read_master. After a resume it does so too, by the step that the checkpoint names.
+#include <algorithm>
+
 #include "kernels/device/error.h"
 #include "train/engine/step_runner.h"
 
@@ -42,13 +44,11 @@ void StepRunner::copy_resting(const RunStage& stage) {
 void StepRunner::wake_copies(int64_t step) {
     const int64_t stage = config_.schedule.stage_of(step);
     if (stage == 0 || step != config_.schedule.first_step(stage)) return;
-    const RunStage& before = stages_.stages[static_cast<size_t>(stage) - 1];
-    if (models_[stage_of(step).model]->resting() < 0) copy_resting(before);
+    if (models_[stage_of(step).model]->resting() < 0) refresh_copies();
 }
 
 void StepRunner::refresh_copies() {
-    if (enqueued_ == 0) return;  // as initialised, or as a checkpoint had them
-    copy_resting(stage_of(slots_[static_cast<size_t>(enqueued_ - 1) % slots_.size()].step));
+    if (steps_ >= 0) copy_resting(stage_of(std::max<int64_t>(0, steps_ - 1)));
 }
 
 }  // namespace speedrun

@@ -29,8 +29,10 @@ StepResult StepRunner::collect() {
     result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
     result.step_ms = result.clock_ms - last_clock_ms_;
     add_parts(slot, result);
-    if (collected_ == snapshot_at_ + 1)
-        result.copy_stall_ms = std::max(0.0, copied_->elapsed_ms_since(*slot.backward_done));
+    // This step's optimizers have waited for the snapshot taken after the step before.
+    const Snapshot& before = snapshots_[static_cast<size_t>(collected_ - 1) % snapshots_.size()];
+    if (before.enqueued == collected_ - 1)
+        result.copy_stall_ms = std::max(0.0, before.copied->elapsed_ms_since(*slot.backward_done));
     last_clock_ms_ = result.clock_ms;
     result.communication = counts - last_counts_;
     last_counts_ = counts;

@@ -60,7 +60,6 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       stop_signal_(updates_.statistics(), runtime),
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event(EventKind::timed)),
-      copied_(runtime.device().create_event(EventKind::timed)),
       idle_until_(runtime.device().create_event(EventKind::timed)),
       staging_(runtime.device(), most_batch_bytes()) {
     check_copies();
@@ -74,6 +73,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
     }
     for (Communicator* values : {context_.get(), tensor_.get()})
         if (values) values->time_by(&reducer_.meter(), ExposureMeter::Kind::collective);
+    for (Snapshot& snapshot : snapshots_) snapshot.copied = runtime.device().create_event(EventKind::timed);
     for (const auto& model : models_) {
         model->observe(&updates_);
         model->connect({.context = context_.get(), .tensor = tensor_.get(), .meter = &reducer_.meter()});
@@ -222,6 +222,7 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     enqueue_optimizer(slot, stop);
     reducer_.meter().turn(false);
     ++enqueued_;
+    steps_ = step + 1;
 }
 
 void StepRunner::warm_up() {
@@ -273,37 +274,13 @@ void StepRunner::initialize(uint64_t seed) {
     model().parameters().initialize(seed);
     updates_.reset();
     updates_.gather_all();
-    copy_resting(stages_.stages.front());
+    steps_ = 0;
+    refresh_copies();
 }
 
 void StepRunner::trace(Timeline* timeline) {
     timeline_ = timeline;
     updates_.trace(timeline);
-}
-
-void StepRunner::snapshot(const StateCopy& copy) {
-    refresh_copies();
-    updates_.copy_state(copy);
-    runtime_.copy().record(*copied_);
-    snapshot_at_ = enqueued_;
-}
-
-double StepRunner::idle_ms() {
-    if (enqueued_ == 0) return 0;
-    const Event& done = *slots_[(enqueued_ - 1) % slots_.size()].step_done;
-    if (!done.complete()) return 0;
-    runtime_.compute().record(*idle_until_);
-    runtime_.compute().synchronize();
-    return idle_until_->elapsed_ms_since(done);
-}
-
-void StepRunner::await_snapshot() {
-    copied_->synchronize();
-}
-
-void StepRunner::publish_state() {
-    model().parameters().publish_shards();
-    updates_.gather_all();
 }
 
 void StepRunner::assign(const std::vector<std::vector<float>>& values) {

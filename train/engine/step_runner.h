@@ -111,7 +111,8 @@ class StepRunner final : public RunState {
     void snapshot(const StateCopy& copy) override;
     void await_snapshot() override;
     double idle_ms() override;
-    void publish_state() override;
+    void refresh_copies() override;
+    void publish_state(int64_t steps) override;
     // The f32 values of a whole parameter (Parameter::whole_numel), on the host; all ranks ask for the same. Waits.
     void read_master(const Parameter& p, float* host) {
         if (p.copy_of >= 0) {
@@ -138,12 +139,16 @@ class StepRunner final : public RunState {
         double loss() const { return numbers().loss_sum() / static_cast<double>(targets); }
     };
 
+    struct Snapshot {
+        int64_t enqueued = -1;  // steps before it
+        std::unique_ptr<Event> copied;
+    };
+
     // Throws a usage error for a copy that cannot take over its source's optimizer state.
     void check_copies() const;
     // What the model of this stage does not use becomes what it is a copy of.
     void copy_resting(const RunStage& stage);
-    void wake_copies(int64_t step);  // at the first step of a stage that uses what the one before does not
-    void refresh_copies();           // as of the last step
+    void wake_copies(int64_t step);  // at the first step of a stage that uses a parameter which rested before
     void mark(Phase phase);          // what the streams of the model are at, for traces
     std::vector<const Communicator*> value_communicators() const;
     bool exchanges_values() const { return context_ || tensor_; }
@@ -187,7 +192,7 @@ class StepRunner final : public RunState {
     GraphCapture capture_;
     UpdatePipeline updates_;
     StopSignal stop_signal_;
-    std::unique_ptr<Event> uploaded_, clock_start_, copied_, idle_until_;
+    std::unique_ptr<Event> uploaded_, clock_start_, idle_until_;
     // Of one microbatch: ids, and the weights of the loss.
     HostBuffer staging_;
     std::map<GraphKey, std::unique_ptr<CapturedGraphs>> graphs_;
@@ -195,7 +200,9 @@ class StepRunner final : public RunState {
     Timeline* timeline_ = nullptr;
     std::array<Slot, 2> slots_;
     int64_t enqueued_ = 0, collected_ = 0;
-    int64_t snapshot_at_ = -1;  // steps enqueued when the last snapshot was
+    int64_t steps_ = -1;  // the masters are after so many; -1: unknown, they were set from outside
+    std::array<Snapshot, 2> snapshots_;  // the last two, by steps enqueued
+    int64_t last_snapshot_ = -1;         // steps enqueued before it
     double last_clock_ms_ = 0;
     CollectiveCounts last_counts_{};  // of the step collected last
 };

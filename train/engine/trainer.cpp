@@ -4,11 +4,12 @@
 #include <cstdio>
 
 #include "kernels/ops/ceilings.h"
+#include "train/checkpoint/resume.h"
+#include "train/checkpoint/run_position.h"
 #include "train/comm/joint_check.h"
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
 #include "train/hf/hf_gpt2.h"
-#include "train/optim/lr_schedule.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
 #include "train/runlog/sign_of_life.h"
@@ -48,10 +49,9 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
       val_loader_(val_data_, validation_options(config, ranks.part())),
       runner_(config, runtime, ranks),
       ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)),
-      checkpointer_(
-          config, ranks, runtime, runner_, folder.path(),
-          [this](const std::string& text, bool problem) { report(text, problem); },
-          options.file_system ? *options.file_system : real_file_system()) {
+      checkpointer_(config, ranks, runtime, runner_, folder.path(),
+                    [this](const std::string& text, bool problem) { report(text, problem); },
+                    {.system = options.file_system, .most_fetched = options.most_fetched}) {
     folder.log(loader_.describe());
     if (options.warm_up) runner_.warm_up();
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
@@ -77,7 +77,8 @@ int64_t Trainer::resume(const CheckpointReader* from) {
     const int64_t step = from ? from->info().step : 0;
     if (from) load_checkpoint(*from, runtime_, runner_);
     // Only now that nothing can be refused any more: what the run wrote after that step.
-    for (const double ms : folder_.keep_steps_before(step))
+    const RunFolder::Kept kept = folder_.keep_steps_before(step);
+    for (const double ms : kept.step_ms)
         step_times_.add({.step = static_cast<int64_t>(step_times_.size()), .ms = ms});
     if (!from) return step;
     const CheckpointInfo& info = from->info();
@@ -91,8 +92,33 @@ int64_t Trainer::resume(const CheckpointReader* from) {
     summary_.optimizer_ms = info.measured.optimizer_ms;
     summary_.comm_exposed_ms = info.measured.comm_exposed_ms;
     summary_.comm_ms = info.measured.comm_ms;
-    summary_.time_to_target_ms = info.measured.time_to_target_ms;
+    resume_time_to_target(info, kept);
     return step;
+}
+
+// A resumed run may have another target or other validations than the checkpoint's time to target is of.
+void Trainer::resume_time_to_target(const CheckpointInfo& info, const RunFolder::Kept& kept) {
+    const Config there =
+        parse_config(info.config, options_.resume->folder() + "/checkpoint.json: config", {});
+    const double target = config_.record.target_loss;
+    const bool alike = validates_alike(there, config_);
+    validations_from_ = info.measured.validations_from;
+    if (alike && there.record.target_loss == target) {
+        summary_.time_to_target_ms = info.measured.time_to_target_ms;
+        return;
+    }
+    if (alike && kept.any) {
+        for (const Validation& made : kept.validations)
+            if (made.step >= validations_from_ && !summary_.time_to_target_ms && reaches_target(made.loss))
+                summary_.time_to_target_ms = made.train_ms;
+        return;
+    }
+    validations_from_ = info.step;
+    if (target <= 0) return;
+    report(fmt::format("validations before step {} do not count for the time to target: {}", info.step,
+                       alike ? "they are in another run's folder and this target is not theirs"
+                             : "they were of other data, tokens or windows"),
+           true);
 }
 
 double Trainer::flops_before(int64_t step) const {
@@ -108,14 +134,7 @@ double Trainer::flops_before(int64_t step) const {
 
 CheckpointInfo Trainer::checkpoint_info() const {
     CheckpointInfo info;
-    info.step = summary_.steps;
-    info.tokens = summary_.tokens;
-    const ScheduleConfig& schedule = config_.schedule;
-    const int64_t stage = schedule.stage_of(info.step);
-    info.next_row = (info.step - schedule.first_step(stage)) *
-                    loader_.options().stages[static_cast<size_t>(stage)].rows_per_step;
-    info.seed = config_.seed;
-    info.next_lr_factor = learning_rate_factor(config_.schedule, info.step);
+    set_position(info, config_, summary_.steps);
     info.train_loss = summary_.train_loss.value_or(0);
     info.precision = std::string(name_of(runtime_.real()));
     info.ranks = ranks_.size();
@@ -128,7 +147,8 @@ CheckpointInfo Trainer::checkpoint_info() const {
                      .optimizer_ms = summary_.optimizer_ms,
                      .comm_exposed_ms = summary_.comm_exposed_ms,
                      .comm_ms = summary_.comm_ms,
-                     .time_to_target_ms = summary_.time_to_target_ms};
+                     .time_to_target_ms = summary_.time_to_target_ms,
+                     .validations_from = validations_from_};
     return info;
 }
 
@@ -144,27 +164,11 @@ std::string Trainer::problem() const {
 }
 
 RunSummary Trainer::run() {
-    PrefetchedBatches batches(*prefetcher_);
-    start_clock();
+    warn_of_unsaved_steps();
     try {
-        for (int64_t step = first_step_;
-             step < config_.schedule.total_steps() && !(stopped() && runner_.between_periods(step)); ++step) {
-            if (step > 0 && config_.eval.every > 0 && step % config_.eval.every == 0) {
-                stop_clock();
-                validate(step);
-                start_clock();
-            }
-            trace(step);
-            runner_.enqueue(step, batches, signalled());
-            if (checkpointer_.due(step + 1) && runner_.between_periods(step + 1))
-                checkpointer_.snapshot(step + 1);
-            if (runner_.uncollected() == 2) collect();  // while this step runs, log the one before
-        }
-        stop_clock();
-        if (summary_.steps > options_.trace_first) trace(summary_.steps);
+        train();
         summary_.status = stopped() ? "stopped" : "done";
-        if ((stopped() || config_.checkpoint.last) && runner_.between_periods(summary_.steps))
-            checkpointer_.save(checkpoint_info());
+        save_last();
         validate(summary_.steps);
     } catch (const Error& error) {
         if (error.code() != ExitCode::diverged) throw;
@@ -179,6 +183,60 @@ RunSummary Trainer::run() {
     checkpointer_.finish();
     finish(summary_);
     return summary_;
+}
+
+void Trainer::train() {
+    PrefetchedBatches batches(*prefetcher_);
+    start_clock();
+    for (int64_t step = first_step_;
+         step < config_.schedule.total_steps() && !(stopped() && runner_.between_periods(step)); ++step) {
+        pause_before(step);
+        trace(step);
+        runner_.enqueue(step, batches, signalled());
+        snapshot_after(step + 1);
+        if (runner_.uncollected() == 2) collect();  // while this step runs, log the one before
+    }
+    stop_clock();
+    if (summary_.steps > options_.trace_first) trace(summary_.steps);
+}
+
+void Trainer::pause_before(int64_t step) {
+    const bool validates = step > 0 && config_.eval.every > 0 && step % config_.eval.every == 0,
+               saves = step > 0 && step == last_saved() && config_.checkpoint.last;
+    if (!validates && !saves) return;
+    stop_clock();
+    if (saves) checkpointer_.save(checkpoint_info());
+    if (validates) validate(step);
+    start_clock();
+}
+
+// A snapshot's memory is free only after the result of its step: with one after every step, the step before is collected
+// first, while the device computes the one that was enqueued.
+void Trainer::snapshot_after(int64_t steps) {
+    if (!checkpointer_.due(steps)) return;
+    if (checkpointer_.awaits_result()) collect();
+    checkpointer_.snapshot(steps);
+}
+
+void Trainer::save_last() {
+    if (!stopped() && !config_.checkpoint.last) return;
+    if (runner_.between_periods(summary_.steps)) return checkpointer_.save(checkpoint_info());
+    if (config_.checkpoint.last) return;  // saved by pause_before(), or warned of
+    report(fmt::format("no checkpoint of step {}: gradients wait for the next step of an optimizer group",
+                       summary_.steps),
+           true);
+}
+
+void Trainer::warn_of_unsaved_steps() {
+    const int64_t total = config_.schedule.total_steps(), period = runner_.period();
+    if (total % period == 0 || !config_.checkpoint.last) return;
+    report(fmt::format(
+               "schedule.steps {} is not a multiple of {}, the period of the optimizer groups (every): the "
+               "steps after {} do not train the groups that wait, and {}",
+               total, period, last_saved(),
+               last_saved() > 0 ? fmt::format("the last checkpoint is of step {}", last_saved())
+                                : std::string("no checkpoint is saved")),
+           true);
 }
 
 void Trainer::collect() {
@@ -235,8 +293,7 @@ void Trainer::validate(int64_t step) {
     });
     const Validation made{.step = step, .loss = loss, .train_ms = clock_.finished_ms()};
     summary_.val_loss = made.loss;
-    const double target = config_.record.target_loss;
-    summary_.target_reached = target > 0 && made.loss <= target;
+    summary_.target_reached = reaches_target(made.loss);
     if (summary_.target_reached && !summary_.time_to_target_ms) summary_.time_to_target_ms = made.train_ms;
     folder_.write_validation(made);
     folder_.log(fmt::format("step {}: validation loss {:.6f} after {:.3f} s of training", step, made.loss,
@@ -302,8 +359,8 @@ void Trainer::write_timeline() {
     };
     try {
         if (!ranks_.world()) return write(), merge();
-        check_together(*ranks_.world(), write);
-        check_together(*ranks_.world(), merge);
+        work_together(*ranks_.world(), write);
+        work_together(*ranks_.world(), merge);
     } catch (const Error& error) {  // the same on all ranks; what they learned is still to be saved
         const std::string text = fmt::format("the timeline is not written: {}", error.what());
         folder_.log(text);

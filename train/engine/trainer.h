@@ -28,6 +28,7 @@ struct TrainerOptions {
     const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end, all ranks
     const CheckpointReader* resume = nullptr;       // continue from there; needed by the constructor alone
     FileSystem* file_system = nullptr;              // that checkpoints are written to; tests bring their own
+    int64_t most_fetched = kMostNumbersFetched;     // RankFile::most_fetched; tests lower it
     double began_ms = 0;  // the process's age when the run began, for its start-up time; 0: with the process
 };
 
@@ -53,7 +54,18 @@ class Trainer {
 
   private:
     int64_t resume(const CheckpointReader* from);  // the first step to run
+    void resume_time_to_target(const CheckpointInfo& info, const RunFolder::Kept& kept);
+    void train();  // the steps, until the schedule's end or a stop
     void collect();
+    void pause_before(int64_t step);     // validates and saves outside the clock, where that is due
+    void snapshot_after(int64_t steps);  // once the last of them is enqueued
+    void save_last();                    // after the loop
+    void warn_of_unsaved_steps();
+    // Steps after which the last checkpoint is taken: all of them, or those up to the last whole period.
+    int64_t last_saved() const {
+        const int64_t total = config_.schedule.total_steps();
+        return total - total % runner_.period();
+    }
     double flops_before(int64_t step) const;  // of all ranks, in the steps before this one
     CheckpointInfo checkpoint_info() const;   // after the last collected step
     void report(const std::string& text, bool problem);
@@ -61,6 +73,9 @@ class Trainer {
     void start_clock();
     void stop_clock();
     void trace(int64_t step);
+    bool reaches_target(double loss) const {
+        return config_.record.target_loss > 0 && loss <= config_.record.target_loss;
+    }
     bool signalled() const { return options_.stop_signal && options_.stop_signal->load() != 0; }
     // Alone we end at once. Many ranks have to end at the same step: one whose result says so, see collect().
     bool stopped() const { return ranks_.size() > 1 ? ranks_stop_ : signalled(); }
@@ -90,7 +105,8 @@ class Trainer {
     double waited_ms_ = 0;  // of prefetcher_, at the step before
     Checkpointer checkpointer_;
     RunSummary summary_;
-    double train_ms_ = 0;  // at the end of the last collected step
+    double train_ms_ = 0;           // at the end of the last collected step
+    int64_t validations_from_ = 0;  // MeasuredTimes::validations_from
 };
 
 }  // namespace speedrun

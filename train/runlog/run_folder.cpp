@@ -105,10 +105,11 @@ RunFolder RunFolder::reopen(const std::string& out, const std::string& name,
     return folder;
 }
 
-std::vector<double> RunFolder::keep_steps_before(int64_t step) {
-    std::vector<double> step_ms;
-    if (is_silent() || metrics_) return step_ms;  // another rank's, or a new one: nothing to cut
-    const std::string path = path_ + "/metrics.jsonl", kept = path + ".part";
+RunFolder::Kept RunFolder::keep_steps_before(int64_t step) {
+    Kept kept;
+    if (is_silent() || metrics_) return kept;  // another rank's, or a new one: nothing to cut
+    kept.any = true;
+    const std::string path = path_ + "/metrics.jsonl", unfinished = path + ".part";
     DamagedLines damaged;
     {
         expect_regular_file(path);
@@ -121,7 +122,11 @@ std::vector<double> RunFolder::keep_steps_before(int64_t step) {
                 const Json json = parse_json<Json>(line);
                 if (value_of(json, &StepMetrics::step) >= step) continue;
                 if (json.at("event").get<std::string>() == "step")
-                    step_ms.push_back(value_of(json, &StepMetrics::step_ms));
+                    kept.step_ms.push_back(value_of(json, &StepMetrics::step_ms));
+                else if (!json.at("loss").is_null())
+                    kept.validations.push_back({.step = value_of(json, &Validation::step),
+                                                .loss = value_of(json, &Validation::loss),
+                                                .train_ms = value_of(json, &Validation::train_ms)});
                 lines += line + '\n';
             } catch (const Json::exception&) {
                 damaged.add(number);
@@ -129,13 +134,13 @@ std::vector<double> RunFolder::keep_steps_before(int64_t step) {
                 if (!from.eof()) damaged.add(number);  // else cut short by the end of its process
             }
         }
-        LineFile to(kept, LineFile::Begin::empty);
+        LineFile to(unfinished, LineFile::Begin::empty);
         if (!to.write(lines)) throw Error(ExitCode::failure, failure("metrics.jsonl.part", to.reason()));
     }
-    fs::rename(kept, path);
+    fs::rename(unfinished, path);
     open_metrics(LineFile::Begin::after_what_is_there);
     if (damaged.any()) warn(fmt::format("{}: {}", path, damaged.text()));
-    return step_ms;
+    return kept;
 }
 
 void RunFolder::open_metrics(LineFile::Begin begin) {

@@ -26,13 +26,18 @@ class RunFolder {
 
     // The lock of a run's folder that is there; null if it is not. Usage error if another process writes it.
     static std::shared_ptr<FolderLock> lock(const std::string& out, const std::string& name);
-    // A run's folder that is there, to continue the run; keep_steps_before() comes before the first metrics. Takes the
+    // A run's folder that is there, to continue the run; keep_steps_before() is called before the first metrics. Takes the
     // lock, unless it is given.
     static RunFolder reopen(const std::string& out, const std::string& name,
                             std::shared_ptr<FolderLock> lock = nullptr);
-    // Cuts metrics.jsonl back to what a run had written when it came to this step. Returns the step times of
-    // what stays, from step 0 on. A line that was cut short by the end of its process goes too.
-    std::vector<double> keep_steps_before(int64_t step);
+    struct Kept {
+        bool any = false;             // false: a new folder, or another rank's
+        std::vector<double> step_ms;  // from step 0 on
+        std::vector<Validation> validations;
+    };
+    // Cuts metrics.jsonl back to the lines of steps before this one, which it returns. A line that was cut short by the
+    // end of its process goes too.
+    Kept keep_steps_before(int64_t step);
 
     // The folder at this path as another rank has it: creates nothing and writes nothing.
     static RunFolder silent(const std::string& path);

@@ -16,6 +16,8 @@ struct UpdateStores {
     GradientStore& gradients;
     Reducer& reducer;
     Runtime& runtime;
+    // Elements of the matrices that are transformed together, unless one alone has more: bounds the workspace.
+    int64_t most_batched = int64_t{32} << 20;
 };
 
 struct StateShard {

@@ -7,16 +7,9 @@ namespace speedrun {
 
 namespace {
 
-// Matrices that are transformed in one go are at most so large together: it bounds the workspace.
-constexpr int64_t kBatchElements = 32 << 20;
-
 Tensor slice(const Tensor& flat, int64_t begin, int64_t count) {
     char* const data = static_cast<char*>(flat.data);
     return {data ? data + begin * size_of(flat.dtype) : nullptr, flat.dtype, {count}};
-}
-
-int64_t batch_of(int64_t count, int64_t numel) {
-    return std::clamp<int64_t>(kBatchElements / numel, 1, std::max<int64_t>(1, count));
 }
 
 }  // namespace
@@ -140,7 +133,7 @@ void MatrixUpdate::allocate(int64_t stored) {
     const int64_t real = size_of(stores_.runtime.real());
     int64_t workspace = 0;
     for (const auto& [shape, bank] : banks_) {
-        const int64_t batch = batch_of(bank.count, bank.numel());
+        const int64_t batch = batch_of(bank);
         workspace = std::max(workspace, optimizer_->workspace(batch, bank.rows, bank.cols));
     }
     updates_ = Buffer(device, "updates of matrices", MemoryCategory::workspace, stored * real);
@@ -152,6 +145,10 @@ void MatrixUpdate::allocate(int64_t stored) {
         matrix_state_ = Buffer(device, "state of whole matrices", MemoryCategory::optimizer_state,
                                matrix_state_numbers_ * size_of(DType::f32));
     }
+}
+
+int64_t MatrixUpdate::batch_of(const Bank& bank) const {
+    return std::clamp<int64_t>(stores_.most_batched / bank.numel(), 1, std::max<int64_t>(1, bank.count));
 }
 
 OptimizerShard MatrixUpdate::shard_of(const Bucket& bucket, const Run& run) const {
@@ -207,7 +204,7 @@ void MatrixUpdate::copy_columns(const Member& member, Way way, Stream& stream) c
 void MatrixUpdate::compute_updates(const StepContext& context) {
     const DType real = stores_.runtime.real();
     for (const auto& [shape, bank] : banks_) {
-        const int64_t batch = batch_of(bank.count, bank.numel());
+        const int64_t batch = batch_of(bank);
         for (int64_t first = 0; first < bank.count; first += batch) {
             const int64_t count = std::min(batch, bank.count - first);
             std::vector<Tensor> state;

@@ -1,0 +1,224 @@
+// What a resume restores besides parameters and optimizers: the clock, step times, sums, time to target; and a checkpoint whose
+// position is not one of its config's run.
+#include <map>
+
+#include "tests/runs/resume_fixture.h"
+
+namespace speedrun::testing {
+namespace resume_state_test {
+
+class ResumeStateTest : public ResumeFixture {
+  protected:
+    Json json_of(const std::string& file) const { return Json::parse(bytes_of(file)); }
+    Json summary(const std::string& name) const { return json_of(path(name) + "/summary.json"); }
+    Json info(const std::string& name, int64_t step) const {
+        return json_of(checkpoint(name, step) + "/checkpoint.json");
+    }
+    // Validations in the metrics, by step.
+    std::map<int64_t, Json> validations(const std::string& name) const {
+        std::map<int64_t, Json> found;
+        for (const Json& line : metrics(name))
+            if (line["event"] == "val") found[line["step"]] = line;
+        return found;
+    }
+    // What the run wrote after this step is gone, as after a crash.
+    void forget_after(const std::string& name, int64_t step) const {
+        for (const std::string& folder : list_checkpoints(path(name)))
+            if (step_of_checkpoint(fs::path(folder).filename().string()) > step) fs::remove_all(folder);
+        fs::remove(path(name) + "/summary.json");
+    }
+    // Changes a step's line of metrics.jsonl.
+    void set_step_ms(const std::string& name, int64_t step, double ms) const {
+        const std::string file = path(name) + "/metrics.jsonl";
+        std::string text;
+        for (Json line : metrics(name)) {
+            if (line["event"] == "step" && line["step"] == step) line["step_ms"] = ms;
+            text += line.dump() + "\n";
+        }
+        std::ofstream(file) << text;
+    }
+    // Changes a number of checkpoint.json and the file's sum.
+    void set_info(const std::string& folder, const std::string& pointer, const Json& value) const {
+        const std::string file = folder + "/checkpoint.json", sums = folder + "/XXH128SUMS";
+        const std::string before = xxh128_file(file);
+        Json json = json_of(file);
+        json[Json::json_pointer(pointer)] = value;
+        std::ofstream(file) << json.dump();
+        std::string text = bytes_of(sums);
+        text.replace(text.find(before), before.size(), xxh128_file(file));
+        std::ofstream(sums) << text;
+    }
+    Config with(const Settings& more) const {
+        Settings all = {"checkpoint.every=3", "eval.every=2"};
+        all.insert(all.end(), more.begin(), more.end());
+        return config_of({}, all);
+    }
+};
+
+TEST_F(ResumeStateTest, TheClockGoesOn) {
+    for (const int ranks : {1, 2}) {
+        const std::string name = fmt::format("run{}", ranks);
+        const Config c = config_of({ranks, 1, "zero1"}, {"checkpoint.every=3"});
+        train(c, ranks, name);
+        for (const int64_t step : {3, 9}) {
+            const std::string later = fmt::format("{}_{}", name, step);
+            train(c, ranks, later, checkpoint(name, step));
+            const Json first = metrics(later).front();
+            ASSERT_EQ(first["step"], step);
+            const double before = info(name, step)["measured"]["train_ms"];
+            EXPECT_GT(before, 0);
+            EXPECT_NEAR(first["train_ms"].get<double>() - first["step_ms"].get<double>(), before,
+                        1e-6 * before);
+            EXPECT_GT(summary(later)["train_ms"].get<double>(), before);
+        }
+    }
+}
+
+// A step before the checkpoint was by far the slowest.
+TEST_F(ResumeStateTest, StepTimesOfEarlierStepsCount) {
+    const Config c = with({});
+    train(c, 1, "run");
+    forget_after("run", 6);
+    for (const int64_t step : {1, 4, 5}) set_step_ms("run", step, 1e6 + static_cast<double>(step));
+    set_step_ms("run", 7, 5e6);  // made again
+    train(c, 1, "run", "auto");
+    const Json times = summary("run")["step_ms"];
+    EXPECT_EQ(times["max"], 1e6 + 5);
+    EXPECT_EQ(times["max_at_step"], 5);
+    EXPECT_EQ(times["p99"], 1e6 + 5);
+    EXPECT_LT(times["p50"].get<double>(), 1e6);
+    forget_after("run", 6);
+    for (const int64_t step : {0, 2, 3}) set_step_ms("run", step, 1e6);
+    train(c, 1, "run", "auto");
+    EXPECT_GE(summary("run")["step_ms"]["p50"].get<double>(), 1e6) << "six steps of ten";
+}
+
+// A run that has made its last step says after a resume what it said before.
+TEST_F(ResumeStateTest, SumsAreThoseOfTheWholeRun) {
+    for (const int ranks : {1, 2}) {
+        const std::string name = fmt::format("run{}", ranks);
+        const Config c = config_of({ranks, 1, "zero1"}, {"record.target_loss=50", "eval.every=2"});
+        train(c, ranks, name);
+        const Json before = summary(name);
+        train(c, ranks, name, "auto");
+        const Json after = summary(name);
+        for (const char* key : {"steps", "tokens", "train_loss", "val_loss", "data_ms", "optimizer_ms",
+                                "comm_exposed_ms", "time_to_target_ms", "target_reached"})
+            EXPECT_EQ(after[key], before[key]) << key;
+        EXPECT_NEAR(after["train_ms"].get<double>(), before["train_ms"].get<double>(), 5) << "no step more";
+        EXPECT_GT(after["optimizer_ms"].get<double>(), 0);
+    }
+}
+
+TEST_F(ResumeStateTest, TimeToTargetIsThatOfTheFirstValidationThatReachedIt) {
+    const Config c = with({"record.target_loss=50"});
+    train(c, 1, "run");
+    const double reached = validations("run").at(2)["train_ms"];
+    EXPECT_EQ(summary("run")["time_to_target_ms"], reached);
+    forget_after("run", 6);
+    train(c, 1, "run", "auto");
+    EXPECT_EQ(summary("run")["time_to_target_ms"], reached);
+    train(c, 1, "other", checkpoint("run", 6));
+    EXPECT_EQ(summary("other")["time_to_target_ms"], reached) << "in a folder of its own too";
+}
+
+// Losses of the validations fall, so that a target can be put between any two.
+TEST_F(ResumeStateTest, TimeToAnotherTargetIsFoundInTheRunsValidations) {
+    train(with({"record.target_loss=50"}), 1, "run");
+    const std::map<int64_t, Json> made = validations("run");
+    const auto loss = [&](int64_t step) { return made.at(step)["loss"].get<double>(); };
+    const auto continued = [&](const std::string& name, const Settings& settings) {
+        forget_after(name, 6);
+        train(with(settings), 1, name, "auto");
+        return summary(name)["time_to_target_ms"];
+    };
+    const auto time = [&](int64_t step) { return validations("run").at(step)["train_ms"]; };
+    ASSERT_LT(loss(4), loss(2));
+    ASSERT_LT(loss(8), loss(4));
+    EXPECT_EQ(continued("run", {fmt::format("record.target_loss={}", loss(4))}), time(4));
+    EXPECT_EQ(continued("run", {fmt::format("record.target_loss={}", loss(8))}), time(8));
+    EXPECT_EQ(continued("run", {"record.target_loss=0.001"}), Json(nullptr));
+    EXPECT_EQ(continued("run", {"record.target_loss=0"}), Json(nullptr));
+    EXPECT_EQ(continued("run", {"record.target_loss=50"}), time(2)) << "back to the first one";
+    // In another folder nothing says when it was reached before.
+    train(with({"record.target_loss=40"}), 1, "other", checkpoint("run", 6));
+    EXPECT_EQ(summary("other")["time_to_target_ms"], validations("other").at(6)["train_ms"]);
+    EXPECT_NE(bytes_of(path("other") + "/run.log").find("validations before step 6 do not count"),
+              std::string::npos);
+}
+
+TEST_F(ResumeStateTest, ValidationsOfOtherDataDoNotCountForTheTarget) {
+    const std::vector<Settings> others = {{"data.val_tokens=200"},
+                                          {"data.val=" + (folder_ / "train.bin").string()},
+                                          {"eval.sequence_length=16"}};
+    for (size_t i = 0; i < others.size(); ++i) {
+        const std::string name = fmt::format("run{}", i);
+        train(with({"record.target_loss=50"}), 1, name);
+        forget_after(name, 6);
+        Settings settings = {"record.target_loss=50"};
+        settings.insert(settings.end(), others[i].begin(), others[i].end());
+        train(with(settings), 1, name, "auto");
+        EXPECT_EQ(summary(name)["time_to_target_ms"], validations(name).at(6)["train_ms"]) << name;
+        EXPECT_NE(bytes_of(path(name) + "/run.log").find("validations before step 6 do not count"),
+                  std::string::npos);
+        // Nor with another target afterwards.
+        forget_after(name, 9);
+        settings[0] = "record.target_loss=40";
+        train(with(settings), 1, name, "auto");
+        EXPECT_EQ(summary(name)["time_to_target_ms"], validations(name).at(6)["train_ms"]) << name;
+    }
+}
+
+TEST_F(ResumeStateTest, FilesOfAllRanksAreVerified) {
+    const Config c = config_of({4, 1, "zero1", "adamw", "f32", 64});
+    train(c, 4, "run");
+    for (int64_t damaged = 0; damaged < 4; ++damaged) {
+        const std::string file = checkpoint("run", 10) + "/" + rank_file_name(damaged);
+        const std::string good = bytes_of(file);
+        std::string bad = good;
+        bad[bad.size() - 5] ^= 1;
+        std::ofstream(file, std::ios::binary) << bad;
+        for (const int ranks : {1, 2, 3, 5})
+            expect_error(ExitCode::data, rank_file_name(damaged) + ": XXH128 is", checkpoint("run", 10),
+                         "new", c, ranks);
+        std::ofstream(file, std::ios::binary) << good;
+    }
+    expect_good(checkpoint("run", 10), c);
+}
+
+TEST_F(ResumeStateTest, APositionThatTheConfigDoesNotHaveIsRefused) {
+    const Config c = config_of({}, {"optimizers.groups.1.every=2", "checkpoint.every=4",
+                                    "schedule.warmup_steps=6", "schedule.cooldown_fraction=0.3"});
+    train(c, 1, "run");
+    const std::string folder = checkpoint("run", 4);
+    struct Change {
+        const char* pointer;
+        Json value;
+        const char* text;
+    };
+    const std::vector<Change> changes = {
+        {"/step", int64_t{1} << 62, "step 4611686018427387904 is after the last step"},
+        {"/step", 12, "step 12 is after the last step of its config's schedule, 10"},
+        {"/step", 3, "step 3 is not a multiple of optimizers.groups[1].every 2"},
+        {"/step", 6, "tokens is 1024, expected 1536 after 6 steps"},
+        {"/tokens", 0, "tokens is 0, expected 1024"},
+        {"/loader/next_row", 999999, "loader.next_row is 999999, expected 32"},
+        {"/loader/next_row", 31, "loader.next_row is 31, expected 32"},
+        {"/seed", 77, "seed is 77, expected 3"},
+        {"/schedule/next_lr_factor", 0.25, "schedule.next_lr_factor is 0.25, expected 0.83"},
+        {"/measured/train_ms", -1e9, "measured.train_ms is -1000000000"},
+        {"/measured/train_ms", 1e308, "measured.train_ms is 1e+308"},
+        {"/measured/data_ms", -1, "measured.data_ms is -1"},
+        {"/measured/time_to_target_ms", -1, "measured.time_to_target_ms is -1"},
+    };
+    for (const auto& [pointer, value, text] : changes) {
+        const Json before = info("run", 4).at(Json::json_pointer(pointer));
+        set_info(folder, pointer, value);
+        expect_error(ExitCode::data, text, folder, "new", c);
+        set_info(folder, pointer, before);
+    }
+    expect_good(folder, c);
+}
+
+}  // namespace resume_state_test
+}  // namespace speedrun::testing

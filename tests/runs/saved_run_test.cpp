@@ -1,0 +1,231 @@
+// Checkpoints of whole runs: at the steps that the config asks for, and the same bits whether they are copied while the run
+// trains on or at its end, in however many rounds.
+#include <cerrno>
+#include <set>
+#include <thread>
+
+#include "tests/runs/resume_fixture.h"
+
+namespace speedrun::testing {
+namespace saved_run_test {
+
+class SavedRunTest : public ResumeFixture {
+  protected:
+    std::set<int64_t> saved(const std::string& name) const {
+        std::set<int64_t> steps;
+        for (const std::string& folder : list_checkpoints(path(name)))
+            steps.insert(step_of_checkpoint(fs::path(folder).filename().string()));
+        return steps;
+    }
+    std::string log_of(const std::string& name) const { return bytes_of(path(name) + "/run.log"); }
+};
+
+using Steps = std::set<int64_t>;
+
+// Periods of saving and validating, of one rank and two, all combined.
+TEST_F(SavedRunTest, EveryStepThatIsDueIsSaved) {
+    for (const int ranks : {1, 2}) {
+        const Ways ways{ranks, 1, "zero1", "adamw", "f32", 128};
+        for (const int64_t every : {1, 2, 3, 4, 9, 10, 11}) {
+            for (const int64_t eval : {0, 1, 2, 3}) {
+                if (kSanitized && (every != 1 || eval % 2 != 0)) continue;
+                const std::string name = fmt::format("{}_{}_{}", ranks, every, eval);
+                const Config c = config_of(
+                    ways, {fmt::format("checkpoint.every={}", every), fmt::format("eval.every={}", eval)});
+                EXPECT_EQ(train(c, ranks, name), "");
+                Steps expected{10};
+                for (int64_t step = every; step < 10; step += every) expected.insert(step);
+                EXPECT_EQ(saved(name), expected) << name;
+                for (const int64_t step : saved(name)) {
+                    if (every > 1)
+                        expect_same_bytes(checkpoint(fmt::format("{}_1_0", ranks), step),
+                                          checkpoint(name, step), ranks);
+                }
+            }
+        }
+    }
+}
+
+// Also where a step is continued from a checkpoint of every step.
+TEST_F(SavedRunTest, EveryStepContinuesBitwise) {
+    const Config c = config_of({2, 1, "zero2", "normuon"}, {"checkpoint.every=1"});
+    train(c, 2, "whole");
+    for (const int64_t step : {1, 2, 5, 9}) {
+        const std::string later = fmt::format("later{}", step);
+        train(c, 2, later, checkpoint("whole", step));
+        EXPECT_EQ(curve(later), curve("whole", step));
+        expect_same_bytes(checkpoint("whole", 10), checkpoint(later, 10), 2);
+    }
+}
+
+// Gradients that a group of `every: k` has summed up are in no checkpoint: the last one is of the last whole period, is said at
+// the start, and continues to the same end.
+TEST_F(SavedRunTest, StepsBehindTheLastPeriodAreNotLostSilently) {
+    for (const int ranks : {1, 2}) {
+        const auto configured = [&](int64_t steps, int64_t every, const Settings& more = {}) {
+            Settings all = {fmt::format("schedule.steps={}", steps), "eval.every=0",
+                            fmt::format("optimizers.groups.1.every={}", every)};
+            all.insert(all.end(), more.begin(), more.end());
+            return config_of({ranks, 1, "zero1", "adamw", "f32", 128}, all);
+        };
+        const auto name_of = [&](const char* name) { return fmt::format("{}{}", name, ranks); };
+        struct Expected {
+            int64_t steps, every, saved;
+        };
+        for (const auto& [steps, every, last] :
+             {Expected{7, 2, 6}, Expected{8, 2, 8}, Expected{9, 4, 8}, Expected{11, 4, 8}}) {
+            if (kSanitized && steps != 7) continue;
+            const std::string name = fmt::format("{}_{}_{}", ranks, steps, every), later = name + "_later";
+            const Config c = configured(steps, every);
+            train(c, ranks, name);
+            EXPECT_EQ(saved(name), Steps{last}) << name;
+            const bool said = log_of(name).find(fmt::format("the last checkpoint is of step {}", last)) !=
+                              std::string::npos;
+            EXPECT_EQ(said, steps != last) << log_of(name);
+            train(c, ranks, later, checkpoint(name, last));
+            EXPECT_EQ(curve(later), curve(name, last));
+        }
+        train(configured(7, 2, {"checkpoint.every=2"}), ranks, name_of("often"));
+        EXPECT_EQ(saved(name_of("often")), (Steps{2, 4, 6}));
+        train(configured(7, 2, {"checkpoint.last=false"}), ranks, name_of("none"));
+        EXPECT_EQ(saved(name_of("none")), Steps{});
+        EXPECT_EQ(log_of(name_of("none")).find("warning"), std::string::npos) << "was not asked for";
+        train(configured(1, 2), ranks, name_of("short"));
+        EXPECT_EQ(saved(name_of("short")), Steps{});
+        EXPECT_NE(log_of(name_of("short")).find("no checkpoint is saved"), std::string::npos);
+    }
+}
+
+// Of the device at a stop or the end, of the snapshot in between; in pieces of one range and of several boxes, each fetched
+// in many rounds.
+TEST_F(SavedRunTest, TheLastAndThePeriodicOnesAgreeBitForBit) {
+    struct Mode {
+        Ways ways;
+        Settings settings;
+    };
+    const std::vector<Mode> modes = {
+        {{1, 1, "ddp", "normuon", "f32", 256}, {}},
+        {{1, 1, "ddp", "adamw", "bf16", 256}, {"optimizers.groups.0.moments_dtype=bf16"}},
+        {{2, 1, "zero1", "heads", "f32", 128}, {}},
+        {{2, 1, "zero3", "adamw", "f32", 128}, {}},
+        {{2, 1, "zero1", "normuon", "f32", 256}, {"parallel.tensor=2"}},
+        {{4, 1, "zero2", "adamw", "f32", 128}, {"parallel.tensor=2"}}};
+    int number = 0;
+    for (const auto& [ways, more] : modes) {
+        if (kSanitized && number > 0 && more.empty()) continue;
+        const auto configured = [&, &settings = more](int64_t every) {
+            Settings all = {"schedule.steps=4", fmt::format("checkpoint.every={}", every)};
+            all.insert(all.end(), settings.begin(), settings.end());
+            return config_of(ways, all);
+        };
+        const std::string name = fmt::format("mode{}", number++), whole = name + "_whole";
+        train(configured(2), ways.ranks, whole);  // in one round, of a snapshot
+        for (const int64_t fetched : {int64_t{37}, int64_t{256}, kMostNumbersFetched}) {
+            const How how{.most_fetched = fetched};
+            const std::string last = fmt::format("{}_last{}", name, fetched),
+                              periodic = fmt::format("{}_periodic{}", name, fetched),
+                              stopped = fmt::format("{}_stopped{}", name, fetched);
+            train(configured(0), ways.ranks, last, "", how);
+            expect_same_bytes(checkpoint(whole, 4), checkpoint(last, 4), ways.ranks);
+            train(configured(2), ways.ranks, periodic, "", how);
+            for (const int64_t step : {2, 4})
+                expect_same_bytes(checkpoint(whole, step), checkpoint(periodic, step), ways.ranks);
+            if (ways.ranks == 1) continue;
+            train(configured(0), ways.ranks, stopped, "", {.stop = true, .most_fetched = fetched});
+            expect_same_bytes(checkpoint(whole, 2), checkpoint(stopped, 2), ways.ranks);
+        }
+    }
+}
+
+// Fails the first so many files of this step.
+class FailsAtFirst final : public FileSystem {
+  public:
+    FailsAtFirst(int64_t step, int failures) : step_(checkpoint_name(step)), left_(failures) {}
+    int create(const std::string& path) override {
+        if (path.find(step_) == std::string::npos || left_-- <= 0) return FileSystem::create(path);
+        errno = ENOSPC;
+        return -1;
+    }
+
+  private:
+    const std::string step_;
+    std::atomic<int> left_;
+};
+
+// The last step was due for a periodic checkpoint too, which failed: the run's end tries it once more.
+TEST_F(SavedRunTest, TheLastOneIsTriedAgain) {
+    for (const int ranks : {1, 2}) {
+        for (int bad = 0; bad < ranks; ++bad) {
+            const Config c = config_of({ranks, 1, "zero1"}, {"checkpoint.every=5"});
+            for (const int failures : {1, 2}) {
+                FailsAtFirst disk(10, failures);
+                const std::string name = fmt::format("{}_{}_{}", ranks, bad, failures);
+                const std::string problem = train(c, ranks, name, "", &disk, bad);
+                EXPECT_NE(problem.find("step-00000010 could not be saved"), std::string::npos) << problem;
+                EXPECT_EQ(saved(name), failures == 1 ? (Steps{5, 10}) : Steps{5});
+                if (failures == 1) expect_good(checkpoint(name, 10), c);
+            }
+        }
+    }
+}
+
+// A disk on which this takes longer than ranks wait for one that they take for lost.
+class SlowDisk final : public FileSystem {
+  public:
+    enum class Call { sync, sync_folder, rename, remove };
+    explicit SlowDisk(Call slow) : slow_(slow) {}
+    int sync(int file) override { return delay(Call::sync), FileSystem::sync(file); }
+    int sync_folder(const std::string& path) override {
+        return delay(Call::sync_folder), FileSystem::sync_folder(path);
+    }
+    int rename(const std::string& from, const std::string& to) override {
+        return delay(Call::rename), FileSystem::rename(from, to);
+    }
+    int remove_folder(const std::string& path) override {
+        return delay(Call::remove), FileSystem::remove_folder(path);
+    }
+    static constexpr double kTimeout_s = 0.5;
+
+  private:
+    void delay(Call call) const {
+        if (call == slow_) std::this_thread::sleep_for(std::chrono::duration<double>(2.2 * kTimeout_s));
+    }
+    const Call slow_;
+};
+
+TEST_F(SavedRunTest, ASlowDiskOfAnyRankEndsNoRun) {
+    if (kSanitized) GTEST_SKIP() << "waits by the clock, for the release build";
+    using enum SlowDisk::Call;
+    for (const auto call : {sync, sync_folder, rename, remove}) {
+        for (const int slow : {0, 1}) {
+            if (slow == 1 && call != sync) continue;  // the first rank does the rest
+            for (const char* strategy : {"ddp", "zero3"}) {
+                if (call != sync && std::string(strategy) == "zero3") continue;
+                SlowDisk disk(call);
+                const std::string name = fmt::format("{}_{}_{}", strategy, slow, static_cast<int>(call));
+                // One periodic checkpoint, and one at the end that deletes it.
+                const Config c = config_of({2, 1, strategy},
+                                           {"checkpoint.every=6", "checkpoint.keep=1", "schedule.steps=8"});
+                EXPECT_NO_THROW(train(c, 2, name, "",
+                                      {.disk = &disk, .disk_rank = slow, .timeout_s = SlowDisk::kTimeout_s}))
+                    << name;
+                EXPECT_EQ(saved(name), Steps{8}) << name;
+            }
+        }
+    }
+}
+
+// What an earlier process left unfinished is deleted by the first rank, however long that takes.
+TEST_F(SavedRunTest, SlowDeletionAtTheStartEndsNoRun) {
+    if (kSanitized) GTEST_SKIP() << "waits by the clock, for the release build";
+    const Config c = config_of({2, 1, "zero1"}, {"checkpoint.every=5"});
+    train(c, 2, "run");
+    fs::remove_all(checkpoint("run", 10));
+    fs::create_directories(path("run") + "/checkpoints/.step-00000010.part");
+    SlowDisk disk(SlowDisk::Call::remove);
+    EXPECT_NO_THROW(train(c, 2, "run", "auto", {.disk = &disk, .timeout_s = SlowDisk::kTimeout_s}));
+    EXPECT_EQ(saved("run"), (Steps{5, 10}));
+}
+
+}  // namespace saved_run_test
+}  // namespace speedrun::testing
