@@ -132,17 +132,12 @@ void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
     }
     const int64_t S = s.stage.sequence_length;
     resize(batch, rows.count, S);
-    std::vector<RowSource::Piece> pieces;
+    std::vector<uint16_t> tokens(static_cast<size_t>(S) +
+                                 1);  // all but the last are inputs, all but the first targets
     for (int64_t row = 0; row < rows.count; ++row) {
-        s.rows->read((step - s.first_step) * rows_per_step + rows.first + row, pieces);
-        const auto tokens = batch.tokens.begin() + row * S, targets = batch.targets.begin() + row * S;
-        int64_t at = 0;  // in the row of S+1 tokens: all but the last are inputs, all but the first targets
-        for (const RowSource::Piece piece : pieces) {
-            const int64_t end = at + static_cast<int64_t>(piece.size());
-            std::copy(piece.begin(), piece.end() - (end > S), tokens + at);
-            std::copy(piece.begin() + (at == 0), piece.end(), targets + (at == 0 ? 0 : at - 1));
-            at = end;
-        }
+        s.rows->read((step - s.first_step) * rows_per_step + rows.first + row, tokens);
+        std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + row * S);
+        std::copy(tokens.begin() + 1, tokens.end(), batch.targets.begin() + row * S);
         index_row(batch, row, {S, separator_, options_.document_mask});
     }
     hash_ngrams(batch, options_.ngrams);
@@ -178,13 +173,15 @@ void ValidationLoader::fill(RowRange rows, Batch& batch) const {
     resize(batch, rows.count, S);
     std::fill(batch.tokens.begin(), batch.tokens.end(), dataset_.separator());
     std::fill(batch.targets.begin(), batch.targets.end(), -1);
+    std::vector<uint16_t> tokens;  // inputs and the last target
     for (int64_t row = 0; row < rows.count; ++row) {
         const int64_t begin = (rows.first + row) * S;
         const int64_t count = std::clamp<int64_t>(num_targets_ - begin, 0, S);
         if (count > 0) {
-            const size_t at = static_cast<size_t>(row * S), length = static_cast<size_t>(count);
-            dataset_.read_stream(begin, std::span(batch.tokens).subspan(at, length));
-            dataset_.read_stream(begin + 1, std::span(batch.targets).subspan(at, length));
+            tokens.resize(static_cast<size_t>(count) + 1);
+            dataset_.read(begin, tokens);
+            std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + row * S);
+            std::copy(tokens.begin() + 1, tokens.end(), batch.targets.begin() + row * S);
         }
         index_row(batch, row, {S, dataset_.separator(), options_.document_mask});
         batch.valid_targets += count;

@@ -1,7 +1,5 @@
 #include "data/dataset.h"
 
-#include <glob.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -15,6 +13,7 @@
 #include "data/errno_text.h"
 #include "data/json_text.h"
 #include "data/sha256.h"
+#include "data/shard_listing.h"
 #include "data/text_file.h"
 #include "kernels/device/error.h"
 
@@ -57,21 +56,37 @@ ShardInfo read_shard_info(const Json& object, const std::string& where) {
     return shard;
 }
 
-fs::path folder_of(const std::string& file) {
-    const fs::path parent = fs::path(file).parent_path();
-    return parent.empty() ? fs::path(".") : parent;
-}
-
 std::string short_hash(const DatasetInfo& info) {
     return info.vocabulary_sha256.empty() ? "none" : info.vocabulary_sha256.substr(0, 12);
 }
 
-void check_listed(const DatasetInfo& info, const std::string& json_path, const std::string& file) {
-    const std::string name = fs::path(file).filename().string();
-    const auto same = [&](const ShardInfo& shard) { return shard.file == name; };
-    if (std::none_of(info.shards.begin(), info.shards.end(), same)) {
-        throw_data("{}: not listed in {}, so its tokenizer is unknown", file, json_path);
-    }
+const char* word_of(SeparatorPlace place) {
+    return place == SeparatorPlace::before ? "before" : "after";
+}
+
+SeparatorPlace read_separators(const Json& root, const std::string& path) {
+    if (!root.contains("separators")) return SeparatorPlace::after;
+    const auto word = read_key<std::string>(root, "separators", path);
+    for (const SeparatorPlace place : {SeparatorPlace::before, SeparatorPlace::after})
+        if (word == word_of(place)) return place;
+    throw_data("{}: separators is '{}', expected 'before' or 'after' (the text of their documents)", path,
+               word);
+}
+
+struct TokensOf {
+    std::string folder;
+    const DatasetInfo* info;
+};
+
+void expect_same_tokenizer(const TokensOf& one, const TokensOf& other) {
+    const DatasetInfo &a = *one.info, &b = *other.info;
+    if (a.tokenizer == b.tokenizer && a.vocab_size == b.vocab_size && a.separator == b.separator &&
+        a.vocabulary_sha256 == b.vocabulary_sha256)
+        return;
+    throw_data(
+        "{} and {} hold different tokens: {} (vocab_size {}, separator {}, vocabulary {}) and {} ({}, {}, {})",
+        one.folder, other.folder, a.tokenizer, a.vocab_size, a.separator, short_hash(a), b.tokenizer,
+        b.vocab_size, b.separator, short_hash(b));
 }
 
 }  // namespace
@@ -98,6 +113,8 @@ DatasetInfo read_dataset_info(const std::string& path) {
     }
     info.vocab_size = static_cast<int32_t>(vocab_size);
     info.separator = static_cast<int32_t>(separator);
+    info.separators = read_separators(root, path);
+    info.folder = folder_of(path);
     if (root.contains("vocabulary_sha256"))
         info.vocabulary_sha256 = read_key<std::string>(root, "vocabulary_sha256", path);
     const auto shards = read_key<Json>(root, "shards", path);
@@ -112,7 +129,8 @@ void write_dataset_info(const std::string& path, const DatasetInfo& info) {
     Json root = {{"name", info.name},
                  {"tokenizer", info.tokenizer},
                  {"vocab_size", info.vocab_size},
-                 {"separator", info.separator}};
+                 {"separator", info.separator},
+                 {"separators", word_of(info.separators)}};
     if (!info.vocabulary_sha256.empty()) root["vocabulary_sha256"] = info.vocabulary_sha256;
     root["shards"] = Json::array();
     for (const ShardInfo& shard : info.shards) {
@@ -132,57 +150,30 @@ void write_dataset_info(const std::string& path, const DatasetInfo& info) {
 }
 
 std::optional<DatasetInfo> find_dataset_info(const std::vector<std::string>& shard_files) {
-    std::map<fs::path, std::optional<DatasetInfo>> folders;
+    Listings listings;
+    const DatasetInfo unlisted;
+    std::vector<TokensOf> found;
     for (const std::string& file : shard_files) {
-        const fs::path folder = folder_of(file);
-        const std::string json_path = (folder / "dataset.json").string();
-        const auto [entry, is_new] = folders.try_emplace(folder);
-        std::error_code ignored;  // a folder that cannot be searched fails where its shard is opened
-        if (is_new && fs::exists(json_path, ignored)) entry->second = read_dataset_info(json_path);
-        if (entry->second) check_listed(*entry->second, json_path, file);
+        const Listing* listing = listings.find(file).listing;
+        const DatasetInfo* info = listing ? &listing->info : &unlisted;
+        const auto same = [&](const TokensOf& other) { return other.info == info; };
+        if (std::none_of(found.begin(), found.end(), same)) found.push_back({folder_of(file), info});
     }
-    if (folders.empty()) return std::nullopt;
-    const auto& [first_folder, first] = *folders.begin();
-    const DatasetInfo expected = first.value_or(DatasetInfo{});
-    for (const auto& [folder, info] : folders) {
-        const DatasetInfo actual = info.value_or(DatasetInfo{});
-        if (actual.tokenizer != expected.tokenizer || actual.vocab_size != expected.vocab_size ||
-            actual.separator != expected.separator ||
-            actual.vocabulary_sha256 != expected.vocabulary_sha256) {
+    for (const TokensOf& other : found) {
+        const TokensOf& first = found.front();
+        expect_same_tokenizer(first, other);
+        if (other.info->separators != first.info->separators)
             throw_data(
-                "{} and {} hold different tokens: {} (vocab_size {}, separator {}, vocabulary {}) and {} "
-                "({}, {}, {})",
-                first_folder.string(), folder.string(), expected.tokenizer, expected.vocab_size,
-                expected.separator, short_hash(expected), actual.tokenizer, actual.vocab_size,
-                actual.separator, short_hash(actual));
-        }
+                "{} and {} store separators at different places: {} and {} the text of their documents",
+                first.folder, other.folder, word_of(first.info->separators), word_of(other.info->separators));
     }
-    return first;
+    if (found.empty() || found.front().info == &unlisted) return std::nullopt;
+    return *found.front().info;
 }
 
-std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) {
-    std::vector<std::string> files;
-    for (const std::string& pattern : patterns) {
-        glob_t found{};
-        const int result = ::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE | GLOB_NOSORT, nullptr, &found);
-        const std::unique_ptr<glob_t, void (*)(glob_t*)> guard(&found, ::globfree);
-        if (result == GLOB_NOMATCH) {
-            throw_data(
-                "no file matches '{}'; data/kjv/prepare.sh or data/fineweb10B/download.sh makes a dataset "
-                "(installed, they lie in share/speedrun)",
-                pattern);
-        }
-        if (result != 0) throw_data("searching for '{}' failed: {}", pattern, errno_text());
-        files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
-    }
-    std::sort(files.begin(), files.end());
-    files.erase(std::unique(files.begin(), files.end()), files.end());
-    return files;
-}
-
-std::string find_vocabulary(const DatasetInfo& info, const std::vector<std::string>& shard_files) {
-    if (info.vocabulary_sha256.empty() || shard_files.empty()) return "";
-    const std::string path = (folder_of(shard_files.front()) / kVocabularyFile).string();
+std::string find_vocabulary(const DatasetInfo& info) {
+    if (info.vocabulary_sha256.empty()) return "";
+    const std::string path = (fs::path(info.folder) / kVocabularyFile).string();
     const std::string actual = sha256_file(path);
     if (actual != info.vocabulary_sha256) {
         throw_data("{}: SHA-256 is {}, expected {} (dataset.json)", path, actual, info.vocabulary_sha256);

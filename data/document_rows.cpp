@@ -77,19 +77,24 @@ EpochCounts DocumentRows::counts(int64_t epoch) const {
     const std::lock_guard lock(mutex_);
     const auto rows = static_cast<int64_t>(packing(epoch)->first_places.size());
     const int64_t seen = rows * (options_.sequence_length + 1);
-    return {.rows = rows, .tokens_seen = seen, .tokens_dropped = dataset_.num_tokens() - seen};
+    return {.rows = rows, .tokens_seen = seen, .tokens_dropped = documents_->num_tokens() - seen};
 }
 
-void DocumentRows::read(int64_t row, std::vector<Piece>& pieces) const {
+void DocumentRows::read(int64_t row, std::span<uint16_t> tokens) const {
     const Place place = find(row);
     const Permutation permutation(num_documents(), {options_.seed, place.epoch});
-    pieces.clear();
     int64_t at = place.packing->first_places[static_cast<size_t>(place.row)];
-    for (int64_t left = options_.sequence_length + 1; left > 0; ++at) {
+    for (std::span<uint16_t> left = tokens; !left.empty(); ++at) {
         const DocumentIndex::Document source = (*documents_)[options_.shuffle ? permutation(at) : at];
-        const int64_t length = std::min({source.length, options_.max_document_tokens, left});
-        pieces.push_back(dataset_.window(source.shard, source.first, length));
-        left -= length;
+        const int64_t length =
+            std::min({source.length, options_.max_document_tokens, static_cast<int64_t>(left.size())});
+        std::span<uint16_t> stored = left.first(static_cast<size_t>(length));
+        left = left.subspan(stored.size());
+        if (source.bare) {
+            stored.front() = static_cast<uint16_t>(dataset_.separator());
+            stored = stored.subspan(1);
+        }
+        dataset_.read(source.first, stored);
     }
 }
 
@@ -99,7 +104,7 @@ std::string DocumentRows::describe() const {
         "rows of documents: {} an epoch with {} tokens of {} documents, each cut at {} tokens; {} tokens "
         "({:.1f}%) are dropped",
         epoch.rows, epoch.tokens_seen, num_documents(), options_.max_document_tokens, epoch.tokens_dropped,
-        100 * static_cast<double>(epoch.tokens_dropped) / static_cast<double>(dataset_.num_tokens()));
+        100 * static_cast<double>(epoch.tokens_dropped) / static_cast<double>(documents_->num_tokens()));
 }
 
 }  // namespace speedrun

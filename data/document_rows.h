@@ -43,7 +43,7 @@ class DocumentRows final : public RowSource {
     int64_t num_documents() const { return documents_->size(); }
     int64_t epoch(int64_t row) const override { return find(row).epoch; }
     EpochCounts counts(int64_t epoch) const override;
-    void read(int64_t row, std::vector<Piece>& pieces) const override;
+    void read(int64_t row, std::span<uint16_t> tokens) const override;
     std::string describe() const override;
     // Where a row begins, and with it what follows the row before: rows that others pack from there on share no
     // document with those before.

@@ -8,7 +8,7 @@
 namespace speedrun {
 
 Prefetcher::Prefetcher(const BatchLoader& loader, const PrefetcherOptions& options)
-    : loader_(loader), options_(options) {
+    : loader_(loader), options_(options), next_step_(options.start_step) {
     const std::vector<LoaderStage>& stages = loader.options().stages;
     if (options.rows_per_microbatch.size() != stages.size())
         throw_internal("microbatches of {} stages, the loader has {}", options.rows_per_microbatch.size(),
@@ -64,6 +64,7 @@ void Prefetcher::run() {
                 error_ = error;
             } else {
                 ++produced_;
+                next_step_ = step;
             }
         }
         changed_.notify_all();
@@ -71,19 +72,39 @@ void Prefetcher::run() {
     }
 }
 
-const Batch& Prefetcher::next() {
+void Prefetcher::release() {
+    if (released_ == returned_) return;
+    released_ = returned_;
+    changed_.notify_all();
+}
+
+void Prefetcher::wait_for(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready) {
     using Clock = std::chrono::steady_clock;
+    if (ready()) return;
+    const Clock::time_point start = Clock::now();
+    changed_.wait(lock, ready);
+    wait_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+bool Prefetcher::made_through(int64_t step) {
     std::unique_lock lock(mutex_);
-    if (released_ < returned_) {
-        released_ = returned_;
-        changed_.notify_all();
-    }
-    const auto ready = [&] { return produced_ > returned_ || error_ != nullptr; };
-    if (!ready()) {
-        const Clock::time_point start = Clock::now();
-        changed_.wait(lock, ready);
-        wait_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-    }
+    release();
+    const auto full = [&] { return produced_ - released_ == static_cast<int64_t>(ring_.size()); };
+    wait_for(lock, [&] { return next_step_ > step || error_ != nullptr || full(); });
+    if (next_step_ <= step && !error_)
+        throw_internal("{} batches do not reach the end of step {}", ring_.size(), step);
+    return next_step_ > step;
+}
+
+std::exception_ptr Prefetcher::error() const {
+    const std::lock_guard lock(mutex_);
+    return error_;
+}
+
+const Batch& Prefetcher::next() {
+    std::unique_lock lock(mutex_);
+    release();
+    wait_for(lock, [&] { return produced_ > returned_ || error_ != nullptr; });
     if (produced_ == returned_) std::rethrow_exception(error_);
     return ring_[static_cast<size_t>(returned_++ % static_cast<int64_t>(ring_.size()))];
 }

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -19,7 +20,7 @@ struct PrefetcherOptions {
     int64_t rank = 0;  // this rank among those that hold different data
     int64_t num_ranks = 1;
     int64_t start_step = 0;  // first step that next() returns
-    int64_t depth = 4;       // batches made ahead, at least 1
+    int64_t depth = 4;       // batches made ahead, at least 1; see made_through()
 };
 
 // The rank's microbatches in order: microbatch m of a step is the rows from (m * num_ranks + rank) *
@@ -39,21 +40,32 @@ class Prefetcher {
     // threw, after the batches before it were returned, and on every call from then on.
     const Batch& next();
 
-    // Milliseconds that next() has waited for the thread, in total. For the thread that calls next().
+    // Waits for the batches of all steps up to this one. Returns false if one of them could not be made: next() will throw.
+    // For the thread that calls next(), between steps. Throws an internal error if `depth` is below the number of batches of
+    // those steps.
+    bool made_through(int64_t step);
+    // The exception that next() will throw; null: none yet.
+    std::exception_ptr error() const;
+
+    // Milliseconds that next() and made_through() have waited for the thread, in total. For the thread that calls next().
     double wait_ms() const { return wait_ms_; }
 
   private:
     void run();
+    void release();  // mutex_ is held
+    void wait_for(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready);
 
     const BatchLoader& loader_;
     PrefetcherOptions options_;
     std::vector<Batch> ring_;  // depth + 1: one is in the caller's hands
 
-    std::mutex mutex_;  // guards the members up to the blank line; a filled batch is handed over under it too
+    mutable std::mutex
+        mutex_;  // guards the members up to the blank line; a filled batch is handed over under it too
     std::condition_variable changed_;
     int64_t produced_ = 0;  // batches filled so far
     int64_t returned_ = 0;  // batches given to the caller so far
     int64_t released_ = 0;  // batches that the caller is done with
+    int64_t next_step_;     // the first step of which batches are missing
     bool stop_ = false;
     std::exception_ptr error_;
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
 
 namespace speedrun {
 
@@ -19,14 +18,12 @@ struct EpochCounts {
 // Safe to read from many threads.
 class RowSource {
   public:
-    using Piece = std::span<const uint16_t>;
-
     virtual ~RowSource() = default;
     virtual int64_t epoch(int64_t row) const = 0;
     virtual EpochCounts counts(int64_t epoch) const = 0;
-    // Replaces `pieces` with those that, one behind the other, are the row's S inputs and its last target. They
-    // live as long as the dataset. Throws a data error at a token outside the vocabulary.
-    virtual void read(int64_t row, std::vector<Piece>& pieces) const = 0;
+    // Fills `tokens`, S+1 of them, with the row's S inputs and its last target. Throws a data error at a token outside the
+    // vocabulary and for a shard that changed.
+    virtual void read(int64_t row, std::span<uint16_t> tokens) const = 0;
     // For the log: what the rows of the first epoch are made of.
     virtual std::string describe() const = 0;
 };

@@ -1,16 +1,19 @@
 #include "data/shard.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -19,7 +22,7 @@
 
 namespace speedrun {
 
-static_assert(std::endian::native == std::endian::little, "shards are mapped, not converted");
+static_assert(std::endian::native == std::endian::little, "shards are read, not converted");
 
 namespace {
 
@@ -35,11 +38,23 @@ class FileDescriptor {
     FileDescriptor& operator=(const FileDescriptor&) = delete;
 
     int get() const { return value_; }
-    int close() { return ::close(std::exchange(value_, -1)); }
+    int close() { return ::close(release()); }
+    int release() { return std::exchange(value_, -1); }
 
   private:
     int value_;
 };
+
+constexpr int kReadFlags = O_RDONLY | O_NONBLOCK;  // no wait for the writer of a FIFO
+
+std::atomic<int64_t> kept_open{0};  // descriptors that shards hold
+
+// Half of the limit: connections, logs and libraries need descriptors too.
+int64_t most_kept_open() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+    return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, rlim_t{1} << 20) / 2);
+}
 
 void write_all(int file, const std::string& path, const void* data, size_t bytes) {
     const char* cursor = static_cast<const char*>(data);
@@ -80,12 +95,10 @@ void write_and_rename(const std::string& temporary, const std::string& path,
 }  // namespace
 
 Shard::Shard(const std::string& path) : path_(path) {
-    const FileDescriptor file(path, O_RDONLY | O_NONBLOCK);  // a named pipe would wait for its writer
+    FileDescriptor file(path, kReadFlags);
     if (file.get() < 0) throw_data("{}: cannot open shard: {}", path, errno_text());
-    struct stat status {};
-    if (::fstat(file.get(), &status) != 0) throw_data("{}: fstat failed: {}", path, errno_text());
-    if (!S_ISREG(status.st_mode)) throw_data("{}: not a regular file", path);
-    const int64_t bytes = status.st_size;
+    version_ = version_of(file.get(), path);
+    const int64_t bytes = version_.bytes;
     if (bytes < kShardHeaderBytes) {
         throw_data("{}: truncated shard: the header needs {} bytes from offset 0, the file has {}", path,
                    kShardHeaderBytes, bytes);
@@ -110,46 +123,101 @@ Shard::Shard(const std::string& path) : path_(path) {
         throw_data("{}: file has {} bytes, expected {} for the token count {} at offset 8 ({})", path, bytes,
                    expected, count, bytes < expected ? "truncated" : "trailing bytes");
     }
-
-    void* mapping = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, file.get(), 0);
-    if (mapping == MAP_FAILED) throw_data("{}: mmap of {} bytes failed: {}", path, bytes, errno_text());
-    mapping_ = mapping;
-    mapped_bytes_ = static_cast<size_t>(bytes);
-    // Windows are read front to back wherever they start, so read-ahead should go forward from a fault.
-    // Advice only: a kernel that refuses it still gives the right bytes.
-    (void)::madvise(mapping_, mapped_bytes_, MADV_SEQUENTIAL);
-    const char* first = static_cast<const char*>(mapping_) + kShardHeaderBytes;
-    tokens_ = {reinterpret_cast<const uint16_t*>(first), static_cast<size_t>(count)};
+    size_ = count;
+    if (kept_open.fetch_add(1) < most_kept_open()) {
+        file_ = file.release();
+    } else {
+        --kept_open;
+    }
 }
 
 Shard::~Shard() {
-    unmap();
+    close();
 }
 
 Shard::Shard(Shard&& other) noexcept
     : path_(std::move(other.path_)),
-      mapping_(std::exchange(other.mapping_, nullptr)),
-      mapped_bytes_(std::exchange(other.mapped_bytes_, 0)),
-      tokens_(std::exchange(other.tokens_, {})) {}
+      size_(std::exchange(other.size_, 0)),
+      version_(other.version_),
+      file_(std::exchange(other.file_, -1)) {}
 
 Shard& Shard::operator=(Shard&& other) noexcept {
     if (this != &other) {
-        unmap();
+        close();
         path_ = std::move(other.path_);
-        mapping_ = std::exchange(other.mapping_, nullptr);
-        mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
-        tokens_ = std::exchange(other.tokens_, {});
+        size_ = std::exchange(other.size_, 0);
+        version_ = other.version_;
+        file_ = std::exchange(other.file_, -1);
     }
     return *this;
 }
 
-void Shard::unmap() noexcept {
-    if (mapping_ != nullptr) ::munmap(mapping_, mapped_bytes_);
-    mapping_ = nullptr;
+void Shard::close() noexcept {
+    if (file_ < 0) return;
+    ::close(std::exchange(file_, -1));
+    --kept_open;
+}
+
+Shard::Version Shard::version_of(int file, const std::string& path) {
+    struct stat status {};
+    if (::fstat(file, &status) != 0) throw_data("{}: fstat failed: {}", path, errno_text());
+    if (!S_ISREG(status.st_mode)) throw_data("{}: not a regular file", path);
+    return {.id = {.device = status.st_dev, .inode = status.st_ino},
+            .bytes = status.st_size,
+            .modified_s = status.st_mtim.tv_sec,
+            .modified_ns = status.st_mtim.tv_nsec};
+}
+
+void Shard::expect_unchanged(int file) const {
+    const Version now = version_of(file, path_);
+    if (now == version_) return;
+    if (now.id != version_.id)
+        throw_data("{}: the shard was replaced by another file while it was in use", path_);
+    if (now.bytes != version_.bytes)
+        throw_data("{}: the shard changed while it was in use: {} bytes when it was opened, now {}", path_,
+                   version_.bytes, now.bytes);
+    throw_data("{}: the shard was written to while it was in use (its modification time changed)", path_);
+}
+
+void Shard::read_bytes(int64_t first, std::span<unsigned char> out) const {
+    const auto bytes = static_cast<int64_t>(out.size());
+    if (first < 0 || first > this->bytes() - bytes)
+        throw_internal("{}: {} bytes at {}, the shard has {}", path_, bytes, first, this->bytes());
+    std::optional<FileDescriptor> opened;
+    if (file_ < 0) {
+        opened.emplace(path_, kReadFlags);
+        if (opened->get() < 0) throw_data("{}: cannot open shard: {}", path_, errno_text());
+    }
+    const int file = opened ? opened->get() : file_;
+    int64_t done = 0;
+    while (done < bytes) {
+        const ssize_t got = ::pread(file, out.data() + done, static_cast<size_t>(bytes - done), first + done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            throw_data("{}: reading {} bytes at offset {} failed: {}", path_, bytes, first, errno_text());
+        if (got == 0) break;  // the file is shorter now
+        done += got;
+    }
+    expect_unchanged(file);  // after the read, so that it covers the bytes read
+    if (done < bytes) throw_data("{}: reading {} bytes at offset {} gave {}", path_, bytes, first, done);
+}
+
+void Shard::read(int64_t first, std::span<uint16_t> out) const {
+    const auto count = static_cast<int64_t>(out.size());
+    if (first < 0 || first > size_ - count)
+        throw_internal("{}: window of {} tokens at {}, the shard has {}", path_, count, first, size_);
+    read_bytes(kShardHeaderBytes + 2 * first,
+               {reinterpret_cast<unsigned char*>(out.data()), out.size_bytes()});
+}
+
+std::vector<uint16_t> Shard::read_all() const {
+    std::vector<uint16_t> tokens(static_cast<size_t>(size_));
+    read(0, tokens);
+    return tokens;
 }
 
 void Shard::will_need() const {
-    (void)::madvise(mapping_, mapped_bytes_, MADV_WILLNEED);
+    if (file_ >= 0) (void)::posix_fadvise(file_, 0, 0, POSIX_FADV_WILLNEED);
 }
 
 void write_shard(const std::string& path, std::span<const uint16_t> tokens) {

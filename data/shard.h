@@ -4,10 +4,12 @@
 // Everything is little endian.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace speedrun {
 
@@ -15,13 +17,15 @@ inline constexpr int32_t kShardMagic = 20240520;
 inline constexpr int32_t kShardVersion = 1;
 inline constexpr int64_t kShardHeaderBytes = int64_t{256} * 4;
 
-// A shard mapped read-only into memory for as long as the object lives. Reading is safe from many threads.
-// The file must not shrink while it is mapped: touching a page past its end kills the process (SIGBUS).
+// A shard file as it was when it was opened. Every read checks that size and modification time are still those: a file that
+// changed is a data error, not wrong tokens. Reading is safe from many threads.
+//
+// The file stays open, so a run goes on where the file is deleted or replaced by a rename. Beyond half of the process's limit
+// of descriptors (ulimit -n) shards are opened for each read instead, and must stay in place.
 class Shard {
   public:
-    // Maps and validates the file; reads nothing but the header. Throws a data error that names the file, the
-    // byte offset, and the expected and actual value if the file is absent, its header is wrong, or its size
-    // is not exactly 1024 + 2 * count.
+    // Reads and validates the header. Throws a data error that names the file, the byte offset, and the expected and
+    // actual value if the file is absent, its header is wrong, or its size is not exactly 1024 + 2 * count.
     explicit Shard(const std::string& path);
     ~Shard();
     Shard(Shard&& other) noexcept;
@@ -30,19 +34,42 @@ class Shard {
     Shard& operator=(const Shard&) = delete;
 
     const std::string& path() const { return path_; }
-    int64_t size() const { return static_cast<int64_t>(tokens_.size()); }  // tokens
-    std::span<const uint16_t> tokens() const { return tokens_; }           // (size)
+    int64_t size() const { return size_; }  // tokens
+    int64_t bytes() const { return kShardHeaderBytes + 2 * size_; }
 
-    // Asks the kernel to start reading the whole file; returns at once.
+    // Reads tokens first … first+out.size()-1. Throws a data error that names the file if it changed or cannot be read; an
+    // internal error if the range leaves the shard.
+    void read(int64_t first, std::span<uint16_t> out) const;
+    // Reads bytes of the file, header included. Same errors.
+    void read_bytes(int64_t first, std::span<unsigned char> out) const;
+    std::vector<uint16_t> read_all() const;
+
+    // Equal for paths of one file.
+    struct FileId {
+        uint64_t device = 0, inode = 0;
+        auto operator<=>(const FileId&) const = default;
+    };
+    const FileId& file_id() const { return version_.id; }
+
+    // Asks the kernel to start reading the whole file; returns immediately.
     void will_need() const;
 
   private:
-    void unmap() noexcept;
+    // Identifies a file and one state of its content.
+    struct Version {
+        FileId id;
+        int64_t bytes = 0, modified_s = 0, modified_ns = 0;
+        bool operator==(const Version&) const = default;
+    };
+
+    static Version version_of(int file, const std::string& path);
+    void expect_unchanged(int file) const;
+    void close() noexcept;
 
     std::string path_;
-    void* mapping_ = nullptr;
-    size_t mapped_bytes_ = 0;
-    std::span<const uint16_t> tokens_;
+    int64_t size_ = 0;
+    Version version_;
+    int file_ = -1;  // -1: opened for each read
 };
 
 // Writes a shard so that `path` either keeps its old content or holds the complete new one, even across a

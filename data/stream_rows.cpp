@@ -64,7 +64,7 @@ EpochCounts StreamRows::counts(int64_t) const {
             .tokens_dropped = dataset_.num_tokens() - seen};
 }
 
-void StreamRows::read(int64_t row, std::vector<Piece>& pieces) const {
+void StreamRows::read(int64_t row, std::span<uint16_t> tokens) const {
     const int64_t S = options_.sequence_length, W = options_.range.window_tokens;
     const Place place = place_of(row);
     const int64_t epoch = place.window / num_windows();
@@ -81,7 +81,8 @@ void StreamRows::read(int64_t row, std::vector<Piece>& pieces) const {
         const int64_t slack = dataset_.shard(shard).size() - 1 - shard_windows * W;
         offset = window_offset(std::min(W, slack + 1), {options_.seed, epoch}, shard);
     }
-    pieces.assign(1, dataset_.window(shard, offset + (window - shard_first) * W + place.piece * S, S + 1));
+    dataset_.read(dataset_.first_token(shard) + offset + (window - shard_first) * W + place.piece * S,
+                  tokens);
 }
 
 std::string StreamRows::describe() const {

@@ -1,6 +1,8 @@
 // Rows as windows of the shards, wherever documents begin and end.
 #pragma once
 
+#include <vector>
+
 #include "data/row_source.h"
 #include "data/token_dataset.h"
 
@@ -36,7 +38,7 @@ class StreamRows final : public RowSource {
 
     int64_t epoch(int64_t row) const override { return place_of(row).window / num_windows(); }
     EpochCounts counts(int64_t epoch) const override;
-    void read(int64_t row, std::vector<Piece>& pieces) const override;
+    void read(int64_t row, std::span<uint16_t> tokens) const override;
     std::string describe() const override;
 
   private:

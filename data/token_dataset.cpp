@@ -14,8 +14,9 @@ constexpr int64_t kReadAheadBytes = int64_t{256} << 20;
 
 }  // namespace
 
-TokenDataset::TokenDataset(const std::vector<std::string>& files, int32_t vocab_size, int32_t separator)
-    : vocab_size_(vocab_size), separator_(separator) {
+TokenDataset::TokenDataset(const std::vector<std::string>& files, int32_t vocab_size, int32_t separator,
+                           SeparatorPlace place)
+    : vocab_size_(vocab_size), separator_(separator), place_(place) {
     if (separator < 0 || separator >= vocab_size) {
         throw_usage("vocab_size {} does not hold the dataset's separator token {}", vocab_size, separator);
     }
@@ -29,44 +30,30 @@ TokenDataset::TokenDataset(const std::vector<std::string>& files, int32_t vocab_
     }
 }
 
-std::span<const uint16_t> TokenDataset::window(int64_t shard_index, int64_t first, int64_t count) const {
-    if (shard_index < 0 || shard_index >= num_shards()) {
-        throw_internal("shard {} of {}", shard_index, num_shards());
-    }
-    const Shard& source = shard(shard_index);
-    if (first < 0 || count < 0 || first > source.size() - count) {
-        throw_internal("{}: window of {} tokens at {}, the shard has {}", source.path(), count, first,
-                       source.size());
-    }
-    const auto tokens = source.tokens().subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+void TokenDataset::read_of(const Shard& shard, int64_t first, std::span<uint16_t> out) const {
+    shard.read(first, out);
     // A maximum vectorises, a search that can stop early does not; the position only serves the message.
     uint16_t largest = 0;
-    for (const uint16_t token : tokens) largest = std::max(largest, token);
-    if (largest >= vocab_size_) {
-        const auto bad =
-            std::find_if(tokens.begin(), tokens.end(), [&](int32_t t) { return t >= vocab_size_; });
-        throw_data("{}: token {} is {}, but vocab_size is {} (tokens must be below it)", source.path(),
-                   first + (bad - tokens.begin()), *bad, vocab_size_);
-    }
-    return tokens;
+    for (const uint16_t token : out) largest = std::max(largest, token);
+    if (largest < vocab_size_) return;
+    const auto bad = std::find_if(out.begin(), out.end(), [&](int32_t t) { return t >= vocab_size_; });
+    throw_data("{}: token {} is {}, but vocab_size is {} (tokens must be below it)", shard.path(),
+               first + (bad - out.begin()), *bad, vocab_size_);
 }
 
-void TokenDataset::read_stream(int64_t first, std::span<int32_t> out) const {
-    const int64_t count = static_cast<int64_t>(out.size());
+void TokenDataset::read(int64_t first, std::span<uint16_t> out) const {
+    const auto count = static_cast<int64_t>(out.size());
     if (first < 0 || first > num_tokens() - count) {
         throw_internal("stream of {} tokens at {}, the dataset has {}", count, first, num_tokens());
     }
     const auto after = std::upper_bound(first_token_.begin(), first_token_.end(), first);
-    int64_t shard_index = (after - first_token_.begin()) - 1;
-    int64_t done = 0;
-    while (done < count) {
-        const size_t i = static_cast<size_t>(shard_index);
-        const int64_t begin = first + done - first_token_[i];
-        const int64_t length = std::min(count - done, shards_[i].size() - begin);
-        const auto tokens = window(shard_index, begin, length);
-        std::copy(tokens.begin(), tokens.end(), out.begin() + done);
+    int64_t index = (after - first_token_.begin()) - 1;
+    for (int64_t done = 0; done < count; ++index) {
+        const int64_t begin = first + done - first_token(index);
+        const int64_t length = std::min(count - done, shard(index).size() - begin);
+        if (length > 0)
+            read_of(shard(index), begin, out.subspan(static_cast<size_t>(done), static_cast<size_t>(length)));
         done += length;
-        ++shard_index;
     }
 }
 

@@ -7,6 +7,8 @@
 namespace speedrun {
 namespace dataset_test {
 
+namespace fs = std::filesystem;
+
 DatasetInfo byte_info() {
     return {"toy", "bytes", 257, 256, {{"train_000000.bin", "train", 3, std::string(64, 'a')}}, ""};
 }
@@ -26,6 +28,22 @@ TEST(DatasetInfo, RoundTrips) {
     EXPECT_EQ(info.shards[0].sha256, std::string(64, 'a'));
 }
 
+TEST(DatasetInfo, SaysWhereSeparatorsAre) {
+    const TempDir dir;
+    const std::string path = dir.file("dataset.json");
+    DatasetInfo info = byte_info();
+    for (const SeparatorPlace place : {SeparatorPlace::before, SeparatorPlace::after}) {
+        info.separators = place;
+        write_dataset_info(path, info);
+        EXPECT_EQ(read_dataset_info(path).separators, place);
+    }
+    // A file of before that key, which prepare wrote.
+    dir.write("dataset.json",
+              R"({"name": "x", "tokenizer": "bytes", "vocab_size": 257, "separator": 256, "shards": []})");
+    EXPECT_EQ(read_dataset_info(path).separators, SeparatorPlace::after);
+    EXPECT_EQ(DatasetInfo{}.separators, SeparatorPlace::before) << "FineWeb's files";
+}
+
 TEST(DatasetInfo, RejectsDamage) {
     const TempDir dir;
     const auto expect_rejected = [&](std::string_view json, std::initializer_list<std::string> parts) {
@@ -41,6 +59,8 @@ TEST(DatasetInfo, RejectsDamage) {
                     {"70000", "65536"});
     expect_rejected(R"({"name": "x", "tokenizer": "t", "vocab_size": 10, "separator": 10})",
                     {"separator is 10", "= 9"});
+    expect_rejected(head + R"("separators": "between", "shards": []})",
+                    {"separators is 'between'", "'before' or 'after'"});
     expect_rejected(head + R"("shards": 3})", {"'shards' has a wrong type"});
     expect_rejected(head + R"("shards": [4]})", {"shards[0]", "object"});
     expect_rejected(head + R"("shards": [{"file": "a"}]})", {"shards[0]", "'split' is missing"});
@@ -61,8 +81,8 @@ TEST(DatasetInfo, RejectsDamage) {
 
 TEST(FindDatasetInfo, FindsItBesideTheShards) {
     const TempDir dir;
-    EXPECT_EQ(find_dataset_info({dir.file("train_000000.bin")}), std::nullopt);
-    EXPECT_EQ(find_dataset_info({}), std::nullopt);
+    EXPECT_FALSE(find_dataset_info({dir.file("train_000000.bin")}).has_value());
+    EXPECT_FALSE(find_dataset_info({}).has_value());
     write_dataset_info(dir.file("dataset.json"), byte_info());
     const auto info = find_dataset_info({dir.file("train_000000.bin")});
     ASSERT_TRUE(info.has_value());
@@ -80,28 +100,42 @@ TEST(FindDatasetInfo, RejectsFoldersThatDisagree) {
     });
 }
 
-TEST(DatasetInfo, DefaultsAreFinewebs) {
+TEST(FindDatasetInfo, RejectsSeparatorsAtDifferentPlaces) {
+    const TempDir one, two;
+    DatasetInfo info = byte_info();
+    write_dataset_info(one.file("dataset.json"), info);
+    info.separators = SeparatorPlace::after;
+    write_dataset_info(two.file("dataset.json"), info);
+    expect_error(ExitCode::data, {one.path(), two.path(), "separators", "before and after"}, [&] {
+        find_dataset_info({one.file("train_000000.bin"), two.file("train_000000.bin")});
+    });
+}
+
+// Links of links, and a link to a folder.
+TEST(FindDatasetInfo, FollowsLinksToShards) {
+    const TempDir data, links;
+    write_dataset_info(data.file("dataset.json"), byte_info());
+    data.write("train_000000.bin", "");
+    data.write("other.bin", "");
+    fs::create_symlink(data.file("train_000000.bin"), links.file("a.bin"));
+    fs::create_symlink(links.file("a.bin"), links.file("b.bin"));
+    fs::create_symlink(data.path(), links.file("folder"));
+    fs::create_symlink(data.file("other.bin"), links.file("other.bin"));
+    for (const char* file : {"a.bin", "b.bin", "folder/train_000000.bin"}) {
+        const auto info = find_dataset_info({links.file(file)});
+        ASSERT_TRUE(info.has_value()) << file;
+        EXPECT_EQ(info->name, "toy");
+    }
+    expect_error(ExitCode::data, {"other.bin", "not listed", data.path()},
+                 [&] { find_dataset_info({links.file("other.bin")}); });
+    EXPECT_FALSE(find_dataset_info({links.file("nowhere.bin")}).has_value());
+}
+
+TEST(DatasetInfo, ShardsWithoutOneAreReadAsGpt2Tokens) {
+    EXPECT_EQ(DatasetInfo{}.name.find("fineweb"), std::string::npos);
     EXPECT_EQ(DatasetInfo{}.tokenizer, "gpt2");
     EXPECT_EQ(DatasetInfo{}.vocab_size, 50257);
     EXPECT_EQ(DatasetInfo{}.separator, 50256);
-}
-
-TEST(ExpandGlobs, SortsAndDropsDuplicates) {
-    const TempDir dir;
-    for (const char* name : {"b_2.bin", "b_1.bin", "B_3.bin", "a.bin", "a.txt"}) dir.write(name, "");
-    const std::vector<std::string> expected = {dir.file("B_3.bin"), dir.file("a.bin"), dir.file("b_1.bin"),
-                                               dir.file("b_2.bin")};
-    EXPECT_EQ(expand_globs({dir.file("b_*.bin"), dir.file("*.bin")}), expected);
-    EXPECT_EQ(expand_globs({dir.file("a.bin")}), std::vector<std::string>{dir.file("a.bin")});
-    EXPECT_TRUE(expand_globs({}).empty());
-}
-
-TEST(ExpandGlobs, NamesThePatternWithoutMatch) {
-    const TempDir dir;
-    dir.write("a.bin", "");
-    expect_error(ExitCode::data, {"none_*.bin", "data/kjv/prepare.sh", "data/fineweb10B/download.sh"}, [&] {
-        expand_globs({dir.file("a.bin"), dir.file("none_*.bin")});
-    });
 }
 
 // The vectors for the empty string and "abc" are in FIPS 180-2; the third covers more than one buffer.

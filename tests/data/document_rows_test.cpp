@@ -26,11 +26,10 @@ std::shared_ptr<const DocumentIndex> index_of(const TokenDataset& dataset) {
     return std::make_shared<const DocumentIndex>(dataset);
 }
 
-Tokens row_of(const RowSource& rows, int64_t row) {
-    std::vector<RowSource::Piece> pieces;
-    rows.read(row, pieces);
-    Tokens tokens;
-    for (const RowSource::Piece piece : pieces) tokens.insert(tokens.end(), piece.begin(), piece.end());
+// S: of the rows.
+Tokens row_of(const RowSource& rows, int64_t row, int64_t S) {
+    Tokens tokens(static_cast<size_t>(S) + 1);
+    rows.read(row, tokens);
     return tokens;
 }
 
@@ -51,8 +50,8 @@ TEST_F(ByHandTest, DocumentsAreCutAndPackedInFileOrder) {
                             {.sequence_length = 6, .max_document_tokens = 4, .shuffle = false});
     EXPECT_EQ(rows.num_documents(), 6);
     const Tokens first = {X, 1, 2, X, 10, 11, 12}, second = {X, X, 20, 21, 22, X, 30};
-    for (const int64_t row : {0, 2, 2000}) EXPECT_EQ(row_of(rows, row), first) << row;
-    for (const int64_t row : {1, 3, 2001}) EXPECT_EQ(row_of(rows, row), second) << row;
+    for (const int64_t row : {0, 2, 2000}) EXPECT_EQ(row_of(rows, row, 6), first) << row;
+    for (const int64_t row : {1, 3, 2001}) EXPECT_EQ(row_of(rows, row, 6), second) << row;
     EXPECT_EQ(rows.epoch(1), 0);
     EXPECT_EQ(rows.epoch(2000), 1000);
     // 70 71 before the first separator, 13 14 and 23 behind a cut, X 40 41 at the end.
@@ -82,9 +81,10 @@ TEST_F(ByHandTest, ABatchHoldsInputsTargetsAndFirstKeys) {
 TEST_F(ByHandTest, TheLastDocumentOfARowIsCutAtItsEnd) {
     const DocumentRows rows(dataset_, index_of(dataset_),
                             {.sequence_length = 6, .max_document_tokens = 6, .shuffle = false});
-    EXPECT_EQ(row_of(rows, 0), (Tokens{X, 1, 2, X, 10, 11, 12}));
-    EXPECT_EQ(row_of(rows, 1), (Tokens{X, X, 20, 21, 22, 23, X}));
-    EXPECT_EQ(row_of(rows, 2), row_of(rows, 0)) << "30 is dropped with its document, X 40 41 fills no row";
+    EXPECT_EQ(row_of(rows, 0, 6), (Tokens{X, 1, 2, X, 10, 11, 12}));
+    EXPECT_EQ(row_of(rows, 1, 6), (Tokens{X, X, 20, 21, 22, 23, X}));
+    EXPECT_EQ(row_of(rows, 2, 6), row_of(rows, 0, 6))
+        << "30 is dropped with its document, X 40 41 fills no row";
 }
 
 TEST_F(ByHandTest, WhatCannotBeIsSaidWithItsNumbers) {
@@ -104,6 +104,71 @@ TEST_F(ByHandTest, WhatCannotBeIsSaidWithItsNumbers) {
     expect_error(ExitCode::data, {"a.bin", "token 5 is 999", "vocab_size is 71"}, [&] {
         fill(loader, 0, {0, 1});
     });
+}
+
+// As prepare writes shards: the separator after each document, and documents that go on in the next shard.
+class SeparatorsAfterTest : public testing::Test {
+  protected:
+    // Documents of the shards in file order, each in a row of its own: "999 1 2" is one of two tokens.
+    std::vector<Tokens> documents(const std::vector<Tokens>& shards,
+                                  SeparatorPlace place = SeparatorPlace::after) const {
+        std::vector<std::string> files;
+        for (const Tokens& shard : shards)
+            files.push_back(write_tokens(dir_.file(std::to_string(files.size()) + ".bin"), shard));
+        const TokenDataset dataset(files, kVocab, X, place);
+        const DocumentIndex index(dataset);
+        std::vector<Tokens> found;
+        for (int64_t i = 0; i < index.size(); ++i) {
+            const DocumentIndex::Document document = index[i];
+            Tokens tokens(static_cast<size_t>(document.length), X);
+            dataset.read(document.first, std::span(tokens).subspan(document.bare ? 1 : 0));
+            found.push_back(tokens);
+        }
+        return found;
+    }
+    const TempDir dir_;
+};
+
+TEST_F(SeparatorsAfterTest, EveryDocumentBeginsWithASeparator) {
+    const std::vector<Tokens> expected = {{X, 1, 2}, {X, 3}, {X, 4, 5}};
+    EXPECT_EQ(documents({{1, 2, X, 3, X, 4, 5, X}}), expected);
+    // Whichever shard the tokens are in.
+    EXPECT_EQ(documents({{1, 2, X}, {3, X, 4, 5, X}}), expected) << "each shard begins with a document";
+    EXPECT_EQ(documents({{1}, {2, X, 3}, {}, {X}, {4, 5, X}}), expected) << "documents go on in the next";
+    EXPECT_EQ(documents({{1}, {2}, {X}, {3}, {X}, {4}, {5}, {X}}), expected);
+    EXPECT_EQ(documents({{}, {1, 2, X, 3, X}, {4, 5}}), expected) << "the last separator may be missing";
+    EXPECT_EQ(documents({{X, 1, 2, X, 3, X, 4, 5}}), expected)
+        << "as may be the first of the other convention";
+}
+
+TEST_F(SeparatorsAfterTest, OneDocumentIsEnough) {
+    EXPECT_EQ(documents({{1, 2, 3, X}}), (std::vector<Tokens>{{X, 1, 2, 3}}));
+    EXPECT_EQ(documents({{1, 2, 3}}), (std::vector<Tokens>{{X, 1, 2, 3}}));
+    expect_error(ExitCode::data, {"none of the 3 training tokens", "separator 999"}, [&] {
+        documents({{1, 2, 3}}, SeparatorPlace::before);
+    });
+}
+
+// FineWeb's files: a shard's tokens before its first separator are the rest of a text that began in another file.
+TEST_F(SeparatorsAfterTest, SeparatorsBeforeAreReadAsEver) {
+    EXPECT_EQ(documents({{X, 1, 2, X, 3}, {7, X, 4, 5}}, SeparatorPlace::before),
+              (std::vector<Tokens>{{X, 1, 2}, {X, 3}, {X, 4, 5}}));
+}
+
+TEST_F(SeparatorsAfterTest, RowsHoldEveryDocumentAndCountEveryToken) {
+    const TokenDataset dataset({write_tokens(dir_.file("a.bin"), {1, 2, X, 3}),
+                                write_tokens(dir_.file("b.bin"), {4, X, 5, 6, 7, X})},
+                               kVocab, X, SeparatorPlace::after);
+    const DocumentRows rows(dataset, index_of(dataset),
+                            {.sequence_length = 4, .max_document_tokens = 4, .shuffle = false});
+    EXPECT_EQ(row_of(rows, 0, 4), (Tokens{X, 1, 2, X, 3}));
+    EXPECT_EQ(row_of(rows, 1, 4), row_of(rows, 0, 4)) << "4 tokens are left, which fill no row";
+    EXPECT_EQ(rows.counts(0).tokens_seen, 5);
+    EXPECT_EQ(rows.counts(0).tokens_dropped, 5);
+    const DocumentRows all(dataset, index_of(dataset),
+                           {.sequence_length = 9, .max_document_tokens = 9, .shuffle = false});
+    EXPECT_EQ(row_of(all, 0, 9), (Tokens{X, 1, 2, X, 3, 4, X, 5, 6, 7}));
+    EXPECT_EQ(all.counts(0).tokens_dropped, 0);
 }
 
 // Random documents over three shards. A token is its index in the stream of shards, plus 1000: it tells its
@@ -173,7 +238,7 @@ TEST_F(DocumentRowsTest, RowsAreDocumentsFromTheirStarts) {
         int64_t separators = 0;
         for (int64_t row = 0; row < counts.rows; ++row, ++next) {
             EXPECT_EQ(source.epoch(next), epoch);
-            const Tokens tokens = row_of(source, next);
+            const Tokens tokens = row_of(source, next, S);
             ASSERT_EQ(tokens.size(), static_cast<size_t>(S + 1));
             const std::vector<Tokens> found = documents(tokens);
             for (size_t d = 0; d < found.size(); ++d) {
@@ -206,13 +271,13 @@ TEST_F(DocumentRowsTest, WithoutShuffleDocumentsAreInFileOrder) {
     const EpochCounts counts = source.counts(0);
     uint16_t last = 0;
     for (int64_t row = 0; row < counts.rows; ++row) {
-        const Tokens tokens = row_of(source, row);
+        const Tokens tokens = row_of(source, row, S);
         for (const uint16_t token : tokens) {
             if (token == X) continue;
             EXPECT_GT(token, last);
             last = token;
         }
-        EXPECT_EQ(tokens, row_of(source, row + 5 * counts.rows)) << "all epochs are alike";
+        EXPECT_EQ(tokens, row_of(source, row + 5 * counts.rows, S)) << "all epochs are alike";
     }
 }
 
@@ -223,7 +288,7 @@ TEST_F(DocumentRowsTest, EpochsAndSeedsDiffer) {
         for (int64_t before = 0; before < epoch; ++before) row += source.counts(before).rows;
         std::vector<Tokens> all;
         for (const int64_t end = row + source.counts(epoch).rows; row < end; ++row)
-            all.push_back(row_of(source, row));
+            all.push_back(row_of(source, row, S));
         return all;
     };
     const auto epoch = starts(first, 0);
@@ -240,11 +305,11 @@ TEST_F(DocumentRowsTest, EpochsAndSeedsDiffer) {
 TEST_F(DocumentRowsTest, RowsDoNotDependOnWhatWasAskedBefore) {
     const DocumentRows forwards = rows();
     std::vector<Tokens> expected;
-    for (int64_t row = 0; row < 900; ++row) expected.push_back(row_of(forwards, row));
+    for (int64_t row = 0; row < 900; ++row) expected.push_back(row_of(forwards, row, S));
     ASSERT_GT(forwards.epoch(899), 3);
-    for (const int64_t from : {899, 450, 1}) EXPECT_EQ(row_of(rows(), from), expected[size_t(from)]);
+    for (const int64_t from : {899, 450, 1}) EXPECT_EQ(row_of(rows(), from, S), expected[size_t(from)]);
     const DocumentRows backwards = rows();
-    for (int64_t row = 899; row >= 0; --row) EXPECT_EQ(row_of(backwards, row), expected[size_t(row)]);
+    for (int64_t row = 899; row >= 0; --row) EXPECT_EQ(row_of(backwards, row, S), expected[size_t(row)]);
     for (int64_t e : {6, 0, 3}) EXPECT_EQ(backwards.counts(e).rows, rows().counts(e).rows);
 }
 
@@ -273,7 +338,7 @@ TEST_F(DocumentRowsTest, RowsDoNotDependOnHowAStepIsSplit) {
 TEST_F(DocumentRowsTest, ManyThreadsReadTheSameRows) {
     const DocumentRows alone = rows();
     std::vector<Tokens> expected;
-    for (int64_t row = 0; row < 600; ++row) expected.push_back(row_of(alone, row));
+    for (int64_t row = 0; row < 600; ++row) expected.push_back(row_of(alone, row, S));
     for (int again = 0; again < 10; ++again) {
         const DocumentRows shared = rows();
         std::atomic<size_t> waiting = 4;
@@ -284,7 +349,7 @@ TEST_F(DocumentRowsTest, ManyThreadsReadTheSameRows) {
                 for (--waiting; waiting > 0;) std::this_thread::yield();
                 for (size_t i = 0; i < 60; ++i) {
                     const size_t row = (i * 151 + t * 37) % 600;  // each in another epoch than the one before
-                    wrong[t] += row_of(shared, static_cast<int64_t>(row)) != expected[row];
+                    wrong[t] += row_of(shared, static_cast<int64_t>(row), S) != expected[row];
                 }
             });
         }

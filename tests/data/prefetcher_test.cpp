@@ -83,6 +83,41 @@ TEST(Prefetcher, RethrowsAfterTheGoodBatches) {
     expect_error(ExitCode::data, {"token 22 is 600"}, [&] { prefetcher.next(); });
 }
 
+// Steps of 4 microbatches, of which the ring holds two and a bit.
+TEST_F(PrefetcherTest, MakesWholeStepsAhead) {
+    Prefetcher prefetcher(loader_, {.rows_per_microbatch = {6}, .start_step = 3, .depth = 8});
+    Batch expected;
+    for (int64_t step = 3; step < 20; ++step) {
+        EXPECT_TRUE(prefetcher.made_through(step + 1));
+        for (int64_t microbatch = 0; microbatch < 4; ++microbatch) {
+            loader_.fill(step, {.first = microbatch * 6, .count = 6}, expected);
+            expect_equal(prefetcher.next(), expected);
+        }
+    }
+    EXPECT_EQ(prefetcher.error(), nullptr);
+    expect_error(ExitCode::failure, {"9 batches do not reach the end of step 22"},
+                 [&] { prefetcher.made_through(22); });
+}
+
+// The failure is known before the steps that lead to it.
+TEST(Prefetcher, SaysAheadThatAStepCannotBeMade) {
+    const TempDir dir;
+    const std::string path = write_tokens(dir.file("a.bin"), counting_tokens(401));
+    const TokenDataset dataset({path}, 600, 0);
+    const BatchLoader loader(dataset,
+                             {.stages = {{.sequence_length = 4, .rows_per_step = 2}}, .shuffle = false});
+    Prefetcher prefetcher(loader, {.rows_per_microbatch = {1}, .depth = 6});
+    EXPECT_TRUE(prefetcher.made_through(2));
+    std::filesystem::resize_file(path, 1024);
+    int64_t step = 0;  // batches made before stay good
+    for (; prefetcher.made_through(step + 2); ++step)
+        for (int32_t row = 0; row < 2; ++row) EXPECT_EQ(prefetcher.next().tokens[0], 8 * step + 4 * row);
+    EXPECT_LT(step, 10);
+    expect_error(ExitCode::data, {path, "while it was in use"},
+                 [&] { std::rethrow_exception(prefetcher.error()); });
+    for (int32_t row = 0; row < 4; ++row) EXPECT_EQ(prefetcher.next().tokens[0], 8 * step + 4 * row);
+}
+
 TEST_F(PrefetcherTest, ChecksItsArguments) {
     const auto make = [&](const PrefetcherOptions& options) { Prefetcher prefetcher(loader_, options); };
     expect_error(ExitCode::usage, {"5 rows", "1 ranks", "must divide 24"},

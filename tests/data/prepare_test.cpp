@@ -21,7 +21,7 @@ std::string text_of(const std::string& folder, const DatasetInfo& info, const st
         const Shard shard(folder + "/" + listed.file);
         EXPECT_EQ(shard.size(), listed.tokens);
         EXPECT_EQ(sha256_file(shard.path()), listed.sha256);
-        for (const uint16_t token : shard.tokens())
+        for (const uint16_t token : shard.read_all())
             text.push_back(token == 256 ? '|' : static_cast<char>(token));
     }
     return text;
@@ -58,6 +58,7 @@ TEST_F(PrepareTest, EachFileIsADocument) {
     EXPECT_EQ(info.tokenizer, "bytes");
     EXPECT_EQ(info.vocab_size, 257);
     EXPECT_EQ(info.separator, 256);
+    EXPECT_EQ(info.separators, SeparatorPlace::after);
     EXPECT_EQ(text_of(dir_.file("out"), info, "train"), "first\n|x|");
     EXPECT_EQ(files(), (std::vector<std::string>{"dataset.json", "train_000000.bin"}));
     EXPECT_TRUE(find_dataset_info({dir_.file("out/train_000000.bin")}).has_value());
@@ -105,22 +106,22 @@ TEST_F(PrepareTest, TheVocabularyTravelsWithTheShards) {
     EXPECT_EQ(info.tokenizer, "gpt2");
     EXPECT_EQ(info.vocab_size, 857);
     EXPECT_EQ(info.separator, 856);
-    const auto tokenizer = make_tokenizer("gpt2", find_vocabulary(info, {shard_file}));
+    const auto tokenizer = make_tokenizer("gpt2", find_vocabulary(info));
     const Shard shard(shard_file);
-    const std::vector<int32_t> tokens(shard.tokens().begin(), shard.tokens().end());
+    const std::vector<uint16_t> stored = shard.read_all();
+    const std::vector<int32_t> tokens(stored.begin(), stored.end());
     EXPECT_EQ(tokenizer->decode(tokens), "they'll run <|endoftext|>\xff");
     EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 856), 2);
 
     std::ofstream(dir_.file("out/vocabulary"), std::ios::app) << "YWI= 999\n";
-    expect_error(ExitCode::data, {"out/vocabulary: SHA-256 is", "expected"},
-                 [&] { find_vocabulary(info, {shard_file}); });
+    expect_error(ExitCode::data, {"out/vocabulary: SHA-256 is", "expected"}, [&] { find_vocabulary(info); });
     fs::remove(dir_.file("out/vocabulary"));
-    expect_error(ExitCode::data, {"out/vocabulary"}, [&] { find_vocabulary(info, {shard_file}); });
+    expect_error(ExitCode::data, {"out/vocabulary"}, [&] { find_vocabulary(info); });
     settings = options({dir_.file("a")});
     settings.force = true;
     prepare_dataset(settings);
     EXPECT_EQ(files(), (std::vector<std::string>{"dataset.json", "train_000000.bin"}));
-    EXPECT_EQ(find_vocabulary(find_dataset_info({shard_file}).value(), {shard_file}), "");
+    EXPECT_EQ(find_vocabulary(find_dataset_info({shard_file}).value()), "");
 }
 
 TEST_F(PrepareTest, RefusesToOverwrite) {

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -29,7 +33,7 @@ TEST(Shard, WritesAndReads) {
     shard.will_need();
     EXPECT_EQ(shard.path(), path);
     EXPECT_EQ(shard.size(), 5);
-    EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), shard.tokens().begin(), shard.tokens().end()));
+    EXPECT_EQ(shard.read_all(), tokens);
     EXPECT_EQ(fs::file_size(path), 1024u + 2 * 5);
     EXPECT_FALSE(fs::exists(path + ".tmp"));
 }
@@ -52,20 +56,70 @@ TEST(Shard, Moves) {
     Shard first(write_tokens(dir.file("a.bin"), {1, 2, 3}));
     Shard second(std::move(first));
     EXPECT_EQ(first.size(), 0);
-    EXPECT_EQ(second.tokens()[2], 3);
+    EXPECT_EQ(second.read_all()[2], 3);
     Shard third(write_tokens(dir.file("b.bin"), {9}));
     third = std::move(second);
     EXPECT_EQ(third.size(), 3);
-    EXPECT_EQ(third.tokens()[0], 1);
+    EXPECT_EQ(third.read_all()[0], 1);
     EXPECT_EQ(third.path(), dir.file("a.bin"));
 }
 
-TEST(Shard, ReplacesAFileThatIsMapped) {
+TEST(Shard, ReplacesAFileThatIsOpen) {
     const TempDir dir;
     const Shard old(write_tokens(dir.file("a.bin"), {1, 2, 3}));
     write_tokens(dir.file("a.bin"), {7});
-    EXPECT_EQ(old.tokens()[2], 3);  // the mapping keeps the old file alive
+    EXPECT_EQ(old.read_all()[2], 3);  // the old file stays open
     EXPECT_EQ(Shard(dir.file("a.bin")).size(), 1);
+}
+
+// Changes of a file in use. Each is an error that names the shard, whichever part is read.
+TEST(Shard, ReportsAFileThatChanges) {
+    const TempDir dir;
+    const std::string path = dir.file("a.bin");
+    const auto expect_noticed = [&](const std::string& message, const auto& change) {
+        write_tokens(path, counting_tokens(5000));
+        const Shard shard(path);
+        std::vector<uint16_t> first(1), last(1);
+        shard.read(0, first);
+        change();
+        expect_error(ExitCode::data, {path, "while it was in use", message}, [&] { shard.read(0, first); });
+        expect_error(ExitCode::data, {path, message}, [&] { shard.read(4999, last); });
+    };
+    expect_noticed("11024 bytes when it was opened, now 0", [&] { fs::resize_file(path, 0); });
+    expect_noticed("11024 bytes when it was opened, now 1026", [&] { fs::resize_file(path, 1026); });
+    expect_noticed("now 20000", [&] { fs::resize_file(path, 20000); });
+    expect_noticed("written to", [&] {
+        std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+        file.seekp(2000);
+        file.put('x');
+        file.close();
+        fs::last_write_time(path, fs::last_write_time(path) + std::chrono::seconds(1));
+    });
+}
+
+TEST(Shard, IsReadAfterItIsDeleted) {
+    const TempDir dir;
+    const Shard shard(write_tokens(dir.file("a.bin"), {1, 2, 3}));
+    fs::remove(dir.file("a.bin"));
+    EXPECT_EQ(shard.read_all()[2], 3);
+}
+
+// Beyond half of the limit of descriptors: the file is opened for each read, and noticed if it is another one.
+TEST(Shard, ManyShardsNeedFewDescriptors) {
+    const TempDir dir;
+    rlimit limit{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const rlimit few{.rlim_cur = 64, .rlim_max = limit.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    std::vector<Shard> shards;
+    for (uint16_t i = 0; i < 200; ++i)
+        shards.emplace_back(write_tokens(dir.file(std::to_string(i) + ".bin"), {i}));
+    for (uint16_t i = 0; i < 200; ++i) EXPECT_EQ(shards[i].read_all()[0], i);
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    write_tokens(dir.file("199.bin"), {7});
+    expect_error(ExitCode::data, {"199.bin", "replaced by another file"}, [&] { shards[199].read_all(); });
+    fs::remove(dir.file("199.bin"));
+    expect_error(ExitCode::data, {"199.bin", "No such file"}, [&] { shards[199].read_all(); });
 }
 
 TEST(Shard, RejectsDamage) {
@@ -92,6 +146,8 @@ TEST(Shard, RejectsDamage) {
     expect_error(ExitCode::data, {"absent.bin", "No such file"},
                  [&] { Shard shard(dir.file("absent.bin")); });
     expect_error(ExitCode::data, {"not a regular file"}, [&] { Shard shard(dir.path()); });
+    ASSERT_EQ(mkfifo(dir.file("fifo").c_str(), 0600), 0);
+    expect_error(ExitCode::data, {"not a regular file"}, [&] { Shard shard(dir.file("fifo")); });
 }
 
 TEST(Shard, WritingReportsTheFileAndLeavesNothing) {

@@ -18,36 +18,28 @@ TEST(TokenDataset, ReadsAStreamAcrossShards) {
     EXPECT_EQ(dataset.separator(), 99);
     for (int first = 0; first <= 9; ++first) {
         for (int count = 0; count <= 9 - first; ++count) {
-            std::vector<int32_t> out(static_cast<size_t>(count), -7);
-            dataset.read_stream(first, out);
+            std::vector<uint16_t> out(static_cast<size_t>(count), 77);
+            dataset.read(first, out);
             for (int i = 0; i < count; ++i) EXPECT_EQ(out[static_cast<size_t>(i)], first + i);
         }
     }
-    std::vector<int32_t> out(3);
-    expect_error(ExitCode::failure, {"3 tokens at 7", "has 9"}, [&] { dataset.read_stream(7, out); });
-    expect_error(ExitCode::failure, {"at -1"}, [&] { dataset.read_stream(-1, out); });
-}
-
-TEST(TokenDataset, WindowsStayInTheirShard) {
-    const TempDir dir;
-    const TokenDataset dataset({write_tokens(dir.file("a.bin"), counting_tokens(5))}, 100, 99);
-    EXPECT_EQ(dataset.window(0, 1, 4)[3], 4);
-    EXPECT_EQ(dataset.window(0, 5, 0).size(), 0u);
-    expect_error(ExitCode::failure, {"a.bin", "4 tokens at 2", "has 5"}, [&] { dataset.window(0, 2, 4); });
-    expect_error(ExitCode::failure, {"at -1"}, [&] { dataset.window(0, -1, 2); });
-    expect_error(ExitCode::failure, {"shard 1 of 1"}, [&] { dataset.window(1, 0, 1); });
+    std::vector<uint16_t> out(3);
+    expect_error(ExitCode::failure, {"3 tokens at 7", "has 9"}, [&] { dataset.read(7, out); });
+    expect_error(ExitCode::failure, {"at -1"}, [&] { dataset.read(-1, out); });
 }
 
 TEST(TokenDataset, ReportsTokensOutsideTheVocabularyWhenTheyAreRead) {
     const TempDir dir;
     const TokenDataset dataset({write_tokens(dir.file("a.bin"), {1, 2, 9, 10, 3, 65535})}, 10, 0);
-    EXPECT_EQ(dataset.window(0, 0, 3)[2], 9);
+    std::vector<uint16_t> good(3), bad(5), out(1);
+    dataset.read(0, good);
+    EXPECT_EQ(good[2], 9);
     expect_error(ExitCode::data, {"a.bin", "token 3 is 10", "vocab_size is 10"},
-                 [&] { dataset.window(0, 1, 5); });
-    std::vector<int32_t> out(1);
-    expect_error(ExitCode::data, {"token 5 is 65535"}, [&] { dataset.read_stream(5, out); });
+                 [&] { dataset.read(1, bad); });
+    expect_error(ExitCode::data, {"token 5 is 65535"}, [&] { dataset.read(5, out); });
     const TokenDataset large({dir.file("a.bin")}, 65536, 0);
-    EXPECT_EQ(large.window(0, 0, 6)[5], 65535);
+    large.read(5, out);
+    EXPECT_EQ(out[0], 65535);
 }
 
 TEST(TokenDataset, ChecksItsArguments) {

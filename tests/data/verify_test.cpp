@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "data/data_identity.h"
 #include "data/prepare.h"
 #include "tests/data/test_files.h"
 
@@ -34,10 +35,10 @@ class VerifyTest : public testing::Test {
 
 TEST_F(VerifyTest, GoodDataIsGood) {
     EXPECT_EQ(verify_dataset(out_), out_ + ": dataset 'out', 3 shards with 14 tokens, as prepared");
-    verify_shards({shard(0), shard(1), shard(2)}, kHashedAtStart);
+    identify_split({shard(0), shard(1), shard(2)});
     const TempDir without_json;
-    verify_shards({write_tokens(without_json.file("x.bin"), counting_tokens(3))}, kHashedAtStart);
-    verify_shards({}, kHashedAtStart);
+    identify_split({write_tokens(without_json.file("x.bin"), counting_tokens(3))});
+    identify_split({});
 }
 
 // Every bit of a shard's tokens: below and above the vocabulary, each is found.
@@ -46,7 +47,7 @@ TEST_F(VerifyTest, EveryFlippedBitIsFound) {
         for (int bit = 0; bit < 8; ++bit) {
             change_byte(shard(1), offset, static_cast<char>(1 << bit));
             expect_error(ExitCode::data, {"train_000001.bin"}, [&] {
-                verify_shards({shard(0), shard(1)}, 3000);
+                identify_split({shard(0), shard(1)}, 3000);
             });
             expect_error(ExitCode::data, {"train_000001.bin"}, [&] { verify_dataset(out_); });
             change_byte(shard(1), offset, static_cast<char>(1 << bit));
@@ -55,8 +56,8 @@ TEST_F(VerifyTest, EveryFlippedBitIsFound) {
     verify_dataset(out_);
     change_byte(shard(1), 500, 1);  // also in what nobody reads
     expect_error(ExitCode::data, {"train_000001.bin: damaged", "SHA-256 is", "expected"},
-                 [&] { verify_shards({shard(1)}, kHashedAtStart); });
-    verify_shards({shard(0), shard(1)}, 2000);  // too large to be hashed: counts alone
+                 [&] { identify_split({shard(1)}); });
+    identify_split({shard(0), shard(1)}, 2000);  // too large to be hashed: counts alone
 }
 
 TEST_F(VerifyTest, AllThatIsWrongIsNamed) {
@@ -68,7 +69,7 @@ TEST_F(VerifyTest, AllThatIsWrongIsNamed) {
                   "train_000002.bin: cannot open", "train_000001.bin: token 0 is", "vocab_size is 257"},
                  [&] { verify_dataset(out_); });
     expect_error(ExitCode::data, {"train_000000.bin: the header at offset 8 says 4 tokens, expected 5"},
-                 [&] { verify_shards({shard(0)}, 0); });
+                 [&] { identify_split({shard(0)}, 0); });
     expect_error(ExitCode::data, {"nowhere/dataset.json"}, [&] { verify_dataset(dir_.file("nowhere")); });
 }
 

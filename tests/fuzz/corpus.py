@@ -29,6 +29,10 @@ def dataset():
             "shards": [{"file": "a.bin", "split": "train", "tokens": 3, "sha256": "0" * 64}]}
     yield b"j" + json.dumps(info).encode()
     yield b"l" + b"".join(b"%064x %d %s\n" % (i, 1024 + 2 * i, name) for i, name in enumerate((b"a_val_0.bin", b"a_train_1.bin")))
+    yield b"j" + json.dumps({**info, "separators": "before"}).encode()
+    split = {"tokenizer": "bytes", "vocab_size": 257, "separator": 256, "separators": "after", "vocabulary_sha256": "", "hashed_at_start": True,
+             "shards": [{"file": "a.bin", "tokens": 3, "sha256": "0" * 64, "sampled_sha256": "1" * 64}]}
+    yield b"i" + json.dumps({"train": split, "val": {**split, "shards": []}}).encode()
     for tokens in ([], [1, 2, 256], [299, 300]):
         header = struct.pack("<3i", SHARD_MAGIC, 1, len(tokens)) + bytes(1012)
         yield b"s" + header + struct.pack(f"<{len(tokens)}H", *tokens)

@@ -1,5 +1,7 @@
-// 'j': a dataset.json. 'l': a shards.lock. Else: a shard, of which every token is read.
+// 'j': a dataset.json. 'l': a shards.lock. 'i': a data.json. Else: a shard, of which every token is read.
+#include "data/data_identity.h"
 #include "data/dataset.h"
+#include "data/json_text.h"
 #include "data/shard_lock.h"
 #include "data/token_dataset.h"
 #include "tests/fuzz/fuzz_input.h"
@@ -16,9 +18,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             speedrun::read_shard_lock(file.path());
             return;
         }
+        if (data[0] == 'i') {
+            try {
+                const std::string_view text{reinterpret_cast<const char*>(data) + 1, size - 1};
+                speedrun::data_identity_from_json(text);
+            } catch (const speedrun::JsonError&) {
+            }
+            return;
+        }
         const speedrun::TokenDataset shard({file.path()}, 300, 256);
-        std::vector<int32_t> tokens(static_cast<size_t>(shard.num_tokens()));
-        shard.read_stream(0, tokens);
+        std::vector<uint16_t> tokens(static_cast<size_t>(shard.num_tokens()));
+        shard.read(0, tokens);
     });
     return 0;
 }

@@ -129,6 +129,7 @@ CheckpointInfo info_of(const Json& json) {
     info.strategy = json.at("strategy").get<std::string>();
     info.written_by = json.at("written_by").get<std::string>();
     info.config = json.at("config").dump(2);
+    if (json.contains("data")) info.data = json.at("data").dump(1);
     for (const Json& tensor : json.at("tensors")) info.tensors.push_back(tensor_of(tensor));
     info.files = files_of(json.at("files"));
     info.measured = times_of(json.at("measured"));
@@ -228,6 +229,7 @@ void write_checkpoint_info(FileSystem& system, const std::string& folder, const 
                  {"tensors", Json::array()},
                  {"files", Json::array()},
                  {"measured", json_of(info.measured)}};
+    if (!info.data.empty()) json["data"] = Json::parse(info.data);
     for (const CheckpointTensor& tensor : info.tensors) json["tensors"].push_back(json_of(tensor));
     std::string sums;
     for (const CheckpointFile& file : info.files) {

@@ -61,6 +61,8 @@ struct CheckpointInfo {
     std::string mesh, strategy;  // likewise
     std::string written_by;      // the program's commit
     std::string config;          // resolved, JSON
+    std::string
+        data;  // identity of the shards, JSON (data_identity.h); empty: an older checkpoint, without it
     std::vector<CheckpointTensor> tensors;
     std::vector<CheckpointFile> files;
     MeasuredTimes measured;

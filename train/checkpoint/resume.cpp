@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "data/json_text.h"
 #include "train/checkpoint/run_position.h"
 #include "train/checkpoint/state_pieces.h"
 #include "train/comm/joint_check.h"
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 
 // What changes no number that is trained, or none that anybody could want unchanged: a run on other ranks
 // must cut its steps otherwise.
-constexpr std::array<const char*, 11> kFree = {"eval.",
+constexpr std::array<const char*, 12> kFree = {"eval.",
                                                "checkpoint.",
                                                "parallel.",
                                                "record.",
@@ -34,6 +35,7 @@ constexpr std::array<const char*, 11> kFree = {"eval.",
                                                "threads",
                                                "data.val.",
                                                "data.val_tokens",
+                                               "data.allow_overlap",
                                                "batch.microbatch_tokens"};
 
 bool is_free(const std::string& key) {
@@ -62,15 +64,36 @@ void check_numbers(const CheckpointReader& reader, const Config& there) {
     if (std::abs(info.next_lr_factor - factor) > kRounding) expect("next_lr_factor", info.next_lr_factor, factor);
 }
 
-void check_config(const CheckpointReader& reader, const Config& config) {
-    const Config there = parse_config(reader.info().config, reader.folder() + "/checkpoint.json: config", {});
+void check_config(const CheckpointReader& reader, const Config& config, bool same_shards) {
+    Config there = parse_config(reader.info().config, reader.folder() + "/checkpoint.json: config", {});
     check_numbers(reader, there);
+    if (same_shards && !reader.info().data.empty()) there.data.train = config.data.train;
     const std::vector<std::string> differences = training_differences(there, config);
     if (differences.empty())
         return check_position(reader.info(), config, reader.folder() + "/checkpoint.json");
     throw_usage(
         "{} belongs to another config: {}. A resumed run goes on as if it had never stopped: put these back, "
         "or start a new run with another --name and without --resume",
+        reader.folder(), fmt::join(differences, "; "));
+}
+
+// Returns a note if nothing could be compared. Throws a data error for other data.
+std::string check_data(const CheckpointReader& reader, const DataIdentity& data) {
+    if (reader.info().data.empty())
+        return fmt::format(
+            "{} does not say what is in the shards that it was trained on (an older version wrote it): they are not compared",
+            reader.folder());
+    DataIdentity there;
+    try {
+        there = data_identity_from_json(reader.info().data);
+    } catch (const JsonError& error) {
+        throw_data("{}/checkpoint.json: data: {}", reader.folder(), error.what());
+    }
+    const std::vector<std::string> differences = data_differences(there, data);
+    if (differences.empty()) return "";
+    throw_data(
+        "{} belongs to other data: {}. A resumed run reads the shards that it began with: put them back, or start a new "
+        "run with another --name and without --resume",
         reader.folder(), fmt::join(differences, "; "));
 }
 
@@ -148,10 +171,10 @@ bool validates_alike(const Config& there, const Config& here) {
 }
 
 std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::string& folder,
-                                                  const Config& config) {
+                                                  const Config& config, bool same_shards) {
     std::unique_ptr<CheckpointReader> reader;
     check_together(world, [&] { reader = std::make_unique<CheckpointReader>(folder); });
-    check_together(world, [&] { check_config(*reader, config); });
+    check_together(world, [&] { check_config(*reader, config, same_shards); });
     const std::vector<CheckpointFile>& files = reader->info().files;
     std::string own;  // headers, a line each
     work_together(world, [&] {
@@ -175,25 +198,30 @@ std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::strin
 }
 
 ResumePoint find_resume_point(World& world, const std::string& resume, const std::string& run,
-                              const Config& config) {
+                              const Config& config, const DataIdentity* data) {
     ResumePoint point;
     if (resume.empty()) return point;
     const Candidates candidates = find_candidates(world, resume, run);
     point.in_place = candidates.in_place;
     for (const std::string& folder : candidates.folders) {
         try {
-            point.reader = open_checkpoint(world, folder, config);
-            return point;
+            point.reader = open_checkpoint(world, folder, config, data != nullptr);
+            break;
         } catch (const JointError& error) {
             if (resume != "auto" || error.code() != ExitCode::data) throw;
             point.messages.push_back(fmt::format("skipped a damaged checkpoint: {}", error.what()));
         }
     }
-    if (!candidates.folders.empty()) {
+    if (!candidates.folders.empty() && !point.reader) {
         throw JointError(
             ExitCode::data,
             fmt::format("--resume auto: no checkpoint of {} is good; remove them to start afresh.\n{}", run,
                         fmt::join(point.messages, "\n")));
+    }
+    if (point.reader && data) {
+        std::string note;
+        check_together(world, [&] { note = check_data(*point.reader, *data); });
+        if (!note.empty()) point.messages.push_back(note);
     }
     return point;
 }

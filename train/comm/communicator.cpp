@@ -205,7 +205,7 @@ void expect_same_on_all_ranks(World& world, const std::string& title, const std:
     };
     throw_usage(
         "{}: rank {} differs from rank 0 at line {}: '{}' instead of '{}'; all ranks need the same "
-        "config and binary",
+        "config, data and binary",
         title, rank, at + 1, line(other), line(first));
 }
 

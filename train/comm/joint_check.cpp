@@ -54,4 +54,11 @@ void work_together(World& world, const std::function<void()>& work) {
     throw_first(world, outcome.get());
 }
 
+void check_together(World* world, const std::function<void()>& check) {
+    if (world) return check_together(*world, check);
+    const std::string outcome = outcome_of(check);
+    if (outcome.front() != kFine)
+        throw JointError(static_cast<ExitCode>(outcome.front() - kFine), outcome.substr(1));
+}
+
 }  // namespace speedrun

@@ -18,6 +18,8 @@ class JointError final : public Error {
 // the same, else each text with the rank it comes from, lowest first, and that rank's exit code. The check
 // must not wait for other ranks.
 void check_together(World& world, const std::function<void()>& check);
+// As above; a null world is one rank alone.
+void check_together(World* world, const std::function<void()>& check);
 
 // Does the same, on a thread, with work that may take some ranks longer than the timeout of lost peers (a slow disk):
 // meanwhile all ranks exchange messages.

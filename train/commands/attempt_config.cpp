@@ -6,6 +6,7 @@
 
 #include "data/dataset.h"
 #include "data/json_text.h"
+#include "data/shard_patterns.h"
 #include "kernels/cuda/device/cuda_info.h"
 #include "kernels/device/error.h"
 #include "train/config/config_json.h"

@@ -1,9 +1,13 @@
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <optional>
+#include <sstream>
 
+#include "data/data_identity.h"
 #include "data/dataset.h"
-#include "data/verify.h"
+#include "data/json_text.h"
+#include "data/shard_patterns.h"
 #include "train/checkpoint/checkpointer.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
@@ -41,21 +45,40 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
     if (checkpoint) {
         checkpoint->expect_tensors(checkpoint_tensors(model.table(), config.optimizers));
         load_checkpoint(*checkpoint, *result.runtime, *result.runner);
+        result.data = checkpoint->info().data;
     } else if (untrained) {
         result.runner->initialize(static_cast<uint64_t>(config.seed));
     } else {
         load_weights(run + "/checkpoints/final", model.table(), model.parameters());
+        std::ostringstream data;
+        data << std::ifstream(run + "/data.json").rdbuf();
+        result.data = data.str();
     }
     return result;
+}
+
+// Warns where the run validated on other shards than its config leads to now.
+void compare_data(const FinishedRun& run, const SplitIdentity& val, const std::string& name) {
+    if (run.data.empty()) return;
+    std::vector<std::string> differences;
+    try {
+        differences = split_differences("data.val", data_identity_from_json(run.data).val, val);
+    } catch (const JsonError& error) {
+        differences.push_back(error.what());
+    }
+    if (differences.empty()) return;
+    std::fprintf(stderr, "warning: these are not the shards that %s validated on: %s\n", name.c_str(),
+                 fmt::format("{}", fmt::join(differences, "; ")).c_str());
 }
 
 int run_eval(const EvalOptions& options) {
     const FinishedRun run = open_finished_run(options.run, options.settings, false);
     const Config& config = run.config;
     const std::vector<std::string> files = expand_globs(config.data.val);
-    const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
-    verify_shards(files, kHashedAtStart);
-    const TokenDataset data(files, static_cast<int32_t>(config.model.vocab_size), info.separator);
+    const DatasetInfo info =
+        find_dataset_info(files).value_or(DatasetInfo{.name = "shards without dataset.json"});
+    compare_data(run, identify_split(files), options.run);
+    const TokenDataset data = open_dataset(config, config.data.val, "data.val");
     const ValidationLoader loader(data, validation_options(config));
     const double loss = run.runner->validate(loader);
     std::printf("validation loss %.6f nats/token over %lld tokens of %s\n", loss,

@@ -13,6 +13,7 @@ struct FinishedRun {
     Config config;
     std::unique_ptr<Runtime> runtime;
     std::unique_ptr<StepRunner> runner;
+    std::string data;  // identity of the shards that it was trained and validated on, JSON; empty: unknown
 };
 
 // Opens RUN/config.json (with settings on top) and loads RUN/checkpoints/final; or a checkpoint, which has

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "data/dataset.h"
+#include "data/shard_patterns.h"
 #include "data/tokenizer.h"
 #include "kernels/device/philox.h"
 #include "train/commands/commands.h"
@@ -82,7 +83,7 @@ int run_sample(const SampleOptions& options) {
     const std::vector<std::string> files = expand_globs(run.config.data.val);
     const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
     const auto tokenizer = make_tokenizer(
-        info.tokenizer, options.vocabulary.empty() ? find_vocabulary(info, files) : options.vocabulary);
+        info.tokenizer, options.vocabulary.empty() ? find_vocabulary(info) : options.vocabulary);
     if (files.empty()) {  // an imported model
         if (tokenizer->vocab_size() > run.config.model.vocab_size) {
             throw_data("{}: vocabulary of {} tokens, but model.vocab_size is {}", options.vocabulary,

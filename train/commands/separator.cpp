@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/shard_patterns.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {

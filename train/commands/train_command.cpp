@@ -3,9 +3,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
+#include <tuple>
 
-#include "data/dataset.h"
-#include "data/verify.h"
+#include "data/data_identity.h"
+#include "data/shard_patterns.h"
 #include "train/checkpoint/resume.h"
 #include "train/checkpoint/weights.h"
 #include "train/comm/device_world.h"
@@ -143,8 +144,22 @@ std::vector<std::string> lines_of(const std::string& text) {
     return lines;
 }
 
+// Identifies the shards of the run, and refuses those that do not belong together.
+DataIdentity check_data(const Config& config) {
+    DataIdentity data;
+    for (const auto& [patterns, key, split] : {std::tuple{&config.data.train, "data.train", &data.train},
+                                               std::tuple{&config.data.val, "data.val", &data.val}}) {
+        if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);
+        *split = identify_split(expand_globs(*patterns));
+        open_dataset(config, *patterns, key);
+    }
+    expect_one_tokenizer(data);
+    if (!config.data.allow_overlap) expect_no_overlap(data);
+    return data;
+}
+
 // Everything that can be refused is refused before the folder is made.
-void check_run(const Config& config, const Ranks& ranks, const TrainOptions& options) {
+DataIdentity check_run(const Config& config, const Ranks& ranks, const TrainOptions& options) {
     if (config.parallel.simulates() && !config.record.track.empty()) {
         throw_usage(
             "parallel.simulate_*: an attempt at track '{}' cannot run on a simulated network; drop the "
@@ -159,12 +174,7 @@ void check_run(const Config& config, const Ranks& ranks, const TrainOptions& opt
                                : !options.resume.empty();
     if (const std::string& from = config.model.init_from; !from.empty() && !continues)
         expect_hf_fits(from, config.model, config.longest_sequence());
-    for (const auto& [patterns, key] :
-         {std::pair{&config.data.train, "data.train"}, std::pair{&config.data.val, "data.val"}}) {
-        if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);
-        verify_shards(expand_globs(*patterns), kHashedAtStart);
-        open_dataset(config, *patterns, key);
-    }
+    return check_data(config);
 }
 
 // Held by the first rank before checkpoints are listed: another writer may delete them. Null: there is no such run.
@@ -215,6 +225,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     Config config;
     TrainerOptions trainer_options;
     Ranks ranks;
+    DataIdentity data;
     check_together(world, [&] {
         config = read();
         if (options.seed) config.seed = *options.seed;
@@ -222,9 +233,11 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         if (options.resume == "auto" && options.name.empty())
             throw_usage("--resume auto: say with --name which run to continue, or start");
         ranks = resolve_ranks(config, world);
-        check_run(config, ranks, options);
+        data = check_run(config, ranks, options);
     });
     expect_same_on_all_ranks(world, "config", lines_of(config_to_json(config)));
+    trainer_options.data = data_identity_to_json(data);
+    expect_same_on_all_ranks(world, "data", lines_of(trainer_options.data));
     trainer_options.quiet = options.quiet;
     trainer_options.began_ms = options.began_ms;
     trainer_options.stop_signal = &stop_signal;
@@ -244,13 +257,15 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     const std::string name = options.name.empty() ? default_name(options.config) : options.name;
     std::shared_ptr<FolderLock> lock;
     if (!options.resume.empty()) lock = lock_existing(world, options.out, name);
-    const ResumePoint point = find_resume_point(world, options.resume, options.out + "/" + name, config);
+    const ResumePoint point =
+        find_resume_point(world, options.resume, options.out + "/" + name, config, &data);
     trainer_options.resume = point.reader.get();
     const int64_t first_step = point.reader ? point.reader->info().step : 0;
     RunFolder folder = open_folder(world, options.out, name, point.in_place, std::move(lock));
     const Environment environment = environment_of(world, *runtime);
     check_together(world, [&] {
         folder.write_config(config_to_json(config));
+        folder.write_data(trainer_options.data);
         folder.write_environment(environment_to_json(environment), point.in_place ? first_step : 0);
     });
     const bool speaks = ranks.first();

@@ -28,6 +28,8 @@ void DataConfig::fields(FieldVisitor& v) {
             "batch.sequence_length",
             {0, 1 << 20});
     v.field("document_mask", document_mask, "attention does not cross documents");
+    v.field("allow_overlap", allow_overlap,
+            "train although a shard is in the list twice, or in data.train and data.val");
 }
 
 void BatchConfig::fields(FieldVisitor& v) {

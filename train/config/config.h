@@ -66,6 +66,7 @@ struct DataConfig {
     RowKind rows = RowKind::stream;
     Scheduled<int64_t> max_document_tokens = 0;  // 0: batch.sequence_length
     bool document_mask = true;
+    bool allow_overlap = false;
     void fields(FieldVisitor& v);
 };
 

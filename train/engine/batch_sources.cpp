@@ -2,6 +2,7 @@
 
 #include "data/dataset.h"
 #include "data/further_targets.h"
+#include "data/shard_patterns.h"
 #include "data/zipf_tokens.h"
 #include "kernels/device/error.h"
 
@@ -28,7 +29,8 @@ TokenDataset open_dataset(const Config& config, const std::vector<std::string>& 
         throw_usage("model.vocab_size {} is below the {} tokens of the dataset {} ({})",
                     config.model.vocab_size, info.vocab_size, info.name, files.front());
     }
-    return TokenDataset(files, static_cast<int32_t>(config.model.vocab_size), info.separator);
+    return TokenDataset(files, static_cast<int32_t>(config.model.vocab_size), info.separator,
+                        info.separators);
 }
 
 BatchLoaderOptions loader_options(const Config& config, const ContextPart& part) {

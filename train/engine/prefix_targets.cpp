@@ -5,6 +5,7 @@
 
 #include "data/bpe_vocabulary.h"
 #include "data/dataset.h"
+#include "data/shard_patterns.h"
 #include "data/token_prefixes.h"
 #include "kernels/device/error.h"
 
@@ -22,7 +23,7 @@ PrefixTable read_prefixes(const Config& config) {
             "it out",
             info.name, files.front());
     const std::string& given = config.data.vocabulary;
-    const std::string path = given.empty() ? find_vocabulary(info, files) : given;
+    const std::string path = given.empty() ? find_vocabulary(info) : given;
     if (path.empty())
         throw_usage(
             "model.loss.prefix_weight needs the bytes of each token, but the dataset {} ({}) came without its tokenizer's "

@@ -149,8 +149,7 @@ class RowPass {
 std::vector<int32_t> read_token_row(const std::string& path, int64_t length) {
     std::vector<uint16_t> tokens;
     if (is_shard(path)) {
-        const Shard shard(path);
-        tokens.assign(shard.tokens().begin(), shard.tokens().end());
+        tokens = Shard(path).read_all();
     } else {
         tokens = read_plain(path);
     }

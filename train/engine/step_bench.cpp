@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "data/dataset.h"
+#include "data/shard_patterns.h"
 #include "train/engine/batch_sources.h"
 #include "train/engine/step_loop.h"
 #include "train/runlog/environment.h"

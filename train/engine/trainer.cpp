@@ -65,11 +65,18 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
     if (const std::string& from = config.model.init_from; !from.empty() && !options.resume)
         runner_.assign(read_hf_weights(from, runner_.model().table(), config.model));
     first_step_ = resume(options.resume);
+    int64_t microbatches = 0;  // largest number in a step of this rank
+    for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
+        microbatches =
+            std::max(microbatches, config.in_stage(stage).microbatches_per_step(ranks.num_data_ranks()));
     prefetcher_ = std::make_unique<Prefetcher>(
         loader_, PrefetcherOptions{.rows_per_microbatch = rows_per_microbatch(config),
                                    .rank = ranks.data_rank(),
                                    .num_ranks = ranks.num_data_ranks(),
-                                   .start_step = first_step_});
+                                   .start_step = first_step_,
+                                   .depth = (steps_ahead() + 1) * microbatches});
+    have_batches(first_step_);
+    expect_readable();
     summary_.startup_ms = process_age_ms() - options.began_ms;
 }
 
@@ -142,6 +149,7 @@ CheckpointInfo Trainer::checkpoint_info() const {
     info.strategy = word_of(ranks_.sharing().strategy);
     info.written_by = build_info().git_sha;
     info.config = config_to_json(config_);
+    info.data = options_.data;
     info.measured = {.train_ms = train_ms_,
                      .data_ms = summary_.data_ms,
                      .optimizer_ms = summary_.optimizer_ms,
@@ -169,15 +177,19 @@ RunSummary Trainer::run() {
         train();
         summary_.status = stopped() ? "stopped" : "done";
         save_last();
+        expect_readable();
         validate(summary_.steps);
+        if (unreadable_ && runner_.between_periods(summary_.steps)) checkpointer_.save(checkpoint_info());
+        expect_readable();
     } catch (const Error& error) {
-        if (error.code() != ExitCode::diverged) throw;
-        summary_.status = "diverged";
+        const bool diverged = error.code() == ExitCode::diverged;
+        if (!diverged && !dynamic_cast<const JointError*>(&error)) throw;
+        summary_.status = diverged ? "diverged" : "stopped";
         summary_.message = error.what();
-        clock_.stop();
+        if (diverged) clock_.stop();  // else it stands still already
         checkpointer_.finish();
         finish(summary_);
-        // Loss and norm are those of all ranks, so all of them are here.
+        // Loss and norm are those of all ranks, and so is a JointError: all of them are here.
         throw JointError(error.code(), error.what());
     }
     checkpointer_.finish();
@@ -192,7 +204,8 @@ void Trainer::train() {
          step < config_.schedule.total_steps() && !(stopped() && runner_.between_periods(step)); ++step) {
         pause_before(step);
         trace(step);
-        runner_.enqueue(step, batches, signalled());
+        const bool readable = have_batches(step);
+        runner_.enqueue(step, batches, signalled() || !readable);
         snapshot_after(step + 1);
         if (runner_.uncollected() == 2) collect();  // while this step runs, log the one before
     }
@@ -237,6 +250,19 @@ void Trainer::warn_of_unsaved_steps() {
                last_saved() > 0 ? fmt::format("the last checkpoint is of step {}", last_saved())
                                 : std::string("no checkpoint is saved")),
            true);
+}
+
+bool Trainer::have_batches(int64_t step) {
+    const int64_t last = std::min(step + steps_ahead(), config_.schedule.total_steps() - 1);
+    if (prefetcher_->made_through(last)) return true;
+    unreadable_ = prefetcher_->error();
+    return false;
+}
+
+void Trainer::expect_readable() {
+    check_together(ranks_.world(), [this] {
+        if (unreadable_) std::rethrow_exception(unreadable_);
+    });
 }
 
 void Trainer::collect() {
@@ -288,9 +314,16 @@ void Trainer::stop_clock() {
 
 void Trainer::validate(int64_t step) {
     SignOfLife sign(folder_.path());
-    const double loss = runner_.validate(val_loader_, [&] {
-        if (ranks_.first()) sign.show();
-    });
+    double loss = 0;
+    try {
+        loss = runner_.validate(val_loader_, [&] {
+            if (ranks_.first()) sign.show();
+        });
+    } catch (const JointError&) {  // a shard: the run ends after a checkpoint
+        unreadable_ = std::current_exception();
+        ranks_stop_ = true;
+        return;
+    }
     const Validation made{.step = step, .loss = loss, .train_ms = clock_.finished_ms()};
     summary_.val_loss = made.loss;
     summary_.target_reached = reaches_target(made.loss);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@ struct TrainerOptions {
     int64_t trace_first = -1, trace_last = -1;      // steps whose timeline is written to trace.json
     const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end, all ranks
     const CheckpointReader* resume = nullptr;       // continue from there; needed by the constructor alone
+    std::string data;                               // identity of the shards, JSON, for checkpoints; empty: they have none
     FileSystem* file_system = nullptr;              // that checkpoints are written to; tests bring their own
     int64_t most_fetched = kMostNumbersFetched;     // RankFile::most_fetched; tests lower it
     double began_ms = 0;  // the process's age when the run began, for its start-up time; 0: with the process
@@ -42,7 +44,8 @@ class Trainer {
     ~Trainer() { runtime_.drain(); }
 
     // Trains to the end of the schedule (or a stop signal), validates, and returns what summary.json says.
-    // Throws JointError(diverged) after having written the summary.
+    // Throws JointError(diverged) after having written the summary, and JointError(data), after a checkpoint too, if a
+    // rank's shards can no longer be read.
     RunSummary run();
 
     StepRunner& runner() { return runner_; }
@@ -77,8 +80,14 @@ class Trainer {
         return config_.record.target_loss > 0 && loss <= config_.record.target_loss;
     }
     bool signalled() const { return options_.stop_signal && options_.stop_signal->load() != 0; }
+    // True if the batches of all steps exist that can run before all ranks have agreed to stop. A failure that is found
+    // later would leave other ranks waiting in the middle of a step.
+    bool have_batches(int64_t step);
+    // Steps after `step` that run at most if it is the one that asks to stop.
+    int64_t steps_ahead() const { return runner_.period() + 1; }
+    void expect_readable();  // throws JointError(data) on all ranks if one has an unreadable shard
     // Alone we end at once. Many ranks have to end at the same step: one whose result says so, see collect().
-    bool stopped() const { return ranks_.size() > 1 ? ranks_stop_ : signalled(); }
+    bool stopped() const { return ranks_stop_ || (ranks_.size() == 1 && signalled()); }
     double over_ranks(double value) const { return ranks_.world() ? ranks_.world()->sum(value) : value; }
     void describe_timeline();
     void write_timeline();
@@ -99,6 +108,7 @@ class Trainer {
     StepTimes step_times_;
     int64_t first_step_ = 0;
     bool ranks_stop_ = false, traced_ = false;
+    std::exception_ptr unreadable_;     // exception of a shard of this rank; null: none
     std::optional<Progress> progress_;  // once the warm-up has counted a step's operations
     Timeline timeline_;
     std::unique_ptr<Prefetcher> prefetcher_;

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "data/dataset.h"
 #include "data/json_text.h"
+#include "data/shard_patterns.h"
 #include "kernels/device/error.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"

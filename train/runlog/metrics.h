@@ -78,7 +78,7 @@ using OptionalNumber = std::optional<double>;        // null in the file where t
 
 #define SPEEDRUN_SUMMARY_METRICS(X)                                                                          \
     X(std::string, status, none, "", "status", "done, stopped or diverged")                                  \
-    X(std::string, message, none, "", "message", "why it diverged")                                          \
+    X(std::string, message, none, "", "message", "why it diverged, or which shard could not be read")        \
     X(int64_t, steps, none, "", "steps", "steps that were made")                                             \
     SPEEDRUN_TOKENS_METRIC(X)                                                                                \
     X(int64_t, epoch_tokens_seen, none, "", "seen of the data",                                              \

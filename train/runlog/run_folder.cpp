@@ -205,6 +205,10 @@ void RunFolder::write_config(const std::string& json) {
         throw Error(ExitCode::failure, failure("config.json", reason));
 }
 
+void RunFolder::write_data(const std::string& json) {
+    if (!write_file("data.json", json + "\n")) throw Error(ExitCode::failure, failure("data.json"));
+}
+
 void RunFolder::write_environment(const std::string& json, int64_t first_step) {
     const std::string name =
         first_step > 0 ? fmt::format("environment_from_step_{}.json", first_step) : "environment.json";

@@ -1,4 +1,4 @@
-// The folder of a run, logs/<name>/: config.json, environment.json, metrics.jsonl, summary.json, run.log,
+// The folder of a run, logs/<name>/: config.json, data.json, environment.json, metrics.jsonl, summary.json, run.log,
 // checkpoints/. A folder that exists is never written into. The first rank writes it, locked against other processes
 // (FolderLock) for the life of this object; the others have it silent.
 #pragma once
@@ -44,6 +44,7 @@ class RunFolder {
 
     const std::string& path() const { return path_; }
     void write_config(const std::string& json);
+    void write_data(const std::string& json);  // data.json: identity of the shards
     // environment.json, or, if a run is continued, environment_from_step_<N>.json beside it.
     void write_environment(const std::string& json, int64_t first_step = 0);
     void write_step(const StepMetrics& metrics);

@@ -1,0 +1,143 @@
+#include "data/shard_patterns.h"
+
+#include <glob.h>
+#include <limits.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "data/errno_text.h"
+#include "kernels/device/error.h"
+
+namespace speedrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// glibc expands braces itself (GLOB_BRACE), by recursion and without a limit.
+constexpr size_t kMostAlternatives = 10'000, kMostNesting = 32, kShownCharacters = 80;
+
+std::string shown_pattern(const std::string& pattern) {
+    return pattern.size() <= kShownCharacters ? pattern : pattern.substr(0, kShownCharacters) + "...";
+}
+
+// Length of the leading parts of the path that exist as they are written, with the '/' after them.
+size_t literal_length(const std::string& pattern) {
+    size_t length = 0;
+    while (length < pattern.size()) {
+        const size_t slash = pattern.find('/', length);
+        const size_t end = slash == std::string::npos ? pattern.size() : slash;
+        std::error_code error;
+        if (end - length > NAME_MAX || end > PATH_MAX) break;
+        if (end > length && !fs::exists(pattern.substr(0, end), error)) break;
+        length = slash == std::string::npos ? end : slash + 1;
+    }
+    return length;
+}
+
+struct Braces {
+    size_t begin = 0, end = 0;       // index of '{', and of the character after '}'
+    std::vector<size_t> separators;  // indices of '{', the commas of this group, and '}'
+};
+
+// The first group in braces from `from` on; none where braces do not match, as in glob(7). "{}" is no group.
+std::optional<Braces> find_braces(const std::string& pattern, size_t from) {
+    for (size_t begin = pattern.find('{', from); begin != std::string::npos;
+         begin = pattern.find('{', begin + 1)) {
+        Braces braces{.begin = begin, .separators = {begin}};
+        size_t depth = 0;
+        for (size_t i = begin; i < pattern.size(); ++i) {
+            const char c = pattern[i];
+            if (c == '\\') ++i;
+            if (c == '{') ++depth;
+            if (depth > kMostNesting)
+                throw_usage("pattern '{}': braces are nested deeper than {} levels", shown_pattern(pattern),
+                            kMostNesting);
+            if (c == ',' && depth == 1) braces.separators.push_back(i);
+            if (c != '}' || --depth > 0) continue;
+            braces.separators.push_back(i);
+            braces.end = i + 1;
+            break;
+        }
+        if (braces.end == 0) return std::nullopt;
+        if (braces.end > begin + 2) return braces;
+    }
+    return std::nullopt;
+}
+
+// The pattern without braces: one for each choice of alternatives.
+std::vector<std::string> expand_braces(const std::string& pattern) {
+    struct Pending {
+        std::string text;
+        size_t done;  // before it there are no braces
+    };
+    std::vector<Pending> pending = {{pattern, literal_length(pattern)}};
+    std::vector<std::string> expanded;
+    while (!pending.empty()) {
+        const auto [text, done] = std::move(pending.back());
+        pending.pop_back();
+        const std::optional<Braces> braces = find_braces(text, done);
+        if (!braces) {
+            expanded.push_back(text);
+        } else {
+            const std::vector<size_t>& at = braces->separators;
+            for (size_t i = at.size() - 1; i > 0; --i) {  // the last one is expanded first
+                const std::string choice = text.substr(at[i - 1] + 1, at[i] - at[i - 1] - 1);
+                pending.push_back(
+                    {text.substr(0, braces->begin) + choice + text.substr(braces->end), braces->begin});
+            }
+        }
+        if (expanded.size() + pending.size() > kMostAlternatives)
+            throw_usage(
+                "pattern '{}': its braces stand for more than {} names; write the list out, or use * or ?",
+                shown_pattern(pattern), kMostAlternatives);
+    }
+    return expanded;
+}
+
+// The pattern with its literal part quoted.
+std::string quote_literal(const std::string& pattern) {
+    const size_t length = literal_length(pattern);
+    std::string quoted;
+    for (size_t i = 0; i < length; ++i) {
+        if (std::string_view("*?[]\\{}~").find(pattern[i]) != std::string_view::npos) quoted += '\\';
+        quoted += pattern[i];
+    }
+    return quoted + pattern.substr(length);
+}
+
+// Appends the matches of one pattern without braces.
+void add_matches(const std::string& pattern, std::vector<std::string>& files) {
+    if (pattern.size() >= PATH_MAX)
+        throw_usage("pattern '{}': {} characters, a path has at most {}", shown_pattern(pattern),
+                    pattern.size(), PATH_MAX - 1);
+    glob_t found{};
+    const int result = ::glob(quote_literal(pattern).c_str(), GLOB_TILDE | GLOB_NOSORT, nullptr, &found);
+    const std::unique_ptr<glob_t, void (*)(glob_t*)> guard(&found, ::globfree);
+    if (result == GLOB_NOMATCH) return;
+    if (result != 0) throw_data("searching for '{}' failed: {}", shown_pattern(pattern), errno_text());
+    files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+}
+
+}  // namespace
+
+std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) {
+    std::vector<std::string> files;
+    for (const std::string& pattern : patterns) {
+        const size_t before = files.size();
+        for (const std::string& plain : expand_braces(pattern)) add_matches(plain, files);
+        if (files.size() > before) continue;
+        throw_data(
+            "no file matches '{}'; data/kjv/prepare.sh or data/fineweb10B/download.sh makes a dataset "
+            "(installed, they lie in share/speedrun)",
+            shown_pattern(pattern));
+    }
+    std::sort(files.begin(), files.end());
+    return files;
+}
+
+}  // namespace speedrun
