@@ -33,7 +33,7 @@ using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr std::streamsize kMostBytes = 4096;  // of a lock file
+constexpr std::streamsize kMostBytes = 4096;  // read of a lock file
 
 std::string first_line(const char* path) {
     std::string line;
@@ -84,7 +84,7 @@ struct Writer {
             take("boot_id", boot);
             take("started", started);
             take("command", command);
-        } catch (const JsonError&) {  // not ours, or damaged: a writer of which nothing is known
+        } catch (const JsonError&) {  // damaged, or another program's: the writer stays unknown
         }
     }
     bool is_of_this_boot() const { return !boot.empty() && boot == boot_id(); }
@@ -280,7 +280,7 @@ struct FolderLock::State {
         while (!ends.wait_for(guard, times.renewal, [this] { return ended; })) {
             check();
             if (!lost)
-                static_cast<void>(futimens(file.get(), nullptr));  // one that fails for long is replaced
+                static_cast<void>(futimens(file.get(), nullptr));  // a lock that is not renewed is replaced
         }
     }
 };

@@ -15,8 +15,7 @@ inline constexpr const char* kFolderLock = ".lock";
 struct LockTimes {
     std::chrono::milliseconds renewal{5000};
     std::chrono::milliseconds stale{20000};
-    std::chrono::milliseconds settle{
-        500};  // after a stale lock was replaced: would another host's claim be visible
+    std::chrono::milliseconds settle{500};  // wait for another host that replaces the same stale lock
 };
 
 class FolderLock {

@@ -77,7 +77,7 @@ TEST_F(FolderLockTest, ASecondWriterIsRefusedAndNamesTheFirst) {
     EXPECT_EQ(refusal(), "");
 }
 
-TEST_F(FolderLockTest, AKilledWriterIsReplacedAtOnceAndNoted) {
+TEST_F(FolderLockTest, AKilledWriterIsReplacedAndNoted) {
     const pid_t child = killed_writer();
     ASSERT_TRUE(fs::exists(file()));
     EXPECT_EQ(FolderLock::writer(folder()), "");
@@ -93,7 +93,7 @@ TEST_F(FolderLockTest, AnEmptyOrDamagedFileIsReplaced) {
     }
 }
 
-TEST_F(FolderLockTest, ExactlyOneOfManyAtOnceIsGranted) {
+TEST_F(FolderLockTest, ExactlyOneOfManyConcurrentWritersIsGranted) {
     for (const bool stale : {false, true}) {
         for (int round = 0; round < 10; ++round) {
             if (stale) killed_writer();

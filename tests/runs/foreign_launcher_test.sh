@@ -22,7 +22,7 @@ expect 2 "^error: WORLD_SIZE=2" "$speedrun" records attempt tiny.json --runs 2
 expect 2 "^error: WORLD_SIZE=2" "$speedrun" launch -- "$speedrun" train tiny.json --name a
 ! grep -q restart out || fail "a run that is refused is started again"
 [ ! -e logs ] || fail "a refused run left a folder"
-# One that is told to be alone is, and so is what it starts; those that do not train do not ask.
+# --alone trains. Commands that do not train ignore the variables.
 # shellcheck disable=SC2086
 expect 0 "done" "$speedrun" $short alone --alone
 expect 0 "weights" "$speedrun" plan tiny.json
@@ -31,11 +31,11 @@ unset WORLD_SIZE RANK
 # shellcheck disable=SC2086
 {
     expect 0 "done" env PMI_SIZE=4 PMI_RANK=1 "$speedrun" $short pmi --alone
-    # A batch script is one process of a job of several tasks. Values that are no numbers say nothing.
+    # A batch script is one process of a job of several tasks. Values that are no numbers are ignored.
     expect 0 "^warning: SLURM_NTASKS=4, and this process trains alone" env SLURM_NTASKS=4 SLURM_PROCID=0 "$speedrun" $short batch
     expect 0 "done" env SLURM_NTASKS=four SLURM_STEP_ID=0 WORLD_SIZE=many RANK=1 PMI_SIZE= "$speedrun" $short odd
     ! grep -q warning out || fail "warned of values that are no numbers"
-    if [ -n "$mpiexec" ]; then # the launcher that the build understands has the last word
+    if [ -n "$mpiexec" ]; then # variables of the build's MPI take precedence
         ranks() { env SLURM_NTASKS=8 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 WORLD_SIZE=3 RANK=1 timeout 60 "$mpiexec" --mca plm rsh --mca ras '^slurm' --oversubscribe --bind-to none "$@"; }
         expect 0 "done" ranks -np 2 "$speedrun" $short two --set batch.microbatch_tokens=128
         grep -q '"ranks": 2' logs/two/summary.json || fail "not two ranks"

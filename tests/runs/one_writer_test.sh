@@ -1,6 +1,6 @@
 #!/bin/sh
-# One process at a time writes a run folder, an attempt and a dataset: the second is refused and names the first, a killed
-# one is replaced, and those that only read are let through. Usage: one_writer_test.sh SPEEDRUN [MPIEXEC]
+# One process at a time writes a run folder, an attempt and a dataset: the second is refused and names the first, the lock of
+# a killed one is replaced, and commands that only read take no lock. Usage: one_writer_test.sh SPEEDRUN [MPIEXEC]
 set -u
 speedrun=$1 mpiexec=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,7 +25,7 @@ stop() { # SIGNAL
 }
 held="is being written by process \$pid on $(uname -n) since 20[-0-9: ]* UTC (.*speedrun train tiny.json --name"
 
-# While a run trains: whatever would write its folder is refused and leaves it as it is, whatever reads it is not.
+# While a run trains, every command that writes its folder is refused and leaves it unchanged. Reading commands are not.
 start a
 eval "held=\"$held a\""
 newest() { find logs/a/checkpoints -maxdepth 1 -name 'step-*' | sort | tail -n 1; }
@@ -86,16 +86,16 @@ for i in 1 2 3; do (train new --resume auto --quiet >"c$i.out" 2>&1; echo $? >"c
 wait
 grep -q '^0$' c?.code || fail "nobody trained: $(cat c?.out)"
 for i in 1 2 3; do
-    # One that comes after the end finds nothing to do.
+    # A process that starts after the end of the run has nothing to do.
     [ "$(cat c$i.code)" -eq 0 ] || grep -q "is being written by\|exists and is not overwritten\|has ended" c$i.out || fail "no reason: $(cat c$i.out)"
 done
 
-# A removed lock ends the process that had it. It looks every few seconds: see below.
+# A removed lock ends the process that had it, within a few seconds. The result is checked below.
 start d
 rm logs/d/.lock
 without=$pid
 
-# Two equal attempts: the second leaves the first one's run alone. So does an attempt that finds a run of its own alive.
+# Two equal attempts: the second does not rename the first one's run. Nor does an attempt whose run another process writes.
 sed 's/"record": {/&"track": "toy", /' tiny.json >toy.json
 mkdir -p records/toy
 cat >records/toy/track.json <<J
@@ -153,7 +153,7 @@ if [ $code -ne 2 ] || ! grep -q "logs/d is no longer locked by this process: log
     fail "a run without its lock ends with $code: $(cat d.out)"
 fi
 
-# Ranks: the first one has the lock, and all of a second run are refused, which is said once.
+# The first rank has the lock. All ranks of a second run are refused, with one message.
 if [ -n "$mpiexec" ]; then
     ranks() { timeout 100 "$mpiexec" -np 2 --oversubscribe --bind-to none "$speedrun" train tiny.json --set batch.microbatch_tokens=128 --quiet "$@"; }
     ranks --name ranks --set schedule.steps=1000000 >ranks.out 2>&1 &

@@ -31,7 +31,7 @@ done <names
 [ $tried -ge 80 ] || fail "only $tried options were tried"
 [ "$(ls)" = "$(printf 'names\noptions\nout\ntext.txt\ntiny.json')" ] || fail "something was written: $(ls)"
 
-# What is a value stays one, as does all after --.
+# Values that look like options are kept, as are arguments after --.
 expect 0 "train" "$speedrun" prepare --input text.txt --out=tiny --document-marker %% --val-every 10
 expect 0 '"track": ""' "$speedrun" plan tiny.json --set record.track= --set=record.track=
 expect 0 "done" "$speedrun" train tiny.json --name=--quiet --set schedule.steps=1

@@ -25,6 +25,10 @@ expect 2 "schedule.steps has an empty value" sweep tiny.json schedule.steps=1,,2
 expect 2 "data.train has a bracket or a quote that is not closed" sweep tiny.json 'data.train=["a","b"'
 expect 2 "seeds: 'two' is not a whole number" sweep tiny.json seeds=1,two
 expect 2 "seeds has the value 1 twice" sweep tiny.json seeds=1,1
+for option in --jobs --out --name --speedrun; do
+    expect 2 "$option needs a value" sweep tiny.json seeds=1 $option ''
+    expect 2 "$option needs a value" sweep tiny.json seeds=1 $option --dry-run
+done
 expect 2 "--jobs 0" sweep tiny.json seeds=1 --jobs 0
 expect 2 "no/such is not there" sweep tiny.json seeds=1 --speedrun no/such
 expect 2 "after --: --resume is the sweep's own" sweep tiny.json seeds=1 -- --resume auto
@@ -123,7 +127,7 @@ for signal in TERM INT; do
     long >out 2>&1 &
     wait_for "$text" "$file"
     mv out first.out
-    expect 2 "in use by another sweep" sweep tiny.json schedule.steps=3 seeds=4 --name long
+    expect 2 "in use by another sweep.*: process $! on $(uname -n) since 20" sweep tiny.json schedule.steps=3 seeds=4 --name long
     mv first.out out
     kill -$signal $!
     wait $!

@@ -92,13 +92,13 @@ void expect_no_launcher(const std::optional<LauncherClaim>& claim, const std::st
                   "--mpi=pmix --ntasks={0} speedrun ARGUMENTS'",
                   claim->processes, mpi_version);
     if (!claim->is_started) {
-        std::fprintf(stderr, "warning: %s, and this process trains alone. %s. --alone: no warning\n",
+        std::fprintf(stderr, "warning: %s, and this process trains alone. %s. --alone removes this warning\n",
                      claim->variable.c_str(), way.c_str());
         return;
     }
     throw_usage(
         "{}: a launcher started {} processes or more, but this one is a world of one rank, and each would train alone. {}. "
-        "--alone trains on one rank all the same",
+        "--alone trains on one rank anyway",
         claim->variable, claim->processes, way);
 }
 

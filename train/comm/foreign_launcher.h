@@ -13,7 +13,7 @@ using ReadVariable = std::function<const char*(const char*)>;
 
 struct LauncherClaim {
     std::string variable;  // "PMI_SIZE=4"
-    int64_t processes;     // at least so many
+    int64_t processes;     // lower bound
     // False for a Slurm job of several tasks outside of its steps: sbatch runs its script as one process.
     bool is_started;
 };
