@@ -1,170 +1,35 @@
 #include "data/folder_lock.h"
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
-#include <climits>
 #include <condition_variable>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <ctime>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
 
 #include "data/errno_text.h"
-#include "data/json_text.h"
+#include "data/lock_file.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr std::streamsize kMostBytes = 4096;  // read of a lock file
-
-std::string first_line(const char* path) {
-    std::string line;
-    std::ifstream file(path);
-    std::getline(file, line);
-    return line;
-}
-
-std::string host_name() {
-    std::array<char, HOST_NAME_MAX + 1> name{};
-    return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
-}
-
-// Identifies the running kernel: the same in all containers of a host, another after a reboot.
-std::string boot_id() {
-    return first_line("/proc/sys/kernel/random/boot_id");
-}
-
-std::string command_line() {
-    std::ifstream file("/proc/self/cmdline");
-    std::string text(std::istreambuf_iterator<char>(file), {}), shown;
-    for (const char c : text.substr(0, 200)) shown += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-    return shown.substr(0, shown.find_last_not_of(' ') + 1);
-}
-
-std::string own_text() {
-    const Json json = {{"pid", getpid()},
-                       {"host", host_name()},
-                       {"boot_id", boot_id()},
-                       {"started", fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)))},
-                       {"command", command_line()}};
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-struct Writer {
-    std::string pid = "?", host = "?", boot, started, command;
-
-    explicit Writer(const std::string& text) {
-        try {
-            const Json json = parse_json<Json>(text);
-            if (!json.is_object()) return;
-            const auto take = [&](const char* key, std::string& value) {
-                if (const auto found = json.find(key); found != json.end())
-                    value = found->is_string() ? found->get<std::string>() : shown(*found);
-            };
-            take("pid", pid);
-            take("host", host);
-            take("boot_id", boot);
-            take("started", started);
-            take("command", command);
-        } catch (const JsonError&) {  // damaged, or another program's: the writer stays unknown
-        }
-    }
-    bool is_of_this_boot() const { return !boot.empty() && boot == boot_id(); }
-    bool has_ended() const {
-        const int number = std::atoi(pid.c_str());
-        return is_of_this_boot() && number > 0 && kill(number, 0) != 0 && errno == ESRCH;
-    }
-    std::string text() const {
-        return fmt::format("process {} on {}{}{}", pid, host, started.empty() ? "" : " since " + started,
-                           command.empty() ? "" : " (" + command + ")");
-    }
-};
-
-// Content and time of a lock file. Opened anew each time, which makes NFS ask its server.
-struct Seen {
-    std::string text;
-    std::pair<time_t, long> renewed{0, 0};
-    bool operator==(const Seen&) const = default;
-};
-
-std::optional<Seen> look(const std::string& path) {
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) return std::nullopt;
-    std::array<char, kMostBytes> bytes{};
-    const ssize_t count = read(file, bytes.data(), bytes.size());
-    struct stat status {};
-    const bool known = fstat(file, &status) == 0;
-    close(file);
-    if (count < 0 || !known) return std::nullopt;
-    return Seen{{bytes.data(), static_cast<size_t>(count)}, {status.st_mtim.tv_sec, status.st_mtim.tv_nsec}};
-}
-
-// True once the lock is renewed, replaced or removed; false if it stays as it is.
-bool changes(const std::string& path, const Seen& before, milliseconds limit) {
-    const auto end = steady_clock::now() + limit;
-    do {
-        std::this_thread::sleep_for(std::min(limit / 10, milliseconds(500)));
-        if (look(path) != before) return true;
-    } while (steady_clock::now() < end);
-    return false;
-}
-
-enum class Kernel { granted, held, unsupported };
-
-// Tries a few times: a process that only asks for the writer holds the file for microseconds.
-Kernel try_flock(int file, int operation) {
-    for (int tries = 0; flock(file, operation | LOCK_NB) != 0;) {
-        if (errno == EINTR) continue;
-        if (errno != EWOULDBLOCK) return Kernel::unsupported;
-        if (++tries == 3) return Kernel::held;
-        std::this_thread::sleep_for(milliseconds(5));
-    }
-    return Kernel::granted;
-}
-
-// The writer in a lock that is held. Waits a moment where the content is missing or of a process that has ended: a lock
-// is granted before its content is written.
-Writer writer_in(const std::string& path) {
-    Writer writer("");
-    for (int i = 0; i < 100; ++i) {
-        if (const auto seen = look(path); seen) writer = Writer(seen->text);
-        if (!writer.boot.empty() && !writer.has_ended()) break;
-        std::this_thread::sleep_for(milliseconds(10));
-    }
-    return writer;
-}
-
 [[noreturn]] void refuse(const std::string& folder, const std::string& path) {
-    const Writer writer = writer_in(path);
+    const LockWriter writer = writer_in_lock(path);
     throw_usage(
         "{} is being written by {}, and only one process may write it: wait until it ends, or stop it{}",
         folder, writer.text(),
         writer.is_of_this_boot() ? "" : ". If that host is gone for good, remove " + path);
-}
-
-bool is_file_at(int file, const std::string& path) {
-    struct stat own {
-    }, there{};
-    return fstat(file, &own) == 0 && stat(path.c_str(), &there) == 0 && own.st_dev == there.st_dev &&
-           own.st_ino == there.st_ino;
 }
 
 class Descriptor {
@@ -192,12 +57,13 @@ struct FolderLock::State {
     std::mutex mutex;
     std::condition_variable ends;
     bool ended = false;
+    bool contested = false;  // another host may replace the same stale lock
     std::atomic<bool> lost = false;
     std::atomic<steady_clock::time_point> checked;  // when the file was last seen to be ours
     std::thread renewal;
 
     State(const std::string& where, const LockTimes& lock_times)
-        : folder(where), path(where + "/" + kFolderLock), text(own_text()), times(lock_times) {
+        : folder(where), path(where + "/" + kFolderLock), text(own_lock_text()), times(lock_times) {
         while (!acquire()) {
         }
         checked = steady_clock::now();
@@ -219,7 +85,7 @@ struct FolderLock::State {
         if (is_ours()) unlink(path.c_str());
     }
 
-    // False if the file has been removed meanwhile by the writer before.
+    // False if the file has been removed meanwhile, by the writer before or here.
     bool acquire() {
         file.reset(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
         const bool is_new = file.get() >= 0;
@@ -228,43 +94,63 @@ struct FolderLock::State {
             if (file.get() < 0 && errno == ENOENT) return false;
         }
         if (file.get() < 0) throw_usage("{} cannot be locked: {}: {}", folder, path, errno_text());
-        const Kernel kernel = try_flock(file.get(), LOCK_EX);
-        if (kernel == Kernel::held) refuse(folder, path);
+        const KernelLock kernel = try_flock(file.get(), LOCK_EX);
+        if (kernel == KernelLock::held) return remove_of_lost_host();
         if (!is_file_at(file.get(), path)) return false;
-        const bool contested = !is_new && !is_free(kernel);
+        if (!is_new) replace(kernel);
+        contested = contested || kernel == KernelLock::unsupported;
         write();
-        if (contested || kernel == Kernel::unsupported) {
-            std::this_thread::sleep_for(times.settle);
-            if (!is_ours()) refuse(folder, path);
-        }
+        if (contested) std::this_thread::sleep_for(times.settle);
+        if (contested && !is_ours()) refuse(folder, path);
         return true;
     }
 
-    // For a file that was there. False if it is stale by its age alone, so that another host may replace it too.
-    bool is_free(Kernel kernel) {
-        std::optional<Seen> seen = look(path);
-        if (seen && seen->text.empty() && changes(path, *seen, times.settle)) seen = look(path);
-        if (!seen || seen->text.empty()) return false;
-        const Writer writer(seen->text);
-        const bool gone = kernel == Kernel::granted && writer.is_of_this_boot();
-        if (!gone) {
-            std::fprintf(stderr, "%s: written by %s; waits %.0f s for a sign of life\n", folder.c_str(),
-                         writer.text().c_str(), static_cast<double>(times.stale.count()) * 1e-3);
-            if (changes(path, *seen, times.stale)) refuse(folder, path);
-        }
+    // A file server may keep the lock of a host that it has lost. Returns false: the file has gone.
+    bool remove_of_lost_host() {
+        const LockWriter writer = writer_in_lock(path);
+        if (writer.boot.empty() || writer.is_of_this_boot()) refuse(folder, path);
+        const std::optional<SeenLock> seen = look_at_lock(path);
+        if (!seen) return false;
+        expect_silence(writer, *seen);
+        if (look_at_lock(path) == seen) unlink(path.c_str());
+        return false;
+    }
+
+    // For a granted file that another process has left.
+    void replace(KernelLock kernel) {
+        std::optional<SeenLock> seen = look_at_lock(path);
+        if (seen && seen->text.empty() && lock_changes(path, *seen, times.settle)) seen = look_at_lock(path);
+        const LockWriter writer(seen ? seen->text : "");
+        if (kernel == KernelLock::granted && writer.is_of_this_boot())
+            note_end_of(writer);
+        else if (seen && !writer.boot.empty())
+            expect_silence(writer, *seen);
+        else
+            contested = true;
+    }
+
+    void expect_silence(const LockWriter& writer, const SeenLock& seen) {
+        std::fprintf(stderr, "%s: written by %s; waits %.0f s for a sign of life\n", folder.c_str(),
+                     writer.text().c_str(), static_cast<double>(times.stale.count()) * 1e-3);
+        if (lock_changes(path, seen, times.stale)) refuse(folder, path);
+        contested = true;
+        note_end_of(writer);
+    }
+
+    void note_end_of(const LockWriter& writer) {
         note = fmt::format("replaces the lock of {}, which did not end by itself", writer.text());
-        return gone;
     }
 
     void write() {
         if (ftruncate(file.get(), 0) != 0 ||
             pwrite(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
             fdatasync(file.get()) != 0)
-            throw_usage("{} cannot be locked: {}: {}", folder, path, errno_text());
+            throw Error(ExitCode::failure,
+                        fmt::format("{} cannot be locked: {}: {}", folder, path, errno_text()));
     }
 
     bool is_ours() const {
-        const std::optional<Seen> seen = look(path);
+        const std::optional<SeenLock> seen = look_at_lock(path);
         return seen && seen->text == text;
     }
 
@@ -298,21 +184,21 @@ void FolderLock::expect_held() const {
     // A process that was stopped for long looks itself, before it writes.
     if (steady_clock::now() - state_->checked.load() > 2 * state_->times.renewal) state_->check();
     if (!state_->lost) return;
-    const std::optional<Seen> seen = look(state_->path);
+    const std::optional<SeenLock> seen = look_at_lock(state_->path);
     throw_usage("{} is no longer locked by this process: {}", state_->folder,
-                seen ? "it is written by " + Writer(seen->text).text() : state_->path + " was removed");
+                seen ? "it is written by " + LockWriter(seen->text).text() : state_->path + " was removed");
 }
 
 std::string FolderLock::writer(const std::string& folder, const LockTimes& times) {
     const std::string path = folder + "/" + kFolderLock;
-    const std::optional<Seen> seen = look(path);
+    const std::optional<SeenLock> seen = look_at_lock(path);
     const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!seen || file.get() < 0) return "";
-    const Kernel kernel = try_flock(file.get(), LOCK_SH);
-    const Writer writer = kernel == Kernel::held ? writer_in(path) : Writer(seen->text);
-    if (kernel == Kernel::held) return writer.text();
-    if (seen->text.empty() || (kernel == Kernel::granted && writer.is_of_this_boot())) return "";
-    return changes(path, *seen, times.stale) && look(path) ? writer.text() : "";
+    const KernelLock kernel = try_flock(file.get(), LOCK_SH);
+    const LockWriter writer = kernel == KernelLock::held ? writer_in_lock(path) : LockWriter(seen->text);
+    if (writer.boot.empty() || writer.is_of_this_boot())
+        return kernel == KernelLock::held ? writer.text() : "";
+    return lock_changes(path, *seen, times.stale) && look_at_lock(path) ? writer.text() : "";
 }
 
 }  // namespace speedrun

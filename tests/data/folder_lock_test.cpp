@@ -1,5 +1,6 @@
 #include "data/folder_lock.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -147,6 +148,31 @@ TEST_F(FolderLockTest, AWriterOnAnotherHostIsRecognisedByItsSignsOfLife) {
     EXPECT_EQ(FolderLock::writer(folder(), kQuick), "");
     const FolderLock lock(folder(), kQuick);
     EXPECT_NE(lock.note().find("replaces the lock of process"), std::string::npos);
+}
+
+// A file server that keeps the lock of a host that is gone: held, but not renewed.
+TEST_F(FolderLockTest, ALockThatIsHeldForALostHostIsReplaced) {
+    std::string other;
+    {
+        const FolderLock lock(folder(), kQuick);
+        other = of_other_boot(text());
+    }
+    write(other);
+    const int server = open(file().c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_EQ(flock(server, LOCK_EX), 0);
+    EXPECT_EQ(FolderLock::writer(folder(), kQuick), "");
+    {
+        const FolderLock lock(folder(), kQuick);
+        EXPECT_NE(lock.note().find("replaces the lock of process"), std::string::npos);
+        EXPECT_NE(text(), other);
+    }
+    // With an unknown writer it is alive.
+    write("");
+    const int unknown = open(file().c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_EQ(flock(unknown, LOCK_EX), 0);
+    EXPECT_NE(refusal(), "");
+    close(server);
+    close(unknown);
 }
 
 TEST_F(FolderLockTest, AWriterWhoseLockIsTakenOrRemovedIsStopped) {
