@@ -98,7 +98,7 @@ TEST_F(FolderLockTest, ExactlyOneOfManyConcurrentWritersIsGranted) {
     for (const bool stale : {false, true}) {
         for (int round = 0; round < 10; ++round) {
             if (stale) killed_writer();
-            std::atomic<int> granted = 0, started = 0;
+            std::atomic<int> granted = 0, refused = 0, started = 0;
             std::atomic<bool> wrong = false;
             std::vector<std::thread> threads;
             constexpr int kThreads = 6;
@@ -110,8 +110,10 @@ TEST_F(FolderLockTest, ExactlyOneOfManyConcurrentWritersIsGranted) {
                     try {
                         lock.emplace(folder(), kQuick);
                         ++granted;
-                        std::this_thread::sleep_for(milliseconds(50));
+                        for (int i = 0; i < 1000 && granted + refused < kThreads; ++i)
+                            std::this_thread::sleep_for(milliseconds(5));
                     } catch (const Error& error) {
+                        ++refused;
                         if (std::string(error.what()).find(std::to_string(getpid())) == std::string::npos)
                             wrong = true;
                     }

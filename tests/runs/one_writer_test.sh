@@ -107,14 +107,14 @@ attempt() { exec "$speedrun" records attempt toy.json --seeds 1,2 --name twice -
 attempt >first.out 2>&1 &
 pid=$!
 wait_until test -s logs/attempts/twice/candidate-seed1/metrics.jsonl
-expect 2 "logs/attempts/twice is being written by process $pid on .*records attempt" sh -c "exec $speedrun records attempt toy.json --seeds 1,2 --name twice --set schedule.steps=1000000"
+expect 2 "logs/attempts/twice is being written by process $pid on .*records attempt" timeout 30 "$speedrun" records attempt toy.json --seeds 1,2 --name twice --set schedule.steps=1000000
 ! ls -d logs/attempts/twice/*interrupted* 2>/dev/null || fail "the second attempt took the first one's run for interrupted"
 stop KILL
 # shellcheck disable=SC2086
 "$speedrun" train toy.json --out logs/attempts/twice --name candidate-seed1 --seed 1 --resume auto $saves >out 2>&1 &
 pid=$!
 wait_until grep -q "\"pid\":$pid," logs/attempts/twice/candidate-seed1/.lock
-expect 2 "candidate-seed1 is still being written by process $pid on" sh -c "exec $speedrun records attempt toy.json --seeds 1,2 --name twice --set schedule.steps=1000000"
+expect 2 "candidate-seed1 is still being written by process $pid on" timeout 30 "$speedrun" records attempt toy.json --seeds 1,2 --name twice --set schedule.steps=1000000
 ! ls -d logs/attempts/twice/*interrupted* 2>/dev/null || fail "a run that is written was renamed"
 stop KILL
 
@@ -147,6 +147,9 @@ chmod +x speedrun-leaves
     fail "launch beside a process of the run that died ends with $?"
 grep -q "launch: waits for the end of process [0-9]* on .*--name leaves" out || fail "launch does not wait for it"
 
+pid=$without
+wait_until gone
+kill -KILL $without 2>/dev/null
 wait $without
 code=$?
 if [ $code -ne 2 ] || ! grep -q "logs/d is no longer locked by this process: logs/d/.lock was removed" d.out; then
