@@ -16,7 +16,7 @@ constexpr int kSyntheticBatches = 4;
 int64_t document_tokens(const Config& config) {
     if (config.data.rows == RowKind::stream) return 0;
     const int64_t most = config.data.max_document_tokens;
-    return most > 0 ? most : int64_t{config.batch.sequence_length};
+    return most > 0 ? most : int64_t{config.batch.sequence_length} + 1;  // inputs and the last one's target
 }
 
 }  // namespace
