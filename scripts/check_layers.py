@@ -6,6 +6,7 @@ Usage: check_layers.py [ROOT]      (default: the repository of this script)
 Fails, naming every place, on
 - an #include of a folder further up, of one that the list lacks, or of tests/ (two folders that include each other are
   one of these: the list has an order);
+- JSON that is parsed elsewhere than in data/json_text.cpp, which has the limits of depth, size and keys;
 - a source or script of more than 400 lines;
 - a source of train/, kernels/ or data/ that has no test of its stem and no line in tests/covered_by.txt; a line there
   without such a source or without its test.
@@ -19,6 +20,7 @@ from pathlib import Path
 LAYERED = ("train", "kernels", "data")
 CODE = (".cpp", ".h", ".cu", ".cuh")
 MOST_LINES = 400
+JSON_READER = "data/json_text.cpp"
 COVERED_BY = "tests/covered_by.txt"
 
 
@@ -59,6 +61,16 @@ def upward_includes(root):
                 yield f"{path}:{number}: includes {included[1]}, but {order[own]} lies below {order[other]}"
 
 
+def raw_json(root):
+    parses = re.compile(r"\b(\w*[jJ]son)::(parse|accept|sax_parse|from_\w+)\(|>>\s*\w*json\b")
+    for path in files(root, (*LAYERED, "examples"), CODE):
+        if path == JSON_READER:
+            continue
+        for number, line in enumerate((root / path).read_text().splitlines(), 1):
+            if parses.search(line.split("//")[0]):
+                yield f"{path}:{number}: parses JSON by itself: parse_json() of data/json_text.h has the limits"
+
+
 def long_files(root):
     folders = (*LAYERED, "tests", "scripts")
     for path in files(root, folders, (*CODE, ".py", ".sh", ".cmake", "CMakeLists.txt")):
@@ -96,7 +108,7 @@ def main(arguments):
         if not (root / needed).is_file():
             print(f"error: {root} has no {needed}: give the root of the repository", file=sys.stderr)
             return 2
-    problems = [p for check in (upward_includes, long_files, untested_sources) for p in check(root)]
+    problems = [p for check in (upward_includes, raw_json, long_files, untested_sources) for p in check(root)]
     print("\n".join(problems) or "layers, lengths and tests are as they should be")
     return 1 if problems else 0
 

@@ -30,6 +30,13 @@ expect 1 'train/low/b.h:1: includes tests/a.h, which lies in no layer' python3 "
 mkdir train/new && : >train/new/c.h
 expect 1 'train/new/c.h: lies in no layer' python3 "$check" .
 rm -r train/new
+for parse in 'auto j = nlohmann::json::parse(text);' 'Json j = Json::parse(file, nullptr, false);' 'file >> json;' 'SortedJson::sax_parse(text, &sax);'; do
+    echo "$parse" >train/low/b.h
+    expect 1 'train/low/b.h:1: parses JSON by itself' python3 "$check" .
+done
+echo 'auto j = parse_json<Json>(text);  // not Json::parse(text)' >train/low/b.h
+expect 0 'as they should be' python3 "$check" .
+: >train/low/b.h
 : >train/low/b.cpp
 expect 1 'train/low/b.cpp: no test is named b_test' python3 "$check" .
 printf 'train/low/*.cpp: tests/a_test.cpp\n' >tests/covered_by.txt

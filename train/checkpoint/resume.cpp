@@ -46,31 +46,12 @@ bool is_free(const std::string& key) {
     });
 }
 
-// Numbers that follow from the checkpoint's own config and step.
-void check_numbers(const CheckpointReader& reader, const Config& there) {
-    const CheckpointInfo& info = reader.info();
-    const auto expect = [&](const char* key, const auto& actual, const auto& expected) {
-        if (actual != expected)
-            throw_data("{}/checkpoint.json: {} is {}, expected {} by its config at step {}", reader.folder(), key,
-                       actual, expected, info.step);
-    };
-    if (info.step > there.schedule.total_steps())
-        throw_data("{}/checkpoint.json: step is {}, its config has {} steps", reader.folder(), info.step,
-                   there.schedule.total_steps());
-    expect("tokens", info.tokens, there.tokens_before(info.step));
-    expect("seed", info.seed, there.seed);
-    const double factor = learning_rate_factor(there.schedule, info.step);
-    constexpr double kRounding = 1e-9;  // other builds may round the schedule otherwise
-    if (std::abs(info.next_lr_factor - factor) > kRounding) expect("next_lr_factor", info.next_lr_factor, factor);
-}
-
 void check_config(const CheckpointReader& reader, const Config& config, bool same_shards) {
     Config there = parse_config(reader.info().config, reader.folder() + "/checkpoint.json: config", {});
-    check_numbers(reader, there);
+    check_position(reader.info(), there, reader.folder() + "/checkpoint.json");
     if (same_shards && !reader.info().data.empty()) there.data.train = config.data.train;
     const std::vector<std::string> differences = training_differences(there, config);
-    if (differences.empty())
-        return check_position(reader.info(), config, reader.folder() + "/checkpoint.json");
+    if (differences.empty()) return;
     throw_usage(
         "{} belongs to another config: {}. A resumed run goes on as if it had never stopped: put these back, "
         "or start a new run with another --name and without --resume",

@@ -9,6 +9,7 @@
 #include "data/json_text.h"
 #include "data/shard_patterns.h"
 #include "train/checkpoint/checkpointer.h"
+#include "train/checkpoint/resume.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
@@ -36,6 +37,9 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
     result.config = checkpoint
                         ? parse_config(checkpoint->info().config, run + "/checkpoint.json: config", settings)
                         : read_config(untrained ? run : run + "/config.json", settings);
+    if (checkpoint)
+        check_position(checkpoint->info(), parse_config(checkpoint->info().config, run + "/checkpoint.json: config", {}),
+                       run + "/checkpoint.json");
     Config& config = result.config;
     if (single_sequence)
         config.batch.microbatch_tokens = config.batch.tokens_per_step = config.batch.sequence_length;
