@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the seeds of a fuzz target into a folder: small files that its parser accepts, or nearly.
 
-Usage: corpus.py TARGET FOLDER    TARGET: config, dataset, files, network, record, safetensors, vocabulary
+Usage: corpus.py TARGET FOLDER    TARGET: checkpoint, config, dataset, files, hf, measured, metrics, network, record,
+                                  safetensors, trace, vocabulary
 """
 
 import base64
@@ -38,27 +39,46 @@ def dataset():
         yield b"s" + header + struct.pack(f"<{len(tokens)}H", *tokens)
 
 
-def files():
-    yield b"c" + json.dumps({
+def checkpoint():
+    yield json.dumps({
         "format": "speedrun-checkpoint", "format_version": 3, "written_by": "x", "step": 2, "tokens": 9, "loader": {"next_row": 3}, "seed": 1,
         "schedule": {"next_lr_factor": 0.5}, "train_loss": 2.0, "precision": "f32", "ranks": 1, "mesh": "1", "strategy": "ddp",
         "config": {"seed": 1}, "tensors": [{"name": "master/a", "shape": [2, 3], "dtype": "bf16"}],
         "files": [{"file": "rank-00000.safetensors", "bytes": 70}],
         "measured": {"train_ms": 1, "data_ms": 0, "optimizer_ms": 0, "comm_exposed_ms": 0, "time_to_target_ms": None}}).encode()
+
+
+def files():
     yield b"s" + b"0123456789abcdef" * 2 + b"  rank-00000.safetensors\n"
-    yield b"g" + json.dumps({"model_type": "gpt2", "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_layer": 2, "n_embd": 64,
-                             "n_head": 2, "vocab_size": 300, "n_positions": 64, "n_inner": 128, "tie_word_embeddings": False}).encode()
     yield b"hnode0 slots=8  # the first\n\nnode1\n"
+
+
+def hf():
+    yield json.dumps({"model_type": "gpt2", "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_layer": 2, "n_embd": 64,
+                      "n_head": 2, "vocab_size": 300, "n_positions": 64, "n_inner": 128, "tie_word_embeddings": False}).encode()
+
+
+def measured():
     case = {"kind": "op", "dtype": "bf16", "status": "passed", "name": "n", "op": "matmul", "flops": 9, "bytes": 9, "share_of_floor": 0.5,
             "products": "cublaslt", "attention": "hand"}
     ceilings = {"kind": "ceilings", "dtype": "bf16", "tflops": 1, "gb_per_s": 1}
-    yield b"o" + json.dumps(ceilings).encode() + b"\n" + json.dumps(case).encode() + b"\n"
-    yield b"t" + json.dumps({"traceEvents": [
+    yield json.dumps(ceilings).encode() + b"\n" + json.dumps(case).encode() + b"\n"
+    yield json.dumps({"ceilings": [ceilings], "ops": [case]}).encode()
+
+
+def metrics():
+    lines = [{"event": "step", "step": 0, "loss": 2.0, "train_ms": 1.0}, {"event": "val", "step": 1, "loss": 1.5, "train_ms": 2.0}]
+    yield b"".join(json.dumps(line).encode() + b"\n" for line in lines) + b'{"event":"step","step":1,{"event"\n'
+
+
+def trace():
+    yield json.dumps({"traceEvents": [
         {"ph": "M", "pid": 0, "tid": 1, "name": "process_name", "args": {"name": "rank 0"}},
         {"ph": "M", "pid": 0, "tid": 1, "name": "thread_name", "args": {"name": "compute"}},
         {"ph": "M", "pid": 0, "tid": 1, "name": "clock", "args": {"error_us": 1.5}},
-        {"ph": "X", "pid": 0, "tid": 1, "name": "matmul", "ts": 1, "dur": 2, "cat": "communication",
-         "args": {"step": 1, "phase": "forward", "bucket": "b", "bytes": 7}}]}).encode()
+        {"ph": "X", "pid": 0, "tid": 1, "name": "matmul", "ts": 0, "dur": 2, "args": {"step": 1, "phase": "forward"}},
+        {"ph": "X", "pid": 0, "tid": 2, "name": "all_reduce", "ts": 1, "dur": 2, "cat": "communication",
+         "args": {"step": 1, "phase": "reduce", "bucket": "b", "bytes": 7}}]}).encode()
 
 
 def network():

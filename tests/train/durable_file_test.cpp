@@ -131,6 +131,37 @@ TEST(DurableFileTest, AFullDiskIsAnErrorThatNamesTheFile) {
     }
 }
 
+// `--out /dev/null` of root must not put a file in the place of the device.
+TEST(WriteOutputTest, DevicesAndLinksStayWhatTheyAre) {
+    namespace fs = std::filesystem;
+    const TempDir dir;
+    const std::string path = dir.file("out");
+    write_output(path, {"one", "two"});
+    write_output(path, {"three"});
+    EXPECT_EQ(content(path), "three");
+    EXPECT_FALSE(fs::exists(path + ".part"));
+    fs::create_directory(dir.file("folder"));
+    for (const char* target : {"out", "folder/new"}) {
+        fs::create_symlink(target, dir.file("link"));
+        write_output(dir.file("link"), {"by a link"});
+        EXPECT_TRUE(fs::is_symlink(dir.file("link")));
+        EXPECT_EQ(content(dir.file(target)), "by a link");
+        fs::remove(dir.file("link"));
+    }
+    write_output("/dev/null", {"gone"});
+    EXPECT_TRUE(fs::is_character_file("/dev/null"));
+    fs::create_symlink("/dev/full", dir.file("full"));
+    for (const std::string& full : {std::string("/dev/full"), dir.file("full")})
+        EXPECT_THROW(write_output(full, {"text"}), Error);
+    EXPECT_TRUE(fs::is_character_file("/dev/full"));
+    EXPECT_TRUE(fs::is_symlink(dir.file("full")));
+    EXPECT_THROW(write_output(dir.file("folder"), {"text"}), Error);
+    // A name in a run's folder is not followed out of it.
+    fs::create_symlink(path, dir.file("stray"));
+    EXPECT_THROW(write_durable(real_file_system(), dir.file("stray"), "text"), Error);
+    EXPECT_EQ(content(path), "by a link");
+}
+
 // Sums by `xxhsum -H2`; the first is also the specification's.
 TEST(Xxh128Test, IsWhatOthersCompute) {
     const TempDir dir;

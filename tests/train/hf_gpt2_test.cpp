@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -257,6 +258,20 @@ TEST_F(HfGpt2Test, OtherLayoutsOfTheSameModel) {
         128u * 16);
 }
 
+TEST_F(HfGpt2Test, WeightsThatAreNoNumbersAreNotExported) {
+    const Config c = config();
+    const ParameterTable table = parameters_of(c.model, 16);
+    for (const float bad : {NAN, INFINITY}) {
+        const auto read = [&](const Parameter& p, float* values) {
+            std::fill(values, values + p.numel(), p.name == "final_norm.gain" ? bad : 0.5f);
+        };
+        const std::string folder = dir_.file("exported");
+        expect_error(ExitCode::diverged, {"final_norm.gain has ", " at number 0"},
+                     [&] { write_hf_gpt2(folder, c.model, table, read, {}); });
+        EXPECT_FALSE(std::filesystem::exists(folder));
+    }
+}
+
 TEST_F(HfGpt2Test, ConfigsThatAreNoGpt2OfOurs) {
     const auto expect = [&](const char* key, const Json& value, std::initializer_list<std::string> parts) {
         expect_error(ExitCode::data, parts, [&] { read_hf_config(config_with(key, value)); });
@@ -314,6 +329,17 @@ TEST_F(HfGpt2Test, TensorsThatDoNotFit) {
         head.name = "lm_head.weight";
         head.bytes[100] ^= 1;
         tensors.push_back(head);
+    });
+    for (const float bad : {NAN, INFINITY}) {
+        expect({fc + " has ", " at number 3"}, [&](auto& tensors) {
+            std::memcpy(tensor_of(tensors, fc).bytes.data() + 12, &bad, sizeof bad);
+        });
+    }
+    // One of them would be dropped silently.
+    expect({"two tensors are transformer.wte.weight: with and without the prefix"}, [&](auto& tensors) {
+        NamedTensor wte = tensor_of(tensors, "transformer.wte.weight");
+        wte.name = "wte.weight";
+        tensors.push_back(wte);
     });
     expect_error(ExitCode::data, {"absent/model.safetensors: not there", "save_pretrained"},
                  [&] { weights(dir_.file("absent")); });

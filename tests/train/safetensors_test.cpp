@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "tests/data/test_files.h"
 #include "tests/temp_dir.h"
 
@@ -51,6 +53,30 @@ TEST(SafetensorsTest, NestingHasALimit) {
     const TempDir dir;
     expect_error(ExitCode::data, {"a.safetensors", "nested deeper"},
                  [&] { read_safetensors(written(dir, std::string(1 << 20, '['))); });
+}
+
+// A sharded checkpoint has many pieces; an ordered object that is searched for each key takes 9 s for these.
+TEST(SafetensorsTest, ManyTensorsTakeLinearTime) {
+    const TempDir dir;
+    std::vector<NamedTensor> tensors;
+    for (int i = 0; i < 60'000; ++i)
+        tensors.push_back({"tensor " + std::to_string(i), DType::f32, {1}, std::vector<char>(4, static_cast<char>(i))});
+    const auto began = std::chrono::steady_clock::now();
+    write_safetensors(dir.file("a.safetensors"), tensors);
+    const std::vector<NamedTensor> read = read_safetensors(dir.file("a.safetensors"));
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(8));
+    ASSERT_EQ(read.size(), tensors.size());
+    EXPECT_EQ(read[59'999].name, "tensor 59999");
+    EXPECT_EQ(read[59'999].bytes, tensors[59'999].bytes);
+}
+
+TEST(SafetensorsTest, DuplicateNamesAndOtherFilesAreRefused) {
+    const TempDir dir;
+    const std::string a = R"("a": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]})";
+    expect_error(ExitCode::data, {"a.safetensors", "duplicate key \"a\""},
+                 [&] { read_safetensors(written(dir, "{" + a + "," + a + "}")); });
+    for (const std::string& path : {dir.path(), std::string("/dev/zero")})
+        expect_error(ExitCode::data, {path, "expected a regular file"}, [&] { read_safetensors(path); });
 }
 
 }  // namespace safetensors_test

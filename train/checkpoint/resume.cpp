@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -15,7 +14,6 @@
 #include "train/config/config_json.h"
 #include "train/config/config_keys.h"
 #include "train/model/build_model.h"
-#include "train/optim/lr_schedule.h"
 
 namespace speedrun {
 

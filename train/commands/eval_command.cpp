@@ -10,6 +10,7 @@
 #include "data/shard_patterns.h"
 #include "train/checkpoint/checkpointer.h"
 #include "train/checkpoint/resume.h"
+#include "train/checkpoint/run_position.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"

@@ -1,0 +1,16 @@
+// The config.json of a GPT-2 of the transformers library.
+#include <cstdlib>
+
+#include "tests/fuzz/fuzz_input.h"
+#include "tests/temp_dir.h"
+#include "train/hf/hf_gpt2.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    static const speedrun::TempDir folder;
+    folder.write("config.json", {reinterpret_cast<const char*>(data), size});
+    speedrun::fuzz::expect_clean([&] {
+        const speedrun::ModelConfig model = speedrun::read_hf_config(folder.path()).model;
+        if (model.mlp_ratio < 1 || model.model_dim % model.num_heads != 0) std::abort();
+    });
+    return 0;
+}
