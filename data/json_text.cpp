@@ -10,8 +10,8 @@ namespace speedrun {
 
 namespace {
 
-// Builds the value from the parser's events. The library's own builder searches an ordered object for each key that it adds,
-// which is quadratic in the keys, and replaces the value of a duplicate key silently.
+// Builds the value from the parser's events. For each key the library's builder searches the whole ordered object, which takes
+// quadratic time. It also replaces the value of a duplicate key silently.
 template <class Json>
 class Builder {
   public:
@@ -49,12 +49,12 @@ class Builder {
     }
 
   private:
-    static constexpr size_t kSearched = 16;  // so many keys are compared one by one
+    static constexpr size_t kSearched = 16;  // keys, up to which a new one is compared with each
 
     struct Level {
         Json value;
         std::string key;
-        std::unordered_set<std::string> keys;  // of an object with more than kSearched
+        std::unordered_set<std::string> keys;  // filled in objects of more than kSearched keys
     };
 
     // False if the object has the key.

@@ -25,8 +25,8 @@ struct JsonLimits {
     size_t keys = 100'000;  // in one object
 };
 
-// Parses a whole text in linear time. Json: nlohmann's json or ordered_json. Throws JsonError with line and column for what is
-// no JSON, and for a duplicate key, a NUL byte, and what exceeds kMaxJsonDepth or the limits.
+// Parses a whole text in linear time. Json: nlohmann's json or ordered_json. Throws JsonError with line and
+// column for text that is no JSON. Duplicate keys, NUL bytes and texts beyond kMaxJsonDepth or the limits throw it too.
 template <class Json>
 Json parse_json(std::string_view text, const JsonLimits& limits = {});
 extern template nlohmann::json parse_json(std::string_view, const JsonLimits&);

@@ -23,8 +23,7 @@ std::string problem_of(const std::string& line, ShardInfo& shard) {
     if (bytes < kShardHeaderBytes || bytes % 2 != 0)
         return fmt::format("{} bytes, expected {} of header and 2 for each token", bytes, kShardHeaderBytes);
     if (shard.file.find('/') != std::string::npos)
-        return fmt::format("name is '{}', expected one of a file in the same folder",
-                           shown_text(shard.file));
+        return fmt::format("name is '{}', expected one of a file in the same folder", shown_text(shard.file));
     shard.tokens = (bytes - kShardHeaderBytes) / 2;
     shard.split = shard.file.find("val") != std::string::npos ? "val" : "train";
     return "";

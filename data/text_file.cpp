@@ -40,8 +40,7 @@ class OpenFile {
         const bool anonymous =
             S_ISFIFO(status.st_mode) && ::fstatfs(file_, &system) == 0 && system.f_type == PIPEFS_MAGIC;
         if (!anonymous)
-            throw_data("{}: cannot be read: a {}, expected a regular file", path_,
-                       kind_of(status.st_mode));
+            throw_data("{}: cannot be read: a {}, expected a regular file", path_, kind_of(status.st_mode));
         const int flags = ::fcntl(file_, F_GETFL);
         if (flags < 0 || ::fcntl(file_, F_SETFL, flags & ~O_NONBLOCK) != 0)
             throw_data("{}: cannot be read: {}", path_, errno_text());
@@ -56,7 +55,8 @@ class OpenFile {
             if (got == 0) return text;
             text.append(piece, 0, static_cast<size_t>(got));
             expect_at_most(most, text.size());
-            if (static_cast<size_t>(got) == piece.size()) piece.resize(std::min(2 * piece.size(), size_t{1} << 22));
+            if (static_cast<size_t>(got) == piece.size())
+                piece.resize(std::min(2 * piece.size(), size_t{1} << 22));
         }
     }
 

@@ -10,8 +10,8 @@ namespace speedrun {
 inline constexpr size_t kMostFileBytes = size_t{1} << 30;
 
 // Returns the bytes of a regular file or of an anonymous pipe (`<(command)` of a shell). Throws a data error with path and
-// reason for a file that cannot be opened, a folder, a device, a named pipe, or more than `most` bytes: /dev/zero would fill
-// the memory, and a named pipe without a writer would block.
+// reason for any other kind and for more than `most` bytes: /dev/zero would fill the memory, a named pipe without a writer
+// would block.
 std::string read_text_file(const std::string& path, size_t most = kMostFileBytes);
 
 // Throws a data error for a path that exists and is no regular file, before a reader that would wait for its end.

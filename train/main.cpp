@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <new>
 #include <set>
@@ -38,6 +39,13 @@ int run(const std::function<int()>& body) {
     } catch (const std::bad_alloc&) {
         std::fprintf(stderr, "error: out of memory; `speedrun doctor` prints the limits of this process\n");
         return static_cast<int>(speedrun::ExitCode::usage);
+    } catch (const std::filesystem::filesystem_error& error) {
+        std::fprintf(stderr, "error: %s\n", error.what());
+        // A path that leads nowhere is the user's; a disk that fails is not.
+        const bool bad_path = error.code() == std::errc::too_many_symbolic_link_levels ||
+                              error.code() == std::errc::filename_too_long ||
+                              error.code() == std::errc::not_a_directory;
+        return static_cast<int>(bad_path ? speedrun::ExitCode::data : speedrun::ExitCode::failure);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "error: %s\n", error.what());
         return static_cast<int>(speedrun::ExitCode::failure);

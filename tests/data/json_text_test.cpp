@@ -29,28 +29,32 @@ void expect_refused(const std::string& text, const std::string& part, const Json
 
 std::string object_of(int keys) {
     std::string text = "{";
-    for (int i = 0; i < keys; ++i) text += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":[" + std::to_string(i) + "]";
+    for (int i = 0; i < keys; ++i)
+        text += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":[" + std::to_string(i) + "]";
     return text + "}";
 }
 
 TEST(JsonTextTest, ValuesAndTheirOrderAreThoseOfTheText) {
-    const std::string text = R"({"b":[1,-2,2.5,true,null,"\u00e4"],"a":{"c":{},"d":[]},"":18446744073709551615})";
+    const std::string text =
+        R"({"b":[1,-2,2.5,true,null,"\u00e4"],"a":{"c":{},"d":[]},"":18446744073709551615})";
     EXPECT_EQ(parse_json<Ordered>(text), Ordered::parse(text));
     EXPECT_EQ(parse_json<Sorted>(text), Sorted::parse(text));
     EXPECT_EQ(parse_json<Ordered>(text).dump(), Ordered::parse(text).dump());
     EXPECT_EQ(parse_json<Ordered>(object_of(40)).dump(), object_of(40));
-    for (const char* value : {"7", "\"a\"", "null", "[]", "{}"}) EXPECT_EQ(parse_json<Ordered>(value), Ordered::parse(value));
+    for (const char* value : {"7", "\"a\"", "null", "[]", "{}"})
+        EXPECT_EQ(parse_json<Ordered>(value), Ordered::parse(value));
 }
 
-TEST(JsonTextTest, WhatIsNoJsonIsRefused) {
-    for (const char* text : {"", " ", "{", "[1,", "{\"a\"}", "nul", "1 2", "{\"a\":1}{", "'a'", "NaN", "[1,]", "\xff", "\"\xc3\""})
+TEST(JsonTextTest, OtherTextsAreRefused) {
+    for (const char* text : {"", " ", "{", "[1,", "{\"a\"}", "nul", "1 2", "{\"a\":1}{", "'a'", "NaN", "[1,]",
+                             "\xff", "\"\xc3\""})
         expect_refused(text, "parse error");
     expect_refused("1e999", "number overflow");
     expect_refused("[" + std::string(100'000, '9') + "e400000]", "");
     expect_refused("{\"a\": \"" + std::string(1'000'000, 'x'), "parse error");
 }
 
-// The library takes a NUL for the end of the text, and what is behind it for nothing.
+// The library takes a NUL byte for the end of the text and ignores all bytes after it.
 TEST(JsonTextTest, NulBytesAreRefused) {
     using std::string_literals::operator""s;
     expect_refused("{}\0garbage"s, "NUL byte at offset 2");

@@ -1,4 +1,4 @@
-// Which paths are read as whole files: regular ones and anonymous pipes. No other kind blocks or fills the memory.
+// Regular files and anonymous pipes are read. Other kinds are refused before they block or fill the memory.
 #include "data/text_file.h"
 
 #include <gtest/gtest.h>
@@ -24,18 +24,21 @@ TEST(TextFileTest, RegularFilesAndLinksToThemAreRead) {
     EXPECT_EQ(read_text_file(dir.write("empty", "")), "");
     expect_error(ExitCode::data, {path, "300004 bytes or more, at most 300003"},
                  [&] { read_text_file(path, bytes.size() - 1); });
-    EXPECT_NE(read_text_file("/proc/self/status").find("Pid:"), std::string::npos);  // its size is said to be 0
+    EXPECT_NE(read_text_file("/proc/self/status").find("Pid:"),
+              std::string::npos);  // fstat() says 0 bytes
 }
 
 TEST(TextFileTest, OtherKindsAreRefused) {
     const TempDir dir;
     ASSERT_EQ(::mkfifo(dir.file("pipe").c_str(), 0600), 0);
     std::filesystem::create_symlink("loop", dir.file("loop"));
-    expect_error(ExitCode::data, {dir.path(), "a folder, expected a regular file"}, [&] { read_text_file(dir.path()); });
+    expect_error(ExitCode::data, {dir.path(), "a folder, expected a regular file"},
+                 [&] { read_text_file(dir.path()); });
     expect_error(ExitCode::data, {"a named pipe"}, [&] { read_text_file(dir.file("pipe")); });
     expect_error(ExitCode::data, {"/dev/zero", "a device"}, [] { read_text_file("/dev/zero"); });
     expect_error(ExitCode::data, {"symbolic links"}, [&] { read_text_file(dir.file("loop")); });
-    expect_error(ExitCode::data, {"absent: cannot be read: No such file"}, [&] { read_text_file(dir.file("absent")); });
+    expect_error(ExitCode::data, {"absent: cannot be read: No such file"},
+                 [&] { read_text_file(dir.file("absent")); });
     for (const std::string& path : {dir.path(), dir.file("pipe"), std::string("/dev/zero")})
         expect_error(ExitCode::data, {path, "expected a regular file"}, [&] { expect_regular_file(path); });
     expect_regular_file(dir.write("a", "a"));

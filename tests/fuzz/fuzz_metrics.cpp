@@ -1,4 +1,4 @@
-// A metrics.jsonl of a run that may have been killed. What is read of it is what is read without the damaged lines.
+// A metrics.jsonl of a run that may have been killed. One more damaged line changes the count of damaged lines alone.
 #include <cstdlib>
 
 #include "tests/fuzz/fuzz_input.h"

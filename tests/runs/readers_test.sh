@@ -67,7 +67,7 @@ done
 trace "$meta,{\"ph\":\"X\",\"name\":\"a\",\"pid\":0,\"ts\":0,\"dur\":5e-321,\"args\":{\"step\":1}}"
 expect 3 "no spans of rank 0 to draw" within trace trace --svg picture.svg
 echo "{\"ops\":$nested}" >ops.jsonl
-expect 3 "no operation in f32 has passed there; line 1 is damaged" within plan tiny.json --gpu h100 --measured ops.jsonl
+expect 3 "no operation in bf16 has passed there; line 1 is damaged" within plan tiny.json --gpu h100 --measured ops.jsonl
 
 # A window of the trace that the run does not reach.
 expect 0 "warning: --trace 30:40: the run begins with step 0 and ends before step 20, no trace.json" "$speedrun" train tiny.json --name late --trace 30:40

@@ -298,24 +298,6 @@ TEST_F(CheckpointTest, NumbersThatAreNoneAreErrors) {
     json["tensors"][0]["shape"] = {1LL << 40, 1LL << 40};
     EXPECT_NE(damage_of(json.dump()).find("no tensor has the shape [1099511627776,1099511627776]"),
               std::string::npos);
-    const std::vector<std::tuple<const char*, Json, const char*>> absurd = {
-        {"/step", 1LL << 62, "step: no run has 4611686018427387904 steps"},
-        {"/measured/train_ms", -1e9, "train_ms: expected a number from 0 to 1e+13"},
-        {"/measured/train_ms", 1e308, "train_ms: expected"},
-        {"/measured/time_to_target_ms", -1, "time_to_target_ms: expected"},
-        {"/schedule/next_lr_factor", -1, "next_lr_factor: expected"},
-        {"/files/0/file", "../../outside/x", "files: expected rank-00000.safetensors, found \"../../outside/x\""},
-        {"/files/0/file", std::string(1'000'000, 'x'), "files: expected rank-00000.safetensors"},
-        {"/format", std::string(1'000'000, 'x'), "this program reads"}};
-    for (const auto& [key, value, part] : absurd) {
-        json = Json::parse(good);
-        json[Json::json_pointer(key)] = value;
-        const std::string text = damage_of(json.dump());
-        EXPECT_NE(text.find(part), std::string::npos) << key << text.substr(0, 1000);
-        EXPECT_LT(text.size(), 1000u);
-    }
-    put(sums_path, std::string(10'000'000, 'a'));
-    EXPECT_LT(damage(folder(5)).size(), 1000u);
     EXPECT_NE(damage_of(std::string(1'000'000, '[')).find("nested deeper than 64"), std::string::npos);
     json = Json::parse(good);
     json["step"] = 5.0;  // as other writers of JSON may put it

@@ -132,7 +132,7 @@ TEST(DurableFileTest, AFullDiskIsAnErrorThatNamesTheFile) {
 }
 
 // `--out /dev/null` of root must not put a file in the place of the device.
-TEST(WriteOutputTest, DevicesAndLinksStayWhatTheyAre) {
+TEST(WriteOutputTest, DevicesAndLinksAreNotReplaced) {
     namespace fs = std::filesystem;
     const TempDir dir;
     const std::string path = dir.file("out");

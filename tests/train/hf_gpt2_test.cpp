@@ -335,7 +335,7 @@ TEST_F(HfGpt2Test, TensorsThatDoNotFit) {
             std::memcpy(tensor_of(tensors, fc).bytes.data() + 12, &bad, sizeof bad);
         });
     }
-    // One of them would be dropped silently.
+    // A map of names would drop one tensor silently.
     expect({"two tensors are transformer.wte.weight: with and without the prefix"}, [&](auto& tensors) {
         NamedTensor wte = tensor_of(tensors, "transformer.wte.weight");
         wte.name = "wte.weight";

@@ -15,7 +15,7 @@ namespace line_file_test {
 
 using Begin = LineFile::Begin;
 
-// A limit of the file's size: what a full disk writes of a line is up to the limit.
+// A limit of the file's size. The system writes a line up to the limit, as on a full disk.
 class SizeLimit {
   public:
     explicit SizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -57,7 +57,7 @@ TEST(LineFileTest, ALineThatDoesNotFitLeavesNothing) {
 TEST(LineFileTest, LinesAreAppendedAfterATornOne) {
     const TempDir dir;
     const std::string path = dir.write("lines", "whole\ntor");
-    LineFile file(path, Begin::after_what_is_there);
+    LineFile file(path, Begin::at_the_end);
     {
         const SizeLimit limit(12);
         EXPECT_FALSE(file.write("next\n"));
@@ -70,8 +70,8 @@ TEST(LineFileTest, LinesAreAppendedAfterATornOne) {
     EXPECT_EQ(read_text_file(path), "new\n");
 }
 
-TEST(LineFileTest, WhatCannotBeWrittenIsSaid) {
-    LineFile full("/dev/full", Begin::after_what_is_there);
+TEST(LineFileTest, FailuresHaveAReason) {
+    LineFile full("/dev/full", Begin::at_the_end);
     EXPECT_FALSE(full.write("line\n"));
     EXPECT_EQ(full.reason(), "No space left on device");
     const TempDir dir;

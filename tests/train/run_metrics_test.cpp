@@ -17,8 +17,8 @@ TEST(RunMetricsTest, DamagedLinesAreLeftOut) {
          {kFused, "garbage"s, ""s, "\0\0\0"s, "\xff"s, "[]"s, "{}"s, "null"s, std::string(1'000'000, '['),
           R"({"event":"step","step":1e999})"s, R"({"event":"val","step":"a","train_ms":1})"s,
           R"({"event":"step","step":1,"train_ms":-1})"s, R"({"event":"other","step":1,"train_ms":1})"s}) {
-        const std::string text = step_line(0, 1) + damage + "\n" + damage + "\n" + val_line(2, 1.5, 3) + step_line(2, 4) +
-                                 val_line(3, 1.25, 5);
+        const std::string text = step_line(0, 1) + damage + "\n" + damage + "\n" + val_line(2, 1.5, 3) +
+                                 step_line(2, 4) + val_line(3, 1.25, 5);
         const RunMetrics metrics = read_unfinished_metrics(text, "m");
         EXPECT_EQ(metrics.damaged.count, 2) << damage.substr(0, 80);
         EXPECT_EQ(metrics.damaged.first, 2);
@@ -31,7 +31,7 @@ TEST(RunMetricsTest, DamagedLinesAreLeftOut) {
     EXPECT_EQ(DamagedLines({.count = 3, .first = 7}).text(), "3 damaged lines left out, the first is line 7");
 }
 
-TEST(RunMetricsTest, WhatIsNotYetWrittenIsNoDamage) {
+TEST(RunMetricsTest, AnUnfinishedLastLineIsNoDamage) {
     const RunMetrics metrics = read_unfinished_metrics(step_line(0, 1) + kFused, "m");
     EXPECT_FALSE(metrics.damaged.any());
     EXPECT_EQ(metrics.steps, 1);

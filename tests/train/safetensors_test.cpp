@@ -60,7 +60,8 @@ TEST(SafetensorsTest, ManyTensorsTakeLinearTime) {
     const TempDir dir;
     std::vector<NamedTensor> tensors;
     for (int i = 0; i < 60'000; ++i)
-        tensors.push_back({"tensor " + std::to_string(i), DType::f32, {1}, std::vector<char>(4, static_cast<char>(i))});
+        tensors.push_back(
+            {"tensor " + std::to_string(i), DType::f32, {1}, std::vector<char>(4, static_cast<char>(i))});
     const auto began = std::chrono::steady_clock::now();
     write_safetensors(dir.file("a.safetensors"), tensors);
     const std::vector<NamedTensor> read = read_safetensors(dir.file("a.safetensors"));

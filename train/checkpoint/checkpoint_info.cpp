@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char *kInfoFile = "checkpoint.json", *kSumsFile = "XXH128SUMS", *kOldSumsFile = "SHA256SUMS",
                      *kFormat = "speedrun-checkpoint";
-constexpr double kMostMs = 1e13;       // 300 years
+constexpr double kMostMs = 1e13;  // 300 years
 constexpr int64_t kMostSteps = 1LL << 40;
 constexpr int64_t kFormatVersion = 3;  // those before had sums by SHA-256
 

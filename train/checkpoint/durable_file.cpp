@@ -154,7 +154,8 @@ OutputFile::OutputFile(const std::string& path) : path_(path) {
     namespace fs = std::filesystem;
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
-    if (fs::is_directory(status)) throw Error(ExitCode::failure, path + ": a folder, expected a file to write");
+    if (fs::is_directory(status))
+        throw Error(ExitCode::failure, path + ": a folder, expected a file to write");
     if (fs::exists(status) && !fs::is_regular_file(status)) {
         direct_.open(path, std::ios::binary);
         check_file(direct_ ? 0 : -1, path, "opening");

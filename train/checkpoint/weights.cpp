@@ -74,7 +74,7 @@ void load_weights_file(const std::string& path, const ParameterTable& table, Par
             problems.add("missing tensor " + p.name);
         } else if (found->shape != p.shape || found->dtype != DType::f32) {
             problems.add(fmt::format("{} is {} {}, expected f32 {}", p.name, name_of(found->dtype),
-                                shape_text(found->shape), shape_text(p.shape)));
+                                     shape_text(found->shape), shape_text(p.shape)));
         } else {
             parameters.assign(p, reinterpret_cast<const float*>(found->bytes.data()));
         }

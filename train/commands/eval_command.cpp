@@ -39,7 +39,8 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
                         ? parse_config(checkpoint->info().config, run + "/checkpoint.json: config", settings)
                         : read_config(untrained ? run : run + "/config.json", settings);
     if (checkpoint)
-        check_position(checkpoint->info(), parse_config(checkpoint->info().config, run + "/checkpoint.json: config", {}),
+        check_position(checkpoint->info(),
+                       parse_config(checkpoint->info().config, run + "/checkpoint.json: config", {}),
                        run + "/checkpoint.json");
     Config& config = result.config;
     if (single_sequence)

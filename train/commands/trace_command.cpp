@@ -10,7 +10,8 @@
 namespace speedrun {
 
 int run_trace(const TraceOptions& options) {
-    const bool folder = std::filesystem::is_directory(options.file);
+    std::error_code error;  // a link may lead to itself
+    const bool folder = std::filesystem::is_directory(options.file, error);
     const std::string path = folder ? options.file + "/trace.json" : options.file;
     const Trace trace = read_trace(path);
     const OverlapTable table = measure_overlap(trace, options.rank, options.step);

@@ -304,6 +304,8 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         problem = trainer.problem();
     } catch (const std::exception& error) {
         folder.log(std::string("error: ") + error.what());
+        if (const std::string lost = folder.problem(); !lost.empty())
+            std::fprintf(stderr, "warning: %s\n", lost.c_str());
         throw;
     }
     // Trained to the end, but not all of it is on the disk: whoever relies on the files has to know.

@@ -339,10 +339,11 @@ std::string Trainer::cut_trace_window() {
     if (first < 0) return "";
     const bool has_steps = first < steps && options_.trace_last >= first_step_;
     options_.trace_first = has_steps ? std::max(first, first_step_) : -1;
-    return has_steps ? ""
-                     : fmt::format(
-                           "--trace {}:{}: the run begins with step {} and ends before step {}, no trace.json is written",
-                           first, options_.trace_last, first_step_, steps);
+    return has_steps
+               ? ""
+               : fmt::format(
+                     "--trace {}:{}: the run begins with step {} and ends before step {}, no trace.json is written",
+                     first, options_.trace_last, first_step_, steps);
 }
 
 // The timeline is switched on and off between steps, while nothing is in flight.

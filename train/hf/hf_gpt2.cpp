@@ -75,7 +75,8 @@ class Tensors {
             std::string name = full ? tensor.name : "transformer." + tensor.name;
             const auto [at, is_new] = tensors_.emplace(std::move(name), std::move(tensor));
             if (!is_new)
-                problem(fmt::format("two tensors are {}: with and without the prefix transformer.", at->first));
+                problem(
+                    fmt::format("two tensors are {}: with and without the prefix transformer.", at->first));
         }
     }
     std::vector<float> take(const Parameter& p, const ModelConfig& model) {
@@ -95,7 +96,8 @@ class Tensors {
         }
         std::vector<float> values = to_floats(tensor);
         if (const int64_t at = first_not_finite(values); at >= 0)
-            return problem(fmt::format("{} has {} at number {}", name.name, values[static_cast<size_t>(at)], at));
+            return problem(
+                fmt::format("{} has {} at number {}", name.name, values[static_cast<size_t>(at)], at));
         if (name.transposed) values = transpose(values, expected[0], expected[1]);
         values.resize(static_cast<size_t>(p.numel()));  // cuts positions, fills the padding with zeros
         return values;
@@ -132,7 +134,7 @@ class Tensors {
 std::vector<std::vector<float>> read_hf_weights(const std::string& folder, const ParameterTable& table,
                                                 const ModelConfig& model) {
     const std::string path = folder + kWeights;
-    std::error_code error;  // of a link to itself
+    std::error_code error;  // a link may lead to itself
     if (!fs::exists(path, error)) {
         throw_data(
             "{}: not there; several files or other formats are not read, save_pretrained(DIR, "
@@ -162,8 +164,8 @@ void write_hf_gpt2(const std::string& folder, const ModelConfig& model, const Pa
         read(p, values.data());
         if (const int64_t at = first_not_finite(values); at >= 0)
             throw Error(ExitCode::diverged,
-                        fmt::format("{} has {} at number {}: weights of a run that diverged are not exported", p.name,
-                                    values[static_cast<size_t>(at)], at));
+                        fmt::format("{} has {} at number {}: weights of a run that diverged are not exported",
+                                    p.name, values[static_cast<size_t>(at)], at));
         if (name.transposed) values = transpose(values, p.shape[0], p.shape[1]);
         NamedTensor tensor{name.name, options.dtype, hf_shape(p, model), {}};
         int64_t count = 1;

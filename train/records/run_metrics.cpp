@@ -30,8 +30,7 @@ void add_line(const SortedJson& line, bool gaps, RunMetrics& metrics) {
     metrics.validated_at_end = event == "val" && step == metrics.steps;
     if (event == "val") {
         if (step != metrics.steps) throw_data("validation at step {} after {} steps", step, metrics.steps);
-        metrics.validations.push_back(
-            {.step = step, .loss = loss, .train_ms = train_ms});
+        metrics.validations.push_back({.step = step, .loss = loss, .train_ms = train_ms});
     } else {
         if (step < metrics.steps) throw_data("step {} after step {}", step, metrics.steps - 1);
         metrics.steps = step + 1;

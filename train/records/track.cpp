@@ -75,7 +75,8 @@ Track parse_track(const std::string& text, const std::string& origin) {
         track.lock = dataset.value("lock", "");
         // A message about a line shows it, which could be one of any file.
         if (!track.lock.empty() && fs::path(track.lock).filename() != kShardLock)
-            throw_data("dataset.lock: expected a path to a {}, found {}", kShardLock, shown(SortedJson(track.lock)));
+            throw_data("dataset.lock: expected a path to a {}, found {}", kShardLock,
+                       shown(SortedJson(track.lock)));
         for (const SortedJson& shard : track.lock.empty() ? dataset.at("shards") : SortedJson::array())
             track.shards.push_back({shard.at("file").get<std::string>(), shard.at("split").get<std::string>(),
                                     whole_number(shard.at("tokens")), shard.at("sha256").get<std::string>()});

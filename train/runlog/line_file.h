@@ -1,5 +1,5 @@
-// A file that grows by whole lines: a line that cannot be written whole is removed again, so that every line of the file can be
-// read after a disk that was full for a while.
+// A file that grows by whole lines. A line that cannot be written whole is removed again: each line stays readable after a disk
+// was full for a while.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace speedrun {
 
 class LineFile {
   public:
-    enum class Begin : uint8_t { empty, after_what_is_there };
+    enum class Begin : uint8_t { empty, at_the_end };
 
     // Opens or creates the file; not through a symbolic link, which may leave the run's folder. is_open() says whether it could.
     LineFile(const std::string& path, Begin begin);
@@ -22,7 +22,9 @@ class LineFile {
     // Appends lines, each with its newline. Returns false if they could not be written; the file then ends as it did before.
     bool write(std::string_view lines);
     int64_t num_dropped() const { return num_dropped_; }  // calls of write() that failed
-    const std::string& reason() const { return reason_; }  // of the last failure, of open() too: "No space left on device"
+    const std::string& reason() const {
+        return reason_;
+    }  // of the last failure, of open() too: "No space left on device"
 
   private:
     bool append(std::string_view text);

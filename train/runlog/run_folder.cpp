@@ -28,21 +28,25 @@ void check_name(const std::string& name) {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
         throw_usage("--name {}: a run's name is one folder name without '/'", shown_text(name));
     }
-    // The name is printed, and stands in JSON.
-    const bool control = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+    // The name is printed and written into JSON.
+    const bool control =
+        std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
     if (control || !is_utf8(name))
         throw_usage("--name {}: a run's name is UTF-8 without control characters", shown_text(name));
 }
 
 // A link there would have the run write outside of its folder.
 void expect_no_links(const fs::path& folder) {
-    for (const char* name : {"checkpoints", "checkpoints/final", "checkpoints/final/model.safetensors", "config.json", "config.json.part", "metrics.jsonl", "metrics.jsonl.part", "run.log",
-                             "summary.json", "summary.json.part", "trace.json", "trace.json.part"}) {
+    for (const char* name :
+         {"checkpoints", "checkpoints/final", "checkpoints/final/model.safetensors", "config.json",
+          "config.json.part", "metrics.jsonl", "metrics.jsonl.part", "run.log", "summary.json",
+          "summary.json.part", "trace.json", "trace.json.part"}) {
         std::error_code error;
         const fs::path path = folder / name;
         if (fs::is_symlink(path, error))
-            throw_usage("{}: a symbolic link to {}; a run writes only inside of its folder: move what it links to there",
-                        path.string(), fs::read_symlink(path, error).string());
+            throw_usage(
+                "{}: a symbolic link to {}; a run writes only inside of its folder: move what it links to there",
+                path.string(), fs::read_symlink(path, error).string());
     }
 }
 
@@ -138,7 +142,7 @@ RunFolder::Kept RunFolder::keep_steps_before(int64_t step) {
         if (!to.write(lines)) throw Error(ExitCode::failure, failure("metrics.jsonl.part", to.reason()));
     }
     fs::rename(unfinished, path);
-    open_metrics(LineFile::Begin::after_what_is_there);
+    open_metrics(LineFile::Begin::at_the_end);
     if (damaged.any()) warn(fmt::format("{}: {}", path, damaged.text()));
     return kept;
 }
@@ -150,7 +154,7 @@ void RunFolder::open_metrics(LineFile::Begin begin) {
 
 void RunFolder::open_log() {
     // Not registered by name: several runs of one process (tests) must not share a log.
-    log_file_ = std::make_shared<LineFile>(path_ + "/run.log", LineFile::Begin::after_what_is_there);
+    log_file_ = std::make_shared<LineFile>(path_ + "/run.log", LineFile::Begin::at_the_end);
     if (!log_file_->is_open()) throw Error(ExitCode::failure, failure("run.log", log_file_->reason()));
     log_ = std::make_shared<spdlog::logger>("run", std::make_shared<LineSink>(log_file_));
     log_->set_pattern("%Y-%m-%d %H:%M:%S.%e %v");
@@ -181,7 +185,8 @@ void RunFolder::warn(const std::string& text) {
 std::string RunFolder::problem() const {
     if (problem_.empty()) return problem_;
     std::string lost;
-    for (const auto& [file, name] : {std::pair{metrics_.get(), "metrics.jsonl"}, std::pair{log_file_.get(), "run.log"}})
+    for (const auto& [file, name] :
+         {std::pair{metrics_.get(), "metrics.jsonl"}, std::pair{log_file_.get(), "run.log"}})
         if (file && file->num_dropped() > 0)
             lost += fmt::format("{}{} lines of {}", lost.empty() ? "" : ", ", file->num_dropped(), name);
     return lost.empty() ? problem_ : fmt::format("{}; missing: {}", problem_, lost);
@@ -196,7 +201,8 @@ std::string RunFolder::write_file(const std::string& name, const std::string& te
         if (!file.is_open() || !file.write(text)) reason = file.reason();
     }
     std::error_code error;
-    if (reason.empty()) fs::rename(unfinished, path, error);  // at no moment is there half a file of this name
+    if (reason.empty())
+        fs::rename(unfinished, path, error);  // at no moment is there half a file of this name
     return error ? error.message() : reason;
 }
 

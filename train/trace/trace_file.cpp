@@ -17,8 +17,9 @@ namespace {
 using SortedJson = nlohmann::json;
 
 constexpr size_t kMostTraceBytes = size_t{512} << 20;
-constexpr int64_t kMostBytesSent = 1'000'000'000'000;  // of a span; a sum over a file's spans stays below 2^63
-constexpr double kMostMicroseconds = 1e15;             // 30 years
+constexpr int64_t kMostBytesSent =
+    1'000'000'000'000;                      // each span; the sum over a file stays below 2^63
+constexpr double kMostMicroseconds = 1e15;  // 30 years
 
 int64_t count_of(const SortedJson& object, const char* key, int64_t low, int64_t high) {
     const int64_t value = whole_number(object.at(key));
@@ -30,7 +31,8 @@ int64_t count_of(const SortedJson& object, const char* key, int64_t low, int64_t
 double number_of(const SortedJson& object, const char* key, double low) {
     const double value = object.at(key).get<double>();
     if (!(value >= low && value <= kMostMicroseconds))
-        throw JsonError(fmt::format("{}: expected {:g} to {:g}, got {:g}", key, low, kMostMicroseconds, value));
+        throw JsonError(
+            fmt::format("{}: expected {:g} to {:g}, got {:g}", key, low, kMostMicroseconds, value));
     return value;
 }
 
