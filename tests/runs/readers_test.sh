@@ -110,6 +110,8 @@ if mknod null c 1 3 2>/dev/null && : >null; then
     expect 0 "null: 20 targets" gradients null
     [ -c null ] || fail "the device was replaced"
 fi
+expect 0 "written: link.json" sh -c "ln -s target.json link.json; timeout 60 '$speedrun' plan tiny.json --gpu h100 --timeline --trace link.json"
+[ -L link.json ] && [ -s target.json ] || fail "the link was replaced by the plan's trace"
 mkdir track
 printf '{"name": "t", "dataset": {"lock": "../../../etc/passwd"}}' >track/track.json
 expect 3 "dataset.lock: expected a path to a shards.lock" within records list track

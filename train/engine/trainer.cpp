@@ -388,7 +388,11 @@ void Trainer::write_timeline() {
     std::vector<std::string> parts;
     for (int rank = 0; rank < ranks_.size(); ++rank)
         parts.push_back(fmt::format("{}/trace_rank{}.json", folder_.path(), rank));
-    const auto write = [&] { timeline_.write(parts[static_cast<size_t>(ranks_.rank())]); };
+    const auto write = [&] {
+        const std::string& part = parts[static_cast<size_t>(ranks_.rank())];
+        std::remove(part.c_str());  // a link there may leave the run's folder
+        timeline_.write(part);
+    };
     const auto merge = [&] {
         if (ranks_.first()) merge_timelines(parts, folder_.path() + "/trace.json");
     };

@@ -181,7 +181,6 @@ void Timeline::write(const std::string& path) const {
         return std::tie(a->stream, a->tag, a->begin_ns) < std::tie(b->stream, b->tag, b->begin_ns);
     });
     const int process = first_thread() - 1;
-    std::remove(path.c_str());  // it may be a link
     std::ofstream file(path);
     file << kHead << '\n'
          << metadata(rank_.rank, process, "process_name",
