@@ -200,7 +200,7 @@ is_done() {
 is_left() { # nothing to do for this run in this call
     is_done "$1" && return 0
     [ -n "$keep_failed" ] || return 1
-    case $(code_of "$1") in '' | 129 | 130 | 138 | 143) return 1 ;; *) return 0 ;; esac
+    case $(code_of "$1") in '' | 129 | 130 | 138 | 140 | 143 | 152) return 1 ;; *) return 0 ;; esac
 }
 
 # ---- cores and GPUs of each slot

@@ -61,7 +61,7 @@ TEST_F(RunningClockTest, WaitsThatBeginAfterAPauseDoNotNoticeIt) {
     EXPECT_TRUE(silence.exceeds(kTimeout));
 }
 
-// A machine so busy, or so often stopped for a moment, that the watch's thread runs every 0.4 s: a dead peer is found all the same.
+// A machine so busy, or so often stopped for a moment, that the watch's thread runs every 0.4 s: a dead peer is still found.
 TEST_F(RunningClockTest, ShortGapsDelayTheEndWithoutPreventingIt) {
     Silence silence(clock_);
     run_for(4.8, 0.4);

@@ -58,7 +58,7 @@ echo 5 >code
 expect 5 "restarted 0 time(s), which is --max-restarts" launch --max-restarts 0 -- ./speedrun-ends train tiny.json --name none
 
 i=0
-while [ $i -lt 8 ]; do cat text.txt; i=$((i + 1)); done >long.txt
+while [ $i -lt 4 ]; do cat text.txt; i=$((i + 1)); done >long.txt
 expect 0 "train" "$speedrun" prepare --input long.txt --out long --document-marker %% --val-every 2
 sed 's/tiny\/val/long\/val/; s/"model_dim": 32/"model_dim": 256/; s/"num_layers": 1/"num_layers": 4/' tiny.json >slow.json
 # One that hangs: its first start, once it has begun.
@@ -67,7 +67,7 @@ chmod +x speedrun-hangs
 expect 0 "no sign of life for 5 s (--stalled): the command is killed.*restart 1 of 3" sh -c '"$@" 2>&1 | tr "\n" " "' _ "$speedrun" launch --backoff 0.1 --stalled 5 -- ./speedrun-hangs train tiny.json --name hangs
 
 # A validation that is longer than --stalled is none: it shows signs of life.
-expect 0 "result: done" launch --max-restarts 0 --stalled 2 -- "$speedrun" train slow.json --name slow --set threads=1
+expect 0 "result: done" launch --max-restarts 0 --stalled 2 -- "$speedrun" train slow.json --name slow --set threads=1 --set schedule.steps=2 --set precision=f32
 expect 2 "no 'speedrun train' in the command" launch -- ./train tiny.json --name a
 expect 2 "say with --name" launch -- ./speedrun-ends train tiny.json
 expect 2 "resume logs/whole: a run that is launched again continues itself" launch -- ./speedrun-ends train tiny.json --name a --resume logs/whole
@@ -124,7 +124,7 @@ printf '#!/bin/sh\nprintf "%%s\\n" "$@" >>asked\n' >ask
 chmod +x ask
 expect 0 "" sh -c '"$@" && cat asked' _ "$speedrun" launch --hosts hosts.txt --probe './ask {host}' -- ./placed '{ranks}' '{hosts}' '{names}' "$speedrun" train tiny.json --name none --set batch.microbatch_tokens=64
 cmp -s asked hosts.txt || fail "other hosts are asked: $(cat asked)"
-# What asks them is not installed.
+# A program of the probe is not installed.
 echo a >hosts.txt
 expect 2 "speedrun-asks {host}': a program in it is not found" launch --hosts hosts.txt --probe 'speedrun-asks {host}' -- ./placed "$speedrun" train tiny.json --name a
 printf 'a\nb\n' >hosts.txt

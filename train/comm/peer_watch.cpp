@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kControlTag = 1;
 constexpr auto kPeriod =
-    std::chrono::milliseconds(10);               // of the watch's thread: idle, it costs nothing measurable
-constexpr double kAnswer = 2;                    // s; a watch answers within its period, if it still runs
+    std::chrono::milliseconds(10);  // period of the watch's thread; idle, it costs nothing measurable
+constexpr double kAnswer = 2;       // s; a watch answers within its period, if it still runs
 constexpr std::chrono::milliseconds kSend(500);  // for the news of the end to leave
 constexpr double kUnwind = 3;                    // s; for a rank to end by itself once it knows
 // A wait first gives its time slice away, then sleeps: ranks that share a core must let the one they wait for

@@ -16,7 +16,8 @@ namespace {
 constexpr const char* kFooter =
     "Exit codes: 0 done; 1 unexpected failure; 2 bad usage or config; 3 data missing or damaged; 4 "
     "diverged;\n"
-    "            5 a rank was lost; 130/143/138 stopped by SIGINT/SIGTERM/SIGUSR1 after saving a checkpoint.";
+    "            5 a rank was lost; 128 + N stopped by signal N (HUP, INT, TERM, USR1, USR2, XCPU) after saving a "
+    "checkpoint.";
 
 void add_settings(CLI::App* command, std::vector<std::string>& settings) {
     command
@@ -192,7 +193,7 @@ int run_command_line(int argc, char** argv) {
     launch_command
         ->add_option(
             "--stalled", launch.stalled_s,
-            "seconds without a new line in metrics.jsonl after which the command is killed, and the run is taken for "
+            "seconds without a change in the run's folder after which the command is killed, and the run is taken for "
             "dead: mpirun may wait for ever for a host that is gone")
         ->capture_default_str()
         ->check(CLI::Range(1.0, 1e9));
@@ -212,8 +213,8 @@ int run_command_line(int argc, char** argv) {
         "  speedrun launch --max-restarts 10 -- mpirun -n 8 speedrun train CONFIG --name RUN --set checkpoint.every=100\n"
         "  speedrun launch --hosts hosts.txt -- mpirun --host {hosts} -n {ranks} speedrun train CONFIG --name RUN\n"
         "--resume auto is added; metrics.jsonl stays one history. Restarted is a run that died: a rank was lost (exit\n"
-        "code 5), a signal, or 1. Not one that was refused (2, 3), diverged (4), was stopped by a signal (130,\n"
-        "138, 143), or died after the same step as before, on as many ranks. Exit code: that of the last run.");
+        "code 5), a signal, or 1. Not one that was refused (2, 3), diverged (4), was stopped by a signal, or\n"
+        "died after the same step as before, on as many ranks. Exit code: that of the last run.");
 
     EvalOptions eval;
     CLI::App* eval_command =

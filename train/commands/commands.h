@@ -66,7 +66,7 @@ struct LaunchOptions {
     std::vector<std::string> command;  // that starts `speedrun train`
     int64_t max_restarts = 3;
     double backoff_s = 1;     // before the first restart; twice as long before each further one
-    double stalled_s = 1800;  // without a step, after which the command is killed
+    double stalled_s = 1800;  // without a sign of life, after which the command is killed
     std::string hosts;        // file that lists them; empty: the command knows where its ranks go
     std::string probe = "ssh -o BatchMode=yes -o ConnectTimeout=5 {host} true";
 };

@@ -12,7 +12,7 @@ struct LaunchHost {
 };
 
 // Reads lines "NAME slots=N" as in Open MPI's hostfiles (without slots: 1); '#' begins a comment. Throws a usage error that names
-// file and line, also for a name that a shell or ssh could take for something else, and if no host is there.
+// file and line. An error is also a name that a shell or ssh could take for something else, and a file without hosts.
 std::vector<LaunchHost> read_launch_hosts(const std::string& path);
 
 }  // namespace speedrun
