@@ -169,6 +169,21 @@ survives() { # RUN OPTIONS of launch, --, the command up to its number of ranks
     [ "$(grep -c '"event":"step"' "logs/$run/metrics.jsonl")" -eq 3000 ] || fail "its history has not 3000 steps"
 }
 if [ -n "$mpiexec" ]; then
+    # mpirun has time to save its ranks, and does not notice a reader that has left.
+    for pair in HUP:129 TERM:143 INT:130; do
+        run=mpi${pair%:*}
+        "$speedrun" launch -- "$mpiexec" -n 2 --oversubscribe --bind-to none "$speedrun" train tiny.json --name "$run" --set schedule.steps=100000 --set batch.microbatch_tokens=128 >out 2>&1 &
+        launcher=$!
+        wait_until test -s "logs/$run/metrics.jsonl"
+        kill -"${pair%:*}" $launcher
+        wait $launcher
+        code=$?
+        if [ $code -ne "${pair#*:}" ] || ! grep -q "stopped by SIGUSR1" "logs/$run/run.log"; then fail "${pair%:*} to a launch of mpirun ends with $code"; fi
+        steps=$(grep -c '"event":"step"' "logs/$run/metrics.jsonl")
+        [ -s "logs/$run/checkpoints/$(printf 'step-%08d' "$steps")/rank-00001.safetensors" ] || fail "${pair%:*} to a launch of mpirun leaves no checkpoint"
+    done
+    { "$speedrun" launch --max-restarts 0 -- "$mpiexec" -n 2 --oversubscribe --bind-to none "$speedrun" train tiny.json --name unread --set batch.microbatch_tokens=128 2>&1; echo $? >code; } | true
+    [ "$(cat code)" -eq 0 ] || fail "a launch of mpirun whose reader has left ends with $(cat code)"
     survives ranks -- "$mpiexec" -n 2
     rm -f down-*
     printf 'a\nb\n' >hosts.txt

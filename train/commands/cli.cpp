@@ -214,7 +214,7 @@ int run_command_line(int argc, char** argv) {
         "  speedrun launch --hosts hosts.txt -- mpirun --host {hosts} -n {ranks} speedrun train CONFIG --name RUN\n"
         "--resume auto is added; metrics.jsonl stays one history. Restarted is a run that died: a rank was lost (exit\n"
         "code 5), a signal, or 1. Not one that was refused (2, 3), diverged (4), was stopped by a signal, or\n"
-        "died after the same step as before, on as many ranks. Exit code: that of the last run.");
+        "died after the same step as before, on the same number of ranks. Exit code: that of the last run.");
 
     EvalOptions eval;
     CLI::App* eval_command =

@@ -18,6 +18,7 @@
 #include "kernels/device/error.h"
 #include "kernels/device/host_limits.h"
 #include "train/comm/stop_signals.h"
+#include "train/commands/output_relay.h"
 
 namespace speedrun {
 
@@ -58,7 +59,8 @@ std::vector<std::string> words_of(const std::string& program, const TrainOptions
 }
 
 // In the child, after fork: async-signal-safe functions only. failure: descriptor that takes errno if exec fails.
-[[noreturn]] void become(const std::vector<char*>& arguments, pid_t parent, bool quiet, int failure) {
+[[noreturn]] void become(const std::vector<char*>& arguments, pid_t parent, bool quiet,
+                         const OutputRelay& relay, int failure) {
     setpgid(0, 0);  // a terminal's Ctrl-C reaches the parent alone, which passes it on once
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(127);
@@ -67,6 +69,7 @@ std::vector<std::string> words_of(const std::string& program, const TrainOptions
     // Nothing to read: in a group of its own a program that reads from the terminal is stopped.
     const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (nowhere >= 0) dup2(nowhere, STDIN_FILENO);
+    relay.take_place();
     if (nowhere >= 0 && quiet) dup2(nowhere, STDOUT_FILENO);
     execvp(arguments.front(), arguments.data());
     const int error = errno;
@@ -86,6 +89,7 @@ int run_program(const std::vector<std::string>& program, bool quiet, const std::
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
+    OutputRelay relay;
     int failure[2];  // read, write; closed by a successful exec
     if (pipe2(failure, O_CLOEXEC) != 0) throw_internal("pipe: {}", std::strerror(errno));
     const pid_t parent = getpid(), child = fork();
@@ -93,7 +97,8 @@ int run_program(const std::vector<std::string>& program, bool quiet, const std::
         throw_usage("{}: cannot start a process: {}; {}", words.front(), std::strerror(errno),
                     describe_task_limits());
     }
-    if (child == 0) become(arguments, parent, quiet, failure[1]);
+    if (child == 0) become(arguments, parent, quiet, relay, failure[1]);
+    relay.start();
     close(failure[1]);
     int error = 0;
     while (read(failure[0], &error, sizeof error) < 0 && errno == EINTR) {
