@@ -182,7 +182,7 @@ if [ -n "$mpiexec" ]; then
         steps=$(grep -c '"event":"step"' "logs/$run/metrics.jsonl")
         [ -s "logs/$run/checkpoints/$(printf 'step-%08d' "$steps")/rank-00001.safetensors" ] || fail "${pair%:*} to a launch of mpirun leaves no checkpoint"
     done
-    { "$speedrun" launch --max-restarts 0 -- "$mpiexec" -n 2 --oversubscribe --bind-to none "$speedrun" train tiny.json --name unread --set batch.microbatch_tokens=128 2>&1; echo $? >code; } | true
+    { "$speedrun" launch --max-restarts 0 -- "$mpiexec" -n 2 --oversubscribe --bind-to none "$speedrun" train tiny.json --name unread --set schedule.steps=400 --set eval.every=10 --set batch.microbatch_tokens=128 2>&1; echo $? >code; } | true
     [ "$(cat code)" -eq 0 ] || fail "a launch of mpirun whose reader has left ends with $(cat code)"
     survives ranks -- "$mpiexec" -n 2
     rm -f down-*
