@@ -34,6 +34,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
+trap '' PIPE # a reader of the output that leaves ends no run
 separator=$(printf '\037') # between the values of a run: no value may hold it, and IFS keeps empty ones
 
 # Values of $1, one a line. Fails, and says why, if it cannot be taken apart.

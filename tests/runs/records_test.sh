@@ -161,10 +161,10 @@ other "$rename" >old
 "$speedrun" records attempt tiny.json --runs 2 --set schedule.steps=2000 --name stopped --baseline-binary old >out 2>&1 &
 pid=$!
 wait_until test -s logs/attempts/stopped/candidate-seed1/metrics.jsonl
-kill -TERM $pid
+kill -HUP $pid
 wait $pid
 got=$?
-[ $got -eq 143 ] || fail "SIGTERM gave $got instead of 143"
+[ $got -eq 129 ] || fail "SIGHUP gave $got instead of 129"
 printed "the same command continues it"
 grep -q '"status": "stopped"' logs/attempts/stopped/candidate-seed1/summary.json || fail "the build did not stop by itself"
 

@@ -73,6 +73,10 @@ grep -q '^0.02  3      2     42.0000   4.00     -                 done$' out || 
 grep -q '^0.01  3      2/2   2/2      46.5000 ± 0.7071  1.75 ± 0.35  5.50 ± 0.71$' out || fail "no mean and deviation over seeds"
 grep -q '^0.02  3      2/2   0/2      42.5000 ± 0.7071  3.75 ± 0.35  -$' out || fail "a mean time to target without a run that reached it"
 
+# A reader of the output that leaves does not end a sweep.
+{ sweep tiny.json schedule.steps=2 seeds=1,2 --name unread 2>/dev/null; echo $? >code; } | true
+[ "$(cat code)" -eq 0 ] && [ "$(wc -l <logs/unread/sweep.tsv)" -eq 3 ] || fail "a sweep into true: $(cat code)"
+
 # More values in the same folder; not other keys, options or another config.
 expect 0 "3 of 3 runs are done" sweep tiny.json optimizers.groups.0.lr=0.02 schedule.steps=1,2,3 seeds=1 --name grid -- --set checkpoint.last=false
 [ "$(grep -c '(before)' out)" -eq 2 ] || fail "values that were added make others run again"
