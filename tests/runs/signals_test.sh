@@ -63,7 +63,7 @@ ended 0
 
 # Output that nobody reads, that cannot be written, or that is closed: the run ends well, and its files hold only their own text.
 train() { "$speedrun" train tiny.json "$@"; }
-complete() { # RUN [STEPS]
+is_complete() { # RUN [STEPS]
     lines=$(wc -l <"logs/$1/metrics.jsonl")
     if [ "$(steps_of "$1")" -ne "${2:-20}" ] || [ "$lines" -ne $((${2:-20} + 1)) ]; then fail "$1: $lines lines in metrics.jsonl"; fi
     [ -s "logs/$1/checkpoints/final/model.safetensors" ] || fail "$1 left no weights"
@@ -82,10 +82,10 @@ train --name no_stderr 2>&- >out || check no_stderr
 train --name no_stdin <&- >out 2>&1 || check no_stdin
 train --name nothing <&- >&- 2>&- || check nothing
 train --name full >/dev/full 2>/dev/full || check full
-for run in head true no_stdout no_stderr no_stdin nothing full; do complete $run; done
+for run in head true no_stdout no_stderr no_stdin nothing full; do is_complete $run; done
 { "$speedrun" launch -- "$speedrun" train tiny.json --name launch_head 2>&1; echo $? >code; } | true
 [ "$(cat code)" -eq 0 ] || fail "launch into true: $(cat code)"
-complete launch_head
+is_complete launch_head
 
 # Commands that print their result: a reader that has enough is no error, a full disk is one.
 for command in "plan tiny.json" "plan --options" "sample logs/head --tokens 200" "bench tiny.json --steps 1" "doctor" "--help" "plan --schema"; do
@@ -126,7 +126,7 @@ P
     expect 129 "closed" python3 terminal.py logs/vanished/metrics.jsonl "$speedrun" train tiny.json --name vanished --set schedule.steps=1000000
     is_saved vanished
     expect 0 "closed" python3 terminal.py logs/stays/metrics.jsonl "$(command -v nohup)" sh -c 'exec "$@" >/dev/tty 2>&1' _ "$speedrun" train tiny.json --name stays --set eval.every=0 --set schedule.steps=600
-    complete stays 600
+    is_complete stays 600
     expect 129 "closed" python3 terminal.py logs/watched/metrics.jsonl "$speedrun" launch -- "$speedrun" train tiny.json --name watched --set schedule.steps=1000000
     is_saved watched
 else

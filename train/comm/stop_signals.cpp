@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 
 #include "kernels/device/error.h"
@@ -26,6 +27,8 @@ void restore_write_signals() {
 void handle_stop_signals(void (*handler)(int)) {
     struct sigaction action {};
     action.sa_handler = handler;
+    sigset_t blocked;  // by the parent, maybe
+    sigemptyset(&blocked);
     for (const int signal : kStopSignals) {
         struct sigaction before {};
         if (sigaction(signal, nullptr, &before) != 0)
@@ -33,7 +36,9 @@ void handle_stop_signals(void (*handler)(int)) {
         if (signal == SIGHUP && before.sa_handler == SIG_IGN) continue;
         if (sigaction(signal, &action, nullptr) != 0)
             throw_internal("signal {}: {}", signal, std::strerror(errno));
+        sigaddset(&blocked, signal);
     }
+    pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
 }
 
 bool insists(int signal) {
