@@ -54,6 +54,16 @@ TEST_F(RunningClockTest, APauseThatAnotherThreadNoticedCountsForAllWaits) {
     EXPECT_FALSE(silence.exceeds(kTimeout));
 }
 
+TEST_F(RunningClockTest, ShortPausesDoNotCountEither) {
+    Silence silence(clock_);
+    for (int i = 0; i < 4; ++i) {
+        run_for(0.9);
+        pause_for(2);
+    }
+    EXPECT_FALSE(silence.exceeds(kTimeout));
+    EXPECT_EQ(clock_.read().num_pauses, 0);
+}
+
 TEST_F(RunningClockTest, WaitsThatBeginAfterAPauseDoNotNoticeIt) {
     pause_for(9);
     Silence silence(clock_);
