@@ -1,10 +1,10 @@
 // PeerWatch: waits for messages, and finds out who is to blame when they do not come.
 //
-// A wait that makes no progress for the timeout ends the run; time in which this rank itself was stopped does not count. To name the right rank, the waiting one asks
-// the rank that its message should come from what IT waits for, and follows the answers: a rank that answers
-// that it waits for nobody hangs outside of communication; one whose watch does not answer is dead or
-// stopped; a circle is collectives enqueued in different orders. Then it tells all ranks, whose waits throw
-// the same reason, and a rank that does not come to an end by itself is ended by its watch.
+// A wait that makes no progress for the timeout ends the run; time in which this rank itself was stopped does not count. To name
+// the right rank, the waiting one asks the sender of its message for the rank that the sender waits for, and follows the answers.
+// A rank that waits for none hangs outside of communication; one whose watch does not answer is dead or stopped; a circle is
+// collectives enqueued in different orders. Then all ranks are told, their waits throw the same reason, and a rank that does not
+// end by itself is ended by its watch.
 //
 // The answering is done by a thread per rank on a channel of its own. Nothing is sent while all goes well.
 #pragma once

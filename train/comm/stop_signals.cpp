@@ -27,7 +27,7 @@ void restore_write_signals() {
 void handle_stop_signals(void (*handler)(int)) {
     struct sigaction action {};
     action.sa_handler = handler;
-    sigset_t blocked;  // by the parent, maybe
+    sigset_t blocked;  // signals that the parent may have blocked
     sigemptyset(&blocked);
     for (const int signal : kStopSignals) {
         struct sigaction before {};
