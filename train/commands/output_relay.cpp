@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/device/error.h"
+#include "kernels/device/start_thread.h"
 
 namespace speedrun {
 
@@ -63,7 +64,7 @@ void OutputRelay::start() {
         if (pipe.write >= 0) close(pipe.write);
         pipe.write = -1;
     }
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("copy of the output", [this] { run(); });
 }
 
 // A process that the program has left behind may keep a pipe open: after the end, silence for one period is enough.
