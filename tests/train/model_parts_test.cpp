@@ -332,6 +332,8 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/layers/each/attention",
          {{"heads", 2}, {"rotary", {{"fraction", 0.5}}}, {"paired", true}, {"key_offset", true}},
          "attention.paired: not with key_offset"},
+        {"/head", {{"softcap", 1e-45}}, "model.head.softcap is 1e-45: set it to 0"},
+        {"/head", {{"softcap", 1}, {"logit_scale", 1e-30}}, "model.head.logit_scale is 1e-30: set it to 0"},
         {"/head",
          {{"softcap", 0}, {"logit_shift", 5}},
          "model.head: softcap is 0, so that softcap_function tanh, logit_shift 5 and logit_scale 0 have nothing"},

@@ -118,10 +118,23 @@ TEST(OptimizerConfigTest, EpsilonsAreAboveZeroWhereZerosAreDividedBy) {
     EXPECT_EQ(group_of({}).epsilon, 1e-8);
     EXPECT_EQ(group_of({}).polar_epsilon, 1e-6);
     EXPECT_EQ(group_of({"type=muon", "normuon=true", "epsilon=1e-10"}).epsilon, 1e-10);
-    EXPECT_EQ(group_of({"epsilon=0"}).epsilon, 0);
-    expect_refused({"type=muon", "normuon=true", "epsilon=0"},
-                   "epsilon is 0, but normuon divides lines by it that may be 0: set it to 1e-30 or more");
+    for (const char* type : {"type=adamw", "type=lion", "type=muon"}) {
+        for (const char* epsilon : {"epsilon=0", "epsilon=1e-300", "epsilon=1e-45", "epsilon=-1e-8"})
+            expect_refused({type, epsilon}, "is outside [1e-30, 1]");
+    }
+    expect_refused({"type=muon", "normuon=true", "epsilon=0"}, "epsilon: 0 is outside [1e-30, 1]");
     expect_refused({"type=muon", "polar_epsilon=0"}, "polar_epsilon: 0 is outside");
+}
+
+// With 1 AdamW divides 0 by 0, and a momentum never moves; an f32 this close to 1 is 1.
+TEST(OptimizerConfigTest, DecaysAreBelowOne) {
+    EXPECT_EQ(group_of({"beta1=0", "beta2=0.9999"}).beta2, 0.9999);
+    EXPECT_EQ(group_of({"type=muon", "momentum=0.99"}).momentum.in(0).from, 0.99);
+    for (const std::string key : {"beta1", "beta2", "momentum", "momentum_start"}) {
+        for (const std::string value : {"1", "0.99999999", "1.5", "-0.1"})
+            expect_refused({key + "=" + value}, key + ": " + value + " is outside [0, 0.999999]");
+    }
+    expect_refused({"momentum=[[0.9,1]]"}, "momentum[0][1]: 1 is outside");
 }
 
 }  // namespace optimizer_config_test

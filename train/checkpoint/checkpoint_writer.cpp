@@ -1,6 +1,7 @@
 #include "train/checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "train/checkpoint/safetensors.h"
@@ -28,6 +29,22 @@ void give_name(FileSystem& system, const std::string& unfinished, const std::str
     }
     check_file(system.remove_folder(folder), folder, "replacing it");
     check_file(system.rename(unfinished, folder), unfinished, "renaming");
+}
+
+// A master that is not a number would be what a resumed run continues from. All other state is checked by its effect:
+// the next step makes masters of it.
+void expect_finite(const StatePiece& piece, const void* numbers, int64_t count) {
+    if (!piece.tensor.name.starts_with("master/")) return;
+    const auto check = [&](const auto* values) {
+        if (std::all_of(values, values + count, [](float value) { return std::isfinite(value); })) return;
+        throw Error(
+            ExitCode::diverged,
+            fmt::format("{} holds numbers that are not finite: the run has diverged", piece.tensor.name));
+    };
+    if (piece.tensor.dtype == DType::bf16)
+        check(static_cast<const Bf16*>(numbers));
+    else
+        check(static_cast<const float*>(numbers));
 }
 
 }  // namespace
@@ -62,6 +79,7 @@ CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankF
             for (const int64_t end = first + box.count(); first < end;) {
                 const int64_t count = std::min(which.most_fetched, end - first);
                 const void* const numbers = fetch(i, first, count);
+                expect_finite(pieces[i], numbers, count);
                 file.write(numbers, static_cast<size_t>(count * size_of(pieces[i].tensor.dtype)));
                 first += count;
             }

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -60,6 +61,9 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
         data << std::ifstream(run + "/data.json").rdbuf();
         result.data = data.str();
     }
+    if (const std::string bad = result.runner->first_bad_parameter(); !bad.empty())
+        throw Error(ExitCode::diverged,
+                    fmt::format("{}: the run has diverged: first bad parameter: {}", run, bad));
     return result;
 }
 
@@ -87,6 +91,10 @@ int run_eval(const EvalOptions& options) {
     const TokenDataset data = open_dataset(config, config.data.val, "data.val");
     const ValidationLoader loader(data, validation_options(config));
     const double loss = run.runner->validate(loader);
+    if (!std::isfinite(loss)) {
+        throw Error(ExitCode::diverged,
+                    fmt::format("{}: the validation loss is {}: the run has diverged", options.run, loss));
+    }
     std::printf("validation loss %.6f nats/token over %lld tokens of %s\n", loss,
                 static_cast<long long>(loader.num_targets()), info.name.c_str());
     return 0;

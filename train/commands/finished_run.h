@@ -18,7 +18,7 @@ struct FinishedRun {
 
 // Opens RUN/config.json (with settings on top) and loads RUN/checkpoints/final; or a checkpoint, which has
 // both; or a config, whose model is as its seed initialises it. The microbatch is one as of the run, or a single sequence. Throws a usage or data error that says
-// what is missing.
+// what is missing, and Error(diverged) for weights that are not finite.
 FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
                               bool single_sequence);
 

@@ -65,6 +65,8 @@ class Sampler {
             values[i] = logits.dtype == DType::bf16 ? float(reinterpret_cast<const Bf16*>(raw.data())[i])
                                                     : reinterpret_cast<const float*>(raw.data())[i];
             if (cap.present()) values[i] = cap.of(values[i]);
+            if (std::isnan(values[i]))
+                throw Error(ExitCode::diverged, "the model's logits are not numbers: the run has diverged");
         }
         return values;
     }

@@ -43,6 +43,13 @@ constexpr const char* kVocabSize = "tokens of the tokenizer; matrices are padded
 constexpr const char* kInitScale = "factor of the initial deviation of weights";
 constexpr Limits kModelDims{8, 65536}, kVocabSizes{2, 65536}, kInitScales{0, 100};
 
+// Logits are divided by it: an f32 below 1e-38 would make them no numbers.
+void check_divisor(const char* key, double value) {
+    constexpr double kLeast = 1e-6;
+    if (value > 0 && value < kLeast)
+        throw_usage("{} is {}: set it to 0, which turns it off, or to {} or more", key, value, kLeast);
+}
+
 }  // namespace
 
 void ModelConfig::apply_preset() {
@@ -116,7 +123,12 @@ void ModelConfig::fields(FieldVisitor& v) {
 }
 
 void ModelConfig::validate() const {
-    if (preset == Family::none) return parts.validate(model_dim);
+    if (preset == Family::none) {
+        check_divisor("model.head.softcap", parts.head.softcap);
+        check_divisor("model.head.logit_scale", parts.head.logit_scale);
+        return parts.validate(model_dim);
+    }
+    check_divisor("model.logit_softcap", logit_softcap);
     if (model_dim % num_heads != 0) {
         throw_usage("model.model_dim {} is not a multiple of model.num_heads {}", model_dim, num_heads);
     }

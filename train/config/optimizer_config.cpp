@@ -14,6 +14,10 @@ constexpr double kLeastBf16Decay = 1.0 / 256;
 // Below, an f32's reciprocal could be infinite, and a matrix of zeros no number.
 constexpr double kLeastEpsilon = 1e-30;
 
+// Of a running mean: the factor of its old value in a step. With 1 it never moves and cannot be corrected for its start;
+// an f32 closer to 1 is 1.
+constexpr Limits kDecays{0, 0.999999};
+
 }  // namespace
 
 void OptimizerGroupConfig::fields(FieldVisitor& v) {
@@ -27,13 +31,15 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
         "weight_decay_by", weight_decay_by,
         "what weight_decay is multiplied by; lr: the learning rate; lr_squared: its square, for muon times the "
         "matrix's factor max(1, rows/cols)^0.5");
-    v.field("beta1", beta1, "of the optimizer's formula; adamw: decay of the mean gradient", {0, 1});
+    v.field("beta1", beta1, "of the optimizer's formula; adamw: decay of the mean gradient, below 1",
+            kDecays);
     v.field(
         "beta2", beta2,
-        "of the optimizer's formula; adamw: decay of the mean squared gradient; normuon: of the mean squares of the update's lines",
-        {0, 1});
+        "of the optimizer's formula; adamw: decay of the mean squared gradient; normuon: of the mean squares of the update's lines; below 1",
+        kDecays);
     v.field("epsilon", epsilon,
-            "adamw: added to the denominator; normuon: to the root mean square of a line, above 0", {0, 1});
+            "adamw: added to the denominator; normuon: to the root mean square of a line; above 0",
+            {kLeastEpsilon, 1});
     v.choice(
         "moments_dtype", moments_dtype,
         "adamw: in which both moments are kept between steps, which compute in f32; bf16: rounded to the nearest");
@@ -41,8 +47,8 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
         "weights_dtype", weights_dtype,
         "adamw, muon: in which the weights are kept between steps, which compute in f32; bf16: rounded to the "
         "nearest, without a master of f32, so that what changes a weight by less than 1/512 of itself is lost");
-    v.field("momentum", momentum, "muon: momentum, between its warm-up and its cooldown", {0, 1});
-    v.field("momentum_start", momentum_start, "muon: momentum at step 0", {0, 1});
+    v.field("momentum", momentum, "muon: momentum, between its warm-up and its cooldown, below 1", kDecays);
+    v.field("momentum_start", momentum_start, "muon: momentum at step 0, below 1", kDecays);
     v.field("momentum_warmup_steps", momentum_warmup_steps, "muon: steps until the full momentum", {0, 1e9});
     v.field("momentum_cooldown_steps", momentum_cooldown_steps,
             "muon: last steps of the run, in which momentum goes back to momentum_start; 0: it does not",
@@ -132,10 +138,6 @@ void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) cons
             name, momentum_cooldown_steps, steps / every, steps, every);
     }
     const bool is_normuon = type == OptimizerKind::muon && normuon;
-    if (is_normuon && epsilon < kLeastEpsilon) {
-        throw_usage("{}.epsilon is {}, but normuon divides lines by it that may be 0: set it to {} or more",
-                    name, epsilon, kLeastEpsilon);
-    }
     if (!is_normuon && normuon_lines != NormuonLines::more) {
         throw_usage(
             "{}.normuon_lines is {}, but type is {} and normuon {}: leave it at auto, or set type=muon and "

@@ -65,14 +65,7 @@ void StepRunner::report_divergence(const Slot& slot) {
         culprit = "first bad gradient: " + layout[id].name();
         break;
     }
-    for (const Parameter& p : model().table().all()) {
-        const double bad = updates_.count_nonfinite(p);
-        if (bad > 0) {
-            culprit = fmt::format("first bad parameter: {} ({:.0f} of {} values are not finite)", p.name, bad,
-                                  p.numel());
-            break;
-        }
-    }
+    if (const std::string bad = first_bad_parameter(); !bad.empty()) culprit = "first bad parameter: " + bad;
     throw Error(
         ExitCode::diverged,
         fmt::format(

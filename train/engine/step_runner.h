@@ -103,6 +103,11 @@ class StepRunner final : public RunState {
     StepResult collect();
     int64_t uncollected() const { return enqueued_ - collected_; }
 
+    // "NAME (2 of 64 values are not finite)", the first in the table; empty: all are finite. All ranks call it. Waits.
+    std::string first_bad_parameter();
+    // Throws Error(diverged), naming the first bad parameter, if a parameter is not finite after so many steps. All ranks
+    // call it between steps. Waits.
+    void expect_finite_parameters(int64_t steps);
     // Mean loss over the targets of the validation stream, in nats per target, shared among the ranks.
     // Synchronises. Calls progressed, if given, after each batch.
     double validate(const ValidationLoader& loader, const std::function<void()>& progressed = {});

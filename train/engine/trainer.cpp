@@ -1,6 +1,7 @@
 #include "train/engine/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "kernels/ops/ceilings.h"
@@ -175,6 +176,7 @@ RunSummary Trainer::run() {
     warn_of_unsaved_steps();
     try {
         train();
+        runner_.expect_finite_parameters(summary_.steps);  // no later step would show it
         summary_.status = stopped() ? "stopped" : "done";
         save_last();
         expect_readable();
@@ -218,7 +220,10 @@ void Trainer::pause_before(int64_t step) {
                saves = step > 0 && step == last_saved() && config_.checkpoint.last;
     if (!validates && !saves) return;
     stop_clock();
-    if (saves) checkpointer_.save(checkpoint_info());
+    if (saves) {
+        runner_.expect_finite_parameters(summary_.steps);
+        checkpointer_.save(checkpoint_info());
+    }
     if (validates) validate(step);
     start_clock();
 }
@@ -332,6 +337,13 @@ void Trainer::validate(int64_t step) {
     folder_.log(fmt::format("step {}: validation loss {:.6f} after {:.3f} s of training", step, made.loss,
                             made.train_ms * 1e-3));
     progress_->validation(made);
+    if (std::isfinite(made.loss)) return;
+    runner_.expect_finite_parameters(step);
+    throw Error(
+        ExitCode::diverged,
+        fmt::format("diverged: the validation loss after {} steps is {}, of finite parameters. Lower the "
+                    "learning rates or set optimizers.clip.",
+                    step, made.loss));
 }
 
 std::string Trainer::cut_trace_window() {

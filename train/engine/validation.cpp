@@ -46,4 +46,35 @@ double StepRunner::validate(const ValidationLoader& loader, const std::function<
     return total / static_cast<double>(loader.num_targets());
 }
 
+// Masters first, in one pass and without other ranks' shards: nearly always all are finite.
+std::string StepRunner::first_bad_parameter() {
+    double bad = updates_.count_nonfinite();
+    if (ranks_.world()) bad = ranks_.world()->max(bad);
+    if (bad == 0) return "";
+    const std::vector<Parameter>& all = table().all();
+    double first = static_cast<double>(all.size()), count = 0;
+    for (const Parameter& p : all) {
+        const double here = updates_.count_nonfinite(p);
+        if (here > 0 && p.id < first) first = p.id, count = here;
+    }
+    // Ranks that share matrices have counted their own parts.
+    const double own = first;
+    if (ranks_.world()) first = ranks_.world()->min(first);
+    if (ranks_.world()) count = ranks_.world()->max(own == first ? count : 0);
+    const auto id = static_cast<size_t>(first);
+    if (id >= all.size()) return "a parameter that has no name";
+    return fmt::format("{} ({:.0f} of {} values are not finite)", all[id].name, count, all[id].numel());
+}
+
+void StepRunner::expect_finite_parameters(int64_t steps) {
+    const std::string bad = first_bad_parameter();
+    if (bad.empty()) return;
+    throw Error(
+        ExitCode::diverged,
+        fmt::format(
+            "diverged in step {}: first bad parameter: {}. Lower the learning rate of its group or set "
+            "optimizers.clip.",
+            steps - 1, bad));
+}
+
 }  // namespace speedrun

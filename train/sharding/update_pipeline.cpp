@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace speedrun {
 
@@ -272,6 +273,24 @@ void UpdatePipeline::gather_all() {
     if (unsharder_.active()) return;  // gathered when they are needed
     for (const Bucket& bucket : layout_.all()) reducer_.gather(bucket, runtime_.gather());
     runtime_.synchronize();
+}
+
+double UpdatePipeline::count_nonfinite() {
+    runtime_.synchronize();
+    Stream& stream = runtime_.gather();
+    const auto buckets = static_cast<int64_t>(layout_.all().size());
+    const Buffer memory(runtime_.device(), "values that are not finite", MemoryCategory::workspace,
+                        buckets * size_of(DType::f32));
+    for (const Bucket& bucket : layout_.all()) {
+        const Tensor masters = parameters_.master_shard(bucket);
+        if (masters.numel() == 0) continue;
+        const Tensor count = memory.tensor(DType::f32, {1}, bucket.id * size_of(DType::f32));
+        runtime_.ops().count_nonfinite({.out = count, .x = masters}, stream);
+    }
+    std::vector<float> counts(static_cast<size_t>(buckets));
+    runtime_.device().copy(counts.data(), memory.data(), memory.bytes(), stream);
+    stream.synchronize();
+    return std::accumulate(counts.begin(), counts.end(), 0.0);
 }
 
 double UpdatePipeline::count_nonfinite(const Parameter& p) {
