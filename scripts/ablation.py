@@ -88,7 +88,7 @@ def summaries(folder: Path, seeds: list[int]) -> dict[int, dict]:
         path = folder / f"seed={seed}" / "summary.json"
         if path.is_file():
             summary = json.loads(path.read_text())
-            if summary["status"] == "done":
+            if summary["status"] == "done" and summary["val_loss"] is not None:
                 found[seed] = summary
     return found
 

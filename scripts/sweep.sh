@@ -194,8 +194,9 @@ load() {
 # ---- what is done already
 
 code_of() { cat "$folder/$1.exit" 2>/dev/null; }
+has_no_loss() { grep -q '"val_loss": null' "$folder/$1/summary.json" 2>/dev/null; } # not a number; older programs call that done
 is_done() {
-    grep -q '"status": "done"' "$folder/$1/summary.json" 2>/dev/null || return 1
+    if has_no_loss "$1" || ! grep -q '"status": "done"' "$folder/$1/summary.json" 2>/dev/null; then return 1; fi
     case $(code_of "$1") in 0 | '') return 0 ;; *) return 1 ;; esac
 }
 is_left() { # nothing to do for this run in this call
@@ -331,7 +332,7 @@ start() { # OPTIONS...: the loaded run in a free slot; what a run that failed le
     while eval "[ -n \"\$index_$slot\" ]"; do slot=$((slot + 1)); done
     if [ -d "$folder/$run" ]; then
         saved=$(find "$folder/$run/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null)
-        if [ -n "$saved" ] && [ "$(code_of "$run")" != 4 ]; then
+        if [ -n "$saved" ] && [ "$(code_of "$run")" != 4 ] && ! has_no_loss "$run"; then
             set -- "$@" --resume auto
         else
             rm -rf "${folder:?}/${run:?}"

@@ -6,7 +6,7 @@
 measure() {
     code=$(code_of "$1") loss=- train_s=- target_s=- message=''
     case $code in
-    0) status='done' ;;
+    0) if has_no_loss "$1"; then status=diverged; else status='done'; fi ;;
     4) status=diverged ;;
     129 | 130 | 138 | 143) status=stopped ;;
     '') if is_done "$1"; then status='done'; else status=waiting; fi ;;
@@ -29,6 +29,7 @@ measure() {
     killed) message="signal $((code - 128))" ;;
     diverged | failed)
         message=$(sed -n 's/^error: //p' "$folder/$1.log" | tail -n 1)
+        [ -n "$message" ] || [ "$code" != 0 ] || message='the validation loss is not a number'
         [ -n "$message" ] || message=$(grep -a . "$folder/$1.log" | tail -n 1)
         message=$(printf '%s' "${message:-it printed nothing}" | tr '\t' ' ')
         ;;

@@ -54,7 +54,12 @@ class Run:
 
     @property
     def status(self) -> str:
-        return self.summary["status"] if self.summary else "unfinished"
+        if not self.summary:
+            return "unfinished"
+        # Older builds end a run as done whose last loss is not a number.
+        if self.summary["status"] == "done" and self.validations and self.val_loss is None:
+            return "diverged"
+        return self.summary["status"]
 
     @property
     def finished(self) -> bool:

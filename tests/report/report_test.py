@@ -191,6 +191,16 @@ class ReportTest(unittest.TestCase):
         training = Page(self.work / "gap.html").figures["loss-time"]["data"][0]
         self.assertEqual([i for i, loss in enumerate(training["y"]) if loss is None], [3])
 
+    def test_a_last_loss_that_is_not_finite_is_a_divergence(self):
+        run = copy_run(self.logs / "narrow-s1", "../nan/nan")
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        self.assertIn('"event":"val"', lines[-1])
+        lines[-1] = re.sub(r'("loss":)[^,]*', r"\1null", lines[-1])
+        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        done = report(run, "--out", self.work / "nan.html")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(Page(self.work / "nan.html").tables["runs"][0][2], "diverged")
+
     def test_equal_seeds_and_other_machines_are_pointed_out(self):
         twin = copy_run(self.logs / "narrow-s1", "../twins/first")
         copy_run(twin, "second")

@@ -106,6 +106,18 @@ expect 1 "1 of 6 runs are done" failing --keep-failed
 expect 1 "3 of 6 runs are done" failing
 [ "$(column failing status)" = "done done done failed failed diverged " ] || fail "status after repeating: $(column failing status)"
 
+# A program that ends with 0 and without a loss, as older ones do after a NaN.
+cat >nan <<J
+#!/bin/sh
+"$speedrun" "\$@" || exit
+sed -i 's/"val_loss": [^,]*/"val_loss": null/' logs/nan/*/summary.json
+J
+chmod +x nan
+for turn in first second; do
+    expect 1 "1/1. steps=3: diverged: the validation loss is not a number" sweep tiny.json schedule.steps=3 --name nan --speedrun ./nan
+    [ "$(column nan status)" = "diverged " ] || fail "$turn: a run without a loss counts as $(column nan status)"
+done
+
 # A run that is killed; the next one goes on.
 cat >noted <<J
 #!/bin/sh

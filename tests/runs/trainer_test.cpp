@@ -83,6 +83,45 @@ TEST_F(TrainerTest, DivergenceNamesStepAndParameter) {
     EXPECT_EQ(Json::parse(file)["status"], "diverged");
 }
 
+// A number that is not one, in a parameter that no step's loss depends on: only a look at the parameters finds it.
+void spoil_unused_row(Trainer& trainer, const Config& config) {
+    StepRunner& runner = trainer.runner();
+    std::vector<std::vector<float>> values;
+    for (const Parameter& p : runner.table().all()) {
+        values.emplace_back(static_cast<size_t>(p.whole_numel()));
+        runner.read_master(p, values.back().data());
+        if (p.name == "embed.weight")
+            values.back()[static_cast<size_t>(config.model.padded_vocab_size() - 1) * config.model.model_dim] = NAN;
+    }
+    runner.assign(values);
+}
+
+TEST_F(TrainerTest, ParametersThatAreNotFiniteAtTheEndAreADivergence) {
+    for (const char* precision : {"f32", "bf16"}) {
+        const Config c = config({"schedule.steps=5", "checkpoint.every=2", "model.vocab_size=33",
+                                 "model.norm_embedding=false", std::string("precision=") + precision});
+        Runtime runtime(runtime_options(c));
+        RunFolder run_folder((folder_ / "logs").string(), precision);
+        Trainer trainer(c, runtime, {}, run_folder, {.quiet = true});
+        spoil_unused_row(trainer, c);
+        try {
+            trainer.run();
+            FAIL() << "not noticed";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::diverged);
+            EXPECT_NE(std::string(error.what())
+                          .find("diverged in step 4: first bad parameter: embed.weight (1 of 2048 values"),
+                      std::string::npos)
+                << error.what();
+        }
+        std::ifstream file(folder_ / "logs" / precision / "summary.json");
+        EXPECT_EQ(Json::parse(file)["status"], "diverged");
+        EXPECT_TRUE(list_checkpoints((folder_ / "logs" / precision).string()).empty()) << "one that cannot go on";
+        EXPECT_NE(trainer.problem().find("master/embed.weight holds numbers that are not finite"), std::string::npos)
+            << trainer.problem();
+    }
+}
+
 TEST_F(TrainerTest, ClippingBoundsTheUpdateNotTheLoggedNorm) {
     run(config({"schedule.steps=2"}), "free");
     run(config({"schedule.steps=2", "optimizers.clip=0.001"}), "clipped");

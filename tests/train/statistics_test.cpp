@@ -81,6 +81,9 @@ TEST(RunMetricsTest, ReadsTheResultAndRefusesWhatIsNoRun) {
                  [] { read_metrics(step_line(0, 9) + step_line(1, -5), "m"); });
     expect_error(ExitCode::data, {"m: line 2", "step 0 after step 0"},
                  [] { read_metrics(step_line(0, 1) + step_line(0, 2), "m"); });
+    const std::string nan = metrics_of(std::nan(""), 10);
+    EXPECT_FALSE(read_metrics(nan, "m").validated_at_end) << "a validation that is not a number";
+    EXPECT_LT(read_metrics(nan, "m").validations.size(), metrics.validations.size());
     expect_error(ExitCode::data, {"m: line 1", "array"}, [] { read_metrics("[]\n", "m"); });
 }
 

@@ -43,11 +43,11 @@ constexpr const char* kVocabSize = "tokens of the tokenizer; matrices are padded
 constexpr const char* kInitScale = "factor of the initial deviation of weights";
 constexpr Limits kModelDims{8, 65536}, kVocabSizes{2, 65536}, kInitScales{0, 100};
 
-// Logits are divided by it: an f32 below 1e-38 would make them no numbers.
+// Logits or gradients are divided by it: an f32 below 1e-38 would make them infinite.
 void check_divisor(const char* key, double value) {
     constexpr double kLeast = 1e-6;
     if (value > 0 && value < kLeast)
-        throw_usage("{} is {}: set it to 0, which turns it off, or to {} or more", key, value, kLeast);
+        throw_usage("{} is {}: set it to 0, which leaves it out, or to {} or more", key, value, kLeast);
 }
 
 }  // namespace
@@ -126,6 +126,7 @@ void ModelConfig::validate() const {
     if (preset == Family::none) {
         check_divisor("model.head.softcap", parts.head.softcap);
         check_divisor("model.head.logit_scale", parts.head.logit_scale);
+        check_divisor("model.loss.gradient_divisor", parts.loss.gradient_divisor);
         return parts.validate(model_dim);
     }
     check_divisor("model.logit_softcap", logit_softcap);

@@ -1,6 +1,7 @@
 #include "train/records/run_metrics.h"
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 
 #include "data/json_text.h"
@@ -24,13 +25,15 @@ void add_line(const SortedJson& line, bool gaps, RunMetrics& metrics) {
     // Steps are timed by the device and segments by the host: against each other they may differ by
     // microseconds.
     if (!(train_ms >= 0)) throw JsonError(fmt::format("train_ms is {}", train_ms));
-    const double loss = event == "val" ? value_of(line, &Validation::loss) : 0;
+    std::optional<double> loss;  // of a validation; none: the run has diverged
+    if (event == "val" && !line.at(field_of(&Validation::loss).key).is_null())
+        loss = value_of(line, &Validation::loss);
     metrics.train_ms = train_ms;
     if (gaps && event == "val" && step > metrics.steps) metrics.steps = step;
-    metrics.validated_at_end = event == "val" && step == metrics.steps;
+    metrics.validated_at_end = event == "val" && step == metrics.steps && loss;
     if (event == "val") {
         if (step != metrics.steps) throw_data("validation at step {} after {} steps", step, metrics.steps);
-        metrics.validations.push_back({.step = step, .loss = loss, .train_ms = train_ms});
+        if (loss) metrics.validations.push_back({.step = step, .loss = *loss, .train_ms = train_ms});
     } else {
         if (step < metrics.steps) throw_data("step {} after step {}", step, metrics.steps - 1);
         metrics.steps = step + 1;

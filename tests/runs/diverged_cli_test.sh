@@ -1,0 +1,51 @@
+#!/bin/sh
+# Weights that are not finite: exit 4 and the parameter's name from every command that reads them. Usage:
+# diverged_cli_test.sh SPEEDRUN
+set -u
+speedrun=$(realpath "$1")
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+. "$here/../expect.sh"
+. "$here/tiny_run.sh"
+expect 0 train "$speedrun" prepare --input text.txt --tokenizer bytes --out tiny --val-every 10 --document-marker '%%'
+
+# Numbers at the edge are refused before anything is trained.
+group=optimizers.groups.1
+for set in $group.beta1=1 $group.beta2=1 $group.epsilon=0 $group.epsilon=1e-300 $group.beta1=0.99999999 $group.lr=1e999 $group.lr=nan \
+    optimizers.groups.0.momentum=1 optimizers.groups.0.polar_epsilon=0 model.logit_softcap=1e-45; do
+    expect 2 "${set%=*}\|${set##*.}\|groups\[" "$speedrun" train tiny.json --name refused --set "$set"
+    [ ! -e logs/refused ] || fail "$set: a folder is left"
+done
+
+# A run whose loss grows without bounds ends as diverged, whichever step is the last.
+for steps in 1 2 3 4 5 6 7 8; do
+    "$speedrun" train tiny.json --name "wild$steps" --quiet --set schedule.steps=$steps --set $group.lr=1000 --set $group.weight_decay=1000 >out 2>&1
+    code=$?
+    status=$(sed -n 's/.*"status": "\([a-z]*\)".*/\1/p' "logs/wild$steps/summary.json")
+    loss=$(sed -n 's/.*"val_loss": \([^,]*\).*/\1/p' "logs/wild$steps/summary.json")
+    case $code,$status,$loss in
+    0,done,[0-9]*) ;;
+    4,diverged,*) ;;
+    *) fail "$steps steps: exit $code, status $status, loss $loss" ;;
+    esac
+    [ $code -ne 4 ] || [ ! -e "logs/wild$steps/checkpoints/final" ] || fail "$steps steps: weights of a diverged run are called final"
+done
+[ "$code" -eq 4 ] || fail "8 steps that grow a million times each did not diverge"
+
+# NaN and infinity in final weights.
+expect 0 done "$speedrun" train tiny.json --name good --quiet --set schedule.steps=2
+for value in 0000c07f 0000807f; do # little-endian f32: NaN, infinity
+    rm -rf logs/bad
+    cp -r logs/good logs/bad
+    weights=logs/bad/checkpoints/final/model.safetensors
+    printf '%b' "$(printf '%s' "$value" | sed 's/../\\0x&/g; s/0x/x/g; s/\\0x/\\x/g')" >word
+    printf '%b' "$(echo $value | sed 's/\(..\)/\\0\1/g')" >/dev/null
+    size=$(wc -c <$weights)
+    dd if=word of=$weights bs=1 seek=$((size - 4)) conv=notrunc 2>/dev/null
+    for command in 'eval logs/bad' 'sample logs/bad --prompt the --tokens 3'; do
+        # shellcheck disable=SC2086
+        expect 4 "logs/bad: the run has diverged: first bad parameter: .*(1 of [0-9]* values are not finite)" "$speedrun" $command
+    done
+done
+expect 0 'validation loss' "$speedrun" eval logs/good
+expect 2 'temperature nan' "$speedrun" sample logs/good --temperature nan
+exit $failures
