@@ -33,12 +33,11 @@ done
 
 # NaN and infinity in final weights.
 expect 0 done "$speedrun" train tiny.json --name good --quiet --set schedule.steps=2
-for value in 0000c07f 0000807f; do # little-endian f32: NaN, infinity
+for value in '\000\000\300\177' '\000\000\200\177'; do # little-endian f32: NaN, infinity
     rm -rf logs/bad
     cp -r logs/good logs/bad
     weights=logs/bad/checkpoints/final/model.safetensors
-    printf '%b' "$(printf '%s' "$value" | sed 's/../\\0x&/g; s/0x/x/g; s/\\0x/\\x/g')" >word
-    printf '%b' "$(echo $value | sed 's/\(..\)/\\0\1/g')" >/dev/null
+    printf '%b' "$value" >word
     size=$(wc -c <$weights)
     dd if=word of=$weights bs=1 seek=$((size - 4)) conv=notrunc 2>/dev/null
     for command in 'eval logs/bad' 'sample logs/bad --prompt the --tokens 3'; do

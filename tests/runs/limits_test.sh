@@ -51,10 +51,15 @@ done
 before=''
 
 # `ulimit -u` counts for other users than root.
-if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+if [ "$(id -u)" = 0 ] && command -v setpriv prlimit >/dev/null; then
     chmod -R a+rwX "$work"
     cp "$speedrun" program && chmod a+rx program
-    as_nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups sh "$work/under" -u "$@"; }
+    # as_nobody TASKS COMMAND...
+    as_nobody() {
+        tasks=$1
+        shift
+        setpriv --reuid 65534 --regid 65534 --clear-groups prlimit --nproc="$tasks" "$@"
+    }
     if as_nobody 1000 ./program --version >/dev/null 2>&1; then
         for tasks in 10 14 20; do
             expect 2 "cannot start a thread (worker .* of 32): .*of $tasks processes and threads are left (ulimit -u).*threads=1" \
