@@ -38,7 +38,7 @@ std::optional<int64_t> amount_in(const fs::path& file) {
     return value;
 }
 
-// Of a file with lines "key number".
+// Value of a key in a file with lines "key number".
 std::optional<int64_t> amount_in(const fs::path& file, const std::string& key) {
     std::ifstream stream(file);
     for (std::string line; std::getline(stream, line);) {

@@ -21,7 +21,7 @@ struct AmountLimit {
     std::string source;  // file, or setting of the shell, that sets the limit
 };
 
-// Of the process's own group and the groups that contain it, each limit is the tightest one; nothing: no limit.
+// Each limit is the tightest one of the process's own group and of the groups that contain it; nothing: no limit.
 struct ControlGroup {
     std::optional<CoreLimit> cores;
     std::optional<AmountLimit> memory;

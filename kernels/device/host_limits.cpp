@@ -81,7 +81,7 @@ int usable_cores() {
     return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));  // more cores than a cpu_set_t has
 }
 
-// Of streams, prefetcher, checkpoints, watch over other ranks, and of MPI or CUDA.
+// Threads for streams, prefetcher, checkpoints, watch over other ranks, MPI and CUDA.
 constexpr int64_t kOtherThreads = 12;
 
 int threads_of_limit(const CoreLimit& limit, int ranks) {

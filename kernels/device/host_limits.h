@@ -9,27 +9,27 @@
 namespace speedrun {
 
 struct HostThreads {
-    int cores = 1;                     // that the process may run on (affinity)
-    std::optional<CoreLimit> limit;    // of its control group
-    std::optional<AmountLimit> tasks;  // of its control group and `ulimit -u`
+    int cores = 1;                     // in the affinity mask
+    std::optional<CoreLimit> limit;    // control group
+    std::optional<AmountLimit> tasks;  // control group and `ulimit -u`
 };
 
 // Read by the first call.
 const HostThreads& host_threads();
 
-// Threads for the loops of each of `ranks` processes that share the limits, at least 1: as many as there are cores,
-// fewer where a limit is lower. Leaves tasks for the threads that a run has besides.
+// Threads for the loops of each of `ranks` processes that share the limits, at least 1: the number of cores, or a lower
+// limit. Leaves tasks for the other threads of a run.
 int threads_within(const HostThreads& host, int ranks = 1);
 
 // The value of OMP_NUM_THREADS, saturated; nothing: unset, or no number above 0.
 std::optional<int> omp_num_threads();
 
-// Which limit holds so many threads below the number of cores, or is exceeded by them; empty: none.
+// Text with the limit that `threads` reach or exceed; empty: only the number of cores limits them.
 std::string threads_note(const HostThreads& host, int threads);
 
 struct HostMemory {
     int64_t available = -1;            // bytes; -1: not known
-    std::optional<AmountLimit> limit;  // that leaves less than the machine has available
+    std::optional<AmountLimit> limit;  // lower than the memory that the machine has available
 };
 
 HostMemory host_memory();

@@ -137,9 +137,9 @@ TEST_F(ControlGroupTest, Version1SumsUpWhereTheHierarchyCounts) {
 }
 
 TEST_F(ControlGroupTest, Namespaces) {
-    version_2("/");  // of its own
+    version_2("/");  // own namespace
     put("sys/fs/cgroup/cpu.max", "100000 100000\n");
-    put("sys/fs/cgroup/job/cpu.max", "10000 100000\n");  // of another container
+    put("sys/fs/cgroup/job/cpu.max", "10000 100000\n");  // another container
     put("sys/fs/cpu.max", "10000 100000\n");             // not a group
     EXPECT_EQ(read().cores->cores, 1);
     version_2("/../../other", "/");

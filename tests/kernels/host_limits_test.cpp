@@ -22,7 +22,7 @@ TEST(HostLimitsTest, ThreadsAreAsManyAsTheTightestLimit) {
     EXPECT_EQ(threads_within(host(8, 0.01)), 1);
     EXPECT_EQ(threads_within(host(8, 64)), 8);
     EXPECT_EQ(threads_within(host(8, 0, 1000)), 8);
-    EXPECT_EQ(threads_within(host(8, 0, 16)), 4);  // of which streams, prefetcher and others need some
+    EXPECT_EQ(threads_within(host(8, 0, 16)), 4);  // streams, prefetcher and others need some
     EXPECT_EQ(threads_within(host(8, 0, 0)), 1);
     EXPECT_EQ(threads_within(host(8, 2, 15)), 2);
     EXPECT_EQ(threads_within(host(1, 1e300, int64_t{1} << 59)), 1);
@@ -57,7 +57,7 @@ TEST(HostLimitsTest, OmpNumThreads) {
     };
     EXPECT_EQ(of("3"), 3);
     EXPECT_EQ(of(" 2"), 2);
-    EXPECT_EQ(of("4,2"), 4);  // of nested loops, the outermost
+    EXPECT_EQ(of("4,2"), 4);  // nested loops: the outermost counts
     EXPECT_EQ(of("1000000"), 1000000);
     for (const char* text : {"2147483648", "99999999999", "99999999999999999999999999"})
         EXPECT_EQ(of(text), 1000000);

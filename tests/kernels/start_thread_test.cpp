@@ -18,7 +18,7 @@ std::atomic<int> threads_left{-1};  // -1: no limit
 
 }  // namespace
 
-// In place of libc's: refuses after so many threads.
+// Replaces the function of libc: returns EAGAIN after `threads_left` threads.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
                               void* argument) {
     if (threads_left >= 0 && threads_left-- == 0) {
@@ -32,7 +32,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
 namespace speedrun::testing {
 namespace start_thread_test {
 
-// The message of the usage error that `start` throws where only so many threads can be started.
+// Returns the message of the usage error that `start` throws if only `threads` threads can start.
 template <class Start>
 std::string refused_after(int threads, Start&& start) {
     threads_left = threads;
@@ -63,7 +63,7 @@ TEST(StartThreadTest, TheErrorNamesThreadLimitsAndCure) {
     EXPECT_NE(text.find("threads=1"), std::string::npos) << text;
 }
 
-// Those that did start are ended and joined.
+// Threads that did start are ended and joined.
 TEST(StartThreadTest, ATeamOfWhichOneCannotStart) {
     for (const int started : {0, 1, 5}) {
         const std::string text = refused_after(started, [] { cpu::Team team(8); });

@@ -14,7 +14,7 @@ std::string host_name();  // of the machine that this process runs on
 struct CoreSet {
     std::string host;
     std::vector<int> cores;  // ascending
-    double limit = 0;        // of the process's control group, in cores; 0: none
+    double limit = 0;        // CPU limit of the control group, in cores; 0: none
     int64_t tasks = -1;      // processes and threads that the limits leave; -1: no limit
 };
 CoreSet available_cores();

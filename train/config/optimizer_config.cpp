@@ -14,8 +14,8 @@ constexpr double kLeastBf16Decay = 1.0 / 256;
 // Below, an f32's reciprocal could be infinite, and a matrix of zeros no number.
 constexpr double kLeastEpsilon = 1e-30;
 
-// Of a running mean: the factor of its old value in a step. With 1 it never moves and cannot be corrected for its start;
-// an f32 closer to 1 is 1.
+// The factor of the old value of a running mean in a step. With 1 the mean never moves, and its bias correction divides by
+// 0. An f32 closer to 1 is 1.
 constexpr Limits kDecays{0, 0.999999};
 
 }  // namespace

@@ -19,7 +19,7 @@ inline constexpr double kMiB = 1024.0 * 1024.0;
 struct MemoryPlan {
     std::string table;  // of the device's memory of one rank, by category
     int64_t bytes = 0;
-    // Beside these, of the host's memory: snapshots of checkpoints, final weights, batches, the program.
+    // Bytes of host memory: snapshots of checkpoints, final weights, batches, the program.
     int64_t host_bytes = 0;
     BusiestStep busiest_step;           // in the memory of activations and their gradients
     std::vector<StepWork> work;         // of a step, by stage
@@ -27,7 +27,7 @@ struct MemoryPlan {
     DeviceKind device = DeviceKind::cpu;
     DType real = DType::f32;
 
-    // Of the device's memory; on a CPU all of it is the host's.
+    // Bytes of the device's memory; a CPU has all of it on the host.
     int64_t needed() const { return bytes + (device == DeviceKind::cpu ? host_bytes : 0); }
 };
 
