@@ -24,6 +24,18 @@ TEST(HostCoresTest, CoresAreShared) {
     EXPECT_EQ(share_of_cores({{"a", {}}}, 0), 1);
 }
 
+// Limits of control groups and of the shell are shared like cores.
+TEST(HostCoresTest, LimitsAreShared) {
+    const std::vector<int> cores{0, 1, 2, 3, 4, 5, 6, 7};
+    const CoreSet limited{"a", cores, 2.5}, few{"a", cores, 0, 30}, elsewhere{"b", cores};
+    EXPECT_EQ(share_of_cores({limited}, 0), 3);
+    EXPECT_EQ(share_of_cores({limited, limited}, 0), 1);
+    EXPECT_EQ(share_of_cores({limited, elsewhere}, 0), 3);
+    EXPECT_EQ(share_of_cores({limited, elsewhere}, 1), 8);
+    EXPECT_EQ(share_of_cores({few}, 0), 8);
+    EXPECT_EQ(share_of_cores({few, few}, 1), 3);  // 15 tasks each, 12 of them for other threads than loops
+}
+
 TEST(HostCoresTest, ThisProcessHasCores) {
     EXPECT_FALSE(available_cores().host.empty());
     EXPECT_FALSE(available_cores().cores.empty());
