@@ -1,6 +1,9 @@
 // What verify finds in a record whose runs are forged, and whose hashes and figures are made to fit.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <random>
+
 #include "tests/train/forged_record.h"
 #include "train/records/commit_times.h"
 #include "train/records/timeline_checks.h"
@@ -219,6 +222,25 @@ const std::vector<Case> cases = {
              copy[i]["train_ms"] = now;
          }
      }},
+    {"ACopyWithNoise", "two seeds, but their losses vary together",
+     [](Forgery& f) {
+         auto& copy = f.lines.at("candidate-seed2");
+         std::mt19937 random(1);
+         std::normal_distribution<double> noise(0, 0.005);
+         for (size_t i = 0; i < copy.size(); ++i)
+             copy[i]["loss"] = first(f)[i]["loss"].get<double>() + noise(random);
+     }},
+    {"RunsOfACandidateAreSwapped", "one seed and the same batches, but their losses do not vary together",
+     [](Forgery& f) { std::swap(first(f), f.lines.at("candidate-seed2")); }},
+    {"LossesAreMade", "one seed and the same batches, but their losses do not vary together",
+     [](Forgery& f) {
+         std::mt19937 random(1);
+         std::normal_distribution<double> noise(0, 0.04);
+         for (MetricsLine& line : first(f)) {
+             if (line["event"] == "step")
+                 line["loss"] = 1.13 + 4 * std::exp(-line["step"].get<double>() / 20) + noise(random);
+         }
+     }},
     {"TwoRunsEndWithOneLoss", "both have the validation loss",
      [](Forgery& f) { first(f).back()["loss"] = f.lines.at("candidate-seed2").back()["loss"]; }},
     {"RunsOfAnotherRecord", "to the digit as candidate-seed1.jsonl.gz of ",
@@ -277,6 +299,20 @@ const std::vector<Case> cases = {
     {"NoHash", "binary_sha256: 'abc'", [](Forgery& f) { f.record.binary_sha256 = "abc"; }},
     {"NoCommit", "git_sha: 'main' is no commit's name", [](Forgery& f) { f.record.git_sha = "main"; }},
     {"CommitOfZeros", "git_sha: '0000", [](Forgery& f) { f.record.git_sha = std::string(40, '0'); }},
+    {"MoreThreadsThanCores", "hardware.ranks: 'bf16 on 8 threads, amx_bf16', config.threads is 0 on 2 cores",
+     [](Forgery& f) {
+         MetricsLine hardware = MetricsLine::parse(f.record.hardware);
+         hardware["ranks"][0]["device"] = "bf16 on 8 threads, amx_bf16";
+         f.record.hardware = hardware.dump();
+     }},
+    {"AKeyOfTheBaselineIsLeftOut", "baseline.config.model.window: ",
+     [](Forgery& f) {
+         MetricsLine config = MetricsLine::parse(f.record.baseline->config);
+         config["model"].erase("window");
+         f.record.baseline->config = config.dump();
+     }},
+    {"AKeyOfTheBaselineIsAdded", "baseline.config.cuda.dependent_launch: true, in",
+     [](Forgery& f) { f.set("/cuda/dependent_launch", true, false, true); }},
     {"AnotherLevel", "hardware.cpu.isa: avx9, not one of the processor's",
      [](Forgery& f) {
          MetricsLine hardware = MetricsLine::parse(f.record.hardware);

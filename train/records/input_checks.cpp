@@ -9,6 +9,10 @@
 #include <limits>
 #include <regex>
 
+#include "data/json_text.h"
+#include "train/config/config_json.h"
+#include "train/config/config_keys.h"
+
 namespace speedrun {
 
 namespace {
@@ -78,6 +82,45 @@ std::vector<std::string> config_problems(const std::string& name, const Config& 
         problems.push_back(
             fmt::format("{}.model.init_from: starts from the weights in '{}'", name, config.model.init_from));
     if (config.parallel.simulates()) problems.push_back(name + ".parallel: a simulated network");
+    return problems;
+}
+
+std::string threads_problem(const Config& config, const Record& record) {
+    static const std::regex with_threads(".* on ([0-9]+) threads?(, .*)?");
+    const auto hardware = parse_json<nlohmann::ordered_json>(record.hardware);
+    for (const auto& rank : hardware.value("ranks", nlohmann::ordered_json::array())) {
+        const std::string device = rank.value("device", "");
+        std::smatch match;
+        if (!std::regex_match(device, match, with_threads)) continue;
+        const int64_t threads = std::strtoll(match[1].str().c_str(), nullptr, 10),
+                      cores = record.hardware_class.cores;
+        if (config.threads > 0 ? threads != config.threads : cores > 0 && threads > cores)
+            return fmt::format("hardware.ranks: '{}', config.threads is {} on {} cores", device,
+                               config.threads, cores);
+    }
+    return "";
+}
+
+std::vector<std::string> baseline_problems(const std::string& config, const std::string& predecessor,
+                                           const std::string& origin) {
+    const auto whole = [](const std::string& text) {
+        return config_to_json(parse_config(text, "config", {}));
+    };
+    const auto ours = flat_keys(whole(config)), theirs = flat_keys(whole(predecessor));
+    std::vector<std::string> problems;
+    for (const KeyDifference& d : key_differences(predecessor, config)) {
+        if (d.key == "seed") continue;
+        const auto before = theirs.find(d.key), after = ours.find(d.key);
+        const bool both = d.before != "nothing" && d.after != "nothing";
+        if (!both && before != theirs.end() && after != ours.end() && before->second == after->second)
+            continue;
+        // 0 by now, which stands for what it was on the CPU.
+        if (!both && (before == theirs.end() || after == ours.end() || d.key == "memory.logits_at_once"))
+            continue;
+        problems.push_back(fmt::format("baseline.config.{}: {}, in {} it is {}", d.key,
+                                       both ? d.after : after->second, origin,
+                                       both ? d.before : before->second));
+    }
     return problems;
 }
 

@@ -14,6 +14,14 @@ namespace speedrun {
 std::vector<std::string> config_problems(const std::string& name, const Config& config, const Record& record,
                                          const Track& track);
 
+// The ranks of the candidate's runs used as many threads as its config asks for.
+std::string threads_problem(const Config& config, const Record& record);
+
+// Keys, with both values, in which a baseline's config differs from that of the record that it names. Configs of two builds
+// have other keys: one that lacks a key has its default. The seed may differ.
+std::vector<std::string> baseline_problems(const std::string& config, const std::string& predecessor,
+                                           const std::string& origin);
+
 // The record's shards have the track's names and sizes.
 std::vector<std::string> shard_problems(const Record& record, const Track& track);
 

@@ -9,6 +9,7 @@
 
 #include "kernels/device/error.h"
 #include "train/config/config_json.h"
+#include "train/records/batch_checks.h"
 #include "train/records/commit_times.h"
 #include "train/records/input_checks.h"
 #include "train/records/record_folder.h"
@@ -49,7 +50,9 @@ class RecordChecks {
         if (!problem.empty()) problems_.push_back(name + ": " + problem);
     }
     void add_all(const std::vector<std::string>& problems) {
-        problems_.insert(problems_.end(), problems.begin(), problems.end());
+        for (const std::string& problem : problems) {
+            if (!problem.empty()) problems_.push_back(problem);
+        }
     }
 
     // Options that no build knows any more would leave the runs unchecked, so a config has to be readable.
@@ -57,6 +60,7 @@ class RecordChecks {
         try {
             const Config config = configs_.emplace(side, parse_config(text, name, {})).first->second;
             add_all(config_problems(name, config, record_, track_));
+            if (side == kCandidate) add_all({threads_problem(config, record_)});
         } catch (const Error& error) {
             problems_.push_back(error.what());
         }
@@ -137,12 +141,18 @@ class RecordChecks {
     }
 
     void check_copies() {
+        const std::string& other = record_.baseline ? record_.baseline->config : record_.config;
+        const bool drawn_by_seed = draws_by_seed(record_.config) && draws_by_seed(other);
+        const bool one_order = same_batches(record_.config, other);
         for (size_t i = 0; i < lines_.size(); ++i) {
             for (size_t j = 0; j < i; ++j) {
                 const RecordRun &a = record_.runs[i], &b = record_.runs[j];
                 if (!a.done() || !b.done()) continue;
-                add(a.file + ", " + b.file,
-                    copy_problem(lines_[i], lines_[j], a.side != b.side && a.seed == b.seed));
+                const bool pair = a.side != b.side && a.seed == b.seed;
+                std::string problem = copy_problem(lines_[i], lines_[j], pair);
+                if (problem.empty() && (pair ? one_order : drawn_by_seed))
+                    problem = batches_problem(lines_[i], lines_[j], pair);
+                add(a.file + ", " + b.file, problem);
             }
         }
     }

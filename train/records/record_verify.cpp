@@ -9,6 +9,7 @@
 
 #include "data/dataset.h"
 #include "kernels/device/error.h"
+#include "train/records/input_checks.h"
 #include "train/records/record_checks.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"
@@ -109,12 +110,8 @@ void check_baseline(const fs::path& folder, const Record& record, std::vector<st
         return problems.push_back("baseline.record: there is no record " + there.string());
     const std::string path = (there / "record.json").string();
     const Record predecessor = record_from_json(read_text_file(path), path);
-    for (const KeyDifference& d : key_differences(predecessor.config, record.baseline->config)) {
-        // A build with more options resolves more keys.
-        if (d.key == "seed" || d.before == "nothing" || d.after == "nothing") continue;
-        problems.push_back(
-            fmt::format("baseline.config.{}: {}, in {} it is {}", d.key, d.after, path, d.before));
-    }
+    for (std::string& problem : baseline_problems(record.baseline->config, predecessor.config, path))
+        problems.push_back(std::move(problem));
 }
 
 // It lies on the board on which this record was made to lead.

@@ -118,6 +118,10 @@ void check_program(const std::string& name, const std::string& git_sha, const st
         problems.push_back(fmt::format("{}binary_sha256: '{}' is no SHA-256 of a file", name, binary_sha256));
 }
 
+std::string build_type(const std::string& build) {
+    return parse_json<Json>(build).value("type", "");
+}
+
 void check_machine(const Record& record, std::vector<std::string>& problems) {
     static const std::regex with_level("(.*) on ([0-9]+) threads, ([a-z0-9_]+)");
     const Json hardware = parse_json<Json>(record.hardware), build = parse_json<Json>(record.build);
@@ -178,6 +182,10 @@ std::vector<std::string> program_problems(const Record& record) {
         if (other.binary_sha256 == record.binary_sha256)
             problems.push_back(fmt::format("baseline.program.binary_sha256: {} is the candidate's program",
                                            other.binary_sha256));
+        const std::string ours = build_type(record.build), theirs = build_type(other.build);
+        if (ours != theirs)
+            problems.push_back(
+                fmt::format("baseline.program.build.type: {}, the candidate's is {}", theirs, ours));
     }
     check_machine(record, problems);
     return problems;
