@@ -132,27 +132,42 @@ def _put_in_order(collection: Collection) -> None:
     collection.runs = [run for run in collection.runs if any(run is kept for kept in unique.values())]
 
 
+def _add(collection: Collection, path: Path) -> None:
+    """Throws UsageError for a path that has neither run nor record."""
+    if not path.exists():
+        raise UsageError(f"{path}: no such folder")
+    if not path.is_dir():
+        raise UsageError(f"{path}: is no folder; a run's folder, a folder of runs, or records/<track> is expected")
+    if (path / "record.json").exists() or is_run_folder(path):
+        _add_readable(collection, path)
+        return
+    inner = [f for f in _folders_in(path) if (f / "record.json").exists() or is_run_folder(f)]
+    if (path / "track.json").exists():
+        if not inner:
+            raise UsageError(f"{path}: this track has no record yet")
+        collection.track = read_json(path / "track.json")
+    elif not inner:
+        raise UsageError(f"{path}: no run in it (config.json, metrics.jsonl) and no record (record.json)")
+    for folder in inner:
+        _add_readable(collection, folder)
+
+
 def collect(paths: list[Path]) -> Collection:
-    """Each path: a run folder, a record folder, a track, or a folder of runs such as logs. Throws UsageError for a path
-    that is none of them, DataError if nothing could be read."""
+    """Each path: a run folder, a record folder, a track, or a folder of runs such as logs. A path that is none of them is listed
+    among the problems, since patterns like logs/* match files too. Throws UsageError if all are none of them, or a path does not
+    exist, and DataError if nothing could be read."""
     collection = Collection([], [], [])
+    others: list[UsageError] = []
     for path in paths:
-        if not path.exists():
-            raise UsageError(f"{path}: no such folder")
-        if not path.is_dir():
-            raise UsageError(f"{path}: is no folder; a run's folder, a folder of runs, or records/<track> is expected")
-        if (path / "record.json").exists() or is_run_folder(path):
-            _add_readable(collection, path)
-            continue
-        inner = [f for f in _folders_in(path) if (f / "record.json").exists() or is_run_folder(f)]
-        if (path / "track.json").exists():
-            if not inner:
-                raise UsageError(f"{path}: this track has no record yet")
-            collection.track = read_json(path / "track.json")
-        elif not inner:
-            raise UsageError(f"{path}: no run in it (config.json, metrics.jsonl) and no record (record.json)")
-        for folder in inner:
-            _add_readable(collection, folder)
+        try:
+            _add(collection, path)
+        except UsageError as error:
+            if not path.exists():
+                raise
+            others.append(error)
+    if others and len(others) == len(paths):
+        raise others[0]
+    collection.problems += [f"left out: {error}" for error in others]
     _put_in_order(collection)
     if not collection.runs:
         raise DataError("no run could be read:\n  " + "\n  ".join(collection.problems))

@@ -4,6 +4,7 @@ Usage: report_test.py SPEEDRUN [MPIEXEC]. Skipped (77) where the packages of scr
 import json
 import math
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from made_runs import copy_run, make_runs, require
+from made_runs import ROOT, copy_run, make_runs, require
 from page_reader import Page, lines_of, read, report
 
 require("plotly", "matplotlib")
@@ -182,6 +183,18 @@ class ReportTest(unittest.TestCase):
         (broken / "metrics.jsonl").write_bytes(b'\xff\n{"event": "step", "step": 1e999}\n[]\n')
         self.refused(3, "no run could be read", broken, nothing)
 
+    def test_a_pattern_that_matches_other_files_too(self):
+        logs = self.work / "pattern"
+        copy_run(self.logs / "narrow-s1", "../pattern/narrow-s1")
+        shutil.copy(ROOT / "logs" / "README.md", logs)
+        (logs / "attempts").mkdir()
+        out = self.work / "pattern.html"
+        done = report(*sorted(logs.glob("*")), "--out", out)  # as a shell expands logs/*
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("README.md: is no folder", done.stderr)
+        self.assertIn("attempts: no run in it", done.stderr)
+        self.assertEqual([row[0].strip() for row in Page(out).tables["runs"][1:]], ["narrow-s1"])
+
     def test_a_loss_that_is_not_finite_makes_a_gap(self):
         run = copy_run(self.logs / "narrow-s1", "../gap/gap")
         text = (run / "metrics.jsonl").read_text()
@@ -217,6 +230,8 @@ class ReportTest(unittest.TestCase):
         self.refused(2, "no/such: no such folder", "no/such")
         self.refused(2, "no run in it", self.work / "tiny")
         self.refused(2, "is no folder", self.work / "tiny.json")
+        self.refused(2, "is no folder", self.work / "tiny.json", ROOT / "logs" / "README.md")
+        self.refused(2, "no/such: no such folder", self.logs, "no/such")
         self.refused(2, "--speedrun no/such", self.logs, "--speedrun", "no/such")
         done = report(self.logs, "--out", self.work / "no" / "such" / "page.html")
         self.assertEqual((done.returncode, "page.html: cannot be written" in done.stderr), (2, True), done.stderr)

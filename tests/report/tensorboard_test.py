@@ -12,7 +12,7 @@ import unittest
 from datetime import datetime
 from pathlib import Path
 
-from made_runs import SCRIPTS, copy_run, make_record, make_runs, require
+from made_runs import ROOT, SCRIPTS, copy_run, make_record, make_runs, require
 
 require("tensorboard")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -117,6 +117,12 @@ class ToTensorBoardTest(unittest.TestCase):
         self.assertEqual([folder.name for folder in (self.work / "some").iterdir()], ["narrow-s2"])
         done = convert(broken, "--out", self.work / "none")
         self.assertEqual((done.returncode, "broken/metrics.jsonl:1" in done.stderr), (3, True), done.stderr)
+        readme = ROOT / "logs" / "README.md"  # matched by logs/*
+        done = convert(readme, self.logs / "narrow-s2", "--out", self.work / "pattern")
+        self.assertEqual((done.returncode, "README.md: is no folder" in done.stderr), (0, True), done.stderr)
+        self.assertEqual([folder.name for folder in (self.work / "pattern").iterdir()], ["narrow-s2"])
+        done = convert(readme, "--out", self.work / "none")
+        self.assertEqual((done.returncode, "README.md: is no folder" in done.stderr), (2, True), done.stderr)
         done = convert("no/such", "--out", self.work / "none")
         self.assertEqual((done.returncode, "no/such: no such folder" in done.stderr), (2, True), done.stderr)
         self.assertFalse((self.work / "none").exists())
