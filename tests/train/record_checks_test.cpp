@@ -1,4 +1,4 @@
-// What verify finds in a record whose runs are forged, and whose hashes and figures are made to fit.
+// Forged runs in a record whose hashes and figures are made to fit: verify names each forgery.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -134,7 +134,7 @@ const std::vector<Case> cases = {
     {"ALineLacksAFigure", "line 8: ", [](Forgery& f) { first(f)[7].erase("lr"); }},
     {"ALossIsNull", "line 8: ", [](Forgery& f) { first(f)[7]["loss"] = nullptr; }},
     {"ALossIsNegative", "line 8: loss is -1", [](Forgery& f) { first(f)[7]["loss"] = -1.0; }},
-    // What the config says of them.
+    // Config and data.
     {"LearningRateOfTheConfigIsDoubled", "line 1: lr is 0.07, the config's at step 0 is 0.14",
      [](Forgery& f) { f.set("/optimizers/groups/0/lr", 0.14, true, false); }},
     {"ScheduleOfTheConfigIsAnother", "the config's at step",
@@ -261,15 +261,15 @@ const std::vector<Case> cases = {
              rename_seed(f, kBaseline, seed, seed + 10);
          }
      }},
-    {"SeedsOfOneSide", "runs.1.seed: 1, that of the run in turns with it is 11",
+    {"SeedsOfOneSide", "runs.1.seed: 1, that of the other side's run in this round is 11",
      [](Forgery& f) { rename_seed(f, kCandidate, 1, 11); }},
-    {"ASideRunsFirst", "runs.1: baseline with order 2; sides made in turns have",
+    {"ASideRunsFirst", "runs.1: baseline with order 2; alternating sides have",
      [](Forgery& f) {
          int64_t order = 0;
          for (RecordRun& run : f.record.runs) run.order = 2 * order++;
      }},
     {"OneOrderTwice", "runs.3.order: 2 after 2", [](Forgery& f) { f.record.runs[3].order = 2; }},
-    {"RunsAreLeftOut", "sides made in turns have",
+    {"RunsAreLeftOut", "alternating sides have",
      [](Forgery& f) { f.record.runs.erase(f.record.runs.begin() + 3); }},
     // When, and by which program.
     {"BeganIn1999", "runs.0.began_utc: 1999-11-26T19:31:53Z, the attempt began on 2026-11-26",
@@ -347,7 +347,7 @@ TEST(RecordChecksTest, HonestRecordsHaveNoProblem) {
     }
 }
 
-// One of 7 steps has its line there.
+// Metrics with the line of one step in 7.
 TEST(RecordChecksTest, FindsForgeriesOfThinnedMetrics) {
     const ForgedRecord muon("2026-11-21_muon");
     const auto problems = [&](double factor) {

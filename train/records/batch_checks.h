@@ -1,4 +1,4 @@
-// What the losses of two runs say of the batches that they were trained on: a hard batch is hard for any model.
+// Compares the batches of two runs by their losses: a hard batch is hard for any model.
 #pragma once
 
 #include <optional>

@@ -13,7 +13,7 @@ namespace speedrun {
 
 namespace {
 
-// What git prints; none if it fails or is not installed.
+// Returns the output of git; none if it fails or is not installed.
 std::optional<std::string> git(const std::string& folder, std::vector<std::string> words) {
     words.insert(words.begin(), {"git", "-C", folder});
     std::vector<char*> arguments;

@@ -14,7 +14,7 @@ namespace speedrun {
 std::vector<std::string> config_problems(const std::string& name, const Config& config, const Record& record,
                                          const Track& track);
 
-// The ranks of the candidate's runs used as many threads as its config asks for.
+// The ranks of the candidate's runs used the number of threads in its config.
 std::string threads_problem(const Config& config, const Record& record);
 
 // Keys, with both values, in which a baseline's config differs from that of the record that it names. Configs of two builds

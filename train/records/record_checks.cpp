@@ -207,7 +207,7 @@ class RecordChecks {
     const Record& record_;
     const Track& track_;
     const std::vector<Lines>& lines_;
-    std::map<std::string, Config> configs_;  // by side
+    std::map<std::string, Config> configs_;  // key: side
     std::vector<std::string> problems_;
 };
 

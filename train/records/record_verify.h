@@ -14,8 +14,8 @@ struct RecordCheck {
 };
 
 // Computes everything in FOLDER/record.json again from the metrics files (losses, times, statistics, verdict,
-// hashes, changed keys) and compares; and the tables of its README. What no run tells (seeds, hardware,
-// start-up time) is covered by the hash of record.json. Never throws for what is wrong with the record.
+// hashes, changed keys) and compares; and the tables of its README. Checks that the runs can have happened
+// (record_checks.h). Never throws for what is wrong with the record.
 RecordCheck verify_record(const std::string& folder);
 
 }  // namespace speedrun

@@ -28,7 +28,7 @@ struct Expected {
     int64_t step;
 };
 
-// Lines of a run of so many steps, before thinning.
+// Lines of a run of `steps` steps, before thinning.
 std::vector<Expected> all_lines(int64_t steps, int64_t eval_every, bool done) {
     std::vector<Expected> lines;
     for (int64_t step = 0; step < steps; ++step) {

@@ -10,9 +10,9 @@ namespace speedrun {
 struct RunLine {
     int64_t number = 0;  // in the file, from 1
     bool is_step = false;
-    int64_t step = 0;  // of a validation: the number of steps before it
+    int64_t step = 0;  // from 0; a validation has the number of steps before it
     double loss = 0, train_ms = 0;
-    // Of a step.
+    // 0 in a validation.
     double grad_norm = 0, lr = 0, step_ms = 0, tokens_per_s = 0, optimizer_ms = 0;
     int64_t tokens = 0;
 };

@@ -26,7 +26,7 @@ RunMetrics read_metrics(const std::string& text, const std::string& origin);
 // missing. The last line without a newline is not yet written and no damage.
 RunMetrics read_unfinished_metrics(const std::string& text, const std::string& origin);
 
-// `every` of a record of so many runs, for a run of so many steps.
+// Returns `every` for a run of `steps` steps in a record of `num_runs` runs.
 int64_t step_lines_kept(int64_t steps, size_t num_runs);
 // The lines of every `every`-th step, of the first and the last, and all that are not of a step; unchanged.
 std::string thin_metrics(const std::string& text, int64_t every);

@@ -40,14 +40,13 @@ std::string order_problem(const Record& record) {
         const size_t round = i / 2;
         const bool is_candidate = (i % 2 == 0) == (round % 2 == 0);
         if (run.order != static_cast<int64_t>(i) || run.side != (is_candidate ? kCandidate : kBaseline))
-            return fmt::format(
-                "runs.{}: {} with order {}; sides made in turns have the {} with order {} here", i, run.side,
-                run.order, is_candidate ? kCandidate : kBaseline, i);
+            return fmt::format("runs.{}: {} with order {}; alternating sides have the {} with order {} here",
+                               i, run.side, run.order, is_candidate ? kCandidate : kBaseline, i);
         if (i % 2 == 1 && run.seed != record.runs[i - 1].seed)
-            return fmt::format("runs.{}.seed: {}, that of the run in turns with it is {}", i, run.seed,
-                               record.runs[i - 1].seed);
+            return fmt::format("runs.{}.seed: {}, that of the other side's run in this round is {}", i,
+                               run.seed, record.runs[i - 1].seed);
     }
-    if (record.baseline && record.runs.size() % 2 == 1) return "runs: the last one has none in turns with it";
+    if (record.baseline && record.runs.size() % 2 == 1) return "runs: the last round has one side only";
     return "";
 }
 

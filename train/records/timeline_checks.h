@@ -1,4 +1,4 @@
-// Whether a record's runs can have been made as it says: one after another, in turns, at that time, by that program.
+// Checks order and starts of a record's runs, and the program and machine that they name.
 #pragma once
 
 #include <cstdint>
