@@ -181,8 +181,8 @@ TEST(ExposedTimeTest, StatisticsThatNothingWaitsForAreNotExposed) {
                 EXPECT_NEAR(rank.steps[i].comm_exposed_ms, exposed[clips], kRounding);
         }
     }
-    EXPECT_GE(exposed[0], kLatency - kRounding) << "the last reduction";
-    EXPECT_NEAR(exposed[1], exposed[0] + kLatency, kRounding);
+    EXPECT_NEAR(exposed[0], 0, kRounding) << "the copy of the loss hides the last reduction";
+    EXPECT_NEAR(exposed[1], kLatency, kRounding);
 }
 
 // Waits within graphs are not timed, so that exposed communication is at most that of the trace.
@@ -212,11 +212,11 @@ double median_of(const std::vector<double>& values) {
 }
 
 // Parts add up in every step. Medians are compared in several attempts, because load on the machine disturbs both.
-TEST(ExposedTimeTest, IsNearThatOfTheTraceByTheMachinesClock) {
+TEST(ExposedTimeSleepTest, IsNearThatOfTheTrace) {
     constexpr double kNear = 0.1, kNoiseMs = 0.15;
     constexpr int kAttempts = 6;
     const std::vector<Mode> all = strategies();
-    for (size_t i = 0; i < all.size(); i += 4) {  // each number of ranks, and both kinds of clipping
+    for (size_t i = 0; i < all.size(); i += 2) {  // of each strategy: 2 and 4 ranks without clipping, 3 with it
         const Mode& mode = all[i];
         SCOPED_TRACE(::testing::PrintToString(mode));
         double worst = 0;

@@ -4,6 +4,17 @@
 
 namespace speedrun {
 
+namespace {
+
+// Returns the index of the first interval that ends after this time.
+size_t first_after(const Intervals& all, double time) {
+    const auto at =
+        std::partition_point(all.begin(), all.end(), [&](const Interval& i) { return i.end <= time; });
+    return static_cast<size_t>(at - all.begin());
+}
+
+}  // namespace
+
 Intervals united(std::vector<Interval> all) {
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
     Intervals result;
@@ -20,7 +31,9 @@ Intervals united(std::vector<Interval> all) {
 
 Intervals common(const Intervals& a, const Intervals& b) {
     Intervals result;
-    for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a.empty() || b.empty()) return result;
+    for (size_t i = first_after(a, b[0].begin), j = first_after(b, a[0].begin);
+         i < a.size() && j < b.size();) {
         const Interval both{std::max(a[i].begin, b[j].begin), std::min(a[i].end, b[j].end)};
         if (both.begin < both.end) result.push_back(both);
         a[i].end < b[j].end ? ++i : ++j;
