@@ -59,8 +59,11 @@ void operator+=(CommunicationTimes& sum, const CommunicationTimes& t) {
     sum.gather_hidden_ms += t.gather_hidden_ms;
 }
 
+// A shorter gap between two operations of compute is the launch of the second one, not a wait.
+constexpr double kLaunchMs = 0.01;
+
 struct RankSpans {
-    std::vector<Interval> compute;
+    Intervals compute;
     StreamTimes times;
     std::map<int64_t, double> begins, ends;  // ms, by step
 };
@@ -86,8 +89,11 @@ RankSpans spans_of(const Trace& trace, int rank) {
         if (span.phase != "gather") end = std::max(end, span.end_ms);
     }
     all.ends.merge(last);
+    for (Interval& i : all.compute) i.end += kLaunchMs;
+    all.compute = united(std::move(all.compute));
+    for (Interval& i : all.compute) i.end -= kLaunchMs;
     constexpr double kAlways = std::numeric_limits<double>::infinity();
-    all.times.idle = without({{-kAlways, kAlways}}, united(all.compute));
+    all.times.idle = without({{-kAlways, kAlways}}, all.compute);
     return all;
 }
 
