@@ -127,19 +127,20 @@ TEST_F(ResumeStateTest, TimeToAnotherTargetIsFoundInTheRunsValidations) {
     train(with({"record.target_loss=50"}), 1, "run");
     const std::map<int64_t, Json> made = validations("run");
     const auto loss = [&](int64_t step) { return made.at(step)["loss"].get<double>(); };
-    const auto continued = [&](const std::string& name, const Settings& settings) {
-        forget_after(name, 6);
-        train(with(settings), 1, name, "auto");
-        return summary(name)["time_to_target_ms"];
+    // Continued after step 6, the run has reached its target at the validation before this step, 0: at none.
+    const auto expect_reached = [&](double target, int64_t step) {
+        forget_after("run", 6);
+        train(with({fmt::format("record.target_loss={}", target)}), 1, "run", "auto");
+        const Json expected = step > 0 ? validations("run").at(step)["train_ms"] : Json(nullptr);
+        EXPECT_EQ(summary("run")["time_to_target_ms"], expected) << target;
     };
-    const auto time = [&](int64_t step) { return validations("run").at(step)["train_ms"]; };
     ASSERT_LT(loss(4), loss(2));
     ASSERT_LT(loss(8), loss(4));
-    EXPECT_EQ(continued("run", {fmt::format("record.target_loss={}", loss(4))}), time(4));
-    EXPECT_EQ(continued("run", {fmt::format("record.target_loss={}", loss(8))}), time(8));
-    EXPECT_EQ(continued("run", {"record.target_loss=0.001"}), Json(nullptr));
-    EXPECT_EQ(continued("run", {"record.target_loss=0"}), Json(nullptr));
-    EXPECT_EQ(continued("run", {"record.target_loss=50"}), time(2)) << "back to the first one";
+    expect_reached(loss(4), 4);
+    expect_reached(loss(8), 8);
+    expect_reached(0.001, 0);
+    expect_reached(0, 0);
+    expect_reached(50, 2);
     // In another folder nothing says when it was reached before.
     train(with({"record.target_loss=40"}), 1, "other", checkpoint("run", 6));
     EXPECT_EQ(summary("other")["time_to_target_ms"], validations("other").at(6)["train_ms"]);

@@ -4,6 +4,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/runs/forwarded_state.h"
 #include "tests/runs/resume_fixture.h"
 
 namespace speedrun::testing {
@@ -135,6 +136,45 @@ TEST_F(SavedRunTest, TheLastAndThePeriodicOnesAgreeBitForBit) {
             expect_same_bytes(checkpoint(whole, 2), checkpoint(stopped, 2), ways.ranks);
         }
     }
+}
+
+// Copies a snapshot only when it is waited for, as a busy copy stream may.
+class LateCopy final : public ForwardedState {
+  public:
+    using ForwardedState::ForwardedState;
+    void snapshot(const StateCopy& copy) override { copy_ = copy; }
+    void await_snapshot() override {
+        state_.snapshot(copy_);
+        state_.await_snapshot();
+    }
+
+  private:
+    StateCopy copy_;
+};
+
+TEST_F(SavedRunTest, ASnapshotIsWrittenOnlyWhenItIsThere) {
+    const Config c = config_of({}, {"checkpoint.every=10"});
+    train(c, 1, "run");
+    Runtime runtime(runtime_options(c));
+    StepRunner runner(c, runtime);
+    LateCopy late(runner);
+    CheckpointReader reader(checkpoint("run", 10));
+    reader.index();
+    load_checkpoint(reader, runtime, runner);
+    fs::create_directories(path("late"));
+    Checkpointer saver(c, {}, runtime, late, path("late"), [](auto&&...) {}, {});
+    EXPECT_FALSE(saver.awaits_result());
+    saver.snapshot(10);
+    EXPECT_TRUE(saver.awaits_result());
+    CheckpointInfo info = reader.info();
+    info.files.clear();
+    saver.collected(9, [&] { return info; });
+    EXPECT_TRUE(saver.awaits_result()) << "the result of another step";
+    saver.collected(10, [&] { return info; });
+    EXPECT_FALSE(saver.awaits_result());
+    saver.finish();
+    EXPECT_EQ(saver.problem(), "");
+    expect_same_numbers(checkpoint("run", 10), checkpoint("late", 10));
 }
 
 // Fails the first so many files of this step.

@@ -2,6 +2,7 @@
 #include <iterator>
 #include <vector>
 
+#include "tests/runs/forwarded_state.h"
 #include "tests/runs/rank_run_fixture.h"
 
 namespace speedrun::testing {
@@ -11,19 +12,10 @@ namespace untied_run_test {
 const std::vector<int> kSaved = kSanitized ? std::vector<int>{6} : std::vector<int>{4, 6, 8};
 
 // Saves masters as they are.
-class Stale final : public RunState {
+class Stale final : public ForwardedState {
   public:
-    explicit Stale(RunState& state) : state_(state) {}
-    const ParameterTable& table() const override { return state_.table(); }
-    UpdatePipeline& updates() override { return state_.updates(); }
+    using ForwardedState::ForwardedState;
     void refresh_copies() override {}
-    void snapshot(const StateCopy& copy) override { state_.snapshot(copy); }
-    void await_snapshot() override { state_.await_snapshot(); }
-    double idle_ms() override { return state_.idle_ms(); }
-    void publish_state(int64_t steps) override { state_.publish_state(steps); }
-
-  private:
-    RunState& state_;
 };
 
 class UntiedRunTest : public RankRunFixture {
@@ -107,7 +99,7 @@ TEST_F(UntiedRunTest, AHeadThatWasSavedStaleIsThatOfTheEmbedding) {
         CheckpointReader indexed(reader.folder());
         indexed.index();
         load_checkpoint(indexed, runtime, runner);
-        const Parameter& head = runner.model().table()[runner.model().table().find("head.weight")];
+        const Parameter& head = runner.model().table().find("head.weight");
         runner.model().parameters().assign(head, std::vector<float>(head.numel(), 0.5F).data());
         fs::create_directories(folder);
         Checkpointer saver(c, {}, runtime, stale, folder, [](auto&&...) {}, {});

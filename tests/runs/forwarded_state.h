@@ -1,0 +1,23 @@
+// The state of a run, of which a test changes a part.
+#pragma once
+
+#include "train/checkpoint/run_state.h"
+
+namespace speedrun::testing {
+
+class ForwardedState : public RunState {
+  public:
+    explicit ForwardedState(RunState& state) : state_(state) {}
+    const ParameterTable& table() const override { return state_.table(); }
+    UpdatePipeline& updates() override { return state_.updates(); }
+    void refresh_copies() override { state_.refresh_copies(); }
+    void snapshot(const StateCopy& copy) override { state_.snapshot(copy); }
+    void await_snapshot() override { state_.await_snapshot(); }
+    double idle_ms() override { return state_.idle_ms(); }
+    void publish_state(int64_t steps) override { state_.publish_state(steps); }
+
+  protected:
+    RunState& state_;
+};
+
+}  // namespace speedrun::testing
