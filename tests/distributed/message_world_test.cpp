@@ -176,9 +176,9 @@ INSTANTIATE_TEST_SUITE_P(Slices, MessageWorldTest,
                          ::testing::Combine(::testing::ValuesIn(world_kinds()),
                                             ::testing::ValuesIn(conformance_cases())),
                          [](const auto& info) {
-                             const auto& [kind, conformance] = info.param;
+                             const WorldKind& kind = std::get<0>(info.param);
                              return "ranks" + std::to_string(kind.size) + "_bytes" +
-                                    std::to_string(kind.slice_bytes) + "_" + conformance.name;
+                                    std::to_string(kind.slice_bytes) + "_" + std::get<1>(info.param).name;
                          });
 
 }  // namespace message_world_test
