@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "tests/distributed/rank_threads.h"
+#include "train/comm/joint_check.h"
 #include "train/comm/world.h"
 
 namespace speedrun::testing {
@@ -155,6 +156,24 @@ TEST(FailureTest, TimeoutMustBePositive) {
             ADD_FAILURE() << seconds;
         } catch (const Error& error) {
             EXPECT_EQ(error.code(), ExitCode::usage);
+        }
+    }
+}
+
+// Work on one rank that takes longer than the timeout of lost peers: the others wait for it, and all learn its error.
+TEST(FailureTest, LongWorkOfARankIsNotTakenForItsLoss) {
+    for (const int slow : {0, 2}) {
+        const auto all = outcomes(3, [&](World& world) {
+            work_together(world, [&] {
+                if (world.rank() == slow) std::this_thread::sleep_for(1500ms);
+            });
+            work_together(world, [&] {
+                if (world.rank() == slow) throw_data("its disk is full");
+            });
+        });
+        for (const Outcome& outcome : all) {
+            EXPECT_EQ(outcome.code, static_cast<int>(ExitCode::data));
+            EXPECT_EQ(outcome.reason, fmt::format("rank {}: its disk is full", slow));
         }
     }
 }

@@ -53,6 +53,16 @@ bool is_deferred(const std::future<T>& work) {
     return work.wait_for(std::chrono::seconds(0)) == std::future_status::deferred;
 }
 
+// Removes the folder if `work` throws.
+void or_remove(FileSystem& system, const std::string& folder, const std::function<void()>& work) {
+    try {
+        work();
+    } catch (...) {
+        system.remove_folder(folder);
+        throw;
+    }
+}
+
 }  // namespace
 
 void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState& state) {
@@ -146,19 +156,16 @@ void Checkpointer::collected(int64_t steps, const std::function<CheckpointInfo()
     pending_ = false;  // no rank to agree with: the thread commits the file that it has written
     commits_ = true;
     committing_ = std::async(kAsync, [this, steps]() -> std::optional<double> {
-        info_.files = {write_from_snapshot(steps)};
+        or_remove(system_, unfinished_folder(run_, steps),
+                  [&] { info_.files = {write_from_snapshot(steps)}; });
         return commit_and_time();
     });
     set_hurry(is_deferred(committing_));
 }
 
 double Checkpointer::commit_and_time() const {
-    try {
-        commit_checkpoint(system_, run_, info_, keep_);
-    } catch (...) {
-        system_.remove_folder(unfinished_folder(run_, info_.step));
-        throw;
-    }
+    or_remove(system_, unfinished_folder(run_, info_.step),
+              [this] { commit_checkpoint(system_, run_, info_, keep_); });
     return ms_since(began_);
 }
 
