@@ -209,6 +209,18 @@ TEST_F(SavedRunTest, TheLastOneIsTriedAgain) {
     }
 }
 
+// A run that has made its last step, and is continued, finds its last checkpoint and writes none.
+TEST_F(SavedRunTest, AFinishedRunSavesNothing) {
+    for (const int ranks : {1, 2}) {
+        const std::string name = fmt::format("run{}", ranks);
+        const Config c = config_of({ranks, 1, "zero1"});
+        train(c, ranks, name);
+        FailsAtFirst disk(10, 1000);
+        EXPECT_EQ(train(c, ranks, name, "auto", &disk), "");
+        EXPECT_EQ(saved(name), Steps{10});
+    }
+}
+
 // A disk on which this takes longer than ranks wait for one that they take for lost.
 class SlowDisk final : public FileSystem {
   public:

@@ -86,16 +86,20 @@ TEST_F(UntiedRunTest, AStopSavesWhatARunThatGoesOnDoes) {
 
 // As written by a program that did not refresh it: the matrix of the head as it was initialised.
 TEST_F(UntiedRunTest, AHeadThatWasSavedStaleIsThatOfTheEmbedding) {
-    const Config c = untied();
-    run_on(1, c, "whole");
-    for (const int step : {4, 6}) {
-        const std::string folder = (folder_ / "stale").string(), name = "from" + std::to_string(step);
+    struct Point {
+        int step, eval;  // eval 0: the first steps refresh it, not a validation
+    };
+    for (const auto& [step, eval] : {Point{4, 2}, Point{6, 2}, Point{6, 0}}) {
+        const Config c = untied({fmt::format("eval.every={}", eval)});
+        const std::string folder = (folder_ / "stale").string(), name = fmt::format("from{}_{}", step, eval),
+                          whole = "whole_" + name;
+        run_on(1, c, whole);
         fs::remove_all(folder);
         Runtime runtime(runtime_options(c));
         StepRunner runner(c, runtime);
         Stale stale(runner);
         runner.initialize(77);
-        const CheckpointReader reader(checkpoint_of("whole", step));
+        const CheckpointReader reader(checkpoint_of(whole, step));
         CheckpointReader indexed(reader.folder());
         indexed.index();
         load_checkpoint(indexed, runtime, runner);
@@ -108,9 +112,9 @@ TEST_F(UntiedRunTest, AHeadThatWasSavedStaleIsThatOfTheEmbedding) {
         saver.save(info);
         const std::string saved = folder + "/checkpoints/" + checkpoint_name(step);
         EXPECT_NE(bytes_of(saved + "/rank-00000.safetensors"),
-                  bytes_of(checkpoint_of("whole", step) + "/rank-00000.safetensors"));
+                  bytes_of(checkpoint_of(whole, step) + "/rank-00000.safetensors"));
         run_on(1, c, name, saved);
-        EXPECT_EQ(curve_behind(name, step), curve_behind("whole", step)) << name;
+        EXPECT_EQ(curve_behind(name, step), curve_behind(whole, step)) << name;
     }
 }
 

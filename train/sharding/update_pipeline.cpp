@@ -258,7 +258,6 @@ void UpdatePipeline::copy(const Parameter& from, const Parameter& to) {
     const auto put = [&](const Tensor& into, const Tensor& values) {
         runtime_.device().copy(into.data, values.data, values.bytes(), stream);
     };
-    stream.wait(*stepped_[source.id]);
     stream.wait(*copied_[target.id]);  // a checkpoint has read it
     const std::vector<StateShard> values = state(source), into = state(target);
     for (size_t i = 0; i < values.size(); ++i) put(into[i].values, values[i].values);
