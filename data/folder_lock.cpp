@@ -17,6 +17,7 @@
 #include "data/errno_text.h"
 #include "data/lock_file.h"
 #include "kernels/device/error.h"
+#include "kernels/device/start_thread.h"
 
 namespace speedrun {
 
@@ -67,11 +68,7 @@ struct FolderLock::State {
         while (!acquire()) {
         }
         checked = steady_clock::now();
-        try {
-            renewal = std::thread([this] { renew(); });
-        } catch (const std::system_error& error) {
-            throw_usage("{} cannot be locked: no thread can be started: {}", folder, error.what());
-        }
+        renewal = start_thread("renewal of a lock", [this] { renew(); });
     }
 
     ~State() {

@@ -1,6 +1,8 @@
 // Every thread of the program starts here: a host that refuses one gets an error instead of std::terminate.
 #pragma once
 
+#include <chrono>
+#include <future>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -19,6 +21,23 @@ std::thread start_thread(const std::string& name, Work&& work) {
     } catch (const std::system_error& error) {
         throw_no_thread(name, error);
     }
+}
+
+// Runs `work` on a thread of its own, or in get() of the result where the host refuses a thread.
+template <class Work>
+auto start_task(Work&& work) {
+    return std::async(std::launch::async | std::launch::deferred, std::forward<Work>(work));
+}
+
+// False while the task runs on its thread, after waiting for it up to `patience`.
+template <class T>
+bool can_get(const std::future<T>& task, std::chrono::milliseconds patience) {
+    return task.wait_for(patience) != std::future_status::timeout;
+}
+
+template <class T>
+bool is_deferred(const std::future<T>& task) {
+    return task.wait_for(std::chrono::milliseconds(0)) == std::future_status::deferred;
 }
 
 }  // namespace speedrun

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "kernels/cuda/device/gpu_interop.h"
+#include "kernels/device/start_thread.h"
 #include "train/comm/joint_check.h"
 
 namespace speedrun {
@@ -39,18 +40,6 @@ std::string outcome_of(const std::function<CheckpointFile()>& write) {
     } catch (const std::exception& error) {
         return kFailed + std::string(error.what());
     }
-}
-
-// A thread of its own; where the host refuses one, the thread that asks for the result does the work.
-constexpr auto kAsync = std::launch::async | std::launch::deferred;
-
-bool ready(std::future_status status) {
-    return status != std::future_status::timeout;
-}
-
-template <class T>
-bool is_deferred(const std::future<T>& work) {
-    return work.wait_for(std::chrono::seconds(0)) == std::future_status::deferred;
 }
 
 // Removes the folder if `work` throws.
@@ -149,13 +138,13 @@ void Checkpointer::collected(int64_t steps, const std::function<CheckpointInfo()
     state_.await_snapshot();  // the device has the next step to do meanwhile
     begin(info());
     if (ranks_.size() > 1) {
-        writing_ = std::async(kAsync, [this, steps] { return write_from_snapshot(steps); });
+        writing_ = start_task([this, steps] { return write_from_snapshot(steps); });
         set_hurry(is_deferred(writing_));
         return;
     }
     pending_ = false;  // no rank to agree with: the thread commits the file that it has written
     commits_ = true;
-    committing_ = std::async(kAsync, [this, steps]() -> std::optional<double> {
+    committing_ = start_task([this, steps]() -> std::optional<double> {
         or_remove(system_, unfinished_folder(run_, steps),
                   [&] { info_.files = {write_from_snapshot(steps)}; });
         return commit_and_time();
@@ -187,7 +176,7 @@ void Checkpointer::save(CheckpointInfo info) {
     runtime_.synchronize();
     begin(std::move(info));
     // On a thread, so that this one shows the other ranks that it lives, however slow the disk is.
-    writing_ = std::async(std::launch::async, [this, step = info_.step] { return write_from_device(step); });
+    writing_ = start_task([this, step = info_.step] { return write_from_device(step); });
     settle(true);
 }
 
@@ -251,7 +240,7 @@ void Checkpointer::settle(bool wait) {
     settle_commit(wait);
     // Ranks tell each other one letter; of what they have written, when all have, they tell the first one alone.
     while (pending_) {
-        if (outcome_.empty() && ready(writing_.wait_for(wait ? kPatience : std::chrono::milliseconds(0))))
+        if (outcome_.empty() && can_get(writing_, wait ? kPatience : std::chrono::milliseconds(0)))
             outcome_ = outcome_of([this] { return writing_.get(); });
         const std::string own = outcome_.empty()            ? std::string{kBusy}
                                 : outcome_.front() == kDone ? std::string{kDone}
@@ -279,7 +268,7 @@ void Checkpointer::commit(const std::vector<std::string>& outcomes) {
                 system_.remove_folder(folder);
                 return std::nullopt;
             };
-            committing_ = std::async(std::launch::async, remove);
+            committing_ = start_task(remove);
         }
         commits_ = true;
         return fail(who + outcomes[rank].substr(1));
@@ -289,14 +278,14 @@ void Checkpointer::commit(const std::vector<std::string>& outcomes) {
         info_.files.push_back(checkpoint_file_from_text(file));
     commits_ = true;
     if (!ranks_.first()) return;
-    committing_ = std::async(kAsync, [this] { return std::optional(commit_and_time()); });
+    committing_ = start_task([this] { return std::optional(commit_and_time()); });
 }
 
 // One rank commits. The others learn only here, when all wait, that it is done.
 void Checkpointer::settle_commit(bool wait) {
     while (commits_) {
         if (committing_.valid() &&
-            ready(committing_.wait_for(wait ? kPatience : std::chrono::milliseconds(0))))
+            can_get(committing_, wait ? kPatience : std::chrono::milliseconds(0)))
             end_commit();
         if (!wait) return;
         const double busy = committing_.valid() ? 1 : 0;

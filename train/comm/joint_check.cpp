@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
+
+#include "kernels/device/start_thread.h"
 
 namespace speedrun {
 
@@ -48,8 +49,8 @@ void check_together(World& world, const std::function<void()>& check) {
 
 void work_together(World& world, const std::function<void()>& work) {
     constexpr std::chrono::milliseconds kPatience{100};
-    std::future<std::string> outcome = std::async(std::launch::async, [&] { return outcome_of(work); });
-    while (world.max(outcome.wait_for(kPatience) == std::future_status::ready ? 0 : 1) > 0) {
+    std::future<std::string> outcome = start_task([&] { return outcome_of(work); });
+    while (world.max(can_get(outcome, kPatience) ? 0 : 1) > 0) {
     }
     throw_first(world, outcome.get());
 }
