@@ -118,7 +118,10 @@ if child == 0:
     os.execv(command[0], command)
 until = time.time() + 60
 while time.time() < until and not (os.path.exists(name) and os.path.getsize(name)):
-    os.read(terminal, 10000)
+    try:
+        os.read(terminal, 10000)
+    except OSError:  # nohup has closed it, and the shell has not opened it yet
+        time.sleep(0.02)
 os.close(terminal)
 print("closed")
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
