@@ -265,7 +265,7 @@ TEST_F(CheckpointTest, SaysWhatIsDamaged) {
     fs::rename(folder(5) + "/XXH128SUMS", folder(5) + "/SHA256SUMS");
     expect_text({"version 1 or 2, this program reads version 3; continue it with the program that wrote it"});
     fs::remove(folder(5) + "/SHA256SUMS");
-    expect_text({"XXH128SUMS: cannot be opened"});
+    expect_text({"XXH128SUMS: cannot be read"});
 }
 
 // A checkpoint.json whose hash is right, with numbers that nothing can be done with.
