@@ -108,7 +108,7 @@ places 'a;b;c' 0 && grep -q "the config takes 2 of 3 ranks" out || fail "three r
 places 'b' 5
 code=$?
 if [ $code -ne 5 ] || ! grep -q "no host is left" out; then fail "without any host: $code, $(cat out)"; fi
-expect 2 "hosts-none.txt: cannot be opened" launch --hosts hosts-none.txt -- ./placed "$speedrun" train tiny.json --name a
+expect 2 "hosts-none.txt: cannot be read" launch --hosts hosts-none.txt -- ./placed "$speedrun" train tiny.json --name a
 # A name that means something to a shell or to ssh is none.
 for name in 'a;touch harmed' 'a;touch${IFS}harmed;' '$(touch${IFS}harmed)' '`touch${IFS}harmed`' 'a|touch' 'a&' 'a>harmed' "a'b" 'a"b' 'a*' 'a\\b' 'a(b)' 'a!' '~a' 'a,b' 'a/b' \
     -oProxyCommand=touch--harmed -l root@-oProxyCommand=x -x@a a@b@c '@a' 'a@' '[::1' '[a;b]' '[]'; do
